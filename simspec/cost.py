@@ -1,0 +1,157 @@
+"""What a round costs, in seconds, and how many rows a drafter owes after it."""
+
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True)
+def round_seconds(draft, verify, catch_up, overhead, computed, drafted, backlog):
+    """Seconds of one round: overhead + draft[computed] + verify[drafted] + catch_up[min(backlog, B)] if computed >= 1."""
+    seconds = overhead + draft[computed] + verify[drafted]
+    if computed > 0:
+        seconds += catch_up[min(backlog, catch_up.shape[0] - 1)]
+    return seconds
+
+
+@njit(cache=True)
+def next_backlog(backlog, computed, accepted):
+    """Rows the drafter owes after a round.
+
+    A round without drafting leaves its input unread: one more. Otherwise the drafter has read the input and
+    all drafts but the last computed one, so it owes a row exactly when that last one was accepted.
+    """
+    if computed == 0:
+        return backlog + 1
+    return 1 if accepted == computed else 0
+
+
+@dataclass(frozen=True, eq=False)
+class CostModel:
+    """Seconds of every part of a round; K is the longest draft it prices.
+
+    | field    | dtype, shape   | meaning                                                                     |
+    | -------- | -------------- | --------------------------------------------------------------------------- |
+    | draft    | float64[K + 1] | to draft j tokens, cumulative; draft[0] = 0                                   |
+    | verify   | float64[K + 1] | one target pass over j draft tokens and the input (j + 1 rows)                |
+    | catch_up | float64[B + 1] | to bring the drafter up when b rows are owed; catch_up[0] = 0; b > B costs B's |
+    | overhead | float          | per round, whatever is drafted                                                |
+    | baseline | float          | one plain decoding step of the target                                         |
+    | name     | str            | label in tables                                                               |
+    | device   | str            | where it was measured                                                         |
+
+    All times are finite and >= 0, baseline > 0. ValueError otherwise.
+    """
+
+    draft: np.ndarray
+    verify: np.ndarray
+    catch_up: np.ndarray
+    overhead: float
+    baseline: float
+    name: str = "cost"
+    device: str = ""
+
+    def __post_init__(self):
+        for field in ("draft", "verify", "catch_up"):
+            array = np.ascontiguousarray(getattr(self, field), dtype=np.float64)
+            if array.ndim != 1 or len(array) < 1 or not np.isfinite(array).all() or (array < 0).any():
+                raise ValueError(f"cost {self.name!r}: {field} is not a non-empty list of finite seconds >= 0: correct it")
+            object.__setattr__(self, field, array)
+        for field in ("overhead", "baseline"):
+            object.__setattr__(self, field, float(getattr(self, field)))
+        if len(self.draft) != len(self.verify):
+            raise ValueError(
+                f"cost {self.name!r}: draft has {len(self.draft)} entries and verify {len(self.verify)}, expected the same K + 1"
+            )
+        for field in ("draft", "catch_up"):
+            if getattr(self, field)[0] != 0:
+                raise ValueError(f"cost {self.name!r}: {field}[0] is {getattr(self, field)[0]}, expected 0: no work, no time")
+        if not (np.isfinite(self.overhead) and self.overhead >= 0 and np.isfinite(self.baseline) and self.baseline > 0):
+            raise ValueError(
+                f"cost {self.name!r}: overhead {self.overhead}, baseline {self.baseline}, expected finite, >= 0 and > 0"
+            )
+
+    @property
+    def K(self) -> int:
+        return len(self.draft) - 1
+
+    def __eq__(self, other):
+        return isinstance(other, CostModel) and self.to_dict() == other.to_dict()
+
+    @classmethod
+    def from_ratio(cls, c: float, K: int) -> "CostModel":
+        """The papers' unit model: drafting j costs c j, every verification and plain step 1, nothing else."""
+        if not (np.isfinite(c) and c >= 0):
+            raise ValueError(f"cost ratio is {c}, expected a finite number >= 0: pass draft step / target step")
+        return cls(
+            draft=c * np.arange(K + 1), verify=np.ones(K + 1), catch_up=np.zeros(1), overhead=0.0, baseline=1.0, name=f"c={c:g}"
+        )
+
+    def truncate(self, K: int) -> "CostModel":
+        """The same costs for drafts of at most K <= self.K tokens; ValueError beyond, since nothing was measured there."""
+        if not 0 <= K <= self.K:
+            raise ValueError(f"cost {self.name!r} prices drafts up to {self.K}, asked for {K}: measure it further or extend() it")
+        return CostModel(
+            self.draft[: K + 1], self.verify[: K + 1], self.catch_up, self.overhead, self.baseline, self.name, self.device
+        )
+
+    def extend(self, K: int) -> "CostModel":
+        """The same costs continued to K >= self.K by their last step (an extrapolation: at least one measured step is needed)."""
+        if K < self.K or self.K < 1:
+            raise ValueError(f"cost {self.name!r} prices drafts up to {self.K}, asked to extend to {K}: truncate() or measure more")
+        more = np.arange(1, K - self.K + 1)
+        draft, verify = (
+            np.concatenate((times, times[-1] + max(times[-1] - times[-2], 0.0) * more)) for times in (self.draft, self.verify)
+        )
+        return CostModel(draft, verify, self.catch_up, self.overhead, self.baseline, self.name, self.device)
+
+    def seconds(self, rounds) -> np.ndarray:
+        """float64[R]: seconds of every round of a `Rounds`, the backlog starting at 0 in each sequence."""
+        if len(rounds.computed) and int(rounds.computed.max()) > self.K:
+            raise ValueError(f"cost {self.name!r} prices drafts up to {self.K}, a round computed {rounds.computed.max()}")
+        return _all_seconds(
+            self.draft, self.verify, self.catch_up, self.overhead, rounds.offset, rounds.computed, rounds.drafted, rounds.accepted
+        )
+
+    def to_dict(self) -> dict:
+        return {f.name: v.tolist() if isinstance(v := getattr(self, f.name), np.ndarray) else v for f in fields(self)}
+
+    def to_json(self, path) -> None:
+        """Write the model as one JSON object whose keys are the fields."""
+        Path(path).write_text(json.dumps(self.to_dict(), indent=1) + "\n")
+
+    @classmethod
+    def from_json(cls, path) -> "CostModel":
+        """Read what `to_json` wrote; ValueError, one line with the path, for a missing or unknown key or a bad value."""
+        try:
+            data = json.loads(Path(path).read_text())
+            if not isinstance(data, dict):
+                raise ValueError(f"holds a {type(data).__name__}, expected one object")
+            wanted = {f.name for f in fields(cls)}
+            if set(data) != wanted:
+                raise ValueError(f"missing keys {sorted(wanted - set(data))}, unknown keys {sorted(set(data) - wanted)}")
+            for key, value in data.items():
+                parts = value if key in ("draft", "verify", "catch_up") and isinstance(value, list) else [value]
+                text = key in ("name", "device")
+                listed = key in ("draft", "verify", "catch_up")
+                if isinstance(value, list) != listed or not all(
+                    isinstance(p, str) if text else isinstance(p, (int, float)) and not isinstance(p, bool) for p in parts
+                ):
+                    raise ValueError(f"{key} is {value!r}, expected {'text' if text else 'seconds'}")
+            return cls(**data)
+        except (OSError, UnicodeDecodeError, ValueError) as error:
+            raise ValueError(f"{path}: not a cost model: {error}") from None
+
+
+@njit(cache=True)
+def _all_seconds(draft, verify, catch_up, overhead, offset, computed, drafted, accepted):
+    seconds = np.empty(computed.shape[0])
+    for s in range(offset.shape[0] - 1):
+        backlog = 0
+        for r in range(offset[s], offset[s + 1]):
+            seconds[r] = round_seconds(draft, verify, catch_up, overhead, computed[r], drafted[r], backlog)
+            backlog = next_backlog(backlog, computed[r], accepted[r])
+    return seconds

@@ -1,0 +1,181 @@
+"""Policy: two small functions that decide how far to draft, and the Stepper that drives one from Python."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+from numba import njit, types
+from numba.core import config
+from numba.core.errors import NumbaError
+
+from simspec.cost import CostModel, next_backlog, round_seconds
+from simspec.grid import table
+from simspec.rng import POLICY, check_seed, uniform
+
+_VECTOR = types.float64[::1]
+_MATRIX = types.float64[:, ::1]
+DRAFT_MORE = types.UniTuple(types.boolean, 2)(_VECTOR, _VECTOR, types.int64, _MATRIX, types.float64)
+OBSERVE = types.void(_VECTOR, _VECTOR, types.int64, types.int64, types.int64, _MATRIX, types.float64)
+
+
+class PolicyError(ValueError):
+    """A policy that is malformed, does not compile, or asks for what is not there."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """When to stop drafting.
+
+    | field      | type      | meaning                                                                                |
+    | ---------- | --------- | ----------------------------------------------------------------------------------------- |
+    | name       | str       | label in tables                                                                        |
+    | draft_more | function  | (params, state, slot, features, u) -> (go, keep)                                        |
+    | observe    | function  | (params, state, computed, drafted, accepted, features, cost) -> None                    |
+    | params     | (float,)  | float64 array to both; not to be changed                                                |
+    | state0     | (float,)  | first state; both may change the float64 array in place                                 |
+    | K          | int, None | longest draft; None: the trace's                                                        |
+    | reads      | (str,)    | names of the features it is shown                                                       |
+    | scope      | str       | 'sequence': state0 anew for each; 'stream': state carried on, sequences in file order    |
+    | random     | bool      | u is a fresh uniform draw at each question; otherwise NaN                                |
+
+    `draft_more` is asked before slot 0, after every computed token, and at the cap too (go is then ignored);
+    slot is the number of tokens computed so far in the round. (True, _): compute one more. (False, True): stop
+    and submit all computed. (False, False): stop and drop the last one, paid for but not submitted; computed is
+    then drafted + 1. At slot 0 keep says nothing. `observe` is told the round's outcome and its modelled
+    seconds, never a clock. features is float64[K, len(reads)], decoded from the recording's grids; rows from
+    slot on are NaN: what was not paid for is not seen.
+
+    Non-anticipation: keeping or dropping may depend on the whole drafter distribution q at its slot, never on
+    which token was sampled from it, or the output would no longer follow the target. So features are functions of q alone.
+
+    Both functions must compile under numba with the signatures DRAFT_MORE and OBSERVE; they enter the kernel as
+    first-class function types, so it is compiled once for all policies. Keep helpers in the functions' own file:
+    numba's disk cache does not notice an edit elsewhere. State is a mutable array and not the tuple of the first
+    design: it may have any length (per-depth posteriors, bandit arms), and it measured faster with such calls.
+    """
+
+    name: str
+    draft_more: Callable
+    observe: Callable
+    params: tuple = field(default=(), repr=False)
+    state0: tuple = field(default=(), repr=False)
+    K: int | None = None
+    reads: tuple = ()
+    scope: str = "sequence"
+    random: bool = False
+
+    def __post_init__(self):
+        if not isinstance(self.name, str) or not self.name:
+            raise PolicyError(f"a policy's name is {self.name!r}, expected text")
+        for name in ("params", "state0"):
+            try:
+                value = tuple(map(float, getattr(self, name)))
+            except (TypeError, ValueError):
+                raise PolicyError(f"policy {self.name!r}: {name} is {getattr(self, name)!r}, expected numbers") from None
+            if any(math.isnan(x) for x in value):
+                raise PolicyError(f"policy {self.name!r}: {name} holds NaN, expected numbers")
+            object.__setattr__(self, name, value)
+        if self.K is not None and not (isinstance(self.K, int) and 0 <= self.K <= 255):
+            raise PolicyError(f"policy {self.name!r}: K is {self.K!r}, expected None or an integer in 0..255")
+        reads = tuple(self.reads) if not isinstance(self.reads, str) else (self.reads,)
+        if not all(isinstance(name, str) for name in reads) or len(set(reads)) < len(reads):
+            raise PolicyError(f"policy {self.name!r}: reads is {self.reads!r}, expected different feature names")
+        object.__setattr__(self, "reads", reads)
+        if self.scope not in ("sequence", "stream"):
+            raise PolicyError(f"policy {self.name!r}: scope is {self.scope!r}, expected 'sequence' or 'stream'")
+        for name in ("draft_more", "observe"):
+            if not callable(getattr(self, name)):
+                raise PolicyError(f"policy {self.name!r}: {name} is {getattr(self, name)!r}, expected a function")
+
+    def compiled(self) -> tuple[Callable, Callable]:
+        """(draft_more, observe) compiled with their signatures, once per process; PolicyError if numba refuses."""
+        done = []
+        for name, signature in (("draft_more", DRAFT_MORE), ("observe", OBSERVE)):
+            try:
+                done.append(_compile(getattr(self, name), signature))
+            except (NumbaError, TypeError, NotImplementedError) as error:
+                reason = next((line.strip() for line in str(error).splitlines()[1:] if line.strip()), str(error))
+                raise PolicyError(
+                    f"policy {self.name!r}: {name} does not compile under numba ({reason}): "
+                    f"expected plain arithmetic with the signature of simspec.policy.{name.upper()}"
+                ) from None
+        return done[0], done[1]
+
+    def longest(self, K: int) -> int:
+        """Longest draft when the recording or engine reaches K; PolicyError if the policy wants more."""
+        if self.K is not None and self.K > K:
+            raise PolicyError(f"policy {self.name!r} drafts up to {self.K}, here drafts reach {K}: lower it, or record deeper")
+        return K if self.K is None else self.K
+
+
+@lru_cache(maxsize=512)
+def _compile(function, signature):
+    function = getattr(function, "py_func", function)
+    if config.DISABLE_JIT:
+        return function
+    try:
+        return njit(signature, cache=True)(function)
+    except RuntimeError:  # no source file to cache beside: a notebook cell, exec, python -c
+        return njit(signature)(function)
+
+
+class Stepper:
+    """Drives a policy from a Python loop, asking the same compiled functions at the same addresses as `replay`.
+
+    K is the recording's or engine's depth; cost a CostModel of at least that K; features the ((name, grid), ...)
+    whose codes `see` will be handed, as in TraceMeta.features. One sequence:
+    `begin(sequence)`; per round, `ask(0)`, and while go and slot < cap: compute a token, `see(slot, codes)`,
+    `ask(slot + 1)`; verify; `end(computed, drafted, accepted)`. `ask` must be called at the cap as well, its keep
+    decides (drafted = computed, less one if computed >= 1 and not keep). PolicyError for a feature that is not shown.
+    """
+
+    def __init__(self, policy: Policy, K: int, seed: int, cost: CostModel, features: tuple = ()):
+        known = [name for name, _ in features]
+        for name in policy.reads:
+            if name not in known:
+                raise PolicyError(f"policy {policy.name!r} reads {name!r}, the drafter shows {known}: use another policy or drafter")
+        self.policy = policy
+        self.K = policy.longest(K)
+        if cost.K < self.K:
+            raise PolicyError(f"cost {cost.name!r} prices drafts up to {cost.K}, policy {policy.name!r} drafts up to {self.K}")
+        self.cost = cost
+        self._seed = int(check_seed(seed))
+        self._columns = [known.index(name) for name in policy.reads]
+        self._tables = [table(dict(features)[name]) for name in policy.reads]
+        self._more, self._observe = policy.compiled()
+        self._params = np.array(policy.params, dtype=np.float64)
+        self._state = np.array(policy.state0, dtype=np.float64)
+        self._features = np.full((self.K, len(policy.reads)), np.nan)
+        self._sequence, self._round, self._backlog = 0, 0, 0
+
+    def begin(self, sequence: int) -> None:
+        """Start the sequence with this draw address (Trace.sequence[s]); a stream's state is carried on."""
+        if self.policy.scope == "sequence":
+            self._state[:] = self.policy.state0
+        self._sequence, self._round, self._backlog = int(sequence), 0, 0
+        self._features[:] = np.nan
+
+    def ask(self, slot: int) -> tuple[bool, bool]:
+        """(go, keep) with slot tokens computed so far; go implies keep."""
+        u = uniform(self._seed, self._sequence, self._round, slot, POLICY) if self.policy.random else math.nan
+        go, keep = self._more(self._params, self._state, slot, self._features, u)
+        return bool(go), bool(go or keep)
+
+    def see(self, slot: int, codes: np.ndarray) -> None:
+        """Hand over the codes, uint8[F] in the order of `features`, of the token just computed at slot."""
+        for i, (column, grid) in enumerate(zip(self._columns, self._tables)):
+            self._features[slot, i] = grid[codes[column]]
+
+    def end(self, computed: int, drafted: int, accepted: int) -> float:
+        """Close the round: tells the policy its outcome and modelled seconds, which are returned."""
+        cost = self.cost
+        seconds = float(
+            round_seconds(cost.draft, cost.verify, cost.catch_up, cost.overhead, computed, drafted, self._backlog)
+        )
+        self._backlog = next_backlog(self._backlog, computed, accepted)
+        self._observe(self._params, self._state, computed, drafted, accepted, self._features, seconds)
+        self._round += 1
+        self._features[:] = np.nan
+        return seconds

@@ -1,0 +1,164 @@
+"""Replay: what a policy would have done on a recording, round by round."""
+
+import hashlib
+import inspect
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numba import njit, types
+
+from simspec import cost as cost_module
+from simspec import rng as rng_module
+from simspec.cost import CostModel, next_backlog, round_seconds
+from simspec.grid import table
+from simspec.policy import DRAFT_MORE, OBSERVE, Policy
+from simspec.rng import POLICY, block, check_seed
+from simspec.trace import Trace, TraceError
+
+
+@dataclass(frozen=True, eq=False)
+class Rounds:
+    """What happened, from the simulator or from an engine: `==` between the two is the whole proof.
+
+    | field    | dtype, shape | meaning                                                          |
+    | -------- | ------------ | ------------------------------------------------------------------ |
+    | offset   | int64[S + 1] | rounds offset[s] .. offset[s + 1] - 1 belong to sequence s           |
+    | row      | int64[R]     | row of the trace at which the round starts                         |
+    | computed | int64[R]     | draft tokens computed (paid for)                                   |
+    | drafted  | int64[R]     | of these, submitted to the target: computed or computed - 1         |
+    | accepted | int64[R]     | of these, emitted; committed tokens are one more, see `committed`   |
+    """
+
+    offset: np.ndarray
+    row: np.ndarray
+    computed: np.ndarray
+    drafted: np.ndarray
+    accepted: np.ndarray
+
+    def __len__(self):
+        return len(self.row)
+
+    def __eq__(self, other):
+        return isinstance(other, Rounds) and all(
+            np.array_equal(getattr(self, name), getattr(other, name)) for name in self.__dataclass_fields__
+        )
+
+    @classmethod
+    def join(cls, sequences, start=None) -> "Rounds":
+        """From one int64[R_s, 4] per sequence with columns (row, computed, drafted, accepted).
+
+        start[s] is added to the rows of sequence s: pass trace.offset when rows count from the sequence's start.
+        """
+        sequences = [np.asarray(rounds, dtype=np.int64).reshape(-1, 4) for rounds in sequences]
+        offset = np.concatenate(([0], np.cumsum([len(rounds) for rounds in sequences]))).astype(np.int64)
+        columns = np.concatenate(sequences) if sequences else np.zeros((0, 4), np.int64)
+        row, computed, drafted, accepted = (np.ascontiguousarray(column) for column in columns.T)
+        if start is not None:
+            row = row + np.repeat(np.asarray(start)[: len(sequences)], np.diff(offset))
+        return cls(offset, row, computed, drafted, accepted)
+
+    def select(self, indices, trace: Trace | None = None) -> "Rounds":
+        """The rounds of these sequences; given the trace they were made on, rows are counted as in trace.select(indices)."""
+        columns = np.stack((self.row, self.computed, self.drafted, self.accepted), axis=1)
+        parts = [columns[self.offset[s] : self.offset[s + 1]] for s in indices]
+        if trace is None:
+            return Rounds.join(parts)
+        length = np.diff(trace.offset)[np.asarray(indices)]
+        return Rounds.join(parts, start=np.cumsum(length) - length - trace.offset[np.asarray(indices)])
+
+
+def committed(rounds: Rounds, trace: Trace) -> np.ndarray:
+    """Tokens each round adds to the text, int64[R]: accepted + 1, or accepted if an accepted end token ends it."""
+    ends = np.append(rounds.row, trace.rows)[1:]
+    last = rounds.offset[1:] - 1
+    ends[last] = trace.offset[1:]
+    return ends - rounds.row
+
+
+def replay(trace: Trace, policy: Policy, seed: int = 0, cost: CostModel | None = None) -> Rounds:
+    """The rounds that this policy makes on this recording: exact, not modelled.
+
+    seed keys the policy's draws together with each sequence's address, so neither other sequences nor threads
+    matter. cost (default CostModel.from_ratio(0.1, K)) is what `observe` is told; most policies ignore it.
+    Raises TraceError (a feature the trace lacks, the rejection rule), PolicyError, ValueError (seed, cost too short).
+    """
+    if trace.ratio is not None:
+        raise TraceError("this trace records ratio, for the rejection rule, which replay does not do yet: use a greedy or coupled trace")
+    K = policy.longest(trace.K)
+    cost = CostModel.from_ratio(0.1, max(K, 1)) if cost is None else cost
+    if cost.K < K:
+        raise ValueError(f"cost {cost.name!r} prices drafts up to {cost.K}, policy {policy.name!r} drafts up to {K}: measure further")
+    draft_more, observe = policy.compiled()
+    columns = trace.features(policy.reads)
+    grids = dict(trace.meta.features)
+    tables = np.array([table(grids[name]) for name in policy.reads]).reshape(-1, 256)
+    outputs = tuple(np.empty(trace.rows, np.int64) for _ in range(4))
+    offset = np.zeros(trace.sequences + 1, np.int64)
+    _kernel()(
+        trace.offset, trace.budget, trace.sequence, trace.depth, trace.run, trace.feature, columns, tables,
+        cost.draft, cost.verify, cost.catch_up, cost.overhead, K, check_seed(seed),
+        draft_more, observe, np.array(policy.params, np.float64), np.array(policy.state0, np.float64),
+        policy.scope == "stream", policy.random, offset, *outputs,
+    )  # fmt: skip
+    return Rounds(offset, *(output[: offset[-1]].copy() for output in outputs))
+
+
+_INTS, _FLOATS, _BYTES = types.int64[::1], types.float64[::1], types.uint8[::1]
+_SIGNATURE = types.void(
+    _INTS, _INTS, _INTS, _BYTES, _BYTES, types.uint8[:, :, ::1], _INTS, types.float64[:, ::1],
+    _FLOATS, _FLOATS, _FLOATS, types.float64, types.int64, types.uint64,
+    types.FunctionType(DRAFT_MORE), types.FunctionType(OBSERVE), _FLOATS, _FLOATS,
+    types.boolean, types.boolean, _INTS, _INTS, _INTS, _INTS, _INTS,
+)  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def _kernel():
+    # numba's disk cache watches this file only; a captured hash of the helpers' sources makes it watch theirs too.
+    helpers = hashlib.sha256((inspect.getsource(rng_module) + inspect.getsource(cost_module)).encode()).hexdigest()
+
+    @njit(_SIGNATURE, cache=True, nogil=True)
+    def kernel(
+        offset, budget, address, depth, run, feature, columns, tables,
+        draft, verify, catch_up, overhead, K, seed,
+        draft_more, observe, params, state0, stream, random, out_offset, out_row, out_computed, out_drafted, out_accepted,
+    ):  # fmt: skip
+        helpers
+        state = state0.copy()
+        shown = np.full((K, len(columns)), np.nan)
+        u0 = u1 = u2 = u3 = np.nan
+        r = 0
+        for s in range(len(budget)):
+            n = offset[s + 1] - offset[s]
+            first, pos, backlog = r, 0, 0
+            if not stream:
+                state[:] = state0
+            while pos < n:
+                t = offset[s] + pos
+                cap = min(K, budget[s] - pos - 1, np.int64(depth[t]))
+                computed = 0
+                while True:
+                    if random:  # one Philox block holds the draws of four slots
+                        if computed & 3 == 0:
+                            u0, u1, u2, u3 = block(seed, address[s], r - first, computed >> 2, POLICY)
+                        else:
+                            u0, u1, u2 = u1, u2, u3
+                    go, keep = draft_more(params, state, computed, shown, u0)
+                    if not go or computed >= cap:
+                        break
+                    for f in range(len(columns)):
+                        shown[computed, f] = tables[f, feature[t, computed, columns[f]]]
+                    computed += 1
+                drafted = computed if go or keep or computed == 0 else computed - 1
+                accepted = min(drafted, np.int64(run[t]))
+                seconds = round_seconds(draft, verify, catch_up, overhead, computed, drafted, backlog)
+                backlog = next_backlog(backlog, computed, accepted)
+                observe(params, state, computed, drafted, accepted, shown, seconds)
+                shown[:computed] = np.nan
+                out_row[r], out_computed[r], out_drafted[r], out_accepted[r] = t, computed, drafted, accepted
+                r += 1
+                pos += accepted + 1
+            out_offset[s + 1] = r
+
+    return kernel
