@@ -205,15 +205,17 @@ class Trace:
         }
         extra = {name: _pack(pa, getattr(self, name)) for name in _BY_SEQUENCE}
         extra |= {"meta": self.meta.to_json(), "sha256": _digest(self)}
-        table = pa.table(columns).replace_schema_metadata({"simspec": json.dumps(extra)})
+        table = pa.table(columns)
         path = Path(path)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
         try:
             with os.fdopen(handle, "wb") as file:
-                pq.write_table(
-                    table, file, compression="zstd", compression_level=19, use_dictionary=False,
+                with pq.ParquetWriter(
+                    file, table.schema, compression="zstd", compression_level=19, use_dictionary=False,
                     write_page_checksum=True, write_statistics=False, store_schema=False,
-                )  # fmt: skip
+                ) as writer:  # fmt: skip
+                    writer.write_table(table)
+                    writer.add_key_value_metadata({"simspec": json.dumps(extra)})
                 file.flush()
                 os.fsync(file.fileno())
             os.chmod(temporary, 0o666 & ~_umask())
@@ -234,7 +236,7 @@ def load_trace(path) -> Trace:
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             table = file.read(use_threads=False)
-        extra = json.loads(table.schema.metadata[b"simspec"])
+            extra = json.loads((file.metadata.metadata or {})[b"simspec"])
         meta = TraceMeta.from_json(extra["meta"])
         rows = table.num_rows
         shape = {"N": rows, "K": meta.K, "F": len(meta.features)}
