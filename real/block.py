@@ -1,0 +1,229 @@
+"""Our own decoder block: RMSNorm, rotary positions, grouped-query attention and SwiGLU over plain caches.
+
+It computes what transformers computes for Llama, Mistral, Qwen2 and Qwen3 (the parity test holds the logits to 1e-5
+in float32), and adds what speculative decoding needs and a framework's model hides: any range of layers, any
+attention mask, and caches that are indexed tensors.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a decoder.
+
+    | field | meaning |
+    | --- | --- |
+    | vocab | tokens |
+    | width | size of the residual stream |
+    | layers | decoder layers |
+    | heads, kv_heads | query heads, and key/value heads that groups of them share |
+    | head_dim | size of one head |
+    | hidden | inner size of the SwiGLU |
+    | rope_theta | base of the rotary frequencies |
+    | norm_eps | added to the mean square in RMSNorm |
+    | tied | the head is the embedding |
+    | qkv_bias | biases on query, key and value (Qwen2) |
+    | qk_norm | RMSNorm on each query and key head (Qwen3) |
+    """
+
+    vocab: int
+    width: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    hidden: int
+    rope_theta: float = 10000.0
+    norm_eps: float = 1e-5
+    tied: bool = True
+    qkv_bias: bool = False
+    qk_norm: bool = False
+
+
+class Norm(nn.Module):
+    """RMSNorm, x / sqrt(mean(x^2) + eps) * weight, in at least float32 whatever the model's dtype."""
+
+    def __init__(self, width: int, eps: float):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x if x.dtype == torch.float64 else x.float()
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return self.weight * wide.to(x.dtype)
+
+
+class Cache:
+    """Keys and values of some layers, `[layers, batch, kv_heads, capacity, head_dim]`, grown by doubling.
+
+    The cache does not know how many rows are valid: its owner does, and passes `start` with every pass.
+    """
+
+    def __init__(self, shape: Shape, layers: int, batch: int = 1, capacity: int = 256, dtype=None, device=None):
+        size = (layers, batch, shape.kv_heads, capacity, shape.head_dim)
+        self.key = torch.zeros(size, dtype=dtype, device=device)
+        self.value = torch.zeros_like(self.key)
+
+    def reserve(self, rows: int) -> None:
+        """Makes room for `rows` rows, keeping what is there."""
+        capacity = self.key.shape[3]
+        if rows <= capacity:
+            return
+        extra = max(rows, 2 * capacity) - capacity
+        self.key, self.value = (F.pad(t, (0, 0, 0, extra)) for t in (self.key, self.value))
+
+    def move(self, source: Tensor, start: int) -> None:
+        """Copies the rows `source` to `start`, `start + 1`, ...: how a kept path of a tree becomes contiguous."""
+        stop = start + len(source)
+        for t in (self.key, self.value):
+            t[:, :, :, start:stop] = t[:, :, :, source]
+
+
+class Layer(nn.Module):
+    """One decoder layer: x + attention(norm(x)), then + SwiGLU(norm(.))."""
+
+    def __init__(self, shape: Shape):
+        super().__init__()
+        s, inner = shape, shape.heads * shape.head_dim
+        self.shape = shape
+        self.attention_norm = Norm(s.width, s.norm_eps)
+        self.query = nn.Linear(s.width, inner, bias=s.qkv_bias)
+        self.key = nn.Linear(s.width, s.kv_heads * s.head_dim, bias=s.qkv_bias)
+        self.value = nn.Linear(s.width, s.kv_heads * s.head_dim, bias=s.qkv_bias)
+        self.output = nn.Linear(inner, s.width, bias=False)
+        self.mlp_norm = Norm(s.width, s.norm_eps)
+        self.gate = nn.Linear(s.width, s.hidden, bias=False)
+        self.up = nn.Linear(s.width, s.hidden, bias=False)
+        self.down = nn.Linear(s.hidden, s.width, bias=False)
+        if s.qk_norm:
+            self.query_norm, self.key_norm = Norm(s.head_dim, s.norm_eps), Norm(s.head_dim, s.norm_eps)
+
+    def forward(self, x: Tensor, rotation, mask=None, cache: Cache | None = None, index: int = 0, start: int = 0) -> Tensor:
+        """Passes rows `x [batch, n, width]`; with a cache their keys go to rows `start ...` of its layer `index`."""
+        y = self.attention_norm(x)
+        heads = (*y.shape[:2], -1, self.shape.head_dim)
+        q, k, v = self.query(y).view(heads), self.key(y).view(heads), self.value(y).view(heads)
+        if self.shape.qk_norm:
+            q, k = self.query_norm(q), self.key_norm(k)
+        q, k, v = rotate(q.transpose(1, 2), rotation), rotate(k.transpose(1, 2), rotation), v.transpose(1, 2)
+        if cache is not None:
+            stop = start + x.shape[1]
+            cache.key[index, :, :, start:stop] = k
+            cache.value[index, :, :, start:stop] = v
+            k, v = cache.key[index, :, :, :stop], cache.value[index, :, :, :stop]
+        group = self.shape.heads // self.shape.kv_heads
+        if group > 1:
+            k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+        causal = mask is None and cache is None
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
+        x = x + self.output(mixed.transpose(1, 2).flatten(2))
+        y = self.mlp_norm(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+
+def frequencies(shape: Shape) -> Tensor:
+    """Rotary frequencies theta^(-2i / head_dim), float64 `[head_dim / 2]`."""
+    return shape.rope_theta ** (-torch.arange(0, shape.head_dim, 2, dtype=torch.float64) / shape.head_dim)
+
+
+def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """Turns the pairs (i, i + head_dim / 2) of each head by its position's angle."""
+    cos, sin = rotation
+    left, right = x.chunk(2, -1)
+    return x * cos + torch.cat((-right, left), -1) * sin
+
+
+class Decoder(nn.Module):
+    """Embedding, layers, final norm and head.
+
+    `frequency [head_dim / 2]` and `scaling` replace the plain rotary frequencies, for models that stretch them.
+    """
+
+    def __init__(self, shape: Shape, frequency: Tensor | None = None, scaling: float = 1.0):
+        super().__init__()
+        self.shape = shape
+        self.embed = nn.Embedding(shape.vocab, shape.width)
+        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
+        self.norm = Norm(shape.width, shape.norm_eps)
+        self.head = nn.Linear(shape.width, shape.vocab, bias=False)
+        if shape.tied:
+            self.head.weight = self.embed.weight
+        self.frequency = frequencies(shape) if frequency is None else frequency
+        self.scaling = scaling
+
+    @property
+    def device(self):
+        return self.embed.weight.device
+
+    @property
+    def dtype(self):
+        return self.embed.weight.dtype
+
+    def cache(self, layers: int | None = None, batch: int = 1, capacity: int = 256) -> Cache:
+        """An empty cache for `layers` of this decoder's layers (all by default)."""
+        layers = len(self.layers) if layers is None else layers
+        return Cache(self.shape, layers, batch, capacity, self.dtype, self.device)
+
+    def rotation(self, position: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines `[n, head_dim]` of integer positions `[n]`; float64 inside only for float64 models."""
+        wide = torch.float64 if self.dtype == torch.float64 else torch.float32
+        angle = torch.outer(position.to(wide), self.frequency.to(position.device, wide))
+        angle = torch.cat((angle, angle), -1)
+        return (angle.cos() * self.scaling).to(self.dtype), (angle.sin() * self.scaling).to(self.dtype)
+
+    def run(self, x: Tensor, layers: range, rotation, mask=None, cache: Cache | None = None, start: int = 0,
+            tap: dict[int, Tensor] | None = None) -> Tensor:
+        """Passes rows `x [batch, n, width]` through `layers`; a `tap` dict receives x after each layer that it names."""
+        if cache is not None:
+            cache.reserve(start + x.shape[1])
+        for i in layers:
+            x = self.layers[i](x, rotation, mask, cache, i, start)
+            if tap is not None and i + 1 in tap:
+                tap[i + 1] = x
+        return x
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Logits `[..., vocab]` of rows that have passed the last layer."""
+        return self.head(self.norm(x))
+
+    def forward(self, token: Tensor) -> Tensor:
+        """Logits `[batch, n, vocab]` of whole texts `[batch, n]`, causal, without a cache."""
+        position = torch.arange(token.shape[1], device=token.device)
+        return self.logits(self.run(self.embed(token), range(len(self.layers)), self.rotation(position)))
+
+
+def chain(rows: int) -> list[int]:
+    """Parents of `rows` rows in one line: -1, 0, 1, ... (-1 is the last row already in the cache)."""
+    return list(range(-1, rows - 1))
+
+
+def depths(parent: list[int]) -> list[int]:
+    """Depth of each row of a tree below the cached prefix, 0 for its children; parents come before children."""
+    depth = []
+    for i, p in enumerate(parent):
+        if not -1 <= p < i:
+            raise ValueError(f"parent[{i}] is {p}; expected -1 (the cached prefix) or an earlier row")
+        depth.append(0 if p < 0 else depth[p] + 1)
+    return depth
+
+
+def ancestor_mask(start: int, parent: list[int], device=None) -> Tensor | None:
+    """Bool mask `[n, start + n]`: a row sees the cached prefix, its ancestors and itself; None where it sees all."""
+    rows = len(parent)
+    if rows == 1:
+        return None
+    if parent == chain(rows):
+        return torch.ones(rows, start + rows, dtype=torch.bool, device=device).tril(start)
+    sees = torch.zeros(rows, start + rows, dtype=torch.bool)
+    sees[:, :start] = True
+    for i, p in enumerate(parent):
+        if p >= 0:
+            sees[i] = sees[p]
+        sees[i, start + i] = True
+    return sees.to(device)

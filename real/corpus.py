@@ -1,0 +1,95 @@
+"""Text for training: documents out of files, a byte-level BPE of our own, and one flat array of tokens."""
+
+import json
+import lzma
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+END = "<|end|>"
+
+
+class CorpusError(ValueError):
+    """Text that cannot be read as asked."""
+
+
+def documents(paths: Iterable[Path]) -> Iterator[dict]:
+    """Rows `{"text", "source"}` of text files: .txt and .md whole, .jsonl and .jsonl.xz line by line, folders sorted.
+
+    Raises CorpusError for a missing path, another kind of file, or a line without a string under "text".
+    """
+    for path in map(Path, paths):
+        if path.is_dir():
+            inside = sorted(p for p in path.rglob("*") if p.name.endswith((".txt", ".md", ".jsonl", ".jsonl.xz")))
+            if not inside:
+                raise CorpusError(f"{path} holds no .txt, .md, .jsonl or .jsonl.xz file; name a folder or file that does")
+            yield from documents(inside)
+        elif not path.is_file():
+            raise CorpusError(f"{path} does not exist; expected a text file or a folder of them")
+        elif path.suffix in (".txt", ".md"):
+            yield {"text": path.read_text(encoding="utf-8"), "source": path.name}
+        elif path.name.endswith((".jsonl", ".jsonl.xz")):
+            yield from _lines(path)
+        else:
+            raise CorpusError(f"{path} is not .txt, .md, .jsonl or .jsonl.xz; convert it to one of these")
+
+
+def _lines(path: Path) -> Iterator[dict]:
+    opener = lzma.open if path.suffix == ".xz" else open
+    with opener(path, "rt", encoding="utf-8", newline="\n") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                row = json.loads(line)
+                text = row["text"]
+            except (json.JSONDecodeError, KeyError, TypeError) as error:
+                raise CorpusError(f'{path} line {number}: expected a JSON object with "text", got {line[:60]!r}') from error
+            if not isinstance(text, str):
+                raise CorpusError(f'{path} line {number}: "text" is {type(text).__name__}; expected a string')
+            yield {"text": text, "source": str(row.get("source", path.name))}
+
+
+def train_tokenizer(texts: Iterable[str], vocab: int):
+    """A byte-level BPE of `vocab` tokens, digits one by one, with `<|end|>` as token 0."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab,
+        special_tokens=[END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def encode(tokenizer, texts: Iterable[str], batch: int = 512) -> np.ndarray:
+    """All texts in one row, each followed by the end token: uint16, or uint32 for vocabularies above 65,536."""
+    end = tokenizer.token_to_id(END)
+    dtype = np.uint16 if tokenizer.get_vocab_size() <= 1 << 16 else np.uint32
+    parts, held = [], []
+
+    def flush():
+        for item in tokenizer.encode_batch(held):
+            parts.append(np.array(item.ids + [end], dtype))
+        held.clear()
+
+    for text in texts:
+        held.append(text)
+        if len(held) == batch:
+            flush()
+    flush()
+    return np.concatenate(parts) if parts else np.zeros(0, dtype)
+
+
+def windows(token: np.ndarray, rows: int, length: int, seed: int, step: int) -> np.ndarray:
+    """`rows` random windows `[rows, length + 1]` of a token array, addressed by (seed, step): resuming needs no state."""
+    if len(token) <= length + 1:
+        raise CorpusError(f"the text has {len(token)} tokens; training on windows of {length} needs more")
+    start = np.random.default_rng([seed, step]).integers(0, len(token) - length - 1, rows)
+    return token[start[:, None] + np.arange(length + 1)].astype(np.int64)

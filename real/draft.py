@@ -1,0 +1,84 @@
+"""The protocol between the decode loop and a drafter."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+from real.target import Resume, Target, Verdict
+
+Pick = Callable[[Tensor, int], int]
+"""(logits [vocab], draft slot) -> token: the decode rule, with the noise of that slot's text position."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One drafted token.
+
+    | field | meaning |
+    | --- | --- |
+    | token | what is proposed |
+    | parent | row of the round's pass that it follows: slot j of a chain follows row j (row 0 is the last committed token) |
+    | logits `[vocab]` | the drafter's own prediction that it was picked from; None for drafters without one |
+    """
+
+    token: int
+    parent: int
+    logits: Tensor | None
+
+
+@runtime_checkable
+class Drafter(Protocol):
+    """Whatever proposes tokens.
+
+    | attribute | meaning |
+    | --- | --- |
+    | name | for tables |
+    | taps | depths of the target, in layers, whose residual stream `catch_up` must receive |
+    | prefix_only | what it proposes depends on the tokens of the verified prefix alone (declared, and tested) |
+    | history_free | `next` depends on the verified prefix and the draft so far, not on earlier rounds (declared, tested) |
+
+    A round: `next` until the policy or the drafter stops; the target verifies; `rollback`; `catch_up`.
+    """
+
+    name: str
+    taps: tuple[int, ...]
+    prefix_only: bool
+    history_free: bool
+
+    def begin(self, target: Target, prompt: list[int], prefill: Verdict, pick: Pick) -> None:
+        """Starts a text whose prompt's last token is not in the target's cache yet; `prefill` covers the others."""
+
+    def next(self) -> Step | None:
+        """Drafts one more token, or None where it has nothing more to offer in this round."""
+
+    def resume(self) -> Resume | None:
+        """What the round's verification may skip, because this drafter has run those target layers already."""
+
+    def rollback(self, accepted: int) -> None:
+        """Forgets the drafted tokens behind the first `accepted` ones (which may be fewer than it computed)."""
+
+    def catch_up(self, tokens: list[int], verdict: Verdict, path: list[int]) -> None:
+        """Learns the committed `tokens` (accepted ones, then the target's) and the rows `path` of the pass they came by."""
+
+
+class Silent:
+    """Offers nothing: with it the loop is plain decoding."""
+
+    name = "none"
+    taps = ()
+    prefix_only = True
+    history_free = True
+
+    def begin(self, target, prompt, prefill, pick) -> None: ...
+
+    def next(self) -> None:
+        return None
+
+    def resume(self) -> None:
+        return None
+
+    def rollback(self, accepted: int) -> None: ...
+
+    def catch_up(self, tokens, verdict, path) -> None: ...

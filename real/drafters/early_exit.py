@@ -1,0 +1,112 @@
+"""EESD: the target's first N layers, one new layer, a norm and a head (EESD §3.1-3.2)."""
+
+import torch
+from torch import Tensor, nn
+
+from real.block import Decoder, Layer, Norm, ancestor_mask, chain
+from real.draft import Pick, Step
+from real.target import Resume
+
+
+class Exit(nn.Module):
+    """The learnt part: one decoder layer, a norm and a head, read after the target's first `depth` layers.
+
+    Layer and head start as copies of the target's last layer and head. With `own_head=False` the head stays the
+    target's (nothing to learn or store), else it is a matrix of its own.
+    """
+
+    def __init__(self, target: Decoder, depth: int, own_head: bool = False):
+        super().__init__()
+        if not 1 <= depth < target.shape.layers:
+            raise ValueError(f"exit after {depth} layers of {target.shape.layers}; expected 1 to {target.shape.layers - 1}")
+        self.depth, self.own_head = depth, own_head
+        self.layer = Layer(target.shape)
+        self.layer.load_state_dict(target.layers[-1].state_dict())
+        self.norm = Norm(target.shape.width, target.shape.norm_eps)
+        self.norm.load_state_dict(target.norm.state_dict())
+        if own_head:
+            self.head = nn.Linear(target.shape.width, target.shape.vocab, bias=False)
+            self.head.weight.data.copy_(target.head.weight.data)
+        self.to(target.device, target.dtype)
+
+    def stand_alone(self, target: Decoder) -> Decoder:
+        """The drafter as a language model: a decoder that shares its modules with the target and with this exit."""
+        lm = Decoder.__new__(Decoder)
+        nn.Module.__init__(lm)
+        lm.shape, lm.frequency, lm.scaling = target.shape, target.frequency, target.scaling
+        lm.embed = target.embed
+        lm.layers = nn.ModuleList([*target.layers[: self.depth], self.layer])
+        lm.norm = self.norm
+        lm.head = self.head if self.own_head else target.head
+        return lm
+
+
+class EarlyExitDrafter:
+    """Drafts through the target's own first layers, whose cache rows the verification then need not compute again.
+
+    k draft steps feed x_last, d_1 .. d_{k-1} to the shared layers; `verify` takes over from there (`resume`) and runs
+    them for d_k only. The new layer has its own cache, and rows it has missed are read from the target's tap at that
+    depth, so a round of k = 0 leaves nothing behind but a catch-up. Dependent on the token prefix alone.
+    """
+
+    name = "early_exit"
+    prefix_only = True
+    history_free = True
+
+    def __init__(self, target: Decoder, exit: Exit):
+        self.exit = exit
+        self.taps = (exit.depth,)
+        self.lm = exit.stand_alone(target)
+
+    def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
+        if self.exit.depth not in target.taps:
+            raise ValueError(f"the target taps layers {target.taps}; early_exit needs depth {self.exit.depth} among them")
+        self.target, self.pick = target, pick
+        self.cache = self.lm.cache(layers=1, capacity=len(prompt) + 64)
+        self.rows = 0
+        self.last = prompt[-1]
+        self.owed: list[Tensor] = [prefill.taps[self.exit.depth]]
+        self.draft: list[int] = []
+        self.hidden: list[Tensor] = []
+        self._settle()
+
+    @torch.inference_mode()
+    def next(self) -> Step:
+        slot = len(self.draft)
+        token = self.draft[-1] if self.draft else self.last
+        hidden = self.target.draft_rows([token], slot, self.exit.depth)
+        self.hidden.append(hidden)
+        self.owed.append(hidden)
+        logits = self.lm.head(self.lm.norm(self._settle()[-1]))
+        self.draft.append(self.pick(logits, slot))
+        return Step(self.draft[-1], slot, logits)
+
+    def resume(self) -> Resume | None:
+        return Resume(self.exit.depth, torch.cat(self.hidden)) if self.hidden else None
+
+    def rollback(self, accepted: int) -> None:
+        committed = self.target.length  # already counts this round's accepted rows
+        self.rows = min(self.rows, committed)
+        self.draft, self.hidden = [], []
+
+    def catch_up(self, tokens: list[int], verdict, path: list[int]) -> None:
+        # rows of the extra layer that this round's draft did not compute: read from the tap when the next draft begins
+        missing = self.target.length - self.rows - sum(len(h) for h in self.owed)
+        if missing:
+            self.owed.append(verdict.taps[self.exit.depth][path[-missing:]])
+        self.last = tokens[-1]
+
+    @torch.inference_mode()
+    def _settle(self) -> Tensor:
+        """Takes all owed rows through the new layer; returns its output for them."""
+        x = torch.cat(self.owed)[None]
+        self.owed = []
+        rows = x.shape[1]
+        if not rows:
+            return x[0]
+        position = torch.arange(self.rows, self.rows + rows, device=x.device)
+        mask = ancestor_mask(self.rows, chain(rows), x.device)
+        self.cache.reserve(self.rows + rows)
+        x = self.exit.layer(x, self.lm.rotation(position), mask, self.cache, 0, self.rows)
+        self.rows += rows
+        return x[0]

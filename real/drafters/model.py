@@ -1,0 +1,61 @@
+"""Vanilla drafting: a smaller language model with the target's tokenizer."""
+
+import torch
+
+from real.block import Decoder, ancestor_mask, chain
+from real.draft import Pick, Step
+
+
+class ModelDrafter:
+    """A decoder of its own, with its own cache; what it proposes depends on the token prefix alone.
+
+    Rows that a short round left out (the last draft after a full acceptance, every round of k = 0) enter together with
+    the next round's first step: that is the catch-up which a cost model prices.
+    """
+
+    name = "model"
+    taps = ()
+    prefix_only = True
+    history_free = True
+
+    def __init__(self, lm: Decoder):
+        self.lm = lm
+
+    def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
+        self.pick = pick
+        self.cache = self.lm.cache(capacity=len(prompt) + 64)
+        self.text = list(prompt)
+        self.draft: list[int] = []
+        self.rows = 0
+        if len(prompt) > 1:
+            self._feed(prompt[:-1])
+
+    @torch.inference_mode()
+    def next(self) -> Step:
+        slot = len(self.draft)
+        if not slot:  # the last committed token is read anew where a draft of it was given up unverified
+            self.rows = min(self.rows, len(self.text) - 1)
+        logits = self._feed(self.draft[-1:] if slot else self.text[self.rows :])
+        self.draft.append(self.pick(logits, slot))
+        return Step(self.draft[-1], slot, logits)
+
+    def resume(self) -> None:
+        return None
+
+    def rollback(self, accepted: int) -> None:
+        # valid rows: the text's, and those of accepted drafts that were fed in turn
+        self.rows = min(self.rows, len(self.text) + accepted)
+        self.draft = []
+
+    def catch_up(self, tokens: list[int], verdict, path) -> None:
+        self.text += tokens
+
+    @torch.inference_mode()
+    def _feed(self, tokens: list[int]):
+        lm, start = self.lm, self.rows
+        position = torch.arange(start, start + len(tokens), device=lm.device)
+        mask = ancestor_mask(start, chain(len(tokens)), lm.device)
+        x = lm.embed(torch.tensor([tokens], device=lm.device))
+        x = lm.run(x, range(len(lm.layers)), lm.rotation(position), mask, self.cache, start)
+        self.rows += len(tokens)
+        return lm.logits(x[0, -1])

@@ -1,0 +1,78 @@
+"""Prompts: rows of JSON lines into tokens, in the style that a base model continues."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+
+class PromptError(ValueError):
+    """Prompts that cannot be read as asked."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt: its id, task, source (with licence where known) and tokens."""
+
+    id: str
+    task: str
+    source: str
+    token: list[int]
+
+
+# How a plain language model is asked: questions as in worked arithmetic, code as it stands, the rest as a dialogue.
+STYLES = {"math": "Question: {}\nAnswer:", "code": "{}", "dialogue": "User: {}\n\nAssistant:"}
+STYLE_OF = {"math": "math", "code": "code"}
+
+
+def read_prompts(path: Path, tokenizer, longest: int) -> list[Prompt]:
+    """Prompts of a JSON-lines file of `{"id", "task", "text" or "turns", "source"?}`, those of up to `longest` tokens.
+
+    "text" is taken as it is; of "turns" the first is put into the style of its task (STYLES).
+    Raises PromptError for a line that is not such a row, or where nothing is left.
+    """
+    found = []
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PromptError(f"{path} cannot be read as prompts: {error}") from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            task = str(row["task"])
+            text = row["text"] if "text" in row else STYLES[STYLE_OF.get(task, "dialogue")].format(row["turns"][0])
+            ids = tokenizer.encode(text, add_special_tokens=False).ids
+            name = str(row.get("id", number))
+        except (json.JSONDecodeError, KeyError, TypeError, IndexError, AttributeError) as error:
+            raise PromptError(
+                f'{path} line {number}: expected a JSON object with "task" and "text" (or "turns"), got {line[:60]!r}'
+            ) from error
+        if 1 <= len(ids) <= longest:
+            found.append(Prompt(name, task, str(row.get("source", Path(path).name)), ids))
+    if not found:
+        raise PromptError(f"{path} holds no prompt of 1 to {longest} tokens; raise the limit or bring other prompts")
+    return found
+
+
+def draw(prompts: Sequence[Prompt], per_task: int, seed: int) -> list[Prompt]:
+    """Up to `per_task` prompts of every task, drawn without replacement, tasks and prompts in the file's order."""
+    kept: list[int] = []
+    for task in dict.fromkeys(p.task for p in prompts):
+        of = [i for i, p in enumerate(prompts) if p.task == task]
+        pick = np.random.default_rng(seed).permutation(len(of))[:per_task]
+        kept += sorted(of[i] for i in pick)
+    return [prompts[i] for i in kept]
+
+
+def repeated_ngrams(texts: Iterable[np.ndarray], n: int = 8) -> float:
+    """Share of the texts' n-grams that occurred earlier in the same text (a loop flatters every drafter)."""
+    seen = total = 0
+    for text in texts:
+        grams = [tuple(text[i : i + n].tolist()) for i in range(len(text) - n + 1)]
+        total += len(grams)
+        seen += len(grams) - len(set(grams))
+    return seen / total if total else 0.0

@@ -1,0 +1,49 @@
+"""Where and with what something was made."""
+
+import platform
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+
+def device_name(device) -> str:
+    """The device in words: a card's name, or the processor's."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    model = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+        model = names[0] if names else model
+    return f"cpu ({model}, {torch.get_num_threads()} threads)"
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the libraries that decide numbers."""
+    found = {"python": platform.python_version()}
+    for name in ("simspec", "torch", "transformers", "tokenizers", "numpy", "numba"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def revision() -> str:
+    """The git revision of this checkout, with '+' where it was edited; '' outside one."""
+    here = Path(__file__).parent
+    try:
+        head = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
+        edited = subprocess.run(["git", "status", "--porcelain", "-uno"], cwd=here, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return head.stdout.strip() + ("+" if edited.stdout.strip() else "")
+
+
+def argv() -> tuple[str, ...]:
+    """The command line, its program without the folder."""
+    return (Path(sys.argv[0]).name, *sys.argv[1:])

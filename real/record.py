@@ -1,0 +1,320 @@
+"""Recording: what a drafter would propose from every position of the target's own text, K deep.
+
+Two ways to the same rows. `chains` is the definition: through the drafter's protocol, position by position, for any
+drafter that is history-free. `one_bit` is for drafters that see the token prefix alone: one pass over the text gives
+the pick at every true prefix, and only behind the misses are there K - 1 more steps, all misses of a text at once.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from real.block import Decoder
+from real.decode import decode
+from real.draft import Drafter, Silent
+from real.features import GRIDS, read
+from real.files import replace_json
+from real.prompts import Prompt
+from real.sampling import Rule, margin
+from real.target import Target
+from simspec import CostModel, Stepper, Trace, TraceMeta, load_trace, policies
+from simspec.grid import encode_margin
+
+
+class RecordError(ValueError):
+    """A recording that cannot be made or continued as asked."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The recorded rows of one text of n tokens (fields as in `simspec.Trace`)."""
+
+    token: np.ndarray
+    depth: np.ndarray
+    run: np.ndarray
+    feature: np.ndarray
+    rank: np.ndarray
+    margin: np.ndarray
+    draft_margin: np.ndarray
+    feature_margin: np.ndarray
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to record: draft depth, tokens a text, rule, end tokens and feature names."""
+
+    K: int
+    budget: int
+    rule: Rule
+    end_tokens: tuple[int, ...]
+    features: tuple[str, ...] = ("confidence", "entropy")
+
+    def __post_init__(self):
+        if not 1 <= self.K <= 255 or self.budget < 1:
+            raise RecordError(f"K is {self.K} and budget {self.budget}; expected 1 <= K <= 255 and at least one token")
+
+
+def target_text(target: Target, settings: Settings, prompt: list[int], sequence: int) -> tuple[np.ndarray, np.ndarray]:
+    """The target's own text, one token a pass with no drafter: int32 `[n]`, and its margin codes uint8 `[n]`."""
+    gaps: list[float] = []
+    stepper = Stepper(policies.BUILTIN["fixed"](0), settings.K, 0, CostModel.from_ratio(0.0, settings.K))
+    result = decode(
+        target,
+        Silent(),
+        stepper,
+        settings.rule,
+        prompt,
+        settings.budget,
+        settings.end_tokens,
+        sequence,
+        lambda r: gaps.extend(margin(r.walk.scores).tolist()),
+    )
+    return result.token, encode_margin(np.array(gaps))
+
+
+def rank_of(scores: torch.Tensor, token: torch.Tensor) -> torch.Tensor:
+    """How many of `scores [n, vocab]` stand before those of `token [n]`; of equals the smaller index stands first."""
+    own = scores.gather(-1, token[:, None])
+    index = torch.arange(scores.shape[-1], device=scores.device)
+    return ((scores > own) | ((scores == own) & (index < token[:, None]))).sum(-1)
+
+
+def _saturate(rank: int) -> int:
+    return min(rank, 255)
+
+
+def chains(target: Target, drafter: Drafter, settings: Settings, prompt: list[int], text: np.ndarray, sequence: int) -> Rows:
+    """Rows of `text` through the protocol: at each position one free chain, then one along the text for the ranks."""
+    if not drafter.history_free:
+        raise RecordError(f"drafter {drafter.name!r} depends on earlier rounds; a recording of it would not replay exactly")
+    n, K, names, rule = len(text), settings.K, settings.features, settings.rule
+    chain = np.zeros((n, K), np.int64)
+    feature = np.zeros((n, K, len(names)), np.uint8)
+    gap, edge = np.zeros((n, K), np.uint8), np.zeros((n, K), np.uint8)
+    rank = np.zeros((n, K), np.uint8)
+    depth = np.zeros(n, np.uint8)
+    t, forced = 0, None
+
+    def pick(logits, slot: int) -> int:
+        scores = rule.scores(logits[None], sequence, [t + slot])
+        if forced is not None:
+            rank[t, slot] = _saturate(int(rank_of(scores, forced[slot : slot + 1])))
+            return int(forced[slot])
+        gap[t, slot] = encode_margin(margin(scores).cpu().numpy())[0]
+        return int(scores.argmax())
+
+    drafter.begin(target, prompt, target.prefill(prompt[:-1]), pick)
+    last = prompt[-1]
+    for t in range(n):
+        limit = min(K, settings.budget - t)
+        depth[t] = K
+        for slot in range(limit):
+            step = drafter.next()
+            if step is None:
+                depth[t] = slot
+                break
+            chain[t, slot] = step.token
+            if names:
+                code, distance = read(names, step.logits[None], rule.temperature)
+                feature[t, slot], edge[t, slot] = code[0], encode_margin(distance.min())
+            if step.token in settings.end_tokens:
+                depth[t] = slot + 1
+                break
+        drafter.rollback(0)
+        forced = torch.from_numpy(text[t:].astype(np.int64)).to(target.decoder.device)
+        for _ in range(min(limit, n - t)):
+            drafter.next()
+        drafter.rollback(0)
+        forced = None
+        verdict = target.verify([last], [-1])
+        target.keep([0])
+        drafter.rollback(0)
+        last = int(text[t])
+        drafter.catch_up([last], verdict, [0])
+    run = runs(chain, text, depth)
+    return Rows(text, depth, run, feature, rank, np.zeros(n, np.uint8), gap, edge)
+
+
+def runs(chain: np.ndarray, text: np.ndarray, depth: np.ndarray) -> np.ndarray:
+    """Leading tokens of each row of `chain [n, K]` that equal the text from there, at most `depth` and what is left."""
+    n, K = chain.shape
+    ahead = np.arange(n)[:, None] + np.arange(K)
+    hit = (ahead < n) & (chain == text[np.minimum(ahead, n - 1)]) & (np.arange(K) < depth[:, None])
+    return np.cumprod(hit, 1).sum(1).astype(np.uint8)
+
+
+@torch.inference_mode()
+def one_bit(lm: Decoder, settings: Settings, prompt: list[int], text: np.ndarray, sequence: int) -> Rows:
+    """Rows of `text` for a drafter that is the stand-alone language model `lm`: equal to those of `chains`."""
+    n, K, names, rule, device = len(text), settings.K, settings.features, settings.rule, lm.device
+    token = np.zeros((n, K), np.int64)  # [s, j]: the chain behind a miss at text position s; column 0 is the pick there
+    feature = np.zeros((n, K, len(names)), np.uint8)
+    gap, edge = np.zeros((n, K), np.uint8), np.zeros((n, K), np.uint8)
+
+    def judge(rows, at, slot, logits):
+        scores = rule.scores(logits, sequence, (at + slot).tolist())
+        token[rows, slot] = scores.argmax(-1).cpu().numpy()
+        gap[rows, slot] = encode_margin(margin(scores).cpu().numpy())
+        if names:
+            code, distance = read(names, logits, rule.temperature)
+            feature[rows, slot], edge[rows, slot] = code, encode_margin(distance.min(-1))
+        return scores
+
+    true = [*prompt, *text[:-1].tolist()]
+    first = len(prompt) - 1
+    cache = lm.cache(capacity=len(true) + n * (K - 1))
+    layers = range(len(lm.layers))
+    causal = torch.ones(len(true), len(true), dtype=torch.bool, device=device).tril()
+    x = lm.embed(torch.tensor([true], device=device))
+    x = lm.run(x, layers, lm.rotation(torch.arange(len(true), device=device)), causal, cache, 0)
+    every = np.arange(n)
+    scores = judge(every, every, 0, lm.logits(x[0, first:]))
+    wanted = torch.from_numpy(text.astype(np.int64)).to(device)
+    straight = rank_of(scores, wanted).clamp(max=255).cpu().numpy().astype(np.uint8)
+
+    miss = np.flatnonzero(token[:, 0] != text)
+    seen = torch.arange(len(true), device=device) < torch.from_numpy(miss + len(prompt)).to(device)[:, None]
+    own = torch.eye(len(miss), dtype=torch.bool, device=device)
+    mask, start = seen, len(true)
+    for slot in range(1, K if len(miss) else 0):
+        mask = torch.cat((mask, own), 1)
+        position = torch.from_numpy(miss + len(prompt) + slot - 1).to(device)
+        x = lm.embed(torch.from_numpy(token[miss, slot - 1])[None].to(device))
+        x = lm.run(x, layers, lm.rotation(position), mask, cache, start)
+        start += len(miss)
+        judge(miss, miss, slot, lm.logits(x[0]))
+
+    # row t follows the text up to its first miss s, then the tail behind s
+    following = np.append(miss, n)[np.searchsorted(miss, every)]
+    ahead = every[:, None] + np.arange(K)
+    source = np.minimum(np.minimum(ahead, following[:, None]), n - 1)
+    column = np.maximum(ahead - following[:, None], 0)
+    chain = token[source, column]
+    reach = np.minimum(K, settings.budget - every)
+    ends = np.isin(chain, settings.end_tokens) & (np.arange(K) < reach[:, None])
+    depth = np.where(ends.any(1), ends.argmax(1) + 1, K).astype(np.uint8)
+    live = np.arange(K) < np.minimum(depth, reach)[:, None]
+    rank = np.where(ahead < n, straight[np.minimum(ahead, n - 1)], 0).astype(np.uint8)
+    cut = [np.where(live, a[source, column], 0).astype(np.uint8) for a in (gap, edge)]
+    shown = np.where(live[..., None], feature[source, column], 0).astype(np.uint8)
+    chain = np.where(live, chain, -1)
+    return Rows(text, depth, runs(chain, text, depth), shown, rank, np.zeros(n, np.uint8), *cut)
+
+
+def record_text(target: Target, drafter: Drafter, settings: Settings, prompt: list[int], sequence: int, slow=False) -> Rows:
+    """The target's text after `prompt` and its rows: by `one_bit` where the drafter allows it, else by `chains`."""
+    text, gaps = target_text(target, settings, prompt, sequence)
+    if drafter.prefix_only and hasattr(drafter, "lm") and not slow:
+        rows = one_bit(drafter.lm, settings, prompt, text, sequence)
+    else:
+        rows = chains(target, drafter, settings, prompt, text, sequence)
+    return replace(rows, margin=gaps)
+
+
+def assemble(rows: Sequence[Rows], prompts: Sequence[Prompt], first: int, settings: Settings, meta: TraceMeta) -> Trace:
+    """One trace of recorded texts, whose draw addresses are `first`, `first + 1`, ..."""
+    def joined(name):
+        return np.concatenate([getattr(r, name) for r in rows])
+
+    def offsets(lengths):
+        return np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+
+    return Trace(
+        offset=offsets([len(r.token) for r in rows]),
+        budget=np.full(len(rows), settings.budget, np.int64),
+        sequence=np.arange(first, first + len(rows), dtype=np.int64),
+        prompt_offset=offsets([len(p.token) for p in prompts]),
+        prompt=np.concatenate([np.array(p.token, np.int32) for p in prompts]),
+        **{name: joined(name) for name in Rows.__dataclass_fields__},
+        meta=replace(meta, tasks=tuple(p.task for p in prompts), ids=tuple(p.id for p in prompts)),
+    )
+
+
+def record(
+    target: Target,
+    drafter: Drafter,
+    settings: Settings,
+    prompts: Sequence[Prompt],
+    out: Path,
+    meta: TraceMeta,
+    shard: int = 8,
+    progress: Callable[[int, int], None] = lambda done, all: None,
+) -> Trace:
+    """Records all prompts into the trace file `out`; a killed recording continues at its last whole shard.
+
+    Shards of `shard` texts lie in `<out>.parts/`, each a valid trace written atomically, beside the settings they
+    were made with: a call with other settings is refused, not mixed in. They go when `out` is written.
+    """
+    parts = out.with_name(out.name + ".parts")
+    parts.mkdir(parents=True, exist_ok=True)
+    same = json.loads(json.dumps({"settings": asdict(settings), "meta": asdict(meta), "prompts": [p.token for p in prompts], "shard": shard}))
+    for key in ("argv", "git", "notes"):
+        same["meta"].pop(key)
+    manifest = parts / "settings.json"
+    if manifest.exists() and json.loads(manifest.read_text()) != same:
+        raise RecordError(f"{parts} holds a recording with other settings; finish it with those, or delete the folder")
+    replace_json(manifest, same)
+    shards = []
+    for first in range(0, len(prompts), shard):
+        path = parts / f"{first:06d}.parquet"
+        group = prompts[first : first + shard]
+        if not path.exists():
+            rows = []
+            for i, p in enumerate(group):
+                rows.append(record_text(target, drafter, settings, p.token, first + i))
+                progress(first + i + 1, len(prompts))
+            assemble(rows, group, first, settings, meta).save(path)
+        shards.append(load_trace(path))
+        progress(first + len(group), len(prompts))
+    trace = join(shards, meta)
+    trace.save(out)
+    for path in parts.iterdir():
+        path.unlink()
+    parts.rmdir()
+    return trace
+
+
+def join(shards: Sequence[Trace], meta: TraceMeta) -> Trace:
+    """The sequences of several traces of one recording, in order."""
+    rows = [Rows(**{name: getattr(s, name) for name in Rows.__dataclass_fields__}) for s in shards]
+    both = {name: np.concatenate([getattr(r, name) for r in rows]) for name in Rows.__dataclass_fields__}
+    lengths = np.concatenate([np.diff(s.offset) for s in shards])
+    prompts = np.concatenate([np.diff(s.prompt_offset) for s in shards])
+    return Trace(
+        offset=np.concatenate(([0], np.cumsum(lengths))),
+        prompt_offset=np.concatenate(([0], np.cumsum(prompts))),
+        prompt=np.concatenate([s.prompt for s in shards]),
+        budget=np.concatenate([s.budget for s in shards]),
+        sequence=np.concatenate([s.sequence for s in shards]),
+        **both,
+        meta=replace(meta, tasks=sum((s.meta.tasks for s in shards), ()), ids=sum((s.meta.ids for s in shards), ())),
+    )
+
+
+def describe(target: str, drafter: Drafter, settings: Settings, prompts: Sequence[Prompt], tokenizer_sha256: str, device, dtype) -> TraceMeta:
+    """The metadata of a recording made here and now."""
+    from real.provenance import argv, device_name, revision, versions
+
+    rule = settings.rule
+    return TraceMeta(
+        rule=rule.name,
+        target=target,
+        drafter=drafter.name,
+        K=settings.K,
+        tokenizer_sha256=tokenizer_sha256,
+        features=tuple((name, GRIDS[name]) for name in settings.features),
+        temperature=rule.temperature if rule.name == "coupled" else 0.0,
+        seed=rule.seed,
+        end_tokens=settings.end_tokens,
+        prefix_only=drafter.prefix_only,
+        sources=tuple(sorted({p.source for p in prompts})),
+        device=device_name(device),
+        dtype=str(dtype).removeprefix("torch."),
+        versions=versions(),
+        git=revision(),
+        argv=argv(),
+    )

@@ -1,0 +1,163 @@
+"""Training: one resumable loop for the target and for every drafter; what is learnt is an argument."""
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from real.files import replace_json, replacing
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long and how fast to learn.
+
+    | field | meaning |
+    | --- | --- |
+    | steps | optimiser steps; 0 with `minutes` set: as many as fit, fixed after a short timing and kept on resuming |
+    | minutes | wall clock aimed at where `steps` is 0 |
+    | rows, length | windows in a step, and tokens in a window |
+    | rate | peak learning rate; rises over `warmup` of the steps, then falls linearly to zero |
+    | decay | decoupled weight decay of the matrices |
+    | seed | addresses the windows of every step |
+    | save_every | steps between checkpoints |
+    """
+
+    steps: int = 0
+    minutes: float = 0.0
+    rows: int = 16
+    length: int = 256
+    rate: float = 3e-3
+    warmup: float = 0.02
+    decay: float = 0.1
+    seed: int = 0
+    save_every: int = 100
+
+
+def optimisers(parameters: dict[str, nn.Parameter], plan: Plan) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices inside layers, AdamW for embeddings, heads and norms."""
+    inner = [p for n, p in parameters.items() if p.ndim == 2 and "embed" not in n and "head" not in n]
+    chosen = {id(p) for p in inner}
+    outer = [p for p in parameters.values() if id(p) not in chosen]
+    made = []
+    if inner:
+        made.append(torch.optim.Muon(inner, lr=plan.rate, weight_decay=plan.decay, adjust_lr_fn="match_rms_adamw"))
+    if outer:
+        made.append(torch.optim.AdamW(outer, lr=plan.rate, betas=(0.9, 0.95), weight_decay=0.0))
+    return made
+
+
+def factor(step: int, steps: int, warmup: float) -> float:
+    """Share of the peak learning rate at `step`: a linear rise, then a linear fall to zero."""
+    rise = max(1, round(warmup * steps))
+    return min((step + 1) / rise, (steps - step) / max(1, steps - rise))
+
+
+def fit(
+    folder: Path,
+    model: nn.Module,
+    loss: Callable[[int], Tensor],
+    plan: Plan,
+    progress: Callable[[int, int, float], None] = lambda step, steps, loss: None,
+    heldout: Callable[[], dict[str, float]] = dict,
+) -> list[dict]:
+    """Minimises `loss(step)` over the parameters of `model` that require gradients; returns the log.
+
+    State is saved under `folder` every `plan.save_every` steps and at the end, each file atomically; a second call
+    continues where the last save was and, windows being addressed by step, takes the same path as an unbroken run.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    learnt = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    optimiser = optimisers(learnt, plan)
+    step, steps, log = _resume(folder, learnt, optimiser)
+    steps = steps or plan.steps
+    began = time.perf_counter()
+    while not steps or step < steps:
+        if not steps and step == 20:
+            began = time.perf_counter()
+        if not steps and step == 40:
+            steps = max(41, 40 + int((plan.minutes * 60) / ((time.perf_counter() - began) / 20)))
+        share = factor(step, steps or 1000, plan.warmup)
+        for o in optimiser:
+            for group in o.param_groups:
+                group["lr"] = plan.rate * share
+        value = loss(step)
+        value.backward()
+        nn.utils.clip_grad_norm_(learnt.values(), 1.0)
+        for o in optimiser:
+            o.step()
+            o.zero_grad(set_to_none=True)
+        step += 1
+        if step % 10 == 0 or step == steps:
+            log.append({"step": step, "loss": round(value.item(), 4)})
+            progress(step, steps, value.item())
+        if step % plan.save_every == 0 or step == steps:
+            if step == steps:
+                log[-1] |= {"heldout": heldout()}
+            _save(folder, learnt, optimiser, step, steps, log)
+    return log
+
+
+def _save(folder, learnt, optimiser, step, steps, log) -> None:
+    held = {f"weight/{n}": p.detach() for n, p in learnt.items()}
+    for o in optimiser:
+        for n, p in learnt.items():
+            held |= {f"state/{n}/{k}": torch.as_tensor(v) for k, v in o.state.get(p, {}).items()}
+    held = {k: v.contiguous().cpu() for k, v in held.items()}
+    with replacing(folder / "checkpoint.safetensors") as path:
+        save_file(held, path, {"step": str(step), "steps": str(steps), "log": json.dumps(log)})
+
+
+def _resume(folder, learnt, optimiser) -> tuple[int, int, list[dict]]:
+    path = folder / "checkpoint.safetensors"
+    if not path.exists():
+        return 0, 0, []
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as file:
+        head = file.metadata()
+    held = load_file(path)
+    names = {k.split("/", 1)[1] for k in held if k.startswith("weight/")}
+    if names != set(learnt):
+        odd = sorted(names ^ set(learnt))[0]
+        raise ValueError(f"{path} belongs to another model ({odd} is in one and not the other); choose another folder")
+    with torch.no_grad():
+        for n, p in learnt.items():
+            p.copy_(held[f"weight/{n}"])
+    for o in optimiser:
+        mine = {id(p) for group in o.param_groups for p in group["params"]}
+        for n, p in learnt.items():
+            keys = [k for k in held if k.startswith(f"state/{n}/")] if id(p) in mine else []
+            if keys:
+                o.state[p] = {k.rsplit("/", 1)[1]: held[k] if held[k].ndim == 0 else held[k].to(p.device) for k in keys}
+    return int(head["step"]), int(head["steps"]), json.loads(head["log"])
+
+
+def initialise(model: nn.Module, seed: int) -> None:
+    """Normal weights of spread 0.02, and 1/sqrt(2 layers) of that where a layer writes to the residual stream."""
+    torch.manual_seed(seed)
+    layers = len(getattr(model, "layers", [])) or 1
+    for name, p in model.named_parameters():
+        if p.ndim == 2:
+            writes = name.endswith(("output.weight", "down.weight"))
+            nn.init.normal_(p, std=0.02 / (math.sqrt(2 * layers) if writes else 1.0))
+
+
+def curve(log: Iterable[dict], path: Path, title: str) -> None:
+    """Draws the loss of a log over its steps to a picture."""
+    from matplotlib.figure import Figure
+
+    log = list(log)
+    figure = Figure(figsize=(6, 3.5), layout="constrained")
+    axes = figure.add_subplot()
+    axes.plot([r["step"] for r in log], [r["loss"] for r in log], lw=0.8)
+    axes.set(xlabel="step", ylabel="loss, nats per token", title=title)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=120)
+    replace_json(path.with_suffix(".json"), log)

@@ -1,0 +1,217 @@
+"""Weights in and out: decoders as transformers checkpoints, exits as safetensors beside a JSON of their settings."""
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from real.block import Decoder, Shape
+from real.drafters.early_exit import Exit
+from real.files import replace_json, replacing
+
+FAMILIES = {
+    "llama": {},
+    "mistral": {},
+    "qwen2": {"qkv_bias": True},
+    "qwen3": {"qk_norm": True},
+}
+_LAYER = {
+    "input_layernorm": "attention_norm",
+    "self_attn.q_proj": "query",
+    "self_attn.k_proj": "key",
+    "self_attn.v_proj": "value",
+    "self_attn.o_proj": "output",
+    "self_attn.q_norm": "query_norm",
+    "self_attn.k_norm": "key_norm",
+    "post_attention_layernorm": "mlp_norm",
+    "mlp.gate_proj": "gate",
+    "mlp.up_proj": "up",
+    "mlp.down_proj": "down",
+}
+_OUTER = {"model.embed_tokens": "embed", "model.norm": "norm", "lm_head": "head"}
+_BACK = {v: k for k, v in (_LAYER | _OUTER).items()}
+
+
+class WeightsError(ValueError):
+    """A checkpoint that cannot be used, and why."""
+
+
+def ours(name: str) -> str:
+    """Our parameter name for one of transformers', `model.layers.3.mlp.up_proj.weight` -> `layers.3.up.weight`."""
+    stem, kind = name.rsplit(".", 1)
+    if match := re.fullmatch(r"model\.layers\.(\d+)\.(.+)", stem):
+        return f"layers.{match[1]}.{_LAYER[match[2]]}.{kind}"
+    return f"{_OUTER[stem]}.{kind}"
+
+
+def theirs(name: str) -> str:
+    """The inverse of `ours`."""
+    stem, kind = name.rsplit(".", 1)
+    if match := re.fullmatch(r"layers\.(\d+)\.(.+)", stem):
+        return f"model.layers.{match[1]}.{_BACK[match[2]]}.{kind}"
+    return f"{_BACK[stem]}.{kind}"
+
+
+def shape_of(config) -> Shape:
+    """Our Shape of a transformers config; WeightsError for a family or an option that the block does not compute."""
+    family = config.model_type
+    if family not in FAMILIES:
+        raise WeightsError(f"model type {family!r} is not supported; expected one of {', '.join(FAMILIES)}")
+    window = getattr(config, "sliding_window", None)
+    if window and getattr(config, "use_sliding_window", True) and window < config.max_position_embeddings:
+        raise WeightsError(f"sliding-window attention ({window} tokens) is not supported; use a full-attention model")
+    if getattr(config, "hidden_act", "silu") != "silu" or getattr(config, "mlp_bias", False):
+        raise WeightsError("only SwiGLU without biases is supported; this config asks for another MLP")
+    if family == "llama" and config.attention_bias or family == "qwen3" and config.attention_bias:
+        raise WeightsError("attention_bias is not supported for this family; use a checkpoint without it")
+    rope = getattr(config, "rope_parameters", None) or {}
+    return Shape(
+        vocab=config.vocab_size,
+        width=config.hidden_size,
+        layers=config.num_hidden_layers,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+        hidden=config.intermediate_size,
+        rope_theta=float(rope.get("rope_theta") or getattr(config, "rope_theta", None) or 10000.0),
+        norm_eps=config.rms_norm_eps,
+        tied=bool(config.tie_word_embeddings),
+        **FAMILIES[family],
+    )
+
+
+def _stretched(config) -> tuple[torch.Tensor | None, float]:
+    """Rotary frequencies of configs that stretch them, computed by transformers; (None, 1) for plain ones."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    kind = rope.get("rope_type", "default")
+    if kind == "default":
+        return None, 1.0
+    if kind in ("dynamic", "longrope"):
+        raise WeightsError(f"rotary type {kind!r} changes with the length and is not supported; use a plain model")
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    frequency, scaling = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
+    return frequency, float(scaling)
+
+
+def from_transformers(model) -> Decoder:
+    """A Decoder with the weights of a transformers causal language model (Llama, Mistral, Qwen2, Qwen3)."""
+    shape = shape_of(model.config)
+    decoder = Decoder(shape, *_stretched(model.config)).to(model.dtype)
+    state = {ours(k): v for k, v in model.state_dict().items()}
+    if shape.tied:
+        state["head.weight"] = state["embed.weight"]
+    decoder.load_state_dict(state)
+    return decoder.requires_grad_(False).eval()
+
+
+def load_decoder(path: str | Path, dtype=torch.float32, device="cpu") -> Decoder:
+    """A decoder from a transformers checkpoint, a folder or a hub name; safetensors only, nothing is unpickled."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    if Path(path).is_absolute() and not (Path(path) / "config.json").exists():
+        raise WeightsError(f"{path} holds no config.json; expected the folder of a transformers checkpoint")
+    try:
+        config = AutoConfig.from_pretrained(path)
+        shape_of(config)
+        model = AutoModelForCausalLM.from_pretrained(path, config=config, dtype=dtype, use_safetensors=True)
+    except (OSError, SafetensorError, json.JSONDecodeError) as error:
+        raise WeightsError(f"{path} cannot be loaded as a transformers checkpoint: {str(error).splitlines()[0]}") from error
+    return from_transformers(model).to(device)
+
+
+def load_tokenizer(path: str | Path):
+    """The `tokenizers` tokenizer of a checkpoint folder (its tokenizer.json)."""
+    from tokenizers import Tokenizer
+
+    file = Path(path) / "tokenizer.json"
+    if file.exists():
+        return Tokenizer.from_file(str(file))
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(path).backend_tokenizer
+
+
+def save_decoder(decoder: Decoder, folder: Path, end_token: int, context: int, dtype=torch.bfloat16) -> None:
+    """Writes a plain decoder as a Llama checkpoint that transformers reads: config.json and model.safetensors."""
+    s = decoder.shape
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": s.vocab,
+        "hidden_size": s.width,
+        "intermediate_size": s.hidden,
+        "num_hidden_layers": s.layers,
+        "num_attention_heads": s.heads,
+        "num_key_value_heads": s.kv_heads,
+        "head_dim": s.head_dim,
+        "rope_theta": s.rope_theta,
+        "rms_norm_eps": s.norm_eps,
+        "tie_word_embeddings": s.tied,
+        "hidden_act": "silu",
+        "max_position_embeddings": context,
+        "bos_token_id": end_token,
+        "eos_token_id": end_token,
+        "dtype": str(dtype).removeprefix("torch."),
+    }
+    state = {theirs(k): v.to(dtype).contiguous().clone() for k, v in decoder.state_dict().items()}
+    if s.tied:
+        del state["lm_head.weight"]
+    replace_json(folder / "config.json", config)
+    with replacing(folder / "model.safetensors") as path:
+        save_file(state, path, {"format": "pt"})
+
+
+def save_exit(exit: Exit, folder: Path, target_sha256: str, dtype=torch.bfloat16) -> None:
+    """Writes an exit: exit.json (depth, own_head, the target's hash) and exit.safetensors."""
+    with replacing(folder / "exit.safetensors") as path:
+        save_file({k: v.to(dtype).contiguous().clone() for k, v in exit.state_dict().items()}, path)
+    replace_json(folder / "exit.json", {"depth": exit.depth, "own_head": exit.own_head, "target": target_sha256})
+
+
+def load_exit(folder: str | Path, target: Decoder, target_sha256: str | None = None) -> Exit:
+    """An exit for `target`; WeightsError if it was trained on other weights or has another shape."""
+    folder = Path(folder)
+    try:
+        settings = json.loads((folder / "exit.json").read_text(encoding="utf-8"))
+        depth, own_head, made_for = settings["depth"], settings["own_head"], settings["target"]
+        state = load_file(folder / "exit.safetensors")
+    except (OSError, KeyError, TypeError, json.JSONDecodeError, SafetensorError) as error:
+        raise WeightsError(f"{folder} is not an exit (exit.json, exit.safetensors): {str(error).splitlines()[0]}") from error
+    if target_sha256 and made_for != target_sha256:
+        raise WeightsError(f"{folder} was trained for the target {made_for[:12]}, this one is {target_sha256[:12]}; train it again")
+    exit = Exit(target, depth, own_head)
+    try:
+        exit.load_state_dict({k: v.to(target.dtype) for k, v in state.items()})
+    except RuntimeError as error:
+        raise WeightsError(f"{folder} does not fit this target: {str(error).splitlines()[-1].strip()}") from error
+    return exit.requires_grad_(False).eval()
+
+
+def sha256(path: str | Path) -> str:
+    """Hex SHA-256 of a file, or of a checkpoint folder's safetensors and tokenizer in name order."""
+    path = Path(path)
+    files = [path] if path.is_file() else sorted([*path.glob("*.safetensors"), *path.glob("tokenizer.json")])
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A target with its tokenizer and its drafters, as a folder holds them: `target/`, `model/`, `early_exit/`."""
+
+    folder: Path
+
+    @property
+    def target(self) -> Path:
+        return self.folder / "target"
+
+
+TINY = Bundle(Path(__file__).parent / "tiny")
