@@ -1,7 +1,14 @@
 """simspec: replay speculative-decoding policies exactly, on recordings of real drafters."""
 
-from simspec import policies
+from simspec import formulas, policies, synthetic
 from simspec.cost import CostModel
+from simspec.metrics import Metrics, summary
 from simspec.policy import Policy, PolicyError, Stepper
 from simspec.simulate import Rounds, committed, replay
+from simspec.sweep import sweep
 from simspec.trace import Trace, TraceError, TraceMeta, load_trace
+
+__all__ = [
+    "CostModel", "Metrics", "Policy", "PolicyError", "Rounds", "Stepper", "Trace", "TraceError", "TraceMeta",
+    "committed", "formulas", "load_trace", "policies", "replay", "summary", "sweep", "synthetic",
+]  # fmt: skip

@@ -155,7 +155,9 @@ def _kernel():
                 seconds = round_seconds(draft, verify, catch_up, overhead, computed, drafted, backlog)
                 backlog = next_backlog(backlog, computed, accepted)
                 observe(params, state, computed, drafted, accepted, shown, seconds)
-                shown[:computed] = np.nan
+                for i in range(computed):
+                    for f in range(len(columns)):
+                        shown[i, f] = np.nan
                 out_row[r], out_computed[r], out_drafted[r], out_accepted[r] = t, computed, drafted, accepted
                 r += 1
                 pos += accepted + 1

@@ -1,0 +1,76 @@
+"""The clairvoyant schedule: the least time in which any policy could produce the recorded text."""
+
+import numpy as np
+from numba import njit
+
+from simspec.cost import CostModel, next_backlog
+from simspec.policy import Policy, PolicyError
+from simspec.trace import Trace
+
+
+def _draft_more(params, state, slot, features, u):
+    width, rows, row = int(params[0]), int(params[1]), int(state[0])
+    if row >= rows:
+        return False, True
+    plan = params[2 + row * width + int(state[1])]
+    return slot < abs(plan), plan >= 0
+
+
+def _observe(params, state, computed, drafted, accepted, features, cost):
+    width, rows, row = int(params[0]), int(params[1]), int(state[0])
+    if row >= rows:
+        return
+    end = int(params[2 + rows * width + row])
+    if row + accepted + 1 >= end:
+        state[0], state[1] = end, 0.0
+    else:
+        state[0] = row + accepted + 1
+        state[1] = min(next_backlog(int(state[1]), computed, accepted), width - 1)
+
+
+@njit(cache=True)
+def _solve(offset, budget, depth, run, K, draft, verify, catch_up, overhead, plan, value):
+    width = catch_up.shape[0]
+    for s in range(budget.shape[0]):
+        n = offset[s + 1] - offset[s]
+        value[n] = 0.0
+        for pos in range(n - 1, -1, -1):
+            t = offset[s] + pos
+            cap = min(K, budget[s] - pos - 1, np.int64(depth[t]))
+            for b in range(width):
+                best = overhead + verify[0] + value[pos + 1, min(b + 1, width - 1)]
+                choice = 0
+                for k in range(1, cap + 1):
+                    for dropped in range(2):
+                        accepted = min(k - dropped, np.int64(run[t]))
+                        follows = value[min(pos + accepted + 1, n), min(next_backlog(b, k, accepted), width - 1)]
+                        seconds = overhead + catch_up[b] + draft[k] + verify[k - dropped] + follows
+                        if seconds < best:
+                            best = seconds
+                            choice = -k if dropped else k
+                value[pos, b] = best
+                plan[t, b] = choice
+
+
+def oracle(trace: Trace, cost: CostModel) -> Policy:
+    """The schedule of least modelled time, by dynamic programming over (row, backlog), exact in the catch-up cost.
+
+    V[t, b] = min of overhead + verify[0] + V[t+1, min(b+1, B)] and, over 1 <= k <= cap and d in {0, 1},
+    overhead + catch_up[b] + draft[k] + verify[k-d] + V[min(t+a+1, n), backlog'], a = min(k-d, run[t]); V[n, .] = 0;
+    cap = min(K, budget - pos - 1, depth[t]); ties go to the shorter draft. d = 1 drops the last computed token, which
+    policies may do too and which pays where owing a row costs more than a draft step: without it the bound could be
+    beaten. The plan rides in params and the state is (row, backlog), so the kernel and the engine run it like any other;
+    it is valid for this trace's sequences in file order only. PolicyError if the cost model is shorter than K.
+    """
+    if cost.K < trace.K:
+        raise PolicyError(f"cost {cost.name!r} prices drafts up to {cost.K}, the trace reaches {trace.K}: measure further")
+    width = len(cost.catch_up)
+    plan = np.zeros((trace.rows, width))
+    value = np.zeros((int(np.diff(trace.offset).max()) + 1, width))
+    _solve(
+        trace.offset, trace.budget, trace.depth, trace.run, trace.K,
+        cost.draft, cost.verify, cost.catch_up, cost.overhead, plan, value,
+    )  # fmt: skip
+    ends = np.repeat(trace.offset[1:], np.diff(trace.offset))
+    params = (width, trace.rows, *plan.ravel().tolist(), *ends.tolist())
+    return Policy("oracle", _draft_more, _observe, params, (0.0, 0.0), scope="stream")

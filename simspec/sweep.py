@@ -1,0 +1,146 @@
+"""Policies x traces x costs x replicates, as one tidy table."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+
+from simspec import policies as policy_texts
+from simspec.cost import CostModel
+from simspec.metrics import summary
+from simspec.policy import Policy, PolicyError
+from simspec.simulate import replay
+from simspec.trace import Trace, load_trace
+
+BY = ("trace", "task", "prompt")
+
+
+def sweep(
+    traces,
+    policies,
+    costs=0.1,
+    replicates: int = 4,
+    seed: int = 0,
+    by: str = "trace",
+    jobs: int = 1,
+    progress: bool = True,
+):
+    """Replay every policy on every trace under every cost model: a pandas DataFrame, one row per combination and group.
+
+    | argument   | accepts                                                                                              |
+    | ---------- | ------------------------------------------------------------------------------------------------------ |
+    | traces     | a Trace, a path, a list of either, or {name: either}                                                  |
+    | policies   | a list of Policy, text ('fixed:3') or callable (trace, cost) -> Policy such as the oracle             |
+    | costs      | a CostModel, a ratio c, {name: either} to try each, or {trace name: either} if the names are the traces' |
+    | replicates | draws with seeds seed .. seed + replicates - 1, the same for all policies (common random numbers)     |
+    | by         | 'trace', 'task' or 'prompt': what a row's metrics are summed over; a prompt is one sequence           |
+    | jobs       | threads; neither they nor any order change a figure                                                   |
+
+    A policy that draws nothing is replayed once and its row repeated for each replicate, so that replicates pair up.
+    Columns: trace, group, policy, cost, replicate, random and the fields of Metrics but accept_by_depth. Rows follow
+    the order of the arguments. ValueError (PolicyError, TraceError) for what cannot run, before anything does.
+    """
+    import pandas
+
+    if by not in BY:
+        raise ValueError(f"by is {by!r}, expected one of {', '.join(BY)}")
+    if replicates < 1 or jobs < 1:
+        raise ValueError(f"replicates is {replicates} and jobs {jobs}, expected at least 1 of each")
+    named = _traces(traces)
+    jobs_to_do = []
+    for trace_name, trace in named.items():
+        for cost_name, cost in _costs(costs, trace_name, trace, named).items():
+            made = [_policy(policy, trace, cost) for policy in _listed(policies)]
+            if len({policy.name for policy in made}) < len(made):
+                raise PolicyError(f"policies {[policy.name for policy in made]} share a name: give each its own")
+            for policy in made:
+                _check(policy, trace, cost)
+                labels = {"trace": trace_name, "policy": policy.name, "cost": cost_name}
+                for replicate in range(replicates if policy.random else 1):
+                    jobs_to_do.append((labels, trace, cost, policy, seed + replicate, replicate))
+    done = _run(jobs_to_do, by, jobs, progress)
+    rows = []
+    for (labels, _, _, policy, _, replicate), groups in zip(jobs_to_do, done):
+        for copy in [replicate] if policy.random else range(replicates):
+            for group, metrics in groups.items():
+                fields = {key: value for key, value in asdict(metrics).items() if key != "accept_by_depth"}
+                head = {"trace": labels["trace"], "group": group, "policy": policy.name, "cost": labels["cost"]}
+                rows.append(head | {"replicate": copy, "random": policy.random} | fields)
+    return pandas.DataFrame(rows)
+
+
+def _run(todo, by, jobs, progress):
+    from joblib import Parallel, delayed
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = TextColumn("replaying"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not progress) as bar:
+        task = bar.add_task("", total=len(todo))
+        # Threads: the kernel releases the GIL and is compiled by _check, before they start.
+        results = Parallel(n_jobs=jobs, backend="threading", return_as="generator")(
+            delayed(_one)(*job[1:5], by) for job in todo
+        )
+        done = []
+        for result in results:
+            done.append(result)
+            bar.advance(task)
+    return done
+
+
+def _one(trace, cost, policy, seed, by):
+    groups = {"trace": ("all",) * trace.sequences, "task": trace.meta.tasks, "prompt": trace.meta.ids}[by]
+    if by == "prompt" and len(set(groups)) < len(groups):
+        groups = [f"{name}#{s}" for s, name in enumerate(groups)]
+    rounds = replay(trace, policy, seed=seed, cost=cost)
+    return summary(rounds, trace, cost, groups, K=policy.longest(trace.K))
+
+
+def _check(policy, trace, cost):
+    # One sequence is enough to meet every refusal and to compile; a stream's plan stays valid on a prefix.
+    replay(trace.select([0]), policy, cost=cost)
+
+
+def _listed(policies):
+    policies = [policies] if isinstance(policies, (Policy, str)) or callable(policies) else list(policies)
+    if not policies:
+        raise ValueError("no policy was given, expected at least one, such as 'fixed:3'")
+    return policies
+
+
+def _policy(policy, trace, cost) -> Policy:
+    policy = policy_texts.parse(policy) if isinstance(policy, str) else policy
+    made = policy if isinstance(policy, Policy) else policy(trace, cost) if isinstance(policy, Callable) else None
+    if not isinstance(made, Policy):
+        raise PolicyError(f"{policy!r} is no policy: expected a Policy, text such as 'fixed:3', or a function of (trace, cost)")
+    return made
+
+
+def _traces(traces) -> dict:
+    if not isinstance(traces, Mapping):
+        listed = list(traces) if isinstance(traces, (list, tuple)) else [traces]
+        names = [f"{t.meta.target}|{t.meta.drafter}" if isinstance(t, Trace) else str(t) for t in listed]
+        if len(set(names)) < len(names):
+            names = [f"{name}#{i}" for i, name in enumerate(names)]
+        traces = dict(zip(names, listed))
+    if not traces:
+        raise ValueError("no trace was given, expected at least one")
+    return {name: t if isinstance(t, Trace) else load_trace(t) for name, t in traces.items()}
+
+
+def _costs(costs, trace_name, trace, named) -> dict:
+    if isinstance(costs, Mapping):
+        if not costs:
+            raise ValueError("no cost model was given, expected at least one")
+        if set(costs) == set(named):
+            cost = _cost(costs[trace_name], trace)
+            return {cost.name: cost}
+        return {name: replace(_cost(cost, trace), name=str(name)) for name, cost in costs.items()}
+    cost = _cost(costs, trace)
+    return {cost.name: cost}
+
+
+def _cost(cost, trace) -> CostModel:
+    if isinstance(cost, CostModel):
+        return cost
+    if isinstance(cost, (int, float)) and not isinstance(cost, bool):
+        return CostModel.from_ratio(cost, trace.K)
+    raise ValueError(f"cost is {cost!r}, expected a CostModel or a ratio such as 0.1")
