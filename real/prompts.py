@@ -23,14 +23,27 @@ class Prompt:
 
 
 # How a plain language model is asked: questions as in worked arithmetic, code as it stands, the rest as a dialogue.
-STYLES = {"math": "Question: {}\nAnswer:", "code": "{}", "dialogue": "User: {}\n\nAssistant:"}
-STYLE_OF = {"math": "math", "code": "code"}
+STYLES = {"math": "Question: {}\nAnswer:", "code": "{}"}
+DIALOGUE = "User: {}\n\nAssistant:"
+
+# Public evaluation sets by the task that their rows state: our task, and the licence of what may be passed on.
+SETS = {
+    "gsm8k": ("math", "MIT"),
+    "humaneval": ("code", "MIT"),
+    "mbpp": ("code", "CC-BY-4.0"),
+    "mt_bench": ("dialogue", "Apache-2.0"),
+    "summarization_qmsum": ("summarization", "MIT"),
+    "summarization_mts_dialog": ("summarization", "CC-BY-4.0"),
+    "finance_qa_tatqa": ("qa", "CC-BY-4.0"),
+    "spider_text_to_sql": ("sql", "CC-BY-SA-4.0"),
+}
 
 
 def read_prompts(path: Path, tokenizer, longest: int) -> list[Prompt]:
     """Prompts of a JSON-lines file of `{"id", "task", "text" or "turns", "source"?}`, those of up to `longest` tokens.
 
-    "text" is taken as it is; of "turns" the first is put into the style of its task (STYLES).
+    "text" is taken as it is; of "turns" the first is put into the style of its task (STYLES, else DIALOGUE). Rows of
+    the public sets in SETS get our task's name, and their licence beside the source.
     Raises PromptError for a line that is not such a row, or where nothing is left.
     """
     found = []
@@ -43,8 +56,10 @@ def read_prompts(path: Path, tokenizer, longest: int) -> list[Prompt]:
             continue
         try:
             row = json.loads(line)
-            task = str(row["task"])
-            text = row["text"] if "text" in row else STYLES[STYLE_OF.get(task, "dialogue")].format(row["turns"][0])
+            source = str(row.get("source", Path(path).name))
+            task, licence = SETS.get(str(row["task"]).split("/")[0], (str(row["task"]), None))
+            source = f"{source.split(':')[0]} ({licence})" if licence else source
+            text = row["text"] if "text" in row else STYLES.get(task, DIALOGUE).format(row["turns"][0])
             ids = tokenizer.encode(text, add_special_tokens=False).ids
             name = str(row.get("id", number))
         except (json.JSONDecodeError, KeyError, TypeError, IndexError, AttributeError) as error:
@@ -52,7 +67,7 @@ def read_prompts(path: Path, tokenizer, longest: int) -> list[Prompt]:
                 f'{path} line {number}: expected a JSON object with "task" and "text" (or "turns"), got {line[:60]!r}'
             ) from error
         if 1 <= len(ids) <= longest:
-            found.append(Prompt(name, task, str(row.get("source", Path(path).name)), ids))
+            found.append(Prompt(name, task, source, ids))
     if not found:
         raise PromptError(f"{path} holds no prompt of 1 to {longest} tokens; raise the limit or bring other prompts")
     return found

@@ -1,17 +1,15 @@
-"""Weights in and out: decoders as transformers checkpoints, exits as safetensors beside a JSON of their settings."""
+"""Weights in and out: decoders and tokenizers as transformers checkpoints, nothing unpickled."""
 
 import hashlib
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from real.block import Decoder, Shape
-from real.drafters.early_exit import Exit
 from real.files import replace_json, replacing
 
 FAMILIES = {
@@ -167,51 +165,16 @@ def save_decoder(decoder: Decoder, folder: Path, end_token: int, context: int, d
         save_file(state, path, {"format": "pt"})
 
 
-def save_exit(exit: Exit, folder: Path, target_sha256: str, dtype=torch.bfloat16) -> None:
-    """Writes an exit: exit.json (depth, own_head, the target's hash) and exit.safetensors."""
-    with replacing(folder / "exit.safetensors") as path:
-        save_file({k: v.to(dtype).contiguous().clone() for k, v in exit.state_dict().items()}, path)
-    replace_json(folder / "exit.json", {"depth": exit.depth, "own_head": exit.own_head, "target": target_sha256})
-
-
-def load_exit(folder: str | Path, target: Decoder, target_sha256: str | None = None) -> Exit:
-    """An exit for `target`; WeightsError if it was trained on other weights or has another shape."""
-    folder = Path(folder)
-    try:
-        settings = json.loads((folder / "exit.json").read_text(encoding="utf-8"))
-        depth, own_head, made_for = settings["depth"], settings["own_head"], settings["target"]
-        state = load_file(folder / "exit.safetensors")
-    except (OSError, KeyError, TypeError, json.JSONDecodeError, SafetensorError) as error:
-        raise WeightsError(f"{folder} is not an exit (exit.json, exit.safetensors): {str(error).splitlines()[0]}") from error
-    if target_sha256 and made_for != target_sha256:
-        raise WeightsError(f"{folder} was trained for the target {made_for[:12]}, this one is {target_sha256[:12]}; train it again")
-    exit = Exit(target, depth, own_head)
-    try:
-        exit.load_state_dict({k: v.to(target.dtype) for k, v in state.items()})
-    except RuntimeError as error:
-        raise WeightsError(f"{folder} does not fit this target: {str(error).splitlines()[-1].strip()}") from error
-    return exit.requires_grad_(False).eval()
-
-
-def sha256(path: str | Path) -> str:
-    """Hex SHA-256 of a file, or of a checkpoint folder's safetensors and tokenizer in name order."""
-    path = Path(path)
-    files = [path] if path.is_file() else sorted([*path.glob("*.safetensors"), *path.glob("tokenizer.json")])
+def sha256(path: Path) -> str:
+    """Hex SHA-256 of a file, or of a folder's safetensors in name order."""
     digest = hashlib.sha256()
-    for file in files:
-        digest.update(file.read_bytes())
+    for file in [path] if path.is_file() else sorted(path.glob("*.safetensors")):
+        with open(file, "rb") as opened:
+            while piece := opened.read(1 << 22):
+                digest.update(piece)
     return digest.hexdigest()
 
 
-@dataclass(frozen=True)
-class Bundle:
-    """A target with its tokenizer and its drafters, as a folder holds them: `target/`, `model/`, `early_exit/`."""
-
-    folder: Path
-
-    @property
-    def target(self) -> Path:
-        return self.folder / "target"
-
-
-TINY = Bundle(Path(__file__).parent / "tiny")
+def identity(path: str | Path) -> str:
+    """What names a checkpoint's weights: the hash of a local folder's, else the hub name it was given by."""
+    return sha256(Path(path)) if Path(path).is_dir() else str(path)

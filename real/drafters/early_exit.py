@@ -1,11 +1,18 @@
 """EESD: the target's first N layers, one new layer, a norm and a head (EESD §3.1-3.2)."""
 
+import json
+from pathlib import Path
+
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from real.block import Decoder, Layer, Norm, ancestor_mask, chain
 from real.draft import Pick, Step
+from real.files import replace_json, replacing
 from real.target import Resume
+from real.weights import WeightsError
 
 
 class Exit(nn.Module):
@@ -57,6 +64,11 @@ class EarlyExitDrafter:
         self.exit = exit
         self.taps = (exit.depth,)
         self.lm = exit.stand_alone(target)
+
+    @classmethod
+    def load(cls, folder: Path, target: Decoder, identity: str) -> "EarlyExitDrafter":
+        """From a folder that `save_exit` wrote for the target of that identity."""
+        return cls(target, load_exit(folder, target, identity))
 
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
         if self.exit.depth not in target.taps:
@@ -110,3 +122,29 @@ class EarlyExitDrafter:
         x = self.exit.layer(x, self.lm.rotation(position), mask, self.cache, 0, self.rows)
         self.rows += rows
         return x[0]
+
+
+def save_exit(exit: Exit, folder: Path, target: str, dtype=torch.bfloat16) -> None:
+    """Writes an exit: exit.json (depth, own_head, the target's identity) and exit.safetensors."""
+    with replacing(folder / "exit.safetensors") as path:
+        save_file({k: v.to(dtype).contiguous().clone() for k, v in exit.state_dict().items()}, path)
+    replace_json(folder / "exit.json", {"depth": exit.depth, "own_head": exit.own_head, "target": target})
+
+
+def load_exit(folder: str | Path, target: Decoder, identity: str) -> Exit:
+    """An exit for `target`; WeightsError if it was trained on other weights or has another shape."""
+    folder = Path(folder)
+    try:
+        settings = json.loads((folder / "exit.json").read_text(encoding="utf-8"))
+        depth, own_head, made_for = settings["depth"], settings["own_head"], settings["target"]
+        state = load_file(folder / "exit.safetensors")
+    except (OSError, KeyError, TypeError, json.JSONDecodeError, SafetensorError) as error:
+        raise WeightsError(f"{folder} is not an exit (exit.json, exit.safetensors): {str(error).splitlines()[0]}") from error
+    if made_for != identity:
+        raise WeightsError(f"{folder} was trained for the target {made_for[:12]}, this one is {identity[:12]}; train it again")
+    exit = Exit(target, depth, own_head)
+    try:
+        exit.load_state_dict({k: v.to(target.dtype) for k, v in state.items()})
+    except RuntimeError as error:
+        raise WeightsError(f"{folder} does not fit this target: {str(error).splitlines()[-1].strip()}") from error
+    return exit.requires_grad_(False).eval()

@@ -1,9 +1,12 @@
 """Vanilla drafting: a smaller language model with the target's tokenizer."""
 
+from pathlib import Path
+
 import torch
 
 from real.block import Decoder, ancestor_mask, chain
 from real.draft import Pick, Step
+from real.weights import WeightsError, load_decoder
 
 
 class ModelDrafter:
@@ -20,6 +23,14 @@ class ModelDrafter:
 
     def __init__(self, lm: Decoder):
         self.lm = lm
+
+    @classmethod
+    def load(cls, folder: Path, target: Decoder, identity: str) -> "ModelDrafter":
+        """From a transformers checkpoint whose vocabulary is the target's."""
+        lm = load_decoder(folder, target.dtype, target.device)
+        if lm.shape.vocab != target.shape.vocab:
+            raise WeightsError(f"{folder} has {lm.shape.vocab} tokens, the target {target.shape.vocab}; use the same tokenizer")
+        return cls(lm)
 
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
         self.pick = pick

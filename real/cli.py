@@ -1,0 +1,290 @@
+"""The commands that need models: demo, train, record, measure, run. `register` is simspec's entry point."""
+
+import json
+import sys
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")]
+Dtype = Annotated[str, typer.Option(help="float32, float64 or bfloat16.")]
+Bundle = Annotated[Path | None, typer.Option(help="Folder with target/, model/, early_exit/; default: the embedded models.")]
+TargetPath = Annotated[str | None, typer.Option("--target", help="A transformers checkpoint in place of <bundle>/target.")]
+Weights = Annotated[Path | None, typer.Option(help="The drafter's folder, in place of <bundle>/<drafter>.")]
+DrafterName = Annotated[str, typer.Option("--drafter", help="model or early_exit.")]
+RuleName = Annotated[str, typer.Option("--rule", help="greedy, or coupled (Gumbel noise shared by text position).")]
+Temperature = Annotated[float, typer.Option(help="Of the coupled rule.")]
+Seed = Annotated[int, typer.Option(help="Of all draws.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands to simspec's application; ImportError where torch or transformers is missing."""
+    for name in ("torch", "transformers", "safetensors"):
+        if find_spec(name) is None:
+            raise ImportError(f"{name} is not installed")
+    for command in (demo, train, record, measure, run):
+        app.command()(command)
+
+
+@contextmanager
+def _progress():
+    """Gives tell(remark, done, of): one bar a remark on stderr, and a plain line at its end where there is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    bars: dict[str, int] = {}
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+
+        def tell(remark: str, done: int, of: int, note: str = "") -> None:
+            if remark not in bars:
+                bars[remark] = progress.add_task(remark, total=of, note=note)
+            progress.update(bars[remark], completed=done, total=of, note=note)
+            if not console.is_terminal and done == of:
+                print(f"{remark}: {done}/{of} {note}".rstrip(), file=sys.stderr)
+
+        yield tell
+
+
+def _rule(name: str, temperature: float, seed: int):
+    from real.sampling import Rule
+
+    return Rule(name, temperature, seed) if name == "coupled" else Rule(name)
+
+
+def _pair(bundle, drafter, device, dtype, target, weights):
+    from real.pair import TINY, load_pair
+
+    return load_pair(bundle or TINY, drafter, device, dtype, target, weights)
+
+
+def demo(
+    prompts: Annotated[int, typer.Option(help="Prompts to run for real on each recording.")] = 24,
+    seed: Seed = 0,
+    plot: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("out/demo.png"),
+    as_json: Json = False,
+):
+    """Sweep the bundled recordings, pick a policy, run it on the embedded models, compare with the replay.
+
+    Exits with code 1 if a run and its replay differ. Example: simspec demo --prompts 48 --plot demo.png
+    """
+    from real.demo import demo as show
+    from real.demo import draw
+
+    with _progress() as tell:
+        found = show(prompts, seed, tell=tell)
+    draw(found, plot)
+    if as_json:
+        print(json.dumps(found.summary() | {"plot": str(plot)}))
+    else:
+        _print_demo(found, plot)
+    if not found.comparison.equal:
+        raise typer.Exit(1)
+
+
+def _print_demo(found, plot) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    means = found.table.groupby(["policy", "trace"], sort=False).speedup.mean().unstack(sort=False)
+    table = Table("policy", *means.columns, title="modelled speedup, at costs measured here")
+    for name, row in means.iterrows():
+        table.add_row(name, *(f"{x:.3f}" for x in row))
+    console.print(table)
+    table = Table("recording", "its best policy", "simulated", "measured", "rounds equal", "exceptions", "failures", title="runs")
+    for r in found.runs.itertuples():
+        equal = r.rounds - r.exceptions - r.failures
+        table.add_row(r.recording, r.policy, f"{r.simulated:.3f}", f"{r.measured:.3f}", f"{equal} of {r.rounds}", str(r.exceptions), str(r.failures))
+    console.print(table)
+    verdict = "the runs did what the replays said" if found.comparison.equal else "RUNS AND REPLAYS DIFFER"
+    console.print(f"best: {found.best[1]} on {found.best[0]}; {verdict}. Picture: {plot}. Device: {found.device}", highlight=False)
+
+
+def train(
+    text: Annotated[list[Path], typer.Argument(help="Files or folders: .txt, .md, .jsonl or .jsonl.xz with a \"text\" field.")],
+    out: Annotated[Path, typer.Option(help="Where target/, model/ and early_exit/ go.")],
+    work: Annotated[Path | None, typer.Option(help="Tokens, checkpoints, curves; default <out>-work.")] = None,
+    heldout: Annotated[list[Path] | None, typer.Option(help="Text kept apart, repeatable; its loss goes into the card.")] = None,
+    minutes: Annotated[float, typer.Option(help="For the target; each drafter gets a tenth.")] = 60,
+    distil_tokens: Annotated[int, typer.Option(help="Tokens that the target writes for its drafters.")] = 1_000_000,
+    rows: Annotated[int, typer.Option(help="Windows in a training step of the target (512 tokens each); drafters get twice as many, half as long.")] = 8,
+    threads: Annotated[int, typer.Option(help="CPU threads for torch; 0 leaves its default.")] = 0,
+    device: Device = "cpu",
+    seed: Seed = 0,
+    toy: Annotated[bool, typer.Option(help="Minute sizes, to try the pipeline.")] = False,
+    as_json: Json = False,
+):
+    """Train a small target, a vanilla drafter and an early-exit drafter from text; killed, it continues where it was.
+
+    Example: simspec train corpus/ --heldout dev.txt --out models/mine --minutes 30
+    """
+    import torch
+
+    from real.block import Shape
+    from real.lab import Lab, build
+    from real.train import Plan
+
+    if threads:
+        torch.set_num_threads(threads)
+    plans = {
+        "target_plan": Plan(minutes=minutes, rows=rows, length=512, seed=seed),
+        "model_plan": Plan(minutes=minutes / 10, rows=2 * rows, seed=seed),
+        "exit_plan": Plan(minutes=minutes / 10, rows=2 * rows, rate=2e-3, seed=seed),
+    }
+    sizes = {}
+    if toy:
+        plans = {name: Plan(steps=4, rows=2, length=16, seed=seed) for name in plans}
+        sizes = {"vocab": 300, "sample": 100, "target": Shape(300, 16, 3, 2, 2, 8, 24), "model": Shape(300, 8, 1, 1, 1, 8, 16)}
+        distil_tokens = min(distil_tokens, 256)
+    lab = Lab(tuple(map(str, text)), tuple(map(str, heldout or ())), distil_tokens=distil_tokens, device=device, seed=seed, **plans, **sizes)
+    with _progress() as tell:
+        build(lab, out, work or out.with_name(out.name + "-work"), tell)
+    card = json.loads((out / "card.json").read_text())
+    print(json.dumps(card) if as_json else f"wrote {out}: held-out loss {card['heldout_loss_nats']}, agreement {card['agreement_on_target_text']}")
+
+
+def record(
+    prompts: Annotated[list[Path], typer.Argument(help='JSON lines: {"id", "task", "text" or "turns", "source"?}.')],
+    out: Annotated[Path, typer.Option(help="The recording, .parquet.")],
+    drafter: DrafterName = "model",
+    rule: RuleName = "greedy",
+    temperature: Temperature = 0.8,
+    k: Annotated[int, typer.Option("--depth", "-k", help="Draft depth K at every position.")] = 16,
+    budget: Annotated[int, typer.Option(help="New tokens a prompt.")] = 96,
+    per_task: Annotated[int, typer.Option(help="Prompts of every task.")] = 20,
+    longest: Annotated[int, typer.Option(help="Longest prompt taken, in tokens.")] = 400,
+    device: Device = "cpu",
+    dtype: Dtype = "float32",
+    bundle: Bundle = None,
+    target: TargetPath = None,
+    weights: Weights = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+):
+    """Record what a drafter proposes from every position of the target's text; killed, it continues at its last shard.
+
+    Example: simspec record prompts.jsonl --drafter early_exit --rule coupled --out traces/mine.parquet
+    """
+    from real.card import card
+    from real.files import replace_json
+    from real.prompts import draw, read_prompts
+    from real.record import Settings, describe
+    from real.record import record as make
+
+    rule = _rule(rule, temperature, seed)
+    pair = _pair(bundle, drafter, device, dtype, target, weights)
+    read = [p for path in prompts for p in read_prompts(path, pair.tokenizer, longest)]
+    chosen = draw(read, per_task, seed)
+    settings = Settings(k, budget, rule, pair.end_tokens)
+    meta = describe(pair.name, pair.drafter, settings, chosen, pair.tokenizer_sha256, device, pair.target.decoder.dtype)
+    with _progress() as tell:
+        trace = make(pair.target, pair.drafter, settings, chosen, out, meta, progress=lambda done, of: tell("recording", done, of))
+    described = card(out, trace)
+    replace_json(out.with_suffix(".json"), described)
+    print(json.dumps(described) if as_json else f"wrote {out}: {trace.sequences} texts, {trace.rows} rows, card {out.with_suffix('.json')}")
+
+
+def measure(
+    out: Annotated[Path, typer.Option(help="The cost model, .json.")],
+    drafter: DrafterName = "model",
+    rule: RuleName = "greedy",
+    temperature: Temperature = 0.8,
+    k: Annotated[int, typer.Option("--depth", "-k", help="Longest draft to price.")] = 16,
+    context: Annotated[int, typer.Option(help="Tokens before the round.")] = 128,
+    repeats: Annotated[int, typer.Option(help="Repeats of every length; medians are kept.")] = 30,
+    device: Device = "cpu",
+    dtype: Dtype = "float32",
+    bundle: Bundle = None,
+    target: TargetPath = None,
+    weights: Weights = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+):
+    """Measure what drafting and verifying cost on this machine, as a cost model for `simspec sweep --cost`.
+
+    Example: simspec measure --drafter early_exit --out costs.json && simspec sweep traces/tiny-early_exit-greedy.parquet --cost costs.json
+    """
+    from real.measure import measure as time
+
+    pair = _pair(bundle, drafter, device, dtype, target, weights)
+    with _progress() as tell:
+        cost = time(pair.target, pair.drafter, _rule(rule, temperature, seed), k, context, repeats, seed, lambda d, of: tell("measuring", d, of))
+    from real.files import replacing
+
+    with replacing(out) as temporary:
+        cost.to_json(temporary)
+    if as_json:
+        print(json.dumps(cost.to_dict()))
+    else:
+        ms = 1e3
+        print(f"wrote {out}: draft step {ms * cost.draft[1]:.3f} ms, plain step {ms * cost.baseline:.3f} ms, verify {k}: {ms * cost.verify[k]:.3f} ms, on {cost.device}")
+
+
+def run(
+    trace: Annotated[Path, typer.Argument(help="A recording; its prompts, rule and seed are run again.")],
+    policy: Annotated[str, typer.Option(help="name[:arg,...], as in `simspec sweep`.")] = "beta_ts",
+    cost: Annotated[Path | None, typer.Option(help="Cost model's JSON; default: measured now.")] = None,
+    prompts: Annotated[int, typer.Option(help="Only so many of its prompts; 0 for all.")] = 0,
+    device: Device = "cpu",
+    dtype: Dtype = "float32",
+    bundle: Bundle = None,
+    target: TargetPath = None,
+    weights: Weights = None,
+    seed: Seed = 0,
+    text: Annotated[bool, typer.Option(help="Print the texts too.")] = False,
+    as_json: Json = False,
+):
+    """Run a policy for real on a recording's prompts and compare every round with the replay.
+
+    Exits with code 1 if they differ. Example: simspec run traces/tiny-model-greedy.parquet --policy fixed:3 --prompts 20
+    """
+    from real.equality import compare
+    from real.measure import measure as time
+    from real.pair import rerun, rule_of, seconds
+    from simspec import CostModel, load_trace, policies, replay
+
+    recorded = load_trace(trace)
+    if prompts:
+        recorded = recorded.select(list(range(min(prompts, recorded.sequences))))
+    made = policies.parse(policy)
+    pair = _pair(bundle, recorded.meta.drafter, device, dtype, target, weights)
+    if pair.name.split("/")[-1] != recorded.meta.target.split("/")[-1]:
+        raise ValueError(f"{trace} was recorded with target {recorded.meta.target}, this is {pair.name}; name that one by --bundle or --target")
+    with _progress() as tell:
+        if cost is None:
+            price = time(pair.target, pair.drafter, rule_of(recorded), recorded.K, repeats=10, progress=lambda d, of: tell("measuring", d, of))
+        else:
+            price = CostModel.from_json(cost)
+        made = made(recorded, price) if not hasattr(made, "draft_more") else made
+        ran, plain = rerun(pair, recorded, [made], seed, price, lambda d, of: tell("running", d, of))
+    replayed = replay(recorded, made, seed=seed, cost=price)
+    found = compare(recorded, made, replayed, ran)
+    outcome = {
+        "policy": made.name,
+        "replay_equal": found.equal,
+        "lossless": not any(f.text for f in found.failures),
+        "rounds_compared": found.rounds,
+        "exceptions": [flip.__dict__ for flip in found.exceptions],
+        "failures": [flip.__dict__ for flip in found.failures],
+        "speedup_simulated": float(recorded.rows * price.baseline / price.seconds(replayed).sum()),
+        "speedup_measured": seconds(plain) / sum(len(r.token) for r in plain) * sum(len(r.token) for r in ran) / seconds(ran),
+        "device": price.device,
+    }
+    if as_json:
+        print(json.dumps(outcome))
+    else:
+        if text:
+            for name, result in zip(recorded.meta.ids, ran):
+                print(f"--- {name}\n{pair.tokenizer.decode(result.token.tolist())}")
+        print(
+            f"{made.name}: {found.rounds} rounds compared, {len(found.exceptions)} exceptions, {len(found.failures)} failures; "
+            f"speedup {outcome['speedup_measured']:.3f} measured, {outcome['speedup_simulated']:.3f} simulated"
+        )
+    if not found.equal:
+        raise typer.Exit(1)

@@ -1,0 +1,9 @@
+"""Drafters, one mechanism a file; each loads from a folder: (folder, target decoder, target identity) -> Drafter."""
+
+from real.drafters.early_exit import EarlyExitDrafter
+from real.drafters.model import ModelDrafter
+
+BUILTIN = {
+    "model": ModelDrafter.load,
+    "early_exit": EarlyExitDrafter.load,
+}
