@@ -22,7 +22,7 @@ class Metrics:
     | r_d                 | accepted / tokens (EESD Eq. 12)                                                             |
     | hm                  | 2 v_d r_d / (v_d + r_d) = 2 accepted / (drafted + tokens); 0 if nothing was accepted        |
     | committed_per_round | tokens / rounds (EAGLE's tau)                                                              |
-    | accept_by_depth     | (float,) [K]: n-alpha, acceptance at depth n among rounds that drafted it with all before accepted; NaN if none |
+    | accept_by_depth     | (float,) [K]: n-alpha: acceptance at depth n where drafted and all before accepted; NaN: never |
     | seconds             | modelled time of all rounds                                                                |
     | speedup             | tokens * baseline / seconds                                                                |
     | cut_share           | share of rounds whose draft reached depth[row] while K and budget allowed more: no fewer than depth cut short |

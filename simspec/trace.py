@@ -32,7 +32,7 @@ class Trace:
     | prompt         | int32[P]         | prompt tokens                                                                   |
     | sequence       | int64[S]         | each sequence's address in random draws, < 2**32 (default 0 .. S - 1)            |
     | feature        | uint8[N, K, F]   | codes on the grids that meta.features names, also past the first miss           |
-    | rank           | uint8[N, K]/None | rank of the target's token in the drafter's order along the target's own path, saturating; 0: its pick |
+    | rank           | uint8[N, K]/None | the target's token's rank with the drafter along the target's path, saturating; 0: its pick |
     | margin         | uint8[N]/None    | target's best minus second logit, `encode_margin`                               |
     | draft_margin   | uint8[N, K]/None | the drafter's                                                                   |
     | feature_margin | uint8[N, K]/None | smallest distance of a feature to its bin's edge                                |

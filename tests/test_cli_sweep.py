@@ -1,0 +1,134 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from simspec import CostModel, cli, synthetic
+
+
+@pytest.fixture
+def recording(tmp_path):
+    path = tmp_path / "a.parquet"
+    synthetic.iid(0.7, 3, 40, 6, confidence=True).save(path)
+    return path
+
+
+def run(capsys, *arguments):
+    """(exit code, stdout, stderr) of the command line, in this process."""
+    try:
+        cli.main([str(argument) for argument in arguments])
+        code = 0
+    except SystemExit as stop:
+        code = stop.code or 0
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_json_is_one_object_and_nothing_else(capsys, recording):
+    code, out, err = run(capsys, "sweep", recording, "--policy", "fixed:2", "--policy", "beta_ts", "--json", "--replicates", 2)
+    data = json.loads(out)
+    assert code == 0 and err == "" and set(data) == {"seed", "replicates", "by", "rows"}
+    assert [row["policy"] for row in data["rows"]] == ["fixed:2"] * 2 + ["beta_ts:acceptance"] * 2
+    assert run(capsys, "sweep", recording, "--policy", "fixed:0", "--json")[1].count("NaN") == 0
+
+
+def test_defaults_files_and_table(capsys, recording, tmp_path):
+    code, out, _ = run(capsys, "sweep", recording, "--csv", tmp_path / "t.csv", "--plot", tmp_path / "t.png", "--by", "task")
+    assert code == 0 and "oracle" in out and "fixed:6" in out and "fixed:8" not in out
+    assert (tmp_path / "t.csv").read_text().startswith("trace,group,policy,cost,replicate")
+    assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_measured_cost(capsys, recording, tmp_path):
+    path = tmp_path / "cost.json"
+    CostModel.from_ratio(0.3, 6).to_json(path)
+    rows = [
+        json.loads(run(capsys, "sweep", recording, "--policy", "fixed:2", "--json", "--cost", cost)[1])["rows"][0]
+        for cost in (path, "0.3")
+    ]
+    assert rows[0] == rows[1]
+
+
+def test_show(capsys, recording):
+    code, out, _ = run(capsys, "show", recording)
+    assert code == 0 and "synthetic" in out and "mean_run" in out
+    card = json.loads(run(capsys, "show", recording, "--json")[1])
+    assert card["sequences"] == 3 and card["K"] == 6 and len(card["accept_by_depth_at_K"]) == 6
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["sweep", "absent.parquet"], "no such file"),
+        (["show", "absent.parquet"], "no such file"),
+        (["sweep", "{trace}", "--policy", "fixd:3"], "no policy is named 'fixd'"),
+        (["sweep", "{trace}", "--policy", "fixed:9"], "drafts up to 9"),
+        (["sweep", "{trace}", "--cost", "absent.json"], "not a cost model"),
+        (["sweep", "{trace}", "--cost=-1"], "cost ratio is -1"),
+        (["sweep", "{trace}", "--cost", "nan"], "cost ratio is nan"),
+        (["sweep", "{trace}", "--by", "token"], "by is 'token'"),
+        (["sweep", "{trace}", "--replicates", "0"], "replicates is 0"),
+        (["sweep", "{trace}", "--seed=-1"], "seed is -1"),
+        (["sweep", "{trace}", "--out", "/nowhere/t.csv"], "nowhere"),
+    ],
+)
+def test_a_users_error_is_one_line_and_exit_code_2(capsys, recording, arguments, words):
+    code, out, err = run(capsys, *(argument.format(trace=recording) for argument in arguments))
+    assert code == 2 and out == "" and words in err and err.startswith("simspec: ") and err.count("\n") == 1
+
+
+def test_usage_errors_exit_with_2(capsys):
+    assert run(capsys, "swep")[0] == 2 and run(capsys, "sweep")[0] == 2
+
+
+def test_help_teaches_by_example(capsys):
+    for arguments in (["--help"], ["sweep", "--help"], ["show", "--help"]):
+        code, out, _ = run(capsys, *arguments)
+        assert code == 0 and "simspec s" in out and "Example" in out
+
+
+class Point:
+    """An entry point as importlib.metadata gives them."""
+
+    def __init__(self, name, load):
+        self.name, self.load = name, load
+
+
+def _absent():
+    raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+
+def _broken():
+    raise RuntimeError("half\ninstalled")
+
+
+def test_extras_add_commands_and_broken_ones_do_not_kill_sweep(capsys, recording, monkeypatch):
+    import typer
+
+    monkeypatch.setattr(cli, "app", typer.Typer(no_args_is_help=True))
+    cli.app.command("sweep")(cli.sweep)
+
+    def register(app):
+        @app.command()
+        def record():
+            """Record."""
+            print("recorded")
+
+    points = [Point("good", lambda: register), Point("real", _absent), Point("odd", _broken)]
+    monkeypatch.setattr(cli, "entry_points", lambda group: points)
+    assert run(capsys, "record")[1] == "recorded\n"
+    assert run(capsys, "sweep", recording, "--policy", "fixed:1")[0] == 0
+    text = " ".join(run(capsys, "--help")[1].split())
+    assert "pip install 'simspec[real]'" in text and "No module named 'torch'" in text and "RuntimeError: half installed" in text
+
+
+def test_without_extras_help_says_how_to_get_them():
+    notes = cli.load_commands(cli.app, [])
+    assert len(notes) == 1 and "pip install 'simspec[real]'" in notes[0]
+
+
+def test_the_module_runs_in_its_own_process(recording):
+    command = [sys.executable, "-m", "simspec.cli", "sweep", str(recording), "--policy", "fixed:2", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and len(json.loads(done.stdout)["rows"]) == 4

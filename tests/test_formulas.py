@@ -1,0 +1,192 @@
+import naive
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import traces
+
+from simspec import CostModel, formulas, replay, summary, synthetic
+from simspec.policies import beta_ts, confidence, fixed
+
+RATE = st.floats(0, 1)
+
+
+@settings(deadline=None)
+@given(st.lists(RATE, min_size=0, max_size=7))
+def test_depthwise_committed_equals_the_enumeration_of_all_outcomes(alphas):
+    law = naive.committed_law(alphas)
+    assert sum(law.values()) == pytest.approx(1, abs=1e-12)
+    assert formulas.depthwise_committed(alphas) == pytest.approx(sum(n * p for n, p in law.items()), abs=1e-12)
+
+
+@settings(deadline=None)
+@given(RATE, st.integers(0, 8))
+def test_iid_form_equals_enumeration_and_the_depthwise_form(alpha, k):
+    expected = sum(n * p for n, p in naive.committed_law([alpha] * k).items())
+    assert formulas.expected_committed(alpha, k) == pytest.approx(expected, abs=1e-12)
+    assert formulas.depthwise_committed(np.full(k, alpha)) == pytest.approx(expected, abs=1e-12)
+
+
+def test_ends_are_exact_and_the_neighbourhood_of_one_is_accurate():
+    k = np.arange(6)
+    assert formulas.expected_committed(1.0, k).tolist() == [1, 2, 3, 4, 5, 6]
+    assert formulas.expected_committed(0.0, k).tolist() == [1] * 6
+    near = 1 - np.array([1e-15, 1e-12, 1e-9, 1e-6])
+    exact = formulas.depthwise_committed(np.repeat(near[:, None], 5, axis=1))
+    np.testing.assert_allclose(formulas.expected_committed(near, 5), exact, rtol=1e-14)
+    assert formulas.expected_committed(np.array([[0.5], [0.9]]), k).shape == (2, 6)
+    assert isinstance(formulas.expected_committed(0.5, 3), float)
+
+
+def test_glide_table_one_by_hand():
+    """alpha = 0.8, K = 5, c = 0.05: 3.689280 / 1.25."""
+    assert formulas.expected_speedup(0.8, 5, 0.05) == pytest.approx(3.68928 / 1.25, abs=1e-12)
+
+
+@settings(deadline=None)
+@given(st.floats(0.01, 1), st.floats(0.01, 1), st.floats(0, 2))
+def test_eq_14_exceeds_one_iff_c_is_under_v_d(v_d, r_d, c):
+    speedup = formulas.eesd_speedup(v_d, r_d, c)
+    if abs(c - v_d) > 1e-9:
+        assert (speedup > 1) == (c < v_d)
+    time = formulas.eesd_time(v_d, r_d, 100, c * 0.02, 0.02)
+    if time > 1e-9:
+        assert speedup == pytest.approx(100 * 0.02 / time, rel=1e-9)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.floats(0.05, 1), st.integers(1, 6), st.integers(0, 10**6), st.floats(0, 2),
+    st.sampled_from([fixed(1), fixed(3), beta_ts(), beta_ts("printed"), confidence(0.6)]),
+)  # fmt: skip
+def test_eq_13_is_the_replayed_time_under_its_own_assumption(alpha, K, seed, c, policy):
+    """One target step per round, T_d per submitted token, nothing dropped, no sequence ended by an accepted end token.
+
+    Then rounds = L - accepted exactly: the budget caps the last draft at left - 1, so each round commits accepted + 1.
+    """
+    trace = synthetic.iid(alpha, 3, 20, max(K, 3), seed, confidence=True)
+    rounds = replay(trace, policy, seed)
+    cost = CostModel.from_ratio(c, trace.K)
+    m = summary(rounds, trace, cost)
+    assert m.rounds == m.tokens - m.accepted
+    if m.accepted:
+        assert formulas.eesd_time(m.v_d, m.r_d, m.tokens, c, 1.0) == pytest.approx(m.seconds, rel=1e-9)
+        assert formulas.eesd_speedup(m.v_d, m.r_d, c) == pytest.approx(m.speedup, rel=1e-9)
+    drafted = formulas.measured_speedup(rounds.drafted, m.tokens, c, np.ones(trace.K + 1), 0.0, 1.0)
+    assert drafted == pytest.approx(m.speedup, rel=1e-9)
+
+
+@settings(deadline=None, max_examples=60)
+@given(traces(optional=False), st.integers(0, 2**32))
+def test_eq_13_misses_one_target_step_for_each_accepted_end_token(trace, seed):
+    """On any recording: the replayed time exceeds Eq. 13 by T_t per sequence that ended without a correction token."""
+    rounds = replay(trace, beta_ts(), seed)
+    cost = CostModel.from_ratio(0.1, trace.K)
+    m = summary(rounds, trace, cost)
+    last = rounds.offset[1:] - 1
+    bare = int((rounds.row[last] + rounds.accepted[last] >= trace.offset[1:]).sum())
+    if m.accepted:
+        assert m.seconds == pytest.approx(formulas.eesd_time(m.v_d, m.r_d, m.tokens, 0.1, 1.0) + bare, rel=1e-9)
+
+
+def test_fixed_k_on_iid_acceptance_commits_what_the_formula_says_and_a_wrong_alpha_is_noticed():
+    """z of the mean committed tokens over rounds that the budget did not cap; |z| > 4 has chance 6e-5."""
+    alpha, k = 0.7, 4
+    trace = synthetic.iid(alpha, 10, 1500, k, seed=12)
+    rounds = replay(trace, fixed(k))
+    end = np.repeat(trace.offset[1:], np.diff(rounds.offset))
+    free = rounds.row + k < end
+    committed = rounds.accepted[free] + 1
+
+    def z(assumed):
+        law = naive.committed_law([assumed] * k)
+        mean = sum(n * p for n, p in law.items())
+        variance = sum((n - mean) ** 2 * p for n, p in law.items())
+        assert mean == pytest.approx(formulas.expected_committed(assumed, k), abs=1e-12)
+        return (committed.mean() - mean) / np.sqrt(variance / len(committed))
+
+    assert abs(z(alpha)) < 4
+    assert abs(z(alpha - 0.04)) > 4 and abs(z(alpha + 0.04)) > 4
+
+
+@settings(deadline=None)
+@given(RATE, RATE)
+def test_harmonic_mean(v_d, r_d):
+    hm = formulas.harmonic_mean(v_d, r_d)
+    assert min(v_d, r_d) - 1e-12 <= hm <= max(v_d, r_d) + 1e-12
+    assert hm == formulas.harmonic_mean(r_d, v_d)
+    assert formulas.harmonic_mean(0.0, 0.0) == 0
+
+
+def test_harmonic_mean_of_a_printed_row():
+    """EESD Table 10, first row: 0.74 and 0.88 give 80.35 within the printed rounding."""
+    low, high = (100 * formulas.harmonic_mean(0.74 + d, 0.88 + d) for d in (-0.005, 0.005))
+    assert low <= 80.35 <= high
+
+
+@settings(deadline=None)
+@given(RATE, st.floats(0, 1.5), st.integers(0, 12))
+def test_optimal_k_is_the_smallest_maximiser(alpha, c, k_max):
+    values = [formulas.expected_speedup(alpha, k, c) for k in range(k_max + 1)]
+    best = formulas.optimal_k(alpha, c, k_max)
+    assert values[best] == max(values) and best == values.index(max(values))
+
+
+def test_optimal_k_vectorised():
+    assert formulas.optimal_k(np.array([0.0, 0.5, 1.0]), 0.1, 10).tolist() == [0, 2, 10]
+    assert formulas.optimal_k(0.9, np.array([[0.01], [2.0]]), 5).tolist() == [[5], [0]]
+
+
+@settings(deadline=None)
+@given(st.integers(1, 12), st.floats(0, 1))
+def test_break_even(k, c):
+    alpha = formulas.break_even_alpha(k, c)
+    assert 0 <= alpha <= 1
+    assert formulas.expected_speedup(alpha, k, c) == pytest.approx(1, abs=1e-9)
+    if alpha > 1e-6:
+        assert formulas.expected_speedup(alpha * 0.99, k, c) < 1
+
+
+def test_break_even_of_one_token_is_c():
+    np.testing.assert_allclose(formulas.break_even_alpha(1, np.array([0, 0.1, 0.7, 1])), [0, 0.1, 0.7, 1], atol=1e-12)
+
+
+@settings(deadline=None)
+@given(RATE, st.integers(0, 6), st.floats(0, 1), st.integers(1, 16))
+def test_batch_form_reduces_to_the_flat_one_and_shrinks_with_the_batch(alpha, k, c, batch):
+    flat = formulas.batch_speedup(alpha, k, c, batch, np.ones(batch * (k + 1) + 1))
+    assert flat == pytest.approx(formulas.expected_speedup(alpha, k, c), rel=1e-12)
+    table = formulas.roofline(32 * 7, knee=24)
+    gains = formulas.batch_speedup(alpha, k, c, np.arange(1, 33), table)
+    assert (np.diff(gains) <= 1e-12).all()
+
+
+def test_roofline():
+    assert formulas.roofline(4, 2).tolist() == [1, 1, 1, 1.5, 2]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: formulas.expected_committed(1.1, 3),
+        lambda: formulas.expected_committed(float("nan"), 3),
+        lambda: formulas.expected_committed(0.5, -1),
+        lambda: formulas.expected_speedup(0.5, 3, -0.1),
+        lambda: formulas.depthwise_committed([0.5, 2]),
+        lambda: formulas.eesd_time(0.0, 0.0, 10, 1, 1),
+        lambda: formulas.eesd_speedup(0.5, -0.1, 0.1),
+        lambda: formulas.harmonic_mean(0.5, 1.2),
+        lambda: formulas.measured_speedup([9], 10, 1, [1, 1], 0, 1),
+        lambda: formulas.measured_speedup([0.5], 10, 1, [1, 1], 0, 1),
+        lambda: formulas.optimal_k(0.5, 0.1, -1),
+        lambda: formulas.break_even_alpha(0, 0.1),
+        lambda: formulas.break_even_alpha(2, 1.1),
+        lambda: formulas.batch_speedup(0.5, 3, 0.1, 4, [1, 1, 1]),
+        lambda: formulas.batch_speedup(0.5, 3, 0.1, 0, np.ones(20)),
+        lambda: formulas.roofline(4, 0),
+    ],
+)
+def test_domain_errors_are_one_line(call):
+    with pytest.raises(ValueError) as caught:
+        call()
+    assert "\n" not in str(caught.value)
