@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numba import njit, types
@@ -53,7 +53,8 @@ class Policy:
     Both functions must compile under numba with the signatures DRAFT_MORE and OBSERVE; they enter the kernel as
     first-class function types, so it is compiled once for all policies. Keep helpers in the functions' own file:
     numba's disk cache does not notice an edit elsewhere. State is a mutable array and not the tuple of the first
-    design: it may have any length (per-depth posteriors, bandit arms), and it measured faster with such calls.
+    design: it may have any length (per-depth posteriors, bandit arms), and a round costs the same within a few per cent
+    (tests/bench/replay.py measures both).
     """
 
     name: str
@@ -88,6 +89,16 @@ class Policy:
         for name in ("draft_more", "observe"):
             if not callable(getattr(self, name)):
                 raise PolicyError(f"policy {self.name!r}: {name} is {getattr(self, name)!r}, expected a function")
+
+    @cached_property
+    def _numbers(self):
+        # A plan such as the oracle's is long, and tuples turn into arrays slowly.
+        return np.array(self.params, dtype=np.float64), np.array(self.state0, dtype=np.float64)
+
+    def start(self) -> tuple[np.ndarray, np.ndarray]:
+        """(params, state0) as fresh float64 arrays."""
+        params, state = self._numbers
+        return params.copy(), state.copy()
 
     def compiled(self) -> tuple[Callable, Callable]:
         """(draft_more, observe) compiled with their signatures, once per process; PolicyError if numba refuses."""
@@ -145,8 +156,7 @@ class Stepper:
         self._columns = [known.index(name) for name in policy.reads]
         self._tables = [table(dict(features)[name]) for name in policy.reads]
         self._more, self._observe = policy.compiled()
-        self._params = np.array(policy.params, dtype=np.float64)
-        self._state = np.array(policy.state0, dtype=np.float64)
+        self._params, self._state = policy.start()
         self._features = np.full((self.K, len(policy.reads)), np.nan)
         self._sequence, self._round, self._backlog = 0, 0, 0
 

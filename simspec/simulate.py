@@ -98,8 +98,7 @@ def replay(trace: Trace, policy: Policy, seed: int = 0, cost: CostModel | None =
     _kernel()(
         trace.offset, trace.budget, trace.sequence, trace.depth, trace.run, trace.feature, columns, tables,
         cost.draft, cost.verify, cost.catch_up, cost.overhead, K, check_seed(seed),
-        draft_more, observe, np.array(policy.params, np.float64), np.array(policy.state0, np.float64),
-        policy.scope == "stream", policy.random, offset, *outputs,
+        draft_more, observe, *policy.start(), policy.scope == "stream", policy.random, offset, *outputs,
     )  # fmt: skip
     return Rounds(offset, *(output[: offset[-1]].copy() for output in outputs))
 
