@@ -1,0 +1,248 @@
+"""Our block computes what transformers computes, and a pass gives the same numbers however its rows are cut or branched."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toy_lm import VOCAB, toy_decoder
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from real.block import Decoder, Shape, ancestor_mask, chain, depths, frequencies
+from real.target import Resume, Target
+from real.weights import from_transformers
+
+HELD = settings(deadline=None, max_examples=40, derandomize=True)
+BOUND = 1e-5
+SIZES = dict(
+    vocab_size=97, hidden_size=48, intermediate_size=80, num_hidden_layers=3, num_attention_heads=4, max_position_embeddings=256
+)
+STRETCH = dict(
+    rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+    original_max_position_embeddings=32,
+)  # fmt: skip
+YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=8.0, original_max_position_embeddings=32)
+FAMILIES = {
+    "llama": (LlamaConfig, LlamaForCausalLM, dict(num_key_value_heads=4, tie_word_embeddings=False)),
+    "llama, tied": (LlamaConfig, LlamaForCausalLM, dict(num_key_value_heads=4, tie_word_embeddings=True)),
+    "llama, grouped": (LlamaConfig, LlamaForCausalLM, dict(num_key_value_heads=2, head_dim=20)),
+    "llama, stretched": (LlamaConfig, LlamaForCausalLM, dict(num_key_value_heads=2, rope_parameters=STRETCH)),
+    "llama, yarn": (LlamaConfig, LlamaForCausalLM, dict(num_key_value_heads=2, rope_parameters=YARN)),
+    "mistral": (MistralConfig, MistralForCausalLM, dict(num_key_value_heads=2, sliding_window=None)),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM, dict(num_key_value_heads=2)),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM, dict(num_key_value_heads=1, head_dim=16)),
+}
+
+
+def random_reference(name):
+    """A transformers model of that family, norms and biases far from their defaults, logits up to 3.
+
+    Larger weights would test float32 and not the block: at a spread of 0.3, with logits up to 9, transformers' own
+    float32 logits are already 2e-5 away from its float64 ones.
+    """
+    config, model, options = FAMILIES[name]
+    made = model(config(**SIZES, **options)).eval().requires_grad_(False)
+    generator = torch.Generator().manual_seed(7)
+    for key, p in made.named_parameters():
+        spread = 0.12 if p.ndim == 2 else 0.3
+        p.copy_(torch.randn(p.shape, generator=generator) * spread + (1.0 if "norm" in key else 0.0))
+    return made
+
+
+def gap(reference, decoder):
+    token = torch.randint(0, SIZES["vocab_size"], (2, 40), generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        return (reference(token).logits - decoder(token)).abs().max().item()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_logits_are_those_of_transformers(name):
+    reference = random_reference(name)
+    decoder = from_transformers(reference)
+    assert gap(reference, decoder) < BOUND
+    # controls: other rotary frequencies, and norms left at one, would be seen
+    right = decoder.frequency
+    decoder.frequency = frequencies(replace(decoder.shape, rope_theta=9000.0))
+    assert gap(reference, decoder) > 10 * BOUND
+    decoder.frequency = right
+    decoder.layers[0].attention_norm.weight.fill_(1.0)
+    assert gap(reference, decoder) > 10 * BOUND
+
+
+@pytest.mark.parametrize("name", ["llama, stretched", "llama, yarn"])
+def test_stretched_frequencies_are_needed(name):
+    reference = random_reference(name)
+    decoder = from_transformers(reference)
+    decoder.frequency = frequencies(decoder.shape)
+    assert gap(reference, decoder) > 10 * BOUND
+
+
+def test_scaled_rotations_are_needed():
+    reference = random_reference("llama, yarn")
+    decoder = from_transformers(reference)
+    decoder.scaling = 1.0
+    assert gap(reference, decoder) > 10 * BOUND
+
+
+# Every option of the block at once, in float64, where cutting a pass in pieces may change nothing.
+RICH = Shape(VOCAB, 16, 4, heads=4, kv_heads=2, head_dim=6, hidden=20, tied=False, qkv_bias=True, qk_norm=True)
+
+
+def rich_decoder():
+    decoder = Decoder(RICH).double().requires_grad_(False)
+    generator = torch.Generator().manual_seed(3)
+    for name, p in decoder.named_parameters():
+        p.copy_(torch.randn(p.shape, generator=generator, dtype=torch.float64) * 0.3 + (1.0 if "norm" in name else 0.0))
+    return decoder
+
+
+DECODER = rich_decoder()
+TOKENS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=14)
+
+
+def close(a, b):
+    return torch.allclose(a, b, rtol=0, atol=1e-10)
+
+
+def in_pieces(decoder, tokens, cuts):
+    """Logits of `tokens` passed piece by piece over a cache that has to grow."""
+    cache, made = decoder.cache(capacity=1), []
+    for start, stop in zip([0, *cuts], [*cuts, len(tokens)]):
+        x = decoder.embed(torch.tensor([tokens[start:stop]]))
+        mask = ancestor_mask(start, chain(stop - start))
+        x = decoder.run(x, range(RICH.layers), decoder.rotation(torch.arange(start, stop)), mask, cache, start)
+        made.append(decoder.logits(x[0]))
+    return torch.cat(made)
+
+
+@HELD
+@given(TOKENS, st.data())
+def test_cached_pieces_equal_the_whole(tokens, data):
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(tokens) - 1)))) if len(tokens) > 1 else []
+    assert close(in_pieces(DECODER, tokens, cuts), DECODER(torch.tensor([tokens]))[0])
+
+
+@st.composite
+def trees(draw):
+    """A prefix, the rows of a pass behind it, and their parents."""
+    prefix, tokens = draw(TOKENS), draw(TOKENS)
+    return prefix, tokens, [draw(st.integers(-1, i - 1)) for i in range(len(tokens))]
+
+
+def ancestry(parent, row):
+    """The rows from the prefix down to `row`."""
+    return [*(ancestry(parent, parent[row]) if parent[row] >= 0 else []), row]
+
+
+def as_a_line(prefix, tokens, path):
+    """What the rows of `path` give when they are a text of their own."""
+    target = Target(DECODER, (2,), capacity=4)
+    target.prefill(prefix)
+    return target.verify([tokens[i] for i in path], chain(len(path)))
+
+
+@HELD
+@given(trees())
+def test_every_path_of_a_tree_is_a_line(tree):
+    prefix, tokens, parent = tree
+    target = Target(DECODER, (2,), capacity=4)
+    target.prefill(prefix)
+    verdict = target.verify(tokens, parent)
+    for leaf in set(range(len(tokens))) - set(parent):
+        path = ancestry(parent, leaf)
+        line = as_a_line(prefix, tokens, path)
+        assert depths(parent)[leaf] == len(path) - 1
+        assert close(verdict.logits[path], line.logits)
+        assert close(verdict.hidden[path], line.hidden)
+        assert close(verdict.taps[2][path], line.taps[2])
+
+
+@HELD
+@given(trees(), st.integers(0, VOCAB - 1), st.data())
+def test_a_kept_path_equals_a_fresh_prefill(tree, following, data):
+    prefix, tokens, parent = tree
+    path = ancestry(parent, data.draw(st.integers(0, len(tokens) - 1)))
+    kept, fresh = Target(DECODER, capacity=4), Target(DECODER)
+    kept.prefill(prefix)
+    kept.verify(tokens, parent)
+    kept.keep(path)
+    fresh.prefill([*prefix, *(tokens[i] for i in path)])
+    assert kept.length == fresh.length
+    assert close(kept.verify([following], [-1]).logits, fresh.verify([following], [-1]).logits)
+
+
+def test_keeping_another_path_would_be_seen():
+    logits = []
+    for path in ([0, 1], [0, 2]):
+        target = Target(DECODER)
+        target.prefill([5, 6])
+        target.verify([7, 8, 9], [-1, 0, 0])
+        target.keep(path)
+        logits.append(target.verify([4], [-1]).logits)
+    assert not close(*logits)
+
+
+@HELD
+@given(TOKENS, TOKENS, st.integers(1, RICH.layers - 1), st.data())
+def test_verify_resumes_where_the_drafter_stopped(prefix, tokens, layer, data):
+    done = data.draw(st.integers(0, len(tokens)))
+    whole, resumed = Target(DECODER, (layer, 4), capacity=4), Target(DECODER, (layer, 4), capacity=4)
+    hidden = []
+    for target in (whole, resumed):
+        target.prefill(prefix)
+    for i in range(done):
+        hidden.append(resumed.draft_rows([tokens[i]], i, layer))
+    plain = whole.verify(tokens, chain(len(tokens)))
+    short = resumed.verify(tokens, chain(len(tokens)), Resume(layer, torch.cat(hidden)) if hidden else None)
+    assert close(plain.logits, short.logits)
+    assert all(close(plain.taps[t], short.taps[t]) for t in (layer, 4))
+    kept = list(range(data.draw(st.integers(1, len(tokens)))))
+    for target in (whole, resumed):
+        target.keep(kept)
+    assert close(whole.verify([2], [-1]).logits, resumed.verify([2], [-1]).logits)
+
+
+def test_resuming_uses_the_rows_it_is_given():
+    target = Target(DECODER)
+    target.prefill([5, 6])
+    hidden = target.draft_rows([7, 8], 0, 2)
+    right = target.verify([7, 8], [-1, 0], Resume(2, hidden)).logits
+    assert not close(right, target.verify([7, 8], [-1, 0], Resume(2, hidden + 0.1)).logits)
+
+
+def test_a_new_prefill_forgets_the_old_text():
+    used, fresh = Target(DECODER), Target(DECODER)
+    used.prefill([9, 8, 7, 6, 5])
+    for target in (used, fresh):
+        target.prefill([4])
+    assert close(used.verify([3, 2], [-1, 0]).logits, fresh.verify([3, 2], [-1, 0]).logits)
+
+
+@HELD
+@given(st.integers(1, 9), st.integers(0, 40))
+def test_reserve_keeps_what_is_there(capacity, rows):
+    cache = toy_decoder(0).cache(capacity=capacity)
+    for t in (cache.key, cache.value):
+        t.copy_(torch.randn(t.shape, generator=torch.Generator().manual_seed(capacity), dtype=t.dtype))
+    key, value = cache.key.clone(), cache.value.clone()
+    cache.reserve(rows)
+    assert cache.key.shape == cache.value.shape and cache.key.shape[3] >= max(rows, capacity)
+    assert torch.equal(cache.key[:, :, :, :capacity], key) and torch.equal(cache.value[:, :, :, :capacity], value)
+
+
+@pytest.mark.parametrize("parent", [[0], [-2], [-1, 1], [-1, 2, 0], [-1, 0, -3], [-1, 0]])
+def test_bad_parents_are_refused(parent):
+    target = Target(DECODER)
+    target.prefill([1, 2])
+    with pytest.raises(ValueError, match="parent"):
+        target.verify([3] * (3 if parent == [-1, 0] else len(parent)), parent)
