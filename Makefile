@@ -19,9 +19,21 @@ test: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 2
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 -m interpreted
 
-# on a machine whose Python already has the libraries and a card, nothing is installed
-gpu:
-	$(or $(GPU_PYTHON),$(PYTHON)) -m real.campaign $(GPU_ARGS)
+# What `make gpu` trains on and records: by default copied from a data folder beside the checkout. Ignored by git.
+DATA ?= ../shared/data
+SETS := gsm8k_test humaneval mbpp_sanitized mt_bench qmsum_test mts_dialog_test tatqa_dev spider_dev
+lab/.copied:
+	mkdir -p lab/text lab/heldout lab/prompts
+	cp $(DATA)/train-0000[012].jsonl.xz lab/text/
+	cp $(DATA)/heldout-*.jsonl.xz lab/heldout/
+	cp $(foreach s,$(SETS),$(DATA)/eval/$(s).jsonl) lab/prompts/
+	touch $@
+
+# On a machine whose Python already has the libraries and a card: nothing is installed. OUT: where results go.
+OUT ?= out/gpu
+gpu: lab/.copied
+	$(PYTHON) -m real.campaign --text lab/text --out $(OUT) \
+	  $(foreach f,$(wildcard lab/heldout/*),--heldout $(f)) $(foreach s,$(SETS),--prompts lab/prompts/$(s).jsonl) $(GPU_ARGS)
 
 clean:
 	rm -rf $(VENV) build *.egg-info

@@ -97,13 +97,14 @@ def _print_demo(found, plot) -> None:
     for name, row in means.iterrows():
         table.add_row(name, *(f"{x:.3f}" for x in row))
     console.print(table)
-    table = Table("recording", "its best policy", "simulated", "measured", "rounds equal", "exceptions", "failures", title="runs")
-    for r in found.runs.itertuples():
-        equal = r.rounds - r.exceptions - r.failures
-        table.add_row(r.recording, r.policy, f"{r.simulated:.3f}", f"{r.measured:.3f}", f"{equal} of {r.rounds}", str(r.exceptions), str(r.failures))
+    table = Table("recording", "its best policy", "simulated", "measured", "rounds", "exceptions", "failures", title="run for real, compared with the replay")
+    for name, o in found.outcomes.items():
+        c = o.comparison
+        table.add_row(name, o.policy, f"{o.simulated:.3f}", f"{o.measured:.3f}", str(c.rounds), str(len(c.exceptions)), str(len(c.failures)))
     console.print(table)
+    best = found.outcomes[found.best]
     verdict = "the runs did what the replays said" if found.comparison.equal else "RUNS AND REPLAYS DIFFER"
-    console.print(f"best: {found.best[1]} on {found.best[0]}; {verdict}. Picture: {plot}. Device: {found.device}", highlight=False)
+    console.print(f"best: {best.policy} on {found.best}; {verdict}. Picture: {plot}. Device: {best.device}", highlight=False)
 
 
 def train(
@@ -126,23 +127,13 @@ def train(
     """
     import torch
 
-    from real.block import Shape
-    from real.lab import Lab, build
-    from real.train import Plan
+    from real.lab import Lab, build, timed
+    from real.lab import toy as small
 
     if threads:
         torch.set_num_threads(threads)
-    plans = {
-        "target_plan": Plan(minutes=minutes, rows=rows, length=512, seed=seed),
-        "model_plan": Plan(minutes=minutes / 10, rows=2 * rows, seed=seed),
-        "exit_plan": Plan(minutes=minutes / 10, rows=2 * rows, rate=2e-3, seed=seed),
-    }
-    sizes = {}
-    if toy:
-        plans = {name: Plan(steps=4, rows=2, length=16, seed=seed) for name in plans}
-        sizes = {"vocab": 300, "sample": 100, "target": Shape(300, 16, 3, 2, 2, 8, 24), "model": Shape(300, 8, 1, 1, 1, 8, 16)}
-        distil_tokens = min(distil_tokens, 256)
-    lab = Lab(tuple(map(str, text)), tuple(map(str, heldout or ())), distil_tokens=distil_tokens, device=device, seed=seed, **plans, **sizes)
+    lab = Lab(tuple(map(str, text)), tuple(map(str, heldout or ())), distil_tokens=distil_tokens, device=device, seed=seed)
+    lab = small(lab) if toy else timed(lab, minutes, minutes / 10, rows)
     with _progress() as tell:
         build(lab, out, work or out.with_name(out.name + "-work"), tell)
     card = json.loads((out / "card.json").read_text())
@@ -171,23 +162,16 @@ def record(
 
     Example: simspec record prompts.jsonl --drafter early_exit --rule coupled --out traces/mine.parquet
     """
-    from real.card import card
-    from real.files import replace_json
+    from real.jobs import record_to
     from real.prompts import draw, read_prompts
-    from real.record import Settings, describe
-    from real.record import record as make
+    from real.record import Settings
 
-    rule = _rule(rule, temperature, seed)
     pair = _pair(bundle, drafter, device, dtype, target, weights)
-    read = [p for path in prompts for p in read_prompts(path, pair.tokenizer, longest)]
-    chosen = draw(read, per_task, seed)
-    settings = Settings(k, budget, rule, pair.end_tokens)
-    meta = describe(pair.name, pair.drafter, settings, chosen, pair.tokenizer_sha256, device, pair.target.decoder.dtype)
+    chosen = draw([p for path in prompts for p in read_prompts(path, pair.tokenizer, longest)], per_task, seed)
+    settings = Settings(k, budget, _rule(rule, temperature, seed), pair.end_tokens)
     with _progress() as tell:
-        trace = make(pair.target, pair.drafter, settings, chosen, out, meta, progress=lambda done, of: tell("recording", done, of))
-    described = card(out, trace)
-    replace_json(out.with_suffix(".json"), described)
-    print(json.dumps(described) if as_json else f"wrote {out}: {trace.sequences} texts, {trace.rows} rows, card {out.with_suffix('.json')}")
+        made = record_to(out, pair, chosen, settings, tell)
+    print(json.dumps(made) if as_json else f"wrote {out}: {made['texts']} texts, {made['rows']} rows, card {out.with_suffix('.json')}")
 
 
 def measure(
@@ -210,15 +194,11 @@ def measure(
 
     Example: simspec measure --drafter early_exit --out costs.json && simspec sweep traces/tiny-early_exit-greedy.parquet --cost costs.json
     """
-    from real.measure import measure as time
+    from real.jobs import measure_to
 
     pair = _pair(bundle, drafter, device, dtype, target, weights)
     with _progress() as tell:
-        cost = time(pair.target, pair.drafter, _rule(rule, temperature, seed), k, context, repeats, seed, lambda d, of: tell("measuring", d, of))
-    from real.files import replacing
-
-    with replacing(out) as temporary:
-        cost.to_json(temporary)
+        cost = measure_to(out, pair, _rule(rule, temperature, seed), k, context, repeats, seed, tell)
     if as_json:
         print(json.dumps(cost.to_dict()))
     else:
@@ -244,47 +224,33 @@ def run(
 
     Exits with code 1 if they differ. Example: simspec run traces/tiny-model-greedy.parquet --policy fixed:3 --prompts 20
     """
-    from real.equality import compare
+    from real.jobs import run_on
     from real.measure import measure as time
-    from real.pair import rerun, rule_of, seconds
-    from simspec import CostModel, load_trace, policies, replay
+    from real.pair import rule_of
+    from simspec import CostModel, load_trace, policies
 
     recorded = load_trace(trace)
     if prompts:
         recorded = recorded.select(list(range(min(prompts, recorded.sequences))))
     made = policies.parse(policy)
+    price = None if cost is None else CostModel.from_json(cost)
     pair = _pair(bundle, recorded.meta.drafter, device, dtype, target, weights)
     if pair.name.split("/")[-1] != recorded.meta.target.split("/")[-1]:
         raise ValueError(f"{trace} was recorded with target {recorded.meta.target}, this is {pair.name}; name that one by --bundle or --target")
     with _progress() as tell:
-        if cost is None:
+        if price is None:
             price = time(pair.target, pair.drafter, rule_of(recorded), recorded.K, repeats=10, progress=lambda d, of: tell("measuring", d, of))
-        else:
-            price = CostModel.from_json(cost)
-        made = made(recorded, price) if not hasattr(made, "draft_more") else made
-        ran, plain = rerun(pair, recorded, [made], seed, price, lambda d, of: tell("running", d, of))
-    replayed = replay(recorded, made, seed=seed, cost=price)
-    found = compare(recorded, made, replayed, ran)
-    outcome = {
-        "policy": made.name,
-        "replay_equal": found.equal,
-        "lossless": not any(f.text for f in found.failures),
-        "rounds_compared": found.rounds,
-        "exceptions": [flip.__dict__ for flip in found.exceptions],
-        "failures": [flip.__dict__ for flip in found.failures],
-        "speedup_simulated": float(recorded.rows * price.baseline / price.seconds(replayed).sum()),
-        "speedup_measured": seconds(plain) / sum(len(r.token) for r in plain) * sum(len(r.token) for r in ran) / seconds(ran),
-        "device": price.device,
-    }
+        found = run_on(recorded, pair, made(recorded, price) if callable(made) else made, price, seed, tell)
     if as_json:
-        print(json.dumps(outcome))
+        print(json.dumps(found.summary()))
     else:
         if text:
-            for name, result in zip(recorded.meta.ids, ran):
-                print(f"--- {name}\n{pair.tokenizer.decode(result.token.tolist())}")
+            for name, token in zip(recorded.meta.ids, found.texts):
+                print(f"--- {name}\n{pair.tokenizer.decode(token.tolist())}")
+        compared = found.comparison
         print(
-            f"{made.name}: {found.rounds} rounds compared, {len(found.exceptions)} exceptions, {len(found.failures)} failures; "
-            f"speedup {outcome['speedup_measured']:.3f} measured, {outcome['speedup_simulated']:.3f} simulated"
+            f"{found.policy}: {compared.rounds} rounds compared, {len(compared.exceptions)} exceptions, {len(compared.failures)} failures; "
+            f"speedup {found.measured:.3f} measured, {found.simulated:.3f} simulated"
         )
-    if not found.equal:
+    if not found.comparison.equal:
         raise typer.Exit(1)

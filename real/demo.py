@@ -5,11 +5,12 @@ from pathlib import Path
 
 from pandas import DataFrame
 
-from real.equality import NOTHING, Comparison, compare
+from real.equality import NOTHING, Comparison
 from real.files import replacing
+from real.jobs import Outcome, Tell, run_on, silent
 from real.measure import measure
-from real.pair import TINY, load_pair, rerun, rule_of, seconds
-from simspec import CostModel, load_trace, policies, replay, sweep
+from real.pair import TINY, load_pair, rule_of
+from simspec import CostModel, load_trace, policies, sweep
 
 TRACES = Path(__file__).parent.parent / "traces"
 CANDIDATES = (
@@ -25,35 +26,34 @@ class Demo:
     | field | meaning |
     | --- | --- |
     | table | the sweep of all recordings, oracle included |
-    | best | the (recording, policy) of the largest modelled speedup among CANDIDATES |
-    | simulated, measured | its speedup on the prompts that were run: modelled, and by the clock |
-    | comparison | rounds of all runs against their replays |
-    | runs | one row a recording: policy, speedups, rounds, flips |
-    | device | where it ran |
+    | best | the recording on which some policy of CANDIDATES has the largest modelled speedup |
+    | outcomes | recording -> its own best policy, run for real |
     """
 
     table: DataFrame
-    best: tuple[str, str]
-    simulated: float
-    measured: float
-    comparison: Comparison
-    runs: DataFrame
-    device: str
+    best: str
+    outcomes: dict[str, Outcome]
+
+    @property
+    def comparison(self) -> Comparison:
+        """All rounds of all runs."""
+        return sum((o.comparison for o in self.outcomes.values()), NOTHING)
 
     def summary(self) -> dict:
-        """The object that `simspec demo --json` prints."""
+        """The object that `simspec demo --json` prints; policy and speedups are those of the best recording."""
+        found, best = self.comparison, self.outcomes[self.best]
         return {
-            "replay_equal": self.comparison.equal,
-            "lossless": not any(f.text for f in self.comparison.failures),
-            "rounds_compared": self.comparison.rounds,
-            "exceptions": len(self.comparison.exceptions),
-            "text_flips": len(self.comparison.text_flips),
-            "best_policy": self.best[1],
-            "best_recording": self.best[0],
-            "speedup_simulated": round(self.simulated, 4),
-            "speedup_measured": round(self.measured, 4),
-            "device": self.device,
-            "runs": self.runs.to_dict(orient="records"),
+            "replay_equal": found.equal,
+            "lossless": found.lossless,
+            "rounds_compared": found.rounds,
+            "exceptions": len(found.exceptions),
+            "text_flips": len(found.text_flips),
+            "best_policy": best.policy,
+            "best_recording": self.best,
+            "speedup_simulated": round(best.simulated, 4),
+            "speedup_measured": round(best.measured, 4),
+            "device": best.device,
+            "runs": {name: o.summary() for name, o in self.outcomes.items()},
         }
 
 
@@ -65,7 +65,7 @@ def recordings(folder: Path = TRACES) -> dict[str, Path]:
     return found
 
 
-def demo(prompts: int = 24, seed: int = 0, repeats: int = 10, tell=lambda remark, done, of: None, folder: Path = TRACES) -> Demo:
+def demo(prompts: int = 24, seed: int = 0, repeats: int = 10, tell: Tell = silent, folder: Path = TRACES) -> Demo:
     """Sweeps every bundled recording at costs measured here, then runs each one's best policy on `prompts` of its prompts."""
     traces = {name: load_trace(path) for name, path in recordings(folder).items()}
     pairs = {d: load_pair(TINY, d) for d in {t.meta.drafter for t in traces.values()}}
@@ -77,34 +77,14 @@ def demo(prompts: int = 24, seed: int = 0, repeats: int = 10, tell=lambda remark
     tell("sweeping", 0, 1)
     table = sweep(traces, [*CANDIDATES, "oracle"], costs, replicates=2, seed=seed, progress=False)
     speed = table[table.policy != "oracle"].groupby(["trace", "policy"], sort=False).speedup.mean()
-    total, rows, outcome = NOTHING, [], {}
-    for i, (name, trace) in enumerate(traces.items()):
-        chosen = speed[name].idxmax()
-        policy, cost = policies.parse(chosen), costs[name]
+    outcomes: dict[str, Outcome] = {}
+    for name, trace in traces.items():
         # spread over the tasks: recordings list them one after another
-        part = trace.select([int(s) for s in _spread(trace.sequences, prompts)])
-        ran, plain = rerun(pairs[trace.meta.drafter], part, [policy], seed, cost, lambda d, of: tell(f"running {name}", d, of))
-        replayed = replay(part, policy, seed=seed, cost=cost)
-        found = compare(part, policy, replayed, ran)
-        tokens = sum(len(r.token) for r in ran)
-        outcome[name] = (
-            float(part.rows * cost.baseline / cost.seconds(replayed).sum()),
-            seconds(plain) / sum(len(r.token) for r in plain) * tokens / seconds(ran),
-        )
-        rows.append(
-            {
-                "recording": name,
-                "policy": chosen,
-                "simulated": round(outcome[name][0], 4),
-                "measured": round(outcome[name][1], 4),
-                "rounds": found.rounds,
-                "exceptions": len(found.exceptions),
-                "failures": len(found.failures),
-            }
-        )
-        total += found
+        part = trace.select(_spread(trace.sequences, prompts))
+        policy = policies.parse(speed[name].idxmax())
+        outcomes[name] = run_on(part, pairs[trace.meta.drafter], policy, costs[name], seed, lambda remark, d, of: tell(f"{name}: {remark}", d, of))
     best = speed.idxmax()
-    return Demo(table, best, *outcome[best[0]], total, DataFrame(rows), costs[best[0]].device)
+    return Demo(table, best[0], outcomes)
 
 
 def _spread(count: int, wanted: int) -> list[int]:
@@ -122,7 +102,7 @@ def draw(found: Demo, path: Path) -> None:
     names = list(dict.fromkeys(found.table.policy))
     for i, name in enumerate(dict.fromkeys(found.table.trace)):
         axes.plot(names, [means[name, p] for p in names], "o-", color=f"C{i}", ms=3, lw=0.9, label=name)
-        run = found.runs[found.runs.recording == name].iloc[0]
+        run = found.outcomes[name]
         axes.plot([run.policy], [run.measured], "*", color=f"C{i}", ms=12, mec="black", mew=0.6)
     axes.plot([], [], "*", color="white", mec="black", ms=12, label="measured run of its best")
     axes.axhline(1, color="grey", lw=0.8)

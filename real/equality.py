@@ -52,6 +52,11 @@ class Comparison:
         return not self.failures and not self.exceptions
 
     @property
+    def lossless(self) -> bool:
+        """No difference in the text but where the target itself was within THIN of another token."""
+        return not any(f.text for f in self.failures)
+
+    @property
     def text_flips(self) -> tuple[Flip, ...]:
         """The differences that are in the text."""
         return tuple(f for f in (*self.exceptions, *self.failures) if f.text)

@@ -59,6 +59,24 @@ class Lab:
     seed: int = 0
 
 
+def timed(lab: Lab, target: float, drafter: float, rows: int) -> Lab:
+    """The lab with so many minutes for the target and for each drafter, and `rows` windows in a target's step."""
+    return replace(
+        lab,
+        target_plan=replace(lab.target_plan, minutes=target, rows=rows, seed=lab.seed),
+        model_plan=replace(lab.model_plan, minutes=drafter, rows=2 * rows, seed=lab.seed),
+        exit_plan=replace(lab.exit_plan, minutes=drafter, rows=2 * rows, seed=lab.seed),
+    )
+
+
+def toy(lab: Lab) -> Lab:
+    """The lab at sizes that take seconds: to try the pipeline, not to draft well."""
+    plan = Plan(steps=4, rows=2, length=16, seed=lab.seed)
+    target, model = Shape(300, 16, 3, 2, 2, 8, 24), Shape(300, 8, 1, 1, 1, 8, 16)
+    sizes = {"vocab": 300, "sample": 100, "target": target, "model": model, "distil_tokens": 256}
+    return replace(lab, target_plan=plan, model_plan=plan, exit_plan=plan, **sizes)
+
+
 def build(lab: Lab, out: Path, work: Path, tell: Tell = lambda *_: None) -> None:
     """Runs all stages: models to `out`, tokens, checkpoints and curves to `work`. Killed, it continues where it was."""
     tokenizer = _tokenizer(lab, out, tell)

@@ -255,7 +255,7 @@ def record(
     for key in ("argv", "git", "notes"):
         same["meta"].pop(key)
     manifest = parts / "settings.json"
-    if manifest.exists() and json.loads(manifest.read_text()) != same:
+    if manifest.exists() and _read(manifest) != same:
         raise RecordError(f"{parts} holds a recording with other settings; finish it with those, or delete the folder")
     replace_json(manifest, same)
     shards = []
@@ -276,6 +276,13 @@ def record(
         path.unlink()
     parts.rmdir()
     return trace
+
+
+def _read(manifest: Path) -> dict:
+    try:
+        return json.loads(manifest.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise RecordError(f"{manifest} is damaged ({error}); delete its folder to record anew") from None
 
 
 def join(shards: Sequence[Trace], meta: TraceMeta) -> Trace:

@@ -111,7 +111,9 @@ def from_transformers(model) -> Decoder:
 def load_decoder(path: str | Path, dtype=torch.float32, device="cpu") -> Decoder:
     """A decoder from a transformers checkpoint, a folder or a hub name; safetensors only, nothing is unpickled."""
     from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()  # our own jobs say how far they are
     if Path(path).is_absolute() and not (Path(path) / "config.json").exists():
         raise WeightsError(f"{path} holds no config.json; expected the folder of a transformers checkpoint")
     try:

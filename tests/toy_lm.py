@@ -1,11 +1,20 @@
 """Tiny random models in float64: a target, a drafter that resembles it, and an exit, with tokens that end a text."""
 
+from functools import lru_cache
+
+import numpy as np
 import torch
 
 from real.block import Decoder, Shape
+from real.decode import decode
 from real.drafters.early_exit import EarlyExitDrafter, Exit
 from real.drafters.model import ModelDrafter
+from real.pair import prompts_of, rule_of, stepper
+from real.prompts import Prompt
+from real.record import Settings, assemble, describe, record_text
+from real.sampling import Rule
 from real.target import Target
+from simspec import CostModel, policies
 
 VOCAB = 24
 END = (3,)
@@ -47,4 +56,56 @@ def toy_prompts(count: int, seed: int = 0) -> list[list[int]]:
     return [
         torch.randint(4, VOCAB, (int(torch.randint(1, 9, (1,), generator=generator)),), generator=generator).tolist()
         for _ in range(count)
+    ]
+
+
+RULES = {"greedy": Rule(), "coupled": Rule("coupled", 0.8, 5)}
+DRAFTERS = ("model", "early_exit")
+# every built-in policy, in every reading; a test checks that no built-in is missing
+POLICIES = (
+    "fixed:0",
+    "fixed:1",
+    "fixed:3",
+    "fixed:6",
+    "beta_ts:acceptance",
+    "beta_ts:censored",
+    "beta_ts:printed",
+    "beta_ts:printed_with_correction",
+    "confidence:0.5",
+    "confidence:0.5,inclusive=false",
+    "hf_heuristic:3",
+    "hf_heuristic:3,transient=true",
+    "oracle",
+)
+
+
+@lru_cache(maxsize=8)
+def toy_recording(drafter_name: str, rule_name: str, count: int = 10, K: int = 6, budget: int = 24):
+    """(trace, target, drafter): texts of the toy pair, recorded in float64."""
+    target, drafter = toy_pair(drafter_name)
+    settings = Settings(K, budget, RULES[rule_name], END)
+    prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(count))]
+    rows = [record_text(target, drafter, settings, p.token, i) for i, p in enumerate(prompts)]
+    meta = describe("toy", drafter, settings, prompts, "", "cpu", torch.float64)
+    return assemble(rows, prompts, 0, settings, meta), target, drafter
+
+
+def toy_cost(K: int = 6) -> CostModel:
+    """Costs in which everything costs something, catching up too."""
+    return CostModel(0.2 * np.arange(K + 1), 1 + 0.05 * np.arange(K + 1), np.array([0, 0.1, 0.2]), 0.1, 1.1, "toy")
+
+
+def policy_from(text: str, trace, cost):
+    """The Policy of a text; the oracle's for this trace and cost."""
+    made = policies.parse(text)
+    return made if hasattr(made, "draft_more") else made(trace, cost)
+
+
+def run_all(target, drafter, trace, policy, cost, seed: int = 0):
+    """Real runs of all sequences of a trace with one policy."""
+    drive = stepper(policy, trace.K, seed, cost)
+    rule = rule_of(trace)
+    return [
+        decode(target, drafter, drive, rule, p, int(trace.budget[s]), trace.meta.end_tokens, int(trace.sequence[s]))
+        for s, p in enumerate(prompts_of(trace))
     ]

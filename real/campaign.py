@@ -1,0 +1,101 @@
+"""The whole job on one machine: train, record, measure, run, pack. `make gpu` calls it; every stage can be resumed.
+
+    python -m real.campaign --text corpus/ --prompts prompts.jsonl --out lab --minutes 8
+    python -m real.campaign --toy --text notes.txt --prompts prompts.jsonl --out /tmp/toy --device cpu
+"""
+
+import json
+import tarfile
+import time
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from real.files import replace_json, replacing
+from real.jobs import RULES, measure_to, record_to, run_on
+from real.lab import Lab, build, timed
+from real.lab import toy as small
+from real.pair import Pair, load_pair
+from real.prompts import draw, read_prompts
+from real.record import Settings
+from simspec import CostModel, load_trace, policies
+
+STAGES = ("train", "record", "measure", "run", "pack")
+DRAFTERS = ("model", "early_exit")
+CHOSEN = ("fixed:0", "fixed:3", "beta_ts", "confidence:0.5")
+
+
+def campaign(
+    text: Annotated[list[Path], typer.Option(help="Text to train on, repeatable.")],
+    prompts: Annotated[list[Path], typer.Option(help="Prompts as JSON lines, repeatable.")],
+    out: Annotated[Path, typer.Option(help="Everything goes here; call again to continue.")],
+    heldout: Annotated[list[Path] | None, typer.Option(help="Held-out text, repeatable.")] = None,
+    minutes: Annotated[float, typer.Option(help="Wall clock of training, all models together.")] = 8,
+    device: Annotated[str, typer.Option(help="cuda, or cpu to try it.")] = "cuda",
+    dtype: Annotated[str, typer.Option(help="Of recording and running.")] = "float32",
+    stages: Annotated[str, typer.Option(help="Some of train,record,measure,run,pack.")] = ",".join(STAGES),
+    per_task: Annotated[int, typer.Option(help="Prompts of every task.")] = 20,
+    budget: Annotated[int, typer.Option(help="New tokens a prompt.")] = 96,
+    k: Annotated[int, typer.Option("--depth", "-k", help="Draft depth K.")] = 16,
+    seed: Annotated[int, typer.Option(help="Of everything.")] = 0,
+    toy: Annotated[bool, typer.Option(help="Minute sizes: the whole pipeline in seconds.")] = False,
+) -> None:
+    """Train a target and two drafters, record them under both rules, measure costs, run policies against their replays."""
+    wanted = stages.split(",")
+    if unknown := set(wanted) - set(STAGES):
+        raise typer.BadParameter(f"stage {sorted(unknown)[0]!r} is unknown; expected some of {','.join(STAGES)}")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise typer.BadParameter(f"device {device!r}: torch sees no CUDA device here; try --device cpu --toy")
+    began = time.monotonic()
+
+    def tell(remark: str, done: int, of: int, note: str = "") -> None:
+        if done == of or done % max(1, of // 10) == 0:
+            print(f"[{time.monotonic() - began:6.0f} s] {remark}: {done}/{of} {note}".rstrip(), flush=True)
+
+    if toy:
+        per_task, budget, k = min(per_task, 2), min(budget, 8), min(k, 4)
+    if "train" in wanted:
+        lab = Lab(tuple(map(str, text)), tuple(map(str, heldout or ())), device=device, seed=seed)
+        # of the wall clock the target takes 70% and each drafter 10%; a card wants larger steps
+        lab = small(lab) if toy else timed(lab, 0.7 * minutes, 0.1 * minutes, 64 if device.startswith("cuda") else 8)
+        build(lab, out / "models", out / "work", tell)
+    repeats = 2 if toy else 30
+    for drafter in DRAFTERS if set(wanted) & {"record", "measure", "run"} else ():
+        pair = load_pair(out / "models", drafter, device, dtype)
+        for rule_name, rule in RULES.items():
+            stem = f"{'toy' if toy else 'lab'}-{drafter}-{rule_name}"
+            trace, cost = out / "traces" / f"{stem}.parquet", out / "traces" / f"{stem}.cost.json"
+            if "record" in wanted and not trace.exists():
+                read = [p for path in prompts for p in read_prompts(path, pair.tokenizer, 400)]
+                record_to(trace, pair, draw(read, per_task, seed), Settings(k, budget, rule, pair.end_tokens), tell)
+            if "measure" in wanted and not cost.exists():
+                measure_to(cost, pair, rule, k, 128 if not toy else 8, repeats, seed, tell)
+            if "run" in wanted:
+                run_stage(out / "runs" / f"{stem}.json", trace, cost, pair, seed, tell)
+    if "pack" in wanted:
+        pack(out)
+        print(f"packed {out / 'campaign.tar'}")
+
+
+def run_stage(path: Path, trace: Path, cost: Path, pair: Pair, seed: int, tell) -> None:
+    """Runs CHOSEN on a recording and writes how each compared with its replay; what is there already is kept."""
+    done = json.loads(path.read_text()) if path.exists() else {}
+    recorded, price = load_trace(trace), CostModel.from_json(cost)
+    for text in CHOSEN:
+        if text not in done:
+            done[text] = run_on(recorded, pair, policies.parse(text), price, seed, tell).summary()
+            replace_json(path, done)
+
+
+def pack(out: Path) -> None:
+    """Puts models, recordings, costs and run reports, not the work folder, into one file to take home."""
+    with replacing(out / "campaign.tar") as temporary, tarfile.open(temporary, "w") as tar:
+        for folder in ("models", "traces", "runs"):
+            if (out / folder).exists():
+                tar.add(out / folder, folder)
+
+
+if __name__ == "__main__":
+    typer.run(campaign)

@@ -1,0 +1,90 @@
+"""Whole jobs, from loaded models to files and figures: what commands, the demo and the campaign share."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from real.card import card
+from real.equality import Comparison, compare
+from real.files import replace_json, replacing
+from real.measure import measure
+from real.pair import Pair, rerun, seconds
+from real.prompts import Prompt
+from real.record import Settings, describe, record
+from real.sampling import Rule
+from simspec import CostModel, Policy, Trace, replay
+
+Tell = Callable[[str, int, int], None]
+
+
+def silent(remark: str, done: int, of: int) -> None:
+    """Tells nobody."""
+
+
+def record_to(out: Path, pair: Pair, prompts: Sequence[Prompt], settings: Settings, tell: Tell = silent) -> dict:
+    """Records a trace with its card beside it (`<out>.json`), and returns the card."""
+    decoder = pair.target.decoder
+    meta = describe(pair.name, pair.drafter, settings, prompts, pair.tokenizer_sha256, decoder.device, decoder.dtype)
+    trace = record(pair.target, pair.drafter, settings, prompts, out, meta, progress=lambda d, of: tell(f"recording {out.stem}", d, of))
+    described = card(out, trace)
+    replace_json(out.with_suffix(".json"), described)
+    return described
+
+
+def measure_to(out: Path, pair: Pair, rule: Rule, K: int, context: int, repeats: int, seed: int = 0, tell: Tell = silent) -> CostModel:
+    """Measures a cost model and writes it."""
+    cost = measure(pair.target, pair.drafter, rule, K, context, repeats, seed, lambda d, of: tell(f"measuring {out.stem}", d, of))
+    with replacing(out) as temporary:
+        cost.to_json(temporary)
+    return cost
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A policy run for real on a recording: the comparison with its replay, and the speedup modelled and by the clock."""
+
+    policy: str
+    comparison: Comparison
+    simulated: float
+    measured: float
+    device: str
+    texts: tuple
+
+    def summary(self) -> dict:
+        """For machines."""
+        found = self.comparison
+        return {
+            "policy": self.policy,
+            "replay_equal": found.equal,
+            "lossless": found.lossless,
+            "rounds_compared": found.rounds,
+            "exceptions": [asdict(f) for f in found.exceptions],
+            "failures": [asdict(f) for f in found.failures],
+            "text_flips": len(found.text_flips),
+            "speedup_simulated": round(self.simulated, 4),
+            "speedup_measured": round(self.measured, 4),
+            "device": self.device,
+        }
+
+
+def run_on(trace: Trace, pair: Pair, policy: Policy, cost: CostModel, seed: int = 0, tell: Tell = silent) -> Outcome:
+    """Runs `policy` on a trace's prompts, plain decoding beside it, and compares every round with the replay.
+
+    Both speedups are times per token of plain decoding over those of the policy, prefill apart.
+    """
+    ran, plain = rerun(pair, trace, [policy], seed, cost, lambda d, of: tell(f"running {policy.name}", d, of))
+    replayed = replay(trace, policy, seed=seed, cost=cost)
+    tokens = [sum(len(r.token) for r in results) for results in (ran, plain)]
+    return Outcome(
+        policy.name,
+        compare(trace, policy, replayed, ran),
+        float(trace.rows * cost.baseline / cost.seconds(replayed).sum()),
+        seconds(plain) / tokens[1] * tokens[0] / seconds(ran),
+        cost.device,
+        tuple(r.token for r in ran),
+    )
+
+
+RULES = {"greedy": Rule(), "coupled": Rule("coupled", 0.8, 0)}
+"""The rules that the bundled recordings are made under."""
+

@@ -1,0 +1,107 @@
+"""The text of a run is the target's own, token for token, whatever is drafted."""
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toy_lm import DRAFTERS, END, RULES, VOCAB, toy_cost, toy_pair, toy_prompts
+
+from real.decode import decode
+from real.draft import Silent, Step
+from real.pair import stepper
+from real.record import Settings, target_text
+from real.sampling import Rule
+from simspec import Policy, policies
+
+PAIRS = {name: toy_pair(name) for name in DRAFTERS}
+
+
+def _go(params, state, slot, features, u):
+    return u < params[0], u < params[1]
+
+
+def _ignore(params, state, computed, drafted, accepted, features, cost):
+    pass
+
+
+def at_random(go: float, keep: float) -> Policy:
+    """Goes on, and drops what it computed, by chance: it takes every branch of the loop."""
+    return Policy(f"random:{go},{keep}", _go, _ignore, params=(go, go + keep * (1 - go)), random=True)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from(DRAFTERS),
+    st.sampled_from(list(RULES)),
+    st.integers(0, 200),
+    st.floats(0, 0.95),
+    st.floats(0, 1),
+    st.integers(1, 24),
+)
+def test_any_stopping_gives_the_targets_text(drafter, rule, seed, go, keep, budget):
+    target, model = PAIRS[drafter]
+    prompt = toy_prompts(1, seed)[0]
+    own, _ = target_text(target, Settings(6, budget, RULES[rule], END), prompt, seed)
+    drive = stepper(at_random(go, keep), 6, seed, toy_cost())
+    result = decode(target, model, drive, RULES[rule], prompt, budget, END, seed)
+    assert result.token.tolist() == own.tolist()
+    assert result.accepted.sum() + len(result.accepted) - len(own) in (0, 1)  # no bonus after an accepted end token
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 100), st.sampled_from(list(RULES)))
+def test_the_targets_text_needs_no_cache_and_no_loop(seed, rule):
+    """The loop's plain decoding against whole forward passes and the rule written out."""
+    target, _ = PAIRS["model"]
+    prompt, budget = toy_prompts(1, seed)[0], 10
+    text = list(prompt)
+    with torch.inference_mode():
+        while len(text) < len(prompt) + budget and (len(text) == len(prompt) or text[-1] not in END):
+            logits = target.decoder(torch.tensor([text]))[0, -1:]
+            text.append(int(RULES[rule].scores(logits, seed, [len(text) - len(prompt)]).argmax()))
+    own, _ = target_text(target, Settings(6, budget, RULES[rule], END), prompt, seed)
+    assert own.tolist() == text[len(prompt) :]
+
+
+class Stubborn(Silent):
+    """Proposes one token for ever."""
+
+    name = "stubborn"
+
+    def begin(self, target, prompt, prefill, pick):
+        self.slot = 0
+
+    def next(self):
+        self.slot += 1
+        return Step(7, self.slot - 1, torch.zeros(VOCAB, dtype=torch.float64))
+
+    def rollback(self, accepted):
+        self.slot = 0
+
+
+def test_a_bad_drafter_changes_nothing_but_the_speed():
+    target, _ = PAIRS["model"]
+    for seed, prompt in enumerate(toy_prompts(8)):
+        own, _ = target_text(target, Settings(6, 16, Rule(), END), prompt, seed)
+        drive = stepper(policies.BUILTIN["fixed"](4), 6, 0, toy_cost())
+        assert decode(target, Stubborn(), drive, Rule(), prompt, 16, END, seed).token.tolist() == own.tolist()
+
+
+def test_control_a_verifier_that_trusts_the_draft_is_caught(monkeypatch):
+    from real import decode as module
+    from real.verify import Walk
+
+    def trusting(rule, logits, token, parent, sequence, position, end_tokens):
+        scores = rule.scores(logits, sequence, [position + i for i in range(len(token))])
+        return Walk([*token[1:], int(scores[-1].argmax())], list(range(len(token))), len(token) - 1, scores)
+
+    target, model = PAIRS["model"]
+    differing = 0
+    for seed, prompt in enumerate(toy_prompts(8)):
+        own, _ = target_text(target, Settings(6, 16, Rule(), END), prompt, seed)
+        drive = stepper(policies.BUILTIN["fixed"](4), 6, 0, toy_cost())
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "walk", trusting)
+            result = decode(target, model, drive, Rule(), prompt, 16, (), seed)
+        differing += not np.array_equal(result.token[: len(own)], own)
+    assert differing > 0
