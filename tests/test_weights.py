@@ -1,0 +1,241 @@
+"""What is saved is what is loaded, by us and by transformers, and a checkpoint that cannot be used is refused in one line."""
+
+import json
+import pickle
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from toy_lm import toy_decoder
+from transformers import AutoModelForCausalLM
+
+from real.block import Decoder, frequencies
+from real.drafters.early_exit import Exit, load_exit, save_exit
+from real.drafters.model import ModelDrafter
+from real.files import replace_json, replacing
+from real.weights import WeightsError, identity, load_decoder, ours, save_decoder, theirs
+
+TEXT = torch.arange(20)[None]
+
+
+def decoder_of(seed=0, **changes):
+    """A random float32 decoder whose norms are not all ones."""
+    made = toy_decoder(seed, layers=3)
+    made = made if not changes else Decoder(replace(made.shape, **changes)).double().requires_grad_(False)
+    generator = torch.Generator().manual_seed(seed)
+    for p in made.parameters():
+        p.copy_(torch.randn(p.shape, generator=generator) * 0.3 + (p.ndim == 1))
+    return made.float()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    save_decoder(decoder_of(), tmp_path, end_token=3, context=64)
+    return tmp_path
+
+
+def refused(words, load, *args):
+    """Checks that loading raises a WeightsError of one line that says so."""
+    with pytest.raises(WeightsError, match=words) as caught:
+        load(*args)
+    assert "\n" not in str(caught.value)
+
+
+def configure(folder, **changes):
+    replace_json(folder / "config.json", json.loads((folder / "config.json").read_text()) | changes)
+
+
+def edit(folder, change):
+    """Applies `change` to the state dict in a folder."""
+    state = load_file(folder / "model.safetensors")
+    change(state)
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_saved_decoder_comes_back(tmp_path, tied):
+    decoder = decoder_of(tied=tied, rope_theta=5e5, norm_eps=1e-4)
+    save_decoder(decoder, tmp_path, end_token=3, context=64)
+    loaded = load_decoder(tmp_path)
+    assert loaded.shape == decoder.shape and loaded.dtype == torch.float32
+    assert not any(p.requires_grad for p in loaded.parameters())
+    rounded = {k: v.bfloat16().float() for k, v in decoder.state_dict().items()}
+    assert all(torch.equal(rounded[k], v) for k, v in loaded.state_dict().items())
+    assert any(not torch.equal(rounded[k], v) for k, v in decoder.state_dict().items())  # bf16 does round
+    assert {v.dtype for v in load_file(tmp_path / "model.safetensors").values()} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_transformers_reads_what_we_save(tmp_path, tied):
+    save_decoder(decoder_of(tied=tied), tmp_path, end_token=3, context=64)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    with torch.inference_mode():
+        theirs_, ours_ = model(TEXT).logits, load_decoder(tmp_path)(TEXT)
+    assert torch.allclose(theirs_, ours_, rtol=0, atol=1e-5)
+    assert not torch.allclose(theirs_, decoder_of(1, tied=tied)(TEXT), atol=1e-1)
+    assert model.generation_config.eos_token_id == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_any_dtype_can_be_asked_for(folder, dtype):
+    loaded, plain = load_decoder(folder, dtype), load_decoder(folder)
+    assert loaded.dtype == dtype
+    assert all(torch.equal(a.float(), b) for a, b in zip(loaded.parameters(), plain.parameters()))
+
+
+def test_names_are_translated_both_ways():
+    rich = decoder_of(qkv_bias=True, qk_norm=True, tied=False)
+    for name in rich.state_dict():
+        assert ours(theirs(name)) == name
+    assert theirs("layers.2.key_norm.weight") == "model.layers.2.self_attn.k_norm.weight"
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        (dict(model_type="gpt2"), "'gpt2' is not supported; expected one of llama, mistral, qwen2, qwen3"),
+        (dict(model_type="nonesuch"), "nonesuch"),
+        (dict(model_type=None), "model.type"),
+        (dict(model_type="mistral", sliding_window=16), r"sliding-window attention \(16 tokens\)"),
+        (dict(model_type="qwen2", use_sliding_window=True, sliding_window=16), "sliding-window"),
+        (dict(hidden_act="gelu"), "SwiGLU"),
+        (dict(mlp_bias=True), "SwiGLU"),
+        (dict(attention_bias=True), "attention_bias"),
+        (dict(rope_parameters=dict(rope_type="dynamic", rope_theta=1e4, factor=2.0)), "'dynamic'"),
+        (dict(hidden_size="wide"), "hidden_size"),
+        (dict(hidden_size=24), "shape|mismatch|do not fit"),
+        (dict(num_hidden_layers=4), "layers.3"),
+        (dict(num_hidden_layers=2), "layers.2"),
+    ],
+)
+def test_a_config_we_cannot_compute_is_refused(folder, changes, words):
+    load_decoder(folder)  # it is the change that is refused
+    configure(folder, **changes)
+    refused(words, load_decoder, folder)
+
+
+def test_a_window_as_long_as_the_context_is_no_window(folder):
+    configure(folder, model_type="mistral", sliding_window=64)
+    assert torch.isfinite(load_decoder(folder)(TEXT)).all()
+
+
+def test_a_missing_folder_is_refused(tmp_path):
+    refused("holds no config.json", load_decoder, tmp_path / "nowhere")
+
+
+def test_a_broken_config_is_refused(folder):
+    (folder / "config.json").write_text('{"model_type": ')
+    refused("JSON", load_decoder, folder)
+
+
+@pytest.mark.parametrize("left", [0, 5, 300, -1])
+def test_truncated_weights_are_refused(folder, left):
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:left])
+    refused("cannot be loaded", load_decoder, folder)
+
+
+def test_a_missing_matrix_is_not_invented(folder):
+    edit(folder, lambda state: state.pop("model.layers.1.mlp.up_proj.weight"))
+    refused("up_proj", load_decoder, folder)
+
+
+class Bomb:
+    """Leaves a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def test_a_pickle_is_refused_and_never_opened(folder):
+    (folder / "model.safetensors").unlink()
+    file, mark = folder / "pytorch_model.bin", folder / "exploded"
+    file.write_bytes(pickle.dumps(Bomb(mark)))
+    refused("model.safetensors", load_decoder, folder)
+    assert not mark.exists()
+    pickle.loads(file.read_bytes()).close()  # control: the bomb is live
+    assert mark.exists()
+
+
+@pytest.mark.parametrize("changes", [dict(qkv_bias=True), dict(qk_norm=True)])
+def test_save_refuses_what_a_llama_config_cannot_say(tmp_path, changes):
+    with pytest.raises(WeightsError):
+        save_decoder(decoder_of(**changes), tmp_path, end_token=3, context=64)
+    assert not (tmp_path / "model.safetensors").exists()
+
+
+def test_save_refuses_stretched_rotations(tmp_path):
+    plain = decoder_of()
+    stretched = Decoder(plain.shape, frequencies(plain.shape) / 2)
+    with pytest.raises(WeightsError):
+        save_decoder(stretched, tmp_path, end_token=3, context=64)
+
+
+def test_a_drafter_with_another_vocabulary_is_refused(folder):
+    drafter = ModelDrafter.load(folder, decoder_of(), "any")
+    assert torch.equal(drafter.lm(TEXT), load_decoder(folder)(TEXT))
+    refused("24 tokens, the target 30", ModelDrafter.load, folder, decoder_of(vocab=30), "any")
+
+
+def test_identity_names_the_weights(folder, tmp_path_factory):
+    same, other = tmp_path_factory.mktemp("same"), tmp_path_factory.mktemp("other")
+    save_decoder(decoder_of(), same, end_token=3, context=64)
+    save_decoder(decoder_of(1), other, end_token=3, context=64)
+    assert identity(folder) == identity(same) != identity(other)
+    assert identity("owner/name") == "owner/name"
+
+
+def exit_of(target, **changes):
+    made = Exit(target, 2, **changes).requires_grad_(False)
+    for p in made.parameters():
+        p.mul_(0.9).add_(0.01)
+    return made
+
+
+@pytest.mark.parametrize("own_head", [True, False])
+def test_a_saved_exit_comes_back(tmp_path, own_head):
+    target = decoder_of()
+    exit = exit_of(target, own_head=own_head)
+    save_exit(exit, tmp_path, "a" * 64)
+    loaded = load_exit(tmp_path, target, "a" * 64)
+    assert (loaded.depth, loaded.own_head) == (2, own_head)
+    assert all(torch.equal(v, exit.state_dict()[k].bfloat16().float()) for k, v in loaded.state_dict().items())
+    exit.load_state_dict(loaded.state_dict())
+    assert torch.equal(loaded.stand_alone(target)(TEXT), exit.stand_alone(target)(TEXT))
+    assert not torch.equal(loaded.stand_alone(target)(TEXT), target(TEXT))
+
+
+def test_an_exit_that_does_not_fit_is_refused(tmp_path):
+    target = decoder_of()
+    save_exit(exit_of(target), tmp_path, "a" * 64)
+    load_exit(tmp_path, target, "a" * 64)
+    refused("aaaaaaaaaaaa, this one is bbbbbbbbbbbb", load_exit, tmp_path, target, "b" * 64)
+    refused("does not fit", load_exit, tmp_path, decoder_of(hidden=30), "a" * 64)
+    refused("is not an exit", load_exit, tmp_path / "nowhere", target, "a" * 64)
+
+
+@pytest.mark.parametrize("text", ["{", "[1, 2]", '{"depth": 2}', '{"depth": 9, "own_head": false, "target": "a"}'])
+def test_broken_exit_settings_are_refused(tmp_path, text):
+    save_exit(exit_of(decoder_of()), tmp_path, "a")
+    (tmp_path / "exit.json").write_text(text)
+    refused("is not an exit|does not fit", load_exit, tmp_path, decoder_of(), "a")
+
+
+def test_a_truncated_exit_is_refused(tmp_path):
+    save_exit(exit_of(decoder_of()), tmp_path, "a")
+    file = tmp_path / "exit.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    refused("is not an exit", load_exit, tmp_path, decoder_of(), "a")
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path):
+    replace_json(tmp_path / "a.json", 1)
+    with pytest.raises(RuntimeError), replacing(tmp_path / "a.json") as path:
+        path.write_text("half")
+        raise RuntimeError
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+    assert json.loads((tmp_path / "a.json").read_text()) == 1
