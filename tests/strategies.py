@@ -83,11 +83,10 @@ def _nosy_more(params, state, slot, features, u):
 
 def _nosy_observe(params, state, computed, drafted, accepted, features, cost):
     state[0] = 0.5 * state[0] + (0.5 if accepted == drafted else 0.0)
-    state[1] = (int(state[1]) + computed + drafted) % 3
+    # Costs are whole sixty-fourths here: any slip in one shows in the next round's length.
+    state[1] = (int(state[1]) + computed + drafted + int(64 * cost)) % 3
     state[2] += cost
     state[3] += 1.0
-    if state[2] > 4.0:
-        state[1], state[2] = 2.0, 0.0
     if computed > 0 and features[computed - 1, 0] > 0.9:
         state[1] += 1.0
 

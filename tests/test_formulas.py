@@ -161,6 +161,11 @@ def test_batch_form_reduces_to_the_flat_one_and_shrinks_with_the_batch(alpha, k,
     assert (np.diff(gains) <= 1e-12).all()
 
 
+def test_batch_form_by_hand():
+    """Four sequences, one draft each, knee at 4 rows: 1.5 committed, a pass over 8 rows takes 2, a draft step 0.1."""
+    assert formulas.batch_speedup(0.5, 1, 0.1, 4, formulas.roofline(8, 4)) == pytest.approx(1.5 / 2.1, abs=1e-12)
+
+
 def test_roofline():
     assert formulas.roofline(4, 2).tolist() == [1, 1, 1, 1.5, 2]
 

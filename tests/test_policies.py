@@ -150,6 +150,13 @@ def test_oracle_drops_a_token_where_owing_a_row_is_dear():
     assert cost.seconds(rounds).sum() == pytest.approx(naive.best_time(trace, cost, 0))
 
 
+def test_oracle_breaks_ties_towards_the_shorter_draft():
+    free = CostModel.from_ratio(0.0, 4)
+    never, always = synthetic.iid(0.0, 2, 9, 4), synthetic.iid(1.0, 2, 10, 4)
+    assert (replay(never, oracle(never, free), cost=free).computed == 0).all()
+    assert (replay(always, oracle(always, free), cost=free).drafted == 4).all()
+
+
 def test_oracle_needs_a_cost_model_that_reaches():
     with pytest.raises(PolicyError, match="prices drafts up to 2, the trace reaches 4"):
         oracle(synthetic.iid(0.5, 1, 4, 4), CostModel.from_ratio(0.1, 2))
