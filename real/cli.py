@@ -166,9 +166,10 @@ def record(
     from real.prompts import draw, read_prompts
     from real.record import Settings
 
+    made_by = _rule(rule, temperature, seed)
     pair = _pair(bundle, drafter, device, dtype, target, weights)
     chosen = draw([p for path in prompts for p in read_prompts(path, pair.tokenizer, longest)], per_task, seed)
-    settings = Settings(k, budget, _rule(rule, temperature, seed), pair.end_tokens)
+    settings = Settings(k, budget, made_by, pair.end_tokens)
     with _progress() as tell:
         made = record_to(out, pair, chosen, settings, tell)
     print(json.dumps(made) if as_json else f"wrote {out}: {made['texts']} texts, {made['rows']} rows, card {out.with_suffix('.json')}")

@@ -114,7 +114,7 @@ def load_decoder(path: str | Path, dtype=torch.float32, device="cpu") -> Decoder
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # our own jobs say how far they are
-    if Path(path).is_absolute() and not (Path(path) / "config.json").exists():
+    if (isinstance(path, Path) or Path(path).exists()) and not (Path(path) / "config.json").exists():
         raise WeightsError(f"{path} holds no config.json; expected the folder of a transformers checkpoint")
     try:
         config = AutoConfig.from_pretrained(path)

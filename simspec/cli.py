@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated
@@ -181,10 +182,15 @@ def load_commands(target: typer.Typer, points) -> list[str]:
     return notes
 
 
+@lru_cache(maxsize=1)
+def _commands() -> tuple[str, ...]:
+    return tuple(load_commands(app, entry_points(group=GROUP)))
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; what a user got wrong is one line on stderr and exit code 2."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    notes = load_commands(app, entry_points(group=GROUP))
+    notes = _commands()
     # Typer reads the epilog as rich markup, where [real] would be a style and vanish.
     app.info.epilog = "\n\n".join(note.replace("[", "\\[") for note in notes) or None
     try:

@@ -1,0 +1,96 @@
+"""The commands that need models, as a newcomer uses and misuses them."""
+
+import json
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from io import StringIO
+
+import pytest
+
+from real.demo import TRACES
+from simspec.cli import main
+
+
+def simspec(*arguments, cwd, code=0):
+    """Runs the command line in this process, from the folder `cwd`; returns (stdout, stderr)."""
+    out, error = StringIO(), StringIO()
+    with chdir(cwd), redirect_stdout(out), redirect_stderr(error):
+        try:
+            main(list(map(str, arguments)))
+            left = 0
+        except SystemExit as stop:
+            left = stop.code or 0
+    assert left == code, out.getvalue() + error.getvalue()
+    return out.getvalue(), error.getvalue()
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """Toy models trained through the command line, and prompts for them."""
+    folder = tmp_path_factory.mktemp("lab")
+    words = "a drafter proposes and the target disposes of every token that it is shown ".split()
+    (folder / "text.txt").write_text(" ".join(words[i * i % len(words)] for i in range(4000)))
+    rows = [{"id": f"p{i}", "task": "ab"[i % 2], "text": f"the target {words[i]}"} for i in range(6)]
+    (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out, _ = simspec("train", "text.txt", "--toy", "--out", "models", "--heldout", "text.txt", "--json", cwd=folder)
+    card = json.loads(out)
+    assert set(card["heldout_loss_nats"]) == {"target", "model", "early_exit"} and card["steps"]["target"] == 4
+    return folder
+
+
+def test_demo_prints_one_object_with_the_promised_keys(tmp_path):
+    out, _ = simspec("demo", "--json", "--prompts", 3, cwd=tmp_path)
+    shown = json.loads(out)
+    assert isinstance(shown["replay_equal"], bool) and shown["replay_equal"]
+    assert isinstance(shown["lossless"], bool) and shown["lossless"]
+    assert isinstance(shown["rounds_compared"], int) and shown["rounds_compared"] > 100
+    assert shown["speedup_simulated"] > 0 and shown["speedup_measured"] > 0
+    assert shown["best_policy"] and shown["device"].startswith("cpu")
+    assert (tmp_path / shown["plot"]).read_bytes().startswith(b"\x89PNG")
+
+
+def test_record_measure_sweep_and_run_follow_one_another(lab):
+    out, _ = simspec(
+        "record", "prompts.jsonl", "--bundle", "models", "--drafter", "early_exit", "--rule", "coupled", "-k", 4, "--budget", 12,
+        "--out", "t.parquet", "--json", cwd=lab,
+    )  # fmt: skip
+    card = json.loads(out)
+    assert card["texts"] == 6 and card["K"] == 4 and 0 <= card["repeated_8grams"] <= 1
+    assert json.loads((lab / "t.json").read_text()) == card
+    out, _ = simspec("measure", "--bundle", "models", "--drafter", "early_exit", "-k", 4, "--repeats", 2, "--out", "c.json", "--json", cwd=lab)
+    assert len(json.loads(out)["draft"]) == 5
+    out, _ = simspec("sweep", "t.parquet", "--cost", "c.json", "--policy", "fixed:2", "--policy", "oracle", "--json", cwd=lab)
+    assert {row["policy"] for row in json.loads(out)["rows"]} == {"fixed:2", "oracle"}
+    for policy in ("beta_ts", "oracle"):
+        out, _ = simspec("run", "t.parquet", "--bundle", "models", "--policy", policy, "--cost", "c.json", "--json", cwd=lab)
+        shown = json.loads(out)
+        assert shown["replay_equal"] and shown["lossless"] and shown["rounds_compared"] > 0
+    out, _ = simspec("run", "t.parquet", "--bundle", "models", "--prompts", 1, "--text", cwd=lab)
+    assert "--- p0" in out and "0 failures" in out
+
+
+@pytest.mark.parametrize("command", ["demo", "train", "record", "measure", "run"])
+def test_help_teaches_with_an_example(command, tmp_path):
+    out, _ = simspec(command, "--help", cwd=tmp_path)
+    assert f"simspec {command}" in " ".join(out.split()) and "Example:" in out and "--json" in out
+
+
+@pytest.mark.parametrize(
+    "arguments, hint",
+    [
+        (["train", "missing.txt", "--out", "x"], "missing.txt does not exist"),
+        (["record", "missing.jsonl", "--out", "x.parquet"], "missing.jsonl cannot be read"),
+        (["record", "text.txt", "--out", "x.parquet", "--bundle", "models"], "expected a JSON object"),
+        (["record", "prompts.jsonl", "--out", "x.parquet", "--drafter", "eagle9"], "'eagle9' is unknown"),
+        (["record", "prompts.jsonl", "--out", "x.parquet", "--rule", "beam"], "'beam' is unknown"),
+        (["measure", "--out", "c.json", "--bundle", "nowhere"], "nowhere"),
+        (["measure", "--out", "c.json", "--device", "cuda:7"], "no CUDA device"),
+        (["run", "text.txt"], "text.txt"),
+        (["run", str(TRACES / "tiny-model-greedy.parquet"), "--policy", "fixd:3"], "fixd"),
+        (["run", str(TRACES / "tiny-model-greedy.parquet"), "--bundle", "models"], "was recorded with target"),
+    ],
+)
+def test_mistakes_are_answered_in_one_line(lab, arguments, hint):
+    out, error = simspec(*arguments, cwd=lab, code=2)
+    assert out == "" and hint in error and "Traceback" not in error
+    assert len(error.strip().splitlines()) == 1, error
+    assert not (lab / "x.parquet").exists()

@@ -1,0 +1,55 @@
+"""The embedded models in float32 on the bundled recordings: every policy's run against its replay."""
+
+from functools import lru_cache
+
+import pytest
+from toy_lm import POLICIES, policy_from, run_all
+
+from real.demo import TRACES, recordings
+from real.equality import NOTHING, compare
+from real.pair import TINY, load_pair
+from simspec import CostModel, load_trace, replay
+
+PROMPTS = 24
+TASKS = {"math", "code", "dialogue", "summarization", "qa", "sql"}
+NAMES = [f"tiny-{drafter}-{rule}" for drafter in ("model", "early_exit") for rule in ("greedy", "coupled")]
+
+
+@lru_cache(maxsize=2)
+def _pair(drafter):
+    return load_pair(TINY, drafter)
+
+
+def test_the_recordings_are_what_the_cards_say():
+    assert set(recordings()) == set(NAMES)
+    texts = {}
+    for name, path in recordings().items():
+        trace = load_trace(path)
+        assert trace.K == 16 and set(trace.task) == TASKS
+        assert min(trace.task.count(task) for task in TASKS) >= 20 and (trace.budget == 96).all()
+        assert trace.meta.target == _pair(trace.meta.drafter).name  # made with the weights that are shipped
+        assert trace.meta.tokenizer_sha256 == _pair(trace.meta.drafter).tokenizer_sha256
+        assert CostModel.from_json(TRACES / f"{name}.cost.json").K == 16
+        # the text is the target's own: it does not depend on the drafter
+        texts.setdefault(trace.meta.rule, []).append((trace.token.tolist(), trace.prompt.tolist()))
+    for rule, (one, other) in texts.items():
+        assert one == other, rule
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_policy_runs_as_it_replays(name, record_property):
+    trace = load_trace(recordings()[name])
+    trace = trace.select([i * trace.sequences // PROMPTS for i in range(PROMPTS)])
+    cost = CostModel.from_json(TRACES / f"{name}.cost.json")
+    pair, total = _pair(trace.meta.drafter), NOTHING
+    for text in POLICIES:
+        policy = policy_from(text, trace, cost)
+        results = run_all(pair.target, pair.drafter, trace, policy, cost, seed=1)
+        total += compare(trace, policy, replay(trace, policy, seed=1, cost=cost), results)
+    flips = [f"{f.margin:.1e}" for f in total.text_flips]
+    record_property(
+        "measured",
+        f"{name}: {total.rounds} rounds of {len(POLICIES)} policies compared, {len(total.exceptions)} exceptions, "
+        f"{len(total.failures)} failures, text flips at gaps {flips}",
+    )
+    assert total.equal, total.failures

@@ -1,0 +1,43 @@
+"""The examples that people copy run as they stand."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
+
+
+def _run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_first_example_has_at_most_twelve_lines():
+    assert len(BLOCKS) >= 2
+    assert len([line for line in BLOCKS[0].splitlines() if line.strip()]) <= 12
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_readme_examples_run(number):
+    assert _run(BLOCKS[number]).strip()
+
+
+def test_the_notebook_runs():
+    assert "echo" in _run((ROOT / "notebooks" / "choose_a_policy.py").read_text(encoding="utf-8"))
+
+
+def test_readme_opens_with_the_two_commands_and_a_picture():
+    head = (ROOT / "README.md").read_text(encoding="utf-8")[:2500]
+    assert "make demo" in head and "make test" in head
+    picture = re.search(r"!\[[^\]]+\]\(([^)]+)\)", head)
+    assert picture and (ROOT / picture[1]).exists()
+
+
+def test_control_a_broken_example_is_noticed():
+    with pytest.raises(AssertionError, match="NameError"):
+        _run("simspec.load_trace('x')")
