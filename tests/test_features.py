@@ -1,0 +1,116 @@
+"""Features and losses are what their definitions say, and a feature's code is the nearest entry of its grid."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from real.features import FEATURES, GRIDS, read
+from real.losses import next_token, towards
+from simspec import grid
+
+HELD = settings(deadline=None, max_examples=100, derandomize=True)
+NAMES = ("confidence", "entropy")
+LOGITS = st.lists(st.floats(-12, 12), min_size=2, max_size=20)
+
+
+def probabilities(logits, temperature):
+    top = max(logits)
+    weight = [math.exp((x - top) / temperature) for x in logits]
+    return [w / math.fsum(weight) for w in weight]
+
+
+def slow_features(logits, temperature):
+    p = probabilities(logits, temperature)
+    return {"confidence": max(p), "entropy": -math.fsum(x * math.log(x) for x in p if x > 0)}
+
+
+@HELD
+@given(LOGITS, st.floats(0.3, 3))
+def test_features_are_those_of_the_definition(logits, temperature):
+    logprob = torch.log_softmax(torch.tensor([logits], dtype=torch.float64) / temperature, -1)
+    for name, wanted in slow_features(logits, temperature).items():
+        assert abs(FEATURES[name](logprob).item() - wanted) < 1e-12
+
+
+@HELD
+@given(LOGITS, st.floats(0.3, 3))
+def test_codes_are_within_half_a_bin(logits, temperature):
+    code, edge = read(NAMES, torch.tensor([logits], dtype=torch.float64), temperature)
+    assert code.shape == edge.shape == (1, 2) and code.dtype == np.uint8
+    for i, (name, wanted) in enumerate(slow_features(logits, temperature).items()):
+        table = grid.TABLES[GRIDS[name]]
+        at = int(code[0, i])
+        assert abs(table[at] - wanted) <= np.abs(table - wanted).min() + 1e-12
+        below = (table[at - 1] + table[at]) / 2 if at else -math.inf
+        above = (table[at] + table[at + 1]) / 2 if at < 255 else math.inf
+        assert below - 1e-12 <= wanted <= above + 1e-12
+        assert abs(edge[0, i] - min(wanted - below, above - wanted)) < 1e-9
+
+
+def test_codes_tell_distributions_apart():
+    rows = torch.tensor([[0.0, 0.0, 0.0, 0.0], [2.0, 0.0, 0.0, 0.0], [9.0, 0.0, 0.0, 0.0]])
+    code, _ = read(NAMES, rows, 1.0)
+    assert (np.diff(code[:, 0].astype(int)) > 0).all() and (np.diff(code[:, 1].astype(int)) < 0).all()
+    warm, _ = read(NAMES, rows, 2.0)
+    assert warm[1, 0] < code[1, 0] and warm[1, 1] > code[1, 1]
+
+
+def test_names_choose_the_columns():
+    rows = torch.randn(5, 9, generator=torch.Generator().manual_seed(0))
+    both, _ = read(NAMES, rows, 1.0)
+    assert np.array_equal(read(NAMES[::-1], rows, 1.0)[0], both[:, ::-1])
+    assert np.array_equal(read(("entropy",), rows, 1.0)[0], both[:, 1:])
+    assert read((), rows, 1.0)[0].shape == (5, 0)
+    assert set(FEATURES) == set(GRIDS) and set(GRIDS.values()) <= set(grid.TABLES)
+
+
+def test_features_ignore_which_token_is_which():
+    """They may depend on the whole distribution, never on the token that was picked."""
+    rows = torch.randn(1, 30, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    code, edge = read(NAMES, rows, 1.0)
+    other, far = read(NAMES, rows[:, torch.randperm(30, generator=torch.Generator().manual_seed(2))], 1.0)
+    assert np.array_equal(code, other) and np.allclose(edge, far, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_features_are_computed_in_float64(dtype):
+    rows = (torch.randn(6, 40, generator=torch.Generator().manual_seed(3)) * 4).to(dtype)
+    for narrow, wide in zip(read(NAMES, rows, 0.7), read(NAMES, rows.double(), 0.7)):
+        assert np.array_equal(narrow, wide)
+
+
+def test_tokens_that_cannot_occur_add_nothing():
+    ruled_out = torch.tensor([[1.0, 0.5, -math.inf]])
+    assert np.array_equal(read(NAMES, ruled_out, 1.0)[0], read(NAMES, ruled_out[:, :2], 1.0)[0])
+
+
+def test_broken_logits_are_refused():
+    with pytest.raises(ValueError, match="NaN"):
+        read(NAMES, torch.tensor([[0.0, math.nan]]), 1.0)
+
+
+def random_logits(seed):
+    return torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(seed)) * 2
+
+
+def test_next_token_is_the_mean_negative_log_probability():
+    logits, token = random_logits(0), torch.tensor([[0, 4, 2], [1, 1, 3]])
+    wanted = -sum(logits[b, n].double().softmax(-1)[token[b, n]].log() for b in range(2) for n in range(3)) / 6
+    assert abs(next_token(logits, token) - wanted) < 1e-6
+    sure = torch.nn.functional.one_hot(token, 5) * 1e4
+    assert abs(towards(logits, sure) - next_token(logits, token)) < 1e-6
+    assert abs(towards(logits, sure) - next_token(logits, token.roll(1))) > 1e-2
+
+
+def test_towards_is_cross_entropy_with_no_pull_where_both_agree():
+    q, p = random_logits(0).requires_grad_(), random_logits(1)
+    wanted = -(p.double().softmax(-1) * q.double().log_softmax(-1)).sum(-1).mean()
+    assert abs(towards(q, p) - wanted) < 1e-6
+    assert torch.autograd.grad(towards(q, p), q)[0].abs().max() > 1e-3
+    same = (p + 3.0).requires_grad_()  # a shift changes no distribution
+    assert torch.autograd.grad(towards(same, p), same)[0].abs().max() < 1e-7
+    assert towards(same, p) < towards(q, p)
