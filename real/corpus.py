@@ -28,7 +28,10 @@ def documents(paths: Iterable[Path]) -> Iterator[dict]:
         elif not path.is_file():
             raise CorpusError(f"{path} does not exist; expected a text file or a folder of them")
         elif path.suffix in (".txt", ".md"):
-            yield {"text": path.read_text(encoding="utf-8"), "source": path.name}
+            try:
+                yield {"text": path.read_text(encoding="utf-8"), "source": path.name}
+            except UnicodeDecodeError as error:
+                raise CorpusError(f"{path} is not UTF-8 text ({error}); convert it") from error
         elif path.name.endswith((".jsonl", ".jsonl.xz")):
             yield from _lines(path)
         else:
@@ -37,16 +40,23 @@ def documents(paths: Iterable[Path]) -> Iterator[dict]:
 
 def _lines(path: Path) -> Iterator[dict]:
     opener = lzma.open if path.suffix == ".xz" else open
-    with opener(path, "rt", encoding="utf-8", newline="\n") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                row = json.loads(line)
-                text = row["text"]
-            except (json.JSONDecodeError, KeyError, TypeError) as error:
-                raise CorpusError(f'{path} line {number}: expected a JSON object with "text", got {line[:60]!r}') from error
-            if not isinstance(text, str):
-                raise CorpusError(f'{path} line {number}: "text" is {type(text).__name__}; expected a string')
-            yield {"text": text, "source": str(row.get("source", path.name))}
+    try:
+        with opener(path, "rt", encoding="utf-8", newline="\n") as lines:
+            for number, line in enumerate(lines, 1):
+                yield _row(path, number, line)
+    except (EOFError, lzma.LZMAError, UnicodeDecodeError) as error:
+        raise CorpusError(f"{path} is damaged or not UTF-8 text ({error}); fetch it again") from error
+
+
+def _row(path: Path, number: int, line: str) -> dict:
+    try:
+        row = json.loads(line)
+        text = row["text"]
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise CorpusError(f'{path} line {number}: expected a JSON object with "text", got {line[:60]!r}') from error
+    if not isinstance(text, str):
+        raise CorpusError(f'{path} line {number}: "text" is {type(text).__name__}; expected a string')
+    return {"text": text, "source": str(row.get("source", path.name))}
 
 
 def train_tokenizer(texts: Iterable[str], vocab: int):

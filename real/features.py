@@ -8,7 +8,7 @@ from simspec import grid
 
 FEATURES = {
     "confidence": lambda logprob: logprob.max(-1).values.exp(),
-    "entropy": lambda logprob: -(logprob.exp() * logprob).sum(-1),
+    "entropy": lambda logprob: torch.special.entr(logprob.exp()).sum(-1),
 }
 GRIDS = {"confidence": "confidence", "entropy": "entropy"}
 

@@ -48,7 +48,7 @@ def read_prompts(path: Path, tokenizer, longest: int) -> list[Prompt]:
     """
     found = []
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise PromptError(f"{path} cannot be read as prompts: {error}") from error
     for number, line in enumerate(lines, 1):
@@ -59,7 +59,7 @@ def read_prompts(path: Path, tokenizer, longest: int) -> list[Prompt]:
             source = str(row.get("source", Path(path).name))
             task, licence = SETS.get(str(row["task"]).split("/")[0], (str(row["task"]), None))
             source = f"{source.split(':')[0]} ({licence})" if licence else source
-            text = row["text"] if "text" in row else STYLES.get(task, DIALOGUE).format(row["turns"][0])
+            text = row["text"] if "text" in row else _styled(task, row["turns"])
             ids = tokenizer.encode(text, add_special_tokens=False).ids
             name = str(row.get("id", number))
         except (json.JSONDecodeError, KeyError, TypeError, IndexError, AttributeError) as error:
@@ -71,6 +71,12 @@ def read_prompts(path: Path, tokenizer, longest: int) -> list[Prompt]:
     if not found:
         raise PromptError(f"{path} holds no prompt of 1 to {longest} tokens; raise the limit or bring other prompts")
     return found
+
+
+def _styled(task: str, turns: list[str]) -> str:
+    if not isinstance(turns, list) or not isinstance(turns[0], str):
+        raise TypeError("turns is no list of strings")
+    return STYLES.get(task, DIALOGUE).format(turns[0])
 
 
 def draw(prompts: Sequence[Prompt], per_task: int, seed: int) -> list[Prompt]:

@@ -34,7 +34,7 @@ class Rule:
     def __post_init__(self):
         if self.name not in ("greedy", "coupled"):
             raise ValueError(f"rule {self.name!r} is unknown; expected 'greedy' or 'coupled'")
-        if self.temperature <= 0 or (self.name == "greedy" and self.temperature != 1.0):
+        if not 0 < self.temperature < float("inf") or (self.name == "greedy" and self.temperature != 1.0):
             raise ValueError(f"temperature {self.temperature} with rule {self.name!r}; expected > 0, and 1.0 for greedy")
 
     def scores(self, logits: Tensor, sequence: int, position: list[int]) -> Tensor:

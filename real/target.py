@@ -82,6 +82,7 @@ class Target:
         mask = ancestor_mask(start, list(range(-1, len(tokens) - 1)), x.device)
         return self.decoder.run(x, range(layer), self.decoder.rotation(position), mask, self.cache, start)[0]
 
+    @torch.inference_mode()
     def keep(self, path: list[int]) -> None:
         """Commits the rows `path` of the last pass (indices, each the parent of the next), and forgets the others."""
         if path != list(range(len(path))):

@@ -77,12 +77,12 @@ def fit(
     optimiser = optimisers(learnt, plan)
     step, steps, log = _resume(folder, learnt, optimiser)
     steps = steps or plan.steps
-    began = time.perf_counter()
+    first, began = step, 0.0
     while not steps or step < steps:
-        if not steps and step == 20:
+        if not steps and step == first + 20:  # the first steps warm up
             began = time.perf_counter()
-        if not steps and step == 40:
-            steps = max(41, 40 + int((plan.minutes * 60) / ((time.perf_counter() - began) / 20)))
+        if not steps and step == first + 40:
+            steps = step + max(1, int(plan.minutes * 60 / ((time.perf_counter() - began) / 20)))
         share = factor(step, steps or 1000, plan.warmup)
         for o in optimiser:
             for group in o.param_groups:
@@ -123,10 +123,11 @@ def _resume(folder, learnt, optimiser) -> tuple[int, int, list[dict]]:
     with safe_open(path, "pt") as file:
         head = file.metadata()
     held = load_file(path)
-    names = {k.split("/", 1)[1] for k in held if k.startswith("weight/")}
-    if names != set(learnt):
-        odd = sorted(names ^ set(learnt))[0]
-        raise ValueError(f"{path} belongs to another model ({odd} is in one and not the other); choose another folder")
+    shapes = {k.split("/", 1)[1]: tuple(v.shape) for k, v in held.items() if k.startswith("weight/")}
+    wanted = {n: tuple(p.shape) for n, p in learnt.items()}
+    if shapes != wanted:
+        odd = min(n for n in shapes | wanted if shapes.get(n) != wanted.get(n))
+        raise ValueError(f"{path} belongs to another model ({odd} is {shapes.get(odd)} there, {wanted.get(odd)} here); choose another folder")
     with torch.no_grad():
         for n, p in learnt.items():
             p.copy_(held[f"weight/{n}"])

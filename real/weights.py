@@ -1,15 +1,13 @@
 """Weights in and out: decoders and tokenizers as transformers checkpoints, nothing unpickled."""
 
 import hashlib
-import json
 import re
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from real.block import Decoder, Shape
+from real.block import Decoder, Shape, frequencies
 from real.files import replace_json, replacing
 
 FAMILIES = {
@@ -119,10 +117,16 @@ def load_decoder(path: str | Path, dtype=torch.float32, device="cpu") -> Decoder
     try:
         config = AutoConfig.from_pretrained(path)
         shape_of(config)
-        model = AutoModelForCausalLM.from_pretrained(path, config=config, dtype=dtype, use_safetensors=True)
-    except (OSError, SafetensorError, json.JSONDecodeError) as error:
-        raise WeightsError(f"{path} cannot be loaded as a transformers checkpoint: {str(error).splitlines()[0]}") from error
-    return from_transformers(model).to(device)
+        model, info = AutoModelForCausalLM.from_pretrained(
+            path, config=config, dtype=dtype, use_safetensors=True, output_loading_info=True
+        )
+        odd = [*info["missing_keys"], *info["unexpected_keys"], *info["mismatched_keys"]]
+        if odd:
+            raise WeightsError(f"weights and config do not fit: {odd[0]} is missing, unknown or of another shape")
+        return from_transformers(model).to(device)
+    except Exception as error:  # a config is anybody's text, and transformers raises whatever it meets first
+        reason = " ".join(str(error).split())[:300]
+        raise WeightsError(f"{path} cannot be loaded as a transformers checkpoint: {reason}") from error
 
 
 def load_tokenizer(path: str | Path):
@@ -140,6 +144,8 @@ def load_tokenizer(path: str | Path):
 def save_decoder(decoder: Decoder, folder: Path, end_token: int, context: int, dtype=torch.bfloat16) -> None:
     """Writes a plain decoder as a Llama checkpoint that transformers reads: config.json and model.safetensors."""
     s = decoder.shape
+    if s.qkv_bias or s.qk_norm or not torch.equal(decoder.frequency, frequencies(s)) or decoder.scaling != 1:
+        raise WeightsError("a decoder with biases, head norms or stretched rotary frequencies is no plain Llama; save it by transformers")
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

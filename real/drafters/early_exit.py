@@ -142,9 +142,9 @@ def load_exit(folder: str | Path, target: Decoder, identity: str) -> Exit:
         raise WeightsError(f"{folder} is not an exit (exit.json, exit.safetensors): {str(error).splitlines()[0]}") from error
     if made_for != identity:
         raise WeightsError(f"{folder} was trained for the target {made_for[:12]}, this one is {identity[:12]}; train it again")
-    exit = Exit(target, depth, own_head)
     try:
+        exit = Exit(target, depth, own_head)
         exit.load_state_dict({k: v.to(target.dtype) for k, v in state.items()})
-    except RuntimeError as error:
+    except (RuntimeError, ValueError, TypeError) as error:
         raise WeightsError(f"{folder} does not fit this target: {str(error).splitlines()[-1].strip()}") from error
     return exit.requires_grad_(False).eval()
