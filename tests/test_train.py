@@ -141,7 +141,7 @@ def test_every_parameter_has_one_optimiser_and_frozen_ones_stay(tmp_path):
 
 
 def test_write_marks_greedy_rows_and_samples_the_others():
-    decoder, prompt = toy_decoder(2), torch.tensor([[5, 6, 7]] * 4 + [[9, 4, 4]] * 2)
+    decoder, prompt = toy_decoder(2, spread=0.8), torch.tensor([[5, 6, 7]] * 4 + [[9, 4, 4]] * 2)
     greedy = torch.tensor([True, False, False, False, True, False])
     made = write(decoder, prompt, 12, greedy, 3)
     assert made.shape == (6, 15) and torch.equal(made[:, :3], prompt)
