@@ -71,6 +71,7 @@ class Target:
         hidden, taps = self._pass(tokens, parent, resume_from)
         return Verdict(self.decoder.logits(hidden), hidden, taps)
 
+    @torch.inference_mode()
     def draft_rows(self, tokens: list[int], offset: int, layer: int) -> Tensor:
         """Takes `tokens` (a line) through the first `layer` layers, `offset` rows past the committed ones.
 
