@@ -15,6 +15,9 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield temporary
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)  # some writers leave files that only their owner may read
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -76,6 +76,8 @@ def fit(
     learnt = {n: p for n, p in model.named_parameters() if p.requires_grad}
     optimiser = optimisers(learnt, plan)
     step, steps, log = _resume(folder, learnt, optimiser)
+    if steps and plan.steps not in (0, steps):
+        raise ValueError(f"{folder} was planned for {steps} steps, now {plan.steps} are asked; choose another folder")
     steps = steps or plan.steps
     first, began = step, 0.0
     while not steps or step < steps:

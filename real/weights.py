@@ -112,7 +112,7 @@ def load_decoder(path: str | Path, dtype=torch.float32, device="cpu") -> Decoder
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # our own jobs say how far they are
-    if (isinstance(path, Path) or Path(path).exists()) and not (Path(path) / "config.json").exists():
+    if _local(path) and not (Path(path) / "config.json").exists():
         raise WeightsError(f"{path} holds no config.json; expected the folder of a transformers checkpoint")
     try:
         config = AutoConfig.from_pretrained(path)
@@ -129,6 +129,11 @@ def load_decoder(path: str | Path, dtype=torch.float32, device="cpu") -> Decoder
         raise WeightsError(f"{path} cannot be loaded as a transformers checkpoint: {reason}") from error
 
 
+def _local(path: str | Path) -> bool:
+    """Whether a checkpoint is meant as a folder: hub names have at most one slash and no leading dot or slash."""
+    return isinstance(path, Path) or Path(path).exists() or path.count("/") > 1 or path.startswith((".", "/", "~"))
+
+
 def load_tokenizer(path: str | Path):
     """The `tokenizers` tokenizer of a checkpoint folder (its tokenizer.json)."""
     from tokenizers import Tokenizer
@@ -136,6 +141,8 @@ def load_tokenizer(path: str | Path):
     file = Path(path) / "tokenizer.json"
     if file.exists():
         return Tokenizer.from_file(str(file))
+    if _local(path):
+        raise WeightsError(f"{path} holds no tokenizer.json; expected the folder of a transformers checkpoint")
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(path).backend_tokenizer
