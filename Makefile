@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
+CORE := rng trace cost policy policies simulate synthetic formulas metrics sweep
+
 .PHONY: demo test gpu lint clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -17,7 +19,7 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 2
-	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 -m interpreted
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 $(CORE:%=tests/test_%.py)
 
 # What `make gpu` trains on and records: by default copied from a data folder beside the checkout. Ignored by git.
 DATA ?= ../shared/data

@@ -64,7 +64,7 @@ def _pair(bundle, drafter, device, dtype, target, weights):
 
 
 def demo(
-    prompts: Annotated[int, typer.Option(help="Prompts to run for real on each recording.")] = 24,
+    prompts: Annotated[int, typer.Option(help="Prompts to run for real on each recording.")] = 12,
     seed: Seed = 0,
     plot: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("out/demo.png"),
     as_json: Json = False,
@@ -113,8 +113,9 @@ def train(
     work: Annotated[Path | None, typer.Option(help="Tokens, checkpoints, curves; default <out>-work.")] = None,
     heldout: Annotated[list[Path] | None, typer.Option(help="Text kept apart, repeatable; its loss goes into the card.")] = None,
     minutes: Annotated[float, typer.Option(help="For the target; each drafter gets a tenth.")] = 60,
+    steps: Annotated[str | None, typer.Option(help="Exact steps of target,model,early_exit in place of minutes: 2662,1800,1800.")] = None,
     distil_tokens: Annotated[int, typer.Option(help="Tokens that the target writes for its drafters.")] = 1_000_000,
-    rows: Annotated[int, typer.Option(help="Windows in a training step of the target (512 tokens each); drafters get twice as many, half as long.")] = 8,
+    rows: Annotated[int, typer.Option(help="Windows in a training step of the target (512 tokens each); drafters get twice as many, of 192.")] = 8,
     threads: Annotated[int, typer.Option(help="CPU threads for torch; 0 leaves its default.")] = 0,
     device: Device = "cpu",
     seed: Seed = 0,
@@ -127,13 +128,18 @@ def train(
     """
     import torch
 
-    from real.lab import Lab, build, timed
+    from real.lab import Lab, build, stepped, timed
     from real.lab import toy as small
 
     if threads:
         torch.set_num_threads(threads)
     lab = Lab(tuple(map(str, text)), tuple(map(str, heldout or ())), distil_tokens=distil_tokens, device=device, seed=seed)
     lab = small(lab) if toy else timed(lab, minutes, minutes / 10, rows)
+    if steps is not None:
+        counts = steps.split(",")
+        if len(counts) != 3 or not all(c.isdigit() and int(c) for c in counts):
+            raise ValueError(f"--steps is {steps!r}; expected three positive numbers such as 2662,1800,1800")
+        lab = stepped(lab, *map(int, counts))
     with _progress() as tell:
         build(lab, out, work or out.with_name(out.name + "-work"), tell)
     card = json.loads((out / "card.json").read_text())

@@ -65,7 +65,7 @@ def recordings(folder: Path = TRACES) -> dict[str, Path]:
     return found
 
 
-def demo(prompts: int = 24, seed: int = 0, repeats: int = 10, tell: Tell = silent, folder: Path = TRACES) -> Demo:
+def demo(prompts: int = 12, seed: int = 0, repeats: int = 6, tell: Tell = silent, folder: Path = TRACES) -> Demo:
     """Sweeps every bundled recording at costs measured here, then runs each one's best policy on `prompts` of its prompts."""
     traces = {name: load_trace(path) for name, path in recordings(folder).items()}
     pairs = {d: load_pair(TINY, d) for d in {t.meta.drafter for t in traces.values()}}

@@ -49,8 +49,8 @@ class Lab:
     depth: int = 1
     own_head: bool = False
     target_plan: Plan = field(default_factory=lambda: Plan(minutes=62, rows=8, length=512))
-    model_plan: Plan = field(default_factory=lambda: Plan(minutes=6, rows=16))
-    exit_plan: Plan = field(default_factory=lambda: Plan(minutes=6, rows=16, rate=2e-3))
+    model_plan: Plan = field(default_factory=lambda: Plan(minutes=6, rows=16, length=192))
+    exit_plan: Plan = field(default_factory=lambda: Plan(minutes=6, rows=16, length=192, rate=2e-3))
     distil_tokens: int = 1_000_000
     blend: float = 0.5
     soft: tuple[str, ...] = ("model",)
@@ -66,6 +66,16 @@ def timed(lab: Lab, target: float, drafter: float, rows: int) -> Lab:
         target_plan=replace(lab.target_plan, minutes=target, rows=rows, seed=lab.seed),
         model_plan=replace(lab.model_plan, minutes=drafter, rows=2 * rows, seed=lab.seed),
         exit_plan=replace(lab.exit_plan, minutes=drafter, rows=2 * rows, seed=lab.seed),
+    )
+
+
+def stepped(lab: Lab, target: int, model: int, early_exit: int) -> Lab:
+    """The lab with exactly so many steps for each: what repeats a training that was planned by minutes."""
+    return replace(
+        lab,
+        target_plan=replace(lab.target_plan, steps=target, minutes=0),
+        model_plan=replace(lab.model_plan, steps=model, minutes=0),
+        exit_plan=replace(lab.exit_plan, steps=early_exit, minutes=0),
     )
 
 
@@ -198,8 +208,9 @@ def blended(lab: Lab, tokens, own: np.ndarray, plan: Plan) -> Callable[[int], to
     def batch(step: int) -> torch.Tensor:
         rows = [windows(tokens, plan.rows - written, plan.length, plan.seed, step)] if written < plan.rows else []
         if written:
-            at = np.random.default_rng([plan.seed, step, 1]).integers(0, len(own) - kept_out(own), written)
-            rows.append(own[at, : plan.length + 1].astype(np.int64))
+            draw = np.random.default_rng([plan.seed, step, 1])
+            at, cut = draw.integers(0, len(own) - kept_out(own), written), draw.integers(0, own.shape[1] - plan.length, written)
+            rows.append(own[at[:, None], cut[:, None] + np.arange(plan.length + 1)].astype(np.int64))
         return torch.from_numpy(np.concatenate(rows)).to(lab.device)
 
     return batch

@@ -78,6 +78,7 @@ def test_help_teaches_with_an_example(command, tmp_path):
     "arguments, hint",
     [
         (["train", "missing.txt", "--out", "x"], "missing.txt does not exist"),
+        (["train", "text.txt", "--out", "x", "--steps", "5,few"], "--steps is '5,few'"),
         (["record", "missing.jsonl", "--out", "x.parquet"], "missing.jsonl cannot be read"),
         (["record", "text.txt", "--out", "x.parquet", "--bundle", "models"], "expected a JSON object"),
         (["record", "prompts.jsonl", "--out", "x.parquet", "--drafter", "eagle9"], "'eagle9' is unknown"),
