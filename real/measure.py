@@ -15,6 +15,7 @@ from real.verify import walk
 from simspec import CostModel, Stepper, policies
 
 OWED = 4  # catch-up is measured up to this many rows
+BLOCK = 4  # rounds of one length in a row: what the last round left in the processor's caches is part of its cost
 
 
 def measure(
@@ -23,16 +24,18 @@ def measure(
     rule: Rule,
     K: int,
     context: int = 128,
-    repeats: int = 30,
+    repeats: int = 12,
     seed: int = 0,
     progress: Callable[[int, int], None] = lambda done, all: None,
 ) -> CostModel:
     """A CostModel of the decode loop's own steps: medians in seconds, at `context` tokens before the round.
 
-    Draft lengths are visited in a new random order in every repeat, so that a slow minute of the machine falls on all
-    of them alike. draft[j] sums the medians of single steps; verify[j] is the pass over j + 1 rows, resumed where the
-    drafter allows it; overhead is asking the policy, walking and bookkeeping; baseline is a plain step of the loop
-    (verify[0] + its share of overhead). Clocks wait for the device.
+    Draft lengths are visited in blocks, in a new random order in every repeat: a slow minute of the machine falls on
+    all of them alike, and a round follows its like, as in a run (a plain step after a pass over 17 rows was measured a
+    fifth slower than after another plain step). draft[j] sums the medians of single steps, the policy's question
+    included; verify[j] is the pass over j + 1 rows, resumed where the drafter allows it, and the walk; overhead is
+    bookkeeping; baseline is verify[0] and the overhead, a round that drafts nothing. catch_up[b] is what a first step
+    with b rows owed takes longer than one with none. Clocks wait for the device. Reading features is not in it.
     """
     device = target.decoder.device
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
@@ -50,34 +53,35 @@ def measure(
 
     drafter.begin(target, prompt, target.prefill(prompt[:-1]), pick)
     stepper.begin(0)
-    for repeat in range(repeats + 2):
+    for repeat in range(repeats + 1):
         for j in rng.permutation(K + 1):
-            base += K + 1  # fresh positions: their noise is drawn anew, as in a run
-            token, times = [prompt[-1]], []
-            for _ in range(j):
-                wait()
+            for again in range(BLOCK):
+                base += K + 1  # fresh positions: their noise is drawn anew, as in a run
+                token, times = [prompt[-1]], []
+                for _ in range(j):
+                    wait()
+                    then = perf_counter()
+                    stepper.ask(len(times))
+                    token.append(drafter.next().token)
+                    wait()
+                    times.append(perf_counter() - then)
                 then = perf_counter()
-                stepper.ask(len(times))
-                token.append(drafter.next().token)
+                verdict = target.verify(token, chain(j + 1), drafter.resume())
+                walk(rule, verdict.logits, token, chain(j + 1), 0, base, ())
                 wait()
-                times.append(perf_counter() - then)
-            then = perf_counter()
-            verdict = target.verify(token, chain(j + 1), drafter.resume())
-            walk(rule, verdict.logits, token, chain(j + 1), 0, base, ())
-            wait()
-            passed = perf_counter() - then
-            then = perf_counter()
-            stepper.ask(int(j))
-            stepper.end(int(j), int(j), 0)
-            drafter.rollback(0)
-            wait()
-            other = perf_counter() - then
-            if repeat >= 2:  # the first two warm caches and allocators
-                for slot, seconds in enumerate(times):
-                    steps[slot].append(seconds)
-                passes[j].append(passed)
-                rest.append(other)
-        progress(repeat + 1, repeats + 2)
+                passed = perf_counter() - then
+                then = perf_counter()
+                stepper.ask(int(j))
+                stepper.end(int(j), int(j), 0)
+                drafter.rollback(0)
+                wait()
+                other = perf_counter() - then
+                if repeat and again:  # the first repeat warms allocators, the first round of a block the caches
+                    for slot, seconds in enumerate(times):
+                        steps[slot].append(seconds)
+                    passes[j].append(passed)
+                    rest.append(other)
+        progress(repeat + 1, repeats + 1)
     owed = np.zeros((repeats, OWED + 1))
     for repeat in range(repeats):
         drafter.begin(target, prompt, target.prefill(prompt[:-1]), pick)

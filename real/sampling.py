@@ -46,7 +46,7 @@ class Rule:
         return wide / self.temperature + noise.to(wide.device)
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=128)
 def _noise(seed: int, sequence: int, position: int, vocab: int) -> Tensor:
     # a position is scored by the drafter and by the target, often more than once: draw its noise once
     return torch.from_numpy(rng.gumbel(seed, sequence, position, vocab))

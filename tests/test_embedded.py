@@ -1,16 +1,19 @@
 """The embedded models in float32 on the bundled recordings: every policy's run against its replay."""
 
+import json
 from functools import lru_cache
 
 import pytest
 from toy_lm import POLICIES, policy_from, run_all
 
+from real.card import card
 from real.demo import TRACES, recordings
 from real.equality import NOTHING, compare
 from real.pair import TINY, load_pair
+from real.weights import sha256
 from simspec import CostModel, load_trace, replay
 
-PROMPTS = 24
+PROMPTS = 20
 TASKS = {"math", "code", "dialogue", "summarization", "qa", "sql"}
 NAMES = [f"tiny-{drafter}-{rule}" for drafter in ("model", "early_exit") for rule in ("greedy", "coupled")]
 
@@ -34,6 +37,18 @@ def test_the_recordings_are_what_the_cards_say():
         texts.setdefault(trace.meta.rule, []).append((trace.token.tolist(), trace.prompt.tolist()))
     for rule, (one, other) in texts.items():
         assert one == other, rule
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_card_is_what_todays_code_finds(name):
+    path = recordings()[name]
+    assert json.loads(path.with_suffix(".json").read_text()) == card(path, load_trace(path))
+
+
+def test_the_models_card_names_the_files_that_are_shipped():
+    hashes = json.loads((TINY / "card.json").read_text())["sha256"]
+    shipped = [p for p in TINY.rglob("*") if p.suffix == ".safetensors" or p.name == "tokenizer.json"]
+    assert hashes == {str(p.relative_to(TINY)): sha256(p) for p in shipped}
 
 
 @pytest.mark.parametrize("name", NAMES)
