@@ -61,7 +61,7 @@ def campaign(
         # of the wall clock the target takes 70% and each drafter 10%; a card wants larger steps
         lab = small(lab) if toy else timed(lab, 0.7 * minutes, 0.1 * minutes, 64 if device.startswith("cuda") else 8)
         build(lab, out / "models", out / "work", tell)
-    repeats = 2 if toy else 12
+    repeats = 1 if toy else 4
     for drafter in DRAFTERS if set(wanted) & {"record", "measure", "run"} else ():
         pair = load_pair(out / "models", drafter, device, dtype)
         for rule_name, rule in RULES.items():

@@ -188,7 +188,7 @@ def measure(
     temperature: Temperature = 0.8,
     k: Annotated[int, typer.Option("--depth", "-k", help="Longest draft to price.")] = 16,
     context: Annotated[int, typer.Option(help="Tokens before the round.")] = 128,
-    repeats: Annotated[int, typer.Option(help="Blocks of every length; medians are kept.")] = 12,
+    repeats: Annotated[int, typer.Option(help="Runs at every length; medians are kept.")] = 4,
     device: Device = "cpu",
     dtype: Dtype = "float32",
     bundle: Bundle = None,
@@ -246,7 +246,7 @@ def run(
         raise ValueError(f"{trace} was recorded with target {recorded.meta.target}, this is {pair.name}; name that one by --bundle or --target")
     with _progress() as tell:
         if price is None:
-            price = time(pair.target, pair.drafter, rule_of(recorded), recorded.K, repeats=4, progress=lambda d, of: tell("measuring", d, of))
+            price = time(pair.target, pair.drafter, rule_of(recorded), recorded.K, repeats=2, progress=lambda d, of: tell("measuring", d, of))
         found = run_on(recorded, pair, made(recorded, price) if callable(made) else made, price, seed, tell)
     if as_json:
         print(json.dumps(found.summary()))

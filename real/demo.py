@@ -65,7 +65,7 @@ def recordings(folder: Path = TRACES) -> dict[str, Path]:
     return found
 
 
-def demo(prompts: int = 12, seed: int = 0, repeats: int = 2, tell: Tell = silent, folder: Path = TRACES) -> Demo:
+def demo(prompts: int = 12, seed: int = 0, rounds: int = 10, tell: Tell = silent, folder: Path = TRACES) -> Demo:
     """Sweeps every bundled recording at costs measured here, then runs each one's best policy on `prompts` of its prompts."""
     traces = {name: load_trace(path) for name, path in recordings(folder).items()}
     pairs = {d: load_pair(TINY, d) for d in {t.meta.drafter for t in traces.values()}}
@@ -73,7 +73,7 @@ def demo(prompts: int = 12, seed: int = 0, repeats: int = 2, tell: Tell = silent
     for i, (name, trace) in enumerate(traces.items()):
         tell("measuring costs", i, len(traces))
         pair = pairs[trace.meta.drafter]
-        costs[name] = measure(pair.target, pair.drafter, rule_of(trace), trace.K, repeats=repeats)
+        costs[name] = measure(pair.target, pair.drafter, rule_of(trace), trace.K, rounds=rounds, repeats=1)
     tell("sweeping", 0, 1)
     table = sweep(traces, [*CANDIDATES, "oracle"], costs, replicates=2, seed=seed, progress=False)
     speed = table[table.policy != "oracle"].groupby(["trace", "policy"], sort=False).speedup.mean()

@@ -33,7 +33,7 @@ def record_to(out: Path, pair: Pair, prompts: Sequence[Prompt], settings: Settin
 
 def measure_to(out: Path, pair: Pair, rule: Rule, K: int, context: int, repeats: int, seed: int = 0, tell: Tell = silent) -> CostModel:
     """Measures a cost model and writes it."""
-    cost = measure(pair.target, pair.drafter, rule, K, context, repeats, seed, lambda d, of: tell(f"measuring {out.stem}", d, of))
+    cost = measure(pair.target, pair.drafter, rule, K, context, repeats=repeats, seed=seed, progress=lambda d, of: tell(f"measuring {out.stem}", d, of))
     with replacing(out) as temporary:
         cost.to_json(temporary)
     return cost

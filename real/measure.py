@@ -1,21 +1,33 @@
-"""Latencies: what drafting j tokens, verifying j, catching up and one plain step cost on this machine."""
+"""Latencies: what drafting j tokens, verifying j, catching up and one plain step cost, as the decode loop itself spends."""
 
+from collections import defaultdict
 from collections.abc import Callable
-from time import perf_counter
 
 import numpy as np
-import torch
 
-from real.block import chain
-from real.draft import Drafter
+from real.decode import DRAFTING, OTHER, POLICY, VERIFICATION, DecodeResult, decode
+from real.draft import Drafter, Silent
 from real.provenance import device_name
 from real.sampling import Rule
 from real.target import Target
-from real.verify import walk
-from simspec import CostModel, Stepper, policies
+from simspec import CostModel, Policy, Stepper, policies
+from simspec.cost import next_backlog
 
 OWED = 4  # catch-up is measured up to this many rows
-BLOCK = 4  # rounds of one length in a row: what the last round left in the processor's caches is part of its cost
+PLAIN = -1
+
+
+def _now_and_then(params, state, slot, features, u):
+    return slot < 1 and state[0] >= params[0], True
+
+
+def _count(params, state, computed, drafted, accepted, features, cost):
+    state[0] = 0.0 if computed > 0 else state[0] + 1.0
+
+
+def after(owed: int) -> Policy:
+    """Drafts one token after every `owed` rounds without a draft: its first steps have rows to catch up."""
+    return Policy(f"after:{owed}", _now_and_then, _count, params=(float(owed),), state0=(0.0,))
 
 
 def measure(
@@ -24,93 +36,79 @@ def measure(
     rule: Rule,
     K: int,
     context: int = 128,
-    repeats: int = 12,
+    rounds: int = 24,
+    repeats: int = 4,
     seed: int = 0,
     progress: Callable[[int, int], None] = lambda done, all: None,
 ) -> CostModel:
-    """A CostModel of the decode loop's own steps: medians in seconds, at `context` tokens before the round.
+    """A CostModel from runs of the decode loop at every fixed draft length: medians of its own clock, in seconds.
 
-    Draft lengths are visited in blocks, in a new random order in every repeat: a slow minute of the machine falls on
-    all of them alike, and a round follows its like, as in a run (a plain step after a pass over 17 rows was measured a
-    fifth slower than after another plain step). draft[j] sums the medians of single steps, the policy's question
-    included; verify[j] is the pass over j + 1 rows, resumed where the drafter allows it, and the walk; overhead is
-    bookkeeping; baseline is verify[0] and the overhead, a round that drafts nothing. catch_up[b] is what a first step
-    with b rows owed takes longer than one with none. Clocks wait for the device. Reading features is not in it.
+    draft[j] is drafting and asking the policy where nothing is owed, verify[j] the pass over j + 1 rows with the walk
+    and the bookkeeping, overhead asking once, catch_up[b] what a draft of one takes longer when b rows are owed,
+    baseline a whole round of plain decoding without a drafter. Texts start from `context` random tokens and go on for
+    about `rounds` rounds; lengths come in a new random order in each of `repeats`, so that a slow minute of the machine
+    falls on all alike. Reading features is not in it. ValueError where the drafter never offers some length.
     """
-    device = target.decoder.device
-    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     rng = np.random.default_rng(seed)
-    vocab = target.decoder.shape.vocab
-    prompt = rng.integers(0, vocab, context).tolist()
-    steps: list[list[float]] = [[] for _ in range(K)]
-    passes: list[list[float]] = [[] for _ in range(K + 1)]
-    rest: list[float] = []
-    stepper = Stepper(policies.BUILTIN["fixed"](K), K, 0, CostModel.from_ratio(0.1, K))
-    base = 0
-
-    def pick(logits, slot: int) -> int:
-        return int(rule.scores(logits[None], 0, [base + slot]).argmax())
-
-    drafter.begin(target, prompt, target.prefill(prompt[:-1]), pick)
-    stepper.begin(0)
+    prompt = rng.integers(0, target.decoder.shape.vocab, context).tolist()
+    unit = CostModel.from_ratio(0.1, K)
+    jobs = {PLAIN: policies.BUILTIN["fixed"](0)} | {j: policies.BUILTIN["fixed"](j) for j in range(K + 1)}
+    jobs |= {(b,): after(b) for b in range(2, OWED + 1)}
+    plain: list[float] = []
+    asked: list[float] = []
+    drafting, passing = defaultdict(list), defaultdict(list)  # (computed, rows owed) -> seconds; drafted -> seconds
+    names, done = list(jobs), 0
     for repeat in range(repeats + 1):
-        for j in rng.permutation(K + 1):
-            for again in range(BLOCK):
-                base += K + 1  # fresh positions: their noise is drawn anew, as in a run
-                token, times = [prompt[-1]], []
-                for _ in range(j):
-                    wait()
-                    then = perf_counter()
-                    stepper.ask(len(times))
-                    token.append(drafter.next().token)
-                    wait()
-                    times.append(perf_counter() - then)
-                then = perf_counter()
-                verdict = target.verify(token, chain(j + 1), drafter.resume())
-                walk(rule, verdict.logits, token, chain(j + 1), 0, base, ())
-                wait()
-                passed = perf_counter() - then
-                then = perf_counter()
-                stepper.ask(int(j))
-                stepper.end(int(j), int(j), 0)
-                drafter.rollback(0)
-                wait()
-                other = perf_counter() - then
-                if repeat and again:  # the first repeat warms allocators, the first round of a block the caches
-                    for slot, seconds in enumerate(times):
-                        steps[slot].append(seconds)
-                    passes[j].append(passed)
-                    rest.append(other)
-        progress(repeat + 1, repeats + 1)
-    owed = np.zeros((repeats, OWED + 1))
-    for repeat in range(repeats):
-        drafter.begin(target, prompt, target.prefill(prompt[:-1]), pick)
-        last = prompt[-1]
-        for b in range(OWED + 1):
-            base += K + 1
-            wait()
-            then = perf_counter()
-            drafter.next()
-            wait()
-            owed[repeat, b] = perf_counter() - then
-            # back to before that draft, then b + 1 rounds of k = 0
-            drafter.begin(target, prompt, target.prefill(prompt[:-1]), pick)
-            for _ in range(b + 1):
-                verdict = target.verify([last], [-1])
-                target.keep([0])
-                drafter.rollback(0)
-                drafter.catch_up([last], verdict, [0])
-    single = np.array([np.median(s) for s in steps])
-    verify = np.array([np.median(p) for p in passes])
-    catch_up = np.median(owed, 0)
-    catch_up = np.maximum(catch_up - catch_up[0], 0.0)
-    overhead = float(np.median(rest))
+        for i in rng.permutation(len(names)):
+            name = names[i]
+            model = Silent() if name == PLAIN else drafter
+            budget = 2 * rounds + (2 * name if isinstance(name, int) else 0)
+            # a new sequence each time: its noise is drawn anew, as in a run
+            result = decode(target, model, Stepper(jobs[name], K, 0, unit), rule, prompt, budget, (), done)
+            done += 1
+            progress(done, (repeats + 1) * len(names))
+            if not repeat:
+                continue  # the first repeat warms caches and allocators
+            for computed, owed, seconds in list(_rounds(result))[1:]:
+                if name == PLAIN:
+                    plain.append(seconds.sum())
+                    continue
+                drafting[computed, owed].append(seconds[DRAFTING] + seconds[POLICY])
+                passing[computed].append(seconds[VERIFICATION] + seconds[OTHER])
+                if not computed:
+                    asked.append(seconds[POLICY])
+    overhead = float(np.median(asked))
     return CostModel(
-        draft=np.concatenate(([0.0], single.cumsum())),
-        verify=verify,
-        catch_up=catch_up,
+        draft=[0.0, *(max(_median(drafting, j) - overhead, 0.0) for j in range(1, K + 1))],
+        verify=[_median({(j, 0): passing[j]}, j) for j in range(K + 1)],
+        catch_up=_catch_up(drafting),
         overhead=overhead,
-        baseline=float(verify[0]) + overhead,
+        baseline=float(np.median(plain)),
         name=f"{drafter.name}-{rule.name}",
-        device=device_name(device),
+        device=device_name(target.decoder.device),
     )
+
+
+def _rounds(result: DecodeResult):
+    """(computed, rows owed before it, seconds [4]) of each round."""
+    owed = 0
+    for computed, accepted, seconds in zip(result.computed.tolist(), result.accepted.tolist(), result.seconds):
+        yield computed, owed, seconds
+        owed = next_backlog(owed, computed, accepted)
+
+
+def _median(found, j: int) -> float:
+    """Median for drafts of j with nothing owed, or of all drafts of j where each followed a full acceptance."""
+    every = [s for (computed, _), seconds in found.items() if computed == j for s in seconds]
+    if not every:
+        raise ValueError(f"the drafter never drafted {j} tokens in a round; measure with a smaller depth")
+    return float(np.median(found.get((j, 0)) or every))
+
+
+def _catch_up(drafting) -> list[float]:
+    """catch_up[0 .. OWED] from drafts of one token; a backlog that never came up costs as much as the one before."""
+    base, longer = _median(drafting, 1), [0.0]
+    for owed in range(1, OWED + 1):
+        seen = drafting.get((1, owed))
+        longer.append(max(float(np.median(seen)) - base, 0.0) if seen else longer[-1])
+    return longer

@@ -10,7 +10,7 @@ from real.decode import DecodeResult, decode
 from real.draft import Drafter, Silent
 from real.drafters import BUILTIN
 from real.features import GRIDS
-from real.sampling import Rule
+from real.sampling import Rule, forget_noise
 from real.target import Target
 from real.weights import WeightsError, identity, load_decoder, load_tokenizer
 from simspec import CostModel, Policy, Stepper, Trace, policies
@@ -104,6 +104,7 @@ def rerun(pair: Pair, trace: Trace, policies_: Sequence[Policy], seed: int, cost
     made: list[list[DecodeResult]] = [[] for _ in drives]
     for s, prompt in enumerate(prompts):
         for results, (drafter, drive) in zip(made, drives):
+            forget_noise()
             results.append(
                 decode(pair.target, drafter, drive, rule, prompt, int(trace.budget[s]), trace.meta.end_tokens, int(trace.sequence[s]))
             )

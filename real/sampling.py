@@ -52,6 +52,11 @@ def _noise(seed: int, sequence: int, position: int, vocab: int) -> Tensor:
     return torch.from_numpy(rng.gumbel(seed, sequence, position, vocab))
 
 
+def forget_noise() -> None:
+    """Drops noise already drawn: a run that is timed must draw its own, as it would if no other had come before."""
+    _noise.cache_clear()
+
+
 def margin(scores: Tensor) -> Tensor:
     """Best minus second score of each row, float64 `[n]`: how far a pick is from flipping."""
     best = scores.topk(2, -1).values
