@@ -18,8 +18,8 @@ demo: $(VENV)/.installed
 	$(BIN)/simspec demo
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 2
-	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 $(CORE:%=tests/test_%.py)
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(CORE:%=tests/test_%.py)
 
 # What `make gpu` trains on and records: by default copied from a data folder beside the checkout. Ignored by git.
 DATA ?= ../shared/data

@@ -73,6 +73,7 @@ def run_on(trace: Trace, pair: Pair, policy: Policy, cost: CostModel, seed: int 
     Both speedups are times per token of plain decoding over those of the policy, prefill apart.
     """
     ran, plain = rerun(pair, trace, [policy], seed, cost, lambda d, of: tell(f"running {policy.name}", d, of))
+    cost = cost.reading(policy.reads)
     replayed = replay(trace, policy, seed=seed, cost=cost)
     tokens = [sum(len(r.token) for r in results) for results in (ran, plain)]
     return Outcome(

@@ -7,6 +7,7 @@ import numpy as np
 
 from real.decode import DRAFTING, OTHER, POLICY, VERIFICATION, DecodeResult, decode
 from real.draft import Drafter, Silent
+from real.features import shown
 from real.provenance import device_name
 from real.sampling import Rule
 from real.target import Target
@@ -14,7 +15,8 @@ from simspec import CostModel, Policy, Stepper, policies
 from simspec.cost import next_backlog
 
 OWED = 4  # catch-up is measured up to this many rows
-PLAIN = -1
+READ = 4  # what reading features costs is measured on drafts of so many
+PLAIN, READING = -1, -2
 
 
 def _now_and_then(params, state, slot, features, u):
@@ -47,24 +49,27 @@ def measure(
     and the bookkeeping, overhead asking once, catch_up[b] what a draft of one takes longer when b rows are owed,
     baseline a whole round of plain decoding without a drafter. Texts start from `context` random tokens and go on for
     about `rounds` rounds; lengths come in a new random order in each of `repeats`, so that a slow minute of the machine
-    falls on all alike. Reading features is not in it. ValueError where the drafter never offers some length.
+    falls on all alike. feature is what a policy that reads the confidence pays for each token. ValueError where the
+    drafter never offers some length.
     """
     rng = np.random.default_rng(seed)
     prompt = rng.integers(0, target.decoder.shape.vocab, context).tolist()
     unit = CostModel.from_ratio(0.1, K)
     jobs = {PLAIN: policies.BUILTIN["fixed"](0)} | {j: policies.BUILTIN["fixed"](j) for j in range(K + 1)}
-    jobs |= {(b,): after(b) for b in range(2, OWED + 1)}
+    jobs |= {(b,): after(b) for b in range(2, OWED + 1)} | {READING: policies.BUILTIN["confidence"](0.0, K=min(READ, K))}
     plain: list[float] = []
     asked: list[float] = []
+    read: list[tuple[float, int]] = []
     drafting, passing = defaultdict(list), defaultdict(list)  # (computed, rows owed) -> seconds; drafted -> seconds
     names, done = list(jobs), 0
     for repeat in range(repeats + 1):
         for i in rng.permutation(len(names)):
             name = names[i]
             model = Silent() if name == PLAIN else drafter
-            budget = 2 * rounds + (2 * name if isinstance(name, int) else 0)
+            budget = 2 * rounds + (2 * max(name, 0) if isinstance(name, int) else 0)
             # a new sequence each time: its noise is drawn anew, as in a run
-            result = decode(target, model, Stepper(jobs[name], K, 0, unit), rule, prompt, budget, (), done)
+            drive = Stepper(jobs[name], K, 0, unit, shown(jobs[name].reads))
+            result = decode(target, model, drive, rule, prompt, budget, (), done)
             done += 1
             progress(done, (repeats + 1) * len(names))
             if not repeat:
@@ -73,11 +78,17 @@ def measure(
                 if name == PLAIN:
                     plain.append(seconds.sum())
                     continue
+                if name == READING:
+                    if computed:
+                        read.append((seconds[POLICY] / computed, computed))
+                    continue
                 drafting[computed, owed].append(seconds[DRAFTING] + seconds[POLICY])
                 passing[computed].append(seconds[VERIFICATION] + seconds[OTHER])
                 if not computed:
                     asked.append(seconds[POLICY])
     overhead = float(np.median(asked))
+    # of the policy's time on a round of j tokens, j + 1 questions are priced elsewhere
+    feature = max(float(np.median([each - overhead * (j + 1) / j for each, j in read])), 0.0)
     return CostModel(
         draft=[0.0, *(max(_median(drafting, j) - overhead, 0.0) for j in range(1, K + 1))],
         verify=[_median({(j, 0): passing[j]}, j) for j in range(K + 1)],
@@ -86,6 +97,7 @@ def measure(
         baseline=float(np.median(plain)),
         name=f"{drafter.name}-{rule.name}",
         device=device_name(target.decoder.device),
+        feature=feature,
     )
 
 

@@ -9,7 +9,7 @@ import torch
 from real.decode import DecodeResult, decode
 from real.draft import Drafter, Silent
 from real.drafters import BUILTIN
-from real.features import GRIDS
+from real.features import shown
 from real.sampling import Rule, forget_noise
 from real.target import Target
 from real.weights import WeightsError, identity, load_decoder, load_tokenizer
@@ -73,10 +73,7 @@ def end_tokens(path, decoder) -> tuple[int, ...]:
 
 def stepper(policy: Policy, K: int, seed: int, cost: CostModel) -> Stepper:
     """The policy ready for `decode`, with the features that it reads."""
-    unknown = [name for name in policy.reads if name not in GRIDS]
-    if unknown:
-        raise ValueError(f"policy {policy.name!r} reads {unknown[0]!r}; drafters here show {', '.join(GRIDS)}")
-    return Stepper(policy, K, seed, cost, tuple((name, GRIDS[name]) for name in policy.reads))
+    return Stepper(policy, K, seed, cost, shown(policy.reads))
 
 
 def rule_of(trace: Trace) -> Rule:

@@ -1,7 +1,7 @@
 """What a round costs, in seconds, and how many rows a drafter owes after it."""
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +42,7 @@ class CostModel:
     | baseline | float          | one plain decoding step of the target                                         |
     | name     | str            | label in tables                                                               |
     | device   | str            | where it was measured                                                         |
+    | feature  | float          | to show a policy the features of one computed token; free to policies that read none |
 
     All times are finite and >= 0, baseline > 0. ValueError otherwise.
     """
@@ -53,6 +54,7 @@ class CostModel:
     baseline: float
     name: str = "cost"
     device: str = ""
+    feature: float = 0.0
 
     def __post_init__(self):
         for field in ("draft", "verify", "catch_up"):
@@ -60,7 +62,7 @@ class CostModel:
             if array.ndim != 1 or len(array) < 1 or not np.isfinite(array).all() or (array < 0).any():
                 raise ValueError(f"cost {self.name!r}: {field} is not a non-empty list of finite seconds >= 0: correct it")
             object.__setattr__(self, field, array)
-        for field in ("overhead", "baseline"):
+        for field in ("overhead", "baseline", "feature"):
             object.__setattr__(self, field, float(getattr(self, field)))
         if len(self.draft) != len(self.verify):
             raise ValueError(
@@ -69,6 +71,8 @@ class CostModel:
         for field in ("draft", "catch_up"):
             if getattr(self, field)[0] != 0:
                 raise ValueError(f"cost {self.name!r}: {field}[0] is {getattr(self, field)[0]}, expected 0: no work, no time")
+        if not (np.isfinite(self.feature) and self.feature >= 0):
+            raise ValueError(f"cost {self.name!r}: feature is {self.feature}, expected finite seconds >= 0")
         if not (np.isfinite(self.overhead) and self.overhead >= 0 and np.isfinite(self.baseline) and self.baseline > 0):
             raise ValueError(
                 f"cost {self.name!r}: overhead {self.overhead}, baseline {self.baseline}, expected finite, >= 0 and > 0"
@@ -90,13 +94,20 @@ class CostModel:
             draft=c * np.arange(K + 1), verify=np.ones(K + 1), catch_up=np.zeros(1), overhead=0.0, baseline=1.0, name=f"c={c:g}"
         )
 
+    def reading(self, reads) -> "CostModel":
+        """What a policy that reads these features pays: `feature` seconds on every computed token; self if it reads none.
+
+        The charge moves into `draft`, so pricing the result again for the same policy changes nothing.
+        """
+        if not reads or not self.feature:
+            return self
+        return replace(self, draft=self.draft + self.feature * np.arange(self.K + 1), feature=0.0)
+
     def truncate(self, K: int) -> "CostModel":
         """The same costs for drafts of at most K <= self.K tokens; ValueError beyond, since nothing was measured there."""
         if not 0 <= K <= self.K:
             raise ValueError(f"cost {self.name!r} prices drafts up to {self.K}, asked for {K}: measure it further or extend() it")
-        return CostModel(
-            self.draft[: K + 1], self.verify[: K + 1], self.catch_up, self.overhead, self.baseline, self.name, self.device
-        )
+        return replace(self, draft=self.draft[: K + 1], verify=self.verify[: K + 1])
 
     def extend(self, K: int) -> "CostModel":
         """The same costs continued to K >= self.K by their last step (an extrapolation: at least one measured step is needed)."""
@@ -106,7 +117,7 @@ class CostModel:
         draft, verify = (
             np.concatenate((times, times[-1] + max(times[-1] - times[-2], 0.0) * more)) for times in (self.draft, self.verify)
         )
-        return CostModel(draft, verify, self.catch_up, self.overhead, self.baseline, self.name, self.device)
+        return replace(self, draft=draft, verify=verify)
 
     def seconds(self, rounds) -> np.ndarray:
         """float64[R]: seconds of every round of a `Rounds`, the backlog starting at 0 in each sequence."""

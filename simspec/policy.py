@@ -151,7 +151,7 @@ class Stepper:
         self.K = policy.longest(K)
         if cost.K < self.K:
             raise PolicyError(f"cost {cost.name!r} prices drafts up to {cost.K}, policy {policy.name!r} drafts up to {self.K}")
-        self.cost = cost
+        self.cost = cost.reading(policy.reads)
         self._seed = int(check_seed(seed))
         self._columns = [known.index(name) for name in policy.reads]
         self._tables = [table(dict(features)[name]) for name in policy.reads]

@@ -89,6 +89,7 @@ def replay(trace: Trace, policy: Policy, seed: int = 0, cost: CostModel | None =
     cost = CostModel.from_ratio(0.1, max(K, 1)) if cost is None else cost
     if cost.K < K:
         raise ValueError(f"cost {cost.name!r} prices drafts up to {cost.K}, policy {policy.name!r} drafts up to {K}: measure further")
+    cost = cost.reading(policy.reads)
     draft_more, observe = policy.compiled()
     columns = trace.features(policy.reads)
     grids = dict(trace.meta.features)

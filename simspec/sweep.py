@@ -90,6 +90,7 @@ def _one(trace, cost, policy, seed, by):
     groups = {"trace": ("all",) * trace.sequences, "task": trace.meta.tasks, "prompt": trace.meta.ids}[by]
     if by == "prompt" and len(set(groups)) < len(groups):
         groups = [f"{name}#{s}" for s, name in enumerate(groups)]
+    cost = cost.reading(policy.reads)
     rounds = replay(trace, policy, seed=seed, cost=cost)
     return summary(rounds, trace, cost, groups, K=policy.longest(trace.K))
 

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import naive
 import numpy as np
@@ -7,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import costs
 
-from simspec import CostModel, Rounds
+from simspec import CostModel, Rounds, Stepper, policies, sweep, synthetic
 from simspec.cost import next_backlog, round_seconds
 
 ROUND = st.tuples(st.integers(0, 6), st.booleans(), st.integers(0, 6)).map(
@@ -96,3 +97,29 @@ def test_equality():
     a, b = CostModel.from_ratio(0.1, 3), CostModel.from_ratio(0.2, 3)
     assert a == CostModel.from_ratio(0.1, 3) and a != b and a != 0.1
     assert isinstance(a.draft, np.ndarray)
+
+
+def test_reading_features_is_paid_on_every_computed_token_once():
+    plain = CostModel.from_ratio(0.2, 4)
+    cost = replace(plain, feature=0.05)
+    assert cost.reading(()) is cost and plain.reading(("confidence",)) is plain
+    paid = cost.reading(("confidence",))
+    np.testing.assert_allclose(paid.draft, plain.draft + 0.05 * np.arange(5))
+    assert paid.feature == 0 and paid.reading(("confidence",)) is paid
+    assert paid.verify.tolist() == cost.verify.tolist() and paid.baseline == cost.baseline
+
+
+def test_only_policies_that_read_pay_for_it():
+    trace = synthetic.iid(0.6, 3, 40, 4, seed=1, confidence=True)
+    free, dear = CostModel.from_ratio(0.1, 4), replace(CostModel.from_ratio(0.1, 4), feature=0.3)
+    speed = [sweep(trace, ["fixed:2", "confidence:0.5"], c, 1, progress=False).set_index("policy").speedup for c in (free, dear)]
+    assert speed[0]["fixed:2"] == speed[1]["fixed:2"]
+    assert speed[0]["confidence:0.5"] > speed[1]["confidence:0.5"]
+    told = Stepper(policies.parse("confidence:0.5"), 4, 0, dear, (("confidence", "confidence"),))
+    told.begin(0)
+    assert told.end(2, 2, 1) == pytest.approx(0.2 + 1 + 2 * 0.3)
+
+
+def test_a_negative_reading_time_is_refused():
+    with pytest.raises(ValueError, match="feature"):
+        replace(CostModel.from_ratio(0.1, 4), feature=-1.0)
