@@ -3,6 +3,7 @@
 import json
 import sys
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -38,7 +39,8 @@ def _progress():
 
     console = Console(stderr=True)
     bars: dict[str, int] = {}
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
+    note = TextColumn("{task.fields[note]}")
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), note
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
 
         def tell(remark: str, done: int, of: int, note: str = "") -> None:
@@ -97,10 +99,12 @@ def _print_demo(found, plot) -> None:
     for name, row in means.iterrows():
         table.add_row(name, *(f"{x:.3f}" for x in row))
     console.print(table)
-    table = Table("recording", "its best policy", "simulated", "measured", "rounds", "exceptions", "failures", title="run for real, compared with the replay")
+    heads = "recording", "its best policy", "simulated", "measured", "rounds", "exceptions", "failures"
+    table = Table(*heads, title="run for real, compared with the replay")
     for name, o in found.outcomes.items():
         c = o.comparison
-        table.add_row(name, o.policy, f"{o.simulated:.3f}", f"{o.measured:.3f}", str(c.rounds), str(len(c.exceptions)), str(len(c.failures)))
+        counts = c.rounds, len(c.exceptions), len(c.failures)
+        table.add_row(name, o.policy, f"{o.simulated:.3f}", f"{o.measured:.3f}", *map(str, counts))
     console.print(table)
     best = found.outcomes[found.best]
     verdict = "the runs did what the replays said" if found.comparison.equal else "RUNS AND REPLAYS DIFFER"
@@ -115,7 +119,7 @@ def train(
     minutes: Annotated[float, typer.Option(help="For the target; each drafter gets a tenth.")] = 60,
     steps: Annotated[str | None, typer.Option(help="Exact steps of target,model,early_exit in place of minutes: 2662,1800,1800.")] = None,
     distil_tokens: Annotated[int, typer.Option(help="Tokens that the target writes for its drafters.")] = 1_000_000,
-    rows: Annotated[int, typer.Option(help="Windows in a training step of the target (512 tokens each); drafters get twice as many, of 192.")] = 8,
+    rows: Annotated[int, typer.Option(help="Windows of 512 tokens in a step of the target; drafters get twice as many of 192.")] = 8,
     threads: Annotated[int, typer.Option(help="CPU threads for torch; 0 leaves its default.")] = 0,
     device: Device = "cpu",
     seed: Seed = 0,
@@ -143,7 +147,10 @@ def train(
     with _progress() as tell:
         build(lab, out, work or out.with_name(out.name + "-work"), tell)
     card = json.loads((out / "card.json").read_text())
-    print(json.dumps(card) if as_json else f"wrote {out}: held-out loss {card['heldout_loss_nats']}, agreement {card['agreement_on_target_text']}")
+    if as_json:
+        print(json.dumps(card))
+    else:
+        print(f"wrote {out}: held-out loss {card['heldout_loss_nats']}, agreement {card['agreement_on_target_text']}")
 
 
 def record(
@@ -210,7 +217,10 @@ def measure(
         print(json.dumps(cost.to_dict()))
     else:
         ms = 1e3
-        print(f"wrote {out}: draft step {ms * cost.draft[1]:.3f} ms, plain step {ms * cost.baseline:.3f} ms, verify {k}: {ms * cost.verify[k]:.3f} ms, on {cost.device}")
+        print(
+            f"wrote {out}: draft step {ms * cost.draft[1]:.3f} ms, plain step {ms * cost.baseline:.3f} ms, "
+            f"verify {k}: {ms * cost.verify[k]:.3f} ms, on {cost.device}"
+        )
 
 
 def run(
@@ -243,10 +253,13 @@ def run(
     price = None if cost is None else CostModel.from_json(cost)
     pair = _pair(bundle, recorded.meta.drafter, device, dtype, target, weights)
     if pair.name.split("/")[-1] != recorded.meta.target.split("/")[-1]:
-        raise ValueError(f"{trace} was recorded with target {recorded.meta.target}, this is {pair.name}; name that one by --bundle or --target")
+        raise ValueError(
+            f"{trace} was recorded with target {recorded.meta.target}, this is {pair.name}; name that one by --bundle or --target"
+        )
     with _progress() as tell:
         if price is None:
-            price = time(pair.target, pair.drafter, rule_of(recorded), recorded.K, repeats=2, progress=lambda d, of: tell("measuring", d, of))
+            said = partial(tell, "measuring")
+            price = time(pair.target, pair.drafter, rule_of(recorded), recorded.K, repeats=2, progress=said)
         found = run_on(recorded, pair, made(recorded, price) if callable(made) else made, price, seed, tell)
     if as_json:
         print(json.dumps(found.summary()))

@@ -82,7 +82,11 @@ def demo(prompts: int = 12, seed: int = 0, rounds: int = 10, tell: Tell = silent
         # spread over the tasks: recordings list them one after another
         part = trace.select(_spread(trace.sequences, prompts))
         policy = policies.parse(speed[name].idxmax())
-        outcomes[name] = run_on(part, pairs[trace.meta.drafter], policy, costs[name], seed, lambda remark, d, of: tell(f"{name}: {remark}", d, of))
+
+        def told(remark: str, done: int, of: int, name=name) -> None:
+            tell(f"{name}: {remark}", done, of)
+
+        outcomes[name] = run_on(part, pairs[trace.meta.drafter], policy, costs[name], seed, told)
     best = speed.idxmax()
     return Demo(table, best[0], outcomes)
 
@@ -104,10 +108,11 @@ def draw(found: Demo, path: Path) -> None:
         axes.plot(names, [means[name, p] for p in names], "o-", color=f"C{i}", ms=3, lw=0.9, label=name)
         run = found.outcomes[name]
         axes.plot([run.policy], [run.measured], "*", color=f"C{i}", ms=12, mec="black", mew=0.6)
-    axes.plot([], [], "*", color="white", mec="black", ms=12, label="measured run of its best")
+    axes.plot([], [], "*", color="white", mec="black", ms=12, label="its best, run on some of the prompts")
     axes.axhline(1, color="grey", lw=0.8)
     axes.set_ylabel("speedup over plain decoding")
-    axes.tick_params(axis="x", rotation=40)
+    for label in axes.get_xticklabels():
+        label.set(rotation=40, ha="right", rotation_mode="anchor")
     axes.legend(fontsize="small")
     with replacing(path) as temporary:
         figure.savefig(temporary, format="png", dpi=130)

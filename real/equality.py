@@ -94,7 +94,8 @@ def compare(trace: Trace, policy: Policy, replayed: Rounds, results: Sequence[De
         total += first + 1
         shown = a[min(first, len(a) - 1)]
         reach = max(shown[1], b[first, 1] if first < len(b) else 0)
-        flip = Flip(s, first, int(shown[0]), _evidence(trace, policy, int(shown[0]), int(trace.offset[s + 1]), int(reach)), where is not None)
+        row = int(shown[0])
+        flip = Flip(s, first, row, _evidence(trace, policy, row, int(trace.offset[s + 1]), int(reach)), where is not None)
         (excused if flip.margin < THIN else failed).append(flip)
     return Comparison(total, tuple(excused), tuple(failed))
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from real.card import card
@@ -25,7 +26,7 @@ def record_to(out: Path, pair: Pair, prompts: Sequence[Prompt], settings: Settin
     """Records a trace with its card beside it (`<out>.json`), and returns the card."""
     decoder = pair.target.decoder
     meta = describe(pair.name, pair.drafter, settings, prompts, pair.tokenizer_sha256, decoder.device, decoder.dtype)
-    trace = record(pair.target, pair.drafter, settings, prompts, out, meta, progress=lambda d, of: tell(f"recording {out.stem}", d, of))
+    trace = record(pair.target, pair.drafter, settings, prompts, out, meta, progress=partial(tell, f"recording {out.stem}"))
     described = card(out, trace)
     replace_json(out.with_suffix(".json"), described)
     return described
@@ -33,7 +34,8 @@ def record_to(out: Path, pair: Pair, prompts: Sequence[Prompt], settings: Settin
 
 def measure_to(out: Path, pair: Pair, rule: Rule, K: int, context: int, repeats: int, seed: int = 0, tell: Tell = silent) -> CostModel:
     """Measures a cost model and writes it."""
-    cost = measure(pair.target, pair.drafter, rule, K, context, repeats=repeats, seed=seed, progress=lambda d, of: tell(f"measuring {out.stem}", d, of))
+    said = partial(tell, f"measuring {out.stem}")
+    cost = measure(pair.target, pair.drafter, rule, K, context, repeats=repeats, seed=seed, progress=said)
     with replacing(out) as temporary:
         cost.to_json(temporary)
     return cost
@@ -72,7 +74,7 @@ def run_on(trace: Trace, pair: Pair, policy: Policy, cost: CostModel, seed: int 
 
     Both speedups are times per token of plain decoding over those of the policy, prefill apart.
     """
-    ran, plain = rerun(pair, trace, [policy], seed, cost, lambda d, of: tell(f"running {policy.name}", d, of))
+    ran, plain = rerun(pair, trace, [policy], seed, cost, partial(tell, f"running {policy.name}"))
     cost = cost.reading(policy.reads)
     replayed = replay(trace, policy, seed=seed, cost=cost)
     tokens = [sum(len(r.token) for r in results) for results in (ran, plain)]

@@ -303,7 +303,7 @@ def _card(lab: Lab, target: Decoder, heldout, tokens, own, out: Path, work: Path
             name: {part: round(heldout_loss(m, t, length), 4) for part, t in heldout.items()} for name, m in models.items()
         },
         "agreement_on_target_text": {n: round(agreement(m, target, own), 4) for n, m in models.items() if n != "target"},
-        "sha256": {str(p.relative_to(out)): sha256(p) for p in sorted(out.rglob("*")) if p.suffix == ".safetensors" or p.name == "tokenizer.json"},
+        "sha256": {str(p.relative_to(out)): sha256(p) for p in sorted([*out.rglob("*.safetensors"), *out.rglob("tokenizer.json")])},
         "device": device_name(lab.device),
         "versions": versions(),
         "git": revision(),

@@ -90,7 +90,9 @@ def prompts_of(trace: Trace) -> list[list[int]]:
     return [trace.prompt[cuts[s] : cuts[s + 1]].tolist() for s in range(trace.sequences)]
 
 
-def rerun(pair: Pair, trace: Trace, policies_: Sequence[Policy], seed: int, cost: CostModel, tell=lambda done, of: None) -> list[list[DecodeResult]]:
+def rerun(
+    pair: Pair, trace: Trace, policies_: Sequence[Policy], seed: int, cost: CostModel, tell=lambda done, of: None
+) -> list[list[DecodeResult]]:
     """Runs every policy for real on all sequences of a trace, sequence by sequence so that a slow minute hits all.
 
     The last list holds plain decoding (no drafter, fixed(0)), the baseline of a speedup.

@@ -251,7 +251,8 @@ def record(
     """
     parts = out.with_name(out.name + ".parts")
     parts.mkdir(parents=True, exist_ok=True)
-    same = json.loads(json.dumps({"settings": asdict(settings), "meta": asdict(meta), "prompts": [p.token for p in prompts], "shard": shard}))
+    same = {"settings": asdict(settings), "meta": asdict(meta), "prompts": [p.token for p in prompts], "shard": shard}
+    same = json.loads(json.dumps(same))
     for key in ("argv", "git", "notes"):
         same["meta"].pop(key)
     manifest = parts / "settings.json"
@@ -302,7 +303,9 @@ def join(shards: Sequence[Trace], meta: TraceMeta) -> Trace:
     )
 
 
-def describe(target: str, drafter: Drafter, settings: Settings, prompts: Sequence[Prompt], tokenizer_sha256: str, device, dtype) -> TraceMeta:
+def describe(
+    target: str, drafter: Drafter, settings: Settings, prompts: Sequence[Prompt], tokenizer_sha256: str, device, dtype
+) -> TraceMeta:
     """The metadata of a recording made here and now."""
     from real.provenance import argv, device_name, revision, versions
 

@@ -129,7 +129,8 @@ def _resume(folder, learnt, optimiser) -> tuple[int, int, list[dict]]:
     wanted = {n: tuple(p.shape) for n, p in learnt.items()}
     if shapes != wanted:
         odd = min(n for n in shapes | wanted if shapes.get(n) != wanted.get(n))
-        raise ValueError(f"{path} belongs to another model ({odd} is {shapes.get(odd)} there, {wanted.get(odd)} here); choose another folder")
+        there, here = shapes.get(odd), wanted.get(odd)
+        raise ValueError(f"{path} belongs to another model ({odd} is {there} there, {here} here); choose another folder")
     with torch.no_grad():
         for n, p in learnt.items():
             p.copy_(held[f"weight/{n}"])

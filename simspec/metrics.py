@@ -48,7 +48,8 @@ def summary(rounds: Rounds, trace: Trace, cost: CostModel, groups=None, K: int |
     """Metrics of all sequences, or {group: Metrics} when groups holds one label per sequence, in order of appearance.
 
     K is the policy's longest draft (default the trace's), for cut_share: a round stopped by it was not cut by depth.
-    For a policy that reads features pass cost.reading(policy.reads). ValueError if the rounds are not of this trace's sequences, or cost is too short.
+    For a policy that reads features pass cost.reading(policy.reads).
+    ValueError if the rounds are not of this trace's sequences, or cost is too short.
     """
     if len(rounds.offset) != trace.sequences + 1 or not np.array_equal(rounds.row[rounds.offset[:-1]], trace.offset[:-1]):
         raise ValueError("the rounds do not start where this trace's sequences do: pass the trace they were made on")
