@@ -46,7 +46,7 @@ def eesd_time(v_d, r_d, length, draft, target):
 def eesd_speedup(v_d, r_d, c):
     """EESD Eq. 14: v_d / ((c - v_d) r_d + v_d), c = T_d / T_t (the paper's alpha); above 1 iff c < v_d, for r_d > 0."""
     v_d, r_d, c = _positive_rate(v_d), _fraction("r_d", r_d), _at_least("c", c, 0)
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):  # infinite where drafting costs nothing and all of it is accepted
         return (v_d / (c * r_d + v_d * (1 - r_d)))[()]
 
 

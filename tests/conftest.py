@@ -1,9 +1,11 @@
-"""Hypothesis without deadlines (compilation falls into the first example), and measured counts in the summary."""
+"""Hypothesis: no deadlines (compilation falls into the first example), fixed examples; measured counts in the summary."""
 
 import torch
 from hypothesis import settings
 
-settings.register_profile("steady", deadline=None)
+# One commit, one verdict: examples are derived from the tests. `--hypothesis-profile=explore` draws new ones.
+settings.register_profile("steady", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None, max_examples=500)
 settings.load_profile("steady")
 torch.set_num_threads(1)  # two workers on two cores; thread counts do not change a float64 law
 

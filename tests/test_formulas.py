@@ -1,7 +1,7 @@
 import naive
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from strategies import traces
 
@@ -44,6 +44,7 @@ def test_glide_table_one_by_hand():
 
 
 @settings(deadline=None)
+@example(1.0, 1.0, 5e-324)
 @given(st.floats(0.01, 1), st.floats(0.01, 1), st.floats(0, 2))
 def test_eq_14_exceeds_one_iff_c_is_under_v_d(v_d, r_d, c):
     speedup = formulas.eesd_speedup(v_d, r_d, c)
