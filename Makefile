@@ -23,10 +23,11 @@ test: $(VENV)/.installed
 
 # What `make gpu` trains on and records: by default copied from a data folder beside the checkout. Ignored by git.
 DATA ?= ../shared/data
+SHARDS ?= 0 1 2
 SETS := gsm8k_test humaneval mbpp_sanitized mt_bench qmsum_test mts_dialog_test tatqa_dev spider_dev
 lab/.copied:
 	mkdir -p lab/text lab/heldout lab/prompts
-	cp $(DATA)/train-0000[012].jsonl.xz lab/text/
+	cp $(SHARDS:%=$(DATA)/train-0000%.jsonl.xz) lab/text/
 	cp $(DATA)/heldout-*.jsonl.xz lab/heldout/
 	cp $(foreach s,$(SETS),$(DATA)/eval/$(s).jsonl) lab/prompts/
 	touch $@
@@ -35,7 +36,7 @@ lab/.copied:
 OUT ?= out/gpu
 gpu: lab/.copied
 	$(PYTHON) -m real.campaign --text lab/text --out $(OUT) \
-	  $(foreach f,$(wildcard lab/heldout/*),--heldout $(f)) $(foreach s,$(SETS),--prompts lab/prompts/$(s).jsonl) $(GPU_ARGS)
+	  $$(printf -- '--heldout %s ' lab/heldout/*) $$(printf -- '--prompts %s ' lab/prompts/*) $(GPU_ARGS)
 
 clean:
 	rm -rf $(VENV) build *.egg-info

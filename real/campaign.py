@@ -54,8 +54,10 @@ def campaign(
         if done == of or done % max(1, of // 10) == 0:
             print(f"[{time.monotonic() - began:6.0f} s] {remark}: {done}/{of} {note}".rstrip(), flush=True)
 
+    longest = 400
     if toy:
-        per_task, budget, k = min(per_task, 2), min(budget, 8), min(k, 4)
+        # the toy's few tokens cut text finely: prompts are longer there
+        per_task, budget, k, longest = min(per_task, 2), min(budget, 8), min(k, 4), 10 * longest
     if "train" in wanted:
         lab = Lab(tuple(map(str, text)), tuple(map(str, heldout or ())), device=device, seed=seed)
         # of the wall clock the target takes 70% and each drafter 10%; a card wants larger steps
@@ -68,7 +70,7 @@ def campaign(
             stem = f"{'toy' if toy else 'lab'}-{drafter}-{rule_name}"
             trace, cost = out / "traces" / f"{stem}.parquet", out / "traces" / f"{stem}.cost.json"
             if "record" in wanted and not trace.exists():
-                read = [p for path in prompts for p in read_prompts(path, pair.tokenizer, 400)]
+                read = [p for path in prompts for p in read_prompts(path, pair.tokenizer, longest)]
                 record_to(trace, pair, draw(read, per_task, seed), Settings(k, budget, rule, pair.end_tokens), tell)
             if "measure" in wanted and not cost.exists():
                 measure_to(cost, pair, rule, k, 128 if not toy else 8, repeats, seed, tell)
