@@ -7,11 +7,11 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 from numba import njit, types
-from numba.core import config
 from numba.core.errors import NumbaError
 
 from simspec.cost import CostModel, next_backlog, round_seconds
 from simspec.grid import table
+from simspec.jit import specialise
 from simspec.rng import POLICY, check_seed, uniform
 
 _VECTOR = types.float64[::1]
@@ -50,11 +50,9 @@ class Policy:
     Non-anticipation: keeping or dropping may depend on the whole drafter distribution q at its slot, never on
     which token was sampled from it, or the output would no longer follow the target. So features are functions of q alone.
 
-    Both functions must compile under numba with the signatures DRAFT_MORE and OBSERVE; they enter the kernel as
-    first-class function types, so it is compiled once for all policies. Keep helpers in the functions' own file:
-    numba's disk cache does not notice an edit elsewhere. State is a mutable array and not the tuple of the first
-    design: it may have any length (per-depth posteriors, bandit arms), and a round costs the same within a few per cent
-    (tests/bench/replay.py measures both).
+    Both functions must compile under numba with the signatures DRAFT_MORE and OBSERVE. They are compiled into the replay kernel,
+    once for each pair of functions, and found again on disk until they or what they call change, in whatever file that is.
+    State is a mutable array and not the tuple of the first design: it may have any length (per-depth posteriors, bandit arms).
     """
 
     name: str
@@ -103,9 +101,9 @@ class Policy:
     def compiled(self) -> tuple[Callable, Callable]:
         """(draft_more, observe) compiled with their signatures, once per process; PolicyError if numba refuses."""
         done = []
-        for name, signature in (("draft_more", DRAFT_MORE), ("observe", OBSERVE)):
+        for name, template, signature in (("draft_more", _more, DRAFT_MORE), ("observe", _observe, OBSERVE)):
             try:
-                done.append(_compile(getattr(self, name), signature))
+                done.append(_compile(getattr(self, name), template, signature))
             except (NumbaError, TypeError, NotImplementedError) as error:
                 reason = next((line.strip() for line in str(error).splitlines()[1:] if line.strip()), str(error))
                 raise PolicyError(
@@ -121,15 +119,27 @@ class Policy:
         return K if self.K is None else self.K
 
 
+# `given` is the policy's function: these two hold it to its signature, whatever it returns, and carry it to the disk cache.
+def _more(key):
+    def draft_more(params, state, slot, features, u):
+        key
+        go, keep = given(params, state, slot, features, u)  # noqa: F821
+        return go, keep
+
+    return draft_more
+
+
+def _observe(key):
+    def observe(params, state, computed, drafted, accepted, features, cost):
+        key
+        given(params, state, computed, drafted, accepted, features, cost)  # noqa: F821
+
+    return observe
+
+
 @lru_cache(maxsize=512)
-def _compile(function, signature):
-    function = getattr(function, "py_func", function)
-    if config.DISABLE_JIT:
-        return function
-    try:
-        return njit(signature, cache=True)(function)
-    except RuntimeError:  # no source file to cache beside: a notebook cell, exec, python -c
-        return njit(signature)(function)
+def _compile(function, template, signature):
+    return specialise(template, signature, given=njit(getattr(function, "py_func", function), error_model="numpy"))
 
 
 class Stepper:

@@ -1,18 +1,15 @@
 """Replay: what a policy would have done on a recording, round by round."""
 
-import hashlib
-import inspect
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
-from simspec import cost as cost_module
-from simspec import rng as rng_module
 from simspec.cost import CostModel, next_backlog, round_seconds
 from simspec.grid import table
-from simspec.policy import DRAFT_MORE, OBSERVE, Policy
+from simspec.jit import specialise
+from simspec.policy import Policy
 from simspec.rng import POLICY, block, check_seed
 from simspec.trace import Trace, TraceError
 
@@ -90,77 +87,86 @@ def replay(trace: Trace, policy: Policy, seed: int = 0, cost: CostModel | None =
     if cost.K < K:
         raise ValueError(f"cost {cost.name!r} prices drafts up to {cost.K}, policy {policy.name!r} drafts up to {K}: measure further")
     cost = cost.reading(policy.reads)
-    draft_more, observe = policy.compiled()
     columns = trace.features(policy.reads)
     grids = dict(trace.meta.features)
     tables = np.array([table(grids[name]) for name in policy.reads]).reshape(-1, 256)
     outputs = tuple(np.empty(trace.rows, np.int64) for _ in range(4))
     offset = np.zeros(trace.sequences + 1, np.int64)
-    _kernel()(
+    kernel(policy)(
         trace.offset, trace.budget, trace.sequence, trace.depth, trace.run, trace.feature, columns, tables,
         cost.draft, cost.verify, cost.catch_up, cost.overhead, K, check_seed(seed),
-        draft_more, observe, *policy.start(), policy.scope == "stream", policy.random, offset, *outputs,
+        *policy.start(), policy.scope == "stream", offset, *outputs,
     )  # fmt: skip
-    return Rounds(offset, *(output[: offset[-1]].copy() for output in outputs))
+    return Rounds(offset, *(output[: offset[-1]] for output in outputs))
+
+
+def kernel(policy: Policy):
+    """The replay loop with this policy's functions compiled into it, from numba's disk cache if it was made before."""
+    return _kernel(*policy.compiled(), policy.random, len(policy.reads))
+
+
+@lru_cache(maxsize=512)
+def _kernel(draft_more, observe, random, width):
+    return specialise(_template, _SIGNATURE, random, width, draft_more=draft_more, observe=observe)
 
 
 _INTS, _FLOATS, _BYTES = types.int64[::1], types.float64[::1], types.uint8[::1]
 _SIGNATURE = types.void(
     _INTS, _INTS, _INTS, _BYTES, _BYTES, types.uint8[:, :, ::1], _INTS, types.float64[:, ::1],
     _FLOATS, _FLOATS, _FLOATS, types.float64, types.int64, types.uint64,
-    types.FunctionType(DRAFT_MORE), types.FunctionType(OBSERVE), _FLOATS, _FLOATS,
-    types.boolean, types.boolean, _INTS, _INTS, _INTS, _INTS, _INTS,
+    _FLOATS, _FLOATS, types.boolean, _INTS, _INTS, _INTS, _INTS, _INTS,
 )  # fmt: skip
 
 
-@lru_cache(maxsize=1)
-def _kernel():
-    # numba's disk cache watches this file only; a captured hash of the helpers' sources makes it watch theirs too.
-    helpers = hashlib.sha256((inspect.getsource(rng_module) + inspect.getsource(cost_module)).encode()).hexdigest()
-
-    @njit(_SIGNATURE, cache=True, nogil=True)
-    def kernel(
+# draft_more and observe are put among the globals by `specialise`; random and width (features shown) are constants.
+def _template(key):
+    def loop(
         offset, budget, address, depth, run, feature, columns, tables,
         draft, verify, catch_up, overhead, K, seed,
-        draft_more, observe, params, state0, stream, random, out_offset, out_row, out_computed, out_drafted, out_accepted,
+        params, state0, stream, out_offset, out_row, out_computed, out_drafted, out_accepted,
     ):  # fmt: skip
-        helpers
+        random, width = key[1], key[2]
         state = state0.copy()
-        shown = np.full((K, len(columns)), np.nan)
-        u0 = u1 = u2 = u3 = np.nan
+        shown = np.full((K, width), np.nan)
         r = 0
         for s in range(len(budget)):
             n = offset[s + 1] - offset[s]
             first, pos, backlog = r, 0, 0
             if not stream:
                 state[:] = state0
+            if random:
+                n0, n1, n2, n3 = block(seed, address[s], 0, 0, POLICY)
             while pos < n:
                 t = offset[s] + pos
                 cap = min(K, budget[s] - pos - 1, np.int64(depth[t]))
+                u0 = u1 = u2 = u3 = np.nan
+                if random:  # one Philox block holds the draws of four slots; the next round's is on its way while this one branches
+                    u0, u1, u2, u3 = n0, n1, n2, n3
+                    n0, n1, n2, n3 = block(seed, address[s], r + 1 - first, 0, POLICY)
                 computed = 0
                 while True:
-                    if random:  # one Philox block holds the draws of four slots
+                    go, keep = draft_more(params, state, computed, shown, u0)  # noqa: F821
+                    if not go or computed >= cap:
+                        break
+                    for f in range(width):
+                        shown[computed, f] = tables[f, feature[t, computed, columns[f]]]
+                    computed += 1
+                    if random:
                         if computed & 3 == 0:
                             u0, u1, u2, u3 = block(seed, address[s], r - first, computed >> 2, POLICY)
                         else:
                             u0, u1, u2 = u1, u2, u3
-                    go, keep = draft_more(params, state, computed, shown, u0)
-                    if not go or computed >= cap:
-                        break
-                    for f in range(len(columns)):
-                        shown[computed, f] = tables[f, feature[t, computed, columns[f]]]
-                    computed += 1
                 drafted = computed if go or keep or computed == 0 else computed - 1
                 accepted = min(drafted, np.int64(run[t]))
                 seconds = round_seconds(draft, verify, catch_up, overhead, computed, drafted, backlog)
                 backlog = next_backlog(backlog, computed, accepted)
-                observe(params, state, computed, drafted, accepted, shown, seconds)
-                for i in range(computed):
-                    for f in range(len(columns)):
+                observe(params, state, computed, drafted, accepted, shown, seconds)  # noqa: F821
+                for i in range(K if width else 0):  # all K rows: a loop of one length is never mispredicted
+                    for f in range(width):
                         shown[i, f] = np.nan
                 out_row[r], out_computed[r], out_drafted[r], out_accepted[r] = t, computed, drafted, accepted
                 r += 1
                 pos += accepted + 1
             out_offset[s + 1] = r
 
-    return kernel
+    return loop

@@ -44,15 +44,17 @@ def test_the_check_can_fail(tmp_path):
 ALLOWED = {
     "rng": set(),
     "grid": set(),
+    "jit": set(),
     "meta": set(),
     "cost": set(),
     "formulas": set(),
     "trace": {"grid", "meta"},
-    "policy": {"rng", "cost", "grid"},
-    "simulate": {"rng", "trace", "cost", "grid", "policy"},
+    "policy": {"rng", "cost", "grid", "jit"},
+    "simulate": {"rng", "trace", "cost", "grid", "jit", "policy"},
     "synthetic": {"grid", "meta", "trace"},
     "metrics": {"cost", "simulate", "trace"},
-    "policies.*": {"policy", "cost", "trace"},
+    "predictor": {"grid", "trace"},
+    "policies.*": {"policy", "cost", "trace", "rng", "predictor"},
 }
 
 

@@ -1,0 +1,160 @@
+import os
+import subprocess
+import sys
+import textwrap
+
+import numba
+import numpy as np
+import pytest
+from numba import njit, types
+
+from simspec import Policy, PolicyError, replay, synthetic
+from simspec.jit import fingerprint, specialise
+from simspec.policies import confidence, fixed
+
+SCALE = 2.0
+
+
+@njit
+def _helper(x):
+    return x * SCALE
+
+
+def _uses_helper(x):
+    return _helper(x) + 1.0
+
+
+def _same_code(x):
+    return _helper(x) + 1.0
+
+
+def _template(key):
+    def loop(x):
+        return given(x) + key[1]  # noqa: F821
+
+    return loop
+
+
+def test_a_template_runs_the_functions_it_is_given():
+    signature = types.float64(types.float64)
+    double, triple = (specialise(_template, signature, 1.0, given=njit(f)) for f in (lambda x: 2.0 * x, lambda x: 3.0 * x))
+    assert (double(5.0), triple(5.0)) == (11.0, 16.0)
+    assert specialise(_template, signature, 7.0, given=_helper)(1.0) == 9.0
+
+
+def test_fingerprints_follow_what_is_called(monkeypatch):
+    before = fingerprint(_uses_helper)
+    assert before == fingerprint(njit(_uses_helper)) == fingerprint(_same_code)
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    assert fingerprint(_uses_helper) not in (before, None)
+    monkeypatch.setitem(globals(), "SCALE", np.arange(3.0))
+    one = fingerprint(_uses_helper)
+    monkeypatch.setitem(globals(), "SCALE", np.arange(4.0))
+    assert fingerprint(_uses_helper) not in (one, None)
+
+
+def test_what_cannot_be_told_from_its_later_self_has_no_fingerprint(monkeypatch):
+    monkeypatch.setitem(globals(), "SCALE", object())
+    assert fingerprint(_uses_helper) is None
+
+
+def test_closures_differ_by_what_they_hold():
+    def make(k):
+        return lambda slot: slot < k
+
+    assert fingerprint(make(1)) == fingerprint(make(1)) != fingerprint(make(2))
+
+
+FILES = {
+    "rule.py": """
+        import lib.deep
+        from constants import LIMIT
+        from helper import wanted
+
+        def draft_more(params, state, slot, features, u):
+            return slot < wanted(LIMIT) + lib.deep.more(0), True
+
+        def observe(params, state, computed, drafted, accepted, features, cost):
+            pass
+        """,
+    "helper.py": """
+        from numba import njit
+        import constants
+
+        @njit
+        def wanted(limit):
+            return limit + constants.EXTRA
+        """,
+    "constants.py": "LIMIT, EXTRA = 1, 0",
+    "lib/__init__.py": "",
+    "lib/deep.py": """
+        from numba import njit
+
+        @njit
+        def more(n):
+            return n
+        """,
+    "main.py": """
+        import rule, simspec
+        from simspec.simulate import kernel
+        policy = simspec.Policy("mine", rule.draft_more, rule.observe)
+        rounds = simspec.replay(simspec.synthetic.iid(0.5, 1, 40, 8), policy)
+        hits = sum(sum(f.stats.cache_hits.values()) for f in (*policy.compiled(), kernel(policy)))
+        print(rounds.computed.max(), hits)
+        """,
+}
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="there is no cache where numba is disabled")
+def test_the_cache_follows_edits_of_a_policy_and_of_what_it_calls(tmp_path):
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(textwrap.dedent(text))
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def run():
+        done = subprocess.run([sys.executable, "main.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+        return tuple(map(int, done.stdout.split()))
+
+    assert run() == (1, 0)
+    assert run() == (1, 3)  # nothing changed: both functions and the kernel come from the disk
+    for name, old, new, expected in (
+        ("constants.py", "LIMIT, EXTRA = 1, 0", "LIMIT, EXTRA = 2, 0", 2),
+        ("constants.py", "LIMIT, EXTRA = 2, 0", "LIMIT, EXTRA = 2, 1", 3),
+        ("helper.py", "limit + ", "limit + 1 + ", 4),
+        ("lib/deep.py", "return n", "return n + 1", 5),
+        ("rule.py", "return slot <", "return 1 + slot <", 4),
+    ):
+        path = tmp_path / name
+        path.write_text(path.read_text().replace(old, new))
+        assert run()[0] == expected, (name, new)
+    assert run() == (4, 3)
+
+
+def test_a_wrong_signature_is_one_line_that_names_the_policy():
+    trace = synthetic.iid(0.5, 1, 10, 3)
+
+    def three(params, state, slot):
+        return True, True
+
+    def one(params, state, slot, features, u):
+        return slot < 2
+
+    def quiet(params, state, computed, drafted, accepted, features, cost):
+        pass
+
+    if numba.config.DISABLE_JIT:
+        pytest.skip("signatures are checked where functions are compiled")
+    for wrong in (three, one):
+        with pytest.raises(PolicyError, match="policy 'mine': draft_more does not compile") as caught:
+            replay(trace, Policy("mine", wrong, quiet))
+        assert "\n" not in str(caught.value)
+    with pytest.raises(PolicyError, match="policy 'mine': observe does not compile"):
+        replay(trace, Policy("mine", fixed(1).draft_more, three))
+
+
+def test_one_kernel_serves_all_settings_of_a_policy():
+    from simspec.simulate import kernel
+
+    assert kernel(fixed(1)) is kernel(fixed(7))
+    assert kernel(confidence(0.2)) is kernel(confidence(0.9, inclusive=False)) is not kernel(fixed(1))
