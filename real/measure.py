@@ -1,21 +1,31 @@
-"""Latencies: what drafting j tokens, verifying j, catching up and one plain step cost, as the decode loop itself spends."""
+"""Latencies: what drafting j tokens, verifying j, catching up and one plain step cost, as the decode loop itself spends.
+
+The loop decodes one text at a time. What it spends is measured there, at every context; what a batch adds is measured on bare
+batched passes (real/isolated.py) and laid on top. Passes are issued kernel by kernel, as the loop does; nothing is captured.
+"""
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from time import perf_counter
 
 import numpy as np
+import torch
 
 from real.decode import DRAFTING, OTHER, POLICY, VERIFICATION, DecodeResult, decode
 from real.draft import Drafter, Silent
 from real.features import shown
+from real.isolated import OWED, Isolated, shared_layers
 from real.provenance import device_name
 from real.sampling import Rule
 from real.target import Target
 from simspec import CostModel, Policy, Stepper, policies
 from simspec.cost import next_backlog
+from simspec.cost_table import CostTable
 
-OWED = 4  # catch-up is measured up to this many rows
 READ = 4  # what reading features costs is measured on drafts of so many
+TIMES = 4  # passes of a job of Isolated in each repeat
 PLAIN, READING = -1, -2
 
 
@@ -52,53 +62,149 @@ def measure(
     falls on all alike. feature is what a policy that reads the confidence pays for each token. ValueError where the
     drafter never offers some length.
     """
+    return measure_table(target, drafter, rule, K, (1,), (context,), rounds, repeats, seed, progress).at()
+
+
+def measure_table(
+    target: Target,
+    drafter: Drafter,
+    rule: Rule,
+    K: int,
+    batch: Sequence[int] = (1,),
+    context: Sequence[int] = (128,),
+    rounds: int = 24,
+    repeats: int = 4,
+    seed: int = 0,
+    progress: Callable[[int, int], None] = lambda done, all: None,
+    timer: Callable[[], float] = perf_counter,
+) -> CostTable:
+    """`measure` at every batch size B and context C, in seconds of a round of the whole batch.
+
+    cell(1, C) is what `measure` finds at C. cell(B, C) = isolated(B, C) + [cell(1, C) - isolated(1, C)], entry by entry for draft,
+    verify, catch_up and baseline, the bracket (what the loop does around a pass) not below 0, as catch_up itself; isolated is the
+    median of bare passes of B sequences behind C rows each, all B owing the same rows where any are owed. overhead, feature, the
+    walk and the bookkeeping stay those of one text: a batched engine's own are not known here. All jobs of all cells share one
+    random order in each of `repeats`; the first is not counted. A cell that does not fit the device's memory is None. ValueError
+    for sizes below 1, for a drafter without a language model of its own (`lm`) where B > 1, for one that never offers some
+    length, and where not even one text fits.
+    """
+    batches, contexts = _sizes("batch", batch), _sizes("context", context)
     rng = np.random.default_rng(seed)
-    prompt = rng.integers(0, target.decoder.shape.vocab, context).tolist()
-    unit = CostModel.from_ratio(0.1, K)
-    jobs = {PLAIN: policies.BUILTIN["fixed"](0)} | {j: policies.BUILTIN["fixed"](j) for j in range(K + 1)}
-    jobs |= {(b,): after(b) for b in range(2, OWED + 1)} | {READING: policies.BUILTIN["confidence"](0.0, K=min(READ, K))}
-    plain: list[float] = []
-    asked: list[float] = []
-    read: list[tuple[float, int]] = []
-    drafting, passing = defaultdict(list), defaultdict(list)  # (computed, rows owed) -> seconds; drafted -> seconds
-    names, done = list(jobs), 0
+    loops = {c: _Loop(target, drafter, rule, K, rng.integers(0, target.decoder.shape.vocab, c).tolist(), rounds) for c in contexts}
+    cells: dict[tuple[int, int], Isolated] = {}
+    if batches != [1]:
+        lm = getattr(drafter, "lm", None)
+        if lm is None:
+            raise ValueError(f"drafter {drafter.name!r} has no language model of its own to batch: measure it with batch 1 only")
+        shared = shared_layers(target, drafter)
+        cells = {(b, c): Isolated(target.decoder, lm, shared, K, b, c, seed, timer) for b in sorted({1, *batches}) for c in contexts}
+    jobs = [partial(loop.run, name) for loop in loops.values() for name in loop.jobs]
+    jobs += [partial(_try, cells, at, job) for at, cell in cells.items() for job in cell.jobs()]
+    done = 0
     for repeat in range(repeats + 1):
-        for i in rng.permutation(len(names)):
-            name = names[i]
-            model = Silent() if name == PLAIN else drafter
-            budget = 2 * rounds + (2 * max(name, 0) if isinstance(name, int) else 0)
-            # a new sequence each time: its noise is drawn anew, as in a run
-            drive = Stepper(jobs[name], K, 0, unit, shown(jobs[name].reads))
-            result = decode(target, model, drive, rule, prompt, budget, (), done)
+        for i in rng.permutation(len(jobs)):
+            jobs[i](repeat > 0)  # the first repeat warms caches and allocators
             done += 1
-            progress(done, (repeats + 1) * len(names))
-            if not repeat:
-                continue  # the first repeat warms caches and allocators
-            for computed, owed, seconds in list(_rounds(result))[1:]:
-                if name == PLAIN:
-                    plain.append(seconds.sum())
-                    continue
-                if name == READING:
-                    if computed:
-                        read.append((seconds[POLICY] / computed, computed))
-                    continue
-                drafting[computed, owed].append(seconds[DRAFTING] + seconds[POLICY])
-                passing[computed].append(seconds[VERIFICATION] + seconds[OTHER])
-                if not computed:
-                    asked.append(seconds[POLICY])
-    overhead = float(np.median(asked))
-    # of the policy's time on a round of j tokens, j + 1 questions are priced elsewhere
-    feature = max(float(np.median([each - overhead * (j + 1) / j for each, j in read])), 0.0)
-    return CostModel(
-        draft=[0.0, *(max(_median(drafting, j) - overhead, 0.0) for j in range(1, K + 1))],
-        verify=[_median({(j, 0): passing[j]}, j) for j in range(K + 1)],
-        catch_up=_catch_up(drafting),
-        overhead=overhead,
-        baseline=float(np.median(plain)),
-        name=f"{drafter.name}-{rule.name}",
-        device=device_name(target.decoder.device),
-        feature=feature,
+            progress(done, (repeats + 1) * len(jobs))
+    lost = [c for c in contexts if cells and (1, c) not in cells]
+    if lost:
+        raise ValueError(f"one text of context {lost[0]} does not fit the device: measure a shorter one")
+    one = {c: loop.cost(f"{drafter.name}-{rule.name}") for c, loop in loops.items()}
+    single = len(batches) == len(contexts) == 1
+
+    def cell(b: int, c: int) -> CostModel | None:
+        name = one[c].name if single and b == 1 else f"{one[c].name}-b{b}-c{c}"
+        if b == 1:
+            return replace(one[c], name=name)
+        return _batched(one[c], cells[1, c], cells[b, c], name) if (b, c) in cells else None
+
+    return CostTable(tuple(batches), tuple(contexts), [[cell(b, c) for c in contexts] for b in batches], f"{drafter.name}-{rule.name}")
+
+
+def _sizes(name: str, values) -> list[int]:
+    found = sorted(set(values))
+    if not found or found[0] < 1:
+        raise ValueError(f"{name} is {list(values)}, expected sizes of at least 1")
+    return found
+
+
+def _try(cells: dict, at: tuple[int, int], job: tuple, keep: bool) -> None:
+    """A job of a cell, which is given up for good when the device has no room for it."""
+    if at not in cells:
+        return
+    try:
+        cells[at].run(job, TIMES, keep)
+    except torch.OutOfMemoryError:
+        del cells[at]
+
+
+def _batched(one: CostModel, alone: Isolated, many: Isolated, name: str) -> CostModel:
+    def on_top(loop, alone, many):
+        return many + np.maximum(loop - alone, 0.0)
+
+    (verify, draft, catch_up), (verifies, drafts, caught_up) = alone.seconds(), many.seconds()
+    return replace(
+        one,
+        draft=on_top(one.draft, draft, drafts),
+        verify=on_top(one.verify, verify, verifies),
+        catch_up=np.maximum(one.catch_up + caught_up - catch_up, 0.0),
+        baseline=float(on_top(one.baseline, verify[0], verifies[0])),
+        name=name,
     )
+
+
+class _Loop:
+    """Runs of the decode loop at one context, and what its clock said in them."""
+
+    def __init__(self, target: Target, drafter: Drafter, rule: Rule, K: int, prompt: list[int], rounds: int):
+        self.target, self.drafter, self.rule, self.K, self.prompt, self.rounds = target, drafter, rule, K, prompt, rounds
+        self.unit = CostModel.from_ratio(0.1, K)
+        self.jobs = {PLAIN: policies.BUILTIN["fixed"](0)} | {j: policies.BUILTIN["fixed"](j) for j in range(K + 1)}
+        self.jobs |= {(b,): after(b) for b in range(1, OWED + 1)} | {READING: policies.BUILTIN["confidence"](0.0, K=min(READ, K))}
+        self.plain: list[float] = []
+        self.asked: list[float] = []
+        self.read: list[tuple[float, int]] = []
+        # (computed, rows owed) -> seconds; drafted -> seconds
+        self.drafting, self.passing = defaultdict(list), defaultdict(list)
+        self.runs = 0
+
+    def run(self, name, keep: bool) -> None:
+        """Decodes one text under the policy of that name; `keep` says whether its seconds count."""
+        model = Silent() if name == PLAIN else self.drafter
+        budget = 2 * self.rounds + (2 * max(name, 0) if isinstance(name, int) else 0)
+        policy = self.jobs[name]
+        drive = Stepper(policy, self.K, 0, self.unit, shown(policy.reads))
+        # a new sequence each time: its noise is drawn anew, as in a run
+        result = decode(self.target, model, drive, self.rule, self.prompt, budget, (), self.runs)
+        self.runs += 1
+        for computed, owed, seconds in list(_rounds(result))[1:] if keep else ():
+            if name == PLAIN:
+                self.plain.append(seconds.sum())
+            elif name == READING:
+                if computed:
+                    self.read.append((seconds[POLICY] / computed, computed))
+            else:
+                self.drafting[computed, owed].append(seconds[DRAFTING] + seconds[POLICY])
+                self.passing[computed].append(seconds[VERIFICATION] + seconds[OTHER])
+                if not computed:
+                    self.asked.append(seconds[POLICY])
+
+    def cost(self, name: str) -> CostModel:
+        """The medians as a CostModel."""
+        overhead = float(np.median(self.asked))
+        draft = [0.0, *(max(_median(self.drafting, j) - overhead, 0.0) for j in range(1, self.K + 1))]
+        # of the policy's time on a round of j tokens, j + 1 questions are priced elsewhere
+        feature = max(float(np.median([each - overhead * (j + 1) / j for each, j in self.read])), 0.0)
+        return CostModel(
+            draft=draft,
+            verify=[_median({(j, 0): self.passing[j]}, j) for j in range(self.K + 1)],
+            catch_up=_catch_up(self.drafting),
+            overhead=overhead,
+            baseline=float(np.median(self.plain)),
+            name=name,
+            device=device_name(self.target.decoder.device),
+            feature=feature,
+        )
 
 
 def _rounds(result: DecodeResult):

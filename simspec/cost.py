@@ -1,6 +1,7 @@
 """What a round costs, in seconds, and how many rows a drafter owes after it."""
 
 import json
+import os
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -11,9 +12,9 @@ from numba import njit
 @njit(cache=True)
 def round_seconds(draft, verify, catch_up, overhead, computed, drafted, backlog):
     """Seconds of one round: overhead + draft[computed] + verify[drafted] + catch_up[min(backlog, B)] if computed >= 1."""
-    seconds = overhead + draft[computed] + verify[drafted]
-    if computed > 0:
-        seconds += catch_up[min(backlog, catch_up.shape[0] - 1)]
+    # One lookup, whatever the round: behind a branch numba would count references to the array, which costs more than the round.
+    owed = min(backlog, catch_up.shape[0] - 1) if computed > 0 else 0
+    seconds = overhead + draft[computed] + verify[drafted] + catch_up[owed]
     return seconds
 
 
@@ -131,30 +132,52 @@ class CostModel:
         return {f.name: v.tolist() if isinstance(v := getattr(self, f.name), np.ndarray) else v for f in fields(self)}
 
     def to_json(self, path) -> None:
-        """Write the model as one JSON object whose keys are the fields."""
-        Path(path).write_text(json.dumps(self.to_dict(), indent=1) + "\n")
+        """Write the model as one JSON object whose keys are the fields; the file is whole or not there."""
+        write_json(path, self.to_dict())
+
+    @classmethod
+    def from_dict(cls, data) -> "CostModel":
+        """The inverse of `to_dict`; ValueError for a missing or unknown key or a bad value."""
+        if not isinstance(data, dict):
+            raise ValueError(f"holds a {type(data).__name__}, expected one object")
+        wanted = {f.name for f in fields(cls)}
+        if set(data) != wanted:
+            raise ValueError(f"missing keys {sorted(wanted - set(data))}, unknown keys {sorted(set(data) - wanted)}")
+        for key, value in data.items():
+            parts = value if key in ("draft", "verify", "catch_up") and isinstance(value, list) else [value]
+            text = key in ("name", "device")
+            listed = key in ("draft", "verify", "catch_up")
+            if isinstance(value, list) != listed or not all(
+                isinstance(p, str) if text else isinstance(p, (int, float)) and not isinstance(p, bool) for p in parts
+            ):
+                raise ValueError(f"{key} is {value!r}, expected {'text' if text else 'seconds'}")
+        return cls(**data)
 
     @classmethod
     def from_json(cls, path) -> "CostModel":
         """Read what `to_json` wrote; ValueError, one line with the path, for a missing or unknown key or a bad value."""
-        try:
-            data = json.loads(Path(path).read_text())
-            if not isinstance(data, dict):
-                raise ValueError(f"holds a {type(data).__name__}, expected one object")
-            wanted = {f.name for f in fields(cls)}
-            if set(data) != wanted:
-                raise ValueError(f"missing keys {sorted(wanted - set(data))}, unknown keys {sorted(set(data) - wanted)}")
-            for key, value in data.items():
-                parts = value if key in ("draft", "verify", "catch_up") and isinstance(value, list) else [value]
-                text = key in ("name", "device")
-                listed = key in ("draft", "verify", "catch_up")
-                if isinstance(value, list) != listed or not all(
-                    isinstance(p, str) if text else isinstance(p, (int, float)) and not isinstance(p, bool) for p in parts
-                ):
-                    raise ValueError(f"{key} is {value!r}, expected {'text' if text else 'seconds'}")
-            return cls(**data)
-        except (OSError, UnicodeDecodeError, ValueError) as error:
-            raise ValueError(f"{path}: not a cost model: {error}") from None
+        return read_json(path, cls.from_dict)
+
+
+def read_json(path, made):
+    """made(the JSON value in the file); ValueError, one line with the path, for whatever is wrong with either."""
+    try:
+        return made(json.loads(Path(path).read_text(encoding="utf-8")))
+    except (OSError, ValueError, OverflowError, RecursionError) as error:
+        raise ValueError(f"{path}: not a cost model: {' '.join(str(error).split())}") from None
+
+
+def write_json(path, value) -> None:
+    """Write `value` as JSON: a file of that name is replaced as a whole or left alone. ValueError where it cannot be."""
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written: {error.strerror}") from None
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 @njit(cache=True)

@@ -73,6 +73,7 @@ def test_json_round_trip(tmp_path_factory, cost):
         (lambda d: d.update(overhead=float("nan")), "overhead nan"),
         (lambda d: d.update(name=3), "name is 3"),
         (lambda d: d.update(baseline=True), "baseline is True"),
+        (lambda d: d.update(verify=[1, 10**400, 1]), "too large"),
     ],
 )
 def test_bad_json_is_one_line_with_the_path(tmp_path, change, words):
@@ -88,7 +89,8 @@ def test_bad_json_is_one_line_with_the_path(tmp_path, change, words):
 def test_unreadable_files(tmp_path):
     (tmp_path / "list.json").write_text("[]")
     (tmp_path / "text.json").write_text("seconds")
-    for name in ("list.json", "text.json", "absent.json"):
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    for name in ("list.json", "text.json", "deep.json", "absent.json"):
         with pytest.raises(ValueError, match="not a cost model"):
             CostModel.from_json(tmp_path / name)
 
@@ -123,3 +125,23 @@ def test_only_policies_that_read_pay_for_it():
 def test_a_negative_reading_time_is_refused():
     with pytest.raises(ValueError, match="feature"):
         replace(CostModel.from_ratio(0.1, 4), feature=-1.0)
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
+    path, old = tmp_path / "c.json", CostModel.from_ratio(0.1, 2)
+    old.to_json(path)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(ValueError, match="c.json cannot be written: No space left on device"):
+        CostModel.from_ratio(0.2, 2).to_json(path)
+    assert CostModel.from_json(path) == old and [p.name for p in tmp_path.iterdir()] == ["c.json"]
+
+
+def test_from_dict_is_the_inverse_of_to_dict():
+    cost = CostModel([0, 1], [2, 3], [0, 0.5], 0.25, 2, "name", "device", 0.125)
+    assert CostModel.from_dict(cost.to_dict()) == cost
+    with pytest.raises(ValueError, match="holds a list"):
+        CostModel.from_dict([])

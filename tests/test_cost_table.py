@@ -1,0 +1,218 @@
+import json
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from strategies import costs
+
+from simspec import CostModel, formulas, policies, replay, sweep, synthetic
+from simspec.cost_table import CostTable, load_cost
+
+FIELDS = "draft", "verify", "catch_up", "overhead", "baseline", "feature"
+UNIT = CostModel.from_ratio(0.1, 2)
+
+
+@st.composite
+def tables(draw, K=3):
+    batch, context = (tuple(sorted(draw(st.sets(st.integers(least, 40), min_size=1, max_size=4)))) for least in (1, 0))
+    owed = draw(st.integers(0, 2))
+    cell = costs(K).filter(lambda c: len(c.catch_up) > owed).map(lambda c: replace(c, catch_up=c.catch_up[: owed + 1]))
+    one = draw(st.lists(cell, min_size=2, max_size=4))
+    # every row and every column keeps a cell: row i at a random context, the rest by coin
+    kept = {(i, draw(st.integers(0, len(context) - 1))) for i in range(len(batch))}
+    kept |= {(draw(st.integers(0, len(batch) - 1)), j) for j in range(len(context))}
+    whole = [[(i, j) in kept or draw(st.booleans()) for j in range(len(context))] for i in range(len(batch))]
+    cells = [
+        [replace(one[(i + 3 * j) % len(one)], name=f"{b} {c}") if whole[i][j] else None for j, c in enumerate(context)]
+        for i, b in enumerate(batch)
+    ]
+    return CostTable(batch, context, cells, "random")
+
+
+def line(c, contexts, values):
+    """Between its two neighbours, by hand."""
+    for (c0, t0), (c1, t1) in zip(zip(contexts, values), zip(contexts[1:], values[1:])):
+        if c0 <= c <= c1:
+            return t0 + (t1 - t0) * (c - c0) / (c1 - c0)
+
+
+@given(tables())
+def test_what_was_measured_comes_back_as_it_is(table):
+    for b, row in zip(table.batch, table.cells):
+        for c, cell in zip(table.context, row):
+            if cell is not None:
+                assert table.at(b, c) is cell
+
+
+@given(tables(), st.data())
+def test_a_context_between_two_is_on_the_line_entry_by_entry(table, data):
+    i = data.draw(st.integers(0, len(table.batch) - 1))
+    known = [(c, cell) for c, cell in zip(table.context, table.cells[i]) if cell is not None]
+    contexts = [c for c, _ in known]
+    c = data.draw(st.integers(contexts[0], contexts[-1]))
+    found = table.at(table.batch[i], c)
+    near = [cell for x, cell in known if x <= c][-1], [cell for x, cell in known if x >= c][0]
+    for field in FIELDS:
+        values = [np.asarray(getattr(cell, field)) for _, cell in known]
+        expected = values[0] if len(known) == 1 else line(c, contexts, values)
+        np.testing.assert_allclose(getattr(found, field), expected, rtol=1e-12, atol=1e-12)
+        two = [getattr(cell, field) for cell in near]
+        assert (np.minimum(*two) <= getattr(found, field)).all() and (getattr(found, field) <= np.maximum(*two)).all()
+
+
+@given(tables(), st.integers(-2, 50), st.integers(-2, 50))
+def test_batch_steps_up_and_nothing_is_said_beyond_what_was_measured(table, batch, context):
+    wider = [i for i, b in enumerate(table.batch) if b >= batch]
+    if batch < 1 or not wider:
+        with pytest.raises(ValueError, match=f"batch sizes 1 to {table.batch[-1]}, asked for {batch}"):
+            table.at(batch, table.context[0])
+        return
+    size = table.batch[wider[0]]
+    known = [c for c, cell in zip(table.context, table.cells[wider[0]]) if cell is not None]
+    if known[0] <= context <= known[-1]:
+        assert table.at(batch, context) == table.at(size, context)
+    else:
+        with pytest.raises(ValueError, match=rf"context.* {known[0]}.* at batch {size}, asked for {context}"):
+            table.at(batch, context)
+
+
+def test_one_size_need_not_be_named_and_several_must():
+    cheap, dear = CostModel.from_ratio(0.1, 2), CostModel.from_ratio(0.5, 2)
+    table = CostTable((1, 8), (64,), ((cheap,), (dear,)))
+    assert table.at(8) is dear and table.at(np.int64(2), np.int64(64)) is dear
+    assert CostTable((1,), (64,), ((cheap,),)).at() is cheap
+    with pytest.raises(ValueError, match=r"several sizes of batch, \[1, 8\]: say which"):
+        table.at()
+    with pytest.raises(ValueError, match="batch is 1.5, expected an integer"):
+        table.at(1.5)
+
+
+def test_only_one_text_at_one_context_is_written_as_a_plain_model():
+    assert CostTable((1,), (64,), ((UNIT,),)).simplest() is UNIT
+    for table in (CostTable((4,), (64,), ((UNIT,),)), CostTable((1,), (64, 65), ((UNIT, UNIT),))):
+        assert table.simplest() is table
+    lines = CostTable((1, 4), (64, 128), ((UNIT, UNIT), (UNIT, None))).describe()
+    assert len(lines) == 4 and lines[3] == "batch 4, context 128: does not fit" and "plain step 1000.000 ms" in lines[0]
+
+
+@given(tables())
+def test_json_round_trip(tmp_path_factory, table):
+    path = tmp_path_factory.mktemp("table") / "t.json"
+    table.to_json(path)
+    assert CostTable.from_json(path) == table == load_cost(path)
+    assert os.listdir(path.parent) == ["t.json"]
+
+
+def test_a_file_with_one_model_reads_as_a_table_of_one(tmp_path):
+    UNIT.to_json(tmp_path / "c.json")
+    table = CostTable.from_json(tmp_path / "c.json")
+    assert table.at() == UNIT == load_cost(tmp_path / "c.json") and (table.batch, len(table.context), table.K) == ((1,), 1, 2)
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda d: d.pop("batch"), r"missing keys \['batch'\]"),
+        (lambda d: d.update(gpu="x"), r"unknown keys \['gpu'\]"),
+        (lambda d: d.update(batch=[4, 1]), "batch is .* growing integers >= 1"),
+        (lambda d: d.update(batch=[0, 4]), "batch is .* growing integers >= 1"),
+        (lambda d: d.update(batch=[True, 4]), "batch is"),
+        (lambda d: d.update(batch=[1, 4.0]), "batch is"),
+        (lambda d: d.update(context=[]), "context is"),
+        (lambda d: d.update(context="64"), "context is '64', expected a list"),
+        (lambda d: d.update(context=[-1, 64]), "context is .* >= 0"),
+        (lambda d: d.update(cells=[[None]]), "2 batch sizes x 2 contexts"),
+        (lambda d: d["cells"][0].pop(), "2 batch sizes x 2 contexts"),
+        (lambda d: d.update(cells={}), "cells is {}, expected a list"),
+        (lambda d: d.update(cells=[1, 2]), "cells is not a list of lists"),
+        (lambda d: d["cells"].__setitem__(0, [None, None]), "batch 1 has no cell at all"),
+        (lambda d: (d["cells"][0].__setitem__(1, None), d["cells"][1].__setitem__(1, None)), "context 128 has no cell at all"),
+        (lambda d: d["cells"][0].__setitem__(0, 3), "holds a int"),
+        (lambda d: d["cells"][0][0].update(baseline=-1), "baseline -1"),
+        (lambda d: d["cells"][0][0].update(draft=[0, 10**400, 1]), "too large"),
+        (lambda d: d["cells"][0].__setitem__(0, CostModel.from_ratio(0.1, 3).to_dict()), "cells differ in"),
+        (lambda d: d["cells"][0][0].update(catch_up=[0, 1]), "cells differ in"),
+        (lambda d: d.update(name=3), "name is 3"),
+    ],
+)
+def test_bad_json_is_one_line_with_the_path(tmp_path, change, words):
+    path = tmp_path / "t.json"
+    data = CostTable((1, 4), (64, 128), ((UNIT, UNIT), (UNIT, UNIT))).to_dict()
+    change(data)
+    path.write_text(json.dumps(data))
+    for read in (CostTable.from_json, load_cost):
+        with pytest.raises(ValueError, match=words) as caught:
+            read(path)
+        assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "3", "[" * 100_000, "\ud800", None])
+def test_files_that_hold_no_cost(tmp_path, text):
+    path = tmp_path / "t.json"
+    if text is not None:
+        path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    with pytest.raises(ValueError, match="not a cost model") as caught:
+        load_cost(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_cell_that_is_no_model_is_refused():
+    with pytest.raises(ValueError, match="a cell is no CostModel"):
+        CostTable((1,), (64,), ((0.1,),))
+    with pytest.raises(ValueError, match="expected rows of cells"):
+        CostTable((1,), (64,), UNIT)
+
+
+# Non-monotone staircases: a tile that fits better may make a longer pass the cheaper one.
+
+
+def staircase(K, dip):
+    """Verification grows row by row, but costs 1 again at j = dip."""
+    verify = 1 + 0.1 * np.arange(K + 1)
+    verify[dip] = 1.0
+    return CostModel(0.001 * np.arange(K + 1), verify, [0.0], 0.0, 1.0)
+
+
+@given(st.floats(0, 0.999))
+def test_interpolation_keeps_the_staircase(share):
+    low = staircase(20, 17)
+    high = replace(low, verify=2 * low.verify)
+    found = CostTable((1,), (0, 1000), ((low, high),)).at(1, int(1000 * share))
+    assert found.verify[17] < found.verify[16] and found.verify[17] < found.verify[1]
+    assert (np.diff(found.verify) < 0).tolist() == (np.diff(low.verify) < 0).tolist()
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+def test_the_best_k_and_the_oracle_use_the_dip(alpha):
+    K, dip = 6, 5
+    trace, cost = synthetic.iid(alpha, 4, 60, K, seed=3), staircase(K, dip)
+    table = CostTable((1, 4), (16,), ((CostModel.from_ratio(0.1, K),), (cost,)))
+    dipped, smooth = table.at(3, 16), replace(cost, verify=1 + 0.1 * np.arange(K + 1))
+    assert dipped is cost
+    fixed = [f"fixed:{k}" for k in range(K + 1)]
+    speed = sweep(trace, [*fixed, "oracle"], dipped, 1, progress=False).set_index("policy").speedup
+    k = np.arange(K + 1)
+    by_formula = formulas.expected_committed(alpha, k) / (cost.draft + cost.verify)
+    assert speed[fixed].argmax() == by_formula.argmax() == (0 if alpha == 0 else dip)
+    assert speed["fixed:5"] > speed["fixed:4"] and speed["oracle"] >= speed[fixed].max() * (1 - 1e-12)
+    often, rarely = (int((replay(trace, policies.parse("oracle")(trace, c)).drafted == dip).sum()) for c in (dipped, smooth))
+    assert often > rarely or alpha == often == rarely == 0
+
+
+def test_a_longer_draft_that_is_cheaper_to_verify_is_drafted_though_nothing_is_accepted():
+    trace = synthetic.iid(0.0, 2, 10, 3)
+    cost = CostModel([0, 0, 0, 0], [5, 5, 5, 2], [0], 0, 5)
+    drafted = replay(trace, policies.parse("oracle")(trace, cost)).drafted.reshape(2, -1)
+    assert drafted[:, :7].tolist() == [[3] * 7] * 2  # the last three rounds have no room for three
+
+
+@given(tables(K=2))
+def test_every_cell_prices_a_sweep(table):
+    assume(all(cell is None or cell.baseline > 0 for row in table.cells for cell in row))
+    trace = synthetic.iid(0.5, 2, 8, 2)
+    b = table.batch[-1]
+    c = next(c for c, cell in zip(table.context, table.cells[-1]) if cell is not None)
+    assert (sweep(trace, ["fixed:1"], table.at(b, c), 1, progress=False).speedup > 0).all()

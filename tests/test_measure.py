@@ -1,0 +1,272 @@
+"""Measuring, on a machine whose clock only work moves, so that every figure is known; and once on the real clock."""
+
+import json
+from collections import Counter
+from contextlib import redirect_stdout, suppress
+from io import StringIO
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from toy_lm import DRAFTERS, RULES, toy_pair
+
+from real import isolated, measure
+from real.block import Layer
+from real.draft import Silent
+from simspec import CostModel, cli, sweep, synthetic
+from simspec.cost_table import CostTable, load_cost
+
+K, OWED = 2, isolated.OWED
+LAUNCH, ROW = 1.0, 1 / 64  # seconds of a layer and of a row in it; exact in binary
+TARGET, SHARED = 4, 2  # layers of the toy target, and those before its exit
+
+
+class Machine:
+    """A clock that stands still but while a layer passes rows."""
+
+    def __init__(self, monkeypatch):
+        self.time = 0.0
+        forward = Layer.forward
+
+        def counted(layer, x, *rest, **more):
+            self.time += LAUNCH + ROW * x.shape[0] * x.shape[1]
+            return forward(layer, x, *rest, **more)
+
+        monkeypatch.setattr(Layer, "forward", counted)
+        monkeypatch.setattr("real.decode.perf_counter", self.now)
+
+    def now(self) -> float:
+        return self.time
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    return Machine(monkeypatch)
+
+
+def layers(count, rows, batch):
+    return count * (LAUNCH + ROW * rows * batch)
+
+
+def expected(name, batch):
+    """(draft, verify, catch_up, baseline) of a batch, from what the decode loop passes through how many layers."""
+    own = 1 if name == "early_exit" else 3
+    draft = [j * layers(3, 1, batch) for j in range(K + 1)]
+    verify = [layers(TARGET, j + 1, batch) for j in range(K + 1)]
+    if name == "early_exit":
+        verify[1:] = [layers(SHARED, 1, batch) + layers(TARGET - SHARED, j + 1, batch) for j in range(1, K + 1)]
+    catch_up = [own * ROW * b * batch for b in range(OWED + 1)]
+    return draft, verify, catch_up, layers(TARGET, 1, batch)
+
+
+def figures(cost):
+    return cost.draft.tolist(), cost.verify.tolist(), cost.catch_up.tolist(), cost.baseline
+
+
+def table_of(name, machine, batch=(1, 2, 5), context=(6, 12), seed=0, rule="greedy", **more):
+    target, drafter = toy_pair(name)
+    return measure.measure_table(target, drafter, RULES[rule], K, batch, context, 12, 1, seed, timer=machine.now, **more)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_every_cell_is_what_the_work_costs_in_any_order(name, rule, machine):
+    for seed in (0, 1) if rule == "greedy" else (0,):
+        table = table_of(name, machine, seed=seed, rule=rule)
+        assert table.batch == (1, 2, 5) and table.context == (6, 12) and table.name == f"{name}-{rule}"
+        for b in table.batch:
+            for c in table.context:
+                cost = table.at(b, c)
+                assert figures(cost) == expected(name, b), (b, c)
+                assert (cost.overhead, cost.feature) == (0, 0) and cost.device.startswith("cpu") and cost.name.endswith(f"-b{b}-c{c}")
+        assert table.at(3, 6) is table.at(5, 6)
+        assert figures(table.at(2, 10)) == expected(name, 2)
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_bare_passes_of_one_text_are_the_loops_own(name, machine):
+    """What is laid on top of the loop is measured alike: at batch 1 both find the same."""
+    target, drafter = toy_pair(name)
+    shared = isolated.shared_layers(target, drafter)
+    assert shared == (SHARED if name == "early_exit" else 0)
+    bare = isolated.Isolated(target.decoder, drafter.lm, shared, K, 1, 9, timer=machine.now)
+    for job in bare.jobs():
+        bare.run(job, 2)
+    draft, verify, catch_up, _ = figures(measure.measure(target, drafter, RULES["greedy"], K, 9, 8, 1))
+    assert [found.tolist() for found in bare.seconds()] == [verify, draft, catch_up] and sum(catch_up) > 0
+
+
+def test_control_a_verification_that_forgets_what_the_drafter_ran_is_seen(machine, monkeypatch):
+    monkeypatch.setattr(measure, "shared_layers", lambda target, drafter: 0)
+    assert figures(table_of("early_exit", machine).at(5, 6)) != expected("early_exit", 5)
+
+
+def test_measure_is_the_table_of_one_text(machine):
+    target, drafter = toy_pair("model")
+    cost = measure.measure(target, drafter, RULES["greedy"], K, 6, 8, 1)
+    assert isinstance(cost, CostModel) and cost.name == "model-greedy" and figures(cost) == expected("model", 1)
+
+
+def test_overhead_and_reading_are_those_of_the_questions(monkeypatch):
+    """A clock that ticks when it is read: a question, a step, a pass and the bookkeeping each take one tick, reading one more."""
+    ticks = iter(range(10**9))
+    monkeypatch.setattr("real.decode.perf_counter", lambda: float(next(ticks)))
+    target, drafter = toy_pair("model")
+    cost = measure.measure(target, drafter, RULES["greedy"], K, 6, 8, 1)
+    # a round of j: j + 1 questions of which one is overhead, j steps; the pass and the rest
+    assert cost.overhead == 1 and cost.draft.tolist() == [0, 2, 4] and cost.verify.tolist() == [2] * (K + 1)
+    assert cost.feature == pytest.approx(1) and cost.baseline == 3 and cost.catch_up.tolist() == [0] * (OWED + 1)
+
+
+def test_medians_are_of_the_laps_and_the_first_pass_is_not_counted(machine):
+    laps = iter([100, 1, 5, 2, 3, 100, 7, 9, 8, 7])
+    now = [0.0]
+
+    def timer():
+        timer.calls += 1
+        if timer.calls % 2 == 0:
+            now[0] += next(laps)
+        return now[0]
+
+    timer.calls = 0
+    target, drafter = toy_pair("model")
+    bare = isolated.Isolated(target.decoder, drafter.lm, 0, 1, 2, 4, timer=timer)
+    bare.run(("verify", 0), 4)
+    bare.run(("verify", 1), 4, keep=False)
+    assert bare.found == {("verify", 0): [1, 5, 2, 3]}
+    assert float(np.median(bare.found["verify", 0])) == 2.5
+
+
+def test_noise_cannot_make_a_batch_cheaper_than_its_own_pass():
+    one = CostModel([0, 1], [4, 5], [0, 1, 1, 1, 1], 0.5, 4, feature=0.25)
+
+    class Bare:
+        def __init__(self, verify, draft, catch_up):
+            self.found = np.array(verify), np.array(draft), np.array(catch_up)
+
+        def seconds(self):
+            return self.found
+
+    def cell(alone, many):
+        return measure._batched(one, Bare(*alone), Bare(*many), "n")
+
+    fair = cell(([3, 4], [0, 0.5], [0.0, 0, 0, 0, 0]), ([6, 9], [0, 2], [0.0, 1, 2, 3, 4]))
+    assert figures(fair) == ([0, 2.5], [7, 10], [0, 2, 3, 4, 5], 7) and (fair.overhead, fair.feature, fair.name) == (0.5, 0.25, "n")
+    slow_minute = cell(([30, 40], [0, 5], [0.0, 9, 9, 9, 9]), ([6, 9], [0, 2], [0.0, 1, 2, 3, 4]))
+    assert figures(slow_minute) == ([0, 2], [6, 9], [0, 0, 0, 0, 0], 6)
+
+
+def test_all_jobs_of_all_cells_share_one_random_order(machine, monkeypatch):
+    seen = []
+    loop, bare = measure._Loop.run, isolated.Isolated.run
+
+    def noted(self, name, keep):
+        seen.append((1, len(self.prompt), name, keep))
+        loop(self, name, keep)
+
+    def noted_bare(self, job, times, keep):
+        seen.append((self.batch, self.context, job, keep))
+        bare(self, job, times, keep)
+
+    monkeypatch.setattr(measure._Loop, "run", noted)
+    monkeypatch.setattr(isolated.Isolated, "run", noted_bare)
+    heard = []
+    table_of("model", machine, progress=lambda done, of: heard.append((done, of)))
+    jobs = len(seen) // 2
+    loops, bares = 2 * (K + 1 + 1 + OWED + 1), 6 * (K + 1 + 1 + OWED + 1)
+    assert jobs == loops + bares and heard == [(i + 1, 2 * jobs) for i in range(2 * jobs)]
+    repeats = [[job[:3] for job in seen[i * jobs : (i + 1) * jobs]] for i in range(2)]
+    assert all(Counter(each) == Counter(repeats[0]) and len(set(each)) == jobs for each in repeats)
+    assert repeats[0] != repeats[1]
+    assert [job[3] for job in seen] == [False] * jobs + [True] * jobs
+    for each in repeats:  # in blocks, cells would change 8 times; no shuffle of this size comes near
+        assert sum(a[:2] != b[:2] for a, b in zip(each, each[1:])) > jobs / 2
+
+
+def test_a_cell_that_does_not_fit_is_missing(machine, monkeypatch):
+    run = isolated.Isolated.run
+
+    def short(self, job, times, keep):
+        if self.batch * self.context > 50:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        run(self, job, times, keep)
+
+    monkeypatch.setattr(isolated.Isolated, "run", short)
+    table = table_of("model", machine)
+    assert table.cells[2][1] is None and sum(cell is None for row in table.cells for cell in row) == 1
+    assert figures(table.at(5, 6)) == expected("model", 5)
+    with pytest.raises(ValueError, match="one text of context 60 does not fit"):
+        table_of("model", machine, context=(6, 60))
+
+
+def test_what_cannot_be_measured_is_refused(machine):
+    target, drafter = toy_pair("model")
+    go = lambda drafter, *sizes: measure.measure_table(target, drafter, RULES["greedy"], K, *sizes, 4, 1, timer=machine.now)  # noqa: E731
+    with pytest.raises(ValueError, match="'none' has no language model of its own"):
+        go(Silent(), (1, 2), (6,))
+    with pytest.raises(ValueError, match="batch is .0, 2., expected sizes of at least 1"):
+        go(drafter, (0, 2), (6,))
+    with pytest.raises(ValueError, match="context is .., expected sizes"):
+        go(drafter, (1,), ())
+    with pytest.raises(ValueError, match="never drafted 1 tokens"):
+        go(Silent(), (1,), (6,))
+
+
+def test_short_contexts_owe_no_more_rows_than_there_are(machine):
+    table = table_of("model", machine, batch=(2,), context=(2,))
+    # what the loop finds, and of the batch's own part two rows at most
+    rows = np.arange(OWED + 1)
+    assert table.at().catch_up.tolist() == (3 * ROW * (rows + np.minimum(rows, 2))).tolist()
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_on_the_real_clock_a_table_is_whole_positive_and_prices_a_sweep(name, tmp_path):
+    target, drafter = toy_pair(name)
+    table = measure.measure_table(target, drafter, RULES["greedy"], 2, (1, 3), (4, 8), 8, 1)
+    for row in table.cells:
+        for cell in row:
+            assert (cell.verify > 0).all() and cell.baseline > 0 and (cell.catch_up >= 0).all() and (cell.K, len(cell.catch_up)) == (2, 5)
+    assert all((cell.draft[1:] > 0).all() for cell in table.cells[1])
+    table.to_json(tmp_path / "t.json")
+    assert load_cost(tmp_path / "t.json") == table
+    trace = synthetic.iid(0.5, 2, 20, 2)
+    assert (sweep(trace, ["fixed:1", "oracle"], table.at(2, 6), 1, progress=False).speedup > 0).all()
+
+
+def toy(bundle, drafter, *rest):
+    """The toy models in place of a bundle."""
+    return SimpleNamespace(**dict(zip(("target", "drafter"), toy_pair(drafter))))
+
+
+def command(*arguments):
+    """What `simspec measure` prints."""
+    out = StringIO()
+    with redirect_stdout(out), suppress(SystemExit):
+        cli.main(["measure", *map(str, arguments)])
+    return out.getvalue()
+
+
+def test_the_command_writes_a_model_for_one_text_and_a_table_for_more(tmp_path, monkeypatch):
+    monkeypatch.setattr("real.cli._pair", toy)
+    out = tmp_path / "c.json"
+    given = "-k", 1, "--repeats", 1, "--out", out
+    shown = json.loads(command(*given, "--json", "--context", 8))
+    cost = load_cost(out)
+    assert isinstance(cost, CostModel) and cost.to_dict() == shown and cost.K == 1 and cost.name == "model-greedy"
+    said = command(*given, "--batch", 2, "--context", 8, "--context", 12, "--drafter", "early_exit")
+    table = load_cost(out)
+    assert isinstance(table, CostTable) and (table.batch, table.context) == ((2,), (8, 12)) and table.at(1, 10).K == 1
+    assert "batch 2, context 12: draft of 1" in said and "measured on cpu" in said
+    shown = json.loads(command(*given, "--batch", 1, "--batch", 2, "--context", 8, "--json"))
+    assert CostTable.from_dict(shown) == load_cost(out)
+
+
+@pytest.mark.parametrize("arguments", [["--batch", 0], ["--context", 0], ["--out", "nowhere/c.json"]])
+def test_a_users_error_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, capsys, arguments):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("real.cli._pair", toy)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["measure", *map(str, ["--out", "c.json", "-k", 1, *arguments])])
+    error = capsys.readouterr().err
+    assert stop.value.code == 2 and error.startswith("simspec: ") and error.count("\n") == 1 and not list(tmp_path.iterdir())
