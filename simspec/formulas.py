@@ -99,6 +99,64 @@ def break_even_alpha(k, c):
     return np.where(c == 0, 0.0, np.where(c == 1, 1.0, high))[()]
 
 
+def geometric_drafted(stay, K):
+    """E[k] of a geometric stop: (1 - s^K) / (1 - s), s = stay; K at s = 1.
+
+    The first token is always drafted (K >= 1), after each the draft goes on with probability s, up to K tokens; so
+    P(k >= j) = s^(j-1) for 1 <= j <= K, and E[k] is their sum. The Thompson-sampling policies at a posterior that stands
+    still (EESD Alg. 2 asks after every drafted token). Broadcasts; ValueError for s outside [0, 1] or K < 1.
+    """
+    return expected_committed(_fraction("stay", stay), _at_least("K", K, 1) - 1)
+
+
+def geometric_accepted(alpha, stay, K):
+    """E[a] of the stop of `geometric_drafted` at i.i.d. acceptance: alpha (1 - (s alpha)^K) / (1 - s alpha), s = stay.
+
+    a >= j needs k >= j, chance s^(j-1), and j acceptances, chance alpha^j, independent of each other; sum over j <= K.
+    """
+    alpha, stay = _fraction("alpha", alpha), _fraction("stay", stay)
+    return (alpha * expected_committed(alpha * stay, _at_least("K", K, 1) - 1))[()]
+
+
+def geometric_committed(alpha, stay, K):
+    """Committed tokens per round under the geometric stop: 1 + E[a], with the target's own token."""
+    return 1 + geometric_accepted(alpha, stay, K)
+
+
+def geometric_speedup(alpha, stay, K, c):
+    """(1 + E[a]) / (1 + c E[k]) under the geometric stop: tokens per round over its cost in plain steps (renewal reward).
+
+    The cost is CostModel.from_ratio(c)'s: c a drafted token, 1 a verification. At stay = 1 it is `expected_speedup`.
+    """
+    return geometric_committed(alpha, stay, K) / (1 + _at_least("c", c, 0) * geometric_drafted(stay, K))
+
+
+def switching_committed(alphas, switch, k):
+    """Committed tokens per round at fixed k >= 0 where a hidden chain of two states over text positions sets the acceptance.
+
+    A draft token for a position in state z is accepted with probability alphas[z], given that those before it were; from
+    one position to the next, state z is left with probability switch[z]. With A = diag(alphas) and transitions P, a round
+    begun in state z ends after j tokens with the matrix (A P)^(j-1) (I - A) P, j <= k, or (A P)^k P, j = k + 1. They sum
+    to a chain of round beginnings; its stationary law weighs the E[j | z]. alphas and switch [2], switch in (0, 1]; float.
+    """
+    alphas, switch = _fraction("alphas", alphas), _fraction("switch", switch)
+    if alphas.shape != (2,) or switch.shape != (2,) or not (switch > 0).all():
+        raise ValueError(f"alphas are {alphas}, switch {switch}, expected two acceptances and two numbers in (0, 1]")
+    if int(_at_least("k", k, 0)) != k:
+        raise ValueError(f"k is {k}, expected a whole number of draft tokens")
+    move = np.array([[1 - switch[0], switch[0]], [switch[1], 1 - switch[1]]])
+    reached, ends, tokens = np.eye(2), np.zeros((2, 2)), np.zeros(2)
+    for j in range(1, int(k) + 1):
+        tokens += reached.sum(axis=1)  # P(at least j committed)
+        ends += reached * (1 - alphas) @ move
+        reached = reached * alphas @ move
+    tokens += reached.sum(axis=1)
+    ends += reached @ move
+    leave = ends[0, 1], ends[1, 0]
+    first = leave[1] / (leave[0] + leave[1]) if sum(leave) > 0 else 0.5
+    return float(first * tokens[0] + (1 - first) * tokens[1])
+
+
 def roofline(rows, knee):
     """Time of a target pass over 0..rows rows in units of one memory-bound pass: max(1, rows / knee), float64[rows + 1]."""
     if not knee > 0:

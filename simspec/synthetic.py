@@ -32,10 +32,60 @@ def decaying(alphas, sequences: int, rows: int, seed: int = 0, confidence: bool 
         inside = np.clip(alphas, 1e-6, 1 - 1e-6)
         codes, _ = encode(random.beta(4 * inside, 4 * (1 - inside), (N, K)), LOG_ODDS)
         chance, feature = LOG_ODDS[codes], codes[:, :, None]
+    law = ",".join(f"{alpha:g}" for alpha in alphas)
+    return _trace(chance, f"acceptance {law}", sequences, rows, seed, random, feature)
+
+
+def switching(alphas, switch, sequences: int, rows: int, K: int, seed: int = 0) -> Trace:
+    """A hidden chain of two states over text positions sets the acceptance: alphas[z] where the drafted token's position is in z.
+
+    From one position to the next, state z is left with probability switch[z] > 0; texts start from the stationary law. Given
+    the states, rows are drawn independently, as in `decaying`; a good stretch of text is good at every depth of every row
+    that reaches into it. `formulas.switching_committed` is its exact value at a fixed K. ValueError for what is no chance.
+    """
+    alphas, switch = np.asarray(alphas, dtype=np.float64), np.asarray(switch, dtype=np.float64)
+    if alphas.shape != (2,) or switch.shape != (2,) or not ((alphas >= 0) & (alphas <= 1) & (switch > 0) & (switch <= 1)).all():
+        raise ValueError(f"alphas are {alphas}, switch {switch}, expected two acceptances in [0, 1] and two numbers in (0, 1]")
+    random = _generator(sequences, rows, K, seed)
+    state = np.empty((rows + K, sequences), np.int64)
+    state[0] = random.random(sequences) < switch[0] / switch.sum()
+    coins = random.random((rows + K, sequences))
+    for position in range(1, rows + K):
+        before = state[position - 1]
+        state[position] = np.where(coins[position] < switch[before], 1 - before, before)
+    chance = alphas[state[np.arange(rows)[:, None] + np.arange(K)].transpose(2, 0, 1)].reshape(-1, K)
+    return _trace(chance, f"acceptance {alphas} switching {switch}", sequences, rows, seed, random)
+
+
+def drifting(first: float, last: float, sequences: int, rows: int, K: int, seed: int = 0) -> Trace:
+    """Acceptance moves along the text: a token for position i of n is accepted with probability first + (last - first) i / (n - 1).
+
+    Every draft, whatever its depth, takes the acceptance of its own position; rows are independent. ValueError outside [0, 1].
+    """
+    if not (0 <= first <= 1 and 0 <= last <= 1):
+        raise ValueError(f"acceptance drifts from {first} to {last}, expected two numbers in [0, 1]")
+    random = _generator(sequences, rows, K, seed)
+    chance = np.tile(drift(first, last, rows, K), (sequences, 1))
+    return _trace(chance, f"acceptance drifting {first:g} to {last:g}", sequences, rows, seed, random)
+
+
+def drift(first: float, last: float, rows: int, K: int) -> np.ndarray:
+    """The chances of `drifting`, float64[rows, K]: row t, depth j + 1 takes position t + j (the last, behind the text's end)."""
+    position = np.minimum(np.arange(rows)[:, None] + np.arange(K), rows - 1)
+    return first + (last - first) * position / max(rows - 1, 1)
+
+
+def _generator(sequences, rows, K, seed):
+    if sequences < 1 or rows < 1 or not 1 <= K <= 255:
+        raise ValueError(f"asked for {sequences} sequences of {rows} rows, K = {K}, expected at least 1 of each, K up to 255")
+    return np.random.default_rng(seed)
+
+
+def _trace(chance, law, sequences, rows, seed, random, feature=None):
+    N, K = chance.shape
     left = np.tile(np.arange(rows, 0, -1), sequences)
     # u < 1 always, so a certain token is always accepted and an impossible one never.
     run = np.logical_and.accumulate(random.random((N, K)) < chance, axis=1).sum(axis=1)
-    law = ",".join(f"{alpha:g}" for alpha in alphas)
     return Trace(
         offset=np.arange(sequences + 1) * rows,
         budget=np.full(sequences, rows),
@@ -46,10 +96,10 @@ def decaying(alphas, sequences: int, rows: int, seed: int = 0, confidence: bool 
         meta=TraceMeta(
             rule="synthetic",
             target="none",
-            drafter=f"acceptance {law}",
+            drafter=law,
             K=K,
             seed=seed,
-            features=(("confidence", "confidence"),) if confidence else (),
+            features=(("confidence", "confidence"),) if feature is not None else (),
             tasks=("synthetic",) * sequences,
             ids=tuple(f"synthetic-{s}" for s in range(sequences)),
         ),

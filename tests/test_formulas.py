@@ -7,6 +7,7 @@ from strategies import traces
 
 from simspec import CostModel, formulas, replay, summary, synthetic
 from simspec.policies import beta_ts, confidence, fixed
+from simspec.tail import Law, moments
 
 RATE = st.floats(0, 1)
 
@@ -196,3 +197,52 @@ def test_domain_errors_are_one_line(call):
     with pytest.raises(ValueError) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+@settings(deadline=None)
+@example(1.0, 1.0, 5, 0.1)
+@example(0.0, 0.0, 5, 0.1)
+@example(0.7, 1.0, 1, 0.0)
+@given(RATE, RATE, st.integers(1, 7), st.floats(0, 2))
+def test_geometric_stop_equals_the_enumeration_of_all_coins_and_outcomes(alpha, stay, K, c):
+    law = naive.geometric_law(alpha, stay, K)
+    assert sum(law.values()) == pytest.approx(1, abs=1e-12)
+    drafted, accepted = (sum(key[i] * p for key, p in law.items()) for i in (0, 1))
+    assert formulas.geometric_drafted(stay, K) == pytest.approx(drafted, abs=1e-12)
+    assert formulas.geometric_accepted(alpha, stay, K) == pytest.approx(accepted, abs=1e-12)
+    assert formulas.geometric_committed(alpha, stay, K) == pytest.approx(1 + accepted, abs=1e-12)
+    assert formulas.geometric_speedup(alpha, stay, K, c) == pytest.approx((1 + accepted) / (1 + c * drafted), rel=1e-12)
+    assert formulas.geometric_speedup(alpha, 1.0, K, c) == pytest.approx(formulas.expected_speedup(alpha, K, c), rel=1e-12)
+
+
+def test_geometric_forms_broadcast():
+    shape = formulas.geometric_speedup(np.full((3, 1), 0.5), np.full(4, 0.7), 5, 0.1).shape
+    assert shape == (3, 4) and isinstance(formulas.geometric_accepted(0.5, 0.5, 3), float)
+    with pytest.raises(ValueError, match="K"):
+        formulas.geometric_drafted(0.5, 0)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.tuples(st.floats(0, 0.9), st.floats(0, 0.9)), st.tuples(*[st.floats(0.05, 0.95)] * 2), st.integers(0, 3))
+def test_switching_form_is_the_increment_of_long_texts(alphas, switch, k):
+    """E[rounds] of n tokens grows by 1 / tau a token: by n = 300 it has settled to 1e-6, where not all drafts are fully accepted."""
+    move = [[1 - switch[0], switch[0]], [switch[1], 1 - switch[1]]]
+    start = np.array([switch[1], switch[0]]) / sum(switch)
+    laws = [Law(np.broadcast_to(alphas, (1, k, 2)), np.array(move), start, np.ones(k), rows) for rows in (300, 312)]
+    rounds = [moments(law, np.ones((k + 1,) * 3))[0] for law in laws]  # 12 tokens: whatever the period, 1 .. 4 divides it
+    assert formulas.switching_committed(alphas, switch, k) == pytest.approx(12 / (rounds[1] - rounds[0]), rel=1e-6)
+
+
+@settings(deadline=None)
+@given(st.tuples(RATE, RATE), st.floats(0.05, 0.95), st.integers(0, 8))
+def test_switching_without_memory_is_the_iid_form(alphas, leave, k):
+    """Leaving states with chances p and 1 - p forgets the state at every position: acceptance is the mean, independently."""
+    mean = alphas[0] * (1 - leave) + alphas[1] * leave
+    assert formulas.switching_committed(alphas, (leave, 1 - leave), k) == pytest.approx(formulas.expected_committed(mean, k))
+
+
+@pytest.mark.parametrize("call", [((0.5,), (0.1, 0.1), 2), ((0.5, 0.6), (0.0, 0.1), 2), ((0.5, 0.6), (0.1, 0.1), 1.5)])
+def test_switching_refuses_in_one_line(call):
+    with pytest.raises(ValueError) as error:
+        formulas.switching_committed(*call)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,145 @@
+"""Intervals over prompts: definition, coverage on known truth with its error rate, controls that must fail."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats as scipy_stats
+
+from simspec import stats
+
+TRIALS = 400
+
+
+def prompts(rng, count, effect=0.0):
+    """Accepted and rounds of each prompt: lengths vary, and a prompt's own rate varies about 1.5 + effect."""
+    rounds = rng.integers(10, 60, count).astype(float)
+    rate = (1.5 + effect) * rng.gamma(8.0, 1 / 8.0, count)
+    return rng.poisson(rate * rounds).astype(float), rounds
+
+
+def covered(make, truth, interval):
+    return sum(truth in interval(*make(np.random.default_rng(seed)), seed) for seed in range(TRIALS))
+
+
+@pytest.mark.parametrize("method", stats.METHODS)
+def test_coverage_of_a_ratio(method, record_property):
+    """95% intervals, 50 prompts. If the coverage is 92% or more, at most 345 of 400 hold with chance 1e-4 (binomial)."""
+    hits = covered(
+        lambda rng: prompts(rng, 50), 1.5, lambda a, r, seed: stats.ratio(a, r, resamples=800, seed=seed % 7, method=method)
+    )
+    record_property("measured", f"{method} intervals of a ratio over 50 prompts: {hits / TRIALS:.1%} of {TRIALS} hold it (95% meant)")
+    assert scipy_stats.binom.cdf(345, TRIALS, 0.92) < 1e-4 and hits > 345
+
+
+def test_coverage_of_a_paired_difference(record_property):
+    """Two policies on the same prompts, one better by 0.1 everywhere; error rate as above."""
+
+    def make(rng):
+        accepted, rounds = prompts(rng, 50)
+        return accepted, rounds, accepted + rng.poisson(0.1 * rounds), rounds
+
+    hits = covered(make, -0.1, lambda *four: stats.ratio_difference(*four[:4], resamples=800, seed=four[4] % 7))
+    record_property("measured", f"bca intervals of a paired difference over 50 prompts: {hits / TRIALS:.1%} of {TRIALS} hold the truth")
+    assert hits > 345
+
+
+def test_rounds_taken_for_prompts_cover_too_little():
+    """The control: the same texts cut into their rounds, as if those were independent, miss the truth far too often.
+
+    If they covered 92%, fewer than 45 of 60 would hold it with chance 4e-5 at most.
+    """
+
+    def make(rng):
+        accepted, rounds = prompts(rng, 12)
+        rounds = rounds.astype(int)
+        cut = [rng.multinomial(int(a), np.full(n, 1 / n)) for a, n in zip(accepted, rounds)]
+        return np.concatenate(cut).astype(float), np.ones(rounds.sum())
+
+    trials = range(60)
+    hits = sum(1.5 in stats.ratio(*make(np.random.default_rng(seed)), resamples=100, method="percentile") for seed in trials)
+    assert hits < 45
+
+
+def test_pairing_narrows():
+    accepted, rounds = prompts(np.random.default_rng(1), 60)
+    other = accepted + np.random.default_rng(2).poisson(0.1 * rounds)
+    paired = stats.ratio_difference(accepted, rounds, other, rounds)
+    shuffled = np.random.default_rng(3).permutation(60)
+    apart = stats.ratio_difference(accepted, rounds, other[shuffled], rounds[shuffled])
+    assert paired.value == pytest.approx(apart.value) and paired.high - paired.low < 0.5 * (apart.high - apart.low)
+
+
+@settings(max_examples=25)
+@given(st.integers(8, 20), st.integers(0, 2**32))
+def test_percentiles_are_those_of_a_plain_loop(count, seed):
+    columns = np.random.default_rng(seed).gamma(2.0, 1.0, (count, 2))
+    weights = np.random.default_rng(5).multinomial(count, np.full(count, 1 / count), size=150)
+    figures = []
+    for row in weights:
+        top = sum(int(w) * columns[i, 0] for i, w in enumerate(row))
+        bottom = sum(int(w) * columns[i, 1] for i, w in enumerate(row))
+        figures.append(top / bottom)
+    widened = np.sqrt(count / (count - 1)) * scipy_stats.t.ppf([0.05, 0.95], count - 1)
+    low, high = np.quantile(figures, scipy_stats.norm.cdf(widened))
+    found = stats.ratio(*columns.T, level=0.9, resamples=150, seed=5, method="percentile")
+    assert (found.value, found.low, found.high) == pytest.approx((columns[:, 0].sum() / columns[:, 1].sum(), low, high))
+    assert found.prompts == count and found.level == 0.9
+
+
+def test_bca_is_that_of_scipy():
+    """The same construction, asked for the level that the widening would reach: the ends differ by resampling noise only."""
+    accepted, rounds = prompts(np.random.default_rng(8), 40)
+    z = scipy_stats.norm.ppf(0.975) / np.sqrt(40 / 39)
+    ours = stats.ratio(accepted, rounds, resamples=9999, level=1 - 2 * scipy_stats.t.sf(z, 39))
+    theirs = scipy_stats.bootstrap(
+        (accepted, rounds), lambda a, r, axis: a.sum(axis=axis) / r.sum(axis=axis), paired=True, vectorized=True,
+        n_resamples=9999, rng=np.random.default_rng(0),
+    ).confidence_interval  # fmt: skip
+    width = ours.high - ours.low
+    assert abs(ours.low - theirs.low) < 0.04 * width and abs(ours.high - theirs.high) < 0.04 * width
+
+
+def test_bca_leans_with_the_skew_and_percentile_of_a_constant_is_the_constant():
+    heavy = np.random.default_rng(4).pareto(2.5, 30) + 1
+    bca, plain = (stats.ratio(heavy, np.ones(30), method=method) for method in ("bca", "percentile"))
+    assert bca.high > plain.high and bca.low > plain.low
+    same = stats.ratio(np.full(9, 3.0), np.full(9, 2.0))
+    assert (same.value, same.low, same.high) == (1.5, 1.5, 1.5)
+
+
+def test_seeded_and_order_of_columns_kept():
+    a, r = prompts(np.random.default_rng(0), 20)
+    assert stats.ratio(a, r, seed=1) == stats.ratio(a, r, seed=1) != stats.ratio(a, r, seed=2)
+
+
+def test_swap_test_errs_as_often_as_it_says_and_sees_a_difference(record_property):
+    """Under the null P(p <= 0.1) <= 0.1: over 66 of 400 has chance 4e-5. Against a true 10% it rejects almost always."""
+    low, seen = 0, 0
+    for seed in range(TRIALS):
+        rng = np.random.default_rng(seed)
+        first, second = (np.stack(prompts(rng, 20), axis=1) for _ in range(2))
+        low += stats.swap_test(first, second, lambda t: t[..., 0] / t[..., 1], resamples=199, seed=seed) <= 0.1
+        better = first + np.stack((rng.poisson(0.15 * first[:, 1]), np.zeros(20)), axis=1)
+        seen += stats.swap_test(first, better, lambda t: t[..., 0] / t[..., 1], resamples=199, seed=seed) <= 0.1
+    record_property("measured", f"swap test at 0.1: rejects {low / TRIALS:.1%} of nulls, {seen / TRIALS:.1%} of true 10% differences")
+    assert low <= 66 and scipy_stats.binom.sf(66, TRIALS, 0.1) < 4.1e-5 and seen > 380
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: stats.ratio(np.ones(7), np.ones(7)),
+        lambda: stats.ratio(np.ones(9), np.zeros(9)),
+        lambda: stats.ratio(np.full(9, np.nan), np.ones(9)),
+        lambda: stats.ratio(np.ones(9), np.ones(9), method="student"),
+        lambda: stats.ratio(np.ones(9), np.ones(9), level=1.0),
+        lambda: stats.bootstrap(np.ones(9), lambda t: t),
+        lambda: stats.swap_test(np.ones((9, 2)), np.ones((8, 2)), lambda t: t[..., 0]),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_refusals_are_one_line(call):
+    with pytest.raises(ValueError) as error:
+        call()
+    assert "\n" not in str(error.value) and len(str(error.value)) > 20
