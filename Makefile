@@ -1,17 +1,21 @@
 # make demo   sweep the bundled recordings, pick a policy, run it for real, compare with the replay
 # make test   the whole suite, compiled and then once more with numba interpreted
+# make bench  time of a simulated round, against the slow twin, NumPy and the latency limit: one JSON
+# make notebooks  run the notebooks and write their .ipynb with outputs and plots
+# make example    cut the small recording that the wheel carries out of traces/
 # make gpu    train, record, measure and run on this machine's card (lab; see real/campaign.py)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-CORE := rng trace cost policy policies simulate synthetic formulas metrics sweep
+CORE := rng trace cost cost_table roofline jit policy policies posterior exits cost_aware predictor simulate synthetic formulas metrics sweep
+CORE += check papers stats score tail
 
-.PHONY: demo test gpu lint clean
+.PHONY: demo test bench notebooks example gpu lint clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet -e '.[real,dev]'
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet -e '.[real,dev,notebooks]'
 	touch $@
 
 demo: $(VENV)/.installed
@@ -20,6 +24,34 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(CORE:%=tests/test_%.py)
+
+bench: $(VENV)/.installed
+	$(BIN)/python tests/bench/replay.py $(BENCH_ARGS)
+
+notebooks: $(VENV)/.installed
+	$(BIN)/python notebooks/execute.py
+
+# The first PER_TASK prompts of each task, without the feature that makes it too heavy: a selection keeps its draw addresses, so it
+# replays as it does in the whole.
+EXAMPLE := tiny-early_exit-coupled
+PER_TASK ?= 4
+WITHOUT ?= theta_low_rank
+define CUT
+import dataclasses, shutil, simspec
+trace = simspec.load_trace("traces/$(EXAMPLE).parquet")
+chosen = [s for s in range(trace.sequences) if trace.task[:s].count(trace.task[s]) < $(PER_TASK)]
+name = f"simspec/example/$(EXAMPLE)-{len(chosen)}"
+trace = trace.select(chosen)
+kept = [i for i, (feature, _) in enumerate(trace.meta.features) if feature != "$(WITHOUT)"]
+predictors = {feature: sha256 for feature, sha256 in trace.meta.predictors.items() if feature != "$(WITHOUT)"}
+meta = dataclasses.replace(trace.meta, features=tuple(trace.meta.features[i] for i in kept), predictors=predictors)
+dataclasses.replace(trace, feature=trace.feature[:, :, kept], meta=meta).save(f"{name}.parquet")
+shutil.copyfile("traces/$(EXAMPLE).cost.json", f"{name}.cost.json")
+endef
+export CUT
+example: $(VENV)/.installed
+	rm -f simspec/example/*.parquet simspec/example/*.json
+	$(BIN)/python -c "$$CUT"
 
 # What `make gpu` trains on and records: by default copied from a data folder beside the checkout. Ignored by git.
 DATA ?= ../shared/data

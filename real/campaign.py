@@ -13,6 +13,7 @@ from typing import Annotated
 import torch
 import typer
 
+from real.features import offered
 from real.files import replace_json, replacing
 from real.jobs import RULES, measure_to, record_to, run_on
 from real.lab import Lab, build, timed
@@ -20,7 +21,7 @@ from real.lab import toy as small
 from real.pair import Pair, load_pair
 from real.prompts import draw, read_prompts
 from real.record import Settings
-from simspec import CostModel, load_trace, policies
+from simspec import CostModel, load_trace
 
 STAGES = ("train", "record", "measure", "run", "pack")
 DRAFTERS = ("model", "early_exit")
@@ -70,8 +71,9 @@ def campaign(
             stem = f"{'toy' if toy else 'lab'}-{drafter}-{rule_name}"
             trace, cost = out / "traces" / f"{stem}.parquet", out / "traces" / f"{stem}.cost.json"
             if "record" in wanted and not trace.exists():
+                asked = Settings(k, budget, rule, pair.end_tokens, offered(pair.drafter))
                 read = [p for path in prompts for p in read_prompts(path, pair.tokenizer, longest)]
-                record_to(trace, pair, draw(read, per_task, seed), Settings(k, budget, rule, pair.end_tokens), tell)
+                record_to(trace, pair, draw(read, per_task, seed), asked, tell)
             if "measure" in wanted and not cost.exists():
                 measure_to(cost, pair, rule, k, 128 if not toy else 8, repeats, seed, tell)
             if "run" in wanted:
@@ -87,7 +89,7 @@ def run_stage(path: Path, trace: Path, cost: Path, pair: Pair, seed: int, tell) 
     recorded, price = load_trace(trace), CostModel.from_json(cost)
     for text in CHOSEN:
         if text not in done:
-            done[text] = run_on(recorded, pair, policies.parse(text), price, seed, tell).summary()
+            done[text] = run_on(recorded, pair, text, price, seed, tell).summary()
             replace_json(path, done)
 
 

@@ -55,7 +55,11 @@ def _progress():
 
 def _rule(name: str, temperature: float, seed: int):
     from real.sampling import Rule
+    from simspec.rng import check_seed
 
+    check_seed(seed)
+    if not 0 <= temperature < float("inf"):
+        raise ValueError(f"temperature is {temperature}, expected a finite number >= 0")
     return Rule(name, temperature, seed) if name == "coupled" else Rule(name)
 
 
@@ -134,7 +138,17 @@ def train(
 
     from real.lab import Lab, build, stepped, timed
     from real.lab import toy as small
+    from real.provenance import check_device
+    from simspec.rng import check_seed
 
+    check_device(device)
+    check_seed(seed)
+    if not 0 < minutes < float("inf") or min(distil_tokens, rows) < 1 or threads < 0:
+        given = f"minutes {minutes}, distil-tokens {distil_tokens}, rows {rows}, threads {threads}"
+        raise ValueError(f"{given}; expected minutes > 0, at least one token and row, and threads >= 0")
+    for folder in (out, work):
+        if folder is not None and folder.exists() and not folder.is_dir():
+            raise ValueError(f"{folder} is a file, expected a folder for the models or their work")
     if threads:
         torch.set_num_threads(threads)
     lab = Lab(tuple(map(str, text)), tuple(map(str, heldout or ())), distil_tokens=distil_tokens, device=device, seed=seed)
@@ -175,26 +189,36 @@ def record(
 
     Example: simspec record prompts.jsonl --drafter early_exit --rule coupled --out traces/mine.parquet
     """
+    from real.features import offered
     from real.jobs import record_to
     from real.prompts import draw, read_prompts
     from real.record import Settings
+    from simspec.output import check_output
 
+    if out.suffix != ".parquet":
+        raise ValueError(f"{out} is no name for a recording, expected one that ends in .parquet; its card gets .json")
+    for path in (out, out.with_suffix(".json")):
+        check_output(path, *prompts)
     made_by = _rule(rule, temperature, seed)
+    Settings(k, budget, made_by, ())  # refused before the models are read
+    if per_task < 1:
+        raise ValueError(f"{per_task} prompts of every task asked for, expected at least 1")
     pair = _pair(bundle, drafter, device, dtype, target, weights)
     chosen = draw([p for path in prompts for p in read_prompts(path, pair.tokenizer, longest)], per_task, seed)
-    settings = Settings(k, budget, made_by, pair.end_tokens)
+    settings = Settings(k, budget, made_by, pair.end_tokens, offered(pair.drafter))
     with _progress() as tell:
         made = record_to(out, pair, chosen, settings, tell)
     print(json.dumps(made) if as_json else f"wrote {out}: {made['texts']} texts, {made['rows']} rows, card {out.with_suffix('.json')}")
 
 
 def measure(
-    out: Annotated[Path, typer.Option(help="The cost model, .json.")],
+    out: Annotated[Path, typer.Option(help="The cost model, .json; a table where several batch sizes or contexts are given.")],
     drafter: DrafterName = "model",
     rule: RuleName = "greedy",
     temperature: Temperature = 0.8,
     k: Annotated[int, typer.Option("--depth", "-k", help="Longest draft to price.")] = 16,
-    context: Annotated[int, typer.Option(help="Tokens before the round.")] = 128,
+    batch: Annotated[list[int] | None, typer.Option(help="Texts decoded together, repeatable; default 1.")] = None,
+    context: Annotated[list[int] | None, typer.Option(help="Tokens before the round, repeatable; default 128.")] = None,
     repeats: Annotated[int, typer.Option(help="Runs at every length; medians are kept.")] = 4,
     device: Device = "cpu",
     dtype: Dtype = "float32",
@@ -206,28 +230,32 @@ def measure(
 ):
     """Measure what drafting and verifying cost on this machine, as a cost model for `simspec sweep --cost`.
 
-    Example: simspec measure --drafter early_exit --out costs.json && simspec sweep traces/tiny-early_exit-greedy.parquet --cost costs.json
+    One text is timed in the decode loop itself; a larger batch adds what bare batched passes take longer. A size that does not fit
+    the card is left out. Example: simspec measure --drafter early_exit --batch 1 --batch 8 --context 128 --context 512 --out costs.json
     """
-    from real.jobs import measure_to
+    from real.measure import measure_table
+    from simspec.output import check_output
 
+    check_output(out)
+    if not 1 <= k <= 255 or repeats < 1:
+        raise ValueError(f"depth is {k} and repeats {repeats}; expected 1 <= depth <= 255 and at least one repeat")
+    made_by = _rule(rule, temperature, seed)
     pair = _pair(bundle, drafter, device, dtype, target, weights)
+    sizes = batch or [1], context or [128]
     with _progress() as tell:
-        cost = measure_to(out, pair, _rule(rule, temperature, seed), k, context, repeats, seed, tell)
-    if as_json:
-        print(json.dumps(cost.to_dict()))
-    else:
-        ms = 1e3
-        print(
-            f"wrote {out}: draft step {ms * cost.draft[1]:.3f} ms, plain step {ms * cost.baseline:.3f} ms, "
-            f"verify {k}: {ms * cost.verify[k]:.3f} ms, on {cost.device}"
-        )
+        said = partial(tell, f"measuring {out.stem}")
+        table = measure_table(pair.target, pair.drafter, made_by, k, *sizes, repeats=repeats, seed=seed, progress=said)
+    made = table.simplest()
+    made.to_json(out)
+    lines = *table.describe(), f"wrote {out}, measured on {table.device}"
+    print(json.dumps(made.to_dict()) if as_json else "\n".join(lines))
 
 
 def run(
-    trace: Annotated[Path, typer.Argument(help="A recording; its prompts, rule and seed are run again.")],
+    trace: Annotated[str, typer.Argument(help="A recording's file or bundled name; its prompts, rule and seed are run again.")],
     policy: Annotated[str, typer.Option(help="name[:arg,...], as in `simspec sweep`.")] = "beta_ts",
     cost: Annotated[Path | None, typer.Option(help="Cost model's JSON; default: measured now.")] = None,
-    prompts: Annotated[int, typer.Option(help="Only so many of its prompts; 0 for all.")] = 0,
+    prompts: Annotated[int, typer.Option(help="Only so many of its prompts, spread over the tasks; 0 for all.")] = 0,
     device: Device = "cpu",
     dtype: Dtype = "float32",
     bundle: Bundle = None,
@@ -239,28 +267,34 @@ def run(
 ):
     """Run a policy for real on a recording's prompts and compare every round with the replay.
 
-    Exits with code 1 if they differ. Example: simspec run traces/tiny-model-greedy.parquet --policy fixed:3 --prompts 20
+    Exits with code 1 if they differ. Example: simspec run tiny-model-greedy --policy fixed:3 --prompts 20
     """
-    from real.jobs import run_on
+    from real.jobs import run_on, spread
     from real.measure import measure as time
-    from real.pair import rule_of
+    from real.pair import check_tokens, rule_of
     from simspec import CostModel, load_trace, policies
+    from simspec.bundle import locate
 
-    recorded = load_trace(trace)
+    (path,) = locate([trace]).values()
+    recorded = load_trace(path)
     if prompts:
-        recorded = recorded.select(list(range(min(prompts, recorded.sequences))))
-    made = policies.parse(policy)
+        recorded = recorded.select(spread(recorded.sequences, prompts))
+    policies.parse(policy)  # a slip is told before models are loaded
     price = None if cost is None else CostModel.from_json(cost)
+    rule_of(recorded)
     pair = _pair(bundle, recorded.meta.drafter, device, dtype, target, weights)
     if pair.name.split("/")[-1] != recorded.meta.target.split("/")[-1]:
         raise ValueError(
             f"{trace} was recorded with target {recorded.meta.target}, this is {pair.name}; name that one by --bundle or --target"
         )
+    if recorded.meta.tokenizer_sha256 not in ("", pair.tokenizer_sha256):
+        raise ValueError(f"{trace} was recorded with another tokenizer than that of {pair.name}; use the checkpoint that it came with")
+    check_tokens(recorded, pair)
     with _progress() as tell:
         if price is None:
             said = partial(tell, "measuring")
             price = time(pair.target, pair.drafter, rule_of(recorded), recorded.K, repeats=2, progress=said)
-        found = run_on(recorded, pair, made(recorded, price) if callable(made) else made, price, seed, tell)
+        found = run_on(recorded, pair, policy, price, seed, tell)
     if as_json:
         print(json.dumps(found.summary()))
     else:

@@ -52,7 +52,7 @@ def _row(path: Path, number: int, line: str) -> dict:
     try:
         row = json.loads(line)
         text = row["text"]
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorpusError(f'{path} line {number}: expected a JSON object with "text", got {line[:60]!r}') from error
     if not isinstance(text, str):
         raise CorpusError(f'{path} line {number}: "text" is {type(text).__name__}; expected a string')

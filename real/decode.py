@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from real.draft import Drafter
-from real.features import read
+from real.features import Reader
 from real.sampling import Rule
 from real.target import Target
 from real.verify import Walk, walk
@@ -97,10 +97,12 @@ def decode(
     def pick(logits, slot: int) -> int:
         return int(rule.scores(logits[None], sequence, [len(out) + slot]).argmax())
 
+    reader = Reader(stepper.policy.reads, rule.temperature, drafter)
     stepper.begin(sequence)
     prefill = target.prefill(prompt[:-1])
+    reader.begin(prefill)
     drafter.begin(target, prompt, prefill, pick)
-    names, last = stepper.policy.reads, prompt[-1]
+    last = prompt[-1]
     rounds: list[tuple[int, int, int, int]] = []
     clock = Clock(target.decoder.device)
 
@@ -120,8 +122,8 @@ def decode(
                 break
             token.append(step.token)
             parent.append(step.parent)
-            if names:
-                stepper.see(computed, read(names, step.logits[None], rule.temperature)[0][0])
+            if reader.names:
+                stepper.see(computed, reader.read(step, computed)[0])
                 clock.lap(POLICY)
         drafted = computed if keep or not computed else computed - 1
 
@@ -133,6 +135,7 @@ def decode(
         target.keep(walked.path)
         drafter.rollback(walked.accepted)
         drafter.catch_up(walked.token, verdict, walked.path)
+        reader.learn(verdict, walked.path)
         stepper.end(computed, drafted, walked.accepted)
         heard = Round(len(out), computed, drafted, walked.accepted, walked)
         rounds.append((heard.position, computed, drafted, walked.accepted))

@@ -7,10 +7,10 @@ from pandas import DataFrame
 
 from real.equality import NOTHING, Comparison
 from real.files import replacing
-from real.jobs import Outcome, Tell, run_on, silent
+from real.jobs import Outcome, Tell, run_on, silent, spread
 from real.measure import measure
 from real.pair import TINY, load_pair, rule_of
-from simspec import CostModel, load_trace, policies, sweep
+from simspec import CostModel, load_trace, sweep
 
 TRACES = Path(__file__).parent.parent / "traces"
 CANDIDATES = (
@@ -79,21 +79,14 @@ def demo(prompts: int = 12, seed: int = 0, rounds: int = 10, tell: Tell = silent
     speed = table[table.policy != "oracle"].groupby(["trace", "policy"], sort=False).speedup.mean()
     outcomes: dict[str, Outcome] = {}
     for name, trace in traces.items():
-        # spread over the tasks: recordings list them one after another
-        part = trace.select(_spread(trace.sequences, prompts))
-        policy = policies.parse(speed[name].idxmax())
+        part = trace.select(spread(trace.sequences, prompts))
 
         def told(remark: str, done: int, of: int, name=name) -> None:
             tell(f"{name}: {remark}", done, of)
 
-        outcomes[name] = run_on(part, pairs[trace.meta.drafter], policy, costs[name], seed, told)
+        outcomes[name] = run_on(part, pairs[trace.meta.drafter], speed[name].idxmax(), costs[name], seed, told)
     best = speed.idxmax()
     return Demo(table, best[0], outcomes)
-
-
-def _spread(count: int, wanted: int) -> list[int]:
-    wanted = min(wanted, count)
-    return [i * count // wanted for i in range(wanted)]
 
 
 def draw(found: Demo, path: Path) -> None:

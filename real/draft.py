@@ -21,11 +21,13 @@ class Step:
     | token | what is proposed |
     | parent | row of the round's pass that it follows: slot j of a chain follows row j (row 0 is the last committed token) |
     | logits `[vocab]` | the drafter's own prediction that it was picked from; None for drafters without one |
+    | hidden `[d_D]` | the drafter's last hidden state, before norm and head, that the logits come from; None where there is none |
     """
 
     token: int
     parent: int
     logits: Tensor | None
+    hidden: Tensor | None = None
 
 
 @runtime_checkable
@@ -38,6 +40,7 @@ class Drafter(Protocol):
     | taps | depths of the target, in layers, whose residual stream `catch_up` must receive |
     | prefix_only | what it proposes depends on the tokens of the verified prefix alone (declared, and tested) |
     | history_free | `next` depends on the verified prefix and the draft so far, not on earlier rounds (declared, tested) |
+    | predictors | feature name -> Predictor of this drafter on its target: what it shows beside its logits; may be left out |
 
     A round: `next` until the policy or the drafter stops; the target verifies; `rollback`; `catch_up`.
     """

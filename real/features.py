@@ -1,16 +1,22 @@
-"""What a drafter shows after each slot: functions of its whole distribution, never of the token it picked."""
+"""What a drafter shows after each slot: functions of its distribution and of states paid for, never of the token picked."""
+
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from real.draft import Drafter, Step
+from real.predictor import NAMES, Predictor
+from real.target import Verdict
 from simspec import grid
 
 FEATURES = {
     "confidence": lambda logprob: logprob.max(-1).values.exp(),
     "entropy": lambda logprob: torch.special.entr(logprob.exp()).sum(-1),
 }
-GRIDS = {"confidence": "confidence", "entropy": "entropy"}
+# A policy weighs θ linearly against a running mean: even steps (errors up to 0.002) serve it better than log-odds (0.01).
+GRIDS = {"confidence": "confidence", "entropy": "entropy", **dict.fromkeys(NAMES, "identity")}
 
 
 def shown(reads: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
@@ -21,11 +27,68 @@ def shown(reads: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     return tuple((name, GRIDS[name]) for name in reads)
 
 
-def read(names: tuple[str, ...], logits: Tensor, temperature: float) -> tuple[np.ndarray, np.ndarray]:
-    """Features of logits `[n, vocab]`: grid codes uint8 `[n, F]` and each value's distance to its bin's edge."""
-    logprob = torch.log_softmax(logits.double() / temperature, -1)
-    code = np.empty((len(logits), len(names)), np.uint8)
-    edge = np.empty((len(logits), len(names)))
+def offered(drafter: Drafter) -> tuple[str, ...]:
+    """Names of all features that this drafter shows: those of its logits, and those it has a predictor for."""
+    return (*FEATURES, *getattr(drafter, "predictors", {}))
+
+
+def learnt(names: tuple[str, ...], drafter: Drafter) -> dict[str, Predictor]:
+    """The drafter's predictors of those `names` that need one; ValueError where one is missing."""
+    known = getattr(drafter, "predictors", {})
+    wanted = [name for name in names if name in NAMES]
+    for name in wanted:
+        if name not in known:
+            raise ValueError(f"feature {name!r} needs a predictor, drafter {drafter.name!r} has none here; train one (simspec train)")
+    return {name: known[name] for name in wanted}
+
+
+def read(
+    names: tuple[str, ...], logits: Tensor | None, temperature: float, log_odds: Mapping[str, Tensor] = {}
+) -> tuple[np.ndarray, np.ndarray]:
+    """Features of logits `[n, vocab]`: grid codes uint8 `[n, F]` and each value's distance to its bin's edge.
+
+    Those that a predictor gives are read from `log_odds`, name -> `[n]`; without any other, logits may be None.
+    """
+    if any(name in FEATURES for name in names):
+        logprob = torch.log_softmax(logits.double() / temperature, -1)
+    rows = len(next(iter(log_odds.values())) if logits is None else logits)
+    code = np.empty((rows, len(names)), np.uint8)
+    edge = np.empty((rows, len(names)))
     for i, name in enumerate(names):
-        code[:, i], edge[:, i] = grid.encode(FEATURES[name](logprob).cpu().numpy(), grid.TABLES[GRIDS[name]])
+        value = FEATURES[name](logprob) if name in FEATURES else log_odds[name].sigmoid()
+        code[:, i], edge[:, i] = grid.encode(value.cpu().numpy(), grid.TABLES[GRIDS[name]])
     return code, edge
+
+
+class Reader:
+    """Reads the features `names` of drafted steps in a round: `begin` a text, `read` each step, `learn` from the pass.
+
+    It holds what predictors make of the state that produced the last committed token, renewed after every pass.
+    """
+
+    def __init__(self, names: tuple[str, ...], temperature: float, drafter: Drafter):
+        self.names, self.temperature = names, temperature
+        self._folded = {name: predictor.folded() for name, predictor in learnt(names, drafter).items()}
+        self._standing: dict[str, Tensor] = {}
+
+    def begin(self, prefill: Verdict) -> None:
+        """Starts a text: the last row of `prefill` made the prompt's last token; a prompt of one token has none, zeros stand in."""
+        rows = prefill.hidden
+        self._stand(rows[-1] if len(rows) else rows.new_zeros(rows.shape[1]))
+
+    def read(self, step: Step, slot: int) -> tuple[np.ndarray, np.ndarray]:
+        """Codes uint8 `[F]` of the step just drafted at `slot`, and each value's distance to its bin's edge `[F]`."""
+        odds = {}
+        for name, folded in self._folded.items():
+            standing = self._standing[name]
+            odds[name] = (standing[min(slot, len(standing) - 1)] + folded.of_drafter(step.hidden))[None]
+        code, edge = read(self.names, step.logits[None], self.temperature, odds)
+        return code[0], edge[0]
+
+    def learn(self, verdict: Verdict, path: list[int]) -> None:
+        """After a pass: the last row of the kept `path` made the last committed token."""
+        self._stand(verdict.hidden[path[-1]])
+
+    @torch.inference_mode()
+    def _stand(self, state: Tensor) -> None:
+        self._standing = {name: folded.of_target(state) for name, folded in self._folded.items()}

@@ -13,7 +13,7 @@ from real.pair import Pair, rerun, seconds
 from real.prompts import Prompt
 from real.record import Settings, describe, record
 from real.sampling import Rule
-from simspec import CostModel, Policy, Trace, replay
+from simspec import CostModel, Policy, Trace, policies, replay
 
 Tell = Callable[[str, int, int], None]
 
@@ -69,11 +69,12 @@ class Outcome:
         }
 
 
-def run_on(trace: Trace, pair: Pair, policy: Policy, cost: CostModel, seed: int = 0, tell: Tell = silent) -> Outcome:
-    """Runs `policy` on a trace's prompts, plain decoding beside it, and compares every round with the replay.
+def run_on(trace: Trace, pair: Pair, policy: Policy | str | Callable, cost: CostModel, seed: int = 0, tell: Tell = silent) -> Outcome:
+    """Runs `policy` (or what its text means) on a trace's prompts, plain decoding beside it, and compares every round with the replay.
 
     Both speedups are times per token of plain decoding over those of the policy, prefill apart.
     """
+    policy = policies.make(policy, trace, cost)
     ran, plain = rerun(pair, trace, [policy], seed, cost, partial(tell, f"running {policy.name}"))
     cost = cost.reading(policy.reads)
     replayed = replay(trace, policy, seed=seed, cost=cost)
@@ -86,6 +87,12 @@ def run_on(trace: Trace, pair: Pair, policy: Policy, cost: CostModel, seed: int 
         cost.device,
         tuple(r.token for r in ran),
     )
+
+
+def spread(count: int, wanted: int) -> list[int]:
+    """Up to `wanted` of `count` prompts, evenly apart: recordings list tasks one after another."""
+    wanted = min(wanted, count)
+    return [i * count // wanted for i in range(wanted)]
 
 
 RULES = {"greedy": Rule(), "coupled": Rule("coupled", 0.8, 0)}

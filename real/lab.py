@@ -1,8 +1,10 @@
 """A target and its drafters from text, in stages that each leave a file and are skipped when it is there.
 
-tokenizer -> tokens -> target -> distilled text -> drafter `model` -> drafter `early_exit` -> card.
+tokenizer -> tokens -> target -> distilled text -> drafter `model` -> drafter `early_exit` -> predictors of both -> card.
 """
 
+import json
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -13,8 +15,10 @@ import torch
 from real.block import Decoder, Shape
 from real.corpus import END, documents, encode, train_tokenizer, windows
 from real.drafters.early_exit import Exit, load_exit, save_exit
+from real.examples import train_predictors
 from real.files import replace_json, replacing
 from real.losses import next_token, towards
+from real.predictor import NAMES
 from real.provenance import device_name, revision, versions
 from real.train import Plan, curve, fit, initialise
 from real.weights import identity, load_decoder, load_tokenizer, save_decoder, sha256
@@ -37,6 +41,7 @@ class Lab:
     | distil_tokens | tokens the target writes itself, half of the texts greedily, half sampled at temperature 1 |
     | blend | share of drafters' training rows that are target-written; the rest is corpus text |
     | soft | drafters whose loss is the target's distribution, and not the text's next token |
+    | predictor_texts, rank | texts under each rule that predictors of acceptance learn from, and rank of the low-rank form |
     | mixed | train in bf16 autocast; device, seed: as named |
     """
 
@@ -54,6 +59,8 @@ class Lab:
     distil_tokens: int = 1_000_000
     blend: float = 0.5
     soft: tuple[str, ...] = ("model",)
+    predictor_texts: int = 400
+    rank: int = 8
     mixed: bool = True
     device: str = "cpu"
     seed: int = 0
@@ -83,21 +90,46 @@ def toy(lab: Lab) -> Lab:
     """The lab at sizes that take seconds: to try the pipeline, not to draft well."""
     plan = Plan(steps=4, rows=2, length=16, seed=lab.seed)
     target, model = Shape(300, 16, 3, 2, 2, 8, 24), Shape(300, 8, 1, 1, 1, 8, 16)
-    sizes = {"vocab": 300, "sample": 100, "target": target, "model": model, "distil_tokens": 256}
+    sizes = {"vocab": 300, "sample": 100, "target": target, "model": model, "distil_tokens": 256, "predictor_texts": 3, "rank": 2}
     return replace(lab, target_plan=plan, model_plan=plan, exit_plan=plan, **sizes)
 
 
 def build(lab: Lab, out: Path, work: Path, tell: Tell = lambda *_: None) -> None:
     """Runs all stages: models to `out`, tokens, checkpoints and curves to `work`. Killed, it continues where it was."""
-    tokenizer = _tokenizer(lab, out, tell)
-    tokens = _tokens(lab, tokenizer, work, tell)
-    heldout = {Path(p).name.split(".")[0]: encode(tokenizer, (d["text"] for d in documents([p]))) for p in lab.heldout}
+    made = [_missing(folder) for folder in (out, work) if not folder.exists()]
+    try:
+        tokenizer = _tokenizer(lab, out, tell)
+        tokens = _tokens(lab, tokenizer, work, tell)
+        heldout = {Path(p).name.split(".")[0]: encode(tokenizer, (d["text"] for d in documents([p]))) for p in lab.heldout}
+        windows(tokens, 1, lab.target_plan.length, 0, 0)  # text that is too short is refused now, not after hours
+        for part in heldout.values():
+            _whole_windows(part, lab.target_plan.length)
+    except (ValueError, OSError):
+        for folder in made:  # text that cannot be used leaves nothing behind
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
     _target(lab, tokens, heldout, out, work, tokenizer.token_to_id(END), tell)
     target = load_decoder(out / "target", device=lab.device)
     own = _distil(lab, target, tokens, work, tell)
     _model(lab, target, tokens, own, out, work, tokenizer.token_to_id(END), tell)
     _exit(lab, target, tokens, own, out, work, tell)
+    end, sizes = tokenizer.token_to_id(END), (lab.predictor_texts, lab.rank)
+    train_predictors(target, _drafters(lab, target, out), tokens, out, end, *sizes, lab.seed, tell)
     _card(lab, target, heldout, tokens, own, out, work, tell)
+
+
+def _missing(folder: Path) -> Path:
+    """The highest folder on the way to this one that is not there yet."""
+    while not folder.parent.exists():
+        folder = folder.parent
+    return folder
+
+
+def _whole_windows(tokens: np.ndarray, length: int) -> int:
+    count = (len(tokens) - 1) // length
+    if count < 1:
+        raise ValueError(f"held-out text has {len(tokens)} tokens; expected more than {length}")
+    return count
 
 
 def _tokenizer(lab: Lab, out: Path, tell: Tell):
@@ -266,9 +298,7 @@ def _exit(lab: Lab, target: Decoder, tokens, own, out: Path, work: Path, tell: T
 @torch.inference_mode()
 def heldout_loss(decoder: Decoder, tokens: np.ndarray, length: int, most: int = 64) -> float:
     """Mean loss in nats per token over up to `most` whole windows from the start of `tokens`, in float32."""
-    count = min(most, (len(tokens) - 1) // length)
-    if count < 1:
-        raise ValueError(f"held-out text has {len(tokens)} tokens; expected more than {length}")
+    count = min(most, _whole_windows(tokens, length))
     row = torch.from_numpy(tokens[: count * length + 1].astype(np.int64)).to(decoder.device)
     x, y = row[:-1].view(count, length), row[1:].view(count, length)
     parts = [next_token(decoder(x[i : i + 8]), y[i : i + 8]).item() * len(x[i : i + 8]) for i in range(0, count, 8)]
@@ -302,6 +332,11 @@ def _card(lab: Lab, target: Decoder, heldout, tokens, own, out: Path, work: Path
         "heldout_loss_nats": {
             name: {part: round(heldout_loss(m, t, length), 4) for part, t in heldout.items()} for name, m in models.items()
         },
+        "predictors": {
+            drafter: {name: _training(out / drafter / f"{name}.json") for name in NAMES}
+            for drafter in models
+            if drafter != "target"
+        },
         "agreement_on_target_text": {n: round(agreement(m, target, own), 4) for n, m in models.items() if n != "target"},
         "sha256": {str(p.relative_to(out)): sha256(p) for p in sorted([*out.rglob("*.safetensors"), *out.rglob("tokenizer.json")])},
         "device": device_name(lab.device),
@@ -312,7 +347,9 @@ def _card(lab: Lab, target: Decoder, heldout, tokens, own, out: Path, work: Path
     tell("card", 1, 1, str(out / "card.json"))
 
 
-def _steps(path: Path) -> int | None:
-    import json
+def _training(path: Path) -> dict:
+    return json.loads(path.read_text()).get("training", {})
 
+
+def _steps(path: Path) -> int | None:
     return json.loads(path.read_text())[-1]["step"] if path.exists() else None

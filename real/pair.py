@@ -1,5 +1,6 @@
 """A target with one drafter, loaded and ready for the loop."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,9 @@ import torch
 from real.decode import DecodeResult, decode
 from real.draft import Drafter, Silent
 from real.drafters import BUILTIN
-from real.features import shown
+from real.features import learnt, shown
+from real.predictor import load_predictors
+from real.provenance import check_device
 from real.sampling import Rule, forget_noise
 from real.target import Target
 from real.weights import WeightsError, identity, load_decoder, load_tokenizer
@@ -41,25 +44,42 @@ class Pair:
 
 
 def load_pair(bundle: Path, drafter: str, device: str = "cpu", dtype: str = "float32", target=None, weights=None) -> Pair:
-    """Loads `<bundle>/target` (or the checkpoint `target`) with the drafter of `<bundle>/<drafter>` (or `weights`)."""
+    """Loads `<bundle>/target` (or the checkpoint `target`) with the drafter of `<bundle>/<drafter>` (or `weights`).
+
+    Predictors that lie in the drafter's folder come with it; WeightsError for one of other weights.
+    """
     import hashlib
 
     if drafter not in BUILTIN:
         raise WeightsError(f"drafter {drafter!r} is unknown; expected one of {', '.join(BUILTIN)}")
     if dtype not in DTYPES:
         raise WeightsError(f"dtype {dtype!r} is unknown; expected one of {', '.join(DTYPES)}")
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise WeightsError(f"device {device!r} asked for, but torch sees no CUDA device; use --device cpu")
+    check_device(device)
     path = target or bundle / "target"
     decoder = load_decoder(path, DTYPES[dtype], device)
     known = identity(path)
-    made = BUILTIN[drafter](weights or bundle / drafter, decoder, known)
+    folder = weights or bundle / drafter
+    made = BUILTIN[drafter](folder, decoder, known)
+    made.predictors = load_predictors(folder, known, device)
     tokenizer = load_tokenizer(path)
+    _check_tokenizer(Path(weights or bundle / drafter), tokenizer, path)
     text = tokenizer.to_str(pretty=False)
     name = f"{Path(path).parent.name}/{known[:12]}" if Path(path).is_dir() else known
     return Pair(
         Target(decoder, made.taps), made, name, tokenizer, hashlib.sha256(text.encode()).hexdigest(), end_tokens(path, decoder)
     )
+
+
+def _check_tokenizer(folder: Path, tokenizer, path) -> None:
+    """WeightsError where the drafter's folder brings a tokenizer that cuts text otherwise than the target's."""
+    if not (folder / "tokenizer.json").exists():
+        return
+    # What is not compared (padding, templates, decoding) changes neither the tokens nor what they mean.
+    parts = ("model", "added_tokens", "normalizer", "pre_tokenizer")
+    own, wanted = (json.loads(each.to_str()) for each in (load_tokenizer(folder), tokenizer))
+    odd = [part for part in parts if own.get(part) != wanted.get(part)]
+    if odd:
+        raise WeightsError(f"{folder} has another tokenizer than {path} (its {odd[0]} differs); use a drafter made for this target")
 
 
 def end_tokens(path, decoder) -> tuple[int, ...]:
@@ -76,6 +96,18 @@ def stepper(policy: Policy, K: int, seed: int, cost: CostModel) -> Stepper:
     return Stepper(policy, K, seed, cost, shown(policy.reads))
 
 
+def same_predictors(drafter: Drafter, trace: Trace, policies_: Sequence[Policy]) -> None:
+    """ValueError where a policy reads a feature through another predictor than the recording's."""
+    for policy in policies_:
+        for name, predictor in learnt(policy.reads, drafter).items():
+            recorded = trace.meta.predictors.get(name, "none")
+            if predictor.sha256 != recorded:
+                raise ValueError(
+                    f"policy {policy.name!r} reads {name!r} by predictor {predictor.sha256[:12]} here, the recording by {recorded[:12]}: "
+                    "record again, or take the recording's models"
+                )
+
+
 def rule_of(trace: Trace) -> Rule:
     """The rule that a trace was recorded under, noise seed included."""
     meta = trace.meta
@@ -90,6 +122,15 @@ def prompts_of(trace: Trace) -> list[list[int]]:
     return [trace.prompt[cuts[s] : cuts[s + 1]].tolist() for s in range(trace.sequences)]
 
 
+def check_tokens(trace: Trace, pair: Pair) -> None:
+    """ValueError where the trace's prompts hold no token, or one that the target does not have (a card would crash on it)."""
+    vocab = pair.target.decoder.shape.vocab
+    if (trace.prompt_offset[1:] == trace.prompt_offset[:-1]).any():
+        raise ValueError("the recording has a text without a prompt; expected at least one token to start from")
+    if trace.prompt.min() < 0 or trace.prompt.max() >= vocab:
+        raise ValueError(f"the recording's prompts hold tokens {trace.prompt.min()}..{trace.prompt.max()}, the target knows 0..{vocab - 1}")
+
+
 def rerun(
     pair: Pair, trace: Trace, policies_: Sequence[Policy], seed: int, cost: CostModel, tell=lambda done, of: None
 ) -> list[list[DecodeResult]]:
@@ -97,6 +138,7 @@ def rerun(
 
     The last list holds plain decoding (no drafter, fixed(0)), the baseline of a speedup.
     """
+    same_predictors(pair.drafter, trace, policies_)
     rule, prompts = rule_of(trace), prompts_of(trace)
     drives = [(pair.drafter, stepper(p, trace.K, seed, cost)) for p in policies_]
     drives.append((Silent(), stepper(policies.BUILTIN["fixed"](0), trace.K, seed, cost)))

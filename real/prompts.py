@@ -62,7 +62,7 @@ def read_prompts(path: Path, tokenizer, longest: int) -> list[Prompt]:
             text = row["text"] if "text" in row else _styled(task, row["turns"])
             ids = tokenizer.encode(text, add_special_tokens=False).ids
             name = str(row.get("id", number))
-        except (json.JSONDecodeError, KeyError, TypeError, IndexError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
             raise PromptError(
                 f'{path} line {number}: expected a JSON object with "task" and "text" (or "turns"), got {line[:60]!r}'
             ) from error

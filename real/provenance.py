@@ -9,6 +9,17 @@ from pathlib import Path
 import torch
 
 
+def check_device(device: str) -> None:
+    """ValueError, one line, for a device that is not cpu or a CUDA card that is here."""
+    kind, _, index = device.partition(":")
+    if device != "cpu" and (kind != "cuda" or (index != "" and not index.isdecimal())):
+        raise ValueError(f"device {device!r} is unknown; expected cpu, cuda or cuda:1")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {device!r} asked for, but torch sees no CUDA device; use --device cpu")
+    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"device {device!r} asked for, but torch sees {torch.cuda.device_count()} CUDA devices; count from cuda:0")
+
+
 def device_name(device) -> str:
     """The device in words: a card's name, or the processor's."""
     device = torch.device(device)

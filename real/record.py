@@ -16,12 +16,12 @@ import torch
 from real.block import Decoder
 from real.decode import decode
 from real.draft import Drafter, Silent
-from real.features import GRIDS, read
+from real.features import FEATURES, Reader, learnt, read, shown
 from real.files import replace_json
 from real.prompts import Prompt
 from real.sampling import Rule, margin
 from real.target import Target
-from simspec import CostModel, Stepper, Trace, TraceMeta, load_trace, policies
+from simspec import CostModel, Stepper, Trace, TraceError, TraceMeta, load_trace, policies
 from simspec.grid import encode_margin
 
 
@@ -107,7 +107,10 @@ def chains(target: Target, drafter: Drafter, settings: Settings, prompt: list[in
         gap[t, slot] = encode_margin(margin(scores).cpu().numpy())[0]
         return int(scores.argmax())
 
-    drafter.begin(target, prompt, target.prefill(prompt[:-1]), pick)
+    reader = Reader(names, rule.temperature, drafter)
+    prefill = target.prefill(prompt[:-1])
+    reader.begin(prefill)
+    drafter.begin(target, prompt, prefill, pick)
     last = prompt[-1]
     for t in range(n):
         limit = min(K, settings.budget - t)
@@ -119,8 +122,8 @@ def chains(target: Target, drafter: Drafter, settings: Settings, prompt: list[in
                 break
             chain[t, slot] = step.token
             if names:
-                code, distance = read(names, step.logits[None], rule.temperature)
-                feature[t, slot], edge[t, slot] = code[0], encode_margin(distance.min())
+                feature[t, slot], distance = reader.read(step, slot)
+                edge[t, slot] = encode_margin(distance.min())
             if step.token in settings.end_tokens:
                 depth[t] = slot + 1
                 break
@@ -135,6 +138,7 @@ def chains(target: Target, drafter: Drafter, settings: Settings, prompt: list[in
         drafter.rollback(0)
         last = int(text[t])
         drafter.catch_up([last], verdict, [0])
+        reader.learn(verdict, [0])
     run = runs(chain, text, depth)
     return Rows(text, depth, run, feature, rank, np.zeros(n, np.uint8), gap, edge)
 
@@ -148,20 +152,38 @@ def runs(chain: np.ndarray, text: np.ndarray, depth: np.ndarray) -> np.ndarray:
 
 
 @torch.inference_mode()
-def one_bit(lm: Decoder, settings: Settings, prompt: list[int], text: np.ndarray, sequence: int) -> Rows:
-    """Rows of `text` for a drafter that is the stand-alone language model `lm`: equal to those of `chains`."""
+def states(lm: Decoder, prompt: list[int], text: np.ndarray, ahead: int) -> torch.Tensor:
+    """Last hidden states `[n, width]` of one pass over a text of n tokens: row t's produced token t + `ahead`, 0 or -1.
+
+    Where ahead = -1 reaches in front of the first token of the prompt, the row is zeros (as for `decode`).
+    """
+    true = torch.tensor([[*prompt, *text[:-1].tolist()]], device=lm.device)
+    x = lm.run(lm.embed(true), range(len(lm.layers)), lm.rotation(torch.arange(true.shape[1], device=lm.device)))[0]
+    first = len(prompt) - 1 + ahead
+    return x[first : first + len(text)] if first >= 0 else torch.cat((torch.zeros_like(x[:1]), x[: len(text) - 1]))
+
+
+@torch.inference_mode()
+def one_bit(target: Target, drafter: Drafter, settings: Settings, prompt: list[int], text: np.ndarray, sequence: int) -> Rows:
+    """Rows of `text` for a drafter that is a stand-alone language model, `drafter.lm`: equal to those of `chains`."""
+    lm = drafter.lm
     n, K, names, rule, device = len(text), settings.K, settings.features, settings.rule, lm.device
     token = np.zeros((n, K), np.int64)  # [s, j]: the chain behind a miss at text position s; column 0 is the pick there
+    plain = [i for i, name in enumerate(names) if name in FEATURES]
+    predictors = learnt(names, drafter)
     feature = np.zeros((n, K, len(names)), np.uint8)
-    gap, edge = np.zeros((n, K), np.uint8), np.zeros((n, K), np.uint8)
+    gap, edge = np.zeros((n, K), np.uint8), np.full((n, K), 255 if names else 0, np.uint8)
+    hidden = torch.zeros(n, K, lm.shape.width, dtype=lm.dtype, device=device)
 
-    def judge(rows, at, slot, logits):
+    def judge(rows, at, slot, x):
+        logits = lm.logits(x)
         scores = rule.scores(logits, sequence, (at + slot).tolist())
         token[rows, slot] = scores.argmax(-1).cpu().numpy()
         gap[rows, slot] = encode_margin(margin(scores).cpu().numpy())
-        if names:
-            code, distance = read(names, logits, rule.temperature)
-            feature[rows, slot], edge[rows, slot] = code, encode_margin(distance.min(-1))
+        hidden[rows, slot] = x
+        if plain:
+            code, distance = read(tuple(names[i] for i in plain), logits, rule.temperature)
+            feature[rows[:, None], slot, plain], edge[rows, slot] = code, encode_margin(distance.min(-1))
         return scores
 
     true = [*prompt, *text[:-1].tolist()]
@@ -172,7 +194,7 @@ def one_bit(lm: Decoder, settings: Settings, prompt: list[int], text: np.ndarray
     x = lm.embed(torch.tensor([true], device=device))
     x = lm.run(x, layers, lm.rotation(torch.arange(len(true), device=device)), causal, cache, 0)
     every = np.arange(n)
-    scores = judge(every, every, 0, lm.logits(x[0, first:]))
+    scores = judge(every, every, 0, x[0, first:])
     wanted = torch.from_numpy(text.astype(np.int64)).to(device)
     straight = rank_of(scores, wanted).clamp(max=255).cpu().numpy().astype(np.uint8)
 
@@ -186,7 +208,7 @@ def one_bit(lm: Decoder, settings: Settings, prompt: list[int], text: np.ndarray
         x = lm.embed(torch.from_numpy(token[miss, slot - 1])[None].to(device))
         x = lm.run(x, layers, lm.rotation(position), mask, cache, start)
         start += len(miss)
-        judge(miss, miss, slot, lm.logits(x[0]))
+        judge(miss, miss, slot, x[0])
 
     # row t follows the text up to its first miss s, then the tail behind s
     following = np.append(miss, n)[np.searchsorted(miss, every)]
@@ -199,8 +221,17 @@ def one_bit(lm: Decoder, settings: Settings, prompt: list[int], text: np.ndarray
     depth = np.where(ends.any(1), ends.argmax(1) + 1, K).astype(np.uint8)
     live = np.arange(K) < np.minimum(depth, reach)[:, None]
     rank = np.where(ahead < n, straight[np.minimum(ahead, n - 1)], 0).astype(np.uint8)
-    cut = [np.where(live, a[source, column], 0).astype(np.uint8) for a in (gap, edge)]
-    shown = np.where(live[..., None], feature[source, column], 0).astype(np.uint8)
+    feature, edge = feature[source, column], edge[source, column]
+    if predictors:
+        before, odds = states(target.decoder, prompt, text, -1), {}
+        for name, predictor in predictors.items():
+            folded, slots = predictor.folded(), np.minimum(np.arange(K), predictor.depths - 1)
+            odds[name] = (folded.of_target(before)[:, slots] + folded.of_drafter(hidden)[source, column]).flatten()
+        code, distance = read(tuple(odds), None, rule.temperature, odds)
+        feature[..., [names.index(name) for name in odds]] = code.reshape(n, K, -1)
+        edge = np.minimum(edge, encode_margin(distance.min(-1)).reshape(n, K))
+    cut = [np.where(live, a, 0).astype(np.uint8) for a in (gap[source, column], edge)]
+    shown = np.where(live[..., None], feature, 0).astype(np.uint8)
     chain = np.where(live, chain, -1)
     return Rows(text, depth, runs(chain, text, depth), shown, rank, np.zeros(n, np.uint8), *cut)
 
@@ -209,7 +240,7 @@ def record_text(target: Target, drafter: Drafter, settings: Settings, prompt: li
     """The target's text after `prompt` and its rows: by `one_bit` where the drafter allows it, else by `chains`."""
     text, gaps = target_text(target, settings, prompt, sequence)
     if drafter.prefix_only and hasattr(drafter, "lm") and not slow:
-        rows = one_bit(drafter.lm, settings, prompt, text, sequence)
+        rows = one_bit(target, drafter, settings, prompt, text, sequence)
     else:
         rows = chains(target, drafter, settings, prompt, text, sequence)
     return replace(rows, margin=gaps)
@@ -247,7 +278,9 @@ def record(
     """Records all prompts into the trace file `out`; a killed recording continues at its last whole shard.
 
     Shards of `shard` texts lie in `<out>.parts/`, each a valid trace written atomically, beside the settings they
-    were made with: a call with other settings is refused, not mixed in. They go when `out` is written.
+    were made with: a call with other settings is refused, not mixed in, and so is a shard that is damaged or of other
+    texts. They go when `out` is written, and when a recording fails before its first shard. RecordError, naming the text,
+    for one that cannot be recorded, as where the drafter's logits are NaN.
     """
     parts = out.with_name(out.name + ".parts")
     parts.mkdir(parents=True, exist_ok=True)
@@ -258,31 +291,61 @@ def record(
     manifest = parts / "settings.json"
     if manifest.exists() and _read(manifest) != same:
         raise RecordError(f"{parts} holds a recording with other settings; finish it with those, or delete the folder")
+    if not manifest.exists():  # killed while it cleared up: shards that nothing vouches for
+        _clear(parts)
     replace_json(manifest, same)
     shards = []
-    for first in range(0, len(prompts), shard):
-        path = parts / f"{first:06d}.parquet"
-        group = prompts[first : first + shard]
-        if not path.exists():
-            rows = []
-            for i, p in enumerate(group):
-                rows.append(record_text(target, drafter, settings, p.token, first + i))
-                progress(first + i + 1, len(prompts))
-            assemble(rows, group, first, settings, meta).save(path)
-        shards.append(load_trace(path))
-        progress(first + len(group), len(prompts))
-    trace = join(shards, meta)
-    trace.save(out)
-    for path in parts.iterdir():
-        path.unlink()
+    try:
+        for first in range(0, len(prompts), shard):
+            path = parts / f"{first:06d}.parquet"
+            group = prompts[first : first + shard]
+            if not path.exists():
+                rows = []
+                for i, p in enumerate(group):
+                    try:
+                        rows.append(record_text(target, drafter, settings, p.token, first + i))
+                    except ValueError as error:
+                        raise RecordError(f"text {first + i} (prompt {p.id!r}) cannot be recorded: {error}") from error
+                    progress(first + i + 1, len(prompts))
+                assemble(rows, group, first, settings, meta).save(path)
+            shards.append(_shard(path, settings, group, first))
+            progress(first + len(group), len(prompts))
+        trace = join(shards, meta)
+    except BaseException:
+        if not any(parts.glob("*.parquet")):
+            _clear(parts)
+            parts.rmdir()
+        raise
+    whole = parts / "whole"  # written among the shards: what a kill leaves half done is cleared with them
+    trace.save(whole)
+    whole.replace(out)
+    _clear(parts)
     parts.rmdir()
     return trace
+
+
+def _clear(parts: Path) -> None:
+    """Empties the folder, the settings last: shards without them would be taken for those of the next recording."""
+    for path in sorted(parts.iterdir(), key=lambda path: path.name == "settings.json"):
+        path.unlink()
+
+
+def _shard(path: Path, settings: Settings, group: Sequence[Prompt], first: int) -> Trace:
+    """The shard at `path`; RecordError, saying what to delete, where it is damaged or not of these texts."""
+    try:
+        found = load_trace(path)
+    except TraceError as error:
+        raise RecordError(f"{error}; delete this file and its texts are recorded again") from None
+    texts = [found.prompt[a:b].tolist() for a, b in zip(found.prompt_offset, found.prompt_offset[1:])]
+    if found.K != settings.K or texts != [p.token for p in group] or found.sequence.tolist() != list(range(first, first + len(group))):
+        raise RecordError(f"{path} holds other texts than were asked for; delete this file and they are recorded again")
+    return found
 
 
 def _read(manifest: Path) -> dict:
     try:
         return json.loads(manifest.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"{manifest} is damaged ({error}); delete its folder to record anew") from None
 
 
@@ -316,7 +379,8 @@ def describe(
         drafter=drafter.name,
         K=settings.K,
         tokenizer_sha256=tokenizer_sha256,
-        features=tuple((name, GRIDS[name]) for name in settings.features),
+        features=shown(settings.features),
+        predictors={name: p.sha256 for name, p in learnt(settings.features, drafter).items()},
         temperature=rule.temperature if rule.name == "coupled" else 0.0,
         seed=rule.seed,
         end_tokens=settings.end_tokens,

@@ -140,7 +140,10 @@ def load_tokenizer(path: str | Path):
 
     file = Path(path) / "tokenizer.json"
     if file.exists():
-        return Tokenizer.from_file(str(file))
+        try:
+            return Tokenizer.from_file(str(file))
+        except Exception as error:  # tokenizers raises nothing more exact
+            raise WeightsError(f"{file} is not a tokenizer: {' '.join(str(error).split())[:300]}") from error
     if _local(path):
         raise WeightsError(f"{path} holds no tokenizer.json; expected the folder of a transformers checkpoint")
     from transformers import AutoTokenizer

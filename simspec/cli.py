@@ -10,7 +10,10 @@ from typing import Annotated
 import typer
 
 GROUP = "simspec.commands"
-DEFAULT_POLICIES = ["fixed:0", "fixed:1", "fixed:2", "fixed:3", "fixed:4", "fixed:6", "fixed:8", "beta_ts", "oracle"]
+DEFAULT_POLICIES = (
+    "fixed:0", "fixed:1", "fixed:2", "fixed:3", "fixed:4", "fixed:6", "fixed:8", "hf_heuristic", "beta_ts", "cost_ts", "cali_ts",
+    "confidence:0.5", "entropy", "product", "oracle",
+)  # fmt: skip
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -20,63 +23,95 @@ app = typer.Typer(
     "Example: simspec sweep traces/prose.parquet --policy fixed:3 --policy beta_ts --cost 0.1",
 )
 
-Traces = Annotated[list[Path], typer.Argument(help="Recordings, as `simspec record` or Trace.save write them.")]
+Traces = Annotated[
+    list[str] | None, typer.Argument(help="Recordings: files, or names of bundled ones; default: all bundled ones.", show_default=False)
+]
+Policies = Annotated[list[str] | None, typer.Option("--policy", help="name[:arg,...], repeatable; default: a range of all families.")]
+Cost = Annotated[
+    str | None,
+    typer.Option(help="A cost file, or the ratio draft step / target step; default: NAME.cost.json beside each recording, else 0.1."),
+]
+Batch = Annotated[int | None, typer.Option(help="Of a cost table: sequences decoded together.")]
+Context = Annotated[int | None, typer.Option(help="Of a cost table: tokens before the round.")]
 
 
 @app.command()
 def sweep(
-    traces: Traces,
-    policy: Annotated[
-        list[str] | None, typer.Option(help="name[:arg,...], repeatable; default: a range of fixed, beta_ts, oracle.")
-    ] = None,
-    cost: Annotated[str, typer.Option(help="A cost model's JSON file, or the ratio draft step / target step.")] = "0.1",
+    traces: Traces = None,
+    policy: Policies = None,
+    cost: Cost = None,
+    batch: Batch = None,
+    context: Context = None,
     replicates: Annotated[int, typer.Option(help="Draws of each policy that draws.")] = 4,
     seed: Annotated[int, typer.Option(help="Seed of the first replicate.")] = 0,
     by: Annotated[str, typer.Option(help="trace, task or prompt.")] = "trace",
     jobs: Annotated[int, typer.Option(help="Threads.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    stream: Annotated[bool, typer.Option(help="Print each row as one line of JSON as soon as it is known.")] = False,
     out: Annotated[Path | None, typer.Option("--out", "--csv", help="Write every row to this CSV file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Write a PNG of the speedups.")] = None,
 ):
     """Replay policies on recordings and print what each would have gained.
 
     Example: simspec sweep traces/prose.parquet --policy fixed:3 --policy confidence:0.4 --policy oracle --cost 0.08
-    """
-    from simspec.sweep import sweep as run
 
-    table = run(
-        {str(path): path for path in traces},
-        policy or _default_policies(traces),
-        _cost(cost),
+    Many settings: simspec sweep --policy=fixed:{0..8} --policy=beta_ts:alpha0={1,2,4,8} (the shell expands the braces)
+    """
+    from simspec.bundle import costs_of, locate
+    from simspec.output import check_output, replacing
+    from simspec.sweep import rows
+
+    paths = locate(traces)
+    if out is not None:
+        check_output(out, *paths.values(), cost or "")
+    if plot is not None:
+        check_output(plot, *paths.values(), cost or "", *([out] if out is not None else []))
+    found = rows(
+        paths,
+        policy or _default_policies(paths.values()),
+        costs_of(paths, cost, batch, context),
         replicates=replicates,
         seed=seed,
         by=by,
         jobs=jobs,
         progress=sys.stderr.isatty(),
     )
-    if out is not None:
-        table.to_csv(out, index=False)
-    if plot is not None:
-        _plot(table, plot)
+    kept = []
+    for row in found:
+        kept.append({key: None if value != value else value for key, value in row.items()} if stream or as_json else row)  # JSON has no NaN
+        if stream:
+            print(json.dumps(kept[-1]), flush=True)
     if as_json:
-        rows = json.loads(table.to_json(orient="records"))
-        print(json.dumps({"seed": seed, "replicates": replicates, "by": by, "rows": rows}))
-    else:
+        print(json.dumps({"seed": seed, "replicates": replicates, "by": by, "rows": kept}))
+    if (stream or as_json) and out is None and plot is None:
+        return
+    import pandas
+
+    table = pandas.DataFrame(kept)
+    if out is not None:
+        with replacing(out) as temporary:
+            table.to_csv(temporary, index=False)
+    if plot is not None:
+        with replacing(plot) as temporary:
+            _plot(table, temporary)
+    if not (stream or as_json):
         _print(table)
 
 
 @app.command()
 def show(
-    trace: Annotated[Path, typer.Argument(help="A recording.")],
+    trace: Annotated[str, typer.Argument(help="A recording's file, or the name of a bundled one.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
 ):
     """Describe a recording: where it comes from, its size, its acceptance by depth.
 
     Example: simspec show traces/prose.parquet
     """
+    from simspec.bundle import locate
     from simspec.trace import load_trace
 
-    card = _card(load_trace(trace))
+    (path,) = locate([trace]).values()
+    card = _card(load_trace(path))
     if as_json:
         print(json.dumps(card))
     else:
@@ -116,19 +151,17 @@ def _card(trace) -> dict:
 
 
 def _default_policies(paths):
+    from simspec.policies import parse
+    from simspec.policy import Policy
     from simspec.trace import load_trace
 
-    K = min(load_trace(path).K for path in paths)
-    return [text for text in DEFAULT_POLICIES if not text.startswith("fixed:") or int(text[6:]) <= K]
+    traces = [load_trace(path) for path in paths]
+    K, shown = min(trace.K for trace in traces), set.intersection(*({name for name, _ in trace.meta.features} for trace in traces))
 
+    def runs(policy):
+        return not isinstance(policy, Policy) or ((policy.K or 0) <= K and set(policy.reads) <= shown)
 
-def _cost(text):
-    from simspec.cost import CostModel
-
-    try:
-        return float(text)
-    except ValueError:
-        return CostModel.from_json(text)
+    return [text for text in DEFAULT_POLICIES if runs(parse(text))]
 
 
 def _means(table):
@@ -167,6 +200,98 @@ def _plot(table, path):
     pyplot.close(figure)
 
 
+@app.command()
+def roofline(
+    out: Annotated[Path, typer.Option(help="The cost model, .json; a table where several batch sizes or contexts are given.")],
+    target: Annotated[str, typer.Option(help="A model's name, such as llama-3-8b; a wrong one lists all.")],
+    drafter: Annotated[str, typer.Option(help="A model's name, or the share of the target's layers before an early exit.")],
+    card: Annotated[str, typer.Option(help="A card's name, such as h100.")] = "h100",
+    k: Annotated[int, typer.Option("--depth", "-k", help="Longest draft to price.")] = 16,
+    batch: Annotated[list[int] | None, typer.Option(help="Sequences decoded together, repeatable; default 1.")] = None,
+    context: Annotated[list[int] | None, typer.Option(help="Tokens before the round, repeatable; default 1024.")] = None,
+    weight_bytes: Annotated[float, typer.Option(help="Bytes of a weight of either model.")] = 2.0,
+    launch: Annotated[float, typer.Option(help="Seconds to launch a layer, which no data sheet says.")] = 0.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the cost model too.")] = False,
+):
+    """Price drafts and verifications from published figures of a model and a card: a bound from below, to plan with.
+
+    Example: simspec roofline --target llama-3-8b --drafter llama-3.2-1b --card h100 --batch 1 --batch 16 --out cost.json
+    """
+    from dataclasses import replace
+
+    from simspec.output import check_output
+    from simspec.roofline import CARDS, SHAPES, known, roofline_table
+
+    big = replace(known(SHAPES, "model", target), weight_bytes=weight_bytes)
+    try:
+        small = float(drafter)
+    except ValueError:
+        small = replace(known(SHAPES, "model", drafter), weight_bytes=weight_bytes)
+    device = replace(known(CARDS, "card", card), launch=launch)
+    check_output(out)
+    table = roofline_table(big, small, device, k, batch or [1], context or [1024])
+    made = table.simplest()
+    made.to_json(out)
+    print(json.dumps(made.to_dict()) if as_json else "\n".join((*table.describe(), f"wrote {out}, {device.name}")))
+
+
+@app.command()
+def check(
+    traces: Traces = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the synthetic texts and of every draw.")] = 0,
+):
+    """Check the simulator against closed forms and exact laws, and recordings against Eq. 13; exit code 1 if anything disagrees.
+
+    Example: simspec check traces/prose.parquet --json
+    """
+    from simspec.bundle import locate
+    from simspec.check import check as run
+    from simspec.check import show as show_report
+
+    report = run(locate(traces), seed)
+    if as_json:
+        print(json.dumps(report))
+    else:
+        show_report(report, _console())
+    if not report["ok"]:
+        raise typer.Exit(1)
+
+
+@app.command()
+def score(
+    traces: Traces = None,
+    policy: Policies = None,
+    cost: Cost = None,
+    replicates: Annotated[int, typer.Option(help="Draws of each policy that draws.")] = 4,
+    seed: Annotated[int, typer.Option(help="Seed of the first replicate and of the bootstrap.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the shares as a Markdown table.")] = False,
+):
+    """Score policies by the share they get of the gap between the best fixed K in hindsight and the oracle, with 95% intervals.
+
+    Example: simspec score traces/prose.parquet --policy beta_ts --policy confidence:0.5 --markdown
+    """
+    from simspec.bundle import costs_of, locate
+    from simspec.score import markdown, show
+    from simspec.score import score as run
+
+    paths = locate(traces)
+    scores = run(paths, policy, costs_of(paths, cost), replicates=replicates, seed=seed)
+    if as_json:
+        print(json.dumps({"seed": seed, "replicates": replicates, "level": 0.95, "recordings": scores}))
+    elif as_markdown:
+        print(markdown(scores))
+    else:
+        show(scores, _console())
+
+
+def _console():
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 160)
+
+
 def load_commands(target: typer.Typer, points) -> list[str]:
     """Let each entry point add its commands by register(target); a broken one becomes one line in the result."""
     notes = []
@@ -188,13 +313,19 @@ def _commands() -> tuple[str, ...]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; what a user got wrong is one line on stderr and exit code 2."""
+    """Run the command line; what a user got wrong is one line on stderr and exit code 2, an interrupt one line and 130."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    notes = _commands()
-    # Typer reads the epilog as rich markup, where [real] would be a style and vanish.
-    app.info.epilog = "\n\n".join(note.replace("[", "\\[") for note in notes) or None
     try:
+        notes = _commands()
+        # Typer reads the epilog as rich markup, where [real] would be a style and vanish.
+        app.info.epilog = "\n\n".join(note.replace("[", "\\[") for note in notes) or None
         app(arguments)
+    except (KeyboardInterrupt, SystemExit) as stop:
+        if isinstance(stop, SystemExit) and stop.code != 130:  # Typer's code for an interrupt
+            raise
+        said = "interrupted; recording and training continue where they were when the same command is given again"
+        print(f"simspec: {said}", file=sys.stderr)
+        sys.exit(130)
     except (ValueError, OSError) as error:
         print(f"simspec: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)

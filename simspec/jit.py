@@ -41,12 +41,20 @@ def fingerprint(function) -> str | None:
     return hashlib.sha256(b"\0".join(parts)).hexdigest() if _gather(function, parts, set()) else None
 
 
+def calls(function) -> bool:
+    """Whether a function's names lead to other functions than numba's own."""
+    cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    used = cells + (_globals(function) if isinstance(function, FunctionType) else [])
+    return any(isinstance(getattr(each, "py_func", each), FunctionType) for each in used)
+
+
 def _gather(value, parts, seen) -> bool:
     value = getattr(value, "py_func", value)
     if isinstance(value, FunctionType):
         if value in seen:
             return True
         seen.add(value)
+        parts.append(str(value.__module__).encode())  # what the disk holds imports it: equal functions of two modules are two
         _code(value.__code__, parts)
         used = [cell.cell_contents for cell in value.__closure__ or ()] + _globals(value) + list(value.__defaults__ or ())
         return all([_gather(each, parts, seen) for each in used])

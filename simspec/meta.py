@@ -1,10 +1,11 @@
 """What a recording says about itself, and its strict JSON form."""
 
 import json
+import re
 from dataclasses import asdict, dataclass, field, fields
 
 RULES = ("greedy", "coupled", "synthetic")
-SCHEMA = 1
+SCHEMA = 2
 
 
 class TraceError(ValueError):
@@ -29,6 +30,7 @@ class TraceMeta:
     | sources          | (str,)          | where the prompts come from, with their licences                        |
     | tasks, ids       | (str,) each [S] | one per sequence: its task or category, its prompt's id                 |
     | device, dtype    | str             | where and in what the recording ran                                     |
+    | predictors       | {str: str}      | feature -> SHA-256 of the predictor that it was read through, in hex     |
     | versions         | {str: str}      | library versions                                                        |
     | git, argv, notes | str, (str,), str| revision, command line, anything else                                   |
     | schema           | int             | version of this table                                                   |
@@ -51,6 +53,7 @@ class TraceMeta:
     ids: tuple = ()
     device: str = "cpu"
     dtype: str = "float32"
+    predictors: dict = field(default_factory=dict)
     versions: dict = field(default_factory=dict)
     git: str = ""
     argv: tuple = ()
@@ -66,6 +69,9 @@ class TraceMeta:
         for name, (accepts, wanted) in _FIELDS.items():
             if not accepts(getattr(self, name)):
                 raise TraceError(f"meta.{name} is {getattr(self, name)!r}, expected {wanted}")
+        for name in self.predictors:
+            if name not in dict(self.features):
+                raise TraceError(f"meta.predictors names {name!r}, expected one of the features {[known for known, _ in self.features]}")
 
     def to_json(self) -> str:
         """The metadata as one JSON object, keys in the order of the table."""
@@ -76,7 +82,7 @@ class TraceMeta:
         """Read `to_json`'s text; TraceError for anything else: not JSON, a missing or unknown key, a wrong type."""
         try:
             data = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise TraceError(f"meta is not JSON ({error})") from None
         if not isinstance(data, dict):
             raise TraceError(f"meta is a {type(data).__name__}, expected one JSON object")
@@ -98,6 +104,10 @@ def _int(low, high):
 
 def _tuple_of(kind, words):
     return lambda value: type(value) is tuple and all(type(v) is kind for v in value), f"a list of {words}"
+
+
+def _texts(value):
+    return type(value) is dict and all(type(x) is str for pair in value.items() for x in pair)
 
 
 def _pairs(value):
@@ -125,10 +135,11 @@ _FIELDS = {
     "ids": _TEXTS,
     "device": _TEXT,
     "dtype": _TEXT,
-    "versions": (
-        lambda value: type(value) is dict and all(type(x) is str for pair in value.items() for x in pair),
-        "an object of text values",
+    "predictors": (
+        lambda value: _texts(value) and all(re.fullmatch("[0-9a-f]{64}", x) for x in value.values()),
+        "an object of 64 hex digits a name",
     ),
+    "versions": (_texts, "an object of text values"),
     "git": _TEXT,
     "argv": _TEXTS,
     "notes": _TEXT,

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_VARARGS, CO_VARKEYWORDS
 
 import numpy as np
 from numba import njit, types
@@ -11,7 +12,7 @@ from numba.core.errors import NumbaError
 
 from simspec.cost import CostModel, next_backlog, round_seconds
 from simspec.grid import table
-from simspec.jit import specialise
+from simspec.jit import calls, specialise
 from simspec.rng import POLICY, check_seed, uniform
 
 _VECTOR = types.float64[::1]
@@ -102,15 +103,28 @@ class Policy:
         """(draft_more, observe) compiled with their signatures, once per process; PolicyError if numba refuses."""
         done = []
         for name, template, signature in (("draft_more", _more, DRAFT_MORE), ("observe", _observe, OBSERVE)):
+            self._check_form(name, template(()).__code__)
             try:
                 done.append(_compile(getattr(self, name), template, signature))
-            except (NumbaError, TypeError, NotImplementedError) as error:
+            except (NumbaError, TypeError, NotImplementedError, ValueError) as error:
                 reason = next((line.strip() for line in str(error).splitlines()[1:] if line.strip()), str(error))
                 raise PolicyError(
                     f"policy {self.name!r}: {name} does not compile under numba ({reason}): "
                     f"expected plain arithmetic with the signature of simspec.policy.{name.upper()}"
                 ) from None
         return done[0], done[1]
+
+    def _check_form(self, name, wanted):
+        code = getattr(getattr(getattr(self, name), "py_func", getattr(self, name)), "__code__", None)
+        if code is None:
+            return  # no Python function: numba says what it is
+        odd = CO_VARARGS | CO_VARKEYWORDS | CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
+        if code.co_argcount != wanted.co_argcount or code.co_kwonlyargcount or code.co_flags & odd:
+            given, names = code.co_varnames[: code.co_argcount], wanted.co_varnames[: wanted.co_argcount]
+            raise PolicyError(
+                f"policy {self.name!r}: {name} does not compile under numba: it takes ({', '.join(given)}), "
+                f"expected a plain function of ({', '.join(names)})"
+            )
 
     def longest(self, K: int) -> int:
         """Longest draft when the recording or engine reaches K; PolicyError if the policy wants more."""
@@ -132,14 +146,21 @@ def _more(key):
 def _observe(key):
     def observe(params, state, computed, drafted, accepted, features, cost):
         key
-        given(params, state, computed, drafted, accepted, features, cost)  # noqa: F821
+        return given(params, state, computed, drafted, accepted, features, cost)  # noqa: F821
 
     return observe
 
 
 @lru_cache(maxsize=512)
 def _compile(function, template, signature):
-    return specialise(template, signature, given=njit(getattr(function, "py_func", function), error_model="numpy"))
+    plain = getattr(function, "py_func", function)
+    if not calls(plain):
+        try:
+            # A function that makes no array need not count references to those it is given: that would cost more than the round.
+            return specialise(template, signature, "lean", given=njit(plain, error_model="numpy", _nrt=False))
+        except NumbaError:  # it makes one after all, or is wrong anyway, which is told below
+            pass
+    return specialise(template, signature, "counted", given=njit(plain, error_model="numpy"))
 
 
 class Stepper:

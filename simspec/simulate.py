@@ -80,16 +80,7 @@ def replay(trace: Trace, policy: Policy, seed: int = 0, cost: CostModel | None =
     matter. cost (default CostModel.from_ratio(0.1, K)) is what `observe` is told; most policies ignore it.
     Raises TraceError (a feature the trace lacks, the rejection rule), PolicyError, ValueError (seed, cost too short).
     """
-    if trace.ratio is not None:
-        raise TraceError("this trace records ratio, for the rejection rule, which replay does not do yet: use a greedy or coupled trace")
-    K = policy.longest(trace.K)
-    cost = CostModel.from_ratio(0.1, max(K, 1)) if cost is None else cost
-    if cost.K < K:
-        raise ValueError(f"cost {cost.name!r} prices drafts up to {cost.K}, policy {policy.name!r} drafts up to {K}: measure further")
-    cost = cost.reading(policy.reads)
-    columns = trace.features(policy.reads)
-    grids = dict(trace.meta.features)
-    tables = np.array([table(grids[name]) for name in policy.reads]).reshape(-1, 256)
+    K, cost, columns, tables = prepare(trace, policy, cost)
     outputs = tuple(np.empty(trace.rows, np.int64) for _ in range(4))
     offset = np.zeros(trace.sequences + 1, np.int64)
     kernel(policy)(
@@ -98,6 +89,20 @@ def replay(trace: Trace, policy: Policy, seed: int = 0, cost: CostModel | None =
         *policy.start(), policy.scope == "stream", offset, *outputs,
     )  # fmt: skip
     return Rounds(offset, *(output[: offset[-1]] for output in outputs))
+
+
+def prepare(trace: Trace, policy: Policy, cost: CostModel | None = None) -> tuple[int, CostModel, np.ndarray, np.ndarray]:
+    """(longest draft, what the policy pays, columns int64[F] and grids float64[F, 256] of what it reads), or what `replay` raises."""
+    if trace.ratio is not None:
+        raise TraceError("this trace records ratio, for the rejection rule, which replay does not do yet: use a greedy or coupled trace")
+    K = policy.longest(trace.K)
+    cost = CostModel.from_ratio(0.1, max(K, 1)) if cost is None else cost
+    if cost.K < K:
+        raise ValueError(f"cost {cost.name!r} prices drafts up to {cost.K}, policy {policy.name!r} drafts up to {K}: measure further")
+    columns = trace.features(policy.reads)
+    grids = dict(trace.meta.features)
+    tables = np.array([table(grids[name]) for name in policy.reads]).reshape(-1, 256)
+    return K, cost.reading(policy.reads), columns, tables
 
 
 def kernel(policy: Policy):

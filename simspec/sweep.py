@@ -1,16 +1,17 @@
 """Policies x traces x costs x replicates, as one tidy table."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, replace
 
 from simspec import policies as policy_texts
 from simspec.cost import CostModel
-from simspec.metrics import summary
+from simspec.metrics import Metrics, summary
 from simspec.policy import Policy, PolicyError
-from simspec.simulate import replay
+from simspec.simulate import kernel, prepare, replay
 from simspec.trace import Trace, load_trace
 
 BY = ("trace", "task", "prompt")
+FIGURES = tuple(field.name for field in fields(Metrics) if field.name != "accept_by_depth")
 
 
 def sweep(
@@ -38,52 +39,69 @@ def sweep(
     Columns: trace, group, policy, cost, replicate, random and the fields of Metrics but accept_by_depth. Rows follow
     the order of the arguments. ValueError (PolicyError, TraceError) for what cannot run, before anything does.
     """
+    done = list(rows(traces, policies, costs, replicates, seed, by, jobs, progress))
     import pandas
 
+    return pandas.DataFrame(done)
+
+
+def rows(traces, policies, costs=0.1, replicates=4, seed=0, by="trace", jobs=1, progress=False) -> Iterator[dict]:
+    """The rows of `sweep`, each as a dict as soon as it is known, in the same order."""
     if by not in BY:
         raise ValueError(f"by is {by!r}, expected one of {', '.join(BY)}")
     if replicates < 1 or jobs < 1:
         raise ValueError(f"replicates is {replicates} and jobs {jobs}, expected at least 1 of each")
     named = _traces(traces)
-    jobs_to_do = []
+    todo = []
     for trace_name, trace in named.items():
         for cost_name, cost in _costs(costs, trace_name, trace, named).items():
-            made = [_policy(policy, trace, cost) for policy in _listed(policies)]
+            made = [policy_texts.make(policy, trace, cost) for policy in _listed(policies)]
             if len({policy.name for policy in made}) < len(made):
-                raise PolicyError(f"policies {[policy.name for policy in made]} share a name: give each its own")
+                twice = [policy.name for i, policy in enumerate(made) if policy.name in {p.name for p in made[:i]}]
+                raise PolicyError(f"policies share a name, {twice[0]!r}: give each its own, and none twice")
             for policy in made:
-                _check(policy, trace, cost)
-                labels = {"trace": trace_name, "policy": policy.name, "cost": cost_name}
-                for replicate in range(replicates if policy.random else 1):
-                    jobs_to_do.append((labels, trace, cost, policy, seed + replicate, replicate))
-    done = _run(jobs_to_do, by, jobs, progress)
-    rows = []
-    for (labels, _, _, policy, _, replicate), groups in zip(jobs_to_do, done):
+                prepare(trace, policy, cost)
+                kernel(policy)  # compiled here: threads only run it
+                head = {"trace": trace_name, "policy": policy.name, "cost": cost_name}
+                todo += [(head, trace, cost, policy, seed + i, i) for i in range(replicates if policy.random else 1)]
+    return _rows(todo, replicates, by, jobs, progress)
+
+
+def _rows(todo, replicates, by, jobs, progress):
+    for (head, _, _, policy, _, replicate), groups in zip(todo, _shown(todo, _run(todo, by, jobs), progress)):
         for copy in [replicate] if policy.random else range(replicates):
             for group, metrics in groups.items():
-                fields = {key: value for key, value in asdict(metrics).items() if key != "accept_by_depth"}
-                head = {"trace": labels["trace"], "group": group, "policy": policy.name, "cost": labels["cost"]}
-                rows.append(head | {"replicate": copy, "random": policy.random} | fields)
-    return pandas.DataFrame(rows)
+                row = {"trace": head["trace"], "group": group, "policy": policy.name, "cost": head["cost"]}
+                row |= {"replicate": copy, "random": policy.random}
+                yield row | {name: getattr(metrics, name) for name in FIGURES}
 
 
-def _run(todo, by, jobs, progress):
+def _run(todo, by, jobs):
+    if jobs == 1:
+        return (_one(*job[1:5], by) for job in todo)
     from joblib import Parallel, delayed
+
+    # Threads: the kernel releases the GIL.
+    return Parallel(n_jobs=jobs, backend="threading", return_as="generator")(delayed(_one)(*job[1:5], by) for job in todo)
+
+
+def _shown(todo, results, progress):
+    if not progress:
+        yield from results
+        return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = TextColumn("replaying"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not progress) as bar:
+    columns = TextColumn("replaying"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
+    best = "", 0.0
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=len(todo))
-        # Threads: the kernel releases the GIL and is compiled by _check, before they start.
-        results = Parallel(n_jobs=jobs, backend="threading", return_as="generator")(
-            delayed(_one)(*job[1:5], by) for job in todo
-        )
-        done = []
-        for result in results:
-            done.append(result)
-            bar.advance(task)
-    return done
+        for (head, *_), groups in zip(todo, results):
+            found = max(metrics.speedup for metrics in groups.values())
+            if found > best[1] and head["policy"] not in policy_texts.CLAIRVOYANT:
+                best = head["policy"], found
+            bar.update(task, advance=1, description=f"best so far: {best[0]} {best[1]:.2f}")
+            yield groups
 
 
 def _one(trace, cost, policy, seed, by):
@@ -95,24 +113,11 @@ def _one(trace, cost, policy, seed, by):
     return summary(rounds, trace, cost, groups, K=policy.longest(trace.K))
 
 
-def _check(policy, trace, cost):
-    # One sequence is enough to meet every refusal and to compile; a stream's plan stays valid on a prefix.
-    replay(trace.select([0]), policy, cost=cost)
-
-
 def _listed(policies):
     policies = [policies] if isinstance(policies, (Policy, str)) or callable(policies) else list(policies)
     if not policies:
         raise ValueError("no policy was given, expected at least one, such as 'fixed:3'")
     return policies
-
-
-def _policy(policy, trace, cost) -> Policy:
-    policy = policy_texts.parse(policy) if isinstance(policy, str) else policy
-    made = policy if isinstance(policy, Policy) else policy(trace, cost) if isinstance(policy, Callable) else None
-    if not isinstance(made, Policy):
-        raise PolicyError(f"{policy!r} is no policy: expected a Policy, text such as 'fixed:3', or a function of (trace, cost)")
-    return made
 
 
 def _traces(traces) -> dict:

@@ -199,7 +199,7 @@ class Trace:
         import pyarrow.parquet as pq
 
         columns = {
-            name: array if array.ndim == 1 else _binary(pa, array)
+            name: array if array.ndim == 1 else _binary(pa, _turned(name, array))
             for name in _BY_ROW
             if (array := getattr(self, name)) is not None and array.size
         }
@@ -236,7 +236,10 @@ def load_trace(path) -> Trace:
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             table = file.read(use_threads=False)
-            extra = json.loads((file.metadata.metadata or {})[b"simspec"])
+            held = file.metadata.metadata or {}
+            if b"simspec" not in held:
+                raise TraceError("it is a Parquet file that simspec did not write: name a recording")
+            extra = json.loads(held[b"simspec"])
         meta = TraceMeta.from_json(extra["meta"])
         rows = table.num_rows
         shape = {"N": rows, "K": meta.K, "F": len(meta.features)}
@@ -244,19 +247,23 @@ def load_trace(path) -> Trace:
         for name in table.column_names:
             dtype, axes = _ARRAYS[name]
             column = table.column(name)
+            if column.null_count or len(axes) == 1 and column.type != dtype:
+                raise TraceError(f"column {name} is {column.type} with {column.null_count} nulls, expected {dtype} with none")
             if len(axes) == 1:
-                parts[name] = column.to_numpy().astype(dtype)
+                parts[name] = np.from_dlpack(column.combine_chunks()).astype(dtype)  # to_numpy would import pandas
             else:
                 whole = b"".join(column.to_pylist())
-                parts[name] = np.frombuffer(whole, dtype).reshape([shape[axis] for axis in axes]).copy()
+                axes = ("N", "F", "K") if name == "feature" else axes
+                parts[name] = _turned(name, np.frombuffer(whole, dtype).reshape([shape[axis] for axis in axes])).copy()
         trace = Trace(meta=meta, **parts)
         if _digest(trace) != extra["sha256"]:
             raise TraceError("its content does not match its hash: the file is damaged, fetch it again")
         return trace
     except FileNotFoundError:
         raise TraceError(f"{path}: no such file") from None
-    except (OSError, TypeError, ValueError, KeyError, pa.ArrowException, MemoryError, OverflowError) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+    except (OSError, TypeError, ValueError, KeyError, pa.ArrowException, MemoryError, OverflowError, RecursionError) as error:
+        reason = f"{error} is missing or unknown" if isinstance(error, KeyError) else str(error)
+        reason = " ".join(reason.split())[:300] or type(error).__name__
         raise TraceError(f"{path}: not a readable trace: {reason}") from None
 
 
@@ -291,6 +298,11 @@ def _offsets(lengths):
     return np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
 
 
+def _turned(name, array):
+    # In a file each feature's slots stand together: those of one feature repeat from row to row, those of another need not.
+    return array.swapaxes(1, 2) if name == "feature" else array
+
+
 def _binary(pa, array):
     # A row's slots stay together: rows of a prefix-only drafter are shifted copies of each other, and zstd finds them.
     flat = np.ascontiguousarray(array).reshape(len(array), -1)
@@ -304,7 +316,9 @@ def _pack(pa, array):
 
 def _unpack(pa, packed, dtype):
     length, text = packed
-    size = int(length) * np.dtype(dtype).itemsize
+    if type(length) is not int or length < 0:
+        raise TraceError(f"a table's length is {length!r}, expected an integer >= 0")
+    size = length * np.dtype(dtype).itemsize
     raw = pa.decompress(base64.b64decode(text, validate=True), size, "zstd", asbytes=True)
     return np.frombuffer(raw, dtype).copy()
 

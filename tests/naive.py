@@ -5,6 +5,7 @@ this file walks tokens, enumerates outcomes or tries every schedule.
 """
 
 import math
+from fractions import Fraction
 from itertools import product
 
 WORD = 1 << 32
@@ -158,3 +159,119 @@ def metrics(rounds, trace, cost):
         "speedup": tokens * cost.baseline / time,
         "cut_share": cut / len(flat),
     }
+
+
+def best_rate(trace, cost, s, row, unread):
+    """The shortest draft of most committed tokens per second of one round, knowing the future; exact in fractions."""
+    best, choice = None, 0
+    spent = row - int(trace.offset[s])
+    for k in range(min(int(trace.meta.K), int(trace.budget[s]) - spent - 1, int(trace.depth[row])) + 1):
+        clock = Clock(cost)
+        clock.unread = unread
+        tokens = min(min(k, int(trace.run[row])) + 1, int(trace.offset[s + 1]) - row)
+        rate = Fraction(tokens) / Fraction(clock.price(k, k, 0))
+        if best is None or rate > best:
+            best, choice = rate, k
+    return choice
+
+
+def beta_counts(reading, k, a):
+    """(successes, failures) that a round of k drafted and a accepted tokens adds, token by token."""
+    seen = a + 1 if a < k else k  # tokens the target gave a verdict on
+    if reading == "acceptance":
+        return sum(1 for j in range(1, seen + 1) if j <= a), sum(1 for j in range(1, seen + 1) if j > a)
+    if reading == "censored":
+        # Going on after token j was right if token j + 1 was accepted, wrong if it was rejected; j itself must be accepted.
+        went_on = [j for j in range(1, k) if j <= a and j + 1 <= seen]
+        return sum(1 for j in went_on if j + 1 <= a), sum(1 for j in went_on if j + 1 > a)
+    verified = a if reading == "printed" else seen
+    successes, trials = max(verified - 1, 0), min(verified + 1, k)
+    return successes, trials - successes
+
+
+def theta_hat(reading, theta0, outcomes):
+    """Eq. 8's recursion over rounds (k, a), one pseudo-observation theta0, in whatever numbers theta0 is."""
+    theta, t = theta0, 0
+    for k, a in outcomes:
+        step = {"draft_share": a + 1, "validated": min(a + 1, k), "literal": a}[reading]
+        t += step
+        theta = (theta * (t - step + 1) + a) / (t + 1)
+    return theta
+
+
+def clipped_normal(mean, sigma, steps=20001):
+    """E[clip(N(mean, sigma^2), 0, 1)] = integral over 0..1 of P(X > x), by Simpson's rule."""
+    total = 0.0
+    for i in range(steps):
+        weight = 1 if i in (0, steps - 1) else 4 if i % 2 else 2
+        total += weight * 0.5 * math.erfc((i / (steps - 1) - mean) / (sigma * math.sqrt(2)))
+    return total / (3 * (steps - 1))
+
+
+def drafted_law(rounds, K, acceptance, go, learn, state, ignore=0.0):
+    """[(mean, variance) of the draft length in round 1, 2, ...] by enumerating every state a policy can be in.
+
+    go(state): the chance to go on after each token (the first one is always drafted); learn(state, k, a): the next state, hashable. Each
+    draft token is accepted with the same chance, given that those before it were. States of a chance up to `ignore` are left out.
+    """
+    law, found = {state: 1.0}, []
+    for _ in range(rounds):
+        law = {state: chance for state, chance in law.items() if chance > ignore}
+        after, first, second = {}, 0.0, 0.0
+        for state, chance in law.items():
+            s = go(state)
+            for k in range(1, K + 1):
+                length = chance * s ** (k - 1) * (1 - s if k < K else 1)
+                first, second = first + length * k, second + length * k * k
+                for a in range(k + 1):
+                    outcome = length * acceptance**a * (1 - acceptance if a < k else 1)
+                    if outcome > 0:
+                        new = learn(state, k, a)
+                        after[new] = after.get(new, 0.0) + outcome
+        law = after
+        found.append((first, second - first * first))
+    return found
+
+
+def geometric_law(alpha, stay, K):
+    """{(drafted, accepted): probability} of one round: the first token always drafted, after each one coin for going on, up to K."""
+    law = {}
+    for coins in product((False, True), repeat=K - 1):
+        drafted = 1
+        for coin in coins:
+            if not coin:
+                break
+            drafted += 1
+        chance = math.prod(stay if coin else 1 - stay for coin in coins)
+        for committed, p in committed_law([alpha] * drafted).items():
+            key = drafted, committed - 1
+            law[key] = law.get(key, 0.0) + chance * p
+    return law
+
+
+def histories(rows, go, accept, move, start):
+    """[(probability, [(cap, drafted, accepted), ...])] of one text: every path of the hidden state, every coin, every outcome.
+
+    go[j]: chance to draft one more after j; accept(row, j, state): chance of the draft token j + 1 at row, state its position's.
+    """
+    everything = []
+    for path in product(range(len(start)), repeat=rows):
+        chance = start[path[0]] * math.prod(move[a][b] for a, b in zip(path, path[1:]))
+        everything += [(chance * p, rounds) for p, rounds in _walks(0, rows, go, accept, path) if chance * p > 0]
+    return everything
+
+
+def _walks(row, rows, go, accept, path):
+    if row >= rows:
+        return [(1.0, [])]
+    cap, found = min(len(go), rows - row - 1), []
+    for drafted in range(cap + 1):
+        wanted = math.prod(go[:drafted]) * (1 if drafted == cap else 1 - go[drafted])
+        for accepted in range(drafted + 1):
+            chance = wanted * math.prod(accept(row, j, path[row + j]) for j in range(accepted))
+            if accepted < drafted:
+                chance *= 1 - accept(row, accepted, path[row + accepted])
+            if chance > 0:
+                later = _walks(row + accepted + 1, rows, go, accept, path)
+                found += [(chance * p, [(cap, drafted, accepted), *rounds]) for p, rounds in later]
+    return found

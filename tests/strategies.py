@@ -5,8 +5,12 @@ from hypothesis import strategies as st
 
 from simspec import CostModel, Policy, Trace, TraceMeta
 from simspec.grid import TABLES
-from simspec.policies import beta_ts, confidence, fixed, hf_heuristic
+from simspec.policies import (
+    adaedl, beta_ts, cali_ts, confidence, cost_ts, draft_verify, entropy, fixed, hf_heuristic, model_only, product, sampling_only,
+)  # fmt: skip
 from simspec.policies.thompson import READINGS
+from simspec.predictor import Scalar
+from simspec.synthetic import iid
 
 END = 7
 
@@ -27,8 +31,9 @@ def traces(draw, max_K=6, max_rows=10, max_sequences=4, optional=True):
     depth = np.full(N, K) if whole else rng.integers(0, K + 1, N)
     reach = np.minimum(depth, left)
     run = np.minimum((rng.random((N, K)) < easy).cumprod(axis=1).sum(axis=1), reach)
-    grids = list(TABLES.items()) if draw(st.booleans()) else [("confidence", None)]
-    features = tuple((name, name) for name, _ in grids)
+    features = (("theta", "identity"), ("entropy", "entropy"), ("confidence", "confidence"))
+    if draw(st.booleans()):
+        features = (*((name, name) for name in TABLES), ("theta", "identity"))
     parts = {}
     if optional and draw(st.booleans()):
         rank = rng.integers(0, 256, (N, K))
@@ -96,6 +101,14 @@ def nosy(scope="sequence"):
     return Policy(f"nosy-{scope}", _nosy_more, _nosy_observe, (0.6, 0.7), (0.0,) * 5, None, ("confidence",), scope, True)
 
 
+SCALAR = Scalar(0.2, 0.6, -0.3, 0.1)
+
+
+def planned(*arguments, **named):
+    """A cost-aware policy, planned for a trace and costs that are not those it is replayed with."""
+    return cost_ts(*arguments, **named)(iid(0.5, 1, 4, 6), CostModel(0.125 * np.arange(7), np.ones(7), [0, 0.25], 0.0, 1.0))
+
+
 EXAM = [
     fixed(0),
     fixed(1),
@@ -103,6 +116,20 @@ EXAM = [
     beta_ts(scope="stream", alpha0=2.0, beta0=0.5, K=1),
     confidence(0.7),
     confidence(0.7, inclusive=False),
+    cali_ts("draft_share"),
+    cali_ts("validated", SCALAR, sigma_m=0.2, sigma_s=0.7, theta0=0.8, scope="stream"),
+    cali_ts("literal", "confidence", sigma_m=2.0),
+    model_only(SCALAR),
+    sampling_only("draft_share", sigma_s=0.4),
+    planned(),
+    planned("depth", alpha0=2.0, decay=0.75, scope="stream"),
+    planned(greedy=True, decay=0.5),
+    entropy(),
+    entropy(2.0, inclusive=False),
+    product(0.3),
+    product(0.6, "theta", shortest=1, inclusive=False),
+    draft_verify(),
+    adaedl(0.5, step=0.3, scope="stream"),
     hf_heuristic(2),
     hf_heuristic(3, transient=True),
     nosy(),

@@ -61,6 +61,8 @@ def test_show(capsys, recording):
     "arguments, words",
     [
         (["sweep", "absent.parquet"], "no such file"),
+        (["sweep", "tiny-modl-greedy"], "did you mean tiny-model-greedy?"),
+        (["sweep", "{trace}", "--batch", "4"], "is a ratio, the same for every batch"),
         (["show", "absent.parquet"], "no such file"),
         (["sweep", "{trace}", "--policy", "fixd:3"], "no policy is named 'fixd'"),
         (["sweep", "{trace}", "--policy", "fixed:9"], "drafts up to 9"),
@@ -79,7 +81,7 @@ def test_a_users_error_is_one_line_and_exit_code_2(capsys, recording, arguments,
 
 
 def test_usage_errors_exit_with_2(capsys):
-    assert run(capsys, "swep")[0] == 2 and run(capsys, "sweep")[0] == 2
+    assert run(capsys, "swep")[0] == 2 and run(capsys, "show")[0] == 2
 
 
 def test_help_teaches_by_example(capsys):
@@ -133,3 +135,21 @@ def test_the_module_runs_in_its_own_process(recording):
     command = [sys.executable, "-m", "simspec.cli", "sweep", str(recording), "--policy", "fixed:2", "--json"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0 and len(json.loads(done.stdout)["rows"]) == 4
+
+
+def test_rows_stream_as_they_are_known(capsys, recording):
+    lines = run(capsys, "sweep", recording, "--policy", "fixed:0", "--policy", "beta_ts", "--stream", "--replicates", 2)[1].splitlines()
+    whole = json.loads(run(capsys, "sweep", recording, "--policy", "fixed:0", "--policy", "beta_ts", "--json", "--replicates", 2)[1])
+    assert [json.loads(line) for line in lines] == whole["rows"]
+
+
+def test_bundled_recordings_have_names_and_costs_of_their_own(capsys):
+    from simspec.bundle import recordings
+
+    out = run(capsys, "sweep", "tiny-model-greedy", "--policy", "fixed:1", "--replicates", 1, "--json")[1]
+    (row,) = json.loads(out)["rows"]
+    cost = CostModel.from_json(recordings()["tiny-model-greedy"].with_suffix(".cost.json"))
+    assert row["trace"] == "tiny-model-greedy" and row["cost"] == cost.name
+    rows = json.loads(run(capsys, "sweep", "--policy", "fixed:1", "--replicates", 1, "--json")[1])["rows"]
+    assert [row["trace"] for row in rows] == list(recordings())
+    assert json.loads(run(capsys, "show", "tiny-model-greedy", "--json")[1])["K"] == 16

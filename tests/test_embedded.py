@@ -9,13 +9,27 @@ from toy_lm import POLICIES, policy_from, run_all
 from real.card import card
 from real.demo import TRACES, recordings
 from real.equality import NOTHING, compare
-from real.pair import TINY, load_pair
+from real.pair import TINY, load_pair, same_predictors
+from real.predictor import NAMES as NAMES_LEARNT
 from real.weights import sha256
-from simspec import CostModel, load_trace, replay
+from simspec import CostModel, Policy, load_trace, replay
 
 PROMPTS = 20
 TASKS = {"math", "code", "dialogue", "summarization", "qa", "sql"}
 NAMES = [f"tiny-{drafter}-{rule}" for drafter in ("model", "early_exit") for rule in ("greedy", "coupled")]
+
+
+
+
+def _surer(params, state, slot, features, u):
+    return slot == 0 or features[slot - 1, 0] >= params[0], True
+
+
+def _ignore(params, state, computed, drafted, accepted, features, cost):
+    pass
+
+
+LEARNT = [Policy(f"{name}:0.6", _surer, _ignore, params=(0.6,), reads=(name,)) for name in NAMES_LEARNT]
 
 
 @lru_cache(maxsize=2)
@@ -30,6 +44,8 @@ def test_the_recordings_are_what_the_cards_say():
         trace = load_trace(path)
         assert trace.K == 16 and set(trace.task) == TASKS
         assert min(trace.task.count(task) for task in TASKS) >= 20 and (trace.budget == 96).all()
+        assert [feature for feature, _ in trace.meta.features] == ["confidence", "entropy", *NAMES_LEARNT]
+        assert set(trace.meta.predictors) == set(NAMES_LEARNT)
         assert trace.meta.target == _pair(trace.meta.drafter).name  # made with the weights that are shipped
         assert trace.meta.tokenizer_sha256 == _pair(trace.meta.drafter).tokenizer_sha256
         assert CostModel.from_json(TRACES / f"{name}.cost.json").K == 16
@@ -57,14 +73,14 @@ def test_every_policy_runs_as_it_replays(name, record_property):
     trace = trace.select([i * trace.sequences // PROMPTS for i in range(PROMPTS)])
     cost = CostModel.from_json(TRACES / f"{name}.cost.json")
     pair, total = _pair(trace.meta.drafter), NOTHING
-    for text in POLICIES:
-        policy = policy_from(text, trace, cost)
+    same_predictors(pair.drafter, trace, LEARNT)
+    for policy in [*(policy_from(text, trace, cost) for text in POLICIES), *LEARNT]:
         results = run_all(pair.target, pair.drafter, trace, policy, cost, seed=1)
         total += compare(trace, policy, replay(trace, policy, seed=1, cost=cost), results)
     flips = [f"{f.margin:.1e}" for f in total.text_flips]
     record_property(
         "measured",
-        f"{name}: {total.rounds} rounds of {len(POLICIES)} policies compared, {len(total.exceptions)} exceptions, "
+        f"{name}: {total.rounds} rounds of {len(POLICIES) + len(LEARNT)} policies compared, {len(total.exceptions)} exceptions, "
         f"{len(total.failures)} failures, text flips at gaps {flips}",
     )
     assert total.equal, total.failures

@@ -65,7 +65,17 @@ def test_names_choose_the_columns():
     assert np.array_equal(read(NAMES[::-1], rows, 1.0)[0], both[:, ::-1])
     assert np.array_equal(read(("entropy",), rows, 1.0)[0], both[:, 1:])
     assert read((), rows, 1.0)[0].shape == (5, 0)
-    assert set(FEATURES) == set(GRIDS) and set(GRIDS.values()) <= set(grid.TABLES)
+    assert set(FEATURES) < set(GRIDS) and set(GRIDS.values()) <= set(grid.TABLES)
+
+
+def test_log_odds_are_read_beside_logits_or_alone():
+    rows, odds = torch.randn(5, 9, generator=torch.Generator().manual_seed(0)), torch.linspace(-3, 3, 5).double()
+    both, far = read(("theta", "confidence"), rows, 1.0, {"theta": odds})
+    assert np.array_equal(both[:, 1:], read(("confidence",), rows, 1.0)[0])
+    alone, near = read(("theta",), None, 1.0, {"theta": odds})
+    assert np.array_equal(alone, both[:, :1]) and np.array_equal(near, far[:, :1])
+    theta = 1 / (1 + np.exp(-odds.numpy()))
+    assert np.abs(grid.IDENTITY[alone[:, 0]] - theta).max() <= 0.5 / 255 + 1e-12
 
 
 def test_features_ignore_which_token_is_which():

@@ -158,3 +158,20 @@ def test_one_kernel_serves_all_settings_of_a_policy():
 
     assert kernel(fixed(1)) is kernel(fixed(7))
     assert kernel(confidence(0.2)) is kernel(confidence(0.9, inclusive=False)) is not kernel(fixed(1))
+
+
+def _with_scratch(params, state, slot, features, u):
+    scratch = np.zeros(3)
+    scratch[0] = slot
+    return scratch.sum() < 2, True
+
+
+def _with_helper(params, state, slot, features, u):
+    return _helper(slot) < 4.0, True
+
+
+def test_policies_may_make_arrays_and_call_helpers():
+    trace = synthetic.iid(0.8, 4, 50, 6)
+    for more in (_with_scratch, _with_helper):
+        mine = Policy("mine", more, fixed(2).observe)
+        assert replay(trace, mine) == replay(trace, fixed(2))

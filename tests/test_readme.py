@@ -27,10 +27,6 @@ def test_readme_examples_run(number):
     assert _run(BLOCKS[number]).strip()
 
 
-def test_the_notebook_runs():
-    assert "echo" in _run((ROOT / "notebooks" / "choose_a_policy.py").read_text(encoding="utf-8"))
-
-
 def test_readme_opens_with_the_two_commands_and_a_picture():
     head = (ROOT / "README.md").read_text(encoding="utf-8")[:2500]
     assert "make demo" in head and "make test" in head

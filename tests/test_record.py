@@ -25,7 +25,7 @@ def test_the_one_bit_form_equals_the_definition(name, rule, seed, K, budget):
     prompt = toy_prompts(1, seed)[0]
     asked = Settings(K, budget, RULES[rule], END)
     text, _ = target_text(target, asked, prompt, seed)
-    slow, fast = chains(target, drafter, asked, prompt, text, seed), one_bit(drafter.lm, asked, prompt, text, seed)
+    slow, fast = chains(target, drafter, asked, prompt, text, seed), one_bit(target, drafter, asked, prompt, text, seed)
     for name in Rows.__dataclass_fields__:
         np.testing.assert_array_equal(getattr(slow, name), getattr(fast, name), err_msg=name)
 

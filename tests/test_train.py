@@ -192,7 +192,7 @@ def toy_lab(folder):
         (folder / f"{name}.txt").write_text(" ".join(words))
     plan = Plan(steps=12, rows=2, length=16, rate=1e-2, save_every=5)
     sizes = dict(vocab=280, target=replace(SMALL, vocab=280, layers=2), model=replace(SMALL, vocab=280), sample=10)
-    plans = dict(target_plan=plan, model_plan=plan, exit_plan=plan, distil_tokens=64 * 256 + 1, mixed=False)
+    plans = dict(target_plan=plan, model_plan=plan, exit_plan=plan, distil_tokens=64 * 256 + 1, predictor_texts=2, rank=2, mixed=False)
     return Lab((str(folder / "text.txt"),), (str(folder / "kept.txt"),), **sizes, **plans)
 
 
@@ -225,7 +225,7 @@ def test_a_lab_killed_at_every_stage_makes_what_an_unbroken_one_makes(tmp_path):
     assert {n: held for n, (_, held) in before.items()} == {n: held for n, (_, held) in other.items()}
     card = before["out/card.json"][1]
     assert card["steps"] == dict(target=12, model=12, early_exit=12) and card["distilled_tokens"] == 2 * 64 * 256
-    assert set(card["heldout_loss_nats"]["model"]) == {"kept"} and len(card["sha256"]) == 4
+    assert set(card["heldout_loss_nats"]["model"]) == {"kept"} and len(card["sha256"]) == 8
 
     for name in ("out/early_exit/exit.safetensors", "work/early_exit/checkpoint.safetensors", "out/card.json"):
         (tmp_path / "a" / name).unlink()

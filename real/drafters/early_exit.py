@@ -64,6 +64,7 @@ class EarlyExitDrafter:
         self.exit = exit
         self.taps = (exit.depth,)
         self.lm = exit.stand_alone(target)
+        self.predictors = {}
 
     @classmethod
     def load(cls, folder: Path, target: Decoder, identity: str) -> "EarlyExitDrafter":
@@ -86,12 +87,13 @@ class EarlyExitDrafter:
     def next(self) -> Step:
         slot = len(self.draft)
         token = self.draft[-1] if self.draft else self.last
-        hidden = self.target.draft_rows([token], slot, self.exit.depth)
-        self.hidden.append(hidden)
-        self.owed.append(hidden)
-        logits = self.lm.head(self.lm.norm(self._settle()[-1]))
+        shared = self.target.draft_rows([token], slot, self.exit.depth)
+        self.hidden.append(shared)
+        self.owed.append(shared)
+        hidden = self._settle()[-1]
+        logits = self.lm.logits(hidden)
         self.draft.append(self.pick(logits, slot))
-        return Step(self.draft[-1], slot, logits)
+        return Step(self.draft[-1], slot, logits, hidden)
 
     def resume(self) -> Resume | None:
         return Resume(self.exit.depth, torch.cat(self.hidden)) if self.hidden else None
@@ -138,10 +140,10 @@ def load_exit(folder: str | Path, target: Decoder, identity: str) -> Exit:
         settings = json.loads((folder / "exit.json").read_text(encoding="utf-8"))
         depth, own_head, made_for = settings["depth"], settings["own_head"], settings["target"]
         state = load_file(folder / "exit.safetensors")
-    except (OSError, KeyError, TypeError, json.JSONDecodeError, SafetensorError) as error:
+    except (OSError, KeyError, TypeError, ValueError, RecursionError, SafetensorError) as error:
         raise WeightsError(f"{folder} is not an exit (exit.json, exit.safetensors): {str(error).splitlines()[0]}") from error
     if made_for != identity:
-        raise WeightsError(f"{folder} was trained for the target {made_for[:12]}, this one is {identity[:12]}; train it again")
+        raise WeightsError(f"{folder} was trained for the target {str(made_for)[:12]}, this one is {identity[:12]}; train it again")
     try:
         exit = Exit(target, depth, own_head)
         exit.load_state_dict({k: v.to(target.dtype) for k, v in state.items()})

@@ -23,6 +23,7 @@ class ModelDrafter:
 
     def __init__(self, lm: Decoder):
         self.lm = lm
+        self.predictors = {}
 
     @classmethod
     def load(cls, folder: Path, target: Decoder, identity: str) -> "ModelDrafter":
@@ -46,9 +47,10 @@ class ModelDrafter:
         slot = len(self.draft)
         if not slot:  # the last committed token is read anew where a draft of it was given up unverified
             self.rows = min(self.rows, len(self.text) - 1)
-        logits = self._feed(self.draft[-1:] if slot else self.text[self.rows :])
+        hidden = self._feed(self.draft[-1:] if slot else self.text[self.rows :])
+        logits = self.lm.logits(hidden)
         self.draft.append(self.pick(logits, slot))
-        return Step(self.draft[-1], slot, logits)
+        return Step(self.draft[-1], slot, logits, hidden)
 
     def resume(self) -> None:
         return None
@@ -69,4 +71,4 @@ class ModelDrafter:
         x = lm.embed(torch.tensor([tokens], device=lm.device))
         x = lm.run(x, range(len(lm.layers)), lm.rotation(position), mask, self.cache, start)
         self.rows += len(tokens)
-        return lm.logits(x[0, -1])
+        return x[0, -1]

@@ -1,39 +1,57 @@
 """The built-in policies, one mechanism a file, and their text form."""
 
 from collections.abc import Callable
+from difflib import get_close_matches
 
 from simspec.policies.adaptive import hf_heuristic
-from simspec.policies.confidence import confidence
+from simspec.policies.calibrated import cali_ts, model_only, sampling_only
+from simspec.policies.confidence import adaedl, confidence, draft_verify, entropy, product
+from simspec.policies.cost_aware import cost_ts
 from simspec.policies.fixed import fixed
-from simspec.policies.oracle import oracle
+from simspec.policies.oracle import greedy_oracle, oracle
 from simspec.policies.thompson import beta_ts
 from simspec.policy import Policy, PolicyError
 
 BUILTIN = {
     "fixed": fixed,
     "beta_ts": beta_ts,
+    "cali_ts": cali_ts,
+    "model_only": model_only,
+    "sampling_only": sampling_only,
+    "cost_ts": cost_ts,
     "confidence": confidence,
+    "entropy": entropy,
+    "product": product,
+    "draft_verify": draft_verify,
+    "adaedl": adaedl,
     "hf_heuristic": hf_heuristic,
+    "greedy_oracle": greedy_oracle,
     "oracle": oracle,
 }
+
+# These are functions of (trace, cost) themselves and take nothing else.
+CLAIRVOYANT = ("oracle", "greedy_oracle")
 
 
 def parse(text: str) -> Policy | Callable:
     """The policy written as name[:arg,...], each arg a value or key=value: fixed:3, beta_ts:censored,alpha0=2.
 
-    A built-in policy's own name reads back as itself. 'oracle' gives the function of (trace, cost) that makes the
-    policy. PolicyError, one line, for an unknown name or arguments the policy does not take.
+    A built-in policy's own name reads back as itself. Names of policies that need the trace and the cost (the oracles,
+    cost_ts) give the function of (trace, cost) that makes them, see `make`. PolicyError, one line, for an unknown name, with the
+    nearest known one, or for arguments the policy does not take.
     """
     name, _, rest = text.partition(":")
     if name not in BUILTIN:
-        raise PolicyError(f"policy {text!r}: no policy is named {name!r}, expected one of {', '.join(BUILTIN)}")
-    if name == "oracle":
+        near = get_close_matches(name, BUILTIN, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise PolicyError(f"policy {text!r}: no policy is named {name!r}: {hint}expected one of {', '.join(BUILTIN)}")
+    if name in CLAIRVOYANT:
         if rest:
-            raise PolicyError(f"policy {text!r}: oracle takes no arguments, it reads the trace and the cost")
-        return oracle
+            raise PolicyError(f"policy {text!r}: {name} takes no arguments, it reads the trace and the cost")
+        return BUILTIN[name]
     positional, named = [], {}
     for part in rest.split(",") if rest else []:
-        key, equals, value = part.rpartition("=")
+        key, equals, value = part.partition("=")
         if equals:
             named[key.strip()] = _value(value)
         else:
@@ -42,6 +60,15 @@ def parse(text: str) -> Policy | Callable:
         return BUILTIN[name](*positional, **named)
     except TypeError as error:
         raise PolicyError(f"policy {text!r}: {str(error).replace('()', '')}: expected name:arg,key=value") from None
+
+
+def make(policy, trace, cost) -> Policy:
+    """The Policy meant by a Policy, its text, or a function of (trace, cost) such as `oracle`; PolicyError for anything else."""
+    given = parse(policy) if isinstance(policy, str) else policy
+    made = given if isinstance(given, Policy) or not callable(given) else given(trace, cost)
+    if not isinstance(made, Policy):
+        raise PolicyError(f"{policy!r} is no policy: expected a Policy, text such as 'fixed:3', or a function of (trace, cost)")
+    return made
 
 
 def _value(text: str):

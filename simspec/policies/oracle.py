@@ -1,4 +1,7 @@
-"""The clairvoyant schedule: the least time in which any policy could produce the recorded text."""
+"""Clairvoyant schedules: the least time in which any policy could produce the recorded text, and a short-sighted one.
+
+Only the dynamic program is an upper bound and only it is called 'oracle'; the greedy one, which looks no further than its round, is not.
+"""
 
 import numpy as np
 from numba import njit
@@ -62,15 +65,54 @@ def oracle(trace: Trace, cost: CostModel) -> Policy:
     beaten. The plan rides in params and the state is (row, backlog), so the kernel and the engine run it like any other;
     it is valid for this trace's sequences in file order only. PolicyError if the cost model is shorter than K.
     """
-    if cost.K < trace.K:
-        raise PolicyError(f"cost {cost.name!r} prices drafts up to {cost.K}, the trace reaches {trace.K}: measure further")
-    width = len(cost.catch_up)
-    plan = np.zeros((trace.rows, width))
-    value = np.zeros((int(np.diff(trace.offset).max()) + 1, width))
+    plan = _empty(trace, cost)
+    value = np.zeros((int(np.diff(trace.offset).max()) + 1, plan.shape[1]))
     _solve(
         trace.offset, trace.budget, trace.depth, trace.run, trace.K,
         cost.draft, cost.verify, cost.catch_up, cost.overhead, plan, value,
     )  # fmt: skip
+    return _scheduled("oracle", trace, plan)
+
+
+@njit(cache=True)
+def _solve_greedily(offset, budget, depth, run, K, draft, verify, catch_up, overhead, plan):
+    for s in range(budget.shape[0]):
+        n = offset[s + 1] - offset[s]
+        for pos in range(n):
+            t = offset[s] + pos
+            cap = min(K, budget[s] - pos - 1, np.int64(depth[t]))
+            for b in range(catch_up.shape[0]):
+                tokens, seconds = 1, overhead + verify[0]
+                for k in range(1, cap + 1):
+                    more = min(min(k, np.int64(run[t])) + 1, n - pos)
+                    longer = overhead + catch_up[b] + draft[k] + verify[k]
+                    if more * seconds > tokens * longer:
+                        tokens, seconds = more, longer
+                        plan[t, b] = k
+
+
+def greedy_oracle(trace: Trace, cost: CostModel) -> Policy:
+    """A clairvoyant that sees one round far: the k of most committed tokens per second of this round alone. No upper bound.
+
+    argmax over 0 <= k <= cap of min(min(k, run[t]) + 1, text left) / (overhead + catch_up[b] if k + draft[k] + verify[k]); ties go
+    to the shorter draft. It knows the future and still loses to `oracle`, since a round's rate says nothing about where the round
+    ends: what a rule of one round could gain from perfect knowledge. Carried and refused as `oracle` is.
+    """
+    plan = _empty(trace, cost)
+    _solve_greedily(
+        trace.offset, trace.budget, trace.depth, trace.run, trace.K,
+        cost.draft, cost.verify, cost.catch_up, cost.overhead, plan,
+    )  # fmt: skip
+    return _scheduled("greedy_oracle", trace, plan)
+
+
+def _empty(trace, cost):
+    if cost.K < trace.K:
+        raise PolicyError(f"cost {cost.name!r} prices drafts up to {cost.K}, the trace reaches {trace.K}: measure further")
+    return np.zeros((trace.rows, len(cost.catch_up)))
+
+
+def _scheduled(name, trace, plan):
     ends = np.repeat(trace.offset[1:], np.diff(trace.offset))
-    params = (width, trace.rows, *plan.ravel().tolist(), *ends.tolist())
-    return Policy("oracle", _draft_more, _observe, params, (0.0, 0.0), scope="stream")
+    params = (plan.shape[1], trace.rows, *plan.ravel().tolist(), *ends.tolist())
+    return Policy(name, _draft_more, _observe, params, (0.0, 0.0), scope="stream")

@@ -40,6 +40,8 @@ def beta_ts(
     r = max(a - 1, 0), n = r + 1 if 1 <= a < k else r;
     `printed`: |Q_v| = a, r = max(a - 1, 0), n = min(a + 1, k);
     `printed_with_correction`: |Q_v| = min(a + 1, k), r = max(|Q_v| - 1, 0), n = min(|Q_v| + 1, k).
+    The default won on one half of the bundled recordings' prompts, over three prices (tests/bench/readings.py): mean speedup 1.317 against
+    1.310 of `censored`; on the other half it is ahead by up to 0.023 on sampled text, and on greedy text neither leads beyond chance.
     PolicyError for an unknown reading or alpha0, beta0 not > 0.
     """
     if reading not in READINGS:

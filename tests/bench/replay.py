@@ -1,133 +1,213 @@
-"""Time of a simulated round: python tests/bench/replay.py [repetitions]
+"""Time of a simulated round, as one JSON: python tests/bench/replay.py [--repetitions 20] [--small]   (make bench)
 
-500 sequences x 512 rows, K = 16, acceptance 0.7, one thread, processor time. Each repetition draws anew (another seed, another
-recording of two), or the branch predictor learns the path and flatters the figure. Prints the best and the median
-nanoseconds per round of `replay` as users call it, then what the kind of state costs: the same Beta-TS loop with the
-package's mutable array and with a tuple passed in and out.
+500 sequences x 512 rows, K = 16, acceptance 0.7, features on. Every repetition draws anew (another seed, another recording of two), or
+the branch predictor would learn the path and flatter the figure; all forms of a policy are timed in turn within one repetition, so a
+slow minute of the machine falls on all alike. A ratio is a median of ratios within repetitions.
+
+| key            | meaning                                                                                      |
+| -------------- | ---------------------------------------------------------------------------------------------- |
+| ns_per_round   | of the compiled loop, output arrays reused (median; `best` is the least)                       |
+| replay_ns      | of `simspec.replay` as called, with its checks and fresh arrays                                |
+| tokens_per_s   | committed tokens, one core and two (two threads, two recordings)                               |
+| over_limit     | times the hand-written loop of the same rounds and draws (tests/bench/forms.py)                |
+| under_numpy    | times faster than the vectorised NumPy form                                                    |
+| under_twin     | times faster than the slow twin (tests/naive.py), on the first sequences                       |
 """
 
+import argparse
+import json
+import platform
 import statistics
+import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
-from numba import njit, types
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
+import forms
+import naive
+from numba import njit
 
 from simspec import CostModel, replay, synthetic
-from simspec.policies import beta_ts, confidence, fixed, hf_heuristic, oracle
-from simspec.rng import POLICY, block
+from simspec.grid import LOG_ODDS, TABLES
+from simspec.policies import beta_ts, cali_ts, confidence, cost_ts, entropy, fixed, hf_heuristic, oracle, product
+from simspec.policies.calibrated import clipped_mean
+from simspec.policies.cost_aware import beta_quantile
+from simspec.simulate import kernel, prepare
 
-F8 = types.float64
-PAIR = types.UniTuple(F8, 2)
-ARRAY = types.Array(F8, 1, "C")
-GRID = types.Array(F8, 2, "C")
-BOTH = types.UniTuple(types.boolean, 2)
-BYTES = types.Array(types.uint8, 1, "C")
+THETA = "confidence"  # a calibrated probability on these recordings: accepted with exactly the probability shown
 
 
-def timed(call, repetitions):
-    """(best, median) ns per round of call(i) -> rounds, after one warm-up."""
-    call(0)
-    found = []
-    for i in range(repetitions):
-        start = time.process_time()
-        rounds = call(i + 1)
-        found.append((time.process_time() - start) / rounds * 1e9)
-    return min(found), statistics.median(found)
+def cases(traces, cost):
+    """(policies by recording, limit(trace, seed, out) or None, vectorised(trace, seed) or None) of every policy timed."""
+    lowest = int(np.searchsorted(LOG_ODDS, 0.4))
+    calibrated = cali_ts(predictor=THETA)
+    _, model, sample, theta0 = calibrated.params[:4]
+
+    def codes(trace):
+        return trace.feature[:, :, 0]
+
+    return [
+        (fixed(0), lambda t, s, out: forms.chase(t.offset, t.run, 0, out), lambda t, s: forms.numpy_fixed(t, 0)),
+        (fixed(3), lambda t, s, out: forms.chase(t.offset, t.run, 3, out), lambda t, s: forms.numpy_fixed(t, 3)),
+        (fixed(8), lambda t, s, out: forms.chase(t.offset, t.run, 8, out), lambda t, s: forms.numpy_fixed(t, 8)),
+        (
+            confidence(0.4),
+            lambda t, s, out: forms.leave(t.offset, t.run, codes(t), lowest, 16, out),
+            lambda t, s: forms.numpy_confidence(t, 0.4),
+        ),
+        (product(0.7), lambda t, s, out: forms.multiply(t.offset, t.run, codes(t), LOG_ODDS, 0.7, 16, out), None),
+        (hf_heuristic(5), lambda t, s, out: forms.follow(t.offset, t.run, 5, 16, out), None),
+        (beta_ts(), lambda t, s, out: forms.toss(t.offset, t.run, t.sequence, np.uint64(s), 16, out), forms.numpy_beta_ts),
+        (
+            calibrated,
+            lambda t, s, out: forms.calibrate(
+                t.offset, t.run, codes(t), LOG_ODDS, t.sequence, np.uint64(s), model, sample, theta0, 16, out
+            ),
+            None,
+        ),
+        (cost_ts()(traces[0], cost), None, None),
+        ([oracle(trace, cost) for trace in traces], None, None),
+    ]
 
 
-@njit(BOTH(ARRAY, ARRAY, types.int64, GRID, F8))
-def more_array(params, state, slot, features, u):
-    if slot == 0:
-        return True, True
-    return u < state[0] / (state[0] + state[1]), True
+def loop(trace, policy, cost, seed, outputs):
+    """The compiled loop alone, into arrays that are there already: call it for its time."""
+    K, cost, columns, tables = prepare(trace, policy, cost)
+    run, parts = kernel(policy), (trace.offset, trace.budget, trace.sequence, trace.depth, trace.run, trace.feature, columns, tables)
+    prices, start = (cost.draft, cost.verify, cost.catch_up, cost.overhead), policy.start()
+    last = policy.scope == "stream", *outputs
+    return lambda: run(*parts, *prices, K, np.uint64(seed), *start, *last)
 
 
-@njit(types.void(ARRAY, ARRAY, types.int64, types.int64, types.int64, GRID, F8))
-def observe_array(params, state, computed, drafted, accepted, features, cost):
-    state[0] += accepted
-    state[1] += min(accepted + 1, drafted) - accepted
+def seconds(call):
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
 
 
-@njit(types.Tuple((types.boolean, types.boolean, PAIR))(PAIR, PAIR, types.int64, GRID, F8))
-def more_tuple(params, state, slot, features, u):
-    if slot == 0:
-        return True, True, state
-    return u < state[0] / (state[0] + state[1]), True, state
+def buffers(trace):
+    return [np.zeros(trace.sequences + 1, np.int64), *(np.zeros(trace.rows, np.int64) for _ in range(4))]
 
 
-@njit(PAIR(PAIR, PAIR, types.int64, types.int64, types.int64, GRID, F8))
-def observe_tuple(params, state, computed, drafted, accepted, features, cost):
-    return state[0] + accepted, state[1] + (min(accepted + 1, drafted) - accepted)
+def bench(policy, limit, vectorised, traces, cost, repetitions, twin):
+    """One policy's row."""
+    each = policy if isinstance(policy, list) else [policy] * 2
+    outs, path = [buffers(trace) for trace in traces], np.zeros(traces[0].rows, np.int64)
+    part = traces[0].select(range(twin))
+    shown = [TABLES[grid] for _, grid in part.meta.features]
+    found = {key: [] for key in ("loop", "call", "limit", "numpy", "two")}
+    rounds = 0
+    with ThreadPoolExecutor(2) as pool:
+        for i in range(-1, repetitions):  # the first warms up
+            seed, trace, mine, out = i + 1, traces[i % 2], each[i % 2], outs[i % 2]
+            took = {"loop": seconds(loop(trace, mine, cost, seed, out))}
+            rounds = int(out[0][-1])
+            took["call"] = seconds(lambda: replay(trace, mine, seed, cost))
+            if limit:
+                took["limit"] = seconds(lambda: limit(trace, seed, path))
+            if vectorised and i < 5:
+                took["numpy"] = seconds(lambda: vectorised(trace, seed))
+            both = [loop(traces[j], each[j], cost, seed, outs[j]) for j in (0, 1)]
+            took["two"] = seconds(lambda: [f.result() for f in [pool.submit(call) for call in both]])
+            if i >= 0:
+                for key, value in took.items():
+                    found[key].append(value / (sum(o[0][-1] for o in outs) if key == "two" else rounds) * 1e9)
+    row = {
+        "policy": each[0].name,
+        "tokens_per_round": round(traces[0].rows / len(replay(traces[0], each[0], cost=cost)), 3),
+        "ns_per_round": round(statistics.median(found["loop"]), 2),
+        "best": round(min(found["loop"]), 2),
+        "replay_ns": round(statistics.median(found["call"]), 2),
+    }
+    per_round = row["tokens_per_round"] * 1e9
+    row["tokens_per_s"] = {"one_core": round(per_round / row["ns_per_round"]), "two": round(per_round / statistics.median(found["two"]))}
+
+    def ratio(top, bottom):
+        return round(statistics.median(a / b for a, b in zip(top, bottom)), 3)
+
+    row["over_limit"] = ratio(found["loop"], found["limit"]) if limit else None
+    row["under_numpy"] = ratio(found["numpy"], found["loop"]) if vectorised else None
+    if not isinstance(policy, list):
+        slow = seconds(lambda: naive.replay(part, policy, 1, cost, shown)) / len(replay(part, policy, 1, cost)) * 1e9
+        row["under_twin"] = round(slow / row["ns_per_round"], 1)
+    return row
 
 
-@njit(types.int64(types.FunctionType(BOTH(ARRAY, ARRAY, types.int64, GRID, F8)), types.FunctionType(
-    types.void(ARRAY, ARRAY, types.int64, types.int64, types.int64, GRID, F8)), BYTES, types.int64, ARRAY, GRID))  # fmt: skip
-def loop_array(more, observe, run, seed, params, features):
-    state = np.ones(2)
-    t = rounds = 0
-    while t < len(run):
-        computed = 0
-        u0 = u1 = u2 = u3 = 0.0
-        while True:
-            if computed & 3 == 0:
-                u0, u1, u2, u3 = block(seed, 0, rounds, computed >> 2, POLICY)
-            else:
-                u0, u1, u2 = u1, u2, u3
-            go, _ = more(params, state, computed, features, u0)
-            if not go or computed >= 16:
-                break
-            computed += 1
-        accepted = min(computed, np.int64(run[t]))
-        observe(params, state, computed, computed, accepted, features, 1.0)
-        t += accepted + 1
-        rounds += 1
-    return rounds
-
-
-@njit(types.int64(types.FunctionType(types.Tuple((types.boolean, types.boolean, PAIR))(PAIR, PAIR, types.int64, GRID, F8)),
-    types.FunctionType(PAIR(PAIR, PAIR, types.int64, types.int64, types.int64, GRID, F8)),
-    BYTES, types.int64, PAIR, GRID))  # fmt: skip
-def loop_tuple(more, observe, run, seed, params, features):
-    state = (1.0, 1.0)
-    t = rounds = 0
-    while t < len(run):
-        computed = 0
-        u0 = u1 = u2 = u3 = 0.0
-        while True:
-            if computed & 3 == 0:
-                u0, u1, u2, u3 = block(seed, 0, rounds, computed >> 2, POLICY)
-            else:
-                u0, u1, u2 = u1, u2, u3
-            go, _, state = more(params, state, computed, features, u0)
-            if not go or computed >= 16:
-                break
-            computed += 1
-        accepted = min(computed, np.int64(run[t]))
-        state = observe(params, state, computed, computed, accepted, features, 1.0)
-        t += accepted + 1
-        rounds += 1
-    return rounds
-
-
-def main(repetitions: int) -> None:
-    """Print the tables."""
-    traces = [synthetic.iid(0.7, 500, 512, 16, seed=seed, confidence=True) for seed in (1, 2)]
+def main() -> None:
+    """Print the JSON; progress goes to stderr."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repetitions", type=int, default=20)
+    parser.add_argument("--small", action="store_true", help="sizes at which only the command is tried, not the speed")
+    given = parser.parse_args()
+    size = (6, 40) if given.small else (500, 512)
+    traces = [synthetic.iid(0.7, *size, 16, seed=seed, confidence=True) for seed in (1, 2)]
     cost = CostModel.from_ratio(0.1, 16)
-    print(f"{'policy':<24}{'best':>8}{'median':>8}   ns per round, tokens per round")
-    for policy in (fixed(0), fixed(3), fixed(8), confidence(0.4), hf_heuristic(5), beta_ts(), [oracle(t, cost) for t in traces]):
-        each = policy if isinstance(policy, list) else [policy] * 2
-        best, median = timed(lambda i: len(replay(traces[i % 2], each[i % 2], seed=i, cost=cost)), repetitions)
-        tokens = traces[0].rows / len(replay(traces[0], each[0], cost=cost))
-        print(f"{each[0].name:<24}{best:8.1f}{median:8.1f}   {tokens:.2f}")
-    grid, ones = np.full((16, 1), np.nan), np.ones(2)
+    rows = []
+    for case in cases(traces, cost):
+        rows.append(bench(*case, traces, cost, given.repetitions, min(10, size[0])))
+        print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+    machine = {"machine": platform.processor() or platform.machine(), "python": platform.python_version()}
+    sizes = {"sequences": size[0], "rows": size[1], "repetitions": given.repetitions}
+    print(json.dumps({**machine, **sizes, "policies": rows, "profile": profile(rows), "sweep": started(given.small)}, indent=1))
+
+
+def profile(rows) -> dict:
+    """Where the time over the limit goes: what one more question costs, and the arithmetic of one question or round, timed alone."""
+    by_name = {row["policy"].split(",")[0]: row for row in rows}
+    ask = (by_name["fixed:8"]["ns_per_round"] - by_name["fixed:3"]["ns_per_round"]) / 5
+    means, draws = np.random.default_rng(0).uniform(-0.2, 1.2, 20000), np.random.default_rng(1).random(20000)
+    counts = np.random.default_rng(2).integers(1, 200, (20000, 2)).astype(float)
+    found = {"one_more_question_ns": round(ask, 2)}
     for name, call in (
-        ("state: array", lambda i: loop_array(more_array, observe_array, traces[i % 2].run, i, ones, grid)),
-        ("state: tuple", lambda i: loop_tuple(more_tuple, observe_tuple, traces[i % 2].run, i, (1.0, 1.0), grid)),
+        ("clipped_mean_of_cali_ts_ns", lambda: _means(means)),
+        ("beta_quantile_of_cost_ts_ns", lambda: _quantiles(draws, counts)),
     ):
-        best, median = timed(call, repetitions)
-        print(f"{name:<24}{best:8.1f}{median:8.1f}")
+        call()
+        found[name] = round(min(seconds(call) for _ in range(5)) / 20000 * 1e9, 1)
+    return found
+
+
+@njit
+def _means(mean):
+    total = 0.0
+    for x in mean:
+        total += clipped_mean(x, 0.2)
+    return total
+
+
+@njit
+def _quantiles(u, counts):
+    total = 0.0
+    for i in range(len(u)):
+        total += beta_quantile(u[i], counts[i, 0], counts[i, 1])
+    return total
+
+
+SWEEP = ("fixed", range(16)), ("beta_ts:acceptance,alpha0=", range(2, 18)), ("beta_ts:censored,alpha0=", range(2, 18))
+SWEEP += ("confidence:0.", range(10, 26)), ("entropy:0.", range(20, 36)), ("product:0.", range(30, 46)), ("hf_heuristic:", range(1, 17))
+
+
+def started(small) -> dict:
+    """`simspec sweep` of 7 families x 16 settings on the bundled recordings: seconds from the start of the process."""
+    names = [f"{head}{':' if head == 'fixed' else ''}{value}" for head, values in SWEEP for value in (list(values)[:1] if small else values)]
+    command = [sys.executable, "-m", "simspec.cli", "sweep", "--stream", *(f"--policy={name}" for name in names)]
+    times = []
+    for _ in range(2 if small else 6):  # the first call may compile
+        begin = time.perf_counter()
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            process.stdout.readline()
+            first = time.perf_counter() - begin
+            lines = 1 + sum(1 for _ in process.stdout)
+        times.append((first, time.perf_counter() - begin))
+        if process.returncode:
+            raise SystemExit(f"{command} failed")
+    first, all_ = (statistics.median(column) for column in zip(*times[1:]))
+    return {"policies": len(names), "results": lines, "first_result_s": round(first, 3), "all_s": round(all_, 3)}
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20)
+    main()

@@ -1,0 +1,67 @@
+"""Run the notebooks and write NAME.ipynb beside each NAME.py, outputs and plots in it: python notebooks/execute.py [NAME ...]"""
+
+import base64
+import io
+import os
+import sys
+from pathlib import Path
+
+import jupytext
+import matplotlib.font_manager
+import nbformat
+from nbclient import NotebookClient
+from PIL import Image
+
+HERE = Path(__file__).parent
+
+
+def scripts(names=()) -> list[Path]:
+    """The percent scripts that are notebooks, in their order, or those of these names."""
+    return [path for path in sorted(HERE.glob("[0-9]_*.py")) if not names or path.stem in names]
+
+
+def read(script: Path):
+    """The notebook that a percent script is, without outputs; its cells' ids are their places, so that a rebuild changes no id."""
+    notebook = jupytext.read(script)
+    for number, cell in enumerate(notebook.cells):
+        cell.id = f"cell-{number:02d}"
+    return notebook
+
+
+def execute(script: Path):
+    """The notebook with its outputs, free of what changes from run to run; ValueError where a cell writes to stderr."""
+    notebook = read(script)
+    matplotlib.font_manager.get_font_names()  # a cache that is built in a notebook says so on its stderr
+    place = {"metadata": {"path": str(HERE)}}
+    NotebookClient(notebook, timeout=600, kernel_name="python3", coalesce_streams=True, resources=place).execute()
+    notebook.metadata["language_info"] = {"name": "python", "file_extension": ".py"}
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)
+        for output in cell.get("outputs", ()):
+            if output.get("name") == "stderr":
+                raise ValueError(f"{script.name}: a cell wrote to stderr: {output['text'].strip()}")
+            if "image/png" in output.get("data", {}):
+                output["data"]["image/png"] = _smaller(output["data"]["image/png"])
+    return notebook
+
+
+def _smaller(png: str) -> str:
+    # Plots need few colours: a palette halves the file.
+    picture, packed = Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB"), io.BytesIO()
+    picture.quantize(128, dither=Image.Dither.NONE).save(packed, "PNG", optimize=True)
+    return base64.b64encode(packed.getvalue()).decode()
+
+
+def main(names) -> None:
+    """Execute and write these notebooks, all where none is named; each file is replaced as a whole."""
+    for script in scripts(names):
+        target = script.with_suffix(".ipynb")
+        temporary = target.with_name(f".{target.name}.part")
+        text = nbformat.writes(execute(script), version=4)
+        temporary.write_text(text + "\n", encoding="utf-8")
+        os.replace(temporary, target)
+        print(f"{target.name}: {len(text) / 1000:.0f} kB")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,219 @@
+"""Thompson sampling of the acceptance, spent on the draft that pays best at measured costs (ours; no paper has it)."""
+
+import math
+from functools import partial
+
+import numpy as np
+from numba import njit
+
+from simspec.policy import Policy, PolicyError
+from simspec.rng import philox
+
+VARIANTS = ("shared", "depth")
+_HEAD = 8
+_WORD, _FOUR = 4294967296.0, np.uint64(4)
+_KEY0, _KEY1, _ZERO = np.uint64(0x636F7374), np.uint64(0x5F7473), np.uint64(0)
+
+# params: 1 for the variant depth, 1 for greedy, decay, alpha0, beta0, K, entries of catch_up, overhead, then draft[0..K],
+# verify[0..K], catch_up. state: the round's k, rows owed, then per posterior accepted and rejected trials beyond the prior.
+
+
+@njit(cache=True)
+def _fraction(a, b, x):
+    """1 + d_1 / (1 + d_2 / (1 + ...)), DLMF 8.17.22, by Lentz's method; quick for x < (a + 1) / (a + b + 2)."""
+    value = upper = 1.0
+    lower = 0.0
+    for j in range(1, 20000):
+        m = j // 2
+        if j % 2 == 0:
+            d = m * (b - m) * x / ((a + j - 1.0) * (a + j))
+        else:
+            d = -(a + m) * (a + b + m) * x / ((a + j - 1.0) * (a + j))
+        lower = 1.0 + d * lower
+        upper = 1.0 + d / upper
+        # Exact zeros would end the recursion.
+        lower = 1.0 / (lower if lower != 0.0 else 1e-300)
+        upper = upper if upper != 0.0 else 1e-300
+        value *= upper * lower
+        if abs(upper * lower - 1.0) < 1e-15:
+            break
+    return value
+
+
+@njit(cache=True)
+def _softplus(t):
+    return max(t, 0.0) + math.log1p(math.exp(-abs(t)))
+
+
+@njit(cache=True)
+def _stirling(z):
+    return (1.0 / 12.0 - (1.0 / 360.0 - (1.0 / 1260.0 - 1.0 / (1680.0 * z * z)) / (z * z)) / (z * z)) / z
+
+
+@njit(cache=True)
+def log_beta(a, b):
+    """ln B(a, b) for a, b > 0, by Stirling's series (DLMF 5.11.1) where the logarithms of large gammas would cancel."""
+    small, big = min(a, b), max(a, b)
+    if big < 20.0:
+        return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+    total = small + big
+    ratio = (big - 0.5) * math.log1p(small / big) + small * math.log(total) - small + _stirling(total) - _stirling(big)
+    return math.lgamma(small) - ratio
+
+
+@njit(cache=True)
+def beta_quantile(u, a, b):
+    """The x in (0, 1) with I_x(a, b) = u, for 0 < u < 1 and a, b > 0: an exact Beta(a, b) sample from one uniform.
+
+    Newton's steps in t = log(x / (1 - x)) on the logarithm of the smaller tail (concave in t, its slope there the density
+    of t over the tail), kept inside a bracket. I_x by its continued fraction, DLMF 8.17.22.
+    """
+    norm = log_beta(a, b)
+    low, high = -1e5, 1e5
+    t = math.log(a / b)
+    for _ in range(200):
+        log_x, log_rest = -_softplus(-t), -_softplus(t)
+        x = math.exp(log_x)
+        density = math.exp(a * log_x + b * log_rest - norm)
+        if x * (a + b + 2.0) < a + 1.0:
+            left = density / (a * _fraction(a, b, x))
+            right = 1.0 - left
+        else:
+            right = density / (b * _fraction(b, a, math.exp(log_rest)))
+            left = 1.0 - right
+        tail = left if u <= 0.5 else right
+        if tail <= 0.0:  # underflow, far out on the side of the smaller tail
+            step = math.inf if u > 0.5 else -math.inf
+        elif u <= 0.5:
+            step = math.log(tail / u) * tail / max(density, 1e-300)
+        else:
+            step = -math.log(tail / (1.0 - u)) * tail / max(density, 1e-300)
+        if step > 0.0:
+            high = t
+        else:
+            low = t
+        if abs(step) < 1e-12:
+            break
+        t = t - step if low < t - step < high else 0.5 * (low + high)
+        if high - low < 1e-13 * max(1.0, abs(t)):
+            break
+    return math.exp(-_softplus(-t))
+
+
+@njit(cache=True)
+def depth_uniform(u, depth):
+    """A uniform of its own for each depth >= 0 from one u = (word + 1/2) / 2^32: Philox at address (word, depth // 4).
+
+    A policy is given one draw a question; u is a bijection of a random word, so words of another Philox stream addressed by it
+    are as good as fresh, and independent across depths. Two rounds with the same u draw alike: once in 2^32 pairs.
+    """
+    words = philox(np.uint64(u * _WORD), np.uint64(depth) // _FOUR, _ZERO, _ZERO, _KEY0, _KEY1)
+    word = words[0]
+    if depth % 4 == 1:
+        word = words[1]
+    elif depth % 4 == 2:
+        word = words[2]
+    elif depth % 4 == 3:
+        word = words[3]
+    return (np.float64(word) + 0.5) / _WORD
+
+
+@njit(cache=True)
+def planned(params, state, u):
+    """The k in 0..K of most committed tokens per second at the acceptances sampled with u; ties go to the shorter draft."""
+    K, width = int(params[5]), int(params[6])
+    owed = params[_HEAD + 2 * (K + 1) + min(int(state[1]), width - 1)]
+    tokens, reach, alpha = 1.0, 1.0, 0.0
+    choice, best_tokens, best_seconds = 0, 1.0, params[7] + params[_HEAD + K + 1]
+    for k in range(1, K + 1):
+        if k == 1 or params[0] == 1.0:
+            at = 2 * k if params[0] == 1.0 else 2
+            a, b = params[3] + state[at], params[4] + state[at + 1]
+            if params[1] == 1.0:
+                alpha = a / (a + b)
+            else:
+                alpha = beta_quantile(depth_uniform(u, k - 1) if params[0] == 1.0 else u, a, b)
+        reach *= alpha
+        tokens += reach
+        seconds = params[7] + owed + params[_HEAD + k] + params[_HEAD + K + 1 + k]
+        # Multiplied out, so that free rounds divide by nothing; the margin keeps ties ties in any rounding.
+        if tokens * best_seconds > best_tokens * seconds * (1.0 + 1e-12):
+            choice, best_tokens, best_seconds = k, tokens, seconds
+    return choice
+
+
+def _draft_more(params, state, slot, features, u):
+    if slot == 0:
+        state[0] = planned(params, state, u)
+    return slot < state[0], True
+
+
+def _observe(params, state, computed, drafted, accepted, features, cost):
+    # Rows owed, as simspec.cost.next_backlog has it.
+    if computed == 0:
+        state[1] += 1.0
+    else:
+        state[1] = 1.0 if accepted == computed else 0.0
+    if params[2] < 1.0:
+        for i in range(2, len(state)):
+            state[i] *= params[2]
+    for j in range(1, min(accepted + 1, drafted) + 1):
+        at = 2 * j if params[0] == 1.0 else 2
+        state[at if j <= accepted else at + 1] += 1.0
+
+
+def cost_ts(
+    variant: str = "shared",
+    alpha0: float = 1.0,
+    beta0: float = 1.0,
+    decay: float = 1.0,
+    greedy: bool = False,
+    scope: str = "sequence",
+    K: int | None = None,
+) -> partial:
+    """Cost-aware Thompson sampling: a function (trace, cost) -> Policy, for the plan needs the costs.
+
+    Before each round an acceptance is sampled, alpha ~ Beta(alpha0 + accepted, beta0 + rejected), and the k drafted that
+    maximises committed / seconds, committed = 1 + alpha + ... + alpha^k = (1 - alpha^(k+1)) / (1 - alpha) (Leviathan et al., GLIDE 5.1),
+    seconds = overhead + draft[k] + verify[k] + catch_up[rows owed] (the last for k >= 1), over 0 <= k <= K. EESD's rules match
+    probabilities and do not know what a draft costs. Censoring is respected: behind the first rejected token nothing is known.
+    `shared`: one posterior, accepted += a, trials += min(a + 1, k). `depth`: one per depth, committed = 1 + sum_j prod_{i<=j} alpha_i,
+    depth j tried iff j <= min(k, a + 1); the K uniforms come from one draw, `depth_uniform`.
+
+    A round of k = 0 teaches nothing, so a rule that acts on a mean could stay there for good. Sampling does not: the posterior then
+    stands still with all of (0, 1) in its support, so each round drafts with the same positive chance, if drafting can pay at all, and one
+    will. That chance can be small after long bad stretches: decay < 1 multiplies the counts at every round, an empty one too, back
+    towards the prior. greedy puts the posterior mean in the sample's place (the goodput rule of serving engines; needs decay < 1 to leave
+    k = 0). With scope 'stream' the rows owed at a text's start are taken for the last text's. PolicyError for values outside their
+    ranges, and, once called, for a cost model shorter than K (default: the trace's).
+    """
+    if variant not in VARIANTS:
+        raise PolicyError(f"cost_ts: variant is {variant!r}, expected one of {', '.join(VARIANTS)}")
+    for name, value in (("alpha0", alpha0), ("beta0", beta0)):
+        if isinstance(value, (str, bool)) or not 1e-3 <= value <= 1e6:
+            raise PolicyError(f"cost_ts: {name} is {value!r}, expected a number in [0.001, 1e6]")
+    if isinstance(decay, (str, bool)) or not 0 < decay <= 1:
+        raise PolicyError(f"cost_ts: decay is {decay!r}, expected a number in (0, 1]")
+    if not isinstance(greedy, bool):
+        raise PolicyError(f"cost_ts: greedy is {greedy!r}, expected true or false")
+    if K is not None and (isinstance(K, bool) or not isinstance(K, int) or not 0 <= K <= 255):
+        raise PolicyError(f"cost_ts: K is {K!r}, expected none or an integer in 0..255")
+    if scope not in ("sequence", "stream"):
+        raise PolicyError(f"cost_ts: scope is {scope!r}, expected 'sequence' or 'stream'")
+    return partial(_made, variant, alpha0, beta0, decay, greedy, scope, K)
+
+
+def _made(variant, alpha0, beta0, decay, greedy, scope, K, trace, cost):
+    longest = trace.K if K is None else K
+    if cost.K < longest:
+        raise PolicyError(f"cost {cost.name!r} prices drafts up to {cost.K}, cost_ts plans up to {longest}: measure further")
+    given = {"variant": variant, "alpha0": alpha0, "beta0": beta0, "decay": decay, "greedy": greedy, "scope": scope, "K": K}
+    usual = dict(zip(given, cost_ts.__defaults__))
+    told = [f"{key}={str(value).lower() if key == 'greedy' else value}" for key, value in given.items() if value != usual[key]]
+    params = (
+        variant == "depth", greedy, decay, alpha0, beta0, longest, len(cost.catch_up), cost.overhead,
+        *cost.draft[: longest + 1], *cost.verify[: longest + 1], *cost.catch_up,
+    )  # fmt: skip
+    state0 = (0.0,) * (2 + 2 * (max(longest, 1) if variant == "depth" else 1))
+    name = "cost_ts:" + ",".join(told) if told else "cost_ts"
+    return Policy(name, _draft_more, _observe, params, state0, K=K, scope=scope, random=not greedy)

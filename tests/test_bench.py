@@ -1,0 +1,45 @@
+"""The benchmark's hand-written and vectorised forms make the same rounds as `replay`; nothing here looks at a clock."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+BENCH = Path(__file__).parent / "bench"
+sys.path.insert(0, str(BENCH))
+import replay as bench  # noqa: E402
+
+from simspec import CostModel, replay, synthetic  # noqa: E402
+
+TRACES = [synthetic.iid(0.7, 9, 60, 16, seed=seed, confidence=True) for seed in (1, 2)]
+COST = CostModel.from_ratio(0.1, 16)
+CASES = [case for case in bench.cases(TRACES, COST) if not isinstance(case[0], list)]
+
+
+@pytest.mark.parametrize("policy, limit, vectorised", CASES, ids=[policy.name for policy, _, _ in CASES])
+@pytest.mark.parametrize("seed", [0, 5])
+def test_every_form_makes_the_same_rounds(policy, limit, vectorised, seed):
+    for trace in TRACES:
+        expected = replay(trace, policy, seed, COST).row
+        if limit:
+            out = np.zeros(trace.rows, np.int64)
+            np.testing.assert_array_equal(out[: limit(trace, seed, out)], expected)
+        if vectorised:
+            np.testing.assert_array_equal(vectorised(trace, seed), expected)
+        outputs = bench.buffers(trace)
+        bench.loop(trace, policy, COST, seed, outputs)()
+        np.testing.assert_array_equal(outputs[1][: outputs[0][-1]], expected)
+
+
+def test_the_command_prints_one_object():
+    command = [sys.executable, str(BENCH / "replay.py"), "--small", "--repetitions", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert len(found["policies"]) == len(CASES) + 1
+    fixed = next(row for row in found["policies"] if row["policy"] == "fixed:3")
+    assert min(fixed["ns_per_round"], fixed["over_limit"], fixed["under_numpy"], fixed["under_twin"]) > 0
+    assert found["sweep"]["policies"] == 7 and found["sweep"]["first_result_s"] <= found["sweep"]["all_s"]
+    assert all(value > 0 for value in found["profile"].values() if value != found["profile"]["one_more_question_ns"])

@@ -1,0 +1,171 @@
+"""Early exits against their definitions, rule by rule; and that they look at q alone."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import EXAM, traces
+
+from simspec import replay, synthetic
+from simspec.grid import ENTROPY, LOG_ODDS, TABLES
+from simspec.policies import adaedl, confidence, draft_verify, entropy, product
+
+UNIT = st.floats(0, 1)
+
+
+def lengths(policy, trace, row):
+    """(computed, drafted) that the policy's own functions give a fresh round on this row, its caps aside."""
+    params, state = policy.start()
+    more = policy.compiled()[0]
+    columns = trace.features(policy.reads)
+    grids = [TABLES[trace.meta.features[column][1]] for column in columns]
+    shown = np.full((trace.K, len(columns)), np.nan)
+    for slot in range(trace.K + 1):
+        go, keep = more(params, state, slot, shown, 0.5)
+        if not go or slot == trace.K:
+            return slot, slot if go or keep or slot == 0 else slot - 1
+        for f, column in enumerate(columns):
+            shown[slot, f] = grids[f][trace.feature[row, slot, column]]
+
+
+def column(trace, name):
+    at = [known for known, _ in trace.meta.features].index(name)
+    return TABLES[trace.meta.features[at][1]][trace.feature[:, :, at]]
+
+
+def stopped(trace, row, stops, inclusive):
+    """(computed, drafted) by the rule: the first slot at which `stops` holds ends the draft."""
+    for slot in range(trace.K):
+        if stops(slot):
+            return slot + 1, slot + 1 if inclusive else slot
+    return trace.K, trace.K
+
+
+@settings(deadline=None, max_examples=60)
+@given(traces(optional=False), st.floats(0, 9), st.booleans(), st.data())
+def test_entropy_stops_at_the_first_unsure_token(trace, threshold, inclusive, data):
+    row = data.draw(st.integers(0, trace.rows - 1))
+    shown = column(trace, "entropy")[row]
+    policy = entropy(threshold, inclusive)
+    assert lengths(policy, trace, row) == stopped(trace, row, lambda slot: shown[slot] > threshold, inclusive)
+
+
+def test_the_default_of_entropy_is_the_published_bound():
+    """sqrt(0.15 H) > 0.3 and H > 0.6 are one rule, on every value that a recording can hold."""
+    for h in ENTROPY:
+        assert (math.sqrt(0.15 * h) > 0.3) == (h > 0.6)
+    assert entropy().params[0] == 0.6 and entropy().name == "entropy:0.6"
+
+
+@settings(deadline=None, max_examples=60)
+@given(traces(optional=False), UNIT, st.sampled_from(["confidence", "theta"]), st.integers(1, 4), st.booleans(), st.data())
+def test_product_is_the_predicted_chance_of_a_rejection(trace, threshold, predictor, shortest, inclusive, data):
+    row = data.draw(st.integers(0, trace.rows - 1))
+    chance = column(trace, predictor)[row]
+    policy = product(threshold, predictor, shortest, inclusive)
+
+    def stops(slot):
+        running = 1.0
+        for value in chance[: slot + 1]:
+            running *= value
+        return slot + 1 >= shortest and 1.0 - running > threshold
+
+    assert lengths(policy, trace, row) == stopped(trace, row, stops, inclusive)
+
+
+@settings(deadline=None, max_examples=40)
+@given(traces(optional=False), UNIT)
+def test_product_starts_anew_in_every_round(trace, threshold):
+    """Each round of a replay is the round that a fresh policy makes on that row, up to its cap: nothing is carried over."""
+    policy = product(threshold)
+    rounds = replay(trace, policy)
+    for row, computed in zip(rounds.row.tolist(), rounds.computed.tolist()):
+        s = int(np.searchsorted(trace.offset, row, side="right")) - 1
+        cap = min(trace.K, int(trace.budget[s]) - (row - int(trace.offset[s])) - 1, int(trace.depth[row]))
+        assert computed == min(lengths(policy, trace, row)[0], cap)
+
+
+def _adapted(outcomes, threshold, target, step, K):
+    """th after each round (k, a): the rule of Draft & Verify, from its definition."""
+    match, found = 0.0, []
+    for k, a in outcomes:
+        if k:
+            match = 0.5 * match + 0.5 * (a / k)
+            wanted = threshold + step if match < target else threshold if k == K else threshold - step
+            threshold = 0.9 * threshold + 0.1 * wanted
+        found.append(threshold)
+    return found
+
+
+@pytest.mark.parametrize("factory", [draft_verify, adaedl])
+@settings(deadline=None, max_examples=60)
+@given(
+    outcomes=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)).map(lambda x: (x[0], min(x))), max_size=20),
+    threshold=UNIT, target=UNIT, step=st.floats(0, 0.5),
+)  # fmt: skip
+def test_thresholds_follow_the_acceptance_of_late_rounds(factory, outcomes, threshold, target, step):
+    policy = factory(threshold, target, step)
+    params, state = policy.start()
+    expected = _adapted(outcomes, threshold, target, step, 5)
+    for (k, a), wanted in zip(outcomes, expected):
+        policy.compiled()[1](params, state, k, k, a, np.full((5, 1), np.nan), 0.0)
+        assert state[0] == pytest.approx(wanted, abs=1e-12)
+
+
+def test_adaptive_exits_by_hand():
+    """At th 0.8 a full draft accepted leaves m at 0.5 < 0.9, so th rises by 0.1 x 0.01; from m = 0.9 on th falls unless k = K."""
+    params, state = draft_verify().start()
+    observe, shown = draft_verify().compiled()[1], np.full((8, 1), np.nan)
+    for expected in (0.801, 0.802, 0.803, 0.803):  # m = 0.5, 0.75, 0.875, 0.9375
+        observe(params, state, 8, 8, 8, shown, 0.0)
+        assert state[0] == pytest.approx(expected, abs=1e-12)
+    observe(params, state, 3, 3, 3, shown, 0.0)
+    assert state[0] == pytest.approx(0.802, abs=1e-12) and state[1] == pytest.approx(0.96875)
+    more = adaedl(0.4).compiled()[0]
+    for h, go in ((1.7, True), (1.8, True), (1.9, False)):  # 1 - sqrt(0.2 H) < 0.4 where H > 1.8
+        shown = np.array([[h]])
+        assert bool(more(np.array(adaedl(0.4).params), np.array([0.4 - 1e-12, 0.0]), 1, shown, 0.5)[0]) is go
+    more = draft_verify().compiled()[0]
+    answers = [more(params, np.array([0.8, 0.0]), 1, np.array([[c]]), 0.5) for c in (0.79, 0.81)]
+    assert [(bool(go), bool(keep)) for go, keep in answers] == [(False, True), (True, True)]
+
+
+def test_adaptive_exits_carry_their_threshold_through_a_text_only():
+    for factory in (draft_verify, adaedl):
+        assert factory().scope == "sequence" and factory(scope="stream").scope == "stream"
+
+
+DROPPING = [confidence(0.7, inclusive=False), entropy(2.0, inclusive=False), product(0.6, "theta", shortest=1, inclusive=False)]
+
+
+@pytest.mark.parametrize("policy", DROPPING, ids=lambda policy: policy.name)
+@settings(deadline=None, max_examples=40)
+@given(trace=traces(optional=False), data=st.data())
+def test_exits_that_drop_a_token_look_at_q_only(policy, trace, data):
+    """Other tokens accepted and another text, the drafter's q unchanged: from the same row the same draft and the same drop."""
+    random = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    left = np.repeat(trace.offset[1:], np.diff(trace.offset)) - np.arange(trace.rows)
+    other = replace(trace, run=random.integers(0, np.minimum(trace.depth, left) + 1).astype(np.uint8))
+    made = [replay(each, policy) for each in (trace, other)]
+    drafts = [dict(zip(r.row.tolist(), zip(r.computed.tolist(), r.drafted.tolist()))) for r in made]
+    for row in drafts[0].keys() & drafts[1].keys():
+        assert drafts[0][row] == drafts[1][row]
+
+
+def test_that_law_is_broken_by_a_policy_that_learns():
+    """Control: the adaptive exit reads outcomes, so its drafts from the same rows do change with them (it drops nothing, so it may)."""
+    trace = synthetic.iid(0.9, 1, 200, 4, confidence=True)
+    other = replace(trace, run=np.zeros_like(trace.run))
+    made = [replay(each, draft_verify(0.9, step=1.0)) for each in (trace, other)]
+    drafts = [dict(zip(r.row.tolist(), r.computed.tolist())) for r in made]
+    assert any(drafts[0][row] != drafts[1][row] for row in drafts[0].keys() & drafts[1].keys())
+    asked = {policy.name for policy in EXAM if policy.name.endswith("inclusive=false")}
+    assert asked >= {"confidence:0.7,inclusive=false", "entropy:2,inclusive=false"}
+
+
+def test_names_keep_every_digit():
+    assert confidence(0.123456789).name == "confidence:0.123456789" and confidence(0.5).name == "confidence:0.5"
+    assert confidence(float(LOG_ODDS[100])).params[0] == LOG_ODDS[100]

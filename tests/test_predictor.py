@@ -1,0 +1,317 @@
+"""The learned predictor is Eq. 5, learns what can be learnt, and is read in the loop exactly as it was recorded."""
+
+import hashlib
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+from toy_lm import DRAFTERS, END, RULES, run_all, toy_cost, toy_pair, toy_prompts
+
+from real import features
+from real.equality import rounds_of
+from real.examples import Examples, examples, learn, write
+from real.features import GRIDS, Reader, learnt, offered, read
+from real.pair import rerun, same_predictors
+from real.predictor import NAMES, Predictor, drafter_identity, load_predictor, load_predictors, numbers, save_predictor
+from real.prompts import Prompt
+from real.record import Rows, Settings, assemble, chains, describe, one_bit, record_text, target_text
+from real.weights import WeightsError
+from simspec import Policy, grid, replay
+
+TARGET = "ab" * 32
+FORMS = {"theta": None, "theta_low_rank": 3}
+
+
+def predictor(seed: int, rank: int | None, target=16, drafter=16, depths=10, spread=0.15) -> Predictor:
+    generator = torch.Generator().manual_seed(seed)
+    made = Predictor(target, drafter, rank, depths).requires_grad_(False)
+    for p in made.parameters():
+        p.copy_((p + spread * torch.randn(p.shape, generator=generator, dtype=torch.float64)).bfloat16())
+    return made
+
+
+def equipped(name: str, seed: int = 0):
+    """A toy pair whose drafter has both predictors."""
+    target, drafter = toy_pair(name)
+    drafter.predictors = {feature: predictor(seed + i, rank) for i, (feature, rank) in enumerate(FORMS.items())}
+    return target, drafter
+
+
+PAIRS = {name: equipped(name) for name in DRAFTERS}
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 999), st.sampled_from([None, 1, 3]), st.integers(1, 5), st.integers(1, 6), st.integers(1, 10), st.integers(0, 14))
+def test_reading_is_equation_5(seed, rank, target, drafter, depths, slot):
+    made = predictor(seed, rank, target, drafter, depths)
+    rng = np.random.default_rng(seed)
+    here, there = rng.normal(size=target), rng.normal(size=drafter)
+    i = min(slot, depths - 1)
+    turn = (made.turn[i] if rank is None else made.left[i] @ made.right).tolist()
+    turned = [sum(turn[r][c] * here[c] for c in range(target)) for r in range(target)]
+    wanted = sum(w * x for w, x in zip(made.judge.tolist(), [*turned, *there])) + made.bias.item()
+    folded = made.folded()
+    found = folded.of_target(torch.tensor(here))[i] + folded.of_drafter(torch.tensor(there))
+    assert abs(found.item() - wanted) < 1e-9
+    assert sum(p.numel() for p in made.parameters()) == numbers(target, drafter, rank, depths)
+
+
+@pytest.mark.parametrize("sizes", [(0, 4), (4, -1), (4, 4, 0), (4, 4, None, 0), (4, 4, None, 10.0), (4, 1 << 20), ("4", 4)])
+def test_sizes_that_are_none_are_refused(sizes):
+    with pytest.raises(ValueError, match="expected an integer"):
+        Predictor(*sizes)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.sampled_from(DRAFTERS), st.sampled_from(list(RULES)), st.integers(0, 500), st.integers(1, 13), st.integers(1, 20))
+def test_both_ways_of_recording_agree(name, rule, seed, K, budget):
+    target, drafter = PAIRS[name]
+    prompt = toy_prompts(1, seed)[0]
+    for names in (("theta",), ("theta_low_rank", "confidence", "theta", "entropy")):
+        asked = Settings(K, budget, RULES[rule], END, names)
+        text, _ = target_text(target, asked, prompt, seed)
+        slow, fast = chains(target, drafter, asked, prompt, text, seed), one_bit(target, drafter, asked, prompt, text, seed)
+        for field in Rows.__dataclass_fields__:
+            np.testing.assert_array_equal(getattr(slow, field), getattr(fast, field), err_msg=field)
+
+
+def test_recorded_codes_are_those_of_whole_passes():
+    """θ from the definition: states of forward passes over the prefix and over the draft, token by token, without caches."""
+    target, drafter = PAIRS["model"]
+    asked, prompt, sequence = Settings(12, 14, RULES["coupled"], END, ("theta",)), toy_prompts(1, 12)[0], 3
+    rows = record_text(target, drafter, asked, prompt, sequence)
+    made, text, seen = drafter.predictors["theta"], rows.token.tolist(), 0
+
+    def last(lm, prefix):
+        with torch.inference_mode():
+            token = torch.tensor([prefix])
+            return lm.run(lm.embed(token), range(len(lm.layers)), lm.rotation(torch.arange(token.shape[1])))[0, -1]
+
+    for t in range(len(text)):
+        draft: list[int] = []
+        prefix = [*prompt, *text[:t]]
+        here = last(target.decoder, prefix[:-1]) if len(prefix) > 1 else torch.zeros(16, dtype=torch.float64)
+        while len(draft) < min(12, 14 - t) and (not draft or draft[-1] not in END):
+            there, slot = last(drafter.lm, [*prefix, *draft]), len(draft)
+            turned = made.turn[min(slot, 9)] @ here
+            theta = torch.sigmoid(made.judge @ torch.cat((turned, there)) + made.bias).item()
+            code, _ = grid.encode(np.array([theta]), grid.TABLES[GRIDS["theta"]])
+            assert rows.feature[t, slot, 0] == code[0]
+            scores = RULES["coupled"].scores(drafter.lm.logits(there)[None], sequence, [t + slot])
+            draft.append(int(scores.argmax()))
+            seen += 1
+    assert seen > 40 and len(np.unique(rows.feature)) > 20
+
+
+def test_a_prompt_of_one_token_starts_from_zeros():
+    target, drafter = PAIRS["early_exit"]
+    rows = record_text(target, drafter, Settings(4, 4, RULES["greedy"], END, ("theta",)), [5], 0)
+    drafter.begin(target, [5], target.prefill([]), lambda logits, slot: int(logits.argmax()))
+    folded, step = drafter.predictors["theta"].folded(), drafter.next()
+    code, _ = grid.encode(folded.of_drafter(step.hidden).sigmoid().numpy(), grid.IDENTITY)
+    assert rows.feature[0, 0, 0] == code
+
+
+def _more(params, state, slot, shown, u):
+    return slot == 0 or shown[slot - 1, 0] >= params[0], slot == 0 or shown[slot - 1, 0] >= params[1]
+
+
+def _observe(params, state, computed, drafted, accepted, shown, cost):
+    state[0] = accepted
+
+
+def reads(name: str, stop: float, drop: float = 0.0) -> Policy:
+    """Stops at θ under `stop`, and drops a token with θ under `drop`."""
+    return Policy(f"{name}:{stop},{drop}", _more, _observe, (stop, drop), (0.0,), reads=(name,))
+
+
+def recording(name: str, rule: str, target, drafter, count=5):
+    asked = Settings(12, 20, RULES[rule], END, offered(drafter))
+    prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(count))]
+    rows = [record_text(target, drafter, asked, p.token, i) for i, p in enumerate(prompts)]
+    return assemble(rows, prompts, 0, asked, describe("toy", drafter, asked, prompts, "", "cpu", torch.float64))
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_a_policy_that_reads_theta_runs_as_it_replays(name, rule, monkeypatch):
+    target, drafter = PAIRS[name]
+    trace = recording(name, rule, target, drafter)
+    assert trace.meta.features[2:] == (("theta", "identity"), ("theta_low_rank", "identity"))
+    assert trace.meta.predictors == {feature: p.sha256 for feature, p in drafter.predictors.items()}
+    for policy in (reads("theta", 0.5), reads("theta", 0.6, 0.4), reads("theta_low_rank", 0.45, 0.45)):
+        replayed = replay(trace, policy, seed=3, cost=toy_cost(12))
+        assert 1 < len(np.unique(replayed.computed))
+        assert rounds_of(trace, run_all(target, drafter, trace, policy, toy_cost(12), seed=3)) == replayed
+
+    honest = Reader.read
+    monkeypatch.setattr(Reader, "read", lambda self, step, slot: honest(self, step, slot + 1))
+    policy = reads("theta", 0.5)
+    late = run_all(target, drafter, trace, policy, toy_cost(12))
+    assert rounds_of(trace, late) != replay(trace, policy, cost=toy_cost(12))  # another depth's W is noticed
+    monkeypatch.setattr(Reader, "read", honest)
+    monkeypatch.setattr(Reader, "learn", lambda self, verdict, path: None)
+    stale = run_all(target, drafter, trace, policy, toy_cost(12))
+    assert rounds_of(trace, stale) != replay(trace, policy, cost=toy_cost(12))  # and so is the state of an earlier round
+
+
+def test_another_predictor_than_the_recordings_is_refused():
+    target, drafter = PAIRS["model"]
+    trace = recording("model", "greedy", target, drafter, count=2)
+    _, other = equipped("model", seed=7)
+    same_predictors(drafter, trace, [reads("theta", 0.5)])
+
+    class Pair:
+        pass
+
+    pair = Pair()
+    pair.target, pair.drafter = target, other
+    with pytest.raises(ValueError, match="reads 'theta' by predictor") as caught:
+        rerun(pair, trace, [reads("theta", 0.5)], 0, toy_cost(12))
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match="the recording by none"):
+        same_predictors(drafter, replace(trace, meta=replace(trace.meta, predictors={})), [reads("theta", 0.5)])
+    bare = toy_pair("model")[1]
+    for ask in (lambda: same_predictors(bare, trace, [reads("theta", 0.5)]), lambda: Reader(("theta",), 1.0, bare)):
+        with pytest.raises(ValueError, match="'theta' needs a predictor, drafter 'model' has none"):
+            ask()
+    assert offered(bare) == ("confidence", "entropy") and learnt(("confidence",), bare) == {}
+
+
+def test_theta_depends_on_states_and_never_on_the_token():
+    target, drafter = PAIRS["model"]
+    reader = Reader(("theta", "confidence"), 1.0, drafter)
+    prefill = target.prefill([4, 5])
+    reader.begin(prefill)
+    drafter.begin(target, [4, 5, 6], prefill, lambda logits, slot: int(logits.argmax()))
+    step = drafter.next()
+    code, edge = reader.read(step, 0)
+    assert code.shape == edge.shape == (2,)
+    assert np.array_equal(reader.read(replace(step, token=9), 0)[0], code)
+    assert reader.read(replace(step, hidden=step.hidden + 1), 0)[0][0] != code[0]
+    alone, _ = read(("confidence",), step.logits[None], 1.0)
+    assert alone[0, 0] == code[1]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    save_file({"w": torch.ones(3)}, tmp_path / "model.safetensors")
+    return tmp_path
+
+
+@pytest.mark.parametrize("rank", FORMS.values())
+def test_a_saved_predictor_comes_back(folder, rank):
+    made, before = predictor(3, rank, 5, 7), drafter_identity(folder)
+    save_predictor(made, folder, "theta", TARGET, {"heldout_loss": 0.5})
+    assert drafter_identity(folder) == before == hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    back = load_predictor(folder, "theta", TARGET)
+    for key, value in made.state_dict().items():
+        assert torch.equal(value, back.state_dict()[key])
+    assert back.sha256 == made.sha256 == hashlib.sha256((folder / "theta.safetensors").read_bytes()).hexdigest()
+    assert list(load_predictors(folder, TARGET)) == ["theta"] and load_predictors("some/hub-name", TARGET) == {}
+    assert back.sha256 != predictor(4, rank, 5, 7).sha256
+    said = json.loads((folder / "theta.json").read_text())
+    assert said["form"] == ("paper" if rank is None else "low_rank") and said["training"] == {"heldout_loss": 0.5}
+
+
+def _rewrite(folder, **changes):
+    path = folder / "theta.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def _not_finite(folder):
+    made = predictor(3, None, 5, 7)
+    made.judge[2] = float("nan")
+    save_predictor(made, folder, "theta", TARGET)
+
+
+BROKEN = {
+    "not a predictor: form is 'low_rank'": lambda f: _rewrite(f, form="low_rank"),
+    "expected an integer": lambda f: _rewrite(f, depths="ten"),
+    "too few for the sizes": lambda f: _rewrite(f, target_width=1 << 16),
+    "size mismatch": lambda f: _rewrite(f, drafter_width=8),
+    "not those that the .json names": lambda f: (f / "theta.safetensors").write_bytes((f / "theta.safetensors").read_bytes()[:-1] + b"x"),
+    "finite bfloat16": _not_finite,
+    "trained for the target cdcdcdcdcdcd": lambda f: _rewrite(f, target="cd" * 32),
+    "trained for the drafter": lambda f: save_file({"w": torch.zeros(3)}, f / "model.safetensors"),
+    "train it again": lambda f: (f / "theta.safetensors").unlink(),
+    "not a predictor: Expecting": lambda f: (f / "theta.json").write_text("{"),
+    "not a predictor": lambda f: (f / "theta.json").write_text("[1]"),
+    "not a predictor: maximum recursion": lambda f: (f / "theta.json").write_text("[" * 100_000),
+}
+
+
+@pytest.mark.parametrize("words", BROKEN)
+def test_what_is_not_this_pairs_predictor_is_refused_in_one_line(folder, words):
+    save_predictor(predictor(3, None, 5, 7), folder, "theta", TARGET)
+    load_predictors(folder, TARGET)
+    BROKEN[words](folder)
+    with pytest.raises(WeightsError, match=words) as caught:
+        load_predictors(folder, TARGET)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_examples_are_what_the_recorder_finds(name):
+    target, drafter = PAIRS[name]
+    asked = [Settings(12, 20, rule, END, ("theta",)) for rule in RULES.values()]
+    prompts = toy_prompts(5, 3)
+    found = examples(write(target, asked, prompts, 100), drafter.lm)
+    folded = drafter.predictors["theta"].folded()
+    odds = folded.of_target(found.of_target)[found.row, found.slot.clamp(max=9)] + folded.of_drafter(found.of_drafter)[found.position]
+    code, _ = grid.encode(odds.sigmoid().numpy(), grid.IDENTITY)
+    wanted, start, number = [], 0, 100
+    for settings_ in asked:
+        for prompt in prompts:
+            rows = record_text(target, drafter, settings_, prompt, number)
+            n = len(rows.token)
+            for t in range(n):
+                for slot in range(min(int(rows.run[t]) + 1, int(rows.depth[t]), n - t)):
+                    wanted.append((start + t, start + t + slot, slot < rows.run[t], rows.feature[t, slot, 0]))
+            start, number = start + n, number + 1
+    got = list(zip(found.row.tolist(), found.position.tolist(), found.label.tolist(), code.tolist()))
+    assert sorted(got) == sorted(wanted) and 0.1 < found.label.double().mean() < 0.9
+
+
+def planted(seed: int, lie: bool = False) -> tuple[Examples, float]:
+    """Examples of 40 texts whose labels follow a known predictor, or a coin's; with the loss of the truth itself."""
+    rng = torch.Generator().manual_seed(seed)
+    rows, count = 2000, 12000
+    # widths and spreads apart by far, as the states of two models are
+    of_target, of_drafter = (torch.randn(rows, width, generator=rng, dtype=torch.float64) * s for width, s in ((6, 30.0), (4, 0.2)))
+    row, slot = torch.randint(0, rows - 12, (count,), generator=rng), torch.randint(0, 12, (count,), generator=rng)
+    truth = predictor(seed, None, 6, 4, spread=0.02).folded()._replace(drafter=torch.tensor([6.0, -6.0, 3.0, 0.0]).double())
+    odds = 0.4 * truth.of_target(of_target)[row, slot.clamp(max=9)] + truth.of_drafter(of_drafter)[row + slot]
+    chance = torch.full_like(odds, 0.5) if lie else odds.sigmoid()
+    label = torch.rand(count, generator=rng, dtype=torch.float64) < chance
+    loss = torch.nn.functional.binary_cross_entropy(chance, label.double()).item()
+    return Examples(of_target, of_drafter, row, row + slot, label, torch.arange(rows) // 50), loss
+
+
+@pytest.mark.parametrize("rank", FORMS.values())
+def test_learning_finds_what_was_planted_and_nothing_where_nothing_is(rank):
+    found, best = planted(1)
+    made, card = learn(found, rank, steps=80)
+    again, _ = learn(found, rank, steps=80)
+    assert made.sha256 == again.sha256 and card["examples"] == 12000 and card["texts"] == 40
+    assert best - 0.02 < card["heldout_loss"] < best + 0.03  # the truth scores `best` on all, chance alone 0.69
+    coin, best = planted(1, lie=True)
+    _, card = learn(coin, rank, steps=80)
+    assert abs(best - 0.693) < 0.005 and 0.68 < card["heldout_loss"] < 0.71
+
+
+def test_one_text_is_not_enough_and_one_outcome_is():
+    found, _ = planted(2)
+    with pytest.raises(ValueError, match="needs two"):
+        learn(replace(found, text=torch.zeros_like(found.text)), None)
+    _, card = learn(replace(found, label=torch.ones_like(found.label)), 2)
+    assert card["heldout_accepted"] == 1.0 and card["heldout_loss"] < 0.2
+
+
+def test_every_predicted_feature_has_a_grid():
+    assert set(NAMES) | set(features.FEATURES) == set(GRIDS) and set(GRIDS.values()) <= set(grid.TABLES)
