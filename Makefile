@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 CORE := rng trace cost cost_table roofline jit policy policies posterior exits cost_aware predictor simulate synthetic formulas metrics sweep
 CORE += check papers stats score tail
 
-.PHONY: demo test bench notebooks example gpu lint clean
+.PHONY: demo test test-slow bench notebooks example gpu lint clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -52,6 +52,10 @@ export CUT
 example: $(VENV)/.installed
 	rm -f simspec/example/*.parquet simspec/example/*.json
 	$(BIN)/python -c "$$CUT"
+
+# What takes too long for every change: runs of all policies on all prompts of the exam.
+test-slow: $(VENV)/.installed
+	SIMSPEC_SLOW=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/test_embedded.py
 
 # What `make gpu` trains on and records: by default copied from a data folder beside the checkout. Ignored by git.
 DATA ?= ../shared/data

@@ -9,8 +9,10 @@ import hashlib
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 
 import numpy as np
+from llvmlite.ir import Constant
 from numba import njit
 from numba.core import config, types
+from numba.extending import intrinsic, overload
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type, np.generic, np.dtype, np.ufunc, types.Type, BuiltinFunctionType)
 _KNOWN = ("builtins", "math", "numba", "numpy")  # versions of these are part of numba's own key
@@ -41,11 +43,27 @@ def fingerprint(function) -> str | None:
     return hashlib.sha256(b"\0".join(parts)).hexdigest() if _gather(function, parts, set()) else None
 
 
-def calls(function) -> bool:
-    """Whether a function's names lead to other functions than numba's own."""
-    cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
-    used = cells + (_globals(function) if isinstance(function, FunctionType) else [])
-    return any(isinstance(getattr(each, "py_func", each), FunctionType) for each in used)
+def borrowed(array):
+    """The same array for compiled code that need not count references to it: that would cost more than a round.
+
+    The caller must hold the array meanwhile; a function's argument is held by whoever calls it.
+    """
+    return array
+
+
+@overload(borrowed)
+def _borrowed(array):
+    return lambda array: _without_owner(array)
+
+
+@intrinsic
+def _without_owner(typing, array):
+    def generate(context, builder, signature, arguments):
+        view = context.make_array(array)(context, builder, arguments[0])
+        view.meminfo = Constant(view.meminfo.type, None)
+        return view._getvalue()
+
+    return array(array), generate
 
 
 def _gather(value, parts, seen) -> bool:

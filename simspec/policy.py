@@ -12,7 +12,7 @@ from numba.core.errors import NumbaError
 
 from simspec.cost import CostModel, next_backlog, round_seconds
 from simspec.grid import table
-from simspec.jit import calls, specialise
+from simspec.jit import specialise
 from simspec.rng import POLICY, check_seed, uniform
 
 _VECTOR = types.float64[::1]
@@ -153,14 +153,7 @@ def _observe(key):
 
 @lru_cache(maxsize=512)
 def _compile(function, template, signature):
-    plain = getattr(function, "py_func", function)
-    if not calls(plain):
-        try:
-            # A function that makes no array need not count references to those it is given: that would cost more than the round.
-            return specialise(template, signature, "lean", given=njit(plain, error_model="numpy", _nrt=False))
-        except NumbaError:  # it makes one after all, or is wrong anyway, which is told below
-            pass
-    return specialise(template, signature, "counted", given=njit(plain, error_model="numpy"))
+    return specialise(template, signature, given=njit(getattr(function, "py_func", function), error_model="numpy"))
 
 
 class Stepper:

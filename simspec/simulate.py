@@ -8,7 +8,7 @@ from numba import types
 
 from simspec.cost import CostModel, next_backlog, round_seconds
 from simspec.grid import table
-from simspec.jit import specialise
+from simspec.jit import borrowed, specialise
 from simspec.policy import Policy
 from simspec.rng import POLICY, block, check_seed
 from simspec.trace import Trace, TraceError
@@ -81,12 +81,14 @@ def replay(trace: Trace, policy: Policy, seed: int = 0, cost: CostModel | None =
     Raises TraceError (a feature the trace lacks, the rejection rule), PolicyError, ValueError (seed, cost too short).
     """
     K, cost, columns, tables = prepare(trace, policy, cost)
+    params, state0 = policy.start()
+    shown = np.full((K, len(policy.reads)), np.nan)
     outputs = tuple(np.empty(trace.rows, np.int64) for _ in range(4))
     offset = np.zeros(trace.sequences + 1, np.int64)
     kernel(policy)(
         trace.offset, trace.budget, trace.sequence, trace.depth, trace.run, trace.feature, columns, tables,
         cost.draft, cost.verify, cost.catch_up, cost.overhead, K, check_seed(seed),
-        *policy.start(), policy.scope == "stream", offset, *outputs,
+        params, state0, state0.copy(), shown, policy.scope == "stream", offset, *outputs,
     )  # fmt: skip
     return Rounds(offset, *(output[: offset[-1]] for output in outputs))
 
@@ -119,7 +121,7 @@ _INTS, _FLOATS, _BYTES = types.int64[::1], types.float64[::1], types.uint8[::1]
 _SIGNATURE = types.void(
     _INTS, _INTS, _INTS, _BYTES, _BYTES, types.uint8[:, :, ::1], _INTS, types.float64[:, ::1],
     _FLOATS, _FLOATS, _FLOATS, types.float64, types.int64, types.uint64,
-    _FLOATS, _FLOATS, types.boolean, _INTS, _INTS, _INTS, _INTS, _INTS,
+    _FLOATS, _FLOATS, _FLOATS, types.float64[:, ::1], types.boolean, _INTS, _INTS, _INTS, _INTS, _INTS,
 )  # fmt: skip
 
 
@@ -128,11 +130,10 @@ def _template(key):
     def loop(
         offset, budget, address, depth, run, feature, columns, tables,
         draft, verify, catch_up, overhead, K, seed,
-        params, state0, stream, out_offset, out_row, out_computed, out_drafted, out_accepted,
+        params, state0, state, shown, stream, out_offset, out_row, out_computed, out_drafted, out_accepted,
     ):  # fmt: skip
         random, width = key[1], key[2]
-        state = state0.copy()
-        shown = np.full((K, width), np.nan)
+        params, state, shown = borrowed(params), borrowed(state), borrowed(shown)
         r = 0
         for s in range(len(budget)):
             n = offset[s + 1] - offset[s]

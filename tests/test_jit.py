@@ -170,8 +170,30 @@ def _with_helper(params, state, slot, features, u):
     return _helper(slot) < 4.0, True
 
 
+@njit
+def _pair(x):
+    return np.array([x + 0.0, x + 1.0])
+
+
+def _with_a_helpers_array(params, state, slot, features, u):
+    return _pair(slot)[1] < 3.0, True
+
+
 def test_policies_may_make_arrays_and_call_helpers():
     trace = synthetic.iid(0.8, 4, 50, 6)
-    for more in (_with_scratch, _with_helper):
+    for more in (_with_scratch, _with_helper, _with_a_helpers_array):
         mine = Policy("mine", more, fixed(2).observe)
         assert replay(trace, mine) == replay(trace, fixed(2))
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="memory is Python's where numba is disabled")
+def test_arrays_that_a_helper_returns_are_freed():
+    """Without counted references they never would be; a policy that is compiled so would leave some behind."""
+    from numba.core.runtime import _nrt_python, rtsys
+
+    _nrt_python.memsys_enable_stats()
+    trace = synthetic.iid(0.8, 4, 50, 6)
+    before = rtsys.get_allocation_stats()
+    replay(trace, Policy("mine", _with_a_helpers_array, fixed(2).observe))
+    after = rtsys.get_allocation_stats()
+    assert after.alloc - before.alloc > 100 and after.alloc - before.alloc == after.free - before.free

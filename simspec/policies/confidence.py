@@ -22,11 +22,11 @@ def _draft_more_by_entropy(params, state, slot, features, u):
 
 
 def _draft_more_by_product(params, state, slot, features, u):
-    if slot == 0:
-        state[0] = 1.0
-        return True, True
-    state[0] *= min(max(features[slot - 1, 0], 0.0), 1.0)
-    return slot < params[2] or 1.0 - state[0] <= params[0], params[1] > 0.0
+    # Read before any branch: numba then need not count references to the arrays on each side of it, half of the time otherwise.
+    threshold, keep, shortest, before, shown = params[0], params[1], params[2], state[0], features[max(slot - 1, 0), 0]
+    whole = 1.0 if slot == 0 else before * min(max(shown, 0.0), 1.0)
+    state[0] = whole
+    return slot < max(shortest, 1.0) or 1.0 - whole <= threshold, keep > 0.0 or slot == 0
 
 
 # state: the threshold, the average of accepted / drafted. params: g, target, step, weight of the old average, of the old threshold.
@@ -86,10 +86,12 @@ def product(
 
     P_i is a recorded probability of acceptance: the drafter's confidence in place of the paper's trained head, or another feature by
     name, such as 'theta'. Published: threshold 0.3 (0.7 elsewhere), 2 to 20 tokens; fewer than `shortest` are never drafted of its own
-    accord. The running product is set to 1 at slot 0. PolicyError for a threshold outside [0, 1] or shortest outside 1..255.
+    accord. The running product is set to 1 at slot 0. PolicyError for a threshold outside [0, 1] or shortest or K outside 1..255.
     """
     _check("product", "threshold", threshold, 0, 1)
     _check("product", "shortest", shortest, 1, 255, int)
+    if K is not None:
+        _check("product", "K", K, 1, 255, int)
     if not (isinstance(predictor, str) and predictor.isidentifier()) or predictor == "entropy":
         raise PolicyError(f"product: predictor is {predictor!r}, expected the name of a recorded probability such as theta")
     more = (f",predictor={predictor}" if predictor != "confidence" else "") + (f",shortest={shortest}" if shortest != 2 else "")

@@ -12,6 +12,8 @@ slow minute of the machine falls on all alike. A ratio is a median of ratios wit
 | over_limit     | times the hand-written loop of the same rounds and draws (tests/bench/forms.py)                |
 | under_numpy    | times faster than the vectorised NumPy form                                                    |
 | under_twin     | times faster than the slow twin (tests/naive.py), on the first sequences                       |
+| profile        | what lies over the limit: one more question to the policy, a state that is kept in memory from round to round (as policies
+|                | of any state need, where the limit has registers), and the arithmetic of cali_ts and cost_ts timed alone |
 """
 
 import argparse
@@ -78,7 +80,8 @@ def loop(trace, policy, cost, seed, outputs):
     """The compiled loop alone, into arrays that are there already: call it for its time."""
     K, cost, columns, tables = prepare(trace, policy, cost)
     run, parts = kernel(policy), (trace.offset, trace.budget, trace.sequence, trace.depth, trace.run, trace.feature, columns, tables)
-    prices, start = (cost.draft, cost.verify, cost.catch_up, cost.overhead), policy.start()
+    prices, (params, state0) = (cost.draft, cost.verify, cost.catch_up, cost.overhead), policy.start()
+    start = params, state0, state0.copy(), np.full((K, len(policy.reads)), np.nan)
     last = policy.scope == "stream", *outputs
     return lambda: run(*parts, *prices, K, np.uint64(seed), *start, *last)
 
@@ -161,7 +164,8 @@ def profile(rows) -> dict:
     ask = (by_name["fixed:8"]["ns_per_round"] - by_name["fixed:3"]["ns_per_round"]) / 5
     means, draws = np.random.default_rng(0).uniform(-0.2, 1.2, 20000), np.random.default_rng(1).random(20000)
     counts = np.random.default_rng(2).integers(1, 200, (20000, 2)).astype(float)
-    found = {"one_more_question_ns": round(ask, 2)}
+    state = by_name["hf_heuristic:5"]["ns_per_round"] * (1 - 1 / by_name["hf_heuristic:5"]["over_limit"])
+    found = {"one_more_question_ns": round(ask, 2), "state_in_memory_ns": round(state, 2)}
     for name, call in (
         ("clipped_mean_of_cali_ts_ns", lambda: _means(means)),
         ("beta_quantile_of_cost_ts_ns", lambda: _quantiles(draws, counts)),
