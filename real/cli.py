@@ -70,7 +70,7 @@ def _pair(bundle, drafter, device, dtype, target, weights):
 
 
 def demo(
-    prompts: Annotated[int, typer.Option(help="Prompts to run for real on each recording.")] = 12,
+    prompts: Annotated[int, typer.Option(help="Prompts to run for real on each recording.")] = 10,
     seed: Seed = 0,
     plot: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("out/demo.png"),
     as_json: Json = False,

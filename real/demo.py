@@ -15,7 +15,7 @@ from simspec import CostModel, load_trace, sweep
 TRACES = Path(__file__).parent.parent / "traces"
 CANDIDATES = (
     "fixed:0", "fixed:1", "fixed:2", "fixed:3", "fixed:4", "fixed:6", "fixed:8",
-    "beta_ts", "beta_ts:censored", "confidence:0.3", "confidence:0.5", "confidence:0.7", "hf_heuristic",
+    "beta_ts", "cost_ts", "confidence:0.3", "confidence:0.5", "confidence:0.7", "hf_heuristic",
 )  # fmt: skip
 
 
@@ -65,7 +65,7 @@ def recordings(folder: Path = TRACES) -> dict[str, Path]:
     return found
 
 
-def demo(prompts: int = 12, seed: int = 0, rounds: int = 10, tell: Tell = silent, folder: Path = TRACES) -> Demo:
+def demo(prompts: int = 10, seed: int = 0, rounds: int = 10, tell: Tell = silent, folder: Path = TRACES) -> Demo:
     """Sweeps every bundled recording at costs measured here, then runs each one's best policy on `prompts` of its prompts."""
     traces = {name: load_trace(path) for name, path in recordings(folder).items()}
     pairs = {d: load_pair(TINY, d) for d in {t.meta.drafter for t in traces.values()}}

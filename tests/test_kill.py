@@ -27,7 +27,6 @@ import real.lab, real.jobs, real.record
 from real.pair import TINY, load_pair
 from simspec.cli import main
 
-torch.set_num_threads(1)
 for drafter in ("model", "early_exit"):
     load_pair(TINY, drafter)
 real.jobs.record = partial(real.record.record, shard=1)

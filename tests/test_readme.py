@@ -37,3 +37,17 @@ def test_readme_opens_with_the_two_commands_and_a_picture():
 def test_control_a_broken_example_is_noticed():
     with pytest.raises(AssertionError, match="NameError"):
         _run("simspec.load_trace('x')")
+
+
+def test_the_table_is_what_score_prints_today():
+    command = [sys.executable, "-m", "simspec.cli", "score", "--markdown"]
+    printed = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout.strip()
+    assert printed in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("room", ["simspec", "real"])
+def test_the_tree_names_every_module(room):
+    tree = (ROOT / "README.md").read_text(encoding="utf-8").partition("## What is where")[2]
+    part = tree.partition("| `real/` |")[0 if room == "simspec" else 2]
+    modules = {path.stem for path in (ROOT / room).glob("*.py")} - {"__init__"}
+    assert modules <= set(re.findall(r"`(\w+)`", part)), modules - set(re.findall(r"`(\w+)`", part))
