@@ -18,6 +18,17 @@ def command(folder, *arguments):
     return code, out.getvalue(), error.getvalue()
 
 
+def run(capsys, *arguments):
+    """(exit code, stdout, stderr) of the command line, from where the tests run, with pytest's capture."""
+    try:
+        main(list(map(str, arguments)))
+        code = 0
+    except SystemExit as stop:
+        code = stop.code or 0
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
 def contents(folder):
     """Every file with its bytes, and every folder."""
     return {p: p.read_bytes() if p.is_file() else None for p in folder.rglob("*")}

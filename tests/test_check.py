@@ -6,10 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from shell import run
 from numba.core import config
 from strategies import traces
 
-from simspec import check, cli, formulas, known, metrics, policies, simulate, synthetic
+from simspec import check, formulas, known, metrics, policies, simulate, synthetic
 from simspec.trace import Trace
 
 RIGHT = simulate.replay
@@ -27,16 +28,6 @@ def recording(tmp_path):
     path = tmp_path / "some.parquet"
     synthetic.iid(0.7, 9, 40, 6, confidence=True).save(path)
     return path
-
-
-def run(capsys, *arguments):
-    try:
-        cli.main([str(argument) for argument in arguments])
-        code = 0
-    except SystemExit as stop:
-        code = stop.code or 0
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 @pytest.mark.skipif(config.DISABLE_JIT, reason="the full number of texts takes minutes when interpreted")

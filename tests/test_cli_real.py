@@ -1,26 +1,18 @@
 """The commands that need models, as a newcomer uses and misuses them."""
 
 import json
-from contextlib import chdir, redirect_stderr, redirect_stdout
-from io import StringIO
 
 import pytest
+from shell import command
 
 from real.demo import TRACES
-from simspec.cli import main
 
 
 def simspec(*arguments, cwd, code=0):
     """Runs the command line in this process, from the folder `cwd`; returns (stdout, stderr)."""
-    out, error = StringIO(), StringIO()
-    with chdir(cwd), redirect_stdout(out), redirect_stderr(error):
-        try:
-            main(list(map(str, arguments)))
-            left = 0
-        except SystemExit as stop:
-            left = stop.code or 0
-    assert left == code, out.getvalue() + error.getvalue()
-    return out.getvalue(), error.getvalue()
+    left, out, error = command(cwd, *arguments)
+    assert left == code, out + error
+    return out, error
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@ import subprocess
 import sys
 
 import pytest
+from shell import run
 
 from simspec import CostModel, cli, synthetic
 
@@ -12,17 +13,6 @@ def recording(tmp_path):
     path = tmp_path / "a.parquet"
     synthetic.iid(0.7, 3, 40, 6, confidence=True).save(path)
     return path
-
-
-def run(capsys, *arguments):
-    """(exit code, stdout, stderr) of the command line, in this process."""
-    try:
-        cli.main([str(argument) for argument in arguments])
-        code = 0
-    except SystemExit as stop:
-        code = stop.code or 0
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def test_json_is_one_object_and_nothing_else(capsys, recording):

@@ -7,9 +7,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+import shell
 
 from real.block import Decoder, Shape
-from simspec import CostModel, cli, formulas
+from simspec import CostModel, formulas
 from simspec.cost_table import CostTable, load_cost
 from simspec.roofline import (
     CARDS, OWED, SHAPES, Card, ModelShape, cache_bytes, matrix_weights, memory, parameters, pass_bytes, pass_flops, pass_seconds,
@@ -214,13 +215,7 @@ def test_what_makes_no_sense_is_refused(make, words):
 
 
 def run(capsys, *arguments):
-    try:
-        cli.main(["roofline", *map(str, arguments)])
-        code = 0
-    except SystemExit as stop:
-        code = stop.code or 0
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
+    return shell.run(capsys, "roofline", *arguments)
 
 
 def test_the_command_writes_what_sweep_reads(capsys, tmp_path):

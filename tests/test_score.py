@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from shell import run
 
-from simspec import CostModel, cli, replay, score, synthetic
+from simspec import CostModel, replay, score, synthetic
 from simspec.policies import beta_ts, confidence, fixed, oracle
 
 COST = CostModel.from_ratio(0.2, 4)
@@ -85,16 +86,6 @@ def test_policies_that_read_features_pay_for_them():
 def test_too_few_prompts_are_refused_in_one_line(trace):
     with pytest.raises(ValueError, match="7 prompts are too few"):
         score.score({"t": trace.select(range(7))}, ["fixed:1"], COST)
-
-
-def run(capsys, *arguments):
-    try:
-        cli.main([str(argument) for argument in arguments])
-        code = 0
-    except SystemExit as stop:
-        code = stop.code or 0
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def test_command(capsys, tmp_path, trace):
