@@ -1,6 +1,7 @@
 """Policies x traces x costs x replicates, as one tidy table."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import fields, replace
 
 from simspec import policies as policy_texts
@@ -51,7 +52,20 @@ def rows(traces, policies, costs=0.1, replicates=4, seed=0, by="trace", jobs=1, 
         raise ValueError(f"by is {by!r}, expected one of {', '.join(BY)}")
     if replicates < 1 or jobs < 1:
         raise ValueError(f"replicates is {replicates} and jobs {jobs}, expected at least 1 of each")
-    named = _traces(traces)
+    with _compiling(progress):
+        todo = _planned(_traces(traces), policies, costs, replicates, seed)
+    return _rows(todo, replicates, by, jobs, progress)
+
+
+def _compiling(progress):
+    if not progress:
+        return nullcontext()
+    from rich.console import Console
+
+    return Console(stderr=True).status("reading recordings, compiling policies (from the disk after the first time)")
+
+
+def _planned(named, policies, costs, replicates, seed):
     todo = []
     for trace_name, trace in named.items():
         for cost_name, cost in _costs(costs, trace_name, trace, named).items():
@@ -64,7 +78,7 @@ def rows(traces, policies, costs=0.1, replicates=4, seed=0, by="trace", jobs=1, 
                 kernel(policy)  # compiled here: threads only run it
                 head = {"trace": trace_name, "policy": policy.name, "cost": cost_name}
                 todo += [(head, trace, cost, policy, seed + i, i) for i in range(replicates if policy.random else 1)]
-    return _rows(todo, replicates, by, jobs, progress)
+    return todo
 
 
 def _rows(todo, replicates, by, jobs, progress):
