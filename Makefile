@@ -26,7 +26,7 @@ test: $(VENV)/.installed
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(CORE:%=tests/test_%.py)
 
 bench: $(VENV)/.installed
-	$(BIN)/python tests/bench/replay.py $(BENCH_ARGS)
+	@$(BIN)/python tests/bench/replay.py $(BENCH_ARGS)
 
 notebooks: $(VENV)/.installed
 	$(BIN)/python notebooks/execute.py
