@@ -1,12 +1,11 @@
 """What a round costs, in seconds, and how many rows a drafter owes after it."""
 
-import json
-import os
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 
 import numpy as np
 from numba import njit
+
+from simspec.output import check_keys, read_json, write_json
 
 
 @njit(cache=True)
@@ -138,11 +137,7 @@ class CostModel:
     @classmethod
     def from_dict(cls, data) -> "CostModel":
         """The inverse of `to_dict`; ValueError for a missing or unknown key or a bad value."""
-        if not isinstance(data, dict):
-            raise ValueError(f"holds a {type(data).__name__}, expected one object")
-        wanted = {f.name for f in fields(cls)}
-        if set(data) != wanted:
-            raise ValueError(f"missing keys {sorted(wanted - set(data))}, unknown keys {sorted(set(data) - wanted)}")
+        check_keys(data, (f.name for f in fields(cls)))
         for key, value in data.items():
             parts = value if key in ("draft", "verify", "catch_up") and isinstance(value, list) else [value]
             text = key in ("name", "device")
@@ -156,28 +151,7 @@ class CostModel:
     @classmethod
     def from_json(cls, path) -> "CostModel":
         """Read what `to_json` wrote; ValueError, one line with the path, for a missing or unknown key or a bad value."""
-        return read_json(path, cls.from_dict)
-
-
-def read_json(path, made):
-    """made(the JSON value in the file); ValueError, one line with the path, for whatever is wrong with either."""
-    try:
-        return made(json.loads(Path(path).read_text(encoding="utf-8")))
-    except (OSError, ValueError, OverflowError, RecursionError) as error:
-        raise ValueError(f"{path}: not a cost model: {' '.join(str(error).split())}") from None
-
-
-def write_json(path, value) -> None:
-    """Write `value` as JSON: a file of that name is replaced as a whole or left alone. ValueError where it cannot be."""
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be written: {error.strerror}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
+        return read_json(path, cls.from_dict, "cost model")
 
 
 @njit(cache=True)

@@ -5,7 +5,8 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from simspec.cost import CostModel, read_json, write_json
+from simspec.cost import CostModel
+from simspec.output import check_keys, read_json, write_json
 
 
 @dataclass(frozen=True)
@@ -123,14 +124,10 @@ class CostTable:
     @classmethod
     def from_dict(cls, data) -> "CostTable":
         """The inverse of `to_dict`; one CostModel's object becomes a table of one cell, batch 1. ValueError for anything else."""
-        if not isinstance(data, dict):
-            raise ValueError(f"holds a {type(data).__name__}, expected one object")
-        if "cells" not in data:
+        if not isinstance(data, dict) or "cells" not in data:
             model = CostModel.from_dict(data)
             return cls((1,), (0,), ((model,),), model.name)
-        wanted = {f.name for f in fields(cls)}
-        if set(data) != wanted:
-            raise ValueError(f"missing keys {sorted(wanted - set(data))}, unknown keys {sorted(set(data) - wanted)}")
+        check_keys(data, (f.name for f in fields(cls)))
         for key in ("batch", "context", "cells"):
             if not isinstance(data[key], list):
                 raise ValueError(f"{key} is {data[key]!r}, expected a list")
@@ -142,12 +139,12 @@ class CostTable:
     @classmethod
     def from_json(cls, path) -> "CostTable":
         """Read what `to_json`, or CostModel.to_json, wrote; ValueError, one line with the path, for anything else."""
-        return read_json(path, cls.from_dict)
+        return read_json(path, cls.from_dict, "cost model")
 
 
 def load_cost(path) -> "CostModel | CostTable":
     """What a cost file holds: one CostModel, or a CostTable; ValueError, one line with the path, where it is neither."""
-    return read_json(path, lambda data: (CostTable if isinstance(data, dict) and "cells" in data else CostModel).from_dict(data))
+    return read_json(path, lambda data: (CostTable if isinstance(data, dict) and "cells" in data else CostModel).from_dict(data), "cost model")
 
 
 def _axis(name, values, least) -> tuple:

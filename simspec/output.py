@@ -1,5 +1,6 @@
 """Where results go: refused before the work where they cannot be, and whole or not there."""
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ def check_output(path: Path, *inputs) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Gives a temporary path beside `path`; on success it replaces `path`, on failure it is removed."""
+    """Gives a temporary path beside `path`; on success what was written there is on the disk in place of `path`, on failure it is removed."""
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -30,6 +31,34 @@ def replacing(path: Path) -> Iterator[Path]:
         mask = os.umask(0)
         os.umask(mask)
         temporary.chmod(0o666 & ~mask)  # some writers leave files that only their owner may read
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_json(path, value) -> None:
+    """Write `value` as JSON: a file of that name is replaced as a whole or left alone. ValueError, one line, where it cannot be."""
+    try:
+        with replacing(path) as temporary:
+            temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written: {error.strerror}: choose another place") from None
+
+
+def read_json(path, made, what: str):
+    """made(the JSON value in the file); ValueError, one line with the path and `what` it is not, for whatever is wrong with either."""
+    try:
+        return made(json.loads(Path(path).read_text(encoding="utf-8")))
+    except (OSError, ValueError, OverflowError, RecursionError) as error:
+        raise ValueError(f"{path}: not a {what}: {' '.join(str(error).split())}") from None
+
+
+def check_keys(data, wanted) -> None:
+    """ValueError unless `data` is one JSON object with exactly the keys `wanted`."""
+    if not isinstance(data, dict):
+        raise ValueError(f"holds a {type(data).__name__}, expected one object")
+    wanted = set(wanted)
+    if set(data) != wanted:
+        raise ValueError(f"missing keys {sorted(wanted - set(data))}, unknown keys {sorted(set(data) - wanted)}")

@@ -1,14 +1,12 @@
 """Scalar: the chance that a drafted token is accepted, from what the drafter shows of it anyway; and how to judge one."""
 
-import json
 import math
-import os
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 
 import numpy as np
 
 from simspec.grid import LOG_ODDS, decode, table
+from simspec.output import check_keys, read_json, write_json
 from simspec.trace import Trace
 
 DEEPEST = 10  # EESD caps the depth i of W^i at 10 (Eq. 5)
@@ -61,29 +59,17 @@ class Scalar:
 
     def to_json(self, path) -> None:
         """Write the predictor as one JSON object whose keys are the fields, whole or not at all; ValueError where it cannot be."""
-        path = Path(path)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-        try:
-            temporary.write_text(json.dumps(asdict(self), indent=1) + "\n")
-            os.replace(temporary, path)
-        except OSError as error:
-            raise ValueError(f"{path}: cannot be written ({error.strerror}): choose another place") from None
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_json(path, asdict(self))
 
     @classmethod
     def from_json(cls, path) -> "Scalar":
         """Read what `to_json` wrote; ValueError, one line with the path, for anything else."""
-        try:
-            data = json.loads(Path(path).read_text())
-            if not isinstance(data, dict):
-                raise ValueError(f"holds a {type(data).__name__}, expected one object")
-            wanted = {f.name for f in fields(cls)}
-            if set(data) != wanted:
-                raise ValueError(f"missing keys {sorted(wanted - set(data))}, unknown keys {sorted(set(data) - wanted)}")
+
+        def made(data):
+            check_keys(data, (f.name for f in fields(cls)))
             return cls(**data)
-        except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
-            raise ValueError(f"{path}: not a scalar predictor: {error}") from None
+
+        return read_json(path, made, "scalar predictor")
 
 
 def examples(trace: Trace, names=READS) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -3,15 +3,13 @@
 import base64
 import hashlib
 import json
-import os
-import tempfile
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
 from simspec.grid import TABLES, decode_margin, encode_margin
 from simspec.meta import TraceError, TraceMeta
+from simspec.output import replacing
 
 __all__ = ["Trace", "TraceError", "TraceMeta", "decode_margin", "encode_margin", "load_trace"]
 
@@ -206,23 +204,13 @@ class Trace:
         extra = {name: _pack(pa, getattr(self, name)) for name in _BY_SEQUENCE}
         extra |= {"meta": self.meta.to_json(), "sha256": _digest(self)}
         table = pa.table(columns)
-        path = Path(path)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                with pq.ParquetWriter(
-                    file, table.schema, compression="zstd", compression_level=19, use_dictionary=False,
-                    write_page_checksum=True, write_statistics=False, store_schema=False,
-                ) as writer:  # fmt: skip
-                    writer.write_table(table)
-                    writer.add_key_value_metadata({"simspec": json.dumps(extra)})
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(temporary, 0o666 & ~_umask())
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        with replacing(path) as temporary:
+            with pq.ParquetWriter(
+                temporary, table.schema, compression="zstd", compression_level=19, use_dictionary=False,
+                write_page_checksum=True, write_statistics=False, store_schema=False,
+            ) as writer:  # fmt: skip
+                writer.write_table(table)
+                writer.add_key_value_metadata({"simspec": json.dumps(extra)})
 
 
 def load_trace(path) -> Trace:
@@ -331,9 +319,3 @@ def _digest(trace) -> str:
         digest.update(f"{name}:{'-' if array is None else array.shape}".encode())
         digest.update(b"" if array is None else array.tobytes())
     return digest.hexdigest()
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -46,14 +46,15 @@ ALLOWED = {
     "grid": set(),
     "jit": set(),
     "meta": set(),
-    "cost": set(),
+    "output": set(),
+    "cost": {"output"},
     "formulas": set(),
-    "trace": {"grid", "meta"},
+    "trace": {"grid", "meta", "output"},
     "policy": {"rng", "cost", "grid", "jit"},
     "simulate": {"rng", "trace", "cost", "grid", "jit", "policy"},
     "synthetic": {"grid", "meta", "trace"},
     "metrics": {"cost", "simulate", "trace"},
-    "predictor": {"grid", "trace"},
+    "predictor": {"grid", "trace", "output"},
     "policies.*": {"policy", "cost", "trace", "rng", "predictor"},
 }
 

@@ -374,14 +374,26 @@ def _returns_state(params, state, computed, drafted, accepted, features, cost):
     return state
 
 
-MALFORMED = [("draft_more", f) for f in (_few, _many, _one, _three, _number, _nothing, _words, _unknown, _opens, len)]
-MALFORMED += [("observe", f) for f in (_told_little, _tells, _returns_state)]
+def _yields(params, state, slot, features, u):
+    yield True, True
+
+
+async def _waits(params, state, slot, features, u):
+    return True, True
+
+
+def _takes_all(*everything):
+    return True, True
+
+
+FORMS = [("draft_more", f) for f in (_few, _many, _yields, _waits, _takes_all)] + [("observe", _told_little)]
+VALUES = [("draft_more", f) for f in (_one, _three, _number, _nothing, _words, _unknown, _opens, len)]
+VALUES += [("observe", f) for f in (_tells, _returns_state)]
+MALFORMED = FORMS + ([] if numba.config.DISABLE_JIT else VALUES)  # what a function does is known only where it is compiled
 
 
 @pytest.mark.parametrize("part, function", MALFORMED, ids=lambda value: getattr(value, "__name__", value))
 def test_a_policy_of_the_wrong_form_is_refused_by_name(part, function, monkeypatch):
-    if numba.config.DISABLE_JIT:
-        pytest.skip("what is not compiled is not checked: Python runs it as it stands")
     policy = Policy("mine", **({"draft_more": _more, "observe": _quiet} | {part: function}), state0=(0.0,))
     trace = synthetic.iid(0.7, 2, 20, 4)
     for use in (policy.compiled, lambda: replay(trace, policy), lambda: sweep(trace, policy, progress=False)):
