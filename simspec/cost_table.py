@@ -144,7 +144,11 @@ class CostTable:
 
 def load_cost(path) -> "CostModel | CostTable":
     """What a cost file holds: one CostModel, or a CostTable; ValueError, one line with the path, where it is neither."""
-    return read_json(path, lambda data: (CostTable if isinstance(data, dict) and "cells" in data else CostModel).from_dict(data), "cost model")
+
+    def parse(data):
+        return (CostTable if isinstance(data, dict) and "cells" in data else CostModel).from_dict(data)
+
+    return read_json(path, parse, "cost model")
 
 
 def _axis(name, values, least) -> tuple:

@@ -23,7 +23,7 @@ def check_output(path: Path, *inputs) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Gives a temporary path beside `path`; on success what was written there is on the disk in place of `path`, on failure it is removed."""
+    """Gives a temporary path beside `path`; on success what was written there is on the disk in place of `path`, else removed."""
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
