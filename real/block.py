@@ -106,6 +106,10 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, rotation, mask=None, cache: Cache | None = None, index: int = 0, start: int = 0) -> Tensor:
         """Passes rows `x [batch, n, width]`; with a cache their keys go to rows `start ...` of its layer `index`."""
+        return self.feed(self.attend(x, rotation, mask, cache, index, start))
+
+    def attend(self, x: Tensor, rotation, mask=None, cache: Cache | None = None, index: int = 0, start: int = 0) -> Tensor:
+        """The first half of `forward`: x + attention(norm(x))."""
         y = self.attention_norm(x)
         heads = (*y.shape[:2], -1, self.shape.head_dim)
         q, k, v = self.query(y).view(heads), self.key(y).view(heads), self.value(y).view(heads)
@@ -122,7 +126,10 @@ class Layer(nn.Module):
             k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
         causal = mask is None and cache is None
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
-        x = x + self.output(mixed.transpose(1, 2).flatten(2))
+        return x + self.output(mixed.transpose(1, 2).flatten(2))
+
+    def feed(self, x: Tensor) -> Tensor:
+        """The second half of `forward`: x + SwiGLU(norm(x))."""
         y = self.mlp_norm(x)
         return x + self.down(F.silu(self.gate(y)) * self.up(y))
 

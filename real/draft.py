@@ -41,6 +41,8 @@ class Drafter(Protocol):
     | prefix_only | what it proposes depends on the tokens of the verified prefix alone (declared, and tested) |
     | history_free | `next` depends on the verified prefix and the draft so far, not on earlier rounds (declared, tested) |
     | predictors | feature name -> Predictor of this drafter on its target: what it shows beside its logits; may be left out |
+    | silent | its steps carry no logits, so that it shows no features; may be left out where they do |
+    | sublayers | how many of the target's attention and MLP sub-layers one drafted token runs through; 0 where left out |
 
     A round: `next` until the policy or the drafter stops; the target verifies; `rollback`; `catch_up`.
     """

@@ -14,14 +14,15 @@ import torch
 
 from real.block import Decoder, Shape
 from real.corpus import END, documents, encode, train_tokenizer, windows
-from real.drafters.early_exit import Exit, load_exit, save_exit
+from real.drafters.early_exit import Exit
 from real.examples import train_predictors
 from real.files import replace_json, replacing
 from real.losses import next_token, towards
+from real.part import load_part, save_part
 from real.predictor import NAMES
 from real.provenance import device_name, revision, versions
 from real.train import Plan, curve, fit, initialise
-from real.weights import identity, load_decoder, load_tokenizer, save_decoder, sha256
+from real.weights import load_decoder, load_tokenizer, made_for, save_decoder, sha256
 
 Tell = Callable[[str, int, int, str], None]
 """(stage, done, of, remark): how progress is told."""
@@ -292,7 +293,7 @@ def _exit(lab: Lab, target: Decoder, tokens, own, out: Path, work: Path, tell: T
 
     log = fit(work / "early_exit", exit, loss, plan, _told(tell, "early_exit"))
     curve(log, work / "early_exit.png", "drafter early_exit: training loss")
-    save_exit(exit, folder, identity(out / "target"))
+    save_part(exit, folder, "exit", _made_for(target, out))
 
 
 @torch.inference_mode()
@@ -315,7 +316,11 @@ def agreement(lm: Decoder, target: Decoder, own: np.ndarray) -> float:
 
 def _drafters(lab: Lab, target: Decoder, out: Path) -> Iterator[tuple[str, Decoder]]:
     yield "model", load_decoder(out / "model", device=lab.device)
-    yield "early_exit", load_exit(out / "early_exit", target, identity(out / "target")).stand_alone(target)
+    yield "early_exit", load_part(Exit, out / "early_exit", "exit", target, _made_for(target, out)).stand_alone(target)
+
+
+def _made_for(target: Decoder, out: Path) -> dict[str, str]:
+    return made_for(out / "target", target, load_tokenizer(out / "target"))
 
 
 def _card(lab: Lab, target: Decoder, heldout, tokens, own, out: Path, work: Path, tell: Tell) -> None:

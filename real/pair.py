@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 import torch
@@ -15,7 +16,7 @@ from real.predictor import load_predictors
 from real.provenance import check_device
 from real.sampling import Rule, forget_noise
 from real.target import Target
-from real.weights import WeightsError, identity, load_decoder, load_tokenizer
+from real.weights import WeightsError, load_decoder, load_tokenizer, made_for
 from simspec import CostModel, Policy, Stepper, Trace, policies
 
 TINY = Path(__file__).parent / "tiny"
@@ -48,26 +49,24 @@ def load_pair(bundle: Path, drafter: str, device: str = "cpu", dtype: str = "flo
 
     Predictors that lie in the drafter's folder come with it; WeightsError for one of other weights.
     """
-    import hashlib
-
     if drafter not in BUILTIN:
-        raise WeightsError(f"drafter {drafter!r} is unknown; expected one of {', '.join(BUILTIN)}")
+        near = get_close_matches(drafter, BUILTIN, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise WeightsError(f"drafter {drafter!r} is unknown: {hint}expected one of {', '.join(BUILTIN)}")
     if dtype not in DTYPES:
         raise WeightsError(f"dtype {dtype!r} is unknown; expected one of {', '.join(DTYPES)}")
     check_device(device)
     path = target or bundle / "target"
     decoder = load_decoder(path, DTYPES[dtype], device)
-    known = identity(path)
-    folder = weights or bundle / drafter
-    made = BUILTIN[drafter](folder, decoder, known)
-    made.predictors = load_predictors(folder, known, device)
     tokenizer = load_tokenizer(path)
-    _check_tokenizer(Path(weights or bundle / drafter), tokenizer, path)
-    text = tokenizer.to_str(pretty=False)
+    hashes = made_for(path, decoder, tokenizer)
+    known = hashes["weights"]
+    folder = weights or bundle / drafter
+    made = BUILTIN[drafter](folder, decoder, hashes)
+    made.predictors = load_predictors(folder, known, device)
+    _check_tokenizer(Path(folder), tokenizer, path)
     name = f"{Path(path).parent.name}/{known[:12]}" if Path(path).is_dir() else known
-    return Pair(
-        Target(decoder, made.taps), made, name, tokenizer, hashlib.sha256(text.encode()).hexdigest(), end_tokens(path, decoder)
-    )
+    return Pair(Target(decoder, made.taps), made, name, tokenizer, hashes["tokenizer"], end_tokens(path, decoder))
 
 
 def _check_tokenizer(folder: Path, tokenizer, path) -> None:

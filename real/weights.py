@@ -1,7 +1,9 @@
 """Weights in and out: decoders and tokenizers as transformers checkpoints, nothing unpickled."""
 
 import hashlib
+import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -196,3 +198,20 @@ def sha256(path: Path) -> str:
 def identity(path: str | Path) -> str:
     """What names a checkpoint's weights: the hash of a local folder's, else the hub name it was given by."""
     return sha256(Path(path)) if Path(path).is_dir() else str(path)
+
+
+def tokenizer_sha256(tokenizer) -> str:
+    """Hex SHA-256 of a tokenizer's canonical JSON."""
+    return hashlib.sha256(tokenizer.to_str(pretty=False).encode()).hexdigest()
+
+
+def made_for(path: str | Path, decoder: Decoder, tokenizer) -> dict[str, str]:
+    """What names a target for the parts that learn on it: hashes of weights, config (as far as we compute it) and tokenizer."""
+    plain = torch.allclose(decoder.frequency.double().cpu(), frequencies(decoder.shape), rtol=1e-6, atol=0)
+    turned = [] if plain else [f"{x:.5e}" for x in decoder.frequency.tolist()]  # not to the last digit: libraries differ there
+    config = json.dumps([asdict(decoder.shape), turned, round(decoder.scaling, 6)], sort_keys=True)
+    return {
+        "weights": identity(path),
+        "config": hashlib.sha256(config.encode()).hexdigest(),
+        "tokenizer": tokenizer_sha256(tokenizer),
+    }

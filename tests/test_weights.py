@@ -11,7 +11,6 @@ from toy_lm import toy_decoder
 from transformers import AutoModelForCausalLM
 
 from real.block import Decoder, frequencies
-from real.drafters.early_exit import Exit, load_exit, save_exit
 from real.drafters.model import ModelDrafter
 from real.files import replace_json, replacing
 from real.weights import WeightsError, identity, load_decoder, ours, save_decoder, theirs
@@ -187,49 +186,6 @@ def test_identity_names_the_weights(folder, tmp_path_factory):
     save_decoder(decoder_of(1), other, end_token=3, context=64)
     assert identity(folder) == identity(same) != identity(other)
     assert identity("owner/name") == "owner/name"
-
-
-def exit_of(target, **changes):
-    made = Exit(target, 2, **changes).requires_grad_(False)
-    for p in made.parameters():
-        p.mul_(0.9).add_(0.01)
-    return made
-
-
-@pytest.mark.parametrize("own_head", [True, False])
-def test_a_saved_exit_comes_back(tmp_path, own_head):
-    target = decoder_of()
-    exit = exit_of(target, own_head=own_head)
-    save_exit(exit, tmp_path, "a" * 64)
-    loaded = load_exit(tmp_path, target, "a" * 64)
-    assert (loaded.depth, loaded.own_head) == (2, own_head)
-    assert all(torch.equal(v, exit.state_dict()[k].bfloat16().float()) for k, v in loaded.state_dict().items())
-    exit.load_state_dict(loaded.state_dict())
-    assert torch.equal(loaded.stand_alone(target)(TEXT), exit.stand_alone(target)(TEXT))
-    assert not torch.equal(loaded.stand_alone(target)(TEXT), target(TEXT))
-
-
-def test_an_exit_that_does_not_fit_is_refused(tmp_path):
-    target = decoder_of()
-    save_exit(exit_of(target), tmp_path, "a" * 64)
-    load_exit(tmp_path, target, "a" * 64)
-    refused("aaaaaaaaaaaa, this one is bbbbbbbbbbbb", load_exit, tmp_path, target, "b" * 64)
-    refused("does not fit", load_exit, tmp_path, decoder_of(hidden=30), "a" * 64)
-    refused("is not an exit", load_exit, tmp_path / "nowhere", target, "a" * 64)
-
-
-@pytest.mark.parametrize("text", ["{", "[1, 2]", '{"depth": 2}', '{"depth": 9, "own_head": false, "target": "a"}'])
-def test_broken_exit_settings_are_refused(tmp_path, text):
-    save_exit(exit_of(decoder_of()), tmp_path, "a")
-    (tmp_path / "exit.json").write_text(text)
-    refused("is not an exit|does not fit", load_exit, tmp_path, decoder_of(), "a")
-
-
-def test_a_truncated_exit_is_refused(tmp_path):
-    save_exit(exit_of(decoder_of()), tmp_path, "a")
-    file = tmp_path / "exit.safetensors"
-    file.write_bytes(file.read_bytes()[:-1])
-    refused("is not an exit", load_exit, tmp_path, decoder_of(), "a")
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path):

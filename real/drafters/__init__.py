@@ -1,4 +1,4 @@
-"""Drafters, one mechanism a file; each loads from a folder: (folder, target decoder, target identity) -> Drafter."""
+"""Drafters, one mechanism a file; each loads from a folder: (folder, target decoder, `real.weights.made_for` of it) -> Drafter."""
 
 from real.drafters.early_exit import EarlyExitDrafter
 from real.drafters.model import ModelDrafter

@@ -1,34 +1,36 @@
-"""EESD: the target's first N layers, one new layer, a norm and a head (EESD §3.1-3.2)."""
+"""EESD: the target's first N layers, new layers on top, a norm and a head (EESD §3.1-3.2)."""
 
-import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from real.block import Decoder, Layer, Norm, ancestor_mask, chain
 from real.draft import Pick, Step
-from real.files import replace_json, replacing
+from real.part import load_part
 from real.target import Resume
-from real.weights import WeightsError
 
 
 class Exit(nn.Module):
-    """The learnt part: one decoder layer, a norm and a head, read after the target's first `depth` layers.
+    """The learnt part: decoder layers, a norm and a head, read after the target's first `depth` layers.
 
-    Layer and head start as copies of the target's last layer and head. With `own_head=False` the head stays the
-    target's (nothing to learn or store), else it is a matrix of its own.
+    `layers` new ones (EESD §3.1 has one; 0 is its Table 4's exit by the head alone). They and the head start as copies of the
+    target's last layer and head. With `own_head=False` the head stays the target's (nothing to learn or store), else it is a matrix
+    of its own. ValueError for a depth that leaves no target layer out, or a negative number of layers.
     """
 
-    def __init__(self, target: Decoder, depth: int, own_head: bool = False):
+    def __init__(self, target: Decoder, depth: int, own_head: bool = False, layers: int = 1):
         super().__init__()
         if not 1 <= depth < target.shape.layers:
             raise ValueError(f"exit after {depth} layers of {target.shape.layers}; expected 1 to {target.shape.layers - 1}")
+        if layers < 0:
+            raise ValueError(f"{layers} new layers asked for; expected 0 (the head alone) or more")
         self.depth, self.own_head = depth, own_head
-        self.layer = Layer(target.shape)
-        self.layer.load_state_dict(target.layers[-1].state_dict())
+        self.settings = {"depth": depth, "own_head": own_head, "layers": layers}
+        self.layers = nn.ModuleList(Layer(target.shape) for _ in range(layers))
+        for layer in self.layers:
+            layer.load_state_dict(target.layers[-1].state_dict())
         self.norm = Norm(target.shape.width, target.shape.norm_eps)
         self.norm.load_state_dict(target.norm.state_dict())
         if own_head:
@@ -42,7 +44,7 @@ class Exit(nn.Module):
         nn.Module.__init__(lm)
         lm.shape, lm.frequency, lm.scaling = target.shape, target.frequency, target.scaling
         lm.embed = target.embed
-        lm.layers = nn.ModuleList([*target.layers[: self.depth], self.layer])
+        lm.layers = nn.ModuleList([*target.layers[: self.depth], *self.layers])
         lm.norm = self.norm
         lm.head = self.head if self.own_head else target.head
         return lm
@@ -52,7 +54,7 @@ class EarlyExitDrafter:
     """Drafts through the target's own first layers, whose cache rows the verification then need not compute again.
 
     k draft steps feed x_last, d_1 .. d_{k-1} to the shared layers; `verify` takes over from there (`resume`) and runs
-    them for d_k only. The new layer has its own cache, and rows it has missed are read from the target's tap at that
+    them for d_k only. New layers have their own cache, and rows they have missed are read from the target's tap at that
     depth, so a round of k = 0 leaves nothing behind but a catch-up. Dependent on the token prefix alone.
     """
 
@@ -64,18 +66,19 @@ class EarlyExitDrafter:
         self.exit = exit
         self.taps = (exit.depth,)
         self.lm = exit.stand_alone(target)
+        self.sublayers = 2 * exit.depth
         self.predictors = {}
 
     @classmethod
-    def load(cls, folder: Path, target: Decoder, identity: str) -> "EarlyExitDrafter":
-        """From a folder that `save_exit` wrote for the target of that identity."""
-        return cls(target, load_exit(folder, target, identity))
+    def load(cls, folder: Path, target: Decoder, made_for: Mapping[str, str]) -> "EarlyExitDrafter":
+        """From exit.json and exit.safetensors, as `save_part` writes them."""
+        return cls(target, load_part(Exit, folder, "exit", target, made_for))
 
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
         if self.exit.depth not in target.taps:
             raise ValueError(f"the target taps layers {target.taps}; early_exit needs depth {self.exit.depth} among them")
         self.target, self.pick = target, pick
-        self.cache = self.lm.cache(layers=1, capacity=len(prompt) + 64)
+        self.cache = self.lm.cache(layers=len(self.exit.layers), capacity=len(prompt) + 64)
         self.rows = 0
         self.last = prompt[-1]
         self.owed: list[Tensor] = [prefill.taps[self.exit.depth]]
@@ -104,7 +107,7 @@ class EarlyExitDrafter:
         self.draft, self.hidden = [], []
 
     def catch_up(self, tokens: list[int], verdict, path: list[int]) -> None:
-        # rows of the extra layer that this round's draft did not compute: read from the tap when the next draft begins
+        # rows of the new layers that this round's draft did not compute: read from the tap when the next draft begins
         missing = self.target.length - self.rows - sum(len(h) for h in self.owed)
         if missing:
             self.owed.append(verdict.taps[self.exit.depth][path[-missing:]])
@@ -112,7 +115,7 @@ class EarlyExitDrafter:
 
     @torch.inference_mode()
     def _settle(self) -> Tensor:
-        """Takes all owed rows through the new layer; returns its output for them."""
+        """Takes all owed rows through the new layers; returns their output for them."""
         x = torch.cat(self.owed)[None]
         self.owed = []
         rows = x.shape[1]
@@ -121,32 +124,8 @@ class EarlyExitDrafter:
         position = torch.arange(self.rows, self.rows + rows, device=x.device)
         mask = ancestor_mask(self.rows, chain(rows), x.device)
         self.cache.reserve(self.rows + rows)
-        x = self.exit.layer(x, self.lm.rotation(position), mask, self.cache, 0, self.rows)
+        rotation = self.lm.rotation(position)
+        for i, layer in enumerate(self.exit.layers):
+            x = layer(x, rotation, mask, self.cache, i, self.rows)
         self.rows += rows
         return x[0]
-
-
-def save_exit(exit: Exit, folder: Path, target: str, dtype=torch.bfloat16) -> None:
-    """Writes an exit: exit.json (depth, own_head, the target's identity) and exit.safetensors."""
-    with replacing(folder / "exit.safetensors") as path:
-        save_file({k: v.to(dtype).contiguous().clone() for k, v in exit.state_dict().items()}, path)
-    replace_json(folder / "exit.json", {"depth": exit.depth, "own_head": exit.own_head, "target": target})
-
-
-def load_exit(folder: str | Path, target: Decoder, identity: str) -> Exit:
-    """An exit for `target`; WeightsError if it was trained on other weights or has another shape."""
-    folder = Path(folder)
-    try:
-        settings = json.loads((folder / "exit.json").read_text(encoding="utf-8"))
-        depth, own_head, made_for = settings["depth"], settings["own_head"], settings["target"]
-        state = load_file(folder / "exit.safetensors")
-    except (OSError, KeyError, TypeError, ValueError, RecursionError, SafetensorError) as error:
-        raise WeightsError(f"{folder} is not an exit (exit.json, exit.safetensors): {str(error).splitlines()[0]}") from error
-    if made_for != identity:
-        raise WeightsError(f"{folder} was trained for the target {str(made_for)[:12]}, this one is {identity[:12]}; train it again")
-    try:
-        exit = Exit(target, depth, own_head)
-        exit.load_state_dict({k: v.to(target.dtype) for k, v in state.items()})
-    except (RuntimeError, ValueError, TypeError) as error:
-        raise WeightsError(f"{folder} does not fit this target: {str(error).splitlines()[-1].strip()}") from error
-    return exit.requires_grad_(False).eval()

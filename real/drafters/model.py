@@ -1,5 +1,6 @@
 """Vanilla drafting: a smaller language model with the target's tokenizer."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -26,7 +27,7 @@ class ModelDrafter:
         self.predictors = {}
 
     @classmethod
-    def load(cls, folder: Path, target: Decoder, identity: str) -> "ModelDrafter":
+    def load(cls, folder: Path, target: Decoder, made_for: Mapping[str, str]) -> "ModelDrafter":
         """From a transformers checkpoint whose vocabulary is the target's."""
         lm = load_decoder(folder, target.dtype, target.device)
         if lm.shape.vocab != target.shape.vocab:
