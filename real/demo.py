@@ -13,6 +13,8 @@ from real.pair import TINY, load_pair, rule_of
 from simspec import CostModel, load_trace, sweep
 
 TRACES = Path(__file__).parent.parent / "traces"
+DRAFTERS = ("model", "early_exit")
+"""Those whose recordings the demo runs: two that differ in what a draft costs; every other one would take as long again."""
 CANDIDATES = (
     "fixed:0", "fixed:1", "fixed:2", "fixed:3", "fixed:4", "fixed:6", "fixed:8",
     "beta_ts", "cost_ts", "confidence:0.3", "confidence:0.5", "confidence:0.7", "hf_heuristic",
@@ -25,7 +27,7 @@ class Demo:
 
     | field | meaning |
     | --- | --- |
-    | table | the sweep of all recordings, oracle included |
+    | table | the sweep of these recordings, oracle included |
     | best | the recording on which some policy of CANDIDATES has the largest modelled speedup |
     | outcomes | recording -> its own best policy, run for real |
     """
@@ -66,8 +68,9 @@ def recordings(folder: Path = TRACES) -> dict[str, Path]:
 
 
 def demo(prompts: int = 10, seed: int = 0, rounds: int = 10, tell: Tell = silent, folder: Path = TRACES) -> Demo:
-    """Sweeps every bundled recording at costs measured here, then runs each one's best policy on `prompts` of its prompts."""
-    traces = {name: load_trace(path) for name, path in recordings(folder).items()}
+    """Sweeps the recordings of DRAFTERS at costs measured here, then runs each one's best policy on `prompts` of its prompts."""
+    paths = {name: path for name, path in recordings(folder).items() if name.split("-")[1] in DRAFTERS}
+    traces = {name: load_trace(path) for name, path in paths.items()}
     pairs = {d: load_pair(TINY, d) for d in {t.meta.drafter for t in traces.values()}}
     costs: dict[str, CostModel] = {}
     for i, (name, trace) in enumerate(traces.items()):

@@ -11,8 +11,9 @@ from torch.nn import functional as F
 
 from real.block import Decoder
 from real.corpus import windows
+from real.one_bit import states
 from real.predictor import NAMES, Predictor, load_predictor, save_predictor
-from real.record import Settings, states, target_text
+from real.record import Settings, target_text
 from real.sampling import Rule
 from real.target import Target
 from real.weights import WeightsError, identity

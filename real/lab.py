@@ -1,31 +1,30 @@
 """A target and its drafters from text, in stages that each leave a file and are skipped when it is there.
 
-tokenizer -> tokens -> target -> distilled text -> drafter `model` -> drafter `early_exit` -> predictors of both -> card.
+tokenizer -> tokens -> target -> distilled text -> every drafter of `LEARNT` -> self_skip's search -> predictors -> card.
 """
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from real import skips
+from real.acceptance import Text
 from real.block import Decoder, Shape
 from real.corpus import END, documents, encode, train_tokenizer, windows
-from real.drafters.early_exit import Exit
+from real.drafters import BUILTIN
 from real.examples import train_predictors
 from real.files import replace_json, replacing
-from real.losses import next_token, towards
-from real.part import load_part, save_part
+from real.learn import K, Material, Tell, against, judged, made_by, read_card, same, teach, told
+from real.lesson import LEARNT, Lesson, check_folder, lesson
+from real.losses import next_token
 from real.predictor import NAMES
-from real.provenance import device_name, revision, versions
 from real.train import Plan, curve, fit, initialise
 from real.weights import load_decoder, load_tokenizer, made_for, save_decoder, sha256
-
-Tell = Callable[[str, int, int, str], None]
-"""(stage, done, of, remark): how progress is told."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +35,12 @@ class Lab:
     | --- | --- |
     | text | files or folders to train on; heldout: the same, kept apart, loss is reported by file |
     | vocab, sample | tokens of the BPE, and documents that it is fitted on |
-    | target, model | sizes of the target and of the vanilla drafter |
-    | depth, own_head | early exit after so many target layers; with a head of its own or the target's |
-    | target_plan, model_plan, exit_plan | how long and how fast each learns |
+    | target, target_plan | its sizes, and how long and how fast it learns |
+    | lessons | the drafters to train |
     | distil_tokens | tokens the target writes itself, half of the texts greedily, half sampled at temperature 1 |
     | blend | share of drafters' training rows that are target-written; the rest is corpus text |
-    | soft | drafters whose loss is the target's distribution, and not the text's next token |
+    | judged | tokens that the target writes after each prompt that drafters are judged on |
+    | trials | settings that self_skip's search tries; 0 leaves it out |
     | predictor_texts, rank | texts under each rule that predictors of acceptance learn from, and rank of the low-rank form |
     | mixed | train in bf16 autocast; device, seed: as named |
     """
@@ -51,15 +50,12 @@ class Lab:
     vocab: int = 4096
     sample: int = 8000
     target: Shape = Shape(4096, 160, 10, 5, 5, 32, 400)
-    model: Shape = Shape(4096, 64, 2, 2, 2, 32, 160)
-    depth: int = 1
-    own_head: bool = False
     target_plan: Plan = field(default_factory=lambda: Plan(minutes=62, rows=8, length=512))
-    model_plan: Plan = field(default_factory=lambda: Plan(minutes=6, rows=16, length=192))
-    exit_plan: Plan = field(default_factory=lambda: Plan(minutes=6, rows=16, length=192, rate=2e-3))
+    lessons: tuple[Lesson, ...] = field(default_factory=lambda: tuple(map(lesson, LEARNT)))
     distil_tokens: int = 1_000_000
     blend: float = 0.5
-    soft: tuple[str, ...] = ("model",)
+    judged: int = 48
+    trials: int = 200
     predictor_texts: int = 400
     rank: int = 8
     mixed: bool = True
@@ -69,30 +65,31 @@ class Lab:
 
 def timed(lab: Lab, target: float, drafter: float, rows: int) -> Lab:
     """The lab with so many minutes for the target and for each drafter, and `rows` windows in a target's step."""
-    return replace(
-        lab,
-        target_plan=replace(lab.target_plan, minutes=target, rows=rows, seed=lab.seed),
-        model_plan=replace(lab.model_plan, minutes=drafter, rows=2 * rows, seed=lab.seed),
-        exit_plan=replace(lab.exit_plan, minutes=drafter, rows=2 * rows, seed=lab.seed),
-    )
+    lessons = (replace(each, plan=replace(each.plan, minutes=drafter, rows=2 * rows, seed=lab.seed)) for each in lab.lessons)
+    return replace(lab, target_plan=replace(lab.target_plan, minutes=target, rows=rows, seed=lab.seed), lessons=tuple(lessons))
 
 
-def stepped(lab: Lab, target: int, model: int, early_exit: int) -> Lab:
-    """The lab with exactly so many steps for each: what repeats a training that was planned by minutes."""
-    return replace(
-        lab,
-        target_plan=replace(lab.target_plan, steps=target, minutes=0),
-        model_plan=replace(lab.model_plan, steps=model, minutes=0),
-        exit_plan=replace(lab.exit_plan, steps=early_exit, minutes=0),
-    )
+def stepped(lab: Lab, target: int, *drafters: int) -> Lab:
+    """The lab with exactly so many steps for each, the last number for all lessons behind: repeats what was planned by minutes."""
+    counts = [*drafters, *[drafters[-1]] * len(lab.lessons)]
+    lessons = (replace(each, plan=replace(each.plan, steps=steps, minutes=0)) for each, steps in zip(lab.lessons, counts))
+    return replace(lab, target_plan=replace(lab.target_plan, steps=target, minutes=0), lessons=tuple(lessons))
+
+
+def varied(lab: Lab, soft: bool | None, patience: int) -> Lab:
+    """The lab with all drafters learning so, and stopping after so many validations without a better one."""
+    lessons = (replace(e, soft=e.soft if soft is None else soft, plan=replace(e.plan, patience=patience)) for e in lab.lessons)
+    return replace(lab, lessons=tuple(lessons))
 
 
 def toy(lab: Lab) -> Lab:
     """The lab at sizes that take seconds: to try the pipeline, not to draft well."""
     plan = Plan(steps=4, rows=2, length=16, seed=lab.seed)
-    target, model = Shape(300, 16, 3, 2, 2, 8, 24), Shape(300, 8, 1, 1, 1, 8, 16)
-    sizes = {"vocab": 300, "sample": 100, "target": target, "model": model, "distil_tokens": 256, "predictor_texts": 3, "rank": 2}
-    return replace(lab, target_plan=plan, model_plan=plan, exit_plan=plan, **sizes)
+    small = {"model": {"width": 8, "layers": 1, "heads": 1, "head_dim": 8, "hidden": 16}}
+    tiny = [{**each.settings, **small.get(each.drafter, {})} for each in lab.lessons]
+    lessons = (replace(each, plan=replace(plan, rate=each.plan.rate), settings=sizes) for each, sizes in zip(lab.lessons, tiny))
+    sizes = {"vocab": 300, "sample": 100, "target": Shape(300, 16, 3, 2, 2, 8, 24), "distil_tokens": 256, "judged": 8, "trials": 4}
+    return replace(lab, target_plan=plan, lessons=tuple(lessons), predictor_texts=3, rank=2, **sizes)
 
 
 def build(lab: Lab, out: Path, work: Path, tell: Tell = lambda *_: None) -> None:
@@ -112,11 +109,33 @@ def build(lab: Lab, out: Path, work: Path, tell: Tell = lambda *_: None) -> None
     _target(lab, tokens, heldout, out, work, tokenizer.token_to_id(END), tell)
     target = load_decoder(out / "target", device=lab.device)
     own = _distil(lab, target, tokens, work, tell)
-    _model(lab, target, tokens, own, out, work, tokenizer.token_to_id(END), tell)
-    _exit(lab, target, tokens, own, out, work, tell)
-    end, sizes = tokenizer.token_to_id(END), (lab.predictor_texts, lab.rank)
-    train_predictors(target, _drafters(lab, target, out), tokens, out, end, *sizes, lab.seed, tell)
-    _card(lab, target, heldout, tokens, own, out, work, tell)
+    material = _material(lab, target, tokenizer, tokens, own, out)
+    cards = {each.place: teach(each, material, out, work, tell) for each in lab.lessons}
+    if lab.trials:
+        cards["self_skip"] = search(Search(lab.trials, lab.seed), material, own, out, tell)
+    train_predictors(target, _drafters(lab, material, out), tokens, out, material.end[0], lab.predictor_texts, lab.rank, lab.seed, tell)
+    _card(lab, material, own, heldout, cards, out, work, tell)
+
+
+def single(lab: Lab, asked: "Lesson | Search", out: Path, work: Path, tell: Tell = lambda *_: None, other: str | None = None) -> dict:
+    """Trains one drafter for the target that lies in `out`, or searches self_skip; returns its card.
+
+    Text and what the target wrote are taken from `work` where they lie there. With `other`, another folder of the bundle, both are
+    compared. ValueError where there is no target, or no text.
+    """
+    if not (out / "target" / "model.safetensors").exists():
+        raise ValueError(f"{out} holds no target/ to train a drafter for; make one first: simspec train TEXT --out {out}")
+    if not lab.text and not (work / "text.npy").exists():
+        raise ValueError(f"no text is given and {work} holds no text.npy; name files or folders to train on, or that folder by --work")
+    tokenizer = load_tokenizer(out / "target")
+    if tokenizer.token_to_id(END) is None:
+        raise ValueError(f"the tokenizer of {out / 'target'} has no {END} token; expected a target made by simspec train")
+    tokens = _tokens(lab, tokenizer, work, tell)
+    target = load_decoder(out / "target", device=lab.device)
+    own = _distil(lab, target, tokens, work, tell)
+    material = _material(lab, target, tokenizer, tokens, own, out)
+    card = search(asked, material, own, out, tell) if isinstance(asked, Search) else teach(asked, material, out, work, tell)
+    return against(out / asked.place / "card.json", material, out, other) if other else card
 
 
 def _missing(folder: Path) -> Path:
@@ -155,10 +174,6 @@ def _tokens(lab: Lab, tokenizer, work: Path, tell: Tell) -> np.ndarray:
     return tokens
 
 
-def _told(tell: Tell, stage: str):
-    return lambda step, steps, loss: tell(stage, step, steps or step + 1, f"loss {loss:.3f}")
-
-
 def _autocast(lab: Lab):
     return torch.autocast(torch.device(lab.device).type, dtype=torch.bfloat16, enabled=lab.mixed)
 
@@ -181,7 +196,7 @@ def _target(lab: Lab, tokens, heldout, out: Path, work: Path, end: int, tell: Te
             logits = decoder(batch[:, :-1])
         return next_token(logits, batch[:, 1:])
 
-    log = fit(work / "target", decoder, loss, plan, _told(tell, "target"))
+    log = fit(work / "target", decoder, loss, plan, told(tell, "target"))
     curve(log, work / "target.png", "target: training loss")
     save_decoder(decoder, folder, end, plan.length)
 
@@ -249,51 +264,66 @@ def blended(lab: Lab, tokens, own: np.ndarray, plan: Plan) -> Callable[[int], to
     return batch
 
 
-def _towards(lab: Lab, name: str, target: Decoder, logits: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
-    if name not in lab.soft:
-        return next_token(logits, batch[:, 1:])
-    with torch.no_grad(), _autocast(lab):
-        wanted = target(batch[:, :-1])
-    return towards(logits, wanted)
+def _material(lab: Lab, target: Decoder, tokenizer, tokens, own: np.ndarray, out: Path) -> Material:
+    end = (tokenizer.token_to_id(END),)
+    texts = kept_texts(target, own, lab.judged, end)
+    cut, short = max(1, len(texts) // 4), max(K + 1, lab.judged // 2)
+    context = json.loads((out / "target" / "config.json").read_text(encoding="utf-8"))["max_position_embeddings"]
+    hashes, batches = made_for(out / "target", target, tokenizer), lambda plan: blended(lab, tokens, own, plan)
+    learnt, check = own[: len(own) - kept_out(own)], [(prompt, text[:short]) for prompt, text in texts[:cut]]
+    return Material(target, hashes, end, context, batches, (tokens, learnt), check, texts[cut:], lab.mixed, lab.blend)
 
 
-def _model(lab: Lab, target: Decoder, tokens, own, out: Path, work: Path, end: int, tell: Tell) -> None:
-    folder = out / "model"
-    if (folder / "model.safetensors").exists():
-        return
-    decoder, plan = Decoder(replace(lab.model, vocab=lab.vocab)), lab.model_plan
-    initialise(decoder, lab.seed + 1)
-    decoder.to(lab.device)
-    draw = blended(lab, tokens, own, plan)
-
-    def loss(step):
-        batch = draw(step)
-        with _autocast(lab):
-            logits = decoder(batch[:, :-1])
-        return _towards(lab, "model", target, logits, batch)
-
-    log = fit(work / "model", decoder, loss, plan, _told(tell, "model"))
-    curve(log, work / "model.png", "drafter model: training loss")
-    save_decoder(decoder, folder, end, lab.target_plan.length)
+def kept_texts(target: Decoder, own: np.ndarray, length: int, end: Sequence[int], prompt: int = 64) -> list[Text]:
+    """What the target writes greedily after the kept-out prompts: `length` tokens each, up to the first end token."""
+    kept = torch.from_numpy(own[len(own) - kept_out(own) :, : min(prompt, own.shape[1] // 2)].astype(np.int64)).to(target.device)
+    made = write(target, kept, length, torch.ones(len(kept), dtype=torch.bool, device=kept.device), 0)[:, kept.shape[1] :].cpu().numpy()
+    stops = [np.flatnonzero(np.isin(row, end)) for row in made]
+    return [(start, row[: stop[0] + 1] if len(stop) else row) for start, row, stop in zip(kept.tolist(), made, stops)]
 
 
-def _exit(lab: Lab, target: Decoder, tokens, own, out: Path, work: Path, tell: Tell) -> None:
-    folder = out / "early_exit"
-    if (folder / "exit.safetensors").exists():
-        return
-    plan, exit = lab.exit_plan, Exit(target, lab.depth, lab.own_head).requires_grad_(True)
-    lm = exit.stand_alone(target)
-    draw = blended(lab, tokens, own, plan)
+@dataclass(frozen=True)
+class Search:
+    """A search of self_skip's sub-layers: settings tried, their seed, texts they are tried on, and the folder in the bundle."""
 
-    def loss(step):
-        batch = draw(step)
-        with _autocast(lab):
-            logits = lm(batch[:, :-1])
-        return _towards(lab, "early_exit", target, logits, batch)
+    trials: int
+    seed: int
+    texts: int = 24
+    place: str = "self_skip"
 
-    log = fit(work / "early_exit", exit, loss, plan, _told(tell, "early_exit"))
-    curve(log, work / "early_exit.png", "drafter early_exit: training loss")
-    save_part(exit, folder, "exit", _made_for(target, out))
+
+def searched(lab: Lab, settings: dict, folder: str | None) -> Search:
+    """The lab's search with other `settings`; ValueError for one that it does not know."""
+    known = ("trials", "seed", "texts")
+    for key, value in settings.items():
+        if key not in known or type(value) is not int or value < (key != "seed"):
+            raise ValueError(f"self_skip cannot be searched with {key}={value!r}; expected whole numbers for some of {', '.join(known)}")
+    check_folder(folder or "")
+    return replace(Search(lab.trials, lab.seed, place=folder or "self_skip"), **settings)
+
+
+def search(asked: Search, material: Material, own: np.ndarray, out: Path, tell: Tell = lambda *_: None) -> dict:
+    """Searches self_skip's sub-layers on greedy texts that the target wrote for training, judges them, and returns the card."""
+    folder = out / asked.place
+    said = asdict(asked) | {"target": dict(material.made_for)}
+    if (folder / "card.json").exists():
+        card = read_card(folder / "card.json")
+        same(card.get("asked", {}), said, folder)
+        return card
+    if not (folder / "self_skip.json").exists():
+        rows = own[: len(own) - kept_out(own)][::2][: asked.texts].tolist()  # every other one was written greedily
+        cut = min(64, own.shape[1] // 2)
+        pairs = [(row[:cut], row[cut : 2 * cut]) for row in rows]
+        found = skips.find(
+            material.target, pairs, asked.trials, asked.seed,
+            progress=lambda done, of, best: tell(asked.place, done, of, f"speedup {best.speedup:.3f}"),
+        )  # fmt: skip
+        skips.save(found, folder, material.made_for, "target-written, for training")
+    found = read_card(folder / "self_skip.json")
+    made = {"drafter": "self_skip", "asked": said, "settings": found["settings"], "search": found["search"]}
+    made |= {"evaluation": judged("self_skip", folder, material), **made_by(material.target.device)}
+    replace_json(folder / "card.json", made)
+    return made
 
 
 @torch.inference_mode()
@@ -314,25 +344,24 @@ def agreement(lm: Decoder, target: Decoder, own: np.ndarray) -> float:
     return sum(same) / len(same)
 
 
-def _drafters(lab: Lab, target: Decoder, out: Path) -> Iterator[tuple[str, Decoder]]:
-    yield "model", load_decoder(out / "model", device=lab.device)
-    yield "early_exit", load_part(Exit, out / "early_exit", "exit", target, _made_for(target, out)).stand_alone(target)
+def _drafters(lab: Lab, material: Material, out: Path) -> Iterator[tuple[str, Decoder]]:
+    """Those that are language models of the prefix, by folder."""
+    for each in lab.lessons:
+        made = BUILTIN[each.drafter](out / each.place, material.target, material.made_for)
+        if made.prefix_only and hasattr(made, "lm"):
+            yield each.place, made.lm
 
 
-def _made_for(target: Decoder, out: Path) -> dict[str, str]:
-    return made_for(out / "target", target, load_tokenizer(out / "target"))
-
-
-def _card(lab: Lab, target: Decoder, heldout, tokens, own, out: Path, work: Path, tell: Tell) -> None:
+def _card(lab: Lab, material: Material, own, heldout, cards: dict[str, dict], out: Path, work: Path, tell: Tell) -> None:
     tell("card", 0, 1, "held-out losses")
     length = lab.target_plan.length
-    models = {"target": target, **dict(_drafters(lab, target, out))}
+    models = {"target": material.target, **dict(_drafters(lab, material, out))}
     card = {
         "settings": {k: v for k, v in asdict(lab).items() if k not in ("text", "heldout")},
         "text": [Path(p).name for p in lab.text],
-        "text_tokens": len(tokens),
+        "text_tokens": len(material.whole[0]),
         "distilled_tokens": int(own.size),
-        "steps": {name: _steps(work / f"{name}.json") for name in models},
+        "steps": {"target": _steps(work / "target.json"), **{place: card["steps"] for place, card in cards.items() if "steps" in card}},
         "parameters": {name: sum(p.numel() for p in m.parameters()) for name, m in models.items()},
         "heldout_loss_nats": {
             name: {part: round(heldout_loss(m, t, length), 4) for part, t in heldout.items()} for name, m in models.items()
@@ -342,11 +371,10 @@ def _card(lab: Lab, target: Decoder, heldout, tokens, own, out: Path, work: Path
             for drafter in models
             if drafter != "target"
         },
-        "agreement_on_target_text": {n: round(agreement(m, target, own), 4) for n, m in models.items() if n != "target"},
+        "agreement_on_target_text": {n: round(agreement(m, material.target, own), 4) for n, m in models.items() if n != "target"},
+        "drafters": cards,
         "sha256": {str(p.relative_to(out)): sha256(p) for p in sorted([*out.rglob("*.safetensors"), *out.rglob("tokenizer.json")])},
-        "device": device_name(lab.device),
-        "versions": versions(),
-        "git": revision(),
+        **made_by(lab.device),
     }
     replace_json(out / "card.json", card)
     tell("card", 1, 1, str(out / "card.json"))

@@ -59,8 +59,10 @@ def measure(
     and the bookkeeping, overhead asking once, catch_up[b] what a draft of one takes longer when b rows are owed,
     baseline a whole round of plain decoding without a drafter. Texts start from `context` random tokens and go on for
     about `rounds` rounds; lengths come in a new random order in each of `repeats`, so that a slow minute of the machine
-    falls on all alike. feature is what a policy that reads the confidence pays for each token. ValueError where the
-    drafter never offers some length.
+    falls on all alike. A text's first round counts only for a length that no later one drafted. feature is what a policy that
+    reads the confidence pays for each token. For a drafter without logits (`silent`) it is 0, and the second half of the
+    `context` tokens repeats the first: one that looks back then has up to `context` / 2 to offer in the first round.
+    ValueError where the drafter never offers some length.
     """
     return measure_table(target, drafter, rule, K, (1,), (context,), rounds, repeats, seed, progress).at()
 
@@ -90,7 +92,7 @@ def measure_table(
     """
     batches, contexts = _sizes("batch", batch), _sizes("context", context)
     rng = np.random.default_rng(seed)
-    loops = {c: _Loop(target, drafter, rule, K, rng.integers(0, target.decoder.shape.vocab, c).tolist(), rounds) for c in contexts}
+    loops = {c: _Loop(target, drafter, rule, K, _prompt(rng, target.decoder.shape.vocab, c, drafter), rounds) for c in contexts}
     cells: dict[tuple[int, int], Isolated] = {}
     if batches != [1]:
         lm = getattr(drafter, "lm", None)
@@ -128,6 +130,11 @@ def _sizes(name: str, values) -> list[int]:
     return found
 
 
+def _prompt(rng, vocab: int, context: int, drafter: Drafter) -> list[int]:
+    different = (context + 1) // 2 if getattr(drafter, "silent", False) else context
+    return np.resize(rng.integers(0, vocab, different), context).tolist()
+
+
 def _try(cells: dict, at: tuple[int, int], job: tuple, keep: bool) -> None:
     """A job of a cell, which is given up for good when the device has no room for it."""
     if at not in cells:
@@ -160,12 +167,15 @@ class _Loop:
         self.target, self.drafter, self.rule, self.K, self.prompt, self.rounds = target, drafter, rule, K, prompt, rounds
         self.unit = CostModel.from_ratio(0.1, K)
         self.jobs = {PLAIN: policies.BUILTIN["fixed"](0)} | {j: policies.BUILTIN["fixed"](j) for j in range(K + 1)}
-        self.jobs |= {(b,): after(b) for b in range(1, OWED + 1)} | {READING: policies.BUILTIN["confidence"](0.0, K=min(READ, K))}
+        self.jobs |= {(b,): after(b) for b in range(1, OWED + 1)}
+        if not getattr(drafter, "silent", False):
+            self.jobs[READING] = policies.BUILTIN["confidence"](0.0, K=min(READ, K))
         self.plain: list[float] = []
         self.asked: list[float] = []
         self.read: list[tuple[float, int]] = []
         # (computed, rows owed) -> seconds; drafted -> seconds
         self.drafting, self.passing = defaultdict(list), defaultdict(list)
+        self.first = defaultdict(list), defaultdict(list)  # the same of first rounds
         self.runs = 0
 
     def run(self, name, keep: bool) -> None:
@@ -177,33 +187,35 @@ class _Loop:
         # a new sequence each time: its noise is drawn anew, as in a run
         result = decode(self.target, model, drive, self.rule, self.prompt, budget, (), self.runs)
         self.runs += 1
-        for computed, owed, seconds in list(_rounds(result))[1:] if keep else ():
+        for i, (computed, owed, seconds) in enumerate(_rounds(result) if keep else ()):
             if name == PLAIN:
-                self.plain.append(seconds.sum())
+                self.plain += [seconds.sum()] if i else []
             elif name == READING:
-                if computed:
-                    self.read.append((seconds[POLICY] / computed, computed))
+                self.read += [(seconds[POLICY] / computed, computed)] if i and computed else []
             else:
-                self.drafting[computed, owed].append(seconds[DRAFTING] + seconds[POLICY])
-                self.passing[computed].append(seconds[VERIFICATION] + seconds[OTHER])
-                if not computed:
-                    self.asked.append(seconds[POLICY])
+                drafting, passing = (self.drafting, self.passing) if i else self.first
+                drafting[computed, owed].append(seconds[DRAFTING] + seconds[POLICY])
+                passing[computed].append(seconds[VERIFICATION] + seconds[OTHER])
+                self.asked += [seconds[POLICY]] if i and not computed else []
 
     def cost(self, name: str) -> CostModel:
         """The medians as a CostModel."""
         overhead = float(np.median(self.asked))
-        draft = [0.0, *(max(_median(self.drafting, j) - overhead, 0.0) for j in range(1, self.K + 1))]
+        later = {j for j, _ in self.drafting}
+        drafting = self.drafting | {at: seconds for at, seconds in self.first[0].items() if at[0] not in later}
+        passing = self.first[1] | self.passing
+        draft = [0.0, *(max(_median(drafting, j) - overhead, 0.0) for j in range(1, self.K + 1))]
         # of the policy's time on a round of j tokens, j + 1 questions are priced elsewhere
-        feature = max(float(np.median([each - overhead * (j + 1) / j for each, j in self.read])), 0.0)
+        extra = [each - overhead * (j + 1) / j for each, j in self.read]
         return CostModel(
             draft=draft,
-            verify=[_median({(j, 0): self.passing[j]}, j) for j in range(self.K + 1)],
-            catch_up=_catch_up(self.drafting),
+            verify=[_median({(j, 0): passing.get(j, [])}, j) for j in range(self.K + 1)],
+            catch_up=_catch_up(drafting),
             overhead=overhead,
             baseline=float(np.median(self.plain)),
             name=name,
             device=device_name(self.target.decoder.device),
-            feature=feature,
+            feature=max(float(np.median(extra)), 0.0) if READING in self.jobs else 0.0,
         )
 
 
@@ -219,7 +231,7 @@ def _median(found, j: int) -> float:
     """Median for drafts of j with nothing owed, or of all drafts of j where each followed a full acceptance."""
     every = [s for (computed, _), seconds in found.items() if computed == j for s in seconds]
     if not every:
-        raise ValueError(f"the drafter never drafted {j} tokens in a round; measure with a smaller depth")
+        raise ValueError(f"the drafter never drafted {j} tokens in a round; measure with a smaller depth, or a longer context")
     return float(np.median(found.get((j, 0)) or every))
 
 

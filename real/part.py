@@ -24,6 +24,21 @@ def save_part(part: nn.Module, folder: Path, name: str, made_for: Mapping[str, s
     replace_json(folder / f"{name}.json", {"settings": part.settings, "target": dict(made_for)})
 
 
+def settings_of(folder: str | Path, name: str, made_for: Mapping[str, str]) -> dict:
+    """The settings that <name>.json in `folder` holds; WeightsError where it is missing, damaged, or was made for another target."""
+    folder = Path(folder)
+    try:
+        said = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        settings, there = dict(said["settings"]), dict(said["target"])
+    except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise WeightsError(f"{folder} holds no drafter {name!r} ({name}.json): {_line(error)}") from error
+    for what in SAID:
+        if there.get(what) != made_for.get(what):
+            whose, mine = str(there.get(what))[:12], str(made_for.get(what))[:12]
+            raise WeightsError(f"{folder} was made for a target with {what} {whose}, this one has {mine}; train it again for this one")
+    return settings
+
+
 def load_part(make: Callable[..., nn.Module], folder: str | Path, name: str, target: Decoder, made_for: Mapping[str, str]) -> nn.Module:
     """`make(target, **settings)` with the weights that lie in `folder`, frozen, in the target's dtype and on its device.
 
@@ -31,15 +46,7 @@ def load_part(make: Callable[..., nn.Module], folder: str | Path, name: str, tar
     or whose tensors are missing, unknown, of another shape or not finite.
     """
     folder = Path(folder)
-    try:
-        said = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-        settings, there = dict(said["settings"]), dict(said["target"])
-    except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise WeightsError(f"{folder} holds no drafter {name!r} ({name}.json, {name}.safetensors): {_line(error)}") from error
-    for what in SAID:
-        if there.get(what) != made_for.get(what):
-            whose, mine = str(there.get(what))[:12], str(made_for.get(what))[:12]
-            raise WeightsError(f"{folder} was made for a target with {what} {whose}, this one has {mine}; train it again for this one")
+    settings = settings_of(folder, name, made_for)
     try:
         part = make(target, **settings)
     except (RuntimeError, ValueError, TypeError) as error:

@@ -1,8 +1,8 @@
 """Recording: what a drafter would propose from every position of the target's own text, K deep.
 
 Two ways to the same rows. `chains` is the definition: through the drafter's protocol, position by position, for any
-drafter that is history-free. `one_bit` is for drafters that see the token prefix alone: one pass over the text gives
-the pick at every true prefix, and only behind the misses are there K - 1 more steps, all misses of a text at once.
+drafter that is history-free. `one_bit` (real/one_bit.py) is for drafters that see the token prefix alone: one pass over
+the text gives the pick at every true prefix, and only behind the misses are there K - 1 more steps, all misses at once.
 """
 
 import json
@@ -13,49 +13,20 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from real.block import Decoder
 from real.decode import decode
 from real.draft import Drafter, Silent
-from real.features import FEATURES, Reader, learnt, read, shown
+from real.features import Reader, learnt, shown
 from real.files import replace_json
+from real.one_bit import one_bit, states  # noqa: F401  (states is known by this address)
 from real.prompts import Prompt
-from real.sampling import Rule, margin
+from real.rows import RecordError, Rows, Settings, rank_of, runs
+from real.sampling import margin
 from real.target import Target
 from simspec import CostModel, Stepper, Trace, TraceError, TraceMeta, load_trace, policies
 from simspec.grid import encode_margin
 
-
-class RecordError(ValueError):
-    """A recording that cannot be made or continued as asked."""
-
-
-@dataclass(frozen=True)
-class Rows:
-    """The recorded rows of one text of n tokens (fields as in `simspec.Trace`)."""
-
-    token: np.ndarray
-    depth: np.ndarray
-    run: np.ndarray
-    feature: np.ndarray
-    rank: np.ndarray
-    margin: np.ndarray
-    draft_margin: np.ndarray
-    feature_margin: np.ndarray
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What to record: draft depth, tokens a text, rule, end tokens and feature names."""
-
-    K: int
-    budget: int
-    rule: Rule
-    end_tokens: tuple[int, ...]
-    features: tuple[str, ...] = ("confidence", "entropy")
-
-    def __post_init__(self):
-        if not 1 <= self.K <= 255 or self.budget < 1:
-            raise RecordError(f"K is {self.K} and budget {self.budget}; expected 1 <= K <= 255 and at least one token")
+MOST = 255
+"""The largest code of a rank and of a margin: that or more."""
 
 
 def target_text(target: Target, settings: Settings, prompt: list[int], sequence: int) -> tuple[np.ndarray, np.ndarray]:
@@ -76,19 +47,13 @@ def target_text(target: Target, settings: Settings, prompt: list[int], sequence:
     return result.token, encode_margin(np.array(gaps))
 
 
-def rank_of(scores: torch.Tensor, token: torch.Tensor) -> torch.Tensor:
-    """How many of `scores [n, vocab]` stand before those of `token [n]`; of equals the smaller index stands first."""
-    own = scores.gather(-1, token[:, None])
-    index = torch.arange(scores.shape[-1], device=scores.device)
-    return ((scores > own) | ((scores == own) & (index < token[:, None]))).sum(-1)
-
-
-def _saturate(rank: int) -> int:
-    return min(rank, 255)
-
-
 def chains(target: Target, drafter: Drafter, settings: Settings, prompt: list[int], text: np.ndarray, sequence: int) -> Rows:
-    """Rows of `text` through the protocol: at each position one free chain, then one along the text for the ranks."""
+    """Rows of `text` through the protocol: at each position one free chain, then one along the text for the ranks.
+
+    Of a `silent` drafter, which shows no distribution, a token of its chain has rank 0 if it is the text's and 255 if not, and no
+    near-tie (the largest margin). What a drafter does not offer has rank 255. RecordError for one that is not history-free,
+    ValueError for features of a silent one.
+    """
     if not drafter.history_free:
         raise RecordError(f"drafter {drafter.name!r} depends on earlier rounds; a recording of it would not replay exactly")
     n, K, names, rule = len(text), settings.K, settings.features, settings.rule
@@ -97,12 +62,12 @@ def chains(target: Target, drafter: Drafter, settings: Settings, prompt: list[in
     gap, edge = np.zeros((n, K), np.uint8), np.zeros((n, K), np.uint8)
     rank = np.zeros((n, K), np.uint8)
     depth = np.zeros(n, np.uint8)
-    t, forced = 0, None
+    t, forced, quiet = 0, None, getattr(drafter, "silent", False)
 
     def pick(logits, slot: int) -> int:
         scores = rule.scores(logits[None], sequence, [t + slot])
         if forced is not None:
-            rank[t, slot] = _saturate(int(rank_of(scores, forced[slot : slot + 1])))
+            rank[t, slot] = min(int(rank_of(scores, forced[slot : slot + 1])), MOST)
             return int(forced[slot])
         gap[t, slot] = encode_margin(margin(scores).cpu().numpy())[0]
         return int(scores.argmax())
@@ -115,12 +80,17 @@ def chains(target: Target, drafter: Drafter, settings: Settings, prompt: list[in
     for t in range(n):
         limit = min(K, settings.budget - t)
         depth[t] = K
+        rank[t, : n - t] = MOST
         for slot in range(limit):
             step = drafter.next()
             if step is None:
                 depth[t] = slot
                 break
             chain[t, slot] = step.token
+            if quiet:
+                gap[t, slot] = MOST
+                if t + slot < n and step.token == text[t + slot]:
+                    rank[t, slot] = 0
             if names:
                 feature[t, slot], distance = reader.read(step, slot)
                 edge[t, slot] = encode_margin(distance.min())
@@ -129,8 +99,9 @@ def chains(target: Target, drafter: Drafter, settings: Settings, prompt: list[in
                 break
         drafter.rollback(0)
         forced = torch.from_numpy(text[t:].astype(np.int64)).to(target.decoder.device)
-        for _ in range(min(limit, n - t)):
-            drafter.next()
+        for _ in range(0 if quiet else min(limit, n - t)):
+            if drafter.next() is None:
+                break
         drafter.rollback(0)
         forced = None
         verdict = target.verify([last], [-1])
@@ -141,99 +112,6 @@ def chains(target: Target, drafter: Drafter, settings: Settings, prompt: list[in
         reader.learn(verdict, [0])
     run = runs(chain, text, depth)
     return Rows(text, depth, run, feature, rank, np.zeros(n, np.uint8), gap, edge)
-
-
-def runs(chain: np.ndarray, text: np.ndarray, depth: np.ndarray) -> np.ndarray:
-    """Leading tokens of each row of `chain [n, K]` that equal the text from there, at most `depth` and what is left."""
-    n, K = chain.shape
-    ahead = np.arange(n)[:, None] + np.arange(K)
-    hit = (ahead < n) & (chain == text[np.minimum(ahead, n - 1)]) & (np.arange(K) < depth[:, None])
-    return np.cumprod(hit, 1).sum(1).astype(np.uint8)
-
-
-@torch.inference_mode()
-def states(lm: Decoder, prompt: list[int], text: np.ndarray, ahead: int) -> torch.Tensor:
-    """Last hidden states `[n, width]` of one pass over a text of n tokens: row t's produced token t + `ahead`, 0 or -1.
-
-    Where ahead = -1 reaches in front of the first token of the prompt, the row is zeros (as for `decode`).
-    """
-    true = torch.tensor([[*prompt, *text[:-1].tolist()]], device=lm.device)
-    x = lm.run(lm.embed(true), range(len(lm.layers)), lm.rotation(torch.arange(true.shape[1], device=lm.device)))[0]
-    first = len(prompt) - 1 + ahead
-    return x[first : first + len(text)] if first >= 0 else torch.cat((torch.zeros_like(x[:1]), x[: len(text) - 1]))
-
-
-@torch.inference_mode()
-def one_bit(target: Target, drafter: Drafter, settings: Settings, prompt: list[int], text: np.ndarray, sequence: int) -> Rows:
-    """Rows of `text` for a drafter that is a stand-alone language model, `drafter.lm`: equal to those of `chains`."""
-    lm = drafter.lm
-    n, K, names, rule, device = len(text), settings.K, settings.features, settings.rule, lm.device
-    token = np.zeros((n, K), np.int64)  # [s, j]: the chain behind a miss at text position s; column 0 is the pick there
-    plain = [i for i, name in enumerate(names) if name in FEATURES]
-    predictors = learnt(names, drafter)
-    feature = np.zeros((n, K, len(names)), np.uint8)
-    gap, edge = np.zeros((n, K), np.uint8), np.full((n, K), 255 if names else 0, np.uint8)
-    hidden = torch.zeros(n, K, lm.shape.width, dtype=lm.dtype, device=device)
-
-    def judge(rows, at, slot, x):
-        logits = lm.logits(x)
-        scores = rule.scores(logits, sequence, (at + slot).tolist())
-        token[rows, slot] = scores.argmax(-1).cpu().numpy()
-        gap[rows, slot] = encode_margin(margin(scores).cpu().numpy())
-        hidden[rows, slot] = x
-        if plain:
-            code, distance = read(tuple(names[i] for i in plain), logits, rule.temperature)
-            feature[rows[:, None], slot, plain], edge[rows, slot] = code, encode_margin(distance.min(-1))
-        return scores
-
-    true = [*prompt, *text[:-1].tolist()]
-    first = len(prompt) - 1
-    cache = lm.cache(capacity=len(true) + n * (K - 1))
-    layers = range(len(lm.layers))
-    causal = torch.ones(len(true), len(true), dtype=torch.bool, device=device).tril()
-    x = lm.embed(torch.tensor([true], device=device))
-    x = lm.run(x, layers, lm.rotation(torch.arange(len(true), device=device)), causal, cache, 0)
-    every = np.arange(n)
-    scores = judge(every, every, 0, x[0, first:])
-    wanted = torch.from_numpy(text.astype(np.int64)).to(device)
-    straight = rank_of(scores, wanted).clamp(max=255).cpu().numpy().astype(np.uint8)
-
-    miss = np.flatnonzero(token[:, 0] != text)
-    seen = torch.arange(len(true), device=device) < torch.from_numpy(miss + len(prompt)).to(device)[:, None]
-    own = torch.eye(len(miss), dtype=torch.bool, device=device)
-    mask, start = seen, len(true)
-    for slot in range(1, K if len(miss) else 0):
-        mask = torch.cat((mask, own), 1)
-        position = torch.from_numpy(miss + len(prompt) + slot - 1).to(device)
-        x = lm.embed(torch.from_numpy(token[miss, slot - 1])[None].to(device))
-        x = lm.run(x, layers, lm.rotation(position), mask, cache, start)
-        start += len(miss)
-        judge(miss, miss, slot, x[0])
-
-    # row t follows the text up to its first miss s, then the tail behind s
-    following = np.append(miss, n)[np.searchsorted(miss, every)]
-    ahead = every[:, None] + np.arange(K)
-    source = np.minimum(np.minimum(ahead, following[:, None]), n - 1)
-    column = np.maximum(ahead - following[:, None], 0)
-    chain = token[source, column]
-    reach = np.minimum(K, settings.budget - every)
-    ends = np.isin(chain, settings.end_tokens) & (np.arange(K) < reach[:, None])
-    depth = np.where(ends.any(1), ends.argmax(1) + 1, K).astype(np.uint8)
-    live = np.arange(K) < np.minimum(depth, reach)[:, None]
-    rank = np.where(ahead < n, straight[np.minimum(ahead, n - 1)], 0).astype(np.uint8)
-    feature, edge = feature[source, column], edge[source, column]
-    if predictors:
-        before, odds = states(target.decoder, prompt, text, -1), {}
-        for name, predictor in predictors.items():
-            folded, slots = predictor.folded(), np.minimum(np.arange(K), predictor.depths - 1)
-            odds[name] = (folded.of_target(before)[:, slots] + folded.of_drafter(hidden)[source, column]).flatten()
-        code, distance = read(tuple(odds), None, rule.temperature, odds)
-        feature[..., [names.index(name) for name in odds]] = code.reshape(n, K, -1)
-        edge = np.minimum(edge, encode_margin(distance.min(-1)).reshape(n, K))
-    cut = [np.where(live, a, 0).astype(np.uint8) for a in (gap[source, column], edge)]
-    shown = np.where(live[..., None], feature, 0).astype(np.uint8)
-    chain = np.where(live, chain, -1)
-    return Rows(text, depth, runs(chain, text, depth), shown, rank, np.zeros(n, np.uint8), *cut)
 
 
 def record_text(target: Target, drafter: Drafter, settings: Settings, prompt: list[int], sequence: int, slow=False) -> Rows:

@@ -2,9 +2,10 @@
 
 import json
 import math
+import re
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -27,6 +28,8 @@ class Plan:
     | decay | decoupled weight decay of the matrices |
     | seed | addresses the windows of every step |
     | save_every | steps between checkpoints |
+    | every | steps between validations; 0 is a tenth of the steps |
+    | patience | validations in a row without a better score after which it stops; 0 is never |
     """
 
     steps: int = 0
@@ -38,11 +41,17 @@ class Plan:
     decay: float = 0.1
     seed: int = 0
     save_every: int = 100
+    every: int = 0
+    patience: int = 0
+
+
+OUTER = re.compile(r"(^|\.)(\w*embed\w*|\w*head)\.")
+"""Names of matrices over the vocabulary: embed, embed_tokens, head, lm_head, own_head; not the blocks of `heads`."""
 
 
 def optimisers(parameters: dict[str, nn.Parameter], plan: Plan) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices inside layers, AdamW for embeddings, heads and norms."""
-    inner = [p for n, p in parameters.items() if p.ndim == 2 and "embed" not in n and "head" not in n]
+    """Muon for the matrices inside layers and blocks, AdamW for embeddings, vocabulary heads, norms and biases."""
+    inner = [p for n, p in parameters.items() if p.ndim == 2 and not OUTER.search(n)]
     chosen = {id(p) for p in inner}
     outer = [p for p in parameters.values() if id(p) not in chosen]
     made = []
@@ -59,15 +68,38 @@ def factor(step: int, steps: int, warmup: float) -> float:
     return min((step + 1) / rise, (steps - step) / max(1, steps - rise))
 
 
+@dataclass
+class Best:
+    """The validation that counts: its score and step, how many followed without a better one, and the weights then."""
+
+    score: float = -math.inf
+    step: int = 0
+    since: int = 0
+    stopped: bool = False
+    weights: dict[str, Tensor] = field(default_factory=dict)
+
+    def hear(self, score: float, step: int, patience: int, learnt: dict[str, nn.Parameter]) -> None:
+        """Takes the score of the weights `learnt` after `step` steps."""
+        if score > self.score:
+            self.score, self.step, self.since = score, step, 0
+            self.weights = {n: p.detach().clone() for n, p in learnt.items()}
+        else:
+            self.since += 1
+        self.stopped = bool(patience) and self.since >= patience
+
+
 def fit(
     folder: Path,
     model: nn.Module,
     loss: Callable[[int], Tensor],
     plan: Plan,
     progress: Callable[[int, int, float], None] = lambda step, steps, loss: None,
-    heldout: Callable[[], dict[str, float]] = dict,
+    validate: Callable[[], dict] | None = None,
 ) -> list[dict]:
     """Minimises `loss(step)` over the parameters of `model` that require gradients; returns the log.
+
+    `validate()` gives figures, "score" among them, every `plan.every` steps and at the end; they go into the log as "valid", and the
+    weights of the highest score (of equals the first) are those the model ends with. Without it the last weights stay.
 
     State is saved under `folder` every `plan.save_every` steps and at the end, each file atomically; a second call
     continues where the last save was and, windows being addressed by step, takes the same path as an unbroken run.
@@ -75,12 +107,12 @@ def fit(
     folder.mkdir(parents=True, exist_ok=True)
     learnt = {n: p for n, p in model.named_parameters() if p.requires_grad}
     optimiser = optimisers(learnt, plan)
-    step, steps, log = _resume(folder, learnt, optimiser)
+    step, steps, log, best = _resume(folder, learnt, optimiser)
     if steps and plan.steps not in (0, steps):
         raise ValueError(f"{folder} was planned for {steps} steps, now {plan.steps} are asked; choose another folder")
     steps = steps or plan.steps
     first, began = step, 0.0
-    while not steps or step < steps:
+    while not best.stopped and (not steps or step < steps):
         if not steps and step == first + 20:  # the first steps warm up
             began = time.perf_counter()
         if not steps and step == first + 40:
@@ -96,30 +128,36 @@ def fit(
             o.step()
             o.zero_grad(set_to_none=True)
         step += 1
-        if step % 10 == 0 or step == steps:
+        judged = validate is not None and steps and (step == steps or step % (plan.every or -(-steps // 10)) == 0)
+        if step % 10 == 0 or step == steps or judged:
             log.append({"step": step, "loss": round(value.item(), 4)})
             progress(step, steps, value.item())
-        if step % plan.save_every == 0 or step == steps:
-            if step == steps:
-                log[-1] |= {"heldout": heldout()}
-            _save(folder, learnt, optimiser, step, steps, log)
+        if judged:
+            log[-1] |= {"valid": validate()}
+            best.hear(log[-1]["valid"]["score"], step, plan.patience, learnt)
+        if step % plan.save_every == 0 or step == steps or best.stopped:
+            _save(folder, learnt, optimiser, step, steps, log, best)
+    with torch.no_grad():
+        for n, value in best.weights.items():
+            learnt[n].copy_(value)
     return log
 
 
-def _save(folder, learnt, optimiser, step, steps, log) -> None:
-    held = {f"weight/{n}": p.detach() for n, p in learnt.items()}
+def _save(folder, learnt, optimiser, step, steps, log, best) -> None:
+    held = {f"weight/{n}": p.detach() for n, p in learnt.items()} | {f"best/{n}": p for n, p in best.weights.items()}
     for o in optimiser:
         for n, p in learnt.items():
             held |= {f"state/{n}/{k}": torch.as_tensor(v) for k, v in o.state.get(p, {}).items()}
     held = {k: v.contiguous().cpu() for k, v in held.items()}
+    said = [best.score, best.step, best.since, best.stopped] if best.weights else []
     with replacing(folder / "checkpoint.safetensors") as path:
-        save_file(held, path, {"step": str(step), "steps": str(steps), "log": json.dumps(log)})
+        save_file(held, path, {"step": str(step), "steps": str(steps), "log": json.dumps(log), "best": json.dumps(said)})
 
 
-def _resume(folder, learnt, optimiser) -> tuple[int, int, list[dict]]:
+def _resume(folder, learnt, optimiser) -> tuple[int, int, list[dict], Best]:
     path = folder / "checkpoint.safetensors"
     if not path.exists():
-        return 0, 0, []
+        return 0, 0, [], Best()
     from safetensors import safe_open
 
     with safe_open(path, "pt") as file:
@@ -140,7 +178,9 @@ def _resume(folder, learnt, optimiser) -> tuple[int, int, list[dict]]:
             keys = [k for k in held if k.startswith(f"state/{n}/")] if id(p) in mine else []
             if keys:
                 o.state[p] = {k.rsplit("/", 1)[1]: held[k] if held[k].ndim == 0 else held[k].to(p.device) for k in keys}
-    return int(head["step"]), int(head["steps"]), json.loads(head["log"])
+    best = Best(*json.loads(head.get("best", "[]")))
+    best.weights = {n: held[f"best/{n}"].to(p.device) for n, p in learnt.items() if f"best/{n}" in held}
+    return int(head["step"]), int(head["steps"]), json.loads(head["log"]), best
 
 
 def initialise(model: nn.Module, seed: int) -> None:

@@ -4,6 +4,7 @@ import json
 import sys
 from functools import lru_cache
 from importlib.metadata import entry_points
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -66,15 +67,13 @@ def sweep(
         check_output(out, *paths.values(), cost or "")
     if plot is not None:
         check_output(plot, *paths.values(), cost or "", *([out] if out is not None else []))
-    found = rows(
-        paths,
-        policy or _default_policies(paths.values()),
-        costs_of(paths, cost, batch, context),
-        replicates=replicates,
-        seed=seed,
-        by=by,
-        jobs=jobs,
-        progress=sys.stderr.isatty(),
+    texts, notes = _runnable(paths, policy)
+    for note in notes:
+        print(f"simspec: {note}", file=sys.stderr)
+    costs, options = costs_of(paths, cost, batch, context), {"seed": seed, "by": by, "jobs": jobs, "progress": sys.stderr.isatty()}
+    found = chain.from_iterable(
+        rows(group, list(listed), {name: costs[name] for name in group}, replicates, **options)
+        for listed, group in _alike(paths, texts).items()
     )
     kept = []
     for row in found:
@@ -150,18 +149,42 @@ def _card(trace) -> dict:
     )
 
 
-def _default_policies(paths):
+def _runnable(paths, given) -> tuple[dict, list[str]]:
+    """({recording: texts of the policies that it can serve}, a note for each that it cannot).
+
+    Of the default ones those it cannot serve are left out in silence; so are none where one recording was asked for given policies.
+    """
     from simspec.policies import parse
     from simspec.policy import Policy
     from simspec.trace import load_trace
 
-    traces = [load_trace(path) for path in paths]
-    K, shown = min(trace.K for trace in traces), set.intersection(*({name for name, _ in trace.meta.features} for trace in traces))
+    if given and len(paths) == 1:
+        return {name: given for name in paths}, []  # what cannot run says why
+    made, kept, notes = {text: parse(text) for text in given or DEFAULT_POLICIES}, {}, []
+    for name, path in paths.items():
+        trace = load_trace(path)
+        shown = {feature for feature, _ in trace.meta.features}
+        kept[name] = []
+        for text, policy in made.items():
+            lacks = sorted(set(policy.reads) - shown) if isinstance(policy, Policy) else []
+            deep = isinstance(policy, Policy) and (policy.K or 0) > trace.K
+            if lacks or deep:
+                why = f"no feature {lacks[0]!r}" if lacks else f"K = {trace.K} is less than its {policy.K}"
+                notes.append(f"{text} left out on {name}: {why}")
+            else:
+                kept[name].append(text)
+    nowhere = [text for text in made if not any(text in texts for texts in kept.values())]
+    if given and nowhere:
+        return {name: given for name in paths}, []
+    return {name: texts for name, texts in kept.items() if texts}, notes if given else []
 
-    def runs(policy):
-        return not isinstance(policy, Policy) or ((policy.K or 0) <= K and set(policy.reads) <= shown)
 
-    return [text for text in DEFAULT_POLICIES if runs(parse(text))]
+def _alike(paths, texts):
+    """Groups of recordings that are served the same policies, in order."""
+    groups: dict[tuple, dict] = {}
+    for name in texts:
+        groups.setdefault(tuple(texts[name]), {})[name] = paths[name]
+    return groups
 
 
 def _means(table):
@@ -284,6 +307,37 @@ def score(
         print(markdown(scores))
     else:
         show(scores, _console())
+
+
+@app.command()
+def drafters(
+    traces: Traces = None,
+    cost: Cost = None,
+    by_task: Annotated[bool, typer.Option("--by-task", help="A line for every domain; --json has them anyway.")] = False,
+    depth: Annotated[int, typer.Option(help="Depths of acceptance to show; --json has them all.")] = 4,
+    seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
+):
+    """Compare drafters from their recordings: acceptance by depth, price of a step, best fixed K, speedup; 95% intervals over prompts.
+
+    Example: simspec drafters tiny-eagle-greedy tiny-medusa-greedy --by-task
+    """
+    from simspec.bundle import costs_of, locate
+    from simspec.lineup import ALL, lineup, markdown
+    from simspec.lineup import show as show_rows
+
+    if depth < 1:
+        raise ValueError(f"--depth is {depth}, expected at least 1")
+    paths = locate(traces)
+    rows = lineup(paths, costs_of(paths, cost), seed=seed)
+    shown = [row for row in rows if by_task or row["task"] == ALL]
+    if as_json:
+        print(json.dumps({"seed": seed, "level": 0.95, "drafters": rows}))
+    elif as_markdown:
+        print(markdown(shown, depth))
+    else:
+        show_rows(shown, _console(), depth)
 
 
 def _console():

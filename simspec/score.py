@@ -45,7 +45,7 @@ def _one(name, trace, cost, policies, replicates, seed, resamples):
         made = [policy for policy in made if known.issuperset(policy.reads)]
     lengths = [fixed(k) for k in range(trace.K + 1)]
     everyone = {policy.name: policy for policy in (*lengths, oracle(trace, cost), *made)}
-    seconds, tokens = _by_prompt(trace, list(everyone.values()), cost, replicates, seed)
+    seconds, tokens = by_prompt(trace, list(everyone.values()), cost, replicates, seed)
     best = min((policy.name for policy in lengths), key=lambda each: seconds[each].sum())
     table = []
     for policy in made:
@@ -85,8 +85,8 @@ def share(seconds):
         return (seconds[..., 0] - seconds[..., 1]) / (seconds[..., 0] - seconds[..., 2])
 
 
-def _by_prompt(trace, policies, cost, replicates, seed):
-    # Seconds [S] of each policy, averaged over its replicates, and tokens [S].
+def by_prompt(trace: Trace, policies, cost: CostModel, replicates: int, seed: int) -> tuple[dict, np.ndarray]:
+    """({policy name: modelled seconds float64 [S], averaged over replicates}, tokens [S]) of each prompt."""
     seconds, tokens = {}, {}
     for row in rows({"": trace}, policies, {"": cost}, replicates=replicates, seed=seed, by="prompt"):
         own = seconds.setdefault(row["policy"], {})

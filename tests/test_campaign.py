@@ -9,8 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 import typer
-from real.campaign import CHOSEN, campaign
+from real.campaign import CHOSEN, DRAFTERS, OFFERS, campaign, pack
+from real.drafters import BUILTIN
 from real.jobs import RULES
+from simspec import load_trace
 
 APP = typer.Typer(pretty_exceptions_enable=False)
 APP.command()(campaign)
@@ -35,21 +37,35 @@ def test_all_stages_in_steps_equal_and_packed(inputs):
     for stages in ("train", "record,measure", "run,pack"):
         result = _call(inputs, "--stages", stages)
         assert result.exit_code == 0, result.output
-    for drafter in ("model", "early_exit"):
+    assert set(DRAFTERS) == set(BUILTIN)
+    for drafter in DRAFTERS:
         for rule in RULES:
             report = json.loads((inputs / "out" / "runs" / f"toy-{drafter}-{rule}.json").read_text())
-            assert len(report) == len(CHOSEN)
+            assert set(report) == {c for c in CHOSEN if drafter != "prompt_lookup" or "confidence" not in c}
+            assert load_trace(inputs / "out" / "traces" / f"toy-{drafter}-{rule}.parquet").K == min(4, OFFERS.get(drafter, 4))
             for outcome in report.values():
                 assert outcome["replay_equal"] and outcome["lossless"] and outcome["rounds_compared"] > 0
                 assert outcome["device"].startswith("cpu")
-    with tarfile.open(inputs / "out" / "campaign.tar") as tar:
-        names = tar.getnames()
-    assert "models/target/model.safetensors" in names and "traces/toy-model-greedy.parquet" in names
-    assert not any(name.startswith("work") for name in names)
+    names = []
+    for folder in ("models", "traces", "runs"):
+        with tarfile.open(inputs / "out" / f"{folder}.tar") as tar:
+            assert all(name.split("/")[0] == folder for name in tar.getnames())
+            names += tar.getnames()
+    assert "models/target/model.safetensors" in names and "traces/toy-model-greedy.parquet" in names and "models/eagle/card.json" in names
     before = (inputs / "out" / "models" / "target" / "model.safetensors").read_bytes()
     again = _call(inputs)
     assert again.exit_code == 0 and "recording" not in again.output  # what is there is kept
     assert (inputs / "out" / "models" / "target" / "model.safetensors").read_bytes() == before
+
+
+def test_a_file_too_large_to_travel_is_named_and_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr("real.campaign.LARGEST", 20_000)
+    for folder, size in (("models", 9), ("traces", 30_000), ("runs", 9), ("work", 9)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "held").write_bytes(bytes(size))
+    with pytest.raises(ValueError, match="traces.tar is larger than"):
+        pack(tmp_path)
+    assert sorted(p.name for p in tmp_path.glob("*.tar")) == ["models.tar", "runs.tar", "traces.tar"]
 
 
 def test_an_unknown_stage_is_refused(inputs):

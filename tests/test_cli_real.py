@@ -29,6 +29,28 @@ def lab(tmp_path_factory):
     return folder
 
 
+def test_one_drafter_is_trained_for_a_target_that_is_there(lab):
+    few = "--toy", "--out", "models", "--json"
+    out, error = simspec("train", "eagle", "text.txt", *few, "--name", "token", "--set", "inputs=token", "--against", "eagle", cwd=lab)
+    card = json.loads(out)
+    assert card["asked"]["settings"]["inputs"] == "token" and card["steps"] == 4 and "judging token" in error
+    assert {"value", "low", "high", "longer"} <= card["against"]["eagle"]["difference"].keys()
+    assert json.loads((lab / "models" / "token" / "card.json").read_text()) == card
+    out, _ = simspec("train", "eagle", *few, "--name", "token", "--set", "inputs=token", cwd=lab)  # its tokens are known by now
+    assert json.loads(out) == card
+    out, error = simspec("train", "glide", *few[:-1], "--name", "hard", "--hard", "--steps", 6, "--rate", 0.01, "--blend", 1, cwd=lab)
+    assert "wrote models/hard" in out and "longer than trigram by" in out and "by depth" in out and "6/6" in error
+    said = json.loads((lab / "models" / "hard" / "card.json").read_text())["asked"]
+    assert (said["soft"], said["plan"]["rate"], said["blend"]) == (False, 0.01, 1.0)
+    out, _ = simspec("train", "self_skip", *few, "--name", "skips", "--set", "trials=3", cwd=lab)
+    assert json.loads(out)["search"]["trials"] == 3
+    out, _ = simspec(
+        "record", "prompts.jsonl", "--bundle", "models", "--drafter", "eagle", "--weights", "models/token", "-k", 2, "--budget", 4,
+        "--out", "token.parquet", "--json", cwd=lab,
+    )  # fmt: skip
+    assert json.loads(out)["texts"] == 6
+
+
 def test_demo_prints_one_object_with_the_promised_keys(tmp_path):
     out, _ = simspec("demo", "--json", "--prompts", 3, cwd=tmp_path)
     shown = json.loads(out)
@@ -71,6 +93,17 @@ def test_help_teaches_with_an_example(command, tmp_path):
     [
         (["train", "missing.txt", "--out", "x"], "missing.txt does not exist"),
         (["train", "text.txt", "--out", "x", "--steps", "5,few"], "--steps is '5,few'"),
+        (["train", "eagel", "text.txt", "--out", "models"], "did you mean eagle?"),
+        (["train", "prompt_lookup", "--out", "models"], "prompt_lookup has nothing to learn"),
+        (["train", "eagle", "text.txt", "--out", "x"], "make one first: simspec train TEXT --out x"),
+        (["train", "eagle", "--out", "models", "--work", "x"], "x holds no text.npy"),
+        (["train", "eagle", "--out", "models", "--set", "inpts=token"], "no setting 'inpts'; expected one of inputs,"),
+        (["train", "eagle", "--out", "models", "--set", "inputs"], "expected key=value"),
+        (["train", "eagle", "--out", "models", "--name", "../x"], "--name is '../x'"),
+        (["train", "eagle", "--out", "models", "--steps", "1,2"], "expected a positive number such as 1800"),
+        (["train", "eagle", "--out", "models", "--rate", "-1"], "--rate is -1"),
+        (["train", "self_skip", "--out", "models", "--set", "rate=1"], "expected whole numbers for some of trials, seed, texts"),
+        (["train", "text.txt", "--out", "x", "--set", "layers=2"], "--set, --rate, --name and --against are for one drafter"),
         (["record", "missing.jsonl", "--out", "x.parquet"], "missing.jsonl cannot be read"),
         (["record", "text.txt", "--out", "x.parquet", "--bundle", "models"], "expected a JSON object"),
         (["record", "prompts.jsonl", "--out", "x.parquet", "--drafter", "eagle9"], "'eagle9' is unknown"),

@@ -4,32 +4,19 @@ import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_lm import DRAFTERS, END, RULES, VOCAB, toy_cost, toy_pair, toy_prompts
+from toy_lm import DRAFTERS, END, RULES, VOCAB, at_random, toy_cost, toy_pair, toy_prompts
 
 from real.decode import decode
 from real.draft import Silent, Step
 from real.pair import stepper
 from real.record import Settings, target_text
 from real.sampling import Rule
-from simspec import Policy, policies
+from simspec import policies
 
 PAIRS = {name: toy_pair(name) for name in DRAFTERS}
 
 
-def _go(params, state, slot, features, u):
-    return u < params[0], u < params[1]
-
-
-def _ignore(params, state, computed, drafted, accepted, features, cost):
-    pass
-
-
-def at_random(go: float, keep: float) -> Policy:
-    """Goes on, and drops what it computed, by chance: it takes every branch of the loop."""
-    return Policy(f"random:{go},{keep}", _go, _ignore, params=(go, go + keep * (1 - go)), random=True)
-
-
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=120)
 @given(
     st.sampled_from(DRAFTERS),
     st.sampled_from(list(RULES)),

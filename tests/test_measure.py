@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from toy_lm import DRAFTERS, RULES, toy_pair
+from toy_lm import PREFIX, RULES, toy_pair
 
 from real import isolated, measure
 from real.block import Layer
@@ -70,7 +70,7 @@ def table_of(name, machine, batch=(1, 2, 5), context=(6, 12), seed=0, rule="gree
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("name", PREFIX)
 def test_every_cell_is_what_the_work_costs_in_any_order(name, rule, machine):
     for seed in (0, 1) if rule == "greedy" else (0,):
         table = table_of(name, machine, seed=seed, rule=rule)
@@ -84,7 +84,7 @@ def test_every_cell_is_what_the_work_costs_in_any_order(name, rule, machine):
         assert figures(table.at(2, 10)) == expected(name, 2)
 
 
-@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("name", PREFIX)
 def test_bare_passes_of_one_text_are_the_loops_own(name, machine):
     """What is laid on top of the loop is measured alike: at batch 1 both find the same."""
     target, drafter = toy_pair(name)
@@ -220,7 +220,7 @@ def test_short_contexts_owe_no_more_rows_than_there_are(machine):
     assert table.at().catch_up.tolist() == (3 * ROW * (rows + np.minimum(rows, 2))).tolist()
 
 
-@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("name", PREFIX)
 def test_on_the_real_clock_a_table_is_whole_positive_and_prices_a_sweep(name, tmp_path):
     target, drafter = toy_pair(name)
     table = measure.measure_table(target, drafter, RULES["greedy"], 2, (1, 3), (4, 8), 8, 1)

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
-from toy_lm import DRAFTERS, END, RULES, run_all, toy_cost, toy_pair, toy_prompts
+from toy_lm import PREFIX, END, RULES, run_all, toy_cost, toy_pair, toy_prompts
 
 from real import features
 from real.equality import rounds_of
@@ -42,7 +42,7 @@ def equipped(name: str, seed: int = 0):
     return target, drafter
 
 
-PAIRS = {name: equipped(name) for name in DRAFTERS}
+PAIRS = {name: equipped(name) for name in PREFIX}
 
 
 @settings(deadline=None, max_examples=40)
@@ -68,7 +68,7 @@ def test_sizes_that_are_none_are_refused(sizes):
 
 
 @settings(deadline=None, max_examples=25)
-@given(st.sampled_from(DRAFTERS), st.sampled_from(list(RULES)), st.integers(0, 500), st.integers(1, 13), st.integers(1, 20))
+@given(st.sampled_from(PREFIX), st.sampled_from(list(RULES)), st.integers(0, 500), st.integers(1, 13), st.integers(1, 20))
 def test_both_ways_of_recording_agree(name, rule, seed, K, budget):
     target, drafter = PAIRS[name]
     prompt = toy_prompts(1, seed)[0]
@@ -138,7 +138,7 @@ def recording(name: str, rule: str, target, drafter, count=5):
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("name", PREFIX)
 def test_a_policy_that_reads_theta_runs_as_it_replays(name, rule, monkeypatch):
     target, drafter = PAIRS[name]
     trace = recording(name, rule, target, drafter)
@@ -256,7 +256,7 @@ def test_what_is_not_this_pairs_predictor_is_refused_in_one_line(folder, words):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("name", PREFIX)
 def test_examples_are_what_the_recorder_finds(name):
     target, drafter = PAIRS[name]
     asked = [Settings(12, 20, rule, END, ("theta",)) for rule in RULES.values()]

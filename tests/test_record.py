@@ -7,19 +7,22 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_lm import DRAFTERS, END, RULES, toy_pair, toy_prompts
+from toy_lm import DRAFTERS, END, PREFIX, RULES, toy_pair, toy_prompts
 
 from real import record as module
 from real.draft import Silent
+from real.features import offered, read
 from real.prompts import Prompt
 from real.record import RecordError, Rows, Settings, chains, describe, one_bit, record, record_text, target_text
+from real.sampling import margin
 from simspec import load_trace
+from simspec.grid import encode_margin
 
 PAIRS = {name: toy_pair(name) for name in DRAFTERS}
 
 
 @settings(deadline=None, max_examples=25)
-@given(st.sampled_from(DRAFTERS), st.sampled_from(list(RULES)), st.integers(0, 500), st.integers(1, 7), st.integers(1, 20))
+@given(st.sampled_from(PREFIX), st.sampled_from(list(RULES)), st.integers(0, 500), st.integers(1, 7), st.integers(1, 20))
 def test_the_one_bit_form_equals_the_definition(name, rule, seed, K, budget):
     target, drafter = PAIRS[name]
     prompt = toy_prompts(1, seed)[0]
@@ -28,6 +31,92 @@ def test_the_one_bit_form_equals_the_definition(name, rule, seed, K, budget):
     slow, fast = chains(target, drafter, asked, prompt, text, seed), one_bit(target, drafter, asked, prompt, text, seed)
     for name in Rows.__dataclass_fields__:
         np.testing.assert_array_equal(getattr(slow, name), getattr(fast, name), err_msg=name)
+
+
+def walked(name, asked, prompt, text, sequence):
+    """Rows by the protocol and nothing kept: at each position fresh models, which draft freely, and once more along the text."""
+    n, K, rule = len(text), asked.K, asked.rule
+    rows = {field: np.zeros((n, K), np.uint8) for field in ("rank", "draft_margin", "feature_margin")}
+    rows |= {"depth": np.full(n, K, np.uint8), "run": np.zeros(n, np.uint8), "feature": np.zeros((n, K, len(asked.features)), np.uint8)}
+
+    def drafted(prefix, pick, most):
+        target, drafter = toy_pair(name)
+        drafter.begin(target, prefix, target.prefill(prefix[:-1]), pick)
+        while most and (step := drafter.next()) is not None:
+            yield step
+            most = 0 if step.token in asked.end_tokens and pick is not along else most - 1
+
+    for t in range(n):
+        prefix, limit, left = [*prompt, *text[:t].tolist()], min(K, asked.budget - t), min(K, n - t)
+        free = lambda logits, slot: int(rule.scores(logits[None], sequence, [t + slot]).argmax())  # noqa: E731, B023
+        along = lambda logits, slot: int(text[t + slot])  # noqa: E731, B023
+        steps = list(drafted(prefix, free, limit))
+        if len(steps) < limit or (steps and steps[-1].token in asked.end_tokens):
+            rows["depth"][t] = len(steps)
+        while rows["run"][t] < min(len(steps), left) and steps[rows["run"][t]].token == text[t + rows["run"][t]]:
+            rows["run"][t] += 1
+        for slot, step in enumerate(steps):
+            if step.logits is None:
+                rows["draft_margin"][t, slot] = 255
+                continue
+            rows["draft_margin"][t, slot] = encode_margin(margin(rule.scores(step.logits[None], sequence, [t + slot])).numpy())[0]
+            code, edge = read(asked.features, step.logits[None], rule.temperature)
+            rows["feature"][t, slot], rows["feature_margin"][t, slot] = code[0], encode_margin(edge.min())
+        rows["rank"][t, :left] = 255
+        for slot, step in enumerate(steps[:left] if getattr(PAIRS[name][1], "silent", False) else drafted(prefix, along, left)):
+            if step.logits is None:
+                rows["rank"][t, slot] = 0 if step.token == text[t + slot] else 255
+            else:
+                scores = rule.scores(step.logits[None], sequence, [t + slot])[0]
+                rows["rank"][t, slot] = min(255, int((scores > scores[text[t + slot]]).sum()))
+    return rows
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+@settings(deadline=None, max_examples=4)
+@given(st.sampled_from(list(RULES)), st.integers(0, 500), st.integers(1, 7), st.integers(1, 14))
+def test_the_recorder_equals_a_walk_with_nothing_kept(name, rule, seed, K, budget):
+    target, drafter = PAIRS[name]
+    prompt = toy_prompts(1, seed)[0]
+    asked = Settings(K, budget, RULES[rule], END, offered(drafter))
+    text, _ = target_text(target, asked, prompt, seed)
+    found = chains(target, drafter, asked, prompt, text, seed)
+    for field, wanted in walked(name, asked, prompt, text, seed).items():
+        np.testing.assert_array_equal(getattr(found, field), wanted, err_msg=field)
+
+
+def test_a_silent_drafter_records_no_features_no_near_ties_and_ranks_of_two_kinds():
+    target, drafter = PAIRS["prompt_lookup"]
+    asked, prompt = Settings(6, 24, RULES["greedy"], END, offered(drafter)), [5, 6, 7, 5, 6, 7]
+    rows = record_text(target, drafter, asked, prompt, 0)
+    n, slot = len(rows.token), np.arange(6)
+    offers = slot < np.minimum(rows.depth, 24 - np.arange(n))[:, None]
+    there = np.arange(n)[:, None] + slot < n
+    assert rows.feature.shape == (n, 6, 0) and (rows.draft_margin == np.where(offers, 255, 0)).all() and (rows.feature_margin == 0).all()
+    assert set(rows.rank[there & offers].tolist()) == {0, 255} and (rows.rank[there & ~offers] == 255).all() and (rows.rank[~there] == 0).all()
+    assert 0 < rows.run.sum() and len(set(rows.depth.tolist())) > 1
+    with pytest.raises(ValueError, match="'confidence': drafter 'prompt_lookup' has no logits"):
+        record_text(target, drafter, replace(asked, features=("confidence",)), prompt, 0)
+
+
+def test_a_drafter_of_four_tokens_is_recorded_four_deep_and_one_token_of_prompt_offers_none():
+    for name in ("medusa", "hydra", "eagle"):
+        target, drafter = PAIRS[name]
+        rows = record_text(target, drafter, Settings(6, 20, RULES["greedy"], END), [5], 0)
+        most = 6 if name == "eagle" else 4
+        assert rows.depth[0] == 0 and rows.rank[0, 0] == 255 and rows.draft_margin[0].sum() == 0
+        assert (rows.depth[1:14] <= most).all() and (rows.depth == most).any() and (rows.rank[1:14, most:] == 255).all()
+
+
+def test_control_a_lookup_that_looks_one_token_late_is_noticed(monkeypatch):
+    from real.drafters.prompt_lookup import PromptLookupDrafter
+
+    target, drafter = PAIRS["prompt_lookup"]
+    asked, prompt = Settings(4, 12, RULES["greedy"], END, ()), [5, 6, 7, 5, 6, 7]
+    text, _ = target_text(target, asked, prompt, 0)
+    read_all = PromptLookupDrafter.catch_up
+    monkeypatch.setattr(PromptLookupDrafter, "catch_up", lambda self, tokens, *rest: read_all(self, tokens[:-1] or [4], *rest))
+    assert (chains(target, drafter, asked, prompt, text, 0).run != walked("prompt_lookup", asked, prompt, text, 0)["run"]).any()
 
 
 @pytest.mark.parametrize("rule", RULES)

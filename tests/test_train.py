@@ -16,6 +16,7 @@ import real.train
 from real.block import Decoder, Shape
 from real.corpus import windows
 from real.lab import Lab, agreement, blended, build, heldout_loss, kept_out, write
+from real.lesson import LEARNT, lesson
 from real.losses import next_token
 from real.train import Plan, factor, fit, initialise, optimisers
 
@@ -29,7 +30,7 @@ class Killed(Exception):
     pass
 
 
-def trained(folder, plan=PLAN, die_at=None, seed=0, shape=SMALL, at=lambda step: step):
+def trained(folder, plan=PLAN, die_at=None, seed=0, shape=SMALL, at=lambda step: step, judge=None):
     """Fits a small model; returns its log and weights. Dies in the loss of step `die_at`."""
     model = Decoder(shape)
     initialise(model, seed)
@@ -40,7 +41,15 @@ def trained(folder, plan=PLAN, die_at=None, seed=0, shape=SMALL, at=lambda step:
         batch = torch.from_numpy(windows(TEXT, plan.rows, plan.length, plan.seed, at(step)))
         return next_token(model(batch[:, :-1]), batch[:, 1:])
 
-    log = fit(folder, model, loss, plan, heldout=lambda: {"part": 1.5})
+    scores = iter(judge) if judge else None
+
+    def validate():
+        held = torch.tensor(TEXT[:48].reshape(4, 12))
+        with torch.no_grad():
+            found = -next_token(model(held[:, :-1]), held[:, 1:]).item()
+        return {"score": found if scores is None else next(scores), "part": 1.5}
+
+    log = fit(folder, model, loss, plan, validate=validate)
     return log, model.state_dict()
 
 
@@ -55,7 +64,8 @@ def unbroken(tmp_path_factory):
 
 def test_the_log_and_the_weights_of_an_unbroken_run(unbroken, tmp_path):
     log, weights = unbroken
-    assert [row["step"] for row in log] == [10, 20, 23] and log[-1]["heldout"] == {"part": 1.5}
+    assert [row["step"] for row in log] == [3, 6, 9, 10, 12, 15, 18, 20, 21, 23]  # every tenth, and every 23 / 10, up
+    assert [row["step"] for row in log if "valid" in row] == [3, 6, 9, 12, 15, 18, 21, 23] and log[-1]["valid"]["part"] == 1.5
     assert same(unbroken, trained(tmp_path / "again"))
     assert not same(unbroken, trained(tmp_path / "seed", seed=1))
     assert not same(unbroken, trained(tmp_path / "windows", at=lambda step: step % 20))  # the last three steps count
@@ -67,6 +77,48 @@ def test_a_killed_run_ends_with_the_same_bits(unbroken, tmp_path, kills):
         with pytest.raises(Killed):
             trained(tmp_path, die_at=die_at)
     assert same(unbroken, trained(tmp_path, seed=0 if kills[-1] < 5 else 9))  # after a save the start is forgotten
+
+
+JUDGED = replace(PLAN, steps=40, every=4)
+SCORES = [1.0, 3.0, 3.0, 2.0, 2.5, 1.0, 4.0, 1.0, 1.0, 1.0]
+
+
+def weights_after(tmp_path, step):
+    """The weights of an unbroken run after so many of its 40 steps, with the state that leads there."""
+
+    def stop(now):
+        if now == step:
+            raise Killed
+        return now
+
+    with pytest.raises(Killed):
+        trained(tmp_path / "until", replace(JUDGED, save_every=1), at=stop, judge=[-float(i) for i in range(10)])
+    return {n.removeprefix("weight/"): v for n, v in load_file(tmp_path / "until" / "checkpoint.safetensors").items() if n.startswith("weight/")}
+
+
+@pytest.mark.parametrize("patience, stops, best", [(0, 40, 28), (1, 12, 8), (3, 20, 8), (4, 24, 8), (5, 40, 28)])
+def test_the_best_weights_stay_and_patience_ends_it(tmp_path, patience, stops, best):
+    """Validated every 4 steps: 3.0 at 8 is first beaten by 4.0 at 28; an equal score is no better one."""
+    log, found = trained(tmp_path / "it", replace(JUDGED, patience=patience), judge=SCORES)
+    assert log[-1]["step"] == stops and [row["valid"]["score"] for row in log if "valid" in row] == SCORES[: stops // 4]
+    wanted = weights_after(tmp_path, best)
+    assert all(torch.equal(found[n], v) for n, v in wanted.items())
+    if stops != best:
+        last = weights_after(tmp_path, stops) if stops < 40 else load_file(tmp_path / "it" / "checkpoint.safetensors")
+        assert not all(torch.equal(found[n], last.get(n, last.get(f"weight/{n}"))) for n in wanted)
+    again = trained(tmp_path / "it", replace(JUDGED, patience=patience), judge=SCORES, seed=9, die_at=stops)
+    assert same((log, found), again)  # ended is ended, and the best weights are there
+
+
+@pytest.mark.parametrize("die_at", [5, 8, 11, 13, 17, 19])
+def test_a_killed_run_keeps_its_best_and_its_patience(tmp_path, die_at):
+    plan = replace(JUDGED, patience=3, save_every=6)
+    scores = lambda first: SCORES[first:]  # validations before the last save are not made again
+    unbroken = trained(tmp_path / "a", plan, judge=scores(0))
+    with pytest.raises(Killed):
+        trained(tmp_path / "b", plan, die_at=die_at, judge=scores(0))
+    saved = die_at // 6 * 6
+    assert same(unbroken, trained(tmp_path / "b", plan, judge=scores(saved // 4), seed=9 if saved else 0))
 
 
 def test_a_save_that_dies_half_way_leaves_the_last_one(unbroken, tmp_path, monkeypatch):
@@ -191,9 +243,11 @@ def toy_lab(folder):
         words = np.random.default_rng(seed).choice(["cats", "sat", "on", "mats", "by", "12", "dogs"], 3000)
         (folder / f"{name}.txt").write_text(" ".join(words))
     plan = Plan(steps=12, rows=2, length=16, rate=1e-2, save_every=5)
-    sizes = dict(vocab=280, target=replace(SMALL, vocab=280, layers=2), model=replace(SMALL, vocab=280), sample=10)
-    plans = dict(target_plan=plan, model_plan=plan, exit_plan=plan, distil_tokens=64 * 256 + 1, predictor_texts=2, rank=2, mixed=False)
-    return Lab((str(folder / "text.txt"),), (str(folder / "kept.txt"),), **sizes, **plans)
+    sizes = dict(vocab=280, target=replace(SMALL, vocab=280, layers=2), sample=10)
+    small = {"model": dict(width=8, layers=1, heads=1, head_dim=8, hidden=12)}
+    lessons = tuple(lesson(name, plan, settings=small.get(name)) for name in LEARNT)
+    few = dict(judged=7, trials=3, distil_tokens=64 * 256 + 1, predictor_texts=2, rank=2, mixed=False)
+    return Lab((str(folder / "text.txt"),), (str(folder / "kept.txt"),), target_plan=plan, lessons=lessons, **sizes, **few)
 
 
 def files(folder):
@@ -205,12 +259,16 @@ def files(folder):
             held = {k: v.tolist() for k, v in load_file(p).items()}  # its header's order is free
         if p.name == "card.json":
             held = json.loads(held) | {"git": None}  # someone may commit meanwhile
+            for card in (held, *held.get("drafters", {}).values()):
+                for moment in {"git", "seconds_per_batch"} & card.keys():
+                    card[moment] = None
         found[str(p.relative_to(folder))] = (p.stat().st_mtime_ns, held)
     return found
 
 
 def test_a_lab_killed_at_every_stage_makes_what_an_unbroken_one_makes(tmp_path):
-    lab, dies = toy_lab(tmp_path), dict(tokenizer=1, tokens=0, target=10, distil=1, model=10, early_exit=10, card=0)
+    lab, dies = toy_lab(tmp_path), {"tokenizer": 1, "tokens": 0, "target": 10, "distil": 1, "model": 10, "judging model": 0, "early_exit": 10}
+    dies |= {"eagle": 10, "glide": 12, "judging glide": 0, "self_skip": 2, "card": 0}
     build(lab, tmp_path / "a" / "out", tmp_path / "a" / "work")
     for stage, at in dies.items():
 
@@ -224,10 +282,13 @@ def test_a_lab_killed_at_every_stage_makes_what_an_unbroken_one_makes(tmp_path):
     before, other = files(tmp_path / "a"), files(tmp_path / "b")
     assert {n: held for n, (_, held) in before.items()} == {n: held for n, (_, held) in other.items()}
     card = before["out/card.json"][1]
-    assert card["steps"] == dict(target=12, model=12, early_exit=12) and card["distilled_tokens"] == 2 * 64 * 256
-    assert set(card["heldout_loss_nats"]["model"]) == {"kept"} and len(card["sha256"]) == 8
+    assert card["steps"] == dict.fromkeys(["target", *LEARNT], 12) and card["distilled_tokens"] == 2 * 64 * 256
+    assert set(card["heldout_loss_nats"]["model"]) == {"kept"} and len(card["sha256"]) == 8 + len(LEARNT) - 2
 
-    for name in ("out/early_exit/exit.safetensors", "work/early_exit/checkpoint.safetensors", "out/card.json"):
+    assert set(card["drafters"]) == {*LEARNT, "self_skip"}
+
+    lost = "out/early_exit/exit.safetensors", "out/early_exit/card.json", "work/early_exit/checkpoint.safetensors", "out/card.json"
+    for name in lost:
         (tmp_path / "a" / name).unlink()
     build(lab, tmp_path / "a" / "out", tmp_path / "a" / "work")
     after = files(tmp_path / "a")

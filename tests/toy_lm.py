@@ -1,20 +1,28 @@
-"""Tiny random models in float64: a target, a drafter that resembles it, and an exit, with tokens that end a text."""
+"""Tiny random models in float64: a target, drafters that resemble it or were taught by it, with tokens that end a text."""
 
 from functools import lru_cache
 
 import numpy as np
 import torch
 
+from real import losses
 from real.block import Decoder, Shape
 from real.decode import decode
+from real.drafters.eagle import Eagle, EagleDrafter
 from real.drafters.early_exit import EarlyExitDrafter, Exit
+from real.drafters.glide import Glide, GlideDrafter
+from real.drafters.hydra import Hydra, HydraDrafter
+from real.drafters.medusa import Medusa, MedusaDrafter
 from real.drafters.model import ModelDrafter
+from real.drafters.prompt_lookup import PromptLookupDrafter
+from real.drafters.self_skip import SelfSkipDrafter, Skips
+from real.features import offered
 from real.pair import prompts_of, rule_of, stepper
 from real.prompts import Prompt
 from real.record import Settings, assemble, describe, record_text
 from real.sampling import Rule
 from real.target import Target
-from simspec import CostModel, policies
+from simspec import CostModel, Policy, policies
 
 VOCAB = 24
 END = (3,)
@@ -30,24 +38,76 @@ def toy_decoder(seed: int, layers: int = 4, width: int = 16, vocab: int = VOCAB,
     return decoder
 
 
+@lru_cache
 def toy_target(seed: int = 0) -> Decoder:
     return toy_decoder(seed)
 
 
-def toy_drafter(name: str, decoder: Decoder):
-    """A drafter of the toy target that agrees with it often, not always."""
-    if name == "model":
-        small = Decoder(Shape(**{**decoder.shape.__dict__, "layers": 3})).double().requires_grad_(False)
-        state = {k: v for k, v in decoder.state_dict().items() if not k.startswith("layers.3.")}
-        small.load_state_dict(state)
-        return ModelDrafter(small)
-    exit = Exit(decoder, 2).double().requires_grad_(False)
-    return EarlyExitDrafter(decoder, exit)
+@lru_cache
+def toy_texts(seed: int = 0, count: int = 192, length: int = 20) -> torch.Tensor:
+    """Texts `[count, length]` of the toy target, the last three quarters of each its own picks at temperature 0.8."""
+    target, generator = toy_target(seed), torch.Generator().manual_seed(seed)
+    text = torch.randint(0, VOCAB, (count, length), generator=generator)
+    for at in range(length // 4, length):
+        odds = (target(text[:, :at])[:, -1] / 0.8).softmax(-1)
+        text[:, at] = torch.multinomial(odds, 1, generator=generator)[:, 0]
+    return text
+
+
+def taught(make, loss, seed: int = 0, steps: int = 60, **settings):
+    """The part `make(target, **settings)`, taught by `loss` for a second; deterministic."""
+    target, texts = toy_target(seed), toy_texts(seed)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        part = make(target, **settings)
+    optimiser = torch.optim.Adam(part.parameters(), lr=0.02)
+    for step in range(steps):
+        optimiser.param_groups[0]["lr"] = 0.02 * (1 - step / steps)
+        rows = torch.randint(0, len(texts), (32,), generator=generator)
+        optimiser.zero_grad()
+        loss(part, target, texts[rows], True, generator).backward()
+        optimiser.step()
+    return part.requires_grad_(False).eval()
+
+
+def toy_model(decoder: Decoder, seed: int) -> ModelDrafter:
+    """The target without its last layer."""
+    small = Decoder(Shape(**{**decoder.shape.__dict__, "layers": 3})).double().requires_grad_(False)
+    small.load_state_dict({k: v for k, v in decoder.state_dict().items() if not k.startswith("layers.3.")})
+    return ModelDrafter(small)
+
+
+# each agrees with the toy target often, not always
+TOYS = {
+    "model": toy_model,
+    "early_exit": lambda target, seed: EarlyExitDrafter(target, Exit(target, 2).requires_grad_(False)),
+    "self_skip": lambda target, seed: SelfSkipDrafter(target, Skips(mlp=(2,))),
+    "prompt_lookup": lambda target, seed: PromptLookupDrafter(),
+    "eagle": lambda target, seed: EagleDrafter(target, part_of("eagle", seed)),
+    "medusa": lambda target, seed: MedusaDrafter(target, part_of("medusa", seed)),
+    "hydra": lambda target, seed: HydraDrafter(target, part_of("hydra", seed)),
+    "glide": lambda target, seed: GlideDrafter(target, part_of("glide", seed)),
+    "glide2": lambda target, seed: GlideDrafter(target, part_of("glide2", seed)),
+}
+PARTS = {
+    "eagle": (Eagle, losses.eagle, {}),
+    "medusa": (Medusa, losses.medusa, {"heads": 4}),
+    "hydra": (Hydra, losses.hydra, {"heads": 4}),
+    "glide": (Glide, losses.glide, {}),
+    "glide2": (Glide, losses.glide, {"layers": 2}),
+}
+
+
+@lru_cache
+def part_of(name: str, seed: int = 0):
+    make, loss, settings = PARTS[name]
+    return taught(make, loss, seed, **settings)
 
 
 def toy_pair(name: str, seed: int = 0):
     decoder = toy_target(seed)
-    drafter = toy_drafter(name, decoder)
+    drafter = TOYS[name](decoder, seed)
     return Target(decoder, drafter.taps, capacity=32), drafter
 
 
@@ -60,7 +120,8 @@ def toy_prompts(count: int, seed: int = 0) -> list[list[int]]:
 
 
 RULES = {"greedy": Rule(), "coupled": Rule("coupled", 0.8, 5)}
-DRAFTERS = ("model", "early_exit")
+DRAFTERS = tuple(TOYS)
+PREFIX = ("model", "early_exit")  # language models of the token prefix: `one_bit` records them
 # every built-in policy, in every reading; a test checks that no built-in is missing
 POLICIES = (
     "fixed:0",
@@ -91,11 +152,11 @@ POLICIES = (
 )
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)
 def toy_recording(drafter_name: str, rule_name: str, count: int = 10, K: int = 6, budget: int = 24):
     """(trace, target, drafter): texts of the toy pair, recorded in float64."""
     target, drafter = toy_pair(drafter_name)
-    settings = Settings(K, budget, RULES[rule_name], END)
+    settings = Settings(K, budget, RULES[rule_name], END, offered(drafter))
     prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(count))]
     rows = [record_text(target, drafter, settings, p.token, i) for i, p in enumerate(prompts)]
     meta = describe("toy", drafter, settings, prompts, "", "cpu", torch.float64)
@@ -105,6 +166,24 @@ def toy_recording(drafter_name: str, rule_name: str, count: int = 10, K: int = 6
 def toy_cost(K: int = 6) -> CostModel:
     """Costs in which everything costs something, catching up too."""
     return CostModel(0.2 * np.arange(K + 1), 1 + 0.05 * np.arange(K + 1), np.array([0, 0.1, 0.2]), 0.1, 1.1, "toy")
+
+
+def _go(params, state, slot, features, u):
+    return u < params[0], u < params[1]
+
+
+def _ignore(params, state, computed, drafted, accepted, features, cost):
+    pass
+
+
+def at_random(go: float, keep: float) -> Policy:
+    """Goes on, and drops what it computed, by chance: it takes every branch of the loop."""
+    return Policy(f"random:{go},{keep}", _go, _ignore, params=(go, go + keep * (1 - go)), random=True)
+
+
+def reads(text: str) -> tuple[str, ...]:
+    """Names of the features that the policy of this text reads."""
+    return getattr(policies.parse(text), "reads", ())
 
 
 def policy_from(text: str, trace, cost):

@@ -21,7 +21,8 @@ from simspec.policies import beta_ts, cali_ts, make, model_only, sampling_only
 from simspec.policies.calibrated import READINGS
 from simspec.predictor import brier, examples, fit, reliability, split
 
-BUNDLED = sorted((Path(__file__).parents[2] / "traces").glob("*.parquet"))
+# the recordings that carry all features and are K = 16 deep
+BUNDLED = [p for d in ("early_exit", "model") for p in sorted((Path(__file__).parents[2] / "traces").glob(f"tiny-{d}-*.parquet"))]
 BETA = ("acceptance", "censored")
 GRID = {
     "reading": READINGS,

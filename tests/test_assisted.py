@@ -1,0 +1,184 @@
+"""Round by round, our loop is transformers' assisted generation: with an assistant model, and by prompt lookup.
+
+What is compared is what a round drafts, accepts and commits, seen by listening at transformers' candidate generators. Four of its
+conventions are not ours, and are met by construction:
+- a lookup there may draft past the budget: it is compared up to what the budget leaves, which is all that can count;
+- a lookup there stops in front of an end token, ours behind it: here it runs without end tokens;
+- an accepted end token counts there as the target's own: what is committed is equal, and `accepted` is one less in that round alone.
+  A heuristic that carries over to the next prompt would be moved by it: end tokens are tried with lengths that start anew;
+- an assistant there is not told the attention mask and takes every pad token for padding: here there is no pad token.
+"""
+
+from contextlib import contextmanager
+from functools import lru_cache
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.generation.candidate_generator import AssistedCandidateGenerator, PromptLookupCandidateGenerator
+
+from real.decode import decode
+from real.drafters.model import ModelDrafter
+from real.drafters.prompt_lookup import PromptLookupDrafter
+from real.pair import stepper
+from real.sampling import Rule
+from real.target import Target
+from real.weights import from_transformers
+from simspec import CostModel, policies
+
+VOCAB, BUDGET, END = 20, 32, 3
+
+
+def _llama(layers):
+    config = LlamaConfig(
+        vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=layers, num_attention_heads=2, num_key_value_heads=1,
+        head_dim=16, initializer_range=0.2, tie_word_embeddings=True, max_position_embeddings=256,
+        bos_token_id=None, eos_token_id=None, pad_token_id=None,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).double().eval()
+
+
+@lru_cache
+def _pair(seed):
+    """A random target, and an assistant that lacks its last layer: it agrees often, not always."""
+    torch.manual_seed(seed)
+    target, assistant = _llama(4), _llama(3)
+    assistant.load_state_dict({k: v for k, v in target.state_dict().items() if not k.startswith("model.layers.3.")})
+    return target, assistant
+
+
+@lru_cache
+def _prompts(count=20):
+    generator = torch.Generator().manual_seed(9)
+    draw = lambda low, high, n: torch.randint(low, high, (n,), generator=generator).tolist()
+    return [draw(END + 1, VOCAB, draw(1, 11, 1)[0]) for _ in range(count)]
+
+
+@contextmanager
+def _listening(kind):
+    """Yields a list that receives [tokens before, candidates, accepted] of every round of this kind of candidate generator."""
+    rounds, get, update = [], kind.get_candidates, kind.update_candidate_strategy
+
+    def get_candidates(self, input_ids, **rest):
+        candidates, logits = get(self, input_ids, **rest)
+        rounds.append([input_ids.shape[1], candidates.shape[1] - input_ids.shape[1]])
+        return candidates, logits
+
+    def update_candidate_strategy(self, input_ids, scores, num_matches):
+        rounds[-1].append(int(num_matches))
+        return update(self, input_ids, scores, num_matches)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kind, "get_candidates", get_candidates)
+        patch.setattr(kind, "update_candidate_strategy", update_candidate_strategy)
+        yield rounds
+
+
+def _theirs(rounds, model, prompt, **how):
+    """(text, rounds of (position, drafted, accepted)) of transformers' greedy generation after one prompt."""
+    ids = torch.tensor([prompt])
+    rounds.clear()
+    out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=BUDGET, **how)
+    text = out[0, len(prompt) :].tolist()
+    seen = [(before - len(prompt), drafted, accepted) for before, drafted, accepted in rounds]
+    return text, [(at, min(drafted, BUDGET - at - 1), accepted) for at, drafted, accepted in seen]
+
+
+def _ours(target, drafter, drive, prompt, ends=()):
+    result = decode(target, drafter, drive, Rule(), prompt, BUDGET, ends)
+    return result.token.tolist(), list(zip(result.position.tolist(), result.drafted.tolist(), result.accepted.tolist()))
+
+
+def _drive(policy):
+    return stepper(policies.parse(policy), BUDGET, 0, CostModel.from_ratio(0.1, BUDGET))
+
+
+def _mixed(rounds):
+    """Whether drafts were accepted often and rejected often: else there would be little to compare."""
+    drafted, accepted = (sum(r[i] for rows in rounds for r in rows) for i in (1, 2))
+    return drafted > 300 and 0.1 * drafted < accepted < 0.95 * drafted
+
+
+SCHEDULES = [
+    (0, "constant", 4, "fixed:4"),
+    (1, "constant", 1, "fixed:1"),
+    (1, "heuristic", 5, "hf_heuristic:5"),
+    (0, "heuristic", 1, "hf_heuristic:1"),
+    (2, "heuristic_transient", 5, "hf_heuristic:5,transient=true"),
+]
+
+
+@lru_cache
+def _assisted(seed, schedule, start, ends=()):
+    """Theirs, with an assistant model: (text, rounds) of every prompt in turn."""
+    model, assistant = _pair(seed)
+    asked = {"num_assistant_tokens": start, "num_assistant_tokens_schedule": schedule, "assistant_confidence_threshold": 0.0}
+    with _listening(AssistedCandidateGenerator) as rounds, pytest.MonkeyPatch.context() as patch:
+        for name, value in asked.items():
+            patch.setattr(assistant.generation_config, name, value)
+        return [_theirs(rounds, model, p, assistant_model=assistant, eos_token_id=list(ends) or None) for p in _prompts()]
+
+
+def _drafted(seed, policy, ends=()):
+    """Ours, with the same model as a drafter; one stepper for all prompts, as one assistant model serves them all."""
+    model, assistant = _pair(seed)
+    target, drafter, drive = Target(from_transformers(model)), ModelDrafter(from_transformers(assistant)), _drive(policy)
+    return [_ours(target, drafter, drive, p, ends) for p in _prompts()]
+
+
+@pytest.mark.parametrize("seed, schedule, start, policy", SCHEDULES)
+def test_rounds_are_those_of_an_assistant_model(seed, schedule, start, policy):
+    ours = _drafted(seed, policy)
+    assert ours == _assisted(seed, schedule, start)
+    assert _mixed([rounds for _, rounds in ours])
+
+
+@pytest.mark.parametrize("policy", ["fixed:5", "hf_heuristic:4", "hf_heuristic:4,transient=true"])
+def test_control_another_draft_length_is_seen(policy):
+    theirs, ours = _assisted(0, "constant", 4), _drafted(0, policy)
+    assert [text for text, _ in ours] == [text for text, _ in theirs]
+    assert sum(a != b for a, b in zip(ours, theirs)) > 12
+
+
+def test_control_a_length_that_starts_anew_is_not_one_that_carries_over():
+    theirs, ours = _assisted(1, "heuristic", 5), _drafted(1, "hf_heuristic:5,transient=true")
+    assert ours[0] == theirs[0] and ours != theirs
+
+
+@pytest.mark.parametrize("seed, schedule, start, policy", [SCHEDULES[0], (0, *SCHEDULES[-1][1:])])
+def test_an_end_token_ends_both_alike(seed, schedule, start, policy):
+    ended = by_draft = 0
+    for (their_text, their_rounds), (text, rounds) in zip(_assisted(seed, schedule, start, (END,)), _drafted(seed, policy, (END,))):
+        assert text == their_text
+        at, _, accepted = rounds[-1]
+        behind = text[-1] == END and at + accepted == len(text)  # the end token was a draft's
+        assert rounds == [*their_rounds[:-1], (*their_rounds[-1][:2], their_rounds[-1][2] + behind)]
+        ended, by_draft = ended + (text[-1] == END), by_draft + behind
+    assert 0 < by_draft < ended < len(_prompts())
+
+
+@lru_cache
+def _looked_up(seed, count, ngram_max):
+    with _listening(PromptLookupCandidateGenerator) as rounds:
+        how = {"prompt_lookup_num_tokens": count, "max_matching_ngram_size": ngram_max}
+        return [_theirs(rounds, _pair(seed)[0], p, **how) for p in _prompts()]
+
+
+def _found(seed, count, drafter):
+    target, drive = Target(from_transformers(_pair(seed)[0])), _drive(f"fixed:{count}")
+    return [_ours(target, drafter, drive, p) for p in _prompts()]
+
+
+@pytest.mark.parametrize("seed, count, ngram_max", [(0, 4, 2), (0, 10, 3), (1, 3, 1), (2, 6, 4)])
+def test_rounds_are_those_of_prompt_lookup(seed, count, ngram_max):
+    ours = _found(seed, count, PromptLookupDrafter(ngram_max))
+    assert ours == _looked_up(seed, count, ngram_max)
+    assert _mixed([rounds for _, rounds in ours])
+    assert any(drafted == 0 for _, rounds in ours for _, drafted, _ in rounds)
+
+
+@pytest.mark.parametrize("settings", [{"match": "last"}, {"ngram_min": 2}, {"ngram_max": 1}])
+def test_control_another_search_is_seen(settings):
+    theirs, ours = _looked_up(0, 4, 2), _found(0, 4, PromptLookupDrafter(**{"ngram_max": 2} | settings))
+    assert [text for text, _ in ours] == [text for text, _ in theirs]
+    assert sum(a != b for a, b in zip(ours, theirs)) > 4

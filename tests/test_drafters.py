@@ -1,0 +1,170 @@
+"""Every built-in drafter keeps the protocol, and no pass of the target hides in its drafting."""
+
+import inspect
+from contextlib import contextmanager
+
+import pytest
+import torch
+from toy_lm import DRAFTERS, END, RULES, at_random, toy_cost, toy_pair, toy_prompts
+
+from real.decode import decode
+from real.draft import Drafter
+from real.drafters import BUILTIN
+from real.features import offered
+from real.pair import stepper
+
+TARGET = 8  # attention and MLP sub-layers of the toy target
+SUBLAYERS = {"early_exit": 4, "self_skip": 7}  # of a drafted token; 0 for others
+
+
+def test_every_builtin_drafter_is_in_the_exam():
+    assert set(DRAFTERS) >= set(BUILTIN)
+    assert {toy_pair(name)[1].name for name in DRAFTERS} == set(BUILTIN)
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_it_says_what_it_is(name):
+    _, drafter = toy_pair(name)
+    silent = getattr(drafter, "silent", False)
+    assert isinstance(drafter, Drafter) and drafter.name == name.rstrip("2")
+    assert all(type(value) is bool for value in (drafter.prefix_only, drafter.history_free, silent))
+    assert isinstance(drafter.taps, tuple) and drafter.predictors == {}
+    assert getattr(drafter, "sublayers", 0) == SUBLAYERS.get(name, 0)
+    assert offered(drafter) == (() if silent else ("confidence", "entropy"))
+    assert list(inspect.signature(BUILTIN[drafter.name]).parameters) == ["folder", "target", "made_for"]
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_a_step_is_one_row_further_with_what_it_was_picked_from(name):
+    target, drafter = toy_pair(name)
+    prompt, picked = [5, 9, 11, 5, 9], []
+
+    def pick(logits, slot):
+        picked.append((slot, logits))
+        return int(logits.argmax())
+
+    drafter.begin(target, prompt, target.prefill(prompt[:-1]), pick)
+    steps = [drafter.next() for _ in range(3)]
+    for slot, step in enumerate(steps):
+        assert step.parent == slot and 0 <= step.token < 24
+        if getattr(drafter, "silent", False):
+            assert step.logits is None and not picked and step.hidden is None
+        else:
+            assert picked[slot][0] == slot and torch.equal(picked[slot][1], step.logits) and step.token == step.logits.argmax()
+            assert step.logits.shape == (24,) and step.logits.dtype == torch.float64 and step.hidden.shape == (16,)
+
+
+class Counted:
+    """Counts the sub-layers of the target that run, by the call of the loop that they run in."""
+
+    def __init__(self, target, drafter):
+        self.where, self.found, self.steps = "elsewhere", [], []
+        for layer in target.decoder.layers:
+            for half in ("attend", "feed"):
+                vars(layer)[half] = self._noting(getattr(layer, half))
+        self.undo = lambda: [vars(layer).pop(half) for layer in target.decoder.layers for half in ("attend", "feed")]
+        for owner, names in ((target, ("prefill", "verify")), (drafter, ("begin", "next", "resume", "rollback", "catch_up"))):
+            for name in names:
+                setattr(owner, name, self._within(name, getattr(owner, name)))
+
+    def _noting(self, half):
+        def noted(x, *rest, **more):
+            self.found[-1][1] += 1
+            return half(x, *rest, **more)
+
+        self.found.append(["elsewhere", 0])
+        return noted
+
+    def _within(self, name, call):
+        def marked(*arguments):
+            self.found.append([name, 0])
+            made = call(*arguments)
+            if name == "next":
+                self.steps.append((self.found[-1][1], made is not None))
+            self.found.append(["elsewhere", 0])
+            return made
+
+        return marked
+
+    def of(self, name):
+        """Sub-layers of each call of that name, in order."""
+        return [count for where, count in self.found if where == name]
+
+
+@contextmanager
+def counted(target, drafter):
+    made = Counted(target, drafter)
+    try:
+        yield made
+    finally:
+        made.undo()
+
+
+def passes(name, rule, spoil=lambda drafter, target: None):
+    """What runs of a random policy spend on the toy target: (sub-layers by call, rounds, prompt)."""
+    for seed, prompt in enumerate(toy_prompts(3, 4)):
+        target, drafter = toy_pair(name)
+        spoil(drafter, target)
+        with counted(target, drafter) as found:
+            drive = stepper(at_random(0.8, 0.7), 6, seed, toy_cost())
+            result = decode(target, drafter, drive, RULES[rule], prompt, 20, END, seed)
+        yield found, result, prompt
+
+
+def check_passes(name, rule, spoil=lambda drafter, target: None):
+    drafted = 0
+    for found, result, prompt in passes(name, rule, spoil):
+        assert found.of("prefill") == [TARGET if len(prompt) > 1 else 0]
+        assert len(found.of("verify")) == len(result.position)
+        # a verification may leave out what the drafter has run already, never more
+        least = TARGET - (SUBLAYERS["early_exit"] if name == "early_exit" else 0)
+        assert all(least <= count <= TARGET for count in found.of("verify"))
+        assert [count for count, offered_one in found.steps] == [SUBLAYERS.get(name, 0) * offered_one for _, offered_one in found.steps]
+        for call in ("begin", "resume", "rollback", "catch_up", "elsewhere"):
+            assert sum(found.of(call)) == 0, call
+        drafted += sum(offered_one for _, offered_one in found.steps)
+        assert sum(result.computed) == sum(offered_one for _, offered_one in found.steps)
+    assert drafted > 10
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_no_pass_of_the_target_hides_in_drafting(name, rule):
+    check_passes(name, rule)
+
+
+def _peeks(call):
+    def spoil(drafter, target):
+        honest = getattr(drafter, call)
+
+        def peeking(*arguments):
+            target.draft_rows([5], 0, 1)
+            return honest(*arguments)
+
+        setattr(drafter, call, peeking)
+
+    return spoil
+
+
+@pytest.mark.parametrize("call", ["next", "catch_up", "rollback", "resume"])
+@pytest.mark.parametrize("name", ["model", "self_skip", "medusa"])
+def test_control_a_drafter_that_peeks_is_caught(name, call):
+    with pytest.raises(AssertionError):
+        check_passes(name, "greedy", _peeks(call))
+
+
+def test_no_toy_is_left_untaught():
+    """Agreement with the target is what training gave: as built, the parts hardly agree."""
+    target, _ = toy_pair("model")
+    for name in ("eagle", "glide"):
+        trained = toy_pair(name)[1]
+        fresh = type(trained)(target.decoder, type(trained.part)(target.decoder, **trained.part.settings).requires_grad_(False))
+        hits = []
+        for drafter in (trained, fresh):
+            hits.append(0)
+            for prompt in toy_prompts(12, 6):
+                drafter.begin(target, prompt, target.prefill(prompt[:-1]), lambda logits, slot: int(logits.argmax()))
+                step = drafter.next()
+                own = target.verify([prompt[-1]], [-1]).logits[0].argmax()
+                hits[-1] += step is not None and step.token == own
+        assert hits[0] > hits[1] + 2, name

@@ -1,0 +1,189 @@
+"""GLIDE: which keys of the target a row sees, in training and in drafting, and what becomes of rows that were drafted."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_catch_up import _begin, _draft, _round
+from test_medusa import MADE_FOR, shaken, walk
+from test_weights import refused
+from toy_lm import RULES, VOCAB, toy_prompts, toy_target
+
+from real import losses
+from real.block import Decoder
+from real.drafters.glide import Glide, GlideDrafter, blockwise
+from real.part import save_part
+from real.record import Settings, target_text
+from real.target import Target
+
+
+def grouped(kv_heads: int, seed: int = 0) -> Decoder:
+    """A toy target whose queries share keys and values in groups (or, with as many of both, do not)."""
+    torch.manual_seed(seed)
+    shape = replace(toy_target().shape, heads=4, kv_heads=kv_heads)
+    made = Decoder(shape).double().requires_grad_(False)
+    for p in made.parameters():
+        p.add_(0.2 * torch.randn(p.shape, dtype=p.dtype))
+    return made
+
+
+FORMS = [{}, {"layers": 2}, {"cross": False}, {"reads": [0]}, {"shared": False, "width": 8}, {"layers": 3, "reads": [2, 0, 1]}]
+
+
+def before(rows, late=0):
+    """The mask of a round's first step at every row: keys before its own, and `late` more or fewer."""
+    return torch.arange(rows) < torch.arange(rows)[:, None] + late
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_training_sees_what_a_first_step_sees(form, kv_heads):
+    target, prompt = grouped(kv_heads), [5, 9, 11]
+    part = shaken(Glide, target, **form)
+    text = torch.randint(4, VOCAB, (12,), generator=torch.Generator().manual_seed(1)).tolist()
+    shown = walk(target, GlideDrafter(target, part), prompt, text, 1)
+    whole = torch.tensor([[*prompt, *text]])
+    keys, _ = part.read(target, whole)
+
+    def gaps(late):
+        sees = before(whole.shape[1], late)
+        logits = part.logits(target, part.run(target, whole, keys, sees))[0]
+        return [float((row[0] - logits[len(prompt) - 1 + t]).abs().max()) for t, row in enumerate(shown)]
+
+    assert max(gaps(0)) < 1e-10
+    if part.cross:  # controls: one key more, or fewer
+        assert min(gaps(1)) > 1e-9 and min(gaps(-1)) > 1e-9
+
+
+@pytest.mark.parametrize("rows, block", [(1, 1), (12, 5), (11, 5), (7, 1), (6, 9)])
+def test_the_block_wise_mask_is_its_definition(rows, block):
+    mask = blockwise(rows, block)
+    for j in range(rows):
+        for k in range(rows):
+            assert bool(mask[j, k]) == (k // block < j // block)
+    if block < rows:
+        assert not torch.equal(mask, before(rows, 1)) and not torch.equal(mask, blockwise(rows, block + 1))
+
+
+def test_a_step_sees_the_keys_of_committed_rows_and_no_others():
+    """Slot i of a draft, against one whole pass whose rows of that round all see the same keys; other keys are poisoned."""
+    target, prompt = grouped(2), [5, 9, 11, 4, 8]
+    part = shaken(Glide, target)
+    drafter, engine = GlideDrafter(target, part), Target(target, capacity=32)
+    drafter.begin(engine, prompt, engine.prefill(prompt[:-1]), lambda logits, slot: 6 + slot)
+    engine.cache.key[:, :, :, engine.length :] = float("nan")
+    engine.cache.value[:, :, :, engine.length :] = float("nan")
+    shown = [drafter.next().logits for _ in range(4)]
+    whole = torch.tensor([[*prompt, 6, 7, 8]])
+    keys, _ = part.read(target, whole)
+    sees = torch.arange(8) < torch.arange(8).clamp(max=4)[:, None]
+    logits = part.logits(target, part.run(target, whole, keys, sees))[0]
+    torch.testing.assert_close(torch.stack(shown), logits[4:], rtol=0, atol=1e-10)
+
+
+ROUND = st.tuples(st.integers(0, 5), st.booleans(), st.integers(0, 5), st.integers(4, 20))
+
+
+def _pair(**form):
+    target = grouped(2)
+    drafter = GlideDrafter(target, shaken(Glide, target, **form))
+    return Target(target, capacity=32), drafter
+
+
+def _gap(form, seed, rounds):
+    """How far chain and cache after some rounds are from those of a fresh prefill."""
+    (target, drafter), (other, fresh) = _pair(**form), _pair(**form)
+    text = list(toy_prompts(1, seed)[0])
+    _begin(drafter, target, text)
+    for computed, drop, accepted, miss in rounds:
+        drafted = computed - 1 if drop and computed else computed
+        text += _round(target, drafter, text, computed, drafted, min(accepted, drafted), miss)
+    tokens, logits = _draft(drafter, 4)
+    _begin(fresh, other, text)
+    expected_tokens, expected = _draft(fresh, 4)
+    rows = len(text) - 1
+    keys = (drafter.cache.key - fresh.cache.key[:, :, :, : drafter.cache.key.shape[3]])[:, :, :, :rows] if rows else torch.zeros(1)
+    return max(float((logits - expected).abs().max()), float(keys.abs().max()))
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.sampled_from(FORMS), st.integers(0, 99), st.lists(ROUND, min_size=1, max_size=8))
+def test_rows_stand_as_after_a_fresh_prefill(form, seed, rounds):
+    assert _gap(form, seed, rounds) < 1e-11
+
+
+def test_control_two_layers_without_rebuilding_remember_their_rounds():
+    form = {"layers": 2, "rebuild": False}
+    assert not _pair(**form)[1].history_free and _pair(**(form | {"rebuild": True}))[1].history_free
+    assert _pair(layers=1, rebuild=False)[1].history_free and _pair(layers=2, cross=False, rebuild=False)[1].history_free
+    rounds = [(4, False, 3, 9), (4, False, 2, 8)]
+    assert _gap(form, 3, rounds) > 1e-6 > 1e-11 > _gap(form | {"rebuild": True}, 3, rounds)
+
+
+def test_declared_prefix_only_is_without_glimpses_alone():
+    target = grouped(2)
+    assert GlideDrafter(target, Glide(target, cross=False)).prefix_only and not GlideDrafter(target, Glide(target)).prefix_only
+
+
+@pytest.mark.parametrize("soft", [True, False])
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_learning_helps_and_gives_no_nan(form, soft):
+    target = toy_target()
+    asked = Settings(6, 24, RULES["greedy"], ())
+    texts = [[*p, *target_text(Target(target), asked, p, i)[0].tolist()][:25] for i, p in enumerate(toy_prompts(16))]
+    token = torch.tensor([t for t in texts if len(t) == 25])
+    torch.manual_seed(0)
+    part = Glide(target, **form).requires_grad_(True)
+    optimiser = torch.optim.Adam(part.parameters(), lr=0.01)
+    seen = []
+    for _ in range(50):
+        value = losses.glide(part, target, token, soft)
+        optimiser.zero_grad()
+        value.backward()
+        assert all(p.grad.isfinite().all() for p in part.parameters() if p.grad is not None)
+        optimiser.step()
+        seen.append(value.item())
+    assert seen[-1] < seen[0] - 0.2
+
+
+def test_the_loss_is_blind_within_a_block():
+    """Poisoned keys of a row's own block and behind do not reach it; those of the block before do (control)."""
+    target = toy_target()
+    part = shaken(Glide, target)
+    token = torch.randint(4, VOCAB, (1, 12), generator=torch.Generator().manual_seed(2))
+    keys, _ = part.read(target, token)
+    base = part.teach(target, token, keys, 5)
+    for k in range(12):
+        moved = [(key.clone(), value.clone()) for key, value in keys]
+        for key, value in moved:
+            value[:, :, k] += 1.0
+        changed = ((part.teach(target, token, moved, 5) - base).abs().amax(-1)[0] > 1e-9).tolist()
+        assert changed == [j // 5 > k // 5 for j in range(12)]
+
+
+@pytest.mark.parametrize(
+    "form, said",
+    [
+        ({"layers": 0}, "layers is 0"),
+        ({"layers": 9}, "layers is 9"),
+        ({"reads": [7]}, r"reads is \[7\]"),
+        ({"layers": 2, "reads": [1]}, "expected 2 target layers"),
+        ({"width": 8}, "width is 8"),
+        ({"shared": False, "width": 9}, "width is 9"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(form, said):
+    with pytest.raises(ValueError, match=said):
+        Glide(toy_target(), **form)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_saved_parts_come_back(form, tmp_path):
+    target = toy_target()
+    part = shaken(Glide, target, **form)
+    save_part(part, tmp_path, "glide", MADE_FOR)
+    loaded = GlideDrafter.load(tmp_path, target, MADE_FOR).part
+    assert loaded.settings == part.settings
+    refused("bbbbbbbbbbbb", GlideDrafter.load, tmp_path, target, MADE_FOR | {"config": "b" * 64})

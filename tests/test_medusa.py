@@ -1,0 +1,216 @@
+"""Medusa and Hydra: which head sees what, which token it predicts, and the forms their repositories publish."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from test_weights import refused
+from toy_lm import RULES, toy_prompts, toy_target
+
+from real import losses
+from real.drafters.hydra import Hydra, HydraDrafter
+from real.drafters.hydra import published as published_hydra
+from real.drafters.medusa import Medusa, MedusaDrafter
+from real.drafters.medusa import published as published_medusa
+from real.part import load_part, save_part
+from real.record import Settings, target_text
+from real.target import Target
+
+MADE_FOR = {"weights": "a" * 64, "config": "c" * 64, "tokenizer": "t" * 64}
+KINDS = {"medusa": (Medusa, MedusaDrafter, losses.medusa), "hydra": (Hydra, HydraDrafter, losses.hydra)}
+ROWS = 24
+
+
+def shaken(make, target, seed=0, **settings):
+    """A part whose every weight is random, so that all it reads counts."""
+    torch.manual_seed(seed)
+    part = make(target, **settings).requires_grad_(False)
+    for p in part.parameters():
+        p.add_(0.2 * torch.randn(p.shape, dtype=p.dtype))
+    return part
+
+
+def walk(target, drafter, prompt, text, K, pick=None):
+    """Logits of every slot at every row of a text, the drafts forced to be `pick`'s or the text's own tokens."""
+    engine = Target(target, capacity=64)
+    shown, t = [], 0
+
+    def forced(logits, slot):
+        return int(text[t + slot]) if pick is None else pick(logits, slot)
+
+    drafter.begin(engine, prompt, engine.prefill(prompt[:-1]), forced)
+    last = prompt[-1]
+    for t in range(len(text) - K):
+        shown.append([None if (step := drafter.next()) is None else step.logits for _ in range(K)])
+        drafter.rollback(0)
+        verdict = engine.verify([last], [-1])
+        engine.keep([0])
+        drafter.rollback(0)
+        last = int(text[t])
+        drafter.catch_up([last], verdict, [0])
+    return shown
+
+
+def taught(part, target, prompt, text, shift=0):
+    """Logits [heads, rows] of the parallel pass that training makes, read `shift` rows beside where they belong."""
+    whole = torch.tensor([[*prompt, *map(int, text)]])
+    position = torch.arange(whole.shape[1])
+    feature = target.norm(target.run(target.embed(whole), range(len(target.layers)), target.rotation(position)))
+    heads, made = len(part.stacks), []
+    for j in range(heads):
+        rows = feature[:, : whole.shape[1] - 1 - j]
+        made.append(part.logits(target, j, part.teach(target, rows, whole, j))[0])
+    # row i of a head speaks of t_{i + 2 + j}; the drafter at text row t reads feature len(prompt) - 2 + t
+    return lambda t, j: made[j][len(prompt) - 2 + t + shift]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("blocks, own_head", [(1, False), (2, True)])
+def test_training_sees_what_drafting_sees(kind, blocks, own_head):
+    make, drafter, _ = KINDS[kind]
+    target, prompt = toy_target(), [5, 9, 11, 4]
+    part = shaken(make, target, blocks=blocks, own_head=own_head)
+    text = torch.randint(4, 24, (ROWS,), generator=torch.Generator().manual_seed(1)).tolist()
+    shown = walk(target, drafter(target, part), prompt, text, 4)
+    right, late = taught(part, target, prompt, text), taught(part, target, prompt, text, 1)
+    gaps = [[float((shown[t][j] - where(t, j)).abs().max()) for t in range(len(shown)) for j in range(4)] for where in (right, late)]
+    assert max(gaps[0]) < 1e-10
+    assert min(gaps[1]) > 1e-6  # control: one row off is another thing everywhere
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_which_head_sees_which_draft(kind):
+    """Changing draft j changes the heads behind it, and none else; in Medusa none at all; x_t itself is seen by Hydra only."""
+    make, drafter, _ = KINDS[kind]
+    target, prompt = toy_target(), [5, 9, 11, 4]
+    made = drafter(target, shaken(make, target))
+
+    def logits(drafts, prompt=prompt):
+        engine = Target(target, capacity=32)
+        made.begin(engine, prompt, engine.prefill(prompt[:-1]), lambda logits, slot: drafts[slot])
+        return torch.stack([made.next().logits for _ in range(4)])
+
+    base = logits([6, 7, 8, 9])
+    for j in range(4):
+        drafts = [6, 7, 8, 9]
+        drafts[j] = 20
+        changed = (logits(drafts) - base).abs().amax(-1) > 1e-9
+        assert changed.tolist() == [kind == "hydra" and i > j for i in range(4)]
+    assert ((logits([6, 7, 8, 9], [5, 9, 11, 20]) - base).abs().amax(-1) > 1e-9).tolist() == [kind == "hydra"] * 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_offered_past_the_heads_nor_behind_one_token(kind):
+    make, drafter, _ = KINDS[kind]
+    target = toy_target()
+    made = drafter(target, make(target, heads=3))
+    shown = walk(target, made, [5, 9], [6, 7, 8, 9, 10, 11], 4)
+    assert all([logits is None for logits in row] == [False, False, False, True] for row in shown)
+    shown = walk(target, made, [5], [6, 7, 8, 9, 10, 11], 4)
+    assert [logits is None for logits in shown[0]] == [True] * 4 and shown[1][0] is not None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("soft", [True, False])
+def test_learning_helps_every_head(kind, soft):
+    make, _, loss = KINDS[kind]
+    target = toy_target()
+    asked = Settings(6, 24, RULES["greedy"], ())
+    texts = [[*p, *target_text(Target(target), asked, p, i)[0].tolist()][:25] for i, p in enumerate(toy_prompts(24))]
+    token = torch.tensor([t for t in texts if len(t) == 25])
+    torch.manual_seed(0)
+    part = make(target).requires_grad_(True)
+    optimiser = torch.optim.Adam(part.parameters(), lr=0.01)
+
+    def judge():
+        with torch.no_grad():
+            return float(loss(part, target, token, soft, stride=1))
+
+    before = judge()
+    for step in range(60):
+        value = loss(part, target, token, soft, torch.Generator().manual_seed(step))
+        optimiser.zero_grad()
+        value.backward()
+        optimiser.step()
+    assert judge() < before - 0.3  # towards a distribution the least possible is its entropy, not 0
+
+
+def test_the_loss_is_its_definition():
+    """Row by row and head by head, from whole passes; every stride's share of rows averages to it."""
+    target = toy_target()
+    part = shaken(Medusa, target, heads=2)
+    token = torch.randint(4, 24, (2, 13), generator=torch.Generator().manual_seed(3))
+    expected = 0.0
+    for j in range(2):
+        terms = []
+        for row in token:
+            hidden = target.norm(target.run(target.embed(row[None, :-1]), range(4), target.rotation(torch.arange(12))))[0]
+            for i in range(12 - 1 - j):
+                logprob = part.logits(target, j, part.stacks[j](hidden[i])).log_softmax(-1)
+                terms.append(-logprob[row[i + 2 + j]])
+        expected += 0.8**j * torch.stack(terms).mean()
+    assert float(losses.medusa(part, target, token, soft=False, stride=1)) == pytest.approx(float(expected), abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_saved_parts_come_back(kind, tmp_path):
+    make, drafter, _ = KINDS[kind]
+    target = toy_target()
+    part = shaken(make, target, heads=2, blocks=2, own_head=True)
+    save_part(part, tmp_path, kind, MADE_FOR)
+    loaded = load_part(make, tmp_path, kind, target, MADE_FOR)
+    assert loaded.settings == part.settings
+    assert drafter.load(tmp_path, target, MADE_FOR).part.settings == part.settings
+    refused("bbbbbbbbbbbb", drafter.load, tmp_path, target, MADE_FOR | {"weights": "b" * 64})
+    for bad in ({"heads": 0}, {"blocks": 0}, {"heads": 1.5}):
+        with pytest.raises(ValueError, match="expected integers"):
+            make(target, **bad)
+
+
+def medusa_state(part, blocks=1):
+    names = {f"stacks.{h}.{b}.linear.{k}": f"{h}.{b}.linear.{k}" for h in range(4) for b in range(blocks) for k in ("weight", "bias")}
+    names |= {f"head.{h}.weight": f"{h}.{blocks}.weight" for h in range(4)}
+    return {names[k]: v.clone() for k, v in part.state_dict().items()}
+
+
+def hydra_state(part):
+    renamed = {k.replace("stacks.", "hydra_mlp.").replace(".residual.", ".res_connection."): v.clone() for k, v in part.state_dict().items()}
+    return {k.replace("head.", "hydra_lm_head.") if k.startswith("head.") else k: v for k, v in renamed.items()}
+
+
+FORMS = {
+    "medusa": (Medusa, {"own_head": True}, medusa_state, {"medusa_num_heads": 2, "medusa_num_layers": 1}, published_medusa),
+    "hydra": (Hydra, {"own_head": True, "residual": True}, hydra_state, {"hydra_num_heads": 4, "hydra_num_layers": 1}, published_hydra),
+}
+
+
+@pytest.mark.parametrize("kind", FORMS)
+def test_published_heads_load_onto_a_matching_target(kind, tmp_path):
+    make, settings, rename, config, published = FORMS[kind]
+    target = toy_target()
+    part = shaken(make, target, **settings)
+    state = rename(part)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file(state, tmp_path / f"{kind}_lm_head.safetensors")
+    drafter = KINDS[kind][1].load(tmp_path, target, MADE_FOR)
+    assert all(torch.equal(v, drafter.part.state_dict()[k]) for k, v in part.state_dict().items())
+    assert drafter.part.settings == part.settings
+
+    odd = next(iter(state))
+    save_file({k: v for k, v in state.items() if k != odd}, tmp_path / f"{kind}_lm_head.safetensors")
+    refused("lacks the tensor", published, tmp_path, target)
+    save_file(state | {odd: torch.ones(3)}, tmp_path / f"{kind}_lm_head.safetensors")
+    refused(r"is \[3\]", published, tmp_path, target)
+    save_file(state | {"surplus": torch.ones(3)}, tmp_path / f"{kind}_lm_head.safetensors")
+    refused("surplus", published, tmp_path, target)
+    (tmp_path / f"{kind}_lm_head.safetensors").unlink()
+    (tmp_path / f"{kind}_lm_head.pt").write_bytes(b"never opened")
+    refused("is a pickle", published, tmp_path, target)
+    (tmp_path / "config.json").write_text("{")
+    refused("config.json", published, tmp_path, target)
+
+
+def test_hydra_plus_plus_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"hydra_num_layers": 1, "hydra_head_arch": "prefix-mlp"}))
+    refused("prefix-mlp", published_hydra, tmp_path, toy_target())

@@ -1,0 +1,146 @@
+"""Checkpoints in the form in which drafters were released, filled with random numbers: read as their own code reads them, or refused."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from test_weights import decoder_of, refused
+from transformers import LlamaConfig, LlamaModel
+
+from real.drafters.eagle import EagleDrafter
+
+TEXT = torch.arange(12)[None] % 20
+
+
+def llama_config(decoder, layers, **changes):
+    """config.json as released: a Llama's, of so many layers."""
+    s = decoder.shape
+    sizes = {"vocab_size": s.vocab, "hidden_size": s.width, "intermediate_size": s.hidden, "num_attention_heads": s.heads}
+    plain = {"model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_scaling": None, "tie_word_embeddings": False}
+    return sizes | plain | {"num_key_value_heads": s.kv_heads, "num_hidden_layers": layers} | changes
+
+
+def eagle_release(folder, decoder, layers=1, bias=True, first_norm=False, **changes):
+    """Writes one, and returns what stands for the released module: (features, tokens read) -> estimates, by transformers' own layers."""
+    torch.manual_seed(7)
+    config = llama_config(decoder, layers, **changes)
+    model = LlamaModel(LlamaConfig(**config)).eval().requires_grad_(False)
+    for p in model.parameters():
+        p.copy_(torch.randn(p.shape) * 0.2 + (p.ndim == 1))
+    model.embed_tokens.weight.copy_(decoder.embed.weight)
+    if not first_norm:
+        model.layers[0].input_layernorm = torch.nn.Identity()
+    model.norm = torch.nn.Identity()
+    fc = torch.nn.Linear(2 * decoder.shape.width, decoder.shape.width, bias=bias).requires_grad_(False)
+    state = {k: v.clone() for k, v in model.state_dict().items()} | {f"fc.{k}": v.clone() for k, v in fc.state_dict().items()}
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+    if not bias:
+        config["bias"] = False
+    (folder / "config.json").write_text(json.dumps(config))
+    return lambda feature, token: model(inputs_embeds=fc(torch.cat((decoder.embed(token), feature), -1))).last_hidden_state
+
+
+def squared():
+    """A target whose heads share out the width, as those have that EAGLE was released for (its files name no head_dim)."""
+    return decoder_of(heads=2, head_dim=8)
+
+
+def load(folder, decoder):
+    return EagleDrafter.load(folder, decoder, {})
+
+
+def edit(folder, change):
+    state = load_file(folder / "model.safetensors")
+    change(state)
+    save_file(state, folder / "model.safetensors")
+
+
+def configure(folder, **changes):
+    config = json.loads((folder / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("form", [{}, {"bias": False}, {"layers": 2}, {"first_norm": True}])
+def test_a_released_eagle_computes_what_its_layers_compute(tmp_path, form):
+    decoder = squared()
+    released = eagle_release(tmp_path, decoder, **form)
+    names = set(load_file(tmp_path / "model.safetensors"))
+    assert {"fc.weight", "embed_tokens.weight", "layers.0.self_attn.q_proj.weight", "layers.0.post_attention_layernorm.weight"} <= names
+    assert ("fc.bias" in names) == form.get("bias", True)
+    drafter = load(tmp_path, decoder)
+    assert drafter.part.settings["norm_eps"] == 1e-6 and not any(p.requires_grad for p in drafter.part.parameters())
+    feature = torch.randn(1, 11, decoder.shape.width)
+    mine = drafter.part.teach(decoder, feature, TEXT)
+    torch.testing.assert_close(mine, released(feature, TEXT[:, 1:]), rtol=1e-4, atol=1e-5)
+    assert (mine - released(feature, TEXT[:, :-1])).abs().max() > 1e-2  # control: the token before
+
+
+def test_an_eagle_without_the_copied_embedding_is_read_too(tmp_path):
+    decoder = squared()
+    eagle_release(tmp_path, decoder)
+    edit(tmp_path, lambda state: state.pop("embed_tokens.weight"))
+    load(tmp_path, decoder)
+
+
+def swap(name, make):
+    return lambda state: state.update({name: make(state[name])})
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda state: state.pop("fc.bias"), "lacks the tensor fc.bias"),
+        (lambda state: state.pop("fc.weight"), "no EAGLE checkpoint: model.safetensors lacks the tensor fc.weight"),
+        (lambda state: state.pop("layers.0.mlp.up_proj.weight"), "lacks the tensor layers.0.up.weight"),
+        (lambda state: state.update(d2t=torch.zeros(4)), "has a tensor d2t"),
+        (lambda state: state.update({"midlayer.hidden_norm.weight": torch.zeros(4)}), "has a tensor midlayer.hidden_norm.weight"),
+        (swap("fc.weight", lambda w: w[:, :-2].contiguous()), "fc.weight is .* expected"),
+        (swap("layers.0.self_attn.k_proj.weight", lambda w: w[:-2].contiguous()), "layers.0.key.weight is .* expected"),
+        (swap("fc.weight", lambda w: w / 0), "fc.weight that is not of finite numbers"),
+        (swap("embed_tokens.weight", torch.zeros_like), "embed_tokens.weight .* is not its embedding"),
+        (swap("embed_tokens.weight", lambda w: w[:-1].contiguous()), "embed_tokens.weight .* is not its embedding"),
+        (swap("embed_tokens.weight", lambda w: w * float("nan")), "embed_tokens.weight .* is not its embedding"),
+    ],
+)
+def test_an_eagle_whose_tensors_do_not_fit_is_refused(tmp_path, change, words):
+    decoder = squared()
+    eagle_release(tmp_path, decoder)
+    edit(tmp_path, change)
+    refused(words, load, tmp_path, decoder)
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"hidden_size": 32}, "hidden_size 32, expected 16"),
+        ({"num_attention_heads": 4}, "num_attention_heads 4, expected 2"),
+        ({"num_key_value_heads": None}, "num_key_value_heads None, expected 1"),
+        ({"num_hidden_layers": 3}, "config.json says 3 layers, the tensors 1"),
+        ({"num_hidden_layers": 10**12}, "config.json says 1000000000000 layers"),
+        ({"bias": False}, "has a tensor fc.bias"),
+        ({"rope_theta": 5e5}, "rotary positions"),
+        ({"rope_theta": "x"}, "cannot be read"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rotary positions"),
+        ({"rms_norm_eps": -1}, "cannot have"),
+    ],
+)
+def test_an_eagle_whose_config_does_not_fit_is_refused(tmp_path, changes, words):
+    decoder = squared()
+    eagle_release(tmp_path, decoder)
+    configure(tmp_path, **changes)
+    refused(words, load, tmp_path, decoder)
+
+
+def test_an_eagle_of_another_width_is_refused(tmp_path):
+    eagle_release(tmp_path, squared())
+    refused("does not fit this target", load, tmp_path, decoder_of(width=20, head_dim=10))
+
+
+def test_an_eagle_that_lies_there_as_a_pickle_is_refused(tmp_path):
+    decoder = squared()
+    eagle_release(tmp_path, decoder)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    refused("pytorch_model.bin is a pickle, which is never opened", load, tmp_path, decoder)
+    (tmp_path / "config.json").write_text("[")
+    refused("cannot be read", load, tmp_path, decoder)
