@@ -8,6 +8,7 @@ import numpy as np
 from simspec import formulas, known, metrics, papers, policies, simulate
 from simspec.cost import CostModel
 from simspec.known import Check
+from simspec.lineup import by_depth
 from simspec.trace import Trace, load_trace
 
 FALSE_ALARM = 1e-4
@@ -46,10 +47,7 @@ def depth_acceptance(trace: Trace) -> tuple[float, np.ndarray]:
 
     A slot counts where the draft and the text reach it; a depth that none reached has NaN.
     """
-    left = np.repeat(trace.offset[1:], np.diff(trace.offset)) - np.arange(trace.rows)
-    reach, depth = np.minimum(trace.depth, left)[:, None], np.arange(trace.K)
-    tried = ((trace.run[:, None] >= depth) & (reach > depth)).sum(axis=0)
-    taken = (trace.run[:, None] > depth).sum(axis=0)
+    taken, tried = (counts.sum(axis=0) for counts in by_depth(trace))
     with np.errstate(invalid="ignore"):
         return float(taken.sum() / max(tried.sum(), 1)), taken / np.where(tried > 0, tried, np.nan)
 

@@ -4,7 +4,7 @@ import json
 import sys
 from functools import lru_cache
 from importlib.metadata import entry_points
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Annotated
 
@@ -67,14 +67,10 @@ def sweep(
         check_output(out, *paths.values(), cost or "")
     if plot is not None:
         check_output(plot, *paths.values(), cost or "", *([out] if out is not None else []))
-    texts, notes = _runnable(paths, policy)
-    for note in notes:
-        print(f"simspec: {note}", file=sys.stderr)
     costs, options = costs_of(paths, cost, batch, context), {"seed": seed, "by": by, "jobs": jobs, "progress": sys.stderr.isatty()}
-    found = chain.from_iterable(
-        rows(group, list(listed), {name: costs[name] for name in group}, replicates, **options)
-        for listed, group in _alike(paths, texts).items()
-    )
+    groups = _servable(paths, policy or DEFAULT_POLICIES, costs, quiet=not policy)
+    # Unpacked at once: what is wrong is said before anything runs.
+    found = chain(*[rows(group, listed, {name: costs[name] for name in group}, replicates, **options) for listed, group in groups])
     kept = []
     for row in found:
         kept.append({key: None if value != value else value for key, value in row.items()} if stream or as_json else row)  # JSON has no NaN
@@ -149,42 +145,17 @@ def _card(trace) -> dict:
     )
 
 
-def _runnable(paths, given) -> tuple[dict, list[str]]:
-    """({recording: texts of the policies that it can serve}, a note for each that it cannot).
-
-    Of the default ones those it cannot serve are left out in silence; so are none where one recording was asked for given policies.
-    """
-    from simspec.policies import parse
-    from simspec.policy import Policy
+def _servable(paths, policies, costs, quiet=False):
+    """(policies, {recording: trace}) of neighbours that the same policies can serve; a note on stderr for each left out."""
+    from simspec.sweep import servable
     from simspec.trace import load_trace
 
-    if given and len(paths) == 1:
-        return {name: given for name in paths}, []  # what cannot run says why
-    made, kept, notes = {text: parse(text) for text in given or DEFAULT_POLICIES}, {}, []
-    for name, path in paths.items():
-        trace = load_trace(path)
-        shown = {feature for feature, _ in trace.meta.features}
-        kept[name] = []
-        for text, policy in made.items():
-            lacks = sorted(set(policy.reads) - shown) if isinstance(policy, Policy) else []
-            deep = isinstance(policy, Policy) and (policy.K or 0) > trace.K
-            if lacks or deep:
-                why = f"no feature {lacks[0]!r}" if lacks else f"K = {trace.K} is less than its {policy.K}"
-                notes.append(f"{text} left out on {name}: {why}")
-            else:
-                kept[name].append(text)
-    nowhere = [text for text in made if not any(text in texts for texts in kept.values())]
-    if given and nowhere:
-        return {name: given for name in paths}, []
-    return {name: texts for name, texts in kept.items() if texts}, notes if given else []
-
-
-def _alike(paths, texts):
-    """Groups of recordings that are served the same policies, in order."""
-    groups: dict[tuple, dict] = {}
-    for name in texts:
-        groups.setdefault(tuple(texts[name]), {})[name] = paths[name]
-    return groups
+    traces = {name: load_trace(path) for name, path in paths.items()}
+    kept, notes = servable(traces, policies, costs)
+    for note in [] if quiet else notes:
+        print(f"simspec: {note}", file=sys.stderr)
+    for listed, names in groupby(kept, key=kept.get):
+        yield listed, {name: traces[name] for name in names}
 
 
 def _means(table):
@@ -300,7 +271,9 @@ def score(
     from simspec.score import score as run
 
     paths = locate(traces)
-    scores = run(paths, policy, costs_of(paths, cost), replicates=replicates, seed=seed)
+    costs = costs_of(paths, cost)
+    groups = list(_servable(paths, policy, costs)) if policy else [(None, paths)]
+    scores = [each for listed, group in groups for each in run(group, listed, costs, replicates=replicates, seed=seed)]
     if as_json:
         print(json.dumps({"seed": seed, "replicates": replicates, "level": 0.95, "recordings": scores}))
     elif as_markdown:
@@ -313,27 +286,39 @@ def score(
 def drafters(
     traces: Traces = None,
     cost: Cost = None,
-    by_task: Annotated[bool, typer.Option("--by-task", help="A line for every domain; --json has them anyway.")] = False,
-    depth: Annotated[int, typer.Option(help="Depths of acceptance to show; --json has them all.")] = 4,
+    by_task: Annotated[bool, typer.Option("--by-task", help="A line for every domain; --json and --csv have them anyway.")] = False,
+    longest: Annotated[int | None, typer.Option("--K", "-k", help="Longest draft to look at; default: each recording's.")] = None,
+    depth: Annotated[int, typer.Option(help="Depths of acceptance to show; --json and --csv have them all.")] = 4,
+    level: Annotated[float, typer.Option(help="Level of the intervals.")] = 0.95,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", "--csv", help="Write every row to this CSV file.")] = None,
 ):
-    """Compare drafters from their recordings: acceptance by depth, price of a step, best fixed K, speedup; 95% intervals over prompts.
+    """Compare drafters from their recordings: acceptance by depth, price of a step, best fixed K, speedup; intervals over prompts.
 
-    Example: simspec drafters tiny-eagle-greedy tiny-medusa-greedy --by-task
+    Example: simspec drafters tiny-model-coupled tiny-early_exit-coupled --by-task
     """
     from simspec.bundle import costs_of, locate
-    from simspec.lineup import ALL, lineup, markdown
+    from simspec.lineup import ALL, lineup, markdown, table
     from simspec.lineup import show as show_rows
+    from simspec.output import check_output, replacing
 
     if depth < 1:
         raise ValueError(f"--depth is {depth}, expected at least 1")
     paths = locate(traces)
-    rows = lineup(paths, costs_of(paths, cost), seed=seed)
-    shown = [row for row in rows if by_task or row["task"] == ALL]
+    if out is not None:
+        check_output(out, *paths.values(), cost or "")
+    rows = lineup(paths, costs_of(paths, cost), longest, level, seed=seed)
+    for row in rows:
+        if row.task == ALL and row.note:
+            print(f"simspec: {row.recording}: {row.note}", file=sys.stderr)
+    shown = [row for row in rows if by_task or row.task == ALL]
+    if out is not None:
+        with replacing(out) as temporary:
+            table(rows).to_csv(temporary, index=False)
     if as_json:
-        print(json.dumps({"seed": seed, "level": 0.95, "drafters": rows}))
+        print(json.dumps({"seed": seed, "level": level, "drafters": [row.to_dict() for row in rows]}))
     elif as_markdown:
         print(markdown(shown, depth))
     else:

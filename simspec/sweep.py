@@ -57,6 +57,32 @@ def rows(traces, policies, costs=0.1, replicates=4, seed=0, by="trace", jobs=1, 
     return _rows(todo, replicates, by, jobs, progress)
 
 
+def servable(traces: Mapping[str, Trace], policies, costs: Mapping) -> tuple[dict[str, list], list[str]]:
+    """({recording: the policies it can be swept with, in order}, a note for each that it cannot, with the reason).
+
+    For many recordings of different drafters: one may lack a feature that a policy reads, or be less deep. A policy that none can serve
+    raises its first error, as `sweep` would; so a single recording refuses what it cannot serve.
+    """
+    kept: dict[str, list] = {name: [] for name in traces}
+    refused: list[tuple] = []
+    for policy in _listed(policies):
+        given = policy_texts.parse(policy) if isinstance(policy, str) else policy
+        errors = []
+        for name, trace in traces.items():
+            cost = _cost(costs[name], trace)
+            try:
+                if given not in (policy_texts.oracle, policy_texts.greedy_oracle):  # these plan for long, and serve all
+                    prepare(trace, policy_texts.make(given, trace, cost), cost)
+                kept[name].append(policy)
+            except ValueError as error:
+                errors.append((policy, name, error))
+        if len(errors) == len(traces):
+            raise errors[0][2]
+        refused += errors
+    notes = [f"{getattr(policy, 'name', policy)} is left out on {name}: {error}" for policy, name, error in refused]
+    return {name: listed for name, listed in kept.items() if listed}, notes
+
+
 def _compiling(progress):
     if not progress:
         return nullcontext()

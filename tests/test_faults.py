@@ -23,11 +23,19 @@ from shell import command, refused
 
 import simspec.trace
 from real.demo import TRACES
+from real.drafters.eagle import Eagle
+from real.drafters.glide import Glide
+from real.drafters.hydra import Hydra
+from real.drafters.medusa import Medusa
+from real.files import replace_json
 from real.pair import TINY
+from real.part import SAID, save_part
+from real.weights import load_decoder, load_tokenizer, made_for
 from simspec import CostModel, Policy, PolicyError, Trace, TraceError, load_trace, replay, sweep, synthetic
 from simspec.meta import SCHEMA
 
 HELD = settings(deadline=None, max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture])
+PARTS = {"eagle": Eagle, "medusa": Medusa, "hydra": Hydra, "glide": Glide}
 RECORDED, PRICED = TRACES / "tiny-model-greedy.parquet", TRACES / "tiny-model-greedy.cost.json"
 
 
@@ -466,7 +474,12 @@ RECORD = ["record", "p.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 4, "--
         (["--bundle", "empty"], "empty/target holds no config.json"),
         (["--target", "no/such/folder"], "no/such/folder holds no config.json"),
         (["--weights", "nowhere"], "nowhere holds no config.json"),
-        (["--weights", "nowhere", "--drafter", "early_exit"], "nowhere is not an exit"),
+        (["--drafter", "eagel"], "drafter 'eagel' is unknown: did you mean eagle?"),
+        (["--drafter", "prompt-lookup"], "did you mean prompt_lookup?"),
+        (["--drafter", "transformer"], "'transformer' is unknown: expected one of model, early_exit"),
+        (["--weights", "nowhere", "--drafter", "early_exit"], "nowhere holds no drafter 'exit'"),
+        *((["--weights", "nowhere", "--drafter", name], f"nowhere holds no drafter '{name}'") for name in (*PARTS, "self_skip")),
+        *((["--weights", "empty", "--drafter", name], f"empty holds no drafter '{name}'") for name in (*PARTS, "self_skip")),
         (["--out", "nowhere/x.parquet"], "no folder nowhere"),
         (["--out", "folder"], "expected one that ends in .parquet"),
         (["--out", "x.json"], "expected one that ends in .parquet"),
@@ -609,11 +622,82 @@ def test_a_drafter_that_belongs_to_another_target_is_refused(tmp_path, drafter):
         edited(models / "model" / "config.json", lambda value: value.update(vocab_size=4000))
         refused(tmp_path, *asked, "--out", "x.parquet", words="model cannot be loaded")
     else:
-        for odd, words in (("0" * 64, "trained for the target 000000000000"), (5, "trained for the target 5"), ([], "the target []")):
+        for odd, words in (("0" * 64, "holds no drafter 'exit'"), (5, "holds no drafter 'exit'"), ([], "a target with tokenizer None")):
             edited(models / "early_exit" / "exit.json", lambda value: value.update(target=odd))
             refused(tmp_path, *asked, "--out", "x.parquet", words=words)
         (models / "early_exit" / "exit.json").write_text("[" * 200_000)
-        refused(tmp_path, *asked, "--out", "x.parquet", words="is not an exit")
+        refused(tmp_path, *asked, "--out", "x.parquet", words="holds no drafter 'exit'")
+
+
+@pytest.fixture(scope="module")
+def untrained(tmp_path_factory):
+    """Folders of parts for the embedded target, as training would save them."""
+    folder, target = tmp_path_factory.mktemp("parts"), load_decoder(TINY / "target")
+    hashes = made_for(TINY / "target", target, load_tokenizer(TINY / "target"))
+    for name, part in PARTS.items():
+        (folder / name).mkdir()
+        save_part(part(target), folder / name, name, hashes)
+    (folder / "self_skip").mkdir()
+    replace_json(folder / "self_skip" / "self_skip.json", {"settings": {"attention": [2], "mlp": [1, 2]}, "target": hashes})
+    return folder
+
+
+def asked_of(folder, name, untrained):
+    """The command that records with a copy of that part in `folder`, and the copy."""
+    shutil.copytree(untrained / name, folder / name)
+    (folder / "p.jsonl").write_bytes(ROW)
+    return ["record", "p.jsonl", "--drafter", name, "--weights", name, "-k", 3, "--budget", 3], folder / name
+
+
+def respelt(file, change):
+    held = load_file(file)
+    change(held)
+    save_file(held, file)
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_with_a_wrong_tensor_is_refused(tmp_path, untrained, name):
+    asked, folder = asked_of(tmp_path, name, untrained)
+    assert command(tmp_path, *asked, "--out", "good.parquet")[0] == 0  # control
+    file = folder / f"{name}.safetensors"
+    whole_part, first = file.read_bytes(), sorted(load_file(file))[0]
+    spoilt = {
+        f"lacks the tensor {first}": lambda held: held.pop(first),
+        f"does not fit this target: {first} is [3]": lambda held: held.update({first: held[first].flatten()[:3].clone()}),
+        "a tensor another.one": lambda held: held.update({"another.one": held[first]}),
+        f"{first} that is not of finite numbers": lambda held: held[first].view(-1)[:1].fill_(float("nan")),
+    }
+    for words, change in spoilt.items():
+        file.write_bytes(whole_part)
+        respelt(file, change)
+        refused(tmp_path, *asked, "--out", "x.parquet", words=words)
+    for damage, words in ((whole_part[:-9], "damaged"), (pickle.dumps(Bomb()), "damaged"), (None, f"{name}.safetensors cannot be read")):
+        file.write_bytes(damage) if damage else file.unlink()
+        refused(tmp_path, *asked, "--out", "x.parquet", words=words)
+    assert not (tmp_path / "exploded").exists()
+
+
+@pytest.mark.parametrize("name", [*PARTS, "self_skip"])
+def test_a_part_of_another_target_is_refused(tmp_path, untrained, name):
+    asked, folder = asked_of(tmp_path, name, untrained)
+    assert command(tmp_path, *asked, "--out", "good.parquet")[0] == 0  # control
+    for what in SAID:
+        shutil.copy(untrained / name / f"{name}.json", folder)
+        edited(folder / f"{name}.json", lambda value: value["target"].update({what: "0" * 64}))
+        refused(tmp_path, *asked, "--out", "x.parquet", words=f"was made for a target with {what} 000000000000")
+    shutil.copy(untrained / name / f"{name}.json", folder)
+    edited(folder / f"{name}.json", lambda value: value["settings"].update(nonsense=1))
+    refused(tmp_path, *asked, "--out", "x.parquet", words="cannot have")
+
+
+def test_a_policy_that_reads_what_a_lookup_does_not_show_is_refused(tmp_path):
+    (tmp_path / "p.jsonl").write_bytes(ROW)
+    assert command(tmp_path, "record", "p.jsonl", "--drafter", "prompt_lookup", "-k", 3, "--budget", 4, "--out", "t.parquet")[0] == 0
+    CostModel.from_ratio(0.1, 3).to_json(tmp_path / "c.json")
+    told = ["t.parquet", "--cost", "c.json", "--policy"]
+    for reader in ("run", "sweep"):
+        assert command(tmp_path, reader, *told, "fixed:2")[0] == 0  # control
+        refused(tmp_path, reader, *told, "confidence:0.5", words="'confidence'")
 
 
 @pytest.mark.parametrize("kind", ["tokenizer", "tokenizer is text", "config", "weights"])
@@ -640,12 +724,13 @@ def test_a_model_that_shows_nan_is_refused_by_text(tmp_path, who):
     asked = ["--bundle", models, "--drafter", "model" if who == "target" else who]
     (tmp_path / "t").mkdir()
     load_trace(TRACES / f"tiny-{asked[-1]}-greedy.parquet").select([0]).save(tmp_path / "t" / "t.parquet")
-    if who == "target":
-        edited(models / "early_exit" / "exit.json", lambda value: value.update(target="another"))
     poisoned(models / who / ("exit.safetensors" if who == "early_exit" else "model.safetensors"))
     for path in models.rglob("theta*"):
         path.unlink()  # they would notice that the weights are not theirs
     record = ["record", "p.jsonl", *asked, "-k", 3, "--budget", 4, "--out", "x.parquet"]
+    if who == "early_exit":
+        refused(tmp_path, *record, words="norm.weight that is not of finite numbers")
+        return
     refused(tmp_path, *record, words="text 0 (prompt '1') cannot be recorded: ")
     assert "NaN" in command(tmp_path, *record)[2]
     if who == "model":

@@ -83,6 +83,19 @@ def test_a_step_sees_the_keys_of_committed_rows_and_no_others():
     torch.testing.assert_close(torch.stack(shown), logits[4:], rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_a_prompt_of_one_token_has_no_keys_and_no_nan(form):
+    target, text = grouped(2), [7, 5, 6]
+    part = shaken(Glide, target, **form)
+    drafter, engine = GlideDrafter(target, part), Target(target, capacity=32)
+    drafter.begin(engine, text[:1], engine.prefill([]), lambda logits, slot: text[slot + 1] if slot < 2 else 4)
+    shown = torch.stack([drafter.next().logits for _ in range(3)])
+    keys, _ = part.read(target, torch.tensor([text]))
+    blind = part.logits(target, part.run(target, torch.tensor([text]), keys, torch.zeros(3, 3, dtype=torch.bool)))[0]
+    assert shown.isfinite().all()
+    torch.testing.assert_close(shown, blind, rtol=0, atol=1e-10)
+
+
 ROUND = st.tuples(st.integers(0, 5), st.booleans(), st.integers(0, 5), st.integers(4, 20))
 
 
@@ -148,6 +161,26 @@ def test_learning_helps_and_gives_no_nan(form, soft):
     assert seen[-1] < seen[0] - 0.2
 
 
+@pytest.mark.parametrize("soft", [True, False])
+def test_the_loss_takes_autocast(soft):
+    target = Decoder(toy_target().shape).requires_grad_(False)
+    target.load_state_dict(toy_target().state_dict())
+    part = shaken(Glide, target, layers=2).requires_grad_(True)
+    token = torch.randint(4, VOCAB, (2, 13), generator=torch.Generator().manual_seed(2))
+    plain = losses.glide(part, target, token, soft)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        value = losses.glide(part, target, token, soft)
+    value.backward()
+    assert all(p.grad.isfinite().all() for p in part.parameters())
+    assert abs(value.item() - plain.item()) < 0.1 * plain.item()
+
+
+@pytest.mark.parametrize("block", [0, -5, 2.5, "five"])
+def test_blocks_without_rows_are_refused(block):
+    with pytest.raises(ValueError, match=f"block is {block!r}"):
+        losses.glide(shaken(Glide, toy_target()), toy_target(), torch.zeros(1, 9, dtype=torch.long), block=block)
+
+
 def test_the_loss_is_blind_within_a_block():
     """Poisoned keys of a row's own block and behind do not reach it; those of the block before do (control)."""
     target = toy_target()
@@ -172,6 +205,7 @@ def test_the_loss_is_blind_within_a_block():
         ({"layers": 2, "reads": [1]}, "expected 2 target layers"),
         ({"width": 8}, "width is 8"),
         ({"shared": False, "width": 9}, "width is 9"),
+        ({"cross": "no"}, "cross is 'no'"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(form, said):

@@ -9,11 +9,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from toy_lm import PREFIX, RULES, toy_pair
+from toy_lm import DRAFTERS, PREFIX, RULES, toy_pair
 
 from real import isolated, measure
 from real.block import Layer
 from real.draft import Silent
+from real.drafters.prompt_lookup import PromptLookupDrafter
 from simspec import CostModel, cli, sweep, synthetic
 from simspec.cost_table import CostTable, load_cost
 
@@ -27,14 +28,16 @@ class Machine:
 
     def __init__(self, monkeypatch):
         self.time = 0.0
-        forward = Layer.forward
-
-        def counted(layer, x, *rest, **more):
-            self.time += LAUNCH + ROW * x.shape[0] * x.shape[1]
-            return forward(layer, x, *rest, **more)
-
-        monkeypatch.setattr(Layer, "forward", counted)
+        for name in ("attend", "feed"):
+            monkeypatch.setattr(Layer, name, self._counted(getattr(Layer, name)))
         monkeypatch.setattr("real.decode.perf_counter", self.now)
+
+    def _counted(self, half):
+        def counted(layer, x, *rest, **more):
+            self.time += (LAUNCH + ROW * x.shape[0] * x.shape[1]) / 2
+            return half(layer, x, *rest, **more)
+
+        return counted
 
     def now(self) -> float:
         return self.time
@@ -106,6 +109,64 @@ def test_measure_is_the_table_of_one_text(machine):
     target, drafter = toy_pair("model")
     cost = measure.measure(target, drafter, RULES["greedy"], K, 6, 8, 1)
     assert isinstance(cost, CostModel) and cost.name == "model-greedy" and figures(cost) == expected("model", 1)
+
+
+def cost_of(name, K, rule="greedy"):
+    target, drafter = toy_pair(name)
+    return measure.measure(target, drafter, RULES[rule], K, 24, 8, 1)
+
+
+def test_drafters_without_a_model_of_their_own_are_measured_as_what_they_run(machine):
+    sublayers = 7  # of the toy target's 8
+    skipping = cost_of("self_skip", K)
+    assert skipping.draft.tolist() == [j * sublayers * (LAUNCH + ROW) / 2 for j in range(K + 1)] and not skipping.catch_up.any()
+    for name, most in (("prompt_lookup", 6), ("medusa", 4), ("hydra", 4)):
+        cost = cost_of(name, most)
+        assert cost.draft.tolist() == [0] * (most + 1) and cost.verify.tolist() == [layers(TARGET, j + 1, 1) for j in range(most + 1)]
+        assert cost.baseline == layers(TARGET, 1, 1)
+    for name in ("eagle", "glide"):
+        cost = cost_of(name, 4)
+        own = [layers(1, 1, 1) * j for j in range(5)]  # and the rows that enter anew, as many as were accepted
+        assert all(a <= b <= a + ROW * 5 for a, b in zip(own, cost.draft.tolist()))
+
+
+@pytest.mark.parametrize("name, K", [("medusa", 5), ("hydra", 5), ("prompt_lookup", 60)])
+def test_a_depth_that_is_never_offered_is_refused(name, K, machine):
+    with pytest.raises(ValueError, match="never drafted .* tokens in a round; measure with a smaller depth") as caught:
+        cost_of(name, K)
+    assert "\n" not in str(caught.value)
+
+
+def test_first_rounds_count_only_where_no_later_one_drafted_as_much(machine):
+    """A drafter that offers four tokens once, behind its prompt, and one in every other round."""
+
+    class Once(PromptLookupDrafter):
+        def begin(self, *rest):
+            super().begin(*rest)
+            self.left = 4
+
+        def next(self):
+            step = super().next() if self.drafted < self.left else None
+            machine.time += 1 if self.left == 4 else 0.25
+            return step
+
+        def catch_up(self, *rest):
+            super().catch_up(*rest)
+            self.left = 1
+
+    target, _ = toy_pair("model")
+    cost = measure.measure(target, Once(ngram_max=1), RULES["greedy"], 4, 24, 12, 1)
+    assert cost.draft.tolist()[2:] == [2, 3, 4] and cost.draft[1] < 1
+    assert cost.verify.tolist() == [layers(TARGET, j + 1, 1) for j in range(5)]
+
+
+def test_silent_drafters_are_asked_for_no_features_and_others_are():
+    for name in DRAFTERS:
+        target, drafter = toy_pair(name)
+        loop = measure._Loop(target, drafter, RULES["greedy"], 4, [5, 6, 7], 4)
+        assert (measure.READING in loop.jobs) != (name == "prompt_lookup")
+    repeats, plain = (measure._prompt(np.random.default_rng(0), 24, 7, toy_pair(name)[1]) for name in ("prompt_lookup", "model"))
+    assert len(repeats) == len(plain) == 7 and repeats[4:] == repeats[:3] == plain[:3] != plain[4:]
 
 
 def test_overhead_and_reading_are_those_of_the_questions(monkeypatch):
@@ -232,6 +293,17 @@ def test_on_the_real_clock_a_table_is_whole_positive_and_prices_a_sweep(name, tm
     assert load_cost(tmp_path / "t.json") == table
     trace = synthetic.iid(0.5, 2, 20, 2)
     assert (sweep(trace, ["fixed:1", "oracle"], table.at(2, 6), 1, progress=False).speedup > 0).all()
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_on_the_real_clock_every_drafter_has_a_cost(name):
+    target, drafter = toy_pair(name)
+    cost = measure.measure(target, drafter, RULES["coupled"], 4, 16, 8, 1)
+    assert cost.K == 4 and (cost.verify > 0).all() and (cost.draft >= 0).all() and cost.draft[4] > 0
+    assert name != "prompt_lookup" or cost.feature == 0
+    if name not in PREFIX:
+        with pytest.raises(ValueError, match=f"drafter '{drafter.name}' has no language model of its own to batch"):
+            measure.measure_table(target, drafter, RULES["coupled"], 4, (1, 2), (16,), 8, 1)
 
 
 def toy(bundle, drafter, *rest):

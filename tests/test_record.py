@@ -63,7 +63,8 @@ def walked(name, asked, prompt, text, sequence):
             code, edge = read(asked.features, step.logits[None], rule.temperature)
             rows["feature"][t, slot], rows["feature_margin"][t, slot] = code[0], encode_margin(edge.min())
         rows["rank"][t, :left] = 255
-        for slot, step in enumerate(steps[:left] if getattr(PAIRS[name][1], "silent", False) else drafted(prefix, along, left)):
+        silent = getattr(PAIRS[name][1], "silent", False)  # it follows no text
+        for slot, step in enumerate(steps[:left] if silent else drafted(prefix, along, left)):
             if step.logits is None:
                 rows["rank"][t, slot] = 0 if step.token == text[t + slot] else 255
             else:
@@ -93,7 +94,8 @@ def test_a_silent_drafter_records_no_features_no_near_ties_and_ranks_of_two_kind
     offers = slot < np.minimum(rows.depth, 24 - np.arange(n))[:, None]
     there = np.arange(n)[:, None] + slot < n
     assert rows.feature.shape == (n, 6, 0) and (rows.draft_margin == np.where(offers, 255, 0)).all() and (rows.feature_margin == 0).all()
-    assert set(rows.rank[there & offers].tolist()) == {0, 255} and (rows.rank[there & ~offers] == 255).all() and (rows.rank[~there] == 0).all()
+    assert set(rows.rank[there & offers].tolist()) == {0, 255}
+    assert (rows.rank[there & ~offers] == 255).all() and (rows.rank[~there] == 0).all()
     assert 0 < rows.run.sum() and len(set(rows.depth.tolist())) > 1
     with pytest.raises(ValueError, match="'confidence': drafter 'prompt_lookup' has no logits"):
         record_text(target, drafter, replace(asked, features=("confidence",)), prompt, 0)

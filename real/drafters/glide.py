@@ -28,7 +28,7 @@ class Glimpse(nn.Module):
         nn.init.normal_(self.output.weight, std=0.02)
 
     def forward(self, x: Tensor, rotation, key: Tensor, value: Tensor, sees: Tensor | None) -> Tensor:
-        """Rows `x [b, n, width]`; `sees`, bool `[n, m]`, says which of the m keys each may attend to, None all. A row without any gets x."""
+        """Rows `x [b, n, width]`; `sees`, bool `[n, m]`, says to which of the m keys each may attend, None to all. A row without gets x."""
         if not key.shape[2]:
             return x
         q = self.query(self.norm(x)).view(*x.shape[:2], -1, self.shape.head_dim).transpose(1, 2)
@@ -74,6 +74,9 @@ class Glide(nn.Module):
             raise ValueError(f"reads is {reads}; expected {layers} target layers, each from 0 to {s.layers - 1}")
         if shared and width not in (None, s.width) or width is not None and (type(width) is not int or width < 1 or width % s.head_dim):
             raise ValueError(f"width is {width!r}; expected a multiple of {s.head_dim}, and with shared=true the target's {s.width}")
+        for key, value in {"cross": cross, "shared": shared, "rebuild": rebuild}.items():
+            if type(value) is not bool:
+                raise ValueError(f"{key} is {value!r}; expected true or false")
         self.settings = {"layers": layers, "reads": reads, "cross": cross, "shared": shared, "width": width, "rebuild": rebuild}
         self.reads, self.cross, self.shared, self.rebuild = reads, cross, shared, rebuild
         own = width or s.width
@@ -93,7 +96,7 @@ class Glide(nn.Module):
         self.to(target.device, target.dtype)
 
     def run(
-        self, target: Decoder, token: Tensor, keys: Keys, sees: Tensor, cache: Cache | None = None, start: int = 0
+        self, target: Decoder, token: Tensor, keys: Keys, sees: Tensor | None, cache: Cache | None = None, start: int = 0
     ) -> Tensor:
         """Rows `token [b, n]` at text positions start ...: `[b, n, width]` after the last layer, before the norm.
 
@@ -135,7 +138,10 @@ def blockwise(rows: int, block: int) -> Tensor:
     """Bool `[rows, rows]`: row j sees the target's keys of the blocks before its own, k < block * floor(j / block) (GLIDE §4.1).
 
     So within a block of 5 the newest key is 1, 2, .. 5 rows old, as it is for the first, second, .. fifth token of a draft.
+    ValueError for a block that is no integer of 1 or more.
     """
+    if type(block) is not int or block < 1:
+        raise ValueError(f"block is {block!r}; expected an integer of 1 row or more (the paper has 5)")
     place = torch.arange(rows)
     return place < (place // block * block)[:, None]
 
@@ -198,8 +204,10 @@ class GlideDrafter:
         device, start, known = self.decoder.device, self.rows, self.target.length
         held = self.target.cache
         keys = [(held.key[i][:, :, :known], held.value[i][:, :, :known]) for i in self.part.reads]
-        place = torch.arange(start, start + len(tokens), device=device)
-        sees = torch.arange(known, device=device) < place[:, None]
+        # a drafted row stands behind every key there is, rows of the text see those before them
+        sees = None
+        if start < known:
+            sees = torch.arange(known, device=device) < torch.arange(start, start + len(tokens), device=device)[:, None]
         x = self.part.run(self.decoder, torch.tensor([tokens], device=device), keys, sees, self.cache, start)
         self.rows += len(tokens)
         return x[0, -1]

@@ -198,7 +198,8 @@ FOUR = [f"tiny-{drafter}-{rule}" for drafter in ("early_exit", "model") for rule
 
 def started(small) -> dict:
     """`simspec sweep` of 7 families x 16 settings on four bundled recordings: seconds from the start of the process."""
-    names = [f"{head}{':' if head == 'fixed' else ''}{value}" for head, values in SWEEP for value in (list(values)[:1] if small else values)]
+    named = [(head + ":" * (head == "fixed"), list(values)[: 1 if small else None]) for head, values in SWEEP]
+    names = [f"{head}{value}" for head, values in named for value in values]
     command = [sys.executable, "-m", "simspec.cli", "sweep", *FOUR, "--stream", *(f"--policy={name}" for name in names)]
     times = []
     for _ in range(2 if small else 6):  # the first call may compile
