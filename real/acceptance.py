@@ -42,6 +42,16 @@ class Accepted:
         cut = [run[: max(0, len(run) - self.K + 1)] for run in self.run]
         return np.array([float(c.sum()) for c in cut]), np.array([float(len(c)) for c in cut])
 
+    def upto(self, K: int) -> "Accepted":
+        """The same drafts cut to at most `K` tokens."""
+        cut = [tuple(np.minimum(each, K) for each in column) for column in (self.run, self.room)]
+        return Accepted(min(K, self.K), *cut)
+
+    @property
+    def reach(self) -> int:
+        """The most tokens that a draft had room for: fewer than K where the drafter never offers as many."""
+        return max((int(room.max()) for room in self.room if len(room)), default=0)
+
     def length(self) -> float:
         """Mean accepted length of a draft of K; 0 where no text is as long."""
         accepted, drafts = self.sums()

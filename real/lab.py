@@ -114,7 +114,7 @@ def build(lab: Lab, out: Path, work: Path, tell: Tell = lambda *_: None) -> None
     if lab.trials:
         cards["self_skip"] = search(Search(lab.trials, lab.seed), material, own, out, tell)
     train_predictors(target, _drafters(lab, material, out), tokens, out, material.end[0], lab.predictor_texts, lab.rank, lab.seed, tell)
-    _card(lab, material, own, heldout, cards, out, work, tell)
+    _card(lab, material, tokens, own, heldout, cards, out, work, tell)
 
 
 def single(lab: Lab, asked: "Lesson | Search", out: Path, work: Path, tell: Tell = lambda *_: None, other: str | None = None) -> dict:
@@ -270,8 +270,8 @@ def _material(lab: Lab, target: Decoder, tokenizer, tokens, own: np.ndarray, out
     cut, short = max(1, len(texts) // 4), max(K + 1, lab.judged // 2)
     context = json.loads((out / "target" / "config.json").read_text(encoding="utf-8"))["max_position_embeddings"]
     hashes, batches = made_for(out / "target", target, tokenizer), lambda plan: blended(lab, tokens, own, plan)
-    learnt, check = own[: len(own) - kept_out(own)], [(prompt, text[:short]) for prompt, text in texts[:cut]]
-    return Material(target, hashes, end, context, batches, (tokens, learnt), check, texts[cut:], lab.mixed, lab.blend)
+    check = [(prompt, text[:short]) for prompt, text in texts[:cut]]
+    return Material(target, hashes, end, context, batches, check, texts[cut:], lab.mixed, lab.blend)
 
 
 def kept_texts(target: Decoder, own: np.ndarray, length: int, end: Sequence[int], prompt: int = 64) -> list[Text]:
@@ -352,14 +352,14 @@ def _drafters(lab: Lab, material: Material, out: Path) -> Iterator[tuple[str, De
             yield each.place, made.lm
 
 
-def _card(lab: Lab, material: Material, own, heldout, cards: dict[str, dict], out: Path, work: Path, tell: Tell) -> None:
+def _card(lab: Lab, material: Material, tokens, own, heldout, cards: dict[str, dict], out: Path, work: Path, tell: Tell) -> None:
     tell("card", 0, 1, "held-out losses")
     length = lab.target_plan.length
     models = {"target": material.target, **dict(_drafters(lab, material, out))}
     card = {
         "settings": {k: v for k, v in asdict(lab).items() if k not in ("text", "heldout")},
         "text": [Path(p).name for p in lab.text],
-        "text_tokens": len(material.whole[0]),
+        "text_tokens": len(tokens),
         "distilled_tokens": int(own.size),
         "steps": {"target": _steps(work / "target.json"), **{place: card["steps"] for place, card in cards.items() if "steps" in card}},
         "parameters": {name: sum(p.numel() for p in m.parameters()) for name, m in models.items()},

@@ -39,7 +39,6 @@ class Material:
     | target, made_for | it, and what names it |
     | end, context | tokens that end a text, and the longest text it is meant for |
     | batches | plan -> (step -> token `[rows, length + 1]`) |
-    | whole | all the text that batches are drawn from |
     | check, exam | texts that the target wrote and nobody learns from: to choose weights by, and to judge them by |
     | mixed | train in bf16 autocast |
     | blend | share of `batches` that the target wrote, for the record |
@@ -50,7 +49,6 @@ class Material:
     end: tuple[int, ...]
     context: int
     batches: Callable[[Plan], Callable[[int], Tensor]]
-    whole: Sequence[np.ndarray]
     check: Sequence[Text]
     exam: Sequence[Text]
     mixed: bool
@@ -75,7 +73,8 @@ def teach(lesson: Lesson, material: Material, out: Path, work: Path, tell: Tell 
         same(read_card(store / "asked.json"), asked, store)
     clock: list[float] = []
     loss = _loss(lesson, part, material, clock)
-    if (folder / f"{recipe.file}.safetensors").exists():
+    beside = "config.json" if isinstance(part, Decoder) else f"{recipe.file}.json"
+    if (folder / f"{recipe.file}.safetensors").exists() and (folder / beside).exists():  # one without the other: killed between them
         log = json.loads(path.read_text()) if (path := work / f"{lesson.place}.json").exists() else []
     else:
         replace_json(store / "asked.json", asked)
@@ -94,7 +93,7 @@ def teach(lesson: Lesson, material: Material, out: Path, work: Path, tell: Tell 
     tell(f"judging {lesson.place}", 0, 1, "")
     made = _card(lesson, part, material, asked, log, clock, folder, loss)
     replace_json(card, made)
-    tell(f"judging {lesson.place}", 1, 1, f"accepted length {made['evaluation']['trained']['accepted_length']['value']:.2f} of {K}")
+    tell(f"judging {lesson.place}", 1, 1, f"accepted length {made['evaluation']['trained']['accepted_length']['value']:.2f} of {made['evaluation']['K']}")
     return made
 
 
@@ -168,10 +167,12 @@ def _card(lesson: Lesson, part, material: Material, asked: dict, log: list[dict]
     steps = log[-1]["step"] if log else 0
     valid = [row for row in log if "valid" in row]
     laps = [b - a for a, b in zip(clock, clock[1:])]
-    untrained = acceptance(target, recipe.drafter(target, fresh(lesson, target)), material.exam, K)
-    table = count(_learnt_from(material, plan, steps), target.shape.vocab)
-    trigram = Accepted(K, *zip(*(straight(table.hits(*text), K) for text in material.exam)))
     trained = examined(lesson.drafter, folder, material)
+    reach = trained.reach  # what it never offers is not held against it
+    untrained = acceptance(target, recipe.drafter(target, fresh(lesson, target)), material.exam, reach)
+    table = count(_learnt_from(material, plan, steps), target.shape.vocab)
+    trigram = Accepted(reach, *zip(*(straight(table.hits(*text), reach) for text in material.exam)))
+    trained = trained.upto(reach)
     return {
         "drafter": lesson.drafter,
         "asked": asked,
@@ -182,6 +183,7 @@ def _card(lesson: Lesson, part, material: Material, asked: dict, log: list[dict]
         "validation": max(({"step": row["step"]} | row["valid"] for row in valid), key=lambda v: v["score"], default=None),
         "evaluation": {
             **_texts(material),
+            "K": reach,
             **{name: described(found) for name, found in (("trained", trained), ("untrained", untrained), ("trigram", trigram))},
             "beats_untrained": compare(trained, untrained),
             "beats_trigram": compare(trained, trigram),
@@ -206,11 +208,9 @@ def _texts(material: Material) -> dict:
 
 
 def _learnt_from(material: Material, plan: Plan, steps: int) -> Iterable[np.ndarray]:
-    """The windows of all steps, or all the text there is where that is less."""
-    if not steps or steps * plan.rows * (plan.length + 1) > sum(part.size for part in material.whole):
-        return material.whole
+    """The windows of all steps, as many as `count` takes; of 4,000 steps where weights came without their log."""
     draw = material.batches(plan)
-    return (draw(step).cpu().numpy() for step in range(steps))
+    return (draw(step).cpu().numpy() for step in range(steps or plan.steps or 4000))
 
 
 def against(card: Path, material: Material, out: Path, other: str) -> dict:
@@ -224,7 +224,9 @@ def against(card: Path, material: Material, out: Path, other: str) -> dict:
         if names[folder] not in BUILTIN:
             raise ValueError(f"{folder} holds no drafter that is known; expected the folder of one trained for this target")
     mine, theirs = (examined(name, folder, material) for folder, name in names.items())
-    found = _texts(material) | {"other": described(theirs), "difference": compare(mine, theirs)}
+    reach = min(mine.reach, theirs.reach)
+    mine, theirs = mine.upto(reach), theirs.upto(reach)
+    found = _texts(material) | {"K": reach, "other": described(theirs), "difference": compare(mine, theirs)}
     said["against"] = said.get("against", {}) | {other: found}
     replace_json(card, said)
     return said

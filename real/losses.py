@@ -64,7 +64,13 @@ def eagle(
 
 
 def medusa(
-    part, target: Decoder, token: Tensor, soft: bool = True, generator: torch.Generator | None = None, decay: float = 0.8, stride: int | None = None
+    part,
+    target: Decoder,
+    token: Tensor,
+    soft: bool = True,
+    generator: torch.Generator | None = None,
+    decay: float = 0.8,
+    stride: int | None = None,
 ) -> Tensor:
     """Sum over heads j of `decay`^j times the cross-entropy of what head j says of t_{i+2+j} (Medusa §2.2.1, arXiv 2401.10774).
 

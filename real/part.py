@@ -74,7 +74,8 @@ def fill(part: nn.Module, state: Mapping[str, Tensor], whose: str) -> None:
         if name not in state:
             raise WeightsError(f"{whose} lacks the tensor {name} {list(wanted[name].shape)}; fetch or train it again")
         if name not in wanted:
-            raise WeightsError(f"{whose} has a tensor {name} {list(state[name].shape)} that this drafter does not know; use a matching checkpoint")
+            shape = list(state[name].shape)
+            raise WeightsError(f"{whose} has a tensor {name} {shape} that this drafter does not know; use a matching checkpoint")
         if state[name].shape != wanted[name].shape:
             there, here = list(state[name].shape), list(wanted[name].shape)
             raise WeightsError(f"{whose} does not fit this target: {name} is {there}, expected {here}")

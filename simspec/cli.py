@@ -151,7 +151,7 @@ def _servable(paths, policies, costs, quiet=False):
     from simspec.trace import load_trace
 
     traces = {name: load_trace(path) for name, path in paths.items()}
-    kept, notes = servable(traces, policies, costs)
+    kept, notes = servable(traces, policies, costs, all_used=not quiet)
     for note in [] if quiet else notes:
         print(f"simspec: {note}", file=sys.stderr)
     for listed, names in groupby(kept, key=kept.get):

@@ -57,11 +57,11 @@ def rows(traces, policies, costs=0.1, replicates=4, seed=0, by="trace", jobs=1, 
     return _rows(todo, replicates, by, jobs, progress)
 
 
-def servable(traces: Mapping[str, Trace], policies, costs: Mapping) -> tuple[dict[str, list], list[str]]:
+def servable(traces: Mapping[str, Trace], policies, costs: Mapping, all_used: bool = True) -> tuple[dict[str, list], list[str]]:
     """({recording: the policies it can be swept with, in order}, a note for each that it cannot, with the reason).
 
-    For many recordings of different drafters: one may lack a feature that a policy reads, or be less deep. A policy that none can serve
-    raises its first error, as `sweep` would; so a single recording refuses what it cannot serve.
+    For many recordings of different drafters: one may lack a feature that a policy reads, or be less deep. With all_used a policy that
+    none can serve raises its first error, as `sweep` would; so a single recording refuses what it cannot serve.
     """
     kept: dict[str, list] = {name: [] for name in traces}
     refused: list[tuple] = []
@@ -76,7 +76,7 @@ def servable(traces: Mapping[str, Trace], policies, costs: Mapping) -> tuple[dic
                 kept[name].append(policy)
             except ValueError as error:
                 errors.append((policy, name, error))
-        if len(errors) == len(traces):
+        if all_used and len(errors) == len(traces):
             raise errors[0][2]
         refused += errors
     notes = [f"{getattr(policy, 'name', policy)} is left out on {name}: {error}" for policy, name, error in refused]

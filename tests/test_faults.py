@@ -664,7 +664,7 @@ def test_a_part_with_a_wrong_tensor_is_refused(tmp_path, untrained, name):
     spoilt = {
         f"lacks the tensor {first}": lambda held: held.pop(first),
         f"does not fit this target: {first} is [3]": lambda held: held.update({first: held[first].flatten()[:3].clone()}),
-        "a tensor another.one": lambda held: held.update({"another.one": held[first]}),
+        "a tensor another.one": lambda held: held.update({"another.one": held[first].clone()}),
         f"{first} that is not of finite numbers": lambda held: held[first].view(-1)[:1].fill_(float("nan")),
     }
     for words, change in spoilt.items():

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from real.features import FEATURES, GRIDS, read
+from real.draft import Silent
+from real.features import FEATURES, GRIDS, Reader, learnt, offered, read
 from real.losses import next_token, towards
 from simspec import grid
 
@@ -84,6 +85,22 @@ def test_features_ignore_which_token_is_which():
     code, edge = read(NAMES, rows, 1.0)
     other, far = read(NAMES, rows[:, torch.randperm(30, generator=torch.Generator().manual_seed(2))], 1.0)
     assert np.array_equal(code, other) and np.allclose(edge, far, atol=1e-12)
+
+
+class Quiet(Silent):
+    """Steps without logits."""
+
+    name, silent = "quiet", True
+
+
+def test_a_silent_drafter_shows_nothing_and_is_asked_for_nothing():
+    assert offered(Quiet()) == () and learnt((), Quiet()) == {} and Reader((), 1.0, Quiet()).names == ()
+    assert offered(Silent()) == NAMES and learnt(NAMES, Silent()) == {}  # control
+    for names in (("entropy",), ("theta",), ("confidence", "theta")):
+        for ask in (lambda: learnt(names, Quiet()), lambda: Reader(names, 1.0, Quiet())):
+            with pytest.raises(ValueError, match=f"feature '{names[0]}': drafter 'quiet' has no logits") as caught:
+                ask()
+            assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

@@ -165,7 +165,7 @@ def test_a_setting_that_a_drafter_does_not_know_is_named(settings, says):
 
 def test_settings_of_the_loss_are_told_from_those_of_the_part():
     asked = lesson("eagle", PLAN, settings={"layers": 2, "noise": 0.0})
-    assert loss_settings(asked) == {"noise": 0.0} and fresh(asked, toy_target()).settings["layers"] == 2
+    assert loss_settings(asked) == {"weight": 1, "noise": 0.0} and fresh(asked, toy_target()).settings["layers"] == 2
     with pytest.raises(ValueError, match="early_exit cannot be made with"):
         fresh(lesson("early_exit", PLAN, settings={"depth": "deep"}), toy_target())
 
@@ -216,7 +216,7 @@ def material(texts=12):
         return batch
 
     hashes = {"tokenizer": "t", "config": "c", "weights": "w"}
-    return Material(target, hashes, (3,), 32, batches, (own,), held[:4], held[4:], mixed=False, blend=1.0)
+    return Material(target, hashes, (3,), 32, batches, held[:4], held[4:], mixed=False, blend=1.0)
 
 
 def test_what_training_must_hold_in_memory():
@@ -300,6 +300,19 @@ def test_weights_that_came_without_a_card_are_judged_and_not_trained(tmp_path):
     again = teach(lesson("early_exit", replace(PLAN, seed=5)), given, places[0], tmp_path / "elsewhere")
     assert (places[0] / "early_exit" / "exit.safetensors").read_bytes() == held
     assert again["evaluation"]["trained"] == first["evaluation"]["trained"] and again["steps"] == 0 and again["seconds_per_batch"] is None
+
+
+@pytest.mark.parametrize("name, half", [("eagle", "eagle.json"), ("eagle", "eagle.safetensors"), ("model", "config.json")])
+def test_half_of_what_is_saved_is_not_taken_for_all_of_it(tmp_path, name, half):
+    given, places = material(), (tmp_path / "out", tmp_path / "work")
+    sizes = dict(width=8, layers=1, heads=1, head_dim=8, hidden=12) if name == "model" else {}
+    first = teach(lesson(name, PLAN, settings=sizes), given, *places)
+    whole = {p.name: p.read_bytes() for p in (places[0] / name).iterdir() if p.name != "card.json"}
+    for gone in ("card.json", half):
+        (places[0] / name / gone).unlink()
+    again = teach(lesson(name, PLAN, settings=sizes), given, *places)
+    assert {p.name: p.read_bytes() for p in (places[0] / name).iterdir() if p.name != "card.json"} == whole
+    assert again["evaluation"] == first["evaluation"] and again["steps"] == first["steps"]
 
 
 @pytest.mark.parametrize("name", ["early_exit", "eagle"])

@@ -15,7 +15,7 @@ from toy_lm import VOCAB, toy_decoder
 import real.train
 from real.block import Decoder, Shape
 from real.corpus import windows
-from real.lab import Lab, agreement, blended, build, heldout_loss, kept_out, write
+from real.lab import Lab, agreement, blended, build, heldout_loss, kept_out, kept_texts, write
 from real.lesson import LEARNT, lesson
 from real.losses import next_token
 from real.train import Plan, factor, fit, initialise, optimisers
@@ -206,6 +206,21 @@ def test_write_marks_greedy_rows_and_samples_the_others():
     assert torch.equal(write(decoder, prompt, 12, greedy, 3), made)
     other = write(decoder, prompt, 12, greedy, 4)
     assert torch.equal(other[greedy], made[greedy]) and not torch.equal(other[~greedy], made[~greedy])
+
+
+def test_texts_to_judge_by_are_the_targets_own_after_prompts_that_nobody_learns_from():
+    decoder = toy_decoder(0)
+    own = np.random.default_rng(5).integers(0, VOCAB, (40, 12))
+    ends = (23, 0)
+    texts, cut = kept_texts(decoder, own, 9, ends, prompt=4), 0
+    assert [prompt for prompt, _ in texts] == own[40 - kept_out(own) :, :4].tolist()
+    for prompt, text in texts:
+        wanted = list(prompt)
+        while len(wanted) < 13 and wanted[-1] not in ends or len(wanted) == 4:
+            wanted.append(int(decoder(torch.tensor([wanted]))[0, -1].argmax()))
+        assert text.tolist() == wanted[4:]
+        cut += len(text) < 9
+    assert len(texts) == 10 and 0 < cut < 10
 
 
 @pytest.mark.parametrize("blend, written", [(0.0, 0), (0.5, 4), (0.3, 2), (1.0, 8)])
