@@ -93,7 +93,8 @@ def teach(lesson: Lesson, material: Material, out: Path, work: Path, tell: Tell 
     tell(f"judging {lesson.place}", 0, 1, "")
     made = _card(lesson, part, material, asked, log, clock, folder, loss)
     replace_json(card, made)
-    tell(f"judging {lesson.place}", 1, 1, f"accepted length {made['evaluation']['trained']['accepted_length']['value']:.2f} of {made['evaluation']['K']}")
+    judged = made["evaluation"]
+    tell(f"judging {lesson.place}", 1, 1, f"accepted length {judged['trained']['accepted_length']['value']:.2f} of {judged['K']}")
     return made
 
 

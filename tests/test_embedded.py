@@ -51,7 +51,8 @@ def test_recordings_are_of_built_in_drafters_under_both_rules():
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_the_recordings_are_what_the_cards_say(drafter):
     pair = _pair(drafter)
-    K, texts = (16, 20) if drafter in ("model", "early_exit") else (4 if drafter in ("medusa", "hydra") else 8, 10)
+    K = {"model": 16, "early_exit": 16, "prompt_lookup": 16, "medusa": 4, "hydra": 4}.get(drafter, 8)
+    texts = 20 if drafter in ("model", "early_exit") else 10
     for rule in ("greedy", "coupled"):
         name = f"tiny-{drafter}-{rule}"
         trace = load_trace(recordings()[name])

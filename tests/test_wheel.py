@@ -16,7 +16,7 @@ from simspec.policies import parse
 ROOT = Path(__file__).parent.parent
 FILES = ("pyproject.toml", "README.md", "LICENSE")
 FOLDERS = ("simspec", "real", "traces", "tests", "notebooks")
-LIMIT = 10_000_000
+LIMIT = 14_000_000
 SWEEP = ("-m", "simspec.cli", "sweep", "--policy", "fixed:1", "--policy", "beta_ts", "--json")
 
 
