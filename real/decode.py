@@ -1,20 +1,21 @@
 """THE loop: one drafter, one policy, one rule; plain decoding is the policy fixed(0)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from time import perf_counter
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
-import torch
+from torch import Tensor
 
+from real.chance import Chance
+from real.clock import OTHER, VERIFICATION, Clock
 from real.draft import Drafter
-from real.features import Reader
+from real.line import Line
 from real.sampling import Rule
 from real.target import Target
-from real.verify import Walk, walk
+from real.verify import Walk, chance_walk, walk
 from simspec.policy import Stepper
-
-DRAFTING, VERIFICATION, POLICY, OTHER = range(4)
+from simspec.rng import DRAFT
 
 
 @dataclass(frozen=True)
@@ -55,52 +56,50 @@ class DecodeResult:
     seconds: np.ndarray
 
 
-class Clock:
-    """Time by phase, of a device that may still be busy: synchronised on CUDA where `exact`, else as issued."""
+class Plan(Protocol):
+    """How a round's draft is made: a `real.line.Line` asks a policy token by token, a tree is grown to its shape.
 
-    def __init__(self, device, exact: bool = True):
-        self.wait = torch.cuda.synchronize if exact and device.type == "cuda" else lambda: None
-        self.rows: list[list[float]] = []
-        self.then = perf_counter()
+    `K` is the deepest draft; `begin(drafter, rule, sequence, prefill)` starts a text, `draft(last, position, round, cap, end_tokens, clock)`
+    gives a Draft of at most `cap` deep, `end(draft, walked, verdict)` hears what became of it.
+    """
 
-    def begin(self) -> None:
-        self.rows.append([0.0] * 4)
-        self.then = perf_counter()
-
-    def lap(self, phase: int) -> None:
-        self.wait()
-        now = perf_counter()
-        self.rows[-1][phase] += now - self.then
-        self.then = now
+    K: int
 
 
 def decode(
     target: Target,
     drafter: Drafter,
-    stepper: Stepper,
+    stepper: Stepper | Plan,
     rule: Rule,
     prompt: list[int],
     budget: int,
     end_tokens: tuple[int, ...] = (),
     sequence: int = 0,
     listen: Callable[[Round], None] = lambda r: None,
+    chance: Chance | None = None,
 ) -> DecodeResult:
     """Decodes up to `budget` new tokens after `prompt`; the text is the target's own, whatever is drafted.
 
-    `sequence` addresses the policy's and the rule's draws. Rounds equal those of `simspec.replay` on a recording of
-    the same text: the conventions are one by one those of the trace (see NOTATION.md).
+    `sequence` addresses the policy's and the rule's draws (`chance`, by default those of the rule's seed). Under the rejection rule the
+    text's law is the target's, and drafts do not stop at a drafted end token, so that their length tells nothing of what was drawn.
+    Otherwise rounds equal those of `simspec.replay` on a recording of the same text: the conventions are one by one those of the trace
+    (see NOTATION.md).
     """
     if not prompt:
         raise ValueError("the prompt is empty; expected at least one token (a prompt's last token is the first input)")
+    plan = Line(stepper) if isinstance(stepper, Stepper) else stepper
+    chance = chance or Chance(rule.seed, sequence)
     out: list[int] = []
+    drawn: dict[int, Tensor] = {}
 
     def pick(logits, slot: int) -> int:
+        if rule.sampled:
+            drawn[slot] = rule.probs(logits[None])[0]
+            return chance.draw(drawn[slot], len(rounds), slot, DRAFT)
         return int(rule.scores(logits[None], sequence, [len(out) + slot]).argmax())
 
-    reader = Reader(stepper.policy.reads, rule.temperature, drafter)
-    stepper.begin(sequence)
     prefill = target.prefill(prompt[:-1])
-    reader.begin(prefill)
+    plan.begin(drafter, rule, sequence, prefill)
     drafter.begin(target, prompt, prefill, pick)
     last = prompt[-1]
     rounds: list[tuple[int, int, int, int]] = []
@@ -108,37 +107,21 @@ def decode(
 
     while len(out) < budget and (not out or out[-1] not in end_tokens):
         clock.begin()
-        cap = min(stepper.K, budget - len(out) - 1)
-        token, parent = [last], [-1]
-        while True:
-            computed = len(token) - 1
-            go, keep = stepper.ask(computed)
-            clock.lap(POLICY)
-            if not go or computed >= cap or (computed and token[-1] in end_tokens):
-                break
-            step = drafter.next()
-            clock.lap(DRAFTING)
-            if step is None:
-                break
-            token.append(step.token)
-            parent.append(step.parent)
-            if reader.names:
-                stepper.see(computed, reader.read(step, computed)[0])
-                clock.lap(POLICY)
-        drafted = computed if keep or not computed else computed - 1
-
-        token, parent = token[: drafted + 1], parent[: drafted + 1]
-        resume = drafter.resume()
-        verdict = target.verify(token, parent, resume)
+        drawn.clear()
+        cap = min(plan.K, budget - len(out) - 1)
+        draft = plan.draft(last, len(out), len(rounds), cap, () if rule.sampled else end_tokens, clock)
+        verdict = target.verify(draft.token, draft.parent, drafter.resume())
         clock.lap(VERIFICATION)
-        walked = walk(rule, verdict.logits, token, parent, sequence, len(out), end_tokens)
+        if rule.sampled:
+            walked = chance_walk(rule, verdict.logits, replace(draft, q={**drawn, **draft.q}), chance, len(rounds), end_tokens)
+        else:
+            walked = walk(rule, verdict.logits, draft.token, draft.parent, sequence, len(out), end_tokens)
         target.keep(walked.path)
-        drafter.rollback(walked.accepted)
+        drafter.rollback(draft.kept(walked.path))
         drafter.catch_up(walked.token, verdict, walked.path)
-        reader.learn(verdict, walked.path)
-        stepper.end(computed, drafted, walked.accepted)
-        heard = Round(len(out), computed, drafted, walked.accepted, walked)
-        rounds.append((heard.position, computed, drafted, walked.accepted))
+        plan.end(draft, walked, verdict)
+        heard = Round(len(out), draft.computed, len(draft.token) - 1, walked.accepted, walked)
+        rounds.append((heard.position, heard.computed, heard.drafted, heard.accepted))
         out += walked.token
         last = out[-1]
         clock.lap(OTHER)

@@ -1,7 +1,7 @@
 """The protocol between the decode loop and a drafter."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
@@ -9,7 +9,7 @@ from torch import Tensor
 from real.target import Resume, Target, Verdict
 
 Pick = Callable[[Tensor, int], int]
-"""(logits [vocab], draft slot) -> token: the decode rule, with the noise of that slot's text position."""
+"""(logits [vocab], draft slot) -> token: the decode rule, with the noise of that slot's text position, or the draw of that slot."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,30 @@ class Step:
     parent: int
     logits: Tensor | None
     hidden: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a round submits to the target.
+
+    | field | meaning |
+    | --- | --- |
+    | token | of each row of the pass: row 0 the last committed token, then what was drafted |
+    | parent | the row that each row follows; -1 for row 0 |
+    | computed | steps of the drafter that were paid for |
+    | line | rows 1 .. line are a chain that the drafter has in its own state; what it computed beyond is not among them |
+    | q | row -> the drafter's distribution `[vocab]` that the first of the row's children was drawn from; empty unless drawn |
+    """
+
+    token: list[int]
+    parent: list[int]
+    computed: int
+    line: int
+    q: Mapping[int, Tensor] = field(default_factory=dict)
+
+    def kept(self, path: list[int]) -> int:
+        """How many leading drafts of the drafter's own chain the committed `path` keeps."""
+        return next((i for i, row in enumerate(path[1:]) if row != i + 1 or row > self.line), len(path) - 1)
 
 
 @runtime_checkable
@@ -62,7 +86,7 @@ class Drafter(Protocol):
         """What the round's verification may skip, because this drafter has run those target layers already."""
 
     def rollback(self, accepted: int) -> None:
-        """Forgets the drafted tokens behind the first `accepted` ones (which may be fewer than it computed)."""
+        """Forgets the drafted tokens behind the first `accepted` ones (which may be fewer than it computed, and than were committed)."""
 
     def catch_up(self, tokens: list[int], verdict: Verdict, path: list[int]) -> None:
         """Learns the committed `tokens` (accepted ones, then the target's) and the rows `path` of the pass they came by."""

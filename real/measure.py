@@ -13,7 +13,8 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from real.decode import DRAFTING, OTHER, POLICY, VERIFICATION, DecodeResult, decode
+from real.clock import DRAFTING, OTHER, POLICY, VERIFICATION
+from real.decode import DecodeResult, decode
 from real.draft import Drafter, Silent
 from real.features import shown
 from real.isolated import OWED, Isolated, shared_layers

@@ -19,31 +19,66 @@ class Rule:
 
     | field | meaning |
     | --- | --- |
-    | name | "greedy": no noise; "coupled": argmax(log p + g), g Gumbel noise keyed by (seed, sequence, position) |
-    | temperature | divides the logits before noise is added and before features are read; 1.0 where greedy |
-    | seed | of the noise |
+    | name | "greedy": no noise; "coupled": argmax(log p + g), g Gumbel noise keyed by (seed, sequence, position); "rejection": drawn, and \
+drafts accepted with min(1, p / q) |
+    | temperature | divides the logits before anything else; 1.0 where greedy |
+    | seed | of the noise, or of the draws |
+    | top_k | only that many best tokens can be picked; 0: all |
+    | top_p | then only the fewest best tokens that hold this share of what is left, in (0, 1] |
 
-    The coupled pick is distributed as softmax(logits / temperature), and a drafter's pick with the same noise agrees
-    with it as often as two such draws can by this means (a little below the rejection rule's Σ min(p, q)).
+    The coupled pick is distributed as `probs`, and a drafter's pick with the same noise agrees with it as often as two such draws can
+    by this means (a little below the rejection rule's Σ min(p, q)). Target and drafter are processed alike.
     """
 
     name: str = "greedy"
     temperature: float = 1.0
     seed: int = 0
+    top_k: int = 0
+    top_p: float = 1.0
 
     def __post_init__(self):
-        if self.name not in ("greedy", "coupled"):
-            raise ValueError(f"rule {self.name!r} is unknown; expected 'greedy' or 'coupled'")
+        if self.name not in ("greedy", "coupled", "rejection"):
+            raise ValueError(f"rule {self.name!r} is unknown; expected 'greedy', 'coupled' or 'rejection'")
         if not 0 < self.temperature < float("inf") or (self.name == "greedy" and self.temperature != 1.0):
             raise ValueError(f"temperature {self.temperature} with rule {self.name!r}; expected > 0, and 1.0 for greedy")
+        if type(self.top_k) is not int or self.top_k < 0:
+            raise ValueError(f"top_k is {self.top_k!r}; expected an integer, 0 for all tokens")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p is {self.top_p}; expected a share in (0, 1], 1 for all tokens")
+        if self.name == "greedy" and (self.top_k or self.top_p < 1):
+            raise ValueError("top_k and top_p change nothing in greedy text; expected rule 'coupled' or 'rejection' with them")
+
+    @property
+    def sampled(self) -> bool:
+        """Whether drafts are drawn and judged by coins, so that only the law of the text is the target's, not each text."""
+        return self.name == "rejection"
+
+    def probs(self, logits: Tensor) -> Tensor:
+        """The distribution float64 `[n, vocab]` that logits `[n, vocab]` stand for: temperature, then top-k, then top-p, renormalised."""
+        return self._processed(logits).softmax(-1)
 
     def scores(self, logits: Tensor, sequence: int, position: list[int]) -> Tensor:
-        """Float64 scores `[n, vocab]` of logits `[n, vocab]` that predict the text positions `position [n]`."""
-        wide = logits.double()
+        """Float64 scores `[n, vocab]` of logits `[n, vocab]` that predict the text positions `position [n]`: the best is picked."""
+        if self.sampled:
+            raise ValueError("the rejection rule picks by coins, not by scores; expected rule 'greedy' or 'coupled'")
         if self.name == "greedy":
-            return wide
+            return logits.double()
+        wide = self._processed(logits)
         noise = torch.stack([_noise(self.seed, sequence, p, wide.shape[-1]) for p in position])
-        return wide / self.temperature + noise.to(wide.device)
+        return wide + noise.to(wide.device)
+
+    def _processed(self, logits: Tensor) -> Tensor:
+        wide = logits.double() / self.temperature
+        if not self.top_k and self.top_p == 1:
+            return wide
+        best = wide.sort(-1, descending=True, stable=True)  # of equals the smaller index comes first, as everywhere
+        out = torch.zeros_like(wide, dtype=torch.bool)
+        if self.top_k:
+            out[..., self.top_k :] = True
+        share = best.values.masked_fill(out, -torch.inf).softmax(-1)
+        out |= share.cumsum(-1) - share >= self.top_p
+        out[..., 0] = False
+        return wide.masked_fill(torch.zeros_like(out).scatter(-1, best.indices, out), -torch.inf)
 
 
 @lru_cache(maxsize=128)

@@ -1,11 +1,14 @@
-"""The walk: from the target's scores of a pass's rows to the tokens that are committed."""
+"""The walk: from the target's scores or distributions at a pass's rows to the tokens that are committed."""
 
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from real.block import depths
+from real.chance import Chance
+from real.draft import Draft
 from real.sampling import Rule
+from simspec.rng import RESIDUAL
 
 
 @dataclass(frozen=True)
@@ -48,3 +51,42 @@ def walk(
         if pick in end_tokens:
             break
     return Walk(committed, path, len(path) - 1, scores[path])
+
+
+def chance_walk(rule: Rule, logits: Tensor, draft: Draft, chance: Chance, round: int, end_tokens: tuple[int, ...]) -> Walk:
+    """Recursive rejection down the drafted rows: the committed text follows the target's distribution exactly.
+
+    At a row with target distribution p, its children one after the other: child x, drawn from q, is accepted with probability
+    min(1, p(x) / q(x)); else p becomes norm(max(0, p - q)), and q loses x (siblings are drawn without replacement). Where no child
+    stands the token is drawn from what p has become; with one child a row this is speculative sampling (Leviathan et al., Algorithm 1),
+    with more that of SpecInfer with draws as in Sequoia. A row whose child nobody drew (`draft.q` lacks the row) is certain: q = 1 there.
+    """
+    p = rule.probs(logits)
+    children: dict[int, list[int]] = {}
+    for row, above in enumerate(draft.parent):
+        children.setdefault(above, []).append(row)
+    committed, path = [], [0]
+    while not (committed and committed[-1] in end_tokens):
+        row = path[-1]
+        left, q, chosen = p[row], draft.q.get(row), None
+        for child in children.get(row, ()):
+            token = draft.token[child]
+            if q is None:  # no distribution: as if drawn from one that is sure of it
+                odds, rest = float(left[token]), left.clone()
+                rest[token] = 0
+            else:
+                odds, rest = min(1.0, float(left[token] / q[token])), (left - q).clamp(min=0)
+            if chance.flip(odds, round, child):
+                chosen = child
+                break
+            left = rest / rest.sum()
+            if q is not None:
+                q = q.clone()
+                q[token] = 0
+                q = q / q.sum()
+        if chosen is None:
+            committed.append(chance.draw(left, round, row, RESIDUAL))
+            break
+        committed.append(draft.token[chosen])
+        path.append(chosen)
+    return Walk(committed, path, len(path) - 1, p[path].log())

@@ -30,7 +30,7 @@ class Machine:
         self.time = 0.0
         for name in ("attend", "feed"):
             monkeypatch.setattr(Layer, name, self._counted(getattr(Layer, name)))
-        monkeypatch.setattr("real.decode.perf_counter", self.now)
+        monkeypatch.setattr("real.clock.perf_counter", self.now)
 
     def _counted(self, half):
         def counted(layer, x, *rest, **more):
@@ -172,7 +172,7 @@ def test_silent_drafters_are_asked_for_no_features_and_others_are():
 def test_overhead_and_reading_are_those_of_the_questions(monkeypatch):
     """A clock that ticks when it is read: a question, a step, a pass and the bookkeeping each take one tick, reading one more."""
     ticks = iter(range(10**9))
-    monkeypatch.setattr("real.decode.perf_counter", lambda: float(next(ticks)))
+    monkeypatch.setattr("real.clock.perf_counter", lambda: float(next(ticks)))
     target, drafter = toy_pair("model")
     cost = measure.measure(target, drafter, RULES["greedy"], K, 6, 8, 1)
     # a round of j: j + 1 questions of which one is overhead, j steps; the pass and the rest

@@ -89,6 +89,8 @@ class EarlyExitDrafter:
     @torch.inference_mode()
     def next(self) -> Step:
         slot = len(self.draft)
+        if not slot:
+            self.start = self.target.length
         token = self.draft[-1] if self.draft else self.last
         shared = self.target.draft_rows([token], slot, self.exit.depth)
         self.hidden.append(shared)
@@ -102,8 +104,8 @@ class EarlyExitDrafter:
         return Resume(self.exit.depth, torch.cat(self.hidden)) if self.hidden else None
 
     def rollback(self, accepted: int) -> None:
-        committed = self.target.length  # already counts this round's accepted rows
-        self.rows = min(self.rows, committed)
+        # the target's length already counts this round's rows; one that was not drafted in this chain may follow the accepted ones
+        self.rows = min(self.rows, self.target.length, self.start + 1 + accepted if self.draft else self.rows)
         self.draft, self.hidden = [], []
 
     def catch_up(self, tokens: list[int], verdict, path: list[int]) -> None:
