@@ -47,11 +47,6 @@ class Accepted:
         cut = [tuple(np.minimum(each, K) for each in column) for column in (self.run, self.room)]
         return Accepted(min(K, self.K), *cut)
 
-    @property
-    def reach(self) -> int:
-        """The most tokens that a draft had room for: fewer than K where the drafter never offers as many."""
-        return max((int(room.max()) for room in self.room if len(room)), default=0)
-
     def length(self) -> float:
         """Mean accepted length of a draft of K; 0 where no text is as long."""
         accepted, drafts = self.sums()
@@ -67,6 +62,19 @@ def acceptance(target: Decoder, drafter: Drafter, texts: Sequence[Text], K: int)
     plain = drafter.prefix_only and hasattr(drafter, "lm")
     found = [_plain(drafter.lm, *text, K) if plain else _walked(target, drafter, *text, K) for text in texts]
     return Accepted(K, *(tuple(column) for column in zip(*found)))
+
+
+@torch.inference_mode()
+def offers(target: Decoder, drafter: Drafter, texts: Sequence[Text], K: int) -> int:
+    """The most tokens, at most K, that a draft behind any of the prompts gets to when nothing stops it; K where none offers any."""
+    most = 0
+    for prompt, _ in texts:
+        engine, length = Target(target, drafter.taps, len(prompt) + K + 1), 0
+        drafter.begin(engine, prompt, engine.prefill(prompt[:-1]), lambda logits, slot: int(logits.argmax()))
+        while most < K and drafter.next() is not None:
+            length += 1
+            most = max(most, length)
+    return most or K
 
 
 def straight(hit: np.ndarray, K: int) -> tuple[np.ndarray, np.ndarray]:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from real.acceptance import Accepted, Text, acceptance, compare, described, straight
+from real.acceptance import Accepted, Text, acceptance, compare, described, offers, straight
 from real.block import Decoder
 from real.drafters import BUILTIN
 from real.files import replace_json
@@ -159,8 +159,9 @@ def loaded(part: nn.Module, target: Decoder, run: Callable[[], object]) -> int:
 
 
 def examined(drafter: str, folder: Path, material: Material) -> Accepted:
-    """How a drafter, as it was saved, does on the exam."""
-    return acceptance(material.target, BUILTIN[drafter](folder, material.target, material.made_for), material.exam, K)
+    """How a drafter, as it was saved, does on the exam; at what it offers, if that is less than K."""
+    made = BUILTIN[drafter](folder, material.target, material.made_for)
+    return acceptance(material.target, made, material.exam, offers(material.target, made, material.exam, K))
 
 
 def _card(lesson: Lesson, part, material: Material, asked: dict, log: list[dict], clock: list[float], folder: Path, loss) -> dict:
@@ -169,11 +170,10 @@ def _card(lesson: Lesson, part, material: Material, asked: dict, log: list[dict]
     valid = [row for row in log if "valid" in row]
     laps = [b - a for a, b in zip(clock, clock[1:])]
     trained = examined(lesson.drafter, folder, material)
-    reach = trained.reach  # what it never offers is not held against it
+    reach = trained.K  # what it never offers is not held against it
     untrained = acceptance(target, recipe.drafter(target, fresh(lesson, target)), material.exam, reach)
     table = count(_learnt_from(material, plan, steps), target.shape.vocab)
     trigram = Accepted(reach, *zip(*(straight(table.hits(*text), reach) for text in material.exam)))
-    trained = trained.upto(reach)
     return {
         "drafter": lesson.drafter,
         "asked": asked,
@@ -196,7 +196,8 @@ def _card(lesson: Lesson, part, material: Material, asked: dict, log: list[dict]
 
 def judged(drafter: str, folder: Path, material: Material) -> dict:
     """The exam of a drafter that learns nothing, for its card."""
-    return _texts(material) | {"trained": described(examined(drafter, folder, material))}
+    found = examined(drafter, folder, material)
+    return _texts(material) | {"K": found.K, "trained": described(found)}
 
 
 def made_by(device) -> dict:
@@ -225,7 +226,7 @@ def against(card: Path, material: Material, out: Path, other: str) -> dict:
         if names[folder] not in BUILTIN:
             raise ValueError(f"{folder} holds no drafter that is known; expected the folder of one trained for this target")
     mine, theirs = (examined(name, folder, material) for folder, name in names.items())
-    reach = min(mine.reach, theirs.reach)
+    reach = min(mine.K, theirs.K)
     mine, theirs = mine.upto(reach), theirs.upto(reach)
     found = _texts(material) | {"K": reach, "other": described(theirs), "difference": compare(mine, theirs)}
     said["against"] = said.get("against", {}) | {other: found}
