@@ -257,11 +257,18 @@ def best(acceptance, cost: CostModel, most: int = MOST, least: int = 0) -> Tree:
     `optimal` of acceptance[:d] for each depth d, priced by `seconds_of`: the measured staircase of `verify` decides how many nodes pay
     (Sequoia's hardware-aware size and depth, section 3.3). Never more nodes than `verify` prices; ties go to the shallower, smaller tree.
     """
-    acceptance = _table(acceptance)
+    acceptance, depths = _table(acceptance), range(1, min(len(acceptance), cost.K) + 1)
+    trees = [tree for d in depths for tree in family(acceptance[:d], min(_budget(most), cost.nodes))]
+    return fastest(trees, acceptance, cost, least)
+
+
+def fastest(trees: Iterable[Tree], acceptance, cost: CostModel, least: int = 0) -> Tree:
+    """Of these trees with at least so many nodes (or as many as any has) the one of most `expected` a second; the first of equals."""
+    trees = list(trees)
+    least = min(least, max(map(len, trees), default=0))
     chosen, rate = Tree(), 0.0
-    for d in range(1, min(len(acceptance), cost.K) + 1):
-        trees = list(family(acceptance[:d], min(_budget(most), cost.nodes)))
-        for tree in trees[min(least, len(trees) - 1) :]:
+    for tree in trees:
+        if len(tree) >= least:
             found = expected(tree, acceptance) / seconds_of(tree, acceptance, cost)
             if found > rate * (1 + 1e-12):
                 chosen, rate = tree, found

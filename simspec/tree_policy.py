@@ -13,7 +13,7 @@ from simspec.cost import CostModel
 from simspec.grid import decode, table
 from simspec.policy import PolicyError
 from simspec.trace import Trace, TraceError
-from simspec.tree import MOST, Tree, best, chain_tree, family, full, load_tree, medusa_like, rank_acceptance, room, seconds_of
+from simspec.tree import MOST, Tree, best, chain_tree, family, fastest, full, load_tree, medusa_like, rank_acceptance, room
 
 KINDS = ("static", "dynamic", "cape", "planned")
 SUBMITTED = 32
@@ -110,12 +110,12 @@ def check_trace(trace: Trace, policy: TreePolicy) -> None:
         raise TraceError("this trace records ratio, for the rejection rule, under which trees are not replayed: use a greedy or coupled trace")
     if policy.kind == "dynamic":
         if trace.order is None:
-            raise TraceError(f"this trace records no order of dynamic trees, which {policy.name} needs: record it with one")
+            raise TraceError("this trace records no order of dynamic trees: record it with one")
     elif policy.kind != "planned":
         if trace.rank is None:
-            raise TraceError(f"this trace records no rank, which {policy.name} needs: record it again")
+            raise TraceError("this trace records no rank, which trees and CAPE's sets need: record it again")
         if not trace.meta.features and (trace.rank == 255).any() and not ((trace.rank > 0) & (trace.rank < 255)).any():
-            raise TraceError(f"drafter {trace.meta.drafter!r} proposes one token and ranks no others, so {policy.name} has none to branch to")
+            raise TraceError(f"drafter {trace.meta.drafter!r} ranks nothing but the one token that it proposes: a tree has none to branch to")
     if policy.kind == "static":
         policy.tree.within(trace.K)
     if policy.kind == "planned" and policy.plan[1].levels.shape[1] != trace.rows:
@@ -207,7 +207,9 @@ def medusa_tree(nodes: int, fit=None) -> Callable:
 
 def _medusa(nodes, fit, trace, cost):
     accuracy = rank_acceptance(trace, indices=fit, reached=False)
-    return TreePolicy(f"medusa_tree:{nodes}", "static", tree=_priced((medusa_like(accuracy[:d], nodes) for d in _depths(trace, cost)), accuracy, cost))
+    _priceable(f"medusa_tree:{nodes}", nodes, cost)
+    trees = [medusa_like(accuracy[:d], nodes) for d in _depths(trace, cost)]
+    return TreePolicy(f"medusa_tree:{nodes}", "static", tree=fastest(trees, accuracy, cost, nodes))
 
 
 def optimal_tree(nodes: int | None = None, fit=None) -> Callable:
@@ -229,13 +231,14 @@ def _optimal(nodes, fit, trace, cost):
 
 
 def full_tree(nodes: int, fit=None) -> Callable:
-    """(trace, cost) -> TreePolicy: the full tree of at most that many nodes, widths not growing by level, of the best rate; see `optimal_tree`."""
+    """(trace, cost) -> TreePolicy: the full tree of that many nodes, widths not growing by level, of the best rate; see `optimal_tree`."""
     _whole("full_tree", "nodes", nodes, 1, MOST)
     return partial(_full, nodes, fit)
 
 
 def _full(nodes, fit, trace, cost):
     deepest, acceptance = len(_depths(trace, cost)), rank_acceptance(trace, indices=fit)
+    _priceable(f"full_tree:{nodes}", nodes, cost)
 
     def shapes(widths, last, used):
         if widths:
@@ -244,19 +247,11 @@ def _full(nodes, fit, trace, cost):
             if used + last * width <= nodes:
                 yield from shapes((*widths, width), last * width, used + last * width)
 
-    return TreePolicy(f"full_tree:{nodes}", "static", tree=_priced(shapes((), 1, 0), acceptance, cost))
+    return TreePolicy(f"full_tree:{nodes}", "static", tree=fastest(shapes((), 1, 0), acceptance, cost, nodes))
 
 
 def _depths(trace, cost):
     return range(1, min(trace.K, cost.K) + 1)
-
-
-def _priced(trees, acceptance, cost):
-    from simspec.tree import expected
-
-    listed = list(trees)
-    _priceable("a tree", max(map(len, listed)), cost)
-    return max(listed, key=lambda tree: expected(tree, acceptance) / seconds_of(tree, acceptance, cost))
 
 
 def dynamic_tree(nodes: int) -> TreePolicy:
