@@ -159,8 +159,9 @@ class CostModel:
         for what, most, known in (("computed", rounds.computed, self.K), ("submitted", rounds.drafted, self.nodes)):
             if len(most) and int(most.max()) > known:
                 raise ValueError(f"cost {self.name!r} prices {known} {what} tokens, a round has {most.max()}: measure with more rows")
+        owed = np.asarray(owed, np.int64)
         seconds = _tree_seconds(
-            self.draft, self.verify, self.catch_up, self.overhead, rounds.offset, rounds.computed, rounds.drafted, np.asarray(owed, np.int64)
+            self.draft, self.verify, self.catch_up, self.overhead, rounds.offset, rounds.computed, rounds.drafted, owed
         )
         return seconds + self.node * np.maximum(np.asarray(rows) - rounds.computed, 0)
 

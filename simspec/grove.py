@@ -7,13 +7,13 @@ import numpy as np
 
 from simspec import policies as policy_texts
 from simspec.cost import CostModel
-from simspec.policies import fixed, oracle
+from simspec.policies import cape, dynamic_tree, fixed, full_tree, medusa_tree, optimal_tree, oracle, sets, tree_oracle
 from simspec.policy import Policy, PolicyError
 from simspec.simulate import replay
 from simspec.stats import FEWEST, Interval, ratio, ratio_difference
 from simspec.trace import Trace, TraceError, load_trace
 from simspec.tree import MOST, TreeError
-from simspec.tree_policy import SUBMITTED, TreePolicy, cape, dynamic_tree, full_tree, medusa_tree, optimal_tree, sets, tree_oracle
+from simspec.tree_policy import SUBMITTED, TreePolicy
 from simspec.tree_replay import replay_tree, tree_seconds
 
 NODES = (8, 16, 32)
@@ -84,7 +84,7 @@ def grove(
         cost = cost if isinstance(cost, CostModel) else CostModel.from_ratio(cost, trace.K, MOST)
         most = max(SUBMITTED, *nodes)
         if cost.nodes < most:
-            notes.append(f"{name}: cost {cost.name!r} prices {cost.nodes} submitted tokens, those up to {most} are extrapolated: measure more rows")
+            notes.append(f"{name}: cost {cost.name!r} prices {cost.nodes} submitted tokens, to {most} it is extrapolated: measure more rows")
             cost = cost.widen(most)
         made, left_out = _recording(name, trace, cost, nodes, k, given, more, {"level": level, "resamples": resamples, "seed": seed})
         found += made
@@ -168,12 +168,12 @@ def _fitted(trace, cost, make):
 
 
 def _both(chosen):
-    return " | ".join(dict.fromkeys(chosen))
+    return " / ".join(dict.fromkeys(chosen))
 
 
 def _shape(policy):
     if isinstance(policy, TreePolicy) and policy.kind == "static":
-        return f"{len(policy.tree)} nodes, {policy.tree.levels} levels"
+        return f"{len(policy.tree)} nodes, depth {policy.tree.levels}"
     return ""
 
 

@@ -149,7 +149,8 @@ _FIELDS = {
     "argv": _TEXTS,
     "notes": _TEXT,
     "tree": (
-        lambda value: value == () or type(value) is tuple and list(map(type, value)) == [int, int] and 1 <= value[0] <= 32 and 1 <= value[1] <= 255,
+        lambda value: value == ()
+        or type(value) is tuple and [*map(type, value)] == [int, int] and 1 <= value[0] <= 32 and 1 <= value[1] <= 255,
         "nothing, or a width in 1..32 and a number of levels in 1..255",
     ),
     "schema": (lambda value: type(value) is int and value == SCHEMA, str(SCHEMA)),

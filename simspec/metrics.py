@@ -22,8 +22,8 @@ class Metrics:
     | r_d                 | accepted / tokens (EESD Eq. 12)                                                             |
     | hm                  | 2 v_d r_d / (v_d + r_d) = 2 accepted / (drafted + tokens); 0 if nothing was accepted        |
     | committed_per_round | tokens / rounds (EAGLE's tau)                                                              |
-    | accept_by_depth     | (float,) [K]: n-alpha: acceptance at depth n where drafted and all before accepted; NaN: never. Of trees: where |
-    |                     | some node was so deep: the share in which one of them was right                             |
+    | accept_by_depth     | (float,) [K]: n-alpha: acceptance at depth n where drafted and all before accepted; NaN: never |
+    |                     | (of trees: of the rounds of so many levels, the share in which one of the nodes was right)    |
     | seconds             | modelled time of all rounds                                                                |
     | speedup             | tokens * baseline / seconds                                                                |
     | cut_share           | share of rounds whose draft reached depth[row] while K and budget allowed more: no fewer than depth cut short |

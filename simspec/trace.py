@@ -198,7 +198,8 @@ class Trace:
 
     def _check_order(self, left):
         if (self.order is None) == bool(self.meta.tree):
-            raise TraceError(f"order is {'missing' if self.order is None else 'there'} and meta.tree {self.meta.tree}: give both, or neither")
+            there = "missing" if self.order is None else "there"
+            raise TraceError(f"order is {there} and meta.tree is {self.meta.tree}, expected both or neither")
         if self.order is None:
             return
         width, levels = self.meta.tree

@@ -61,7 +61,8 @@ class Tree:
         if len(set(zip(self.parent, self.rank))) < n:
             seen = list(zip(self.parent, self.rank))
             twice = next(i for i, pair in enumerate(seen) if pair in seen[:i])
-            raise TreeError(f"tree: nodes {seen.index(seen[twice])} and {twice} both have rank {self.rank[twice]} under row {self.parent[twice]}")
+            parent, rank = seen[twice]
+            raise TreeError(f"tree: nodes {seen.index(seen[twice])} and {twice} both have rank {rank} under row {parent}: leave one out")
 
     def _refuse_cycle(self, i):
         row, steps = i + 1, 0
@@ -245,7 +246,8 @@ def seconds_of(tree: Tree, acceptance, cost: CostModel) -> float:
         return cost.overhead + float(cost.verify[0])
     levels = tree.levels
     if levels > cost.K or len(tree) > cost.nodes:
-        raise TreeError(f"cost {cost.name!r} prices {cost.K} levels and {cost.nodes} nodes, a tree has {levels} and {len(tree)}: measure more")
+        has = f"a tree has {levels} and {len(tree)}"
+        raise TreeError(f"cost {cost.name!r} prices {cost.K} levels and {cost.nodes} nodes, {has}: measure more")
     reached = np.concatenate(([1.0], _by_depth(tree, _table(acceptance)), [0.0]))
     owed = cost.catch_up[np.minimum(np.arange(len(reached) - 1), len(cost.catch_up) - 1)] @ (reached[:-1] - reached[1:])
     return float(cost.overhead + cost.draft[levels] + cost.node * (tree.rows - levels) + cost.verify[len(tree)] + owed)

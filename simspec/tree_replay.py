@@ -36,7 +36,7 @@ def prepare_tree(trace: Trace, policy: TreePolicy, cost: CostModel) -> None:
     found = outcomes(trace, policy)
     for what, most, priced in (("levels", int(found.levels.max()), cost.K), ("nodes", int(found.nodes.max()), cost.nodes)):
         if most > priced:
-            raise ValueError(f"cost {cost.name!r} prices {priced} {what}, policy {policy.name!r} has rounds of {most}: measure with more rows")
+            raise ValueError(f"cost {cost.name!r} prices {priced} {what}, policy {policy.name!r} takes {most}: measure with more rows")
 
 
 def _walk(trace, policy):

@@ -10,8 +10,9 @@ from simspec.policies.cost_aware import cost_ts
 from simspec.policies.fixed import fixed
 from simspec.policies.oracle import greedy_oracle, oracle
 from simspec.policies.thompson import beta_ts
+from simspec.policies.tree import cape, dynamic_tree, full_tree, medusa_tree, optimal_tree, sets, static, tree_oracle
 from simspec.policy import Policy, PolicyError
-from simspec.tree_policy import TreePolicy, cape, dynamic_tree, full_tree, medusa_tree, optimal_tree, sets, static, tree_oracle
+from simspec.tree_policy import TreePolicy
 
 BUILTIN = {
     "fixed": fixed,
@@ -46,11 +47,11 @@ CLAIRVOYANT = ("oracle", "greedy_oracle", "tree_oracle")
 
 
 def parse(text: str) -> Policy | TreePolicy | Callable:
-    """The policy written as name[:arg,...], each arg a value or key=value: fixed:3, beta_ts:censored,alpha0=2, static:4x2x1, cape:section,k=5.
+    """The policy written as name[:arg,...], each arg a value or key=value: fixed:3, beta_ts:censored,alpha0=2, static:4x2x1, sets:3,k=5.
 
     A built-in policy's own name reads back as itself. Names of policies that need the trace and the cost (the oracles,
-    cost_ts, trees made from ranks) give the function of (trace, cost) that makes them, see `make`. PolicyError, one line, for an unknown name, with the
-    nearest known one, or for arguments the policy does not take.
+    cost_ts, trees made from ranks) give the function of (trace, cost) that makes them, see `make`. PolicyError, one line, for an
+    unknown name, with the nearest known one, or for arguments the policy does not take; TreeError for a tree that cannot be.
     """
     name, _, rest = text.partition(":")
     known = BUILTIN | TREES
