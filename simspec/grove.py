@@ -84,7 +84,7 @@ def grove(
         cost = cost if isinstance(cost, CostModel) else CostModel.from_ratio(cost, trace.K, MOST)
         most = max(SUBMITTED, *nodes)
         if cost.nodes < most:
-            notes.append(f"{name}: cost {cost.name!r} prices {cost.nodes} submitted tokens, to {most} it is extrapolated: measure more rows")
+            notes.append(f"{name}: cost {cost.name!r} prices {cost.nodes} submitted tokens, more are extrapolated: measure more rows")
             cost = cost.widen(most)
         made, left_out = _recording(name, trace, cost, nodes, k, given, more, {"level": level, "resamples": resamples, "seed": seed})
         found += made
