@@ -4,7 +4,9 @@ import json
 import re
 from dataclasses import asdict, dataclass, field, fields
 
-RULES = ("greedy", "coupled", "synthetic")
+RULES = ("greedy", "coupled", "rejection", "synthetic")
+OPTIONAL = {"tree": (), "top_k": 0, "top_p": 1.0}
+"""Keys that a recording says only where they differ from this: older files keep their bytes."""
 SCHEMA = 2
 
 
@@ -18,7 +20,7 @@ class TraceMeta:
 
     | field            | type            | meaning                                                               |
     | ---------------- | --------------- | --------------------------------------------------------------------- |
-    | rule             | str             | greedy, coupled (shared Gumbel noise) or synthetic                      |
+    | rule             | str             | greedy, coupled (shared Gumbel noise), rejection (drawn drafts, ratio recorded) or synthetic |
     | target, drafter  | str             | names, the drafter's with its settings                                  |
     | K                | int, 1..255     | deepest draft recorded                                                  |
     | tokenizer_sha256 | str             | hash of the tokenizer's files; '' if there is none                      |
@@ -34,6 +36,7 @@ class TraceMeta:
     | versions         | {str: str}      | library versions                                                        |
     | git, argv, notes | str, (str,), str| revision, command line, anything else                                   |
     | tree             | () or (w, D)    | width and levels of the dynamic trees that Trace.order tells of         |
+    | top_k, top_p     | int, float      | how both distributions were cut before anything was picked; 0 and 1.0: not at all |
     | schema           | int             | version of this table                                                   |
 
     Raises TraceError for a value of the wrong type or outside its range.
@@ -61,6 +64,8 @@ class TraceMeta:
     notes: str = ""
     schema: int = SCHEMA
     tree: tuple = ()
+    top_k: int = 0
+    top_p: float = 1.0
 
     def __post_init__(self):
         object.__setattr__(self, "features", tuple(map(_as_tuple, _as_tuple(self.features))))
@@ -71,16 +76,17 @@ class TraceMeta:
         for name, (accepts, wanted) in _FIELDS.items():
             if not accepts(getattr(self, name)):
                 raise TraceError(f"meta.{name} is {getattr(self, name)!r}, expected {wanted}")
+        if self.rule == "rejection" and not self.temperature > 0:
+            raise TraceError(f"meta.temperature is {self.temperature} under the rejection rule, expected a number > 0")
+        if self.rule not in ("coupled", "rejection") and (self.top_k, self.top_p) != (0, 1.0):
+            raise TraceError(f"meta.top_k and top_p are {self.top_k} and {self.top_p} under rule {self.rule!r}, expected 0 and 1.0 there")
         for name in self.predictors:
             if name not in dict(self.features):
                 raise TraceError(f"meta.predictors names {name!r}, expected one of the features {[known for known, _ in self.features]}")
 
     def to_json(self) -> str:
-        """The metadata as one JSON object, keys in the order of the table; `tree` only where there is one."""
-        told = asdict(self)
-        if not self.tree:
-            del told["tree"]
-        return json.dumps(told)
+        """The metadata as one JSON object, keys in the order of the table; those of OPTIONAL only where they say something."""
+        return json.dumps({key: value for key, value in asdict(self).items() if key not in OPTIONAL or value != OPTIONAL[key]})
 
     @classmethod
     def from_json(cls, text: str) -> "TraceMeta":
@@ -93,7 +99,7 @@ class TraceMeta:
             raise TraceError(f"meta is a {type(data).__name__}, expected one JSON object")
         if data.get("schema") != SCHEMA:
             raise TraceError(f"meta.schema is {data.get('schema')!r}, this version reads {SCHEMA}: install the simspec that wrote it")
-        wanted = {f.name for f in fields(cls)} - ({"tree"} - set(data))
+        wanted = {f.name for f in fields(cls)} - (set(OPTIONAL) - set(data))
         if set(data) != wanted:
             raise TraceError(f"meta lacks {sorted(wanted - set(data))} and has unknown {sorted(set(data) - wanted)}")
         return cls(**data)
@@ -153,5 +159,7 @@ _FIELDS = {
         or type(value) is tuple and [*map(type, value)] == [int, int] and 1 <= value[0] <= 32 and 1 <= value[1] <= 255,
         "nothing, or a width in 1..32 and a number of levels in 1..255",
     ),
+    "top_k": _int(0, 1 << 31),
+    "top_p": (lambda value: type(value) is float and 0 < value <= 1, "a share in (0, 1]"),
     "schema": (lambda value: type(value) is int and value == SCHEMA, str(SCHEMA)),
 }

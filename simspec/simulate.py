@@ -1,16 +1,16 @@
 """Replay: what a policy would have done on a recording, round by round."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-from numba import types
+from numba import njit, types
 
 from simspec.cost import CostModel, next_backlog, round_seconds
 from simspec.grid import table
 from simspec.jit import borrowed, specialise
 from simspec.policy import Policy, PolicyError
-from simspec.rng import POLICY, block, check_seed
+from simspec.rng import ACCEPT, POLICY, block, check_seed
 from simspec.trace import Trace, TraceError
 
 
@@ -73,16 +73,48 @@ def committed(rounds: Rounds, trace: Trace) -> np.ndarray:
     return ends - rounds.row
 
 
+def drawn(trace: Trace, seed: int = 0) -> Trace:
+    """One draw of what would have been accepted on a recording of the rejection rule, as an ordinary trace; others are returned as they are.
+
+    Given the text y ~ p, the draft token at slot j of a round from row t, its elders accepted, is accepted with chance
+    ratio[t, j] = min(1, q(y) / p(y)), independently of all else (q(y) min(1, p(y) / q(y)) over p(y)). So run[t] is the number of leading
+    j with u < ratio[t, j], u addressed by (seed, sequence, row in the sequence, j, ACCEPT). Rounds replayed on it have the law of real ones.
+    """
+    if trace.ratio is None:
+        return trace
+    run = np.zeros(trace.rows, np.uint8)
+    _draw(trace.offset, trace.sequence, trace.depth, trace.ratio, check_seed(seed), run)
+    meta = replace(trace.meta, rule="synthetic", prefix_only=False, top_k=0, top_p=1.0)
+    return replace(trace, run=run, ratio=None, meta=meta)
+
+
+@njit(cache=True)
+def _draw(offset, address, depth, ratio, seed, run):
+    for s in range(offset.shape[0] - 1):
+        n = offset[s + 1] - offset[s]
+        for pos in range(n):
+            t = offset[s] + pos
+            most = min(np.int64(depth[t]), n - pos)
+            held = 0
+            while held < most:
+                u = block(seed, address[s], pos, held >> 2, ACCEPT)
+                if u[held & 3] >= ratio[t, held]:
+                    break
+                held += 1
+            run[t] = held
+
+
 def replay(trace: Trace, policy: Policy, seed: int = 0, cost: CostModel | None = None) -> Rounds:
-    """The rounds that this policy makes on this recording: exact, not modelled.
+    """The rounds that this policy makes on this recording: exact, not modelled; under the rejection rule exact in law, see `drawn`.
 
     seed keys the policy's draws together with each sequence's address, so neither other sequences nor threads
     matter. cost (default CostModel.from_ratio(0.1, K)) is what `observe` is told; most policies ignore it.
-    Raises TraceError (a feature the trace lacks, the rejection rule), PolicyError, ValueError (seed, cost too short).
+    Raises TraceError (a feature the trace lacks), PolicyError (features read under the rejection rule), ValueError (seed, cost too short).
     """
     if not isinstance(policy, Policy):
         raise PolicyError(f"{getattr(policy, 'name', policy)!r} is no policy of chains: make() it from its text, or replay_tree() it")
     K, cost, columns, tables = prepare(trace, policy, cost)
+    trace = drawn(trace, seed)
     params, state0 = policy.start()
     shown = np.full((K, len(policy.reads)), np.nan)
     outputs = tuple(np.empty(trace.rows, np.int64) for _ in range(4))
@@ -97,8 +129,11 @@ def replay(trace: Trace, policy: Policy, seed: int = 0, cost: CostModel | None =
 
 def prepare(trace: Trace, policy: Policy, cost: CostModel | None = None) -> tuple[int, CostModel, np.ndarray, np.ndarray]:
     """(longest draft, what the policy pays, columns int64[F] and grids float64[F, 256] of what it reads), or what `replay` raises."""
-    if trace.ratio is not None:
-        raise TraceError("this trace records ratio, for the rejection rule, which replay does not do yet: use a greedy or coupled trace")
+    if trace.ratio is not None and policy.reads:
+        raise PolicyError(
+            f"policy {policy.name!r} reads {policy.reads[0]!r}: a recording of the rejection rule replays in law only, and only policies that read "
+            "no features: take a greedy or coupled recording"
+        )
     K = policy.longest(trace.K)
     cost = CostModel.from_ratio(0.1, max(K, 1)) if cost is None else cost
     if cost.K < K:

@@ -39,7 +39,8 @@ def sweep(
     | by         | 'trace', 'task' or 'prompt': what a row's metrics are summed over; a prompt is one sequence           |
     | jobs       | threads; neither they nor any order change a figure                                                   |
 
-    A policy that draws nothing is replayed once and its row repeated for each replicate, so that replicates pair up.
+    A policy that draws nothing is replayed once and its row repeated for each replicate, so that replicates pair up; on a recording of the
+    rejection rule each replicate draws acceptances of its own.
     Columns: trace, group, policy, cost, replicate, random and the fields of Metrics but accept_by_depth. Rows follow
     the order of the arguments. ValueError (PolicyError, TraceError) for what cannot run, before anything does.
     """
@@ -107,7 +108,8 @@ def _planned(named, policies, costs, replicates, seed):
                 if isinstance(policy, Policy):
                     kernel(policy)  # compiled here: threads only run it
                 head = {"trace": trace_name, "policy": policy.name, "cost": cost_name}
-                todo += [(head, trace, cost, policy, seed + i, i) for i in range(replicates if policy.random else 1)]
+                many = replicates if policy.random or trace.ratio is not None else 1
+                todo += [(head, trace, cost, policy, seed + i, i) for i in range(many)]
     return todo
 
 
@@ -116,11 +118,12 @@ def _prepare(trace, policy, cost):
 
 
 def _rows(todo, replicates, by, jobs, progress):
-    for (head, _, _, policy, _, replicate), groups in zip(todo, _shown(todo, _run(todo, by, jobs), progress)):
-        for copy in [replicate] if policy.random else range(replicates):
+    for (head, trace, _, policy, _, replicate), groups in zip(todo, _shown(todo, _run(todo, by, jobs), progress)):
+        random = policy.random or trace.ratio is not None
+        for copy in [replicate] if random else range(replicates):
             for group, metrics in groups.items():
                 row = {"trace": head["trace"], "group": group, "policy": policy.name, "cost": head["cost"]}
-                row |= {"replicate": copy, "random": policy.random}
+                row |= {"replicate": copy, "random": random}
                 yield row | {name: getattr(metrics, name) for name in FIGURES}
 
 

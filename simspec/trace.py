@@ -34,12 +34,13 @@ class Trace:
     | margin         | uint8[N]/None    | target's best minus second logit, `encode_margin`                               |
     | draft_margin   | uint8[N, K]/None | the drafter's                                                                   |
     | feature_margin | uint8[N, K]/None | smallest distance of a feature to its bin's edge                                |
-    | ratio          | float32[N, K]/None | min(1, q(y)/p(y)) along the text, in [0, 1]                                     |
+    | ratio          | float32[N, K]/None | rejection rule alone: chance min(1, q(y)/p(y)) that slot j is accepted, given that it is reached |
     | order          | uint8[N, K]/None | place of the text's node at depth j + 1 in the dynamic tree of meta.tree, 255: not in it |
 
     Checked on construction; TraceError names field, row, what was found and what was expected.
     `run[t] <= min(depth[t], rows left)`. Where rank is known, it is 0 on the first run[t] slots and not 0 on the
     next, if that slot was drafted and has text. With meta.prefix_only a row's run continues into the next row.
+    Under the rejection rule a run is drawn anew at each replay (`simulate.drawn`): it is 0 here, and rank is not known.
     Places in `order` grow along the text until 255, which stays: an ancestor stands before its descendants.
     """
 
@@ -191,7 +192,13 @@ class Trace:
             wrong = np.zeros(self.rows, bool)
             wrong[t] = self.run[t + 1] < np.minimum(self.run[t] - 1, self.depth[t + 1])
             _refuse("run", wrong, self.run, "a run that continues into the next row, since meta.prefix_only is set")
+        if (self.ratio is None) == (self.meta.rule == "rejection"):
+            there = "missing" if self.ratio is None else "there"
+            raise TraceError(f"ratio is {there} under rule {self.meta.rule!r}, expected it under the rejection rule and nowhere else")
         if self.ratio is not None:
+            if self.rank is not None:
+                raise TraceError("rank is there under the rejection rule, expected ratio alone")
+            _refuse("run", self.run > 0, self.run, "0: under the rejection rule it is drawn at each replay")
             _refuse("ratio", ~((self.ratio >= 0) & (self.ratio <= 1)).all(1), self.run, "finite values in [0, 1]; run there is")
 
         self._check_order(left)
