@@ -7,6 +7,7 @@ import numpy as np
 from real.prompts import repeated_ngrams
 from real.weights import sha256
 from simspec import Trace
+from simspec.simulate import expected_run
 
 ROW = (
     "Row t of a text says: the target's next token is token[t]; a draft from here can go depth[t] deep, and its first "
@@ -16,7 +17,7 @@ ROW = (
 
 def card(path: Path, trace: Trace) -> dict:
     """The card of a saved recording: meaning, origin, checksum, and how repetitive its texts are."""
-    cuts = trace.offset
+    cuts, run = trace.offset, expected_run(trace)
     texts = [trace.token[cuts[s] : cuts[s + 1]] for s in range(trace.sequences)]
     ended = np.isin(trace.token[cuts[1:] - 1], trace.meta.end_tokens)
     tasks = sorted(set(trace.meta.tasks))
@@ -31,13 +32,13 @@ def card(path: Path, trace: Trace) -> dict:
         "K": meta.K,
         "texts": trace.sequences,
         "rows": trace.rows,
-        "mean_run": round(float(trace.run.mean()), 4),
+        "mean_run": round(float(run.mean()), 4),
         "repeated_8grams": round(repeated_ngrams(texts), 4),
         "ended_by_end_token": round(float(ended.mean()), 4),
         "by_task": {
             task: {
                 "texts": len(of),
-                "mean_run": round(float(np.concatenate([trace.run[cuts[s] : cuts[s + 1]] for s in of]).mean()), 4),
+                "mean_run": round(float(np.concatenate([run[cuts[s] : cuts[s + 1]] for s in of]).mean()), 4),
                 "repeated_8grams": round(repeated_ngrams(texts[s] for s in of), 4),
             }
             for task in tasks

@@ -18,8 +18,12 @@ Bundle = Annotated[Path | None, typer.Option(help="Folder with target/, model/, 
 TargetPath = Annotated[str | None, typer.Option("--target", help="A transformers checkpoint in place of <bundle>/target.")]
 Weights = Annotated[Path | None, typer.Option(help="The drafter's folder, in place of <bundle>/<drafter>.")]
 DrafterName = Annotated[str, typer.Option("--drafter", help="model or early_exit.")]
-RuleName = Annotated[str, typer.Option("--rule", help="greedy, or coupled (Gumbel noise shared by text position).")]
-Temperature = Annotated[float, typer.Option(help="Of the coupled rule.")]
+RuleName = Annotated[
+    str, typer.Option("--rule", help="greedy; coupled (Gumbel noise shared by text position: replays exactly); rejection (coins: replays in law).")
+]
+Temperature = Annotated[float, typer.Option(help="Divides the logits, where the rule is not greedy; 1 is the model's own distribution.")]
+TopK = Annotated[int, typer.Option("--top-k", help="Only so many best tokens can be picked; 0: all.")]
+TopP = Annotated[float, typer.Option("--top-p", help="Only the fewest best tokens that hold this share can be picked.")]
 Seed = Annotated[int, typer.Option(help="Of all draws.")]
 
 
@@ -54,14 +58,14 @@ def _progress():
         yield tell
 
 
-def _rule(name: str, temperature: float, seed: int):
+def _rule(name: str, temperature: float, seed: int, top_k: int = 0, top_p: float = 1.0):
     from real.sampling import Rule
     from simspec.rng import check_seed
 
     check_seed(seed)
     if not 0 <= temperature < float("inf"):
         raise ValueError(f"temperature is {temperature}, expected a finite number >= 0")
-    return Rule(name, temperature, seed) if name == "coupled" else Rule(name)
+    return Rule(name, top_k=top_k, top_p=top_p) if name == "greedy" else Rule(name, temperature, seed, top_k, top_p)
 
 
 def _pair(bundle, drafter, device, dtype, target, weights):
@@ -209,6 +213,8 @@ def record(
     drafter: DrafterName = "model",
     rule: RuleName = "greedy",
     temperature: Temperature = 0.8,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
     k: Annotated[int, typer.Option("--depth", "-k", help="Draft depth K at every position.")] = 16,
     budget: Annotated[int, typer.Option(help="New tokens a prompt.")] = 96,
     per_task: Annotated[int, typer.Option(help="Prompts of every task.")] = 20,
@@ -235,13 +241,13 @@ def record(
         raise ValueError(f"{out} is no name for a recording, expected one that ends in .parquet; its card gets .json")
     for path in (out, out.with_suffix(".json")):
         check_output(path, *prompts)
-    made_by = _rule(rule, temperature, seed)
-    Settings(k, budget, made_by, ())  # refused before the models are read
+    made_by = _rule(rule, temperature, seed, top_k, top_p)
+    Settings(k, budget, made_by, (), ())  # refused before the models are read
     if per_task < 1:
         raise ValueError(f"{per_task} prompts of every task asked for, expected at least 1")
     pair = _pair(bundle, drafter, device, dtype, target, weights)
     chosen = draw([p for path in prompts for p in read_prompts(path, pair.tokenizer, longest)], per_task, seed)
-    settings = Settings(k, budget, made_by, pair.end_tokens, offered(pair.drafter))
+    settings = Settings(k, budget, made_by, pair.end_tokens, () if made_by.sampled else offered(pair.drafter))
     with _progress() as tell:
         made = record_to(out, pair, chosen, settings, tell)
     print(json.dumps(made) if as_json else f"wrote {out}: {made['texts']} texts, {made['rows']} rows, card {out.with_suffix('.json')}")
@@ -252,6 +258,8 @@ def measure(
     drafter: DrafterName = "model",
     rule: RuleName = "greedy",
     temperature: Temperature = 0.8,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
     k: Annotated[int, typer.Option("--depth", "-k", help="Longest draft to price.")] = 16,
     batch: Annotated[list[int] | None, typer.Option(help="Texts decoded together, repeatable; default 1.")] = None,
     context: Annotated[list[int] | None, typer.Option(help="Tokens before the round, repeatable; default 128.")] = None,
@@ -275,7 +283,7 @@ def measure(
     check_output(out)
     if not 1 <= k <= 255 or repeats < 1:
         raise ValueError(f"depth is {k} and repeats {repeats}; expected 1 <= depth <= 255 and at least one repeat")
-    made_by = _rule(rule, temperature, seed)
+    made_by = _rule(rule, temperature, seed, top_k, top_p)
     pair = _pair(bundle, drafter, device, dtype, target, weights)
     sizes = batch or [1], context or [128]
     with _progress() as tell:

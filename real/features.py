@@ -1,4 +1,4 @@
-"""What a drafter shows after each slot: functions of its distribution and of states paid for, never of the token picked."""
+"""What a drafter shows after each slot: functions of its distribution and of states paid for, and, by one name, of the token picked."""
 
 from collections.abc import Mapping
 
@@ -10,13 +10,14 @@ from real.draft import Drafter, Step
 from real.predictor import NAMES, Predictor
 from real.target import Verdict
 from simspec import grid
+from simspec.policy import IDENTITY
 
 FEATURES = {
     "confidence": lambda logprob: logprob.max(-1).values.exp(),
     "entropy": lambda logprob: torch.special.entr(logprob.exp()).sum(-1),
 }
 # A policy weighs θ linearly against a running mean: even steps (errors up to 0.002) serve it better than log-odds (0.01).
-GRIDS = {"confidence": "confidence", "entropy": "entropy", **dict.fromkeys(NAMES, "identity")}
+GRIDS = {"confidence": "confidence", "entropy": "entropy", "probability": "confidence", **dict.fromkeys(NAMES, "identity")}
 
 
 def shown(reads: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
@@ -45,19 +46,25 @@ def learnt(names: tuple[str, ...], drafter: Drafter) -> dict[str, Predictor]:
 
 
 def read(
-    names: tuple[str, ...], logits: Tensor | None, temperature: float, log_odds: Mapping[str, Tensor] = {}
+    names: tuple[str, ...], logits: Tensor | None, temperature: float, log_odds: Mapping[str, Tensor] = {}, token: Tensor | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Features of logits `[n, vocab]`: grid codes uint8 `[n, F]` and each value's distance to its bin's edge.
 
-    Those that a predictor gives are read from `log_odds`, name -> `[n]`; without any other, logits may be None.
+    Those that a predictor gives are read from `log_odds`, name -> `[n]`; without any other, logits may be None. "probability", q of the
+    `token [n]` picked, is the one that knows which token it was (`simspec.policy.IDENTITY`): no default shows it.
     """
-    if any(name in FEATURES for name in names):
+    if any(name in FEATURES or name in IDENTITY for name in names):
         logprob = torch.log_softmax(logits.double() / temperature, -1)
     rows = len(next(iter(log_odds.values())) if logits is None else logits)
     code = np.empty((rows, len(names)), np.uint8)
     edge = np.empty((rows, len(names)))
     for i, name in enumerate(names):
-        value = FEATURES[name](logprob) if name in FEATURES else log_odds[name].sigmoid()
+        if name in FEATURES:
+            value = FEATURES[name](logprob)
+        elif name in IDENTITY:
+            value = logprob.gather(-1, token.to(logprob.device)[:, None])[:, 0].exp()
+        else:
+            value = log_odds[name].sigmoid()
         code[:, i], edge[:, i] = grid.encode(value.cpu().numpy(), grid.TABLES[GRIDS[name]])
     return code, edge
 
@@ -84,7 +91,7 @@ class Reader:
         for name, folded in self._folded.items():
             standing = self._standing[name]
             odds[name] = (standing[min(slot, len(standing) - 1)] + folded.of_drafter(step.hidden))[None]
-        code, edge = read(self.names, step.logits[None], self.temperature, odds)
+        code, edge = read(self.names, step.logits[None], self.temperature, odds, torch.tensor([step.token]))
         return code[0], edge[0]
 
     def learn(self, verdict: Verdict, path: list[int]) -> None:

@@ -14,7 +14,8 @@ class Line:
         self.stepper, self.K = stepper, stepper.K
 
     def begin(self, drafter: Drafter, rule: Rule, sequence: int, prefill) -> None:
-        """Starts a text."""
+        """Starts a text; PolicyError for a policy that anticipates, where drafts are drawn."""
+        self.stepper.unforeseeing(rule.sampled)
         self.drafter, self.reader = drafter, Reader(self.stepper.policy.reads, rule.temperature, drafter)
         self.stepper.begin(sequence)
         self.reader.begin(prefill)

@@ -10,6 +10,7 @@ from real.rows import Rows, Settings, rank_of, runs
 from real.sampling import margin
 from real.target import Target
 from simspec.grid import encode_margin
+from simspec.policy import IDENTITY
 
 
 @torch.inference_mode()
@@ -30,7 +31,7 @@ def one_bit(target: Target, drafter: Drafter, settings: Settings, prompt: list[i
     lm = drafter.lm
     n, K, names, rule, device = len(text), settings.K, settings.features, settings.rule, lm.device
     token = np.zeros((n, K), np.int64)  # [s, j]: the chain behind a miss at text position s; column 0 is the pick there
-    plain = [i for i, name in enumerate(names) if name in FEATURES]
+    plain = [i for i, name in enumerate(names) if name in FEATURES or name in IDENTITY]
     predictors = learnt(names, drafter)
     feature = np.zeros((n, K, len(names)), np.uint8)
     gap, edge = np.zeros((n, K), np.uint8), np.full((n, K), 255 if names else 0, np.uint8)
@@ -43,7 +44,8 @@ def one_bit(target: Target, drafter: Drafter, settings: Settings, prompt: list[i
         gap[rows, slot] = encode_margin(margin(scores).cpu().numpy())
         hidden[rows, slot] = x
         if plain:
-            code, distance = read(tuple(names[i] for i in plain), logits, rule.temperature)
+            picked = torch.from_numpy(token[rows, slot])
+            code, distance = read(tuple(names[i] for i in plain), logits, rule.temperature, token=picked)
             feature[rows[:, None], slot, plain], edge[rows, slot] = code, encode_margin(distance.min(-1))
         return scores
 

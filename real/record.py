@@ -13,16 +13,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from real.decode import decode
-from real.draft import Drafter, Silent
+from real.draft import Drafter
 from real.features import Reader, learnt, shown
 from real.files import replace_json
 from real.one_bit import one_bit, states  # noqa: F401  (states is known by this address)
 from real.prompts import Prompt
+from real.ratio import alone, ratios
 from real.rows import RecordError, Rows, Settings, rank_of, runs
 from real.sampling import margin
 from real.target import Target
-from simspec import CostModel, Stepper, Trace, TraceError, TraceMeta, load_trace, policies
+from simspec import Trace, TraceError, TraceMeta, load_trace
 from simspec.grid import encode_margin
 
 MOST = 255
@@ -32,19 +32,8 @@ MOST = 255
 def target_text(target: Target, settings: Settings, prompt: list[int], sequence: int) -> tuple[np.ndarray, np.ndarray]:
     """The target's own text, one token a pass with no drafter: int32 `[n]`, and its margin codes uint8 `[n]`."""
     gaps: list[float] = []
-    stepper = Stepper(policies.BUILTIN["fixed"](0), settings.K, 0, CostModel.from_ratio(0.0, settings.K))
-    result = decode(
-        target,
-        Silent(),
-        stepper,
-        settings.rule,
-        prompt,
-        settings.budget,
-        settings.end_tokens,
-        sequence,
-        lambda r: gaps.extend(margin(r.walk.scores).tolist()),
-    )
-    return result.token, encode_margin(np.array(gaps))
+    text = alone(target, settings, prompt, sequence, lambda r: gaps.extend(margin(r.walk.scores).tolist()))
+    return text, encode_margin(np.array(gaps))
 
 
 def chains(target: Target, drafter: Drafter, settings: Settings, prompt: list[int], text: np.ndarray, sequence: int) -> Rows:
@@ -116,6 +105,8 @@ def chains(target: Target, drafter: Drafter, settings: Settings, prompt: list[in
 
 def record_text(target: Target, drafter: Drafter, settings: Settings, prompt: list[int], sequence: int, slow=False) -> Rows:
     """The target's text after `prompt` and its rows: by `one_bit` where the drafter allows it, else by `chains`."""
+    if settings.rule.sampled:
+        return ratios(target, drafter, settings, prompt, sequence)
     text, gaps = target_text(target, settings, prompt, sequence)
     if drafter.prefix_only and hasattr(drafter, "lm") and not slow:
         rows = one_bit(target, drafter, settings, prompt, text, sequence)
@@ -126,9 +117,6 @@ def record_text(target: Target, drafter: Drafter, settings: Settings, prompt: li
 
 def assemble(rows: Sequence[Rows], prompts: Sequence[Prompt], first: int, settings: Settings, meta: TraceMeta) -> Trace:
     """One trace of recorded texts, whose draw addresses are `first`, `first + 1`, ..."""
-    def joined(name):
-        return np.concatenate([getattr(r, name) for r in rows])
-
     def offsets(lengths):
         return np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
 
@@ -138,9 +126,15 @@ def assemble(rows: Sequence[Rows], prompts: Sequence[Prompt], first: int, settin
         sequence=np.arange(first, first + len(rows), dtype=np.int64),
         prompt_offset=offsets([len(p.token) for p in prompts]),
         prompt=np.concatenate([np.array(p.token, np.int32) for p in prompts]),
-        **{name: joined(name) for name in Rows.__dataclass_fields__},
+        **_joined(rows),
         meta=replace(meta, tasks=tuple(p.task for p in prompts), ids=tuple(p.id for p in prompts)),
     )
+
+
+def _joined(rows: Sequence) -> dict:
+    """The columns of several texts' rows, or of several traces; None where there is none."""
+    parts = {name: [getattr(r, name) for r in rows] for name in Rows.__dataclass_fields__}
+    return {name: None if part[0] is None else np.concatenate(part) for name, part in parts.items()}
 
 
 def record(
@@ -229,8 +223,6 @@ def _read(manifest: Path) -> dict:
 
 def join(shards: Sequence[Trace], meta: TraceMeta) -> Trace:
     """The sequences of several traces of one recording, in order."""
-    rows = [Rows(**{name: getattr(s, name) for name in Rows.__dataclass_fields__}) for s in shards]
-    both = {name: np.concatenate([getattr(r, name) for r in rows]) for name in Rows.__dataclass_fields__}
     lengths = np.concatenate([np.diff(s.offset) for s in shards])
     prompts = np.concatenate([np.diff(s.prompt_offset) for s in shards])
     return Trace(
@@ -239,7 +231,7 @@ def join(shards: Sequence[Trace], meta: TraceMeta) -> Trace:
         prompt=np.concatenate([s.prompt for s in shards]),
         budget=np.concatenate([s.budget for s in shards]),
         sequence=np.concatenate([s.sequence for s in shards]),
-        **both,
+        **_joined(shards),
         meta=replace(meta, tasks=sum((s.meta.tasks for s in shards), ()), ids=sum((s.meta.ids for s in shards), ())),
     )
 
@@ -259,7 +251,9 @@ def describe(
         tokenizer_sha256=tokenizer_sha256,
         features=shown(settings.features),
         predictors={name: p.sha256 for name, p in learnt(settings.features, drafter).items()},
-        temperature=rule.temperature if rule.name == "coupled" else 0.0,
+        temperature=0.0 if rule.name == "greedy" else rule.temperature,
+        top_k=rule.top_k,
+        top_p=float(rule.top_p),
         seed=rule.seed,
         end_tokens=settings.end_tokens,
         prefix_only=drafter.prefix_only,

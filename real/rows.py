@@ -20,10 +20,11 @@ class Rows:
     depth: np.ndarray
     run: np.ndarray
     feature: np.ndarray
-    rank: np.ndarray
-    margin: np.ndarray
-    draft_margin: np.ndarray
-    feature_margin: np.ndarray
+    rank: np.ndarray | None = None
+    margin: np.ndarray | None = None
+    draft_margin: np.ndarray | None = None
+    feature_margin: np.ndarray | None = None
+    ratio: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Settings:
     features: tuple[str, ...] = ("confidence", "entropy")
 
     def __post_init__(self):
+        if self.rule.sampled and self.features:
+            raise RecordError("a recording of the rejection rule holds no features, it replays in law alone; expected none to be asked for")
         if not 1 <= self.K <= 255 or self.budget < 1:
             raise RecordError(f"K is {self.K} and budget {self.budget}; expected 1 <= K <= 255 and at least one token")
 

@@ -122,7 +122,7 @@ def _card(trace) -> dict:
     from simspec.cost import CostModel
     from simspec.metrics import summary
     from simspec.policies import fixed
-    from simspec.simulate import replay
+    from simspec.simulate import expected_run, replay
 
     meta = {key: value for key, value in asdict(trace.meta).items() if key not in ("tasks", "ids")}
     # Depth statistics at K, from rounds at K: such tables hold for that K only, which is why recordings exist.
@@ -138,10 +138,10 @@ def _card(trace) -> dict:
                 "prompt_tokens": len(trace.prompt),
                 "tasks": {task: trace.task.count(task) for task in sorted(set(trace.task))},
                 "ended_by_token": sum(token in trace.meta.end_tokens for token in end),
-                "mean_run": round(float(trace.run.mean()), 4),
+                "mean_run": round(float(expected_run(trace).mean()), 4),
                 "committed_at_K": round(full.committed_per_round, 4),
                 "accept_by_depth_at_K": by_depth,
-                "recorded": [n for n in ("rank", "margin", "draft_margin", "feature_margin") if getattr(trace, n) is not None],
+                "recorded": [n for n in ("rank", "margin", "draft_margin", "feature_margin", "ratio", "order") if getattr(trace, n) is not None],
             }
         )
     )

@@ -92,9 +92,13 @@ def by_depth(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
     left = np.repeat(trace.offset[1:], np.diff(trace.offset)) - np.arange(trace.rows)
     room = np.minimum(trace.depth, left)
     depth = np.arange(1, trace.K + 1)
-    right = trace.run[:, None] >= depth
-    could = (trace.run[:, None] >= depth - 1) & (room[:, None] >= depth)
-    return tuple(np.add.reduceat(flags & could, trace.offset[:-1], axis=0, dtype=np.float64) for flags in (right, could))
+    if trace.ratio is None:
+        right, reached = trace.run[:, None] >= depth, trace.run[:, None] >= depth - 1
+    else:  # chances in place of counts
+        right = trace.ratio.astype(np.float64).cumprod(axis=1)
+        reached = np.concatenate((np.ones((trace.rows, 1)), right[:, :-1]), axis=1)
+    could = room[:, None] >= depth
+    return tuple(np.add.reduceat(flags * could, trace.offset[:-1], axis=0, dtype=np.float64) for flags in (right, reached))
 
 
 def _figures(held, tried, times, tokens, cost, level, resamples, seed) -> dict:

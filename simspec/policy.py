@@ -15,6 +15,9 @@ from simspec.grid import table
 from simspec.jit import specialise
 from simspec.rng import POLICY, check_seed, uniform
 
+IDENTITY = ("probability",)
+"""Features that depend on which token was picked, not on the drafter's distribution alone."""
+
 _VECTOR = types.float64[::1]
 _MATRIX = types.float64[:, ::1]
 DRAFT_MORE = types.UniTuple(types.boolean, 2)(_VECTOR, _VECTOR, types.int64, _MATRIX, types.float64)
@@ -40,6 +43,7 @@ class Policy:
     | reads      | (str,)    | names of the features it is shown                                                       |
     | scope      | str       | 'sequence': state0 anew for each; 'stream': state carried on, sequences in file order    |
     | random     | bool      | u is a fresh uniform draw at each question; otherwise NaN                                |
+    | anticipates | bool     | whether to drop a token may depend on which token it is: refused where drafts are drawn   |
 
     `draft_more` is asked before slot 0, after every computed token, and at the cap too (go is then ignored);
     slot is the number of tokens computed so far in the round. (True, _): compute one more. (False, True): stop
@@ -48,8 +52,9 @@ class Policy:
     seconds, never a clock. features is float64[K, len(reads)], decoded from the recording's grids; rows from
     slot on are NaN: what was not paid for is not seen.
 
-    Non-anticipation: keeping or dropping may depend on the whole drafter distribution q at its slot, never on
-    which token was sampled from it, or the output would no longer follow the target. So features are functions of q alone.
+    Non-anticipation: keeping or dropping may depend on the whole drafter distribution q at its slot, never on which token was sampled
+    from it, or the text would no longer follow the target under the rejection rule. Features of IDENTITY tell that token: a policy that
+    reads one may stop by it, but there may not drop by it, and is refused at the moment it does.
 
     Both functions must compile under numba with the signatures DRAFT_MORE and OBSERVE. They are compiled into the replay kernel,
     once for each pair of functions, and found again on disk until they or what they call change, in whatever file that is.
@@ -65,6 +70,7 @@ class Policy:
     reads: tuple = ()
     scope: str = "sequence"
     random: bool = False
+    anticipates: bool = False
 
     def __post_init__(self):
         if not isinstance(self.name, str) or not self.name:
@@ -85,6 +91,9 @@ class Policy:
         object.__setattr__(self, "reads", reads)
         if self.scope not in ("sequence", "stream"):
             raise PolicyError(f"policy {self.name!r}: scope is {self.scope!r}, expected 'sequence' or 'stream'")
+        for name in ("random", "anticipates"):
+            if not isinstance(getattr(self, name), bool):
+                raise PolicyError(f"policy {self.name!r}: {name} is {getattr(self, name)!r}, expected True or False")
         for name in ("draft_more", "observe"):
             if not callable(getattr(self, name)):
                 raise PolicyError(f"policy {self.name!r}: {name} is {getattr(self, name)!r}, expected a function")
@@ -183,6 +192,7 @@ class Stepper:
         self._params, self._state = policy.start()
         self._features = np.full((self.K, len(policy.reads)), np.nan)
         self._sequence, self._round, self._backlog = 0, 0, 0
+        self._drawn, self._tells = False, any(name in IDENTITY for name in policy.reads)
 
     def begin(self, sequence: int) -> None:
         """Start the sequence with this draw address (Trace.sequence[s]); a stream's state is carried on."""
@@ -191,10 +201,24 @@ class Stepper:
         self._sequence, self._round, self._backlog = int(sequence), 0, 0
         self._features[:] = np.nan
 
+    def unforeseeing(self, drawn: bool) -> None:
+        """Says whether drafts are drawn (the rejection rule); PolicyError for a policy that then anticipates, here or when it does so."""
+        self._drawn = drawn
+        if drawn and self.policy.anticipates:
+            self._refuse()
+
+    def _refuse(self):
+        raise PolicyError(
+            f"policy {self.policy.name!r} drops a drawn token by which token it is, and the text would no longer follow the target: "
+            "let it submit what it stops at (inclusive), or use the greedy or coupled rule"
+        )
+
     def ask(self, slot: int) -> tuple[bool, bool]:
         """(go, keep) with slot tokens computed so far; go implies keep."""
         u = uniform(self._seed, self._sequence, self._round, slot, POLICY) if self.policy.random else math.nan
         go, keep = self._more(self._params, self._state, slot, self._features, u)
+        if self._drawn and self._tells and slot and not (go or keep):
+            self._refuse()
         return bool(go), bool(go or keep)
 
     def see(self, slot: int, codes: np.ndarray) -> None:

@@ -88,6 +88,15 @@ def drawn(trace: Trace, seed: int = 0) -> Trace:
     return replace(trace, run=run, ratio=None, meta=meta)
 
 
+def expected_run(trace: Trace) -> np.ndarray:
+    """float64[N]: the mean run of each row: `run`, or under the rejection rule sum over j of prod_{i <= j} ratio[t, i], as far as depth and text go."""
+    if trace.ratio is None:
+        return trace.run.astype(np.float64)
+    left = np.repeat(trace.offset[1:], np.diff(trace.offset)) - np.arange(trace.rows)
+    live = np.arange(trace.K) < np.minimum(trace.depth, left)[:, None]
+    return np.where(live, trace.ratio.astype(np.float64), 0.0).cumprod(axis=1).sum(axis=1)
+
+
 @njit(cache=True)
 def _draw(offset, address, depth, ratio, seed, run):
     for s in range(offset.shape[0] - 1):

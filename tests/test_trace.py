@@ -48,6 +48,8 @@ def poke(array, index, value):
 
 def broken(t):
     """Every invariant broken once: (the change, words of the one-line error)."""
+    drawn = replace(t.meta, rule="rejection", temperature=1.0)
+    rejection = dict(meta=drawn, ratio=np.ones((5, 2), np.float32), rank=None, run=np.zeros(5, np.uint8))
     return [
         (dict(offset=poke(t.offset, 0, 1)), "offset runs 1..5"),
         (dict(offset=np.array([0, 3, 3]), budget=t.budget), "offset runs 0..3"),
@@ -69,8 +71,12 @@ def broken(t):
         (dict(sequence=np.array([0, 2**32])), "sequence, sequence 1"),
         (dict(sequence=np.array([-1, 2])), "sequence, sequence 0"),
         (dict(prompt=np.zeros(2, np.int32)), "prompt_offset runs 0..0"),
-        (dict(ratio=np.full((5, 2), np.nan, np.float32)), "ratio, row 0"),
-        (dict(ratio=np.full((5, 2), 1.5, np.float32)), "ratio, row 0"),
+        (dict(ratio=np.ones((5, 2), np.float32)), "ratio is there under rule 'greedy'"),
+        (rejection | dict(ratio=None), "ratio is missing under rule 'rejection'"),
+        (rejection | dict(ratio=np.full((5, 2), np.nan, np.float32)), "ratio, row 0"),
+        (rejection | dict(ratio=np.full((5, 2), 1.5, np.float32)), "ratio, row 0"),
+        (rejection | dict(run=t.run), "run, row 0: 2, expected 0"),
+        (rejection | dict(rank=t.rank), "rank is there under the rejection rule"),
         (dict(meta=replace(t.meta, tasks=("a",))), "meta.tasks has 1 entries"),
         (dict(meta=replace(t.meta, ids=())), "meta.ids has 0 entries"),
         (dict(meta=replace(t.meta, features=(("confidence", "linear"),))), "grid 'linear'"),

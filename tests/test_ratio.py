@@ -1,0 +1,253 @@
+"""Recordings of the rejection rule: what they hold, and that replay on them has the law of real rounds."""
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from branches import law
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_rejection import ALLOWED, World, off, spoken, whole
+from toy_lm import END, TOYS, toy_pair, toy_prompts
+
+from real.chance import Chance
+from real.decode import decode
+from real.draft import Silent
+from real.features import offered
+from real.pair import rule_of, stepper
+from real.prompts import Prompt
+from real.ratio import _stepwise, ratios
+from real.record import RecordError, Settings, assemble, describe, record_text
+from real.sampling import Rule
+from real.target import Target
+from simspec import CostModel, Policy, PolicyError, Trace, TraceMeta, load_trace, policies, replay, rng, sweep
+from simspec.lineup import by_depth, lineup
+from simspec.policies import make
+from simspec.rng import ACCEPT, DRAFT
+from simspec.simulate import drawn, expected_run
+
+RULE = Rule("rejection", 0.9, 3, 0, 0.95)
+
+
+def chances(world, rule, text, K):
+    """min(1, q / p) of the text's tokens in a draft from each row, float64 `[n, K]`."""
+    n = len(text)
+    each = [
+        min(1.0, float(rule.probs(world.q(text[:i])[None])[0, text[i]]) / float(rule.probs(world.p(text[:i])[None])[0, text[i]])) for i in range(n)
+    ]
+    return np.array([[each[t + j] if t + j < n else 0.0 for j in range(K)] for t in range(n)])
+
+
+def replayed(world, rule, policy, budget, K, seed, ends) -> dict:
+    """The law of (text, rounds) by replay: over the target's texts, and over all ways in which each row's run can fall given the text."""
+    found: dict = {}
+    for text, odds in whole(world, rule, budget, ends).items():
+        if not odds:
+            continue
+        n, ratio = len(text), chances(world, rule, text, K)
+        ways = []
+        for t in range(n):
+            alive, row = 1.0, []
+            for run in range(min(K, n - t)):
+                row.append((run, alive * (1 - ratio[t, run])))
+                alive *= ratio[t, run]
+            ways.append([*row, (min(K, n - t), alive)])
+        meta = TraceMeta("synthetic", "t", "q", K, tasks=("x",), ids=("x",), end_tokens=ends)
+        for runs in product(*([w for w in row if w[1] > 0] for row in ways)):
+            run = np.array([r for r, _ in runs], np.uint8)
+            trace = Trace(np.array([0, n]), np.array([budget]), np.array(text, np.int32), np.full(n, K, np.uint8), run, meta)
+            rounds = replay(trace, policy, seed, CostModel.from_ratio(0.2, K))
+            key = text, tuple(zip(rounds.computed.tolist(), rounds.drafted.tolist(), rounds.accepted.tolist()))
+            found[key] = found.get(key, 0.0) + odds * float(np.prod([w for _, w in runs]))
+    return found
+
+
+FREE = [text for text in ALLOWED if not getattr(policies.parse(text), "reads", ())]
+
+
+@pytest.mark.parametrize("text", FREE)
+def test_replayed_rounds_have_the_law_of_real_ones(text):
+    """Texts and rounds jointly, every draw on either side enumerated: so the means agree too, of accepted tokens and of all else."""
+    for seed, rule, ends in ((4, Rule("rejection"), ()), (5, Rule("rejection", 0.7, 0, 0, 0.8), (2,))):
+        world, budget, K = World(seed, 3, 0.4), 4, 2
+        policy = policies.parse(text)
+        policy = policy if isinstance(policy, Policy) else policy(_blank(K), CostModel.from_ratio(0.2, K))
+
+        def one(chance):
+            r = spoken(world, rule, policy, budget, K, chance, seed, ends)  # noqa: B023
+            return tuple(r.token.tolist()), tuple(zip(r.computed.tolist(), r.drafted.tolist(), r.accepted.tolist()))
+
+        real, simulated = law(one), replayed(world, rule, policy, budget, K, seed, ends)
+        assert off(real, simulated) < 1e-12
+        mean = [sum(odds * sum(a for _, _, a in rounds) for (_, rounds), odds in each.items()) for each in (real, simulated)]
+        assert mean[0] == pytest.approx(mean[1], abs=1e-12) and (mean[0] > 0 or text == "fixed:0")
+
+
+def _blank(K):
+    meta = TraceMeta("synthetic", "t", "q", K, tasks=("x",), ids=("x",))
+    return Trace(np.array([0, 1]), np.array([1]), np.zeros(1, np.int32), np.full(1, K, np.uint8), np.zeros(1, np.uint8), meta)
+
+
+def test_control_the_wrong_chance_has_another_law():
+    """The share sum of min(p, q), which is the chance before the text is known, is not the chance given the text."""
+    world, rule, policy = World(4, 3, 0.4), Rule("rejection"), policies.parse("fixed:2")
+
+    def one(chance):
+        r = spoken(world, rule, policy, 4, 2, chance, 0)
+        return tuple(r.token.tolist()), tuple(zip(r.computed.tolist(), r.drafted.tolist(), r.accepted.tolist()))
+
+    def overlap(world, rule, text, K):
+        n = len(text)
+        each = [
+            float(torch.minimum(rule.probs(world.q(text[:i])[None]), rule.probs(world.p(text[:i])[None])).sum()) for i in range(n)
+        ]
+        return np.array([[each[t + j] if t + j < n else 0.0 for j in range(K)] for t in range(n)])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(globals(), "chances", overlap)
+        assert off(law(one), replayed(world, rule, policy, 4, 2, 0, ())) > 1e-2
+
+
+# ---- what is recorded
+
+
+class Dictated(Chance):
+    """Drafts the text that it was given, accepts all of it, and notes q of each token that it drafted."""
+
+    def __init__(self, text):
+        super().__init__(0, 0)
+        self.text, self.at, self.q = text, 0, {}
+
+    def flip(self, odds, round, slot):
+        return True
+
+    def draw(self, p, round, slot, role):
+        place = self.at + slot
+        token = int(self.text[place]) if place < len(self.text) else 0
+        if role == DRAFT:
+            self.q[self.at, slot] = float(p[token] / p.sum())
+        return token
+
+    def hear(self, r):
+        self.at += len(r.walk.token)
+
+
+@pytest.mark.parametrize("name", sorted(set(TOYS) - {"prompt_lookup"}))
+def test_ratios_are_those_of_the_engine(name):
+    """q of every drafted token as a decode that follows the text sees it, p as plain decoding saw it."""
+    K, budget, prompt = 4, 14, toy_prompts(3)[2]
+    target, drafter = toy_pair(name)
+    rows = ratios(target, drafter, Settings(K, budget, RULE, END, ()), prompt, 7)
+    p: list[float] = []
+    plain = decode(
+        target, Silent(), stepper(policies.parse("fixed:0"), K, 0, CostModel.from_ratio(0, K)), RULE, prompt, budget, END, 7,
+        lambda r: p.append(float(r.walk.scores[0, r.walk.token[0]].exp())),
+    )  # fmt: skip
+    assert plain.token.tolist() == rows.token.tolist() and len(rows.token) > 4
+    seen = 0
+    for k in range(1, K + 1):
+        chance = Dictated(rows.token)
+        drive = stepper(policies.parse(f"fixed:{k}"), K, 0, CostModel.from_ratio(0, K))
+        decode(target, drafter, drive, RULE, prompt, len(rows.token) + K, (), 7, chance.hear, chance)
+        for (row, slot), q in chance.q.items():
+            if row + slot < len(rows.token):
+                assert rows.ratio[row, slot] == pytest.approx(min(1.0, q / p[row + slot]), rel=1e-5), (row, slot)
+                seen += 1
+    assert seen > 20 and rows.depth.max() == K and not rows.run.any() and rows.rank is None
+
+
+@pytest.mark.parametrize("name", ["model", "early_exit"])
+def test_one_pass_finds_what_the_definition_finds(name):
+    target, drafter = toy_pair(name)
+    asked, prompt = Settings(5, 16, RULE, END, ()), toy_prompts(2)[1]
+    quick = ratios(target, drafter, asked, prompt, 1)
+    p: list[float] = []
+    decode(
+        target, Silent(), stepper(policies.parse("fixed:0"), 5, 0, CostModel.from_ratio(0, 5)), RULE, prompt, 16, END, 1,
+        lambda r: p.append(float(r.walk.scores[0, r.walk.token[0]].exp())),
+    )  # fmt: skip
+    ratio, depth = _stepwise(target, drafter, asked, prompt, quick.token, np.array(p))
+    assert np.allclose(ratio, quick.ratio, atol=1e-6) and depth.tolist() == quick.depth.tolist()
+
+
+@pytest.fixture(scope="module")
+def recording():
+    target, drafter = toy_pair("model")
+    asked = Settings(4, 12, RULE, END, ())
+    prompts = [Prompt(str(i), "ab"[i % 2], "random", p) for i, p in enumerate(toy_prompts(16))]
+    rows = [record_text(target, drafter, asked, p.token, i) for i, p in enumerate(prompts)]
+    return assemble(rows, prompts, 0, asked, describe("toy", drafter, asked, prompts, "", "cpu", torch.float64))
+
+
+def test_a_recording_comes_back_from_its_file(recording, tmp_path):
+    recording.save(tmp_path / "r.parquet")
+    found = load_trace(tmp_path / "r.parquet")
+    assert found == recording and (found.meta.rule, found.meta.temperature, found.meta.top_p) == ("rejection", 0.9, 0.95)
+
+
+@settings(deadline=None, max_examples=40, derandomize=True)
+@given(st.integers(0, 2**64 - 1))
+def test_a_draw_is_the_coins_of_its_addresses(recording, seed):
+    found = drawn(recording, seed)
+    for s in range(recording.sequences):
+        first, end = recording.offset[s : s + 2]
+        for t in range(first, end):
+            held = 0
+            while held < min(recording.depth[t], end - t):
+                u = rng.uniform(seed, int(recording.sequence[s]), int(t - first), held, ACCEPT)
+                if u >= recording.ratio[t, held]:
+                    break
+                held += 1
+            assert found.run[t] == held
+    chosen = [3, 1, 7]  # a selection draws what the whole drew
+    assert drawn(recording.select(chosen), seed).run.tolist() == found.select(chosen).run.tolist()
+
+
+def test_mean_runs_and_acceptance_by_depth_are_those_of_many_draws(recording):
+    """Means over 4,000 draws within 5 standard errors: a false alarm in a million for each figure."""
+    runs = np.stack([drawn(recording, seed).run for seed in range(4000)]).astype(float)
+    mean, error = expected_run(recording), runs.std(0) / np.sqrt(len(runs))
+    assert (np.abs(runs.mean(0) - mean) <= 5 * error + 1e-12).all()
+    held, tried = by_depth(recording)
+    counts = np.mean([by_depth(drawn(recording, seed)) for seed in range(1500)], axis=0)
+    assert np.allclose(counts[0], held, atol=0.4) and np.allclose(counts[1], tried, atol=0.4)
+
+
+def test_sweeps_draw_anew_for_each_replicate_and_lineups_stand(recording):
+    table = sweep(recording, ["fixed:2", "beta_ts", "fixed:0"], 0.2, replicates=3, progress=False)
+    assert table.random.all() and table[table.policy == "fixed:2"].accepted.nunique() > 1
+    assert table[table.policy == "fixed:0"].accepted.nunique() == 1
+    assert lineup({"r": recording})[0].rule == "rejection"
+
+
+@pytest.mark.parametrize("text", ["confidence:0.5", "oracle", "greedy_oracle"])
+def test_what_cannot_be_answered_in_law_is_refused(recording, text):
+    with pytest.raises(PolicyError, match="replays in law only|nobody can know it"):
+        replay(recording, make(text, recording, CostModel.from_ratio(0.1, 4)))
+
+
+def test_exact_rounds_are_refused(recording):
+    with pytest.raises(ValueError, match="replay in law, not one by one"):
+        rule_of(recording)
+    target, drafter = toy_pair("model")
+    with pytest.raises(RecordError, match="holds no features"):
+        Settings(4, 12, RULE, END, offered(drafter))
+    with pytest.raises(RecordError, match="depends on earlier rounds"):
+        drafter.history_free = False
+        ratios(target, drafter, Settings(4, 12, RULE, END, ()), [5, 6], 0)
+
+
+def test_processed_text_stays_within_what_the_rule_allows():
+    """Coupled and drawn text alike: no token that top-k cut, and the noise of a position does the rest."""
+    target, _ = toy_pair("model")
+    for rule in (replace(RULE, top_k=2, top_p=1.0), Rule("coupled", 0.9, 3, 2)):
+        ranks: list[int] = []
+
+        def hear(r):
+            ranks.append(int((r.walk.scores[0] > -torch.inf).sum()))  # noqa: B023
+
+        drive = stepper(policies.parse("fixed:0"), 1, 0, CostModel.from_ratio(0, 1))
+        decode(Target(target.decoder), Silent(), drive, rule, [5, 9], 20, (), 0, hear)
+        assert ranks == [2] * 20
