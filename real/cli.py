@@ -19,7 +19,7 @@ TargetPath = Annotated[str | None, typer.Option("--target", help="A transformers
 Weights = Annotated[Path | None, typer.Option(help="The drafter's folder, in place of <bundle>/<drafter>.")]
 DrafterName = Annotated[str, typer.Option("--drafter", help="model or early_exit.")]
 RuleName = Annotated[
-    str, typer.Option("--rule", help="greedy; coupled (Gumbel noise shared by text position: replays exactly); rejection (coins: replays in law).")
+    str, typer.Option("--rule", help="greedy; coupled (noise shared by text position: replays exactly); rejection (coins: replays in law).")
 ]
 Temperature = Annotated[float, typer.Option(help="Divides the logits, where the rule is not greedy; 1 is the model's own distribution.")]
 TopK = Annotated[int, typer.Option("--top-k", help="Only so many best tokens can be picked; 0: all.")]

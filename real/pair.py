@@ -111,7 +111,7 @@ def rule_of(trace: Trace) -> Rule:
     """The rule that a trace was recorded under, noise seed included."""
     meta = trace.meta
     if meta.rule == "rejection":
-        raise ValueError("the recording is of the rejection rule: its rounds replay in law, not one by one; expected a greedy or coupled one")
+        raise ValueError("the recording is of the rejection rule: its rounds replay in law, not one by one; use a greedy or coupled one")
     if meta.rule not in ("greedy", "coupled"):
         raise ValueError(f"rule {meta.rule!r} cannot be run; expected a greedy or coupled recording")
     return Rule() if meta.rule == "greedy" else Rule("coupled", meta.temperature, meta.seed, meta.top_k, meta.top_p)

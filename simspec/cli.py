@@ -123,6 +123,7 @@ def _card(trace) -> dict:
     from simspec.metrics import summary
     from simspec.policies import fixed
     from simspec.simulate import expected_run, replay
+    from simspec.trace import OPTIONAL
 
     meta = {key: value for key, value in asdict(trace.meta).items() if key not in ("tasks", "ids")}
     # Depth statistics at K, from rounds at K: such tables hold for that K only, which is why recordings exist.
@@ -141,7 +142,7 @@ def _card(trace) -> dict:
                 "mean_run": round(float(expected_run(trace).mean()), 4),
                 "committed_at_K": round(full.committed_per_round, 4),
                 "accept_by_depth_at_K": by_depth,
-                "recorded": [n for n in ("rank", "margin", "draft_margin", "feature_margin", "ratio", "order") if getattr(trace, n) is not None],
+                "recorded": [name for name in OPTIONAL if getattr(trace, name) is not None],
             }
         )
     )

@@ -74,11 +74,12 @@ def committed(rounds: Rounds, trace: Trace) -> np.ndarray:
 
 
 def drawn(trace: Trace, seed: int = 0) -> Trace:
-    """One draw of what would have been accepted on a recording of the rejection rule, as an ordinary trace; others are returned as they are.
+    """One draw of what would have been accepted on a recording of the rejection rule, as an ordinary trace; others as they are.
 
     Given the text y ~ p, the draft token at slot j of a round from row t, its elders accepted, is accepted with chance
-    ratio[t, j] = min(1, q(y) / p(y)), independently of all else (q(y) min(1, p(y) / q(y)) over p(y)). So run[t] is the number of leading
-    j with u < ratio[t, j], u addressed by (seed, sequence, row in the sequence, j, ACCEPT). Rounds replayed on it have the law of real ones.
+    ratio[t, j] = min(1, q(y) / p(y)), independently of all else (q(y) min(1, p(y) / q(y)) over p(y)). So run[t] is the number of
+    leading j with u < ratio[t, j], u addressed by (seed, sequence, row in the sequence, j, ACCEPT). Rounds replayed on it have the law
+    of real ones.
     """
     if trace.ratio is None:
         return trace
@@ -89,7 +90,10 @@ def drawn(trace: Trace, seed: int = 0) -> Trace:
 
 
 def expected_run(trace: Trace) -> np.ndarray:
-    """float64[N]: the mean run of each row: `run`, or under the rejection rule sum over j of prod_{i <= j} ratio[t, i], as far as depth and text go."""
+    """float64[N]: the mean run of each row: `run`, or under the rejection rule sum over j of prod_{i <= j} ratio[t, i].
+
+    As far as depth and text go.
+    """
     if trace.ratio is None:
         return trace.run.astype(np.float64)
     left = np.repeat(trace.offset[1:], np.diff(trace.offset)) - np.arange(trace.rows)
@@ -140,8 +144,8 @@ def prepare(trace: Trace, policy: Policy, cost: CostModel | None = None) -> tupl
     """(longest draft, what the policy pays, columns int64[F] and grids float64[F, 256] of what it reads), or what `replay` raises."""
     if trace.ratio is not None and policy.reads:
         raise PolicyError(
-            f"policy {policy.name!r} reads {policy.reads[0]!r}: a recording of the rejection rule replays in law only, and only policies that read "
-            "no features: take a greedy or coupled recording"
+            f"policy {policy.name!r} reads {policy.reads[0]!r}: a recording of the rejection rule replays in law only, and only policies "
+            "that read no features: take a greedy or coupled recording"
         )
     K = policy.longest(trace.K)
     cost = CostModel.from_ratio(0.1, max(K, 1)) if cost is None else cost

@@ -34,7 +34,7 @@ class Trace:
     | margin         | uint8[N]/None    | target's best minus second logit, `encode_margin`                               |
     | draft_margin   | uint8[N, K]/None | the drafter's                                                                   |
     | feature_margin | uint8[N, K]/None | smallest distance of a feature to its bin's edge                                |
-    | ratio          | float32[N, K]/None | rejection rule alone: chance min(1, q(y)/p(y)) that slot j is accepted, given that it is reached |
+    | ratio          | float32[N, K]/None | rejection rule alone: chance min(1, q(y)/p(y)) that slot j is accepted, once reached |
     | order          | uint8[N, K]/None | place of the text's node at depth j + 1 in the dynamic tree of meta.tree, 255: not in it |
 
     Checked on construction; TraceError names field, row, what was found and what was expected.
@@ -143,7 +143,7 @@ class Trace:
         sizes = {"S+1": count + 1, "S": count, "N": rows, "P": len(self.prompt), "K": K, "F": F}
         for name, (dtype, axes) in _ARRAYS.items():
             array, shape = getattr(self, name), tuple(sizes[axis] for axis in axes)
-            if array is None and name in _OPTIONAL:
+            if array is None and name in OPTIONAL:
                 continue
             if not isinstance(array, np.ndarray) or array.dtype != dtype or array.shape != shape:
                 found = f"{array.dtype}{list(array.shape)}" if isinstance(array, np.ndarray) else type(array).__name__
@@ -302,7 +302,7 @@ _ARRAYS = {
     "ratio": ("float32", ("N", "K")),
     "order": ("uint8", ("N", "K")),
 }
-_OPTIONAL = ("rank", "margin", "draft_margin", "feature_margin", "ratio", "order")
+OPTIONAL = ("rank", "margin", "draft_margin", "feature_margin", "ratio", "order")
 _BY_SEQUENCE = tuple(name for name, (_, axes) in _ARRAYS.items() if "N" not in axes)
 _BY_ROW = tuple(name for name, (_, axes) in _ARRAYS.items() if "N" in axes)
 

@@ -34,9 +34,8 @@ RULE = Rule("rejection", 0.9, 3, 0, 0.95)
 def chances(world, rule, text, K):
     """min(1, q / p) of the text's tokens in a draft from each row, float64 `[n, K]`."""
     n = len(text)
-    each = [
-        min(1.0, float(rule.probs(world.q(text[:i])[None])[0, text[i]]) / float(rule.probs(world.p(text[:i])[None])[0, text[i]])) for i in range(n)
-    ]
+    q, p = ([float(rule.probs(says(text[:i])[None])[0, text[i]]) for i in range(n)] for says in (world.q, world.p))
+    each = np.minimum(1.0, np.array(q) / np.array(p))
     return np.array([[each[t + j] if t + j < n else 0.0 for j in range(K)] for t in range(n)])
 
 

@@ -1,0 +1,161 @@
+"""Sampling on the embedded models, by statistics: short continuations against their exact law, both error rates stated.
+
+The exact law of the next tokens comes from the target's own passes. Rare texts are pooled so that each cell expects 10 or more. Under the
+null the chi-square test rejects with chance ALPHA; the control, a bonus drawn from the drafter, must be rejected. How small a fault is
+seen: with n draws and m cells the test has power 0.99 against laws whose chi-square distance is `detectable(n, m)`.
+"""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import brentq
+from scipy.stats import chi2, ncx2
+
+from real.chance import Chance
+from real.decode import decode
+from real.draft import Draft
+from real.pair import TINY, load_pair, stepper
+from real.sampling import Rule
+from real.target import Target
+from real.verify import Walk, chance_walk
+from simspec import CostModel
+from simspec.policies import parse
+from simspec.rng import DRAFT, RESIDUAL
+
+SLOW = os.environ.get("SIMSPEC_SLOW")
+DRAWS = 34_000 if SLOW else 2_000  # of each of three rules
+RUNS = 5_000 if SLOW else 300
+ALPHA = 1e-5
+PROMPTS = ("def add(a, b):\n    return", "The capital of France is", "Q: 12 + 7 =")
+RULES = (Rule("rejection", 1.0, 1), Rule("rejection", 0.8, 2, 0, 0.9), Rule("rejection", 1.0, 3, 20))
+FEW = (Rule("rejection", 1.0, 1, 3), Rule("rejection", 0.8, 2, 4, 0.9), Rule("rejection", 1.3, 3, 2))  # texts few enough for whole runs
+
+
+def detectable(n: int, cells: int) -> float:
+    """The chi-square distance sum((p' - p)^2 / p) that n draws show with power 0.99 at level ALPHA."""
+    bound = chi2.isf(ALPHA, cells - 1)
+    return brentq(lambda d: ncx2.sf(bound, cells - 1, n * d) - 0.99, 1e-9, 100) if n else np.inf
+
+
+def judged(counts: dict, law: dict, n: int) -> tuple[float, float, float]:
+    """(p-value of chi-square, total variation, the same expected of n draws from the law itself) over cells that expect 10 or more."""
+    common = [key for key, odds in law.items() if n * odds >= 10]
+    odds = np.array([law[key] for key in common])
+    seen = np.array([counts.get(key, 0) for key in common], float)
+    if n * (1 - odds.sum()) > 1e-6:
+        odds, seen = np.append(odds, 1 - odds.sum()), np.append(seen, n - seen.sum())
+    elif n - seen.sum():
+        return 0.0, 1.0, 0.0  # what cannot be was seen
+    statistic = ((seen - n * odds) ** 2 / (n * odds)).sum()
+    floor = np.sqrt(2 * odds * (1 - odds) / (np.pi * n)).sum() / 2
+    return float(chi2.sf(statistic, len(odds) - 1)), float(np.abs(seen / n - odds).sum() / 2), float(floor)
+
+
+@torch.inference_mode()
+def law_of(decoder, rule, prompt, length, draws) -> dict:
+    """The exact law of the next `length` tokens, likely ones alone (what is left out is pooled by `judged`)."""
+    found = {(): 1.0}
+    for _ in range(length):
+        longer = {}
+        for text, odds in found.items():
+            p = rule.probs(decoder(torch.tensor([[*prompt, *text]]))[0, -1:])[0]
+            for token in (p * odds > 2 / draws).nonzero()[:, 0].tolist():
+                longer[(*text, token)] = odds * float(p[token])
+        found = longer
+    return found
+
+
+def continuations(pair, rule, prompt, policy, length, draws):
+    """How often each text of `length` tokens came out of the loop, every draw at its own sequence's addresses."""
+    counts: dict = {}
+    target = Target(pair.target.decoder, pair.drafter.taps, 64)
+    drive = stepper(parse(policy), 3, 0, CostModel.from_ratio(0.2, 3))
+    for n in range(draws):
+        text = tuple(decode(target, pair.drafter, drive, rule, prompt, length, (), n).token.tolist())
+        counts[text] = counts.get(text, 0) + 1
+    return counts
+
+
+class Replayed:
+    """One drafted tree of the real models, drawn and judged again and again on the distributions of a single pass."""
+
+    def __init__(self, pair, rule, prompt):
+        self.rule, self.draws = rule, {}
+        decoder, lm = pair.target.decoder, pair.drafter.lm
+        self.p = lambda text: decoder(torch.tensor([[*prompt, *text]]))[0, -1]
+        self.q = lambda text: lm(torch.tensor([[*prompt, *text]]))[0, -1]
+        self.known = {}
+
+    def at(self, who, text):
+        if (who, text) not in self.known:
+            with torch.inference_mode():
+                self.known[who, text] = (self.p if who == "p" else self.q)(text)
+        return self.known[who, text]
+
+    def round(self, n, walk):
+        """The first two tokens of a round of two drafts, the second by the target alone where the round committed one."""
+        chance, rule = Chance(self.rule.seed, n), self.rule
+        q0 = rule.probs(self.at("q", ())[None])[0]
+        a = chance.draw(q0, 0, 0, DRAFT)
+        draft = Draft([0, a], [-1, 0], 1, 1, {0: q0})
+        logits = torch.stack([self.at("p", ()), self.at("p", (a,))])
+        walked = walk(rule, logits, draft, chance, 0, ())
+        if len(walked.token) == 2:
+            return tuple(walked.token)
+        x = walked.token[0]
+        return x, chance.draw(rule.probs(self.at("p", (x,))[None])[0], 1, 0, RESIDUAL)
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_the_loop_draws_continuations_by_the_targets_law(which, record_property):
+    rule, prompt_text, policy = FEW[which], PROMPTS[which], ("fixed:2", "beta_ts", "fixed:1")[which]
+    pair = load_pair(TINY, ("early_exit", "eagle", "model")[which])
+    prompt = pair.tokenizer.encode(prompt_text).ids
+    counts = continuations(pair, rule, prompt, policy, 2, RUNS)
+    value, distance, floor = judged(counts, law_of(pair.target.decoder, rule, prompt, 2, RUNS), RUNS)
+    told = f"p {value:.3f}, total variation {distance:.3f}, of noise alone {floor:.3f}"
+    record_property("measured", f"sampling {which}: {RUNS} runs, {told}")
+    assert value > ALPHA
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_many_rounds_follow_the_law_and_a_slip_does_not(which, record_property):
+    rule = RULES[which]
+    pair = load_pair(TINY, "model")
+    prompt = pair.tokenizer.encode(PROMPTS[which]).ids
+    made, values = Replayed(pair, rule, prompt), {}
+    law = law_of(pair.target.decoder, rule, prompt, 2, DRAWS)
+    for name, walk, draws in (("sound", chance_walk, DRAWS), ("slip", slip_of(made), 2_000)):
+        counts: dict = {}
+        for n in range(draws):
+            text = made.round(n, walk)
+            counts[text] = counts.get(text, 0) + 1
+        values[name] = judged(counts, law, draws)
+    cells = sum(DRAWS * odds >= 10 for odds in law.values()) + 1
+    (value, distance, floor), power = values["sound"], detectable(DRAWS, cells)
+    told = f"p {value:.3f}, total variation {distance:.3f}, of noise alone {floor:.3f}; seen with power 0.99: {power:.4f}"
+    record_property("measured", f"rounds {which}: n {DRAWS}, {told}")
+    assert values["sound"][0] > ALPHA > values["slip"][0]
+
+
+def slip_of(made):
+    def walk(rule, logits, draft, chance, round, end_tokens):
+        walked = chance_walk(rule, logits, draft, chance, round, end_tokens)
+        if len(walked.token) < 2:
+            return walked
+        token = chance.draw(rule.probs(made.at("q", (draft.token[1],))[None])[0], round, 5, RESIDUAL)
+        return Walk([walked.token[0], token], walked.path, walked.accepted, walked.scores)
+
+    return walk
+
+
+def test_the_test_rejects_as_often_as_it_says():
+    """False alarms of `judged` itself on draws from a known law: at level 0.05, 300 tries, within what a binomial leaves with chance 1e-5."""
+    rng, odds = np.random.default_rng(0), np.array([0.5, 0.2, 0.15, 0.1, 0.04, 0.01])
+    law = {(i,): float(o) for i, o in enumerate(odds)}
+    alarms = sum(
+        judged({(i,): int(c) for i, c in enumerate(rng.multinomial(2000, odds))}, law, 2000)[0] < 0.05 for _ in range(300)
+    )
+    assert 2 <= alarms <= 36
