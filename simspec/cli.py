@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from simspec.commands import trees
+
 GROUP = "simspec.commands"
 DEFAULT_POLICIES = (
     "fixed:0", "fixed:1", "fixed:2", "fixed:3", "fixed:4", "fixed:6", "fixed:8", "hf_heuristic", "beta_ts", "cost_ts", "cali_ts",
@@ -329,6 +331,9 @@ def _console():
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else 160)
+
+
+app.command()(trees)
 
 
 def load_commands(target: typer.Typer, points) -> list[str]:

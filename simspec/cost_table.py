@@ -50,9 +50,9 @@ class CostTable:
             for at, line in zip(getattr(self, axis), lines):
                 if all(cell is None for cell in line):
                     raise ValueError(f"cost table {self.name!r}: {axis} {at} has no cell at all: leave it out")
-        sizes = {(cell.K, len(cell.catch_up)) for cell in known}
+        sizes = {(cell.K, len(cell.catch_up), cell.nodes) for cell in known}
         if len(sizes) > 1:
-            raise ValueError(f"cost table {self.name!r}: cells differ in (K, catch_up entries): {sorted(sizes)}, expected one size")
+            raise ValueError(f"cost table {self.name!r}: cells differ in (K, catch_up entries, nodes): {sorted(sizes)}, expected one size")
 
     @property
     def K(self) -> int:
@@ -108,7 +108,7 @@ class CostTable:
                 said = "does not fit"
                 if cell is not None:
                     draft, plain, *verify = (f"{1e3 * t:.3f}" for t in (cell.draft[-1], cell.baseline, cell.verify[0], cell.verify[-1]))
-                    said = f"draft of {self.K} {draft} ms, plain step {plain} ms, verifying 0 and {self.K} {' and '.join(verify)} ms"
+                    said = f"draft of {self.K} {draft} ms, plain step {plain} ms, verifying 0 and {cell.nodes} {' and '.join(verify)} ms"
                 lines.append(f"batch {size}, context {tokens}: {said}")
         return lines
 

@@ -33,6 +33,7 @@ class TraceMeta:
     | predictors       | {str: str}      | feature -> SHA-256 of the predictor that it was read through, in hex     |
     | versions         | {str: str}      | library versions                                                        |
     | git, argv, notes | str, (str,), str| revision, command line, anything else                                   |
+    | tree             | () or (w, D)    | width and levels of the dynamic trees that Trace.order tells of         |
     | schema           | int             | version of this table                                                   |
 
     Raises TraceError for a value of the wrong type or outside its range.
@@ -59,10 +60,11 @@ class TraceMeta:
     argv: tuple = ()
     notes: str = ""
     schema: int = SCHEMA
+    tree: tuple = ()
 
     def __post_init__(self):
         object.__setattr__(self, "features", tuple(map(_as_tuple, _as_tuple(self.features))))
-        for name in ("end_tokens", "sources", "tasks", "ids", "argv"):
+        for name in ("end_tokens", "sources", "tasks", "ids", "argv", "tree"):
             object.__setattr__(self, name, _as_tuple(getattr(self, name)))
         if type(self.temperature) is int:
             object.__setattr__(self, "temperature", float(self.temperature))
@@ -74,8 +76,11 @@ class TraceMeta:
                 raise TraceError(f"meta.predictors names {name!r}, expected one of the features {[known for known, _ in self.features]}")
 
     def to_json(self) -> str:
-        """The metadata as one JSON object, keys in the order of the table."""
-        return json.dumps(asdict(self))
+        """The metadata as one JSON object, keys in the order of the table; `tree` only where there is one."""
+        told = asdict(self)
+        if not self.tree:
+            del told["tree"]
+        return json.dumps(told)
 
     @classmethod
     def from_json(cls, text: str) -> "TraceMeta":
@@ -88,7 +93,7 @@ class TraceMeta:
             raise TraceError(f"meta is a {type(data).__name__}, expected one JSON object")
         if data.get("schema") != SCHEMA:
             raise TraceError(f"meta.schema is {data.get('schema')!r}, this version reads {SCHEMA}: install the simspec that wrote it")
-        wanted = {f.name for f in fields(cls)}
+        wanted = {f.name for f in fields(cls)} - ({"tree"} - set(data))
         if set(data) != wanted:
             raise TraceError(f"meta lacks {sorted(wanted - set(data))} and has unknown {sorted(set(data) - wanted)}")
         return cls(**data)
@@ -143,5 +148,10 @@ _FIELDS = {
     "git": _TEXT,
     "argv": _TEXTS,
     "notes": _TEXT,
+    "tree": (
+        lambda value: value == ()
+        or type(value) is tuple and [*map(type, value)] == [int, int] and 1 <= value[0] <= 32 and 1 <= value[1] <= 255,
+        "nothing, or a width in 1..32 and a number of levels in 1..255",
+    ),
     "schema": (lambda value: type(value) is int and value == SCHEMA, str(SCHEMA)),
 }

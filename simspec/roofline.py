@@ -173,13 +173,16 @@ def pass_seconds(
     return card.overhead + card.launch * (shape.layers if layers is None else layers) + max(moved, computed)
 
 
-def roofline_cost(target: ModelShape, drafter: "ModelShape | float", card: Card, K: int, batch: int = 1, context: int = 1024) -> CostModel:
+def roofline_cost(
+    target: ModelShape, drafter: "ModelShape | float", card: Card, K: int, batch: int = 1, context: int = 1024, nodes: int = 0
+) -> CostModel:
     """A CostModel for a card: verify[j] is the target's pass over j + 1 rows, draft[j] the drafter's j passes over one.
 
     drafter is another model, or the fraction of the target's layers behind which an early exit of one more layer and the
     target's head drafts; its rounds of j >= 1 verify j rows in the layers left, as the decode loop does (EESD section 3.1). Owed
-    rows enter with the first draft step, for an early exit through its own layer only. ValueError where sizes make no sense,
-    and where weights and caches exceed the card's memory.
+    rows enter with the first draft step, for an early exit through its own layer only. nodes > 0 prices trees too:
+    verify up to so many submitted tokens, and node, what a second row adds to a draft pass. ValueError where sizes make no sense, and
+    where weights and caches exceed the card's memory.
     """
     needed = roofline_memory(target, drafter, K, batch, context)
     label, shared = _label(target, drafter), _shared(target, drafter)
@@ -203,12 +206,13 @@ def roofline_cost(target: ModelShape, drafter: "ModelShape | float", card: Card,
     owed = [pass_seconds(lm, card, 1 + b, batch, context - b, *entered) - first for b in range(1, OWED + 1)]
     return CostModel(
         draft=[math.fsum(step[:j]) for j in range(K + 1)],
-        verify=[verify(j) for j in range(K + 1)],
+        verify=[verify(j) for j in range(max(K, nodes) + 1)],
         catch_up=[0.0, *(max(b, 0.0) for b in owed)],
         overhead=0.0,
         baseline=pass_seconds(target, card, 1, batch, context),
         name=f"{label}-b{batch}-c{context}",
         device=f"roofline of {card.name}",
+        node=max(pass_seconds(lm, card, 2, batch, context, layers) - step[0], 0.0) if nodes and K else 0.0,
     )
 
 

@@ -10,6 +10,7 @@ from simspec.policies import fixed, oracle
 from simspec.stats import FEWEST, bootstrap
 from simspec.sweep import rows
 from simspec.trace import Trace, load_trace
+from simspec.tree import MOST
 
 # What needs a feature that a recording lacks is left out there, with a dash in the table.
 DEFAULT_POLICIES = (
@@ -33,7 +34,7 @@ def score(traces: Mapping, policies=None, costs=0.1, replicates: int = 4, seed: 
     for name, given in traces.items():
         trace = given if isinstance(given, Trace) else load_trace(given)
         cost = costs[name] if isinstance(costs, Mapping) else costs
-        cost = cost if isinstance(cost, CostModel) else CostModel.from_ratio(cost, trace.K)
+        cost = cost if isinstance(cost, CostModel) else CostModel.from_ratio(cost, trace.K, MOST)
         found.append(_one(name, trace, cost, policies, replicates, seed, resamples))
     return found
 

@@ -9,7 +9,7 @@ from numba import types
 from simspec.cost import CostModel, next_backlog, round_seconds
 from simspec.grid import table
 from simspec.jit import borrowed, specialise
-from simspec.policy import Policy
+from simspec.policy import Policy, PolicyError
 from simspec.rng import POLICY, block, check_seed
 from simspec.trace import Trace, TraceError
 
@@ -80,6 +80,8 @@ def replay(trace: Trace, policy: Policy, seed: int = 0, cost: CostModel | None =
     matter. cost (default CostModel.from_ratio(0.1, K)) is what `observe` is told; most policies ignore it.
     Raises TraceError (a feature the trace lacks, the rejection rule), PolicyError, ValueError (seed, cost too short).
     """
+    if not isinstance(policy, Policy):
+        raise PolicyError(f"{getattr(policy, 'name', policy)!r} is no policy of chains: make() it from its text, or replay_tree() it")
     K, cost, columns, tables = prepare(trace, policy, cost)
     params, state0 = policy.start()
     shown = np.full((K, len(policy.reads)), np.nan)

@@ -10,6 +10,9 @@ from simspec.metrics import Metrics, summary
 from simspec.policy import Policy, PolicyError
 from simspec.simulate import kernel, prepare, replay
 from simspec.trace import Trace, load_trace
+from simspec.tree import MOST
+from simspec.tree_policy import TreePolicy
+from simspec.tree_replay import prepare_tree, replay_tree, tree_seconds
 
 BY = ("trace", "task", "prompt")
 FIGURES = tuple(field.name for field in fields(Metrics) if field.name != "accept_by_depth")
@@ -30,7 +33,7 @@ def sweep(
     | argument   | accepts                                                                                              |
     | ---------- | ------------------------------------------------------------------------------------------------------ |
     | traces     | a Trace, a path, a list of either, or {name: either}                                                  |
-    | policies   | a list of Policy, text ('fixed:3') or callable (trace, cost) -> Policy such as the oracle             |
+    | policies   | a list of Policy, TreePolicy, text ('fixed:3') or callable (trace, cost) -> policy such as the oracle  |
     | costs      | a CostModel, a ratio c, {name: either} to try each, or {trace name: either} if the names are the traces' |
     | replicates | draws with seeds seed .. seed + replicates - 1, the same for all policies (common random numbers)     |
     | by         | 'trace', 'task' or 'prompt': what a row's metrics are summed over; a prompt is one sequence           |
@@ -72,7 +75,7 @@ def servable(traces: Mapping[str, Trace], policies, costs: Mapping, all_used: bo
             cost = _cost(costs[name], trace)
             try:
                 if given not in (policy_texts.oracle, policy_texts.greedy_oracle):  # these plan for long, and serve all
-                    prepare(trace, policy_texts.make(given, trace, cost), cost)
+                    _prepare(trace, policy_texts.make(given, trace, cost), cost)
                 kept[name].append(policy)
             except ValueError as error:
                 errors.append((policy, name, error))
@@ -100,11 +103,16 @@ def _planned(named, policies, costs, replicates, seed):
                 twice = [policy.name for i, policy in enumerate(made) if policy.name in {p.name for p in made[:i]}]
                 raise PolicyError(f"policies share a name, {twice[0]!r}: give each its own, and none twice")
             for policy in made:
-                prepare(trace, policy, cost)
-                kernel(policy)  # compiled here: threads only run it
+                _prepare(trace, policy, cost)
+                if isinstance(policy, Policy):
+                    kernel(policy)  # compiled here: threads only run it
                 head = {"trace": trace_name, "policy": policy.name, "cost": cost_name}
                 todo += [(head, trace, cost, policy, seed + i, i) for i in range(replicates if policy.random else 1)]
     return todo
+
+
+def _prepare(trace, policy, cost):
+    return prepare(trace, policy, cost) if isinstance(policy, Policy) else prepare_tree(trace, policy, cost)
 
 
 def _rows(todo, replicates, by, jobs, progress):
@@ -149,12 +157,15 @@ def _one(trace, cost, policy, seed, by):
     if by == "prompt" and len(set(groups)) < len(groups):
         groups = [f"{name}#{s}" for s, name in enumerate(groups)]
     cost = cost.reading(policy.reads)
+    if isinstance(policy, TreePolicy):
+        rounds = replay_tree(trace, policy)
+        return summary(rounds, trace, cost, groups, policy.longest(trace.K), tree_seconds(rounds, trace, policy, cost))
     rounds = replay(trace, policy, seed=seed, cost=cost)
     return summary(rounds, trace, cost, groups, K=policy.longest(trace.K))
 
 
 def _listed(policies):
-    policies = [policies] if isinstance(policies, (Policy, str)) or callable(policies) else list(policies)
+    policies = [policies] if isinstance(policies, (Policy, TreePolicy, str)) or callable(policies) else list(policies)
     if not policies:
         raise ValueError("no policy was given, expected at least one, such as 'fixed:3'")
     return policies
@@ -188,5 +199,5 @@ def _cost(cost, trace) -> CostModel:
     if isinstance(cost, CostModel):
         return cost
     if isinstance(cost, (int, float)) and not isinstance(cost, bool):
-        return CostModel.from_ratio(cost, trace.K)
+        return CostModel.from_ratio(cost, trace.K, MOST)
     raise ValueError(f"cost is {cost!r}, expected a CostModel or a ratio such as 0.1")

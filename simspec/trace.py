@@ -35,10 +35,12 @@ class Trace:
     | draft_margin   | uint8[N, K]/None | the drafter's                                                                   |
     | feature_margin | uint8[N, K]/None | smallest distance of a feature to its bin's edge                                |
     | ratio          | float32[N, K]/None | min(1, q(y)/p(y)) along the text, in [0, 1]                                     |
+    | order          | uint8[N, K]/None | place of the text's node at depth j + 1 in the dynamic tree of meta.tree, 255: not in it |
 
     Checked on construction; TraceError names field, row, what was found and what was expected.
     `run[t] <= min(depth[t], rows left)`. Where rank is known, it is 0 on the first run[t] slots and not 0 on the
     next, if that slot was drafted and has text. With meta.prefix_only a row's run continues into the next row.
+    Places in `order` grow along the text until 255, which stays: an ancestor stands before its descendants.
     """
 
     offset: np.ndarray
@@ -56,6 +58,7 @@ class Trace:
     draft_margin: np.ndarray | None = None
     feature_margin: np.ndarray | None = None
     ratio: np.ndarray | None = None
+    order: np.ndarray | None = None
 
     def __post_init__(self):
         defaults = {
@@ -191,6 +194,26 @@ class Trace:
         if self.ratio is not None:
             _refuse("ratio", ~((self.ratio >= 0) & (self.ratio <= 1)).all(1), self.run, "finite values in [0, 1]; run there is")
 
+        self._check_order(left)
+
+    def _check_order(self, left):
+        if (self.order is None) == bool(self.meta.tree):
+            there = "missing" if self.order is None else "there"
+            raise TraceError(f"order is {there} and meta.tree is {self.meta.tree}, expected both or neither")
+        if self.order is None:
+            return
+        width, levels = self.meta.tree
+        slot = np.arange(self.K)
+        place = np.where(slot < left[:, None], self.order, 255).astype(np.int64)
+        shown = self.order[:, 0]
+        _refuse("order", (place[:, levels:] < 255).any(1), shown, f"255 behind the {levels} levels of meta.tree; at depth 1 there is")
+        after = np.diff(place, axis=1)
+        wrong = ((after <= 0) & (place[:, 1:] < 255)).any(1)
+        _refuse("order", wrong, shown, "places that grow along the text, and only 255 behind a 255; at depth 1 there is")
+        if self.rank is not None:
+            wrong = ((place < 255) & (self.rank >= width)).any(1)
+            _refuse("order", wrong, shown, f"255 where the rank is not under the width {width}; at depth 1 there is")
+
     def save(self, path) -> None:
         """Write the trace to one Parquet file, whole or not at all; see `load_trace`."""
         import pyarrow as pa
@@ -270,8 +293,9 @@ _ARRAYS = {
     "draft_margin": ("uint8", ("N", "K")),
     "feature_margin": ("uint8", ("N", "K")),
     "ratio": ("float32", ("N", "K")),
+    "order": ("uint8", ("N", "K")),
 }
-_OPTIONAL = ("rank", "margin", "draft_margin", "feature_margin", "ratio")
+_OPTIONAL = ("rank", "margin", "draft_margin", "feature_margin", "ratio", "order")
 _BY_SEQUENCE = tuple(name for name, (_, axes) in _ARRAYS.items() if "N" not in axes)
 _BY_ROW = tuple(name for name, (_, axes) in _ARRAYS.items() if "N" in axes)
 
@@ -316,6 +340,8 @@ def _digest(trace) -> str:
     digest = hashlib.sha256(trace.meta.to_json().encode())
     for name in _ARRAYS:
         array = getattr(trace, name)
+        if name == "order" and array is None:
+            continue  # recordings made before there were trees keep their hash
         digest.update(f"{name}:{'-' if array is None else array.shape}".encode())
         digest.update(b"" if array is None else array.tobytes())
     return digest.hexdigest()

@@ -65,7 +65,7 @@ def test_json_round_trip(tmp_path_factory, cost):
         (lambda d: d.update(gpu="x"), r"unknown keys \['gpu'\]"),
         (lambda d: d.update(draft=[0, "a", 2]), "draft is"),
         (lambda d: d.update(draft=[0.5, 1, 2]), r"draft\[0\] is 0.5"),
-        (lambda d: d.update(draft=[0, 1]), "draft has 2 entries and verify 3"),
+        (lambda d: d.update(verify=[1, 1]), "draft has 3 entries and verify 2"),
         (lambda d: d.update(draft=7), "draft is 7"),
         (lambda d: d.update(verify=[1, -1, 1]), "verify is not"),
         (lambda d: d.update(catch_up=[]), "catch_up is not"),

@@ -10,7 +10,9 @@ from simspec.policies.cost_aware import cost_ts
 from simspec.policies.fixed import fixed
 from simspec.policies.oracle import greedy_oracle, oracle
 from simspec.policies.thompson import beta_ts
+from simspec.policies.tree import cape, dynamic_tree, full_tree, medusa_tree, optimal_tree, sets, static, tree_oracle
 from simspec.policy import Policy, PolicyError
+from simspec.tree_policy import TreePolicy
 
 BUILTIN = {
     "fixed": fixed,
@@ -29,26 +31,38 @@ BUILTIN = {
     "oracle": oracle,
 }
 
+TREES = {
+    "static": static,
+    "full_tree": full_tree,
+    "medusa_tree": medusa_tree,
+    "optimal_tree": optimal_tree,
+    "dynamic_tree": dynamic_tree,
+    "cape": cape,
+    "sets": sets,
+    "tree_oracle": tree_oracle,
+}
+
 # These are functions of (trace, cost) themselves and take nothing else.
-CLAIRVOYANT = ("oracle", "greedy_oracle")
+CLAIRVOYANT = ("oracle", "greedy_oracle", "tree_oracle")
 
 
-def parse(text: str) -> Policy | Callable:
-    """The policy written as name[:arg,...], each arg a value or key=value: fixed:3, beta_ts:censored,alpha0=2.
+def parse(text: str) -> Policy | TreePolicy | Callable:
+    """The policy written as name[:arg,...], each arg a value or key=value: fixed:3, beta_ts:censored,alpha0=2, static:4x2x1, sets:3,k=5.
 
     A built-in policy's own name reads back as itself. Names of policies that need the trace and the cost (the oracles,
-    cost_ts) give the function of (trace, cost) that makes them, see `make`. PolicyError, one line, for an unknown name, with the
-    nearest known one, or for arguments the policy does not take.
+    cost_ts, trees made from ranks) give the function of (trace, cost) that makes them, see `make`. PolicyError, one line, for an
+    unknown name, with the nearest known one, or for arguments the policy does not take; TreeError for a tree that cannot be.
     """
     name, _, rest = text.partition(":")
-    if name not in BUILTIN:
-        near = get_close_matches(name, BUILTIN, n=1)
+    known = BUILTIN | TREES
+    if name not in known:
+        near = get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise PolicyError(f"policy {text!r}: no policy is named {name!r}: {hint}expected one of {', '.join(BUILTIN)}")
+        raise PolicyError(f"policy {text!r}: no policy is named {name!r}: {hint}expected one of {', '.join(known)}")
     if name in CLAIRVOYANT:
         if rest:
             raise PolicyError(f"policy {text!r}: {name} takes no arguments, it reads the trace and the cost")
-        return BUILTIN[name]
+        return known[name]
     positional, named = [], {}
     for part in rest.split(",") if rest else []:
         key, equals, value = part.partition("=")
@@ -57,16 +71,16 @@ def parse(text: str) -> Policy | Callable:
         else:
             positional.append(_value(part))
     try:
-        return BUILTIN[name](*positional, **named)
+        return known[name](*positional, **named)
     except TypeError as error:
         raise PolicyError(f"policy {text!r}: {str(error).replace('()', '')}: expected name:arg,key=value") from None
 
 
-def make(policy, trace, cost) -> Policy:
-    """The Policy meant by a Policy, its text, or a function of (trace, cost) such as `oracle`; PolicyError for anything else."""
+def make(policy, trace, cost) -> Policy | TreePolicy:
+    """The policy meant by a Policy, a TreePolicy, its text, or a function of (trace, cost) such as `oracle`; PolicyError otherwise."""
     given = parse(policy) if isinstance(policy, str) else policy
     made = given if isinstance(given, Policy) or not callable(given) else given(trace, cost)
-    if not isinstance(made, Policy):
+    if not isinstance(made, (Policy, TreePolicy)):
         raise PolicyError(f"{policy!r} is no policy: expected a Policy, text such as 'fixed:3', or a function of (trace, cost)")
     return made
 

@@ -1,0 +1,152 @@
+"""The slow twin of draft trees: every tree is a set of paths of ranks that is built, cut and walked; imports nothing of the package."""
+
+import math
+
+
+def limits(trace, s, row):
+    """(cap, text left) of a round at that row of sequence s."""
+    spent = row - int(trace.offset[s])
+    return min(int(trace.meta.K), int(trace.budget[s]) - spent - 1), int(trace.offset[s + 1]) - row
+
+
+def walk(trace, row, left, submitted):
+    """How many tokens of the text from `row` on are on a path of the submitted tree."""
+    path = ()
+    while len(path) < left and len(path) < int(trace.meta.K):
+        path = (*path, int(trace.rank[row, len(path)]))
+        if path not in submitted:
+            return len(path) - 1
+    return len(path)
+
+
+def given(trace, s, row, parent, rank):
+    """(levels, nodes, drafter's rows, accepted, rows owed) of a round that drafts this tree."""
+    cap, left = limits(trace, s, row)
+    paths = [()]
+    for i in range(len(parent)):
+        paths.append(paths[parent[i]] + (rank[i],))
+    submitted = {path for path in paths[1:] if len(path) <= cap}
+    levels = max(map(len, submitted), default=0)
+    accepted = walk(trace, row, left, submitted)
+    return levels, len(submitted), len({path[:-1] for path in submitted}), accepted, accepted
+
+
+def grow(score, width, depth):
+    """The nodes of a dynamic tree in their order; score(path): log q of its last token. Nodes are (cumulative score, depth, number)."""
+    offered, made, last = [], 0, [(0.0, ())]
+    for level in range(1, depth + 1):
+        children = []
+        for total, path in last:
+            for r in range(width):
+                node = (*path, r)
+                children.append((total + score(node), node))
+                offered.append((-children[-1][0], level, made, node))
+                made += 1
+        # of equals the one made first
+        last = [children[i] for i in sorted(range(len(children)), key=lambda i: (-children[i][0], i))[:width]]
+    return [node for *_, node in sorted(offered)]
+
+
+def order_of(trace, s, row, score, width, depth):
+    """What is recorded at a row: places of the text's nodes in the order, 255 where it has left the tree."""
+    cap, left = limits(trace, s, row)
+    nodes, path, places = grow(score, width, min(depth, cap)), (), []
+    for j in range(int(trace.meta.K)):
+        path = (*path, int(trace.rank[row, j])) if j < left else None
+        places.append(min(nodes.index(path), 255) if path in nodes else 255)
+        path = path if path in nodes else ("left",)
+    return places
+
+
+def dynamic(trace, s, row, score, width, depth, budget):
+    cap, left = limits(trace, s, row)
+    levels = min(depth, cap) if budget else 0
+    nodes = grow(score, width, levels)
+    accepted = walk(trace, row, left, set(nodes[:budget]))
+    rows = sum(1 if level == 0 else width for level in range(levels))
+    return levels, min(len(nodes), budget), rows, accepted, accepted
+
+
+def cape_width(p, table):
+    if table == "section":
+        return 7 if p <= 0.3 else 5 if p <= 0.6 else 3 if p <= 0.8 else 1
+    return [8, 8, 8, 6, 6, 6, 4, 4, 2, 2][min(math.floor(10 * p), 9)] - 1
+
+
+def cape(trace, s, row, k, width):
+    """width(slot): siblings wanted there."""
+    cap, left = limits(trace, s, row)
+    k = min(k, cap, int(trace.depth[row]))
+    run = int(trace.run[row])
+    chain, siblings = ["chain"] * k, set()
+    for slot in range(k):
+        for r in range(1, width(slot) + 1):
+            if len(chain) + len(siblings) < 32:
+                siblings.add((slot, r))
+    accepted = min(run, k)
+    saved = accepted < k and accepted < left and (accepted, int(trace.rank[row, accepted])) in siblings
+    # The drafter has read the chain but for its last token, and no sibling.
+    owed = (1 if accepted == k else 0) + saved
+    return k, k + len(siblings), k, accepted + saved, owed
+
+
+def replay(trace, at):
+    """[(row, levels, nodes, rows, accepted, owed), ...] of each sequence; at(s, row, owed): a round's five figures."""
+    everything = []
+    for s in range(len(trace.budget)):
+        row, owed, rounds = int(trace.offset[s]), 0, []
+        while row < int(trace.offset[s + 1]):
+            made = at(s, row, owed)
+            rounds.append((row, *made))
+            owed = made[4] if made[0] else owed + 1
+            row += made[3] + 1
+        everything.append(rounds)
+    return everything
+
+
+def price(cost, levels, nodes, rows, owed):
+    """Seconds of one round that finds `owed` rows unread."""
+    seconds = float(cost.overhead) + float(cost.draft[levels]) + float(cost.verify[nodes])
+    if levels:
+        seconds += float(cost.catch_up[min(owed, len(cost.catch_up) - 1)]) + float(cost.node) * (rows - levels)
+    return seconds
+
+
+def seconds(rounds, cost):
+    """Seconds of the rounds of one sequence, as `replay` gives them."""
+    owed, total = 0, []
+    for _, levels, nodes, rows, _, after in rounds:
+        total.append(price(cost, levels, nodes, rows, owed))
+        owed = after if levels else owed + 1
+    return total
+
+
+def least(trace, cost, s, options):
+    """The least seconds of sequence s, by trying all options at all rows; options(s, row): figures of rounds, a round without drafts too."""
+    known = {}
+
+    def rest(row, owed):
+        if row >= int(trace.offset[s + 1]):
+            return 0.0
+        if (row, owed) not in known:
+            known[row, owed] = min(
+                price(cost, *made[:3], owed) + rest(row + made[3] + 1, made[4] if made[0] else owed + 1) for made in options(s, row)
+            )
+        return known[row, owed]
+
+    return rest(int(trace.offset[s]), 0)
+
+
+def trees_of(nodes, K, R):
+    """Every tree of so many nodes as a set of paths."""
+    found = {frozenset()}
+    for _ in range(nodes):
+        found = {
+            tree | {(*path, r)} for tree in found for path in [(), *tree] if len(path) < K for r in range(R) if (*path, r) not in tree
+        }
+    return found
+
+
+def value(tree, acceptance):
+    """1 + the sum over nodes of the chance that the text takes their path."""
+    return 1 + sum(math.prod(float(acceptance[d][r]) for d, r in enumerate(path)) for path in tree)
