@@ -59,7 +59,7 @@ class DecodeResult:
 class Plan(Protocol):
     """How a round's draft is made: a `real.line.Line` asks a policy token by token, a tree is grown to its shape.
 
-    `K` is the deepest draft; `begin(drafter, rule, sequence, prefill)` starts a text, `draft(last, position, round, cap, end_tokens, clock)`
+    `K` is the deepest draft; `begin(drafter, rule, sequence, prefill, chance)` starts a text, `draft(last, position, round, cap, end_tokens, clock)`
     gives a Draft of at most `cap` deep, `end(draft, walked, verdict)` hears what became of it.
     """
 
@@ -99,7 +99,7 @@ def decode(
         return int(rule.scores(logits[None], sequence, [len(out) + slot]).argmax())
 
     prefill = target.prefill(prompt[:-1])
-    plan.begin(drafter, rule, sequence, prefill)
+    plan.begin(drafter, rule, sequence, prefill, chance)
     drafter.begin(target, prompt, prefill, pick)
     last = prompt[-1]
     rounds: list[tuple[int, int, int, int]] = []

@@ -1,5 +1,6 @@
 """A line: the draft of one chain, as long as a policy says."""
 
+from real.chance import Chance
 from real.clock import DRAFTING, POLICY, Clock
 from real.draft import Draft, Drafter
 from real.features import Reader
@@ -13,7 +14,7 @@ class Line:
     def __init__(self, stepper: Stepper):
         self.stepper, self.K = stepper, stepper.K
 
-    def begin(self, drafter: Drafter, rule: Rule, sequence: int, prefill) -> None:
+    def begin(self, drafter: Drafter, rule: Rule, sequence: int, prefill, chance: Chance | None = None) -> None:
         """Starts a text."""
         self.drafter, self.reader = drafter, Reader(self.stepper.policy.reads, rule.temperature, drafter)
         self.stepper.begin(sequence)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import torch
 
-from real.decode import DecodeResult, decode
+from real.cape import Cape
+from real.decode import DecodeResult, Plan, decode
 from real.draft import Drafter, Silent
 from real.drafters import BUILTIN
 from real.features import learnt, shown
@@ -16,8 +17,10 @@ from real.predictor import load_predictors
 from real.provenance import check_device
 from real.sampling import Rule, forget_noise
 from real.target import Target
+from real.tree import Dynamic, Static
 from real.weights import WeightsError, load_decoder, load_tokenizer, made_for
 from simspec import CostModel, Policy, Stepper, Trace, policies
+from simspec.tree_policy import TreePolicy
 
 TINY = Path(__file__).parent / "tiny"
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -93,6 +96,22 @@ def end_tokens(path, decoder) -> tuple[int, ...]:
 def stepper(policy: Policy, K: int, seed: int, cost: CostModel) -> Stepper:
     """The policy ready for `decode`, with the features that it reads."""
     return Stepper(policy, K, seed, cost, shown(policy.reads))
+
+
+def plan_of(policy: Policy | TreePolicy, K: int, seed: int, cost: CostModel, tree: tuple[int, int] | tuple[()] = ()) -> Stepper | Plan:
+    """The policy ready for `decode` where drafts reach K; `tree` is the width and depth of dynamic ones, `TraceMeta.tree`.
+
+    ValueError for a choice that was planned for a recording (tree_oracle), TreeError for a tree deeper than K.
+    """
+    if isinstance(policy, Policy):
+        return stepper(policy, K, seed, cost)
+    if policy.kind == "static":
+        return Static(policy.tree.within(K))
+    if policy.kind == "cape":
+        return Cape(policy.sets, policy.longest(K))
+    if policy.kind == "dynamic" and tree:
+        return Dynamic(*tree, policy.nodes)
+    raise ValueError(f"{policy.name} is only replayed; run a static tree, CAPE's sets, or dynamic trees with their width and depth")
 
 
 def same_predictors(drafter: Drafter, trace: Trace, policies_: Sequence[Policy]) -> None:
