@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 CORE := rng trace cost cost_table roofline jit policy policies posterior exits cost_aware predictor simulate synthetic formulas metrics sweep
-CORE += check papers stats score tail lineup
+CORE += check papers stats score tail lineup tree tree_policy trees_cli
 
 .PHONY: demo test test-slow bench notebooks example gpu lint clean
 

@@ -7,8 +7,12 @@ from simspec.policy import Policy, PolicyError, Stepper
 from simspec.simulate import Rounds, committed, replay
 from simspec.sweep import sweep
 from simspec.trace import Trace, TraceError, TraceMeta, load_trace
+from simspec.tree import Tree, TreeError
+from simspec.tree_policy import TreePolicy
+from simspec.tree_replay import replay_tree
 
 __all__ = [
     "CostModel", "Metrics", "Policy", "PolicyError", "Rounds", "Stepper", "Trace", "TraceError", "TraceMeta",
-    "committed", "formulas", "load_trace", "policies", "replay", "summary", "sweep", "synthetic",
+    "Tree", "TreeError", "TreePolicy", "committed", "formulas", "load_trace", "policies", "replay",
+    "replay_tree", "summary", "sweep", "synthetic",
 ]  # fmt: skip

@@ -203,6 +203,7 @@ def roofline(
     drafter: Annotated[str, typer.Option(help="A model's name, or the share of the target's layers before an early exit.")],
     card: Annotated[str, typer.Option(help="A card's name, such as h100.")] = "h100",
     k: Annotated[int, typer.Option("--depth", "-k", help="Longest draft to price.")] = 16,
+    nodes: Annotated[int, typer.Option(min=0, max=255, help="Most submitted tokens of a tree to price; 0: no trees.")] = 0,
     batch: Annotated[list[int] | None, typer.Option(help="Sequences decoded together, repeatable; default 1.")] = None,
     context: Annotated[list[int] | None, typer.Option(help="Tokens before the round, repeatable; default 1024.")] = None,
     weight_bytes: Annotated[float, typer.Option(help="Bytes of a weight of either model.")] = 2.0,
@@ -225,7 +226,7 @@ def roofline(
         small = replace(known(SHAPES, "model", drafter), weight_bytes=weight_bytes)
     device = replace(known(CARDS, "card", card), launch=launch)
     check_output(out)
-    table = roofline_table(big, small, device, k, batch or [1], context or [1024])
+    table = roofline_table(big, small, device, k, batch or [1], context or [1024], nodes)
     made = table.simplest()
     made.to_json(out)
     print(json.dumps(made.to_dict()) if as_json else "\n".join((*table.describe(), f"wrote {out}, {device.name}")))

@@ -216,16 +216,16 @@ def roofline_cost(
     )
 
 
-def roofline_table(target: ModelShape, drafter: "ModelShape | float", card: Card, K: int, batches, contexts) -> CostTable:
+def roofline_table(target: ModelShape, drafter: "ModelShape | float", card: Card, K: int, batches, contexts, nodes: int = 0) -> CostTable:
     """`roofline_cost` over both axes; cells that exceed the card's memory are None. ValueError for a size that never fits."""
     batches, contexts = sorted(set(batches)), sorted(set(contexts))
     if not batches or not contexts:
         raise ValueError(f"batch sizes are {batches} and contexts {contexts}, expected at least one of each")
-    roofline_cost(target, drafter, card, K, batches[0], contexts[0])  # says what is wrong if nothing fits
+    roofline_cost(target, drafter, card, K, batches[0], contexts[0], nodes)  # says what is wrong if nothing fits
 
     def cell(batch, context):
         fits = roofline_memory(target, drafter, K, batch, context) <= card.memory
-        return roofline_cost(target, drafter, card, K, batch, context) if fits else None
+        return roofline_cost(target, drafter, card, K, batch, context, nodes) if fits else None
 
     cells = [[cell(b, c) for c in contexts] for b in batches]
     return CostTable(tuple(batches), tuple(contexts), cells, f"{_label(target, drafter)} on {card.name}")

@@ -122,7 +122,7 @@ def seconds(rounds, cost):
 
 
 def least(trace, cost, s, options):
-    """The least seconds of sequence s, by trying all options at all rows; options(s, row): figures of rounds, a round without drafts too."""
+    """The least seconds of sequence s, by trying all options at all rows; options(s, row): figures of rounds, one without drafts too."""
     known = {}
 
     def rest(row, owed):

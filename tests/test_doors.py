@@ -55,7 +55,10 @@ ALLOWED = {
     "synthetic": {"grid", "meta", "trace"},
     "metrics": {"cost", "simulate", "trace"},
     "predictor": {"grid", "trace", "output"},
-    "policies.*": {"policy", "cost", "trace", "rng", "predictor"},
+    "tree": {"cost", "output", "trace"},
+    "tree_policy": {"grid", "policy", "trace", "tree"},
+    "tree_replay": {"cost", "simulate", "trace", "tree_policy"},
+    "policies.*": {"policy", "cost", "trace", "rng", "predictor", "tree", "tree_policy"},
 }
 
 

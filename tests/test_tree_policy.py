@@ -17,6 +17,7 @@ from simspec import (
 from simspec.grid import LOG_ODDS
 from simspec.policies import TREES, fixed, make, parse
 from simspec.policies.tree import cape, dynamic_tree, full_tree, medusa_tree, optimal_tree, sets, static, tree_oracle
+from simspec.roofline import CARDS, SHAPES, roofline_cost
 from simspec.sweep import rows as sweep_rows
 from simspec.sweep import servable
 from simspec.tree import MOST, TreeError, chain_tree, family, from_paths, full, rank_acceptance
@@ -379,6 +380,14 @@ def test_costs_of_trees_in_files(tmp_path):
         CostModel.from_ratio(0.1, 1).widen(4)
     with pytest.raises(ValueError, match="node is -1"):
         replace(cost, node=-1)
+
+
+def test_a_roofline_prices_trees_where_asked():
+    big, small, card = SHAPES["llama-3-8b"], SHAPES["llama-3.2-1b"], CARDS["h100"]
+    chains, trees = (roofline_cost(big, small, card, 4, nodes=nodes) for nodes in (0, 63))
+    assert (chains.nodes, trees.nodes, trees.K) == (4, 63, 4) and chains.node == 0 <= trees.node < trees.draft[1]
+    assert (np.diff(trees.verify) >= 0).all() and trees.verify[:5].tolist() == chains.verify.tolist()
+    assert "node" not in chains.to_dict()
 
 
 def test_the_order_is_saved_selected_and_checked(tmp_path):

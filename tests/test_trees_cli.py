@@ -97,7 +97,8 @@ def test_what_is_chosen_on_one_half_is_counted_on_the_other():
 
 def test_what_a_recording_lacks_is_left_out_with_a_note():
     found, notes = lines_of(recording(order=False))
-    assert "dynamic_tree:4" not in found and notes == ["x: without dynamic_tree:4, dynamic_tree:8: this trace records no order of dynamic trees: record it with one"]
+    said = "x: without dynamic_tree:4, dynamic_tree:8: this trace records no order of dynamic trees: record it with one"
+    assert "dynamic_tree:4" not in found and notes == [said]
     found, notes = lines_of(synthetic.iid(0.5, 9, 20, 4))
     assert set(found) == {"plain", "best chain", "oracle"} and "without none, sets:1" in notes[0]
     lines, notes = grove({"x": recording(4)}, CostModel([0, 0.1, 0.2, 0.3, 0.4], [1, 1.1, 1.2, 1.3, 1.4], [0], 0, 1), (8,), resamples=100)
