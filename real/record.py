@@ -18,6 +18,7 @@ from real.draft import Drafter, Silent
 from real.features import Reader, learnt, shown
 from real.files import replace_json
 from real.one_bit import one_bit, states  # noqa: F401  (states is known by this address)
+from real.order import orders
 from real.prompts import Prompt
 from real.rows import RecordError, Rows, Settings, rank_of, runs
 from real.sampling import margin
@@ -121,13 +122,18 @@ def record_text(target: Target, drafter: Drafter, settings: Settings, prompt: li
         rows = one_bit(target, drafter, settings, prompt, text, sequence)
     else:
         rows = chains(target, drafter, settings, prompt, text, sequence)
-    return replace(rows, margin=gaps)
+    order = orders(target, drafter, settings, prompt, text, sequence) if settings.tree else None
+    return replace(rows, margin=gaps, order=order)
+
+
+def _whole(parts: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    return None if parts[0] is None else np.concatenate(parts)
 
 
 def assemble(rows: Sequence[Rows], prompts: Sequence[Prompt], first: int, settings: Settings, meta: TraceMeta) -> Trace:
     """One trace of recorded texts, whose draw addresses are `first`, `first + 1`, ..."""
     def joined(name):
-        return np.concatenate([getattr(r, name) for r in rows])
+        return _whole([getattr(r, name) for r in rows])
 
     def offsets(lengths):
         return np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
@@ -230,7 +236,7 @@ def _read(manifest: Path) -> dict:
 def join(shards: Sequence[Trace], meta: TraceMeta) -> Trace:
     """The sequences of several traces of one recording, in order."""
     rows = [Rows(**{name: getattr(s, name) for name in Rows.__dataclass_fields__}) for s in shards]
-    both = {name: np.concatenate([getattr(r, name) for r in rows]) for name in Rows.__dataclass_fields__}
+    both = {name: _whole([getattr(r, name) for r in rows]) for name in Rows.__dataclass_fields__}
     lengths = np.concatenate([np.diff(s.offset) for s in shards])
     prompts = np.concatenate([np.diff(s.prompt_offset) for s in shards])
     return Trace(
@@ -269,4 +275,5 @@ def describe(
         versions=versions(),
         git=revision(),
         argv=argv(),
+        tree=settings.tree,
     )
