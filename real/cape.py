@@ -18,7 +18,7 @@ class Cape:
 
     The confidence that sets the width is the one that a recording holds, on its grid. At most 32 tokens are submitted: the chain is
     kept whole, the sets are filled from the first slot on. Under the rejection rule the siblings are drawn from q without replacement
-    behind the chain's token; a width depends on what stands before its slot alone. `gaps` as for `real.tree.Static`.
+    behind the chain's token; a width depends on what stands before its slot alone. The gap is as that of `real.tree.Static`.
     """
 
     def __init__(self, sets: str | int = "section", k: int = SUBMITTED):
@@ -32,7 +32,6 @@ class Cape:
         self.drafter, self.rule, self.sequence, self.chance = drafter, rule, sequence, chance
         self.reader = Reader(("confidence",) if isinstance(self.sets, str) else (), rule.temperature, drafter)
         self.reader.begin(prefill)
-        self.gaps: list[float] = []
 
     def draft(self, last: int, position: int, round: int, cap: int, end_tokens: tuple[int, ...], clock: Clock) -> Draft:
         """The chain behind `last`, then its sets."""
@@ -73,7 +72,7 @@ class Cape:
             left[drawn[-1]] = 0
         return drawn
 
-    def end(self, draft: Draft, walked, verdict) -> None:
-        """After the round's pass."""
+    def end(self, draft: Draft, walked, verdict) -> float:
+        """After the round's pass: how near its decisions were."""
         self.reader.learn(verdict, walked.path)
-        self.gaps.append(min((self.gap[row] for row in walked.path if row in self.gap), default=SURE))
+        return min((self.gap[row] for row in walked.path if row in self.gap), default=SURE)

@@ -42,7 +42,8 @@ class Line:
         drafted = computed if keep or not computed else computed - 1
         return Draft(token[: drafted + 1], parent[: drafted + 1], computed, drafted)
 
-    def end(self, draft: Draft, walked, verdict) -> None:
+    def end(self, draft: Draft, walked, verdict) -> float:
         """After the round's pass: the policy hears its outcome."""
         self.reader.learn(verdict, walked.path)
         self.stepper.end(draft.computed, len(draft.token) - 1, walked.accepted)
+        return float("inf")

@@ -17,7 +17,7 @@ from real.predictor import load_predictors
 from real.provenance import check_device
 from real.sampling import Rule, forget_noise
 from real.target import Target
-from real.tree import Dynamic, Static
+from real.tree import Beam, Dynamic, Static
 from real.weights import WeightsError, load_decoder, load_tokenizer, made_for
 from simspec import CostModel, Policy, Stepper, Trace, policies
 from simspec.tree_policy import TreePolicy
@@ -98,13 +98,17 @@ def stepper(policy: Policy, K: int, seed: int, cost: CostModel) -> Stepper:
     return Stepper(policy, K, seed, cost, shown(policy.reads))
 
 
-def plan_of(policy: Policy | TreePolicy, K: int, seed: int, cost: CostModel, tree: tuple[int, int] | tuple[()] = ()) -> Stepper | Plan:
+def plan_of(
+    policy: Policy | TreePolicy | Beam, K: int, seed: int, cost: CostModel, tree: tuple[int, int] | tuple[()] = ()
+) -> Stepper | Plan:
     """The policy ready for `decode` where drafts reach K; `tree` is the width and depth of dynamic ones, `TraceMeta.tree`.
 
     ValueError for a choice that was planned for a recording (tree_oracle), TreeError for a tree deeper than K.
     """
     if isinstance(policy, Policy):
         return stepper(policy, K, seed, cost)
+    if isinstance(policy, Beam):
+        return policy
     if policy.kind == "static":
         return Static(policy.tree.within(K))
     if policy.kind == "cape":
@@ -114,7 +118,7 @@ def plan_of(policy: Policy | TreePolicy, K: int, seed: int, cost: CostModel, tre
     raise ValueError(f"{policy.name} is only replayed; run a static tree, CAPE's sets, or dynamic trees with their width and depth")
 
 
-def same_predictors(drafter: Drafter, trace: Trace, policies_: Sequence[Policy]) -> None:
+def same_predictors(drafter: Drafter, trace: Trace, policies_: Sequence[Policy | TreePolicy | Beam]) -> None:
     """ValueError where a policy reads a feature through another predictor than the recording's."""
     for policy in policies_:
         for name, predictor in learnt(policy.reads, drafter).items():
@@ -150,7 +154,7 @@ def check_tokens(trace: Trace, pair: Pair) -> None:
 
 
 def rerun(
-    pair: Pair, trace: Trace, policies_: Sequence[Policy], seed: int, cost: CostModel, tell=lambda done, of: None
+    pair: Pair, trace: Trace, policies_: Sequence[Policy | TreePolicy | Beam], seed: int, cost: CostModel, tell=lambda done, of: None
 ) -> list[list[DecodeResult]]:
     """Runs every policy for real on all sequences of a trace, sequence by sequence so that a slow minute hits all.
 
@@ -158,7 +162,7 @@ def rerun(
     """
     same_predictors(pair.drafter, trace, policies_)
     rule, prompts = rule_of(trace), prompts_of(trace)
-    drives = [(pair.drafter, stepper(p, trace.K, seed, cost)) for p in policies_]
+    drives = [(pair.drafter, plan_of(p, trace.K, seed, cost, trace.meta.tree)) for p in policies_]
     drives.append((Silent(), stepper(policies.BUILTIN["fixed"](0), trace.K, seed, cost)))
     made: list[list[DecodeResult]] = [[] for _ in drives]
     for s, prompt in enumerate(prompts):

@@ -1,8 +1,9 @@
 """Trees: drafts of a fixed shape, by cumulative confidence (EAGLE-2's rule), or what a beam search is left with."""
 
+import re
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from real.chance import Chance
@@ -40,7 +41,7 @@ class Static:
 
     Best by the rule's scores at that text position. Under the rejection rule the children of a node are drawn from q without
     replacement, in the order of their rows, and the ranks tell nothing; where q has fewer tokens, later children and what hangs on
-    them are left out. `gaps` holds, of each round of a text, the smallest gap between scores that decided on the committed path.
+    them are left out. Its gap is the smallest between scores that decided on children of the committed path.
     """
 
     def __init__(self, tree: Tree):
@@ -50,7 +51,6 @@ class Static:
     def begin(self, drafter: Drafter, rule: Rule, sequence: int, prefill, chance: Chance) -> None:
         """Starts a text; ValueError for a drafter that grows no such tree."""
         self.drafter, self.rule, self.sequence, self.chance = growing(drafter, self.K), rule, sequence, chance
-        self.gaps: list[float] = []
 
     def draft(self, last: int, position: int, round: int, cap: int, end_tokens: tuple[int, ...], clock: Clock) -> Draft:
         """The tree behind `last`, level by level; its end tokens stop nothing."""
@@ -94,9 +94,9 @@ class Static:
             left[token] = 0
             yield token
 
-    def end(self, draft: Draft, walked, verdict) -> None:
-        """After the round's pass."""
-        self.gaps.append(min((self.gap[row] for row in walked.path if row in self.gap), default=SURE))
+    def end(self, draft: Draft, walked, verdict) -> float:
+        """After the round's pass: how near its decisions were."""
+        return min((self.gap[row] for row in walked.path if row in self.gap), default=SURE)
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,6 @@ class _Searched:
             what = "which nodes it submits depends on the tokens drawn, so that their law would not be q"
             raise ValueError(f"{type(self).__name__} does not run under the rejection rule: {what}; use a static tree or CAPE's sets")
         self.drafter, self.rule, self.sequence = growing(drafter, self.K), rule, sequence
-        self.gaps: list[float] = []
 
     def draft(self, last: int, position: int, round: int, cap: int, end_tokens: tuple[int, ...], clock: Clock) -> Draft:
         """The rows chosen of what was offered behind `last`, at most `cap` deep."""
@@ -178,9 +177,9 @@ class _Searched:
         clock.lap(DRAFTING)
         return Draft([offer.token[row] for row in rows], [-1, *(place[offer.parent[row]] for row in rows[1:])], levels, 0)
 
-    def end(self, draft: Draft, walked, verdict) -> None:
-        """After the round's pass."""
-        self.gaps.append(self.gap)
+    def end(self, draft: Draft, walked, verdict) -> float:
+        """After the round's pass: how near its decisions were."""
+        return self.gap
 
 
 class Dynamic(_Searched):
@@ -199,15 +198,36 @@ class Dynamic(_Searched):
         return order[: self.most]
 
 
+def beam(text: str, K: int) -> "Beam":
+    """The Beam written as beam:width or beam:width,k=levels, by default as deep as K; TreeError, one line, for anything else."""
+    found = re.fullmatch(r"beam:(\d+)(?:,k=(\d+))?", text)
+    if not found:
+        raise TreeError(f"policy {text!r}: expected beam:width or beam:width,k=levels, such as beam:4,k=6")
+    levels = K if found[2] is None else int(found[2])
+    if levels > K:
+        raise TreeError(f"tree: {levels} levels are too deep, here drafts reach {K}; lower k")
+    return Beam(int(found[1]), levels)
+
+
 class Beam(_Searched):
     """Beam search: the `width` hypotheses of `levels` tokens that it ends with, as one tree of their prefixes (GLIDE §5.4's comparison)."""
 
     most = True
+    reads = ()
 
     def __init__(self, width: int, levels: int):
         super().__init__(width, levels)
+        self.name = f"beam:{width},k={levels}"
         if width * levels > MOST:
             raise TreeError(f"tree: {width} beams of {levels} tokens may have {width * levels} nodes, over budget; expected at most {MOST}")
+
+    def longest(self, K: int) -> int:
+        """As of a `simspec.tree_policy.TreePolicy`: no recorded depth cuts it."""
+        return 0
+
+    def rows(self, levels: np.ndarray) -> np.ndarray:
+        """Rows that the drafter reads in rounds of so many levels."""
+        return np.where(levels > 0, 1 + (levels - 1) * self.width, 0)
 
     def _chosen(self, offer: Offer) -> list[int]:
         self.gap, kept = offer.gap, set()
