@@ -234,3 +234,16 @@ def ancestor_mask(start: int, parent: list[int], device=None) -> Tensor | None:
             sees[i] = sees[p]
         sees[i, start + i] = True
     return sees.to(device)
+
+
+def branches(base: int, parent: list[int], rows: int, device=None) -> tuple[Tensor, Tensor]:
+    """Where the last `rows` rows of a tree stand whose row 0 is the text's row `base`: positions `[rows]`, and whom each sees.
+
+    `parent` is that of all the tree's rows, -1 for row 0; the mask, bool `[rows, base + len(parent)]`, is `ancestor_mask`'s part.
+    """
+    first = len(parent) - rows
+    depth = depths(parent)[first:]
+    sees = ancestor_mask(base, parent, device)
+    if sees is None:
+        sees = torch.ones(1, base + 1, dtype=torch.bool, device=device)
+    return base + torch.tensor(depth, device=device), sees[first:]

@@ -68,6 +68,15 @@ def _rule(name: str, temperature: float, seed: int, top_k: int = 0, top_p: float
     return Rule(name, top_k=top_k, top_p=top_p) if name == "greedy" else Rule(name, temperature, seed, top_k, top_p)
 
 
+def _grown(tree: str | None) -> tuple:
+    if tree is None:
+        return ()
+    width, x, levels = tree.partition("x")
+    if not (x and width.isdecimal() and levels.isdecimal()):
+        raise ValueError(f"--tree is {tree!r}; expected WIDTHxLEVELS such as 4x6")
+    return int(width), int(levels)
+
+
 def _pair(bundle, drafter, device, dtype, target, weights):
     from real.pair import TINY, load_pair
 
@@ -219,6 +228,7 @@ def record(
     budget: Annotated[int, typer.Option(help="New tokens a prompt.")] = 96,
     per_task: Annotated[int, typer.Option(help="Prompts of every task.")] = 20,
     longest: Annotated[int, typer.Option(help="Longest prompt taken, in tokens.")] = 400,
+    tree: Annotated[str | None, typer.Option(help="Dynamic trees too, WIDTHxLEVELS such as 4x6: for policies dynamic_tree:NODES.")] = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
     bundle: Bundle = None,
@@ -231,6 +241,7 @@ def record(
 
     Example: simspec record prompts.jsonl --drafter early_exit --rule coupled --out traces/mine.parquet
     """
+    from real.draft import growing
     from real.features import offered
     from real.jobs import record_to
     from real.prompts import draw, read_prompts
@@ -242,12 +253,15 @@ def record(
     for path in (out, out.with_suffix(".json")):
         check_output(path, *prompts)
     made_by = _rule(rule, temperature, seed, top_k, top_p)
-    Settings(k, budget, made_by, (), ())  # refused before the models are read
+    grown = _grown(tree)
+    Settings(k, budget, made_by, (), (), grown)  # refused before the models are read
     if per_task < 1:
         raise ValueError(f"{per_task} prompts of every task asked for, expected at least 1")
     pair = _pair(bundle, drafter, device, dtype, target, weights)
     chosen = draw([p for path in prompts for p in read_prompts(path, pair.tokenizer, longest)], per_task, seed)
-    settings = Settings(k, budget, made_by, pair.end_tokens, () if made_by.sampled else offered(pair.drafter))
+    if grown:
+        growing(pair.drafter, grown[1])
+    settings = Settings(k, budget, made_by, pair.end_tokens, () if made_by.sampled else offered(pair.drafter), grown)
     with _progress() as tell:
         made = record_to(out, pair, chosen, settings, tell)
     print(json.dumps(made) if as_json else f"wrote {out}: {made['texts']} texts, {made['rows']} rows, card {out.with_suffix('.json')}")
@@ -264,6 +278,7 @@ def measure(
     batch: Annotated[list[int] | None, typer.Option(help="Texts decoded together, repeatable; default 1.")] = None,
     context: Annotated[list[int] | None, typer.Option(help="Tokens before the round, repeatable; default 128.")] = None,
     repeats: Annotated[int, typer.Option(help="Runs at every length; medians are kept.")] = 4,
+    rows: Annotated[int, typer.Option(help="Price trees too, of up to so many submitted tokens; 0: chains alone.")] = 0,
     device: Device = "cpu",
     dtype: Dtype = "float32",
     bundle: Bundle = None,
@@ -288,7 +303,7 @@ def measure(
     sizes = batch or [1], context or [128]
     with _progress() as tell:
         said = partial(tell, f"measuring {out.stem}")
-        table = measure_table(pair.target, pair.drafter, made_by, k, *sizes, repeats=repeats, seed=seed, progress=said)
+        table = measure_table(pair.target, pair.drafter, made_by, k, *sizes, repeats=repeats, seed=seed, progress=said, rows=rows)
     made = table.simplest()
     made.to_json(out)
     lines = *table.describe(), f"wrote {out}, measured on {table.device}"
@@ -297,7 +312,7 @@ def measure(
 
 def run(
     trace: Annotated[str, typer.Argument(help="A recording's file or bundled name; its prompts, rule and seed are run again.")],
-    policy: Annotated[str, typer.Option(help="name[:arg,...], as in `simspec sweep`.")] = "beta_ts",
+    policy: Annotated[str, typer.Option(help="name[:arg,...], as in `simspec sweep`, trees too; or beam:width,k=levels.")] = "beta_ts",
     cost: Annotated[Path | None, typer.Option(help="Cost model's JSON; default: measured now.")] = None,
     prompts: Annotated[int, typer.Option(help="Only so many of its prompts, spread over the tasks; 0 for all.")] = 0,
     device: Device = "cpu",
@@ -316,14 +331,19 @@ def run(
     from real.jobs import run_on, spread
     from real.measure import measure as time
     from real.pair import check_tokens, rule_of
+    from real.tree import Beam, beam
     from simspec import CostModel, load_trace, policies
     from simspec.bundle import locate
+    from simspec.tree import MOST
+    from simspec.tree_policy import TreePolicy
 
     (path,) = locate([trace]).values()
     recorded = load_trace(path)
     if prompts:
         recorded = recorded.select(spread(recorded.sequences, prompts))
-    recorded.features(getattr(policies.parse(policy), "reads", ()))  # a slip is told before models are loaded
+    meant = beam(policy, recorded.K) if policy.startswith("beam") else policies.parse(policy)
+    recorded.features(getattr(meant, "reads", ()))  # a slip is told before models are loaded
+    rows = MOST if isinstance(meant, Beam | TreePolicy) or policy.partition(":")[0] in policies.TREES else 0
     price = None if cost is None else CostModel.from_json(cost)
     rule_of(recorded)
     pair = _pair(bundle, recorded.meta.drafter, device, dtype, target, weights)
@@ -337,8 +357,8 @@ def run(
     with _progress() as tell:
         if price is None:
             said = partial(tell, "measuring")
-            price = time(pair.target, pair.drafter, rule_of(recorded), recorded.K, repeats=2, progress=said)
-        found = run_on(recorded, pair, policy, price, seed, tell)
+            price = time(pair.target, pair.drafter, rule_of(recorded), recorded.K, repeats=2, progress=said, rows=rows)
+        found = run_on(recorded, pair, meant, price, seed, tell)
     if as_json:
         print(json.dumps(found.summary()))
     else:

@@ -46,6 +46,7 @@ class DecodeResult:
     | position | int64 `[R]` | new tokens committed before each round |
     | computed, drafted, accepted | int64 `[R]` | as in `simspec.Rounds` |
     | seconds | float64 `[R, 4]` | drafting, verification, policy, other |
+    | gap | float64 `[R]` | smallest gap between scores by which a tree got the nodes that mattered; inf for chains |
     """
 
     token: np.ndarray
@@ -54,13 +55,14 @@ class DecodeResult:
     drafted: np.ndarray
     accepted: np.ndarray
     seconds: np.ndarray
+    gap: np.ndarray
 
 
 class Plan(Protocol):
     """How a round's draft is made: a `real.line.Line` asks a policy token by token, a tree is grown to its shape.
 
-    `K` is the deepest draft; `begin(drafter, rule, sequence, prefill)` starts a text, `draft(last, position, round, cap, end_tokens, clock)`
-    gives a Draft of at most `cap` deep, `end(draft, walked, verdict)` hears what became of it.
+    `K` is the deepest draft; `begin(drafter, rule, sequence, prefill, chance)` starts a text, `draft(last, position, round, cap, end_tokens, clock)`
+    gives a Draft of at most `cap` deep, `end(draft, walked, verdict)` hears what became of it and tells the round's `DecodeResult.gap`.
     """
 
     K: int
@@ -99,10 +101,11 @@ def decode(
         return int(rule.scores(logits[None], sequence, [len(out) + slot]).argmax())
 
     prefill = target.prefill(prompt[:-1])
-    plan.begin(drafter, rule, sequence, prefill)
+    plan.begin(drafter, rule, sequence, prefill, chance)
     drafter.begin(target, prompt, prefill, pick)
     last = prompt[-1]
     rounds: list[tuple[int, int, int, int]] = []
+    gaps: list[float] = []
     clock = Clock(target.decoder.device)
 
     while len(out) < budget and (not out or out[-1] not in end_tokens):
@@ -119,7 +122,7 @@ def decode(
         target.keep(walked.path)
         drafter.rollback(draft.kept(walked.path))
         drafter.catch_up(walked.token, verdict, walked.path)
-        plan.end(draft, walked, verdict)
+        gaps.append(plan.end(draft, walked, verdict))
         heard = Round(len(out), draft.computed, len(draft.token) - 1, walked.accepted, walked)
         rounds.append((heard.position, heard.computed, heard.drafted, heard.accepted))
         out += walked.token
@@ -128,4 +131,4 @@ def decode(
         listen(heard)
 
     column = np.array(rounds, np.int64).reshape(-1, 4).T
-    return DecodeResult(np.array(out, np.int32), *column, np.array(clock.rows).reshape(-1, 4))
+    return DecodeResult(np.array(out, np.int32), *column, np.array(clock.rows).reshape(-1, 4), np.array(gaps, np.float64))

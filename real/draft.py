@@ -67,6 +67,8 @@ class Drafter(Protocol):
     | predictors | feature name -> Predictor of this drafter on its target: what it shows beside its logits; may be left out |
     | silent | its steps carry no logits, so that it shows no features; may be left out where they do |
     | sublayers | how many of the target's attention and MLP sub-layers one drafted token runs through; 0 where left out |
+    | deepest | how many tokens behind the last committed one it can draft; no limit where left out |
+    | grow | a method, `Grows`; left out by drafters that draft chains alone |
 
     A round: `next` until the policy or the drafter stops; the target verifies; `rollback`; `catch_up`.
     """
@@ -90,6 +92,29 @@ class Drafter(Protocol):
 
     def catch_up(self, tokens: list[int], verdict: Verdict, path: list[int]) -> None:
         """Learns the committed `tokens` (accepted ones, then the target's) and the rows `path` of the pass they came by."""
+
+
+class Grows(Protocol):
+    """A drafter that can draft trees: in a round it is asked either for `next`, or to `grow`."""
+
+    def grow(self, token: list[int], parent: list[int]) -> Tensor | None:
+        """Takes n more rows of the round's tree through the drafter: logits `[n, vocab]` after each.
+
+        Rows are numbered over the round as they are given, `parent` names them by number; each sees the committed text and its
+        ancestors alone. The first call is `grow([last], [-1])`: the last committed token's row, and what the drafter owes before
+        it; None where it has nothing to offer in this round. `rollback(0)` then leaves that row and nothing of the tree, and
+        `resume` None: the verification computes every row anew.
+        """
+
+
+def growing(drafter: Drafter, levels: int) -> Grows:
+    """The drafter itself; ValueError where it grows no trees, or none of so many `levels`."""
+    if not hasattr(drafter, "grow"):
+        raise ValueError(f"drafter {drafter.name!r} drafts chains, it grows no trees; use a policy of chains, or CAPE's where it has logits")
+    deepest = getattr(drafter, "deepest", levels)
+    if levels > deepest:
+        raise ValueError(f"a tree of {levels} levels is too deep for drafter {drafter.name!r}, which drafts {deepest} tokens; cut it")
+    return drafter
 
 
 class Silent:

@@ -8,6 +8,7 @@ import numpy as np
 from real.decode import DecodeResult
 from simspec import Policy, Rounds, Trace
 from simspec.grid import decode_margin
+from simspec.tree_policy import TreePolicy
 
 THIN = 1e-4
 """A pick or a feature nearer than this to its flip may flip between two orders of float32 arithmetic."""
@@ -33,7 +34,7 @@ class Comparison:
     | field | meaning |
     | --- | --- |
     | rounds | rounds compared: all up to and including each sequence's first difference |
-    | exceptions | differences whose recorded target, draft or feature margin is under THIN |
+    | exceptions | differences whose recorded target, draft or feature margin, or gap in a tree of the run itself, is under THIN |
     | failures | differences without that excuse |
     """
 
@@ -76,7 +77,7 @@ def rounds_of(trace: Trace, results: Sequence[DecodeResult]) -> Rounds:
     return Rounds.join(columns, start=trace.offset)
 
 
-def compare(trace: Trace, policy: Policy, replayed: Rounds, results: Sequence[DecodeResult]) -> Comparison:
+def compare(trace: Trace, policy: Policy | TreePolicy, replayed: Rounds, results: Sequence[DecodeResult]) -> Comparison:
     """Compares runs of all sequences of `trace` with a replay on it, each sequence up to its first difference."""
     ran = rounds_of(trace, results)
     total, excused, failed = 0, [], []
@@ -95,7 +96,9 @@ def compare(trace: Trace, policy: Policy, replayed: Rounds, results: Sequence[De
         shown = a[min(first, len(a) - 1)]
         reach = max(shown[1], b[first, 1] if first < len(b) else 0)
         row = int(shown[0])
-        flip = Flip(s, first, row, _evidence(trace, policy, row, int(trace.offset[s + 1]), int(reach)), where is not None)
+        near = _evidence(trace, policy, row, int(trace.offset[s + 1]), int(reach))
+        near = min(near, float(result.gap[first]) if first < len(result.gap) else near)
+        flip = Flip(s, first, row, near, where is not None)
         (excused if flip.margin < THIN else failed).append(flip)
     return Comparison(total, tuple(excused), tuple(failed))
 
@@ -113,9 +116,14 @@ def _first_difference(a: np.ndarray, b: np.ndarray) -> int | None:
     return None if len(a) == len(b) else shared
 
 
-def _evidence(trace: Trace, policy: Policy, row: int, end: int, reach: int) -> float:
-    """Smallest recorded margin of a decision that the round at `row` took, up to `reach` draft tokens; inf if none is."""
-    codes = [trace.margin[row : min(row + reach + 1, end)], trace.draft_margin[row, :reach]]
+def _evidence(trace: Trace, policy: Policy | TreePolicy, row: int, end: int, reach: int) -> float:
+    """Smallest recorded margin of a decision that the round at `row` took, up to `reach` draft tokens; inf if none is.
+
+    A draft margin is of the drafter's own chain, which tells nothing of a tree's ranks.
+    """
+    codes = [trace.margin[row : min(row + reach + 1, end)]]
+    if policy.longest(trace.K):
+        codes.append(trace.draft_margin[row, :reach])
     if policy.reads:
         codes.append(trace.feature_margin[row, :reach])
     codes = np.concatenate(codes)

@@ -5,15 +5,20 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from real.card import card
-from real.equality import Comparison, compare
+from real.equality import Comparison, compare, rounds_of
 from real.files import replace_json, replacing
 from real.measure import measure
 from real.pair import Pair, rerun, seconds
 from real.prompts import Prompt
 from real.record import Settings, describe, record
 from real.sampling import Rule
-from simspec import CostModel, Policy, Trace, policies, replay
+from real.tree import Beam
+from simspec import CostModel, Policy, Rounds, Trace, policies, replay
+from simspec.tree_policy import TreePolicy
+from simspec.tree_replay import prepare_tree, replay_tree, tree_seconds
 
 Tell = Callable[[str, int, int], None]
 
@@ -43,7 +48,10 @@ def measure_to(out: Path, pair: Pair, rule: Rule, K: int, context: int, repeats:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A policy run for real on a recording: the comparison with its replay, and the speedup modelled and by the clock."""
+    """A policy run for real on a recording: the comparison with its replay, and the speedup modelled and by the clock.
+
+    `committed` is the run's output tokens per round. Beams have no replay: their texts are compared, their own rounds priced.
+    """
 
     policy: str
     comparison: Comparison
@@ -51,6 +59,7 @@ class Outcome:
     measured: float
     device: str
     texts: tuple
+    committed: float
 
     def summary(self) -> dict:
         """For machines."""
@@ -65,28 +74,47 @@ class Outcome:
             "text_flips": len(found.text_flips),
             "speedup_simulated": round(self.simulated, 4),
             "speedup_measured": round(self.measured, 4),
+            "committed_per_round": round(self.committed, 4),
             "device": self.device,
         }
 
 
-def run_on(trace: Trace, pair: Pair, policy: Policy | str | Callable, cost: CostModel, seed: int = 0, tell: Tell = silent) -> Outcome:
+def run_on(
+    trace: Trace, pair: Pair, policy: Policy | TreePolicy | Beam | str | Callable, cost: CostModel, seed: int = 0, tell: Tell = silent
+) -> Outcome:
     """Runs `policy` (or what its text means) on a trace's prompts, plain decoding beside it, and compares every round with the replay.
 
     Both speedups are times per token of plain decoding over those of the policy, prefill apart.
     """
-    policy = policies.make(policy, trace, cost)
+    if not isinstance(policy, Beam):
+        policy = policies.make(policy, trace, cost)
+    if isinstance(policy, TreePolicy):
+        prepare_tree(trace, policy, cost.reading(policy.reads))
     ran, plain = rerun(pair, trace, [policy], seed, cost, partial(tell, f"running {policy.name}"))
     cost = cost.reading(policy.reads)
-    replayed = replay(trace, policy, seed=seed, cost=cost)
+    replayed, spent = _replayed(trace, policy, seed, cost, ran)
     tokens = [sum(len(r.token) for r in results) for results in (ran, plain)]
     return Outcome(
         policy.name,
         compare(trace, policy, replayed, ran),
-        float(trace.rows * cost.baseline / cost.seconds(replayed).sum()),
+        float(trace.rows * cost.baseline / spent.sum()),
         seconds(plain) / tokens[1] * tokens[0] / seconds(ran),
         cost.device,
         tuple(r.token for r in ran),
+        tokens[0] / sum(len(r.position) for r in ran),
     )
+
+
+def _replayed(trace: Trace, policy: Policy | TreePolicy | Beam, seed: int, cost: CostModel, ran) -> tuple[Rounds, np.ndarray]:
+    """The rounds of the replay, of beams those of the run, and their modelled seconds."""
+    if isinstance(policy, Beam):
+        rounds = rounds_of(trace, ran)
+        return rounds, cost.seconds_tree(rounds, policy.rows(rounds.computed), rounds.accepted)
+    if isinstance(policy, TreePolicy):
+        rounds = replay_tree(trace, policy, cost)
+        return rounds, tree_seconds(rounds, trace, policy, cost)
+    rounds = replay(trace, policy, seed=seed, cost=cost)
+    return rounds, cost.seconds(rounds)
 
 
 def spread(count: int, wanted: int) -> list[int]:

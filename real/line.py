@@ -1,5 +1,6 @@
 """A line: the draft of one chain, as long as a policy says."""
 
+from real.chance import Chance
 from real.clock import DRAFTING, POLICY, Clock
 from real.draft import Draft, Drafter
 from real.features import Reader
@@ -13,7 +14,7 @@ class Line:
     def __init__(self, stepper: Stepper):
         self.stepper, self.K = stepper, stepper.K
 
-    def begin(self, drafter: Drafter, rule: Rule, sequence: int, prefill) -> None:
+    def begin(self, drafter: Drafter, rule: Rule, sequence: int, prefill, chance: Chance | None = None) -> None:
         """Starts a text; PolicyError for a policy that anticipates, where drafts are drawn."""
         self.stepper.unforeseeing(rule.sampled)
         self.drafter, self.reader = drafter, Reader(self.stepper.policy.reads, rule.temperature, drafter)
@@ -42,7 +43,8 @@ class Line:
         drafted = computed if keep or not computed else computed - 1
         return Draft(token[: drafted + 1], parent[: drafted + 1], computed, drafted)
 
-    def end(self, draft: Draft, walked, verdict) -> None:
+    def end(self, draft: Draft, walked, verdict) -> float:
         """After the round's pass: the policy hears its outcome."""
         self.reader.learn(verdict, walked.path)
         self.stepper.end(draft.computed, len(draft.token) - 1, walked.accepted)
+        return float("inf")

@@ -13,20 +13,23 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from real.clock import DRAFTING, OTHER, POLICY, VERIFICATION
+from real.clock import DRAFTING, OTHER, POLICY, VERIFICATION, Clock
 from real.decode import DecodeResult, decode
-from real.draft import Drafter, Silent
+from real.draft import Draft, Drafter, Silent
 from real.features import shown
 from real.isolated import OWED, Isolated, shared_layers
 from real.provenance import device_name
 from real.sampling import Rule
 from real.target import Target
+from real.tree import Static
 from simspec import CostModel, Policy, Stepper, policies
 from simspec.cost import next_backlog
 from simspec.cost_table import CostTable
+from simspec.tree import MOST, full
 
 READ = 4  # what reading features costs is measured on drafts of so many
 TIMES = 4  # passes of a job of Isolated in each repeat
+WIDE = 1, 4, 8  # rows of a drafter's pass, to price one more
 PLAIN, READING = -1, -2
 
 
@@ -53,6 +56,7 @@ def measure(
     repeats: int = 4,
     seed: int = 0,
     progress: Callable[[int, int], None] = lambda done, all: None,
+    rows: int = 0,
 ) -> CostModel:
     """A CostModel from runs of the decode loop at every fixed draft length: medians of its own clock, in seconds.
 
@@ -63,9 +67,12 @@ def measure(
     falls on all alike. A text's first round counts only for a length that no later one drafted. feature is what a policy that
     reads the confidence pays for each token. For a drafter without logits (`silent`) it is 0, and the second half of the
     `context` tokens repeats the first: one that looks back then has up to `context` / 2 to offer in the first round.
-    ValueError where the drafter never offers some length.
+
+    With `rows` >= K trees are priced too: verify[j] for K < j <= rows is the pass over a tree of j rows that nobody drafted (where the
+    drafter shares layers with the target none is done beforehand, as for any tree), and node the slope of drafting time over the 1,
+    4 or 8 rows of a pass; 0 for a drafter that grows no tree of two levels. ValueError where the drafter never offers some length.
     """
-    return measure_table(target, drafter, rule, K, (1,), (context,), rounds, repeats, seed, progress).at()
+    return measure_table(target, drafter, rule, K, (1,), (context,), rounds, repeats, seed, progress, rows=rows).at()
 
 
 def measure_table(
@@ -80,6 +87,7 @@ def measure_table(
     seed: int = 0,
     progress: Callable[[int, int], None] = lambda done, all: None,
     timer: Callable[[], float] = perf_counter,
+    rows: int = 0,
 ) -> CostTable:
     """`measure` at every batch size B and context C, in seconds of a round of the whole batch.
 
@@ -92,8 +100,12 @@ def measure_table(
     length, and where not even one text fits.
     """
     batches, contexts = _sizes("batch", batch), _sizes("context", context)
+    if rows and not K <= rows <= MOST:
+        raise ValueError(f"rows is {rows}; expected 0, or {K} (the depth) to {MOST} submitted tokens")
+    if rows and batches != [1]:
+        raise ValueError("trees are priced for one text at a time: measure with batch 1 only, or without rows")
     rng = np.random.default_rng(seed)
-    loops = {c: _Loop(target, drafter, rule, K, _prompt(rng, target.decoder.shape.vocab, c, drafter), rounds) for c in contexts}
+    loops = {c: _Loop(target, drafter, rule, K, _prompt(rng, target.decoder.shape.vocab, c, drafter), rounds, rows) for c in contexts}
     cells: dict[tuple[int, int], Isolated] = {}
     if batches != [1]:
         lm = getattr(drafter, "lm", None)
@@ -161,16 +173,39 @@ def _batched(one: CostModel, alone: Isolated, many: Isolated, name: str) -> Cost
     )
 
 
+class Undrafted:
+    """Submits a tree of `nodes` rows, two children a row, that carry the last token and that no drafter made."""
+
+    def __init__(self, nodes: int):
+        self.parent = [-1, *((row - 1) // 2 for row in range(1, nodes + 1))]
+        self.K = (nodes + 1).bit_length() - 1
+
+    def begin(self, drafter, rule, sequence, prefill, chance) -> None: ...
+
+    def draft(self, last: int, position: int, round: int, cap: int, end_tokens, clock: Clock) -> Draft:
+        parent = self.parent if cap >= self.K else [-1]
+        return Draft([last] * len(parent), parent, 0, 0)
+
+    def end(self, draft, walked, verdict) -> float:
+        return float("inf")
+
+
 class _Loop:
     """Runs of the decode loop at one context, and what its clock said in them."""
 
-    def __init__(self, target: Target, drafter: Drafter, rule: Rule, K: int, prompt: list[int], rounds: int):
+    def __init__(self, target: Target, drafter: Drafter, rule: Rule, K: int, prompt: list[int], rounds: int, rows: int = 0):
         self.target, self.drafter, self.rule, self.K, self.prompt, self.rounds = target, drafter, rule, K, prompt, rounds
         self.unit = CostModel.from_ratio(0.1, K)
         self.jobs = {PLAIN: policies.BUILTIN["fixed"](0)} | {j: policies.BUILTIN["fixed"](j) for j in range(K + 1)}
         self.jobs |= {(b,): after(b) for b in range(1, OWED + 1)}
         if not getattr(drafter, "silent", False):
             self.jobs[READING] = policies.BUILTIN["confidence"](0.0, K=min(READ, K))
+        # trees, by what is told apart: how many rows the target passes, or the drafter in its second pass
+        self.trees = {("rows", j): Undrafted(j) for j in range(K + 1, rows + 1)}
+        if rows and hasattr(drafter, "grow") and getattr(drafter, "deepest", 2) > 1 and K > 1:
+            self.trees |= {("wide", w): Static(full((w, 1))) for w in WIDE if w <= target.decoder.shape.vocab}
+        self.jobs |= self.trees
+        self.treed = defaultdict(list)
         self.plain: list[float] = []
         self.asked: list[float] = []
         self.read: list[tuple[float, int]] = []
@@ -182,12 +217,16 @@ class _Loop:
     def run(self, name, keep: bool) -> None:
         """Decodes one text under the policy of that name; `keep` says whether its seconds count."""
         model = Silent() if name == PLAIN else self.drafter
-        budget = 2 * self.rounds + (2 * max(name, 0) if isinstance(name, int) else 0)
+        budget = 2 * self.rounds + (2 * max(name, 0) if isinstance(name, int) else 16 if name in self.trees else 0)
         policy = self.jobs[name]
-        drive = Stepper(policy, self.K, 0, self.unit, shown(policy.reads))
+        drive = policy if name in self.trees else Stepper(policy, self.K, 0, self.unit, shown(policy.reads))
         # a new sequence each time: its noise is drawn anew, as in a run
         result = decode(self.target, model, drive, self.rule, self.prompt, budget, (), self.runs)
         self.runs += 1
+        if name in self.trees:
+            which, whole = (VERIFICATION, OTHER) if name[0] == "rows" else (DRAFTING,), int(result.drafted.max())
+            self.treed[name] += result.seconds[1:][result.drafted[1:] == whole][:, which].sum(1).tolist() if keep else []
+            return
         for i, (computed, owed, seconds) in enumerate(_rounds(result) if keep else ()):
             if name == PLAIN:
                 self.plain += [seconds.sum()] if i else []
@@ -210,14 +249,23 @@ class _Loop:
         extra = [each - overhead * (j + 1) / j for each, j in self.read]
         return CostModel(
             draft=draft,
-            verify=[_median({(j, 0): passing.get(j, [])}, j) for j in range(self.K + 1)],
+            verify=[
+                *(_median({(j, 0): passing.get(j, [])}, j) for j in range(self.K + 1)),
+                *(float(np.median(self.treed[at])) for at in self.trees if at[0] == "rows"),
+            ],
             catch_up=_catch_up(drafting),
             overhead=overhead,
             baseline=float(np.median(self.plain)),
             name=name,
             device=device_name(self.target.decoder.device),
             feature=max(float(np.median(extra)), 0.0) if READING in self.jobs else 0.0,
+            node=self._node(),
         )
+
+
+    def _node(self) -> float:
+        wide = {at[1]: float(np.median(self.treed[at])) for at in self.trees if at[0] == "wide"}
+        return max(float(np.polyfit(list(wide), list(wide.values()), 1)[0]), 0.0) if len(wide) > 1 else 0.0
 
 
 def _rounds(result: DecodeResult):

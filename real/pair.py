@@ -8,7 +8,8 @@ from pathlib import Path
 
 import torch
 
-from real.decode import DecodeResult, decode
+from real.cape import Cape
+from real.decode import DecodeResult, Plan, decode
 from real.draft import Drafter, Silent
 from real.drafters import BUILTIN
 from real.features import learnt, shown
@@ -16,8 +17,10 @@ from real.predictor import load_predictors
 from real.provenance import check_device
 from real.sampling import Rule, forget_noise
 from real.target import Target
+from real.tree import Beam, Dynamic, Static
 from real.weights import WeightsError, load_decoder, load_tokenizer, made_for
 from simspec import CostModel, Policy, Stepper, Trace, policies
+from simspec.tree_policy import TreePolicy
 
 TINY = Path(__file__).parent / "tiny"
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -95,7 +98,27 @@ def stepper(policy: Policy, K: int, seed: int, cost: CostModel) -> Stepper:
     return Stepper(policy, K, seed, cost, shown(policy.reads))
 
 
-def same_predictors(drafter: Drafter, trace: Trace, policies_: Sequence[Policy]) -> None:
+def plan_of(
+    policy: Policy | TreePolicy | Beam, K: int, seed: int, cost: CostModel, tree: tuple[int, int] | tuple[()] = ()
+) -> Stepper | Plan:
+    """The policy ready for `decode` where drafts reach K; `tree` is the width and depth of dynamic ones, `TraceMeta.tree`.
+
+    ValueError for a choice that was planned for a recording (tree_oracle), TreeError for a tree deeper than K.
+    """
+    if isinstance(policy, Policy):
+        return stepper(policy, K, seed, cost)
+    if isinstance(policy, Beam):
+        return policy
+    if policy.kind == "static":
+        return Static(policy.tree.within(K))
+    if policy.kind == "cape":
+        return Cape(policy.sets, policy.longest(K))
+    if policy.kind == "dynamic" and tree:
+        return Dynamic(*tree, policy.nodes)
+    raise ValueError(f"{policy.name} is only replayed; run a static tree, CAPE's sets, or dynamic trees with their width and depth")
+
+
+def same_predictors(drafter: Drafter, trace: Trace, policies_: Sequence[Policy | TreePolicy | Beam]) -> None:
     """ValueError where a policy reads a feature through another predictor than the recording's."""
     for policy in policies_:
         for name, predictor in learnt(policy.reads, drafter).items():
@@ -133,7 +156,7 @@ def check_tokens(trace: Trace, pair: Pair) -> None:
 
 
 def rerun(
-    pair: Pair, trace: Trace, policies_: Sequence[Policy], seed: int, cost: CostModel, tell=lambda done, of: None
+    pair: Pair, trace: Trace, policies_: Sequence[Policy | TreePolicy | Beam], seed: int, cost: CostModel, tell=lambda done, of: None
 ) -> list[list[DecodeResult]]:
     """Runs every policy for real on all sequences of a trace, sequence by sequence so that a slow minute hits all.
 
@@ -141,7 +164,7 @@ def rerun(
     """
     same_predictors(pair.drafter, trace, policies_)
     rule, prompts = rule_of(trace), prompts_of(trace)
-    drives = [(pair.drafter, stepper(p, trace.K, seed, cost)) for p in policies_]
+    drives = [(pair.drafter, plan_of(p, trace.K, seed, cost, trace.meta.tree)) for p in policies_]
     drives.append((Silent(), stepper(policies.BUILTIN["fixed"](0), trace.K, seed, cost)))
     made: list[list[DecodeResult]] = [[] for _ in drives]
     for s, prompt in enumerate(prompts):

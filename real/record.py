@@ -17,6 +17,7 @@ from real.draft import Drafter
 from real.features import Reader, learnt, shown
 from real.files import replace_json
 from real.one_bit import one_bit, states  # noqa: F401  (states is known by this address)
+from real.order import orders
 from real.prompts import Prompt
 from real.ratio import alone, ratios
 from real.rows import RecordError, Rows, Settings, rank_of, runs
@@ -112,11 +113,13 @@ def record_text(target: Target, drafter: Drafter, settings: Settings, prompt: li
         rows = one_bit(target, drafter, settings, prompt, text, sequence)
     else:
         rows = chains(target, drafter, settings, prompt, text, sequence)
-    return replace(rows, margin=gaps)
+    order = orders(target, drafter, settings, prompt, text, sequence) if settings.tree else None
+    return replace(rows, margin=gaps, order=order)
 
 
 def assemble(rows: Sequence[Rows], prompts: Sequence[Prompt], first: int, settings: Settings, meta: TraceMeta) -> Trace:
     """One trace of recorded texts, whose draw addresses are `first`, `first + 1`, ..."""
+
     def offsets(lengths):
         return np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
 
@@ -263,4 +266,5 @@ def describe(
         versions=versions(),
         git=revision(),
         argv=argv(),
+        tree=settings.tree,
     )

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from real.sampling import Rule
+from simspec.tree import WIDEST
 
 
 class RecordError(ValueError):
@@ -25,23 +26,34 @@ class Rows:
     draft_margin: np.ndarray | None = None
     feature_margin: np.ndarray | None = None
     ratio: np.ndarray | None = None
+    order: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What to record: draft depth, tokens a text, rule, end tokens and feature names."""
+    """What to record: draft depth, tokens a text, rule, end tokens and feature names; width and levels of dynamic trees, or ()."""
 
     K: int
     budget: int
     rule: Rule
     end_tokens: tuple[int, ...]
     features: tuple[str, ...] = ("confidence", "entropy")
+    tree: tuple[int, int] | tuple[()] = ()
 
     def __post_init__(self):
         if self.rule.sampled and self.features:
             raise RecordError("a recording of the rejection rule holds no features, it replays in law alone; expected none to be asked for")
+        if self.rule.sampled and self.tree:
+            raise RecordError("a recording of the rejection rule holds no order of trees; expected rule greedy or coupled with --tree")
         if not 1 <= self.K <= 255 or self.budget < 1:
             raise RecordError(f"K is {self.K} and budget {self.budget}; expected 1 <= K <= 255 and at least one token")
+        if self.tree != () and not (
+            type(self.tree) is tuple
+            and [*map(type, self.tree)] == [int, int]
+            and 1 <= self.tree[0] <= WIDEST
+            and 1 <= self.tree[1] <= self.K
+        ):
+            raise RecordError(f"tree is {self.tree!r}; expected a width from 1 to {WIDEST} and levels from 1 to K, here {self.K}, or ()")
 
 
 def rank_of(scores: torch.Tensor, token: torch.Tensor) -> torch.Tensor:

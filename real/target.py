@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from real.block import Decoder, ancestor_mask, depths
+from real.block import Decoder, ancestor_mask, branches, depths
 
 
 @dataclass(frozen=True)
@@ -72,15 +72,19 @@ class Target:
         return Verdict(self.decoder.logits(hidden), hidden, taps)
 
     @torch.inference_mode()
-    def draft_rows(self, tokens: list[int], offset: int, layer: int) -> Tensor:
+    def draft_rows(self, tokens: list[int], offset: int, layer: int, parent: list[int] | None = None) -> Tensor:
         """Takes `tokens` (a line) through the first `layer` layers, `offset` rows past the committed ones.
 
-        Their keys go to where `verify` will find them; returns the residual stream `[n, width]`.
+        Their keys go to where `verify` will find them; returns the residual stream `[n, width]`. With `parent`, that of all the
+        `offset` + n rows past the committed ones, they are a tree's: each sees its ancestors only.
         """
         start = self.length + offset
         x = self._embed(tokens)
-        position = torch.arange(start, start + len(tokens), device=x.device)
-        mask = ancestor_mask(start, list(range(-1, len(tokens) - 1)), x.device)
+        if parent is None:
+            position = torch.arange(start, start + len(tokens), device=x.device)
+            mask = ancestor_mask(start, list(range(-1, len(tokens) - 1)), x.device)
+        else:
+            position, mask = branches(self.length, parent, len(tokens), x.device)
         return self.decoder.run(x, range(layer), self.decoder.rotation(position), mask, self.cache, start)[0]
 
     @torch.inference_mode()

@@ -300,10 +300,14 @@ def rank_acceptance(trace: Trace, R: int = 16, indices=None, reached: bool = Tru
 
 
 def room(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
-    """(cap, left), int64[N]: how deep a tree may be drafted at each row, min(K, budget left - 1), and how much text is left."""
+    """(cap, left), int64[N]: how deep a tree may be drafted at each row, min(K, budget left - 1), and how much text is left.
+
+    A row of depth 0 has a cap of 0: there the drafter has nothing to offer, as EAGLE behind a prompt of one token.
+    """
     length = np.diff(trace.offset)
     position = np.arange(trace.rows) - np.repeat(trace.offset[:-1], length)
-    return np.minimum(trace.K, np.repeat(trace.budget, length) - position - 1), np.repeat(length, length) - position
+    cap = np.minimum(trace.K, np.repeat(trace.budget, length) - position - 1)
+    return np.where(trace.depth > 0, cap, 0), np.repeat(length, length) - position
 
 
 def _by_depth(tree, acceptance):

@@ -6,7 +6,8 @@ import math
 def limits(trace, s, row):
     """(cap, text left) of a round at that row of sequence s."""
     spent = row - int(trace.offset[s])
-    return min(int(trace.meta.K), int(trace.budget[s]) - spent - 1), int(trace.offset[s + 1]) - row
+    cap = min(int(trace.meta.K), int(trace.budget[s]) - spent - 1)
+    return cap if trace.depth[row] else 0, int(trace.offset[s + 1]) - row
 
 
 def walk(trace, row, left, submitted):

@@ -152,7 +152,7 @@ def slip_of(made):
 
 
 def test_the_test_rejects_as_often_as_it_says():
-    """False alarms of `judged` itself on draws from a known law: at level 0.05, 300 tries, within what a binomial leaves with chance 1e-5."""
+    """False alarms of `judged` itself on draws from a known law: level 0.05, 300 tries, within a binomial at 1e-5."""
     rng, odds = np.random.default_rng(0), np.array([0.5, 0.2, 0.15, 0.1, 0.04, 0.01])
     law = {(i,): float(o) for i, o in enumerate(odds)}
     alarms = sum(

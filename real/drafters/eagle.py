@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from real.block import Cache, Decoder, Layer, ancestor_mask, chain, frequencies
+from real.block import Cache, Decoder, Layer, ancestor_mask, branches, chain, frequencies
 from real.draft import Pick, Step
 from real.part import fill, load_part, read_state
 from real.weights import WeightsError, ours
@@ -102,7 +102,7 @@ class EagleDrafter:
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
         self.pick = pick
         self.cache = self.decoder.cache(layers=len(self.part.layers), capacity=len(prompt) + 64)
-        self.text, self.draft = list(prompt), []
+        self.text, self.draft, self.parent = list(prompt), [], []
         self.rows = 0
         self.known = self.decoder.norm(prefill.hidden)  # true features, those of the last committed rows
         if len(prompt) > 2:
@@ -115,35 +115,58 @@ class EagleDrafter:
             return None
         if slot:
             self.estimate = self._feed(self.estimate[None], [self.text[-1], *self.draft][slot - 1 + shift :][:1])
-        else:  # the last row is read anew where a draft of it was given up unverified
-            self.rows = min(self.rows, true - 1)
-            self.estimate = self._feed(self.known[self.rows - true :], self.text[self.rows + shift : true + shift])
-            self.known = self.known[-1:]
+        else:
+            self.estimate = self._first()
         logits = self.decoder.head(self.estimate)
         self.draft.append(self.pick(logits, slot))
         return Step(self.draft[-1], slot, logits, self.estimate)
+
+    @torch.inference_mode()
+    def grow(self, token: list[int], parent: list[int]) -> Tensor | None:
+        if len(self.text) == 1:
+            return None
+        if not self.parent:
+            self.tree, self.estimates = list(token), self._first()[None]
+        else:
+            base, known = self.rows - 1, len(self.parent)
+            read = token if self.part.shift else [self.tree[p] for p in parent]
+            place = branches(base, self.parent + parent, len(token), self.decoder.device)
+            made = self._through(self.estimates[parent], read, *place, base + known)
+            self.tree, self.estimates = self.tree + token, torch.cat((self.estimates, made))
+        self.parent = self.parent + parent
+        return self.decoder.head(self.estimates[-len(token) :])
 
     def resume(self) -> None:
         return None
 
     def rollback(self, accepted: int) -> None:
         self.rows = min(self.rows, len(self.text) - 1)  # rows of accepted drafts go too: they hold estimates
-        self.draft = []
+        self.draft, self.parent = [], []
 
     @torch.inference_mode()
     def catch_up(self, tokens: list[int], verdict, path: list[int]) -> None:
         self.text += tokens
         self.known = torch.cat((self.known, self.decoder.norm(verdict.hidden[path])))
 
+    def _first(self) -> Tensor:
+        """The estimate behind the last committed token, whose row is read anew where a draft of it was given up unverified."""
+        true, shift = len(self.text) - 1, self.part.shift
+        self.rows = min(self.rows, true - 1)
+        estimate = self._feed(self.known[self.rows - true :], self.text[self.rows + shift : true + shift])
+        self.known = self.known[-1:]
+        return estimate
+
     def _feed(self, feature: Tensor, token: list[int]) -> Tensor:
         """Takes rows through the part, behind the ones it has; returns the last one's estimate `[width]`."""
-        target, start, n = self.decoder, self.rows, len(token)
-        self.cache.reserve(start + n)
-        rotation = target.rotation(torch.arange(start, start + n, device=target.device))
-        mask = ancestor_mask(start, chain(n), target.device)
-        read = torch.tensor([token], device=target.device)
+        start, n, device = self.rows, len(token), self.decoder.device
         self.rows += n
-        return self.part.estimate(target, feature[None], read, rotation, mask, self.cache, start)[0, -1]
+        return self._through(feature, token, torch.arange(start, start + n, device=device), ancestor_mask(start, chain(n), device), start)[-1]
+
+    def _through(self, feature: Tensor, token: list[int], position: Tensor, mask: Tensor | None, start: int) -> Tensor:
+        target = self.decoder
+        self.cache.reserve(start + len(token))
+        read = torch.tensor([token], device=target.device)
+        return self.part.estimate(target, feature[None], read, target.rotation(position), mask, self.cache, start)[0]
 
 
 def published(folder: Path, target: Decoder) -> Eagle:

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from real.block import Decoder, Layer, Norm, ancestor_mask, chain
+from real.block import Decoder, Layer, Norm, ancestor_mask, branches, chain
 from real.draft import Pick, Step
 from real.part import load_part
 from real.target import Resume
@@ -84,6 +84,7 @@ class EarlyExitDrafter:
         self.owed: list[Tensor] = [prefill.taps[self.exit.depth]]
         self.draft: list[int] = []
         self.hidden: list[Tensor] = []
+        self.parent: list[int] = []
         self._settle()
 
     @torch.inference_mode()
@@ -100,13 +101,23 @@ class EarlyExitDrafter:
         self.draft.append(self.pick(logits, slot))
         return Step(self.draft[-1], slot, logits, hidden)
 
+    @torch.inference_mode()
+    def grow(self, token: list[int], parent: list[int]) -> Tensor:
+        held, self.parent = len(self.parent), self.parent + parent
+        shared = self.target.draft_rows(token, held, self.exit.depth, self.parent)
+        if not held:
+            self.owed.append(shared)
+            return self.lm.logits(self._settle()[-1:])
+        base = self.target.length
+        return self.lm.logits(self._through(shared, *branches(base, self.parent, len(token), shared.device), base + held))
+
     def resume(self) -> Resume | None:
         return Resume(self.exit.depth, torch.cat(self.hidden)) if self.hidden else None
 
     def rollback(self, accepted: int) -> None:
         # the target's length already counts this round's rows; one that was not drafted in this chain may follow the accepted ones
         self.rows = min(self.rows, self.target.length, self.start + 1 + accepted if self.draft else self.rows)
-        self.draft, self.hidden = [], []
+        self.draft, self.hidden, self.parent = [], [], []
 
     def catch_up(self, tokens: list[int], verdict, path: list[int]) -> None:
         # rows of the new layers that this round's draft did not compute: read from the tap when the next draft begins
@@ -118,16 +129,18 @@ class EarlyExitDrafter:
     @torch.inference_mode()
     def _settle(self) -> Tensor:
         """Takes all owed rows through the new layers; returns their output for them."""
-        x = torch.cat(self.owed)[None]
+        x = torch.cat(self.owed)
         self.owed = []
-        rows = x.shape[1]
-        if not rows:
-            return x[0]
-        position = torch.arange(self.rows, self.rows + rows, device=x.device)
-        mask = ancestor_mask(self.rows, chain(rows), x.device)
-        self.cache.reserve(self.rows + rows)
-        rotation = self.lm.rotation(position)
+        start, rows = self.rows, len(x)
+        if rows:
+            position = torch.arange(start, start + rows, device=x.device)
+            x = self._through(x, position, ancestor_mask(start, chain(rows), x.device), start)
+            self.rows += rows
+        return x
+
+    def _through(self, x: Tensor, position: Tensor, mask: Tensor | None, start: int) -> Tensor:
+        self.cache.reserve(start + len(x))
+        x, rotation = x[None], self.lm.rotation(position)
         for i, layer in enumerate(self.exit.layers):
-            x = layer(x, rotation, mask, self.cache, i, self.rows)
-        self.rows += rows
+            x = layer(x, rotation, mask, self.cache, i, start)
         return x[0]

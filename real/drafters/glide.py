@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from real.block import Cache, Decoder, Layer, Norm, Shape, ancestor_mask, chain, rotate
+from real.block import Cache, Decoder, Layer, Norm, Shape, ancestor_mask, branches, chain, rotate
 from real.draft import Pick, Step
 from real.part import load_part
 
@@ -96,15 +96,21 @@ class Glide(nn.Module):
         self.to(target.device, target.dtype)
 
     def run(
-        self, target: Decoder, token: Tensor, keys: Keys, sees: Tensor | None, cache: Cache | None = None, start: int = 0
+        self, target: Decoder, token: Tensor, keys: Keys, sees: Tensor | None, cache: Cache | None = None, start: int = 0,
+        parent: Sequence[int] = (),
     ) -> Tensor:
         """Rows `token [b, n]` at text positions start ...: `[b, n, width]` after the last layer, before the norm.
 
-        `keys` and `sees [n, m]` as for `Glimpse`; with a cache the first `start` rows of the drafter's own are seen too.
+        `keys` and `sees [n, m]` as for `Glimpse`; with a cache the first `start` rows of the drafter's own are seen too. With `parent`,
+        that of all rows of a tree, these are its last n, kept from `start` on; each sees its ancestors, and the rows before the tree.
         """
-        rows = token.shape[1]
-        rotation = target.rotation(torch.arange(start, start + rows, device=token.device))
-        mask = None if cache is None else ancestor_mask(start, chain(rows), token.device)
+        rows, device = token.shape[1], token.device
+        if parent:
+            position, mask = branches(start + rows - len(parent), list(parent), rows, device)
+        else:
+            position = torch.arange(start, start + rows, device=device)
+            mask = None if cache is None else ancestor_mask(start, chain(rows), device)
+        rotation = target.rotation(position)
         if cache is not None:
             cache.reserve(start + rows)
         x = (target if self.shared else self).embed(token)
@@ -173,7 +179,7 @@ class GlideDrafter:
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
         self.target, self.pick = target, pick
         self.cache = Cache(self.part.shape, len(self.part.layers), 1, len(prompt) + 64, self.decoder.dtype, self.decoder.device)
-        self.text, self.draft = list(prompt), []
+        self.text, self.draft, self.parent = list(prompt), [], []
         self.rows = 0
         if len(prompt) > 1:
             self._feed(prompt[:-1])
@@ -183,10 +189,23 @@ class GlideDrafter:
         slot = len(self.draft)
         if not slot:  # the last committed token is read anew where a draft of it was given up unverified
             self.rows = min(self.rows, len(self.text) - 1)
-        hidden = self._feed(self.draft[-1:] if slot else self.text[self.rows :])
+        hidden = self._feed(self.draft[-1:] if slot else self.text[self.rows :])[-1]
         logits = self.part.logits(self.decoder, hidden)
         self.draft.append(self.pick(logits, slot))
         return Step(self.draft[-1], slot, logits, hidden)
+
+    @torch.inference_mode()
+    def grow(self, token: list[int], parent: list[int]) -> Tensor:
+        if not self.parent:
+            self.rows = min(self.rows, len(self.text) - 1)
+            hidden = self._feed(self.text[self.rows :])[-1:]
+            self.parent = list(parent)
+        else:
+            self.parent, root = self.parent + parent, self.rows
+            self.rows = root - 1 + len(self.parent) - len(token)
+            hidden = self._feed(token, self.parent)
+            self.rows = root  # a tree's rows are not counted
+        return self.part.logits(self.decoder, hidden)
 
     def resume(self) -> None:
         return None
@@ -194,13 +213,13 @@ class GlideDrafter:
     def rollback(self, accepted: int) -> None:
         kept = accepted if self.keeps or not self.part.rebuild else 0
         self.rows = min(self.rows, len(self.text) + kept)
-        self.draft = []
+        self.draft, self.parent = [], []
 
     def catch_up(self, tokens: list[int], verdict, path) -> None:
         self.text += tokens
 
     @torch.inference_mode()
-    def _feed(self, tokens: list[int]) -> Tensor:
+    def _feed(self, tokens: list[int], parent: Sequence[int] = ()) -> Tensor:
         device, start, known = self.decoder.device, self.rows, self.target.length
         held = self.target.cache
         keys = [(held.key[i][:, :, :known], held.value[i][:, :, :known]) for i in self.part.reads]
@@ -208,6 +227,6 @@ class GlideDrafter:
         sees = None
         if start < known:
             sees = torch.arange(known, device=device) < torch.arange(start, start + len(tokens), device=device)[:, None]
-        x = self.part.run(self.decoder, torch.tensor([tokens], device=device), keys, sees, self.cache, start)
+        x = self.part.run(self.decoder, torch.tensor([tokens], device=device), keys, sees, self.cache, start, parent)
         self.rows += len(tokens)
-        return x[0, -1]
+        return x[0]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from real.block import Decoder
+from real.block import Decoder, depths
 from real.draft import Pick, Step
 from real.part import fill, load_part, read_state
 from real.weights import WeightsError
@@ -84,6 +84,7 @@ class HydraDrafter:
 
     def __init__(self, target: Decoder, part: Hydra):
         self.decoder, self.part = target, part
+        self.deepest = len(part.stacks)
         self.predictors = {}
 
     @classmethod
@@ -96,7 +97,7 @@ class HydraDrafter:
 
     @torch.inference_mode()
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
-        self.pick, self.last, self.draft = pick, prompt[-1], []
+        self.pick, self.last, self.draft, self.paths = pick, prompt[-1], [], []
         self.feature = self.decoder.norm(prefill.hidden[-1]) if len(prefill.hidden) else None
 
     @torch.inference_mode()
@@ -104,22 +105,41 @@ class HydraDrafter:
         slot, decoder = len(self.draft), self.decoder
         if self.feature is None or slot == len(self.part.stacks):
             return None
-        token = torch.tensor([self.last, *self.draft], device=decoder.device)
-        hidden = self.part.stacks[slot](torch.cat((self.feature, decoder.embed(token).flatten())))
+        hidden = self._behind([[self.last, *self.draft]])[0]
         logits = self.part.logits(decoder, slot, hidden)
         self.draft.append(self.pick(logits, slot))
         return Step(self.draft[-1], slot, logits, hidden)
+
+    @torch.inference_mode()
+    def grow(self, token: list[int], parent: list[int]) -> Tensor | None:
+        if self.feature is None:
+            return None
+        new: list[list[int]] = []
+        for t, p in zip(token, parent):
+            new.append([t] if p < 0 else [*(self.paths + new)[p], t])
+        self.paths = self.paths + new
+        logits = torch.empty(len(new), self.decoder.shape.vocab, dtype=self.decoder.dtype, device=self.decoder.device)
+        for length in {len(path) for path in new}:
+            rows = [i for i, path in enumerate(new) if len(path) == length]
+            logits[rows] = self.part.logits(self.decoder, length - 1, self._behind([new[i] for i in rows]))
+        return logits
 
     def resume(self) -> None:
         return None
 
     def rollback(self, accepted: int) -> None:
-        self.draft = []
+        self.draft, self.paths = [], []
 
     @torch.inference_mode()
     def catch_up(self, tokens: list[int], verdict, path: list[int]) -> None:
         self.feature = self.decoder.norm(verdict.hidden[path[-1]])
         self.last = tokens[-1]
+
+    def _behind(self, paths: list[list[int]]) -> Tensor:
+        """What a stack gives `[n, width]` behind n paths of tokens, each from the last committed one, all of one length."""
+        token = torch.tensor(paths, device=self.decoder.device)
+        feature = self.feature.expand(len(paths), -1)
+        return self.part.stacks[len(paths[0]) - 1](torch.cat((feature, self.decoder.embed(token).flatten(1)), -1))
 
 
 def published(folder: Path, target: Decoder) -> Hydra:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from real.block import Decoder
+from real.block import Decoder, depths
 from real.draft import Pick, Step
 from real.part import fill, load_part, read_state
 from real.weights import WeightsError
@@ -72,6 +72,7 @@ class MedusaDrafter:
 
     def __init__(self, target: Decoder, part: Medusa):
         self.decoder, self.part = target, part
+        self.deepest = len(part.stacks)
         self.predictors = {}
 
     @classmethod
@@ -84,7 +85,7 @@ class MedusaDrafter:
 
     @torch.inference_mode()
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
-        self.pick, self.drafted = pick, 0
+        self.pick, self.drafted, self.parent = pick, 0, []
         self.feature = self.decoder.norm(prefill.hidden[-1]) if len(prefill.hidden) else None
 
     @torch.inference_mode()
@@ -93,20 +94,32 @@ class MedusaDrafter:
         if self.feature is None or slot == len(part.stacks):
             return None
         if not slot:
-            self.hidden = [stack(self.feature) for stack in part.stacks]
-            self.logits = [part.logits(self.decoder, j, hidden) for j, hidden in enumerate(self.hidden)]
+            self._read()
         self.drafted += 1
         return Step(self.pick(self.logits[slot], slot), slot, self.logits[slot], self.hidden[slot])
+
+    @torch.inference_mode()
+    def grow(self, token: list[int], parent: list[int]) -> Tensor | None:
+        if self.feature is None:
+            return None
+        if not self.parent:
+            self._read()
+        self.parent = self.parent + parent
+        return torch.stack([self.logits[depth] for depth in depths(self.parent)[-len(token) :]])
 
     def resume(self) -> None:
         return None
 
     def rollback(self, accepted: int) -> None:
-        self.drafted = 0
+        self.drafted, self.parent = 0, []
 
     @torch.inference_mode()
     def catch_up(self, tokens: list[int], verdict, path: list[int]) -> None:
         self.feature = self.decoder.norm(verdict.hidden[path[-1]])
+
+    def _read(self) -> None:
+        self.hidden = [stack(self.feature) for stack in self.part.stacks]
+        self.logits = [self.part.logits(self.decoder, j, hidden) for j, hidden in enumerate(self.hidden)]
 
 
 def published(folder: Path, target: Decoder) -> Medusa:

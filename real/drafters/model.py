@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
-from real.block import Decoder, ancestor_mask, chain
+from real.block import Decoder, ancestor_mask, branches, chain
 from real.draft import Pick, Step
 from real.weights import WeightsError, load_decoder
 
@@ -39,6 +40,7 @@ class ModelDrafter:
         self.cache = self.lm.cache(capacity=len(prompt) + 64)
         self.text = list(prompt)
         self.draft: list[int] = []
+        self.parent: list[int] = []
         self.rows = 0
         if len(prompt) > 1:
             self._feed(prompt[:-1])
@@ -53,23 +55,37 @@ class ModelDrafter:
         self.draft.append(self.pick(logits, slot))
         return Step(self.draft[-1], slot, logits, hidden)
 
+    @torch.inference_mode()
+    def grow(self, token: list[int], parent: list[int]) -> Tensor:
+        if not self.parent:
+            self.rows = min(self.rows, len(self.text) - 1)
+            hidden = self._feed(self.text[self.rows :])[None]
+        else:  # a tree's rows stand behind the root's, and are not counted
+            place = branches(self.rows - 1, self.parent + parent, len(token), self.lm.device)
+            hidden = self._through(token, *place, self.rows - 1 + len(self.parent))
+        self.parent = self.parent + parent
+        return self.lm.logits(hidden)
+
     def resume(self) -> None:
         return None
 
     def rollback(self, accepted: int) -> None:
         # valid rows: the text's, and those of accepted drafts that were fed in turn
         self.rows = min(self.rows, len(self.text) + accepted)
-        self.draft = []
+        self.draft, self.parent = [], []
 
     def catch_up(self, tokens: list[int], verdict, path) -> None:
         self.text += tokens
 
     @torch.inference_mode()
-    def _feed(self, tokens: list[int]):
-        lm, start = self.lm, self.rows
-        position = torch.arange(start, start + len(tokens), device=lm.device)
-        mask = ancestor_mask(start, chain(len(tokens)), lm.device)
+    def _feed(self, tokens: list[int]) -> Tensor:
+        start, n = self.rows, len(tokens)
+        position = torch.arange(start, start + n, device=self.lm.device)
+        x = self._through(tokens, position, ancestor_mask(start, chain(n), self.lm.device), start)
+        self.rows += n
+        return x[-1]
+
+    def _through(self, tokens: list[int], position: Tensor, mask: Tensor | None, start: int) -> Tensor:
+        lm = self.lm
         x = lm.embed(torch.tensor([tokens], device=lm.device))
-        x = lm.run(x, range(len(lm.layers)), lm.rotation(position), mask, self.cache, start)
-        self.rows += len(tokens)
-        return x[0, -1]
+        return lm.run(x, range(len(lm.layers)), lm.rotation(position), mask, self.cache, start)[0]

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from real.block import Cache, Decoder
+from real.block import Cache, Decoder, branches
 from real.draft import Pick, Step
 from real.part import settings_of
 from real.weights import WeightsError
@@ -93,6 +93,7 @@ class SelfSkipDrafter:
         self.target, self.pick = target, pick
         self.last = prompt[-1]
         self.draft: list[int] = []
+        self.parent: list[int] = []
 
     @torch.inference_mode()
     def next(self) -> Step:
@@ -104,11 +105,19 @@ class SelfSkipDrafter:
         self.draft.append(self.pick(logits, slot))
         return Step(self.draft[-1], slot, logits, hidden)
 
+    @torch.inference_mode()
+    def grow(self, token: list[int], parent: list[int]) -> Tensor:
+        target, held, self.parent = self.target, len(self.parent), self.parent + parent
+        device = target.decoder.device
+        place = branches(target.length, self.parent, len(token), device)
+        hidden = passing(target.decoder, self.skips, torch.tensor(token, device=device), *place, target.cache, target.length + held)
+        return target.decoder.logits(hidden)
+
     def resume(self) -> None:
         return None
 
     def rollback(self, accepted: int) -> None:
-        self.draft = []
+        self.draft, self.parent = [], []
 
     def catch_up(self, tokens: list[int], verdict, path) -> None:
         self.last = tokens[-1]
