@@ -10,7 +10,7 @@ from scipy import stats
 
 from real.emitted import Emitted, RunError
 from real.equality import ALLOWED, THIN
-from real.floor import Floor, floor
+from real.floor import FOUND, Floor, floor
 from real.forced import Gaps, Odds, gaps, logits_of, odds
 from real.reference import Reference, refer
 from real.target import Target
@@ -65,6 +65,7 @@ class Audit:
 
     | field | meaning |
     | --- | --- |
+    | rule | greedy, coupled or rejection |
     | texts, tokens | judged |
     | tolerance | of the coarser of two dtypes, the run's and the audit's |
     | near_ties, ties | positions whose best two scores lie within the tolerance, and with no gap at all; greedy and coupled rules |
@@ -75,6 +76,7 @@ class Audit:
     | alarms | what failed, in words; empty for a clean run |
     """
 
+    rule: str
     texts: int
     tokens: int
     tolerance: Tolerance
@@ -110,6 +112,7 @@ class Audit:
             {
                 "clean": self.clean,
                 "alarms": self.alarms,
+                "rule": self.rule,
                 "texts": self.texts,
                 "tokens": self.tokens,
                 "tolerance": asdict(self.tolerance),
@@ -188,7 +191,7 @@ def audit(
         reference = refer(run, against, slack)
         flips = reference.target_flips + reference.draft_flips
         alarms += too_many(reference.failures + flips, reference.compared, tolerance.share, risk, "differences from the recording")
-    return Audit(len(run.texts), len(where), tolerance, near, ties, apart, odd, law, reference, tuple(alarms))
+    return Audit(rule.name, len(run.texts), len(where), tolerance, near, ties, apart, odd, law, reference, tuple(alarms))
 
 
 def too_many(found: Sequence, of: int, share: float, risk: float, what: str) -> list[str]:
@@ -199,6 +202,40 @@ def too_many(found: Sequence, of: int, share: float, risk: float, what: str) -> 
     if found and stats.binom.sf(len(found) - 1, of, share) < risk:
         return [f"{len(found)} of {of} {what}, each within rounding, yet more than a share of {share:g} allows"]
     return []
+
+
+def figures(found: Audit) -> list[tuple[str, str]]:
+    """The report: what was looked at and what it came to."""
+    t, law, ref = found.tolerance, found.floor, found.reference
+    rows = [("texts, tokens", f"{found.texts}, {found.tokens}")]
+    if found.rule != "rejection":
+        excused = sum(d.excused for d in found.divergences)
+        rows += [
+            ("excused", f"{t.dtype}: gaps up to max({t.nats:g} nats, {t.ulps:g} units in the last place), in {t.share:.1%} of tokens"),
+            ("near-ties", f"{found.near_ties} ({found.near_ties / found.tokens:.2%}) within that many nats, {found.ties} exact ties"),
+            ("not the pick", f"{len(found.divergences)}: {excused} excused, {len(found.divergences) - excused} not, in {len(found.first)} texts"),
+        ]
+    if found.divergences:
+        rows.append(("largest gap", f"{max(d.gap for d in found.divergences):.4g} nats, {max(d.ulps for d in found.divergences):.3g} units"))
+    if law is not None:
+        edge = sum(d.excused for d in found.impossible)
+        never = f"{len(found.impossible) - edge} tokens, {edge} more at the edge of top-k or top-p"
+        heat = f"error over {law.finds_heat:.1%}" if math.isfinite(law.finds_heat) else "none: too few tokens"
+        apart = f"over {law.finds_distance:.3f}" if math.isfinite(law.finds_distance) else "none: too few tokens"
+        rows += [
+            ("probability 0", never),
+            ("surprise", f"{law.surprise:.4f} nats a token, expected {law.entropy:.4f} (z = {law.z:+.2f})"),
+            ("temperature", f"likeliest at {law.heat:.3g} times the stated one, p <= {law.p_heat:.3g}; found with chance {FOUND}: {heat}"),
+            ("places", f"chi-square {law.chi2:.1f} in {law.bins} bins, p = {law.p_chi2:.3g}"),
+            ("distance", f"{law.distance:.4f}, by chance {law.expected:.4f}, alarm over {law.limit:.4f}; places show with chance {FOUND}: {apart}"),
+            ("false alarm", f"chance {law.risk:g} at most, these tests together"),
+        ]
+    if ref is not None:
+        rows += [
+            ("recording", f"{ref.texts} texts ({ref.missing} not in it), {ref.equal} equal, {ref.rounds} rounds compared"),
+            ("flips", f"{len(ref.target_flips)} of the target, {len(ref.draft_flips)} of the drafter; {len(ref.failures)} differences unexcused"),
+        ]
+    return rows
 
 
 def _excused(tolerance: Tolerance, g: Gaps, n: int) -> bool:

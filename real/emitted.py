@@ -7,6 +7,8 @@ from pathlib import Path
 
 from real.decode import DecodeResult
 from real.files import replacing
+from real.pair import Pair
+from real.provenance import device_name
 from real.sampling import Rule
 from simspec import Trace
 from simspec.rng import check_seed
@@ -140,6 +142,15 @@ def check_end(text: Text, end_tokens: Sequence[int], where: str = "") -> None:
         raise RunError(f"{where}token[{early[0]}] = {text.token[early[0]]} ends a text, but {len(text.token) - 1 - early[0]} more follow")
     if text.rounds and text.rounds[-1][0] + text.rounds[-1][3] == len(text.token) and text.token[-1] not in end_tokens:
         raise RunError(f"{where}the last round has no token of the target's own, though the text does not end with an end token")
+
+
+def header_of(rule: Rule, pair: Pair, policy: str, end_tokens: Sequence[int]) -> Header:
+    """The header of a run that this pair makes here."""
+    decoder = pair.target.decoder
+    dtype = str(decoder.dtype).removeprefix("torch.")
+    device = device_name(decoder.device)
+    where = dtype, device, pair.name, pair.drafter.name, policy
+    return Header(rule.name, rule.temperature, rule.top_k, rule.top_p, rule.seed, *where, tuple(end_tokens))
 
 
 def texts_of(trace: Trace, results: Sequence[DecodeResult]) -> tuple[Text, ...]:

@@ -133,5 +133,5 @@ def kept(rule: Rule, logits: Tensor, slack: float) -> Tensor:
 
 def spacing(x: Tensor, dtype: torch.dtype) -> Tensor:
     """The unit in the last place of `dtype` at the magnitude of x, 2^(e - 1) eps where |x| = m 2^e with m in [1/2, 1); float64."""
-    exponent = torch.frexp(x.double().abs())[1] - 1
-    return torch.ldexp(torch.tensor(torch.finfo(dtype).eps, dtype=torch.float64, device=x.device), exponent)
+    wide = x.double()
+    return torch.ldexp(torch.full_like(wide, torch.finfo(dtype).eps), torch.frexp(wide.abs())[1] - 1)

@@ -51,6 +51,7 @@ class Outcome:
     measured: float
     device: str
     texts: tuple
+    results: tuple = ()
 
     def summary(self) -> dict:
         """For machines."""
@@ -86,6 +87,7 @@ def run_on(trace: Trace, pair: Pair, policy: Policy | str | Callable, cost: Cost
         seconds(plain) / tokens[1] * tokens[0] / seconds(ran),
         cost.device,
         tuple(r.token for r in ran),
+        tuple(ran),
     )
 
 
