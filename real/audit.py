@@ -8,10 +8,12 @@ import numpy as np
 import torch
 from scipy import stats
 
+from real.draft import Drafter
 from real.emitted import Emitted, RunError
 from real.equality import ALLOWED, THIN
 from real.floor import FOUND, Floor, floor
 from real.forced import Gaps, Odds, gaps, logits_of, odds
+from real.lean import Lean, lean, offered
 from real.reference import Reference, refer
 from real.target import Target
 from simspec import Trace
@@ -139,6 +141,7 @@ def audit(
     target: Target,
     run: Emitted,
     against: Trace | None = None,
+    drafter: Drafter | None = None,
     risk: float = 1e-4,
     tell: Callable[[int, int], None] = lambda done, of: None,
 ) -> Audit:
@@ -146,7 +149,7 @@ def audit(
 
     Greedy and coupled: a token is the pick, or its gap is at most max(nats, ulps) of the tolerance, or it is a failure; of what is excused
     no more than the tolerance's share, by a binomial test at `risk`. Coupled and rejection: no token of probability 0, and the tests of
-    `floor` at `risk`. `against`: a recording of the same prompts, to which `refer` holds texts and rounds. The texts' own rounds are not
+    `floor` at `risk`; with the `drafter` of a run under the rejection rule that includes whether the text leans to it. `against`: a recording of the same prompts, to which `refer` holds texts and rounds. The texts' own rounds are not
     needed. ValueError, one line, for tokens or a recording that are not this target's.
     """
     decoder, rule = target.decoder, run.header.how
@@ -155,14 +158,17 @@ def audit(
     run.check_vocabulary(decoder.shape.vocab)
     tolerance = tolerance_of(run.header.dtype, str(decoder.dtype).removeprefix("torch."))
     dtype, slack = getattr(torch, tolerance.dtype), tolerance.nats
-    picked, drawn, where = [], [], []
+    picked, drawn, leaned, where = [], [], [], []
     for i, text in enumerate(run.texts):
+        q = offered(target, drafter, rule, text) if drafter is not None and rule.name == "rejection" else None
         for at, logits in logits_of(decoder, text.prompt, text.token):
             token = text.token[at : at + len(logits)]
             if rule.name != "rejection":
                 picked.append(gaps(rule, logits, token, text.sequence, at, dtype, slack))
             if rule.name != "greedy":
                 drawn.append(odds(rule, logits, token, text.sequence, at, slack))
+            if q is not None:
+                leaned.append(lean(rule.probs(logits), q[at : at + len(logits)], token))
         where += [(i, text.sequence, at, token) for at, token in enumerate(text.token)]
         tell(i + 1, len(run.texts))
     alarms: list[str] = []
@@ -182,7 +188,8 @@ def audit(
         odd = tuple(Impossible(*where[n], bool(o.edge[n])) for n in np.flatnonzero(never))
         alarms += too_many(odd, len(where), tolerance.share, risk, "tokens have probability 0")
         if not never.all():
-            law = floor(*(column[~never] for column in (o.surprise, o.entropy, o.variance, o.place, o.tilt)), risk)
+            toward = _only(_joined(Lean, leaned), ~never) if len(leaned) == len(drawn) else None
+            law = floor(_only(o, ~never), toward, risk)
             alarms += [f"not drawn from the target's distributions: {', '.join(law.alarms)}"] if law.alarms else []
     reference = None
     if against is not None:
@@ -228,6 +235,7 @@ def figures(found: Audit) -> list[tuple[str, str]]:
             ("temperature", f"likeliest at {law.heat:.3g} times the stated one, p <= {law.p_heat:.3g}; found with chance {FOUND}: {heat}"),
             ("places", f"chi-square {law.chi2:.1f} in {law.bins} bins, p = {law.p_chi2:.3g}"),
             ("distance", f"{law.distance:.4f}, by chance {law.expected:.4f}, alarm over {law.limit:.4f}; places show with chance {FOUND}: {apart}"),
+            ("drafter", _leaning(law)),
             ("false alarm", f"chance {law.risk:g} at most, these tests together"),
         ]
     if ref is not None:
@@ -238,12 +246,23 @@ def figures(found: Audit) -> list[tuple[str, str]]:
     return rows
 
 
+def _leaning(law: Floor) -> str:
+    if law.p_lean is None:
+        return "not tested whether the text leans to it"
+    found = f"over {law.finds_lean:.1%} drawn from it" if math.isfinite(law.finds_lean) else "none: too few tokens"
+    return f"leans {law.lean_z:+.2f} deviations to it, p <= {law.p_lean:.3g}; found with chance {FOUND}: {found}"
+
+
 def _excused(tolerance: Tolerance, g: Gaps, n: int) -> bool:
     return bool(g.near[n] <= tolerance.nats or g.ulps[n] <= tolerance.ulps)
 
 
 def _joined(kind, parts):
     return kind(*(np.concatenate([getattr(part, name) for part in parts]) for name in kind.__dataclass_fields__))
+
+
+def _only(columns, rows: np.ndarray):
+    return type(columns)(*(getattr(columns, name)[rows] for name in columns.__dataclass_fields__))
 
 
 def _finite(value):

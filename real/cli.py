@@ -360,18 +360,22 @@ def audit(
     target: TargetPath = None,
     device: Device = "cpu",
     dtype: Annotated[str | None, typer.Option(help="float32, float64 or bfloat16; default: the run's own.")] = None,
+    weights: Weights = None,
     risk: Annotated[float, typer.Option(help="Chance of a false alarm that the tests of sampled text may have.")] = 1e-4,
     as_json: Json = False,
 ):
     """Force an emitted run through the target and report which of its tokens the target would not have written.
 
     Greedy and coupled texts: how far each token is from the target's pick, in nats and units in the last place; what rounding explains is
-    excused. Sampled texts: tokens of probability 0, and tests of the law with both error rates. Exits with code 1 where something is wrong.
+    excused. Sampled texts: tokens of probability 0, and tests of the law, with both error rates; whether a text leans to its drafter is
+    tested where that lies in the bundle. Exits with code 1 where something is wrong.
 
     Example: simspec run tiny-model-greedy --prompts 20 --save run.jsonl; simspec audit run.jsonl --against tiny-model-greedy
     """
     from real.audit import audit as judge
+    from real.drafters import BUILTIN
     from real.emitted import emitted_of, load_run
+    from real.pair import TINY
     from simspec import load_trace
     from simspec.bundle import locate
 
@@ -381,12 +385,16 @@ def audit(
 
     emitted = load_run(Path(run)) if run.endswith(".jsonl") else emitted_of(recording(run))
     reference = None if against is None else recording(against)
-    pair = _pair(bundle, "prompt_lookup", device, dtype or emitted.header.dtype, target, None)
+    name = emitted.header.drafter
+    leans = emitted.header.rule == "rejection" and name in BUILTIN and (weights or (bundle or TINY) / name).is_dir()
+    pair = _pair(bundle, name if leans else "prompt_lookup", device, dtype or emitted.header.dtype, target, weights if leans else None)
     wrote = emitted.header.target
+    if not 0 < risk < 1:
+        raise ValueError(f"--risk is {risk}; expected a chance in (0, 1) such as 1e-4")
     if wrote and wrote.split("/")[-1] != pair.name.split("/")[-1]:
         raise ValueError(f"{run} was made with target {wrote}, this is {pair.name}; name that one by --bundle or --target")
     with _progress() as tell:
-        found = judge(pair.target, emitted, reference, risk, partial(tell, "auditing"))
+        found = judge(pair.target, emitted, reference, pair.drafter if leans else None, risk, partial(tell, "auditing"))
     if as_json:
         print(json.dumps(found.summary()))
     else:

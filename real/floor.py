@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import optimize, stats
 
-from real.forced import TILTS
+from real.forced import TILTS, Odds
+from real.lean import STEPS, Lean
 
 BINS, FILL = 20, 20
 FOUND = 0.99
@@ -14,7 +15,7 @@ FOUND = 0.99
 
 @dataclass(frozen=True)
 class Floor:
-    """What three tests of N tokens say; all together raise a false alarm with chance `risk` at most.
+    """What the tests of N tokens say; all together raise a false alarm with chance `risk` at most.
 
     | field | meaning |
     | --- | --- |
@@ -24,11 +25,13 @@ class Floor:
     | heat | at which temperature T / (1 - h), of those tried, the text is likeliest, as a multiple of T |
     | p_heat | bound of the chance of that: 1 / mean over h of Π p_h(token) / p(token), whose expectation is 1 at any N |
     | bins, chi2, p_chi2 | of the tokens' places, uniform in law: Pearson's statistic in equal bins and its chance |
-    | distance, expected, limit | total variation of those bins from uniform; its mean by chance; where McDiarmid's bound is `risk` / 3 |
+    | distance, expected, limit | total variation of those bins from uniform; its mean by chance; where McDiarmid's bound is its share of `risk` |
+    | lean_z, p_lean | the mean of s(token) in standard deviations, above 0 towards the drafter, and a bound of its chance as for heat; None if untested |
     | risk | chance of a false alarm |
     | finds_heat | the relative error of the temperature that these N tokens show with chance 0.99; inf where they cannot |
     | finds_distance | the total variation, over the bins, that they show with chance 0.99 |
-    | alarms | which tests failed: 'temperature', 'places', 'distance' |
+    | finds_lean | the share of tokens drawn from q in place of p that they show with chance 0.99 |
+    | alarms | which tests failed: 'temperature', 'places', 'distance', 'drafter' |
     """
 
     tokens: int
@@ -43,53 +46,69 @@ class Floor:
     distance: float
     expected: float
     limit: float
+    lean_z: float | None
+    p_lean: float | None
     risk: float
     finds_heat: float
     finds_distance: float
+    finds_lean: float | None
     alarms: tuple[str, ...]
 
 
-def floor(surprise: np.ndarray, entropy: np.ndarray, variance: np.ndarray, place: np.ndarray, tilt: np.ndarray, risk: float) -> Floor:
-    """Tests the columns of an `Odds`, of all texts together: float64 `[N]`, tilt `[N, len(TILTS)]`.
+def floor(odds: Odds, lean: Lean | None, risk: float) -> Floor:
+    """Tests the tokens of all texts together; each of the m tests may give a false alarm with chance risk / m.
 
-    1. Temperature: exp(Σ tilt) is a likelihood ratio, so its mean over the tilts exceeds 3 / risk with chance risk / 3 at most (Ville).
-    2. Places: given all before it a token's place is uniform, so places are independent: chi-square with bins - 1 degrees of freedom,
-       an approximation; at least 20 places a bin. 3. Total variation d of the same bins: P(d >= E d + t) <= exp(-2 N t^2) (McDiarmid).
-    ValueError for no token, or a risk outside (0, 1).
+    1. Temperature: exp(Σ tilt) is a likelihood ratio, so its mean over the tilts exceeds m / risk with chance risk / m at most, at any N
+    (Markov). 2. Places: given all before it a token's place is uniform, so places are independent: chi-square with bins - 1 degrees of
+    freedom, an approximation; at least 20 places a bin. 3. Total variation d of the same bins: P(d >= E d + t) <= exp(-2 N t^2)
+    (McDiarmid). 4. Drafter, where `lean` is given: exp(Σ step), as in 1. ValueError for no token, or a risk outside (0, 1).
     """
-    n = len(surprise)
+    n = len(odds.surprise)
     if not n or not 0 < risk < 1:
         raise ValueError(f"{n} tokens at risk {risk}; expected at least one token and a risk in (0, 1)")
-    each, information = risk / 3, float(variance.sum())
-    total = tilt.sum(0)
-    evidence = np.logaddexp.reduce(total) - math.log(len(TILTS))
-    best = int(total.argmax())
+    each, information = risk / (3 if lean is None else 4), float(odds.variance.sum())
+    best = int(odds.tilt.sum(0).argmax())
     bins = int(np.clip(n // FILL, 1, BINS))
-    counts = np.bincount(np.minimum((place * bins).astype(np.int64), bins - 1), minlength=bins)
+    counts = np.bincount(np.minimum((odds.place * bins).astype(np.int64), bins - 1), minlength=bins)
     chi2 = float(((counts - n / bins) ** 2).sum() * bins / n)
-    p_chi2 = float(stats.chi2.sf(chi2, bins - 1)) if bins > 1 else 1.0
-    distance = float(np.abs(counts / n - 1 / bins).sum() / 2)
     expected = bins / 2 * _deviation(n, 1 / bins)
-    limit = expected + math.sqrt(-math.log(each) / (2 * n))
-    found = {"temperature": evidence >= -math.log(each), "places": p_chi2 < each, "distance": distance > limit}
+    chances = {"temperature": _bound(odds.tilt), "places": float(stats.chi2.sf(chi2, bins - 1)) if bins > 1 else 1.0}
+    distance, limit = float(np.abs(counts / n - 1 / bins).sum() / 2), expected + math.sqrt(-math.log(each) / (2 * n))
+    alarms = [name for name, chance in chances.items() if chance < each] + ["distance"] * (distance > limit)
+    leaning = None, None, None
+    if lean is not None:
+        spread, chance = float(lean.variance.sum()), _bound(lean.step)
+        leaning = _deviations(lean.score, spread), chance, _found(STEPS, float(lean.pull.sum()), spread, each)
+        alarms += ["drafter"] * (chance < each)
     return Floor(
         n,
-        float(surprise.mean()),
-        float(entropy.mean()),
-        float((surprise - entropy).sum() / math.sqrt(information)) if information > 0 else 0.0,
-        float(1 / (1 - TILTS[best])) if total[best] > 0 else 1.0,
-        float(min(1.0, math.exp(-evidence))) if evidence > 0 else 1.0,
+        float(odds.surprise.mean()),
+        float(odds.entropy.mean()),
+        _deviations(odds.surprise - odds.entropy, information),
+        float(1 / (1 - TILTS[best])) if odds.tilt.sum(0)[best] > 0 else 1.0,
+        chances["temperature"],
         bins,
         chi2,
-        p_chi2,
+        chances["places"],
         distance,
         expected,
         limit,
+        *leaning[:2],
         risk,
-        _heat_found(information, each),
+        _found(TILTS, information, information, each),
         _distance_found(n, bins, each),
-        tuple(name for name, failed in found.items() if failed),
+        leaning[2],
+        tuple(alarms),
     )
+
+
+def _bound(ratios: np.ndarray) -> float:
+    evidence = np.logaddexp.reduce(ratios.sum(0)) - math.log(ratios.shape[1])
+    return math.exp(-evidence) if evidence > 0 else 1.0
+
+
+def _deviations(centred: np.ndarray, variance: float) -> float:
+    return float(centred.sum() / math.sqrt(variance)) if variance > 0 else 0.0
 
 
 def _deviation(n: int, p: float) -> float:
@@ -98,17 +117,14 @@ def _deviation(n: int, p: float) -> float:
     return float(2 * (1 - p) * m * stats.binom.pmf(m, n, p) / n) if p < 1 else 0.0
 
 
-def _heat_found(information: float, risk: float) -> float:
-    """The smallest tilt of the text's law whose evidence, 2.33 deviations under its mean, still passes; the information is Σ variance."""
-    deviation = math.sqrt(information)
+def _found(steps: np.ndarray, drift: float, information: float, risk: float) -> float:
+    """The least bias x whose evidence passes though the sum, of mean x * drift and variance `information`, lies 2.33 deviations lower."""
 
-    def over(h: float) -> float:
-        score = h * information - stats.norm.ppf(FOUND) * deviation
-        return float((np.abs(TILTS) * score - TILTS**2 * information / 2).max()) - math.log(len(TILTS) / risk)
+    def over(x: float) -> float:
+        score = x * drift - stats.norm.ppf(FOUND) * math.sqrt(information)
+        return float((np.abs(steps) * score - steps**2 * information / 2).max()) - math.log(len(steps) / risk)
 
-    if information <= 0 or over(1.0) < 0:
-        return math.inf
-    return float(optimize.brentq(over, 0.0, 1.0))
+    return float(optimize.brentq(over, 0.0, 1.0)) if over(1.0) > 0 else math.inf
 
 
 def _distance_found(n: int, bins: int, risk: float) -> float:

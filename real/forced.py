@@ -87,7 +87,7 @@ def gaps(rule: Rule, logits: Tensor, token: tuple[int, ...], sequence: int, posi
         sure = free.masked_fill(~kept(rule, logits, -slack), -torch.inf).amax(-1, keepdim=True)
         near = (sure - free.gather(-1, ids)).clamp(min=0).masked_fill(~kept(rule, logits, slack).gather(-1, ids), torch.inf)
         near = near.minimum(gap)
-    unit = spacing(logits.double().gather(-1, best), dtype)
+    unit = spacing(logits.double().gather(-1, torch.cat((best, ids), -1)).abs().amax(-1, keepdim=True), dtype)
     columns = best, gap, near, near * rule.temperature / unit
     return Gaps(*(c[:, 0].cpu().numpy() for c in columns), margin(scores).cpu().numpy())
 

@@ -71,7 +71,7 @@ drafts accepted with min(1, p / q) |
         wide = logits.double() / self.temperature
         if not self.top_k and self.top_p == 1:
             return wide
-        best = wide.sort(-1, descending=True, stable=True)  # of equals the smaller index comes first, as everywhere
+        best = wide.sort(dim=-1, descending=True, stable=True)  # of equals the smaller index comes first, as everywhere
         out = torch.zeros_like(wide, dtype=torch.bool)
         if self.top_k:
             out[..., self.top_k :] = True
