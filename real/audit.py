@@ -195,9 +195,10 @@ def audit(
     if against is not None:
         if rule.name == "rejection":
             raise RunError("a run under the rejection rule has texts of its own; leave the recording out, its law is audited without")
-        reference = refer(run, against, slack)
+        both = tolerance_of(run.header.dtype, against.meta.dtype)
+        reference = refer(run, against, both.nats)
         flips = reference.target_flips + reference.draft_flips
-        alarms += too_many(reference.failures + flips, reference.compared, tolerance.share, risk, "differences from the recording")
+        alarms += too_many(reference.failures + flips, reference.compared, both.share, risk, "differences from the recording")
     return Audit(rule.name, len(run.texts), len(where), tolerance, near, ties, apart, odd, law, reference, tuple(alarms))
 
 
