@@ -11,7 +11,7 @@ from scipy import stats
 from real.draft import Drafter
 from real.emitted import Emitted, RunError
 from real.equality import ALLOWED, THIN
-from real.floor import FOUND, Floor, floor
+from real.floor import Floor, floor
 from real.forced import Gaps, Odds, gaps, logits_of, odds
 from real.lean import Lean, lean, offered
 from real.reference import Reference, refer
@@ -149,8 +149,9 @@ def audit(
 
     Greedy and coupled: a token is the pick, or its gap is at most max(nats, ulps) of the tolerance, or it is a failure; of what is excused
     no more than the tolerance's share, by a binomial test at `risk`. Coupled and rejection: no token of probability 0, and the tests of
-    `floor` at `risk`; with the `drafter` of a run under the rejection rule that includes whether the text leans to it. `against`: a recording of the same prompts, to which `refer` holds texts and rounds. The texts' own rounds are not
-    needed. ValueError, one line, for tokens or a recording that are not this target's.
+    `floor` at `risk`; with the `drafter` of a run under the rejection rule that includes whether the text leans to it. `against`: a
+    recording of the same prompts, to which `refer` holds texts and rounds. The texts' own rounds are not needed. ValueError, one line, for
+    tokens or a recording that are not this target's.
     """
     decoder, rule = target.decoder, run.header.how
     if not 0 < risk < 1:
@@ -210,48 +211,6 @@ def too_many(found: Sequence, of: int, share: float, risk: float, what: str) -> 
     if found and stats.binom.sf(len(found) - 1, of, share) < risk:
         return [f"{len(found)} of {of} {what}, each within rounding, yet more than a share of {share:g} allows"]
     return []
-
-
-def figures(found: Audit) -> list[tuple[str, str]]:
-    """The report: what was looked at and what it came to."""
-    t, law, ref = found.tolerance, found.floor, found.reference
-    rows = [("texts, tokens", f"{found.texts}, {found.tokens}")]
-    if found.rule != "rejection":
-        excused = sum(d.excused for d in found.divergences)
-        rows += [
-            ("excused", f"{t.dtype}: gaps up to max({t.nats:g} nats, {t.ulps:g} units in the last place), in {t.share:.1%} of tokens"),
-            ("near-ties", f"{found.near_ties} ({found.near_ties / found.tokens:.2%}) within that many nats, {found.ties} exact ties"),
-            ("not the pick", f"{len(found.divergences)}: {excused} excused, {len(found.divergences) - excused} not, in {len(found.first)} texts"),
-        ]
-    if found.divergences:
-        rows.append(("largest gap", f"{max(d.gap for d in found.divergences):.4g} nats, {max(d.ulps for d in found.divergences):.3g} units"))
-    if law is not None:
-        edge = sum(d.excused for d in found.impossible)
-        never = f"{len(found.impossible) - edge} tokens, {edge} more at the edge of top-k or top-p"
-        heat = f"error over {law.finds_heat:.1%}" if math.isfinite(law.finds_heat) else "none: too few tokens"
-        apart = f"over {law.finds_distance:.3f}" if math.isfinite(law.finds_distance) else "none: too few tokens"
-        rows += [
-            ("probability 0", never),
-            ("surprise", f"{law.surprise:.4f} nats a token, expected {law.entropy:.4f} (z = {law.z:+.2f})"),
-            ("temperature", f"likeliest at {law.heat:.3g} times the stated one, p <= {law.p_heat:.3g}; found with chance {FOUND}: {heat}"),
-            ("places", f"chi-square {law.chi2:.1f} in {law.bins} bins, p = {law.p_chi2:.3g}"),
-            ("distance", f"{law.distance:.4f}, by chance {law.expected:.4f}, alarm over {law.limit:.4f}; places show with chance {FOUND}: {apart}"),
-            ("drafter", _leaning(law)),
-            ("false alarm", f"chance {law.risk:g} at most, these tests together"),
-        ]
-    if ref is not None:
-        rows += [
-            ("recording", f"{ref.texts} texts ({ref.missing} not in it), {ref.equal} equal, {ref.rounds} rounds compared"),
-            ("flips", f"{len(ref.target_flips)} of the target, {len(ref.draft_flips)} of the drafter; {len(ref.failures)} differences unexcused"),
-        ]
-    return rows
-
-
-def _leaning(law: Floor) -> str:
-    if law.p_lean is None:
-        return "not tested whether the text leans to it"
-    found = f"over {law.finds_lean:.1%} drawn from it" if math.isfinite(law.finds_lean) else "none: too few tokens"
-    return f"leans {law.lean_z:+.2f} deviations to it, p <= {law.p_lean:.3g}; found with chance {FOUND}: {found}"
 
 
 def _excused(tolerance: Tolerance, g: Gaps, n: int) -> bool:

@@ -355,7 +355,7 @@ def run(
 
 def audit(
     run: Annotated[str, typer.Argument(help="What `simspec run --save` wrote, .jsonl; or a recording's file or bundled name.")],
-    against: Annotated[str | None, typer.Option(help="A recording of the same prompts: tells the target's flips from the drafter's.")] = None,
+    against: Annotated[str | None, typer.Option(help="A recording of the same prompts: tells target flips from draft flips.")] = None,
     bundle: Bundle = None,
     target: TargetPath = None,
     device: Device = "cpu",
@@ -375,6 +375,7 @@ def audit(
     from real.audit import audit as judge
     from real.drafters import BUILTIN
     from real.emitted import emitted_of, load_run
+    from real.finding import show
     from real.pair import TINY
     from simspec import load_trace
     from simspec.bundle import locate
@@ -398,28 +399,6 @@ def audit(
     if as_json:
         print(json.dumps(found.summary()))
     else:
-        _print_audit(run, emitted.header, found, pair.tokenizer)
+        show(run, emitted.header, found, pair.tokenizer)
     if not found.clean:
         raise typer.Exit(1)
-
-
-def _print_audit(name, header, found, tokenizer) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from real.audit import figures
-
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    made = " ".join(filter(None, (header.rule, header.dtype, header.drafter, header.policy)))
-    table = Table("", "", title=f"{name}: {made}", show_header=False)
-    for row in figures(found):
-        table.add_row(*row)
-    console.print(table)
-    shown = [d for d in found.first if d.excused][:5] + list(found.failures)[:5]
-    for d in shown:
-        verdict = "excused" if d.excused else "FAILED"
-        told = f"text {d.text} (sequence {d.sequence}) at {d.position}: {tokenizer.decode([d.token])!r} ({d.token})"
-        if hasattr(d, "best"):
-            told += f", the target's pick {tokenizer.decode([d.best])!r} ({d.best}), {d.gap:.4g} nats, {d.ulps:.3g} units"
-        print(f"{told}: {verdict}")
-    print("clean" if found.clean else f"NOT CLEAN: {'; '.join(found.alarms)}")

@@ -45,7 +45,7 @@ class Odds:
     | --- | --- | --- |
     | surprise | float64 `[n]` | -log p(token), nats; inf where p is 0 |
     | edge | bool `[n]` | p is 0, but for top-k or top-p cutting less than `slack` nats away |
-    | entropy, variance | float64 `[n]` | mean and variance of -log p(y), y drawn from p |
+    | entropy, variance, skew | float64 `[n]` | mean of -log p(y), y drawn from p, its variance and its third central moment |
     | place | float64 `[n]` | chance of a likelier token + w p(token), w uniform: uniform itself if the token is drawn from p |
     | tilt | float64 `[n, len(TILTS)]` | log of p_h(token) / p(token), p_h proportional to p^(1 - h) |
     """
@@ -54,6 +54,7 @@ class Odds:
     edge: np.ndarray
     entropy: np.ndarray
     variance: np.ndarray
+    skew: np.ndarray
     place: np.ndarray
     tilt: np.ndarray
 
@@ -102,15 +103,16 @@ def odds(rule: Rule, logits: Tensor, token: tuple[int, ...], sequence: int, posi
     edge = torch.zeros_like(ids, dtype=torch.bool)
     if rule.top_k or rule.top_p < 1:
         edge = (own == 0) & kept(rule, logits, slack).gather(-1, ids)
-    square = (p * log.square()).nan_to_num(0).sum(-1)
     entropy = torch.special.entr(p).sum(-1)
+    away = torch.where(p > 0, -log - entropy[:, None], 0.0)
+    moments = [(p * away**power).sum(-1) for power in (2, 3)]
     smaller = torch.arange(p.shape[-1], device=p.device) < ids
     ahead = torch.where((p > own) | ((p == own) & smaller), p, 0.0).sum(-1)
     drawn = [uniform(rule.seed, sequence, at, 0, DRAW) for at in range(position, position + len(token))]
     place = ahead + own[:, 0] * torch.tensor(drawn, dtype=p.dtype, device=p.device)
     surprise = -log.gather(-1, ids)[:, 0]
     tilt = torch.stack([h * surprise - ((1 - h) * log).logsumexp(-1) for h in TILTS.tolist()], -1)
-    columns = surprise, edge[:, 0], entropy, (square - entropy.square()).clamp(min=0), place.clamp(0, 1), tilt
+    columns = surprise, edge[:, 0], entropy, *moments, place.clamp(0, 1), tilt
     return Odds(*(c.cpu().numpy() for c in columns))
 
 

@@ -26,13 +26,14 @@ class Lean:
     | --- | --- | --- |
     | score | float64 `[n]` | s(token); its mean under p is 0 |
     | variance | float64 `[n]` | of s(y), y drawn from p |
-    | pull | float64 `[n]` | Σ q s: the mean of s(y), y drawn from q |
+    | pull, square | float64 `[n]` | Σ q s and Σ q s^2: mean and mean square of s(y), y drawn from q |
     | step | float64 `[n, len(STEPS)]` | log(1 + h s(token)) |
     """
 
     score: np.ndarray
     variance: np.ndarray
     pull: np.ndarray
+    square: np.ndarray
     step: np.ndarray
 
 
@@ -43,7 +44,8 @@ def lean(p: Tensor, q: Tensor, token: tuple[int, ...]) -> Lean:
     s = r - (p * r).sum(-1, keepdim=True)
     own = s.gather(-1, torch.tensor(token, device=p.device)[:, None])[:, 0]
     step = torch.log1p(own[:, None] * torch.from_numpy(STEPS).to(own))
-    return Lean(*(c.cpu().numpy() for c in (own, (p * s.square()).sum(-1), (q * s).sum(-1), step)))
+    square = s.square()
+    return Lean(*(c.cpu().numpy() for c in (own, (p * square).sum(-1), (q * s).sum(-1), (q * square).sum(-1), step)))
 
 
 @torch.inference_mode()

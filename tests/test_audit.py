@@ -16,11 +16,12 @@ from toy_lm import (
     END, POLICIES, VOCAB, policy_from, run_all, stepper, toy_cost, toy_pair, toy_prompts, toy_recording, toy_target,
 )  # fmt: skip
 
-from real.audit import audit, figures, tolerance_of, too_many
+from real.audit import audit, tolerance_of, too_many
 from real.decode import decode
 from real.demo import TRACES
 from real.draft import Silent
 from real.emitted import Emitted, Header, RunError, Text, emitted_of, load_run, save_run, texts_of
+from real.finding import figures
 from real.floor import floor
 from real.forced import TILTS, gaps, kept, odds, spacing
 from real.lean import STEPS, lean, offered
@@ -161,7 +162,7 @@ def test_draws_from_the_target_pass_and_so_does_the_right_residual():
     for made in (law(SAMPLED), blended(lambda p, q: (p - q).clamp(min=0))):
         found = audit(target, drawn(made), drafter=drafter)
         assert found.clean and found.floor.tokens == 4000, found.alarms
-        assert found.floor.finds_heat < 0.12 and found.floor.finds_distance < 0.08 and found.floor.finds_lean < 0.2
+        assert found.floor.finds_heat < 0.13 and found.floor.finds_distance < 0.08 and found.floor.finds_lean < 0.2
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -203,7 +204,8 @@ def test_rounding_to_bfloat16_is_excused_and_reported():
     target = toy_pair("model")[0]
     found = audit(target, run)
     assert found.clean and found.divergences and not found.failures
-    assert found.tolerance.dtype == "bfloat16" and 0 < max(d.gap for d in found.divergences) <= 0.3 and found.near_ties >= len(found.divergences)
+    assert found.tolerance.dtype == "bfloat16" and found.near_ties >= len(found.divergences)
+    assert 0 < max(d.gap for d in found.divergences) <= 0.3
     assert dict(figures(found))["not the pick"].startswith(f"{len(found.divergences)}: ")
     honest = audit(target, replace(run, header=replace(run.header, dtype="float64")))
     assert not honest.clean and len(honest.failures) == len(found.divergences)
@@ -251,8 +253,8 @@ def test_the_unit_in_the_last_place(dtype):
 
 
 def logits_like(data, rows=3, vocab=6):
-    values = st.floats(-4, 4).map(lambda x: round(x, 1))
-    return torch.tensor(data.draw(st.lists(st.lists(values, min_size=vocab, max_size=vocab), min_size=rows, max_size=rows)), dtype=torch.float64)
+    row = st.lists(st.floats(-4, 4).map(lambda x: round(x, 1)), min_size=vocab, max_size=vocab)
+    return torch.tensor(data.draw(st.lists(row, min_size=rows, max_size=rows)), dtype=torch.float64)
 
 
 CUTS = st.tuples(st.integers(0, 6), st.sampled_from([1.0, 0.95, 0.7, 0.3, 0.05]))
@@ -286,7 +288,8 @@ def test_odds_by_definition(data, cuts):
         p = rule.probs(logits)[i].numpy()
         some = p[p > 0]
         assert found.entropy[i] == pytest.approx(-(some * np.log(some)).sum(), abs=1e-12)
-        assert found.variance[i] == pytest.approx((some * (np.log(some) + found.entropy[i]) ** 2).sum(), abs=1e-9)
+        for power, moment in ((2, found.variance), (3, found.skew)):
+            assert moment[i] == pytest.approx((some * (-np.log(some) - found.entropy[i]) ** power).sum(), abs=1e-9)
         if not p[y]:
             assert found.surprise[i] == math.inf
             continue
@@ -331,6 +334,7 @@ def test_leaning_laws_are_laws(data):
         own, theirs = p[i].numpy(), q[i].numpy()
         assert own @ score == pytest.approx(0, abs=1e-12) and own @ score**2 == pytest.approx(columns[0].variance[i])
         assert theirs @ score == pytest.approx(columns[0].pull[i]) and columns[0].pull[i] > -1e-12
+        assert theirs @ score**2 == pytest.approx(columns[0].square[i])
         assert own @ np.exp(np.array([c.step[i] for c in columns])) == pytest.approx(np.ones(len(STEPS)))
 
 
@@ -398,13 +402,13 @@ def test_control_a_share_of_draws_from_q_is_found_as_often_as_stated():
     assert alarm_share(lambda p, q: p + told.finds_lean / 10 * (q - p), 0.05) < 0.5
 
 
-def test_control_a_temperature_error_is_found_as_often_as_stated():
-    p, q = fixed_law(1000)
-    token = tuple(SAMPLED.probs(p).argmax(-1).tolist())
-    told = floor(odds(SAMPLED, p, token, 0, 0, 1e-9), None, 0.05)
-    power = 1 - told.finds_heat
-    found = alarm_share(lambda p, q: p**power / (p**power).sum(-1, keepdim=True), 0.05, 100, 1000)
-    assert 0 < told.finds_heat < 0.5 and found > 0.99 - 4 * math.sqrt(0.01 * 0.99 / 100)
+@pytest.mark.parametrize("side", [1, -1])
+def test_control_a_temperature_error_is_found_as_often_as_stated(side):
+    p, q = fixed_law(2000)
+    told = floor(odds(SAMPLED, p, tuple(p.argmax(-1).tolist()), 0, 0, 1e-9), None, 0.01)
+    power = 1 - side * told.finds_heat
+    found = alarm_share(lambda p, q: p**power / (p**power).sum(-1, keepdim=True), 0.01, 100, 2000)
+    assert 0 < told.finds_heat < 0.3 and found > 0.99 - 4 * math.sqrt(0.01 * 0.99 / 100)
 
 
 def test_too_few_tokens_say_so():
