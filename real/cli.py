@@ -1,4 +1,4 @@
-"""The commands that need models: demo, train, record, measure, run. `register` is simspec's entry point."""
+"""The commands that need models: demo, train, record, measure, run, audit. `register` is simspec's entry point."""
 
 import json
 import sys
@@ -32,7 +32,7 @@ def register(app: typer.Typer) -> None:
     for name in ("torch", "transformers", "safetensors"):
         if find_spec(name) is None:
             raise ImportError(f"{name} is not installed")
-    for command in (demo, train, record, measure, run):
+    for command in (demo, train, record, measure, run, audit):
         app.command()(command)
 
 
@@ -322,22 +322,27 @@ def run(
     weights: Weights = None,
     seed: Seed = 0,
     text: Annotated[bool, typer.Option(help="Print the texts too.")] = False,
+    save: Annotated[Path | None, typer.Option(help="Write the texts and rounds to this .jsonl, for `simspec audit`.")] = None,
     as_json: Json = False,
 ):
     """Run a policy for real on a recording's prompts and compare every round with the replay.
 
     Exits with code 1 if they differ. Example: simspec run tiny-model-greedy --policy fixed:3 --prompts 20
     """
+    from real.emitted import header_of, save_run, texts_of
     from real.jobs import run_on, spread
     from real.measure import measure as time
     from real.pair import check_tokens, rule_of
     from real.tree import Beam, beam
     from simspec import CostModel, load_trace, policies
     from simspec.bundle import locate
+    from simspec.output import check_output
     from simspec.tree import MOST
     from simspec.tree_policy import TreePolicy
 
     (path,) = locate([trace]).values()
+    if save is not None:
+        check_output(save, path, cost or "")
     recorded = load_trace(path)
     if prompts:
         recorded = recorded.select(spread(recorded.sequences, prompts))
@@ -359,6 +364,8 @@ def run(
             said = partial(tell, "measuring")
             price = time(pair.target, pair.drafter, rule_of(recorded), recorded.K, repeats=2, progress=said, rows=rows)
         found = run_on(recorded, pair, meant, price, seed, tell)
+    if save is not None:
+        save_run(save, header_of(rule_of(recorded), pair, found.policy, recorded.meta.end_tokens), texts_of(recorded, found.results))
     if as_json:
         print(json.dumps(found.summary()))
     else:
@@ -371,4 +378,55 @@ def run(
             f"speedup {found.measured:.3f} measured, {found.simulated:.3f} simulated"
         )
     if not found.comparison.equal:
+        raise typer.Exit(1)
+
+
+def audit(
+    run: Annotated[str, typer.Argument(help="What `simspec run --save` wrote, .jsonl; or a recording's file or bundled name.")],
+    against: Annotated[str | None, typer.Option(help="A recording of the same prompts: tells target flips from draft flips.")] = None,
+    bundle: Bundle = None,
+    target: TargetPath = None,
+    device: Device = "cpu",
+    dtype: Annotated[str | None, typer.Option(help="float32, float64 or bfloat16; default: the run's own.")] = None,
+    weights: Weights = None,
+    risk: Annotated[float, typer.Option(help="Chance of a false alarm that the tests of sampled text may have.")] = 1e-4,
+    as_json: Json = False,
+):
+    """Force an emitted run through the target and report which of its tokens the target would not have written.
+
+    Greedy and coupled texts: how far each token is from the target's pick, in nats and units in the last place; what rounding explains is
+    excused. Sampled texts: tokens of probability 0, and tests of the law, with both error rates; whether a text leans to its drafter is
+    tested where that lies in the bundle. Exits with code 1 where something is wrong.
+
+    Example: simspec run tiny-model-greedy --prompts 20 --save run.jsonl; simspec audit run.jsonl --against tiny-model-greedy
+    """
+    from real.audit import audit as judge
+    from real.drafters import BUILTIN
+    from real.emitted import emitted_of, load_run
+    from real.finding import show
+    from real.pair import TINY
+    from simspec import load_trace
+    from simspec.bundle import locate
+
+    def recording(name: str):
+        (path,) = locate([name]).values()
+        return load_trace(path)
+
+    emitted = load_run(Path(run)) if run.endswith(".jsonl") else emitted_of(recording(run))
+    reference = None if against is None else recording(against)
+    name = emitted.header.drafter
+    leans = emitted.header.rule == "rejection" and name in BUILTIN and (weights or (bundle or TINY) / name).is_dir()
+    pair = _pair(bundle, name if leans else "prompt_lookup", device, dtype or emitted.header.dtype, target, weights if leans else None)
+    wrote = emitted.header.target
+    if not 0 < risk < 1:
+        raise ValueError(f"--risk is {risk}; expected a chance in (0, 1) such as 1e-4")
+    if wrote and wrote.split("/")[-1] != pair.name.split("/")[-1]:
+        raise ValueError(f"{run} was made with target {wrote}, this is {pair.name}; name that one by --bundle or --target")
+    with _progress() as tell:
+        found = judge(pair.target, emitted, reference, pair.drafter if leans else None, risk, partial(tell, "auditing"))
+    if as_json:
+        print(json.dumps(found.summary()))
+    else:
+        show(run, emitted.header, found, pair.tokenizer)
+    if not found.clean:
         raise typer.Exit(1)

@@ -60,6 +60,7 @@ class Outcome:
     device: str
     texts: tuple
     committed: float
+    results: tuple = ()
 
     def summary(self) -> dict:
         """For machines."""
@@ -102,6 +103,7 @@ def run_on(
         cost.device,
         tuple(r.token for r in ran),
         tokens[0] / sum(len(r.position) for r in ran),
+        tuple(ran),
     )
 
 

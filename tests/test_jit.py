@@ -131,6 +131,26 @@ def test_the_cache_follows_edits_of_a_policy_and_of_what_it_calls(tmp_path):
     assert run() == (4, 3)
 
 
+COMPILES = """
+import sys
+from simspec import replay, synthetic
+from simspec.policies import parse
+replay(synthetic.iid(0.5, 1, 4, 3), parse(sys.argv[1]))
+"""
+
+
+def test_two_kernels_share_no_file_of_the_cache(tmp_path):
+    """Processes that compile different policies at once may write into one folder: no file of one stands where the other's would."""
+    files = {}
+    for policy in ("fixed:1", "beta_ts"):
+        folder = tmp_path / policy.split(":")[0]
+        environment = {**os.environ, "NUMBA_CACHE_DIR": str(folder), "NUMBA_DISABLE_JIT": "0"}
+        subprocess.run([sys.executable, "-c", COMPILES, policy], env=environment, check=True)
+        files[policy] = {path.name for path in folder.rglob("*.nb*") if "loop" in path.name or "draft_more" in path.name}
+    one, other = files.values()
+    assert len(one) >= 4 and len(other) >= 4 and not one & other
+
+
 def test_a_wrong_signature_is_one_line_that_names_the_policy():
     trace = synthetic.iid(0.5, 1, 10, 3)
 

@@ -1,0 +1,57 @@
+"""Runs to audit: of the engine itself, of no engine at all, and with one token exchanged."""
+
+from dataclasses import replace
+
+import torch
+from toy_lm import END, VOCAB, policy_from, stepper, toy_cost, toy_pair, toy_prompts, toy_target
+
+from real.decode import decode
+from real.draft import Silent
+from real.emitted import Emitted, Header, Text
+from real.sampling import Rule
+from real.target import Target
+
+PROMPT = 4
+SAMPLED = Rule("rejection", 0.8)
+
+
+def emitted(texts, rule=Rule(), dtype="float64", end_tokens=END):
+    return Emitted(Header(rule.name, rule.temperature, rule.top_k, rule.top_p, rule.seed, dtype, end_tokens=end_tokens), tuple(texts))
+
+
+def decoded(rule, count=6, budget=24, decoder=None, dtype="float64", policy="fixed:3", drafter="model", seed=0):
+    """A run of the engine itself on random prompts, by a target of its own or by `decoder`."""
+    target, made = toy_pair(drafter)
+    target = target if decoder is None else Target(decoder)
+    made = made if decoder is None else Silent()
+    drive = stepper(policy_from(policy, None, None), 6, 0, toy_cost())
+    texts = []
+    for s, prompt in enumerate(toy_prompts(count, seed)):
+        found = decode(target, made, drive, rule, prompt, budget, END, s)
+        rounds = zip(*(c.tolist() for c in (found.position, found.computed, found.drafted, found.accepted)))
+        texts.append(Text(prompt, found.token.tolist(), s, tuple(rounds)))
+    return emitted(texts, rule, dtype)
+
+
+def drawn(law, count=100, length=40, seed=1, rule=SAMPLED):
+    """Texts whose next token is drawn from law(logits of the target, logits of the drafter), no engine about."""
+    generator = torch.Generator().manual_seed(seed)
+    text = torch.randint(4, VOCAB, (count, PROMPT), generator=generator)
+    for _ in range(length):
+        p, q = toy_target()(text)[:, -1], toy_pair("model")[1].lm(text)[:, -1]
+        text = torch.cat((text, torch.multinomial(law(p, q), 1, generator=generator)), 1)
+    return emitted([Text(t[:PROMPT].tolist(), t[PROMPT:].tolist(), s) for s, t in enumerate(text)], rule, end_tokens=())
+
+
+def tampered(run, text, position, token):
+    """The run with one token exchanged; what followed it stays."""
+    changed = list(run.texts[text].token)
+    changed[position] = token
+    texts = list(run.texts)
+    texts[text] = replace(texts[text], token=tuple(changed), rounds=())
+    return replace(run, texts=tuple(texts))
+
+
+def law(rule):
+    """Draws by the rule."""
+    return lambda p, q: rule.probs(p)

@@ -1,0 +1,285 @@
+"""The audit passes clean runs, finds planted faults, and tells rounding and a recording's flips from them (test_floor: sampled text)."""
+
+import copy
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from emitter import SAMPLED, decoded, emitted, tampered
+from scipy import stats
+from shell import command, refused
+from toy_lm import END, POLICIES, VOCAB, policy_from, run_all, stepper, toy_cost, toy_pair, toy_prompts, toy_recording, toy_target
+
+from real.audit import audit, tolerance_of, too_many
+from real.decode import decode
+from real.demo import TRACES
+from real.emitted import RunError, Text, emitted_of, load_run, save_run, texts_of
+from real.finding import figures
+from real.forced import spacing
+from real.reference import refer
+from real.sampling import Rule
+from real.target import Target
+from simspec.grid import encode_margin
+
+RULES = [Rule(), Rule("coupled", 0.8, 5), Rule("coupled", 0.8, 5, 6, 0.9), SAMPLED, Rule("rejection", 1.0, 3, 6, 0.9)]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_a_clean_run_is_clean(rule):
+    for drafter in ("model", "prompt_lookup"):
+        run = decoded(rule, drafter=drafter)
+        target, made = toy_pair(drafter)
+        found = audit(target, run, drafter=made)
+        assert found.clean and not found.divergences and not found.impossible, found.alarms
+        assert found.tokens == run.tokens == sum(len(t.token) for t in run.texts)
+        assert (found.floor is None) == (rule.name == "greedy")
+        if found.floor:
+            assert (found.floor.p_lean is not None) == (rule.sampled and drafter == "model")
+        json.dumps(found.summary(), allow_nan=False)
+        assert all(len(row) == 2 for row in figures(found))
+
+
+# --- planted faults
+
+
+@pytest.mark.parametrize("rule", RULES[:2], ids=str)
+def test_one_token_replaced_by_the_second_best_is_found(rule):
+    run, target = decoded(rule), toy_pair("model")[0]
+    text = run.texts[2]
+    logits = toy_target()(torch.tensor([[*text.prompt, *text.token[:5]]]))[0, -1]
+    second = int(rule.scores(logits[None], text.sequence, [5]).topk(2).indices[0, 1])
+    while second in END:
+        pytest.skip("an end token cannot stand there")
+    found = audit(target, tampered(run, 2, 5, second))
+    assert not found.clean and found.failures[0] == found.first[0]
+    assert (found.first[0].text, found.first[0].position, found.first[0].token, found.first[0].best) == (2, 5, second, text.token[5])
+    assert found.first[0].gap == pytest.approx(found.first[0].margin) and {d.text for d in found.divergences} == {2}
+
+
+@pytest.mark.parametrize("rule", RULES[:2], ids=str)
+def test_one_perturbed_weight_is_found(rule):
+    broken = copy.deepcopy(toy_target())
+    broken.layers[1].up.weight[3, 5] += 3.0
+    found = audit(toy_pair("model")[0], decoded(rule, decoder=broken, count=12))
+    assert not found.clean and "are not the target's pick" in found.alarms[0]
+
+
+class Stale(Target):
+    """Leaves a row of the round before where a committed one should be."""
+
+    def keep(self, path):
+        super().keep(path)
+        if self.length % 7 == 6:
+            for t in (self.cache.key, self.cache.value):
+                t[:, :, :, self.length - 1] = t[:, :, :, self.length - 2]
+
+
+def test_a_stale_cache_row_is_found():
+    target, drafter = Stale(toy_target()), toy_pair("model")[1]
+    drive = stepper(policy_from("fixed:3", None, None), 6, 0, toy_cost())
+    texts = [Text(p, decode(target, drafter, drive, Rule(), p, 24, END, s).token.tolist(), s) for s, p in enumerate(toy_prompts(12))]
+    assert not audit(target, emitted(texts)).clean  # by the very target that made it: the audit uses no cache
+
+
+def test_a_coupled_run_of_another_seed_or_sequence_is_found():
+    run, target = decoded(RULES[1]), toy_pair("model")[0]
+    assert not audit(target, replace(run, header=replace(run.header, seed=6))).clean
+    moved = replace(run, texts=tuple(replace(t, sequence=t.sequence + 1) for t in run.texts))
+    assert not audit(target, moved).clean
+
+
+# --- rounding
+
+
+def test_rounding_to_bfloat16_is_excused_and_reported():
+    narrow = copy.deepcopy(toy_target()).bfloat16()
+    run = decoded(Rule(), count=40, decoder=narrow, dtype="bfloat16")
+    target = toy_pair("model")[0]
+    found = audit(target, run)
+    assert found.clean and found.divergences and not found.failures
+    assert found.tolerance.dtype == "bfloat16" and found.near_ties >= len(found.divergences)
+    assert 0 < max(d.gap for d in found.divergences) <= 0.3
+    assert dict(figures(found))["not the pick"].startswith(f"{len(found.divergences)}: ")
+    honest = audit(target, replace(run, header=replace(run.header, dtype="float64")))
+    assert not honest.clean and len(honest.failures) == len(found.divergences)
+    assert audit(Target(narrow), decoded(Rule(), dtype="float64")).tolerance.dtype == "bfloat16"  # the coarser of the two
+
+
+def test_many_excused_divergences_are_no_rounding():
+    target, texts = toy_pair("model")[0], []
+    for s, prompt in enumerate(toy_prompts(30)):  # a fault that hides in every near-tie: the second best where it is within 0.3
+        token = []
+        for _ in range(24):
+            best = toy_target()(torch.tensor([[*prompt, *token]]))[0, -1].topk(2)
+            token.append(int(best.indices[1 if best.values[0] - best.values[1] < 0.3 and 3 not in best.indices else 0]))
+            if token[-1] in END:
+                break
+        texts.append(Text(prompt, token, s))
+    found = audit(target, emitted(texts, dtype="bfloat16"))
+    assert not found.failures and "each within rounding" in found.alarms[0]
+
+
+@pytest.mark.parametrize("of", [10, 1000, 20000])
+def test_the_share_of_excused_differences_is_tested_at_its_risk(of):
+    class Excused:
+        excused = True
+
+    alarm = [bool(too_many([Excused] * n, of, 0.001, 1e-4, "")) for n in range(60)]
+    least = alarm.index(True)
+    assert stats.binom.sf(least - 1, of, 0.001) < 1e-4 <= stats.binom.sf(least - 2, of, 0.001)
+    assert too_many([], of, 0.0, 1e-4, "") == []
+
+
+def test_tolerances():
+    assert [tolerance_of(d).nats for d in ("float64", "float32", "bfloat16")] == [1e-9, 1e-4, 0.3]
+    assert tolerance_of("float64", "float32").dtype == "float32"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_unit_in_the_last_place(dtype):
+    x = torch.tensor([1.0, 1.5, 1.9999, 2.0, -3.7, 8.0, 1e-3, 700.0], dtype=dtype)
+    assert spacing(x, dtype).tolist() == np.spacing(x.abs().numpy()).tolist()
+    assert spacing(torch.tensor([1.0, 8.0, 20.0]), torch.bfloat16).tolist() == [2**-7, 2**-4, 2**-3]
+
+
+# --- against a recording
+
+
+def recorded(rule="greedy", policy="beta_ts"):
+    trace, target, drafter = toy_recording("model", rule)
+    cost = toy_cost()
+    texts = texts_of(trace, run_all(target, drafter, trace, policy_from(policy, trace, cost), cost))
+    return trace, target, replace(emitted_of(trace), texts=texts)
+
+
+@pytest.mark.parametrize("rule, policy", [*(("greedy", p) for p in POLICIES), ("coupled", "fixed:3"), ("coupled", "confidence:0.5")])
+def test_runs_of_every_policy_are_as_the_recording_says(rule, policy):
+    trace, target, run = recorded(rule, policy)
+    found = refer(run, trace, 1e-9)
+    assert (found.texts, found.equal, found.missing, found.failures) == (trace.sequences, trace.sequences, 0, ())
+    assert found.rounds == sum(len(t.rounds) for t in run.texts)
+
+
+@pytest.mark.parametrize("margin, kind", [(1e-6, "target_flips"), (1.0, "failures")])
+def test_a_text_that_parts_is_judged_by_the_targets_recorded_margin(margin, kind):
+    trace, target, run = recorded()
+    codes = trace.margin.copy()
+    codes[trace.offset[1] + 2] = encode_margin(np.array([margin]))[0]
+    trace = replace(trace, margin=codes)
+    token = run.texts[1].token
+    other = tampered(run, 1, 2, next(v for v in range(4, VOCAB) if v != token[2]))
+    found = refer(other, trace, 1e-4)
+    (parting,) = getattr(found, kind)
+    assert (parting.text, parting.position, parting.round) == (1, 2, None) and parting.margin == pytest.approx(margin, rel=0.1)
+    assert len(found.target_flips) + len(found.failures) == 1 and found.equal == found.texts - 1
+    assert not audit(target, other, trace).clean
+
+
+@pytest.mark.parametrize("margin, kind", [(1e-6, "draft_flips"), (1.0, "failures")])
+def test_a_round_that_accepts_otherwise_is_judged_by_the_drafters_margin(margin, kind):
+    trace, target, run = recorded(policy="fixed:3")
+    s, n, (position, _, drafted, accepted) = next(
+        (s, n, r) for s, t in enumerate(run.texts) for n, r in enumerate(t.rounds) if r[3] == r[2] > 1
+    )
+    row = int(trace.offset[s]) + position
+    codes, runs = np.full_like(trace.draft_margin, 255), trace.run.copy()
+    codes[row, 1], runs[row] = encode_margin(np.array([margin]))[0], 1
+    trace = replace(trace, rank=None, run=runs, draft_margin=codes, meta=replace(trace.meta, prefix_only=False))
+    found = refer(run, trace, 1e-4)
+    (parting,) = getattr(found, kind)
+    assert (parting.text, parting.position, parting.round) == (s, position, n)
+    assert len(found.draft_flips) + len(found.failures) == 1 and not found.target_flips
+    assert not audit(target, run, trace).clean  # nothing that thick flips in float64
+    single = replace(run, header=replace(run.header, dtype="float32"))
+    assert audit(target, single, trace).clean == (kind == "draft_flips")
+
+
+def test_a_recording_that_cannot_judge_is_refused():
+    trace, target, run = recorded()
+    other = toy_recording("model", "coupled")[0]
+    for given, words in (
+        (other, "expected the same rule"),
+        (replace(trace, margin=None), "holds no margins"),
+        (replace(trace, meta=replace(trace.meta, target="else")), "made with target else"),
+        (replace(trace, prompt=(trace.prompt + 1) % VOCAB), "holds none of the run's prompts"),
+    ):
+        with pytest.raises(RunError, match=words):
+            audit(target, run, given)
+    with pytest.raises(RunError, match="texts of its own"):
+        audit(target, decoded(SAMPLED), trace)
+    few = refer(run, trace.select([0, 4]), 1e-9)
+    assert (few.texts, few.missing) == (2, trace.sequences - 2)
+    assert refer(replace(run, header=replace(run.header, drafter="other")), trace, 1e-9).rounds == 0
+
+
+# --- the command
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A saved run of two bundled prompts."""
+    made = tmp_path_factory.mktemp("audit")
+    cost = TRACES / "tiny-model-greedy.cost.json"
+    code, out, error = command(
+        made, "run", "tiny-model-greedy", "--prompts", 2, "--policy", "fixed:2", "--cost", cost, "--save", "run.jsonl", "--json"
+    )
+    assert code == 0 and json.loads(out)["lossless"], error
+    return made
+
+
+def test_a_run_saved_and_audited(folder):
+    code, out, error = command(folder, "audit", "run.jsonl", "--against", "tiny-model-greedy")
+    assert code == 0 and out.splitlines()[-1] == "clean" and "2 equal" in out and "auditing: 2/2" in error
+    code, out, _ = command(folder, "audit", "run.jsonl", "--json", "--dtype", "float64")
+    found = json.loads(out)
+    assert code == 0 and found["clean"] and found["texts"] == 2 and found["tolerance"]["dtype"] == "float32"
+
+
+def test_a_fault_gives_exit_code_1(folder):
+    run = load_run(folder / "run.jsonl")
+    text = tampered(run, 1, 4, 77)
+    save_run(folder / "bad.jsonl", text.header, text.texts)
+    code, out, _ = command(folder, "audit", "bad.jsonl")
+    assert code == 1 and "text 1" in out and "FAILED" in out and "NOT CLEAN" in out.splitlines()[-1]
+    code, out, _ = command(folder, "audit", "bad.jsonl", "--json")
+    found = json.loads(out)
+    assert code == 1 and not found["clean"] and found["failures"][0]["position"] == 4
+
+
+def test_a_sampled_run_names_its_drafter_and_is_tried_for_leaning(folder):
+    run = load_run(folder / "run.jsonl")
+    header = replace(run.header, rule="rejection", temperature=0.8)
+    texts = [replace(t, token=t.token[:3], rounds=()) for t in run.texts]
+    save_run(folder / "sampled.jsonl", header, texts)
+    code, out, _ = command(folder, "audit", "sampled.jsonl", "--json")
+    assert code == 0 and json.loads(out)["floor"]["lean_z"] is not None and json.loads(out)["floor"]["finds_lean"] is None
+    save_run(folder / "unknown.jsonl", replace(header, drafter="mine"), texts)
+    code, out, _ = command(folder, "audit", "unknown.jsonl")
+    assert code == 0 and "not tested whether the text leans to it" in out
+
+
+def test_what_cannot_be_audited_gives_exit_code_2(folder):
+    run = load_run(folder / "run.jsonl")
+    (folder / "broken.jsonl").write_text('{"simspec": "run", "rule": "greedy"}\n{"prompt": [1], "token": "x"}\n')
+    save_run(folder / "large.jsonl", run.header, [replace(run.texts[0], token=(2**31 - 1,), rounds=())])
+    save_run(folder / "other.jsonl", replace(run.header, target="else/123"), run.texts)
+    for arguments, words in (
+        (["missing.jsonl"], "missing.jsonl cannot be read"),
+        (["broken.jsonl"], "broken.jsonl: line 2: token is not a list"),
+        (["tiny-modl-greedy"], "did you mean tiny-model-greedy?"),
+        (["large.jsonl"], "holds token 2147483647"),
+        (["other.jsonl"], "was made with target else/123"),
+        (["run.jsonl", "--risk", 2], "--risk is 2.0"),
+        (["run.jsonl", "--dtype", "int8"], "dtype 'int8' is unknown"),
+        (["run.jsonl", "--against", "tiny-model-coupled"], "expected the same rule"),
+        (["run.jsonl", "--bundle", "nowhere"], "nowhere"),
+    ):
+        refused(folder, "audit", *arguments, words=words, progress=True)
+    refused(folder, "run", "tiny-model-greedy", "--save", "no/run.jsonl", words="there is no folder no")
+
+
+def test_help_teaches_with_an_example(tmp_path):
+    code, out, _ = command(tmp_path, "audit", "--help")
+    assert code == 0 and "Example: simspec run" in " ".join(out.split()) and "--against" in out and "--json" in out

@@ -1,0 +1,151 @@
+"""Emitted runs: what is written is read again, and whatever is wrong with a file is said in one line."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toy_lm import policy_from, run_all, toy_cost, toy_recording
+
+from real.emitted import Emitted, Header, RunError, Text, emitted_of, load_run, save_run, texts_of
+from real.sampling import Rule
+
+HELD = settings(deadline=None, max_examples=60, derandomize=True)
+END = 3
+
+
+@st.composite
+def texts(draw, sequence=0):
+    """A text with rounds that make it; some end with an end token that a draft carried."""
+    rounds, at = [], 0
+    for _ in range(draw(st.integers(1, 5))):
+        drafted = draw(st.integers(0, 4))
+        accepted = draw(st.integers(0, drafted))
+        rounds.append((at, drafted + draw(st.integers(0, 1)), drafted, accepted))
+        at += accepted + 1
+    token = draw(st.lists(st.integers(4, 2**31 - 1), min_size=at, max_size=at))
+    if draw(st.booleans()):
+        token[-1] = END
+    elif at > 1 and rounds[-1][3] and draw(st.booleans()):
+        token = [*token[:-2], END]
+    known = draw(st.booleans())
+    return Text(tuple(draw(st.lists(st.integers(0, 99), min_size=1, max_size=3))), tuple(token), sequence, tuple(rounds) if known else ())
+
+
+HEADERS = st.one_of(
+    st.builds(Header, st.just("greedy"), dtype=st.sampled_from(["float32", "bfloat16"]), policy=st.text(max_size=5)),
+    st.builds(
+        Header,
+        st.sampled_from(["coupled", "rejection"]),
+        st.floats(0.1, 3),
+        st.integers(0, 50),
+        st.floats(0.01, 1),
+        st.integers(0, 2**64 - 1),
+        drafter=st.text(max_size=5),
+    ),
+)
+
+
+@HELD
+@given(header=HEADERS, data=st.data())
+def test_what_is_saved_is_loaded(header, data, tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "run.jsonl"
+    header = replace(header, end_tokens=(END,))
+    made = tuple(data.draw(texts(sequence=s)) for s in range(data.draw(st.integers(1, 3))))
+    save_run(path, header, made)
+    assert load_run(path) == Emitted(header, made)
+    assert [p.name for p in path.parent.iterdir()] == ["run.jsonl"]
+
+
+def test_a_run_of_another_engine_needs_no_more_than_rule_prompt_and_token(tmp_path):
+    path = tmp_path / "run.jsonl"
+    path.write_text('{"simspec": "run", "rule": "greedy"}\n{"prompt": [1], "token": [2]}\n\n{"prompt": [1], "token": [2, 5]}\n')
+    found = load_run(path)
+    assert found.texts == (Text((1,), (2,), 0), Text((1,), (2, 5), 1)) and found.header.how == Rule() and found.tokens == 3
+
+
+def test_runs_of_a_recording_and_the_recording_itself_hold_the_same_texts():
+    trace, target, drafter = toy_recording("model", "coupled")
+    cost = toy_cost()
+    made = texts_of(trace, run_all(target, drafter, trace, policy_from("fixed:3", trace, cost), cost))
+    theirs = emitted_of(trace)
+    assert [t.token for t in made] == [t.token for t in theirs.texts] and [t.prompt for t in made] == [t.prompt for t in theirs.texts]
+    assert theirs.header.how == Rule("coupled", 0.8, 5) and theirs.header.dtype == "float64"
+    assert all(t.rounds for t in made) and not any(t.rounds for t in theirs.texts)
+
+
+GOOD = {"simspec": "run", "rule": "greedy", "end_tokens": [END]}
+TEXT = {"prompt": [5, 6], "token": [7, 8, 9], "sequence": 0, "rounds": [[0, 2, 1, 1], [2, 0, 0, 0]]}
+
+
+def lines(*values):
+    return "".join(json.dumps(value) + "\n" for value in values)
+
+
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        ("", "the file is empty"),
+        (lines(GOOD), "holds no text"),
+        ("not json\n", "line 1: Expecting value"),
+        (lines([1]), "line 1: holds a list"),
+        (lines({"rule": "greedy"}), "line 1: not an emitted run"),
+        (lines({"simspec": "run"}), "line 1: missing keys ['rule']"),
+        (lines(GOOD | {"colour": 1}), "unknown keys ['colour']"),
+        (lines(GOOD | {"rule": "beam"}), "line 1: rule 'beam' is unknown"),
+        (lines(GOOD | {"rule": ["greedy"]}), "rule is ['greedy']; expected text"),
+        (lines(GOOD | {"temperature": 0.5}), "temperature 0.5 with rule 'greedy'"),
+        (lines(GOOD | {"rule": "rejection", "temperature": "hot"}), "expected numbers"),
+        ('{"simspec": "run", "rule": "rejection", "temperature": NaN}\n', "temperature nan"),
+        (lines(GOOD | {"rule": "rejection", "top_p": 0}), "top_p is 0"),
+        (lines(GOOD | {"rule": "rejection", "top_k": 1.5}), "top_k is 1.5"),
+        (lines(GOOD | {"seed": -1}), "seed is -1"),
+        (lines(GOOD | {"seed": True}), "seed True"),
+        (lines(GOOD | {"dtype": "int8"}), "dtype is 'int8'"),
+        (lines(GOOD | {"end_tokens": 3}), "end_tokens is 3"),
+        (lines(GOOD, TEXT, {"prompt": [1]}), "line 3: missing keys ['token']"),
+        (lines(GOOD, {"prompt": [], "token": [1]}), "line 2: prompt is not a list of at least one"),
+        (lines(GOOD, {"prompt": [1], "token": [1.0]}), "line 2: token is not a list"),
+        (lines(GOOD, {"prompt": [1], "token": [-1]}), "line 2: token is not a list"),
+        (lines(GOOD, {"prompt": [1], "token": [True]}), "line 2: token is not a list"),
+        (lines(GOOD, {"prompt": "hi", "token": [1]}), "line 2: prompt is not a list"),
+        (lines(GOOD, TEXT | {"token": [7, END, 9]}), "line 2: token[1] = 3 ends a text, but 1 more follow"),
+        (lines(GOOD, TEXT | {"sequence": 2**32}), "line 2: sequence is 4294967296"),
+        (lines(GOOD, TEXT, TEXT), "line 3: sequence 0 occurs twice"),
+        (lines(GOOD, TEXT | {"rounds": [[0, 1, 1]]}), "line 2: rounds is not a list of"),
+        (lines(GOOD, TEXT | {"rounds": 7}), "line 2: rounds is not a list of"),
+        (lines(GOOD, TEXT | {"rounds": [[0, 2, 1, 1], [1, 0, 0, 0]]}), "rounds[1] begins at 1; expected 2"),
+        (lines(GOOD, TEXT | {"rounds": [[0, 2, 1, 2]]}), "rounds[0] accepts 2 of 1"),
+        (lines(GOOD, TEXT | {"rounds": [[0, 0, 0, 0]]}), "the rounds commit 1 tokens, the text has 3"),
+        (lines(GOOD, TEXT | {"rounds": [[0, 3, 3, 3]]}), "the last round has no token of the target's own"),
+        (lines(GOOD) + "[" * 100_000, "line 2: "),
+    ],
+)
+def test_a_broken_file_is_refused_in_one_line(content, words, tmp_path):
+    path = tmp_path / "run.jsonl"
+    path.write_text(content)
+    with pytest.raises(RunError) as caught:
+        load_run(path)
+    said = str(caught.value)
+    assert said.startswith(f"{path}: ") and words in said and "\n" not in said and len(said) < 500 + len(str(path))
+
+
+def test_files_that_are_none(tmp_path):
+    (tmp_path / "bytes.jsonl").write_bytes(b"\xff\xfe\x00")
+    for name, words in (("bytes.jsonl", "utf-8"), ("missing.jsonl", "No such file"), ("", "directory")):
+        with pytest.raises(RunError, match=words):
+            load_run(tmp_path / name)
+
+
+def test_a_token_that_the_target_does_not_have_is_named():
+    run = Emitted(Header("greedy"), (Text((1,), (2,), 0), Text((1,), (24,), 1)))
+    run.check_vocabulary(25)
+    with pytest.raises(RunError, match="text 1 holds token 24, the target knows 0..23"):
+        run.check_vocabulary(24)
+
+
+def test_nothing_is_written_where_the_run_is_wrong(tmp_path):
+    with pytest.raises(RunError, match="no text"):
+        save_run(tmp_path / "run.jsonl", Header("greedy"), ())
+    assert not list(tmp_path.iterdir())
