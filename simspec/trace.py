@@ -178,6 +178,14 @@ class Trace:
         reach = np.minimum(self.depth, left)
         _refuse("depth", self.depth > self.K, self.depth, f"at most K = {self.K}")
         _refuse("run", self.run > reach, self.run, "at most depth and the rows left in the sequence")
+        if (self.ratio is None) == (self.meta.rule == "rejection"):
+            there = "missing" if self.ratio is None else "there"
+            raise TraceError(f"ratio is {there} under rule {self.meta.rule!r}, expected it under the rejection rule and nowhere else")
+        if self.ratio is not None:
+            if self.rank is not None:
+                raise TraceError("rank is there under the rejection rule, expected ratio alone")
+            _refuse("run", self.run > 0, self.run, "0: under the rejection rule it is drawn at each replay")
+            _refuse("ratio", ~((self.ratio >= 0) & (self.ratio <= 1)).all(1), self.run, "finite values in [0, 1]; run there is")
         if self.rank is not None:
             slot = np.arange(self.K)
             wrong = (self.rank != 0) & (slot < self.run[:, None])
@@ -192,15 +200,6 @@ class Trace:
             wrong = np.zeros(self.rows, bool)
             wrong[t] = self.run[t + 1] < np.minimum(self.run[t] - 1, self.depth[t + 1])
             _refuse("run", wrong, self.run, "a run that continues into the next row, since meta.prefix_only is set")
-        if (self.ratio is None) == (self.meta.rule == "rejection"):
-            there = "missing" if self.ratio is None else "there"
-            raise TraceError(f"ratio is {there} under rule {self.meta.rule!r}, expected it under the rejection rule and nowhere else")
-        if self.ratio is not None:
-            if self.rank is not None:
-                raise TraceError("rank is there under the rejection rule, expected ratio alone")
-            _refuse("run", self.run > 0, self.run, "0: under the rejection rule it is drawn at each replay")
-            _refuse("ratio", ~((self.ratio >= 0) & (self.ratio <= 1)).all(1), self.run, "finite values in [0, 1]; run there is")
-
         self._check_order(left)
 
     def _check_order(self, left):

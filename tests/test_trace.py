@@ -224,7 +224,9 @@ def test_recordings_are_small(tmp_path):
 
 def test_meta_round_trip_and_strictness(example):
     text = example.meta.to_json()
-    assert TraceMeta.from_json(text) == example.meta
+    assert TraceMeta.from_json(text) == example.meta and not {"tree", "top_k", "top_p"} & set(json.loads(text))
+    drawn = replace(example.meta, rule="rejection", temperature=0.7, top_k=4, top_p=0.9)
+    assert TraceMeta.from_json(drawn.to_json()) == drawn
     data = json.loads(text)
     wrong = [
         ("[]", "is a list"),
@@ -239,7 +241,10 @@ def test_meta_round_trip_and_strictness(example):
         (json.dumps(data | {"K": 0}), "meta.K is 0"),
         (json.dumps(data | {"K": 256}), "meta.K is 256"),
         (json.dumps(data | {"K": True}), "meta.K is True"),
-        (json.dumps(data | {"rule": "rejection"}), "meta.rule"),
+        (json.dumps(data | {"rule": "sampled"}), "meta.rule"),
+        (json.dumps(data | {"rule": "rejection"}), "temperature is 0.0 under the rejection rule"),
+        (json.dumps(data | {"top_p": 0.9}), "top_k and top_p are 0 and 0.9 under rule 'greedy'"),
+        (json.dumps(data | {"rule": "coupled", "top_p": 1.5}), "meta.top_p is 1.5"),
         (json.dumps(data | {"features": [["a", "entropy"], ["a", "entropy"]]}), "different names"),
         (json.dumps(data | {"features": [["a"]]}), "pairs"),
         (json.dumps(data | {"end_tokens": ["x"]}), "meta.end_tokens"),

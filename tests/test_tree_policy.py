@@ -326,7 +326,9 @@ def test_texts_of_no_policy_are_refused_in_one_line(text, words):
 def test_what_a_recording_lacks_is_said():
     trace, plain = example(), synthetic.iid(0.5, 3, 9, 4)
     silent = replace(plain, rank=np.where(np.arange(4) < plain.run[:, None], 0, 255).astype(np.uint8))
-    rejection = replace(trace, ratio=np.ones((trace.rows, 4), np.float32))
+    drawn = replace(trace.meta, rule="rejection", temperature=1.0, prefix_only=False)
+    none = np.zeros(trace.rows, np.uint8)
+    rejection = replace(trace, ratio=np.ones((trace.rows, 4), np.float32), rank=None, run=none, meta=drawn)
     bare = replace(trace, feature=None, meta=replace(trace.meta, features=()))
     for given_trace, text, error, words in (
         (plain, "static:2x1", TraceError, "records no rank"),
