@@ -115,7 +115,9 @@ def plan_of(
         return Cape(policy.sets, policy.longest(K))
     if policy.kind == "dynamic" and tree:
         return Dynamic(*tree, policy.nodes)
-    raise ValueError(f"{policy.name} is only replayed; run a static tree, CAPE's sets, or dynamic trees with their width and depth")
+    if policy.kind == "beam" and tree:
+        return Beam(*tree)
+    raise ValueError(f"{policy.name} is only replayed; run a static tree, CAPE's sets, or dynamic trees and beams with their width and depth")
 
 
 def same_predictors(drafter: Drafter, trace: Trace, policies_: Sequence[Policy | TreePolicy | Beam]) -> None:

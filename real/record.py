@@ -113,8 +113,8 @@ def record_text(target: Target, drafter: Drafter, settings: Settings, prompt: li
         rows = one_bit(target, drafter, settings, prompt, text, sequence)
     else:
         rows = chains(target, drafter, settings, prompt, text, sequence)
-    order = orders(target, drafter, settings, prompt, text, sequence) if settings.tree else None
-    return replace(rows, margin=gaps, order=order)
+    order, beam = orders(target, drafter, settings, prompt, text, sequence) if settings.tree else (None, None)
+    return replace(rows, margin=gaps, order=order, beam=beam)
 
 
 def assemble(rows: Sequence[Rows], prompts: Sequence[Prompt], first: int, settings: Settings, meta: TraceMeta) -> Trace:

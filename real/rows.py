@@ -27,6 +27,7 @@ class Rows:
     feature_margin: np.ndarray | None = None
     ratio: np.ndarray | None = None
     order: np.ndarray | None = None
+    beam: np.ndarray | None = None
 
 
 @dataclass(frozen=True)

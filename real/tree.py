@@ -122,6 +122,15 @@ class Offer:
         """Rows 1 .. by score, the greatest first; of equals the less deep, then the earlier: a row comes behind its ancestors."""
         return sorted(range(1, len(self.token)), key=lambda row: (-self.score[row], self.depth[row], row))
 
+    def ends(self) -> list[int]:
+        """Rows of the hypotheses that a beam search as wide is left with, in the order in which they were made."""
+        kept = set()
+        for row in self.last:
+            while row:
+                kept.add(row)
+                row = self.parent[row]
+        return sorted(kept)
+
 
 def search(drafter: Drafter, rule: Rule, sequence: int, position: int, last: int, width: int, levels: int) -> Offer | None:
     """Grows `levels` levels: the `width` best children of each row searched on, first of row 0, then of the `width` best of each level.
@@ -210,7 +219,7 @@ def beam(text: str, K: int) -> "Beam":
 
 
 class Beam(_Searched):
-    """Beam search: the `width` hypotheses of `levels` tokens that it ends with, as one tree of their prefixes (GLIDE §5.4's comparison)."""
+    """Beam search: the `width` hypotheses of `levels` tokens that it ends with, as one tree of prefixes (GLIDE §5.4's comparison)."""
 
     most = True
     reads = ()
@@ -230,9 +239,5 @@ class Beam(_Searched):
         return np.where(levels > 0, 1 + (levels - 1) * self.width, 0)
 
     def _chosen(self, offer: Offer) -> list[int]:
-        self.gap, kept = offer.gap, set()
-        for row in offer.last:
-            while row:
-                kept.add(row)
-                row = offer.parent[row]
-        return sorted(kept)
+        self.gap = offer.gap
+        return offer.ends()

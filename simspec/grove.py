@@ -7,7 +7,7 @@ import numpy as np
 
 from simspec import policies as policy_texts
 from simspec.cost import CostModel
-from simspec.policies import cape, dynamic_tree, fixed, full_tree, medusa_tree, optimal_tree, oracle, sets, tree_oracle
+from simspec.policies import beams, cape, dynamic_tree, fixed, full_tree, medusa_tree, optimal_tree, oracle, sets, tree_oracle
 from simspec.policy import Policy, PolicyError
 from simspec.simulate import replay
 from simspec.stats import FEWEST, Interval, ratio, ratio_difference
@@ -125,6 +125,7 @@ def _recording(name, trace, cost, nodes, k, given, more, options):
         attempt("none" if not width else f"sets:{width}", lambda width=width: _chain(trace, cost, lambda j: sets(width, j), k))
     for table in ("section", "appendix"):
         attempt(f"cape:{table}", lambda table=table: _chain(trace, cost, lambda j: cape(table, j), k))
+    attempt("beams", lambda: whole(beams()))
     for n in nodes:
         for maker in (full_tree, medusa_tree, optimal_tree):
             attempt(f"{maker.__name__}:{n}", lambda maker=maker, n=n: _fitted(trace, cost, lambda fit: maker(n, fit)), n)

@@ -36,6 +36,7 @@ class Trace:
     | feature_margin | uint8[N, K]/None | smallest distance of a feature to its bin's edge                                |
     | ratio          | float32[N, K]/None | rejection rule alone: chance min(1, q(y)/p(y)) that slot j is accepted, once reached |
     | order          | uint8[N, K]/None | place of the text's node at depth j + 1 in the dynamic tree of meta.tree, 255: not in it |
+    | beam           | uint8[N, 2]/None | beam search as wide and deep, what it ends with as one tree: its nodes on the text, and all of them |
 
     Checked on construction; TraceError names field, row, what was found and what was expected.
     `run[t] <= min(depth[t], rows left)`. Where rank is known, it is 0 on the first run[t] slots and not 0 on the
@@ -60,6 +61,7 @@ class Trace:
     feature_margin: np.ndarray | None = None
     ratio: np.ndarray | None = None
     order: np.ndarray | None = None
+    beam: np.ndarray | None = None
 
     def __post_init__(self):
         defaults = {
@@ -140,7 +142,7 @@ class Trace:
 
     def _check_shapes(self):
         rows, count, K, F = len(self.token), len(self.offset) - 1, self.meta.K, len(self.meta.features)
-        sizes = {"S+1": count + 1, "S": count, "N": rows, "P": len(self.prompt), "K": K, "F": F}
+        sizes = {"S+1": count + 1, "S": count, "N": rows, "P": len(self.prompt), "K": K, "F": F, "2": 2}
         for name, (dtype, axes) in _ARRAYS.items():
             array, shape = getattr(self, name), tuple(sizes[axis] for axis in axes)
             if array is None and name in OPTIONAL:
@@ -207,8 +209,14 @@ class Trace:
             there = "missing" if self.order is None else "there"
             raise TraceError(f"order is {there} and meta.tree is {self.meta.tree}, expected both or neither")
         if self.order is None:
+            if self.beam is not None:
+                raise TraceError("beam is there without order, expected both of the same trees")
             return
         width, levels = self.meta.tree
+        if self.beam is not None:
+            held, nodes = self.beam.astype(np.int64).T
+            wrong = (held > np.minimum(left, levels)) | (held > nodes) | (nodes > width * levels)
+            _refuse("beam", wrong, self.beam[:, 0], f"at most text, {levels} levels and nodes, of those {width} a level")
         slot = np.arange(self.K)
         place = np.where(slot < left[:, None], self.order, 255).astype(np.int64)
         shown = self.order[:, 0]
@@ -259,7 +267,7 @@ def load_trace(path) -> Trace:
             extra = json.loads(held[b"simspec"])
         meta = TraceMeta.from_json(extra["meta"])
         rows = table.num_rows
-        shape = {"N": rows, "K": meta.K, "F": len(meta.features)}
+        shape = {"N": rows, "K": meta.K, "F": len(meta.features), "2": 2}
         parts = {name: _unpack(pa, extra[name], _ARRAYS[name][0]) for name in _BY_SEQUENCE}
         for name in table.column_names:
             dtype, axes = _ARRAYS[name]
@@ -300,8 +308,9 @@ _ARRAYS = {
     "feature_margin": ("uint8", ("N", "K")),
     "ratio": ("float32", ("N", "K")),
     "order": ("uint8", ("N", "K")),
+    "beam": ("uint8", ("N", "2")),
 }
-OPTIONAL = ("rank", "margin", "draft_margin", "feature_margin", "ratio", "order")
+OPTIONAL = ("rank", "margin", "draft_margin", "feature_margin", "ratio", "order", "beam")
 _BY_SEQUENCE = tuple(name for name, (_, axes) in _ARRAYS.items() if "N" not in axes)
 _BY_ROW = tuple(name for name, (_, axes) in _ARRAYS.items() if "N" in axes)
 
@@ -346,7 +355,7 @@ def _digest(trace) -> str:
     digest = hashlib.sha256(trace.meta.to_json().encode())
     for name in _ARRAYS:
         array = getattr(trace, name)
-        if name == "order" and array is None:
+        if name in ("order", "beam") and array is None:
             continue  # recordings made before there were trees keep their hash
         digest.update(f"{name}:{'-' if array is None else array.shape}".encode())
         digest.update(b"" if array is None else array.tobytes())

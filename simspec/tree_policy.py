@@ -10,7 +10,7 @@ from simspec.policy import PolicyError
 from simspec.trace import Trace, TraceError
 from simspec.tree import MOST, Tree, room
 
-KINDS = ("static", "dynamic", "cape", "planned")
+KINDS = ("static", "dynamic", "beam", "cape", "planned")
 SUBMITTED = 32
 """Tokens that a round of CAPE submits at most."""
 EDGES = (0.3, 0.6, 0.8)
@@ -43,7 +43,7 @@ class TreePolicy:
     | field | type             | of which kind it is a parameter, and its meaning                                            |
     | ----- | ---------------- | ----------------------------------------------------------------------------------------- |
     | name  | str              | label in tables                                                                           |
-    | kind  | str              | static, dynamic, cape, or planned: another choice at each row, made for one trace           |
+    | kind  | str              | static, dynamic, beam, cape, or planned: another choice at each row, made for one trace     |
     | tree  | Tree             | static: the shape, cut at the row's cap                                                   |
     | nodes | int, 0..63       | dynamic: the first so many in the order of cumulative confidence (EAGLE-2's rule)             |
     | k     | int or None      | cape: length of the chain, at most 32; None: the trace's K                                  |
@@ -96,16 +96,17 @@ def outcomes(trace: Trace, policy: TreePolicy) -> Outcome:
     check_trace(trace, policy)
     if policy.kind == "planned":
         return policy.plan[1]
-    return {"static": _static, "dynamic": _dynamic, "cape": _cape}[policy.kind](trace, policy)
+    return {"static": _static, "dynamic": _dynamic, "beam": _beam, "cape": _cape}[policy.kind](trace, policy)
 
 
 def check_trace(trace: Trace, policy: TreePolicy) -> None:
     """What `outcomes` raises for this trace and policy."""
     if trace.ratio is not None:
         raise TraceError("this trace is of the rejection rule (it records ratio), trees are replayed on greedy and coupled traces: use one")
-    if policy.kind == "dynamic":
-        if trace.order is None:
-            raise TraceError("this trace records no order of dynamic trees: record it with one")
+    if policy.kind in ("dynamic", "beam"):
+        held, what = (trace.order, "order of dynamic trees") if policy.kind == "dynamic" else (trace.beam, "beam search")
+        if held is None:
+            raise TraceError(f"this trace records no {what}: record it with one")
     elif policy.kind != "planned":
         if trace.rank is None:
             raise TraceError("this trace records no rank, which trees and CAPE's sets need: record it again")
@@ -147,6 +148,15 @@ def _dynamic(trace, policy):
     inside = (trace.order < policy.nodes) & (np.arange(trace.K) < np.minimum(levels, left)[:, None])
     accepted = np.logical_and.accumulate(inside, axis=1).sum(axis=1)
     return Outcome(levels, nodes, rows, accepted, accepted)
+
+
+def _beam(trace, policy):
+    cap, left = room(trace)
+    width, deepest = trace.meta.tree
+    levels = np.minimum(cap, deepest)
+    rows = np.where(levels > 0, 1 + (levels - 1) * width, 0)
+    held, nodes = trace.beam.astype(np.int64).T
+    return Outcome(levels, nodes, rows, np.minimum(held, left), np.minimum(held, left))
 
 
 def widths(confidence, sets: str | int) -> np.ndarray:

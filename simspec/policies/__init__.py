@@ -10,7 +10,7 @@ from simspec.policies.cost_aware import cost_ts
 from simspec.policies.fixed import fixed
 from simspec.policies.oracle import greedy_oracle, oracle
 from simspec.policies.thompson import beta_ts
-from simspec.policies.tree import cape, dynamic_tree, full_tree, medusa_tree, optimal_tree, sets, static, tree_oracle
+from simspec.policies.tree import beams, cape, dynamic_tree, full_tree, medusa_tree, optimal_tree, sets, static, tree_oracle
 from simspec.policy import Policy, PolicyError
 from simspec.tree_policy import TreePolicy
 
@@ -37,6 +37,7 @@ TREES = {
     "medusa_tree": medusa_tree,
     "optimal_tree": optimal_tree,
     "dynamic_tree": dynamic_tree,
+    "beams": beams,
     "cape": cape,
     "sets": sets,
     "tree_oracle": tree_oracle,

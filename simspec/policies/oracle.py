@@ -108,7 +108,7 @@ def greedy_oracle(trace: Trace, cost: CostModel) -> Policy:
 
 def _empty(trace, cost):
     if trace.ratio is not None:
-        raise PolicyError("under the rejection rule the future is drawn anew at each replay, nobody can know it: take a greedy or coupled recording")
+        raise PolicyError("under the rejection rule each replay draws its future, nobody can know it: take a greedy or coupled recording")
     if cost.K < trace.K:
         raise PolicyError(f"cost {cost.name!r} prices drafts up to {cost.K}, the trace reaches {trace.K}: measure further")
     return np.zeros((trace.rows, len(cost.catch_up)))

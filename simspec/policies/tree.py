@@ -89,6 +89,11 @@ def dynamic_tree(nodes: int) -> TreePolicy:
     return TreePolicy(f"dynamic_tree:{nodes}", "dynamic", nodes=nodes)
 
 
+def beams() -> TreePolicy:
+    """Beam search as wide and deep as was recorded: the hypotheses that it ends with, as one tree (GLIDE section 5.4's comparison)."""
+    return TreePolicy("beams", "beam")
+
+
 def cape(sets: str = "section", k: int | None = None) -> TreePolicy:
     """CAPE (GLIDE section 4.2): a chain of k tokens, each with siblings by its confidence, see `widths`; at most 32 submitted.
 
