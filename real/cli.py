@@ -330,15 +330,14 @@ def run(
     Exits with code 1 if they differ. Example: simspec run tiny-model-greedy --policy fixed:3 --prompts 20
     """
     from real.emitted import header_of, save_run, texts_of
-    from real.jobs import run_on, spread
+    from real.jobs import run_on, spread, submitted
     from real.measure import measure as time
     from real.pair import check_tokens, rule_of
-    from real.tree import Beam, beam
+    from real.tree import beam
     from simspec import CostModel, load_trace, policies
     from simspec.bundle import locate
     from simspec.output import check_output
-    from simspec.tree import MOST
-    from simspec.tree_policy import TreePolicy
+    from simspec.tree_policy import TreePolicy, check_trace
 
     (path,) = locate([trace]).values()
     if save is not None:
@@ -348,7 +347,10 @@ def run(
         recorded = recorded.select(spread(recorded.sequences, prompts))
     meant = beam(policy, recorded.K) if policy.startswith("beam") else policies.parse(policy)
     recorded.features(getattr(meant, "reads", ()))  # a slip is told before models are loaded
-    rows = MOST if isinstance(meant, Beam | TreePolicy) or policy.partition(":")[0] in policies.TREES else 0
+    if isinstance(meant, TreePolicy):
+        check_trace(recorded, meant)
+    elif meant is policies.tree_oracle:
+        raise ValueError("tree_oracle is only replayed (simspec sweep); run a tree that does not know the text, such as optimal_tree:16")
     price = None if cost is None else CostModel.from_json(cost)
     rule_of(recorded)
     pair = _pair(bundle, recorded.meta.drafter, device, dtype, target, weights)
@@ -362,6 +364,7 @@ def run(
     with _progress() as tell:
         if price is None:
             said = partial(tell, "measuring")
+            rows = submitted(meant, recorded.K)
             price = time(pair.target, pair.drafter, rule_of(recorded), recorded.K, repeats=2, progress=said, rows=rows)
         found = run_on(recorded, pair, meant, price, seed, tell)
     if save is not None:

@@ -100,8 +100,8 @@ class Grows(Protocol):
     def grow(self, token: list[int], parent: list[int]) -> Tensor | None:
         """Takes n more rows of the round's tree through the drafter: logits `[n, vocab]` after each.
 
-        Rows are numbered over the round as they are given, `parent` names them by number; each sees the committed text and its
-        ancestors alone. The first call is `grow([last], [-1])`: the last committed token's row, and what the drafter owes before
+        Rows are numbered over the round as they are given; `parent` names rows of earlier calls by number. Each sees the committed
+        text and its ancestors alone. The first call is `grow([last], [-1])`: the last committed token's row, and what the drafter owes before
         it; None where it has nothing to offer in this round. `rollback(0)` then leaves that row and nothing of the tree, and
         `resume` None: the verification computes every row anew.
         """

@@ -17,7 +17,8 @@ from real.record import Settings, describe, record
 from real.sampling import Rule
 from real.tree import Beam
 from simspec import CostModel, Policy, Rounds, Trace, policies, replay
-from simspec.tree_policy import TreePolicy
+from simspec.tree import MOST
+from simspec.tree_policy import SUBMITTED, TreePolicy
 from simspec.tree_replay import prepare_tree, replay_tree, tree_seconds
 
 Tell = Callable[[str, int, int], None]
@@ -117,6 +118,16 @@ def _replayed(trace: Trace, policy: Policy | TreePolicy | Beam, seed: int, cost:
         return rounds, tree_seconds(rounds, trace, policy, cost)
     rounds = replay(trace, policy, seed=seed, cost=cost)
     return rounds, cost.seconds(rounds)
+
+
+def submitted(policy: Policy | TreePolicy | Beam | Callable, K: int) -> int:
+    """How many submitted tokens costs must price for this policy, as `measure` takes it: 0 for chains."""
+    if isinstance(policy, Beam):
+        return max(K, policy.width * policy.K)
+    if isinstance(policy, TreePolicy):
+        return max(K, {"static": len(policy.tree), "dynamic": policy.nodes}.get(policy.kind, SUBMITTED))
+    made_by = getattr(policy, "func", policy)  # trees made from a recording's ranks
+    return MOST if getattr(made_by, "__module__", "") == "simspec.policies.tree" else 0
 
 
 def spread(count: int, wanted: int) -> list[int]:
