@@ -125,7 +125,7 @@ def submitted(policy: Policy | TreePolicy | Beam | Callable, K: int) -> int:
     if isinstance(policy, Beam):
         return max(K, policy.width * policy.K)
     if isinstance(policy, TreePolicy):
-        return max(K, {"static": len(policy.tree), "dynamic": policy.nodes}.get(policy.kind, SUBMITTED))
+        return max(K, {"static": len(policy.tree), "dynamic": policy.nodes, "beam": MOST}.get(policy.kind, SUBMITTED))
     made_by = getattr(policy, "func", policy)  # trees made from a recording's ranks
     return MOST if getattr(made_by, "__module__", "") == "simspec.policies.tree" else 0
 
