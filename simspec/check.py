@@ -59,6 +59,7 @@ def _recording(name, trace, seed):
     if "confidence" in dict(trace.meta.features):
         made.append(policies.confidence(0.5))
     alpha, alphas = depth_acceptance(trace)
+    trace = simulate.drawn(trace, seed)  # where runs are drawn at each replay: the ones of this seed
     for policy in made:
         rounds = simulate.replay(trace, policy, seed, cost)
         found = metrics.summary(rounds, trace, cost)

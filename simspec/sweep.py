@@ -75,7 +75,8 @@ def servable(traces: Mapping[str, Trace], policies, costs: Mapping, all_used: bo
         for name, trace in traces.items():
             cost = _cost(costs[name], trace)
             try:
-                if given not in (policy_texts.oracle, policy_texts.greedy_oracle):  # these plan for long, and serve all
+                # the oracles plan for long, and serve all where runs are known
+                if trace.ratio is not None or given not in (policy_texts.oracle, policy_texts.greedy_oracle):
                     _prepare(trace, policy_texts.make(given, trace, cost), cost)
                 kept[name].append(policy)
             except ValueError as error:

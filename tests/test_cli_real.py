@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from shell import command
+from shell import command, refused
 
 from real.demo import TRACES
 
@@ -120,3 +120,32 @@ def test_mistakes_are_answered_in_one_line(lab, arguments, hint):
     assert out == "" and hint in error and "Traceback" not in error
     assert len(error.strip().splitlines()) == 1, error
     assert not (lab / "x.parquet").exists()
+
+
+def test_drawn_recordings_from_the_command_line(lab):
+    """The rejection rule: recorded, swept and described; what has an answer in law only is said in one line."""
+    drawn = "prompts.jsonl", "--bundle", "models", "--drafter", "model", "--rule", "rejection", "-k", 3, "--budget", 8
+    out, _ = simspec("record", *drawn, "--temperature", 1, "--top-p", 0.9, "--out", "drawn.parquet", "--json", cwd=lab)
+    assert json.loads(out)["rule"] == "rejection" and json.loads(out)["mean_run"] > 0
+    out, _ = simspec("sweep", "drawn.parquet", "--cost", 0.1, "--policy", "fixed:2", "--replicates", 3, "--json", cwd=lab)
+    assert len(json.loads(out)["rows"]) == 3 and all(row["random"] for row in json.loads(out)["rows"])
+    out, _ = simspec("sweep", "drawn.parquet", "--cost", 0.1, "--json", cwd=lab)  # of the usual policies those that can be answered
+    assert {"fixed:3", "hf_heuristic:5"} & {row["policy"] for row in json.loads(out)["rows"]}
+    out, _ = simspec("show", "drawn.parquet", "--json", cwd=lab)
+    assert (json.loads(out)["top_p"], json.loads(out)["recorded"]) == (0.9, ["ratio"])
+    simspec("check", "drawn.parquet", "--json", cwd=lab)
+    for words, *arguments in (
+        ("replay in law, not one by one", "run", "drawn.parquet", "--bundle", "models", "--policy", "fixed:1"),
+        ("replays in law only", "sweep", "drawn.parquet", "--policy", "confidence:0.5", "--cost", 0.1),
+        ("nobody can know it", "sweep", "drawn.parquet", "--policy", "oracle", "--cost", 0.1),
+        ("of the rejection rule", "sweep", "drawn.parquet", "--policy", "static:2x1", "--cost", 0.1),
+        ("temperature is -1.0", "record", *drawn, "--temperature", -1, "--out", "x.parquet"),
+        ("temperature 0.0", "record", *drawn, "--temperature", 0, "--out", "x.parquet"),
+        ("top_p is 0.0", "record", *drawn, "--top-p", 0, "--out", "x.parquet"),
+        ("top_p is 1.5", "record", *drawn, "--top-p", 1.5, "--out", "x.parquet"),
+        ("top_k is -1", "record", *drawn, "--top-k", -1, "--out", "x.parquet"),
+        ("no order of trees", "record", *drawn, "--tree", "2x2", "--out", "x.parquet"),
+        ("expected WIDTHxLEVELS", "record", *drawn[:-6], "-k", 3, "--tree", "2by2", "--out", "x.parquet"),
+        ("levels from 1 to K", "record", *drawn[:-6], "-k", 3, "--tree", "2x9", "--out", "x.parquet"),
+    ):
+        refused(lab, *arguments, words=words)
