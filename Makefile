@@ -55,7 +55,7 @@ example: $(VENV)/.installed
 
 # What takes too long for every change: runs of all policies on all prompts of the exam.
 test-slow: $(VENV)/.installed
-	SIMSPEC_SLOW=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/test_embedded.py tests/test_equality.py
+	SIMSPEC_SLOW=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/test_embedded.py tests/test_equality.py tests/test_tree_engine.py tests/test_tree_embedded.py
 
 # What `make gpu` trains on and records: by default copied from a data folder beside the checkout. Ignored by git.
 DATA ?= ../shared/data
