@@ -11,6 +11,8 @@ BIN := $(VENV)/bin
 CORE := rng trace cost cost_table roofline jit policy policies posterior exits cost_aware predictor simulate synthetic formulas metrics sweep
 CORE += check papers stats score tail lineup tree tree_policy trees_cli
 
+SLOW := embedded equality tree_engine tree_embedded sampling_law
+
 .PHONY: demo test test-slow bench notebooks example gpu lint clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -55,7 +57,7 @@ example: $(VENV)/.installed
 
 # What takes too long for every change: runs of all policies on all prompts of the exam.
 test-slow: $(VENV)/.installed
-	SIMSPEC_SLOW=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/test_embedded.py tests/test_equality.py tests/test_sampling_law.py
+	SIMSPEC_SLOW=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(SLOW:%=tests/test_%.py)
 
 # What `make gpu` trains on and records: by default copied from a data folder beside the checkout. Ignored by git.
 DATA ?= ../shared/data

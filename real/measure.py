@@ -13,6 +13,7 @@ from time import perf_counter
 import numpy as np
 import torch
 
+from real.chance import Chance
 from real.clock import DRAFTING, OTHER, POLICY, VERIFICATION, Clock
 from real.decode import DecodeResult, decode
 from real.draft import Draft, Drafter, Silent
@@ -216,6 +217,8 @@ class _Loop:
 
     def run(self, name, keep: bool) -> None:
         """Decodes one text under the policy of that name; `keep` says whether its seconds count."""
+        if name in self.trees and name[0] == "wide":
+            return self._grow(name, keep)
         model = Silent() if name == PLAIN else self.drafter
         budget = 2 * self.rounds + (2 * max(name, 0) if isinstance(name, int) else 16 if name in self.trees else 0)
         policy = self.jobs[name]
@@ -224,8 +227,8 @@ class _Loop:
         result = decode(self.target, model, drive, self.rule, self.prompt, budget, (), self.runs)
         self.runs += 1
         if name in self.trees:
-            which, whole = (VERIFICATION, OTHER) if name[0] == "rows" else (DRAFTING,), int(result.drafted.max())
-            self.treed[name] += result.seconds[1:][result.drafted[1:] == whole][:, which].sum(1).tolist() if keep else []
+            whole = result.drafted[1:] == result.drafted.max()
+            self.treed[name] += result.seconds[1:][whole][:, (VERIFICATION, OTHER)].sum(1).tolist() if keep else []
             return
         for i, (computed, owed, seconds) in enumerate(_rounds(result) if keep else ()):
             if name == PLAIN:
@@ -237,6 +240,19 @@ class _Loop:
                 drafting[computed, owed].append(seconds[DRAFTING] + seconds[POLICY])
                 passing[computed].append(seconds[VERIFICATION] + seconds[OTHER])
                 self.asked += [seconds[POLICY]] if i and not computed else []
+
+    def _grow(self, name, keep: bool) -> None:
+        """Drafts the tree of that name for several rounds, of which nothing is verified: nothing is owed either, but in the first."""
+        plan, prompt, clock = self.trees[name], self.prompt, Clock(self.target.decoder.device)
+        prefill, chance = self.target.prefill(prompt[:-1]), Chance(self.rule.seed, self.runs)
+        self.drafter.begin(self.target, prompt, prefill, lambda logits, slot: int(logits.argmax()))
+        plan.begin(self.drafter, self.rule, self.runs, prefill, chance)
+        for i in range(self.rounds):
+            clock.begin()
+            plan.draft(prompt[-1], i, i, plan.K, (), clock)
+            self.drafter.rollback(0)
+        self.runs += 1
+        self.treed[name] += [row[DRAFTING] for row in clock.rows[1:]] if keep else []
 
     def cost(self, name: str) -> CostModel:
         """The medians as a CostModel."""

@@ -82,6 +82,23 @@ def test_record_measure_sweep_and_run_follow_one_another(lab):
     assert "--- p0" in out and "0 failures" in out
 
 
+def test_trees_are_recorded_priced_and_run(lab):
+    few = "--bundle", "models", "--drafter", "early_exit"
+    simspec("record", "prompts.jsonl", *few, "-k", 3, "--budget", 10, "--tree", "3x2", "--out", "trees.parquet", cwd=lab)
+    out, _ = simspec("measure", *few, "-k", 3, "--repeats", 1, "--rows", 32, "--out", "trees.cost.json", "--json", cwd=lab)
+    assert len(json.loads(out)["verify"]) == 33
+    for policy in ("static:2x1", "dynamic_tree:5", "cape:section", "optimal_tree:4", "beam:2,k=3"):
+        out, _ = simspec("run", "trees.parquet", "--bundle", "models", "--policy", policy, "--cost", "trees.cost.json", "--json", cwd=lab)
+        shown = json.loads(out)
+        assert shown["replay_equal"] and shown["lossless"] and shown["committed_per_round"] >= 1, policy
+    for policy, hint in {
+        "tree_oracle": "tree_oracle is only replayed", "beam:2,k=9": "9 levels are too deep", "beam:two": "expected beam:width",
+        "static:1x1x1x1": "4 levels are too deep, here drafts reach 3", "static:40": "too wide", "static:8x8": "over budget",
+    }.items():  # fmt: skip
+        _, error = simspec("run", "trees.parquet", "--bundle", "models", "--policy", policy, cwd=lab, code=2)
+        assert hint in error and len(error.strip().splitlines()) == 1, error
+
+
 @pytest.mark.parametrize("command", ["demo", "train", "record", "measure", "run"])
 def test_help_teaches_with_an_example(command, tmp_path):
     out, _ = simspec(command, "--help", cwd=tmp_path)
@@ -108,6 +125,11 @@ def test_help_teaches_with_an_example(command, tmp_path):
         (["record", "text.txt", "--out", "x.parquet", "--bundle", "models"], "expected a JSON object"),
         (["record", "prompts.jsonl", "--out", "x.parquet", "--drafter", "eagle9"], "'eagle9' is unknown"),
         (["record", "prompts.jsonl", "--out", "x.parquet", "--rule", "beam"], "'beam' is unknown"),
+        (["record", "prompts.jsonl", "--out", "x.parquet", "--tree", "4y6"], "--tree is '4y6'"),
+        (["record", "prompts.jsonl", "--out", "x.parquet", "-k", "4", "--tree", "4x6"], "levels from 1 to K, here 4"),
+        (["record", "prompts.jsonl", "--out", "x.parquet", "--drafter", "prompt_lookup", "--tree", "4x6"], "it grows no trees"),
+        (["measure", "--out", "c.json", "--rows", "4"], "rows is 4; expected 0, or 16"),
+        (["run", str(TRACES / "tiny-eagle-greedy.parquet"), "--policy", "dynamic_tree:8"], "records no order of dynamic trees"),
         (["measure", "--out", "c.json", "--bundle", "nowhere"], "nowhere"),
         (["measure", "--out", "c.json", "--device", "cuda:7"], "no CUDA device"),
         (["run", "text.txt"], "text.txt"),

@@ -130,6 +130,28 @@ def test_drafters_without_a_model_of_their_own_are_measured_as_what_they_run(mac
         assert all(a <= b <= a + ROW * 5 for a, b in zip(own, cost.draft.tolist()))
 
 
+OWN = [("model", 3), ("early_exit", 3), ("eagle", 1), ("self_skip", 3.5), ("medusa", 0), ("prompt_lookup", 0)]
+
+
+@pytest.mark.parametrize("name, own", OWN)
+def test_trees_are_priced_by_rows_of_the_target_and_of_a_pass_of_the_drafter(name, own, machine):
+    target, drafter = toy_pair(name)
+    plain = measure.measure(target, drafter, RULES["greedy"], K, 24, 8, 1)
+    cost = measure.measure(target, drafter, RULES["greedy"], K, 24, 8, 1, rows=9)
+    assert cost.nodes == 9 and plain.nodes == K and plain.node == 0 and figures(cost)[0] == figures(plain)[0]
+    assert cost.verify[: K + 1].tolist() == plain.verify.tolist()
+    assert cost.verify[K + 1 :].tolist() == [layers(TARGET, j + 1, 1) for j in range(K + 1, 10)]  # none is done beforehand
+    assert cost.node == pytest.approx(own * ROW, abs=1e-9)
+
+
+def test_more_rows_than_a_tree_has_or_fewer_than_the_depth_or_a_batch_of_trees_are_refused():
+    target, drafter = toy_pair("model")
+    for rows, batch in ((1, (1,)), (64, (1,)), (8, (1, 2))):
+        with pytest.raises(ValueError, match="rows is|one text at a time") as refused:
+            measure.measure_table(target, drafter, RULES["greedy"], K, batch, (8,), 8, 1, rows=rows)
+        assert "\n" not in str(refused.value)
+
+
 @pytest.mark.parametrize("name, K", [("medusa", 5), ("hydra", 5), ("prompt_lookup", 60)])
 def test_a_depth_that_is_never_offered_is_refused(name, K, machine):
     with pytest.raises(ValueError, match="never drafted .* tokens in a round; measure with a smaller depth") as caught:

@@ -1,0 +1,59 @@
+"""The embedded models in float32 on the bundled recordings: trees and CAPE run for real, against their replays."""
+
+import os
+from functools import lru_cache
+
+import pytest
+
+from real.demo import recordings
+from real.equality import NOTHING, compare
+from real.jobs import run_on, spread
+from real.pair import TINY, load_pair, rerun
+from simspec import CostModel, load_trace, policies
+from simspec.tree_replay import replay_tree
+
+SLOW = os.environ.get("SIMSPEC_SLOW")
+DRAFTERS = [d for d in ("eagle", "early_exit", "medusa") if f"tiny-{d}-greedy" in recordings()]
+POLICIES = ("static:4x2x1", "cape:section", "cape:appendix,k=4", "static:2x2x2", "sets:3,k=4", "optimal_tree:12", "static:8")
+
+
+@lru_cache(maxsize=2)
+def _pair(drafter):
+    return load_pair(TINY, drafter)
+
+
+def test_eagle_and_early_exit_are_bundled():
+    assert {"eagle", "early_exit"} <= set(DRAFTERS)
+
+
+@pytest.mark.parametrize("rule", ["greedy", "coupled"])
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_trees_run_as_they_replay(drafter, rule, record_property):
+    trace = load_trace(recordings()[f"tiny-{drafter}-{rule}"])
+    cost, pair, total = CostModel.from_ratio(0.1, trace.K, 63), _pair(drafter), NOTHING
+    texts = spread(trace.sequences, 12 if SLOW else 6)
+    # each policy its own two texts, or every policy all of them
+    exam = [(texts, POLICIES)] if SLOW else [(texts[i::3], POLICIES[i : i + 1]) for i in range(3)]
+    for chosen, names in exam:
+        part = trace.select(chosen)
+        made = [policies.make(name, part, cost) for name in names]
+        *runs, plain = rerun(pair, part, made, 0, cost)
+        for policy, ran in zip(made, runs):
+            found = compare(part, policy, replay_tree(part, policy), ran)
+            total += found
+            if not found.text_flips:
+                assert all((a.token == b.token).all() for a, b in zip(ran, plain))
+    flips = [f"{f.margin:.1e}" for f in total.exceptions]
+    record_property("measured", f"{drafter}-{rule}: {total.rounds} rounds, exceptions at gaps {flips}, {len(total.failures)} failures")
+    assert total.rounds > 100 and not total.failures, total
+    assert total.equal or (not SLOW and len(total.exceptions) == 1), total  # one near-tie may fall into a few rounds
+
+
+def test_a_tree_run_from_its_text_is_priced_and_compared():
+    trace = load_trace(recordings()["tiny-eagle-greedy"])
+    trace = trace.select(spread(trace.sequences, 1))
+    cost = CostModel.from_ratio(0.1, trace.K, 63)
+    found = run_on(trace, _pair("eagle"), "static:4x2x1", cost)
+    assert found.policy == "static:4x2x1" and found.comparison.equal and found.simulated > 1 < found.committed
+    with pytest.raises(ValueError, match="prices 8 nodes, policy 'static:4x2x1' takes 20: measure with more rows"):
+        run_on(trace, _pair("eagle"), "static:4x2x1", CostModel.from_ratio(0.1, trace.K))

@@ -1,0 +1,151 @@
+"""Trees under the rejection rule: the committed text's law is the target's, by walking every draw and coin of a round."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_tree import shapes
+
+from real.cape import Cape
+from real.draft import Step
+from real.sampling import Rule
+from real.tree import Static
+from real.verify import chance_walk
+from simspec.rng import DRAFT
+from simspec.tree import full
+
+VOCAB = 3
+QUIET = type("Clock", (), {"lap": lambda self, phase: None})()
+RULES = [Rule("rejection", 0.7), Rule("rejection", 1.0, top_k=2), Rule("rejection", 1.3, top_p=0.6)]
+
+
+def table(seed, path):
+    """Logits `[vocab]` behind a path of tokens."""
+    return torch.from_numpy(np.random.default_rng([seed, *path]).normal(size=VOCAB) * 1.5)
+
+
+class Tables:
+    """A drafter whose logits are `table`s."""
+
+    name, silent = "tables", False
+
+    def __init__(self, rule, seed, pick=None):
+        self.rule, self.seed, self.paths, self.draft, self.pick = rule, seed, [], [], pick
+
+    def grow(self, token, parent):
+        self.paths += [(*self.paths[p], t) if p >= 0 else () for t, p in zip(token, parent)]
+        return torch.stack([table(self.seed, path) for path in self.paths[-len(token) :]])
+
+    def next(self):
+        logits = table(self.seed, self.draft)
+        self.draft.append(self.pick(logits, len(self.draft)))
+        return Step(self.draft[-1], len(self.draft) - 1, logits)
+
+
+class Branch:
+    """A Chance that takes the choices it is given, then the first possible one, and notes the others and the odds of its own."""
+
+    def __init__(self, given):
+        self.given, self.taken, self.odds, self.others, self.seen = given, [], 1.0, [], set()
+
+    def _take(self, odds, address):
+        assert address not in self.seen  # no coin and no draw serves twice
+        self.seen.add(address)
+        possible = [i for i, p in enumerate(odds) if p > 0]
+        choice = self.given[len(self.taken)] if len(self.taken) < len(self.given) else possible[0]
+        if len(self.taken) >= len(self.given):
+            self.others += [(*self.taken, i) for i in possible[1:]]
+        self.taken.append(choice)
+        self.odds *= odds[choice]
+        return choice
+
+    def flip(self, odds, round, slot):
+        return self._take([odds, max(0.0, 1 - odds)], (round, slot, "flip")) == 0
+
+    def draw(self, p, round, slot, role):
+        return self._take((p / p.sum()).tolist(), (round, slot, role))
+
+
+def law(make, seed, rule, length):
+    """{text of `length` tokens: probability} of a round of the plan that make(chance) gives, completed by the target's own draws."""
+    found, waiting = {}, [()]
+    while waiting:
+        chance = Branch(waiting.pop())
+        plan, drafter, drawn = make(chance)
+        draft = plan.draft(0, 0, 0, plan.K, (), QUIET)
+        paths = [()]
+        for token, parent in zip(draft.token[1:], draft.parent[1:]):
+            paths.append((*paths[parent], token))
+        logits = torch.stack([table(seed + 1, path) for path in paths])
+        walked = chance_walk(rule, logits, draft.__class__(**{**vars(draft), "q": {**drawn, **draft.q}}), chance, 0, ())
+        waiting += chance.others
+        for text, odds in own(seed + 1, rule, length, tuple(walked.token[:length])).items():
+            found[text] = found.get(text, 0) + chance.odds * odds
+    return found
+
+
+def own(seed, rule, length, text=()):
+    """{text: probability} of the target's texts of `length` tokens that start with `text`, given that."""
+    if len(text) == length:
+        return {text: 1.0}
+    p = rule.probs(table(seed, text)[None])[0].tolist()
+    return {t: p[i] * odds for i in range(VOCAB) if p[i] > 0 for t, odds in own(seed, rule, length, (*text, i)).items()}
+
+
+def same(found, wanted):
+    return max(abs(found.get(text, 0) - wanted.get(text, 0)) for text in {*found, *wanted})
+
+
+def static(rule, seed, tree, chance):
+    plan, drafter = Static(tree), Tables(rule, seed)
+    plan.begin(drafter, rule, 0, None, chance)
+    return plan, drafter, {}
+
+
+def cape(rule, seed, sets, k, chance):
+    drawn = {}
+
+    def pick(logits, slot):
+        drawn[slot] = rule.probs(logits[None])[0]
+        return chance.draw(drawn[slot], 0, slot, DRAFT)
+
+    plan, drafter = Cape(sets, k), Tables(rule, seed, pick)
+    hidden = type("Verdict", (), {"hidden": torch.zeros(1, 2)})()
+    plan.begin(drafter, rule, 0, hidden, chance)
+    return plan, drafter, drawn
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.sampled_from(RULES), st.integers(0, 999), shapes(most=4, widest=3))
+def test_a_static_tree_keeps_the_targets_law(rule, seed, tree):
+    found = law(lambda chance: static(rule, seed, tree, chance), seed, rule, tree.levels + 1)
+    assert same(found, own(seed + 1, rule, tree.levels + 1)) < 1e-12
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("sets", [0, 1, 2, "section"])
+def test_cape_keeps_the_targets_law(rule, sets):
+    for seed in range(3):
+        found = law(lambda chance, seed=seed: cape(rule, seed, sets, 2, chance), seed, rule, 3)
+        assert same(found, own(seed + 1, rule, 3)) < 1e-12
+
+
+def test_control_siblings_judged_by_the_wrong_distribution_are_caught():
+    """The q of each child's own draw in place of the first's: the tree is then judged by what it was not drawn from."""
+    rule, seed, tree = RULES[0], 5, full((2,))
+
+    def spoilt(chance):
+        plan, drafter, drawn = static(rule, seed, tree, chance)
+        made = plan.draft
+
+        def draft(*arguments):
+            found = made(*arguments)
+            q = found.q[0].clone()
+            q[found.token[1]] /= 2
+            return found.__class__(found.token, found.parent, found.computed, found.line, {0: q / q.sum()})
+
+        plan.draft = draft
+        return plan, drafter, drawn
+
+    assert same(law(spoilt, seed, rule, 2), own(seed + 1, rule, 2)) > 1e-3
