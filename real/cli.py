@@ -351,7 +351,8 @@ def run(
     with _progress() as tell:
         if price is None:
             said = partial(tell, "measuring")
-            price = time(pair.target, pair.drafter, rule_of(recorded), recorded.K, repeats=2, progress=said, rows=submitted(meant, recorded.K))
+            rows, rule = submitted(meant, recorded.K), rule_of(recorded)
+            price = time(pair.target, pair.drafter, rule, recorded.K, repeats=2, progress=said, rows=rows)
         found = run_on(recorded, pair, meant, price, seed, tell)
     if as_json:
         print(json.dumps(found.summary()))
