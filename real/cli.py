@@ -364,8 +364,8 @@ def run(
     with _progress() as tell:
         if price is None:
             said = partial(tell, "measuring")
-            rows = submitted(meant, recorded.K)
-            price = time(pair.target, pair.drafter, rule_of(recorded), recorded.K, repeats=2, progress=said, rows=rows)
+            rows, rule = submitted(meant, recorded.K), rule_of(recorded)
+            price = time(pair.target, pair.drafter, rule, recorded.K, repeats=2, progress=said, rows=rows)
         found = run_on(recorded, pair, meant, price, seed, tell)
     if save is not None:
         save_run(save, header_of(rule_of(recorded), pair, found.policy, recorded.meta.end_tokens), texts_of(recorded, found.results))

@@ -61,8 +61,9 @@ class DecodeResult:
 class Plan(Protocol):
     """How a round's draft is made: a `real.line.Line` asks a policy token by token, a tree is grown to its shape.
 
-    `K` is the deepest draft; `begin(drafter, rule, sequence, prefill, chance)` starts a text, `draft(last, position, round,
-    cap, end_tokens, clock)` gives a Draft of at most `cap` deep, `end(draft, walked, verdict)` hears what became of it and tells the round's `DecodeResult.gap`.
+    `K` is the deepest draft; `begin(drafter, rule, sequence, prefill, chance)` starts a text,
+    `draft(last, position, round, cap, end_tokens, clock)` gives a Draft of at most `cap` deep,
+    `end(draft, walked, verdict)` hears what became of it and tells the round's `DecodeResult.gap`.
     """
 
     K: int

@@ -101,19 +101,19 @@ class Grows(Protocol):
         """Takes n more rows of the round's tree through the drafter: logits `[n, vocab]` after each.
 
         Rows are numbered over the round as they are given; `parent` names rows of earlier calls by number. Each sees the committed
-        text and its ancestors alone. The first call is `grow([last], [-1])`: the last committed token's row, and what the drafter owes before
-        it; None where it has nothing to offer in this round. `rollback(0)` then leaves that row and nothing of the tree, and
-        `resume` None: the verification computes every row anew.
+        text and its ancestors alone. The first call is `grow([last], [-1])`: the last committed token's row, and what the drafter
+        owes before it; None where it has nothing to offer in this round. `rollback(0)` then leaves that row and nothing of the tree,
+        and `resume` None: the verification computes every row anew.
         """
 
 
 def growing(drafter: Drafter, levels: int) -> Grows:
     """The drafter itself; ValueError where it grows no trees, or none of so many `levels`."""
     if not hasattr(drafter, "grow"):
-        raise ValueError(f"drafter {drafter.name!r} drafts chains, it grows no trees; use a policy of chains, or CAPE's where it has logits")
+        raise ValueError(f"drafter {drafter.name!r} drafts chains, it grows no trees; use a policy of chains, or CAPE's if it has logits")
     deepest = getattr(drafter, "deepest", levels)
     if levels > deepest:
-        raise ValueError(f"a tree of {levels} levels is too deep for drafter {drafter.name!r}, which drafts {deepest} tokens; cut it")
+        raise ValueError(f"a tree of {levels} levels is too deep for drafter {drafter.name!r} that drafts {deepest} tokens; cut it")
     return drafter
 
 

@@ -219,7 +219,7 @@ def beam(text: str, K: int) -> "Beam":
 
 
 class Beam(_Searched):
-    """Beam search: the `width` hypotheses of `levels` tokens that it ends with, as one tree of prefixes (GLIDE §5.4's comparison)."""
+    """Beam search: the `width` hypotheses of `levels` tokens that it ends with, as one tree of their prefixes (GLIDE's Table 3)."""
 
     most = True
     reads = ()
@@ -228,7 +228,8 @@ class Beam(_Searched):
         super().__init__(width, levels)
         self.name = f"beam:{width},k={levels}"
         if width * levels > MOST:
-            raise TreeError(f"tree: {width} beams of {levels} tokens may have {width * levels} nodes, over budget; expected at most {MOST}")
+            nodes = width * levels
+            raise TreeError(f"tree: {width} beams of {levels} tokens may have {nodes} nodes, over budget; expected at most {MOST}")
 
     def longest(self, K: int) -> int:
         """As of a `simspec.tree_policy.TreePolicy`: no recorded depth cuts it."""

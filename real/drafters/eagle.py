@@ -159,8 +159,9 @@ class EagleDrafter:
     def _feed(self, feature: Tensor, token: list[int]) -> Tensor:
         """Takes rows through the part, behind the ones it has; returns the last one's estimate `[width]`."""
         start, n, device = self.rows, len(token), self.decoder.device
+        place = torch.arange(start, start + n, device=device), ancestor_mask(start, chain(n), device)
         self.rows += n
-        return self._through(feature, token, torch.arange(start, start + n, device=device), ancestor_mask(start, chain(n), device), start)[-1]
+        return self._through(feature, token, *place, start)[-1]
 
     def _through(self, feature: Tensor, token: list[int], position: Tensor, mask: Tensor | None, start: int) -> Tensor:
         target = self.decoder

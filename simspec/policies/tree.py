@@ -90,7 +90,7 @@ def dynamic_tree(nodes: int) -> TreePolicy:
 
 
 def beams() -> TreePolicy:
-    """Beam search as wide and deep as was recorded: the hypotheses that it ends with, as one tree (GLIDE section 5.4's comparison)."""
+    """Beam search as wide and deep as was recorded: the hypotheses that it ends with, as one tree (GLIDE Table 3's comparison)."""
     return TreePolicy("beams", "beam")
 
 
