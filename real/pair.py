@@ -117,7 +117,7 @@ def plan_of(
         return Dynamic(*tree, policy.nodes)
     if policy.kind == "beam" and tree:
         return Beam(*tree)
-    raise ValueError(f"{policy.name} is only replayed; run a static tree, CAPE's sets, or dynamic trees and beams with their width and depth")
+    raise ValueError(f"{policy.name} is only replayed; run a static tree, CAPE's sets, or what has its width and depth recorded")
 
 
 def same_predictors(drafter: Drafter, trace: Trace, policies_: Sequence[Policy | TreePolicy | Beam]) -> None:

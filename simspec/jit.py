@@ -28,8 +28,8 @@ def specialise(template, signature, *constants, **functions):
     marks = tuple(fingerprint(each) for each in (template((None, *constants)), *functions.values()))
     made = template((marks, *constants))
     made = FunctionType(made.__code__, space, made.__name__, made.__defaults__, made.__closure__)
-    # numba keeps one numbered list of files for all functions of a name: of two processes that add to it at once, each takes the next number,
-    # and one would find the other's code under its own key. So each function here has a name, and files, of its own.
+    # numba keeps one numbered list of files for all functions of a name: of two processes that add to it at once each takes the next
+    # number, and one would find the other's code under its own key. So each function here has a name, and files, of its own.
     made.__qualname__ += f".{hashlib.sha256(repr((marks, constants)).encode()).hexdigest()[:16]}"
     if config.DISABLE_JIT:
         return made

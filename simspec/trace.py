@@ -36,7 +36,7 @@ class Trace:
     | feature_margin | uint8[N, K]/None | smallest distance of a feature to its bin's edge                                |
     | ratio          | float32[N, K]/None | rejection rule alone: chance min(1, q(y)/p(y)) that slot j is accepted, once reached |
     | order          | uint8[N, K]/None | place of the text's node at depth j + 1 in the dynamic tree of meta.tree, 255: not in it |
-    | beam           | uint8[N, 2]/None | beam search as wide and deep, what it ends with as one tree: its nodes on the text, and all of them |
+    | beam           | uint8[N, 2]/None | a beam search as wide and deep ends with: nodes on the text, nodes |
 
     Checked on construction; TraceError names field, row, what was found and what was expected.
     `run[t] <= min(depth[t], rows left)`. Where rank is known, it is 0 on the first run[t] slots and not 0 on the
