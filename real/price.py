@@ -134,8 +134,8 @@ class Pricing:
         drafting[0] = 0.0
         longer = [[] for _ in range(OWED + 1)]
         for (j, owed), seconds in self.drafting.items():
-            if j and len(self.drafting.get((j, 0), [])) >= FEW:
-                longer[min(owed, OWED)] += [s - drafting[j] for s in seconds]
+            if j and owed <= OWED and len(self.drafting.get((j, 0), [])) >= FEW:
+                longer[owed] += [s - drafting[j] for s in seconds]
         catch_up = [0.0]
         for found in longer[1:]:
             catch_up.append(max(float(np.mean(found)), 0.0) if len(found) >= FEW else catch_up[-1])

@@ -117,7 +117,8 @@ def score(
     """The rows of one recording: every policy on `prompts` of its prompts, `repeats` times, costs from as many others.
 
     Policies hear the modelled seconds of `told`, in run and replay alike; what predicts is measured here: means of the loop's clock on the
-    other prompts. Runs to score and runs for the costs come in one random order in each repeat, so that a slow minute hits both.
+    other prompts, each run once under every job of `real.price.jobs`. Runs to score and runs for the costs come in one random order, so
+    that a slow minute hits both.
     ValueError where nothing is left over for the costs, or a policy cannot run.
     """
     scored, others = halves(trace, prompts, seed)
@@ -129,10 +130,13 @@ def score(
     pricing, priced = Pricing(max((p.longest(trace.K) for p in made), default=0)), jobs(deepest, getattr(pair.drafter, "silent", False))
     unit = CostModel.from_ratio(0.1, max(deepest, 1))
     drives = [(pair.drafter, p) for p in made] + [(Silent(), priced[PLAIN])]
-    todo = [(None, job, s) for job in priced for s in range(others.sequences)]
-    todo += [(i, None, None) for i in range(len(drives)) for _ in range(scored.sequences)]
+    rng = np.random.default_rng(seed)
+    again = [(i, None, None) for i in range(len(drives)) for _ in range(scored.sequences)]
+    once_each = [(None, job, s) for s in range(others.sequences) for job in priced]
+    order = rng.permutation(len(once_each))
+    todo = [again + [once_each[at] for at in order[repeat::repeats]] for repeat in range(repeats)]
     inputs = {id(t): prompts_of(t) for t in (scored, others)}
-    rng, runs, done = np.random.default_rng(seed), [[[] for _ in drives] for _ in range(repeats)], 0
+    runs, done = [[[] for _ in drives] for _ in range(repeats)], 0
 
     def once(part: Trace, drafter, drive, s: int) -> DecodeResult:
         forget_noise()
@@ -143,15 +147,15 @@ def score(
         once(others, drafter, stepper(policy, trace.K, seed, told), 0)
     for repeat in range(repeats):
         steppers = [stepper(policy, trace.K, seed, told) for _, policy in drives]
-        for at in rng.permutation(len(todo)):
-            i, job, s = todo[at]
+        for at in rng.permutation(len(todo[repeat])):
+            i, job, s = todo[repeat][at]
             if job is None:  # a policy's texts in their order: a stream's state goes from one to the next
                 runs[repeat][i].append(once(scored, drives[i][0], steppers[i], len(runs[repeat][i])))
             else:
                 drafter = Silent() if job == PLAIN else pair.drafter
                 pricing.hear(job, once(others, drafter, stepper(priced[job], max(deepest, 1), seed, unit), s))
             done += 1
-            tell(done, repeats * len(todo))
+            tell(done, sum(map(len, todo)))
     return rows(name, scored, pair.drafter.name, made, replays, pricing.cost(), runs)
 
 
