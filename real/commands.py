@@ -13,7 +13,7 @@ from real.cli import Bundle, Device, Dtype, Json, Seed, TargetPath, Weights, _pa
 Recording = Annotated[str, typer.Argument(help="A recording's file or bundled name.")]
 Policies = Annotated[list[str] | None, typer.Option("--policy", help="name[:arg,...], as in `simspec sweep`, repeatable.")]
 Prompts = Annotated[int, typer.Option(help="Only so many of its prompts, spread over the tasks; 0 for all.")]
-Cost = Annotated[Path | None, typer.Option(help="What policies are told; default: NAME.cost.json beside the recording, else a ratio of 0.1.")]
+Cost = Annotated[Path | None, typer.Option(help="What policies are told; default: NAME.cost.json beside it, else a ratio of 0.1.")]
 SCORED = ("fixed:0", "fixed:1", "fixed:2", "fixed:4", "beta_ts", "confidence:0.5", "cost_ts")
 DRIVEN = ("fixed:1", "fixed:2", "fixed:4", "beta_ts")
 
@@ -54,7 +54,7 @@ def force(
     seed: Seed = 0,
     as_json: Json = False,
 ):
-    """Run a policy with the recording's own text forced, so that rounds compare in any dtype; every token the target would not pick is judged.
+    """Run a policy with the recording's own text forced: rounds compare in any dtype, and tokens not the target's pick are judged.
 
     Exits with code 1 unless 97% of rounds accept as recorded and every divergence is within rounding of the dtype.
 
@@ -80,8 +80,8 @@ def force(
         print(json.dumps({"policy": made.name, "dtype": dtype} | found.summary()))
     else:
         print(
-            f"{made.name} in {dtype}: {found.equal} of {found.rounds} rounds accept as recorded ({found.share:.2%}), {found.replayed} are the "
-            f"replay's; {len(found.divergences)} of {found.tokens} tokens are not the target's pick, {len(found.failures)} beyond rounding"
+            f"{made.name} in {dtype}: {found.equal} of {found.rounds} rounds accept as recorded ({found.share:.2%}), "
+            f"{found.replayed} are the replay's; {len(found.divergences)} of {found.tokens} tokens are not the target's pick, {len(found.failures)} beyond rounding"
         )
     if not found.sound:
         raise typer.Exit(1)
@@ -144,7 +144,8 @@ def _table(title: str, *heads: str):
 def _print_driven(found) -> None:
     said = found.label
     title = f"{said['target']}, drafter {said['drafter']}: random weights and text, acceptances of {said['acceptance']} ({found.device})"
-    table, console = _table(title, "policy", "tokens/s", "speedup", "tau", "drafting s", "verification s", "policy s", "other s", "replay equal")
+    heads = "policy", "tokens/s", "speedup", "tau", "drafting s", "verification s", "policy s", "other s", "replay equal"
+    table, console = _table(title, *heads)
     for t in found.timings:
         phases = (f"{x:.3f}" for x in (t.drafting, t.verification, t.policy_time, t.other))
         table.add_row(t.policy, f"{t.tokens_per_second:.1f}", f"{t.speedup:.3f}", f"{t.tokens / t.rounds:.2f}", *phases, str(t.equal))
@@ -211,7 +212,8 @@ def _print_scorecard(found) -> None:
     for r in found.rows:
         parts = (f"{x:+.2%}" for x in (r.error, r.acceptance, r.cost, r.overhead))
         noise = "-" if r.noise is None else f"{r.noise:.2%}"
-        table.add_row(r.recording, r.policy, f"{r.predicted:.1f}", f"{r.measured:.1f}", *parts, noise, f"{r.tau:.3f}", f"{r.tau_measured:.3f}")
+        speeds, lengths = (f"{r.predicted:.1f}", f"{r.measured:.1f}"), (f"{r.tau:.3f}", f"{r.tau_measured:.3f}")
+        table.add_row(r.recording, r.policy, *speeds, *parts, noise, *lengths)
     console.print(table)
     floor = "unknown (one repeat)" if found.noise_floor is None else f"{found.noise_floor:.2%}"
     verdict = "within bounds" if found.good else "OUT OF BOUNDS"

@@ -23,7 +23,8 @@ def draw(found: Scorecard, path: Path) -> None:
     for i, name in enumerate(dict.fromkeys(r.recording for r in found.rows)):
         rows = [r for r in found.rows if r.recording == name]
         spread = [(r.noise or 0.0) * r.measured for r in rows]
-        left.errorbar([r.measured for r in rows], [r.predicted for r in rows], xerr=spread, fmt="o", ms=4, lw=0.8, color=f"C{i}", label=name)
+        across, up = [r.measured for r in rows], [r.predicted for r in rows]
+        left.errorbar(across, up, xerr=spread, fmt="o", ms=4, lw=0.8, color=f"C{i % 10}", label=name)
     left.set(xlabel="measured tokens a second (bars: deviation of repeats)", ylabel="predicted", title=found.device)
     left.legend(fontsize="small")
     at = np.arange(len(found.rows))

@@ -49,7 +49,7 @@ def random_decoder(shape: ModelShape, dtype: torch.dtype, device: str, seed: int
     """
     s = shape
     if s.heads % s.kv_heads or s.head_dim % 2:
-        raise ValueError(f"shape {s.name!r}: {s.heads} heads, {s.kv_heads} key heads of {s.head_dim}; expected a multiple, and an even size")
+        raise ValueError(f"shape {s.name!r}: {s.heads} heads, {s.kv_heads} key heads of {s.head_dim}; expected a multiple, an even size")
     sizes = Shape(s.vocab, s.width, s.layers, s.heads, s.kv_heads, s.head_dim, s.hidden, tied=s.tied)
     turns = frequencies(sizes)
     with torch.device("meta"):

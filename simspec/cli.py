@@ -51,7 +51,7 @@ def sweep(
     stream: Annotated[bool, typer.Option(help="Print each row as one line of JSON as soon as it is known.")] = False,
     out: Annotated[Path | None, typer.Option("--out", "--csv", help="Write every row to this CSV file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Write a PNG of the speedups.")] = None,
-    curve: Annotated[Path | None, typer.Option(help="Write a PNG of speedup against K, adaptive policies as lines, with intervals.")] = None,
+    curve: Annotated[Path | None, typer.Option(help="Write a PNG of speedup against K, adaptive policies as lines.")] = None,
 ):
     """Replay policies on recordings and print what each would have gained.
 

@@ -26,7 +26,8 @@ class Point:
 
 
 def curve(
-    trace: Trace, policies: Sequence, cost, replicates: int = 4, seed: int = 0, longest: int | None = None, level: float = 0.95, jobs: int = 1
+    trace: Trace, policies: Sequence, cost, replicates: int = 4, seed: int = 0, longest: int | None = None, level: float = 0.95,
+    jobs: int = 1,
 ) -> list[Point]:
     """Points of fixed(0) .. fixed(longest) (default: as deep as trace and cost reach), then of `policies` that are no fixed length.
 

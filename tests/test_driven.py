@@ -140,7 +140,7 @@ def test_shapes_are_read_from_names_files_and_sizes(tmp_path):
         with pytest.raises(ValueError, match="not a model shape") as caught:
             read_shape(str(file))
         assert "\n" not in str(caught.value)
-    with pytest.raises(ValueError, match="expected a multiple, and an even size"):
+    with pytest.raises(ValueError, match="expected a multiple, an even size"):
         random_decoder(replace(mine, heads=3, kv_heads=2), torch.float32, "cpu")
 
 
@@ -173,7 +173,8 @@ def test_what_does_not_fit_is_refused_before_anything_is_allocated(monkeypatch):
 @pytest.mark.parametrize(
     "name, words",
     [
-        ("glide", "cannot be driven; expected model,"), ("model", "expected its shape: model:llama"), ("eagle:2", "eagle takes no argument"),
+        ("glide", "cannot be driven; expected model,"), ("model", "expected its shape: model:llama"),
+        ("eagle:2", "eagle takes no argument"),
         ("early_exit:4", "an exit after 4 layers of 4; expected 1 to 3"), ("early_exit:x", "expected a number of layers"),
         ("model:1x8x1x9", "has 9 tokens, '4x16x2x24' 24"),
     ],
@@ -197,7 +198,8 @@ def test_the_command_labels_what_it_timed(tmp_path):
     code, out, _ = command(tmp_path, *given_, "--policy", "fixed:2", "--drafter", "early_exit:1", "--context", 8, "--json")
     said = json.loads(out)
     assert code == 0 and said["replay_equal"] and [row["policy"] for row in said["rows"]] == ["fixed:2", "plain"]
-    assert {"text": "random", "weights": "random", "acceptance": "tiny-early_exit-greedy", "target": "3x16x2x64"}.items() <= said["label"].items()
+    label = {"text": "random", "weights": "random", "acceptance": "tiny-early_exit-greedy", "target": "3x16x2x64"}
+    assert label.items() <= said["label"].items()
     assert said["label"]["context"] == 8 and said["rows"][0]["drafting"] > 0
     refused(tmp_path, *given_[:2], "--target", "llama-9", words="shape 'llama-9' is unknown")
     refused(tmp_path, *given_, "--drafter", "glide", words="cannot be driven")
