@@ -19,15 +19,13 @@ DRIVEN = ("fixed:1", "fixed:2", "fixed:4", "beta_ts")
 
 
 def _opened(name: str, prompts: int = 0):
-    """(recording, what policies are told by the costs beside it)."""
+    """(its file, the recording or some of its prompts)."""
     from real.jobs import spread
-    from real.pair import rule_of
     from simspec import load_trace
     from simspec.bundle import locate
 
     (path,) = locate([name]).values()
     trace = load_trace(path)
-    rule_of(trace)
     if prompts < 0:
         raise ValueError(f"--prompts is {prompts}, expected a number of prompts, or 0 for all")
     return path, trace.select(spread(trace.sequences, prompts)) if prompts else trace
@@ -62,10 +60,11 @@ def force(
     """
     from real.forced_text import compare_forced
     from real.forced_text import force as run
-    from real.pair import check_pair, same_predictors, stepper
+    from real.pair import check_pair, rule_of, same_predictors, stepper
     from simspec import policies, replay
 
     path, recorded = _opened(trace, prompts)
+    rule_of(recorded)  # a slip is told before models are loaded
     told = _told(path, cost, recorded.K)
     made = policies.make(policy, recorded, told)
     replayed = replay(recorded, made, seed=seed, cost=told)
@@ -81,7 +80,8 @@ def force(
     else:
         print(
             f"{made.name} in {dtype}: {found.equal} of {found.rounds} rounds accept as recorded ({found.share:.2%}), "
-            f"{found.replayed} are the replay's; {len(found.divergences)} of {found.tokens} tokens are not the target's pick, {len(found.failures)} beyond rounding"
+            f"{found.replayed} are the replay's; {len(found.divergences)} of {found.tokens} tokens are not the target's pick, "
+            f"{len(found.failures)} beyond rounding"
         )
     if not found.sound:
         raise typer.Exit(1)
@@ -172,20 +172,22 @@ def scorecard(
 
     Example: simspec scorecard tiny-model-greedy tiny-eagle-greedy --policy fixed:2 --policy beta_ts --repeats 5 --plot score.png
     """
-    from real.pair import check_pair
+    from real.pair import check_pair, rule_of
     from real.picture import draw
-    from real.scorecard import halves, score
-    from real.scorecard import scorecard as made_of
+    from real.provenance import check_device, device_name
+    from real.scorecard import Scorecard, halves, score
     from simspec import policies
     from simspec.output import check_output
 
     if plot is not None:
         check_output(plot)
+    check_device(device)
     if repeats < 1:
         raise ValueError(f"--repeats is {repeats}, expected at least 1")
     opened = {name: _opened(name) for name in traces}
     wanted: dict[str, list[str]] = {}
     for name, (_, recorded) in opened.items():
+        rule_of(recorded)
         halves(recorded, prompts, seed)
         shown = {feature for feature, _ in recorded.meta.features}
         wanted[name] = [text for text in policy or SCORED if policy or set(getattr(policies.parse(text), "reads", ())) <= shown]
@@ -198,7 +200,8 @@ def scorecard(
         told = _told(path, cost, recorded.K)
         with _progress() as tell:
             rows += score(name, recorded, pair, wanted[name], told, prompts, repeats, seed, partial(tell, f"running {name}"))
-    found = made_of(rows, pair, repeats, seed)
+        del pair  # a large target shall not be there twice
+    found = Scorecard(device_name(device), dtype, repeats, seed, tuple(rows))
     if plot is not None:
         draw(found, plot)
     print(json.dumps(found.summary())) if as_json else _print_scorecard(found)

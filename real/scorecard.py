@@ -12,7 +12,6 @@ from real.equality import rounds_of
 from real.measure import PLAIN
 from real.pair import Pair, prompts_of, rule_of, same_predictors, stepper
 from real.price import PhaseCost, Pricing, jobs
-from real.provenance import device_name
 from real.sampling import forget_noise
 from simspec import CostModel, Policy, Rounds, Trace, policies, replay
 
@@ -219,9 +218,3 @@ def _seconds(run: Sequence[DecodeResult]) -> np.ndarray:
 def _parts(phases: np.ndarray) -> tuple[float, float]:
     """Drafting and verification; policy and other."""
     return float(phases[:2].sum()), float(phases[2:].sum())
-
-
-def scorecard(scored: Sequence[Row], pair: Pair, repeats: int, seed: int) -> Scorecard:
-    """The scorecard of these rows, with the pair's device and dtype."""
-    decoder = pair.target.decoder
-    return Scorecard(device_name(decoder.device), str(decoder.dtype).removeprefix("torch."), repeats, seed, tuple(scored))

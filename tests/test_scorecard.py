@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -12,10 +12,11 @@ from toy_lm import toy_cost, toy_recording
 
 from real import scorecard
 from real.clock import OTHER
+from real.decode import DecodeResult, decode
 from real.draft import Silent
 from real.features import Reader
 from real.measure import PLAIN, READING
-from real.pair import Pair, rule_of
+from real.pair import Pair, prompts_of, rule_of, stepper
 from real.picture import draw
 from real.price import PhaseCost, Pricing, backlog, jobs
 from real.scorecard import Row, Scorecard, halves, rows, score
@@ -81,9 +82,6 @@ def test_prices_are_those_of_the_work(machine):
 
 
 def priced(trace, pair, K):
-    from real.decode import decode
-    from real.pair import prompts_of, stepper
-
     pricing = Pricing(K)
     for job, policy in jobs(K, silent=False).items():
         drafter = Silent() if job == PLAIN else pair.drafter
@@ -115,8 +113,6 @@ def test_phases_and_the_cost_model_agree_round_by_round():
 
 def doctored(change=lambda result, i: result, moved=False, repeats=3):
     """One row of fixed:2 whose runs follow PRICE exactly, but for `change` and, if `moved`, one round that accepts less."""
-    from real.decode import DecodeResult
-
     trace = synthetic.iid(0.6, 4, 20, 3)
     policy = policies.BUILTIN["fixed"](2)
     replayed = replay(trace, policy)
@@ -127,7 +123,8 @@ def doctored(change=lambda result, i: result, moved=False, repeats=3):
             part = rounds.select([s])
             token = trace.token[trace.offset[s] : trace.offset[s + 1]]
             seconds = PRICE.seconds(part) if price is None else np.tile(price, (len(part), 1))
-            made.append(DecodeResult(token, part.row - trace.offset[s], part.computed, part.drafted, part.accepted, seconds))
+            columns = part.row - trace.offset[s], part.computed, part.drafted, part.accepted, seconds, np.full(len(part), np.inf)
+            made.append(DecodeResult(token, *columns[: len(fields(DecodeResult)) - 1]))
         return made
 
     ran = replay(replace(trace, run=np.minimum(trace.run, 1)) if moved else trace, policy)
@@ -221,7 +218,6 @@ def test_control_prices_of_prompts_that_cost_more_are_seen_as_cost(machine, monk
         return one, other
 
     slow: set[int] = set()
-    decode = scorecard.decode
 
     def slower_there(*arguments):
         result = decode(*arguments)
@@ -259,6 +255,12 @@ def test_the_picture_shows_every_row(tmp_path):
     draw(card, tmp_path / "p.png")
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
     assert OTHER == 3  # the picture names phases by their order
+
+
+@pytest.mark.parametrize("name", ["force", "drive", "scorecard"])
+def test_help_teaches_with_an_example(name, tmp_path):
+    code, out, _ = command(tmp_path, name, "--help")
+    assert code == 0 and f"simspec {name}" in " ".join(out.split()) and "Example:" in out and "--json" in out
 
 
 def test_the_command_scores_a_bundled_recording(tmp_path):
