@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -94,6 +95,7 @@ def decode(
     if not prompt:
         raise ValueError("the prompt is empty; expected at least one token (a prompt's last token is the first input)")
     plan = Line(stepper) if isinstance(stepper, Stepper) else stepper
+    judge = walk if text is None else partial(walk, text=text)
     chance = chance or Chance(rule.seed, sequence)
     out: list[int] = []
     drawn: dict[int, Tensor] = {}
@@ -121,7 +123,7 @@ def decode(
         if rule.sampled:
             walked = chance_walk(rule, verdict.logits, replace(draft, q={**drawn, **draft.q}), chance, len(rounds), end_tokens)
         else:
-            walked = walk(rule, verdict.logits, draft.token, draft.parent, sequence, len(out), end_tokens, text)
+            walked = judge(rule, verdict.logits, draft.token, draft.parent, sequence, len(out), end_tokens)
         target.keep(walked.path)
         drafter.rollback(draft.kept(walked.path))
         drafter.catch_up(walked.token, verdict, walked.path)
