@@ -34,6 +34,10 @@ def register(app: typer.Typer) -> None:
             raise ImportError(f"{name} is not installed")
     for command in (demo, train, record, measure, run, audit):
         app.command()(command)
+    from real.commands import drive, force, scorecard
+
+    for command in (force, drive, scorecard):
+        app.command()(command)
 
 
 @contextmanager
@@ -332,7 +336,7 @@ def run(
     from real.emitted import header_of, save_run, texts_of
     from real.jobs import run_on, spread, submitted
     from real.measure import measure as time
-    from real.pair import check_tokens, rule_of
+    from real.pair import check_pair, rule_of
     from real.tree import beam
     from simspec import CostModel, load_trace, policies
     from simspec.bundle import locate
@@ -354,13 +358,7 @@ def run(
     price = None if cost is None else CostModel.from_json(cost)
     rule_of(recorded)
     pair = _pair(bundle, recorded.meta.drafter, device, dtype, target, weights)
-    if pair.name.split("/")[-1] != recorded.meta.target.split("/")[-1]:
-        raise ValueError(
-            f"{trace} was recorded with target {recorded.meta.target}, this is {pair.name}; name that one by --bundle or --target"
-        )
-    if recorded.meta.tokenizer_sha256 not in ("", pair.tokenizer_sha256):
-        raise ValueError(f"{trace} was recorded with another tokenizer than that of {pair.name}; use the checkpoint that it came with")
-    check_tokens(recorded, pair)
+    check_pair(recorded, pair, trace)
     with _progress() as tell:
         if price is None:
             said = partial(tell, "measuring")

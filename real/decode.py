@@ -1,7 +1,8 @@
 """THE loop: one drafter, one policy, one rule; plain decoding is the policy fixed(0)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -80,17 +81,24 @@ def decode(
     sequence: int = 0,
     listen: Callable[[Round], None] = lambda r: None,
     chance: Chance | None = None,
+    text: Sequence[int] | None = None,
 ) -> DecodeResult:
     """Decodes up to `budget` new tokens after `prompt`; the text is the target's own, whatever is drafted.
 
     `sequence` addresses the policy's and the rule's draws (`chance`, by default those of the rule's seed). Under the rejection rule the
     text's law is the target's, and drafts do not stop at a drafted end token, so that their length tells nothing of what was drawn.
     Otherwise rounds equal those of `simspec.replay` on a recording of the same text: the conventions are one by one those of the trace
-    (see NOTATION.md).
+    (see NOTATION.md). With `text` that is what is committed, whatever the target's own picks are (`real.verify.walk`); it ends with an end
+    token or with the budget. ValueError for an empty prompt, and for a text under the rejection rule.
     """
+    if text is not None and rule.sampled:
+        raise ValueError("a text cannot be forced on the rejection rule, which accepts by coins; expected rule 'greedy' or 'coupled'")
+    if text is not None and len(text) < budget and (not len(text) or text[-1] not in end_tokens):
+        raise ValueError(f"the text has {len(text)} tokens and no end token; expected one, or the whole budget of {budget}")
     if not prompt:
         raise ValueError("the prompt is empty; expected at least one token (a prompt's last token is the first input)")
     plan = Line(stepper) if isinstance(stepper, Stepper) else stepper
+    judge = walk if text is None else partial(walk, text=text)
     chance = chance or Chance(rule.seed, sequence)
     out: list[int] = []
     drawn: dict[int, Tensor] = {}
@@ -119,7 +127,7 @@ def decode(
         if rule.sampled:
             walked = chance_walk(rule, verdict.logits, replace(draft, q={**drawn, **draft.q}), chance, len(rounds), end_tokens)
         else:
-            walked = walk(rule, verdict.logits, draft.token, draft.parent, sequence, len(out), end_tokens)
+            walked = judge(rule, verdict.logits, draft.token, draft.parent, sequence, len(out), end_tokens)
         target.keep(walked.path)
         drafter.rollback(draft.kept(walked.path))
         drafter.catch_up(walked.token, verdict, walked.path)

@@ -157,6 +157,15 @@ def check_tokens(trace: Trace, pair: Pair) -> None:
         raise ValueError(f"the recording's prompts hold tokens {trace.prompt.min()}..{trace.prompt.max()}, the target knows 0..{vocab - 1}")
 
 
+def check_pair(trace: Trace, pair: Pair, name: str) -> None:
+    """ValueError where the recording called `name` was made with another target or tokenizer than the pair's, or holds tokens it lacks."""
+    if pair.name.split("/")[-1] != trace.meta.target.split("/")[-1]:
+        raise ValueError(f"{name} was recorded with target {trace.meta.target}, this is {pair.name}; name that one by --bundle or --target")
+    if trace.meta.tokenizer_sha256 not in ("", pair.tokenizer_sha256):
+        raise ValueError(f"{name} was recorded with another tokenizer than that of {pair.name}; use the checkpoint that it came with")
+    check_tokens(trace, pair)
+
+
 def rerun(
     pair: Pair, trace: Trace, policies_: Sequence[Policy | TreePolicy | Beam], seed: int, cost: CostModel, tell=lambda done, of: None
 ) -> list[list[DecodeResult]]:

@@ -1,5 +1,6 @@
 """The walk: from the target's scores or distributions at a pass's rows to the tokens that are committed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -30,16 +31,26 @@ class Walk:
 
 
 def walk(
-    rule: Rule, logits: Tensor, token: list[int], parent: list[int], sequence: int, position: int, end_tokens: tuple[int, ...]
+    rule: Rule,
+    logits: Tensor,
+    token: list[int],
+    parent: list[int],
+    sequence: int,
+    position: int,
+    end_tokens: tuple[int, ...],
+    text: Sequence[int] | None = None,
 ) -> Walk:
     """Follows the target's picks down the drafted rows for as long as a row carries the token picked.
 
     `token[0]` is the last committed token; row i predicts the text position `position` + its depth. A chain is the
-    tree whose row i follows row i - 1. Of siblings that carry the same token the first is followed.
+    tree whose row i follows row i - 1. Of siblings that carry the same token the first is followed. With `text` (the new text from its
+    start) its tokens stand in for the picks, which are made all the same: they are in `scores`.
     """
     depth = depths(parent)
     scores = rule.scores(logits, sequence, [position + d for d in depth])
     picks = scores.argmax(-1).tolist()
+    if text is not None:
+        picks = [text[position + d] if position + d < len(text) else -1 for d in depth]
     committed, path = [], [0]
     while True:
         pick = picks[path[-1]]

@@ -53,6 +53,7 @@ def sweep(
     stream: Annotated[bool, typer.Option(help="Print each row as one line of JSON as soon as it is known.")] = False,
     out: Annotated[Path | None, typer.Option("--out", "--csv", help="Write every row to this CSV file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Write a PNG of the speedups.")] = None,
+    curve: Annotated[Path | None, typer.Option(help="Write a PNG of speedup against K, adaptive policies as lines.")] = None,
 ):
     """Replay policies on recordings and print what each would have gained.
 
@@ -67,10 +68,10 @@ def sweep(
     paths = locate(traces)
     if out is not None:
         check_output(out, *paths.values(), cost or "")
-    if plot is not None:
-        check_output(plot, *paths.values(), cost or "", *([out] if out is not None else []))
+    for i, picture in enumerate(pictures := [each for each in (plot, curve) if each is not None]):
+        check_output(picture, *paths.values(), cost or "", *([out] if out is not None else []), *pictures[:i])
     costs, options = costs_of(paths, cost, batch, context), {"seed": seed, "by": by, "jobs": jobs, "progress": sys.stderr.isatty()}
-    groups = _servable(paths, policy or DEFAULT_POLICIES, costs, quiet=not policy)
+    groups = list(_servable(paths, policy or DEFAULT_POLICIES, costs, quiet=not policy))
     # Unpacked at once: what is wrong is said before anything runs.
     found = chain(*[rows(group, listed, {name: costs[name] for name in group}, replicates, **options) for listed, group in groups])
     kept = []
@@ -80,6 +81,12 @@ def sweep(
             print(json.dumps(kept[-1]), flush=True)
     if as_json:
         print(json.dumps({"seed": seed, "replicates": replicates, "by": by, "rows": kept}))
+    if curve is not None:
+        from simspec.curve import curve as against
+        from simspec.curve import draw
+
+        served = [(name, trace, listed) for listed, group in groups for name, trace in group.items()]
+        draw({name: against(trace, listed, costs[name], replicates, seed, jobs=jobs) for name, trace, listed in served}, curve)
     if (stream or as_json) and out is None and plot is None:
         return
     import pandas

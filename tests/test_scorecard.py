@@ -1,0 +1,278 @@
+"""The scorecard: where the clock follows the model predictions are exact, and every departure lands in its own part."""
+
+import json
+import math
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from shell import command, refused
+from test_measure import ROW, Machine, layers
+from toy_lm import toy_cost, toy_recording
+
+from real import scorecard
+from real.clock import OTHER
+from real.decode import DecodeResult, decode
+from real.draft import Silent
+from real.features import Reader
+from real.measure import PLAIN, READING
+from real.pair import Pair, prompts_of, rule_of, stepper
+from real.picture import draw
+from real.price import PhaseCost, Pricing, backlog, jobs
+from real.scorecard import Row, Scorecard, halves, rows, score
+from real.target import Target
+from simspec import Stepper, policies, replay, synthetic
+
+ASK, READ, KEEP = 1 / 8, 1 / 4, 1 / 16
+PARTS = ("acceptance", "cost", "overhead")
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A clock that layers move, and asking the policy, reading features and keeping rows by a fixed time each."""
+    made = Machine(monkeypatch)
+
+    def slow(kind, name, seconds):
+        honest = getattr(kind, name)
+
+        def slowed(self, *arguments):
+            made.time += seconds
+            return honest(self, *arguments)
+
+        monkeypatch.setattr(kind, name, slowed)
+
+    slow(Stepper, "ask", ASK)
+    slow(Reader, "read", READ)
+    slow(Target, "keep", KEEP)
+    return made
+
+
+def toy(name):
+    trace, target, drafter = toy_recording(name, "greedy", 12)
+    return trace, Pair(target, drafter, "toy", None, "", trace.meta.end_tokens)
+
+
+def scored(name, texts, **more):
+    trace, pair = toy(name)
+    return score("toy", trace, pair, texts, toy_cost(), **{"prompts": 5, "repeats": 2, "seed": 1} | more)
+
+
+@pytest.mark.parametrize("name", ["model", "early_exit"])
+def test_where_the_clock_follows_the_model_predictions_are_exact(name, machine):
+    found = scored(name, ["fixed:0", "fixed:2", "fixed:5", "beta_ts:censored", "confidence:0.5"])
+    for row in found:
+        assert row.predicted == pytest.approx(row.measured, rel=1e-12) and abs(row.error) < 1e-12, row.policy
+        assert row.phases == pytest.approx(row.phases_measured, rel=1e-12) and row.noise == 0
+        assert row.tau == row.tau_measured and row.speedup == pytest.approx(row.speedup_measured, rel=1e-12)
+        assert max(abs(getattr(row, part)) for part in PARTS) < 1e-12
+    card = Scorecard("cpu", "float64", 2, 1, tuple(found))
+    assert card.median_abs_error < 1e-12 and card.noise_floor == 0 and card.good
+    zero = found[0]
+    assert zero.phases_measured == pytest.approx([0, zero.rounds * layers(4, 1, 1), zero.rounds * ASK, zero.rounds * KEEP])
+
+
+def test_prices_are_those_of_the_work(machine):
+    trace, pair = toy("model")
+    price = priced(trace, pair, 4)
+    assert price.drafting == pytest.approx([j * layers(3, 1, 1) for j in range(5)])
+    assert price.verification == pytest.approx([layers(4, j + 1, 1) for j in range(5)])
+    assert price.policy == pytest.approx([ASK * (j + 1) for j in range(5)]) and price.other == pytest.approx([KEEP] * 5)
+    assert price.catch_up == pytest.approx([3 * ROW * b for b in range(5)]) and price.feature == pytest.approx(READ)
+    assert price.plain == pytest.approx([0, layers(4, 1, 1), ASK, KEEP])
+
+
+def priced(trace, pair, K):
+    pricing = Pricing(K)
+    for job, policy in jobs(K, silent=False).items():
+        drafter = Silent() if job == PLAIN else pair.drafter
+        for s, prompt in enumerate(prompts_of(trace)):
+            drive = stepper(policy, trace.K, 0, toy_cost())
+            ran = decode(pair.target, drafter, drive, rule_of(trace), prompt, int(trace.budget[s]), trace.meta.end_tokens, s)
+            pricing.hear(job, ran)
+    return pricing.cost()
+
+
+PRICE = PhaseCost(
+    np.array([0, 1.0, 2.5, 4]), np.array([3, 3.25, 3.5, 3.75]), np.array([0.25, 0.5, 0.625, 0.75]), np.array([0.5, 0.5, 0.75, 1]),
+    np.array([0, 0.125, 0.5]), 0.0625, np.array([0, 3, 0.25, 0.5]),
+)  # fmt: skip
+
+
+def test_phases_and_the_cost_model_agree_round_by_round():
+    trace = synthetic.iid(0.6, 5, 30, 3, confidence=True)
+    for text in ("fixed:0", "fixed:3", "beta_ts", "confidence:0.9", "cost_ts"):
+        policy = policies.make(text, trace, PRICE.model())
+        rounds = replay(trace, policy)
+        model = PRICE.model("n", "d").reading(policy.reads)
+        assert (model.name, model.device, model.baseline) == ("n", "d", 3.75)
+        assert PRICE.seconds(rounds, policy.reads).sum(1) == pytest.approx(model.seconds(rounds), rel=1e-12)
+    rounds = replay(trace, policies.make("sampling_only", trace, PRICE.model()))
+    slow = PRICE.drafting[rounds.computed] + np.where(rounds.computed > 0, PRICE.catch_up[np.minimum(backlog(rounds), 2)], 0)
+    assert np.array_equal(PRICE.seconds(rounds)[:, 0], slow) and backlog(rounds)[rounds.offset[:-1]].tolist() == [0] * 5
+
+
+def doctored(change=lambda result, i: result, moved=False, repeats=3):
+    """One row of fixed:2 whose runs follow PRICE exactly, but for `change` and, if `moved`, one round that accepts less."""
+    trace = synthetic.iid(0.6, 4, 20, 3)
+    policy = policies.BUILTIN["fixed"](2)
+    replayed = replay(trace, policy)
+
+    def results(rounds, price=None):
+        made = []
+        for s in range(trace.sequences):
+            part = rounds.select([s])
+            token = trace.token[trace.offset[s] : trace.offset[s + 1]]
+            seconds = PRICE.seconds(part) if price is None else np.tile(price, (len(part), 1))
+            columns = part.row - trace.offset[s], part.computed, part.drafted, part.accepted, seconds, np.full(len(part), np.inf)
+            made.append(DecodeResult(token, *columns[: len(fields(DecodeResult)) - 1]))
+        return made
+
+    ran = replay(replace(trace, run=np.minimum(trace.run, 1)) if moved else trace, policy)
+    plain = results(replay(trace, policies.BUILTIN["fixed"](0)), PRICE.plain)
+    runs = [[[change(r, i) for r in results(ran)], plain] for i in range(repeats)]
+    (row,) = rows("t", trace, "d", [policy], [replayed], PRICE, runs)
+    return row, trace, replayed, ran
+
+
+def slower(*phases, by=1.5):
+    def change(result, i):
+        seconds = result.seconds.copy()
+        seconds[:, phases] *= by
+        return replace(result, seconds=seconds)
+
+    return change
+
+
+def test_each_departure_lands_in_its_own_part():
+    exact, trace, replayed, _ = doctored()
+    assert max(abs(getattr(exact, part)) for part in (*PARTS, "error")) < 1e-12 and exact.noise == 0
+    assert exact.predicted == pytest.approx(trace.rows / PRICE.seconds(replayed).sum()) and exact.rounds == len(replayed)
+    assert exact.speedup == exact.speedup_measured == pytest.approx(exact.predicted * 3.75)
+    total = PRICE.seconds(replayed).sum(0)
+    for phases, part in (((0, 1), "cost"), ((2, 3), "overhead")):
+        row = doctored(slower(*phases))[0]
+        assert getattr(row, part) == pytest.approx(math.log1p(total[list(phases)].sum() / 2 / total.sum())) and getattr(row, part) > 0
+        assert max(abs(getattr(row, other)) for other in PARTS if other != part) < 1e-12
+    row, _, _, ran = doctored(moved=True)
+    assert row.acceptance == pytest.approx(math.log(PRICE.seconds(ran).sum() / total.sum())) and row.acceptance > 0
+    assert max(abs(row.cost), abs(row.overhead)) < 1e-12 and row.tau > row.tau_measured
+
+
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("phases", [(0,), (1, 2), (3,), (0, 1, 2, 3)])
+def test_parts_add_up_to_the_logarithm_of_the_ratio(phases, moved):
+    for by in (0.3, 1.0, 4.0):
+        row = doctored(slower(*phases, by=by), moved)[0]
+        assert sum(getattr(row, part) for part in PARTS) == pytest.approx(math.log(row.predicted / row.measured), abs=1e-12)
+        assert row.error == pytest.approx(row.predicted / row.measured - 1)
+
+
+def test_noise_is_the_deviation_of_repeats_and_measured_their_middle():
+    def spread(result, i):
+        return replace(result, seconds=result.seconds * (1, 2, 4, 8)[i])
+
+    for repeats, middle in ((1, 1), (2, 1), (3, 2), (4, 2)):
+        row = doctored(spread, repeats=repeats)[0]
+        assert row.measured == pytest.approx(row.predicted / middle)
+        speeds = np.array([1, 1 / 2, 1 / 4, 1 / 8][:repeats])
+        assert row.noise is None if repeats == 1 else row.noise == pytest.approx(speeds.std(ddof=1) / speeds.mean())
+
+
+def test_a_card_is_judged_by_its_median_its_tail_and_its_noise():
+    row = doctored()[0]
+
+    def card(errors, noise=0.0, repeats=3):
+        noise = None if repeats == 1 else noise
+        return Scorecard("cpu", "float32", repeats, 0, tuple(replace(row, error=e, noise=noise) for e in errors))
+
+    found = card([0.01, -0.02, 0.03, -0.05, 0.02])
+    assert found.median_abs_error == 0.02 and found.p90_abs_error == pytest.approx(0.042) and found.good
+    assert not card([0.04, 0.04, -0.04]).good and card([0.04, 0.04, -0.04], 0.02).good  # within twice the noise floor
+    assert not card([0.0, 0.0, 0.3], 0.5).good  # the tail is not excused
+    alone = card([0.01], repeats=1)
+    assert alone.noise_floor is None and alone.good
+    said = found.summary()
+    assert {"device", "rows", "median_abs_error", "p90_abs_error", "noise_floor"} <= said.keys()
+    assert json.loads(json.dumps(said))["rows"][0].keys() == set(Row.__dataclass_fields__)
+
+
+def test_prompts_are_either_scored_or_priced():
+    trace = toy("model")[0]
+    for seed in range(4):
+        one, other = halves(trace, 5, seed)
+        assert one.sequences == 5 == other.sequences and not set(one.meta.ids) & set(other.meta.ids)
+    assert halves(trace, 5, 0)[0].meta.ids != halves(trace, 5, 1)[0].meta.ids
+    assert halves(trace, 11, 0)[1].sequences == 1
+    for prompts in (0, 12):
+        with pytest.raises(ValueError, match="prompts to score of 12; expected at least 1, and one left over"):
+            halves(trace, prompts, 0)
+
+
+def test_control_prices_of_prompts_that_cost_more_are_seen_as_cost(machine, monkeypatch):
+    """Costs come from the other prompts alone: where only those are slow the prediction is wrong by that."""
+    honest = scorecard.halves
+
+    def noted(trace, prompts, seed):
+        one, other = honest(trace, prompts, seed)
+        slow.update(other.sequence.tolist())
+        return one, other
+
+    slow: set[int] = set()
+
+    def slower_there(*arguments):
+        result = decode(*arguments)
+        return replace(result, seconds=result.seconds * (2 if arguments[-1] in slow else 1))
+
+    monkeypatch.setattr(scorecard, "halves", noted)
+    monkeypatch.setattr(scorecard, "decode", slower_there)
+    (row,) = scored("model", ["fixed:2"])
+    assert row.error == pytest.approx(-0.5) and row.cost < -0.5 and row.acceptance == pytest.approx(0, abs=1e-12)
+
+
+def test_streams_keep_their_order_and_silent_drafters_are_scored(machine):
+    found = scored("prompt_lookup", ["fixed:3", "hf_heuristic:3"], repeats=1)
+    assert all(row.noise is None and row.tau == row.tau_measured for row in found)
+    # looking up moves no layer: only the target's passes count
+    assert all(abs(row.error) < 1e-12 and row.phases[0] == 0 for row in found)
+    stream = replace(policies.parse("beta_ts"), scope="stream", name="stream")
+    (row,) = scored("model", [stream])
+    assert row.tau == row.tau_measured
+
+
+def test_lengths_that_are_not_run_lie_on_lines_between():
+    assert [j for j in jobs(20, True) if isinstance(j, int)] == [PLAIN, *range(9), 12, 16, 20]
+    assert READING not in jobs(3, True) and READING in jobs(3, False) and list(jobs(0, False)) == [PLAIN, 0]
+    pricing = Pricing(10)
+    line = pricing._line({0: [1.0] * 3, 2: [2.0] * 3, 4: [4.0] * 5, 7: [99.0]})
+    assert line.tolist() == [1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+    assert pricing._line({0: [5.0] * 4, 1: [1.0] * 4}).tolist() == [5, 1, *[0] * 9]
+    with pytest.raises(ValueError, match="take other prompts for the costs"):
+        pricing.cost()
+
+
+def test_the_picture_shows_every_row(tmp_path):
+    card = Scorecard("cpu", "float32", 3, 0, tuple(doctored(slower(i))[0] for i in range(4)))
+    draw(card, tmp_path / "p.png")
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+    assert OTHER == 3  # the picture names phases by their order
+
+
+@pytest.mark.parametrize("name", ["force", "drive", "scorecard"])
+def test_help_teaches_with_an_example(name, tmp_path):
+    code, out, _ = command(tmp_path, name, "--help")
+    assert code == 0 and f"simspec {name}" in " ".join(out.split()) and "Example:" in out and "--json" in out
+
+
+def test_the_command_scores_a_bundled_recording(tmp_path):
+    given = "scorecard", "tiny-model-greedy", "--policy", "fixed:1", "--prompts", 1, "--repeats"
+    code, out, _ = command(tmp_path, *given, 1, "--json", "--plot", "p.png")
+    said = json.loads(out)
+    assert code == (0 if said["good"] else 1) and said["noise_floor"] is None and said["device"].startswith("cpu")
+    (row,) = said["rows"]
+    assert (row["policy"], row["drafter"], row["prompts"]) == ("fixed:1", "model", 1) and row["predicted"] > 0 < row["measured"]
+    assert (tmp_path / "p.png").exists()
+    refused(tmp_path, *given, 0, words="--repeats is 0")
+    refused(tmp_path, "scorecard", "tiny-model-greedy", "--prompts", 500, words="500 prompts to score of 120")
+    refused(tmp_path, *given, 1, "--plot", "no/p.png", words="there is no folder no")
+    refused(tmp_path, "scorecard", "tiny-prompt_lookup-greedy", "--policy", "confidence:0.5", words="'confidence' is not in this trace")
+    refused(tmp_path, "scorecard", "tiny-model-greedy", "--policy", "fixd:1", words="did you mean fixed?")
