@@ -20,7 +20,7 @@ from real.drafters.medusa import Medusa, MedusaDrafter
 from real.drafters.model import ModelDrafter
 from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.equality import rounds_of
-from real.features import FEATURES, GRIDS
+from real.features import GRIDS
 from real.line import Line
 from real.predictor import NAMES, Folded
 from real.provenance import device_name

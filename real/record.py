@@ -7,7 +7,7 @@ the text gives the pick at every true prefix, and only behind the misses are the
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np

@@ -11,7 +11,7 @@ from simspec.grid import table
 from simspec.jit import borrowed, specialise
 from simspec.policy import Policy, PolicyError
 from simspec.rng import ACCEPT, POLICY, block, check_seed
-from simspec.trace import Trace, TraceError
+from simspec.trace import Trace
 
 
 @dataclass(frozen=True, eq=False)

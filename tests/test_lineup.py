@@ -7,7 +7,6 @@ import numpy as np
 import pandas
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from shell import run
 from strategies import costs, traces
 

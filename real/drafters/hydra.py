@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from real.block import Decoder, depths
+from real.block import Decoder
 from real.draft import Pick, Step
 from real.part import fill, load_part, read_state
 from real.weights import WeightsError
