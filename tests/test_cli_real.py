@@ -129,7 +129,7 @@ def test_help_teaches_with_an_example(command, tmp_path):
         (["record", "prompts.jsonl", "--out", "x.parquet", "-k", "4", "--tree", "4x6"], "levels from 1 to K, here 4"),
         (["record", "prompts.jsonl", "--out", "x.parquet", "--drafter", "prompt_lookup", "--tree", "4x6"], "it grows no trees"),
         (["measure", "--out", "c.json", "--rows", "4"], "rows is 4; expected 0, or 16"),
-        (["run", str(TRACES / "tiny-eagle-greedy.parquet"), "--policy", "dynamic_tree:8"], "records no order of dynamic trees"),
+        (["run", str(TRACES / "tiny-glide-greedy.parquet"), "--policy", "dynamic_tree:8"], "records no order of dynamic trees"),
         (["measure", "--out", "c.json", "--bundle", "nowhere"], "nowhere"),
         (["measure", "--out", "c.json", "--device", "cuda:7"], "no CUDA device"),
         (["run", "text.txt"], "text.txt"),

@@ -30,7 +30,9 @@ def shallow(trace, K, features=True):
         depth=np.minimum(trace.depth, K),
         run=np.minimum(trace.run, K),
         feature=np.ascontiguousarray(trace.feature[:, :K, : len(shown)]),
-        meta=replace(trace.meta, K=K, features=shown, predictors=known),
+        order=None,
+        beam=None,
+        meta=replace(trace.meta, K=K, features=shown, predictors=known, tree=()),
         **{name: np.ascontiguousarray(each[:, :K]) for name, each in kept.items()},
     )
 

@@ -22,6 +22,7 @@ from real.prompts import Prompt
 from real.record import Rows, Settings, assemble, chains, describe, one_bit, record_text, target_text
 from real.weights import WeightsError
 from simspec import Policy, grid, replay
+from simspec.policy import IDENTITY
 
 TARGET = "ab" * 32
 FORMS = {"theta": None, "theta_low_rank": 3}
@@ -314,4 +315,4 @@ def test_one_text_is_not_enough_and_one_outcome_is():
 
 
 def test_every_predicted_feature_has_a_grid():
-    assert set(NAMES) | set(features.FEATURES) == set(GRIDS) and set(GRIDS.values()) <= set(grid.TABLES)
+    assert set(NAMES) | set(features.FEATURES) | set(IDENTITY) == set(GRIDS) and set(GRIDS.values()) <= set(grid.TABLES)
