@@ -14,7 +14,10 @@ from simspec.tree_replay import replay_tree
 
 SLOW = os.environ.get("SIMSPEC_SLOW")
 DRAFTERS = [d for d in ("eagle", "early_exit", "medusa") if f"tiny-{d}-greedy" in recordings()]
-POLICIES = ("static:4x2x1", "cape:section", "cape:appendix,k=4", "static:2x2x2", "sets:3,k=4", "optimal_tree:12", "static:8")
+POLICIES = (
+    "static:4x2x1", "cape:section", "dynamic_tree:16", "beams",
+    "cape:appendix,k=4", "static:2x2x2", "sets:3,k=4", "optimal_tree:12", "static:8", "dynamic_tree:40",
+)  # fmt: skip
 
 
 @lru_cache(maxsize=2)
@@ -22,8 +25,8 @@ def _pair(drafter):
     return load_pair(TINY, drafter)
 
 
-def test_eagle_and_early_exit_are_bundled():
-    assert {"eagle", "early_exit"} <= set(DRAFTERS)
+def test_what_grows_trees_in_the_papers_is_bundled():
+    assert DRAFTERS == ["eagle", "early_exit", "medusa"]
 
 
 @pytest.mark.parametrize("rule", ["greedy", "coupled"])
@@ -31,9 +34,9 @@ def test_eagle_and_early_exit_are_bundled():
 def test_trees_run_as_they_replay(drafter, rule, record_property):
     trace = load_trace(recordings()[f"tiny-{drafter}-{rule}"])
     cost, pair, total = CostModel.from_ratio(0.1, trace.K, 63), _pair(drafter), NOTHING
-    texts = spread(trace.sequences, 12 if SLOW else 6)
-    # each policy its own two texts, or every policy all of them
-    exam = [(texts, POLICIES)] if SLOW else [(texts[i::3], POLICIES[i : i + 1]) for i in range(3)]
+    texts = spread(trace.sequences, 12 if SLOW else 8)
+    # every policy all texts, or the first few two each of their own
+    exam = [(texts, POLICIES)] if SLOW else [(texts[i::4], POLICIES[i : i + 1]) for i in range(4)]
     for chosen, names in exam:
         part = trace.select(chosen)
         made = [policies.make(name, part, cost) for name in names]
