@@ -30,6 +30,9 @@ DRAFTERS = (*TRAINED, "prompt_lookup")
 OFFERS = {"medusa": 4, "hydra": 4}
 """Tokens that a drafter has to offer in a round, where that is fewer than any K: Medusa's and Hydra's heads."""
 CHOSEN = ("fixed:0", "fixed:3", "beta_ts", "confidence:0.5")
+GROWN = ("early_exit", "eagle", "medusa")
+"""Drafters whose recordings hold the order of dynamic trees and beams, and whose costs price trees."""
+TREES = ("static:2x1x1", "dynamic_tree:8")
 LARGEST = 16_000_000
 """Bytes that a packed file may have."""
 
@@ -78,11 +81,13 @@ def campaign(
             stem = f"{'toy' if toy else 'lab'}-{drafter}-{rule_name}"
             trace, cost = out / "traces" / f"{stem}.parquet", out / "traces" / f"{stem}.cost.json"
             if "record" in wanted and not trace.exists():
-                asked = Settings(deepest, budget, rule, pair.end_tokens, offered(pair.drafter))
+                grown = (2 if toy else 8, min(2 if toy else 6, deepest)) if drafter in GROWN else ()
+                asked = Settings(deepest, budget, rule, pair.end_tokens, offered(pair.drafter), grown)
                 read = [p for path in prompts for p in read_prompts(path, pair.tokenizer, longest)]
                 record_to(trace, pair, draw(read, per_task, seed), asked, tell)
             if "measure" in wanted and not cost.exists():
-                measure_to(cost, pair, rule, deepest, 128 if not toy else 8, repeats, seed, tell)
+                rows = (8 if toy else 48) if drafter in GROWN else 0
+                measure_to(cost, pair, rule, deepest, 128 if not toy else 8, repeats, seed, tell, rows)
             if "run" in wanted:
                 run_stage(out / "runs" / f"{stem}.json", trace, cost, pair, seed, tell)
     if "pack" in wanted:
@@ -97,7 +102,7 @@ def run_stage(path: Path, trace: Path, cost: Path, pair: Pair, seed: int, tell) 
     """Runs CHOSEN on a recording and writes how each compared with its replay; what is there already is kept."""
     done = json.loads(path.read_text()) if path.exists() else {}
     recorded, price = load_trace(trace), CostModel.from_json(cost)
-    for text in CHOSEN:
+    for text in CHOSEN + (TREES if recorded.order is not None else ()):
         reads = getattr(policies.parse(text), "reads", ())
         if text not in done and set(reads) <= {name for name, _ in recorded.meta.features}:  # prompt lookup shows none
             done[text] = run_on(recorded, pair, text, price, seed, tell).summary()

@@ -38,10 +38,12 @@ def record_to(out: Path, pair: Pair, prompts: Sequence[Prompt], settings: Settin
     return described
 
 
-def measure_to(out: Path, pair: Pair, rule: Rule, K: int, context: int, repeats: int, seed: int = 0, tell: Tell = silent) -> CostModel:
-    """Measures a cost model and writes it."""
+def measure_to(
+    out: Path, pair: Pair, rule: Rule, K: int, context: int, repeats: int, seed: int = 0, tell: Tell = silent, rows: int = 0
+) -> CostModel:
+    """Measures a cost model and writes it; with `rows` trees of so many tokens are priced, too."""
     said = partial(tell, f"measuring {out.stem}")
-    cost = measure(pair.target, pair.drafter, rule, K, context, repeats=repeats, seed=seed, progress=said)
+    cost = measure(pair.target, pair.drafter, rule, K, context, repeats=repeats, seed=seed, progress=said, rows=rows)
     with replacing(out) as temporary:
         cost.to_json(temporary)
     return cost

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import typer
-from real.campaign import CHOSEN, DRAFTERS, OFFERS, campaign, pack
+from real.campaign import CHOSEN, DRAFTERS, GROWN, OFFERS, TREES, campaign, pack
 from real.drafters import BUILTIN
 from real.jobs import RULES
 from simspec import load_trace
@@ -41,8 +41,10 @@ def test_all_stages_in_steps_equal_and_packed(inputs):
     for drafter in DRAFTERS:
         for rule in RULES:
             report = json.loads((inputs / "out" / "runs" / f"toy-{drafter}-{rule}.json").read_text())
-            assert set(report) == {c for c in CHOSEN if drafter != "prompt_lookup" or "confidence" not in c}
-            assert load_trace(inputs / "out" / "traces" / f"toy-{drafter}-{rule}.parquet").K == min(4, OFFERS.get(drafter, 4))
+            known = load_trace(inputs / "out" / "traces" / f"toy-{drafter}-{rule}.parquet")
+            assert known.K == min(4, OFFERS.get(drafter, 4)) and bool(known.meta.tree) == (drafter in GROWN)
+            asked = (*CHOSEN, *(TREES if drafter in GROWN else ()))
+            assert set(report) == {c for c in asked if drafter != "prompt_lookup" or "confidence" not in c}
             for outcome in report.values():
                 assert outcome["replay_equal"] and outcome["lossless"] and outcome["rounds_compared"] > 0
                 assert outcome["device"].startswith("cpu")

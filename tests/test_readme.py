@@ -52,6 +52,13 @@ def test_drafters_stand_side_by_side_as_printed_today():
     assert printed.count("\n") == 17 and printed in (ROOT / "traces" / "README.md").read_text(encoding="utf-8")
 
 
+def test_trees_stand_side_by_side_as_printed_today():
+    names = ["tiny-eagle-coupled", "tiny-eagle-greedy", "--nodes", "8", "--nodes", "16"]
+    command = [sys.executable, "-m", "simspec.cli", "trees", *names, "--markdown"]
+    printed = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout.strip()
+    assert printed.count("| beams |") == 2 and printed in (ROOT / "traces" / "README.md").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("room", ["simspec", "real"])
 def test_the_tree_names_every_module(room):
     tree = (ROOT / "README.md").read_text(encoding="utf-8").partition("## What is where")[2]

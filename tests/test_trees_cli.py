@@ -15,7 +15,7 @@ from simspec.metrics import summary
 from simspec.policies import fixed
 from simspec.policies.tree import optimal_tree, sets
 from simspec.simulate import replay
-from simspec.tree import MOST
+from simspec.tree import MOST, room
 from simspec.tree_replay import replay_tree, tree_seconds
 
 COST = CostModel([0, 0.1, 0.2, 0.3, 0.4], 1 + 0.02 * np.arange(MOST + 1), [0, 0.05], 0.01, 1.0, node=0.001)
@@ -23,7 +23,11 @@ COST = CostModel([0, 0.1, 0.2, 0.3, 0.4], 1 + 0.02 * np.arange(MOST + 1), [0, 0.
 
 def recording(prompts=12, order=True):
     trace = ranked(synthetic.iid(0.6, prompts, 20, 4, seed=3, confidence=True), 1)
-    return ordered(trace, 2, 3) if order else trace
+    if not order:
+        return trace
+    trace = ordered(trace, 2, 3)
+    held = np.minimum((trace.order < 5).sum(1), room(trace)[1])  # beams of one node beside those that hold
+    return replace(trace, beam=np.stack((held, np.minimum(held + 1, 6)), 1).astype(np.uint8))
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +102,7 @@ def test_what_is_chosen_on_one_half_is_counted_on_the_other():
 def test_what_a_recording_lacks_is_left_out_with_a_note():
     found, notes = lines_of(recording(order=False))
     said = "x: without dynamic_tree:4, dynamic_tree:8: this trace records no order of dynamic trees: record it with one"
-    assert "dynamic_tree:4" not in found and notes == [said]
+    assert "dynamic_tree:4" not in found and notes == ["x: without beams: this trace records no beam search: record it with one", said]
     found, notes = lines_of(synthetic.iid(0.5, 9, 20, 4))
     assert set(found) == {"plain", "best chain", "oracle"} and "without none, sets:1" in notes[0]
     lines, notes = grove({"x": recording(4)}, CostModel([0, 0.1, 0.2, 0.3, 0.4], [1, 1.1, 1.2, 1.3, 1.4], [0], 0, 1), (8,), resamples=100)
@@ -130,7 +134,7 @@ def test_one_command_writes_all_forms(files, capsys):
     data = json.loads(out)
     assert code == 0 and err == "" and set(data) == {"seed", "level", "trees", "notes"}
     names = [line["policy"] for line in data["trees"]]
-    assert {"none", "sets:7", "cape:section", "cape:appendix", "optimal_tree:8", "dynamic_tree:4", "tree_oracle"} <= set(names)
+    assert {"none", "sets:7", "cape:section", "cape:appendix", "optimal_tree:8", "dynamic_tree:4", "beams", "tree_oracle"} <= set(names)
     assert len(pandas.read_csv(files / "t.csv")) == len(names) and any("good.json" in name for name in names)
     code, out, err = run(capsys, "trees", files / "a.parquet", files / "b.parquet", "--cost", "0.1", "--nodes", 4, "--markdown")
     assert code == 0 and out.count("| best chain |") == 2 and err.count("records no order") == 1

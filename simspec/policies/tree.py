@@ -117,18 +117,16 @@ def tree_oracle(trace: Trace, cost: CostModel) -> TreePolicy:
     """The clairvoyant choice of a tree at each row, of least modelled time, by dynamic programming over (row, rows owed).
 
     V[t, b] = min of overhead + verify[0] + V[t + 1, min(b + 1, B)] and, over the trees, overhead + draft[levels] + node (rows - levels) +
-    verify[nodes] + catch_up[b] + V[t + a + 1, min(a, B)], a what the text has of the tree; V = 0 behind the text. The trees are, where
-    `order` is recorded, its first 1 .. 63 nodes; else chains and `family` of this trace's own ranks, cut at every depth; always no more
-    than the costs price. A lower bound on the time of any schedule over these trees, and of no other. Ties go to plain decoding, then
+    verify[nodes] + catch_up[b] + V[t + a + 1, min(a, B)], a what the text has of the tree; V = 0 behind the text. The trees are chains
+    and `family` of this trace's own ranks, cut at every depth, and, where `order` is recorded, its first 1 .. 63 nodes; no more than
+    the costs price. A lower bound on the time of any schedule over these trees, and of no other. Ties go to plain decoding, then
     to fewer accepted tokens.
     """
+    shapes = [chain_tree(k) for k in range(1, min(trace.K, cost.K, cost.nodes) + 1)]
+    shapes += [tree.cut(d) for tree in family(rank_acceptance(trace), min(MOST, cost.nodes)) for d in _depths(trace, cost)]
+    options = [TreePolicy("tree_oracle", "static", tree=tree) for tree in dict.fromkeys(shapes) if len(tree)]
     if trace.order is not None:
-        options = [dynamic_tree(n) for n in range(1, min(MOST, cost.nodes) + 1)]
-    else:
-        acceptance = rank_acceptance(trace)
-        shapes = [chain_tree(k) for k in range(1, min(trace.K, cost.K, cost.nodes) + 1)]
-        shapes += [tree.cut(d) for tree in family(acceptance, min(MOST, cost.nodes)) for d in _depths(trace, cost)]
-        options = [TreePolicy("tree_oracle", "static", tree=tree) for tree in dict.fromkeys(shapes) if len(tree)]
+        options += [dynamic_tree(n) for n in range(1, min(MOST, cost.nodes) + 1)]
     plain = Outcome(*(np.zeros(trace.rows, np.int64) for _ in Outcome._fields))
     # Of all trees that come to the same accepted tokens at a row only the cheapest can be part of a best schedule.
     seconds = np.full((trace.K + 2, trace.rows), np.inf)
