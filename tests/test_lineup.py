@@ -31,7 +31,9 @@ def shallow(trace, K, features=True):
         depth=np.minimum(trace.depth, K),
         run=np.minimum(trace.run, K),
         feature=np.ascontiguousarray(trace.feature[:, :K, : len(shown)]),
-        meta=replace(trace.meta, K=K, features=shown, predictors=known),
+        meta=replace(trace.meta, K=K, features=shown, predictors=known, tree=()),
+        order=None,
+        beam=None,
         **{name: np.ascontiguousarray(each[:, :K]) for name, each in kept.items()},
     )
 
