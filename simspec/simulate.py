@@ -98,9 +98,9 @@ def expected_run(trace: Trace) -> np.ndarray:
 
 
 def expected_accepted(trace: Trace, K: int) -> np.ndarray:
-    """float64[N]: the mean number of accepted tokens of a draft of K from each row: `expected_run` of its first min(K, budget left - 1) slots.
+    """float64[N]: the mean number of accepted tokens of a draft of K from each row, the sum of `expected_run` over fewer slots.
 
-    ValueError for K outside 0 .. the trace's.
+    They are min(K, budget left - 1). ValueError for K outside 0 .. the trace's.
     """
     if not 0 <= K <= trace.K:
         raise ValueError(f"K is {K}, expected 0 to {trace.K}: the recording goes no deeper")
@@ -166,7 +166,7 @@ def prepare(trace: Trace, policy: Policy, cost: CostModel | None = None) -> tupl
             "that read no features: take a greedy or coupled recording"
         )
     if trace.ratio is not None and policy.anticipates:
-        raise PolicyError(f"policy {policy.name!r} anticipates, which the rejection rule does not allow: take a greedy or coupled recording")
+        raise PolicyError(f"policy {policy.name!r} anticipates, and the rejection rule refuses it: take a greedy or coupled recording")
     K = policy.longest(trace.K)
     cost = CostModel.from_ratio(0.1, max(K, 1)) if cost is None else cost
     if cost.K < K:

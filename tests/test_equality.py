@@ -88,7 +88,7 @@ CUT = {"warm": Rule("coupled", 1.0, 5), "top_k": Rule("coupled", 1.0, 6, 5), "bo
 @pytest.mark.parametrize("drafter", ["model", "eagle"])
 @pytest.mark.parametrize("name", CUT)
 def test_runs_equal_replays_where_the_rule_cuts_and_features_tell_the_token(name, drafter, tmp_path):
-    """Temperature 1, top-k, top-p: written, read and run again. A policy may drop a token by what it is: the text is the target's anyway."""
+    """Temperature 1, top-k, top-p: written, read and run again. Here a policy may drop a token by what it is: the text is the target's."""
     target, model = toy_pair(drafter)
     asked = Settings(6, 24, CUT[name], END, ("confidence", "entropy", "probability"))
     prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(6))]

@@ -86,7 +86,7 @@ def test_replayed_rounds_have_the_law_of_real_ones(text):
 
 @pytest.mark.parametrize("K", [1, 2, 3])
 def test_the_mean_of_a_drafts_accepted_tokens_is_the_enumerated_one(K):
-    """`expected_accepted` of the ratios that each text records, over the target's texts, against every draw and coin of a real first round."""
+    """`expected_accepted` of each text's ratios, over the target's texts, against every draw and coin of a real first round."""
     for seed, rule in ((4, Rule("rejection")), (5, Rule("rejection", 0.8, 0, 0, 0.95))):
         world, budget = World(seed, 3, 0.4), 4
         found = law(lambda chance: int(spoken(world, rule, policies.parse(f"fixed:{K}"), budget, 3, chance, 0).accepted[0]))  # noqa: B023

@@ -74,7 +74,10 @@ def test_the_coupled_pick_wins_an_exponential_race(values, temperature, seed, se
 
 
 def slow_probs(values, temperature, top_k, top_p):
-    """By definition: of the tokens, best first and of equals the smaller index, the first `top_k`; of these the fewest that hold `top_p`."""
+    """By definition: of the tokens, best first (of equals the smaller index), the first `top_k`; of these the fewest that hold `top_p`.
+
+    Also whether an edge of `top_p` is so near that rounding decides.
+    """
     order = sorted(range(len(values)), key=lambda v: (-values[v], v))
     weight = [math.exp((values[v] - max(values)) / temperature) for v in range(len(values))]
     kept = order[:top_k] if top_k else order

@@ -1,9 +1,9 @@
 """Sampling on the embedded models, by statistics: short continuations against their exact law, both error rates stated.
 
 The exact law of the next tokens comes from the target's own passes. Rare texts are pooled so that each cell expects 10 or more. Under the
-null the chi-square test rejects with chance ALPHA, and total variation exceeds `limit` with chance ALPHA at most; the control, a bonus drawn
-from the drafter, must be rejected. How small a fault is seen: with n draws and m cells chi-square has power 0.99 against laws whose chi-square distance is `detectable(n, m)`. Total variation, the
-blunter of the two, shows the control at the size of `make test-slow` alone.
+null the chi-square test rejects with chance ALPHA, and total variation exceeds `limit` with chance ALPHA at most; the control, a bonus
+drawn from the drafter, must be rejected. How small a fault is seen: with n draws and m cells chi-square has power 0.99 against laws whose
+chi-square distance is `detectable(n, m)`. Total variation, the blunter of the two, shows the control at the size of `make test-slow` alone.
 """
 
 import os
