@@ -78,7 +78,12 @@ def rounds_of(trace: Trace, results: Sequence[DecodeResult]) -> Rounds:
 
 
 def compare(trace: Trace, policy: Policy | TreePolicy, replayed: Rounds, results: Sequence[DecodeResult]) -> Comparison:
-    """Compares runs of all sequences of `trace` with a replay on it, each sequence up to its first difference."""
+    """Compares runs of all sequences of `trace` with a replay on it, each sequence up to its first difference.
+
+    ValueError for a recording of the rejection rule, whose runs have texts of their own.
+    """
+    if trace.meta.rule == "rejection":
+        raise ValueError("rounds under the rejection rule are equal in law, not one by one; compare on a greedy or coupled recording")
     ran = rounds_of(trace, results)
     total, excused, failed = 0, [], []
     for s, result in enumerate(results):

@@ -13,6 +13,8 @@ from simspec.stats import FEWEST, Interval, bootstrap
 from simspec.trace import Trace, load_trace
 
 ALL = "all"
+DRAWS = 16
+"""Replays of a recording of the rejection rule that its times are means of."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def lineup(
         cost = cost if isinstance(cost, CostModel) else CostModel.from_ratio(cost, trace.K)
         longest = trace.K if K is None else min(K, trace.K)
         lengths = [fixed(k) for k in range(longest + 1)]
-        seconds, tokens = by_prompt(trace, lengths, cost, 1, seed)
+        seconds, tokens = by_prompt(trace, lengths, cost, 1 if trace.ratio is None else DRAWS, seed)
         held, tried = (counts[:, :longest] for counts in by_depth(trace))
         times = np.stack([seconds[policy.name] for policy in lengths], -1)
         tasks = np.array(trace.task, dtype=object)

@@ -7,6 +7,8 @@ import numpy as np
 from simspec import policies as policy_texts
 from simspec.cost import CostModel
 from simspec.policies import fixed, oracle
+from simspec.policy import Policy
+from simspec.simulate import drawn, prepare
 from simspec.stats import FEWEST, bootstrap
 from simspec.sweep import rows
 from simspec.trace import Trace, load_trace
@@ -28,7 +30,8 @@ def score(traces: Mapping, policies=None, costs=0.1, replicates: int = 4, seed: 
     bootstrap over prompts with that choice held. Share, low, high are None where the oracle gains nothing, low and high also where it gains
     on so few prompts that a resample may hold none of them. traces {name: Trace or
     path}; costs a CostModel, a ratio or {name: either}; policies as `sweep` takes them, default those of DEFAULT_POLICIES
-    whose features the recording has. ValueError, one line, for what cannot run and for fewer than 8 prompts.
+    whose features the recording has. On a recording of the rejection rule each replicate draws what is accepted, and its oracle knows that
+    draw. ValueError, one line, for what cannot run and for fewer than 8 prompts.
     """
     found = []
     for name, given in traces.items():
@@ -45,8 +48,7 @@ def _one(name, trace, cost, policies, replicates, seed, resamples):
         known = {feature for feature, _ in trace.meta.features}
         made = [policy for policy in made if known.issuperset(policy.reads)]
     lengths = [fixed(k) for k in range(trace.K + 1)]
-    everyone = {policy.name: policy for policy in (*lengths, oracle(trace, cost), *made)}
-    seconds, tokens = by_prompt(trace, list(everyone.values()), cost, replicates, seed)
+    seconds, tokens = _times(trace, [*lengths, *made], cost, replicates, seed)
     best = min((policy.name for policy in lengths), key=lambda each: seconds[each].sum())
     table = []
     for policy in made:
@@ -63,6 +65,22 @@ def _one(name, trace, cost, policies, replicates, seed, resamples):
         "speedup_oracle": float(tokens.sum() * cost.baseline / oracle_time),
         "policies": table,
     }
+
+
+def _times(trace, policies, cost, replicates, seed):
+    """As `by_prompt`, the oracle among the policies."""
+    if replicates < 1:
+        raise ValueError(f"replicates is {replicates}, expected at least 1")
+    draws, found = [trace], []
+    if trace.ratio is not None:  # a draw is an ordinary recording, and there an oracle can be
+        for policy in policies:
+            if isinstance(policy, Policy):
+                prepare(trace, policy, cost)
+        draws, replicates = [drawn(trace, seed + i) for i in range(replicates)], 1
+    for i, one in enumerate(draws):
+        everyone = {policy.name: policy for policy in (*policies, oracle(one, cost))}
+        found.append(by_prompt(one, list(everyone.values()), cost, replicates, seed + i))
+    return {name: np.mean([seconds[name] for seconds, _ in found], axis=0) for name in found[0][0]}, found[0][1]
 
 
 def _row(name, columns, tokens, cost, resamples, seed):

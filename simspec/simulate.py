@@ -94,11 +94,29 @@ def expected_run(trace: Trace) -> np.ndarray:
 
     As far as depth and text go.
     """
+    return _standing(trace).sum(axis=1)
+
+
+def expected_accepted(trace: Trace, K: int) -> np.ndarray:
+    """float64[N]: the mean number of accepted tokens of a draft of K from each row, the sum of `expected_run` over fewer slots.
+
+    They are min(K, budget left - 1). ValueError for K outside 0 .. the trace's.
+    """
+    if not 0 <= K <= trace.K:
+        raise ValueError(f"K is {K}, expected 0 to {trace.K}: the recording goes no deeper")
+    length = np.diff(trace.offset)
+    room = np.repeat(trace.budget + trace.offset[:-1], length) - np.arange(trace.rows) - 1
+    return np.where(np.arange(trace.K) < np.minimum(K, room)[:, None], _standing(trace), 0.0).sum(axis=1)
+
+
+def _standing(trace):
+    """float64[N, K]: the chance that the first j + 1 draft tokens of a row are all accepted; without ratio whether they are."""
+    slot = np.arange(trace.K)
     if trace.ratio is None:
-        return trace.run.astype(np.float64)
+        return (slot < trace.run[:, None]).astype(np.float64)
     left = np.repeat(trace.offset[1:], np.diff(trace.offset)) - np.arange(trace.rows)
-    live = np.arange(trace.K) < np.minimum(trace.depth, left)[:, None]
-    return np.where(live, trace.ratio.astype(np.float64), 0.0).cumprod(axis=1).sum(axis=1)
+    live = slot < np.minimum(trace.depth, left)[:, None]
+    return np.where(live, trace.ratio.astype(np.float64), 0.0).cumprod(axis=1)
 
 
 @njit(cache=True)
@@ -147,6 +165,8 @@ def prepare(trace: Trace, policy: Policy, cost: CostModel | None = None) -> tupl
             f"policy {policy.name!r} reads {policy.reads[0]!r}: a recording of the rejection rule replays in law only, and only policies "
             "that read no features: take a greedy or coupled recording"
         )
+    if trace.ratio is not None and policy.anticipates:
+        raise PolicyError(f"policy {policy.name!r} anticipates, and the rejection rule refuses it: take a greedy or coupled recording")
     K = policy.longest(trace.K)
     cost = CostModel.from_ratio(0.1, max(K, 1)) if cost is None else cost
     if cost.K < K:

@@ -156,6 +156,11 @@ def test_drawn_recordings_from_the_command_line(lab):
     out, _ = simspec("show", "drawn.parquet", "--json", cwd=lab)
     assert (json.loads(out)["top_p"], json.loads(out)["recorded"]) == (0.9, ["ratio"])
     simspec("check", "drawn.parquet", "--json", cwd=lab)
+    out, _ = simspec("drafters", "drawn.parquet", "--cost", 0.1, "--json", cwd=lab)
+    assert json.loads(out)["drafters"][0]["rule"] == "rejection" and json.loads(out)["drafters"][0]["speedup"]["value"] > 0
+    price = "--bundle", "models", "-k", 2, "--repeats", 1, "--rule", "rejection", "--temperature", 1, "--top-k", 5
+    out, _ = simspec("measure", *price, "--out", "drawn.cost.json", "--json", cwd=lab)
+    assert json.loads(out)["name"] == "model-rejection" and len(json.loads(out)["draft"]) == 3
     for words, *arguments in (
         ("replay in law, not one by one", "run", "drawn.parquet", "--bundle", "models", "--policy", "fixed:1"),
         ("replays in law only", "sweep", "drawn.parquet", "--policy", "confidence:0.5", "--cost", 0.1),
@@ -163,6 +168,10 @@ def test_drawn_recordings_from_the_command_line(lab):
         ("of the rejection rule", "sweep", "drawn.parquet", "--policy", "static:2x1", "--cost", 0.1),
         ("temperature is -1.0", "record", *drawn, "--temperature", -1, "--out", "x.parquet"),
         ("temperature 0.0", "record", *drawn, "--temperature", 0, "--out", "x.parquet"),
+        ("temperature 0.0", "measure", "--rule", "coupled", "--temperature", 0, "--out", "x.json"),
+        ("temperature is -0.5", "measure", "--rule", "rejection", "--temperature", -0.5, "--out", "x.json"),
+        ("top_k and top_p change nothing", "measure", "--rule", "greedy", "--top-p", 0.5, "--out", "x.json"),
+        ("6 prompts are too few", "score", "drawn.parquet", "--policy", "fixed:1", "--cost", 0.1),
         ("top_p is 0.0", "record", *drawn, "--top-p", 0, "--out", "x.parquet"),
         ("top_p is 1.5", "record", *drawn, "--top-p", 1.5, "--out", "x.parquet"),
         ("top_k is -1", "record", *drawn, "--top-k", -1, "--out", "x.parquet"),

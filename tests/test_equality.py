@@ -5,10 +5,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from toy_lm import DRAFTERS, POLICIES, RULES, policy_from, reads, run_all, toy_cost, toy_recording
+import torch
+from toy_lm import DRAFTERS, END, POLICIES, RULES, policy_from, reads, run_all, toy_cost, toy_pair, toy_prompts, toy_recording
 
 from real.equality import ALLOWED, compare, rounds_of
-from simspec import policies, replay
+from real.pair import rule_of
+from real.prompts import Prompt
+from real.record import Settings, assemble, describe, record_text
+from real.sampling import Rule
+from simspec import Policy, load_trace, policies, replay
 
 SLOW = os.environ.get("SIMSPEC_SLOW")  # without it each policy runs every so many-th text, in turn
 
@@ -66,6 +71,53 @@ def test_policies_really_differ_on_the_toy():
     made = {text: replay(trace, policy_from(text, trace, toy_cost()), seed=3, cost=toy_cost()) for text in POLICIES}
     shapes = {tuple(r.computed) + tuple(r.drafted) for r in made.values()}
     assert len(shapes) == len(made)
+
+
+def _drop_the_unlikely(params, state, slot, features, u):
+    sure = slot == 0 or features[slot - 1, 0] >= params[0]
+    return sure, sure
+
+
+def _ignore(params, state, computed, drafted, accepted, features, cost):
+    pass
+
+
+CUT = {"warm": Rule("coupled", 1.0, 5), "top_k": Rule("coupled", 1.0, 6, 5), "both": Rule("coupled", 0.9, 7, 8, 0.8)}
+
+
+@pytest.mark.parametrize("drafter", ["model", "eagle"])
+@pytest.mark.parametrize("name", CUT)
+def test_runs_equal_replays_where_the_rule_cuts_and_features_tell_the_token(name, drafter, tmp_path):
+    """Temperature 1, top-k, top-p: written, read and run again. Here a policy may drop a token by what it is: the text is the target's."""
+    target, model = toy_pair(drafter)
+    asked = Settings(6, 24, CUT[name], END, ("confidence", "entropy", "probability"))
+    prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(6))]
+    rows = [record_text(target, model, asked, p.token, i) for i, p in enumerate(prompts)]
+    assemble(rows, prompts, 0, asked, describe("toy", model, asked, prompts, "", "cpu", torch.float64)).save(tmp_path / "cut.parquet")
+    trace = load_trace(tmp_path / "cut.parquet")
+    assert rule_of(trace) == CUT[name] and (trace.run > 0).any() and (trace.run < trace.depth).any()
+    drops = Policy("drops", _drop_the_unlikely, _ignore, (0.3,), reads=("probability",), anticipates=True)
+    shorter = 0
+    for policy in (drops, policies.parse("beta_ts"), policies.parse("confidence:0.5,inclusive=false"), policies.parse("fixed:4")):
+        replayed = replay(trace, policy, seed=3, cost=toy_cost())
+        found = compare(trace, policy, replayed, run_all(target, model, trace, policy, toy_cost(), seed=3))
+        assert found.exact and found.rounds == len(replayed), policy.name
+        shorter += policy is drops and (replayed.drafted < replayed.computed).sum()
+    assert shorter > 0
+    if drafter == "model":  # both ways of recording see the same token
+        slow = record_text(target, model, asked, prompts[0].token, 0, slow=True)
+        np.testing.assert_array_equal(slow.feature, rows[0].feature)
+
+
+def test_comparing_rounds_of_a_rejection_recording_is_refused_in_one_line():
+    trace, target, model = toy_recording("model", "coupled")
+    meta, zero = replace(trace.meta, rule="rejection", features=()), np.zeros((trace.rows, trace.K), np.float32)
+    none = dict(rank=None, margin=None, draft_margin=None, feature_margin=None, feature=np.zeros((trace.rows, trace.K, 0), np.uint8))
+    drawn = replace(trace, meta=meta, ratio=zero, run=np.zeros_like(trace.run), **none)
+    for ask in (lambda: compare(drawn, policies.parse("fixed:1"), replay(drawn, policies.parse("fixed:1")), []), lambda: rule_of(drawn)):
+        with pytest.raises(ValueError, match="not one by one") as caught:
+            ask()
+        assert "\n" not in str(caught.value)
 
 
 def _thick(trace):

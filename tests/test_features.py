@@ -8,10 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from real.draft import Silent
+from real.draft import Silent, Step
 from real.features import FEATURES, GRIDS, Reader, learnt, offered, read
 from real.losses import next_token, towards
 from simspec import grid
+from simspec.policy import IDENTITY
 
 HELD = settings(deadline=None, max_examples=100, derandomize=True)
 NAMES = ("confidence", "entropy")
@@ -85,6 +86,24 @@ def test_features_ignore_which_token_is_which():
     code, edge = read(NAMES, rows, 1.0)
     other, far = read(NAMES, rows[:, torch.randperm(30, generator=torch.Generator().manual_seed(2))], 1.0)
     assert np.array_equal(code, other) and np.allclose(edge, far, atol=1e-12)
+
+
+@HELD
+@given(LOGITS, st.floats(0.3, 3), st.data())
+def test_the_probability_is_that_of_the_token_picked(logits, temperature, data):
+    token = data.draw(st.integers(0, len(logits) - 1))
+    code, edge = read(("probability", "confidence"), torch.tensor([logits], dtype=torch.float64), temperature, token=torch.tensor([token]))
+    p, table = probabilities(logits, temperature), grid.TABLES[GRIDS["probability"]]
+    assert abs(table[code[0, 0]] - p[token]) <= np.abs(table - p[token]).min() + 1e-12 and edge[0, 0] >= 0
+    assert code[0, 0] == code[0, 1] if p[token] == max(p) else code[0, 0] <= code[0, 1]
+
+
+def test_only_the_probability_tells_the_token_and_no_default_shows_it():
+    assert IDENTITY == ("probability",) and set(IDENTITY) < set(GRIDS) and not set(IDENTITY) & set(FEATURES)
+    assert not set(IDENTITY) & set(offered(Silent()))
+    reader, row = Reader(("probability",), 1.0, Silent()), torch.tensor([2.0, 0.0, -1.0])
+    shown = [int(reader.read(Step(token, 0, row), 0)[0][0]) for token in range(3)]
+    assert shown == sorted(shown, reverse=True) and len(set(shown)) == 3
 
 
 class Quiet(Silent):

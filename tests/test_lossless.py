@@ -14,6 +14,7 @@ from real.sampling import Rule
 from simspec import policies
 
 PAIRS = {name: toy_pair(name) for name in DRAFTERS}
+RULES = RULES | {"warm": Rule("coupled", 1.0, 6), "top_k": Rule("coupled", 1.0, 7, 4), "top_p": Rule("coupled", 1.3, 8, 0, 0.7)}
 
 
 @settings(deadline=None, max_examples=120)

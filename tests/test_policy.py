@@ -131,6 +131,49 @@ def _coin(params, state, slot, features, u):
     return u < 0.5, False
 
 
+def _drops(params, state, slot, features, u):
+    return slot == 0, False
+
+
+def _drops_later(params, state, slot, features, u):
+    return slot < 2, slot == 1
+
+
+TOLD = (("probability", "confidence"), ("confidence", "confidence"))
+
+
+def test_stepper_refuses_a_policy_that_anticipates_where_drafts_are_drawn():
+    """Declared: at once. Undeclared: at the moment it drops a token that it could see. Elsewhere, and where it looks at q alone: never."""
+    sees = Policy("sees", _drops, _quiet, reads=("probability",))
+    for drawn in (False, True):
+        stepper = Stepper(sees, 4, 0, COST, TOLD)
+        stepper.unforeseeing(drawn)
+        stepper.begin(0)
+        assert stepper.ask(0) == (True, True)
+        stepper.see(0, np.array([9, 9], np.uint8))
+        if not drawn:
+            assert stepper.ask(1) == (False, False)
+            continue
+        with pytest.raises(PolicyError, match="'sees' drops a drawn token by which token it is") as caught:
+            stepper.ask(1)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(PolicyError, match="drops a drawn token"):
+        Stepper(Policy("says so", _more, _quiet, anticipates=True), 4, 0, COST).unforeseeing(True)
+    for policy in (Policy("blind", _drops, _quiet), Policy("q alone", _drops, _quiet, reads=("confidence",))):
+        stepper = Stepper(policy, 4, 0, COST, TOLD)
+        stepper.unforeseeing(True)
+        stepper.begin(0)
+        assert stepper.ask(0)[0] and stepper.ask(1) == (False, False)
+    late = Stepper(Policy("late", _drops_later, _quiet, reads=("probability",)), 4, 0, COST, TOLD)
+    late.unforeseeing(True)
+    late.begin(0)
+    assert late.ask(0)[0] and late.ask(1)[0]
+    with pytest.raises(PolicyError, match="'late'"):
+        late.ask(2)
+    with pytest.raises(PolicyError, match="anticipates is 1"):
+        Policy("odd", _more, _quiet, anticipates=1)
+
+
 def test_stepper_draws_at_the_documented_address_and_go_implies_keep():
     stepper = Stepper(Policy("coin", _coin, _quiet, state0=(0.0,), random=True), 4, 9, COST)
     for sequence in (3, 2**32 - 1):

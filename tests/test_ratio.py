@@ -26,7 +26,7 @@ from simspec import CostModel, Policy, PolicyError, Trace, TraceMeta, load_trace
 from simspec.lineup import by_depth, lineup
 from simspec.policies import make
 from simspec.rng import ACCEPT, DRAFT
-from simspec.simulate import drawn, expected_run
+from simspec.simulate import drawn, expected_accepted, expected_run
 
 RULE = Rule("rejection", 0.9, 3, 0, 0.95)
 
@@ -69,7 +69,7 @@ FREE = [text for text in ALLOWED if not getattr(policies.parse(text), "reads", (
 @pytest.mark.parametrize("text", FREE)
 def test_replayed_rounds_have_the_law_of_real_ones(text):
     """Texts and rounds jointly, every draw on either side enumerated: so the means agree too, of accepted tokens and of all else."""
-    for seed, rule, ends in ((4, Rule("rejection"), ()), (5, Rule("rejection", 0.7, 0, 0, 0.8), (2,))):
+    for seed, rule, ends in ((4, Rule("rejection"), ()), (2, Rule("rejection", 0.8, 0, 0, 0.95), (2,))):
         world, budget, K = World(seed, 3, 0.4), 4, 2
         policy = policies.parse(text)
         policy = policy if isinstance(policy, Policy) else policy(_blank(K), CostModel.from_ratio(0.2, K))
@@ -79,9 +79,25 @@ def test_replayed_rounds_have_the_law_of_real_ones(text):
             return tuple(r.token.tolist()), tuple(zip(r.computed.tolist(), r.drafted.tolist(), r.accepted.tolist()))
 
         real, simulated = law(one), replayed(world, rule, policy, budget, K, seed, ends)
-        assert off(real, simulated) < 1e-12
+        assert off(real, simulated) < 1e-12 and len(real) > (10 if text == "fixed:0" else 30)
         mean = [sum(odds * sum(a for _, _, a in rounds) for (_, rounds), odds in each.items()) for each in (real, simulated)]
         assert mean[0] == pytest.approx(mean[1], abs=1e-12) and (mean[0] > 0 or text == "fixed:0")
+
+
+@pytest.mark.parametrize("K", [1, 2, 3])
+def test_the_mean_of_a_drafts_accepted_tokens_is_the_enumerated_one(K):
+    """`expected_accepted` of each text's ratios, over the target's texts, against every draw and coin of a real first round."""
+    for seed, rule in ((4, Rule("rejection")), (5, Rule("rejection", 0.8, 0, 0, 0.95))):
+        world, budget = World(seed, 3, 0.4), 4
+        found = law(lambda chance: int(spoken(world, rule, policies.parse(f"fixed:{K}"), budget, 3, chance, 0).accepted[0]))  # noqa: B023
+        meta = TraceMeta("rejection", "t", "q", 3, temperature=rule.temperature, tasks=("x",), ids=("x",), top_p=rule.top_p)
+        mean = 0.0
+        for text, odds in world.true(rule, budget).items():
+            if odds:
+                ratio, n = chances(world, rule, text, 3).astype(np.float32), np.full(budget, 3, np.uint8)
+                trace = Trace(np.array([0, budget]), np.array([budget]), np.array(text, np.int32), n, 0 * n, meta, ratio=ratio)
+                mean += odds * expected_accepted(trace, K)[0]
+        assert mean == pytest.approx(sum(accepted * odds for accepted, odds in found.items()), rel=1e-6) and mean > 0.3
 
 
 def _blank(K):

@@ -73,6 +73,57 @@ def test_the_coupled_pick_wins_an_exponential_race(values, temperature, seed, se
     assert np.allclose(-np.log(clocks) - scores.numpy(), -np.log(clocks[0]) - scores[0].item(), atol=1e-9)
 
 
+def slow_probs(values, temperature, top_k, top_p):
+    """By definition: of the tokens, best first (of equals the smaller index), the first `top_k`; of these the fewest that hold `top_p`.
+
+    Also whether an edge of `top_p` is so near that rounding decides.
+    """
+    order = sorted(range(len(values)), key=lambda v: (-values[v], v))
+    weight = [math.exp((values[v] - max(values)) / temperature) for v in range(len(values))]
+    kept = order[:top_k] if top_k else order
+    whole, held, stay = math.fsum(weight[v] for v in kept), 0.0, []
+    for v in kept:
+        if stay and held >= top_p * whole:
+            break
+        stay.append(v)
+        held += weight[v]
+    near = top_p < 1 and any(abs(math.fsum(weight[v] for v in kept[:i]) / whole - top_p) < 1e-9 for i in range(len(kept) + 1))
+    return [weight[v] / math.fsum(weight[w] for w in stay) if v in stay else 0.0 for v in range(len(values))], near
+
+
+CUTS = st.tuples(st.integers(0, 9), st.one_of(st.just(1.0), st.floats(0.01, 1)))
+
+
+@HELD
+@given(st.lists(st.floats(-6, 6), min_size=1, max_size=9), st.floats(0.2, 3), CUTS)
+def test_both_sampled_rules_cut_by_the_definition(values, temperature, cut):
+    wanted, near = slow_probs(values, temperature, *cut)
+    for name in ("coupled", "rejection"):
+        found = Rule(name, temperature, 0, *cut).probs(torch.tensor([values]).double())[0].numpy()
+        assert near or np.allclose(found, wanted, atol=1e-12), (found, wanted)
+        assert abs(found.sum() - 1) < 1e-12
+
+
+@HELD
+@given(st.lists(st.floats(-6, 6), min_size=2, max_size=9), st.floats(0.2, 3), CUTS, st.integers(0, 2**64 - 1), st.integers(0, 50))
+def test_the_race_is_among_the_tokens_that_a_cut_leaves(values, temperature, cut, seed, position):
+    """The coupled pick under top-k and top-p: first of the clocks -log(u) / p of the processed p, so it is drawn from that p, exactly."""
+    rule, logits = Rule("coupled", temperature, seed, *cut), torch.tensor(values, dtype=torch.float64)[None]
+    p, scores = rule.probs(logits)[0].tolist(), rule.scores(logits, 3, [position])[0]
+    u = [rng.uniform(seed, 3, position, v, rng.GUMBEL) for v in range(len(values))]
+    clocks = [-math.log(a) / b if b else math.inf for a, b in zip(u, p)]
+    assert clocks[scores.argmax()] <= min(clocks) * (1 + 1e-9)
+    assert [s == -math.inf for s in scores.tolist()] == [b == 0 for b in p]
+
+
+@pytest.mark.parametrize("cut", [(3, 1.0), (0, 0.8), (4, 0.9)])
+def test_the_coupled_pick_is_a_draw_from_what_is_left(cut):
+    counts = np.bincount(picks(Rule("coupled", 1.0, 11, *cut), LOGITS).ravel(), minlength=6)
+    p = np.array(slow_probs(LOGITS.tolist(), 1.0, *cut)[0])
+    assert fits(counts[p > 0], p[p > 0]) and not counts[p == 0].any()
+    assert not fits(counts[p > 0], softmax(LOGITS)[p > 0])  # control: the uncut law
+
+
 def agreement(p, q):
     """Share of equal picks of p and q under shared noise: the sum over v of 1 / sum over w of max(p_w/p_v, q_w/q_v)."""
     return sum(1 / np.maximum(p / p[v], q / q[v]).sum() for v in range(len(p)))
@@ -129,8 +180,19 @@ def test_margin_is_best_minus_second(rows):
 
 @pytest.mark.parametrize(
     "arguments",
-    [("nucleus",), ("greedy", 0.7), ("coupled", 0.0), ("coupled", -1.0), ("coupled", math.nan), ("greedy", math.nan)],
+    [
+        ("nucleus",), ("greedy", 0.7), ("coupled", 0.0), ("coupled", -1.0), ("coupled", math.nan), ("greedy", math.nan),
+        ("rejection", 0.0), ("rejection", -0.5), ("rejection", math.inf), ("rejection", 1.0, 0, -1), ("rejection", 1.0, 0, 2.0),
+        ("rejection", 1.0, 0, 0, 0.0), ("rejection", 1.0, 0, 0, 1.01), ("coupled", 1.0, 0, 0, math.nan), ("greedy", 1.0, 0, 5),
+        ("greedy", 1.0, 0, 0, 0.9),
+    ],
 )
 def test_rules_that_mean_nothing_are_refused(arguments):
-    with pytest.raises(ValueError, match="expected"):
+    with pytest.raises(ValueError, match="expected") as caught:
         Rule(*arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_coins_have_no_scores():
+    with pytest.raises(ValueError, match="by coins, not by scores"):
+        Rule("rejection").scores(LOGITS[None], 0, [0])
