@@ -23,7 +23,7 @@ from real.learn import K, Material, Tell, against, judged, made_by, read_card, s
 from real.lesson import LEARNT, Lesson, check_folder, lesson
 from real.losses import next_token
 from real.predictor import NAMES
-from real.train import Plan, curve, fit, initialise
+from real.train import Plan, compiled, curve, fit, initialise
 from real.weights import load_decoder, load_tokenizer, made_for, save_decoder, sha256
 
 
@@ -43,6 +43,8 @@ class Lab:
     | trials | settings that self_skip's search tries; 0 leaves it out |
     | predictor_texts, rank | texts under each rule that predictors of acceptance learn from, and rank of the low-rank form |
     | mixed | train in bf16 autocast; device, seed: as named |
+    | batch | texts that the target writes at once |
+    | compiled | compile the target's layers for training, where that works |
     """
 
     text: tuple[str, ...]
@@ -61,6 +63,8 @@ class Lab:
     mixed: bool = True
     device: str = "cpu"
     seed: int = 0
+    batch: int = 64
+    compiled: bool = False
 
 
 def timed(lab: Lab, target: float, drafter: float, rows: int) -> Lab:
@@ -94,6 +98,36 @@ def toy(lab: Lab) -> Lab:
 
 def build(lab: Lab, out: Path, work: Path, tell: Tell = lambda *_: None) -> None:
     """Runs all stages: models to `out`, tokens, checkpoints and curves to `work`. Killed, it continues where it was."""
+    text = read(lab, out, work, tell)
+    learn_target(lab, text, out, work, tell)
+    known = known_target(lab, text, out, work, tell)
+    for each in lab.lessons:
+        teach(each, known.material, out, work, tell)
+    if lab.trials:
+        search(Search(lab.trials, lab.seed), known.material, known.own, out, tell)
+    learn_predictors(lab, text, known, out, tell)
+    describe(lab, text, known, out, work, tell)
+
+
+@dataclass(frozen=True)
+class Read:
+    """The text of a lab: its tokenizer, the tokens to train on, and those of each held-out file."""
+
+    tokenizer: object
+    tokens: np.ndarray
+    heldout: dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Known:
+    """A target that has learnt: what it wrote itself, and the material of all lessons on it."""
+
+    own: np.ndarray
+    material: Material
+
+
+def read(lab: Lab, out: Path, work: Path, tell: Tell = lambda *_: None) -> Read:
+    """Fits the tokenizer and encodes the text, once; text that cannot be used is refused and leaves nothing behind."""
     made = [_missing(folder) for folder in (out, work) if not folder.exists()]
     try:
         tokenizer = _tokenizer(lab, out, tell)
@@ -103,18 +137,36 @@ def build(lab: Lab, out: Path, work: Path, tell: Tell = lambda *_: None) -> None
         for part in heldout.values():
             _whole_windows(part, lab.target_plan.length)
     except (ValueError, OSError):
-        for folder in made:  # text that cannot be used leaves nothing behind
+        for folder in made:
             shutil.rmtree(folder, ignore_errors=True)
         raise
-    _target(lab, tokens, heldout, out, work, tokenizer.token_to_id(END), tell)
+    return Read(tokenizer, tokens, heldout)
+
+
+def learn_target(lab: Lab, text: Read, out: Path, work: Path, tell: Tell = lambda *_: None) -> None:
+    """Trains the target into `<out>/target`, unless it is there."""
+    _target(lab, text.tokens, text.heldout, out, work, text.tokenizer.token_to_id(END), tell)
+
+
+def known_target(lab: Lab, text: Read, out: Path, work: Path, tell: Tell = lambda *_: None) -> Known:
+    """Loads the target, and has it write what drafters learn from, where it has not yet."""
     target = load_decoder(out / "target", device=lab.device)
-    own = _distil(lab, target, tokens, work, tell)
-    material = _material(lab, target, tokenizer, tokens, own, out)
-    cards = {each.place: teach(each, material, out, work, tell) for each in lab.lessons}
-    if lab.trials:
-        cards["self_skip"] = search(Search(lab.trials, lab.seed), material, own, out, tell)
-    train_predictors(target, _drafters(lab, material, out), tokens, out, material.end[0], lab.predictor_texts, lab.rank, lab.seed, tell)
-    _card(lab, material, tokens, own, heldout, cards, out, work, tell)
+    own = _distil(lab, target, text.tokens, work, tell)
+    return Known(own, _material(lab, target, text.tokenizer, text.tokens, own, out))
+
+
+def learn_predictors(lab: Lab, text: Read, known: Known, out: Path, tell: Tell = lambda *_: None) -> None:
+    """Trains the predictors of acceptance that are not there."""
+    material = known.material
+    drafters = _drafters(lab, material, out)
+    train_predictors(material.target, drafters, text.tokens, out, material.end[0], lab.predictor_texts, lab.rank, lab.seed, tell)
+
+
+def describe(lab: Lab, text: Read, known: Known, out: Path, work: Path, tell: Tell = lambda *_: None) -> None:
+    """Writes `<out>/card.json`: settings, sizes, steps, held-out losses, and the cards of all drafters that are there."""
+    places = [each.place for each in lab.lessons] + ["self_skip"] * bool(lab.trials)
+    cards = {place: read_card(out / place / "card.json") for place in places}
+    _card(lab, known.material, text.tokens, known.own, text.heldout, cards, out, work, tell)
 
 
 def single(lab: Lab, asked: "Lesson | Search", out: Path, work: Path, tell: Tell = lambda *_: None, other: str | None = None) -> dict:
@@ -196,6 +248,8 @@ def _target(lab: Lab, tokens, heldout, out: Path, work: Path, end: int, tell: Te
             logits = decoder(batch[:, :-1])
         return next_token(logits, batch[:, 1:])
 
+    if lab.compiled and (note := compiled(decoder.layers, lambda: loss(0))):
+        tell("target", 0, 1, note)
     log = fit(work / "target", decoder, loss, plan, told(tell, "target"))
     curve(log, work / "target.png", "target: training loss")
     save_decoder(decoder, folder, end, plan.length)
@@ -222,9 +276,9 @@ def write(decoder: Decoder, prompt: torch.Tensor, length: int, greedy: torch.Ten
     return torch.cat(made, 1)
 
 
-def _distil(lab: Lab, target: Decoder, tokens, work: Path, tell: Tell, batch: int = 64, prompt: int = 64, length: int = 192):
+def _distil(lab: Lab, target: Decoder, tokens, work: Path, tell: Tell, prompt: int = 64, length: int = 192):
     """Self-distillation (EESD §3.2): the target's own continuations of corpus windows, parts saved as they come."""
-    path, parts = work / "distilled.npy", work / "distilled"
+    path, parts, batch = work / "distilled.npy", work / "distilled", lab.batch
     if not path.exists():
         parts.mkdir(parents=True, exist_ok=True)
         count = max(1, -(-lab.distil_tokens // (batch * (prompt + length))))

@@ -45,6 +45,10 @@ class Plan:
     patience: int = 0
 
 
+class Paused(Exception):
+    """Raised by who is told of progress, to stop here: what was learnt is saved first, and a second call goes on."""
+
+
 OUTER = re.compile(r"(^|\.)(\w*embed\w*|\w*head)\.")
 """Names of matrices over the vocabulary: embed, embed_tokens, head, lm_head, own_head; not the blocks of `heads`."""
 
@@ -58,8 +62,29 @@ def optimisers(parameters: dict[str, nn.Parameter], plan: Plan) -> list[torch.op
     if inner:
         made.append(torch.optim.Muon(inner, lr=plan.rate, weight_decay=plan.decay, adjust_lr_fn="match_rms_adamw"))
     if outer:
-        made.append(torch.optim.AdamW(outer, lr=plan.rate, betas=(0.9, 0.95), weight_decay=0.0))
+        fused = all(p.is_cuda for p in outer)  # one kernel for all; on a CPU the plain loop stays, bit for bit
+        made.append(torch.optim.AdamW(outer, lr=plan.rate, betas=(0.9, 0.95), weight_decay=0.0, fused=fused))
     return made
+
+
+def compiled(layers: Iterable[nn.Module], trial: Callable[[], Tensor], backend: str = "inductor") -> str:
+    """Compiles each of `layers` in place and tries `trial().backward()`; returns "" or, the layers being plain again, what was in the way.
+
+    Layers of one kind share one compiled graph: seconds, where a whole model takes minutes.
+    """
+    layers = list(layers)
+    for layer in layers:
+        layer.compile(backend=backend)
+    try:
+        trial().backward()
+        return ""
+    except Exception as error:  # compilers raise what they like, and training goes on without them
+        for layer in layers:
+            layer._compiled_call_impl = None
+        return f"not compiled: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    finally:
+        for layer in layers:
+            layer.zero_grad(set_to_none=True)
 
 
 def factor(step: int, steps: int, warmup: float) -> float:
@@ -102,7 +127,8 @@ def fit(
     weights of the highest score (of equals the first) are those the model ends with. Without it the last weights stay.
 
     State is saved under `folder` every `plan.save_every` steps and at the end, each file atomically; a second call
-    continues where the last save was and, windows being addressed by step, takes the same path as an unbroken run.
+    continues where the last save was and, windows being addressed by step, takes the same path as an unbroken run. A `progress` that
+    raises Paused stops it after a save, once the number of steps is fixed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     learnt = {n: p for n, p in model.named_parameters() if p.requires_grad}
@@ -111,7 +137,7 @@ def fit(
     if steps and plan.steps not in (0, steps):
         raise ValueError(f"{folder} was planned for {steps} steps, now {plan.steps} are asked; choose another folder")
     steps = steps or plan.steps
-    first, began = step, 0.0
+    first, began, paused = step, 0.0, None
     while not best.stopped and (not steps or step < steps):
         if not steps and step == first + 20:  # the first steps warm up
             began = time.perf_counter()
@@ -131,12 +157,19 @@ def fit(
         judged = validate is not None and steps and (step == steps or step % (plan.every or -(-steps // 10)) == 0)
         if step % 10 == 0 or step == steps or judged:
             log.append({"step": step, "loss": round(value.item(), 4)})
-            progress(step, steps, value.item())
+            try:
+                progress(step, steps, value.item())
+            except Paused as stop:
+                paused = stop
         if judged:
             log[-1] |= {"valid": validate()}
             best.hear(log[-1]["valid"]["score"], step, plan.patience, learnt)
-        if step % plan.save_every == 0 or step == steps or best.stopped:
+        ended = step == steps or best.stopped
+        stops = paused is not None and bool(steps) and not ended
+        if step % plan.save_every == 0 or ended or stops:
             _save(folder, learnt, optimiser, step, steps, log, best)
+        if stops:
+            raise paused
     with torch.no_grad():
         for n, value in best.weights.items():
             learnt[n].copy_(value)
