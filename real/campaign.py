@@ -25,8 +25,8 @@ from real.report import write_report
 from real.size import FULL, TOY
 from real.train import Paused
 
-SOON = 30
-"""Seconds on a card that a part which resumes is worth beginning with."""
+SOON, GRACE = 30, 30
+"""Seconds on a card that a part which resumes is worth beginning with, and those that another may take beyond the limit."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def _done(folder: Folder, part: Part, until: float, clock, say) -> State:
         if done == of or tenth != last[0]:
             say(f"[{clock() - began:5.0f} s] {part.name}: {what} {done}/{of} {note}".rstrip())
             last[0] = tenth
-        if part.resumes and clock() > until and done < of:
+        if clock() > until + (0 if part.resumes else GRACE * folder.size.pace) and done < of:
             raise Paused(part.name)
 
     folder.tell = tell
@@ -85,7 +85,8 @@ def _done(folder: Folder, part: Part, until: float, clock, say) -> State:
         folder.done(part.name, clock() - began, found)
         return State(part, "done", clock() - began)
     except Paused:
-        return State(part, "stopped", clock() - began, "time is up; the next call goes on there")
+        why = "the next call goes on there" if part.resumes else "took longer than estimated; the next call begins it anew"
+        return State(part, "stopped", clock() - began, f"time is up; {why}")
     except Exception as error:  # whatever a part raises, the others go on
         with replacing(folder.out / "log" / f"{part.name}.txt") as path:
             path.write_text(traceback.format_exc(), encoding="utf-8")

@@ -174,6 +174,7 @@ def train_predictors(
     rank: int,
     seed: int,
     tell: Callable[[str, int, int, str], None],
+    writer: Callable[..., list[Written]] = write,
 ) -> None:
     """Trains both forms for every drafter of the bundle `out`, but those that are there for its very weights.
 
@@ -185,7 +186,7 @@ def train_predictors(
         if missing and not written:
             asked = [Settings(16, 96, rule, (end,)) for rule in (Rule(), Rule("coupled", 0.8, seed))]
             prompts = windows(tokens, texts, 96, seed + 2, 0)[:, :96].tolist()
-            written = write(Target(target), asked, prompts, 1 << 20, lambda done, of: tell("texts for predictors", done, of, ""))
+            written = writer(Target(target), asked, prompts, 1 << 20, lambda done, of: tell("texts for predictors", done, of, ""))
         found = examples(written, lm) if missing else None
         for name, size in missing.items():
             predictor, training = learn(found, size, seed)

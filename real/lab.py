@@ -18,11 +18,13 @@ from real.block import Decoder, Shape
 from real.corpus import END, documents, encode, train_tokenizer, windows
 from real.drafters import BUILTIN
 from real.examples import train_predictors
+from real.examples import write as one_by_one
 from real.files import replace_json, replacing
 from real.learn import K, Material, Tell, against, judged, made_by, read_card, same, teach, told
 from real.lesson import LEARNT, Lesson, check_folder, lesson
 from real.losses import next_token
 from real.predictor import NAMES
+from real.scribe import together, write
 from real.train import Plan, compiled, curve, fit, initialise
 from real.weights import load_decoder, load_tokenizer, made_for, save_decoder, sha256
 
@@ -43,7 +45,7 @@ class Lab:
     | trials | settings that self_skip's search tries; 0 leaves it out |
     | predictor_texts, rank | texts under each rule that predictors of acceptance learn from, and rank of the low-rank form |
     | mixed | train in bf16 autocast; device, seed: as named |
-    | batch | texts that the target writes at once |
+    | batch, together | texts that the target writes at once, and whether those for predictors are, too (not to the last bit the same) |
     | compiled | compile the target's layers for training, where that works |
     """
 
@@ -64,6 +66,7 @@ class Lab:
     device: str = "cpu"
     seed: int = 0
     batch: int = 64
+    together: bool = False
     compiled: bool = False
 
 
@@ -159,7 +162,8 @@ def learn_predictors(lab: Lab, text: Read, known: Known, out: Path, tell: Tell =
     """Trains the predictors of acceptance that are not there."""
     material = known.material
     drafters = _drafters(lab, material, out)
-    train_predictors(material.target, drafters, text.tokens, out, material.end[0], lab.predictor_texts, lab.rank, lab.seed, tell)
+    writer = together if lab.together else one_by_one
+    train_predictors(material.target, drafters, text.tokens, out, material.end[0], lab.predictor_texts, lab.rank, lab.seed, tell, writer)
 
 
 def describe(lab: Lab, text: Read, known: Known, out: Path, work: Path, tell: Tell = lambda *_: None) -> None:
@@ -253,27 +257,6 @@ def _target(lab: Lab, tokens, heldout, out: Path, work: Path, end: int, tell: Te
     log = fit(work / "target", decoder, loss, plan, told(tell, "target"))
     curve(log, work / "target.png", "target: training loss")
     save_decoder(decoder, folder, end, plan.length)
-
-
-@torch.inference_mode()
-def write(decoder: Decoder, prompt: torch.Tensor, length: int, greedy: torch.Tensor, seed: int) -> torch.Tensor:
-    """Continues all rows of `prompt [b, n]` by `length` tokens at once: argmax where `greedy [b]`, else sampled at T = 1."""
-    torch.manual_seed(seed)
-    batch, start = prompt.shape
-    cache = decoder.cache(batch=batch, capacity=start + length)
-    layers, rows, token = range(len(decoder.layers)), 0, prompt
-    made = [prompt]
-    for _ in range(length):
-        count = token.shape[1]
-        position = torch.arange(rows, rows + count, device=prompt.device)
-        mask = None if count == 1 else torch.ones(count, rows + count, dtype=torch.bool, device=prompt.device).tril(rows)
-        x = decoder.run(decoder.embed(token), layers, decoder.rotation(position), mask, cache, rows)
-        rows += count
-        logits = decoder.logits(x[:, -1]).float()
-        drawn = torch.multinomial(logits.softmax(-1), 1)[:, 0]
-        token = torch.where(greedy, logits.argmax(-1), drawn)[:, None]
-        made.append(token)
-    return torch.cat(made, 1)
 
 
 def _distil(lab: Lab, target: Decoder, tokens, work: Path, tell: Tell, prompt: int = 64, length: int = 192):

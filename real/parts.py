@@ -7,12 +7,13 @@ from functools import partial
 from real.drafters import BUILTIN
 from real.features import offered
 from real.folder import Folder
-from real.jobs import RULES, measure_to, record_to
+from real.jobs import RULES, record_to, submitted
 from real.lab import Lab, Search, describe, learn_predictors, learn_target, search
-from real.learn import teach
+from real.learn import read_card, teach
 from real.record import Settings
 from real.size import GROWN, MORE, MUST, OFFERS
-from real.trials import audited, driven, equal, figures, forced, grown, scored, treed
+from real.trials import audited, driven, equal, figures, forced, grown, priced, scored, treed
+from simspec import policies
 
 RANKS = ("must", "should", "could")
 FEATURES = ("confidence", "entropy", "theta")
@@ -127,8 +128,6 @@ def _predictors(folder: Folder) -> dict:
 
 def _card(folder: Folder) -> dict:
     describe(_there(folder), folder.read, folder.known, folder.models, folder.work, folder.tell)
-    from real.learn import read_card
-
     card = read_card(folder.models / "card.json")
     return {name: card[name] for name in ("parameters", "heldout_loss_nats", "steps", "text_tokens")}
 
@@ -138,14 +137,10 @@ def _deepest(folder: Folder, drafter: str) -> int:
 
 
 def _cost(folder: Folder, drafter: str, rule: str) -> dict:
-    size, path = folder.size, folder.trace(drafter, rule).with_suffix(".cost.json")
-    if not path.exists():
-        pair, rows = folder.pair(drafter, "bfloat16"), size.rows if drafter in GROWN else 0
-        K = _deepest(folder, drafter)
-        measure_to(path, pair, RULES[rule], K, size.context, size.repeats, folder.seed, folder.tell, rows)
-    from simspec import CostModel
-
-    cost = CostModel.from_json(path)
+    path = folder.trace(drafter, rule).with_suffix(".cost.json")
+    K = _deepest(folder, drafter)
+    rows = submitted(policies.parse(folder.size.tree), K) if drafter in GROWN else 0
+    cost = priced(folder, path, drafter, RULES[rule], K, rows)
     return {"baseline": cost.baseline, "first_draft": float(cost.draft[1]), "verify": [float(v) for v in cost.verify]}
 
 
@@ -156,8 +151,6 @@ def _record(folder: Folder, drafter: str, rule: str) -> dict:
     asked = Settings(_deepest(folder, drafter), size.budget, RULES[rule], pair.end_tokens, shows, ())
     if not (path.exists() and path.with_suffix(".json").exists()):
         record_to(path, pair, folder.drawn(pair.tokenizer), asked, folder.tell)
-    from real.learn import read_card
-
     card = read_card(path.with_suffix(".json"))
     return {name: card[name] for name in ("texts", "rows", "mean_run", "repeated_8grams", "by_task", "sha256")}
 

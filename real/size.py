@@ -29,7 +29,7 @@ class Size:
     | distil_tokens, batch, judged, predictor_texts, rank, trials | as in `Lab` |
     | per_task, longest, budget, K | prompts of each task, tokens of the longest, new tokens, draft depth |
     | grown, rows | width and levels of dynamic trees, and tokens of trees that costs price |
-    | context, repeats | of costs |
+    | context, rounds, repeats | of costs |
     | policies, tree | chains that are run, and the tree |
     | equal, forced, audited, scored, driven | prompts of each drafter in the parts of these names; scored has as many for its costs |
     | times | repeats of what is scored |
@@ -60,6 +60,7 @@ class Size:
     grown: tuple[int, int]
     rows: int
     context: int
+    rounds: int
     repeats: int
     policies: tuple[str, ...]
     tree: str
@@ -105,6 +106,7 @@ FULL = Size(
     grown=(8, 6),
     rows=48,
     context=256,
+    rounds=12,
     repeats=1,
     policies=("beta_ts", "cali_ts", "confidence:0.5"),
     tree="static:2x1x1",
@@ -144,8 +146,9 @@ TOY = replace(
     budget=8,
     K=4,
     grown=(2, 2),
-    rows=8,
+    rows=32,
     context=8,
+    rounds=8,
     equal=2,
     forced=2,
     audited=2,
@@ -170,5 +173,5 @@ def lab_of(size: Size, text: tuple[str, ...], heldout: tuple[str, ...], device: 
         text, heldout, size.vocab, size.sample, size.target, replace(size.plan, seed=seed),
         tuple(lesson(name, plan, settings=settings.get(name), rate=size.slow * LEARNT[name].rate) for name in (*MUST, *MORE)),
         size.distil_tokens, 0.5, size.judged, size.trials, size.predictor_texts, size.rank,
-        device=device, seed=seed, batch=size.batch, compiled=size.compiled and device.startswith("cuda"),
+        device=device, seed=seed, batch=size.batch, together=True, compiled=size.compiled and device.startswith("cuda"),
     )  # fmt: skip

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 
 import torch
 
@@ -14,11 +15,14 @@ from real.equality import NOTHING, compare
 from real.features import offered
 from real.folder import Folder
 from real.forced_text import compare_forced, force
-from real.jobs import RULES, measure_to, record_to, run_on, spread
+from real.files import replacing
+from real.jobs import RULES, record_to, run_on, spread
+from real.measure import measure
 from real.pair import DTYPES, rerun, rule_of, stepper
 from real.picture import draw
 from real.provenance import device_name
 from real.record import Settings
+from real.sampling import Rule
 from real.scorecard import Row, Scorecard, halves, score
 from real.shape import check_room, random_decoder, read_shape
 from simspec import CostModel, Policy, Trace, curve, load_trace, policies, replay
@@ -42,6 +46,18 @@ def chosen(folder: Folder, trace: Trace, cost: CostModel) -> list[Policy]:
     shown = {name for name, _ in trace.meta.features}
     parsed = [policies.make(text, trace, cost) for text in folder.size.policies if set(getattr(policies.parse(text), "reads", ())) <= shown]
     return [policies.BUILTIN["fixed"](max(1, best_fixed(trace, cost, folder.seed))), *parsed]
+
+
+def priced(folder: Folder, path: Path, drafter: str, rule: Rule, K: int, rows: int) -> CostModel:
+    """The costs at `path`, measured in bf16 where they are not there; with `rows` of trees, too."""
+    size, seed = folder.size, folder.seed
+    if not path.exists():
+        pair = folder.pair(drafter, "bfloat16")
+        tell = partial(folder.tell, f"measuring {path.stem}")
+        cost = measure(pair.target, pair.drafter, rule, K, size.context, size.rounds, size.repeats, seed, tell, rows)
+        with replacing(path) as temporary:
+            cost.to_json(temporary)
+    return CostModel.from_json(path)
 
 
 def _some(trace: Trace, wanted: int) -> Trace:
@@ -145,16 +161,14 @@ def grown(folder: Folder, drafter: str) -> dict:
     size, pair = folder.size, folder.pair(drafter, "float32")
     path = folder.trace(drafter, f"{RULE}-trees")
     shows = tuple(name for name in offered(pair.drafter) if name == "confidence")
-    plain, cost = folder.opened(drafter, RULE)
+    plain, _ = folder.opened(drafter, RULE)
     width, levels = size.grown
     asked = Settings(plain.K, size.budget, RULES[RULE], pair.end_tokens, shows, (width, min(levels, plain.K)))
     few = folder.drawn(pair.tokenizer)
     if not path.with_suffix(".json").exists():
         record_to(path, pair, [few[i] for i in spread(len(few), max(2, len(few) // 4))], asked, folder.tell)
-    if not (priced := path.with_suffix(".cost.json")).exists():
-        measure_to(priced, folder.pair(drafter, "bfloat16"), RULES[RULE], plain.K, size.context, size.repeats, folder.seed, rows=size.rows)
-    trace, cost = load_trace(path), CostModel.from_json(priced)
-    trace, found = _some(trace, size.scored), {}
+    cost = priced(folder, path.with_suffix(".cost.json"), drafter, RULES[RULE], plain.K, size.rows)
+    trace, found = _some(load_trace(path), size.scored), {}
     for text in (size.tree, f"dynamic_tree:{size.rows // 6}", "cape"):
         told = run_on(trace, folder.pair(drafter, "float32"), text, cost, folder.seed, folder.tell).summary()
         found[text] = {name: value for name, value in told.items() if name not in ("exceptions", "failures")}
@@ -171,6 +185,7 @@ def figures(folder: Folder) -> dict:
             longest = min(trace.K, cost.K)
             asked = [p for p in chosen(folder, trace, cost)[1:]]
             panels[path.stem] = curve.curve(trace, [*asked, "oracle"], cost, seed=folder.seed, longest=longest)
+    (folder.out / "figures").mkdir(exist_ok=True)
     if panels:
         curve.draw(panels, folder.out / "figures" / "speedup.png")
         made.append("speedup.png")
