@@ -13,6 +13,7 @@ from real.size import MUST
 from real.trials import scorecard
 
 DRAFTERS = (*MUST, "prompt_lookup")
+TASKS = 6
 EXCEPTIONS = 0.002
 """Largest share of rounds in float32 that may differ from their replays."""
 
@@ -59,7 +60,7 @@ def _whole(states) -> Verdict:
 
 def _recorded(folder: Folder) -> Verdict:
     size, name = folder.size, "recordings"
-    wanted = f"{len(DRAFTERS)} drafters x {len(RULES)} rules, {size.per_task} prompts of each of six tasks"
+    wanted = f"{len(DRAFTERS)} drafters x {len(RULES)} rules, {size.per_task} prompts of each of {TASKS if size.name == 'full' else 'the'} tasks"
     found = {f"{d} {r}": folder.found(f"record-{d}-{r}") for d in DRAFTERS for r in RULES}
     found = {key: each for key, each in found.items() if each}
     if not found:
@@ -68,7 +69,7 @@ def _recorded(folder: Folder) -> Verdict:
     for key, each in found.items():
         fewest = min(task["texts"] for task in each["by_task"].values())
         parts[key] = {n: each[n] for n in ("texts", "rows", "mean_run", "repeated_8grams")} | {"tasks": len(each["by_task"]), "fewest": fewest}
-    enough = [p for p in parts.values() if p["fewest"] >= size.per_task and p["tasks"] >= (6 if size.name == "full" else 1)]
+    enough = [p for p in parts.values() if p["fewest"] >= size.per_task and p["tasks"] >= (TASKS if size.name == "full" else 1)]
     rows = sum(p["rows"] for p in parts.values())
     passed = len(enough) == len(DRAFTERS) * len(RULES)
     return Verdict(name, wanted, passed, f"{len(enough)} recordings with as many, {rows:,} rows", parts)

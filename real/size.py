@@ -30,7 +30,7 @@ class Size:
     | per_task, longest, budget, K | prompts of each task, tokens of the longest, new tokens, draft depth |
     | grown, rows | width and levels of dynamic trees, and tokens of trees that costs price |
     | context, rounds, repeats | of costs |
-    | policies, tree | chains that are run, and the tree |
+    | policies, tree, trees | chains that are run, the tree, and trees that recordings of their order are run with |
     | equal, forced, audited, scored, driven | prompts of each drafter in the parts of these names; scored has as many for its costs |
     | times | repeats of what is scored |
     | shape, shape_drafters | the large model that recordings drive, and its drafters by the recording's |
@@ -64,6 +64,7 @@ class Size:
     repeats: int
     policies: tuple[str, ...]
     tree: str
+    trees: tuple[str, ...]
     equal: int
     forced: int
     audited: int
@@ -110,6 +111,7 @@ FULL = Size(
     repeats=1,
     policies=("beta_ts", "cali_ts", "confidence:0.5"),
     tree="static:2x1x1",
+    trees=("static:2x1x1", "dynamic_tree:8", "cape"),
     equal=6,
     forced=24,
     audited=12,
@@ -146,7 +148,8 @@ TOY = replace(
     budget=8,
     K=4,
     grown=(2, 2),
-    rows=32,
+    rows=8,
+    trees=("static:2x1x1", "dynamic_tree:4"),
     context=8,
     rounds=8,
     equal=2,

@@ -169,7 +169,7 @@ def grown(folder: Folder, drafter: str) -> dict:
         record_to(path, pair, [few[i] for i in spread(len(few), max(2, len(few) // 4))], asked, folder.tell)
     cost = priced(folder, path.with_suffix(".cost.json"), drafter, RULES[RULE], plain.K, size.rows)
     trace, found = _some(load_trace(path), size.scored), {}
-    for text in (size.tree, f"dynamic_tree:{size.rows // 6}", "cape"):
+    for text in size.trees:
         told = run_on(trace, folder.pair(drafter, "float32"), text, cost, folder.seed, folder.tell).summary()
         found[text] = {name: value for name, value in told.items() if name not in ("exceptions", "failures")}
     return {"dtype": "float32", "policies": found}
@@ -183,7 +183,7 @@ def figures(folder: Folder) -> dict:
         if path.with_suffix(".cost.json").exists():
             trace, cost = folder.opened(drafter, RULE)
             longest = min(trace.K, cost.K)
-            asked = [p for p in chosen(folder, trace, cost)[1:]]
+            asked = chosen(folder, trace, cost)[1:]
             panels[path.stem] = curve.curve(trace, [*asked, "oracle"], cost, seed=folder.seed, longest=longest)
     (folder.out / "figures").mkdir(exist_ok=True)
     if panels:
