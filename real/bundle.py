@@ -27,7 +27,7 @@ def without(trace: Trace, names: tuple[str, ...]) -> Trace:
 
 
 def pack(folder: Folder, results: Path) -> list[Path]:
-    """Writes what travels into `results`, flat: bundle.tar, the report, figures, the log, and recordings.tar where the bundle's were thinned.
+    """Writes what travels into `results`, flat: bundle.tar, the report, figures, the log; recordings.tar where the bundle's were thinned.
 
     ValueError where the bundle or a file is too large even so; the others are written all the same.
     """
@@ -42,12 +42,12 @@ def pack(folder: Folder, results: Path) -> list[Path]:
         with replacing(results / "log.txt") as temporary:
             temporary.write_text("\n".join(f"== {path.stem}\n{path.read_text(encoding='utf-8')}" for path in logs), encoding="utf-8")
         made.append(results / "log.txt")
-    for thin, names in enumerate(THINNED):
+    for names in THINNED:
         _bundle(folder, results / "bundle.tar", names)
         if (results / "bundle.tar").stat().st_size <= folder.size.bytes:
             break
     made.append(results / "bundle.tar")
-    if thin or any((folder.out / "traces").glob("*-trees.parquet")):
+    if names or any((folder.out / "traces").glob("*-trees.parquet")):
         whole = [(f"traces/{p.name}", p.read_bytes()) for p in sorted((folder.out / "traces").glob("*")) if p.is_file()]
         _tar(results / "recordings.tar", whole)
         made.append(results / "recordings.tar")

@@ -59,7 +59,8 @@ def advance(folder: Folder, todo: Sequence[Part], limit: float, clock: Callable[
         if missing:
             states[part.name] = State(part, "left", why=f"needs {missing[0]}")
         elif wanted > left:
-            states[part.name] = State(part, "left", why=f"takes about {folder.size.pace * part.seconds:.0f} s, {max(left, 0):.0f} s were left")
+            why = f"takes about {folder.size.pace * part.seconds:.0f} s, {max(left, 0):.0f} s were left"
+            states[part.name] = State(part, "left", why=why)
         elif short and part.rank != "must":
             states[part.name] = State(part, "left", why="a must comes first")
         else:

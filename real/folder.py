@@ -3,14 +3,14 @@
 import hashlib
 import inspect
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 import real.pair
 from real.corpus import CorpusError
 from real.files import replace_json
-from real.lab import Lab, Known, Read, known_target, read
+from real.lab import Known, Lab, Read, known_target, read
 from real.learn import Tell, read_card
 from real.pair import Pair
 from real.prompts import Prompt, draw, read_prompts
@@ -73,7 +73,8 @@ class Folder:
         there = read_card(manifest)
         for key in asked:
             if there.get(key) != asked[key]:
-                raise FolderError(f"{self.out} was begun with {key} {_short(there.get(key))}, now it is {_short(asked[key])}; take another --out")
+                was, now = _short(there.get(key)), _short(asked[key])
+                raise FolderError(f"{self.out} was begun with {key} {was}, now it is {now}; take another --out")
         weights = self.models / "target" / "model.safetensors"
         if there.get("target") and (not weights.exists() or sha256(weights) != there["target"]):
             raise FolderError(f"{self.out} was made with target {there['target'][:12]}, which is not the one there now; take another --out")
@@ -128,7 +129,10 @@ class Folder:
     @cached_property
     def known(self) -> Known:
         """The target and what it wrote, ready for lessons."""
-        return known_target(self.lab, self.read, self.models, self.work, self.tell)
+        known = known_target(self.lab, self.read, self.models, self.work, self.tell)
+        check, exam = known.material.check, known.material.exam  # walked token by token: few are enough beside a recording
+        exam, check = exam[: self.size.exam], check[: max(1, self.size.exam // 3)]
+        return replace(known, material=replace(known.material, check=check, exam=exam))
 
     def forget(self) -> None:
         """Drops the models that are held."""

@@ -50,12 +50,12 @@ def parts() -> list[Part]:
     silent = "prompt_lookup"
     drafters = (*MUST, silent)
     made = [
-        Part("text", "must", 40, _text),
-        Part("target", "must", 330, _target, ("text",), True),
-        Part("distil", "must", 45, _distil, ("target",), True),
-        *(Part(f"drafter-{d}", "must", 50, partial(_drafter, drafter=d), ("distil",), True) for d in MUST),
-        Part("predictors", "must", 40, _predictors, ("drafter-model", "drafter-early_exit")),
-        Part("card", "must", 15, _card, ("predictors", *(f"drafter-{d}" for d in MUST))),
+        Part("text", "must", 35, _text),
+        Part("target", "must", 310, _target, ("text",), True),
+        Part("distil", "must", 40, _distil, ("target",), True),
+        *(Part(f"drafter-{d}", "must", 48, partial(_drafter, drafter=d), ("distil",), True) for d in MUST),
+        Part("predictors", "must", 35, _predictors, ("drafter-model", "drafter-early_exit")),
+        Part("card", "must", 10, _card, ("predictors", *(f"drafter-{d}" for d in MUST))),
     ]
     for d in drafters:
         made += _of(d, "must", ("distil",) if d == silent else (f"drafter-{d}", "predictors"))
@@ -79,12 +79,11 @@ def _recorded(drafter: str) -> tuple[str, ...]:
 def _of(drafter: str, rank: str, needs: tuple[str, ...]) -> list[Part]:
     """What is done with a drafter that has learnt; those of one dtype stand together, so that models are loaded twice, not six times."""
     there = _recorded(drafter)
-    made = [Part(f"cost-{drafter}-{r}", rank, 10, partial(_cost, drafter=drafter, rule=r), needs) for r in RULES]
+    made = [Part(f"cost-{drafter}-{r}", rank, 8, partial(_cost, drafter=drafter, rule=r), needs) for r in RULES]
     made += [Part(f"record-{drafter}-{r}", rank, 20, partial(_record, drafter=drafter, rule=r), needs, True) for r in RULES]
     made.append(Part(f"equal-{drafter}", rank, 15, partial(equal, drafter=drafter), there))
-    made += [Part(f"{n}-{drafter}", rank, s, partial(f, drafter=drafter), there) for n, s, f in (("forced", 8, forced), ("audit", 8, audited))]
-    made.append(Part(f"score-{drafter}", rank, 35, partial(scored, drafter=drafter), there))
-    return made
+    last = ("forced", 8, forced), ("audit", 8, audited), ("score", 30, scored)
+    return made + [Part(f"{name}-{drafter}", rank, seconds, partial(make, drafter=drafter), there) for name, seconds, make in last]
 
 
 def _text(folder: Folder) -> dict:

@@ -60,7 +60,8 @@ def _whole(states) -> Verdict:
 
 def _recorded(folder: Folder) -> Verdict:
     size, name = folder.size, "recordings"
-    wanted = f"{len(DRAFTERS)} drafters x {len(RULES)} rules, {size.per_task} prompts of each of {TASKS if size.name == 'full' else 'the'} tasks"
+    tasks = TASKS if size.name == "full" else 1
+    wanted = f"{len(DRAFTERS)} drafters x {len(RULES)} rules, {size.per_task} prompts of each task, {tasks} tasks or more"
     found = {f"{d} {r}": folder.found(f"record-{d}-{r}") for d in DRAFTERS for r in RULES}
     found = {key: each for key, each in found.items() if each}
     if not found:
@@ -68,8 +69,9 @@ def _recorded(folder: Folder) -> Verdict:
     parts = {}
     for key, each in found.items():
         fewest = min(task["texts"] for task in each["by_task"].values())
-        parts[key] = {n: each[n] for n in ("texts", "rows", "mean_run", "repeated_8grams")} | {"tasks": len(each["by_task"]), "fewest": fewest}
-    enough = [p for p in parts.values() if p["fewest"] >= size.per_task and p["tasks"] >= (TASKS if size.name == "full" else 1)]
+        parts[key] = {n: each[n] for n in ("texts", "rows", "mean_run", "repeated_8grams")}
+        parts[key] |= {"tasks": len(each["by_task"]), "fewest": fewest}
+    enough = [p for p in parts.values() if p["fewest"] >= size.per_task and p["tasks"] >= tasks]
     rows = sum(p["rows"] for p in parts.values())
     passed = len(enough) == len(DRAFTERS) * len(RULES)
     return Verdict(name, wanted, passed, f"{len(enough)} recordings with as many, {rows:,} rows", parts)
@@ -106,7 +108,8 @@ def _audited(folder: Folder) -> Verdict:
     parts = {f"{d} {r}": one for d, each in _found(folder, "audit").items() for r, one in each["rules"].items()}
     if not parts:
         return _open(name, wanted)
-    cut = {k: {n: one[n] for n in ("tokens", "divergences", "largest_gap_nats", "alarms")} | {"failures": len(one["failures"])} for k, one in parts.items()}
+    shown = "tokens", "divergences", "largest_gap_nats", "alarms"
+    cut = {key: {n: one[n] for n in shown} | {"failures": len(one["failures"])} for key, one in parts.items()}
     tokens, apart, beyond = (sum(p[n] for p in cut.values()) for n in ("tokens", "divergences", "failures"))
     figure = f"{apart} of {tokens:,} tokens are not the target's pick, {beyond} beyond rounding"
     return Verdict(name, wanted, all(one["clean"] for one in parts.values()), figure, cut)
@@ -118,7 +121,8 @@ def _scored(folder: Folder) -> Verdict:
     card = scorecard(folder, DRAFTERS)
     if card is None:
         return _open(name, wanted)
-    parts = {f"{r.drafter} {r.policy}": {n: round(getattr(r, n), 5) for n in ("error", "acceptance", "cost", "overhead")} for r in card.rows}
+    shown = "error", "acceptance", "cost", "overhead"
+    parts = {f"{r.drafter} {r.policy}": {n: round(getattr(r, n), 5) for n in shown} for r in card.rows}
     floor = "unknown" if card.noise_floor is None else f"{card.noise_floor:.2%}"
     figure = f"median {card.median_abs_error:.2%}, 90th percentile {card.p90_abs_error:.2%}, noise {floor}, {len(card.rows)} rows"
     return Verdict(name, wanted, card.good, figure, parts)
@@ -126,15 +130,17 @@ def _scored(folder: Folder) -> Verdict:
 
 def _fastest(folder: Folder) -> Verdict:
     name, wanted = "fastest drafter and policy on the lab target", "faster than our own plain loop in the same run"
-    speeds = {f"{row['drafter']} {row['policy']}": row["speedup_measured"] for each in _found(folder, "score").values() for row in each["rows"]}
+    rows = [row for each in _found(folder, "score").values() for row in each["rows"]]
+    speeds = {f"{row['drafter']} {row['policy']}": row["speedup_measured"] for row in rows}
     speeds |= {f"{d} {each['policy']}": each["speedup_measured"] for d, each in _found(folder, "tree").items()}
     return _best(name, wanted, speeds)
 
 
 def _driven(folder: Folder) -> Verdict:
-    name, wanted = f"fastest on {folder.size.shape}, random weights, recorded acceptances", "faster than our own plain loop in the same run"
-    found = _found(folder, "drive")
-    speeds = {f"{d} {row['policy']}": row["speedup"] for d, each in found.items() for row in each["rows"] if row["policy"] != "plain"}
+    name = f"fastest on {folder.size.shape}, random weights, recorded acceptances"
+    wanted, found = "faster than our own plain loop in the same run", _found(folder, "drive")
+    rows = [(drafter, row) for drafter, each in found.items() for row in each["rows"] if row["policy"] != "plain"]
+    speeds = {f"{drafter} {row['policy']}": row["speedup"] for drafter, row in rows}
     made = _best(name, wanted, speeds)
     if found and not all(each["replay_equal"] for each in found.values()):
         return Verdict(name, wanted, False, f"{made.figure}; rounds differ from the replay's", made.parts)
@@ -164,7 +170,8 @@ def write_report(folder: Folder, states: Sequence[tuple[str, str, str, str]]) ->
 
 
 def _markdown(head: dict, lines: Sequence[Verdict]) -> str:
-    made = [f"# Campaign ({head['size']})", "", f"Device: {head['device']}. Target: {str(head['target'])[:12]}. Complete: {head['complete']}.", ""]
+    where = f"Device: {head['device']}. Target: {str(head['target'])[:12]}. Complete: {head['complete']}."
+    made = [f"# Campaign ({head['size']})", "", where, ""]
     losses = head["heldout_loss_nats"].get("target", {})
     made += ["Held-out loss, nats a token: " + ", ".join(f"{name} {loss}" for name, loss in losses.items()) + ".", ""] if losses else []
     made += ["| what | wanted | measured | holds |", "| --- | --- | --- | --- |"]

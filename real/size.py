@@ -27,6 +27,7 @@ class Size:
     | settings | of drafters, as `Lesson.settings` |
     | plan, lesson, slow | how the target learns, and each drafter, at `slow` times its recipe's rate |
     | distil_tokens, batch, judged, predictor_texts, rank, trials | as in `Lab` |
+    | exam | texts that drafters are judged on when they have learnt, and a third as many to choose weights by |
     | per_task, longest, budget, K | prompts of each task, tokens of the longest, new tokens, draft depth |
     | grown, rows | width and levels of dynamic trees, and tokens of trees that costs price |
     | context, rounds, repeats | of costs |
@@ -50,6 +51,7 @@ class Size:
     distil_tokens: int
     batch: int
     judged: int
+    exam: int
     predictor_texts: int
     rank: int
     trials: int
@@ -91,12 +93,13 @@ FULL = Size(
         ("model", (("width", 384), ("layers", 4), ("heads", 6), ("head_dim", 64), ("hidden", 1024))),
         ("early_exit", (("depth", 3),)),
     ),
-    plan=Plan(minutes=5.0, rows=64, length=512, rate=1.5e-3, save_every=1000),
-    lesson=Plan(minutes=0.6, rows=128, length=192, save_every=1000, every=1 << 30),
+    plan=Plan(minutes=4.7, rows=64, length=512, rate=1.5e-3, save_every=1000),
+    lesson=Plan(minutes=0.45, rows=128, length=192, save_every=1000, every=1 << 30),
     slow=0.42,  # sqrt(160 / 896): recipes were found at the tiny target's width
     distil_tokens=2_000_000,
     batch=512,
-    judged=32,
+    judged=24,
+    exam=12,
     predictor_texts=96,
     rank=8,
     trials=60,
@@ -140,6 +143,7 @@ TOY = replace(
     distil_tokens=1024,
     batch=8,
     judged=8,
+    exam=8,
     predictor_texts=2,
     rank=2,
     trials=4,

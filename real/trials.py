@@ -78,7 +78,8 @@ def equal(folder: Folder, drafter: str) -> dict:
             total, tokens = total + found, tokens + sum(len(r.token) for r in results)
     apart = [asdict(f) for f in (*total.exceptions, *total.failures)]
     counts = {"rounds": total.rounds, "exceptions": len(total.exceptions), "failures": len(total.failures), "lossless": total.lossless}
-    return {"dtype": "float32", "tf32": torch.backends.cuda.matmul.allow_tf32, "tokens": tokens, **counts, "policies": by, "apart": apart[:40]}
+    where = {"dtype": "float32", "tf32": torch.backends.cuda.matmul.allow_tf32, "tokens": tokens}
+    return where | counts | {"policies": by, "apart": apart[:40]}
 
 
 def forced(folder: Folder, drafter: str) -> dict:
