@@ -51,7 +51,7 @@ def parts() -> list[Part]:
     drafters = (*MUST, silent)
     made = [
         Part("text", "must", 35, _text),
-        Part("target", "must", 310, _target, ("text",), True),
+        Part("target", "must", 320, _target, ("text",), True),
         Part("distil", "must", 40, _distil, ("target",), True),
         *(Part(f"drafter-{d}", "must", 48, partial(_drafter, drafter=d), ("distil",), True) for d in MUST),
         Part("predictors", "must", 35, _predictors, ("drafter-model", "drafter-early_exit")),

@@ -93,7 +93,7 @@ FULL = Size(
         ("model", (("width", 384), ("layers", 4), ("heads", 6), ("head_dim", 64), ("hidden", 1024))),
         ("early_exit", (("depth", 3),)),
     ),
-    plan=Plan(minutes=4.7, rows=64, length=512, rate=1.5e-3, save_every=1000),
+    plan=Plan(minutes=4.4, rows=64, length=512, rate=1.5e-3, save_every=1000),
     lesson=Plan(minutes=0.45, rows=128, length=192, save_every=1000, every=1 << 30),
     slow=0.42,  # sqrt(160 / 896): recipes were found at the tiny target's width
     distil_tokens=2_000_000,
