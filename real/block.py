@@ -84,6 +84,33 @@ class Cache:
         for t in (self.key, self.value):
             t[:, :, :, start:stop] = t[:, :, :, source]
 
+    def put(self, layer: int, start: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Writes the rows `[batch, kv_heads, n, head_dim]` of a layer behind its first `start`; returns all rows up to the last written."""
+        stop = start + key.shape[2]
+        self.key[layer, :, :, start:stop] = key
+        self.value[layer, :, :, start:stop] = value
+        return self.key[layer, :, :, :stop], self.value[layer, :, :, :stop]
+
+
+class Window:
+    """The first rows of a cache, all of them seen whatever is valid, and the places `row` int64 `[n]` where a pass's rows go.
+
+    A `Cache` to the layers, but nothing in it depends on where a text stands: what a captured pass needs (see real/passes.py).
+    """
+
+    def __init__(self, key: Tensor, value: Tensor, row: Tensor):
+        self.key, self.value, self.row = key, value, row
+
+    def reserve(self, rows: int) -> None:
+        """Nothing: its owner has made room."""
+
+    def put(self, layer: int, start: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """As `Cache.put`, to the places of `row`; all rows come back, and the mask tells which count."""
+        held = self.key[layer], self.value[layer]
+        for rows, new in zip(held, (key, value)):
+            rows.index_copy_(2, self.row, new)
+        return held
+
 
 class Layer(nn.Module):
     """One decoder layer: x + attention(norm(x)), then + SwiGLU(norm(.))."""
@@ -117,16 +144,19 @@ class Layer(nn.Module):
             q, k = self.query_norm(q), self.key_norm(k)
         q, k, v = rotate(q.transpose(1, 2), rotation), rotate(k.transpose(1, 2), rotation), v.transpose(1, 2)
         if cache is not None:
-            stop = start + x.shape[1]
-            cache.key[index, :, :, start:stop] = k
-            cache.value[index, :, :, start:stop] = v
-            k, v = cache.key[index, :, :, :stop], cache.value[index, :, :, :stop]
+            k, v = cache.put(index, start, k, v)
+        return x + self.output(self._mixed(q, k, v, mask, causal=mask is None and cache is None).transpose(1, 2).flatten(2))
+
+    def _mixed(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
         group = self.shape.heads // self.shape.kv_heads
-        if group > 1:
+        if group > 1 and causal:
             k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-        causal = mask is None and cache is None
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
-        return x + self.output(mixed.transpose(1, 2).flatten(2))
+        elif group > 1:
+            # the heads that share keys are taken as more rows: a long cache is read once, and never copied
+            many = q.unflatten(1, (-1, group)).flatten(2, 3)
+            wide = mask if mask is None else mask.repeat(*[1] * (mask.dim() - 2), group, 1)
+            return F.scaled_dot_product_attention(many, k, v, attn_mask=wide).unflatten(2, (group, -1)).flatten(1, 2)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
 
     def feed(self, x: Tensor) -> Tensor:
         """The second half of `forward`: x + SwiGLU(norm(x))."""
@@ -180,9 +210,16 @@ class Decoder(nn.Module):
     def rotation(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and sines `[n, head_dim]` of integer positions `[n]`; float64 inside only for float64 models."""
         wide = torch.float64 if self.dtype == torch.float64 else torch.float32
-        angle = torch.outer(position.to(wide), self.frequency.to(position.device, wide))
+        angle = torch.outer(position.to(wide), self._turns(position.device, wide))
         angle = torch.cat((angle, angle), -1)
         return (angle.cos() * self.scaling).to(self.dtype), (angle.sin() * self.scaling).to(self.dtype)
+
+    def _turns(self, device, dtype) -> Tensor:
+        # copied to the device once: a pass that is captured cannot copy from the host
+        source, there = self.__dict__.get("_copied", (None, None))
+        if source is not self.frequency or there.device != device or there.dtype != dtype:
+            self._copied = self.frequency, self.frequency.to(device, dtype)
+        return self._copied[1]
 
     def run(self, x: Tensor, layers: range, rotation, mask=None, cache: Cache | None = None, start: int = 0,
             tap: dict[int, Tensor] | None = None) -> Tensor:
