@@ -91,12 +91,12 @@ def _alone(layer: Layer, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, key:
 
 
 @contextmanager
-def fused(backend: str = "inductor"):
+def fused(**how):
     """Within it layers run as compiled by torch, all alike ones by the same kernels: for passes over a `Window`, run to be captured.
 
-    Their elementwise operations, each a kernel of its own otherwise, become few.
+    Their elementwise operations, each a kernel of its own otherwise, become few. `how` goes to torch.compile: backend, mode.
     """
-    compiled = torch.compile(_alone, backend=backend, fullgraph=True)
+    compiled = torch.compile(_alone, fullgraph=True, **how)
 
     def forward(layer, x, rotation, mask=None, cache=None, index=0, start=0):
         return compiled(layer, x, *rotation, mask, cache.key[index], cache.value[index], cache.row)

@@ -107,13 +107,12 @@ class Fixed(Eager):
 
     The rows seen are those of the smallest power of two, from `smallest` on, that holds the pass. What is added behind the rows that count
     changes nothing of them: it is masked, and written where nothing valid is. Passes of more rows (prefills) run eagerly. Results are
-    copied out of the captured pass's own memory. With `compiled` the layers are fused by torch first, by default on a card alone.
+    copied out of the captured pass's own memory. With `compiled` the layers are fused by torch.compile first, by default on a card alone;
+    a dict is given to it.
     A drafter and its target share one such object, with a `name` of its own for each body. ValueError for a text beyond `capacity`.
     """
 
-    backend = "inductor"
-
-    def __init__(self, widths: Sequence[int], capacity: int, compiled: bool | None = None, smallest: int = 256):
+    def __init__(self, widths: Sequence[int], capacity: int, compiled: dict | bool | None = None, smallest: int = 256):
         if not widths or min(widths) < 1 or capacity < max(widths):
             raise ValueError(f"widths {list(widths)} and capacity {capacity}; expected rows of at least 1, and room for the widest pass")
         self.widths, self.capacity, self.compiled, self.smallest = tuple(sorted(set(widths))), capacity, compiled, smallest
@@ -123,7 +122,6 @@ class Fixed(Eager):
 
     def cache(self, name: str, decoder: Decoder, layers: int, rows: int) -> Cache:
         """The cache of that owner, one for all texts."""
-        self._check(rows)
         if name not in self.caches:
             self.caches[name] = decoder.cache(layers, capacity=self.capacity)
         return self.caches[name]
@@ -141,7 +139,7 @@ class Fixed(Eager):
         seen = min(seen, self.capacity)
         key = name, width, seen, span.parent is None
         made = self.made.get(key)
-        if made is None or made.cache is not cache:
+        if made is None or made.keys is not cache.key:  # drafters that write to the target's cache may have made it grow
             most = 0 if span.parent is None else self.widths[-1]
             made = self.made[key] = _Pass(decoder, body, inputs, width, seen, most, cache)
         made.set(inputs, span)
@@ -162,7 +160,7 @@ class Fixed(Eager):
             if card and self.pool is None:
                 self.pool = torch.cuda.graph_pool_handle()
             compiled = card if self.compiled is None else self.compiled
-            with fused(self.backend) if compiled else nullcontext():
+            with fused(**(compiled if isinstance(compiled, dict) else {})) if compiled else nullcontext():
                 made.replay = capture(made.function, made.device, self.pool)
         return made.replay()
 
@@ -203,6 +201,7 @@ class _Pass(_Call):
 
     def __init__(self, decoder: Decoder, body: Body, inputs: Sequence[Input], width: int, seen: int, most: int, cache: Cache):
         self.decoder, self.body, self.width, self.seen, self.most, self.cache = decoder, body, width, seen, most, cache
+        self.keys = cache.key
         self.device = device = decoder.device
         self.held = [torch.zeros(width, *x.shape[1:], dtype=x.dtype, device=device) if isinstance(x, Tensor) else None for x in inputs]
         size = 3 + width * (self.held.count(None) + bool(most) + most)
