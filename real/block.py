@@ -106,10 +106,22 @@ class Window:
 
     def put(self, layer: int, start: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """As `Cache.put`, to the places of `row`; all rows come back, and the mask tells which count."""
-        held = self.key[layer], self.value[layer]
+        held = self.layer(layer)
         for rows, new in zip(held, (key, value)):
-            rows.index_copy_(2, self.row, new)
+            rows[:, :, self.row] = new
         return held
+
+    def layer(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of one layer `[batch, kv_heads, rows, head_dim]`."""
+        return self.key[layer], self.value[layer]
+
+
+class Alone(Window):
+    """A `Window` of a single layer, whose key and value are its own: to a compiler a view of the whole would be the whole."""
+
+    def layer(self, layer: int) -> tuple[Tensor, Tensor]:
+        """That layer, whatever its number."""
+        return self.key, self.value
 
 
 class Layer(nn.Module):

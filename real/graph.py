@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from real.block import Layer, Window
+from real.block import Alone, Layer
 
 Replay = Callable[[], tuple[Tensor, ...]]
 """Runs what was captured, on what its tensors hold now; returns the same output tensors each time, overwritten."""
@@ -89,19 +89,19 @@ _plain = Layer.forward
 
 def _alone(layer: Layer, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, key: Tensor, value: Tensor, row: Tensor) -> Tensor:
     # one layer's rows by themselves: with its number as an argument every layer would be compiled anew
-    return _plain(layer, x, (cos, sin), mask, Window(key[None], value[None], row))
+    return _plain(layer, x, (cos, sin), mask, Alone(key, value, row))
 
 
 @contextmanager
 def fused(**how):
-    """Within it layers run as compiled by torch, all alike ones by the same kernels: for passes over a `Window`, run to be captured.
+    """Within it layers run as compiled by torch, all alike ones by the same kernels: for passes over a `real.block.Window`, run to be captured.
 
     Their elementwise operations, each a kernel of its own otherwise, become few. `how` goes to torch.compile: backend, mode.
     """
     compiled = torch.compile(_alone, fullgraph=True, **how)
 
     def forward(layer, x, rotation, mask=None, cache=None, index=0, start=0):
-        return compiled(layer, x, *rotation, mask, cache.key[index], cache.value[index], cache.row)
+        return compiled(layer, x, *rotation, mask, *cache.layer(index), cache.row)
 
     Layer.forward = forward
     try:
