@@ -35,8 +35,9 @@ def register(app: typer.Typer) -> None:
     for command in (demo, train, record, measure, run, audit):
         app.command()(command)
     from real.commands import drive, force, scorecard
+    from real.ladder_command import ladder
 
-    for command in (force, drive, scorecard):
+    for command in (force, drive, scorecard, ladder):
         app.command()(command)
 
 

@@ -76,7 +76,7 @@ def ladder(
         return known
     check_room([shape, *extra], dtype, contexts[0] + widths[-1], device)
     found = known or Ladder(**said, speeds=speeds(dtype, device, timer=timer))
-    climb = _Climb(shape, dtype, device, drafters, graphs, compiled, repeats, seed, timer)
+    climb = _Climb(shape, dtype, device, drafters, graphs, compiled, repeats, seed, timer, widths[-1])
     done = 0
     for keys in filter(None, wanted):
         found = found.added(climb.cells(keys, found.speeds))
@@ -89,8 +89,8 @@ def ladder(
 class _Climb:
     """The models, and what is measured of them at one batch and context."""
 
-    def __init__(self, shape, dtype, device, drafters, graphs, compiled, repeats, seed, timer):
-        self.shape, self.repeats, self.timer, self.graphs, self.compiled = shape, repeats, timer, graphs, compiled
+    def __init__(self, shape, dtype, device, drafters, graphs, compiled, repeats, seed, timer, widest):
+        self.shape, self.widest, self.repeats, self.timer, self.graphs, self.compiled = shape, widest, repeats, timer, graphs, compiled
         self.decoder = random_decoder(shape, dtype, device, seed)
         self.random = torch.Generator(self.decoder.device).manual_seed(seed)
         self.order = np.random.default_rng(seed)
@@ -102,7 +102,7 @@ class _Climb:
         floors = {key: self._floor(key, speeds) for key in keys}
         found = {key: None for key in keys}
         _, batch, context, _ = keys[0]
-        rows = _even(context + max(width for *_, width in keys))
+        rows = _even(context + self.widest)
         if self._room(batch, rows) <= 0.9 * free(str(self.decoder.device)):
             found |= self._together(keys, rows)
         self._release()
@@ -166,9 +166,9 @@ class _Climb:
         return floor(self.shape, speeds, 1, batch, context, len(drafter.part.layers), 2 * deep)
 
     def _room(self, batch: int, rows: int) -> float:
-        """Bytes of the cache, of one layer's keys and values spread to all heads, and of the logits of the widest pass at most."""
-        s, size = self.shape, self.shape.cache_bytes
-        return batch * (rows * cache_bytes(s) + 2 * rows * s.heads * s.head_dim * size + s.vocab * size)
+        """Bytes of the cache, and of the largest that the widest pass makes: its logits and what is inside a SwiGLU, twice."""
+        s = self.shape
+        return batch * (rows * cache_bytes(s) + 2 * self.widest * (s.vocab + 2 * s.hidden) * s.cache_bytes)
 
     def _tokens(self, batch: int, rows: int):
         return torch.randint(self.shape.vocab, (batch, rows), generator=self.random, device=self.decoder.device)

@@ -157,7 +157,7 @@ class Ladder:
         return CostModel(each * np.arange(K + 1), verify, [0.0], 0.0, cells[0].median_s, label, self.device)
 
     def table(self, step: "str | float") -> CostTable:
-        """`cost` at every batch and context, as `simspec sweep --cost` reads it; None where it did not fit. ValueError where nothing did."""
+        """`cost` at every batch and context, as `simspec sweep --cost` reads it; None where it did not fit. ValueError if nothing did."""
 
         def maybe(batch: int, context: int) -> CostModel | None:
             found = [*self.line(batch, context), *(self.line(batch, context, step) if isinstance(step, str) else [])]
