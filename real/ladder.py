@@ -97,7 +97,7 @@ class Ladder:
     | --- | --- |
     | device, dtype | where, and in what |
     | shape | of the target; its weights and text were random |
-    | graphed, fused | whether passes were captured and replayed; whether layers were compiled before |
+    | graphed, fused | whether passes were captured and replayed (`real.graph`: on a CPU a tape); whether layers were compiled before |
     | repeats | of every cell |
     | speeds | of the device in the same run |
     | cells | in the order measured |
