@@ -138,8 +138,8 @@ class Scripted:
     def begin(self, target, prompt, prefill, pick) -> None:
         self.position = self.slot = 0
 
-        def told(logits, slot: int) -> int:
-            pick(logits, slot)  # its time is part of drafting
+        def told(logits, slot: int, hidden=None) -> int:
+            pick(logits, slot, hidden)  # its time is part of drafting
             return self._token(slot)
 
         self.inner.begin(target, prompt, prefill, told)
@@ -193,6 +193,10 @@ class Told(Line):
         """The recorded codes of this slot."""
         self.honest.read(step, slot)
         return self.script.feature[self.row, slot, self.columns], None
+
+    def fetch(self, *asked) -> int:
+        """As `Reader.fetch`."""
+        return self.honest.fetch(*asked)
 
     def learn(self, verdict, path) -> None:
         """As `Reader.learn`."""

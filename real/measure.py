@@ -245,7 +245,7 @@ class _Loop:
         """Drafts the tree of that name for several rounds, of which nothing is verified: nothing is owed either, but in the first."""
         plan, prompt, clock = self.trees[name], self.prompt, Clock(self.target.decoder.device)
         prefill, chance = self.target.prefill(prompt[:-1]), Chance(self.rule.seed, self.runs)
-        self.drafter.begin(self.target, prompt, prefill, lambda logits, slot: int(logits.argmax()))
+        self.drafter.begin(self.target, prompt, prefill, lambda logits, *_: int(logits.argmax()))
         plan.begin(self.drafter, self.rule, self.runs, prefill, chance)
         for i in range(self.rounds):
             clock.begin()

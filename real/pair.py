@@ -12,7 +12,9 @@ from real.cape import Cape
 from real.decode import DecodeResult, Plan, decode
 from real.draft import Drafter, Silent
 from real.drafters import BUILTIN
+from real.engine import engage
 from real.features import learnt, shown
+from real.passes import EAGER, Eager
 from real.predictor import load_predictors
 from real.provenance import check_device
 from real.sampling import Rule, forget_noise
@@ -47,10 +49,13 @@ class Pair:
     end_tokens: tuple[int, ...]
 
 
-def load_pair(bundle: Path, drafter: str, device: str = "cpu", dtype: str = "float32", target=None, weights=None) -> Pair:
+def load_pair(
+    bundle: Path, drafter: str, device: str = "cpu", dtype: str = "float32", target=None, weights=None, passes: Eager = EAGER
+) -> Pair:
     """Loads `<bundle>/target` (or the checkpoint `target`) with the drafter of `<bundle>/<drafter>` (or `weights`).
 
-    Predictors that lie in the drafter's folder come with it; WeightsError for one of other weights.
+    Predictors that lie in the drafter's folder come with it; WeightsError for one of other weights. `passes` as `real.engine.passes_of`
+    makes them.
     """
     if drafter not in BUILTIN:
         near = get_close_matches(drafter, BUILTIN, n=1)
@@ -68,8 +73,9 @@ def load_pair(bundle: Path, drafter: str, device: str = "cpu", dtype: str = "flo
     made = BUILTIN[drafter](folder, decoder, hashes)
     made.predictors = load_predictors(folder, known, device)
     _check_tokenizer(Path(folder), tokenizer, path)
+    engage(passes, decoder, made)
     name = f"{Path(path).parent.name}/{known[:12]}" if Path(path).is_dir() else known
-    return Pair(Target(decoder, made.taps), made, name, tokenizer, hashes["tokenizer"], end_tokens(path, decoder))
+    return Pair(Target(decoder, made.taps, passes=passes), made, name, tokenizer, hashes["tokenizer"], end_tokens(path, decoder))
 
 
 def _check_tokenizer(folder: Path, tokenizer, path) -> None:
