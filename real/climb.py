@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from real.bandwidth import speeds
-from real.block import Cache, Decoder, Window, ancestor_mask, chain
+from real.block import Cache, Decoder, Layer, Window, ancestor_mask, chain
 from real.driven import drafter_shapes, random_drafter
 from real.graph import capture, fused
 from real.ladder import TARGET, Cell, Ladder, cell, floor
@@ -96,6 +96,8 @@ class _Climb:
         self.order = np.random.default_rng(seed)
         with torch.device(self.decoder.device):  # else parts are drawn on the host first
             self.drafters = {text: random_drafter(text, self.decoder, shape, 1, seed) for text in dict.fromkeys(drafters)}
+        if graphs:
+            _pack(self.decoder, *(m for each in self.drafters.values() for m in vars(each).values() if isinstance(m, nn.Module)))
 
     def cells(self, keys: list[tuple], speeds) -> list[Cell]:
         """The cells of these keys, all of one batch and context."""
@@ -198,6 +200,13 @@ def _places(model: Decoder, cache: Cache, start: int, rows: int, still: bool) ->
     sees = torch.arange(cache.key.shape[3], device=model.device) <= position[:, None]
     mask = torch.zeros_like(sees, dtype=model.dtype).masked_fill(~sees, -torch.inf)
     return rotation, mask, Window(cache.key, cache.value, position), 0
+
+
+def _pack(*wholes: nn.Module) -> None:
+    """As captured passes have their layers (`real.engine`)."""
+    for layer in (module for whole in wholes for module in whole.modules()):
+        if isinstance(layer, Layer) and not layer.packed:
+            layer.pack()
 
 
 def _even(rows: int) -> int:

@@ -12,7 +12,7 @@ from shell import command, refused
 
 from real import climb
 from real.bandwidth import Speeds
-from real.block import ancestor_mask, chain
+from real.block import Layer, ancestor_mask, chain
 from real.climb import ladder, rows_pass
 from real.driven import random_drafter
 from real.graph import capture
@@ -134,6 +134,14 @@ def test_passes_that_are_issued_one_by_one_are_not_captured(monkeypatch, machine
     monkeypatch.setattr(climb, "laps", lambda works, device, timer: [0.5 if work()[0].isfinite().all() else None for work in works])
     found = small(graphs=False, drafters=DRAFTERS)
     assert not found.graphed and {c.median_s for c in found.cells} == {0.5}
+
+
+def test_layers_are_packed_for_captures_alone(machine):
+    for graphs in (True, False):
+        made = climb._Climb(TINY, torch.float32, "cpu", DRAFTERS, graphs, False, 1, 0, machine.now, 4)
+        wholes = [made.decoder, made.drafters["eagle"].part, made.drafters["early_exit:1"].lm, made.drafters["model:1x8x1x24"].lm]
+        layers = [layer for whole in wholes for layer in whole.modules() if isinstance(layer, Layer)]
+        assert len(layers) == 2 + 1 + 2 + 1 and {layer.packed for layer in layers} == {graphs}
 
 
 @torch.inference_mode()
@@ -386,7 +394,8 @@ def test_a_target_is_a_name_or_a_models_folder(tmp_path):
         read_target(str(tmp_path))
 
 
-ARGUMENTS = "ladder --target 2x16x2x24 --dtype float32 --width 1 --width 3 --batch 1 --batch 2 --context 8 --repeats 2 --drafter medusa".split()
+SIZES = "--width 1 --width 3 --batch 1 --batch 2 --context 8 --repeats 2 --drafter medusa"
+ARGUMENTS = f"ladder --target 2x16x2x24 --dtype float32 {SIZES}".split()
 
 
 def test_the_command_writes_cells_a_table_and_a_figure(tmp_path, monkeypatch):
