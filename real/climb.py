@@ -98,6 +98,8 @@ class _Climb:
             self.drafters = {text: random_drafter(text, self.decoder, shape, 1, seed) for text in dict.fromkeys(drafters)}
         if graphs:
             _pack(self.decoder, *(m for each in self.drafters.values() for m in vars(each).values() if isinstance(m, nn.Module)))
+        if compiled:
+            self._prime()
 
     def cells(self, keys: list[tuple], speeds) -> list[Cell]:
         """The cells of these keys, all of one batch and context."""
@@ -129,6 +131,13 @@ class _Climb:
         self._release()
         half = len(keys) // 2
         return self._together(keys[:half], rows) | self._together(keys[half:], rows) if half else {keys[0]: None}
+
+    @torch.inference_mode()
+    def _prime(self) -> None:
+        # sizes seen to differ at once are compiled as open ones: else kernels are made for every context
+        for few in (2, 3):
+            with fused():
+                rows_pass(self.decoder, _filled(self.decoder, few, 8 * few, self.random), self._tokens(few, few), 2 * few)()
 
     def _work(self, key: tuple, cache: Cache, pool) -> Callable[[], object]:
         function = self._pass(key, cache) if key[0] == TARGET else self._step(key)

@@ -254,7 +254,9 @@ def test_layers_are_compiled_around_the_capture_where_asked(machine, monkeypatch
     monkeypatch.setattr(climb, "fused", fused)
     monkeypatch.setattr(climb, "capture", lambda *_: said.append("captured") or (lambda: None))
     for compiled, expected in ((False, ["captured"]), (True, ["compiled", "captured", "as they were"])):
+        said.clear()
         made = climb._Climb(TINY, torch.float32, "cpu", (), True, compiled, 1, 0, machine.now, 4)
+        assert said == ["compiled", "as they were"] * 2 * compiled  # sizes that differ, so that one compilation does for all
         said.clear()
         made._work((TARGET, 1, 0, 2), made.decoder.cache(2, 1, 8), None)
         assert said == expected
