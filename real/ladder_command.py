@@ -12,7 +12,7 @@ from real.commands import _table
 
 
 def ladder(
-    target: Annotated[str, typer.Option(help="A name such as llama-3-8b, SHAPE.json, LAYERSxWIDTHxHEADS[xVOCAB], or a model's folder.")],
+    target: Annotated[str, typer.Option(help="A name such as llama-3-8b, SHAPE.json, LAYERSxWIDTHxHEADSxVOCAB, or a model's folder.")],
     out: Annotated[Path, typer.Option(help="Every cell, .json; what it holds already is not measured again.")],
     width: Annotated[list[int] | None, typer.Option(help="Rows a sequence passes, repeatable [1 2 3 4 5 6 8 12 16 17 24 32].")] = None,
     batch: Annotated[list[int] | None, typer.Option(help="Sequences together, repeatable [1 4 16 64].")] = None,
@@ -36,8 +36,8 @@ def ladder(
 ):
     """Time passes of every width, batch and context on a model of any size with random weights, beside what the device allows at best.
 
-    The floor is bytes / copy bandwidth or operations / matrix rate, whichever is longer, both measured in the same run. Medians as they
-    are, nothing smoothed. By estimate all defaults on llama-3-8b take 90 s on an H200; give a CPU small shapes. Killed, it continues.
+    The floor is bytes / copy bandwidth (read and written bytes both count) or operations / matrix rate, whichever is longer, both
+    measured in the same run. Medians as they are, nothing smoothed. By estimate all defaults on llama-3-8b take 90 s on an H200; give a CPU small shapes. Killed, it continues.
 
     Example: simspec ladder --target llama-3-8b --device cuda --drafter early_exit:4 --out out/8b.json --table out/8b.cost.json
     """
