@@ -23,6 +23,9 @@ RuleName = Annotated[
 Temperature = Annotated[float, typer.Option(help="Divides the logits, where the rule is not greedy; 1 is the model's own distribution.")]
 TopK = Annotated[int, typer.Option("--top-k", help="Only so many best tokens can be picked; 0: all.")]
 TopP = Annotated[float, typer.Option("--top-p", help="Only the fewest best tokens that hold this share can be picked.")]
+Engine = Annotated[
+    str, typer.Option(help="eager; fast (padded passes, captured once: for a card); strict (of one width: bfloat16 texts don't depend on it).")
+]
 Seed = Annotated[int, typer.Option(help="Of all draws.")]
 
 
@@ -80,10 +83,11 @@ def _grown(tree: str | None) -> tuple:
     return int(width), int(levels)
 
 
-def _pair(bundle, drafter, device, dtype, target, weights):
+def _pair(bundle, drafter, device, dtype, target, weights, passes=None):
     from real.pair import TINY, load_pair
+    from real.passes import EAGER
 
-    return load_pair(bundle or TINY, drafter, device, dtype, target, weights)
+    return load_pair(bundle or TINY, drafter, device, dtype, target, weights, passes or EAGER)
 
 
 def record(
@@ -101,6 +105,7 @@ def record(
     tree: Annotated[str | None, typer.Option(help="Dynamic trees too, WIDTHxLEVELS such as 4x6: for policies dynamic_tree:NODES.")] = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
+    engine: Engine = "eager",
     bundle: Bundle = None,
     target: TargetPath = None,
     weights: Weights = None,
@@ -112,6 +117,7 @@ def record(
     Example: simspec record prompts.jsonl --drafter early_exit --rule coupled --out traces/mine.parquet
     """
     from real.draft import growing
+    from real.engine import passes_of
     from real.features import offered
     from real.jobs import record_to
     from real.prompts import draw, read_prompts
@@ -127,7 +133,8 @@ def record(
     Settings(k, budget, made_by, (), (), grown)  # refused before the models are read
     if per_task < 1:
         raise ValueError(f"{per_task} prompts of every task asked for, expected at least 1")
-    pair = _pair(bundle, drafter, device, dtype, target, weights)
+    passes = passes_of(engine, k + 1, longest + budget)
+    pair = _pair(bundle, drafter, device, dtype, target, weights, passes)
     chosen = draw([p for path in prompts for p in read_prompts(path, pair.tokenizer, longest)], per_task, seed)
     if grown:
         growing(pair.drafter, grown[1])
@@ -151,6 +158,7 @@ def measure(
     rows: Annotated[int, typer.Option(help="Price trees too, of up to so many submitted tokens; 0: chains alone.")] = 0,
     device: Device = "cpu",
     dtype: Dtype = "float32",
+    engine: Engine = "eager",
     bundle: Bundle = None,
     target: TargetPath = None,
     weights: Weights = None,
@@ -162,15 +170,17 @@ def measure(
     One text is timed in the decode loop itself; a larger batch adds what bare batched passes take longer. A size that does not fit
     the card is left out. Example: simspec measure --drafter early_exit --batch 1 --batch 8 --context 128 --context 512 --out costs.json
     """
-    from real.measure import measure_table
+    from real.engine import passes_of
+    from real.measure import longest_run, measure_table
     from simspec.output import check_output
 
     check_output(out)
     if not 1 <= k <= 255 or repeats < 1:
         raise ValueError(f"depth is {k} and repeats {repeats}; expected 1 <= depth <= 255 and at least one repeat")
     made_by = _rule(rule, temperature, seed, top_k, top_p)
-    pair = _pair(bundle, drafter, device, dtype, target, weights)
     sizes = batch or [1], context or [128]
+    passes = passes_of(engine, max(k, rows) + 1, max(*sizes[1], 1) + longest_run(k))
+    pair = _pair(bundle, drafter, device, dtype, target, weights, passes)
     with _progress() as tell:
         said = partial(tell, f"measuring {out.stem}")
         table = measure_table(pair.target, pair.drafter, made_by, k, *sizes, repeats=repeats, seed=seed, progress=said, rows=rows)
@@ -187,6 +197,7 @@ def run(
     prompts: Annotated[int, typer.Option(help="Only so many of its prompts, spread over the tasks; 0 for all.")] = 0,
     device: Device = "cpu",
     dtype: Dtype = "float32",
+    engine: Engine = "eager",
     bundle: Bundle = None,
     target: TargetPath = None,
     weights: Weights = None,
@@ -199,6 +210,7 @@ def run(
 
     Exits with code 1 if they differ. Example: simspec run tiny-model-greedy --policy fixed:3 --prompts 20
     """
+    from real.engine import passes_for
     from real.emitted import header_of, save_run, texts_of
     from real.jobs import run_on, spread, submitted
     from real.measure import measure as time
@@ -223,7 +235,8 @@ def run(
         raise ValueError("tree_oracle is only replayed (simspec sweep); run a tree that does not know the text, such as optimal_tree:16")
     price = None if cost is None else CostModel.from_json(cost)
     rule_of(recorded)
-    pair = _pair(bundle, recorded.meta.drafter, device, dtype, target, weights)
+    passes = passes_for(engine, recorded, submitted(meant, recorded.K))
+    pair = _pair(bundle, recorded.meta.drafter, device, dtype, target, weights, passes)
     check_pair(recorded, pair, trace)
     with _progress() as tell:
         if price is None:

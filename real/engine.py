@@ -1,10 +1,12 @@
 """Engines: how a target and its drafter run their passes."""
 
+import numpy as np
 from torch import nn
 
 from real.block import Decoder, Layer
 from real.draft import Drafter
 from real.passes import EAGER, Eager, Fixed
+from simspec import Trace
 
 ENGINES = ("eager", "fast", "strict")
 """eager: every kernel from Python, any number of rows. fast: padded to 1, 2 or all rows, each captured once. strict: to all rows always."""
@@ -24,6 +26,12 @@ def passes_of(engine: str, rows: int, capacity: int, compiled: dict | bool | Non
     if engine == "strict":
         return Fixed((rows,), capacity, compiled, smallest=capacity)
     return Fixed({min(1, rows), min(2, rows), rows}, capacity, compiled)
+
+
+def passes_for(engine: str, trace: Trace, submitted: int = 0) -> Eager:
+    """`passes_of` that engine for runs on the prompts of a recording, drafts as deep as it or of so many `submitted` tokens."""
+    longest = int((np.diff(trace.prompt_offset) + trace.budget).max())
+    return passes_of(engine, max(trace.K, submitted) + 1, longest)
 
 
 def engage(passes: Eager, target: Decoder, drafter: Drafter) -> None:

@@ -37,7 +37,8 @@ def ladder(
     """Time passes of every width, batch and context on a model of any size with random weights, beside what the device allows at best.
 
     The floor is bytes / copy bandwidth (read and written bytes both count) or operations / matrix rate, whichever is longer, both
-    measured in the same run. Medians as they are, nothing smoothed. By estimate all defaults on llama-3-8b take 90 s on an H200; give a CPU small shapes. Killed, it continues.
+    measured in the same run. Medians as they are, nothing smoothed. By estimate all defaults on llama-3-8b
+    take 90 s on an H200; give a CPU small shapes. Killed, it continues.
 
     Example: simspec ladder --target llama-3-8b --device cuda --drafter early_exit:4 --out out/8b.json --table out/8b.cost.json
     """
