@@ -100,6 +100,7 @@ class _Climb:
             _pack(self.decoder, *(m for each in self.drafters.values() for m in vars(each).values() if isinstance(m, nn.Module)))
         if compiled:
             self._prime()
+        self._release()
 
     def cells(self, keys: list[tuple], speeds) -> list[Cell]:
         """The cells of these keys, all of one batch and context."""
