@@ -35,9 +35,10 @@ def register(app: typer.Typer) -> None:
         if find_spec(name) is None:
             raise ImportError(f"{name} is not installed")
     from real.commands import demo, drive, force, scorecard
+    from real.ladder_command import ladder
     from real.training import train
 
-    for command in (demo, train, record, measure, run, audit, force, drive, scorecard):
+    for command in (demo, train, record, measure, run, audit, force, drive, scorecard, ladder):
         app.command()(command)
 
 
