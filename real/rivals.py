@@ -1,0 +1,255 @@
+"""The same prompts through transformers' generation and through our loop: greedy, one at a time, in one shuffled order, whole calls timed."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from time import perf_counter
+
+import torch
+
+from real.decode import decode
+from real.draft import Drafter
+from real.pair import DTYPES, Pair, plan_of
+from real.sampling import Rule
+from real.weights import WeightsError
+from simspec import CostModel, Policy
+from simspec.tree_policy import TreePolicy
+
+SCHEDULES = ("constant", "heuristic", "heuristic_transient")
+RIVALS = ("generate", "generate_static", *(f"assisted:{schedule}" for schedule in SCHEDULES), "prompt_lookup:10")
+PLAIN = "plain"
+
+Once = Callable[[Sequence[int], int, int], tuple[list[int], int]]
+"""(prompt, budget, the sequence's address) -> (new tokens, passes of the target)."""
+
+
+class RivalError(ValueError):
+    """A contestant that cannot be asked for, and why."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One way to continue prompts.
+
+    | field | meaning |
+    | --- | --- |
+    | name | `plain`, `drafter=policy`, or a rival's as `check_rival` takes it |
+    | begin | gives an `Once` whose state starts anew, as each repeat does |
+    | drafts | whether it speculates |
+    | remark | what happened that its name does not say; asked once it has run |
+    """
+
+    name: str
+    begin: Callable[[], Once]
+    drafts: bool
+    remark: Callable[[], str] = lambda: ""
+
+
+@dataclass(frozen=True)
+class Runs:
+    """What a contestant did.
+
+    | field | shape | meaning |
+    | --- | --- | --- |
+    | name, drafts | | the contestant's |
+    | token | [R][S][n] | new tokens of every repeat and prompt |
+    | passes | [R][S] | of the target |
+    | seconds | [R][S] | of the whole call, prefill included, device synchronised before and after |
+    | first | [S] | seconds of a call with a budget of one token |
+    | warm | | seconds of its first call, compilation and capture included |
+    | remark, error | | what happened; why it could not run ('' where it did) |
+    """
+
+    name: str
+    drafts: bool
+    token: list
+    passes: list
+    seconds: list
+    first: list
+    warm: float
+    remark: str
+    error: str
+
+
+def check_rival(text: str) -> tuple[str, dict]:
+    """(kind, options) of generate, generate_static, assisted:SCHEDULE[,TOKENS[,THRESHOLD]] or prompt_lookup:TOKENS; RivalError otherwise.
+
+    TOKENS and THRESHOLD are transformers' num_assistant_tokens and assistant_confidence_threshold, where left out its own defaults.
+    """
+    kind, colon, rest = text.partition(":")
+    given = rest.split(",") if colon else []
+    if kind in ("generate", "generate_static") and not colon:
+        return kind, {}
+    try:
+        if kind == "prompt_lookup" and len(given) == 1 and int(rest) > 0:
+            return kind, {"prompt_lookup_num_tokens": int(rest)}
+        if kind == "assisted" and given and given[0] in SCHEDULES and len(given) < 4:
+            options: dict = {"num_assistant_tokens_schedule": given[0]}
+            if len(given) > 1 and int(given[1]) < 1 or len(given) > 2 and not 0 <= float(given[2]) <= 1:
+                raise ValueError
+            options |= {"num_assistant_tokens": int(given[1])} if len(given) > 1 else {}
+            return kind, options | ({"assistant_confidence_threshold": float(given[2])} if len(given) > 2 else {})
+    except ValueError:
+        pass
+    wanted = f"generate, generate_static, assisted:{{{'|'.join(SCHEDULES)}}}[,tokens[,threshold]] or prompt_lookup:tokens"
+    raise RivalError(f"rival {text!r} is unknown; expected {wanted}")
+
+
+def load_rival(path: str | Path, dtype: str, device: str):
+    """A checkpoint as transformers' own model, its generation settings emptied: those of a chat model would change greedy text."""
+    from transformers import AutoModelForCausalLM, GenerationConfig
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    try:
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=DTYPES[dtype], use_safetensors=True).to(device).eval()
+    except Exception as error:  # as in load_decoder: transformers raises whatever it meets first
+        raise WeightsError(f"{path} cannot be loaded by transformers: {' '.join(str(error).split())[:300]}") from error
+    model.generation_config = GenerationConfig()
+    return model.requires_grad_(False)
+
+
+def rival(text: str, model, assistant=None, end_tokens: Sequence[int] = ()) -> Contestant:
+    """The contestant that `check_rival` describes: transformers' `generate` of `model`; RivalError where it needs an assistant and has none."""
+    from transformers import GenerationConfig
+
+    kind, options = check_rival(text)
+    if kind == "assisted" and assistant is None:
+        raise RivalError(f"rival {text!r} needs a small model; expected one in <bundle>/model, or leave the rival out")
+    ends = {"eos_token_id": list(end_tokens) or None, "pad_token_id": end_tokens[0] if end_tokens else None}
+    how = {"generate_static": {"cache_implementation": "static"}, "prompt_lookup": options, "assisted": {"assistant_model": assistant}}
+    how = {"do_sample": False, "use_cache": True} | ends | how.get(kind, {})
+    drafts = kind in ("assisted", "prompt_lookup")
+
+    def begin() -> Once:
+        settings = GenerationConfig(**options) if kind == "assisted" else None
+
+        def once(prompt: Sequence[int], budget: int, sequence: int) -> tuple[list[int], int]:
+            passes = 0
+
+            def count(*_) -> None:
+                nonlocal passes
+                passes += 1
+
+            if settings is not None:
+                assistant.generation_config = settings  # `heuristic` goes from text to text in here, of this contestant alone
+            ids = torch.tensor([prompt], device=model.device)
+            hook = model.register_forward_pre_hook(count) if drafts else None  # a compiled forward is left alone
+            try:
+                out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=budget, **how)
+            finally:
+                if hook is not None:
+                    hook.remove()
+            token = out[0, len(prompt) :].tolist()
+            return token, passes if drafts else len(token)
+
+        return once
+
+    def remark() -> str:
+        if kind == "generate_static":
+            return "forward compiled by transformers" if hasattr(model, "_compiled_call") else "static cache, not compiled"
+        if kind == "assisted" and find_spec("sklearn") is None and options.get("assistant_confidence_threshold") != 0:
+            return "confidence threshold does not adapt (no scikit-learn)"
+        return ""
+
+    return Contestant(text, begin, drafts, remark)
+
+
+def own(
+    name: str, pair: Pair, drafter: Drafter, policy: Policy | TreePolicy, K: int, seed: int, told: CostModel,
+    end_tokens: Sequence[int] = (), tree: tuple = (),
+) -> Contestant:
+    """Our loop with a drafter and a policy, which hears the modelled seconds of `told`; `plain` is `Silent()` and fixed(0)."""
+
+    def begin() -> Once:
+        drive = plan_of(policy, K, seed, told, tree)
+
+        def once(prompt: Sequence[int], budget: int, sequence: int) -> tuple[list[int], int]:
+            result = decode(pair.target, drafter, drive, Rule(), list(prompt), budget, tuple(end_tokens), sequence)
+            return result.token.tolist(), len(result.position)
+
+        return once
+
+    return Contestant(name, begin, name != PLAIN)
+
+
+class _Lane:
+    """A contestant while the race goes on."""
+
+    def __init__(self, contestant: Contestant, wait: Callable[[], None], timer: Callable[[], float]):
+        self.contestant, self.wait, self.timer = contestant, wait, timer
+        self.token, self.passes, self.seconds, self.first = [], [], [], []
+        self.warm, self.error, self.once = 0.0, "", None
+
+    def call(self, once: Once, *asked) -> tuple[list[int], int, float] | None:
+        """(tokens, passes, seconds); None where it failed, which ends its race. Our plain loop may not fail: all is measured by it."""
+        try:
+            self.wait()
+            then = self.timer()
+            token, passes = once(*asked)
+            self.wait()
+            return token, passes, self.timer() - then
+        except Exception as error:  # whatever another library raises, the others go on
+            if self.contestant.name == PLAIN:
+                raise
+            self.error = f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+
+    def runs(self) -> Runs:
+        done = self.contestant
+        return Runs(
+            done.name, done.drafts, self.token, self.passes, self.seconds, self.first, self.warm, "" if self.error else done.remark(), self.error
+        )
+
+
+def race(
+    contestants: Sequence[Contestant],
+    prompts: Sequence[Sequence[int]],
+    budgets: Sequence[int],
+    addresses: Sequence[int] | None = None,
+    repeats: int = 3,
+    seed: int = 0,
+    device: str = "cpu",
+    tell: Callable[[int, int], None] = lambda done, of: None,
+    timer: Callable[[], float] = perf_counter,
+) -> list[Runs]:
+    """Every contestant on every prompt, `repeats` times; one call at a time, those of all contestants in one order shuffled by `seed`.
+
+    A contestant meets the prompts in their order, since a stream's state goes from one to the next. Before, each is warmed up by the prompt
+    that needs the most room and by the shortest one; the first repeat holds a call with a budget of one token for every prompt as well.
+    ValueError for no prompts, no repeats, or contestants of the same name.
+    """
+    import numpy as np
+
+    names = [c.name for c in contestants]
+    if repeats < 1 or not len(prompts) or len(prompts) != len(budgets) or len(set(names)) < len(names):
+        raise ValueError(
+            f"{len(prompts)} prompts, {len(budgets)} budgets, {repeats} repeats of {', '.join(names)}; "
+            "expected a prompt or more, a budget for each, a repeat or more, and no contestant twice"
+        )
+    rng, cuda = np.random.default_rng(seed), torch.device(device).type == "cuda"
+    wait = torch.cuda.synchronize if cuda else lambda: None
+    texts = list(zip(prompts, map(int, budgets), range(len(prompts)) if addresses is None else map(int, addresses)))
+    by_room = sorted(range(len(texts)), key=lambda s: len(texts[s][0]) + texts[s][1])
+    lanes = [_Lane(contestant, wait, timer) for contestant in contestants]
+    done, of = 0, len(lanes) * len(texts) * (repeats + 1)
+    for lane in lanes:
+        for s in (by_room[-1], by_room[0]):
+            warmed = None if lane.error else lane.call(lane.contestant.begin(), *texts[s])
+            lane.warm = max(lane.warm, warmed[2] if warmed else 0.0)
+    for repeat in range(repeats):
+        order = [(i, False) for i in range(len(lanes)) for _ in texts] + [(i, True) for i in range(len(lanes)) for _ in texts if not repeat]
+        for lane in lanes:
+            lane.once, lane.token, lane.passes, lane.seconds = lane.contestant.begin(), [*lane.token, []], [*lane.passes, []], [*lane.seconds, []]
+        for at in rng.permutation(len(order)):
+            lane, only_first = lanes[order[at][0]], order[at][1]
+            if not lane.error and only_first:
+                prompt, _, address = texts[len(lane.first)]
+                found = lane.call(lane.contestant.begin(), prompt, 1, address)
+                lane.first.append(found[2] if found else 0.0)
+            elif not lane.error and (found := lane.call(lane.once, *texts[len(lane.token[-1])])):
+                for column, value in zip((lane.token, lane.passes, lane.seconds), found):
+                    column[-1].append(value)
+            done += 1
+            tell(done, of)
+    return [lane.runs() for lane in lanes]
