@@ -36,7 +36,9 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
     from real.commands import drive, force, scorecard
 
-    for command in (force, drive, scorecard):
+    from real.rivals_command import rivals
+
+    for command in (force, drive, scorecard, rivals):
         app.command()(command)
 
 

@@ -1,19 +1,21 @@
 """The same prompts through transformers' generation and through our loop: greedy, one at a time, in one shuffled order, whole calls timed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 from time import perf_counter
 
+import numpy as np
 import torch
 
 from real.decode import decode
-from real.draft import Drafter
-from real.pair import DTYPES, Pair, plan_of
+from real.draft import Drafter, Silent
+from real.pair import DTYPES, Pair, load_pair, plan_of
 from real.sampling import Rule
 from real.weights import WeightsError
-from simspec import CostModel, Policy
+from simspec import CostModel, Policy, Trace, policies
 from simspec.tree_policy import TreePolicy
 
 SCHEDULES = ("constant", "heuristic", "heuristic_transient")
@@ -174,6 +176,71 @@ def own(
     return Contestant(name, begin, name != PLAIN)
 
 
+def check_own(text: str) -> tuple[str, str]:
+    """(drafter, policy) of `drafter=policy`; RivalError for another form, and for a policy that knows the recorded text."""
+    drafter, equals, policy = text.partition("=")
+    if not (drafter and equals and policy):
+        raise RivalError(f"contestant {text!r} is no drafter=policy; expected one such as model=fixed:3")
+    if policy.partition(":")[0] in policies.CLAIRVOYANT:
+        raise RivalError(f"contestant {text!r} knows the recorded text and is only replayed; expected a policy that can run")
+    policies.parse(policy)
+    return drafter, policy
+
+
+def pairs(
+    bundle: Path, wanted: Sequence[str], device: str = "cpu", dtype: str = "float32", target: str | None = None, fast: bool = False
+) -> dict[str, Pair]:
+    """Ours, by drafter: that of `plain` (which reads none of the target's layers), and one for every drafter in `wanted`."""
+    if fast and "fast" not in signature(load_pair).parameters:
+        raise RivalError("fast passes are not in this version; expected fast=False, leave it out")
+    extra = {"fast": True} if fast else {}
+    load = lambda drafter: load_pair(bundle, drafter, device, dtype, target, **extra)  # noqa: E731
+    return {PLAIN: load("prompt_lookup")} | {drafter: load(drafter) for drafter in dict.fromkeys(check_own(text)[0] for text in wanted)}
+
+
+def entrants(
+    bundle: Path,
+    trace: Trace,
+    made: Mapping[str, Pair],
+    wanted: Sequence[str],
+    rivals: Sequence[str] = RIVALS,
+    told: Mapping[str, CostModel] | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    dtype: str = "float32",
+    target: str | None = None,
+) -> list[Contestant]:
+    """`plain`, ours of `wanted` (drafter=policy) on the `pairs` made for them, and transformers' `rivals` on the same checkpoints.
+
+    Texts end at the trace's end tokens, and drafts reach its K. `told`: what policies hear, by drafter; where missing a ratio of 0.1.
+    A rival that lacks what it needs takes part and fails, so that its row says why. ValueError for what cannot be asked.
+    """
+    asked = [(text, *check_own(text)) for text in wanted]
+    kinds = [check_rival(text)[0] for text in rivals]
+    ends, K, ratio = trace.meta.end_tokens, trace.K, CostModel.from_ratio(0.1, trace.K)
+    found = [own(PLAIN, made[PLAIN], Silent(), policies.parse("fixed:0"), K, seed, ratio, ends)]
+    for text, drafter, policy in asked:
+        cost = (told or {}).get(drafter, ratio)
+        tree = trace.meta.tree if trace.meta.drafter == drafter else ()
+        found.append(own(text, made[drafter], made[drafter].drafter, policies.make(policy, trace, cost), K, seed, cost, ends, tree))
+    model = load_rival(target or bundle / "target", dtype, device) if rivals else None
+    small = bundle / "model"
+    assistant = load_rival(small, dtype, device) if "assisted" in kinds and (small / "config.json").exists() else None
+    for text, kind in zip(rivals, kinds):
+        lacks = kind == "assisted" and assistant is None
+        found.append(absent(text, f"{small} holds no small model; expected a checkpoint there") if lacks else rival(text, model, assistant, ends))
+    return found
+
+
+def absent(name: str, reason: str) -> Contestant:
+    """A contestant that cannot run, and why."""
+
+    def begin() -> Once:
+        raise RivalError(reason)
+
+    return Contestant(name, begin, True)
+
+
 class _Lane:
     """A contestant while the race goes on."""
 
@@ -182,9 +249,13 @@ class _Lane:
         self.token, self.passes, self.seconds, self.first = [], [], [], []
         self.warm, self.error, self.once = 0.0, "", None
 
-    def call(self, once: Once, *asked) -> tuple[list[int], int, float] | None:
-        """(tokens, passes, seconds); None where it failed, which ends its race. Our plain loop may not fail: all is measured by it."""
+    def call(self, once: Once | None, *asked) -> tuple[list[int], int, float] | None:
+        """(tokens, passes, seconds), by an `Once` made for this call where none is given; None where it failed, which ends its race.
+
+        Our plain loop may not fail: all is measured by it.
+        """
         try:
+            once = once or self.contestant.begin()
             self.wait()
             then = self.timer()
             token, passes = once(*asked)
@@ -219,8 +290,6 @@ def race(
     that needs the most room and by the shortest one; the first repeat holds a call with a budget of one token for every prompt as well.
     ValueError for no prompts, no repeats, or contestants of the same name.
     """
-    import numpy as np
-
     names = [c.name for c in contestants]
     if repeats < 1 or not len(prompts) or len(prompts) != len(budgets) or len(set(names)) < len(names):
         raise ValueError(
@@ -235,17 +304,19 @@ def race(
     done, of = 0, len(lanes) * len(texts) * (repeats + 1)
     for lane in lanes:
         for s in (by_room[-1], by_room[0]):
-            warmed = None if lane.error else lane.call(lane.contestant.begin(), *texts[s])
+            warmed = None if lane.error else lane.call(None, *texts[s])
             lane.warm = max(lane.warm, warmed[2] if warmed else 0.0)
     for repeat in range(repeats):
         order = [(i, False) for i in range(len(lanes)) for _ in texts] + [(i, True) for i in range(len(lanes)) for _ in texts if not repeat]
         for lane in lanes:
-            lane.once, lane.token, lane.passes, lane.seconds = lane.contestant.begin(), [*lane.token, []], [*lane.passes, []], [*lane.seconds, []]
+            lane.once = None if lane.error else lane.contestant.begin()
+            for column in (lane.token, lane.passes, lane.seconds):
+                column.append([])
         for at in rng.permutation(len(order)):
             lane, only_first = lanes[order[at][0]], order[at][1]
             if not lane.error and only_first:
                 prompt, _, address = texts[len(lane.first)]
-                found = lane.call(lane.contestant.begin(), prompt, 1, address)
+                found = lane.call(None, prompt, 1, address)
                 lane.first.append(found[2] if found else 0.0)
             elif not lane.error and (found := lane.call(lane.once, *texts[len(lane.token[-1])])):
                 for column, value in zip((lane.token, lane.passes, lane.seconds), found):
