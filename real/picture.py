@@ -45,7 +45,7 @@ def draw(found: Scorecard, path: Path) -> None:
 
 
 def draw_race(found, device: str, path: Path) -> None:
-    """Writes a PNG of a race's rows (`real.standing.Row`): tokens a second, bars of the repeats' deviation, on all prompts and looping ones left out."""
+    """Writes a PNG of a race's rows (`real.standing.Row`): tokens a second, on all prompts and on those that loop little."""
     from matplotlib.figure import Figure
 
     names = [r.contestant for r in sorted((r for r in found if r.group == ALL), key=lambda r: r.rate or 0.0)]

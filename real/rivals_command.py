@@ -13,13 +13,13 @@ from real.commands import Recording, _opened, _table, _told
 OURS = ("fixed:1", "fixed:2", "fixed:4", "beta_ts", "cali_ts", "confidence:0.5", "static:2x1x1")
 Cost = Annotated[
     list[str] | None,
-    typer.Option("--cost", help="drafter=COST.json that its policies are told, repeatable; default: the recording's for its drafter, else 0.1."),
+    typer.Option("--cost", help="drafter=COST.json that its policies are told, repeatable; default: the recording's, or 0.1."),
 ]
 
 
 def rivals(
     trace: Recording,
-    contestant: Annotated[list[str] | None, typer.Option(help="drafter=policy of ours, repeatable; default: some of the drafter `model`.")] = None,
+    contestant: Annotated[list[str] | None, typer.Option(help="drafter=policy of ours, repeatable; default: some of `model`.")] = None,
     rival: Annotated[
         list[str] | None,
         typer.Option(help="generate, generate_static, assisted:SCHEDULE[,tokens[,threshold]], prompt_lookup:tokens; none; default: all."),
@@ -29,7 +29,7 @@ def rivals(
     cost: Cost = None,
     fast: Annotated[bool, typer.Option("--fast", help="Our passes captured once and replayed.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the rows, the seconds of every call, device and versions as JSON.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Write a PNG: tokens a second of all, on all prompts and on those that loop little.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write a PNG: tokens a second, on all prompts and on those that loop little.")] = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
     bundle: Bundle = None,
@@ -48,7 +48,8 @@ def rivals(
     from real.pair import DTYPES, TINY, check_pair, prompts_of
     from real.picture import draw_race
     from real.provenance import argv, check_device, device_name, revision, versions
-    from real.rivals import RIVALS, check_own, check_rival, entrants, pairs, race
+    from real.race import PLAIN, race
+    from real.rivals import RIVALS, check_own, check_rival, entrants, pairs
     from real.standing import rows, summary
     from simspec import CostModel
     from simspec.output import check_output, write_json
@@ -76,13 +77,13 @@ def rivals(
         told[drafter] = CostModel.from_json(file)
     folder = bundle or TINY
     made = pairs(folder, wanted, device, dtype, target, fast)
-    check_pair(recorded, made["plain"], trace)
+    check_pair(recorded, made[PLAIN], trace)
     running = entrants(folder, recorded, made, wanted, asked, told, seed, device, dtype, target)
     with _progress() as tell:
         texts = prompts_of(recorded), recorded.budget.tolist(), recorded.sequence.tolist()
         ran = race(running, *texts, repeats, seed, device, partial(tell, f"racing on {trace}"))
     found = rows(ran, recorded.meta.tasks)
-    about = {"recording": trace, "target": made["plain"].name, "device": device_name(device), "dtype": dtype, "fast": fast}
+    about = {"recording": trace, "target": made[PLAIN].name, "device": device_name(device), "dtype": dtype, "fast": fast}
     about |= {"prompts": recorded.sequences, "repeats": repeats, "seed": seed, "ids": list(recorded.meta.ids)}
     about |= {"matmul": torch.get_float32_matmul_precision(), "versions": versions(), "git": revision(), "argv": list(argv())}
     said = summary(ran, found, recorded.meta.tasks, about)
@@ -94,22 +95,33 @@ def rivals(
 
 
 def _print(said: dict, found) -> None:
-    for group in dict.fromkeys(r.group for r in found):
+    from real.standing import ALL, LOW_REPEAT
+
+    for group in (ALL, LOW_REPEAT):
         here = sorted((r for r in found if r.group == group), key=lambda r: -(r.rate or 0.0))
         if not here[0].prompts:
             print(f"{group}: no prompts")
             continue
         title = f"{group}: {here[0].prompts} prompts, {said['device']}, {said['dtype']}"
-        heads = "contestant", "tok/s", "spread", "x plain", "95%", "x generate", "first token", "tok/s after", "tok/pass", "texts as plain's"
-        table, console = _table(title, *heads, "remark")
+        heads = "contestant", "tok/s", "spread", "x plain", "95%", "x generate", "first token", "tok/s after", "tok/pass"
+        table, console = _table(title, *heads, "texts as plain's")
         for r in here:
             if r.rate is None:
-                table.add_row(r.contestant, *["-"] * 9, r.error)
+                table.add_row(r.contestant, *["-"] * 9)
                 continue
             interval = "-" if r.low is None else f"{r.low:.2f} to {r.high:.2f}"
-            told = [f"{r.rate:.1f}", _or(r.spread, ".1%"), f"{r.speedup:.2f}", interval, _or(r.over_generate, ".2f"), f"{r.first * 1e3:.2f} ms"]
-            table.add_row(r.contestant, *told, _or(r.after, ".1f"), f"{r.per_pass:.2f}", f"{r.equal} of {r.prompts}", r.remark)
+            told = f"{r.rate:.1f}", _or(r.spread, ".1%"), f"{r.speedup:.2f}", interval, _or(r.over_generate, ".2f")
+            behind = f"{r.first * 1e3:.2f} ms", _or(r.after, ".1f"), f"{r.per_pass:.2f}", f"{r.equal} of {r.prompts}"
+            table.add_row(r.contestant, *told, *behind)
         console.print(table)
+    tasks = [group for group in dict.fromkeys(r.group for r in found) if group not in (ALL, LOW_REPEAT)]
+    table, console = _table("times plain by task", "contestant", *(group.partition(":")[2] for group in tasks))
+    speedups = {(r.contestant, r.group): _or(r.speedup, ".2f") for r in found}
+    for r in (r for r in found if r.group == ALL and r.rate is not None):
+        table.add_row(r.contestant, *(speedups[r.contestant, group] for group in tasks))
+    console.print(table)
+    for r in (r for r in found if r.group == ALL and (r.error or r.remark)):
+        print(f"{r.contestant}: {r.error and 'could not run: '}{r.error or r.remark}")
     for each in said["over_assisted"]:
         interval = "" if each["low"] is None else f" [{each['low']:.2f}, {each['high']:.2f}]"
         print(f"{each['contestant']} over {each['assisted']}, {each['group']} ({each['prompts']} prompts): {each['ratio']:.2f}x{interval}")

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from real.prompts import repeated_ngrams
-from real.rivals import PLAIN, Runs
+from real.race import PLAIN, Runs
 from simspec.stats import FEWEST, bootstrap
 
 ALL, LOW_REPEAT, LOOPS = "all", "low_repeat", 0.1
@@ -128,8 +128,11 @@ def _median(runs: Runs, of: list[int], what) -> np.ndarray:
 
 
 def recommend(found: Sequence[Row]) -> str:
-    """Our fastest contestant on all prompts that is faster than every contestant without drafts, there and where texts loop little; else plain."""
-    ahead = {r.contestant: r for r in found if r.group == ALL and r.rate is not None and ours(r)}
+    """Our fastest contestant that is faster than every one without drafts, on all prompts and where texts loop little; else `plain`.
+
+    Where there is an interval of its speedup over all prompts, that lies above 1, too.
+    """
+    ahead = {r.contestant: r for r in found if r.group == ALL and r.rate is not None and ours(r) and (r.low is None or r.low > 1)}
     for name in sorted(ahead, key=lambda name: -ahead[name].rate):
         if all(_beats(found, name, group) for group in (ALL, LOW_REPEAT)):
             return name
@@ -145,7 +148,7 @@ def _beats(found: Sequence[Row], name: str, group: str) -> bool:
     here = [r for r in found if r.group == group and r.rate is not None]
     rate = max((r.rate for r in here if r.contestant == name), default=None)
     bars = [r.rate for r in here if not r.drafts]
-    return not bars or rate is not None and rate > max(bars)
+    return not bars or rate is not None and rate > max(bars)  # no bars: no such prompts
 
 
 def over_assisted(runs: Sequence[Runs], tasks: Sequence[str]) -> list[dict]:
@@ -171,7 +174,7 @@ def verdict(found: Sequence[Row]) -> str:
     bar = max((r for r in found if r.group == ALL and r.rate is not None and not r.drafts), key=lambda r: r.rate)
     if name == PLAIN:
         also = "" if bar.contestant == PLAIN else f"; transformers' {bar.contestant} is {bar.rate / by[PLAIN, ALL].rate:.2f} times as fast"
-        return f"recommended: {PLAIN}, no drafter and policy is faster than no speculation{also}"
+        return f"recommended: {PLAIN}, no drafter and policy is surely faster than no speculation{also}"
     low = by.get((name, LOW_REPEAT))
     there = f", {low.speedup:.2f}x on {low.prompts} prompts that loop little" if low else ""
     return f"recommended: {name}, {by[name, ALL].speedup:.2f}x {PLAIN}{there}; the fastest without drafts is {bar.contestant}"
