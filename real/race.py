@@ -23,12 +23,14 @@ class Contestant:
     | begin | gives an `Once` whose state starts anew, as each repeat does |
     | drafts | whether it speculates |
     | remark | what happened that its name does not say; asked once it has run |
+    | warm | makes ready what its first calls showed the need of |
     """
 
     name: str
     begin: Callable[[], Once]
     drafts: bool
     remark: Callable[[], str] = lambda: ""
+    warm: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,8 @@ def race(
         for s in {by_room[-1]: 0, by_room[0]: 0}:
             warmed = None if lane.error else lane.call(None, *texts[s])
             lane.warm = max(lane.warm, warmed[2] if warmed else 0.0)
+        if not lane.error:
+            lane.contestant.warm()
     for repeat in range(repeats):
         order = [(i, False) for i in range(len(lanes)) for _ in texts] + [(i, True) for i in range(len(lanes)) for _ in texts if not repeat]
         for lane in lanes:

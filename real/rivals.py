@@ -3,13 +3,14 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
-from inspect import signature
 from pathlib import Path
 
 import torch
 
 from real.decode import decode
 from real.draft import Drafter, Silent
+from real.engine import passes_for
+from real.jobs import submitted
 from real.pair import DTYPES, Pair, load_pair, plan_of
 from real.race import PLAIN, Contestant, Once
 from real.sampling import Rule
@@ -125,12 +126,12 @@ def own(
         drive = plan_of(policy, K, seed, told, tree)
 
         def once(prompt: Sequence[int], budget: int, sequence: int) -> tuple[list[int], int]:
-            result = decode(pair.target, drafter, drive, Rule(), list(prompt), budget, tuple(end_tokens), sequence)
+            result = decode(pair.target, drafter, drive, Rule(), list(prompt), budget, tuple(end_tokens), sequence, exact=False)
             return result.token.tolist(), len(result.position)
 
         return once
 
-    return Contestant(name, begin, name != PLAIN)
+    return Contestant(name, begin, name != PLAIN, warm=pair.target.passes.warm)
 
 
 def check_own(text: str) -> tuple[str, str]:
@@ -145,14 +146,20 @@ def check_own(text: str) -> tuple[str, str]:
 
 
 def pairs(
-    bundle: Path, wanted: Sequence[str], device: str = "cpu", dtype: str = "float32", target: str | None = None, fast: bool = False
+    bundle: Path, trace: Trace, wanted: Sequence[str], engine: str = "eager", device: str = "cpu", dtype: str = "float32", target=None
 ) -> dict[str, Pair]:
-    """Ours, by drafter: that of `plain` (which reads none of the target's layers), and one for every drafter in `wanted`."""
-    if fast and "fast" not in signature(load_pair).parameters:
-        raise RivalError("fast passes are not in this version; expected fast=False, leave it out")
-    extra = {"fast": True} if fast else {}
-    load = lambda drafter: load_pair(bundle, drafter, device, dtype, target, **extra)  # noqa: E731
-    return {PLAIN: load("prompt_lookup")} | {drafter: load(drafter) for drafter in dict.fromkeys(check_own(text)[0] for text in wanted)}
+    """Ours, by drafter: that of `plain` (which reads none of the target's layers), and one for every drafter in `wanted`.
+
+    Each with passes of its own of that engine, for texts as long as the trace's; under "strict" all are of one width.
+    """
+    asked = [check_own(text) for text in wanted]
+    rows = {drafter: max(submitted(policies.parse(p), trace.K) for d, p in asked if d == drafter) for drafter, _ in asked}
+    widest = max(rows.values(), default=0)
+
+    def load(drafter: str, rows: int) -> Pair:
+        return load_pair(bundle, drafter, device, dtype, target, passes=passes_for(engine, trace, widest if engine == "strict" else rows))
+
+    return {PLAIN: load("prompt_lookup", 0)} | {drafter: load(drafter, rows[drafter]) for drafter in rows}
 
 
 def entrants(

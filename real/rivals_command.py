@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from real.cli import Bundle, Device, Dtype, Json, Seed, TargetPath, _progress
+from real.cli import Bundle, Device, Dtype, Engine, Json, Seed, TargetPath, _progress
 from real.commands import Recording, _opened, _table, _told
 
 OURS = ("fixed:1", "fixed:2", "fixed:4", "beta_ts", "cali_ts", "confidence:0.5", "static:2x1x1")
@@ -27,7 +27,7 @@ def rivals(
     prompts: Annotated[int, typer.Option(help="Only so many of its prompts, spread over the tasks; 0 for all.")] = 12,
     repeats: Annotated[int, typer.Option(help="Times that every contestant meets every prompt.")] = 3,
     cost: Cost = None,
-    fast: Annotated[bool, typer.Option("--fast", help="Our passes captured once and replayed.")] = False,
+    engine: Engine = "eager",
     out: Annotated[Path | None, typer.Option(help="Write the rows, the seconds of every call, device and versions as JSON.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Write a PNG: tokens a second, on all prompts and on those that loop little.")] = None,
     device: Device = "cpu",
@@ -76,14 +76,14 @@ def rivals(
             raise ValueError(f"--cost is {text!r}; expected drafter=COST.json, of a drafter among {', '.join(sorted(drafters))}")
         told[drafter] = CostModel.from_json(file)
     folder = bundle or TINY
-    made = pairs(folder, wanted, device, dtype, target, fast)
+    made = pairs(folder, recorded, wanted, engine, device, dtype, target)
     check_pair(recorded, made[PLAIN], trace)
     running = entrants(folder, recorded, made, wanted, asked, told, seed, device, dtype, target)
     with _progress() as tell:
         texts = prompts_of(recorded), recorded.budget.tolist(), recorded.sequence.tolist()
         ran = race(running, *texts, repeats, seed, device, partial(tell, f"racing on {trace}"))
     found = rows(ran, recorded.meta.tasks)
-    about = {"recording": trace, "target": made[PLAIN].name, "device": device_name(device), "dtype": dtype, "fast": fast}
+    about = {"recording": trace, "target": made[PLAIN].name, "device": device_name(device), "dtype": dtype, "engine": engine}
     about |= {"prompts": recorded.sequences, "repeats": repeats, "seed": seed, "ids": list(recorded.meta.ids)}
     about |= {"matmul": torch.get_float32_matmul_precision(), "versions": versions(), "git": revision(), "argv": list(argv())}
     said = summary(ran, found, recorded.meta.tasks, about)
@@ -102,7 +102,7 @@ def _print(said: dict, found) -> None:
         if not here[0].prompts:
             print(f"{group}: no prompts")
             continue
-        title = f"{group}: {here[0].prompts} prompts, {said['device']}, {said['dtype']}"
+        title = f"{group}: {here[0].prompts} prompts, {said['device']}, {said['dtype']}, {said['engine']} passes of ours"
         heads = "contestant", "tok/s", "spread", "x plain", "95%", "x generate", "first token", "tok/s after", "tok/pass"
         table, console = _table(title, *heads, "texts as plain's")
         for r in here:

@@ -36,10 +36,10 @@ def bundle(tmp_path_factory):
     return folder
 
 
-def raced(bundle, ours, theirs, dtype="float64", repeats=2, **more):
+def raced(bundle, ours, theirs, dtype="float64", repeats=2, engine="eager"):
     trace = toy_recording("model", "greedy")[0].select([0, 3, 6])  # the last one's text ends by itself
-    running = entrants(bundle, trace, pairs(bundle, ours, dtype=dtype), ours, theirs, dtype=dtype)
-    return trace, race(running, prompts_of(trace), trace.budget, trace.sequence, repeats, **more)
+    running = entrants(bundle, trace, pairs(bundle, trace, ours, engine, dtype=dtype), ours, theirs, dtype=dtype)
+    return trace, race(running, prompts_of(trace), trace.budget, trace.sequence, repeats)
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +80,15 @@ def test_rivals_do_not_move_each_other(bundle, everybody):
 def test_float32_too(bundle):
     trace, runs = raced(bundle, ["model=fixed:2"], ["generate", "assisted:constant"], "float32", 1)
     assert all(r.token == runs[0].token and not r.error for r in runs) and len(runs) == 4
+
+
+@pytest.mark.parametrize("engine", ["fast", "strict"])
+def test_captured_passes_race_with_the_same_texts_and_rounds(bundle, everybody, engine):
+    _, runs = raced(bundle, ["model=fixed:2", "model=static:2x1x1"], [], repeats=1, engine=engine)
+    found = {r.name: r for r in everybody[1]}
+    assert [r.error for r in runs] == [""] * 3
+    for r in runs:
+        assert (r.token[0], r.passes[0]) == (found[r.name].token[0], found[r.name].passes[0])
 
 
 def test_settings_of_a_chat_model_do_not_reach_the_race(bundle):
@@ -321,7 +330,7 @@ def test_the_command_says_what_it_found(tmp_path):
     given = "rivals", "tiny-model-greedy", "--contestant", "model=fixed:1", "--rival", "none", "--prompts", 1, "--repeats", 1
     code, out, _ = command(tmp_path, *given)
     assert code == 0 and "recommended: " in out.splitlines()[-1] and "times plain by task" in out
-    refused(tmp_path, *given, "--fast", words="fast") if not _fast() else None
+    refused(tmp_path, *given, "--engine", "quick", words="engine 'quick' is unknown")
     refused(tmp_path, *given, "--cost", "eagle=c.json", words="expected drafter=COST.json, of a drafter among model")
     refused(tmp_path, *given, "--out", "no/r.json", words="there is no folder no")
     refused(tmp_path, *given, "--out", "a", "--plot", "a", words="expected two files")
@@ -330,11 +339,3 @@ def test_the_command_says_what_it_found(tmp_path):
     refused(tmp_path, *given, "--contestant", "modell=fixed:1", words="did you mean model?")
     code, out, _ = command(tmp_path, "rivals", "--help")
     assert code == 0 and "Example:" in out and "--json" in out
-
-
-def _fast():
-    from inspect import signature
-
-    from real.pair import load_pair
-
-    return "fast" in signature(load_pair).parameters
