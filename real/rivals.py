@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from real.decode import decode
 from real.draft import Drafter, Silent
-from real.engine import passes_for
+from real.engine import passes_for, passes_of
 from real.jobs import submitted
 from real.pair import DTYPES, Pair, load_pair, plan_of
 from real.race import PLAIN, Contestant, Once
@@ -156,10 +157,14 @@ def pairs(
     rows = {drafter: max(submitted(policies.parse(p), trace.K) for d, p in asked if d == drafter) for drafter, _ in asked}
     widest = max(rows.values(), default=0)
 
-    def load(drafter: str, rows: int) -> Pair:
-        return load_pair(bundle, drafter, device, dtype, target, passes=passes_for(engine, trace, widest if engine == "strict" else rows))
+    def load(drafter: str, passes) -> Pair:
+        return load_pair(bundle, drafter, device, dtype, target, passes=passes)
 
-    return {PLAIN: load("prompt_lookup", 0)} | {drafter: load(drafter, rows[drafter]) for drafter in rows}
+    if engine == "strict":
+        return {name: load(of, passes_for(engine, trace, widest)) for name, of in ((PLAIN, "prompt_lookup"), *zip(rows, rows))}
+    longest = int((np.diff(trace.prompt_offset) + trace.budget).max())
+    plain = load("prompt_lookup", passes_of(engine, 1, longest))  # nothing wider than its one row is captured
+    return {PLAIN: plain} | {drafter: load(drafter, passes_for(engine, trace, rows[drafter])) for drafter in rows}
 
 
 def entrants(
