@@ -36,9 +36,10 @@ def register(app: typer.Typer) -> None:
             raise ImportError(f"{name} is not installed")
     from real.commands import demo, drive, force, scorecard
     from real.ladder_command import ladder
+    from real.rivals_command import rivals
     from real.training import train
 
-    for command in (demo, train, record, measure, run, audit, force, drive, scorecard, ladder):
+    for command in (demo, train, record, measure, run, audit, force, drive, scorecard, ladder, rivals):
         app.command()(command)
 
 
