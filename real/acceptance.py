@@ -70,7 +70,7 @@ def offers(target: Decoder, drafter: Drafter, texts: Sequence[Text], K: int) -> 
     most = 0
     for prompt, _ in texts:
         engine, length = Target(target, drafter.taps, len(prompt) + K + 1), 0
-        drafter.begin(engine, prompt, engine.prefill(prompt[:-1]), lambda logits, slot: int(logits.argmax()))
+        drafter.begin(engine, prompt, engine.prefill(prompt[:-1]), lambda logits, *_: int(logits.argmax()))
         while most < K and drafter.next() is not None:
             length += 1
             most = max(most, length)
@@ -93,7 +93,7 @@ def _walked(decoder: Decoder, drafter: Drafter, prompt: list[int], text: np.ndar
     wanted, n = text.tolist(), len(text)
     run, room = np.zeros(n, np.int64), np.minimum(K, n - np.arange(n))
     target = Target(decoder, drafter.taps, len(prompt) + n + K + 1)
-    drafter.begin(target, prompt, target.prefill(prompt[:-1]), lambda logits, slot: int(logits.argmax()))
+    drafter.begin(target, prompt, target.prefill(prompt[:-1]), lambda logits, *_: int(logits.argmax()))
     last = prompt[-1]
     for t in range(n):
         while run[t] < room[t]:

@@ -84,9 +84,53 @@ class Cache:
         for t in (self.key, self.value):
             t[:, :, :, start:stop] = t[:, :, :, source]
 
+    def put(self, layer: int, start: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Writes the rows `[batch, kv_heads, n, head_dim]` of a layer behind its first `start`; returns all rows up to the last written."""
+        stop = start + key.shape[2]
+        self.key[layer, :, :, start:stop] = key
+        self.value[layer, :, :, start:stop] = value
+        return self.key[layer, :, :, :stop], self.value[layer, :, :, :stop]
+
+
+class Window:
+    """The first rows of a cache, all of them seen whatever is valid, and the places `row` int64 `[n]` where a pass's rows go.
+
+    A `Cache` to the layers, but nothing in it depends on where a text stands: what a captured pass needs (see real/passes.py).
+    """
+
+    def __init__(self, key: Tensor, value: Tensor, row: Tensor):
+        self.key, self.value, self.row = key, value, row
+
+    def reserve(self, rows: int) -> None:
+        """Nothing: its owner has made room."""
+
+    def put(self, layer: int, start: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """As `Cache.put`, to the places of `row`; all rows come back, and the mask tells which count."""
+        held = self.layer(layer)
+        for rows, new in zip(held, (key, value)):
+            rows[:, :, self.row] = new
+        return held
+
+    def layer(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of one layer `[batch, kv_heads, rows, head_dim]`."""
+        return self.key[layer], self.value[layer]
+
+
+class Alone(Window):
+    """A `Window` of a single layer, whose key and value are its own: to a compiler a view of the whole would be the whole."""
+
+    def layer(self, layer: int) -> tuple[Tensor, Tensor]:
+        """That layer, whatever its number."""
+        return self.key, self.value
+
 
 class Layer(nn.Module):
-    """One decoder layer: x + attention(norm(x)), then + SwiGLU(norm(.))."""
+    """One decoder layer: x + attention(norm(x)), then + SwiGLU(norm(.)).
+
+    `pack` makes of its five reading matrices two, so that a pass has fewer products to wait for.
+    """
+
+    packed = False
 
     def __init__(self, shape: Shape):
         super().__init__()
@@ -111,27 +155,51 @@ class Layer(nn.Module):
     def attend(self, x: Tensor, rotation, mask=None, cache: Cache | None = None, index: int = 0, start: int = 0) -> Tensor:
         """The first half of `forward`: x + attention(norm(x))."""
         y = self.attention_norm(x)
-        heads = (*y.shape[:2], -1, self.shape.head_dim)
-        q, k, v = self.query(y).view(heads), self.key(y).view(heads), self.value(y).view(heads)
+        q, k, v = (each.unflatten(-1, (-1, self.shape.head_dim)) for each in self._read(y))
         if self.shape.qk_norm:
             q, k = self.query_norm(q), self.key_norm(k)
         q, k, v = rotate(q.transpose(1, 2), rotation), rotate(k.transpose(1, 2), rotation), v.transpose(1, 2)
         if cache is not None:
-            stop = start + x.shape[1]
-            cache.key[index, :, :, start:stop] = k
-            cache.value[index, :, :, start:stop] = v
-            k, v = cache.key[index, :, :, :stop], cache.value[index, :, :, :stop]
+            k, v = cache.put(index, start, k, v)
+        return x + self.output(self._mixed(q, k, v, mask, causal=mask is None and cache is None).transpose(1, 2).flatten(2))
+
+    def _mixed(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
         group = self.shape.heads // self.shape.kv_heads
-        if group > 1:
+        if group > 1 and causal:
             k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-        causal = mask is None and cache is None
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
-        return x + self.output(mixed.transpose(1, 2).flatten(2))
+        elif group > 1:
+            # the heads that share keys are taken as more rows: a long cache is read once, and never copied
+            many = q.unflatten(1, (-1, group)).flatten(2, 3)
+            wide = mask if mask is None else mask.repeat(*[1] * (mask.dim() - 2), group, 1)
+            return F.scaled_dot_product_attention(many, k, v, attn_mask=wide).unflatten(2, (group, -1)).flatten(1, 2)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
 
     def feed(self, x: Tensor) -> Tensor:
         """The second half of `forward`: x + SwiGLU(norm(x))."""
         y = self.mlp_norm(x)
-        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+        gate, up = F.linear(y, self.wide).chunk(2, -1) if self.packed else (self.gate(y), self.up(y))
+        return x + self.down(F.silu(gate) * up)
+
+    def _read(self, y: Tensor) -> tuple[Tensor, ...]:
+        if not self.packed:
+            return self.query(y), self.key(y), self.value(y)
+        sizes = [each.out_features for each in (self.query, self.key, self.value)]
+        return F.linear(y, self.narrow, self.narrow_bias).split(sizes, -1)
+
+    @torch.no_grad()
+    def pack(self) -> None:
+        """Lays query, key and value behind one another in memory, and gate and up: passes then read each group as one matrix.
+
+        The parameters stay, as views; for a layer that is done learning and on its device.
+        """
+        for name, group in (("narrow", (self.query, self.key, self.value)), ("wide", (self.gate, self.up))):
+            whole = torch.cat([each.weight for each in group])
+            self.register_buffer(name, whole, persistent=False)
+            for each, part in zip(group, whole.split([each.out_features for each in group])):
+                each.weight.data = part
+        biases = (self.query.bias, self.key.bias, self.value.bias)
+        self.register_buffer("narrow_bias", torch.cat(biases) if self.shape.qkv_bias else None, persistent=False)
+        self.packed = True
 
 
 def frequencies(shape: Shape) -> Tensor:
@@ -180,9 +248,16 @@ class Decoder(nn.Module):
     def rotation(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and sines `[n, head_dim]` of integer positions `[n]`; float64 inside only for float64 models."""
         wide = torch.float64 if self.dtype == torch.float64 else torch.float32
-        angle = torch.outer(position.to(wide), self.frequency.to(position.device, wide))
+        angle = torch.outer(position.to(wide), self._turns(position.device, wide))
         angle = torch.cat((angle, angle), -1)
         return (angle.cos() * self.scaling).to(self.dtype), (angle.sin() * self.scaling).to(self.dtype)
+
+    def _turns(self, device, dtype) -> Tensor:
+        # copied to the device once: a pass that is captured cannot copy from the host
+        source, there = self.__dict__.get("_copied", (None, None))
+        if source is not self.frequency or there.device != device or there.dtype != dtype:
+            self._copied = self.frequency, self.frequency.to(device, dtype)
+        return self._copied[1]
 
     def run(self, x: Tensor, layers: range, rotation, mask=None, cache: Cache | None = None, start: int = 0,
             tap: dict[int, Tensor] | None = None) -> Tensor:

@@ -63,6 +63,7 @@ class Plan(Protocol):
     """How a round's draft is made: a `real.line.Line` asks a policy token by token, a tree is grown to its shape.
 
     `K` is the deepest draft; `begin(drafter, rule, sequence, prefill, chance)` starts a text,
+    a `reader` that it has from then on fetches features together with the tokens picked (`real.features.Reader.fetch`);
     `draft(last, position, round, cap, end_tokens, clock)` gives a Draft of at most `cap` deep,
     `end(draft, walked, verdict)` hears what became of it and tells the round's `DecodeResult.gap`.
     """
@@ -82,6 +83,7 @@ def decode(
     listen: Callable[[Round], None] = lambda r: None,
     chance: Chance | None = None,
     text: Sequence[int] | None = None,
+    exact: bool = True,
 ) -> DecodeResult:
     """Decodes up to `budget` new tokens after `prompt`; the text is the target's own, whatever is drafted.
 
@@ -89,7 +91,8 @@ def decode(
     text's law is the target's, and drafts do not stop at a drafted end token, so that their length tells nothing of what was drawn.
     Otherwise rounds equal those of `simspec.replay` on a recording of the same text: the conventions are one by one those of the trace
     (see NOTATION.md). With `text` that is what is committed, whatever the target's own picks are (`real.verify.walk`); it ends with an end
-    token or with the budget. ValueError for an empty prompt, and for a text under the rejection rule.
+    token or with the budget. `exact` waits for the device between phases (`real.clock.Clock`); without it the host waits once a drafted
+    token and once a pass, and phases are told apart as they were issued. ValueError for an empty prompt, and for a text under the rejection rule.
     """
     if text is not None and rule.sampled:
         raise ValueError("a text cannot be forced on the rejection rule, which accepts by coins; expected rule 'greedy' or 'coupled'")
@@ -103,20 +106,21 @@ def decode(
     out: list[int] = []
     drawn: dict[int, Tensor] = {}
 
-    def pick(logits, slot: int) -> int:
+    prefill = target.prefill(prompt[:-1])
+    plan.begin(drafter, rule, sequence, prefill, chance)
+    reader, clock = getattr(plan, "reader", None), Clock(target.decoder.device, exact)
+
+    def pick(logits, slot: int, hidden=None) -> int:
         if rule.sampled:
             drawn[slot] = rule.probs(logits[None])[0]
             return chance.draw(drawn[slot], len(rounds), slot, DRAFT)
-        return int(rule.scores(logits[None], sequence, [len(out) + slot]).argmax())
+        best = rule.scores(logits[None], sequence, [len(out) + slot]).argmax(-1)
+        return int(best) if reader is None else reader.fetch(best, logits, hidden, slot, clock)
 
-    prefill = target.prefill(prompt[:-1])
-    plan.begin(drafter, rule, sequence, prefill, chance)
     drafter.begin(target, prompt, prefill, pick)
     last = prompt[-1]
     rounds: list[tuple[int, int, int, int]] = []
     gaps: list[float] = []
-    clock = Clock(target.decoder.device)
-
     while len(out) < budget and (not out or out[-1] not in end_tokens):
         clock.begin()
         drawn.clear()

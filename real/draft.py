@@ -8,8 +8,9 @@ from torch import Tensor
 
 from real.target import Resume, Target, Verdict
 
-Pick = Callable[[Tensor, int], int]
-"""(logits [vocab], draft slot) -> token: the decode rule, with the noise of that slot's text position, or the draw of that slot."""
+Pick = Callable[..., int]
+"""(logits [vocab], draft slot, hidden state or None) -> token: the decode rule, with the noise of that slot's text position, or the draw
+of that slot. With the `Step.hidden` that comes with the logits all that a policy reads is fetched together with the token."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class Drafter(Protocol):
     | silent | its steps carry no logits, so that it shows no features; may be left out where they do |
     | sublayers | how many of the target's attention and MLP sub-layers one drafted token runs through; 0 where left out |
     | deepest | how many tokens behind the last committed one it can draft; no limit where left out |
+    | passes | how its own passes are run, `real.passes.EAGER` where nothing else is set; left out where it has no choice |
     | grow | a method, `Grows`; left out by drafters that draft chains alone |
 
     A round: `next` until the policy or the drafter stops; the target verifies; `rollback`; `catch_up`.

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from real.clock import DRAFTING, POLICY, Clock
 from real.draft import Drafter, Step
 from real.predictor import NAMES, Predictor
 from real.target import Verdict
@@ -45,28 +46,40 @@ def learnt(names: tuple[str, ...], drafter: Drafter) -> dict[str, Predictor]:
     return {name: known[name] for name in wanted}
 
 
-def read(
+def values(
     names: tuple[str, ...], logits: Tensor | None, temperature: float, log_odds: Mapping[str, Tensor] = {}, token: Tensor | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Features of logits `[n, vocab]`: grid codes uint8 `[n, F]` and each value's distance to its bin's edge.
+) -> Tensor:
+    """Features of logits `[n, vocab]`, float64 `[n, F]` on their device.
 
     Those that a predictor gives are read from `log_odds`, name -> `[n]`; without any other, logits may be None. "probability", q of the
     `token [n]` picked, is the one that knows which token it was (`simspec.policy.IDENTITY`): no default shows it.
     """
     if any(name in FEATURES or name in IDENTITY for name in names):
         logprob = torch.log_softmax(logits.double() / temperature, -1)
-    rows = len(next(iter(log_odds.values())) if logits is None else logits)
-    code = np.empty((rows, len(names)), np.uint8)
-    edge = np.empty((rows, len(names)))
-    for i, name in enumerate(names):
+    columns = []
+    for name in names:
         if name in FEATURES:
-            value = FEATURES[name](logprob)
+            columns.append(FEATURES[name](logprob))
         elif name in IDENTITY:
-            value = logprob.gather(-1, token.to(logprob.device)[:, None])[:, 0].exp()
+            columns.append(logprob.gather(-1, token.to(logprob.device)[:, None])[:, 0].exp())
         else:
-            value = log_odds[name].sigmoid()
-        code[:, i], edge[:, i] = grid.encode(value.cpu().numpy(), grid.TABLES[GRIDS[name]])
-    return code, edge
+            columns.append(log_odds[name].sigmoid().double())
+    return torch.stack(columns, -1)
+
+
+def coded(names: tuple[str, ...], found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Grid codes uint8 `[n, F]` of feature values float64 `[n, F]`, and each value's distance to its bin's edge."""
+    pairs = [grid.encode(found[:, i], grid.TABLES[GRIDS[name]]) for i, name in enumerate(names)]
+    return tuple(np.stack(column, -1) for column in zip(*pairs))
+
+
+def read(
+    names: tuple[str, ...], logits: Tensor | None, temperature: float, log_odds: Mapping[str, Tensor] = {}, token: Tensor | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """As `values`, then `coded`."""
+    if not names:
+        return np.empty((len(logits), 0), np.uint8), np.empty((len(logits), 0))
+    return coded(names, values(names, logits, temperature, log_odds, token).cpu().numpy())
 
 
 class Reader:
@@ -79,20 +92,38 @@ class Reader:
         self.names, self.temperature = names, temperature
         self._folded = {name: predictor.folded() for name, predictor in learnt(names, drafter).items()}
         self._standing: dict[str, Tensor] = {}
+        self._held: tuple[int, list[float]] | None = None
 
     def begin(self, prefill: Verdict) -> None:
         """Starts a text: the last row of `prefill` made the prompt's last token; a prompt of one token has none, zeros stand in."""
         rows = prefill.hidden
         self._stand(rows[-1] if len(rows) else rows.new_zeros(rows.shape[1]))
 
+    def fetch(self, best: Tensor, logits: Tensor, hidden: Tensor | None, slot: int, clock: Clock) -> int:
+        """The token `best [1]` picked from logits `[vocab]` at `slot`, and with it in one transfer what `read` will be asked for there."""
+        if not self.names or (self._folded and hidden is None):
+            return int(best)
+        clock.lap(DRAFTING)
+        token, *found = torch.cat((best.double(), self._values(logits, hidden, slot, best)[0])).tolist()
+        self._held = slot, found
+        clock.lap(POLICY)
+        return int(token)
+
     def read(self, step: Step, slot: int) -> tuple[np.ndarray, np.ndarray]:
         """Codes uint8 `[F]` of the step just drafted at `slot`, and each value's distance to its bin's edge `[F]`."""
+        held, self._held = self._held, None
+        if held is None or held[0] != slot:
+            token = torch.tensor([step.token])
+            held = slot, self._values(step.logits, step.hidden, slot, token)[0].tolist()
+        code, edge = coded(self.names, np.array([held[1]]))
+        return code[0], edge[0]
+
+    def _values(self, logits: Tensor, hidden: Tensor | None, slot: int, token: Tensor) -> Tensor:
         odds = {}
         for name, folded in self._folded.items():
             standing = self._standing[name]
-            odds[name] = (standing[min(slot, len(standing) - 1)] + folded.of_drafter(step.hidden))[None]
-        code, edge = read(self.names, step.logits[None], self.temperature, odds, torch.tensor([step.token]))
-        return code[0], edge[0]
+            odds[name] = (standing[min(slot, len(standing) - 1)] + folded.of_drafter(hidden))[None]
+        return values(self.names, logits[None], self.temperature, odds, token)
 
     def learn(self, verdict: Verdict, path: list[int]) -> None:
         """After a pass: the last row of the kept `path` made the last committed token."""

@@ -1,23 +1,23 @@
 """A campaign's folder: what it was begun with, what each part found, and the models that parts share while they run."""
 
 import hashlib
-import inspect
 import json
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-import real.pair
 from real.corpus import CorpusError
+from real.engine import passes_of
 from real.files import replace_json
+from real.jobs import submitted
 from real.lab import Known, Lab, Read, known_target, read
 from real.learn import Tell, read_card
-from real.pair import Pair
+from real.pair import Pair, load_pair
 from real.prompts import Prompt, draw, read_prompts
 from real.provenance import device_name, versions
-from real.size import Size, lab_of
+from real.size import OFFERS, Size, lab_of
 from real.weights import sha256
-from simspec import CostModel, Trace, load_trace
+from simspec import CostModel, Trace, load_trace, policies
 
 HELD = 2
 """Pairs that are kept in memory: one drafter in two dtypes."""
@@ -139,14 +139,16 @@ class Folder:
         self._held.clear()
         self.__dict__.pop("known", None)
 
-    def pair(self, drafter: str, dtype: str) -> Pair:
-        """The target with a drafter, in a dtype; the last HELD of them stay loaded."""
-        key = drafter, dtype
+    def pair(self, drafter: str, dtype: str, engine: str | None = None) -> Pair:
+        """The target with a drafter, in a dtype, on the size's engine or another; the last HELD of them stay loaded."""
+        size = self.size
+        key = drafter, dtype, engine or size.engine
         if key not in self._held:
             while len(self._held) >= HELD:
                 self._held.pop(next(iter(self._held)))
-            more = {"fast": self.size.fast} if "fast" in inspect.signature(real.pair.load_pair).parameters else {}
-            self._held[key] = real.pair.load_pair(self.models, drafter, self.device, dtype, **more)
+            rows = 1 + submitted(policies.parse(size.tree), min(size.K, OFFERS.get(drafter, size.K)))
+            passes = passes_of(key[2], rows, max(size.longest, size.context) + size.budget)
+            self._held[key] = load_pair(self.models, drafter, self.device, dtype, passes=passes)
         return self._held[key]
 
     def drawn(self, tokenizer) -> list[Prompt]:

@@ -142,7 +142,7 @@ def _places(model: Decoder, start: int, rows: int):
 def shared_layers(target: Target, drafter: Drafter) -> int:
     """How many of the target's layers the verification of a draft need not run again: asked of the drafter itself."""
     prompt = [0, 0]
-    drafter.begin(target, prompt, target.prefill(prompt[:-1]), lambda logits, slot: int(logits.argmax()))
+    drafter.begin(target, prompt, target.prefill(prompt[:-1]), lambda logits, *_: int(logits.argmax()))
     drafter.next()
     resume = drafter.resume()
     return 0 if resume is None else resume.layer

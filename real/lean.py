@@ -60,7 +60,7 @@ def offered(target: Target, drafter: Drafter, rule: Rule, text: Text) -> Tensor 
         return torch.cat([rule.probs(logits).to(target.decoder.device) for _, logits in logits_of(drafter.lm, text.prompt, text.token)])
     rows, last = [], text.prompt[-1]
     prefill = target.prefill(list(text.prompt[:-1]))
-    drafter.begin(target, list(text.prompt), prefill, lambda logits, slot: int(logits.argmax()))
+    drafter.begin(target, list(text.prompt), prefill, lambda logits, *_: int(logits.argmax()))
     for token in text.token:
         step = drafter.next()
         if step is None or step.logits is None:

@@ -28,7 +28,7 @@ def orders(target: Target, drafter: Drafter, settings: Settings, prompt: list[in
     growing(drafter, levels)
     places, beam = np.full((n, settings.K), OUT, np.uint8), np.zeros((n, 2), np.uint8)
     prefill = target.prefill(prompt[:-1])
-    drafter.begin(target, prompt, prefill, lambda logits, slot: int(logits.argmax()))
+    drafter.begin(target, prompt, prefill, lambda logits, *_: int(logits.argmax()))
     last = prompt[-1]
     for t in range(n):
         deep = min(levels, settings.budget - t - 1)

@@ -1,4 +1,4 @@
-"""Figures of a scorecard: predicted against measured, and seconds by phase."""
+"""Figures of a scorecard: predicted against measured, and seconds by phase; of a race: tokens a second."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import numpy as np
 
 from real.files import replacing
 from real.scorecard import NEAR, Scorecard
+from real.standing import ALL, LOW_REPEAT
 
 PHASES = ("drafting", "verification", "policy", "other")
 
@@ -39,5 +40,25 @@ def draw(found: Scorecard, path: Path) -> None:
     right.invert_yaxis()
     right.set(xlabel="milliseconds a token; upper bar measured, lower predicted", title="time by phase")
     right.legend(fontsize="small")
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=130)
+
+
+def draw_race(found, device: str, path: Path) -> None:
+    """Writes a PNG of a race's rows (`real.standing.Row`): tokens a second, on all prompts and on those that loop little."""
+    from matplotlib.figure import Figure
+
+    names = [r.contestant for r in sorted((r for r in found if r.group == ALL), key=lambda r: r.rate or 0.0)]
+    figure = Figure(figsize=(11, 0.3 * len(names) + 2.5), layout="constrained")
+    for axes, group in zip(figure.subplots(1, 2, sharey=True), (ALL, LOW_REPEAT)):
+        by = {r.contestant: r for r in found if r.group == group}
+        rates = [by[name].rate or 0.0 for name in names]
+        spread = [(by[name].spread or 0.0) * rate for name, rate in zip(names, rates)]
+        colours = ["C0" if "=" in name else "C1" if name == "plain" else "0.6" for name in names]
+        axes.barh(range(len(names)), rates, xerr=spread, color=colours, error_kw={"lw": 0.8})
+        axes.axvline(by["plain"].rate or 0.0, color="C1", lw=0.8)
+        axes.set_yticks(range(len(names)), names, fontsize="small")
+        axes.set(xlabel="tokens a second, whole calls", title=f"{group}: {by['plain'].prompts} prompts")
+    figure.suptitle(f"{device} (blue: drafter=policy of ours, orange: our loop without drafts, grey: transformers)", fontsize="small")
     with replacing(path) as temporary:
         figure.savefig(temporary, format="png", dpi=130)

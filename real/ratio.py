@@ -54,7 +54,7 @@ def _stepwise(target, drafter, settings, prompt, text, p):
     ratio, depth, t = np.zeros((n, K)), np.full(n, K, np.uint8), 0
     quiet = getattr(drafter, "silent", False)
 
-    def pick(logits, slot: int) -> int:
+    def pick(logits, slot: int, hidden=None) -> int:
         if t + slot >= n:
             return int(logits.argmax())
         token = int(text[t + slot])

@@ -54,7 +54,7 @@ def chains(target: Target, drafter: Drafter, settings: Settings, prompt: list[in
     depth = np.zeros(n, np.uint8)
     t, forced, quiet = 0, None, getattr(drafter, "silent", False)
 
-    def pick(logits, slot: int) -> int:
+    def pick(logits, slot: int, hidden=None) -> int:
         scores = rule.scores(logits[None], sequence, [t + slot])
         if forced is not None:
             rank[t, slot] = min(int(rank_of(scores, forced[slot : slot + 1])), MOST)

@@ -36,7 +36,7 @@ class Size:
     | times | repeats of what is scored |
     | shape, shape_drafters | the large model that recordings drive, and its drafters by the recording's |
     | least, bytes | tokens compared in float32, and the largest bundle |
-    | fast | passes of fixed shapes, captured, in all that is measured and run |
+    | engine | of all that is recorded, measured and run (`real.engine`), but trees, which are eager |
     """
 
     name: str
@@ -77,7 +77,7 @@ class Size:
     shape_drafters: tuple[tuple[str, str], ...]
     least: int
     bytes: int
-    fast: bool
+    engine: str
     compiled: bool
 
 
@@ -125,7 +125,7 @@ FULL = Size(
     shape_drafters=(("model", "model:llama-3.2-1b"), ("early_exit", "early_exit:4"), ("eagle", "eagle"), ("medusa", "medusa")),
     least=20_000,
     bytes=6_000_000,
-    fast=True,
+    engine="fast",
     compiled=True,
 )
 
@@ -165,7 +165,7 @@ TOY = replace(
     shape="2x16x2x300",
     shape_drafters=(("model", "model:1x8x2x300"), ("early_exit", "early_exit:1"), ("eagle", "eagle"), ("medusa", "medusa")),
     least=100,
-    fast=False,
+    engine="eager",
     compiled=False,
 )
 

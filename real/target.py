@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from real.block import Decoder, ancestor_mask, branches, depths
+from real.block import Decoder
+from real.passes import EAGER, At, Eager, Span
 
 
 @dataclass(frozen=True)
@@ -41,13 +42,12 @@ class Verdict:
 class Target:
     """A decoder that verifies: batch of one, one cache, `length` committed rows.
 
-    `taps` names the depths (in layers) whose residual stream a drafter wants to read.
+    `taps` names the depths (in layers) whose residual stream a drafter wants to read, `passes` how its passes are run.
     """
 
-    def __init__(self, decoder: Decoder, taps: tuple[int, ...] = (), capacity: int = 512):
-        self.decoder = decoder
-        self.taps = taps
-        self.cache = decoder.cache(capacity=capacity)
+    def __init__(self, decoder: Decoder, taps: tuple[int, ...] = (), capacity: int = 512, passes: Eager = EAGER):
+        self.decoder, self.taps, self.passes = decoder, taps, passes
+        self.cache = passes.cache("target", decoder, len(decoder.layers), capacity)
         self.length = 0
 
     @torch.inference_mode()
@@ -57,7 +57,7 @@ class Target:
         if not tokens:
             empty = torch.zeros(0, self.decoder.shape.width, dtype=self.decoder.dtype, device=self.decoder.device)
             return Verdict(None, empty, {layer: empty for layer in self.taps})
-        hidden, taps = self._pass(tokens, list(range(-1, len(tokens) - 1)), None)
+        _, hidden, taps = self._layers(tokens, Span(0, len(tokens)), 0, len(self.decoder.layers), False, EAGER)
         self.length = len(tokens)
         return Verdict(None, hidden, taps)
 
@@ -68,8 +68,18 @@ class Target:
         `parent[i]` is the row that row i follows, -1 for the committed prefix. Rows are written behind the committed
         ones and stay tentative until `keep`. With `resume_from`, its rows skip the layers that they have passed.
         """
-        hidden, taps = self._pass(tokens, parent, resume_from)
-        return Verdict(self.decoder.logits(hidden), hidden, taps)
+        if len(parent) != len(tokens):
+            raise ValueError(f"{len(parent)} parents for {len(tokens)} tokens; expected one each")
+        span, layers = Span.tree(self.length, parent), len(self.decoder.layers)
+        if resume_from is None or not len(resume_from.hidden):
+            return Verdict(*self._layers(tokens, span, 0, layers, True))
+        x, first = resume_from.hidden, resume_from.layer
+        if len(x) < len(tokens):
+            # the rows that the drafter has not seen catch up through the layers it owns
+            late = tokens[len(x) :]
+            x = torch.cat((x, self._layers(late, Span.tree(self.length, parent, len(late)), 0, first, False)[1]))
+        logits, hidden, taps = self._layers(x, span, first, layers, True)
+        return Verdict(logits, hidden, {layer: x if layer == first else taps.get(layer) for layer in self.taps})
 
     @torch.inference_mode()
     def draft_rows(self, tokens: list[int], offset: int, layer: int, parent: list[int] | None = None) -> Tensor:
@@ -78,14 +88,9 @@ class Target:
         Their keys go to where `verify` will find them; returns the residual stream `[n, width]`. With `parent`, that of all the
         `offset` + n rows past the committed ones, they are a tree's: each sees its ancestors only.
         """
-        start = self.length + offset
-        x = self._embed(tokens)
-        if parent is None:
-            position = torch.arange(start, start + len(tokens), device=x.device)
-            mask = ancestor_mask(start, list(range(-1, len(tokens) - 1)), x.device)
-        else:
-            position, mask = branches(self.length, parent, len(tokens), x.device)
-        return self.decoder.run(x, range(layer), self.decoder.rotation(position), mask, self.cache, start)[0]
+        rows = len(tokens)
+        span = Span(self.length + offset, rows) if parent is None else Span.tree(self.length, parent, rows)
+        return self._layers(tokens, span, 0, layer, False)[1]
 
     @torch.inference_mode()
     def keep(self, path: list[int]) -> None:
@@ -95,35 +100,18 @@ class Target:
             self.cache.move(rows, self.length)
         self.length += len(path)
 
-    def _embed(self, tokens: list[int]) -> Tensor:
-        return self.decoder.embed(torch.tensor([tokens], device=self.decoder.device))
+    def _layers(
+        self, x, span: Span, first: int, last: int, judge: bool, passes: Eager | None = None
+    ) -> tuple[Tensor | None, Tensor, dict[int, Tensor]]:
+        """Tokens (or hidden rows, where `first` > 0) through the layers first .. last - 1: logits if `judge`, hidden rows, taps between."""
+        decoder, names = self.decoder, [layer for layer in self.taps if first < layer <= last]
 
-    def _pass(self, tokens, parent, resume) -> tuple[Tensor, dict[int, Tensor]]:
-        decoder, start, rows = self.decoder, self.length, len(tokens)
-        if len(parent) != rows:
-            raise ValueError(f"{len(parent)} parents for {rows} tokens; expected one each")
-        position = start + torch.tensor(depths(parent), device=decoder.device)
-        rotation = decoder.rotation(position)
-        mask = ancestor_mask(start, parent, decoder.device)
-        taps: dict[int, Tensor] = {layer: None for layer in self.taps}
-        layers = range(len(decoder.layers))
-        done = 0 if resume is None else len(resume.hidden)
-        if not done:
-            x = decoder.run(self._embed(tokens), layers, rotation, mask, self.cache, start, taps)
-        else:
-            x = resume.hidden[None]
-            if done < rows:
-                # the rows that the drafter has not seen catch up through the layers it owns
-                late = decoder.run(
-                    self._embed(tokens[done:]),
-                    range(resume.layer),
-                    tuple(t[done:] for t in rotation),
-                    None if mask is None else mask[done:],
-                    self.cache,
-                    start + done,
-                )
-                x = torch.cat((x, late), 1)
-            if resume.layer in taps:
-                taps[resume.layer] = x
-            x = decoder.run(x, range(resume.layer, len(decoder.layers)), rotation, mask, self.cache, start, taps)
-        return x[0], {layer: t[0] for layer, t in taps.items()}
+        def body(x: Tensor, at: At) -> tuple[Tensor, ...]:
+            taps: dict[int, Tensor] = {layer: None for layer in names}
+            x = at.through(decoder, x if first else decoder.embed(x), range(first, last), taps)
+            # taps hold what `through` makes, one batch of rows
+            return x, *(taps[layer][0] for layer in names), *([decoder.logits(x)] if judge else ())
+
+        name = f"target {first}-{last}{' judged' if judge else ''}"
+        hidden, *rest = (passes or self.passes).run(name, decoder, body, [x], span, self.cache)
+        return rest[-1] if judge else None, hidden, dict(zip(names, rest))

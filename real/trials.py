@@ -1,6 +1,5 @@
 """What a campaign does with its recordings: runs held against replays, forced texts, audits, scorecards, trees, driven timings, figures."""
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -52,7 +51,7 @@ def priced(folder: Folder, path: Path, drafter: str, rule: Rule, K: int, rows: i
     """The costs at `path`, measured in bf16 where they are not there; with `rows` of trees, too."""
     size, seed = folder.size, folder.seed
     if not path.exists():
-        pair = folder.pair(drafter, "bfloat16")
+        pair = folder.pair(drafter, "bfloat16", "eager" if rows > size.K else None)
         tell = partial(folder.tell, f"measuring {path.stem}")
         cost = measure(pair.target, pair.drafter, rule, K, size.context, size.rounds, size.repeats, seed, tell, rows)
         with replacing(path) as temporary:
@@ -152,14 +151,14 @@ def driven(folder: Folder, drafter: str) -> dict:
     fixed = [policies.BUILTIN["fixed"](k) for k in (1, 2, 4, 6, 8) if k <= trace.K]
     asked = [*fixed, *chosen(folder, whole, cost)[1:]]
     label = {"text": "random", "acceptance": folder.trace(drafter, RULE).stem, "target": shape.name, "drafter": spec, "weights": "random"}
-    more = {"fast": size.fast} if "fast" in inspect.signature(driving.drive).parameters else {}
+    passes = driving.driven_passes(size.engine, trace)
     tell = partial(folder.tell, f"driving {shape.name} {drafter}")
-    return driving.drive(decoder, made, trace, asked, cost, folder.seed, None, label | {"dtype": "bfloat16"}, tell, **more).summary()
+    return driving.drive(decoder, made, trace, asked, cost, folder.seed, None, label | {"dtype": "bfloat16"}, tell, passes).summary()
 
 
 def grown(folder: Folder, drafter: str) -> dict:
     """Dynamic trees and CAPE: a recording of fewer prompts that holds their order, and runs on it."""
-    size, pair = folder.size, folder.pair(drafter, "float32")
+    size, pair = folder.size, folder.pair(drafter, "float32", "eager")
     path = folder.trace(drafter, f"{RULE}-trees")
     shows = tuple(name for name in offered(pair.drafter) if name == "confidence")
     plain, _ = folder.opened(drafter, RULE)
@@ -171,7 +170,7 @@ def grown(folder: Folder, drafter: str) -> dict:
     cost = priced(folder, path.with_suffix(".cost.json"), drafter, RULES[RULE], plain.K, size.rows)
     trace, found = _some(load_trace(path), size.scored), {}
     for text in size.trees:
-        told = run_on(trace, folder.pair(drafter, "float32"), text, cost, folder.seed, folder.tell).summary()
+        told = run_on(trace, folder.pair(drafter, "float32", "eager"), text, cost, folder.seed, folder.tell).summary()
         found[text] = {name: value for name, value in told.items() if name not in ("exceptions", "failures")}
     return {"dtype": "float32", "policies": found}
 

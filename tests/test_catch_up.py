@@ -15,7 +15,7 @@ from real.drafters.model import ModelDrafter
 PICK = RULES["greedy"]
 
 
-def _pick(logits, slot):
+def _pick(logits, slot, *_):
     return int(PICK.scores(logits[None], 0, [slot]).argmax())
 
 
@@ -145,7 +145,7 @@ def _reached(target, drafter, cut, computed):
     """The drafter at WHOLE: from its first `cut` tokens as prompt by rounds that draft `computed` along it, all accepted that hold."""
     forced, text = True, WHOLE[:cut]
 
-    def pick(logits, slot):
+    def pick(logits, slot, *_):
         return WHOLE[len(text) + slot] if forced and len(text) + slot < len(WHOLE) else _pick(logits, slot)
 
     _begin(drafter, target, text, pick)

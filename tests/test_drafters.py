@@ -39,7 +39,7 @@ def test_a_step_is_one_row_further_with_what_it_was_picked_from(name):
     target, drafter = toy_pair(name)
     prompt, picked = [5, 9, 11, 5, 9], []
 
-    def pick(logits, slot):
+    def pick(logits, slot, *_):
         picked.append((slot, logits))
         return int(logits.argmax())
 
@@ -163,7 +163,7 @@ def test_no_toy_is_left_untaught():
         for drafter in (trained, fresh):
             hits.append(0)
             for prompt in toy_prompts(12, 6):
-                drafter.begin(target, prompt, target.prefill(prompt[:-1]), lambda logits, slot: int(logits.argmax()))
+                drafter.begin(target, prompt, target.prefill(prompt[:-1]), lambda logits, *_: int(logits.argmax()))
                 step = drafter.next()
                 own = target.verify([prompt[-1]], [-1]).logits[0].argmax()
                 hits[-1] += step is not None and step.token == own

@@ -40,7 +40,7 @@ def features(decoder, text):
     return decoder.norm(decoder.run(decoder.embed(torch.tensor([text])), range(len(decoder.layers)), decoder.rotation(position)))[0]
 
 
-def greedy(logits, slot):
+def greedy(logits, slot, *_):
     return int(logits.argmax())
 
 
@@ -110,7 +110,7 @@ def reference(decoder, part, text, steps, forced):
 def test_a_draft_feeds_estimates_and_what_was_drafted(inputs, seed, prompt, steps):
     target, drafter = pair_of(inputs)
     text, forced = text_of(prompt, seed), text_of(steps, seed + 1)
-    begin(target, drafter, text, lambda logits, slot: forced[slot])
+    begin(target, drafter, text, lambda logits, slot, *_: forced[slot])
     drafted = [drafter.next() for _ in range(steps)]
     assert [step.token for step in drafted] == forced and [step.parent for step in drafted] == list(range(steps))
     expected = reference(target.decoder, drafter.part, text, steps, forced)
@@ -125,7 +125,7 @@ def test_a_step_knows_the_tokens_that_its_variant_reads(inputs):
         made = []
         for token in (forced, forced[:j] + [forced[j] ^ 1] + forced[j + 1 :]):
             target, drafter = pair_of(inputs)
-            begin(target, drafter, text, lambda logits, slot: token[slot])
+            begin(target, drafter, text, lambda logits, slot, *_: token[slot])
             made.append(torch.stack([drafter.next().hidden for _ in range(5)]))
         felt = ((made[0] - made[1]).abs().amax(-1) > 1e-9).tolist()
         first = {INPUTS[0]: j + 1, "token": j + 1, INPUTS[1]: j + 2, "feature": 9}[inputs]
@@ -178,7 +178,7 @@ def test_a_draft_given_up_is_drafted_again(inputs):
     """The recorder's way: a chain, the text's own tokens in its place, then no draft at all."""
     target, drafter = pair_of(inputs)
     text, forced = text_of(5), None
-    begin(target, drafter, text[:4], lambda logits, slot: greedy(logits, slot) if forced is None else forced[slot])
+    begin(target, drafter, text[:4], lambda logits, slot, *_: greedy(logits, slot) if forced is None else forced[slot])
     first = [drafter.next() for _ in range(4)]
     drafter.rollback(0)
     forced = text_of(4, 7)

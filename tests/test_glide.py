@@ -72,7 +72,7 @@ def test_a_step_sees_the_keys_of_committed_rows_and_no_others():
     target, prompt = grouped(2), [5, 9, 11, 4, 8]
     part = shaken(Glide, target)
     drafter, engine = GlideDrafter(target, part), Target(target, capacity=32)
-    drafter.begin(engine, prompt, engine.prefill(prompt[:-1]), lambda logits, slot: 6 + slot)
+    drafter.begin(engine, prompt, engine.prefill(prompt[:-1]), lambda logits, slot, *_: 6 + slot)
     engine.cache.key[:, :, :, engine.length :] = float("nan")
     engine.cache.value[:, :, :, engine.length :] = float("nan")
     shown = [drafter.next().logits for _ in range(4)]
@@ -88,7 +88,7 @@ def test_a_prompt_of_one_token_has_no_keys_and_no_nan(form):
     target, text = grouped(2), [7, 5, 6]
     part = shaken(Glide, target, **form)
     drafter, engine = GlideDrafter(target, part), Target(target, capacity=32)
-    drafter.begin(engine, text[:1], engine.prefill([]), lambda logits, slot: text[slot + 1] if slot < 2 else 4)
+    drafter.begin(engine, text[:1], engine.prefill([]), lambda logits, slot, *_: text[slot + 1] if slot < 2 else 4)
     shown = torch.stack([drafter.next().logits for _ in range(3)])
     keys, _ = part.read(target, torch.tensor([text]))
     blind = part.logits(target, part.run(target, torch.tensor([text]), keys, torch.zeros(3, 3, dtype=torch.bool)))[0]

@@ -53,7 +53,7 @@ def path_to(row, parent):
 def behind(name, text, tokens):
     """The drafter's logits behind `text` and these tokens, as a chain of fresh models."""
     target, drafter = toy_pair(name)
-    _begin(drafter, target, text, lambda logits, slot: [*tokens, 0][slot])
+    _begin(drafter, target, text, lambda logits, slot, *_: [*tokens, 0][slot])
     for _ in tokens:
         drafter.next()
     return drafter.next().logits
@@ -152,9 +152,13 @@ def test_the_last_rows_of_a_tree_stand_where_the_whole_tree_has_them(tree, base,
 
 @pytest.mark.parametrize("name", GROWERS)
 def test_drafting_a_tree_hides_no_pass_of_the_target(name, monkeypatch):
-    passes = []
-    counted = Target._pass
-    monkeypatch.setattr(Target, "_pass", lambda self, tokens, *rest: passes.append(len(tokens)) or counted(self, tokens, *rest))
+    passes, counted = [], Target._layers
+
+    def layers(self, x, span, first, last, *more):
+        passes.extend([span.rows] * (last == len(self.decoder.layers)))
+        return counted(self, x, span, first, last, *more)
+
+    monkeypatch.setattr(Target, "_layers", layers)
     target, drafter = toy_pair(name)
     for plan in (Static(full((3, 2, 1))), Dynamic(2, 3, 6), Beam(2, 3), Cape(3, 4)):
         passes.clear()

@@ -36,7 +36,7 @@ def walk(target, drafter, prompt, text, K, pick=None):
     engine = Target(target, capacity=64)
     shown, t = [], 0
 
-    def forced(logits, slot):
+    def forced(logits, slot, *_):
         return int(text[t + slot]) if pick is None else pick(logits, slot)
 
     drafter.begin(engine, prompt, engine.prefill(prompt[:-1]), forced)
@@ -88,7 +88,7 @@ def test_which_head_sees_which_draft(kind):
 
     def logits(drafts, prompt=prompt):
         engine = Target(target, capacity=32)
-        made.begin(engine, prompt, engine.prefill(prompt[:-1]), lambda logits, slot: drafts[slot])
+        made.begin(engine, prompt, engine.prefill(prompt[:-1]), lambda logits, slot, *_: drafts[slot])
         return torch.stack([made.next().logits for _ in range(4)])
 
     base = logits([6, 7, 8, 9])

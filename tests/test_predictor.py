@@ -112,7 +112,7 @@ def test_recorded_codes_are_those_of_whole_passes():
 def test_a_prompt_of_one_token_starts_from_zeros():
     target, drafter = PAIRS["early_exit"]
     rows = record_text(target, drafter, Settings(4, 4, RULES["greedy"], END, ("theta",)), [5], 0)
-    drafter.begin(target, [5], target.prefill([]), lambda logits, slot: int(logits.argmax()))
+    drafter.begin(target, [5], target.prefill([]), lambda logits, *_: int(logits.argmax()))
     folded, step = drafter.predictors["theta"].folded(), drafter.next()
     code, _ = grid.encode(folded.of_drafter(step.hidden).sigmoid().numpy(), grid.IDENTITY)
     assert rows.feature[0, 0, 0] == code
@@ -189,7 +189,7 @@ def test_theta_depends_on_states_and_never_on_the_token():
     reader = Reader(("theta", "confidence"), 1.0, drafter)
     prefill = target.prefill([4, 5])
     reader.begin(prefill)
-    drafter.begin(target, [4, 5, 6], prefill, lambda logits, slot: int(logits.argmax()))
+    drafter.begin(target, [4, 5, 6], prefill, lambda logits, *_: int(logits.argmax()))
     step = drafter.next()
     code, edge = reader.read(step, 0)
     assert code.shape == edge.shape == (2,)

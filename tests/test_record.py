@@ -48,8 +48,8 @@ def walked(name, asked, prompt, text, sequence):
 
     for t in range(n):
         prefix, limit, left = [*prompt, *text[:t].tolist()], min(K, asked.budget - t), min(K, n - t)
-        free = lambda logits, slot: int(rule.scores(logits[None], sequence, [t + slot]).argmax())  # noqa: E731, B023
-        along = lambda logits, slot: int(text[t + slot])  # noqa: E731, B023
+        free = lambda logits, slot, *_: int(rule.scores(logits[None], sequence, [t + slot]).argmax())  # noqa: E731, B023
+        along = lambda logits, slot, *_: int(text[t + slot])  # noqa: E731, B023
         steps = list(drafted(prefix, free, limit))
         if len(steps) < limit or (steps and steps[-1].token in asked.end_tokens):
             rows["depth"][t] = len(steps)

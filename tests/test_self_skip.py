@@ -40,7 +40,7 @@ def pair(skipped, decoder=DECODER):
 
 def begin(drafter, target, text):
     greedy = RULES["greedy"]
-    drafter.begin(target, text, target.prefill(text[:-1]), lambda logits, slot: int(greedy.scores(logits[None], 0, [slot]).argmax()))
+    drafter.begin(target, text, target.prefill(text[:-1]), lambda logits, slot, *_: int(greedy.scores(logits[None], 0, [slot]).argmax()))
 
 
 def draft(drafter, count):

@@ -154,7 +154,7 @@ def test_the_gap_of_a_round_is_the_smallest_on_its_path():
 def _logprob(name, text, path, rule):
     """log q behind `text` and the tokens `path`, and the scores that rank children there: fresh models, a chain."""
     target, drafter = toy_pair(name)
-    drafter.begin(target, text, target.prefill(text[:-1]), lambda logits, slot: [*path, 0][slot])
+    drafter.begin(target, text, target.prefill(text[:-1]), lambda logits, slot, *_: [*path, 0][slot])
     for _ in path:
         drafter.next()
     logits = drafter.next().logits[None]

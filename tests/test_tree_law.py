@@ -106,7 +106,7 @@ def static(rule, seed, tree, chance):
 def cape(rule, seed, sets, k, chance):
     drawn = {}
 
-    def pick(logits, slot):
+    def pick(logits, slot, *_):
         drawn[slot] = rule.probs(logits[None])[0]
         return chance.draw(drawn[slot], 0, slot, DRAFT)
 

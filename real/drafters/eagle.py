@@ -9,9 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from real.block import Cache, Decoder, Layer, ancestor_mask, branches, chain, frequencies
+from real.block import Cache, Decoder, Layer, frequencies
 from real.draft import Pick, Step
 from real.part import fill, load_part, read_state
+from real.passes import EAGER, At, Span
 from real.weights import WeightsError, ours
 
 INPUTS = ("feature&shifted_token", "feature&unshifted_token", "token", "feature")
@@ -84,6 +85,7 @@ class EagleDrafter:
     taps = ()
     prefix_only = False
     history_free = True
+    passes = EAGER
 
     def __init__(self, target: Decoder, part: Eagle):
         self.decoder, self.part = target, part
@@ -101,12 +103,12 @@ class EagleDrafter:
     @torch.inference_mode()
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
         self.pick = pick
-        self.cache = self.decoder.cache(layers=len(self.part.layers), capacity=len(prompt) + 64)
+        self.cache = self.passes.cache(self.name, self.decoder, len(self.part.layers), len(prompt) + 64)
         self.text, self.draft, self.parent = list(prompt), [], []
         self.rows = 0
         self.known = self.decoder.norm(prefill.hidden)  # true features, those of the last committed rows
         if len(prompt) > 2:
-            self._feed(self.known[:-1], self.text[self.part.shift :][: len(prompt) - 2])
+            self._feed(self.known[:-1], self.text[self.part.shift :][: len(prompt) - 2], "")
 
     @torch.inference_mode()
     def next(self) -> Step | None:
@@ -114,11 +116,11 @@ class EagleDrafter:
         if not true:
             return None
         if slot:
-            self.estimate = self._feed(self.estimate[None], [self.text[-1], *self.draft][slot - 1 + shift :][:1])
+            found = self._feed(self.estimate[None], [self.text[-1], *self.draft][slot - 1 + shift :][:1])
         else:
-            self.estimate = self._first()
-        logits = self.decoder.head(self.estimate)
-        self.draft.append(self.pick(logits, slot))
+            found = self._first()
+        self.estimate, logits = (each[-1] for each in found)
+        self.draft.append(self.pick(logits, slot, self.estimate))
         return Step(self.draft[-1], slot, logits, self.estimate)
 
     @torch.inference_mode()
@@ -126,15 +128,14 @@ class EagleDrafter:
         if len(self.text) == 1:
             return None
         if not self.parent:
-            self.tree, self.estimates = list(token), self._first()[None]
+            estimates, logits = self._first()
+            self.tree, self.estimates = list(token), estimates[-1:]
         else:
-            base, known = self.rows - 1, len(self.parent)
             read = token if self.part.shift else [self.tree[p] for p in parent]
-            place = branches(base, self.parent + parent, len(token), self.decoder.device)
-            made = self._through(self.estimates[parent], read, *place, base + known)
+            made, logits = self._through(self.estimates[parent], read, Span.tree(self.rows - 1, self.parent + parent, len(token)), "tree")
             self.tree, self.estimates = self.tree + token, torch.cat((self.estimates, made))
         self.parent = self.parent + parent
-        return self.decoder.head(self.estimates[-len(token) :])
+        return logits
 
     def resume(self) -> None:
         return None
@@ -148,26 +149,29 @@ class EagleDrafter:
         self.text += tokens
         self.known = torch.cat((self.known, self.decoder.norm(verdict.hidden[path])))
 
-    def _first(self) -> Tensor:
-        """The estimate behind the last committed token, whose row is read anew where a draft of it was given up unverified."""
+    def _first(self) -> tuple[Tensor, ...]:
+        """What lies behind the last committed token, whose row is read anew where a draft of it was given up unverified."""
         true, shift = len(self.text) - 1, self.part.shift
         self.rows = min(self.rows, true - 1)
-        estimate = self._feed(self.known[self.rows - true :], self.text[self.rows + shift : true + shift])
+        found = self._feed(self.known[self.rows - true :], self.text[self.rows + shift : true + shift])
         self.known = self.known[-1:]
-        return estimate
+        return found
 
-    def _feed(self, feature: Tensor, token: list[int]) -> Tensor:
-        """Takes rows through the part, behind the ones it has; returns the last one's estimate `[width]`."""
-        start, n, device = self.rows, len(token), self.decoder.device
-        place = torch.arange(start, start + n, device=device), ancestor_mask(start, chain(n), device)
-        self.rows += n
-        return self._through(feature, token, *place, start)[-1]
+    def _feed(self, feature: Tensor, token: list[int], head: str = "last") -> tuple[Tensor, ...]:
+        """Takes rows through the part, behind the ones it has: their estimates, and with `head` the logits `[1, vocab]` of the last."""
+        found = self._through(feature, token, Span(self.rows, len(token)), head)
+        self.rows += len(token)
+        return found
 
-    def _through(self, feature: Tensor, token: list[int], position: Tensor, mask: Tensor | None, start: int) -> Tensor:
-        target = self.decoder
-        self.cache.reserve(start + len(token))
-        read = torch.tensor([token], device=target.device)
-        return self.part.estimate(target, feature[None], read, target.rotation(position), mask, self.cache, start)[0]
+    def _through(self, feature: Tensor, token: list[int], span: Span, head: str) -> tuple[Tensor, ...]:
+        target, part = self.decoder, self.part
+
+        def body(feature: Tensor, token: Tensor, at: At) -> tuple[Tensor, ...]:
+            x = part.estimate(target, feature[None], token[None], at.rotation, at.mask, at.cache, at.start)[0]
+            return x, *([target.head(at.end(x) if head == "last" else x)] if head else ())
+
+        passes = self.passes if head else EAGER  # the prompt's rows, as many as they are
+        return passes.run(f"{self.name} {head}", target, body, [feature, token], span, self.cache)
 
 
 def published(folder: Path, target: Decoder) -> Eagle:

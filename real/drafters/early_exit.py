@@ -6,9 +6,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from real.block import Decoder, Layer, Norm, ancestor_mask, branches, chain
+from real.block import Decoder, Layer, Norm
 from real.draft import Pick, Step
 from real.part import load_part
+from real.passes import EAGER, At, Span
 from real.target import Resume
 
 
@@ -61,6 +62,7 @@ class EarlyExitDrafter:
     name = "early_exit"
     prefix_only = True
     history_free = True
+    passes = EAGER
 
     def __init__(self, target: Decoder, exit: Exit):
         self.exit = exit
@@ -78,14 +80,14 @@ class EarlyExitDrafter:
         if self.exit.depth not in target.taps:
             raise ValueError(f"the target taps layers {target.taps}; early_exit needs depth {self.exit.depth} among them")
         self.target, self.pick = target, pick
-        self.cache = self.lm.cache(layers=len(self.exit.layers), capacity=len(prompt) + 64)
+        self.cache = self.passes.cache(self.name, self.lm, len(self.exit.layers), len(prompt) + 64)
         self.rows = 0
         self.last = prompt[-1]
         self.owed: list[Tensor] = [prefill.taps[self.exit.depth]]
         self.draft: list[int] = []
         self.hidden: list[Tensor] = []
         self.parent: list[int] = []
-        self._settle()
+        self._settle("")
 
     @torch.inference_mode()
     def next(self) -> Step:
@@ -96,9 +98,8 @@ class EarlyExitDrafter:
         shared = self.target.draft_rows([token], slot, self.exit.depth)
         self.hidden.append(shared)
         self.owed.append(shared)
-        hidden = self._settle()[-1]
-        logits = self.lm.logits(hidden)
-        self.draft.append(self.pick(logits, slot))
+        hidden, logits = (each[-1] for each in self._settle("last"))
+        self.draft.append(self.pick(logits, slot, hidden))
         return Step(self.draft[-1], slot, logits, hidden)
 
     @torch.inference_mode()
@@ -107,9 +108,8 @@ class EarlyExitDrafter:
         shared = self.target.draft_rows(token, held, self.exit.depth, self.parent)
         if not held:
             self.owed.append(shared)
-            return self.lm.logits(self._settle()[-1:])
-        base = self.target.length
-        return self.lm.logits(self._through(shared, *branches(base, self.parent, len(token), shared.device), base + held))
+            return self._settle("last")[1]
+        return self._through(shared, Span.tree(self.target.length, self.parent, len(token)), "tree")[1]
 
     def resume(self) -> Resume | None:
         return Resume(self.exit.depth, torch.cat(self.hidden)) if self.hidden else None
@@ -127,20 +127,25 @@ class EarlyExitDrafter:
         self.last = tokens[-1]
 
     @torch.inference_mode()
-    def _settle(self) -> Tensor:
-        """Takes all owed rows through the new layers; returns their output for them."""
+    def _settle(self, head: str) -> tuple[Tensor, ...]:
+        """Takes all owed rows through the new layers: their output, and with `head` the logits `[1, vocab]` of the last one."""
         x = torch.cat(self.owed)
         self.owed = []
-        start, rows = self.rows, len(x)
-        if rows:
-            position = torch.arange(start, start + rows, device=x.device)
-            x = self._through(x, position, ancestor_mask(start, chain(rows), x.device), start)
-            self.rows += rows
-        return x
+        if not len(x):
+            return (x,)
+        found = self._through(x, Span(self.rows, len(x)), head)
+        self.rows += len(x)
+        return found
 
-    def _through(self, x: Tensor, position: Tensor, mask: Tensor | None, start: int) -> Tensor:
-        self.cache.reserve(start + len(x))
-        x, rotation = x[None], self.lm.rotation(position)
-        for i, layer in enumerate(self.exit.layers):
-            x = layer(x, rotation, mask, self.cache, i, start)
-        return x[0]
+    def _through(self, x: Tensor, span: Span, head: str) -> tuple[Tensor, ...]:
+        lm, layers = self.lm, self.exit.layers
+
+        def body(x: Tensor, at: At) -> tuple[Tensor, ...]:
+            x = x[None]
+            for i, layer in enumerate(layers):
+                x = layer(x, at.rotation, at.mask, at.cache, i, at.start)
+            x = x[0]
+            return x, *([lm.logits(at.end(x) if head == "last" else x)] if head else ())
+
+        passes = self.passes if head else EAGER  # the prompt's rows, as many as they are
+        return passes.run(f"{self.name} {head}", lm, body, [x], span, self.cache)

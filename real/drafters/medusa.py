@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from real.block import Decoder, depths
 from real.draft import Pick, Step
 from real.part import fill, load_part, read_state
+from real.passes import EAGER
 from real.weights import WeightsError
 
 
@@ -69,6 +70,7 @@ class MedusaDrafter:
     taps = ()
     prefix_only = False
     history_free = True
+    passes = EAGER
 
     def __init__(self, target: Decoder, part: Medusa):
         self.decoder, self.part = target, part
@@ -96,7 +98,7 @@ class MedusaDrafter:
         if not slot:
             self._read()
         self.drafted += 1
-        return Step(self.pick(self.logits[slot], slot), slot, self.logits[slot], self.hidden[slot])
+        return Step(self.pick(self.logits[slot], slot, self.hidden[slot]), slot, self.logits[slot], self.hidden[slot])
 
     @torch.inference_mode()
     def grow(self, token: list[int], parent: list[int]) -> Tensor | None:
@@ -118,8 +120,14 @@ class MedusaDrafter:
         self.feature = self.decoder.norm(verdict.hidden[path[-1]])
 
     def _read(self) -> None:
-        self.hidden = [stack(self.feature) for stack in self.part.stacks]
-        self.logits = [self.part.logits(self.decoder, j, hidden) for j, hidden in enumerate(self.hidden)]
+        part, target = self.part, self.decoder
+
+        def heads(feature: Tensor) -> tuple[Tensor, ...]:
+            hidden = [stack(feature) for stack in part.stacks]
+            return *hidden, *(part.logits(target, j, each) for j, each in enumerate(hidden))
+
+        found = self.passes.call(self.name, heads, self.feature)
+        self.hidden, self.logits = found[: self.deepest], found[self.deepest :]
 
 
 def published(folder: Path, target: Decoder) -> Medusa:

@@ -6,8 +6,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from real.block import Decoder, ancestor_mask, branches, chain
+from real.block import Decoder
 from real.draft import Pick, Step
+from real.passes import EAGER, At, Span
 from real.weights import WeightsError, load_decoder
 
 
@@ -22,6 +23,7 @@ class ModelDrafter:
     taps = ()
     prefix_only = True
     history_free = True
+    passes = EAGER
 
     def __init__(self, lm: Decoder):
         self.lm = lm
@@ -37,34 +39,32 @@ class ModelDrafter:
 
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
         self.pick = pick
-        self.cache = self.lm.cache(capacity=len(prompt) + 64)
+        self.cache = self.passes.cache(self.name, self.lm, len(self.lm.layers), len(prompt) + 64)
         self.text = list(prompt)
         self.draft: list[int] = []
         self.parent: list[int] = []
         self.rows = 0
         if len(prompt) > 1:
-            self._feed(prompt[:-1])
+            self._feed(prompt[:-1], head=False)
 
     @torch.inference_mode()
     def next(self) -> Step:
         slot = len(self.draft)
         if not slot:  # the last committed token is read anew where a draft of it was given up unverified
             self.rows = min(self.rows, len(self.text) - 1)
-        hidden = self._feed(self.draft[-1:] if slot else self.text[self.rows :])
-        logits = self.lm.logits(hidden)
-        self.draft.append(self.pick(logits, slot))
+        hidden, logits = (each[-1] for each in self._feed(self.draft[-1:] if slot else self.text[self.rows :]))
+        self.draft.append(self.pick(logits, slot, hidden))
         return Step(self.draft[-1], slot, logits, hidden)
 
     @torch.inference_mode()
     def grow(self, token: list[int], parent: list[int]) -> Tensor:
         if not self.parent:
             self.rows = min(self.rows, len(self.text) - 1)
-            hidden = self._feed(self.text[self.rows :])[None]
+            logits = self._feed(self.text[self.rows :])[1]
         else:  # a tree's rows stand behind the root's, and are not counted
-            place = branches(self.rows - 1, self.parent + parent, len(token), self.lm.device)
-            hidden = self._through(token, *place, self.rows - 1 + len(self.parent))
+            logits = self._through(token, Span.tree(self.rows - 1, self.parent + parent, len(token)), "tree")[1]
         self.parent = self.parent + parent
-        return self.lm.logits(hidden)
+        return logits
 
     def resume(self) -> None:
         return None
@@ -78,14 +78,18 @@ class ModelDrafter:
         self.text += tokens
 
     @torch.inference_mode()
-    def _feed(self, tokens: list[int]) -> Tensor:
-        start, n = self.rows, len(tokens)
-        position = torch.arange(start, start + n, device=self.lm.device)
-        x = self._through(tokens, position, ancestor_mask(start, chain(n), self.lm.device), start)
-        self.rows += n
-        return x[-1]
+    def _feed(self, tokens: list[int], head: bool = True) -> tuple[Tensor, ...]:
+        """A chain behind the rows there are: hidden rows, and with `head` the logits `[1, vocab]` of the last one."""
+        found = self._through(tokens, Span(self.rows, len(tokens)), "last" if head else "")
+        self.rows += len(tokens)
+        return found
 
-    def _through(self, tokens: list[int], position: Tensor, mask: Tensor | None, start: int) -> Tensor:
+    def _through(self, tokens: list[int], span: Span, head: str) -> tuple[Tensor, ...]:
         lm = self.lm
-        x = lm.embed(torch.tensor([tokens], device=lm.device))
-        return lm.run(x, range(len(lm.layers)), lm.rotation(position), mask, self.cache, start)[0]
+
+        def body(token: Tensor, at: At) -> tuple[Tensor, ...]:
+            x = at.through(lm, lm.embed(token), range(len(lm.layers)))
+            return x, *([lm.logits(at.end(x) if head == "last" else x)] if head else ())
+
+        passes = self.passes if head else EAGER  # the prompt's rows, as many as they are
+        return passes.run(f"{self.name} {head}", lm, body, [tokens], span, self.cache)

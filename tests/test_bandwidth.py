@@ -1,0 +1,136 @@
+"""Seconds, their spread, and the two figures of a device, by clocks that go as told."""
+
+from contextlib import contextmanager
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from real import bandwidth, laps
+from real.bandwidth import WARM, copy_bandwidth, matrix_rate, speeds
+
+
+class Stopwatch:
+    """A clock that goes on between the two looks at each piece of work, by what it was told, and stands still otherwise."""
+
+    def __init__(self, seconds):
+        self.seconds, self.time, self.looks = list(seconds), 100.0, 0
+
+    def __call__(self):
+        self.looks += 1
+        if self.looks % 2 == 0:
+            self.time += self.seconds.pop(0)
+        return self.time
+
+
+def percentile(values, share):
+    """By hand: on the line between the two values whose ranks enclose it."""
+    ranked = sorted(values)
+    at = share * (len(ranked) - 1)
+    low = int(at)
+    high = min(low + 1, len(ranked) - 1)
+    return ranked[low] + (ranked[high] - ranked[low]) * (at - low)
+
+
+@given(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=30))
+def test_a_spread_is_median_and_percentiles(values):
+    found = laps.spread(values)
+    for share, each in ((0.5, found.median), (0.1, found.p10), (0.9, found.p90)):
+        assert each == pytest.approx(percentile(values, share), rel=1e-12)
+    assert found.p10 <= found.median <= found.p90
+
+
+def test_a_spread_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="at least one"):
+        laps.spread([])
+
+
+def test_laps_are_the_timers_seconds_of_each_work_in_order():
+    done = []
+    works = [lambda i=i: done.append(i) for i in (2, 0, 1)]
+    assert laps.laps(works, "cpu", Stopwatch([0.5, 0.25, 4.0])) == [0.5, 0.25, 4.0]
+    assert done == [2, 0, 1]
+
+
+def test_control_a_clock_that_is_read_once_too_often_is_noticed():
+    watch = Stopwatch([0.5, 0.25])
+    watch()
+    assert laps.laps([lambda: None], "cpu", watch) != [0.5]
+
+
+def test_without_a_timer_time_passes():
+    (seconds,) = laps.laps([lambda: sum(range(1000))], "cpu")
+    assert seconds > 0
+
+
+def test_on_a_card_events_are_read_after_all_work_in_milliseconds(monkeypatch):
+    device = {"ms": 0.0, "done": False}
+    said = []
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            said.append("mark")
+            self.at = device["ms"]
+
+        def elapsed_time(self, other):
+            assert device["done"]
+            return other.at - self.at
+
+    @contextmanager
+    def here(_):
+        yield
+
+    def work(ms):
+        said.append("work")
+        device["ms"] += ms
+
+    def waited():
+        said.append("wait")
+        device["done"] = True
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "device", here)
+    monkeypatch.setattr(torch.cuda, "synchronize", waited)
+    assert laps.laps([lambda: work(2.0), lambda: work(8.0)], "cuda") == [0.002, 0.008]
+    assert said == ["mark", "work", "mark"] * 2 + ["wait"]
+
+
+def test_a_copy_counts_bytes_read_and_bytes_written():
+    found = copy_bandwidth("cpu", size=1024, repeats=3, timer=Stopwatch([1.0, 2.0, 4.0]))
+    assert found.median == 2 * 1024 / 2.0
+    assert (found.p10, found.p90) == pytest.approx([percentile([2048.0, 1024.0, 512.0], share) for share in (0.1, 0.9)])
+
+
+def test_a_product_counts_two_operations_for_each_pair():
+    found = matrix_rate(torch.float64, "cpu", side=8, repeats=3, timer=Stopwatch([1.0, 2.0, 4.0]))
+    assert found.median == 2 * 8 * 8 * 8 / 2.0
+
+
+def test_the_first_turns_do_not_count(monkeypatch):
+    made = []
+    monkeypatch.setattr(torch, "mm", lambda a, b, out: made.append(a.dtype))
+    matrix_rate(torch.bfloat16, "cpu", side=8, repeats=5, timer=Stopwatch([1.0] * 5))
+    assert made == [torch.bfloat16] * (WARM + 5)
+
+
+def test_both_are_there_on_any_device_and_in_any_dtype(monkeypatch):
+    monkeypatch.setitem(bandwidth.COPIED, "cpu", 1 << 12)
+    monkeypatch.setitem(bandwidth.SIDE, "cpu", 16)
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        found = speeds(dtype, "cpu", repeats=2)
+        assert min(found.bandwidth.p10, found.rate.p10) > 0
+
+
+def test_a_device_with_little_free_copies_less(monkeypatch):
+    monkeypatch.setattr(bandwidth, "free", lambda device: 8 * 512.0)
+    assert copy_bandwidth("cpu", repeats=1, timer=Stopwatch([1.0])).median == 2 * 512
+
+
+@pytest.mark.parametrize("made", [lambda: copy_bandwidth("cpu", 64, 0), lambda: matrix_rate(torch.float32, "cpu", 4, 0)])
+def test_no_repeat_is_refused(made):
+    with pytest.raises(ValueError, match="repeats is 0"):
+        made()
