@@ -156,6 +156,7 @@ class Fixed(Eager):
         self.made[key].set(inputs)
         return tuple(out.clone() for out in self._replayed(self.made[key]))
 
+    @torch.inference_mode()
     def warm(self) -> None:
         """Captures what has been run so far at every width, and for every number of rows seen, that have not come yet.
 
