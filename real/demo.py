@@ -70,7 +70,7 @@ def recordings(folder: Path = TRACES) -> dict[str, Path]:
 
 def demo(prompts: int = 10, seed: int = 0, rounds: int = 10, tell: Tell = silent, folder: Path = TRACES) -> Demo:
     """Sweeps the recordings of DRAFTERS at costs measured here, then runs each one's best policy on `prompts` of its prompts."""
-    # So small a model gains nothing by a second thread, and where another job holds a core two threads wait for each other: 6 times as long.
+    # Where another job holds a core, two threads wait for each other: decoding then takes 6 times as long as on one.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -168,7 +168,8 @@ def test_two_signatures_of_a_helper_share_no_file_of_code(tmp_path):
 
     def compiled(kind, folder, *more):
         environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / folder), "PYTHONDONTWRITEBYTECODE": "1"}
-        done = subprocess.run([sys.executable, "main.py", kind, *more], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+        asked = [sys.executable, "main.py", kind, *more]
+        done = subprocess.run(asked, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
         return done.stdout.strip(), {path.name for path in (tmp_path / folder).rglob("*.nbc") if "double" in path.name}
 
     _, mine = compiled("int", "a", "simspec.jit")

@@ -42,7 +42,10 @@ def test_what_is_not_there_is_not_read(tmp_path):
         sha256(tmp_path / "exit.safetensors")
 
 
-@pytest.mark.parametrize("damage", [lambda held: held[:-9], lambda held: held + b"x", lambda held: b"hello", lambda held: b"", lambda held: held[:40] + b"?" + held[41:]])
+@pytest.mark.parametrize(
+    "damage",
+    [lambda held: held[:-9], lambda held: held + b"x", lambda held: b"hello", lambda held: b"", lambda held: held[:40] + b"?" + held[41:]],
+)
 def test_a_damaged_one_is_refused_in_one_line(file, damage):
     packed = pack(file)
     packed.write_bytes(damage(packed.read_bytes()))
