@@ -1,8 +1,9 @@
 """Recording: what a drafter would propose from every position of the target's own text, K deep.
 
-Two ways to the same rows. `chains` is the definition: through the drafter's protocol, position by position, for any
+Three ways to the same rows. `chains` is the definition: through the drafter's protocol, position by position, for any
 drafter that is history-free. `one_bit` (real/one_bit.py) is for drafters that see the token prefix alone: one pass over
 the text gives the pick at every true prefix, and only behind the misses are there K - 1 more steps, all misses at once.
+`forked` (real/forks.py) takes the other drafters' drafts from all positions at once through K steps.
 """
 
 import json
@@ -14,20 +15,19 @@ import numpy as np
 import torch
 
 from real.draft import Drafter
+from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.features import Reader, learnt, shown
 from real.files import replace_json
+from real.forks import FORKS, Still, forked
 from real.one_bit import one_bit, states  # noqa: F401  (states is known by this address)
-from real.order import orders
+from real.order import ordered, orders
 from real.prompts import Prompt
 from real.ratio import alone, ratios
-from real.rows import RecordError, Rows, Settings, rank_of, runs
+from real.rows import MOST, RecordError, Rows, Settings, rank_of, runs
 from real.sampling import margin
 from real.target import Target
 from simspec import Trace, TraceError, TraceMeta, load_trace
 from simspec.grid import encode_margin
-
-MOST = 255
-"""The largest code of a rank and of a margin: that or more."""
 
 
 def target_text(target: Target, settings: Settings, prompt: list[int], sequence: int) -> tuple[np.ndarray, np.ndarray]:
@@ -105,15 +105,20 @@ def chains(target: Target, drafter: Drafter, settings: Settings, prompt: list[in
 
 
 def record_text(target: Target, drafter: Drafter, settings: Settings, prompt: list[int], sequence: int, slow=False) -> Rows:
-    """The target's text after `prompt` and its rows: by `one_bit` where the drafter allows it, else by `chains`."""
+    """The target's text after `prompt` and its rows: of all positions at once where the drafter allows it, else (or `slow`) by `chains`."""
     if settings.rule.sampled:
         return ratios(target, drafter, settings, prompt, sequence)
     text, gaps = target_text(target, settings, prompt, sequence)
+    wide = type(drafter) in FORKS and not slow
     if drafter.prefix_only and hasattr(drafter, "lm") and not slow:
         rows = one_bit(target, drafter, settings, prompt, text, sequence)
+    elif wide and drafter.history_free:
+        rows = forked(target, drafter, settings, prompt, text, sequence)
     else:
-        rows = chains(target, drafter, settings, prompt, text, sequence)
-    order, beam = orders(target, drafter, settings, prompt, text, sequence) if settings.tree else (None, None)
+        still = type(drafter) is PromptLookupDrafter and not slow  # it reads tokens alone
+        rows = chains(Still(target.decoder) if still else target, drafter, settings, prompt, text, sequence)
+    place = ordered if wide else orders
+    order, beam = place(target, drafter, settings, prompt, text, sequence) if settings.tree else (None, None)
     return replace(rows, margin=gaps, order=order, beam=beam)
 
 

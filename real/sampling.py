@@ -55,7 +55,7 @@ drafts accepted with min(1, p / q) |
 
     def probs(self, logits: Tensor) -> Tensor:
         """The distribution float64 `[n, vocab]` that logits `[n, vocab]` stand for: temperature, then top-k, then top-p, renormalised."""
-        return self._processed(logits).softmax(-1)
+        return self.processed(logits).softmax(-1)
 
     def scores(self, logits: Tensor, sequence: int, position: list[int]) -> Tensor:
         """Float64 scores `[n, vocab]` of logits `[n, vocab]` that predict the text positions `position [n]`: the best is picked."""
@@ -63,11 +63,12 @@ drafts accepted with min(1, p / q) |
             raise ValueError("the rejection rule picks by coins, not by scores; expected rule 'greedy' or 'coupled'")
         if self.name == "greedy":
             return logits.double()
-        wide = self._processed(logits)
+        wide = self.processed(logits)
         noise = torch.stack([_noise(self.seed, sequence, p, wide.shape[-1]) for p in position])
         return wide + noise.to(wide.device)
 
-    def _processed(self, logits: Tensor) -> Tensor:
+    def processed(self, logits: Tensor) -> Tensor:
+        """Float64 logits `[n, vocab]` at the rule's temperature, -inf where top-k or top-p leave a token out."""
         wide = logits.double() / self.temperature
         if not self.top_k and self.top_p == 1:
             return wide
