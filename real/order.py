@@ -95,7 +95,7 @@ def _grown(fork: Fork, scored: Scores, at: Tensor, width: int, levels: int) -> l
         flat = logits.reshape(m * rows, -1)
         kids, _ = best(scored(flat, (at + level).repeat_interleave(rows)), width)
         added = (flat.double() / scored.rule.temperature).log_softmax(-1).gather(-1, kids)
-        token, score = kids.view(m, -1), (standing[..., None] + added.view(m, rows, width)).flatten(1)
+        token, score = kids.reshape(m, -1), (standing[..., None] + added.reshape(m, rows, width)).flatten(1)
         chosen = score.sort(dim=-1, descending=True, stable=True).indices[:, :width]
         found.append((token, score, above.repeat_interleave(width, 1), chosen))
         if level + 1 < levels:
