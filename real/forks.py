@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,10 +22,7 @@ from real.drafters.hydra import HydraDrafter
 from real.drafters.medusa import MedusaDrafter
 from real.drafters.model import ModelDrafter
 from real.drafters.self_skip import SelfSkipDrafter
-from real.features import learnt, values
-from real.rows import Rows, Scores, Settings, finished, rank_of
-from real.sampling import margin
-from real.target import Target, Verdict
+from real.target import Verdict
 
 Both = tuple[Tensor, Tensor]
 ROOM = 1 << 28
@@ -308,38 +304,3 @@ def at_once(places: Tensor, rows: int, known: Known) -> tuple[Tensor, ...]:
     s = known.target.shape
     bytes_each = max(8 * rows * s.vocab, 8 * len(known.token) * s.kv_heads * s.head_dim)
     return places.split(max(1, ROOM // bytes_each))
-
-
-@torch.inference_mode()
-def forked(target: Target, drafter: Drafter, settings: Settings, prompt: list[int], text: np.ndarray, sequence: int) -> Rows:
-    """Rows of `text` for a drafter in FORKS, of all positions at once: equal to those of `chains`.
-
-    At each place two drafts stand beside each other, a free one and one along the text, whose ranks are recorded.
-    """
-    n, K, names, rule = len(text), settings.K, settings.features, settings.rule
-    known = Known(target.decoder, prompt, text.tolist())
-    device, deep = known.token.device, min(K, getattr(drafter, "deepest", K))
-    predictors = {name: predictor.folded() for name, predictor in learnt(names, drafter).items()}
-    scored = Scores(rule, sequence, n + K)
-    wanted = torch.from_numpy(np.concatenate((text, np.repeat(text[-1:], K))).astype(np.int64)).to(device)
-    found = torch.zeros(3 + len(names), n, K, dtype=torch.float64, device=device)
-    fork = FORKS[type(drafter)]
-    first = max(0, fork.least - len(prompt))
-    fork = fork(drafter, known) if first < n else None
-    for at in at_once(torch.arange(first, n, device=device), 2, known) if fork else ():
-        places = torch.cat((at, at))
-        standing = {name: folded.of_target(known.before(at)) for name, folded in predictors.items()}
-        for slot in range(deep):
-            logits, hidden = (t[:, 0] for t in (fork.more(none, token[:, None]) if slot else fork.roots(places)))
-            free, forced = scored(logits, places + slot).chunk(2)
-            logits, hidden = logits[: len(at)], hidden[: len(at)]
-            token, none = torch.cat((free.argmax(-1), wanted[at + slot])), torch.zeros_like(places)[:, None]
-            found[0, at, slot], found[1, at, slot] = token[: len(at)].double(), margin(free)
-            found[2, at, slot] = rank_of(forced, token[len(at) :]).double()
-            odds = {name: each[:, min(slot, each.shape[1] - 1)] + predictors[name].of_drafter(hidden) for name, each in standing.items()}
-            if names:
-                found[3:, at, slot] = values(names, logits, rule.temperature, odds, token[: len(at)]).T
-    chain, gap, rank, *value = found.cpu().numpy()
-    value = np.stack(value, -1) if names else np.zeros((n, K, 0))
-    offers = np.where(np.arange(n) < first, 0, deep)
-    return finished(settings, text, offers, chain.astype(np.int64), gap, value, rank.astype(np.int64))

@@ -1,4 +1,7 @@
-"""Rows of a text from one pass over it, for drafters that see the token prefix alone (`real.record` has the definition)."""
+"""Rows of a text, all positions at once (`real.record` has the definition).
+
+`one_bit` is for drafters that see the token prefix alone, `forked` for those of `real.forks`. Nothing leaves the device before the end.
+"""
 
 import numpy as np
 import torch
@@ -6,7 +9,7 @@ import torch
 from real.block import Decoder
 from real.draft import Drafter
 from real.features import learnt, values
-from real.forks import Known, causal
+from real.forks import FORKS, Known, at_once, causal
 from real.rows import Rows, Scores, Settings, finished, rank_of
 from real.sampling import margin
 from real.target import Target
@@ -79,3 +82,38 @@ def one_bit(target: Target, drafter: Drafter, settings: Settings, prompt: list[i
     chain, gaps, rank, *features = torch.stack(found).cpu().numpy()
     features = np.stack(features, -1) if names else np.zeros((n, K, 0))
     return finished(settings, text, np.full(n, K), chain.astype(np.int64), gaps, features, rank.astype(np.int64))
+
+
+@torch.inference_mode()
+def forked(target: Target, drafter: Drafter, settings: Settings, prompt: list[int], text: np.ndarray, sequence: int) -> Rows:
+    """Rows of `text` for a drafter in FORKS, of all positions at once: equal to those of `chains`.
+
+    At each place two drafts stand beside each other, a free one and one along the text, whose ranks are recorded.
+    """
+    n, K, names, rule = len(text), settings.K, settings.features, settings.rule
+    known = Known(target.decoder, prompt, text.tolist())
+    device, deep = known.token.device, min(K, getattr(drafter, "deepest", K))
+    predictors = {name: predictor.folded() for name, predictor in learnt(names, drafter).items()}
+    scored = Scores(rule, sequence, n + K)
+    wanted = torch.from_numpy(np.concatenate((text, np.repeat(text[-1:], K))).astype(np.int64)).to(device)
+    found = torch.zeros(3 + len(names), n, K, dtype=torch.float64, device=device)
+    fork = FORKS[type(drafter)]
+    first = max(0, fork.least - len(prompt))
+    fork = fork(drafter, known) if first < n else None
+    for at in at_once(torch.arange(first, n, device=device), 2, known) if fork else ():
+        places = torch.cat((at, at))
+        standing = {name: folded.of_target(known.before(at)) for name, folded in predictors.items()}
+        for slot in range(deep):
+            logits, hidden = (t[:, 0] for t in (fork.more(none, token[:, None]) if slot else fork.roots(places)))
+            free, forced = scored(logits, places + slot).chunk(2)
+            logits, hidden = logits[: len(at)], hidden[: len(at)]
+            token, none = torch.cat((free.argmax(-1), wanted[at + slot])), torch.zeros_like(places)[:, None]
+            found[0, at, slot], found[1, at, slot] = token[: len(at)].double(), margin(free)
+            found[2, at, slot] = rank_of(forced, token[len(at) :]).double()
+            odds = {name: each[:, min(slot, each.shape[1] - 1)] + predictors[name].of_drafter(hidden) for name, each in standing.items()}
+            if names:
+                found[3:, at, slot] = values(names, logits, rule.temperature, odds, token[: len(at)]).T
+    chain, gap, rank, *value = found.cpu().numpy()
+    value = np.stack(value, -1) if names else np.zeros((n, K, 0))
+    offers = np.where(np.arange(n) < first, 0, deep)
+    return finished(settings, text, offers, chain.astype(np.int64), gap, value, rank.astype(np.int64))

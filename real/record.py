@@ -3,7 +3,7 @@
 Three ways to the same rows. `chains` is the definition: through the drafter's protocol, position by position, for any
 drafter that is history-free. `one_bit` (real/one_bit.py) is for drafters that see the token prefix alone: one pass over
 the text gives the pick at every true prefix, and only behind the misses are there K - 1 more steps, all misses at once.
-`forked` (real/forks.py) takes the other drafters' drafts from all positions at once through K steps.
+`forked` takes the other drafters' drafts from all positions at once through K steps.
 """
 
 import json
@@ -18,14 +18,15 @@ from real.draft import Drafter
 from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.features import Reader, learnt, shown
 from real.files import replace_json
-from real.forks import FORKS, Still, forked
-from real.one_bit import one_bit, states  # noqa: F401  (states is known by this address)
+from real.forks import FORKS, Still
+from real.one_bit import forked, one_bit, states  # noqa: F401  (states is known by this address)
 from real.order import ordered, orders
 from real.prompts import Prompt
 from real.ratio import alone, ratios
 from real.rows import MOST, RecordError, Rows, Settings, rank_of, runs
 from real.sampling import margin
 from real.target import Target
+from real.texts import Texts
 from simspec import Trace, TraceError, TraceMeta, load_trace
 from simspec.grid import encode_margin
 
@@ -104,11 +105,19 @@ def chains(target: Target, drafter: Drafter, settings: Settings, prompt: list[in
     return Rows(text, depth, run, feature, rank, np.zeros(n, np.uint8), gap, edge)
 
 
-def record_text(target: Target, drafter: Drafter, settings: Settings, prompt: list[int], sequence: int, slow=False) -> Rows:
-    """The target's text after `prompt` and its rows: of all positions at once where the drafter allows it, else (or `slow`) by `chains`."""
+def record_text(
+    target: Target, drafter: Drafter, settings: Settings, prompt: list[int], sequence: int, slow=False, texts: Texts | None = None
+) -> Rows:
+    """The target's text after `prompt` and its rows: of all positions at once where the drafter allows it, else (or `slow`) by `chains`.
+
+    A text that is in `texts` is taken from there, one that is not is added.
+    """
     if settings.rule.sampled:
         return ratios(target, drafter, settings, prompt, sequence)
-    text, gaps = target_text(target, settings, prompt, sequence)
+    found = texts.find(sequence, prompt) if texts else None
+    text, gaps = found or target_text(target, settings, prompt, sequence)
+    if texts and not found:
+        texts.add(sequence, prompt, (text, gaps))
     wide = type(drafter) in FORKS and not slow
     if drafter.prefix_only and hasattr(drafter, "lm") and not slow:
         rows = one_bit(target, drafter, settings, prompt, text, sequence)
@@ -154,14 +163,18 @@ def record(
     meta: TraceMeta,
     shard: int = 8,
     progress: Callable[[int, int], None] = lambda done, all: None,
+    texts: Path | None = None,
 ) -> Trace:
     """Records all prompts into the trace file `out`; a killed recording continues at its last whole shard.
 
     Shards of `shard` texts lie in `<out>.parts/`, each a valid trace written atomically, beside the settings they
     were made with: a call with other settings is refused, not mixed in, and so is a shard that is damaged or of other
     texts. They go when `out` is written, and when a recording fails before its first shard. RecordError, naming the text,
-    for one that cannot be recorded, as where the drafter's logits are NaN.
+    for one that cannot be recorded, as where the drafter's logits are NaN. The file `texts` (`real.texts.Texts`) keeps what the
+    target writes: recordings of other drafters under the same rule read it there.
     """
+    kept = None if texts is None else Texts(texts, settings, meta, target.decoder.shape.vocab)
+    more = {} if kept is None else {"texts": kept}
     parts = out.with_name(out.name + ".parts")
     parts.mkdir(parents=True, exist_ok=True)
     same = {"settings": asdict(settings), "meta": asdict(meta), "prompts": [p.token for p in prompts], "shard": shard}
@@ -183,10 +196,12 @@ def record(
                 rows = []
                 for i, p in enumerate(group):
                     try:
-                        rows.append(record_text(target, drafter, settings, p.token, first + i))
+                        rows.append(record_text(target, drafter, settings, p.token, first + i, **more))
                     except ValueError as error:
                         raise RecordError(f"text {first + i} (prompt {p.id!r}) cannot be recorded: {error}") from error
                     progress(first + i + 1, len(prompts))
+                if kept:
+                    kept.save()
                 assemble(rows, group, first, settings, meta).save(path)
             shards.append(_shard(path, settings, group, first))
             progress(first + len(group), len(prompts))
