@@ -113,7 +113,12 @@ class Window:
 
 
 class Layer(nn.Module):
-    """One decoder layer: x + attention(norm(x)), then + SwiGLU(norm(.))."""
+    """One decoder layer: x + attention(norm(x)), then + SwiGLU(norm(.)).
+
+    `pack` makes of its five reading matrices two, so that a pass has fewer products to wait for.
+    """
+
+    packed = False
 
     def __init__(self, shape: Shape):
         super().__init__()
@@ -138,8 +143,7 @@ class Layer(nn.Module):
     def attend(self, x: Tensor, rotation, mask=None, cache: Cache | None = None, index: int = 0, start: int = 0) -> Tensor:
         """The first half of `forward`: x + attention(norm(x))."""
         y = self.attention_norm(x)
-        heads = (*y.shape[:2], -1, self.shape.head_dim)
-        q, k, v = self.query(y).view(heads), self.key(y).view(heads), self.value(y).view(heads)
+        q, k, v = (each.unflatten(-1, (-1, self.shape.head_dim)) for each in self._read(y))
         if self.shape.qk_norm:
             q, k = self.query_norm(q), self.key_norm(k)
         q, k, v = rotate(q.transpose(1, 2), rotation), rotate(k.transpose(1, 2), rotation), v.transpose(1, 2)
@@ -161,7 +165,29 @@ class Layer(nn.Module):
     def feed(self, x: Tensor) -> Tensor:
         """The second half of `forward`: x + SwiGLU(norm(x))."""
         y = self.mlp_norm(x)
-        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+        gate, up = F.linear(y, self.wide).chunk(2, -1) if self.packed else (self.gate(y), self.up(y))
+        return x + self.down(F.silu(gate) * up)
+
+    def _read(self, y: Tensor) -> tuple[Tensor, ...]:
+        if not self.packed:
+            return self.query(y), self.key(y), self.value(y)
+        sizes = [each.out_features for each in (self.query, self.key, self.value)]
+        return F.linear(y, self.narrow, self.narrow_bias).split(sizes, -1)
+
+    @torch.no_grad()
+    def pack(self) -> None:
+        """Lays query, key and value behind one another in memory, and gate and up: passes then read each group as one matrix.
+
+        The parameters stay, as views; for a layer that is done learning and on its device.
+        """
+        for name, group in (("narrow", (self.query, self.key, self.value)), ("wide", (self.gate, self.up))):
+            whole = torch.cat([each.weight for each in group])
+            self.register_buffer(name, whole, persistent=False)
+            for each, part in zip(group, whole.split([each.out_features for each in group])):
+                each.weight.data = part
+        biases = (self.query.bias, self.key.bias, self.value.bias)
+        self.register_buffer("narrow_bias", torch.cat(biases) if self.shape.qkv_bias else None, persistent=False)
+        self.packed = True
 
 
 def frequencies(shape: Shape) -> Tensor:

@@ -1,9 +1,8 @@
-"""The commands that need models: demo, train, record, measure, run, audit. `register` is simspec's entry point."""
+"""The commands that need models: record, measure, run, audit, and what all of them share. `register` is simspec's entry point."""
 
 import json
 import sys
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +23,9 @@ RuleName = Annotated[
 Temperature = Annotated[float, typer.Option(help="Divides the logits, where the rule is not greedy; 1 is the model's own distribution.")]
 TopK = Annotated[int, typer.Option("--top-k", help="Only so many best tokens can be picked; 0: all.")]
 TopP = Annotated[float, typer.Option("--top-p", help="Only the fewest best tokens that hold this share can be picked.")]
+Engine = Annotated[
+    str, typer.Option(help="eager; fast (padded passes, captured once: for a card); strict (of one width: bfloat16 texts don't depend on it).")
+]
 Seed = Annotated[int, typer.Option(help="Of all draws.")]
 
 
@@ -32,11 +34,10 @@ def register(app: typer.Typer) -> None:
     for name in ("torch", "transformers", "safetensors"):
         if find_spec(name) is None:
             raise ImportError(f"{name} is not installed")
-    for command in (demo, train, record, measure, run, audit):
-        app.command()(command)
-    from real.commands import drive, force, scorecard
+    from real.commands import demo, drive, force, scorecard
+    from real.training import train
 
-    for command in (force, drive, scorecard):
+    for command in (demo, train, record, measure, run, audit, force, drive, scorecard):
         app.command()(command)
 
 
@@ -81,143 +82,11 @@ def _grown(tree: str | None) -> tuple:
     return int(width), int(levels)
 
 
-def _pair(bundle, drafter, device, dtype, target, weights):
+def _pair(bundle, drafter, device, dtype, target, weights, passes=None):
     from real.pair import TINY, load_pair
+    from real.passes import EAGER
 
-    return load_pair(bundle or TINY, drafter, device, dtype, target, weights)
-
-
-def demo(
-    prompts: Annotated[int, typer.Option(help="Prompts to run for real on each recording.")] = 10,
-    seed: Seed = 0,
-    plot: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("out/demo.png"),
-    as_json: Json = False,
-):
-    """Sweep the bundled recordings, pick a policy, run it on the embedded models, compare with the replay.
-
-    Exits with code 1 if a run and its replay differ. Example: simspec demo --prompts 48 --plot demo.png
-    """
-    from real.demo import demo as show
-    from real.demo import draw
-
-    with _progress() as tell:
-        found = show(prompts, seed, tell=tell)
-    draw(found, plot)
-    if as_json:
-        print(json.dumps(found.summary() | {"plot": str(plot)}))
-    else:
-        _print_demo(found, plot)
-    if not found.comparison.equal:
-        raise typer.Exit(1)
-
-
-def _print_demo(found, plot) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    means = found.table.groupby(["policy", "trace"], sort=False).speedup.mean().unstack(sort=False)
-    table = Table("policy", *means.columns, title="modelled speedup, at costs measured here")
-    for name, row in means.iterrows():
-        table.add_row(name, *(f"{x:.3f}" for x in row))
-    console.print(table)
-    heads = "recording", "its best policy", "simulated", "measured", "rounds", "exceptions", "failures"
-    table = Table(*heads, title="run for real, compared with the replay")
-    for name, o in found.outcomes.items():
-        c = o.comparison
-        counts = c.rounds, len(c.exceptions), len(c.failures)
-        table.add_row(name, o.policy, f"{o.simulated:.3f}", f"{o.measured:.3f}", *map(str, counts))
-    console.print(table)
-    best = found.outcomes[found.best]
-    verdict = "the runs did what the replays said" if found.comparison.equal else "RUNS AND REPLAYS DIFFER"
-    console.print(f"best: {best.policy} on {found.best}; {verdict}. Picture: {plot}. Device: {best.device}", highlight=False)
-
-
-def train(
-    text: Annotated[list[str], typer.Argument(metavar="[DRAFTER] TEXT...", help="A drafter's name to train it alone; then files or \
-folders: .txt, .md, .jsonl or .jsonl.xz with a \"text\" field.")],
-    out: Annotated[Path, typer.Option(help="The bundle: target/, and a folder for every drafter.")],
-    work: Annotated[Path | None, typer.Option(help="Tokens, checkpoints, curves; default <out>-work.")] = None,
-    heldout: Annotated[list[Path] | None, typer.Option(help="Text kept apart, repeatable; its loss goes into the card.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="For the target, each drafter a tenth [60]; for a drafter alone [6].")] = None,
-    steps: Annotated[str | None, typer.Option(help="Exact steps in place of minutes: of target,model,early_exit and so on, the last for \
-all that follow: 2662,1800,1800; of a drafter alone: 1800.")] = None,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="key=value for the drafter named, repeatable: inputs=token.")] = None,
-    soft: Annotated[bool | None, typer.Option("--soft/--hard", help="Learn the target's distribution, or the text's tokens; \
-default: the drafter's own.")] = None,
-    rate: Annotated[float | None, typer.Option(help="Peak learning rate of a drafter alone; default: its own.")] = None,
-    patience: Annotated[int, typer.Option(help="Stop a drafter after so many validations without a better one; 0 never.")] = 0,
-    name: Annotated[str | None, typer.Option(help="Its folder in the bundle; default: the drafter's name.")] = None,
-    against: Annotated[str | None, typer.Option(help="Another drafter's folder in the bundle, to be compared with on equal texts.")] = None,
-    distil_tokens: Annotated[int, typer.Option(help="Tokens that the target writes for its drafters.")] = 1_000_000,
-    blend: Annotated[float, typer.Option(help="Share of what drafters learn from that the target wrote; the rest is the text.")] = 0.5,
-    rows: Annotated[int | None, typer.Option(help="Windows of 512 tokens in a step of the target, drafters take twice as many of 192 [8]; \
-windows of a drafter alone [16].")] = None,
-    threads: Annotated[int, typer.Option(help="CPU threads for torch; 0 leaves its default.")] = 0,
-    device: Device = "cpu",
-    seed: Seed = 0,
-    toy: Annotated[bool, typer.Option(help="Minute sizes, to try the pipeline.")] = False,
-    as_json: Json = False,
-):
-    """Train a small target and its drafters from text, or one drafter for a target that is there; killed, it continues where it was.
-
-    Example of all: simspec train corpus/ --heldout dev.txt --out models/mine --minutes 30
-
-    Example: simspec train eagle corpus/ --out models/mine --set inputs=token --name eagle-token --against eagle
-    """
-    import torch
-
-    from real.lab import Lab, build, searched, single, stepped, timed, varied
-    from real.lab import toy as small
-    from real.learn import lines
-    from real.lesson import lesson, named, read_settings
-    from real.provenance import check_device
-    from real.train import Plan
-    from simspec.rng import check_seed
-
-    check_device(device)
-    check_seed(seed)
-    drafter, files = named(text)
-    minutes = minutes if minutes is not None else 6.0 if drafter else 60.0
-    rows = rows if rows is not None else 16 if drafter else 8
-    if not 0 < minutes < float("inf") or min(distil_tokens, rows) < 1 or min(threads, patience) < 0:
-        given = f"minutes {minutes}, distil-tokens {distil_tokens}, rows {rows}, threads {threads}, patience {patience}"
-        raise ValueError(f"{given}; expected minutes > 0, at least one token and row, threads and patience >= 0")
-    for folder in (out, work):
-        if folder is not None and folder.exists() and not folder.is_dir():
-            raise ValueError(f"{folder} is a file, expected a folder for the models or their work")
-    counts = [] if steps is None else steps.split(",")
-    few, many = (1, 1) if drafter else (3, 99)
-    if counts and not (few <= len(counts) <= many and all(c.isdigit() and int(c) for c in counts)):
-        wanted = "a positive number such as 1800" if drafter else "three positive numbers or more such as 2662,1800,1800"
-        raise ValueError(f"--steps is {steps!r}; expected {wanted}")
-    if drafter is None and (settings or name or against or rate):
-        raise ValueError("--set, --rate, --name and --against are for one drafter; name it in front of the text: simspec train eagle TEXT")
-    if threads:
-        torch.set_num_threads(threads)
-    if not 0 <= blend <= 1:
-        raise ValueError(f"--blend is {blend}; expected a share, from 0 to 1")
-    lab = Lab(files, tuple(map(str, heldout or ())), distil_tokens=distil_tokens, blend=blend, device=device, seed=seed)
-    lab = small(lab) if toy else timed(lab, minutes, minutes / 10, rows)
-    work = work or out.with_name(out.name + "-work")
-    with _progress() as tell:
-        if drafter is None:
-            lab = lab if soft is None and not patience else varied(lab, soft, patience)
-            build(stepped(lab, *map(int, counts)) if counts else lab, out, work, tell)
-            card = json.loads((out / "card.json").read_text())
-        else:
-            plan = Plan(*map(int, counts), minutes=0 if counts else minutes, rows=rows, length=192, seed=seed, patience=patience)
-            if toy:
-                plan = replace(plan, steps=plan.steps or 4, rows=2, length=16)
-            more = read_settings(settings or ())
-            asked = searched(lab, more, name) if drafter == "self_skip" else lesson(drafter, plan, soft, more, name or "", rate)
-            card = single(lab, asked, out, work, tell, against)
-    if as_json:
-        print(json.dumps(card))
-    elif drafter is None:
-        print(f"wrote {out}: held-out loss {card['heldout_loss_nats']}, agreement {card['agreement_on_target_text']}")
-    else:
-        print("\n".join([f"wrote {out / (name or drafter)}", *lines(card)]))
+    return load_pair(bundle or TINY, drafter, device, dtype, target, weights, passes or EAGER)
 
 
 def record(
@@ -235,6 +104,7 @@ def record(
     tree: Annotated[str | None, typer.Option(help="Dynamic trees too, WIDTHxLEVELS such as 4x6: for policies dynamic_tree:NODES.")] = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
+    engine: Engine = "eager",
     bundle: Bundle = None,
     target: TargetPath = None,
     weights: Weights = None,
@@ -246,6 +116,7 @@ def record(
     Example: simspec record prompts.jsonl --drafter early_exit --rule coupled --out traces/mine.parquet
     """
     from real.draft import growing
+    from real.engine import passes_of
     from real.features import offered
     from real.jobs import record_to
     from real.prompts import draw, read_prompts
@@ -261,7 +132,8 @@ def record(
     Settings(k, budget, made_by, (), (), grown)  # refused before the models are read
     if per_task < 1:
         raise ValueError(f"{per_task} prompts of every task asked for, expected at least 1")
-    pair = _pair(bundle, drafter, device, dtype, target, weights)
+    passes = passes_of(engine, k + 1, longest + budget)
+    pair = _pair(bundle, drafter, device, dtype, target, weights, passes)
     chosen = draw([p for path in prompts for p in read_prompts(path, pair.tokenizer, longest)], per_task, seed)
     if grown:
         growing(pair.drafter, grown[1])
@@ -285,6 +157,7 @@ def measure(
     rows: Annotated[int, typer.Option(help="Price trees too, of up to so many submitted tokens; 0: chains alone.")] = 0,
     device: Device = "cpu",
     dtype: Dtype = "float32",
+    engine: Engine = "eager",
     bundle: Bundle = None,
     target: TargetPath = None,
     weights: Weights = None,
@@ -296,15 +169,17 @@ def measure(
     One text is timed in the decode loop itself; a larger batch adds what bare batched passes take longer. A size that does not fit
     the card is left out. Example: simspec measure --drafter early_exit --batch 1 --batch 8 --context 128 --context 512 --out costs.json
     """
-    from real.measure import measure_table
+    from real.engine import passes_of
+    from real.measure import longest_run, measure_table
     from simspec.output import check_output
 
     check_output(out)
     if not 1 <= k <= 255 or repeats < 1:
         raise ValueError(f"depth is {k} and repeats {repeats}; expected 1 <= depth <= 255 and at least one repeat")
     made_by = _rule(rule, temperature, seed, top_k, top_p)
-    pair = _pair(bundle, drafter, device, dtype, target, weights)
     sizes = batch or [1], context or [128]
+    passes = passes_of(engine, max(k, rows) + 1, max(*sizes[1], 1) + longest_run(k))
+    pair = _pair(bundle, drafter, device, dtype, target, weights, passes)
     with _progress() as tell:
         said = partial(tell, f"measuring {out.stem}")
         table = measure_table(pair.target, pair.drafter, made_by, k, *sizes, repeats=repeats, seed=seed, progress=said, rows=rows)
@@ -321,6 +196,7 @@ def run(
     prompts: Annotated[int, typer.Option(help="Only so many of its prompts, spread over the tasks; 0 for all.")] = 0,
     device: Device = "cpu",
     dtype: Dtype = "float32",
+    engine: Engine = "eager",
     bundle: Bundle = None,
     target: TargetPath = None,
     weights: Weights = None,
@@ -333,6 +209,7 @@ def run(
 
     Exits with code 1 if they differ. Example: simspec run tiny-model-greedy --policy fixed:3 --prompts 20
     """
+    from real.engine import passes_for
     from real.emitted import header_of, save_run, texts_of
     from real.jobs import run_on, spread, submitted
     from real.measure import measure as time
@@ -357,7 +234,8 @@ def run(
         raise ValueError("tree_oracle is only replayed (simspec sweep); run a tree that does not know the text, such as optimal_tree:16")
     price = None if cost is None else CostModel.from_json(cost)
     rule_of(recorded)
-    pair = _pair(bundle, recorded.meta.drafter, device, dtype, target, weights)
+    passes = passes_for(engine, recorded, submitted(meant, recorded.K))
+    pair = _pair(bundle, recorded.meta.drafter, device, dtype, target, weights, passes)
     check_pair(recorded, pair, trace)
     with _progress() as tell:
         if price is None:

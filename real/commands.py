@@ -1,4 +1,4 @@
-"""Commands that hold runs against recordings: force, drive, scorecard."""
+"""Commands that hold runs against recordings: force, drive, scorecard, demo."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from real.cli import Bundle, Device, Dtype, Json, Seed, TargetPath, Weights, _pair, _progress
+from real.cli import Bundle, Device, Dtype, Engine, Json, Seed, TargetPath, Weights, _pair, _progress
 
 Recording = Annotated[str, typer.Argument(help="A recording's file or bundled name.")]
 Policies = Annotated[list[str] | None, typer.Option("--policy", help="name[:arg,...], as in `simspec sweep`, repeatable.")]
@@ -46,6 +46,7 @@ def force(
     cost: Cost = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
+    engine: Engine = "eager",
     bundle: Bundle = None,
     target: TargetPath = None,
     weights: Weights = None,
@@ -58,6 +59,7 @@ def force(
 
     Example: simspec force tiny-model-greedy --policy fixed:3 --dtype bfloat16
     """
+    from real.engine import passes_for
     from real.forced_text import compare_forced
     from real.forced_text import force as run
     from real.pair import check_pair, rule_of, same_predictors, stepper
@@ -68,7 +70,7 @@ def force(
     told = _told(path, cost, recorded.K)
     made = policies.make(policy, recorded, told)
     replayed = replay(recorded, made, seed=seed, cost=told)
-    pair = _pair(bundle, recorded.meta.drafter, device, dtype, target, weights)
+    pair = _pair(bundle, recorded.meta.drafter, device, dtype, target, weights, passes_for(engine, recorded))
     check_pair(recorded, pair, trace)
     same_predictors(pair.drafter, recorded, [made])
     with _progress() as tell:
@@ -97,6 +99,7 @@ def drive(
     cost: Cost = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
+    engine: Engine = "eager",
     seed: Seed = 0,
     as_json: Json = False,
 ):
@@ -107,7 +110,7 @@ def drive(
 
     Example: simspec drive tiny-early_exit-greedy --target llama-3-8b --drafter early_exit:4 --device cuda --dtype bfloat16
     """
-    from real.driven import drafter_shapes, random_drafter
+    from real.driven import drafter_shapes, driven_passes, random_drafter
     from real.driven import drive as run
     from real.pair import DTYPES
     from real.provenance import check_device
@@ -123,9 +126,11 @@ def drive(
     decoder = random_decoder(shape, DTYPES[dtype], device, seed)
     made = random_drafter(drafter, decoder, shape, int(recorded.depth.max()), seed)
     label = {"text": "random", "acceptance": trace, "target": shape.name, "drafter": drafter, "weights": "random", "rule": "greedy"}
-    label |= {"dtype": dtype, "prompts": recorded.sequences, "context": context or "as recorded"}
+    label |= {"dtype": dtype, "engine": engine, "prompts": recorded.sequences, "context": context or "as recorded"}
+    passes = driven_passes(engine, recorded, context)
     with _progress() as tell:
-        found = run(decoder, made, recorded, policy or DRIVEN, told, seed, context, label, partial(tell, f"driving {shape.name}"))
+        said = partial(tell, f"driving {shape.name}")
+        found = run(decoder, made, recorded, policy or DRIVEN, told, seed, context, label, said, passes)
     if as_json:
         print(json.dumps(found.summary()))
     else:
@@ -161,6 +166,7 @@ def scorecard(
     cost: Cost = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
+    engine: Engine = "eager",
     bundle: Bundle = None,
     target: TargetPath = None,
     seed: Seed = 0,
@@ -172,6 +178,7 @@ def scorecard(
 
     Example: simspec scorecard tiny-model-greedy tiny-eagle-greedy --policy fixed:2 --policy beta_ts --repeats 5 --plot score.png
     """
+    from real.engine import passes_for
     from real.pair import check_pair, rule_of
     from real.picture import draw
     from real.provenance import check_device, device_name
@@ -195,7 +202,7 @@ def scorecard(
             recorded.features(getattr(policies.parse(text), "reads", ()))
     rows = []
     for name, (path, recorded) in opened.items():
-        pair = _pair(bundle, recorded.meta.drafter, device, dtype, target, None)
+        pair = _pair(bundle, recorded.meta.drafter, device, dtype, target, None, passes_for(engine, recorded))
         check_pair(recorded, pair, name)
         told = _told(path, cost, recorded.K)
         with _progress() as tell:
@@ -221,3 +228,49 @@ def _print_scorecard(found) -> None:
     floor = "unknown (one repeat)" if found.noise_floor is None else f"{found.noise_floor:.2%}"
     verdict = "within bounds" if found.good else "OUT OF BOUNDS"
     print(f"median error {found.median_abs_error:.2%}, 90th percentile {found.p90_abs_error:.2%}, noise floor {floor}: {verdict}")
+
+
+def demo(
+    prompts: Annotated[int, typer.Option(help="Prompts to run for real on each recording.")] = 10,
+    seed: Seed = 0,
+    plot: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("out/demo.png"),
+    as_json: Json = False,
+):
+    """Sweep the bundled recordings, pick a policy, run it on the embedded models, compare with the replay.
+
+    Exits with code 1 if a run and its replay differ. Example: simspec demo --prompts 48 --plot demo.png
+    """
+    from real.demo import demo as show
+    from real.demo import draw
+
+    with _progress() as tell:
+        found = show(prompts, seed, tell=tell)
+    draw(found, plot)
+    if as_json:
+        print(json.dumps(found.summary() | {"plot": str(plot)}))
+    else:
+        _print_demo(found, plot)
+    if not found.comparison.equal:
+        raise typer.Exit(1)
+
+
+def _print_demo(found, plot) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    means = found.table.groupby(["policy", "trace"], sort=False).speedup.mean().unstack(sort=False)
+    table = Table("policy", *means.columns, title="modelled speedup, at costs measured here")
+    for name, row in means.iterrows():
+        table.add_row(name, *(f"{x:.3f}" for x in row))
+    console.print(table)
+    heads = "recording", "its best policy", "simulated", "measured", "rounds", "exceptions", "failures"
+    table = Table(*heads, title="run for real, compared with the replay")
+    for name, o in found.outcomes.items():
+        c = o.comparison
+        counts = c.rounds, len(c.exceptions), len(c.failures)
+        table.add_row(name, o.policy, f"{o.simulated:.3f}", f"{o.measured:.3f}", *map(str, counts))
+    console.print(table)
+    best = found.outcomes[found.best]
+    verdict = "the runs did what the replays said" if found.comparison.equal else "RUNS AND REPLAYS DIFFER"
+    console.print(f"best: {best.policy} on {found.best}; {verdict}. Picture: {plot}. Device: {best.device}", highlight=False)

@@ -19,9 +19,11 @@ from real.drafters.early_exit import EarlyExitDrafter, Exit
 from real.drafters.medusa import Medusa, MedusaDrafter
 from real.drafters.model import ModelDrafter
 from real.drafters.prompt_lookup import PromptLookupDrafter
+from real.engine import engage, passes_of
 from real.equality import rounds_of
 from real.features import GRIDS
 from real.line import Line
+from real.passes import EAGER, Eager
 from real.predictor import NAMES, Folded
 from real.provenance import device_name
 from real.sampling import Rule
@@ -281,6 +283,12 @@ def _depth(argument: str, layers: int) -> int:
     return depth
 
 
+def driven_passes(engine: str, trace: Trace, context: int | None = None) -> Eager:
+    """`real.engine.passes_of` that engine for `drive` on a recording, with prompts of `context` tokens or as long as recorded."""
+    length = np.diff(trace.prompt_offset) if context is None else context
+    return passes_of(engine, trace.K + 1, int(np.max(length + trace.budget)) + 2)
+
+
 def drive(
     decoder: Decoder,
     drafter: Drafter,
@@ -291,6 +299,7 @@ def drive(
     context: int | None = None,
     label: dict | None = None,
     tell=lambda done, of: None,
+    passes: Eager = EAGER,
 ) -> Driven:
     """Times every policy on every sequence of `trace`, sequence by sequence, plain decoding beside them; the first one is run once more.
 
@@ -300,8 +309,9 @@ def drive(
     cost = cost or CostModel.from_ratio(0.1, trace.K)
     made = [policies.make(policy, trace, cost) for policy in policies_]
     replays = [replay(trace, policy, seed=seed, cost=cost) for policy in made]
+    engage(passes, decoder, drafter)
     scripted = Scripted(drafter, _predictors(made, decoder, drafter))
-    known, target = dict(trace.meta.features), Target(decoder, drafter.taps)
+    known, target = dict(trace.meta.features), Target(decoder, drafter.taps, passes=passes)
     if odd := [name for p in made for name in p.reads if name not in GRIDS]:
         raise ValueError(f"feature {odd[0]!r} is not one that the loop reads; expected policies that read some of {', '.join(GRIDS)}")
     shown = [tuple((name, known[name]) for name in policy.reads) for policy in made]
@@ -317,6 +327,7 @@ def drive(
             found += [ran] if i else []
         tell(i + 1, len(texts) + 1)
         if not i:  # streams start anew
+            passes.warm()
             for plan, policy, f in zip(plans, made, shown):
                 plan.stepper = Stepper(policy, trace.K, seed, cost, f)
     names = [*(p.name for p in made), PLAIN]

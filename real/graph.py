@@ -16,6 +16,8 @@ from real.block import Layer, Window
 
 Replay = Callable[[], tuple[Tensor, ...]]
 """Runs what was captured, on what its tensors hold now; returns the same output tensors each time, overwritten."""
+READS = {torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default, torch.ops.aten.resolve_conj.default}
+"""Operations behind item(), float(), tolist() and numpy(): for these the host waits."""
 WARM = 3
 """Runs in front of a capture on a card: libraries take their workspace, kernels are compiled."""
 
@@ -59,9 +61,9 @@ class _Tape(TorchDispatchMode):
             self.out = function()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func is torch.ops.aten._local_scalar_dense.default:
+        if func in READS:
             raise CaptureError("a captured pass read a number on the host; keep it on the device")
-        if func in (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift.default):
+        if func is torch.ops.aten.lift_fresh.default:
             raise CaptureError("a captured pass made a tensor of Python numbers; give it as an input")
         made = func(*args, **(kwargs or {}))
         self.done.append((func, args, kwargs or {}, made))
@@ -91,12 +93,12 @@ def _alone(layer: Layer, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, key:
 
 
 @contextmanager
-def fused(backend: str = "inductor"):
+def fused(**how):
     """Within it layers run as compiled by torch, all alike ones by the same kernels: for passes over a `Window`, run to be captured.
 
-    Their elementwise operations, each a kernel of its own otherwise, become few.
+    Their elementwise operations, each a kernel of its own otherwise, become few. `how` goes to torch.compile: backend, mode.
     """
-    compiled = torch.compile(_alone, backend=backend, fullgraph=True)
+    compiled = torch.compile(_alone, fullgraph=True, **how)
 
     def forward(layer, x, rotation, mask=None, cache=None, index=0, start=0):
         return compiled(layer, x, *rotation, mask, cache.key[index], cache.value[index], cache.row)

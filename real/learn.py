@@ -17,6 +17,7 @@ from real.block import Decoder
 from real.drafters import BUILTIN
 from real.files import replace_json
 from real.lesson import LEARNT, Lesson, fresh, loss_settings
+from real.packed import is_there
 from real.part import save_part
 from real.provenance import device_name, revision, versions
 from real.train import Plan, curve, fit
@@ -74,7 +75,7 @@ def teach(lesson: Lesson, material: Material, out: Path, work: Path, tell: Tell 
     clock: list[float] = []
     loss = _loss(lesson, part, material, clock)
     beside = "config.json" if isinstance(part, Decoder) else f"{recipe.file}.json"
-    if (folder / f"{recipe.file}.safetensors").exists() and (folder / beside).exists():  # one without the other: killed between them
+    if is_there(folder / f"{recipe.file}.safetensors") and (folder / beside).exists():  # one without the other: killed between them
         log = json.loads(path.read_text()) if (path := work / f"{lesson.place}.json").exists() else []
     else:
         replace_json(store / "asked.json", asked)

@@ -47,6 +47,11 @@ def after(owed: int) -> Policy:
     return Policy(f"after:{owed}", _now_and_then, _count, params=(float(owed),), state0=(0.0,))
 
 
+def longest_run(K: int, rounds: int = 24) -> int:
+    """Tokens behind its context that a measured text may have: what caches that do not grow need room for."""
+    return 2 * rounds + max(2 * K, 16)
+
+
 def measure(
     target: Target,
     drafter: Drafter,
@@ -122,6 +127,8 @@ def measure_table(
             jobs[i](repeat > 0)  # the first repeat warms caches and allocators
             done += 1
             progress(done, (repeats + 1) * len(jobs))
+        if not repeat:
+            target.passes.warm()
     lost = [c for c in contexts if cells and (1, c) not in cells]
     if lost:
         raise ValueError(f"one text of context {lost[0]} does not fit the device: measure a shorter one")
@@ -220,7 +227,7 @@ class _Loop:
         if name in self.trees and name[0] == "wide":
             return self._grow(name, keep)
         model = Silent() if name == PLAIN else self.drafter
-        budget = 2 * self.rounds + (2 * max(name, 0) if isinstance(name, int) else 16 if name in self.trees else 0)
+        budget = 2 * self.rounds + (2 * max(name, 0) if isinstance(name, int) else 16 if name in self.trees else 0)  # up to `longest_run`
         policy = self.jobs[name]
         drive = policy if name in self.trees else Stepper(policy, self.K, 0, self.unit, shown(policy.reads))
         # a new sequence each time: its noise is drawn anew, as in a run

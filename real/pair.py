@@ -12,7 +12,9 @@ from real.cape import Cape
 from real.decode import DecodeResult, Plan, decode
 from real.draft import Drafter, Silent
 from real.drafters import BUILTIN
+from real.engine import engage
 from real.features import learnt, shown
+from real.passes import EAGER, Eager
 from real.predictor import load_predictors
 from real.provenance import check_device
 from real.sampling import Rule, forget_noise
@@ -23,6 +25,8 @@ from simspec import CostModel, Policy, Stepper, Trace, policies
 from simspec.tree_policy import TreePolicy
 
 TINY = Path(__file__).parent / "tiny"
+WARM = 24
+"""New tokens of a text that is run before others are timed."""
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -47,10 +51,13 @@ class Pair:
     end_tokens: tuple[int, ...]
 
 
-def load_pair(bundle: Path, drafter: str, device: str = "cpu", dtype: str = "float32", target=None, weights=None) -> Pair:
+def load_pair(
+    bundle: Path, drafter: str, device: str = "cpu", dtype: str = "float32", target=None, weights=None, passes: Eager = EAGER
+) -> Pair:
     """Loads `<bundle>/target` (or the checkpoint `target`) with the drafter of `<bundle>/<drafter>` (or `weights`).
 
-    Predictors that lie in the drafter's folder come with it; WeightsError for one of other weights.
+    Predictors that lie in the drafter's folder come with it; WeightsError for one of other weights. `passes` as `real.engine.passes_of`
+    makes them.
     """
     if drafter not in BUILTIN:
         near = get_close_matches(drafter, BUILTIN, n=1)
@@ -68,8 +75,9 @@ def load_pair(bundle: Path, drafter: str, device: str = "cpu", dtype: str = "flo
     made = BUILTIN[drafter](folder, decoder, hashes)
     made.predictors = load_predictors(folder, known, device)
     _check_tokenizer(Path(folder), tokenizer, path)
+    engage(passes, decoder, made)
     name = f"{Path(path).parent.name}/{known[:12]}" if Path(path).is_dir() else known
-    return Pair(Target(decoder, made.taps), made, name, tokenizer, hashes["tokenizer"], end_tokens(path, decoder))
+    return Pair(Target(decoder, made.taps, passes=passes), made, name, tokenizer, hashes["tokenizer"], end_tokens(path, decoder))
 
 
 def _check_tokenizer(folder: Path, tokenizer, path) -> None:
@@ -175,8 +183,16 @@ def rerun(
     """
     same_predictors(pair.drafter, trace, policies_)
     rule, prompts = rule_of(trace), prompts_of(trace)
-    drives = [(pair.drafter, plan_of(p, trace.K, seed, cost, trace.meta.tree)) for p in policies_]
-    drives.append((Silent(), stepper(policies.BUILTIN["fixed"](0), trace.K, seed, cost)))
+
+    def planned():
+        drives = [(pair.drafter, plan_of(p, trace.K, seed, cost, trace.meta.tree)) for p in policies_]
+        return [*drives, (Silent(), stepper(policies.BUILTIN["fixed"](0), trace.K, seed, cost))]
+
+    if pair.target.passes is not EAGER and prompts:  # what is captured is captured before the clock runs
+        for drafter, drive in planned():
+            decode(pair.target, drafter, drive, rule, prompts[0], min(WARM, int(trace.budget[0])), trace.meta.end_tokens)
+        pair.target.passes.warm()
+    drives = planned()
     made: list[list[DecodeResult]] = [[] for _ in drives]
     for s, prompt in enumerate(prompts):
         for results, (drafter, drive) in zip(made, drives):

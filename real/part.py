@@ -6,11 +6,12 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, load_file, save_file
 from torch import Tensor, nn
 
 from real.block import Decoder
 from real.files import replace_json, replacing
+from real.packed import content, is_there
 from real.weights import WeightsError
 
 SAID = ("tokenizer", "config", "weights")
@@ -56,13 +57,13 @@ def load_part(make: Callable[..., nn.Module], folder: str | Path, name: str, tar
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file; WeightsError where it is missing, damaged, or lies there as a pickle only."""
-    if not path.exists():
+    """The tensors of a safetensors file, plain or packed; WeightsError where it is missing, damaged, or lies there as a pickle only."""
+    if not is_there(path):
         pickles = [p.name for p in path.parent.glob("*") if p.suffix in (".bin", ".pt", ".pth")] if path.parent.is_dir() else []
         hint = f"{pickles[0]} is a pickle, which is never opened: convert it to safetensors" if pickles else "no such file"
         raise WeightsError(f"{path} cannot be read: {hint}")
     try:
-        return load_file(path)
+        return load_file(path) if path.exists() else load(content(path))
     except (OSError, ValueError, SafetensorError) as error:
         raise WeightsError(f"{path} is damaged or no safetensors file: {_line(error)}") from error
 

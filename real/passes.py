@@ -95,6 +95,10 @@ class Eager:
         return function(*inputs)
 
 
+    def warm(self) -> None:
+        """Makes ready whatever is made on first use, between two texts."""
+
+
 EAGER = Eager()
 
 
@@ -107,13 +111,12 @@ class Fixed(Eager):
 
     The rows seen are those of the smallest power of two, from `smallest` on, that holds the pass. What is added behind the rows that count
     changes nothing of them: it is masked, and written where nothing valid is. Passes of more rows (prefills) run eagerly. Results are
-    copied out of the captured pass's own memory. With `compiled` the layers are fused by torch first, by default on a card alone.
+    copied out of the captured pass's own memory. With `compiled` the layers are fused by torch.compile first, by default on a card alone;
+    a dict is given to it.
     A drafter and its target share one such object, with a `name` of its own for each body. ValueError for a text beyond `capacity`.
     """
 
-    backend = "inductor"
-
-    def __init__(self, widths: Sequence[int], capacity: int, compiled: bool | None = None, smallest: int = 256):
+    def __init__(self, widths: Sequence[int], capacity: int, compiled: dict | bool | None = None, smallest: int = 256):
         if not widths or min(widths) < 1 or capacity < max(widths):
             raise ValueError(f"widths {list(widths)} and capacity {capacity}; expected rows of at least 1, and room for the widest pass")
         self.widths, self.capacity, self.compiled, self.smallest = tuple(sorted(set(widths))), capacity, compiled, smallest
@@ -123,7 +126,6 @@ class Fixed(Eager):
 
     def cache(self, name: str, decoder: Decoder, layers: int, rows: int) -> Cache:
         """The cache of that owner, one for all texts."""
-        self._check(rows)
         if name not in self.caches:
             self.caches[name] = decoder.cache(layers, capacity=self.capacity)
         return self.caches[name]
@@ -135,15 +137,13 @@ class Fixed(Eager):
         if width is None or span.start + width > self.capacity:
             self._check(span.start + span.rows)
             return super().run(name, decoder, body, inputs, span, cache)
-        seen = self.smallest
-        while seen < span.start + width:
-            seen *= 2
-        seen = min(seen, self.capacity)
+        seen = next(seen for seen in self._sizes() if seen >= span.start + width)
         key = name, width, seen, span.parent is None
         made = self.made.get(key)
-        if made is None or made.cache is not cache:
+        if made is None or made.keys is not cache.key:  # drafters that write to the target's cache may have made it grow
             most = 0 if span.parent is None else self.widths[-1]
-            made = self.made[key] = _Pass(decoder, body, inputs, width, seen, most, cache)
+            shapes = [(tuple(x.shape[1:]), x.dtype) if isinstance(x, Tensor) else None for x in inputs]
+            made = self.made[key] = _Pass(decoder, body, shapes, width, seen, most, cache)
         made.set(inputs, span)
         return tuple(out[: span.rows].clone() for out in self._replayed(made))
 
@@ -156,13 +156,32 @@ class Fixed(Eager):
         self.made[key].set(inputs)
         return tuple(out.clone() for out in self._replayed(self.made[key]))
 
+    def warm(self) -> None:
+        """Captures what has been run so far at every width, and for every number of rows seen, that have not come yet.
+
+        Between two texts: rows of the caches are written over.
+        """
+        for (name, *_, chained), made in [each for each in self.made.items() if isinstance(each[1], _Pass)]:
+            for width in self.widths:
+                for seen in self._sizes():
+                    key = name, width, seen, chained
+                    if seen >= width and key not in self.made:
+                        self.made[key] = _Pass(made.decoder, made.body, made.shapes, width, seen, made.most, made.cache)
+                        self._replayed(self.made[key])
+
+    def _sizes(self) -> list[int]:
+        sizes = [min(self.smallest, self.capacity)]
+        while sizes[-1] < self.capacity:
+            sizes.append(min(2 * sizes[-1], self.capacity))
+        return sizes
+
     def _replayed(self, made: "_Call") -> tuple[Tensor, ...]:
         if made.replay is None:
             card = made.device.type == "cuda"
             if card and self.pool is None:
                 self.pool = torch.cuda.graph_pool_handle()
             compiled = card if self.compiled is None else self.compiled
-            with fused(self.backend) if compiled else nullcontext():
+            with fused(**(compiled if isinstance(compiled, dict) else {})) if compiled else nullcontext():
                 made.replay = capture(made.function, made.device, self.pool)
         return made.replay()
 
@@ -201,12 +220,15 @@ class _Pass(_Call):
     and for each row whether it sees each of the tree's first `most` rows.
     """
 
-    def __init__(self, decoder: Decoder, body: Body, inputs: Sequence[Input], width: int, seen: int, most: int, cache: Cache):
-        self.decoder, self.body, self.width, self.seen, self.most, self.cache = decoder, body, width, seen, most, cache
+    def __init__(self, decoder: Decoder, body: Body, shapes: Sequence, width: int, seen: int, most: int, cache: Cache):
+        self.decoder, self.body, self.shapes, self.width, self.seen = decoder, body, shapes, width, seen
+        self.most, self.cache, self.keys = most, cache, cache.key
         self.device = device = decoder.device
-        self.held = [torch.zeros(width, *x.shape[1:], dtype=x.dtype, device=device) if isinstance(x, Tensor) else None for x in inputs]
+        self.held = [None if shape is None else torch.zeros(width, *shape[0], dtype=shape[1], device=device) for shape in shapes]
         size = 3 + width * (self.held.count(None) + bool(most) + most)
         self.numbers = torch.zeros(size, dtype=torch.int64, device=device)
+        if most:  # whatever a row is, it sees something: a softmax over nothing is not a number, and would stay in the cache
+            self.numbers[size - width * most :: most] = 1
         self.slot, self.column = torch.arange(width, device=device), torch.arange(seen, device=device)
 
     def set(self, inputs: Sequence[Input], span: Span) -> None:
@@ -221,7 +243,6 @@ class _Pass(_Call):
             above: list[set[int]] = []
             for row, parent in enumerate(span.parent):
                 above.append({row} | (above[parent] if parent >= 0 else set()))
-            # a row that does not count sees something, too: a softmax over nothing is not a number
             shown = above[-span.rows :] + [{0}] * len(empty)
             numbers += [int(row in sees) for sees in shown for row in range(self.most)]
         card = self.device.type == "cuda"

@@ -11,6 +11,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from real.files import replace_json, replacing
+from real.packed import content, weights_in
 from real.weights import WeightsError, sha256
 
 NAMES = ("theta", "theta_low_rank")
@@ -92,7 +93,7 @@ class Predictor(nn.Module):
 
 def drafter_identity(folder: str | Path) -> str:
     """Hex SHA-256 of a drafter's own weights: of its folder's one file, or the hash of several files' hashes; predictors apart."""
-    files = [path for path in sorted(Path(folder).glob("*.safetensors")) if path.stem not in NAMES]
+    files = [path for path in weights_in(folder) if path.stem not in NAMES]
     if len(files) == 1:
         return sha256(files[0])
     return hashlib.sha256("".join(map(sha256, files)).encode()).hexdigest()
@@ -113,7 +114,7 @@ def load_predictor(folder: str | Path, name: str, target: str, device="cpu") -> 
     both = f"{folder / name}.json and .safetensors"
     try:
         said = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-        held = (folder / f"{name}.safetensors").read_bytes()
+        held = content(folder / f"{name}.safetensors")
         sizes = [said[key] for key in ("target_width", "drafter_width", "rank", "depths")]
         made_for = said["target"], said["drafter"]
         if 2 * numbers(*sizes) > len(held):  # asked before memory is: a .json can claim anything

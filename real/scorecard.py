@@ -144,6 +144,7 @@ def score(
 
     for drafter, policy in drives:  # warms caches, allocators and compiled policies
         once(others, drafter, stepper(policy, trace.K, seed, told), 0)
+    pair.target.passes.warm()
     for repeat in range(repeats):
         steppers = [stepper(policy, trace.K, seed, told) for _, policy in drives]
         for at in rng.permutation(len(todo[repeat])):

@@ -57,7 +57,7 @@ class Target:
         if not tokens:
             empty = torch.zeros(0, self.decoder.shape.width, dtype=self.decoder.dtype, device=self.decoder.device)
             return Verdict(None, empty, {layer: empty for layer in self.taps})
-        _, hidden, taps = self._layers(tokens, Span(0, len(tokens)), 0, len(self.decoder.layers), False)
+        _, hidden, taps = self._layers(tokens, Span(0, len(tokens)), 0, len(self.decoder.layers), False, EAGER)
         self.length = len(tokens)
         return Verdict(None, hidden, taps)
 
@@ -100,7 +100,9 @@ class Target:
             self.cache.move(rows, self.length)
         self.length += len(path)
 
-    def _layers(self, x, span: Span, first: int, last: int, judge: bool) -> tuple[Tensor | None, Tensor, dict[int, Tensor]]:
+    def _layers(
+        self, x, span: Span, first: int, last: int, judge: bool, passes: Eager | None = None
+    ) -> tuple[Tensor | None, Tensor, dict[int, Tensor]]:
         """Tokens (or hidden rows, where `first` > 0) through the layers first .. last - 1: logits if `judge`, hidden rows, taps between."""
         decoder, names = self.decoder, [layer for layer in self.taps if first < layer <= last]
 
@@ -111,5 +113,5 @@ class Target:
             return x, *(taps[layer][0] for layer in names), *([decoder.logits(x)] if judge else ())
 
         name = f"target {first}-{last}{' judged' if judge else ''}"
-        hidden, *rest = self.passes.run(name, decoder, body, [x], span, self.cache)
+        hidden, *rest = (passes or self.passes).run(name, decoder, body, [x], span, self.cache)
         return rest[-1] if judge else None, hidden, dict(zip(names, rest))

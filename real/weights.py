@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 
 from real.block import Decoder, Shape, frequencies
 from real.files import replace_json, replacing
+from real.packed import content, weights_in
 
 FAMILIES = {
     "llama": {},
@@ -186,9 +187,12 @@ def save_decoder(decoder: Decoder, folder: Path, end_token: int, context: int, d
 
 
 def sha256(path: Path) -> str:
-    """Hex SHA-256 of a file, or of a folder's safetensors in name order."""
+    """Hex SHA-256 of a file, or of a folder's safetensors in name order; of a packed one, of what it holds."""
     digest = hashlib.sha256()
-    for file in [path] if path.is_file() else sorted(path.glob("*.safetensors")):
+    for file in weights_in(path) if path.is_dir() else [path]:
+        if not file.exists():
+            digest.update(content(file))
+            continue
         with open(file, "rb") as opened:
             while piece := opened.read(1 << 22):
                 digest.update(piece)

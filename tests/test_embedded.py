@@ -12,6 +12,7 @@ from real.demo import TRACES, recordings
 from real.drafters import BUILTIN
 from real.equality import NOTHING, compare
 from real.features import offered
+from real.packed import weights_in
 from real.pair import TINY, load_pair, prompts_of, same_predictors
 from real.predictor import NAMES as NAMES_LEARNT
 from real.weights import sha256
@@ -88,7 +89,7 @@ def test_a_card_is_what_todays_code_finds(name):
 
 def test_the_models_card_names_the_files_that_are_shipped():
     hashes = json.loads((TINY / "card.json").read_text())["sha256"]
-    shipped = [p for p in TINY.rglob("*") if p.suffix == ".safetensors" or p.name == "tokenizer.json"]
+    shipped = [p for folder in TINY.iterdir() if folder.is_dir() for p in weights_in(folder)] + [TINY / "target" / "tokenizer.json"]
     assert hashes == {str(p.relative_to(TINY)): sha256(p) for p in shipped}
 
 

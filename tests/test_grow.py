@@ -154,9 +154,9 @@ def test_the_last_rows_of_a_tree_stand_where_the_whole_tree_has_them(tree, base,
 def test_drafting_a_tree_hides_no_pass_of_the_target(name, monkeypatch):
     passes, counted = [], Target._layers
 
-    def layers(self, x, span, first, last, judge):
+    def layers(self, x, span, first, last, *more):
         passes.extend([span.rows] * (last == len(self.decoder.layers)))
-        return counted(self, x, span, first, last, judge)
+        return counted(self, x, span, first, last, *more)
 
     monkeypatch.setattr(Target, "_layers", layers)
     target, drafter = toy_pair(name)

@@ -57,7 +57,7 @@ def _alone(first, arguments, cwd):
 
 def _strangers(names) -> list:
     """Files that no one should be given: anything but the two packages' own and the wheel's record."""
-    kinds = {"simspec": (".py", ".parquet", ".json", ".md"), "real": (".py", ".json", ".md", ".safetensors")}
+    kinds = {"simspec": (".py", ".parquet", ".json", ".md"), "real": (".py", ".json", ".md", ".safetensors", ".xz")}
     return [
         name for name in names
         if not name.split("/")[0].endswith(".dist-info") and not name.endswith(kinds.get(name.split("/")[0], ())) or "__pycache__" in name

@@ -170,7 +170,8 @@ class EagleDrafter:
             x = part.estimate(target, feature[None], token[None], at.rotation, at.mask, at.cache, at.start)[0]
             return x, *([target.head(at.end(x) if head == "last" else x)] if head else ())
 
-        return self.passes.run(f"{self.name} {head}", target, body, [feature, token], span, self.cache)
+        passes = self.passes if head else EAGER  # the prompt's rows, as many as they are
+        return passes.run(f"{self.name} {head}", target, body, [feature, token], span, self.cache)
 
 
 def published(folder: Path, target: Decoder) -> Eagle:

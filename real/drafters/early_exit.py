@@ -147,4 +147,5 @@ class EarlyExitDrafter:
             x = x[0]
             return x, *([lm.logits(at.end(x) if head == "last" else x)] if head else ())
 
-        return self.passes.run(f"{self.name} {head}", lm, body, [x], span, self.cache)
+        passes = self.passes if head else EAGER  # the prompt's rows, as many as they are
+        return passes.run(f"{self.name} {head}", lm, body, [x], span, self.cache)

@@ -91,4 +91,5 @@ class ModelDrafter:
             x = at.through(lm, lm.embed(token), range(len(lm.layers)))
             return x, *([lm.logits(at.end(x) if head == "last" else x)] if head else ())
 
-        return self.passes.run(f"{self.name} {head}", lm, body, [tokens], span, self.cache)
+        passes = self.passes if head else EAGER  # the prompt's rows, as many as they are
+        return passes.run(f"{self.name} {head}", lm, body, [tokens], span, self.cache)

@@ -1,0 +1,204 @@
+"""Passes of fixed width, captured once, give what eager passes give: rows, caches, texts and rounds, of every drafter and plan."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from shell import run as command
+from toy_lm import END, TOYS, VOCAB, toy_cost, toy_pair, toy_prompts, toy_recording, toy_target
+
+from real import features
+from real.cape import Cape
+from real.decode import decode
+from real.engine import ENGINES, engage, passes_for, passes_of
+from real.features import offered
+from real.pair import stepper
+from real.passes import EAGER, Fixed, Span
+from real.sampling import Rule
+from real.target import Target
+from real.tree import Beam, Dynamic, Static
+from simspec import policies
+from simspec.tree import full
+
+RULES = Rule(), Rule("coupled", 0.8, 3), Rule("rejection", 0.8, 3)
+CAPACITY = 64
+
+
+def engaged(name: str, engine: str, rows: int = 9, smallest: int = 16):
+    target, drafter = toy_pair(name)
+    passes = passes_of(engine, rows, CAPACITY - rows)
+    if engine == "fast":
+        passes.smallest = smallest
+    engage(passes, target.decoder, drafter)
+    return Target(target.decoder, drafter.taps, passes=passes), drafter
+
+
+@pytest.fixture(autouse=True)
+def unpacked():
+    yield
+    toy_target.cache_clear()  # its layers have been packed
+
+
+def same(a, b) -> bool:
+    return a.token.tolist() == b.token.tolist() and all(
+        getattr(a, name).tolist() == getattr(b, name).tolist() for name in ("position", "computed", "drafted", "accepted")
+    )
+
+
+parents = st.lists(st.integers(0, 7), max_size=7).map(lambda above: [-1, *(min(p, i) for i, p in enumerate(above))])
+
+
+@given(st.lists(st.integers(0, VOCAB - 1), min_size=2, max_size=20), st.lists(parents, min_size=1, max_size=3), st.sampled_from(["fast", "strict"]))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck), deadline=None)
+def test_any_tree_behind_any_text_gets_the_same_rows_and_leaves_the_same_cache(prompt, trees, engine):
+    decoder = toy_target(0)
+    passes = passes_of(engine, 8, CAPACITY - 8)
+    if engine == "fast":
+        passes.smallest = 16
+    plain, fixed = Target(decoder, (2,)), Target(decoder, (2,), passes=passes)
+    fixed.cache.key.normal_()  # what other texts have left there
+    fixed.cache.value.normal_()
+    for target in (plain, fixed):
+        target.prefill(prompt)
+    for parent in trees:
+        token = [(5 * i + len(prompt)) % VOCAB for i in range(len(parent))]
+        found, wanted = fixed.verify(token, parent), plain.verify(token, parent)
+        for ours, theirs in ((found.logits, wanted.logits), (found.hidden, wanted.hidden), (found.taps[2], wanted.taps[2])):
+            assert ours.shape == theirs.shape and torch.allclose(ours, theirs, rtol=0, atol=1e-11)
+        path = [0]
+        while (below := [i for i, p in enumerate(parent) if p == path[-1]]) and len(path) < 3:
+            path.append(below[-1])
+        plain.keep(path)
+        fixed.keep(path)
+        rows = plain.length
+        assert fixed.length == rows and torch.allclose(fixed.cache.key[:, :, :, :rows], plain.cache.key[:, :, :, :rows], rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("engine", ["fast", "strict"])
+@pytest.mark.parametrize("name", [name for name in TOYS if name not in ("hydra", "glide2")])
+def test_texts_and_rounds_of_every_drafter_are_those_of_the_eager_engine(name, engine):
+    (target, drafter), (fixed, quick) = toy_pair(name), engaged(name, engine)
+    shown = offered(drafter)
+    for rule in RULES:
+        for text in ("fixed:0", "fixed:3", "beta_ts", *(["confidence:0.5"] if shown and not rule.sampled else [])):
+            for i, prompt in enumerate(toy_prompts(3)):
+                runs = [
+                    decode(t, d, stepper(policies.parse(text), 4, 0, toy_cost()), rule, prompt, 20, END, i)
+                    for t, d in ((target, drafter), (fixed, quick))
+                ]
+                assert same(*runs), (text, rule, i)
+    assert any("target" in key[0] for key in fixed.passes.made)
+
+
+@pytest.mark.parametrize("name", ["model", "early_exit", "eagle", "medusa"])
+def test_trees_are_those_of_the_eager_engine(name):
+    (target, drafter), (fixed, quick) = toy_pair(name), engaged(name, "fast")
+    for plan in (Static(full((3, 2))), Dynamic(2, 3, 6), Beam(2, 3), Cape(2, 3)):
+        for i, prompt in enumerate(toy_prompts(3)):
+            runs = [decode(t, d, plan, RULES[1], prompt, 16, END, i) for t, d in ((target, drafter), (fixed, quick))]
+            assert same(*runs), type(plan)
+    assert False in {key[3] for key in fixed.passes.made if len(key) == 4}  # trees were captured, too
+    wide = Static(full((3, 3)))  # 13 rows: more than the widest pass, so as they come
+    assert same(*(decode(t, d, wide, RULES[0], [5, 6, 7], 12, END) for t, d in ((target, drafter), (fixed, quick))))
+
+
+def test_after_warming_nothing_is_captured_any_more():
+    fixed, drafter = engaged("early_exit", "fast")
+    decode(fixed, drafter, stepper(policies.parse("fixed:2"), 6, 0, toy_cost()), RULES[0], [5, 6], 6, ())
+    before = len(fixed.passes.made)
+    fixed.passes.warm()
+    held = dict(fixed.passes.made)
+    assert len(held) > before
+    target, twin = toy_pair("early_exit")
+    for text in ("fixed:0", "fixed:6", "fixed:1"):
+        drives = (stepper(policies.parse(text), 6, 0, toy_cost()) for _ in range(2))
+        pairs = (target, twin), (fixed, drafter)
+        assert same(*(decode(t, d, drive, RULES[0], [7, 8, 9], 40, ()) for drive, (t, d) in zip(drives, pairs)))
+    assert fixed.passes.made == held and all(torch.isfinite(cache.key).all() for cache in fixed.passes.caches.values())
+
+
+def test_a_tree_warmed_leaves_numbers_in_the_cache():
+    fixed, drafter = engaged("model", "fast")
+    decode(fixed, drafter, Static(full((2, 2))), RULES[0], [5], 6, ())
+    fixed.passes.warm()
+    assert all(torch.isfinite(rows).all() for cache in fixed.passes.caches.values() for rows in (cache.key, cache.value))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_in_the_strict_engine_a_row_does_not_depend_on_what_else_was_drafted(dtype):
+    decoder = toy_target(0).to(dtype)
+    for layer in decoder.layers:
+        layer.pack()
+    rows = []
+    for drafts in ([], [5], [6, 7, 8], [9] * 8):
+        target = Target(decoder, passes=passes_of("strict", 9, 40))
+        target.prefill([5, 6, 7, 8])
+        rows.append(target.verify([4, *drafts], list(range(-1, len(drafts)))).logits[0])
+    assert all(torch.equal(row, rows[0]) for row in rows)
+
+
+def test_a_mask_that_shows_what_is_not_valid_would_be_noticed(monkeypatch):
+    fixed, wanted = Target(toy_target(0), passes=passes_of("strict", 4, 40)), Target(toy_target(0))
+    for target in (fixed, wanted):
+        target.prefill([5, 6, 7])
+    monkeypatch.setattr(Tensor := torch.Tensor, "masked_fill", lambda self, *_: self.clone())
+    assert Tensor is torch.Tensor
+    assert not torch.allclose(fixed.verify([8], [-1]).logits, wanted.verify([8], [-1]).logits, atol=1e-3)
+
+
+def test_a_text_that_does_not_fit_is_refused_in_one_line():
+    target = Target(toy_target(0), passes=Fixed((4,), 16))
+    with pytest.raises(ValueError, match="a text of 17 rows is too long for caches of 16") as error:
+        target.prefill([5] * 10)
+        for _ in range(7):
+            target.verify([5], [-1])
+            target.keep([0])
+        target.verify([5], [-1])
+    assert "\n" not in str(error.value)
+    for widths, capacity in (((), 4), ((0, 2), 4), ((5,), 4)):
+        with pytest.raises(ValueError, match="expected rows of at least 1"):
+            Fixed(widths, capacity)
+    with pytest.raises(ValueError, match="'quick' is unknown; expected one of eager, fast, strict"):
+        passes_of("quick", 4, 16)
+    assert passes_of("eager", 4, 16) is EAGER
+
+
+def test_a_recording_says_how_much_room_its_runs_need():
+    trace = toy_recording("model", "greedy")[0]
+    passes = passes_for("fast", trace, submitted=12)
+    longest = max(int(trace.prompt_offset[s + 1] - trace.prompt_offset[s] + trace.budget[s]) for s in range(trace.sequences))
+    assert passes.widths == (1, 2, 13) and passes.capacity % 64 == 0 and passes.capacity >= longest + 13
+    assert passes_for("strict", trace).widths == (trace.K + 1,)
+
+
+def test_features_come_with_the_token(monkeypatch):
+    fetched, made = [], []
+    transfer, compute = features.Reader.fetch, features.values
+    monkeypatch.setattr(features.Reader, "fetch", lambda self, *a: fetched.append(1) or transfer(self, *a))
+    monkeypatch.setattr(features, "values", lambda *a, **k: made.append(1) or compute(*a, **k))
+    for name in ("model", "early_exit", "eagle", "medusa"):
+        target, drafter = toy_pair(name)
+        fetched.clear(), made.clear()
+        drive = stepper(policies.parse("confidence:0.2"), 4, 0, toy_cost())
+        result = decode(target, drafter, drive, RULES[0], [5, 6, 7], 20, END)
+        assert len(made) == len(fetched) == result.computed.sum() > 0  # once a token, by the pick itself
+
+
+def test_spans():
+    assert Span.tree(4, [-1, 0, 1]) == Span(4, 3) and Span.tree(4, [-1, 0, 1], 2) == Span(5, 2)
+    tree = Span.tree(4, [-1, 0, 0, 1], 2)
+    assert (tree.start, tree.base, tree.rows) == (6, 4, 2) and Span(4, 3).base == 4
+    position, mask = tree.places("cpu")
+    assert position.tolist() == [5, 6]
+    assert mask.int().tolist() == [[1, 1, 1, 1, 1, 0, 1, 0], [1, 1, 1, 1, 1, 1, 0, 1]]
+
+
+@pytest.mark.parametrize("engine", ENGINES[1:])
+def test_the_embedded_models_run_as_replayed_on_every_engine(engine, capsys):
+    for name, policy in (("tiny-early_exit-coupled", "confidence:0.5"), ("tiny-eagle-greedy", "fixed:2")):
+        code, out, err = command(capsys, "run", name, "--policy", policy, "--prompts", "2", "--engine", engine, "--cost", f"traces/{name}.cost.json", "--json")
+        assert code == 0, err
+        said = json.loads(out)
+        assert said["replay_equal"] and said["lossless"] and said["rounds_compared"] > 20
