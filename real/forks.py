@@ -38,7 +38,7 @@ class Fork(Protocol):
 
 
 class Known:
-    """A text as its target reads it, in one pass: `token [m]`, the prompt and all of the text but its last; `first`, the prompt's length."""
+    """A text as its target reads it, in one pass: `token [m]`, the prompt and all of the text but its last; the prompt has `first`."""
 
     def __init__(self, target: Decoder, prompt: list[int], text: list[int]):
         self.target, self.first = target, len(prompt)

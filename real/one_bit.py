@@ -78,8 +78,8 @@ def one_bit(target: Target, drafter: Drafter, settings: Settings, prompt: list[i
             standing = folded.of_target(before)
             slots = torch.arange(K, device=device).clamp(max=standing.shape[1] - 1)
             shown[name] = (standing[:, slots] + odds[i, source, column]).sigmoid()
-    found = [token[source, column].double(), gap[source, column], straight[ahead.clamp(max=n - 1)].double(), *(shown[name] for name in names)]
-    chain, gaps, rank, *features = torch.stack(found).cpu().numpy()
+    found = [token[source, column].double(), gap[source, column], straight[ahead.clamp(max=n - 1)].double()]
+    chain, gaps, rank, *features = torch.stack([*found, *(shown[name] for name in names)]).cpu().numpy()
     features = np.stack(features, -1) if names else np.zeros((n, K, 0))
     return finished(settings, text, np.full(n, K), chain.astype(np.int64), gaps, features, rank.astype(np.int64))
 

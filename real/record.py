@@ -173,7 +173,7 @@ def record(
     for one that cannot be recorded, as where the drafter's logits are NaN. The file `texts` (`real.texts.Texts`) keeps what the
     target writes: recordings of other drafters under the same rule read it there.
     """
-    kept = None if texts is None else Texts(texts, settings, meta, target.decoder.shape.vocab)
+    kept = None if texts is None else Texts(texts, settings, meta, target)
     more = {} if kept is None else {"texts": kept}
     parts = out.with_name(out.name + ".parts")
     parts.mkdir(parents=True, exist_ok=True)

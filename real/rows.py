@@ -100,8 +100,8 @@ def finished(
     if names and live.any():
         feature[live], distance = coded(names, value[live])
         edge[live] = encode_margin(distance.min(-1))
-    chain = np.where(live, chain, -1)
-    return Rows(text, depth, runs(chain, text, depth), feature, np.where(there, place, 0).astype(np.uint8), np.zeros(n, np.uint8), near, edge)
+    run = runs(np.where(live, chain, -1), text, depth)
+    return Rows(text, depth, run, feature, np.where(there, place, 0).astype(np.uint8), np.zeros(n, np.uint8), near, edge)
 
 
 def rank_of(scores: torch.Tensor, token: torch.Tensor) -> torch.Tensor:

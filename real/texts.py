@@ -8,6 +8,7 @@ import numpy as np
 
 from real.files import replacing
 from real.rows import MOST, RecordError, Settings
+from real.target import Target
 from simspec import TraceMeta
 
 Written = tuple[np.ndarray, np.ndarray]
@@ -17,16 +18,17 @@ Written = tuple[np.ndarray, np.ndarray]
 class Texts:
     """The texts in the JSON file `path`, by draw address and prompt; empty where there is no file yet.
 
-    They hold for one target, rule, budget and set of end tokens, and for the device, dtype and versions that made them: RecordError for a
-    file of others, for one that is damaged, and under the rejection rule, whose recordings need more than the text.
+    They hold for one target, rule, budget and set of end tokens, and for the device, dtype, versions and passes that made them: RecordError
+    for a file of others, for one that is damaged, and under the rejection rule, whose recordings need more than the text.
     """
 
-    def __init__(self, path: str | Path, settings: Settings, meta: TraceMeta, vocab: int):
+    def __init__(self, path: str | Path, settings: Settings, meta: TraceMeta, target: Target):
         if settings.rule.sampled:
             raise RecordError("texts drawn under the rejection rule are not kept in a file; record without one")
-        self.path, self.budget, self.ends, self.vocab = Path(path), settings.budget, settings.end_tokens, vocab
+        self.path, self.budget, self.ends, self.vocab = Path(path), settings.budget, settings.end_tokens, target.decoder.shape.vocab
         asked = ("target", "tokenizer_sha256", "rule", "temperature", "top_k", "top_p", "seed", "device", "dtype", "versions")
         made = {name: getattr(meta, name) for name in asked} | {"budget": settings.budget, "end_tokens": settings.end_tokens}
+        made["passes"] = [type(target.passes).__name__, *getattr(target.passes, "widths", ()), getattr(target.passes, "smallest", 0)]
         self.made_with = json.loads(json.dumps(made))
         self.texts = self._read() if self.path.exists() else {}
         self.saved = len(self.texts)

@@ -13,7 +13,7 @@ from test_eagle import part_of
 from test_medusa import shaken
 from toy_lm import DRAFTERS, END, RULES, VOCAB, toy_pair, toy_prompts, toy_target
 
-from real import forks, record
+from real import forks, record, sampling
 from real.drafters.eagle import INPUTS, EagleDrafter
 from real.drafters.glide import Glide, GlideDrafter
 from real.drafters.hydra import Hydra, HydraDrafter
@@ -24,6 +24,7 @@ from real.forks import FORKS
 from real.noise import gumbel, uniforms
 from real.one_bit import forked, one_bit
 from real.order import ordered, orders
+from real.passes import Fixed
 from real.predictor import Predictor
 from real.prompts import Prompt
 from real.record import RecordError, Rows, Settings, chains, describe, record_text, target_text
@@ -209,6 +210,12 @@ def test_a_drafter_that_derives_from_one_of_ours_is_walked():
     assert (rows.depth == 0).all()
 
 
+def test_noise_drawn_ahead_is_that_of_the_position():
+    for position in (0, 31, 32, 77):
+        row = sampling._ahead(5, 3, position // sampling.AHEAD, VOCAB, "cpu")[position % sampling.AHEAD]
+        torch.testing.assert_close(row, sampling.noise(5, 3, [position], VOCAB, "cpu")[0], rtol=0, atol=0)
+
+
 @settings(deadline=None)
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**31), st.integers(1, 5), st.integers(1, 13))
 def test_noise_is_drawn_of_the_same_uniforms_wherever(seed, sequence, first, count, vocab):
@@ -307,7 +314,9 @@ def test_damaged_texts_are_refused(tmp_path, harm):
     assert "\n" not in str(told.value)
 
 
-@pytest.mark.parametrize("text", [[[1, VOCAB], [0, 0]], [[1], [0, 0]], [[], []], [[3, 1], [0, 0]], [[1.0], [0]], [[True], [0]], [[1] * 9, [0] * 9], 5])
+@pytest.mark.parametrize(
+    "text", [[[1, VOCAB], [0, 0]], [[1], [0, 0]], [[], []], [[3, 1], [0, 0]], [[1.0], [0]], [[True], [0]], [[1] * 9, [0] * 9], 5]
+)
 def test_texts_that_cannot_be_are_refused_whoever_signed_them(tmp_path, text):
     from real.texts import _sum
 
@@ -317,6 +326,14 @@ def test_texts_that_cannot_be_are_refused_whoever_signed_them(tmp_path, text):
     held["texts"][next(iter(held["texts"]))] = text
     texts.write_text(json.dumps(held | {"sha256": _sum(held["texts"])}))
     with pytest.raises(RecordError, match="damaged|no texts"):
+        made(tmp_path / "b.parquet", texts=texts)
+
+
+def test_texts_of_other_passes_are_refused(tmp_path, monkeypatch):
+    texts = tmp_path / "texts.json"
+    made(tmp_path / "a.parquet", texts=texts)
+    monkeypatch.setattr(PAIRS["eagle"][0], "passes", Fixed((1, 5), 64, compiled=False), raising=False)
+    with pytest.raises(RecordError, match="made with another passes"):
         made(tmp_path / "b.parquet", texts=texts)
 
 
