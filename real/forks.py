@@ -12,6 +12,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from real.block import Cache, Decoder
 from real.draft import Drafter
@@ -25,14 +26,15 @@ from real.drafters.self_skip import SelfSkipDrafter
 from real.target import Verdict
 
 Both = tuple[Tensor, Tensor]
-ROOM = 1 << 28
-"""Bytes that one tensor of a fork may take; longer texts are recorded in parts."""
+ROOM = 1 << 30
+"""Bytes that the scores of a step, or the keys and values of all places, may take; longer texts are recorded in parts."""
 
 
 class Fork(Protocol):
-    """See above; `least` is how many tokens must be committed for the drafter to offer something."""
+    """See above; `least` is how many tokens must be committed for the drafter to offer something, `deep` how many layers keep keys."""
 
     least: int
+    deep: int
     roots: Callable[[Tensor], Both]
     more: Callable[[Tensor, Tensor], Both]
 
@@ -105,10 +107,16 @@ class Beside:
 
     def put(self, layer: int, start: int, key: Tensor, value: Tensor) -> Both:
         """As `Cache.put`: rows `[m, kv_heads, n, head_dim]` of a layer, behind the text's and the drafts' before them."""
-        before = self.layers.get(layer)
-        self.layers[layer] = [key, value] if before is None else [torch.cat(pair, 2) for pair in zip(before, (key, value))]
-        text = (t[layer, :, :, : self.rows].expand(len(key), -1, -1, -1) for t in (self.held.key, self.held.value))
-        return tuple(torch.cat(pair, 2) for pair in zip(text, self.layers[layer]))
+        stop, new = self.rows + self.own.shape[2], key.shape[2]
+        if layer not in self.layers:  # what is seen of the text is copied to every place, once
+            text = (t[layer, :, :, : self.rows].expand(len(key), -1, -1, -1) for t in (self.held.key, self.held.value))
+            self.layers[layer] = [F.pad(t, (0, 0, 0, stop - self.rows + 15 * new)) for t in text]
+        rows = self.layers[layer]
+        if stop > rows[0].shape[2]:
+            rows[:] = [F.pad(t, (0, 0, 0, stop)) for t in rows]
+        for held, each in zip(rows, (key, value)):
+            held[:, :, stop - new : stop] = each
+        return tuple(t[:, :, :stop] for t in rows)
 
 
 class LanguageModel:
@@ -119,6 +127,7 @@ class LanguageModel:
     def __init__(self, drafter: ModelDrafter | EarlyExitDrafter, known: Known):
         self.lm, self.first, self.rows = drafter.lm, known.first, len(known.token)
         self.hidden, self.cache = straight(self.lm, known.token)
+        self.deep = len(self.lm.layers)
 
     def roots(self, at: Tensor) -> Both:
         self.beside = Beside(self.cache, self.rows, at + self.first)
@@ -138,7 +147,7 @@ class Eagle:
 
     def __init__(self, drafter: EagleDrafter, known: Known):
         self.part, self.target, self.known = drafter.part, known.target, known
-        self.rows = len(known.token) - 1
+        self.rows, self.deep = len(known.token) - 1, len(self.part.layers)
         self.cache = self.target.cache(layers=len(self.part.layers), capacity=self.rows)
         place = torch.arange(self.rows, device=known.token.device)
         read = known.token[self.part.shift :][: self.rows]
@@ -166,6 +175,7 @@ class Medusa:
     """Heads on the feature behind the last committed token; no head sees a draft."""
 
     least = 2
+    deep = 0
 
     def __init__(self, drafter: MedusaDrafter, known: Known):
         self.part, self.target, self.first = drafter.part, known.target, known.first
@@ -188,6 +198,7 @@ class Hydra:
     """Heads on that feature, on the last committed token and on the drafts before theirs."""
 
     least = 2
+    deep = 0
 
     def __init__(self, drafter: HydraDrafter, known: Known):
         self.part, self.target, self.known = drafter.part, known.target, known
@@ -217,6 +228,7 @@ class SelfSkip:
 
     def __init__(self, drafter: SelfSkipDrafter, known: Known):
         self.skips, self.target, self.known = drafter.skips, known.target, known
+        self.deep = len(self.target.layers)
 
     def roots(self, at: Tensor) -> Both:
         row = at + self.known.first - 1
@@ -241,7 +253,7 @@ class Glide:
 
     def __init__(self, drafter: GlideDrafter, known: Known):
         self.part, self.target, self.known = drafter.part, known.target, known
-        self.rows, device = len(known.token), known.token.device
+        self.rows, self.deep, device = len(known.token), len(self.part.layers), known.token.device
         self.cache = Cache(self.part.shape, len(self.part.layers), 1, self.rows, self.target.dtype, device)
         before = causal(self.rows, device).tril(-1)
         rotation = self.target.rotation(torch.arange(self.rows, device=device))
@@ -299,8 +311,8 @@ class Still:
         """Nothing is kept."""
 
 
-def at_once(places: Tensor, rows: int, known: Known) -> tuple[Tensor, ...]:
-    """The places cut into parts whose `rows` rows each, with scores and keys, take no more than ROOM bytes a tensor."""
+def at_once(places: Tensor, rows: int, known: Known, fork: Fork, drafts: int = 1) -> tuple[Tensor, ...]:
+    """The places cut into parts that take no more than ROOM: so many `drafts` at each, of so many `rows` in a step."""
     s = known.target.shape
-    bytes_each = max(8 * rows * s.vocab, 8 * len(known.token) * s.kv_heads * s.head_dim)
-    return places.split(max(1, ROOM // bytes_each))
+    keys = 2 * drafts * fork.deep * len(known.token) * s.kv_heads * s.head_dim * known.target.embed.weight.element_size()
+    return places.split(max(1, ROOM // max(8 * drafts * rows * s.vocab, keys)))

@@ -100,7 +100,7 @@ def forked(target: Target, drafter: Drafter, settings: Settings, prompt: list[in
     fork = FORKS[type(drafter)]
     first = max(0, fork.least - len(prompt))
     fork = fork(drafter, known) if first < n else None
-    for at in at_once(torch.arange(first, n, device=device), 2, known) if fork else ():
+    for at in at_once(torch.arange(first, n, device=device), 1, known, fork, 2) if fork else ():
         places = torch.cat((at, at))
         standing = {name: folded.of_target(known.before(at)) for name, folded in predictors.items()}
         for slot in range(deep):

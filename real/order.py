@@ -76,7 +76,7 @@ def ordered(target: Target, drafter: Drafter, settings: Settings, prompt: list[i
     first, scored = max(0, make.least - len(prompt)), Scores(settings.rule, sequence, n + levels)
     if first < n:
         fork = make(drafter, known)
-        for at in at_once(torch.arange(first, n, device=known.token.device), width, known):
+        for at in at_once(torch.arange(first, n, device=known.token.device), width, known, fork):
             grown = [[t.cpu().numpy() for t in level] for level in _grown(fork, scored, at, width, levels)]
             here = at.cpu().numpy()
             places[here, :levels], beam[here] = _placed(grown, here, np.minimum(levels, settings.budget - here - 1), text)

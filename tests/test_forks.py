@@ -113,7 +113,8 @@ def test_a_text_in_parts_is_the_text(monkeypatch):
         whole = record_text(*PAIRS[name], asked, prompt, 9)
         with monkeypatch.context() as patch:
             patch.setattr(forks, "ROOM", 8 * 3 * VOCAB * 4)
-            assert len(forks.at_once(torch.arange(18), 3, forks.Known(toy_target(), prompt, whole.token.tolist()))) > 2
+            known = forks.Known(toy_target(), prompt, whole.token.tolist())
+            assert len(forks.at_once(torch.arange(18), 3, known, FORKS[type(PAIRS[name][1])](PAIRS[name][1], known))) > 2
             assert same(whole, record_text(*PAIRS[name], asked, prompt, 9))
 
 
