@@ -47,7 +47,7 @@ trace = trace.select(chosen)
 kept = [i for i, (feature, _) in enumerate(trace.meta.features) if feature != "$(WITHOUT)"]
 predictors = {feature: sha256 for feature, sha256 in trace.meta.predictors.items() if feature != "$(WITHOUT)"}
 meta = dataclasses.replace(trace.meta, features=tuple(trace.meta.features[i] for i in kept), predictors=predictors)
-dataclasses.replace(trace, feature=trace.feature[:, :, kept], meta=meta).save(f"{name}.parquet")
+dataclasses.replace(trace, feature=trace.feature[:, :, kept], meta=meta).save(f"{name}.parquet", small=True)
 shutil.copyfile("traces/$(EXAMPLE).cost.json", f"{name}.cost.json")
 endef
 export CUT

@@ -163,6 +163,7 @@ def scorecard(
     prompts: Annotated[int, typer.Option(help="Prompts to score of each recording; as many others give the costs.")] = 12,
     repeats: Annotated[int, typer.Option(help="Runs of every policy; their spread is the noise floor.")] = 3,
     plot: Annotated[Path | None, typer.Option(help="Write a PNG: predicted against measured, and seconds by phase.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Keep each recording's rows in this .json; killed, it continues there.")] = None,
     cost: Cost = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
@@ -182,12 +183,13 @@ def scorecard(
     from real.pair import check_pair, rule_of
     from real.picture import draw
     from real.provenance import check_device, device_name
-    from real.scorecard import Scorecard, halves, score
+    from real.scorecard import Scorecard, halves, keep, kept, score
+    from real.weights import sha256
     from simspec import policies
     from simspec.output import check_output
 
     if plot is not None:
-        check_output(plot)
+        check_output(plot, save or "")
     check_device(device)
     if repeats < 1:
         raise ValueError(f"--repeats is {repeats}, expected at least 1")
@@ -200,15 +202,25 @@ def scorecard(
         wanted[name] = [text for text in policy or SCORED if policy or set(getattr(policies.parse(text), "reads", ())) <= shown]
         for text in wanted[name]:
             recorded.features(getattr(policies.parse(text), "reads", ()))
-    rows = []
+    held = {}
+    if save is not None:
+        check_output(save, *(path for path, _ in opened.values()), cost or "")
+        settings = {"device": device_name(device), "dtype": dtype, "engine": engine, "prompts": prompts, "repeats": repeats, "seed": seed}
+        settings |= {"cost": str(cost), "bundle": str(bundle), "target": str(target), "policies": policy}
+        settings |= {"recordings": {name: sha256(path) for name, (path, _) in opened.items()}}
+        held = kept(save, settings)
     for name, (path, recorded) in opened.items():
+        if name in held:
+            continue
         pair = _pair(bundle, recorded.meta.drafter, device, dtype, target, None, passes_for(engine, recorded))
         check_pair(recorded, pair, name)
         told = _told(path, cost, recorded.K)
         with _progress() as tell:
-            rows += score(name, recorded, pair, wanted[name], told, prompts, repeats, seed, partial(tell, f"running {name}"))
+            held[name] = score(name, recorded, pair, wanted[name], told, prompts, repeats, seed, partial(tell, f"running {name}"))
         del pair  # a large target shall not be there twice
-    found = Scorecard(device_name(device), dtype, repeats, seed, tuple(rows))
+        if save is not None:
+            keep(save, settings, held)
+    found = Scorecard(device_name(device), dtype, repeats, seed, tuple(row for name in opened for row in held[name]))
     if plot is not None:
         draw(found, plot)
     print(json.dumps(found.summary())) if as_json else _print_scorecard(found)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from pandas import DataFrame
 
 from real.equality import NOTHING, Comparison
@@ -69,6 +70,16 @@ def recordings(folder: Path = TRACES) -> dict[str, Path]:
 
 def demo(prompts: int = 10, seed: int = 0, rounds: int = 10, tell: Tell = silent, folder: Path = TRACES) -> Demo:
     """Sweeps the recordings of DRAFTERS at costs measured here, then runs each one's best policy on `prompts` of its prompts."""
+    # Where another job holds a core, two threads wait for each other: decoding then takes 6 times as long as on one.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _demo(prompts, seed, rounds, tell, folder)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _demo(prompts: int, seed: int, rounds: int, tell: Tell, folder: Path) -> Demo:
     paths = {name: path for name, path in recordings(folder).items() if name.split("-")[1] in DRAFTERS}
     traces = {name: load_trace(path) for name, path in paths.items()}
     pairs = {d: load_pair(TINY, d) for d in {t.meta.drafter for t in traces.values()}}

@@ -9,6 +9,7 @@ import torch
 from real.decode import DecodeResult, Plan, Round, decode
 from real.draft import Drafter
 from real.equality import rounds_of
+from real.forced import spacing
 from real.pair import prompts_of, rule_of
 from real.sampling import Rule, forget_noise
 from real.target import Target
@@ -128,15 +129,10 @@ def _apart(rule: Rule, r: Round, text: list[int], s: int, address: int, dtype: t
             continue
         gap = float(scores[row, best[row]] - scores[row, text[at]])
         logits = (scores[row : row + 1] - rule.scores(torch.zeros_like(scores[row : row + 1]), address, [at])) * rule.temperature
-        ulps = gap * rule.temperature / _unit(float(logits[0, [best[row], text[at]]].abs().max()), dtype)
+        ulps = gap * rule.temperature / float(spacing(logits[0, [best[row], text[at]]].abs().max(), dtype))
         limit = NATS.get(str(dtype).removeprefix("torch."), COARSE)
         found.append(Divergence(s, at, text[at], best[row], gap, ulps, gap <= limit or ulps <= ULPS))
     return found
-
-
-def _unit(x: float, dtype: torch.dtype) -> float:
-    """The unit in the last place of `dtype` at the magnitude of x >= 0."""
-    return float(np.ldexp(torch.finfo(dtype).eps, int(np.frexp(x)[1]) - 1))
 
 
 def compare_forced(

@@ -28,11 +28,13 @@ def silent(remark: str, done: int, of: int) -> None:
     """Tells nobody."""
 
 
-def record_to(out: Path, pair: Pair, prompts: Sequence[Prompt], settings: Settings, tell: Tell = silent) -> dict:
-    """Records a trace with its card beside it (`<out>.json`), and returns the card."""
+def record_to(
+    out: Path, pair: Pair, prompts: Sequence[Prompt], settings: Settings, tell: Tell = silent, texts: Path | None = None
+) -> dict:
+    """Records a trace with its card beside it (`<out>.json`), and returns the card; the target's texts are kept in `texts`, if given."""
     decoder = pair.target.decoder
     meta = describe(pair.name, pair.drafter, settings, prompts, pair.tokenizer_sha256, decoder.device, decoder.dtype)
-    trace = record(pair.target, pair.drafter, settings, prompts, out, meta, progress=partial(tell, f"recording {out.stem}"))
+    trace = record(pair.target, pair.drafter, settings, prompts, out, meta, progress=partial(tell, f"recording {out.stem}"), texts=texts)
     described = card(out, trace)
     replace_json(out.with_suffix(".json"), described)
     return described

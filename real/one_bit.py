@@ -1,16 +1,18 @@
-"""Rows of a text from one pass over it, for drafters that see the token prefix alone (`real.record` has the definition)."""
+"""Rows of a text, all positions at once (`real.record` has the definition).
+
+`one_bit` is for drafters that see the token prefix alone, `forked` for those of `real.forks`. Nothing leaves the device before the end.
+"""
 
 import numpy as np
 import torch
 
 from real.block import Decoder
 from real.draft import Drafter
-from real.features import FEATURES, learnt, read
-from real.rows import Rows, Settings, rank_of, runs
+from real.features import learnt, values
+from real.forks import FORKS, Known, at_once, causal
+from real.rows import Rows, Scores, Settings, finished, rank_of
 from real.sampling import margin
 from real.target import Target
-from simspec.grid import encode_margin
-from simspec.policy import IDENTITY
 
 
 @torch.inference_mode()
@@ -29,71 +31,89 @@ def states(lm: Decoder, prompt: list[int], text: np.ndarray, ahead: int) -> torc
 def one_bit(target: Target, drafter: Drafter, settings: Settings, prompt: list[int], text: np.ndarray, sequence: int) -> Rows:
     """Rows of `text` for a drafter that is a stand-alone language model, `drafter.lm`: equal to those of `chains`."""
     lm = drafter.lm
-    n, K, names, rule, device = len(text), settings.K, settings.features, settings.rule, lm.device
-    token = np.zeros((n, K), np.int64)  # [s, j]: the chain behind a miss at text position s; column 0 is the pick there
-    plain = [i for i, name in enumerate(names) if name in FEATURES or name in IDENTITY]
-    predictors = learnt(names, drafter)
-    feature = np.zeros((n, K, len(names)), np.uint8)
-    gap, edge = np.zeros((n, K), np.uint8), np.full((n, K), 255 if names else 0, np.uint8)
-    hidden = torch.zeros(n, K, lm.shape.width, dtype=lm.dtype, device=device)
+    n, K, names, device = len(text), settings.K, settings.features, lm.device
+    predictors = {name: predictor.folded() for name, predictor in learnt(names, drafter).items()}
+    plain = tuple(name for name in names if name not in predictors)
+    scored = Scores(settings.rule, sequence, n + K)
+    wide = {"dtype": torch.float64, "device": device}
+    # [s, j]: the chain behind a miss at text position s; column 0 is the pick there
+    token = torch.zeros(n, K, dtype=torch.int64, device=device)
+    gap, value, odds = torch.zeros(n, K, **wide), torch.zeros(n, K, len(plain), **wide), torch.zeros(len(predictors), n, K, **wide)
 
-    def judge(rows, at, slot, x):
+    def judge(rows, slot, x):
         logits = lm.logits(x)
-        scores = rule.scores(logits, sequence, (at + slot).tolist())
-        token[rows, slot] = scores.argmax(-1).cpu().numpy()
-        gap[rows, slot] = encode_margin(margin(scores).cpu().numpy())
-        hidden[rows, slot] = x
+        scores = scored(logits, rows + slot)
+        token[rows, slot], gap[rows, slot] = scores.argmax(-1), margin(scores)
         if plain:
-            picked = torch.from_numpy(token[rows, slot])
-            code, distance = read(tuple(names[i] for i in plain), logits, rule.temperature, token=picked)
-            feature[rows[:, None], slot, plain], edge[rows, slot] = code, encode_margin(distance.min(-1))
+            value[rows, slot] = values(plain, logits, settings.rule.temperature, token=token[rows, slot])
+        for i, folded in enumerate(predictors.values()):
+            odds[i, rows, slot] = folded.of_drafter(x)
         return scores
 
-    true = [*prompt, *text[:-1].tolist()]
-    first = len(prompt) - 1
-    cache = lm.cache(capacity=len(true) + n * (K - 1))
-    layers = range(len(lm.layers))
-    causal = torch.ones(len(true), len(true), dtype=torch.bool, device=device).tril()
-    x = lm.embed(torch.tensor([true], device=device))
-    x = lm.run(x, layers, lm.rotation(torch.arange(len(true), device=device)), causal, cache, 0)
-    every = np.arange(n)
-    scores = judge(every, every, 0, x[0, first:])
+    known = Known(target.decoder, prompt, text.tolist())
+    first, rows = len(prompt), len(known.token)
+    cache, layers = lm.cache(capacity=rows + n * (K - 1)), range(len(lm.layers))
+    x = lm.run(lm.embed(known.token[None]), layers, lm.rotation(torch.arange(rows, device=device)), causal(rows, device), cache)
     wanted = torch.from_numpy(text.astype(np.int64)).to(device)
-    straight = rank_of(scores, wanted).clamp(max=255).cpu().numpy().astype(np.uint8)
+    straight = rank_of(judge(torch.arange(n, device=device), 0, x[0, first - 1 :]), wanted)
 
-    miss = np.flatnonzero(token[:, 0] != text)
-    seen = torch.arange(len(true), device=device) < torch.from_numpy(miss + len(prompt)).to(device)[:, None]
+    miss = (token[:, 0] != wanted).nonzero()[:, 0]
+    mask, start = torch.arange(rows, device=device) < (miss + first)[:, None], rows
     own = torch.eye(len(miss), dtype=torch.bool, device=device)
-    mask, start = seen, len(true)
     for slot in range(1, K if len(miss) else 0):
         mask = torch.cat((mask, own), 1)
-        position = torch.from_numpy(miss + len(prompt) + slot - 1).to(device)
-        x = lm.embed(torch.from_numpy(token[miss, slot - 1])[None].to(device))
-        x = lm.run(x, layers, lm.rotation(position), mask, cache, start)
+        x = lm.run(lm.embed(token[miss, slot - 1][None]), layers, lm.rotation(miss + first + slot - 1), mask, cache, start)
         start += len(miss)
-        judge(miss, miss, slot, x[0])
+        judge(miss, slot, x[0])
 
     # row t follows the text up to its first miss s, then the tail behind s
-    following = np.append(miss, n)[np.searchsorted(miss, every)]
-    ahead = every[:, None] + np.arange(K)
-    source = np.minimum(np.minimum(ahead, following[:, None]), n - 1)
-    column = np.maximum(ahead - following[:, None], 0)
-    chain = token[source, column]
-    reach = np.minimum(K, settings.budget - every)
-    ends = np.isin(chain, settings.end_tokens) & (np.arange(K) < reach[:, None])
-    depth = np.where(ends.any(1), ends.argmax(1) + 1, K).astype(np.uint8)
-    live = np.arange(K) < np.minimum(depth, reach)[:, None]
-    rank = np.where(ahead < n, straight[np.minimum(ahead, n - 1)], 0).astype(np.uint8)
-    feature, edge = feature[source, column], edge[source, column]
+    every = torch.arange(n, device=device)
+    following = torch.cat((miss, miss.new_tensor([n])))[torch.searchsorted(miss, every)][:, None]
+    ahead = every[:, None] + torch.arange(K, device=device)
+    source, column = ahead.minimum(following).clamp(max=n - 1), (ahead - following).clamp(min=0)
+    shown = dict(zip(plain, value[source, column].unbind(-1)))
     if predictors:
-        before, odds = states(target.decoder, prompt, text, -1), {}
-        for name, predictor in predictors.items():
-            folded, slots = predictor.folded(), np.minimum(np.arange(K), predictor.depths - 1)
-            odds[name] = (folded.of_target(before)[:, slots] + folded.of_drafter(hidden)[source, column]).flatten()
-        code, distance = read(tuple(odds), None, rule.temperature, odds)
-        feature[..., [names.index(name) for name in odds]] = code.reshape(n, K, -1)
-        edge = np.minimum(edge, encode_margin(distance.min(-1)).reshape(n, K))
-    cut = [np.where(live, a, 0).astype(np.uint8) for a in (gap[source, column], edge)]
-    shown = np.where(live[..., None], feature, 0).astype(np.uint8)
-    chain = np.where(live, chain, -1)
-    return Rows(text, depth, runs(chain, text, depth), shown, rank, np.zeros(n, np.uint8), *cut)
+        before = known.before(every)
+        for i, (name, folded) in enumerate(predictors.items()):
+            standing = folded.of_target(before)
+            slots = torch.arange(K, device=device).clamp(max=standing.shape[1] - 1)
+            shown[name] = (standing[:, slots] + odds[i, source, column]).sigmoid()
+    found = [token[source, column].double(), gap[source, column], straight[ahead.clamp(max=n - 1)].double()]
+    chain, gaps, rank, *features = torch.stack([*found, *(shown[name] for name in names)]).cpu().numpy()
+    features = np.stack(features, -1) if names else np.zeros((n, K, 0))
+    return finished(settings, text, np.full(n, K), chain.astype(np.int64), gaps, features, rank.astype(np.int64))
+
+
+@torch.inference_mode()
+def forked(target: Target, drafter: Drafter, settings: Settings, prompt: list[int], text: np.ndarray, sequence: int) -> Rows:
+    """Rows of `text` for a drafter in FORKS, of all positions at once: equal to those of `chains`.
+
+    At each place two drafts stand beside each other, a free one and one along the text, whose ranks are recorded.
+    """
+    n, K, names, rule = len(text), settings.K, settings.features, settings.rule
+    known = Known(target.decoder, prompt, text.tolist())
+    device, deep = known.token.device, min(K, getattr(drafter, "deepest", K))
+    predictors = {name: predictor.folded() for name, predictor in learnt(names, drafter).items()}
+    scored = Scores(rule, sequence, n + K)
+    wanted = torch.from_numpy(np.concatenate((text, np.repeat(text[-1:], K))).astype(np.int64)).to(device)
+    found = torch.zeros(3 + len(names), n, K, dtype=torch.float64, device=device)
+    fork = FORKS[type(drafter)]
+    first = max(0, fork.least - len(prompt))
+    fork = fork(drafter, known) if first < n else None
+    for at in at_once(torch.arange(first, n, device=device), 1, known, fork, 2) if fork else ():
+        places = torch.cat((at, at))
+        standing = {name: folded.of_target(known.before(at)) for name, folded in predictors.items()}
+        for slot in range(deep):
+            logits, hidden = (t[:, 0] for t in (fork.more(none, token[:, None]) if slot else fork.roots(places)))
+            free, forced = scored(logits, places + slot).chunk(2)
+            logits, hidden = logits[: len(at)], hidden[: len(at)]
+            token, none = torch.cat((free.argmax(-1), wanted[at + slot])), torch.zeros_like(places)[:, None]
+            found[0, at, slot], found[1, at, slot] = token[: len(at)].double(), margin(free)
+            found[2, at, slot] = rank_of(forced, token[len(at) :]).double()
+            odds = {name: each[:, min(slot, each.shape[1] - 1)] + predictors[name].of_drafter(hidden) for name, each in standing.items()}
+            if names:
+                found[3:, at, slot] = values(names, logits, rule.temperature, odds, token[: len(at)]).T
+    chain, gap, rank, *value = found.cpu().numpy()
+    value = np.stack(value, -1) if names else np.zeros((n, K, 0))
+    offers = np.where(np.arange(n) < first, 0, deep)
+    return finished(settings, text, offers, chain.astype(np.int64), gap, value, rank.astype(np.int64))

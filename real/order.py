@@ -1,11 +1,14 @@
 """What a recording tells of dynamic trees and beams: where in their order the text's own tokens stand, at every position."""
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from real.draft import Drafter, growing
-from real.rows import RecordError, Settings
+from real.forks import FORKS, Fork, Known, at_once
+from real.rows import RecordError, Scores, Settings
 from real.target import Target
-from real.tree import Offer, search
+from real.tree import Offer, best, search
 
 OUT = 255
 """Stands for a node that is in no tree, or that 255 others precede."""
@@ -20,12 +23,8 @@ def orders(target: Target, drafter: Drafter, settings: Settings, prompt: list[in
     (`real.tree.Dynamic`), so one recording serves every B. 255 where the text has left the tree, or has ended. ValueError for a drafter
     that grows no such tree, or whose proposals depend on earlier rounds; RecordError under the rejection rule.
     """
-    if settings.rule.sampled:
-        raise RecordError("dynamic trees do not run under the rejection rule; record without a tree")
-    if not drafter.history_free:
-        raise RecordError(f"drafter {drafter.name!r} depends on earlier rounds; a recording of it would not replay exactly")
+    _check(drafter, settings)
     (width, levels), n = settings.tree, len(text)
-    growing(drafter, levels)
     places, beam = np.full((n, settings.K), OUT, np.uint8), np.zeros((n, 2), np.uint8)
     prefill = target.prefill(prompt[:-1])
     drafter.begin(target, prompt, prefill, lambda logits, *_: int(logits.argmax()))
@@ -47,6 +46,14 @@ def orders(target: Target, drafter: Drafter, settings: Settings, prompt: list[in
     return places, beam
 
 
+def _check(drafter: Drafter, settings: Settings) -> None:
+    if settings.rule.sampled:
+        raise RecordError("dynamic trees do not run under the rejection rule; record without a tree")
+    if not drafter.history_free:
+        raise RecordError(f"drafter {drafter.name!r} depends on earlier rounds; a recording of it would not replay exactly")
+    growing(drafter, settings.tree[1])
+
+
 def _along(offer: Offer, text: list[int]) -> list[int]:
     """Rows along `text`, for as long as there are."""
     row, found = 0, []
@@ -57,3 +64,74 @@ def _along(offer: Offer, text: list[int]) -> list[int]:
             break
         found.append(row)
     return found
+
+
+@torch.inference_mode()
+def ordered(target: Target, drafter: Drafter, settings: Settings, prompt: list[int], text: np.ndarray, sequence: int):
+    """As `orders`, of all positions at once, for a drafter in `real.forks.FORKS`."""
+    _check(drafter, settings)
+    (width, levels), n = settings.tree, len(text)
+    places, beam = np.full((n, settings.K), OUT, np.uint8), np.zeros((n, 2), np.uint8)
+    known, make = Known(target.decoder, prompt, text.tolist()), FORKS[type(drafter)]
+    first, scored = max(0, make.least - len(prompt)), Scores(settings.rule, sequence, n + levels)
+    if first < n:
+        fork = make(drafter, known)
+        for at in at_once(torch.arange(first, n, device=known.token.device), width, known, fork):
+            grown = [[t.cpu().numpy() for t in level] for level in _grown(fork, scored, at, width, levels)]
+            here = at.cpu().numpy()
+            places[here, :levels], beam[here] = _placed(grown, here, np.minimum(levels, settings.budget - here - 1), text)
+    return places, beam
+
+
+def _grown(fork: Fork, scored: Scores, at: Tensor, width: int, levels: int) -> list[tuple[Tensor, ...]]:
+    """`real.tree.search` at all places, level by level: of its nodes token, score and parent `[m, c]`, and those searched on `[m, width]`.
+
+    A parent is the number of a node in the level above, as are those searched on in their own.
+    """
+    m, found = len(at), []
+    logits, standing, above = fork.roots(at)[0], torch.zeros(m, 1, dtype=torch.float64, device=at.device), torch.zeros_like(at)[:, None]
+    for level in range(levels):
+        rows = logits.shape[1]
+        flat = logits.reshape(m * rows, -1)
+        kids, _ = best(scored(flat, (at + level).repeat_interleave(rows)), width)
+        added = (flat.double() / scored.rule.temperature).log_softmax(-1).gather(-1, kids)
+        token, score = kids.reshape(m, -1), (standing[..., None] + added.reshape(m, rows, width)).flatten(1)
+        chosen = score.sort(dim=-1, descending=True, stable=True).indices[:, :width]
+        found.append((token, score, above.repeat_interleave(width, 1), chosen))
+        if level + 1 < levels:
+            logits = fork.more(chosen // width, token.gather(1, chosen))[0]
+            standing, above = score.gather(1, chosen), chosen
+    return found
+
+
+def _placed(grown: list[list[np.ndarray]], at: np.ndarray, deep: np.ndarray, text: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of `orders` at the places `at [m]` of trees as `_grown` gives them, each cut to `deep [m]` levels."""
+    m, levels = len(at), len(grown)
+    # of equal scores the less deep stands first, then the earlier: in a level nodes stand as they were made
+    key = np.concatenate([np.where((level < deep)[:, None], -grown[level][1], np.inf) for level in range(levels)], 1)
+    place = np.empty(key.shape, np.int64)
+    np.put_along_axis(place, key.argsort(1, kind="stable"), np.arange(key.shape[1])[None], 1)
+    kept, below = [], np.zeros((m, 1), bool)
+    for level in reversed(range(levels)):
+        token, _, _, chosen = grown[level]
+        last = np.zeros(token.shape, bool)
+        np.put_along_axis(last, chosen, True, 1)
+        here = last & (deep == level + 1)[:, None]
+        if level + 1 < levels:
+            row, node = below.nonzero()
+            here[row, grown[level + 1][2][row, node]] = True
+        kept.insert(0, here)
+        below = here
+    places, beam = np.full((m, levels), OUT, np.uint8), np.zeros((m, 2), np.int64)
+    beam[:, 1] = sum(level.sum(1) for level in kept)
+    alive, node, start = np.ones(m, bool), np.zeros(m, np.int64), 0
+    for level, (token, _, parent, _) in enumerate(grown):
+        wanted = text[np.minimum(at + level, len(text) - 1)]
+        hit = (token == wanted[:, None]) & (parent == node[:, None])
+        alive &= hit.any(1) & (level < deep) & (at + level < len(text))
+        node = hit.argmax(1)
+        row = alive.nonzero()[0]
+        places[row, level] = np.minimum(place[row, start + node[row]], OUT)
+        beam[row, 0] += kept[level][row, node[row]]
+        start += token.shape[1]
+    return places, beam.astype(np.uint8)

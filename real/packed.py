@@ -6,7 +6,8 @@ from pathlib import Path
 from real.files import replacing
 
 MOST = 16  # bytes out of one byte in: weights give 1.5, a file made to fill the memory thousands
-_FORM = {"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 3, "lp": 1, "pb": 1, "dict_size": 1 << 20}  # lp, pb: a bfloat16's two bytes differ in kind
+# lp and pb: the two bytes of a bfloat16 differ in kind.
+_FORM = {"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 3, "lp": 1, "pb": 1, "dict_size": 1 << 20}
 
 
 def pack(path: Path) -> Path:

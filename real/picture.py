@@ -19,6 +19,7 @@ def draw(found: Scorecard, path: Path) -> None:
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.3))
     ends = np.array([min(min(r.predicted, r.measured) for r in found.rows), max(max(r.predicted, r.measured) for r in found.rows)])
     ends = ends * (0.95, 1.05)
+    left.set(xlim=ends, ylim=ends, box_aspect=1)
     left.fill_between(ends, ends * (1 - NEAR), ends * (1 + NEAR), color="0.88", label=f"within {NEAR:.0%}")
     left.plot(ends, ends, color="0.5", lw=0.8)
     for i, name in enumerate(dict.fromkeys(r.recording for r in found.rows)):
@@ -26,8 +27,9 @@ def draw(found: Scorecard, path: Path) -> None:
         spread = [(r.noise or 0.0) * r.measured for r in rows]
         across, up = [r.measured for r in rows], [r.predicted for r in rows]
         left.errorbar(across, up, xerr=spread, fmt="o", ms=4, lw=0.8, color=f"C{i % 10}", label=name)
-    left.set(xlabel="measured tokens a second (bars: deviation of repeats)", ylabel="predicted", title=found.device)
-    left.legend(fontsize="small")
+    left.set(xlabel="measured tokens a second (bars: deviation of repeats)", ylabel="predicted")
+    left.legend(loc="upper left", bbox_to_anchor=(0, -0.12), fontsize="small")
+    left.set_anchor("N")
     at = np.arange(len(found.rows))
     for shift, field, alpha in ((-0.2, "phases_measured", 1.0), (0.2, "phases", 0.45)):
         table = np.array([getattr(r, field) for r in found.rows]) / np.array([[r.tokens] for r in found.rows]) * 1e3
@@ -37,9 +39,10 @@ def draw(found: Scorecard, path: Path) -> None:
             right.barh(at + shift, table[:, p], 0.38, left=start, color=f"C{p}", alpha=alpha, label=label)
             start = start + table[:, p]
     right.set_yticks(at, [f"{r.recording} {r.policy}" for r in found.rows], fontsize="x-small")
-    right.invert_yaxis()
+    right.set_ylim(len(at) - 0.4, -0.6)
     right.set(xlabel="milliseconds a token; upper bar measured, lower predicted", title="time by phase")
-    right.legend(fontsize="small")
+    figure.legend(*right.get_legend_handles_labels(), loc="outside lower right", ncols=len(PHASES), fontsize="small")
+    figure.suptitle(f"predicted against measured: {found.device}, {found.dtype}, {found.repeats} runs of every policy", fontsize="medium")
     with replacing(path) as temporary:
         figure.savefig(temporary, format="png", dpi=130)
 

@@ -1,8 +1,9 @@
 """Recording: what a drafter would propose from every position of the target's own text, K deep.
 
-Two ways to the same rows. `chains` is the definition: through the drafter's protocol, position by position, for any
+Three ways to the same rows. `chains` is the definition: through the drafter's protocol, position by position, for any
 drafter that is history-free. `one_bit` (real/one_bit.py) is for drafters that see the token prefix alone: one pass over
 the text gives the pick at every true prefix, and only behind the misses are there K - 1 more steps, all misses at once.
+`forked` takes the other drafters' drafts from all positions at once through K steps.
 """
 
 import json
@@ -14,20 +15,20 @@ import numpy as np
 import torch
 
 from real.draft import Drafter
+from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.features import Reader, learnt, shown
 from real.files import replace_json
-from real.one_bit import one_bit, states  # noqa: F401  (states is known by this address)
-from real.order import orders
+from real.forks import FORKS, Still
+from real.one_bit import forked, one_bit, states  # noqa: F401  (states is known by this address)
+from real.order import ordered, orders
 from real.prompts import Prompt
 from real.ratio import alone, ratios
-from real.rows import RecordError, Rows, Settings, rank_of, runs
+from real.rows import MOST, RecordError, Rows, Settings, rank_of, runs
 from real.sampling import margin
 from real.target import Target
+from real.texts import Texts
 from simspec import Trace, TraceError, TraceMeta, load_trace
 from simspec.grid import encode_margin
-
-MOST = 255
-"""The largest code of a rank and of a margin: that or more."""
 
 
 def target_text(target: Target, settings: Settings, prompt: list[int], sequence: int) -> tuple[np.ndarray, np.ndarray]:
@@ -104,16 +105,29 @@ def chains(target: Target, drafter: Drafter, settings: Settings, prompt: list[in
     return Rows(text, depth, run, feature, rank, np.zeros(n, np.uint8), gap, edge)
 
 
-def record_text(target: Target, drafter: Drafter, settings: Settings, prompt: list[int], sequence: int, slow=False) -> Rows:
-    """The target's text after `prompt` and its rows: by `one_bit` where the drafter allows it, else by `chains`."""
+def record_text(
+    target: Target, drafter: Drafter, settings: Settings, prompt: list[int], sequence: int, slow=False, texts: Texts | None = None
+) -> Rows:
+    """The target's text after `prompt` and its rows: of all positions at once where the drafter allows it, else (or `slow`) by `chains`.
+
+    A text that is in `texts` is taken from there, one that is not is added.
+    """
     if settings.rule.sampled:
         return ratios(target, drafter, settings, prompt, sequence)
-    text, gaps = target_text(target, settings, prompt, sequence)
+    found = texts.find(sequence, prompt) if texts else None
+    text, gaps = found or target_text(target, settings, prompt, sequence)
+    if texts and not found:
+        texts.add(sequence, prompt, (text, gaps))
+    wide = type(drafter) in FORKS and not slow
     if drafter.prefix_only and hasattr(drafter, "lm") and not slow:
         rows = one_bit(target, drafter, settings, prompt, text, sequence)
+    elif wide and drafter.history_free:
+        rows = forked(target, drafter, settings, prompt, text, sequence)
     else:
-        rows = chains(target, drafter, settings, prompt, text, sequence)
-    order, beam = orders(target, drafter, settings, prompt, text, sequence) if settings.tree else (None, None)
+        still = type(drafter) is PromptLookupDrafter and not slow  # it reads tokens alone
+        rows = chains(Still(target.decoder) if still else target, drafter, settings, prompt, text, sequence)
+    place = ordered if wide else orders
+    order, beam = place(target, drafter, settings, prompt, text, sequence) if settings.tree else (None, None)
     return replace(rows, margin=gaps, order=order, beam=beam)
 
 
@@ -149,14 +163,18 @@ def record(
     meta: TraceMeta,
     shard: int = 8,
     progress: Callable[[int, int], None] = lambda done, all: None,
+    texts: Path | None = None,
 ) -> Trace:
     """Records all prompts into the trace file `out`; a killed recording continues at its last whole shard.
 
     Shards of `shard` texts lie in `<out>.parts/`, each a valid trace written atomically, beside the settings they
     were made with: a call with other settings is refused, not mixed in, and so is a shard that is damaged or of other
     texts. They go when `out` is written, and when a recording fails before its first shard. RecordError, naming the text,
-    for one that cannot be recorded, as where the drafter's logits are NaN.
+    for one that cannot be recorded, as where the drafter's logits are NaN. The file `texts` (`real.texts.Texts`) keeps what the
+    target writes: recordings of other drafters under the same rule read it there.
     """
+    kept = None if texts is None else Texts(texts, settings, meta, target)
+    more = {} if kept is None else {"texts": kept}
     parts = out.with_name(out.name + ".parts")
     parts.mkdir(parents=True, exist_ok=True)
     same = {"settings": asdict(settings), "meta": asdict(meta), "prompts": [p.token for p in prompts], "shard": shard}
@@ -178,10 +196,12 @@ def record(
                 rows = []
                 for i, p in enumerate(group):
                     try:
-                        rows.append(record_text(target, drafter, settings, p.token, first + i))
+                        rows.append(record_text(target, drafter, settings, p.token, first + i, **more))
                     except ValueError as error:
                         raise RecordError(f"text {first + i} (prompt {p.id!r}) cannot be recorded: {error}") from error
                     progress(first + i + 1, len(prompts))
+                if kept:
+                    kept.save()
                 assemble(rows, group, first, settings, meta).save(path)
             shards.append(_shard(path, settings, group, first))
             progress(first + len(group), len(prompts))

@@ -5,8 +5,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from real.features import coded
+from real.noise import gumbel
 from real.sampling import Rule
+from simspec.grid import encode_margin
 from simspec.tree import WIDEST
+
+MOST = 255
+"""The largest code of a rank and of a margin: that or more."""
 
 
 class RecordError(ValueError):
@@ -55,6 +61,47 @@ class Settings:
             and 1 <= self.tree[1] <= self.K
         ):
             raise RecordError(f"tree is {self.tree!r}; expected a width from 1 to {WIDEST} and levels from 1 to K, here {self.K}, or ()")
+
+
+class Scores:
+    """`Rule.scores` at the first `positions` positions of one text: noise is drawn once, and stays on the device."""
+
+    def __init__(self, rule: Rule, sequence: int, positions: int):
+        self.rule, self.sequence, self.positions = rule, sequence, positions
+        self.noise: torch.Tensor | None = None
+
+    def __call__(self, logits: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        """Float64 scores `[n, vocab]` of logits `[n, vocab]` that predict the positions `position [n]`."""
+        if self.rule.name != "coupled":
+            return self.rule.scores(logits, self.sequence, position)
+        if self.noise is None:
+            self.noise = gumbel(self.rule.seed, self.sequence, 0, self.positions, logits.shape[-1], logits.device)
+        return self.rule.processed(logits) + self.noise[position]
+
+
+def finished(
+    settings: Settings, text: np.ndarray, offers: np.ndarray, chain: np.ndarray, gap: np.ndarray, value: np.ndarray, rank: np.ndarray
+) -> Rows:
+    """Rows of a text from drafts that did not stop: cut where the budget ends, behind an end token, and at `offers [n]` tokens.
+
+    `chain int64 [n, K]`, the margins `gap float64 [n, K]`, the features' values `float64 [n, K, F]`, and ranks along the text `[n, K]`.
+    """
+    (n, K), every, names = chain.shape, np.arange(len(chain)), settings.features
+    reach = np.minimum(K, settings.budget - every)
+    most = np.minimum(reach, offers)
+    ends = np.isin(chain, settings.end_tokens) & (np.arange(K) < most[:, None])
+    depth = np.where(ends.any(1), ends.argmax(1) + 1, np.where(offers < reach, offers, K)).astype(np.uint8)
+    live = np.arange(K) < np.minimum(depth, reach)[:, None]
+    there = every[:, None] + np.arange(K) < n
+    place = np.where(np.arange(K) < offers[:, None], np.minimum(rank, MOST), MOST)
+    feature, edge = np.zeros((n, K, len(names)), np.uint8), np.zeros((n, K), np.uint8)
+    near = np.zeros((n, K), np.uint8)
+    near[live] = encode_margin(gap[live])
+    if names and live.any():
+        feature[live], distance = coded(names, value[live])
+        edge[live] = encode_margin(distance.min(-1))
+    run = runs(np.where(live, chain, -1), text, depth)
+    return Rows(text, depth, run, feature, np.where(there, place, 0).astype(np.uint8), np.zeros(n, np.uint8), near, edge)
 
 
 def rank_of(scores: torch.Tensor, token: torch.Tensor) -> torch.Tensor:

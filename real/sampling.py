@@ -4,13 +4,17 @@ Both sides of a verification use one rule, so a draft token is accepted exactly 
 the text that comes out is the target's own, whatever the drafter and the policy do.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from real.noise import gumbel
 from simspec import rng
+
+AHEAD = 32
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ drafts accepted with min(1, p / q) |
 
     def probs(self, logits: Tensor) -> Tensor:
         """The distribution float64 `[n, vocab]` that logits `[n, vocab]` stand for: temperature, then top-k, then top-p, renormalised."""
-        return self._processed(logits).softmax(-1)
+        return self.processed(logits).softmax(-1)
 
     def scores(self, logits: Tensor, sequence: int, position: list[int]) -> Tensor:
         """Float64 scores `[n, vocab]` of logits `[n, vocab]` that predict the text positions `position [n]`: the best is picked."""
@@ -63,11 +67,11 @@ drafts accepted with min(1, p / q) |
             raise ValueError("the rejection rule picks by coins, not by scores; expected rule 'greedy' or 'coupled'")
         if self.name == "greedy":
             return logits.double()
-        wide = self._processed(logits)
-        noise = torch.stack([_noise(self.seed, sequence, p, wide.shape[-1]) for p in position])
-        return wide + noise.to(wide.device)
+        wide = self.processed(logits)
+        return wide + noise(self.seed, sequence, position, wide.shape[-1], wide.device)
 
-    def _processed(self, logits: Tensor) -> Tensor:
+    def processed(self, logits: Tensor) -> Tensor:
+        """Float64 logits `[n, vocab]` at the rule's temperature, -inf where top-k or top-p leave a token out."""
         wide = logits.double() / self.temperature
         if not self.top_k and self.top_p == 1:
             return wide
@@ -81,6 +85,18 @@ drafts accepted with min(1, p / q) |
         return wide.masked_fill(torch.zeros_like(out).scatter(-1, best.indices, out), -torch.inf)
 
 
+def noise(seed: int, sequence: int, position: Sequence[int], vocab: int, device) -> Tensor:
+    """Gumbel noise float64 `[n, vocab]` of the text positions `position [n]`; on a card it is drawn there, for AHEAD positions at once."""
+    if torch.device(device).type == "cpu":
+        return torch.stack([_noise(seed, sequence, p, vocab) for p in position])
+    return torch.stack([_ahead(seed, sequence, p // AHEAD, vocab, str(device))[p % AHEAD] for p in position])
+
+
+@lru_cache(maxsize=8)
+def _ahead(seed: int, sequence: int, block: int, vocab: int, device: str) -> Tensor:
+    return gumbel(seed, sequence, AHEAD * block, AHEAD, vocab, device)
+
+
 @lru_cache(maxsize=128)
 def _noise(seed: int, sequence: int, position: int, vocab: int) -> Tensor:
     # a position is scored by the drafter and by the target, often more than once: draw its noise once
@@ -90,6 +106,7 @@ def _noise(seed: int, sequence: int, position: int, vocab: int) -> Tensor:
 def forget_noise() -> None:
     """Drops noise already drawn: a run that is timed must draw its own, as it would if no other had come before."""
     _noise.cache_clear()
+    _ahead.cache_clear()
 
 
 def margin(scores: Tensor) -> Tensor:

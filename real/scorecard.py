@@ -1,14 +1,17 @@
 """Scorecard: what a replay and costs of other prompts predict of a run, against what the run's clock says; the difference in parts."""
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 
 from real.decode import DecodeResult, decode
 from real.draft import Silent
 from real.equality import rounds_of
+from real.files import replace_json
 from real.measure import PLAIN
 from real.pair import Pair, prompts_of, rule_of, same_predictors, stepper
 from real.price import PhaseCost, Pricing, jobs
@@ -219,3 +222,43 @@ def _seconds(run: Sequence[DecodeResult]) -> np.ndarray:
 def _parts(phases: np.ndarray) -> tuple[float, float]:
     """Drafting and verification; policy and other."""
     return float(phases[:2].sum()), float(phases[2:].sum())
+
+
+def keep(path: Path, settings: Mapping, rows: Mapping[str, Sequence[Row]]) -> None:
+    """Writes rows by recording to `path`, whole or not at all, with the settings that they hold for (`kept`)."""
+    replace_json(path, {"settings": settings, "rows": {name: [asdict(row) for row in each] for name, each in rows.items()}})
+
+
+def kept(path: Path, settings: Mapping) -> dict[str, tuple[Row, ...]]:
+    """The rows by recording that `keep` wrote, {} where no file is; ValueError, one line, for a damaged file or one of other settings."""
+    try:
+        said = json.loads(Path(path).read_text(encoding="utf-8"))
+        held = {name: tuple(_row(each) for each in rows) for name, rows in said["rows"].items()}
+        there = dict(said["settings"])
+    except FileNotFoundError:
+        return {}
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{path} holds no rows of a scorecard: {' '.join(str(error).split())[:200]}; name another file") from error
+    for name in sorted(there.keys() | settings.keys()):
+        if there.get(name) != settings.get(name):
+            raise ValueError(f"{path} was made with {name} {there.get(name)}, this is {settings.get(name)}; name another file to save to")
+    return held
+
+
+def _row(said: Mapping) -> Row:
+    row = Row(**{name: tuple(value) if isinstance(value, list) else value for name, value in said.items()})
+    for name, kind in Row.__annotations__.items():
+        value = getattr(row, name)
+        if kind is str or kind is int:
+            good = type(value) is kind
+        elif kind is tuple:
+            good = type(value) is tuple and len(value) == 4 and all(map(_number, value))
+        else:
+            good = _number(value) or name == "noise" and value is None
+        if not good:
+            raise ValueError(f"{name} is {value!r}, expected {'four numbers' if kind is tuple else 'text' if kind is str else 'a number'}")
+    return row
+
+
+def _number(value) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)

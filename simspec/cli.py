@@ -83,10 +83,11 @@ def sweep(
         print(json.dumps({"seed": seed, "replicates": replicates, "by": by, "rows": kept}))
     if curve is not None:
         from simspec.curve import curve as against
-        from simspec.curve import draw
+        from simspec.curve import draw, told
 
         served = [(name, trace, listed) for listed, group in groups for name, trace in group.items()]
-        draw({name: against(trace, listed, costs[name], replicates, seed, jobs=jobs) for name, trace, listed in served}, curve)
+        drawn = {name: against(trace, listed, costs[name], replicates, seed, jobs=jobs) for name, trace, listed in served}
+        draw(drawn, curve, {name: told(trace, costs[name]) for name, trace, _ in served})
     if (stream or as_json) and out is None and plot is None:
         return
     import pandas
@@ -193,13 +194,13 @@ def _plot(table, path):
 
     means = _means(table).reset_index()
     means["label"] = [f"{Path(row.trace).name} {row.group} {row.cost}" for row in means.itertuples()]
-    figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(9, 4.5 + 0.2 * means["label"].nunique()), layout="constrained")
     for label, part in means.groupby("label", sort=False):
         axes.plot(part["policy"], part["speedup"], marker="o", label=label)
     axes.axhline(1, color="grey", linewidth=0.8)
     axes.set_ylabel("modelled speedup over plain decoding")
-    axes.tick_params(axis="x", rotation=45)
-    axes.legend(fontsize="small")
+    pyplot.setp(axes.get_xticklabels(), rotation=40, ha="right", rotation_mode="anchor")
+    figure.legend(loc="outside lower center", ncols=2, fontsize="small")
     figure.savefig(path, format="png", dpi=150)
     pyplot.close(figure)
 

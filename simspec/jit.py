@@ -6,16 +6,27 @@ calls, and that is what numba's cache goes by: an edit anywhere below is noticed
 """
 
 import hashlib
+from os import getpid
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 
 import numpy as np
 from llvmlite.ir import Constant
 from numba import njit
-from numba.core import config, types
+from numba.core import caching, config, types
 from numba.extending import intrinsic, overload
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type, np.generic, np.dtype, np.ufunc, types.Type, BuiltinFunctionType)
 _KNOWN = ("builtins", "math", "numba", "numpy")  # versions of these are part of numba's own key
+
+
+def _file_of_this_process(cache, number: int) -> str:
+    # A helper with several signatures has one index and numbered files. Two processes that each add a signature both take the next number:
+    # the index of one may then stand beside the code of the other. With the process in the name an index leads to its own code, or nowhere.
+    return f"{cache._data_name_pattern.format(number=number).removesuffix('.nbc')}.{getpid()}.nbc"
+
+
+if hasattr(caching.IndexDataCacheFile, "_data_name"):
+    caching.IndexDataCacheFile._data_name = _file_of_this_process
 
 
 def specialise(template, signature, *constants, **functions):

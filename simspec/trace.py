@@ -228,8 +228,8 @@ class Trace:
             wrong = ((place < 255) & (self.rank >= width)).any(1)
             _refuse("order", wrong, shown, f"255 where the rank is not under the width {width}; at depth 1 there is")
 
-    def save(self, path) -> None:
-        """Write the trace to one Parquet file, whole or not at all; see `load_trace`."""
+    def save(self, path, small: bool = False) -> None:
+        """Write the trace to one Parquet file, whole or not at all; see `load_trace`. `small` takes 6% off in 5 times the time."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -240,11 +240,10 @@ class Trace:
         }
         extra = {name: _pack(pa, getattr(self, name)) for name in _BY_SEQUENCE}
         extra |= {"meta": self.meta.to_json(), "sha256": _digest(self)}
-        table = pa.table(columns)
+        table, codec = pa.table(columns), {"compression": "brotli" if small else "zstd", "compression_level": 11 if small else 19}
         with replacing(path) as temporary:
             with pq.ParquetWriter(
-                temporary, table.schema, compression="zstd", compression_level=19, use_dictionary=False,
-                write_page_checksum=True, write_statistics=False, store_schema=False,
+                temporary, table.schema, **codec, use_dictionary=False, write_page_checksum=True, write_statistics=False, store_schema=False
             ) as writer:  # fmt: skip
                 writer.write_table(table)
                 writer.add_key_value_metadata({"simspec": json.dumps(extra)})
@@ -338,7 +337,7 @@ def _binary(pa, array):
 
 
 def _pack(pa, array):
-    return [len(array), base64.b64encode(pa.compress(array.tobytes(), "zstd", asbytes=True)).decode()]
+    return [len(array), base64.b64encode(pa.Codec("zstd", 19).compress(array.tobytes(), asbytes=True)).decode()]
 
 
 def _unpack(pa, packed, dtype):

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, load_file, save_file
 from shell import command, refused
 
 import simspec.trace
@@ -28,6 +28,7 @@ from real.drafters.glide import Glide
 from real.drafters.hydra import Hydra
 from real.drafters.medusa import Medusa
 from real.files import replace_json
+from real.packed import content
 from real.pair import TINY
 from real.part import SAID, save_part
 from real.weights import load_decoder, load_tokenizer, made_for
@@ -712,7 +713,7 @@ def test_a_target_that_is_damaged_is_refused(tmp_path, kind):
 
 def poisoned(path):
     """Makes one number of a checkpoint's last norm NaN."""
-    held = load_file(path)
+    held = load(content(path))
     name = next(name for name in held if name.endswith("norm.weight") and "layer" not in name)
     held[name][3] = float("nan")
     save_file(held, path, {"format": "pt"})

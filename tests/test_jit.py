@@ -151,6 +151,39 @@ def test_two_kernels_share_no_file_of_the_cache(tmp_path):
     assert len(one) >= 4 and len(other) >= 4 and not one & other
 
 
+ONE_SIGNATURE = """
+import sys
+from numba import njit
+sys.argv[2:] and __import__(sys.argv[2])
+from helper import double
+print(double({"int": 2, "float": 2.5}[sys.argv[1]]))
+"""
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="there is no cache where numba is disabled")
+def test_two_signatures_of_a_helper_share_no_file_of_code(tmp_path):
+    """Of two processes that compile a helper's signatures at once, the last index and the last code may be of different ones."""
+    (tmp_path / "helper.py").write_text("from numba import njit\n\n@njit(cache=True)\ndef double(x):\n    return x + x\n")
+    (tmp_path / "main.py").write_text(ONE_SIGNATURE)
+
+    def compiled(kind, folder, *more):
+        environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        asked = [sys.executable, "main.py", kind, *more]
+        done = subprocess.run(asked, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+        return done.stdout.strip(), {path.name for path in (tmp_path / folder).rglob("*.nbc") if "double" in path.name}
+
+    _, mine = compiled("int", "a", "simspec.jit")
+    _, other = compiled("float", "b", "simspec.jit")
+    assert len(mine) == len(other) == 1 and not mine & other
+    (index,), (code,) = ([*(tmp_path / "b").rglob(f"*double*{kind}")] for kind in (".nbi", ".nbc"))
+    (place,) = (path.parent for path in (tmp_path / "a").rglob("*double*.nbi"))
+    for file in (index, code):  # the worst order: both indices and all code in one folder, the last index that of the floats
+        (place / file.name).write_bytes(file.read_bytes())
+    assert compiled("float", "a", "simspec.jit")[0] == "5.0" and compiled("int", "a", "simspec.jit")[0] == "4"
+    control = [compiled(kind, folder)[1] for kind, folder in (("int", "c"), ("float", "d"))]
+    assert control[0] == control[1]  # numba alone gives both the same name
+
+
 def test_a_wrong_signature_is_one_line_that_names_the_policy():
     trace = synthetic.iid(0.5, 1, 10, 3)
 

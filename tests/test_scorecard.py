@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from shell import command, refused
+from shell import command, refused, run
 from test_measure import ROW, Machine, layers
 from toy_lm import toy_cost, toy_recording
 
@@ -19,7 +19,7 @@ from real.measure import PLAIN, READING
 from real.pair import Pair, prompts_of, rule_of, stepper
 from real.picture import draw
 from real.price import PhaseCost, Pricing, backlog, jobs
-from real.scorecard import Row, Scorecard, halves, rows, score
+from real.scorecard import Row, Scorecard, halves, keep, kept, rows, score
 from real.target import Target
 from simspec import Stepper, policies, replay, synthetic
 
@@ -255,6 +255,74 @@ def test_the_picture_shows_every_row(tmp_path):
     draw(card, tmp_path / "p.png")
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
     assert OTHER == 3  # the picture names phases by their order
+
+
+def test_kept_rows_come_back_to_the_last_digit_and_only_for_the_settings_they_hold_for(tmp_path):
+    path, settings = tmp_path / "s.json", {"device": "cpu", "seed": 3, "recordings": {"a": "0f"}}
+    held = {"a": (doctored(slower(2))[0],), "b": (replace(doctored(slower(1))[0], noise=None),)}
+    assert kept(path, settings) == {}
+    keep(path, settings, held)
+    assert kept(path, settings) == held
+    for other in (settings | {"seed": 4}, settings | {"fast": True}, settings | {"recordings": {"a": "10"}}, {"device": "cpu", "seed": 3}):
+        with pytest.raises(ValueError, match="s.json was made with (seed 3|fast None|recordings {'a': '0f'}), this is"):
+            kept(path, other)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda said: said.pop("rows"),
+        lambda said: said["rows"]["a"][0].pop("tau"),
+        lambda said: said["rows"]["a"][0].update(surplus=1),
+        lambda said: said["rows"]["a"][0].update(error=float("nan")),
+        lambda said: said["rows"]["a"][0].update(policy=5),
+        lambda said: said["rows"]["a"][0].update(phases=[1, 2, 3]),
+        lambda said: said["rows"]["a"][0].update(tokens=True),
+        lambda said: said.update(settings=[5]),
+        lambda said: said.update(rows=5),
+    ],
+)
+def test_a_damaged_file_of_rows_is_refused_in_one_line(tmp_path, spoil):
+    path = tmp_path / "s.json"
+    keep(path, {}, {"a": [doctored(slower(2))[0]]})
+    said = json.loads(path.read_text())
+    spoil(said)
+    path.write_text(json.dumps(said))
+    with pytest.raises(ValueError, match="s.json holds no rows of a scorecard: ") as caught:
+        kept(path, {})
+    assert "\n" not in str(caught.value)
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_killed_scorecard_continues_with_the_next_recording(tmp_path, monkeypatch, capsys):
+    done, stop = [], ["tiny-medusa-greedy"]
+
+    def scored(name, *rest):
+        if name in stop:
+            raise Killed
+        done.append(name)
+        return [replace(doctored(slower(1))[0], recording=name)]
+
+    monkeypatch.setattr(scorecard, "score", scored)
+    monkeypatch.setattr("real.pair.check_pair", lambda *given: None)
+    monkeypatch.setattr("real.commands._pair", lambda *given: None)
+
+    def command(*more):
+        told = "--policy", "fixed:1", "--save", tmp_path / "s.json", "--json"
+        return run(capsys, "scorecard", "tiny-eagle-greedy", "tiny-medusa-greedy", *told, *more)
+
+    with pytest.raises(Killed):
+        command()
+    assert done == ["tiny-eagle-greedy"]
+    stop.clear()
+    said = json.loads(command()[1])
+    assert done == ["tiny-eagle-greedy", "tiny-medusa-greedy"] == [row["recording"] for row in said["rows"]]
+    assert json.loads(command()[1]) == said and len(done) == 2
+    code, out, error = command("--seed", 1)
+    assert (code, out, len(done)) == (2, "", 2) and "was made with seed 0, this is 1" in error
 
 
 @pytest.mark.parametrize("name", ["force", "drive", "scorecard"])

@@ -28,7 +28,7 @@ class Glimpse(nn.Module):
         nn.init.normal_(self.output.weight, std=0.02)
 
     def forward(self, x: Tensor, rotation, key: Tensor, value: Tensor, sees: Tensor | None) -> Tensor:
-        """Rows `x [b, n, width]`; `sees`, bool `[n, m]`, says to which of the m keys each may attend, None to all. A row without gets x."""
+        """Rows `x [b, n, width]`; `sees`, bool `[n, m]` or `[b, 1, n, m]`, says which of the m keys each may attend to, None: all."""
         if not key.shape[2]:
             return x
         q = self.query(self.norm(x)).view(*x.shape[:2], -1, self.shape.head_dim).transpose(1, 2)
@@ -40,7 +40,7 @@ class Glimpse(nn.Module):
         # a row that sees nothing would be the mean of nothing, NaN: it looks at the first key, and what it finds is dropped
         first = torch.arange(len(key[0, 0]), device=sees.device) == 0
         some = sees.any(-1, keepdim=True)
-        return x + self._mix(q, key, value, sees | ~some & first) * some.to(x.dtype)
+        return x + self._mix(q, key, value, sees | ~some & first) * (some if some.dim() == 2 else some[:, 0]).to(x.dtype)
 
     def _mix(self, q: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         return self.output(F.scaled_dot_product_attention(q, key, value, attn_mask=mask).transpose(1, 2).flatten(2))
