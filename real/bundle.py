@@ -75,7 +75,8 @@ def _bundle(folder: Folder, path: Path, names: tuple[str, ...]) -> None:
         held += [(f"traces/{p.name}", p.read_bytes()) for p in (trace, described) if p.exists()]
     shutil.rmtree(thin, ignore_errors=True)
     beside = [*(folder.out / "traces").glob("*.cost.json"), *(folder.out / "parts").glob("*.json"), *folder.models.rglob("card.json")]
-    beside += [p for p in (folder.out / name for name in ("campaign.json", "report.json", "REPORT.md")) if p.exists()]
+    beside += [*(folder.out / "ladders").glob("*.json")]
+    beside += [p for p in (folder.out / name for name in ("campaign.json", "report.json", "REPORT.md", "race.json")) if p.exists()]
     held += [(str(p.relative_to(folder.out)), p.read_bytes()) for p in beside]
     _tar(path, held)
 

@@ -92,7 +92,8 @@ def decode(
     Otherwise rounds equal those of `simspec.replay` on a recording of the same text: the conventions are one by one those of the trace
     (see NOTATION.md). With `text` that is what is committed, whatever the target's own picks are (`real.verify.walk`); it ends with an end
     token or with the budget. `exact` waits for the device between phases (`real.clock.Clock`); without it the host waits once a drafted
-    token and once a pass, and phases are told apart as they were issued. ValueError for an empty prompt, and for a text under the rejection rule.
+    token and once a pass, and phases are told apart as they were issued. ValueError for an empty prompt, and for a text under the
+    rejection rule.
     """
     if text is not None and rule.sampled:
         raise ValueError("a text cannot be forced on the rejection rule, which accepts by coins; expected rule 'greedy' or 'coupled'")

@@ -5,7 +5,7 @@ model that nobody has drafters for. The loop is the one that decodes; only the t
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from real.features import GRIDS
 from real.line import Line
 from real.passes import EAGER, Eager
 from real.predictor import NAMES, Folded
+from real.prompts import groups
 from real.provenance import device_name
 from real.sampling import Rule
 from real.shape import random_decoder, read_shape
@@ -51,6 +52,7 @@ class Timing:
     | tokens_per_second | tokens / all of these; prefill apart |
     | speedup | over plain decoding in the same run |
     | equal | whether the rounds are those of the replay |
+    | groups | the speedup by `real.prompts.groups` of the recorded texts, where there are such |
     """
 
     policy: str
@@ -63,6 +65,7 @@ class Timing:
     tokens_per_second: float
     speedup: float
     equal: bool
+    groups: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -332,8 +335,8 @@ def drive(
                 plan.stepper = Stepper(policy, trace.K, seed, cost, f)
     names = [*(p.name for p in made), PLAIN]
     alone = replay(trace, policies.BUILTIN["fixed"](0), seed=seed, cost=cost)
-    base = _speed(results[-1])
-    timings = [_timing(n, trace, r, x, base) for n, r, x in zip(names, [*replays, alone], results)]
+    members = groups([trace.token[a:b] for a, b in zip(trace.offset, trace.offset[1:])], trace.task)
+    timings = [_timing(n, trace, r, x, results[-1], members) for n, r, x in zip(names, [*replays, alone], results)]
     return Driven(label or {}, device_name(decoder.device), tuple(timings))
 
 
@@ -347,7 +350,8 @@ def _speed(results: Sequence[DecodeResult]) -> float:
     return sum(len(r.token) for r in results) / sum(float(r.seconds.sum()) for r in results)
 
 
-def _timing(name: str, trace: Trace, replayed: Rounds, results: Sequence[DecodeResult], base: float) -> Timing:
+def _timing(name: str, trace: Trace, replayed: Rounds, results: Sequence[DecodeResult], plain: Sequence[DecodeResult], members) -> Timing:
     seconds = np.concatenate([r.seconds for r in results]).sum(0).tolist()
     speed = _speed(results)
-    return Timing(name, len(replayed), trace.rows, *seconds, speed, speed / base, rounds_of(trace, results) == replayed)
+    by = {group: _speed([results[s] for s in of]) / _speed([plain[s] for s in of]) for group, of in members.items() if of}
+    return Timing(name, len(replayed), trace.rows, *seconds, speed, speed / _speed(plain), rounds_of(trace, results) == replayed, by)

@@ -94,7 +94,7 @@ def _alone(layer: Layer, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, key:
 
 @contextmanager
 def fused(**how):
-    """Within it layers run as compiled by torch, all alike ones by the same kernels: for passes over a `real.block.Window`, run to be captured.
+    """Within it layers run as compiled by torch, all alike ones by the same kernels: for passes over a `real.block.Window`, to be captured.
 
     Their elementwise operations, each a kernel of its own otherwise, become few. `how` goes to torch.compile: backend, mode.
     """

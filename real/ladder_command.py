@@ -47,6 +47,7 @@ def ladder(
     from real.ladder import Ladder
     from real.pair import DTYPES
     from real.provenance import check_device
+    from real.shape import read_target
     from simspec.output import check_output
 
     check_device(device)
@@ -69,24 +70,6 @@ def ladder(
     if plot is not None:
         draw(found, plot)
     print(json.dumps(found.to_dict())) if as_json else _print(found)
-
-
-def read_target(text: str):
-    """The ModelShape that `real.shape.read_shape` makes of a text, or that of a checkpoint's folder, without biases and head norms."""
-    from real.shape import read_shape
-    from real.weights import shape_of
-    from simspec.roofline import ModelShape
-
-    folder = Path(text)
-    if not folder.is_dir():
-        return read_shape(text)
-    from transformers import AutoConfig
-
-    if not (folder / "config.json").is_file():
-        raise ValueError(f"{text} holds no config.json; expected the folder of a transformers checkpoint")
-    s = shape_of(AutoConfig.from_pretrained(folder))
-    name = folder.resolve().name
-    return ModelShape(name, s.layers, s.width, s.heads, s.kv_heads, s.head_dim, s.hidden, s.vocab, s.tied)
 
 
 def draw(found, path: Path) -> None:

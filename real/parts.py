@@ -13,9 +13,12 @@ from real.learn import read_card, teach
 from real.record import Settings
 from real.size import GROWN, MORE, MUST, OFFERS
 from real.trials import audited, driven, equal, figures, forced, grown, priced, scored, treed
+from real.yardstick import LAB, climbed, raced
 from simspec import policies
 
 RANKS = ("must", "should", "could")
+FIRST = ("model", "eagle")
+"""Drafters, one that reads tokens and one that reads the target, whose free runs must be audited and drive the large shape."""
 FEATURES = ("confidence", "entropy", "theta")
 """What recordings hold of what their drafters show."""
 
@@ -42,25 +45,25 @@ class Part:
 
 
 def parts() -> list[Part]:
-    """All parts, those that a bundle must have first.
-
-    The cost grid and its floors (llama-3-8b, llama-2-7b, the lab target) and the race against transformers stand behind `card` and
-    behind the `score` parts.
-    """
+    """All parts, those that a bundle must have first."""
     silent = "prompt_lookup"
     drafters = (*MUST, silent)
     made = [
-        Part("text", "must", 35, _text),
-        Part("target", "must", 320, _target, ("text",), True),
+        Part("text", "must", 30, _text),
+        Part("target", "must", 295, _target, ("text",), True),
         Part("distil", "must", 40, _distil, ("target",), True),
-        *(Part(f"drafter-{d}", "must", 48, partial(_drafter, drafter=d), ("distil",), True) for d in MUST),
+        *(Part(f"drafter-{d}", "must", 45, partial(_drafter, drafter=d), ("distil",), True) for d in MUST),
         Part("predictors", "must", 35, _predictors, ("drafter-model", "drafter-early_exit")),
         Part("card", "must", 10, _card, ("predictors", *(f"drafter-{d}" for d in MUST))),
     ]
     for d in drafters:
         made += _of(d, "must", ("distil",) if d == silent else (f"drafter-{d}", "predictors"))
     made.append(Part("tree-eagle", "must", 15, partial(treed, drafter="eagle"), _recorded("eagle")))
-    made += [Part(f"drive-{d}", "must", 20, partial(driven, drafter=d), _recorded(d)) for d in MUST]
+    made += [Part(f"ladder-{name}", "must", 50, partial(climbed, name=name), (), True) for name in ("8b", "7b")]
+    made.append(Part(f"ladder-{LAB}", "must", 15, partial(climbed, name=LAB), ("target",), True))
+    greedy = tuple(f"{what}-{d}-greedy" for d in drafters for what in ("record", "cost"))
+    made.append(Part("race", "must", 100, raced, greedy))
+    made += [Part(f"drive-{d}", "must" if d in FIRST else "should", 40, partial(driven, drafter=d), _recorded(d)) for d in MUST]
     made.append(Part("figures", "should", 20, figures, _recorded("model")))
     for d in (*MORE, "self_skip"):
         make = _self_skip if d == "self_skip" else partial(_drafter, drafter=d)
@@ -79,11 +82,13 @@ def _recorded(drafter: str) -> tuple[str, ...]:
 def _of(drafter: str, rank: str, needs: tuple[str, ...]) -> list[Part]:
     """What is done with a drafter that has learnt; those of one dtype stand together, so that models are loaded twice, not six times."""
     there = _recorded(drafter)
+    silent = drafter == "prompt_lookup"
     made = [Part(f"cost-{drafter}-{r}", rank, 8, partial(_cost, drafter=drafter, rule=r), needs) for r in RULES]
-    made += [Part(f"record-{drafter}-{r}", rank, 20, partial(_record, drafter=drafter, rule=r), needs, True) for r in RULES]
-    made.append(Part(f"equal-{drafter}", rank, 15, partial(equal, drafter=drafter), there))
-    last = ("forced", 8, forced), ("audit", 8, audited), ("score", 30, scored)
-    return made + [Part(f"{name}-{drafter}", rank, seconds, partial(make, drafter=drafter), there) for name, seconds, make in last]
+    made += [Part(f"record-{drafter}-{r}", rank, 10, partial(_record, drafter=drafter, rule=r), needs, True) for r in RULES]
+    made.append(Part(f"equal-{drafter}", rank, 12, partial(equal, drafter=drafter), there))
+    last = ("forced", rank, 8, forced), ("audit", rank if drafter in FIRST else "should", 8, audited)
+    last += (("score", "should" if silent else rank, 30, scored),)
+    return made + [Part(f"{name}-{drafter}", each, seconds, partial(make, drafter=drafter), there) for name, each, seconds, make in last]
 
 
 def _text(folder: Folder) -> dict:
@@ -149,7 +154,7 @@ def _record(folder: Folder, drafter: str, rule: str) -> dict:
     shows = tuple(name for name in offered(pair.drafter) if name in FEATURES)
     asked = Settings(_deepest(folder, drafter), size.budget, RULES[rule], pair.end_tokens, shows, ())
     if not (path.exists() and path.with_suffix(".json").exists()):
-        record_to(path, pair, folder.drawn(pair.tokenizer), asked, folder.tell)
+        record_to(path, pair, folder.drawn(pair.tokenizer), asked, folder.tell, folder.work / f"texts-{rule}.json")
     card = read_card(path.with_suffix(".json"))
     return {name: card[name] for name in ("texts", "rows", "mean_run", "repeated_8grams", "by_task", "sha256")}
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from real.files import replacing
 from real.scorecard import NEAR, Scorecard
-from real.standing import ALL, LOW_REPEAT
+from real.prompts import ALL, LOW_REPEAT
 
 PHASES = ("drafting", "verification", "policy", "other")
 

@@ -12,6 +12,10 @@ class PromptError(ValueError):
     """Prompts that cannot be read as asked."""
 
 
+ALL, LOW_REPEAT, LOOPS = "all", "low_repeat", 0.1
+"""Groups of texts; LOW_REPEAT holds those whose share of repeated 8-grams is under LOOPS: a loop flatters every drafter."""
+
+
 @dataclass(frozen=True)
 class Prompt:
     """One prompt: its id, task, source (with licence where known) and tokens."""
@@ -97,3 +101,10 @@ def repeated_ngrams(texts: Iterable[np.ndarray], n: int = 8) -> float:
         total += len(grams)
         seen += len(grams) - len(set(grams))
     return seen / total if total else 0.0
+
+
+def groups(texts: Sequence[np.ndarray], tasks: Sequence[str]) -> dict[str, list[int]]:
+    """Numbers of the texts: ALL, those that repeat less than LOOPS of their own 8-grams (there even where empty), and every "task:NAME"."""
+    everyone = list(range(len(texts)))
+    low = [s for s in everyone if repeated_ngrams([np.asarray(texts[s])]) < LOOPS]
+    return {ALL: everyone, LOW_REPEAT: low} | {f"task:{task}": [s for s in everyone if tasks[s] == task] for task in dict.fromkeys(tasks)}

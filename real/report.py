@@ -7,6 +7,7 @@ from real.files import replace_json, replacing
 from real.folder import Folder
 from real.forced_text import SHARE
 from real.jobs import RULES
+from real.prompts import ALL, LOW_REPEAT
 from real.provenance import device_name, revision, versions
 from real.scorecard import FAR, NEAR, TIMES
 from real.size import MUST
@@ -14,6 +15,10 @@ from real.trials import scorecard
 
 DRAFTERS = (*MUST, "prompt_lookup")
 TASKS = 6
+STEPS = {"8b": 1.6, "lab": 5.0}
+"""Most times the floor that a captured plain step may take, at batch 1 and any context."""
+ASSISTED, DRIVEN, ON_ONE = 1.3, 1.8, 2.5
+"""Least speedups: over assisted generation with the same drafter; of the driven shape over all prompts, and on one task."""
 EXCEPTIONS = 0.002
 """Largest share of rounds in float32 that may differ from their replays."""
 
@@ -40,7 +45,7 @@ class Verdict:
 def verdicts(folder: Folder, states: Sequence[tuple[str, str, str, str]]) -> list[Verdict]:
     """All lines, from the parts' files and from `states` (name, rank, state, why)."""
     lines = _whole(states), _recorded(folder), _equal(folder), _forced(folder), _audited(folder), _scored(folder)
-    return [*lines, _fastest(folder), _driven(folder)]
+    return [*lines, _fastest(folder), *(_step(folder, name, most) for name, most in STEPS.items()), _raced(folder), _driven(folder)]
 
 
 def _found(folder: Folder, what: str, drafters: Sequence[str] = DRAFTERS) -> dict[str, dict]:
@@ -136,15 +141,49 @@ def _fastest(folder: Folder) -> Verdict:
     return _best(name, wanted, speeds)
 
 
+def _step(folder: Folder, name: str, most: float) -> Verdict:
+    found = folder.found(f"ladder-{name}")
+    title = f"captured plain step, {name}"
+    wanted = f"at most {most:g} times the floor of the copy bandwidth and the matrix rate, at batch 1"
+    cells = {at: cell for at, cell in (found or {}).get("plain", {}).items() if at.startswith("batch 1,") and cell["distance"] is not None}
+    if not cells:
+        return _open(title, wanted)
+    worst = max(cells, key=lambda at: cells[at]["distance"])
+    figure = f"{cells[worst]['distance']:.2f} times ({worst}: {1e3 * cells[worst]['seconds']:.3f} ms), {found['bandwidth'] / 1e12:.2f} TB/s"
+    return Verdict(title, wanted, cells[worst]["distance"] <= most and found["graphed"], figure, cells)
+
+
+def _raced(folder: Folder) -> Verdict:
+    name = "race against transformers on the lab target"
+    wanted = f"at least {ASSISTED:g}x its assisted generation with the same drafter; nothing recommended that is slower than no speculation"
+    found = folder.found("race")
+    over = {each["group"]: each for each in (found or {}).get("over_assisted", [])}
+    if ALL not in over:
+        return _open(name, wanted)
+    low = f", {over[LOW_REPEAT]['ratio']:.2f}x on texts that loop little" if LOW_REPEAT in over else ""
+    figure = f"{over[ALL]['contestant']} {over[ALL]['ratio']:.2f}x {over[ALL]['assisted']}{low}; {found['verdict']}"
+    parts = {r["contestant"]: r["speedup"] for r in found["rows"] if r["group"] == ALL}
+    return Verdict(name, wanted, over[ALL]["ratio"] >= ASSISTED, figure, parts)
+
+
 def _driven(folder: Folder) -> Verdict:
     name = f"fastest on {folder.size.shape}, random weights, recorded acceptances"
-    wanted, found = "faster than our own plain loop in the same run", _found(folder, "drive")
-    rows = [(drafter, row) for drafter, each in found.items() for row in each["rows"] if row["policy"] != "plain"]
-    speeds = {f"{drafter} {row['policy']}": row["speedup"] for drafter, row in rows}
-    made = _best(name, wanted, speeds)
-    if found and not all(each["replay_equal"] for each in found.values()):
-        return Verdict(name, wanted, False, f"{made.figure}; rounds differ from the replay's", made.parts)
-    return made
+    wanted, found = f"at least {DRIVEN:g}x our captured plain loop over all prompts, {ON_ONE:g}x on one task", _found(folder, "drive")
+    rows = {f"{drafter} {row['policy']}": row for drafter, each in found.items() for row in each["rows"] if row["policy"] != "plain"}
+    if not rows:
+        return _open(name, wanted)
+    best = max(rows, key=lambda key: rows[key]["speedup"])
+    row = rows[best]
+    tasks = {key: {g: x for g, x in each["groups"].items() if g.startswith("task:")} for key, each in rows.items()}
+    most = max(((x, g, key) for key, each in tasks.items() for g, x in each.items()), default=(0.0, "no task", best))
+    low = f", {row['groups'][LOW_REPEAT]:.3f}x on texts that loop little" if LOW_REPEAT in row["groups"] else ""
+    figure = f"{best}: {row['speedup']:.3f}x{low}; most on one task {most[0]:.3f}x ({most[2]}, {most[1]})"
+    figure += "" if row["speedup"] > 1 else "; recommended: no speculation"
+    phases = "drafting", "verification", "policy_time", "other"
+    parts = {key: {n: round(each[n], 4) for n in ("speedup", *phases)} | {"tasks": tasks[key]} for key, each in rows.items()}
+    if not all(each["replay_equal"] for each in found.values()):
+        return Verdict(name, wanted, False, f"{figure}; rounds differ from the replay's", parts)
+    return Verdict(name, wanted, row["speedup"] >= DRIVEN and most[0] >= ON_ONE, figure, parts)
 
 
 def _best(name: str, wanted: str, speeds: dict[str, float]) -> Verdict:

@@ -95,7 +95,7 @@ def rivals(
 
 
 def _print(said: dict, found) -> None:
-    from real.standing import ALL, LOW_REPEAT
+    from real.prompts import ALL, LOW_REPEAT
 
     for group in (ALL, LOW_REPEAT):
         here = sorted((r for r in found if r.group == group), key=lambda r: -(r.rate or 0.0))

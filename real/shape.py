@@ -42,6 +42,22 @@ def _shape(data, name: str) -> ModelShape:
     return ModelShape(**{"name": name} | data)
 
 
+def read_target(text: str):
+    """The ModelShape that `read_shape` makes of a text, or that of a checkpoint's folder, without biases and head norms."""
+    from real.weights import shape_of
+
+    folder = Path(text)
+    if not folder.is_dir():
+        return read_shape(text)
+    from transformers import AutoConfig
+
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"{text} holds no config.json; expected the folder of a transformers checkpoint")
+    s = shape_of(AutoConfig.from_pretrained(folder))
+    name = folder.resolve().name
+    return ModelShape(name, s.layers, s.width, s.heads, s.kv_heads, s.head_dim, s.hidden, s.vocab, s.tied)
+
+
 def random_decoder(shape: ModelShape, dtype: torch.dtype, device: str, seed: int = 0) -> Decoder:
     """A decoder of that shape whose matrices are normal, deviation 0.02; made on the device itself.
 

@@ -3,8 +3,10 @@
 from dataclasses import dataclass, replace
 
 from real.block import Shape
+from real.climb import BATCHES, CONTEXTS, WIDTHS
 from real.lab import Lab
 from real.lesson import LEARNT, lesson
+from real.rivals import RIVALS
 from real.train import Plan
 
 MUST = ("model", "early_exit", "eagle", "medusa")
@@ -34,6 +36,8 @@ class Size:
     | policies, tree, trees | chains that are run, the tree, and trees that recordings of their order are run with |
     | equal, forced, audited, scored, driven | prompts of each drafter in the parts of these names; scored has as many for its costs |
     | times | repeats of what is scored |
+    | ladders, widths, batches, contexts, climbs, steps | shapes timed pass by pass, at what sizes and how often, and drafters' steps |
+    | rivals, raced, race_budget, laps | transformers' ways of generating, prompts and new tokens of the race against them, its repeats |
     | shape, shape_drafters | the large model that recordings drive, and its drafters by the recording's |
     | least, bytes | tokens compared in float32, and the largest bundle |
     | engine | of all that is recorded, measured and run (`real.engine`), but trees, which are eager |
@@ -73,6 +77,16 @@ class Size:
     scored: int
     driven: int
     times: int
+    ladders: tuple[tuple[str, str], ...]
+    widths: tuple[int, ...]
+    batches: tuple[int, ...]
+    contexts: tuple[int, ...]
+    climbs: int
+    steps: tuple[str, ...]
+    rivals: tuple[str, ...]
+    raced: int
+    race_budget: int
+    laps: int
     shape: str
     shape_drafters: tuple[tuple[str, str], ...]
     least: int
@@ -93,7 +107,7 @@ FULL = Size(
         ("model", (("width", 384), ("layers", 4), ("heads", 6), ("head_dim", 64), ("hidden", 1024))),
         ("early_exit", (("depth", 3),)),
     ),
-    plan=Plan(minutes=4.4, rows=64, length=512, rate=1.5e-3, save_every=1000),
+    plan=Plan(minutes=4.2, rows=64, length=512, rate=1.5e-3, save_every=1000),
     lesson=Plan(minutes=0.45, rows=128, length=192, save_every=1000, every=1 << 30),
     slow=0.42,  # sqrt(160 / 896): recipes were found at the tiny target's width
     distil_tokens=2_000_000,
@@ -115,16 +129,26 @@ FULL = Size(
     policies=("beta_ts", "cali_ts", "confidence:0.5"),
     tree="static:2x1x1",
     trees=("static:2x1x1", "dynamic_tree:8", "cape"),
-    equal=6,
+    equal=3,
     forced=24,
     audited=12,
     scored=4,
-    driven=4,
+    driven=6,
     times=3,
+    ladders=(("8b", "llama-3-8b"), ("7b", "llama-2-7b")),
+    widths=WIDTHS,
+    batches=BATCHES,
+    contexts=CONTEXTS,
+    climbs=20,
+    steps=("early_exit:4", "eagle", "medusa"),
+    rivals=RIVALS,
+    raced=12,
+    race_budget=64,
+    laps=1,
     shape="llama-3-8b",
     shape_drafters=(("model", "model:llama-3.2-1b"), ("early_exit", "early_exit:4"), ("eagle", "eagle"), ("medusa", "medusa")),
     least=20_000,
-    bytes=6_000_000,
+    bytes=4_800_000,  # what is kept free for it, see tests/test_size.py
     engine="fast",
     compiled=True,
 )
@@ -162,6 +186,14 @@ TOY = replace(
     scored=2,
     driven=2,
     times=2,
+    ladders=(("8b", "2x16x2x300"), ("7b", "2x16x2x300")),
+    widths=(1, 2, 5),
+    batches=(1, 2),
+    contexts=(8, 16),
+    climbs=2,
+    steps=("early_exit:1", "eagle"),
+    raced=2,
+    race_budget=6,
     shape="2x16x2x300",
     shape_drafters=(("model", "model:1x8x2x300"), ("early_exit", "early_exit:1"), ("eagle", "eagle"), ("medusa", "medusa")),
     least=100,

@@ -5,12 +5,9 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from real.prompts import repeated_ngrams
+from real.prompts import ALL, LOW_REPEAT, groups
 from real.race import PLAIN, Runs
 from simspec.stats import FEWEST, bootstrap
-
-ALL, LOW_REPEAT, LOOPS = "all", "low_repeat", 0.1
-"""Groups of prompts; LOW_REPEAT holds those whose plain text repeats less than LOOPS of its 8-grams."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +49,9 @@ class Row:
     error: str = ""
 
 
-def groups(plain: Runs, tasks: Sequence[str]) -> dict[str, list[int]]:
-    """Prompts by group: all, those whose plain text loops little (there even where it is empty), and every task."""
-    everyone = range(len(tasks))
-    low = [s for s in everyone if repeated_ngrams([np.array(plain.token[0][s])]) < LOOPS]
-    by_task = {f"task:{task}": [s for s in everyone if tasks[s] == task] for task in dict.fromkeys(tasks)}
-    return {ALL: list(everyone), LOW_REPEAT: low} | by_task
+def members(plain: Runs, tasks: Sequence[str]) -> dict[str, list[int]]:
+    """Prompts by group (`real.prompts.groups`), by the texts that plain decoding wrote."""
+    return groups([np.array(text) for text in plain.token[0]], tasks)
 
 
 def rows(runs: Sequence[Runs], tasks: Sequence[str]) -> list[Row]:
@@ -65,7 +59,7 @@ def rows(runs: Sequence[Runs], tasks: Sequence[str]) -> list[Row]:
     found = {r.name: r for r in runs if not r.error}
     if PLAIN not in found:
         raise ValueError(f"no {PLAIN!r} among {', '.join(found) or 'the contestants'}; expected it, every figure is over it")
-    return [_row(r, name, of, found[PLAIN], found.get("generate")) for name, of in groups(found[PLAIN], tasks).items() for r in runs]
+    return [_row(r, name, of, found[PLAIN], found.get("generate")) for name, of in members(found[PLAIN], tasks).items() for r in runs]
 
 
 def _row(runs: Runs, group: str, of: list[int], plain: Runs, generate: Runs | None) -> Row:
@@ -158,7 +152,7 @@ def over_assisted(runs: Sequence[Runs], tasks: Sequence[str]) -> list[dict]:
     if not all(kinds) or PLAIN not in found:
         return []
     made = []
-    for group, of in groups(found[PLAIN], tasks).items():
+    for group, of in members(found[PLAIN], tasks).items():
         if of:
             mine, theirs = (max(kind, key=lambda r: _rate(r, of)) for kind in kinds)
             ratio, low, high = over(mine, theirs, of)

@@ -83,7 +83,7 @@ def equal(folder: Folder, drafter: str) -> dict:
 
 def forced(folder: Folder, drafter: str) -> dict:
     """Bf16 on the recordings' own texts: the share of rounds that accept as recorded, and every divergence."""
-    pair, made = folder.pair(drafter, "bfloat16"), {}
+    pair, made = folder.pair(drafter, "bfloat16", "strict"), {}
     for rule in RULES:
         whole, cost = folder.opened(drafter, rule)
         trace = _some(whole, folder.size.forced)
@@ -94,12 +94,12 @@ def forced(folder: Folder, drafter: str) -> dict:
         said = {name: found.pop(name) for name in ("draft_flips", "divergences")}
         counts = {name: len(each) for name, each in said.items()}
         made[rule] = found | counts | {"policy": policy.name, "largest_gap": max((d["gap"] for d in said["divergences"]), default=0.0)}
-    return {"dtype": "bfloat16", "rules": made}
+    return {"dtype": "bfloat16", "engine": "strict", "rules": made}
 
 
 def audited(folder: Folder, drafter: str) -> dict:
     """Bf16, free runs: every token held against the target, every divergence classified; under both rules."""
-    pair, made = folder.pair(drafter, "bfloat16"), {}
+    pair, made = folder.pair(drafter, "bfloat16", "strict"), {}
     for rule in RULES:
         whole, cost = folder.opened(drafter, rule)
         trace = _some(whole, folder.size.audited)
@@ -107,7 +107,7 @@ def audited(folder: Folder, drafter: str) -> dict:
         ran, _ = rerun(pair, trace, [policy], folder.seed, cost, partial(folder.tell, f"running {drafter} {rule}"))
         header = header_of(rule_of(trace), pair, policy.name, trace.meta.end_tokens)
         made[rule] = audit(pair.target, Emitted(header, texts_of(trace, ran))).summary() | {"policy": policy.name}
-    return {"dtype": "bfloat16", "rules": made}
+    return {"dtype": "bfloat16", "engine": "strict", "rules": made}
 
 
 def scored(folder: Folder, drafter: str) -> dict:
@@ -148,7 +148,7 @@ def driven(folder: Folder, drafter: str) -> dict:
     check_room([shape, *driving.drafter_shapes(spec, shape)], DTYPES["bfloat16"], room, folder.device)
     decoder = random_decoder(shape, DTYPES["bfloat16"], folder.device, folder.seed)
     made = driving.random_drafter(spec, decoder, shape, int(trace.depth.max()), folder.seed)
-    fixed = [policies.BUILTIN["fixed"](k) for k in (1, 2, 4, 6, 8) if k <= trace.K]
+    fixed = [policies.BUILTIN["fixed"](k) for k in (2, 4, 6) if k <= trace.K]
     asked = [*fixed, *chosen(folder, whole, cost)[1:]]
     label = {"text": "random", "acceptance": folder.trace(drafter, RULE).stem, "target": shape.name, "drafter": spec, "weights": "random"}
     passes = driving.driven_passes(size.engine, trace)

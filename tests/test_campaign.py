@@ -99,10 +99,11 @@ def test_every_part_runs_in_one_call(inputs, whole):
 
 def test_results_are_few_flat_files_and_a_bundle_that_replays(inputs, whole, tmp_path):
     home = sorted(p.name for p in (inputs / "home").iterdir())
-    assert home == ["REPORT.md", "bundle.tar", "recordings.tar", "report.json", "scorecard.png", "speedup.png"]
+    assert home == ["REPORT.md", "bundle.tar", "race.png", "recordings.tar", "report.json", "scorecard.png", "speedup.png"]
     with tarfile.open(inputs / "home" / "bundle.tar") as tar:
         names = tar.getnames()
         assert not any(name.endswith(".safetensors") for name in names)
+        assert {"race.json", "ladders/8b.json", "ladders/7b.json", "ladders/lab.json"} <= set(names)
         tar.extractall(tmp_path, filter="data")
     for drafter in MUST:
         trace = load_trace(tmp_path / "traces" / f"toy-{drafter}-greedy.parquet")
@@ -253,7 +254,7 @@ def test_verdicts_are_computed_from_what_was_found(inputs, whole, tmp_path):
         return {v.name: v.passed for v in report.verdicts(made, states)}
 
     true = lines()
-    assert all(passed for name, passed in true.items() if not name.startswith(("scorecard", "fastest")))
+    assert all(passed for name, passed in true.items() if not name.startswith(("scorecard", "fastest", "captured", "race")))
     assert not {v.name: v.passed for v in report.verdicts(folder, [("a", "must", "failed", "")])}["complete"]
 
     def turned(name, value):
@@ -261,6 +262,16 @@ def test_verdicts_are_computed_from_what_was_found(inputs, whole, tmp_path):
 
     def ruled(**more):
         return lambda found: found | {"rules": {rule: each | more for rule, each in found["rules"].items()}}
+
+    def stepped(distance):
+        return lambda found: found | {"plain": {at: cell | {"distance": distance} for at, cell in found["plain"].items()}}
+
+    def over(ratio):
+        return lambda found: found | {"over_assisted": [each | {"ratio": ratio} for each in found["over_assisted"]]}
+
+    def driven(all_, task):
+        groups = {"all": all_, "task:a": task}
+        return lambda found: found | {"rows": [row | {"speedup": all_, "groups": groups} for row in found["rows"]]}
 
     cases = (
         ("float32 runs equal their replays", "equal_model", turned("exceptions", 1000)),
@@ -271,9 +282,19 @@ def test_verdicts_are_computed_from_what_was_found(inputs, whole, tmp_path):
         ("recordings", "record_eagle_greedy", lambda found: None),
         ("recordings", "record_eagle_greedy", turned("by_task", {"a": {"texts": 1}})),
         (f"fastest on {TOY.shape}, random weights, recorded acceptances", "drive_model", turned("replay_equal", False)),
+        ("captured plain step, 8b", "ladder_8b", stepped(1.7)),
+        ("captured plain step, 8b", "ladder_8b", lambda found: stepped(1.5)(found) | {"graphed": False}),
+        ("captured plain step, lab", "ladder_lab", stepped(5.1)),
+        ("race against transformers on the lab target", "race", over(1.2)),
     )
     for name, part, change in cases:
         assert lines(**{part: change})[name] is False, (name, part)
+
+    assert lines(ladder_8b=stepped(1.5))["captured plain step, 8b"] is True and lines(race=over(1.4))[cases[-1][0]] is True
+    fast = {f"drive_{d}": driven(1.9, 2.6) for d in MUST}
+    assert lines(**fast)[cases[7][0]] is True
+    for slow in (driven(1.7, 2.6), driven(1.9, 2.4)):  # too slow over all prompts, or on every task
+        assert lines(**{d: slow for d in fast})[cases[7][0]] is False
 
     def rated(error):
         return lambda found: found | {"rows": [row | {"error": error, "noise": 0.01} for row in found["rows"]]}

@@ -17,7 +17,6 @@ from real.climb import ladder, rows_pass
 from real.driven import random_drafter
 from real.graph import capture
 from real.ladder import TARGET, Cell, Ladder, floor
-from real.ladder_command import read_target
 from real.laps import Spread
 from real.shape import random_decoder, read_shape
 from simspec import CostModel

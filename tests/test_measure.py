@@ -192,14 +192,14 @@ def test_silent_drafters_are_asked_for_no_features_and_others_are():
 
 
 def test_overhead_and_reading_are_those_of_the_questions(monkeypatch):
-    """A clock that ticks when it is read: a question, a step, a pass and the bookkeeping each take one tick, reading one more."""
+    """A clock that ticks when it is read: a question, a step, a pass and the bookkeeping each take one tick, reading two more: fetched, then coded."""
     ticks = iter(range(10**9))
     monkeypatch.setattr("real.clock.perf_counter", lambda: float(next(ticks)))
     target, drafter = toy_pair("model")
     cost = measure.measure(target, drafter, RULES["greedy"], K, 6, 8, 1)
     # a round of j: j + 1 questions of which one is overhead, j steps; the pass and the rest
     assert cost.overhead == 1 and cost.draft.tolist() == [0, 2, 4] and cost.verify.tolist() == [2] * (K + 1)
-    assert cost.feature == pytest.approx(1) and cost.baseline == 3 and cost.catch_up.tolist() == [0] * (OWED + 1)
+    assert cost.feature == pytest.approx(2) and cost.baseline == 3 and cost.catch_up.tolist() == [0] * (OWED + 1)
 
 
 def test_medians_are_of_the_laps_and_the_first_pass_is_not_counted(machine):

@@ -13,9 +13,10 @@ from toy_lm import END, VOCAB, toy_recording
 
 from real import race as race_module
 from real.pair import prompts_of
+from real.prompts import ALL, LOW_REPEAT
 from real.race import PLAIN, Contestant, race
 from real.rivals import RIVALS, RivalError, check_own, check_rival, entrants, load_rival, pairs, rival
-from real.standing import ALL, LOW_REPEAT, Row, groups, over, over_assisted, recommend, rows, summary, verdict
+from real.standing import Row, members, over, over_assisted, recommend, rows, summary, verdict
 from real.weights import WeightsError, save_decoder
 from simspec import policies, replay
 
@@ -166,11 +167,11 @@ def test_rates_are_exact():
 
 def test_groups_are_all_those_that_loop_little_and_the_tasks():
     runs, found = timed(("plain", 1, 1))
-    assert groups(runs[0], TASKS) == {ALL: [0, 1, 2, 3], LOW_REPEAT: [1, 2, 3], "task:code": [0, 3], "task:math": [1, 2]}
+    assert members(runs[0], TASKS) == {ALL: [0, 1, 2, 3], LOW_REPEAT: [1, 2, 3], "task:code": [0, 3], "task:math": [1, 2]}
     assert [r.prompts for r in found] == [4, 3, 2, 2]
     # 13 8-grams of 20 tokens: one that repeats is 1/13 < 0.1, two are 2/13
     one, two = [*range(8), 99, *range(8), 97, 96, 95], [*range(9), 99, *range(9), 95]
-    assert groups(replace(runs[0], token=[[one, two]]), ["a", "a"])[LOW_REPEAT] == [0]
+    assert members(replace(runs[0], token=[[one, two]]), ["a", "a"])[LOW_REPEAT] == [0]
     looping = rows([replace(runs[0], token=[[LOOP] * 4] * 3)], TASKS)
     empty = row(looping, "plain", LOW_REPEAT)
     assert empty.prompts == 0 and empty.rate is None and not empty.error

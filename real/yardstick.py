@@ -1,0 +1,64 @@
+"""What a campaign's figures are held against: the card's own floor, and transformers on the same prompts."""
+
+from functools import partial
+
+from real import race
+from real.climb import ladder
+from real.files import replace_json
+from real.folder import Folder
+from real.jobs import spread
+from real.ladder import Ladder
+from real.pair import DTYPES, prompts_of
+from real.picture import draw_race
+from real.provenance import device_name
+from real.rivals import entrants, pairs
+from real.shape import read_target
+from real.size import MUST
+from real.standing import rows, summary
+from real.trials import best_fixed
+from simspec import policies
+
+LAB = "lab"
+"""The ladder of the target that was trained, whatever its sizes."""
+
+
+def climbed(folder: Folder, name: str) -> dict:
+    """Bf16: passes of a large shape with random weights (or of the lab target's), at every width, batch and context, beside their floor."""
+    size, path = folder.size, folder.out / "ladders" / f"{name}.json"
+    shape = read_target(str(folder.models / "target") if name == LAB else dict(size.ladders)[name])
+    known = Ladder.from_json(path) if path.exists() else None
+    path.parent.mkdir(exist_ok=True)
+    batches, contexts = (size.batches, size.contexts) if name != LAB else ((1,), size.contexts[:2])
+    found = ladder(
+        shape, size.widths, batches, contexts, DTYPES["bfloat16"], folder.device, size.climbs, drafters=size.steps, seed=folder.seed,
+        known=known, keep=lambda made: made.to_json(path), tell=partial(folder.tell, f"timing {shape.name}"),
+    )  # fmt: skip
+    plain = [cell for cell in found.cells if cell.part == "target" and cell.width == 1]
+    steps = {f"batch {c.batch}, context {c.context}": {"seconds": c.median_s, "floor": c.floor_s, "distance": c.distance} for c in plain}
+    speeds = {"bandwidth": found.speeds.bandwidth.median, "rate": found.speeds.rate.median}
+    return {"shape": shape.name, "dtype": "bfloat16", "graphed": found.graphed, "fused": found.fused} | speeds | {"plain": steps}
+
+
+def raced(folder: Folder) -> dict:
+    """Bf16, greedy: our loop with every must drafter against transformers on the same prompts, checkpoints and device."""
+    size, wanted, told = folder.size, [], {}
+    for drafter in (*MUST, "prompt_lookup"):
+        trace, cost = folder.opened(drafter, "greedy")
+        shown, told[drafter] = {name for name, _ in trace.meta.features}, cost
+        texts = [text for text in size.policies if set(getattr(policies.parse(text), "reads", ())) <= shown]
+        fixed = f"fixed:{max(1, best_fixed(trace, cost, folder.seed))}"
+        wanted += [f"{drafter}={text}" for text in ((fixed, *texts, size.tree) if drafter == "model" else (fixed, "beta_ts"))]
+    trace, _ = folder.opened("model", "greedy")
+    trace = trace.select(spread(trace.sequences, size.raced))
+    made = pairs(folder.models, trace, wanted, size.engine, folder.device, "bfloat16")
+    running = entrants(folder.models, trace, made, wanted, size.rivals, told, folder.seed, folder.device, "bfloat16")
+    budgets = [min(int(budget), size.race_budget) for budget in trace.budget]
+    tell = partial(folder.tell, "racing")
+    ran = race.race(running, prompts_of(trace), budgets, trace.sequence.tolist(), size.laps, folder.seed, folder.device, tell)
+    found = rows(ran, trace.meta.tasks)
+    about = {"recording": folder.trace("model", "greedy").stem, "device": device_name(folder.device), "dtype": "bfloat16"}
+    said = summary(ran, found, trace.meta.tasks, about | {"engine": size.engine, "prompts": trace.sequences, "repeats": size.laps})
+    replace_json(folder.out / "race.json", said)
+    (folder.out / "figures").mkdir(exist_ok=True)
+    draw_race(found, about["device"], folder.out / "figures" / "race.png")
+    return {name: value for name, value in said.items() if name != "raw"}
