@@ -18,7 +18,7 @@ from real.driven import random_drafter
 from real.graph import capture
 from real.ladder import TARGET, Cell, Ladder, floor
 from real.laps import Spread
-from real.shape import random_decoder, read_shape
+from real.shape import random_decoder, read_shape, read_target
 from simspec import CostModel
 from simspec.cost_table import CostTable, load_cost
 from simspec.roofline import Card, ModelShape, pass_seconds
