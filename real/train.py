@@ -210,7 +210,9 @@ def _resume(folder, learnt, optimiser) -> tuple[int, int, list[dict], Best]:
         for n, p in learnt.items():
             keys = [k for k in held if k.startswith(f"state/{n}/")] if id(p) in mine else []
             if keys:
-                o.state[p] = {k.rsplit("/", 1)[1]: held[k] if held[k].ndim == 0 else held[k].to(p.device) for k in keys}
+                fused = any(group.get("fused") for group in o.param_groups)  # one kernel reads its count of steps, too
+                state = {k.rsplit("/", 1)[1]: held[k] for k in keys}
+                o.state[p] = {name: value.to(p.device) if fused or value.ndim else value for name, value in state.items()}
     best = Best(*json.loads(head.get("best", "[]")))
     best.weights = {n: held[f"best/{n}"].to(p.device) for n, p in learnt.items() if f"best/{n}" in held}
     return int(head["step"]), int(head["steps"]), json.loads(head["log"]), best

@@ -1,0 +1,250 @@
+"""A card that is not there: tensors "on cuda" are on the CPU, and every call that a card would refuse is refused."""
+
+from collections import Counter
+from contextlib import contextmanager, nullcontext
+
+import pytest
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+Tensor = torch.Tensor
+READS = {Tensor.item, Tensor.tolist, Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__, torch.equal, torch.allclose,
+         torch.nonzero, Tensor.nonzero, Tensor.equal, torch.masked_select, Tensor.masked_select, torch.unique, Tensor.unique,
+         Tensor.__format__, Tensor.__repr__}  # fmt: skip
+INDEXED = {Tensor.__getitem__, Tensor.__setitem__}
+NUMPY = {Tensor.numpy, Tensor.__array__}
+ASKS = {Tensor.device.__get__: lambda on: torch.device("cuda", 0) if on else torch.device("cpu"), Tensor.is_cuda.__get__: bool}
+
+
+class Misplaced(RuntimeError):
+    """What a card would refuse."""
+
+
+class Card(TorchFunctionMode):
+    """Within it storages made on "cuda" are remembered, and a call may take tensors of one place alone.
+
+    `reads` counts where the host waits for a value, `copies` what goes to the card, `calls` functions of tensors on it.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.held, self.most, self.capturing, self.reads, self.copies, self.calls = {}, 4096, False, Counter(), Counter(), Counter()
+
+    def on(self, x) -> bool:
+        return _key(x) in self.held
+
+    def put(self, made):
+        for x in tree_leaves(made):
+            if isinstance(x, Tensor):
+                self.held.setdefault(_key(x), _weak(x))  # held: its address is not taken again
+        if len(self.held) > self.most:
+            self.held = {key: weak for key, weak in self.held.items() if not weak.expired()}
+            self.most = 2 * len(self.held) + 4096
+        return made
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        name = getattr(func, "__name__", str(func))
+        if func in ASKS:
+            return ASKS[func](self.on(args[0]))
+        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        there, here = [x for x in tensors if self.on(x)], [x for x in tensors if not self.on(x)]
+        if name == "__get__":
+            made = func(*args, **kwargs)
+            return self.put(made) if there and isinstance(made, Tensor) else made
+        if name in ("__set__", "set_", "__deepcopy__", "requires_grad_", "detach", "backward", "__len__", "size", "dim", "numel", "stride", "_has_compatible_shallow_copy_type", "_parse_to", "device"):
+            made = func(*args, **kwargs)
+            return self.put(made) if there and isinstance(made, Tensor) else made
+        if there and func in NUMPY:
+            raise Misplaced(f"{name}() of a tensor on the card; copy it to the host first")
+        if there and func in READS:
+            self._read(name)
+            made = func(*args, **kwargs)
+            return self.put(made) if isinstance(made, (Tensor, tuple)) else made
+        wanted, (args, kwargs) = _device(func, name, args, kwargs, self)
+        kwargs.pop("pin_memory", None)
+        if self.capturing and not there and here and wanted == "cuda":
+            raise Misplaced(f"{name}: a copy from the host within a capture")
+        if name in ("to", "cpu", "cuda", "type_as") and tensors:
+            return self._moved(func, name, wanted, tensors[0], args, kwargs)
+        if name == "copy_" or (func is Tensor.__setitem__ and there and here and self.on(args[0]) and _plain(args[1])):
+            if there and here:
+                (self._copied if self.on(args[0]) else self._read)(name)
+            made = func(*args, **kwargs)
+            return made
+        if func in INDEXED and self.on(args[0]):
+            index = [x for x in tree_leaves(args[1]) if isinstance(x, Tensor)]
+            if any(x.dtype == torch.bool for x in index) and func is Tensor.__getitem__:
+                self._read("masked index")
+            for x in index:
+                if not self.on(x) and x.dim():
+                    self._copied(f"{name} with an index of the host")
+            rest = [x for x in here if x.dim() and not any(x is i for i in index)]
+        elif func in INDEXED and there:
+            raise Misplaced(f"{name}: a tensor of the host indexed by, or set to, one on the card")
+        else:
+            rest = [x for x in here if x.dim()]
+            if there and here and name in ("cat", "stack", "linear", "matmul", "index_select", "gather", "embedding"):
+                rest = here
+        if name.startswith("_fused"):
+            rest = here
+        if there and rest:
+            raise Misplaced(f"{name}: tensors of shapes {[list(x.shape) for x in tensors]} on both the card and the host")
+        if there and here:
+            self._copied(f"{name} with a number of the host")
+        if wanted == "cuda" and name in ("tensor", "as_tensor", "asarray"):
+            self._copied(name)
+        generator = kwargs.get("generator")
+        if generator is not None and name != "multinomial" and getattr(generator, "card", False) != (wanted == "cuda" or bool(there)):
+            raise Misplaced(f"{name}: a generator of the other place")
+        if generator is not None and name == "multinomial" and getattr(generator, "card", False) != bool(there):
+            raise Misplaced(f"{name}: a generator of the other place")
+        made = func(*args, **kwargs)
+        if there or wanted == "cuda":
+            if there:
+                self.calls[name] += 1
+            self.put(made)
+        return made
+
+    def _moved(self, func, name, wanted, x, args, kwargs):
+        if wanted is None and name == "to" and len([t for t in args if isinstance(t, Tensor)]) > 1:
+            wanted = "cuda" if self.on(args[1]) else "cpu"
+        if name == "cpu":
+            wanted = "cpu"
+        was = self.on(x)
+        made = x if name in ("cpu", "cuda") else func(*args, **kwargs)
+        goes = {"cuda": True, "cpu": False, None: was}[wanted]
+        if goes == was:
+            return self.put(made) if was else made
+        (self._copied if goes else self._read)(name)
+        made = made.clone() if made.untyped_storage()._cdata == x.untyped_storage()._cdata else made
+        return self.put(made) if goes else made
+
+    def _read(self, name):
+        if self.capturing:
+            raise Misplaced(f"{name}: the host reads within a capture")
+        self.reads[name] += 1
+
+    def _copied(self, name):
+        if self.capturing:
+            raise Misplaced(f"{name}: a copy from the host within a capture")
+        self.copies[name] += 1
+
+
+def _key(x) -> int:
+    with torch._C.DisableTorchFunction():
+        return x.untyped_storage()._cdata
+
+
+def _weak(x) -> StorageWeakRef:
+    with torch._C.DisableTorchFunction():
+        return StorageWeakRef(x.untyped_storage())
+
+
+def _plain(index) -> bool:
+    return not any(isinstance(x, Tensor) for x in tree_leaves(index))
+
+
+def _kind(x) -> str | None:
+    if isinstance(x, torch.device):
+        return x.type
+    return x.partition(":")[0] if isinstance(x, str) and x.partition(":")[0] in ("cuda", "cpu") else None
+
+
+def _device(func, name, args, kwargs, card):
+    """The device that a call asks for, and its arguments without it."""
+    found = None
+
+    def to_cpu(x):
+        nonlocal found
+        if isinstance(x, torch.device) or (name in ("to",) and isinstance(x, str)):
+            kind = _kind(x)
+            found = kind or found
+            return torch.device("cpu") if kind else x
+        return x
+
+    args = tree_map(to_cpu, args)
+    if "device" in kwargs and kwargs["device"] is not None:
+        found = _kind(kwargs["device"]) or found
+        kwargs = kwargs | {"device": "cpu"}
+    return found, (args, kwargs)
+
+
+class Generator(torch.Generator):
+    def __new__(cls, device="cpu"):
+        made = super().__new__(cls)
+        made.card = _kind(device) == "cuda"
+        return made
+
+    def __init__(self, device="cpu"):
+        pass
+
+
+class Event:
+    def __init__(self, enable_timing=False): ...
+
+    def record(self, *_): ...
+
+    def synchronize(self): ...
+
+    def elapsed_time(self, other):
+        return 1.0
+
+
+class Stream:
+    def __init__(self, *_): ...
+
+    def wait_stream(self, *_): ...
+
+
+@contextmanager
+def card():
+    """A card for code that asks for "cuda": the mode, in which torch.cuda answers; captures keep a capture's rules."""
+    import real.bandwidth
+    import real.climb
+    import real.graph
+    import real.passes
+
+    mode, plain, waits = Card(), real.graph._Tape, Counter()
+
+    def captured(function, device, pool=None):
+        if device.type != "cuda":
+            return plain(function).replay
+        for _ in range(real.graph.WARM):
+            function()
+        mode.capturing = True
+        try:
+            tape = plain(function)
+        finally:
+            mode.capturing = False
+        mode.put(tape.out)
+
+        def replay():
+            with torch._C.DisableTorchFunction():
+                return tape.replay()
+
+        return replay
+
+    autocast = torch.autocast
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {
+            "is_available": lambda: True, "is_current_stream_capturing": lambda: mode.capturing, "device_count": lambda: 1, "get_device_name": lambda *_: "no card", "current_device": lambda: 0,
+            "synchronize": lambda *_: waits.update(["synchronize"]), "Stream": Stream, "Event": Event, "current_stream": Stream,
+            "stream": lambda *_: nullcontext(), "device": lambda *_: nullcontext(), "graph_pool_handle": lambda: None,
+            "mem_get_info": lambda *_: (100 << 30, 139 << 30), "empty_cache": lambda: None, "_lazy_init": lambda: None,
+            "manual_seed_all": lambda *_: None, "max_memory_allocated": lambda *_: 0, "reset_peak_memory_stats": lambda *_: None,
+        }.items():  # fmt: skip
+            patch.setattr(torch.cuda, name, value)
+        patch.setattr(torch, "Generator", Generator)
+        patch.setattr(torch, "autocast", lambda kind, **how: autocast("cpu", **how))
+        patch.setattr(torch.random, "fork_rng", lambda *_, **__: nullcontext())
+        patch.setitem(real.bandwidth.COPIED, "cuda", 1 << 12)
+        patch.setitem(real.bandwidth.SIDE, "cuda", 8)
+        for module in (real.passes, real.climb):
+            patch.setattr(module, "capture", captured, raising=False)
+            patch.setattr(module, "fused", lambda **_: nullcontext(), raising=False)
+        mode.waits = waits
+        with mode:
+            yield mode
