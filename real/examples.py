@@ -97,7 +97,7 @@ def examples(written: Sequence[Written], lm: Decoder) -> Examples:
         row, slot = np.nonzero(reached)
         parts.append((one.of_target, of_drafter, row + start, row + slot + start, hit[row + slot], np.full(n, number)))
         start += n
-    columns = [torch.cat([torch.as_tensor(x) for x in column]).cpu() for column in zip(*parts)]
+    columns = [torch.cat([torch.as_tensor(x) for x in column]).to(lm.device) for column in zip(*parts)]
     return Examples(columns[0].double(), columns[1].double(), *columns[2:])
 
 
@@ -113,12 +113,13 @@ def learn(
     texts = int(found.text.max()) + 1
     held = torch.zeros(texts, dtype=torch.bool)
     held[torch.randperm(texts)[: max(1, texts // 5)]] = True
+    held = held.to(found.text.device)
     if texts < 2:
         raise ValueError(f"{texts} text to learn from; a predictor needs two, one of them held out")
     parts = found.of_texts(~held), found.of_texts(held)
     scale = [x.std(0).clamp(min=1e-6) for x in (found.of_target, found.of_drafter)]
     of_target, of_drafter = (x / s for x, s in zip((found.of_target, found.of_drafter), scale))
-    predictor = Predictor(of_target.shape[1], of_drafter.shape[1], rank)
+    predictor = Predictor(of_target.shape[1], of_drafter.shape[1], rank).to(found.of_target.device)
 
     def loss(part: Examples) -> Tensor:
         folded, depth = predictor.folded(), part.slot.clamp(max=predictor.depths - 1)

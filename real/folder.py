@@ -19,8 +19,8 @@ from real.size import OFFERS, Size, lab_of
 from real.weights import sha256
 from simspec import CostModel, Trace, load_trace, policies
 
-HELD = 2
-"""Pairs that are kept in memory: one drafter in two dtypes."""
+HELD = 3
+"""Pairs that are kept in memory: one drafter in float32, in bf16, and in bf16 at one width; their captured passes go with them."""
 
 
 class FolderError(ValueError):

@@ -46,7 +46,8 @@ def eagle(
 
     `token [b, n + 1]`, the target reads the first n >= 2; row i reads f_i and is taught f_{i+1}, its cross-entropy is towards the target's
     distribution there, or with `soft=False` towards the text's own token. Features that are read, and only they, get uniform noise
-    U(-`noise`, `noise`) of `generator`, in absolute terms as the paper has it (the released code scales it by 512 / text length).
+    U(-`noise`, `noise`) of `generator`, in absolute terms as the paper has it (the released code scales it by 512 / text length); on a
+    card it is drawn there, from the generator's seed.
     """
     if token.shape[1] < 3:
         raise ValueError(f"texts of {token.shape[1]} tokens; expected at least 3 (two that are read, and the next)")
@@ -55,12 +56,19 @@ def eagle(
         hidden = target.run(target.embed(token[:, :-1]), range(len(target.layers)), target.rotation(position))
         feature = target.norm(hidden)
         read, true = feature[:, :-1], feature[:, 1:]
-        draw = torch.rand(read.shape, generator=generator, device=generator.device if generator else read.device)
+        draw = torch.rand(read.shape, generator=_there(generator, read.device), device=read.device)
         read = read + ((2 * draw - 1) * noise).to(read)
     estimate = part.teach(target, read, token[:, :-1])
     logits = target.head(estimate)
     fit = towards(logits, target.head(true).detach()) if soft else next_token(logits, token[:, 2:])
     return F.smooth_l1_loss(estimate.float(), true.float()) + weight * fit
+
+
+def _there(generator: torch.Generator | None, device) -> torch.Generator | None:
+    """The generator, or one of its seed on that device: what a host draws for a batch of features takes longer than a card's step."""
+    if generator is None or generator.device.type == device.type:
+        return generator
+    return torch.Generator(device).manual_seed(generator.initial_seed())
 
 
 def medusa(

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from real.block import Decoder
 from real.examples import Written
+from real.noise import gumbel
 from real.one_bit import states
 from real.record import Settings
 from real.target import Target
@@ -53,12 +54,14 @@ def together(
     """As `real.examples.write`, all prompts at once, which must be of one length: the same texts but where rounding flips a near-tie."""
     decoder, made = target.decoder, []
     for settings in asked:
-        rows, start = torch.tensor(prompts, device=decoder.device), first + len(made)
+        rows, rule, start = torch.tensor(prompts, device=decoder.device), settings.rule, first + len(made)
+        noise = None
+        if rule.name != "greedy":  # of all texts and positions, drawn once
+            size = settings.budget, decoder.shape.vocab, decoder.device
+            noise = torch.stack([gumbel(rule.seed, start + i, 0, *size) for i in range(len(prompts))])
 
-        def pick(logits: Tensor, step: int, rule=settings.rule, start=start) -> Tensor:
-            if rule.name == "greedy":
-                return logits.argmax(-1)
-            return torch.cat([rule.scores(logits[i : i + 1], start + i, [step]).argmax(-1) for i in range(len(logits))])
+        def pick(logits: Tensor, step: int, rule=rule, noise=noise) -> Tensor:
+            return (logits if noise is None else rule.processed(logits) + noise[:, step]).argmax(-1)
 
         texts = continued(decoder, rows, settings.budget, pick)[:, rows.shape[1] :].cpu().numpy()
         for prompt, row in zip(prompts, texts):
