@@ -59,3 +59,78 @@ def test_what_a_capture_refuses_is_refused(planted):
         with pytest.raises(Misplaced):
             real.passes.capture(function, held.device)
         assert real.passes.capture(lambda: (held + 1,), held.device)()[0].tolist() == [1, 1] and there.calls["add"] > WARM
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("card")
+    for name, count in (("text.txt", 4000), ("held.txt", 400)):
+        (folder / name).write_text(" ".join(WORDS[i * i % len(WORDS)] for i in range(count)))
+    rows = [{"id": f"p{i}", "task": "ab"[i % 2], "text": f"the target {WORDS[i]} the target {WORDS[i]} the"} for i in range(8)]
+    (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_the_campaign_goes_through_a_card(inputs):
+    """Training, recordings of all drafters, costs, and every way to run one that reads the target, by captured passes."""
+    size = replace(TOY, engine="fast", K=3, rounds=6, policies=("beta_ts", "confidence:0.5"))
+    last = {f"record-{d}-coupled" for d in ("model", "early_exit", "medusa", "prompt_lookup")}
+    last |= {f"{what}-eagle" for what in ("equal", "forced", "audit", "drive")} | {"ladder-8b", "card"}
+    known = {part.name: part for part in parts()}
+    wanted, left = set(), sorted(last)
+    while left:
+        wanted.add(name := left.pop())
+        left += known[name].needs
+    with card() as there:
+        text, held, prompts = (inputs / name for name in ("text.txt", "held.txt", "prompts.jsonl"))
+        folder = Folder(inputs / "out", size, (text,), (held,), (prompts,), "cuda")
+        folder.open()
+        states = advance(folder, [part for part in parts() if part.name in wanted], 3600, say=lambda *_: None)
+        assert {each.state for each in states} == {"done"}, [each.why for each in states if each.state != "done"]
+        assert folder.found("equal-eagle")["failures"] == 0 < folder.found("equal-eagle")["rounds"]
+        assert folder.found("drive-eagle")["replay_equal"] and json.loads((inputs / "out" / "campaign.json").read_text())["device"] == "no card"
+        assert all(isinstance(pair.target.passes, Fixed) and pair.target.decoder.embed.weight.is_cuda for pair in folder._held.values())
+    assert there.calls["scaled_dot_product_attention"] and there.waits["synchronize"]
+
+
+def test_learning_that_was_stopped_goes_on_where_its_kernels_read(tmp_path):
+    """A fused optimiser reads its count of steps on the card: from a checkpoint it must come back to it."""
+
+    def learnt(folder, stop=None):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)).to("cuda")
+
+        def progress(step, steps, loss):
+            if step == stop:
+                raise Paused("stop")
+
+        try:
+            fit(folder, model, lambda step: (model(torch.full((2, 4), step / 10, device="cuda")) - 1).square().mean(), Plan(steps=30), progress)
+        except Paused:
+            return learnt(folder)
+        return [p.tolist() for p in model.parameters()]
+
+    with card():
+        assert learnt(tmp_path / "once") == learnt(tmp_path / "twice", 10)
+
+
+def test_many_texts_and_predictors_of_a_card_are_those_of_the_host():
+    from real.examples import examples
+    from toy_lm import END, toy_model, toy_decoder
+
+    asked = [Settings(4, 8, rule, END) for rule in (Rule(), Rule("coupled", 0.8, 5))]
+    prompts = [[5, 6, 7 + i] for i in range(5)]
+
+    def made(device):
+        decoder = toy_decoder(0).to(device)
+        lm = toy_model(decoder, 0).lm.to(device)
+        by_one, at_once = (how(Target(decoder), asked, prompts, 3) for how in (write, together))
+        assert [w.text.tolist() for w in by_one] == [w.text.tolist() for w in at_once]
+        predictor, told = learn(examples(at_once, lm), 2, steps=20)
+        return [w.text.tolist() for w in at_once], told, [p.tolist() for p in predictor.parameters()], predictor.bias.device.type
+
+    with card():
+        there = made("cuda")
+    here = made("cpu")
+    assert (there[3], here[3]) == ("cuda", "cpu") and there[:2] == here[:2]
+    assert all(np.allclose(a, b) for a, b in zip(there[2], here[2]))
