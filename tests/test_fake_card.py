@@ -1,6 +1,7 @@
 """The campaign's code rehearsed on a card that is not there: nothing on the host meets what is on the card, captures keep their rules."""
 
 import json
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -134,3 +135,34 @@ def test_many_texts_and_predictors_of_a_card_are_those_of_the_host():
     here = made("cpu")
     assert (there[3], here[3]) == ("cuda", "cpu") and there[:2] == here[:2]
     assert all(np.allclose(a, b) for a, b in zip(there[2], here[2]))
+
+
+def test_layers_compiled_for_captured_passes_are_few_and_give_the_same():
+    """Four graphs for each kind of layer, whatever widths and rows seen: on a card each costs seconds."""
+    from torch._dynamo.utils import counters
+    from toy_lm import toy_pair
+
+    from real import passes
+    from real.decode import decode
+    from real.engine import engage
+    from simspec import CostModel, Stepper, policies
+
+    def texts(fixed):
+        target, drafter = deepcopy(toy_pair("eagle"))
+        target = Target(target.decoder, drafter.taps, 96, fixed or passes.EAGER)
+        if fixed:
+            engage(fixed, target.decoder, drafter)
+        drives = [Stepper(policies.BUILTIN["fixed"](k), 16, 0, CostModel.from_ratio(0.1, 16), ()) for k in (0, 1, 4, 16)]
+        return [decode(target, drafter, drive, Rule(), [5, 6, 7, 8, 9], 40).token.tolist() for drive in drives]
+
+    class Compiled(Fixed):
+        def _replayed(self, made):
+            with passes.fused(backend="aot_eager"):  # no tape: it would keep the compiler out
+                return made.function()
+
+    torch._dynamo.reset()
+    before, fixed = counters["stats"]["unique_graphs"], Compiled((1, 2, 17), 96, smallest=48)
+    plain = texts(None)
+    assert texts(fixed) == plain
+    fixed.warm()
+    assert 0 < counters["stats"]["unique_graphs"] - before <= 8  # EAGLE's first layer is another kind: it has no norm in front
