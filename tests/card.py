@@ -14,6 +14,11 @@ READS = {Tensor.item, Tensor.tolist, Tensor.__bool__, Tensor.__int__, Tensor.__f
          torch.nonzero, Tensor.nonzero, Tensor.equal, torch.masked_select, Tensor.masked_select, torch.unique, Tensor.unique,
          Tensor.__format__, Tensor.__repr__}  # fmt: skip
 INDEXED = {Tensor.__getitem__, Tensor.__setitem__}
+APART = {"__set__", "set_", "__deepcopy__", "requires_grad_", "detach", "backward", "__len__", "size", "dim", "numel", "stride",
+         "_has_compatible_shallow_copy_type", "_parse_to", "device"}  # fmt: skip
+"""What asks or sets, and computes nothing."""
+TOGETHER = {"cat", "stack", "linear", "matmul", "index_select", "gather", "embedding"}
+"""What takes not even a number of the host."""
 NUMPY = {Tensor.numpy, Tensor.__array__}
 ASKS = {Tensor.device.__get__: lambda on: torch.device("cuda", 0) if on else torch.device("cpu"), Tensor.is_cuda.__get__: bool}
 
@@ -54,7 +59,7 @@ class Card(TorchFunctionMode):
         if name == "__get__":
             made = func(*args, **kwargs)
             return self.put(made) if there and isinstance(made, Tensor) else made
-        if name in ("__set__", "set_", "__deepcopy__", "requires_grad_", "detach", "backward", "__len__", "size", "dim", "numel", "stride", "_has_compatible_shallow_copy_type", "_parse_to", "device"):
+        if name in APART:
             made = func(*args, **kwargs)
             return self.put(made) if there and isinstance(made, Tensor) else made
         if there and func in NUMPY:
@@ -63,7 +68,7 @@ class Card(TorchFunctionMode):
             self._read(name)
             made = func(*args, **kwargs)
             return self.put(made) if isinstance(made, (Tensor, tuple)) else made
-        wanted, (args, kwargs) = _device(func, name, args, kwargs, self)
+        wanted, args, kwargs = _device(name, args, kwargs)
         kwargs.pop("pin_memory", None)
         if self.capturing and not there and here and wanted == "cuda":
             raise Misplaced(f"{name}: a copy from the host within a capture")
@@ -72,8 +77,7 @@ class Card(TorchFunctionMode):
         if name == "copy_" or (func is Tensor.__setitem__ and there and here and self.on(args[0]) and _plain(args[1])):
             if there and here:
                 (self._copied if self.on(args[0]) else self._read)(name)
-            made = func(*args, **kwargs)
-            return made
+            return func(*args, **kwargs)
         if func in INDEXED and self.on(args[0]):
             index = [x for x in tree_leaves(args[1]) if isinstance(x, Tensor)]
             if any(x.dtype == torch.bool for x in index) and func is Tensor.__getitem__:
@@ -86,10 +90,8 @@ class Card(TorchFunctionMode):
             raise Misplaced(f"{name}: a tensor of the host indexed by, or set to, one on the card")
         else:
             rest = [x for x in here if x.dim()]
-            if there and here and name in ("cat", "stack", "linear", "matmul", "index_select", "gather", "embedding"):
+            if name in TOGETHER or name.startswith("_fused"):
                 rest = here
-        if name.startswith("_fused"):
-            rest = here
         if there and rest:
             raise Misplaced(f"{name}: tensors of shapes {[list(x.shape) for x in tensors]} on both the card and the host")
         if there and here:
@@ -97,9 +99,7 @@ class Card(TorchFunctionMode):
         if wanted == "cuda" and name in ("tensor", "as_tensor", "asarray"):
             self._copied(name)
         generator = kwargs.get("generator")
-        if generator is not None and name != "multinomial" and getattr(generator, "card", False) != (wanted == "cuda" or bool(there)):
-            raise Misplaced(f"{name}: a generator of the other place")
-        if generator is not None and name == "multinomial" and getattr(generator, "card", False) != bool(there):
+        if generator is not None and getattr(generator, "card", False) != (wanted == "cuda" or bool(there)):
             raise Misplaced(f"{name}: a generator of the other place")
         made = func(*args, **kwargs)
         if there or wanted == "cuda":
@@ -153,13 +153,13 @@ def _kind(x) -> str | None:
     return x.partition(":")[0] if isinstance(x, str) and x.partition(":")[0] in ("cuda", "cpu") else None
 
 
-def _device(func, name, args, kwargs, card):
+def _device(name, args, kwargs):
     """The device that a call asks for, and its arguments without it."""
     found = None
 
     def to_cpu(x):
         nonlocal found
-        if isinstance(x, torch.device) or (name in ("to",) and isinstance(x, str)):
+        if isinstance(x, torch.device) or (name == "to" and isinstance(x, str)):
             kind = _kind(x)
             found = kind or found
             return torch.device("cpu") if kind else x
@@ -169,7 +169,7 @@ def _device(func, name, args, kwargs, card):
     if "device" in kwargs and kwargs["device"] is not None:
         found = _kind(kwargs["device"]) or found
         kwargs = kwargs | {"device": "cpu"}
-    return found, (args, kwargs)
+    return found, args, kwargs
 
 
 class Generator(torch.Generator):
@@ -230,7 +230,8 @@ def card():
     autocast = torch.autocast
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {
-            "is_available": lambda: True, "is_current_stream_capturing": lambda: mode.capturing, "device_count": lambda: 1, "get_device_name": lambda *_: "no card", "current_device": lambda: 0,
+            "is_available": lambda: True, "is_current_stream_capturing": lambda: mode.capturing, "device_count": lambda: 1,
+            "get_device_name": lambda *_: "no card", "current_device": lambda: 0,
             "synchronize": lambda *_: waits.update(["synchronize"]), "Stream": Stream, "Event": Event, "current_stream": Stream,
             "stream": lambda *_: nullcontext(), "device": lambda *_: nullcontext(), "graph_pool_handle": lambda: None,
             "mem_get_info": lambda *_: (100 << 30, 139 << 30), "empty_cache": lambda: None, "_lazy_init": lambda: None,

@@ -89,7 +89,8 @@ def test_the_campaign_goes_through_a_card(inputs):
         states = advance(folder, [part for part in parts() if part.name in wanted], 3600, say=lambda *_: None)
         assert {each.state for each in states} == {"done"}, [each.why for each in states if each.state != "done"]
         assert folder.found("equal-eagle")["failures"] == 0 < folder.found("equal-eagle")["rounds"]
-        assert folder.found("drive-eagle")["replay_equal"] and json.loads((inputs / "out" / "campaign.json").read_text())["device"] == "no card"
+        assert folder.found("drive-eagle")["replay_equal"]
+        assert json.loads((inputs / "out" / "campaign.json").read_text())["device"] == "no card"
         assert all(isinstance(pair.target.passes, Fixed) and pair.target.decoder.embed.weight.is_cuda for pair in folder._held.values())
     assert there.calls["scaled_dot_product_attention"] and there.waits["synchronize"]
 
@@ -105,8 +106,11 @@ def test_learning_that_was_stopped_goes_on_where_its_kernels_read(tmp_path):
             if step == stop:
                 raise Paused("stop")
 
+        def loss(step):
+            return (model(torch.full((2, 4), step / 10, device="cuda")) - 1).square().mean()
+
         try:
-            fit(folder, model, lambda step: (model(torch.full((2, 4), step / 10, device="cuda")) - 1).square().mean(), Plan(steps=30), progress)
+            fit(folder, model, loss, Plan(steps=30), progress)
         except Paused:
             return learnt(folder)
         return [p.tolist() for p in model.parameters()]
