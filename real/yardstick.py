@@ -3,6 +3,7 @@
 from functools import partial
 
 from real import race
+from real.bandwidth import host_wait
 from real.climb import ladder
 from real.files import replace_json
 from real.folder import Folder
@@ -37,6 +38,13 @@ def climbed(folder: Folder, name: str) -> dict:
     steps = {f"batch {c.batch}, context {c.context}": {"seconds": c.median_s, "floor": c.floor_s, "distance": c.distance} for c in plain}
     speeds = {"bandwidth": found.speeds.bandwidth.median, "rate": found.speeds.rate.median}
     return {"shape": shape.name, "dtype": "bfloat16", "graphed": found.graphed, "fused": found.fused} | speeds | {"plain": steps}
+
+
+def waited(folder: Folder) -> dict:
+    """What one host wait a drafted token costs: of the lab's vocabulary, and of the driven shape's."""
+    sizes = {"lab": folder.size.vocab, folder.size.shape: read_target(folder.size.shape).vocab}
+    found = {name: host_wait(vocab, DTYPES["bfloat16"], folder.device) for name, vocab in sizes.items()}
+    return {name: {"vocab": sizes[name], "seconds": each.median, "p10": each.p10, "p90": each.p90} for name, each in found.items()}
 
 
 def raced(folder: Folder) -> dict:
