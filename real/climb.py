@@ -45,10 +45,10 @@ def ladder(
     """Seconds of a pass of w rows a sequence through the whole decoder and its head (logits of all rows), for each w, batch and context.
 
     Weights, text and cached rows are random. With `graphs` passes are captured (`real.graph`), so that no Python runs in them: all that
-    they read stays where it is, and attention covers all rows that the widest pass needs, masked. `compiled` fuses their layers
-    before, by default on CUDA; `mode` is torch.compile's. Without, they are issued kernel by kernel. All widths of a batch and context
-    are measured `repeats` times, in a new random order each time, after one turn that does not count; `laps` says by which clock. `drafters` are
-    `random_drafter`'s (but prompt_lookup): one row through a drafter's own layers and head, at the same places.
+    they read stays where it is, and attention covers all rows that the widest pass needs, masked. `compiled` fuses their layers before,
+    by default on CUDA; `mode` is torch.compile's. Without, they are issued kernel by kernel. All widths of a batch and context are
+    measured `repeats` times, in a new random order each time, after one turn that does not count; `laps` says by which clock.
+    `drafters` are `random_drafter`'s (but prompt_lookup): one row through a drafter's own layers and head, at the same places.
 
     Cells of `known` are not measured again, and its speeds are taken over. `keep` gets what there is after each batch and context.
     A cell that the device has no room for has no times. ValueError for sizes that make no sense, for other settings than `known`'s,
