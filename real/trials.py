@@ -153,7 +153,7 @@ def driven(folder: Folder, drafter: str) -> dict:
     label = {"text": "random", "acceptance": folder.trace(drafter, RULE).stem, "target": shape.name, "drafter": spec, "weights": "random"}
     passes = driving.driven_passes(size.engine, trace)
     tell = partial(folder.tell, f"driving {shape.name} {drafter}")
-    return driving.drive(decoder, made, trace, asked, cost, folder.seed, None, label | {"dtype": "bfloat16"}, tell, passes).summary()
+    return driving.drive(decoder, made, trace, asked, cost, folder.seed, None, label | {"dtype": "bfloat16", "engine": size.engine}, tell, passes).summary()
 
 
 def grown(folder: Folder, drafter: str) -> dict:
