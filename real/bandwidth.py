@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import perf_counter
 
 import torch
 
@@ -58,6 +59,17 @@ def matrix_rate(
     a, b = (torch.empty(n, n, dtype=dtype, device=device).normal_(std=n**-0.5, generator=random) for _ in range(2))
     out = torch.empty_like(a)
     return spread([2 * n**3 / s for s in _repeated(lambda: torch.mm(a, b, out=out), device, repeats, timer)])
+
+
+@torch.inference_mode()
+def host_wait(vocab: int, dtype: torch.dtype, device: str, repeats: int = 200, timer: Callable[[], float] | None = None) -> Spread:
+    """Seconds until the host knows the best of one row of logits `[vocab]`: what every drafted token waits for beside its own pass.
+
+    By the host's clock, from an idle device: the kernels of the pick, their launches, the transfer and the wait. ValueError for no repeat.
+    """
+    logits = torch.empty(1, vocab, dtype=dtype, device=device).normal_()
+    timer = timer or perf_counter
+    return spread(_repeated(lambda: int(logits.double().argmax(-1)), device, repeats, timer))
 
 
 def _repeated(work, device, repeats: int, timer) -> list[float]:

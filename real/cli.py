@@ -24,7 +24,7 @@ Temperature = Annotated[float, typer.Option(help="Divides the logits, where the 
 TopK = Annotated[int, typer.Option("--top-k", help="Only so many best tokens can be picked; 0: all.")]
 TopP = Annotated[float, typer.Option("--top-p", help="Only the fewest best tokens that hold this share can be picked.")]
 Engine = Annotated[
-    str, typer.Option(help="eager; fast: padded passes, captured once (for a card); strict: all of one width, on which bfloat16 texts depend.")
+    str, typer.Option(help="eager; fast: padded passes, captured once (for a card); strict: of one width, for equal bfloat16 texts.")
 ]
 Seed = Annotated[int, typer.Option(help="Of all draws.")]
 

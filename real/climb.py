@@ -40,14 +40,15 @@ def ladder(
     keep: Callable[[Ladder], None] = lambda made: None,
     tell: Callable[[int, int], None] = lambda done, of: None,
     timer: Callable[[], float] | None = None,
+    mode: str | None = None,
 ) -> Ladder:
     """Seconds of a pass of w rows a sequence through the whole decoder and its head (logits of all rows), for each w, batch and context.
 
     Weights, text and cached rows are random. With `graphs` passes are captured (`real.graph`), so that no Python runs in them: all that
-    they read stays where it is, and attention covers all rows that the widest pass needs, masked. `compiled` fuses their layers
-    before, by default on CUDA. Without, they are issued kernel by kernel. All widths of a batch and context are measured `repeats`
-    times, in a new random order each time, after one turn that does not count; `laps` says by which clock. `drafters` are
-    `random_drafter`'s (but prompt_lookup): one row through a drafter's own layers and head, at the same places.
+    they read stays where it is, and attention covers all rows that the widest pass needs, masked. `compiled` fuses their layers before,
+    by default on CUDA; `mode` is torch.compile's. Without, they are issued kernel by kernel. All widths of a batch and context are
+    measured `repeats` times, in a new random order each time, after one turn that does not count; `laps` says by which clock.
+    `drafters` are `random_drafter`'s (but prompt_lookup): one row through a drafter's own layers and head, at the same places.
 
     Cells of `known` are not measured again, and its speeds are taken over. `keep` gets what there is after each batch and context.
     A cell that the device has no room for has no times. ValueError for sizes that make no sense, for other settings than `known`'s,
@@ -76,7 +77,7 @@ def ladder(
         return known
     check_room([shape, *extra], dtype, contexts[0] + widths[-1], device)
     found = known or Ladder(**said, speeds=speeds(dtype, device, timer=timer))
-    climb = _Climb(shape, dtype, device, drafters, graphs, compiled, repeats, seed, timer, widths[-1])
+    climb = _Climb(shape, dtype, device, drafters, graphs, compiled, repeats, seed, timer, widths[-1], mode)
     done = 0
     for keys in filter(None, wanted):
         found = found.added(climb.cells(keys, found.speeds))
@@ -89,8 +90,9 @@ def ladder(
 class _Climb:
     """The models, and what is measured of them at one batch and context."""
 
-    def __init__(self, shape, dtype, device, drafters, graphs, compiled, repeats, seed, timer, widest):
+    def __init__(self, shape, dtype, device, drafters, graphs, compiled, repeats, seed, timer, widest, mode=None):
         self.shape, self.widest, self.repeats, self.timer, self.graphs, self.compiled = shape, widest, repeats, timer, graphs, compiled
+        self.how = {"mode": mode} if mode else {}
         self.decoder = random_decoder(shape, dtype, device, seed)
         self.random = torch.Generator(self.decoder.device).manual_seed(seed)
         self.order = np.random.default_rng(seed)
@@ -137,14 +139,14 @@ class _Climb:
     def _prime(self) -> None:
         # sizes seen to differ at once are compiled as open ones: else kernels are made for every context
         for few in (2, 3):
-            with fused():
+            with fused(**self.how):
                 rows_pass(self.decoder, _filled(self.decoder, few, 8 * few, self.random), self._tokens(few, few), 2 * few)()
 
     def _work(self, key: tuple, cache: Cache, pool) -> Callable[[], object]:
         function = self._pass(key, cache) if key[0] == TARGET else self._step(key)
         if not self.graphs:
             return function
-        with fused() if self.compiled else nullcontext():
+        with fused(**self.how) if self.compiled else nullcontext():
             return capture(function, self.decoder.device, pool)
 
     def _pass(self, key: tuple, cache: Cache) -> Callable[[], tuple]:

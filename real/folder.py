@@ -147,7 +147,7 @@ class Folder:
             while len(self._held) >= HELD:
                 self._held.pop(next(iter(self._held)))
             rows = 1 + submitted(policies.parse(size.tree), min(size.K, OFFERS.get(drafter, size.K)))
-            compiled = False if dtype == "float32" else None  # nothing is timed in it, and compiling takes longer than it saves
+            compiled = None if dtype == "bfloat16" else False  # what float32 is for needs no speed, and compiling takes a minute
             passes = passes_of(key[2], rows, max(size.longest, size.context) + size.budget, compiled)
             self._held[key] = load_pair(self.models, drafter, self.device, dtype, passes=passes)
         return self._held[key]

@@ -13,7 +13,7 @@ from real.learn import read_card, teach
 from real.record import Settings
 from real.size import GROWN, MORE, MUST, OFFERS
 from real.trials import audited, driven, equal, figures, forced, grown, priced, scored, treed
-from real.yardstick import LAB, climbed, raced
+from real.yardstick import EAGER, LAB, TUNED, climbed, raced, waited
 from simspec import policies
 
 RANKS = ("must", "should", "could")
@@ -61,8 +61,10 @@ def parts() -> list[Part]:
     made.append(Part("tree-eagle", "must", 15, partial(treed, drafter="eagle"), _recorded("eagle")))
     made += [Part(f"ladder-{name}", "must", 50, partial(climbed, name=name), (), True) for name in ("8b", "7b")]
     made.append(Part(f"ladder-{LAB}", "must", 15, partial(climbed, name=LAB), ("target",), True))
+    made.append(Part("wait", "must", 2, waited))
+    made += [Part(f"ladder-{name}", "could", 60, partial(climbed, name=name), ("target",), True) for name in (TUNED, EAGER)]
     greedy = tuple(f"{what}-{d}-greedy" for d in drafters for what in ("record", "cost"))
-    made.append(Part("race", "must", 100, raced, greedy))
+    made.append(Part("race", "must", 98, raced, greedy))
     made += [Part(f"drive-{d}", "must" if d in FIRST else "should", 40, partial(driven, drafter=d), _recorded(d)) for d in MUST]
     made.append(Part("figures", "should", 20, figures, _recorded("model")))
     for d in (*MORE, "self_skip"):

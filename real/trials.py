@@ -151,9 +151,10 @@ def driven(folder: Folder, drafter: str) -> dict:
     fixed = [policies.BUILTIN["fixed"](k) for k in (2, 4, 6) if k <= trace.K]
     asked = [*fixed, *chosen(folder, whole, cost)[1:]]
     label = {"text": "random", "acceptance": folder.trace(drafter, RULE).stem, "target": shape.name, "drafter": spec, "weights": "random"}
+    label |= {"dtype": "bfloat16", "engine": size.engine}
     passes = driving.driven_passes(size.engine, trace)
     tell = partial(folder.tell, f"driving {shape.name} {drafter}")
-    return driving.drive(decoder, made, trace, asked, cost, folder.seed, None, label | {"dtype": "bfloat16"}, tell, passes).summary()
+    return driving.drive(decoder, made, trace, asked, cost, folder.seed, None, label, tell, passes).summary()
 
 
 def grown(folder: Folder, drafter: str) -> dict:

@@ -3,6 +3,7 @@
 from functools import partial
 
 from real import race
+from real.bandwidth import host_wait
 from real.climb import ladder
 from real.files import replace_json
 from real.folder import Folder
@@ -18,25 +19,37 @@ from real.standing import rows, summary
 from real.trials import best_fixed
 from simspec import policies
 
-LAB = "lab"
-"""The ladder of the target that was trained, whatever its sizes."""
+LAB, TUNED, EAGER = "lab", "lab-tuned", "lab-eager"
+"""Ladders of the target that was trained, whatever its sizes."""
 
 
 def climbed(folder: Folder, name: str) -> dict:
-    """Bf16: passes of a large shape with random weights (or of the lab target's), at every width, batch and context, beside their floor."""
+    """Bf16: passes of a large shape with random weights (or of the lab target's), at every width, batch and context, beside their floor.
+
+    Of the lab target's shape TUNED has its products tuned by torch.compile, and EAGER issues kernel by kernel.
+    """
     size, path = folder.size, folder.out / "ladders" / f"{name}.json"
-    shape = read_target(str(folder.models / "target") if name == LAB else dict(size.ladders)[name])
+    ours = name.startswith(LAB)
+    shape = read_target(str(folder.models / "target") if ours else dict(size.ladders)[name])
     known = Ladder.from_json(path) if path.exists() else None
     path.parent.mkdir(exist_ok=True)
-    batches, contexts = (size.batches, size.contexts) if name != LAB else ((1,), size.contexts[:2])
+    batches, contexts = (size.batches, size.contexts) if not ours else ((1,), size.contexts[:2])
     found = ladder(
         shape, size.widths, batches, contexts, DTYPES["bfloat16"], folder.device, size.climbs, drafters=size.steps, seed=folder.seed,
-        known=known, keep=lambda made: made.to_json(path), tell=partial(folder.tell, f"timing {shape.name}"),
+        graphs=name != EAGER, mode="max-autotune-no-cudagraphs" if name == TUNED else None, known=known,
+        keep=lambda made: made.to_json(path), tell=partial(folder.tell, f"timing {shape.name}"),
     )  # fmt: skip
     plain = [cell for cell in found.cells if cell.part == "target" and cell.width == 1]
     steps = {f"batch {c.batch}, context {c.context}": {"seconds": c.median_s, "floor": c.floor_s, "distance": c.distance} for c in plain}
     speeds = {"bandwidth": found.speeds.bandwidth.median, "rate": found.speeds.rate.median}
     return {"shape": shape.name, "dtype": "bfloat16", "graphed": found.graphed, "fused": found.fused} | speeds | {"plain": steps}
+
+
+def waited(folder: Folder) -> dict:
+    """What one host wait a drafted token costs: of the lab's vocabulary, and of the driven shape's."""
+    sizes = {"lab": folder.size.vocab, folder.size.shape: read_target(folder.size.shape).vocab}
+    found = {name: host_wait(vocab, DTYPES["bfloat16"], folder.device) for name, vocab in sizes.items()}
+    return {name: {"vocab": sizes[name], "seconds": each.median, "p10": each.p10, "p90": each.p90} for name, each in found.items()}
 
 
 def raced(folder: Folder) -> dict:

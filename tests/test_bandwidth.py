@@ -134,3 +134,12 @@ def test_a_device_with_little_free_copies_less(monkeypatch):
 def test_no_repeat_is_refused(made):
     with pytest.raises(ValueError, match="repeats is 0"):
         made()
+
+
+def test_the_host_waits_by_its_own_clock(monkeypatch):
+    picked = []
+    monkeypatch.setattr(torch.Tensor, "__int__", lambda self: picked.append(self.shape) or 0)
+    found = bandwidth.host_wait(50, torch.bfloat16, "cpu", 3, Stopwatch([0.25, 1.0, 0.5]))
+    assert (found.median, len(picked)) == (0.5, 3 + WARM) and set(picked) == {(1,)}
+    with pytest.raises(ValueError, match="repeats is 0"):
+        bandwidth.host_wait(50, torch.float32, "cpu", 0)
