@@ -76,7 +76,7 @@ def test_the_campaign_goes_through_a_card(inputs):
     """Training, recordings of all drafters, costs, and every way to run one that reads the target, by captured passes."""
     size = replace(TOY, engine="fast", K=3, rounds=6, policies=("beta_ts", "confidence:0.5"))
     last = {f"record-{d}-coupled" for d in ("model", "early_exit", "medusa", "prompt_lookup")}
-    last |= {f"{what}-eagle" for what in ("equal", "forced", "audit", "drive")} | {"ladder-8b", "card"}
+    last |= {f"{what}-eagle" for what in ("equal", "forced", "audit", "drive")} | {"ladder-8b", "wait", "card"}
     known = {part.name: part for part in parts()}
     wanted, left = set(), sorted(last)
     while left:
