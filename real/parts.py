@@ -19,6 +19,8 @@ from simspec import policies
 RANKS = ("must", "should", "could")
 FIRST = ("model", "eagle")
 """Drafters, one that reads tokens and one that reads the target, whose free runs must be audited and drive the large shape."""
+SLOWER = {"cost-model-greedy": 40, "cost-eagle-greedy": 25, "record-model-greedy": 25, "record-model-coupled": 25}
+"""Seconds of those that compile layers or write texts which others then find made."""
 FEATURES = ("confidence", "entropy", "theta")
 """What recordings hold of what their drafters show."""
 
@@ -49,23 +51,23 @@ def parts() -> list[Part]:
     silent = "prompt_lookup"
     drafters = (*MUST, silent)
     made = [
-        Part("text", "must", 30, _text),
-        Part("target", "must", 295, _target, ("text",), True),
+        Part("text", "must", 20, _text),
+        Part("target", "must", 265, _target, ("text",), True),
         Part("distil", "must", 40, _distil, ("target",), True),
-        *(Part(f"drafter-{d}", "must", 45, partial(_drafter, drafter=d), ("distil",), True) for d in MUST),
-        Part("predictors", "must", 35, _predictors, ("drafter-model", "drafter-early_exit")),
+        *(Part(f"drafter-{d}", "must", 35, partial(_drafter, drafter=d), ("distil",), True) for d in MUST),
+        Part("predictors", "must", 12, _predictors, ("drafter-model", "drafter-early_exit")),
         Part("card", "must", 10, _card, ("predictors", *(f"drafter-{d}" for d in MUST))),
     ]
     for d in drafters:
         made += _of(d, "must", ("distil",) if d == silent else (f"drafter-{d}", "predictors"))
     made.append(Part("tree-eagle", "must", 15, partial(treed, drafter="eagle"), _recorded("eagle")))
-    made += [Part(f"ladder-{name}", "must", 50, partial(climbed, name=name), (), True) for name in ("8b", "7b")]
+    made += [Part(f"ladder-{name}", "must", 65, partial(climbed, name=name), (), True) for name in ("8b", "7b")]
     made.append(Part(f"ladder-{LAB}", "must", 15, partial(climbed, name=LAB), ("target",), True))
     made.append(Part("wait", "must", 2, waited))
     made += [Part(f"ladder-{name}", "could", 60, partial(climbed, name=name), ("target",), True) for name in (TUNED, EAGER)]
     greedy = tuple(f"{what}-{d}-greedy" for d in drafters for what in ("record", "cost"))
-    made.append(Part("race", "must", 98, raced, greedy))
-    made += [Part(f"drive-{d}", "must" if d in FIRST else "should", 40, partial(driven, drafter=d), _recorded(d)) for d in MUST]
+    made.append(Part("race", "must", 120, raced, greedy))
+    made += [Part(f"drive-{d}", "must" if d in FIRST else "should", 50, partial(driven, drafter=d), _recorded(d)) for d in MUST]
     made.append(Part("figures", "should", 20, figures, _recorded("model")))
     for d in (*MORE, "self_skip"):
         make = _self_skip if d == "self_skip" else partial(_drafter, drafter=d)
@@ -86,10 +88,11 @@ def _of(drafter: str, rank: str, needs: tuple[str, ...]) -> list[Part]:
     there = _recorded(drafter)
     silent = drafter == "prompt_lookup"
     made = [Part(f"cost-{drafter}-{r}", rank, 8, partial(_cost, drafter=drafter, rule=r), needs) for r in RULES]
-    made += [Part(f"record-{drafter}-{r}", rank, 10, partial(_record, drafter=drafter, rule=r), needs, True) for r in RULES]
+    made += [Part(f"record-{drafter}-{r}", rank, 6, partial(_record, drafter=drafter, rule=r), needs, True) for r in RULES]
+    made = [replace(part, seconds=SLOWER.get(part.name, part.seconds)) for part in made]
     made.append(Part(f"equal-{drafter}", rank, 12, partial(equal, drafter=drafter), there))
     last = ("forced", rank, 8, forced), ("audit", rank if drafter in FIRST else "should", 8, audited)
-    last += (("score", "should" if silent else rank, 30, scored),)
+    last += (("score", "should" if silent else rank, 25, scored),)
     return made + [Part(f"{name}-{drafter}", each, seconds, partial(make, drafter=drafter), there) for name, each, seconds, make in last]
 
 

@@ -96,7 +96,8 @@ class Size:
 
 
 # 191.5 M parameters in 20 layers and 7.3 M of the embedding. 64 windows of 512 are 33 thousand tokens a step; 31 million tokens of text
-# (three shards at 3.4 bytes a token) pass about three times at 300 thousand a second in the time given. A save is 1.6 GB: few of them.
+# (three shards at 3.4 bytes a token) pass about two and a half times at 300 thousand a second in the time given. A save is 1.6 GB: few of
+# them.
 FULL = Size(
     name="full",
     pace=1.0,
@@ -107,8 +108,8 @@ FULL = Size(
         ("model", (("width", 384), ("layers", 4), ("heads", 6), ("head_dim", 64), ("hidden", 1024))),
         ("early_exit", (("depth", 3),)),
     ),
-    plan=Plan(minutes=4.2, rows=64, length=512, rate=1.5e-3, save_every=1000),
-    lesson=Plan(minutes=0.45, rows=128, length=192, save_every=1000, every=1 << 30),
+    plan=Plan(minutes=3.9, rows=64, length=512, rate=1.5e-3, save_every=1000),
+    lesson=Plan(minutes=0.4, rows=128, length=192, save_every=1000, every=1 << 30),
     slow=0.42,  # sqrt(160 / 896): recipes were found at the tiny target's width
     distil_tokens=2_000_000,
     batch=512,
@@ -132,17 +133,17 @@ FULL = Size(
     equal=3,
     forced=24,
     audited=12,
-    scored=4,
+    scored=3,
     driven=6,
     times=3,
     ladders=(("8b", "llama-3-8b"), ("7b", "llama-2-7b")),
     widths=WIDTHS,
     batches=BATCHES,
     contexts=CONTEXTS,
-    climbs=20,
+    climbs=10,
     steps=("early_exit:4", "eagle", "medusa"),
     rivals=RIVALS,
-    raced=12,
+    raced=9,
     race_budget=64,
     laps=1,
     shape="llama-3-8b",
