@@ -13,10 +13,10 @@ import typer
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")]
 Dtype = Annotated[str, typer.Option(help="float32, float64 or bfloat16.")]
-Bundle = Annotated[Path | None, typer.Option(help="Folder with target/, model/, early_exit/; default: the embedded models.")]
+Bundle = Annotated[Path | None, typer.Option(help="Folder with target/ and the drafters' folders; default: the embedded models.")]
 TargetPath = Annotated[str | None, typer.Option("--target", help="A transformers checkpoint in place of <bundle>/target.")]
 Weights = Annotated[Path | None, typer.Option(help="The drafter's folder, in place of <bundle>/<drafter>.")]
-DrafterName = Annotated[str, typer.Option("--drafter", help="model or early_exit.")]
+DrafterName = Annotated[str, typer.Option("--drafter", help="model, early_exit, eagle, medusa, hydra, glide, self_skip or prompt_lookup.")]
 RuleName = Annotated[
     str, typer.Option("--rule", help="greedy; coupled (noise shared by text position: replays exactly); rejection (coins: replays in law).")
 ]
@@ -24,7 +24,7 @@ Temperature = Annotated[float, typer.Option(help="Divides the logits, where the 
 TopK = Annotated[int, typer.Option("--top-k", help="Only so many best tokens can be picked; 0: all.")]
 TopP = Annotated[float, typer.Option("--top-p", help="Only the fewest best tokens that hold this share can be picked.")]
 Engine = Annotated[
-    str, typer.Option(help="eager; fast: padded passes, captured once (for a card); strict: all of one width, on which bfloat16 texts depend.")
+    str, typer.Option(help="eager; fast: padded passes, captured once (for a card); strict: all of one width, for bfloat16's texts.")
 ]
 Seed = Annotated[int, typer.Option(help="Of all draws.")]
 
