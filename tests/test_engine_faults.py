@@ -223,7 +223,10 @@ def test_few_prompts_of_a_full_campaign_are_told_at_once(inputs, monkeypatch):
     assert done.exit_code == 0 and "note: prompts are 1 of t; the report asks for 2 of each of 6 tasks or more" in done.stdout
 
 
-@pytest.mark.parametrize("held, words", [("{", "is damaged"), ("[]", "does not say"), ('{"found": 3}', "does not say"), ("{}", "does not say")])
+ODD_PARTS = ("{", "is damaged"), ("[]", "does not say"), ('{"found": 3}', "does not say"), ("{}", "does not say")
+
+
+@pytest.mark.parametrize("held, words", ODD_PARTS)
 def test_a_part_that_is_damaged_is_named(inputs, held, words):
     folder = Folder(inputs / "out", TOY, (inputs / "text.txt",), (), (inputs / "p.jsonl",), "cpu")
     folder.open()

@@ -334,9 +334,9 @@ def test_the_command_says_what_it_found(tmp_path):
     refused(tmp_path, *given, "--engine", "quick", words="engine 'quick' is unknown")
     refused(tmp_path, *given, "--cost", "eagle=c.json", words="expected drafter=COST.json, of a drafter among model")
     refused(tmp_path, *given, "--out", "no/r.json", words="there is no folder no")
-    refused(tmp_path, *given, "--out", "a", "--plot", "a", words="expected two files")
+    refused(tmp_path, *given, "--out", "a", "--plot", "a", words="a would overwrite a")
     refused(tmp_path, *given, "--repeats", 0, words="--repeats is 0")
-    refused(tmp_path, *given, "--rival", "generat", words="rival 'none' is unknown")
+    refused(tmp_path, *given, "--rival", "generat", words="expected none alone")
     refused(tmp_path, *given, "--contestant", "modell=fixed:1", words="did you mean model?")
     code, out, _ = command(tmp_path, "rivals", "--help")
     assert code == 0 and "Example:" in out and "--json" in out
