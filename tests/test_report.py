@@ -74,7 +74,7 @@ def test_recordings_need_enough_prompts_of_enough_tasks():
 def test_the_fixed_length_that_is_scored_is_chosen_on_other_prompts(monkeypatch):
     path = TRACES / "tiny-model-coupled.parquet"
     trace, cost, seen = load_trace(path).select(range(12)), CostModel.from_ratio(0.2, 16), []
-    folder = SimpleNamespace(size=TOY, seed=0, device="cpu", tell=None, pair=lambda *_: None, trace=lambda *_: path)
+    folder = SimpleNamespace(size=TOY, seed=0, device="cpu", tell=print, pair=lambda *_: None, trace=lambda *_: path)
     folder.opened = lambda *_: (trace, cost)
     monkeypatch.setattr(trials, "chosen", lambda folder, others, cost: seen.append(set(others.sequence.tolist())))
     monkeypatch.setattr(trials, "score", lambda *_: [])
