@@ -4,6 +4,7 @@
     python -m real.campaign --toy --text notes.txt --prompts prompts.jsonl --out /tmp/toy --results /tmp/home --device cpu
 """
 
+import os
 import shlex
 import sys
 import time
@@ -21,9 +22,10 @@ from real.files import replacing
 from real.folder import Folder
 from real.parts import Part, parts
 from real.provenance import check_device
-from real.report import write_report
+from real.report import TASKS, write_report
 from real.size import FULL, TOY
 from real.train import Paused
+from simspec.rng import check_seed
 
 SOON, GRACE = 30, 30
 """Seconds on a card that a part which resumes is worth beginning with, and those that another may take beyond the limit."""
@@ -130,13 +132,22 @@ def campaign(
     folder = Folder(out, TOY if toy else FULL, tuple(text), tuple(heldout or ()), tuple(prompts), device, seed)
     try:
         check_device(device)
+        check_seed(seed)
         if not 0 < limit < float("inf"):
             raise ValueError(f"--limit is {limit}; expected minutes > 0")
+        for path in (out, results or out):
+            _check_folder(path)
+        tasks = folder.tasks()
         folder.open()
+        if not toy and (len(tasks) < TASKS or min(tasks.values()) < folder.size.per_task):
+            few = ", ".join(f"{many} of {task}" for task, many in tasks.items())
+            _say(f"note: prompts are {few}; the report asks for {folder.size.per_task} of each of {TASKS} tasks or more")
         states = advance(folder, parts(), 60 * limit - (time.monotonic() - began), say=_say)
-    except ValueError as error:
-        print(error, file=sys.stderr)
-        raise typer.Exit(2) from None
+    except (ValueError, OSError) as error:
+        _stop(error)
+    except KeyboardInterrupt:
+        print("interrupted; the same call goes on with the part that it was in", file=sys.stderr)
+        raise typer.Exit(130) from None
     print(table(states))
     failed = any(each.state == "failed" and each.part.rank == "must" for each in states)
     try:
@@ -144,14 +155,25 @@ def campaign(
         print("\n".join(f"{'pass' if v.passed else 'FAIL' if v.passed is False else 'open'}  {v.name}: {v.figure}" for v in verdicts))
         made = pack(folder, results or out / "results")
         print("results: " + ", ".join(f"{path.name} ({path.stat().st_size / 1e6:.2f} MB)" for path in made))
-    except ValueError as error:
-        print(error, file=sys.stderr)
+    except (ValueError, OSError) as error:
+        print(" ".join(str(error).split()), file=sys.stderr)
         failed = True
     print(f"complete: {'yes' if complete(states) else 'no'}")
     if any(each.state in ("left", "stopped") for each in states):
         print("next call: " + shlex.join([Path(sys.executable).name, "-m", "real.campaign", *sys.argv[1:]]))
     if failed:
         raise typer.Exit(1)
+
+
+def _stop(error: Exception) -> None:
+    print(" ".join(str(error).split()), file=sys.stderr)
+    raise typer.Exit(2) from None
+
+
+def _check_folder(path: Path) -> None:
+    there = next(each for each in (path, *path.absolute().parents) if each.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise ValueError(f"{path} cannot be written, {there} is {'read-only' if there.is_dir() else 'a file'}: name another folder")
 
 
 def _say(line: str) -> None:

@@ -13,10 +13,10 @@ import typer
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")]
 Dtype = Annotated[str, typer.Option(help="float32, float64 or bfloat16.")]
-Bundle = Annotated[Path | None, typer.Option(help="Folder with target/, model/, early_exit/; default: the embedded models.")]
+Bundle = Annotated[Path | None, typer.Option(help="Folder with target/ and the drafters' folders; default: the embedded models.")]
 TargetPath = Annotated[str | None, typer.Option("--target", help="A transformers checkpoint in place of <bundle>/target.")]
 Weights = Annotated[Path | None, typer.Option(help="The drafter's folder, in place of <bundle>/<drafter>.")]
-DrafterName = Annotated[str, typer.Option("--drafter", help="model or early_exit.")]
+DrafterName = Annotated[str, typer.Option("--drafter", help="model, early_exit, eagle, medusa, hydra, glide, self_skip or prompt_lookup.")]
 RuleName = Annotated[
     str, typer.Option("--rule", help="greedy; coupled (noise shared by text position: replays exactly); rejection (coins: replays in law).")
 ]

@@ -115,8 +115,10 @@ def drive(
     from real.pair import DTYPES
     from real.provenance import check_device
     from real.shape import check_room, random_decoder, read_shape
+    from simspec.rng import check_seed
 
     check_device(device)
+    check_seed(seed)
     if dtype not in DTYPES:
         raise ValueError(f"dtype {dtype!r} is unknown; expected one of {', '.join(DTYPES)}")
     path, recorded = _opened(trace, prompts)
@@ -187,13 +189,16 @@ def scorecard(
     from real.weights import sha256
     from simspec import policies
     from simspec.output import check_output
+    from simspec.rng import check_seed
 
-    if plot is not None:
-        check_output(plot, save or "")
     check_device(device)
+    check_seed(seed)
     if repeats < 1:
         raise ValueError(f"--repeats is {repeats}, expected at least 1")
     opened = {name: _opened(name) for name in traces}
+    read = [cost or "", *(path for path, _ in opened.values())]
+    if plot is not None:
+        check_output(plot, save or "", *read)
     wanted: dict[str, list[str]] = {}
     for name, (_, recorded) in opened.items():
         rule_of(recorded)
@@ -204,7 +209,7 @@ def scorecard(
             recorded.features(getattr(policies.parse(text), "reads", ()))
     held = {}
     if save is not None:
-        check_output(save, *(path for path, _ in opened.values()), cost or "")
+        check_output(save, *read)
         settings = {"device": device_name(device), "dtype": dtype, "engine": engine, "prompts": prompts, "repeats": repeats, "seed": seed}
         settings |= {"cost": str(cost), "bundle": str(bundle), "target": str(target), "policies": policy}
         settings |= {"recordings": {name: sha256(path) for name, (path, _) in opened.items()}}

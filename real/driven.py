@@ -307,8 +307,11 @@ def drive(
     """Times every policy on every sequence of `trace`, sequence by sequence, plain decoding beside them; the first one is run once more.
 
     Texts are decoded greedily whatever the recording's rule: what noise costs is no part of these times. Policies see the recorded
-    features and the modelled seconds of `cost` (default a ratio of 0.1), as in `simspec.replay`, whose rounds these are.
+    features and the modelled seconds of `cost` (default a ratio of 0.1), as in `simspec.replay`, whose rounds these are. ValueError for a
+    recording of the rejection rule, whose acceptances are not in it but drawn.
     """
+    if trace.meta.rule == "rejection":
+        raise ValueError("the recording is of the rejection rule, whose verdicts are drawn anew each time; use a greedy or coupled one")
     cost = cost or CostModel.from_ratio(0.1, trace.K)
     made = [policies.make(policy, trace, cost) for policy in policies_]
     replays = [replay(trace, policy, seed=seed, cost=cost) for policy in made]

@@ -25,7 +25,7 @@ def passes_of(engine: str, rows: int, capacity: int, compiled: dict | bool | Non
     capacity = max(64, -(-(capacity + rows) // 64) * 64)  # what attention kernels like
     if engine == "strict":
         return Fixed((rows,), capacity, compiled, smallest=capacity)
-    return Fixed({min(1, rows), min(2, rows), rows}, capacity, compiled)
+    return Fixed({1, min(2, rows), rows}, capacity, compiled)
 
 
 def passes_for(engine: str, trace: Trace, submitted: int = 0) -> Eager:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -104,7 +105,9 @@ class Folder:
         there = read_card(path)
         if there.get("target") not in (None, self.target):
             raise FolderError(f"{path} is of target {there['target'][:12]}, this is {str(self.target)[:12]}; bundles are not merged")
-        return there.get("found", {})
+        if not isinstance(there.get("found"), dict):
+            raise FolderError(f"{path} does not say what the part found; delete it, and it is made anew")
+        return there["found"]
 
     def done(self, part: str, seconds: float, found: dict) -> None:
         """Writes what a part found: from now on it is done."""
@@ -152,10 +155,25 @@ class Folder:
             self._held[key] = load_pair(self.models, drafter, self.device, dtype, passes=passes)
         return self._held[key]
 
+    def tasks(self) -> dict[str, int]:
+        """How many prompts there are of each task, whatever their length; PromptError for files that cannot be read."""
+        return Counter(p.task for path in self.prompts for p in read_prompts(path, _Unread(), 1))
+
     def drawn(self, tokenizer) -> list[Prompt]:
         """The campaign's prompts: so many of each task, none longer than its size allows."""
         read_ = [p for path in self.prompts for p in read_prompts(path, tokenizer, self.size.longest)]
         return draw(read_, self.size.per_task, self.seed)
+
+
+class _Unread:
+    """In a tokenizer's place before there is one: every text is one token."""
+
+    ids = (0,)
+
+    def encode(self, text: str, **_) -> "_Unread":
+        if not isinstance(text, str):
+            raise TypeError("no text")
+        return self
 
 
 def _hashes(paths: tuple[Path, ...]) -> dict[str, str]:

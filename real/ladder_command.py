@@ -49,15 +49,22 @@ def ladder(
     from real.provenance import check_device
     from real.shape import read_target
     from simspec.output import check_output
+    from simspec.rng import check_seed
 
     check_device(device)
+    check_seed(seed)
     if dtype not in DTYPES:
         raise ValueError(f"dtype {dtype!r} is unknown; expected one of {', '.join(DTYPES)}")
     paths = [path for path in (out, table, plot) if path is not None]
+    read = [text.partition(":")[2] for text in drafter or ()]
     for i, path in enumerate(paths):
-        check_output(path, *paths[:i])
+        check_output(path, target, *read, *paths[:i])
     if table is not None and not drafter:
         raise ValueError("--table needs --drafter, whose step prices the drafts: add one such as --drafter early_exit:4")
+    if table is not None and width and (1 not in width or len(set(width)) < 2):
+        raise ValueError(f"--table needs a pass of one row and a wider one, --width is {sorted(set(width))}: add --width 1 and another")
+    if compiled and (eager or not device.startswith("cuda")):
+        raise ValueError(f"--fuse is for captured passes on a card, not {'--eager' if eager else device}: leave it out")
     shape = read_target(target)
     known = Ladder.from_json(out) if out.exists() else None
     with _progress() as tell:

@@ -94,7 +94,6 @@ class Eager:
         """Runs a function of tensors that has no rows in a cache."""
         return function(*inputs)
 
-
     def warm(self) -> None:
         """Makes ready whatever is made on first use, between two texts."""
 
@@ -127,7 +126,11 @@ class Fixed(Eager):
     def cache(self, name: str, decoder: Decoder, layers: int, rows: int) -> Cache:
         """The cache of that owner, one for all texts."""
         if name not in self.caches:
-            self.caches[name] = decoder.cache(layers, capacity=self.capacity)
+            try:
+                self.caches[name] = decoder.cache(layers, capacity=self.capacity)
+            except (MemoryError, RuntimeError) as error:  # torch says both, by device
+                what = f"caches of {self.capacity} rows do not fit {decoder.device}"
+                raise ValueError(f"{what}; take shorter texts, or the eager engine") from error
         return self.caches[name]
 
     @torch.inference_mode()

@@ -44,7 +44,7 @@ class Runs:
     | passes | [R][S] | of the target |
     | seconds | [R][S] | of the whole call, prefill included, device synchronised before and after |
     | first | [S] | seconds of a call with a budget of one token |
-    | warm | | seconds of its first call, compilation and capture included |
+    | warm | | seconds of the longer of its first two calls, compilation and capture included |
     | remark, error | | what happened; why it could not run ('' where it did) |
     """
 

@@ -1,7 +1,8 @@
 """What a campaign showed: each line that it must show, its figure, and whether it holds, all from what the parts found."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 
 from real.files import replace_json, replacing
 from real.folder import Folder
@@ -43,9 +44,22 @@ class Verdict:
 
 
 def verdicts(folder: Folder, states: Sequence[tuple[str, str, str, str]]) -> list[Verdict]:
-    """All lines, from the parts' files and from `states` (name, rank, state, why)."""
-    lines = _whole(states), _recorded(folder), _equal(folder), _forced(folder), _audited(folder), _scored(folder)
-    return [*lines, _fastest(folder), *(_step(folder, name, most) for name, most in STEPS.items()), _raced(folder), _driven(folder)]
+    """All lines, from the parts' files and from `states` (name, rank, state, why).
+
+    ValueError for files of parts that hold something else.
+    """
+    made = [partial(_whole, states), *(partial(line, folder) for line in (_recorded, _equal, _forced, _audited, _scored, _fastest))]
+    made += [partial(_step, folder, name, most) for name, most in STEPS.items()]
+    made += [partial(line, folder) for line in (_raced, _driven)]
+    return [_read(line) for line in made]
+
+
+def _read(line: Callable[[], Verdict]) -> Verdict:
+    try:
+        return line()
+    except (LookupError, TypeError, AttributeError, ZeroDivisionError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise ValueError(f"the report's {line.func.__name__[1:]!r} cannot be read from parts/ ({what}); delete its files there") from error
 
 
 def _found(folder: Folder, what: str, drafters: Sequence[str] = DRAFTERS) -> dict[str, dict]:

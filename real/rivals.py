@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from real.decode import decode
-from real.draft import Drafter, Silent
+from real.draft import Drafter, Silent, growing
 from real.engine import passes_for, passes_of
+from real.features import learnt
 from real.jobs import submitted
 from real.pair import DTYPES, Pair, load_pair, plan_of
 from real.race import PLAIN, Contestant, Once
@@ -121,7 +122,15 @@ def own(
     name: str, pair: Pair, drafter: Drafter, policy: Policy | TreePolicy, K: int, seed: int, told: CostModel,
     end_tokens: Sequence[int] = (), tree: tuple = (),
 ) -> Contestant:
-    """Our loop with a drafter and a policy, which hears the modelled seconds of `told`; `plain` is `Silent()` and fixed(0)."""
+    """Our loop with a drafter and a policy, which hears the modelled seconds of `told`; `plain` is `Silent()` and fixed(0).
+
+    ValueError for a policy that asks more of the drafter than it has: depth, features, trees.
+    """
+
+    plan = plan_of(policy, K, seed, told, tree)  # what cannot run is refused before the race, not in it
+    learnt(tuple(getattr(policy, "reads", ())), drafter)
+    if isinstance(policy, TreePolicy) and policy.kind != "cape":
+        growing(drafter, plan.K)
 
     def begin() -> Once:
         drive = plan_of(policy, K, seed, told, tree)

@@ -53,22 +53,26 @@ def rivals(
     from real.standing import rows, summary
     from simspec import CostModel
     from simspec.output import check_output, write_json
+    from simspec.rng import check_seed
 
     check_device(device)
     if dtype not in DTYPES:
         raise ValueError(f"dtype {dtype!r} is unknown; expected one of {', '.join(DTYPES)}")
     if repeats < 1:
         raise ValueError(f"--repeats is {repeats}, expected at least 1")
-    for path in filter(None, (out, plot)):
-        check_output(path)
-    if out is not None and plot is not None and out.resolve() == plot.resolve():
-        raise ValueError(f"--out and --plot are both {out}; expected two files")
+    check_seed(seed)
     wanted = list(dict.fromkeys(contestant or [f"model={policy}" for policy in OURS]))
-    asked = [] if rival == ["none"] else list(dict.fromkeys(rival or RIVALS))
+    asked = list(dict.fromkeys(rival or RIVALS))
+    if "none" in asked and len(asked) > 1:
+        raise ValueError(f"rivals are {', '.join(asked)}; expected none alone, or the others without it")
+    asked = [] if asked == ["none"] else asked
     drafters = {check_own(text)[0] for text in wanted}
     for text in asked:
         check_rival(text)
     path, recorded = _opened(trace, prompts)
+    read = [path, *(text.partition("=")[2] for text in cost or ())]
+    for i, each in enumerate(written := [each for each in (out, plot) if each is not None]):
+        check_output(each, *read, *written[:i])
     told = {recorded.meta.drafter: _told(path, None, recorded.K)}
     for text in cost or ():
         drafter, equals, file = text.partition("=")

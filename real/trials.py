@@ -12,9 +12,9 @@ from real.audit import audit
 from real.emitted import Emitted, header_of, texts_of
 from real.equality import NOTHING, compare
 from real.features import offered
+from real.files import replacing
 from real.folder import Folder
 from real.forced_text import compare_forced, force
-from real.files import replacing
 from real.jobs import RULES, record_to, run_on, spread
 from real.measure import measure
 from real.pair import DTYPES, rerun, rule_of, stepper

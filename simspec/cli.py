@@ -377,7 +377,7 @@ def main(arguments: list[str] | None = None) -> None:
     except (KeyboardInterrupt, SystemExit) as stop:
         if isinstance(stop, SystemExit) and stop.code != 130:  # Typer's code for an interrupt
             raise
-        said = "interrupted; recording and training continue where they were when the same command is given again"
+        said = "interrupted; recording, training and what is kept in a file continue where they were when the same command is given again"
         print(f"simspec: {said}", file=sys.stderr)
         sys.exit(130)
     except (ValueError, OSError) as error:

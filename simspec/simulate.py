@@ -143,7 +143,7 @@ def replay(trace: Trace, policy: Policy, seed: int = 0, cost: CostModel | None =
     Raises TraceError (a feature the trace lacks), PolicyError (features read under the rejection rule), ValueError (seed, cost too short).
     """
     if not isinstance(policy, Policy):
-        raise PolicyError(f"{getattr(policy, 'name', policy)!r} is no policy of chains: make() it from its text, or replay_tree() it")
+        raise PolicyError(f"{getattr(policy, 'name', policy)!r} is no policy of chains: give trees to simspec sweep or run")
     K, cost, columns, tables = prepare(trace, policy, cost)
     trace = drawn(trace, seed)
     params, state0 = policy.start()

@@ -78,10 +78,16 @@ def test_whatever_a_drafter_is_made_of(kind, rule, seed, K):
     pair = Target(target, capacity=32), make(target, part(target))
     asked = Settings(K, 12, RULES[rule], END)
     same(*both(pair, asked, seed))
-    asked, prompt = replace(asked, tree=(3, 2)), toy_prompts(1, seed)[0]
+    asked, prompt = replace(asked, tree=(3, min(3, K, getattr(pair[1], "deepest", 3)))), toy_prompts(1, seed)[0]
     text, _ = target_text(pair[0], asked, prompt, seed)
     for slow, fast in zip(orders(*pair, asked, prompt, text, seed), ordered(*pair, asked, prompt, text, seed)):
         np.testing.assert_array_equal(slow, fast)
+
+
+@pytest.mark.parametrize("name", ["model", "self_skip", "glide"])
+def test_drafts_as_deep_as_no_other_test_has_them(name):
+    """Deeper than the rows that are made room for at first."""
+    same(*both(PAIRS[name], Settings(20, 24, RULES["greedy"], ()), 5))
 
 
 @contextmanager

@@ -173,6 +173,42 @@ def test_a_recording_says_how_much_room_its_runs_need():
     assert passes_for("strict", trace).widths == (trace.K + 1,)
 
 
+def test_results_are_the_callers_own():
+    """What a captured pass gave is not written over by the next one."""
+    passes, calls = Fixed((1,), 64), []
+    for number in (1.0, 5.0):
+        calls += passes.call("twice", lambda x: (2 * x,), torch.full((3,), number))
+    assert len(passes.made) == 1 and [each.tolist() for each in calls] == [[2.0] * 3, [10.0] * 3]
+    target = Target(toy_target(0), passes=passes_of("strict", 4, 40))
+    target.prefill([5, 6, 7])
+    first = target.verify([8], [-1]).logits
+    kept = first.clone()
+    target.verify([9], [-1])
+    assert torch.equal(first, kept)
+
+
+def test_a_cache_that_has_grown_is_captured_anew():
+    wanted, fixed = (Target(toy_target(0), passes=p) for p in (EAGER, passes_of("fast", 4, 60)))
+    for target in (wanted, fixed):
+        target.prefill([5, 6, 7])
+        target.verify([8], [-1]), target.keep([0])
+    (cache,) = fixed.passes.caches.values()
+    cache.reserve(cache.key.shape[3] + 1)
+    torch.testing.assert_close(fixed.verify([9], [-1]).logits, wanted.verify([9], [-1]).logits)
+    for target in (wanted, fixed):
+        target.prefill([9, 8, 7, 6, 5, 4])  # as they come, into the rows that are there now
+    torch.testing.assert_close(fixed.verify([4], [-1]).logits, wanted.verify([4], [-1]).logits)
+
+
+def test_close_to_the_end_of_the_caches_rows_come_as_they_are():
+    wanted, fixed = (Target(toy_target(0), passes=p) for p in (EAGER, Fixed((4,), 16)))
+    for target in (wanted, fixed):
+        target.prefill([5] * 13)
+    for tokens, parent in (([6], [-1]), ([7, 8], [-1, 0])):  # 4 rows would end behind the last of 16
+        torch.testing.assert_close(fixed.verify(tokens, parent).logits, wanted.verify(tokens, parent).logits)
+        assert not fixed.passes.made
+
+
 def test_features_come_with_the_token(monkeypatch):
     fetched, made = [], []
     transfer, compute = features.Reader.fetch, features.values

@@ -334,9 +334,51 @@ def test_the_command_says_what_it_found(tmp_path):
     refused(tmp_path, *given, "--engine", "quick", words="engine 'quick' is unknown")
     refused(tmp_path, *given, "--cost", "eagle=c.json", words="expected drafter=COST.json, of a drafter among model")
     refused(tmp_path, *given, "--out", "no/r.json", words="there is no folder no")
-    refused(tmp_path, *given, "--out", "a", "--plot", "a", words="expected two files")
+    refused(tmp_path, *given, "--out", "a", "--plot", "a", words="a would overwrite a")
     refused(tmp_path, *given, "--repeats", 0, words="--repeats is 0")
-    refused(tmp_path, *given, "--rival", "generat", words="rival 'none' is unknown")
+    refused(tmp_path, *given, "--rival", "generat", words="expected none alone")
     refused(tmp_path, *given, "--contestant", "modell=fixed:1", words="did you mean model?")
     code, out, _ = command(tmp_path, "rivals", "--help")
     assert code == 0 and "Example:" in out and "--json" in out
+
+
+def told_of(names, seed, repeats=2, prompts=5):
+    """(what each call was, in order) of a race: contestant, the number of its `begin`, prompt, budget; and its warmings between."""
+    heard = []
+
+    def contestant(name):
+        began = []
+
+        def begin():
+            began.append(0)
+            mine = len(began)
+
+            def once(prompt, budget, sequence):
+                heard.append((name, mine, sequence, budget))
+                return [5] * budget, budget
+
+            return once
+
+        return Contestant(name, begin, name != "plain", warm=lambda: heard.append((name, "warm")))
+
+    race([contestant(name) for name in names], [[1]] * prompts, [4 + s for s in range(prompts)], repeats=repeats, seed=seed)
+    return heard
+
+
+def test_calls_are_shuffled_and_each_contestant_meets_the_prompts_in_their_order():
+    names, prompts = ["plain", "model=fixed:1", "generate"], 5
+    heard = told_of(names, 3)
+    warmed = [i for i, each in enumerate(heard) if each[1] == "warm"]
+    assert [heard[i][0] for i in warmed] == names  # each once, behind its own first calls and before all that count
+    counted = heard[warmed[-1] + 1 :]
+    assert all(each[0] == heard[i][0] for i in warmed for each in heard[i - 2 : i]) and len(counted) == 3 * prompts * (2 + 1)
+    for name in names:
+        whole = [(began, sequence) for who, began, sequence, budget in counted if who == name and budget > 1]
+        first = [(began, sequence) for who, began, sequence, budget in counted if who == name and budget == 1]
+        states = sorted({began for began, _ in whole})
+        assert whole == [(began, s) for began in states for s in range(prompts)] and len(states) == 2  # a repeat, a state
+        assert [s for _, s in first] == list(range(prompts))
+        assert len({began for began, _ in first} - set(states)) == prompts  # none of these
+    order = [each[0] for each in counted]
+    assert order != sorted(order, key=names.index) and len({tuple(each[0] for each in told_of(names, seed)) for seed in range(4)}) == 4
+    assert told_of(names, 3) == heard
