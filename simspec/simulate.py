@@ -143,7 +143,8 @@ def replay(trace: Trace, policy: Policy, seed: int = 0, cost: CostModel | None =
     Raises TraceError (a feature the trace lacks), PolicyError (features read under the rejection rule), ValueError (seed, cost too short).
     """
     if not isinstance(policy, Policy):
-        raise PolicyError(f"{getattr(policy, 'name', policy)!r} is no policy of chains: give trees to simspec sweep or run")
+        name = getattr(policy, "name", policy)
+        raise PolicyError(f"{name!r} is no policy of chains: replay_tree() takes trees, as do simspec sweep and run")
     K, cost, columns, tables = prepare(trace, policy, cost)
     trace = drawn(trace, seed)
     params, state0 = policy.start()

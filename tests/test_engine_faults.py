@@ -89,9 +89,9 @@ def test_none_twice_is_none(lab):
     [
         ([*DRIVE, "--seed", 1 << 64], "seed is 18446744073709551616"),
         (["drive", "rejection.parquet", *DRIVE[2:]], "is of the rejection rule"),
-        ([*DRIVE, "--policy", "static:2x1"], "give trees to simspec sweep or run"),
+        ([*DRIVE, "--policy", "static:2x1"], "takes trees, as do simspec sweep and run"),
         ([*DRIVE, "--context", 1], "a context of 2 or more"),
-        (["force", "t.parquet", "--policy", "static:2x1"], "give trees to simspec sweep or run"),
+        (["force", "t.parquet", "--policy", "static:2x1"], "takes trees, as do simspec sweep and run"),
         ([*SCORE, "--seed", -1], "seed is -1, expected 0 <= seed"),
         ([*SCORE, "--plot", "t.parquet"], "would overwrite t.parquet"),
         ([*SCORE, "--cost", "c.json", "--plot", "c.json"], "would overwrite c.json"),
