@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from real.clock import Clock
 from real.draft import Silent, Step
 from real.features import FEATURES, GRIDS, Reader, learnt, offered, read
 from real.losses import next_token, towards
@@ -160,3 +161,21 @@ def test_towards_is_cross_entropy_with_no_pull_where_both_agree():
     same = (p + 3.0).requires_grad_()  # a shift changes no distribution
     assert torch.autograd.grad(towards(same, p), same)[0].abs().max() < 1e-7
     assert towards(same, p) < towards(q, p)
+
+
+def test_what_was_fetched_is_read_once_and_at_its_slot():
+    """Else a policy would hear of one token what another showed."""
+    reader, clock = Reader(("confidence",), 1.0, Silent()), Clock(torch.device("cpu"))
+    sure, torn = torch.tensor([9.0, 0.0, 0.0]), torch.tensor([1.0, 0.9, 0.8])
+    code = {name: read(("confidence",), row[None], 1.0)[0][0, 0] for name, row in (("sure", sure), ("torn", torn))}
+    assert code["sure"] != code["torn"]
+    clock.begin()
+
+    def fetched(slot):
+        assert reader.fetch(sure.argmax()[None], sure, None, slot, clock) == 0
+
+    fetched(0)
+    assert reader.read(Step(0, 0, sure), 0)[0][0] == code["sure"]
+    assert reader.read(Step(0, 0, torn), 0)[0][0] == code["torn"]  # what was fetched is gone
+    fetched(0)
+    assert reader.read(Step(0, 1, torn), 1)[0][0] == code["torn"]  # it was of another slot

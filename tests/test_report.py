@@ -9,7 +9,8 @@ from real.forced_text import SHARE
 from real.jobs import RULES
 from real.scorecard import halves
 from real.size import FULL, TOY
-from simspec import CostModel, load_trace
+from real.trials import best_fixed
+from simspec import CostModel, load_trace, policies, replay, synthetic
 
 
 def passed(found, size=TOY):
@@ -81,3 +82,12 @@ def test_the_fixed_length_that_is_scored_is_chosen_on_other_prompts(monkeypatch)
     trials.scored(folder, "model")
     mine = set(halves(trace, TOY.scored, 0)[0].sequence.tolist())
     assert len(seen) == 1 and seen[0] == set(trace.sequence.tolist()) - mine and len(mine) == TOY.scored
+
+
+def test_the_best_fixed_length_is_that_of_the_least_seconds():
+    trace = synthetic.iid(0.9, 12, 40, 6, seed=2)
+    for ratio in (0.02, 0.15, 0.4, 3.0):
+        cost = CostModel.from_ratio(ratio, 6)
+        total = [float(cost.seconds(replay(trace, policies.BUILTIN["fixed"](k), cost=cost)).sum()) for k in range(7)]
+        assert total[best_fixed(trace, cost)] == min(total) < max(total)
+    assert best_fixed(trace, cost) == 0 < best_fixed(trace, CostModel.from_ratio(0.02, 6))
