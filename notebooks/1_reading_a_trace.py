@@ -26,10 +26,10 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 
 import simspec
-from simspec.bundle import recordings
-from simspec.check import depth_acceptance
-from simspec.grid import decode, table
-from simspec.predictor import brier, examples, fit, reliability, split
+from simspec.recordings import recordings
+from simspec.validation.check import depth_acceptance
+from simspec.quantization import decode, table
+from simspec.scalar_predictor import brier, examples, fit, reliability, split
 
 plt.rcParams |= {"figure.dpi": 96, "figure.constrained_layout.use": True, "axes.spines.top": False, "axes.spines.right": False}
 GREEN, RED, GREY, DARK = "#2a9d8f", "#e76f51", "#cccccc", "#264653"

@@ -25,14 +25,14 @@ import numpy as np
 
 import simspec
 from simspec import CostModel, formulas, replay, stats
-from simspec.bundle import cost_beside, recordings
-from simspec.check import depth_acceptance
+from simspec.recordings import cost_beside, recordings
+from simspec.validation.check import depth_acceptance
 from simspec.cost_table import CostTable
 from simspec.metrics import summary
 from simspec.policies import fixed, make
-from simspec.predictor import split
+from simspec.scalar_predictor import split
 from simspec.roofline import CARDS, SHAPES, roofline_cost, roofline_table
-from simspec.score import score
+from simspec.reports.oracle_gap import score
 
 FAST = os.environ.get("SIMSPEC_FAST") == "1"  # fewer draws; the suite runs it so
 plt.rcParams |= {"figure.dpi": 96, "figure.constrained_layout.use": True, "axes.spines.top": False, "axes.spines.right": False}

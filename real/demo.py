@@ -8,8 +8,9 @@ from pandas import DataFrame
 
 from real.equality import NOTHING, Comparison
 from real.files import replacing
-from real.jobs import Outcome, Tell, run_on, silent, spread
-from real.measure import measure
+from real.jobs import Outcome, Tell, run_on, silent
+from real.pair import spread
+from real.measure.loop import measure
 from real.pair import TINY, load_pair, rule_of
 from simspec import CostModel, load_trace, sweep
 

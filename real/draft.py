@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from real.target import Resume, Target, Verdict
+from real.model.target import Resume, Target, Verdict
 
 Pick = Callable[..., int]
 """(logits [vocab], draft slot, hidden state or None) -> token: the decode rule, with the noise of that slot's text position, or the draw
@@ -69,7 +69,7 @@ class Drafter(Protocol):
     | silent | its steps carry no logits, so that it shows no features; may be left out where they do |
     | sublayers | how many of the target's attention and MLP sub-layers one drafted token runs through; 0 where left out |
     | deepest | how many tokens behind the last committed one it can draft; no limit where left out |
-    | passes | how its own passes are run, `real.passes.EAGER` where nothing else is set; left out where it has no choice |
+    | passes | how its own passes are run, `real.model.runner.EAGER` where nothing else is set; left out where it has no choice |
     | grow | a method, `Grows`; left out by drafters that draft chains alone |
 
     A round: `next` until the policy or the drafter stops; the target verifies; `rollback`; `catch_up`.

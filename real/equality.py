@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from real.decode import DecodeResult
+from real.decode.loop import DecodeResult
 from simspec import Policy, Rounds, Trace
-from simspec.grid import decode_margin
+from simspec.quantization import decode_margin
 from simspec.tree_policy import TreePolicy
 
 THIN = 1e-4

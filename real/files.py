@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from simspec import output
+from simspec import files as output
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """`simspec.output.replacing` in a folder that is made where it is missing."""
+    """`simspec.files.replacing` in a folder that is made where it is missing."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with output.replacing(path) as temporary:

@@ -7,18 +7,16 @@ from pathlib import Path
 
 import numpy as np
 
-from real.card import card
+from real.record.data_card import card
 from real.equality import Comparison, compare, rounds_of
-from real.files import replace_json, replacing
-from real.measure import measure
+from real.files import replace_json
 from real.pair import Pair, rerun, seconds
 from real.prompts import Prompt
-from real.record import Settings, describe, record
+from real.record.recorder import Settings, describe, record
 from real.sampling import Rule
-from real.tree import Beam
+from real.decode.trees import Beam
 from simspec import CostModel, Policy, Rounds, Trace, policies, replay
-from simspec.tree import MOST
-from simspec.tree_policy import SUBMITTED, TreePolicy
+from simspec.tree_policy import TreePolicy
 from simspec.tree_replay import prepare_tree, replay_tree, tree_seconds
 
 Tell = Callable[[str, int, int], None]
@@ -38,17 +36,6 @@ def record_to(
     described = card(out, trace)
     replace_json(out.with_suffix(".json"), described)
     return described
-
-
-def measure_to(
-    out: Path, pair: Pair, rule: Rule, K: int, context: int, repeats: int, seed: int = 0, tell: Tell = silent, rows: int = 0
-) -> CostModel:
-    """Measures a cost model and writes it; with `rows` trees of so many tokens are priced, too."""
-    said = partial(tell, f"measuring {out.stem}")
-    cost = measure(pair.target, pair.drafter, rule, K, context, repeats=repeats, seed=seed, progress=said, rows=rows)
-    with replacing(out) as temporary:
-        cost.to_json(temporary)
-    return cost
 
 
 @dataclass(frozen=True)
@@ -122,22 +109,6 @@ def _replayed(trace: Trace, policy: Policy | TreePolicy | Beam, seed: int, cost:
         return rounds, tree_seconds(rounds, trace, policy, cost)
     rounds = replay(trace, policy, seed=seed, cost=cost)
     return rounds, cost.seconds(rounds)
-
-
-def submitted(policy: Policy | TreePolicy | Beam | Callable, K: int) -> int:
-    """How many submitted tokens costs must price for this policy, as `measure` takes it: 0 for chains."""
-    if isinstance(policy, Beam):
-        return max(K, policy.width * policy.K)
-    if isinstance(policy, TreePolicy):
-        return max(K, {"static": len(policy.tree), "dynamic": policy.nodes, "beam": MOST}.get(policy.kind, SUBMITTED))
-    made_by = getattr(policy, "func", policy)  # trees made from a recording's ranks
-    return MOST if getattr(made_by, "__module__", "") == "simspec.policies.tree" else 0
-
-
-def spread(count: int, wanted: int) -> list[int]:
-    """Up to `wanted` of `count` prompts, evenly apart: recordings list tasks one after another."""
-    wanted = min(wanted, count)
-    return [i * count // wanted for i in range(wanted)]
 
 
 RULES = {"greedy": Rule(), "coupled": Rule("coupled", 0.8, 0)}

@@ -1,28 +1,29 @@
 """A target with one drafter, loaded and ready for the loop."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
 import torch
 
-from real.cape import Cape
-from real.decode import DecodeResult, Plan, decode
+from real.decode.cape import Cape
+from real.decode.loop import DecodeResult, Plan, decode
 from real.draft import Drafter, Silent
 from real.drafters import BUILTIN
-from real.engine import engage
-from real.features import learnt, shown
-from real.passes import EAGER, Eager
-from real.predictor import load_predictors
+from real.decode.engine import engage
+from real.decode.features import learnt, shown
+from real.model.runner import EAGER, Eager
+from real.decode.acceptance_predictor import load_predictors
 from real.provenance import check_device
 from real.sampling import Rule, forget_noise
-from real.target import Target
-from real.tree import Beam, Dynamic, Static
-from real.weights import WeightsError, load_decoder, load_tokenizer, made_for
+from real.model.target import Target
+from real.decode.trees import Beam, Dynamic, Static
+from real.model.checkpoint import WeightsError, load_decoder, load_tokenizer, made_for
 from simspec import CostModel, Policy, Stepper, Trace, policies
-from simspec.tree_policy import TreePolicy
+from simspec.tree import MOST
+from simspec.tree_policy import SUBMITTED, TreePolicy
 
 TINY = Path(__file__).parent / "tiny"
 WARM = 24
@@ -56,7 +57,7 @@ def load_pair(
 ) -> Pair:
     """Loads `<bundle>/target` (or the checkpoint `target`) with the drafter of `<bundle>/<drafter>` (or `weights`).
 
-    Predictors that lie in the drafter's folder come with it; WeightsError for one of other weights. `passes` as `real.engine.passes_of`
+    Predictors that lie in the drafter's folder come with it; WeightsError for one of other weights. `passes` as `real.decode.engine.passes_of`
     makes them.
     """
     if drafter not in BUILTIN:
@@ -207,3 +208,19 @@ def rerun(
 def seconds(results: Sequence[DecodeResult]) -> float:
     """Decoding time of several runs, prefill apart."""
     return float(sum(r.seconds.sum() for r in results))
+
+
+def submitted(policy: Policy | TreePolicy | Beam | Callable, K: int) -> int:
+    """How many submitted tokens costs must price for this policy, as `measure` takes it: 0 for chains."""
+    if isinstance(policy, Beam):
+        return max(K, policy.width * policy.K)
+    if isinstance(policy, TreePolicy):
+        return max(K, {"static": len(policy.tree), "dynamic": policy.nodes, "beam": MOST}.get(policy.kind, SUBMITTED))
+    made_by = getattr(policy, "func", policy)  # trees made from a recording's ranks
+    return MOST if getattr(made_by, "__module__", "") == "simspec.policies.tree" else 0
+
+
+def spread(count: int, wanted: int) -> list[int]:
+    """Up to `wanted` of `count` prompts, evenly apart: recordings list tasks one after another."""
+    wanted = min(wanted, count)
+    return [i * count // wanted for i in range(wanted)]

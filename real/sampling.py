@@ -11,10 +11,12 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from real.noise import gumbel
 from simspec import rng
+from simspec.rng import ACCEPT, uniform
 
 AHEAD = 32
+_LOW = 0xFFFFFFFF
+_M0, _M1, _W0, _W1 = 0xD2511F53, 0xCD9E8D57, 0x9E3779B9, 0xBB67AE85
 
 
 @dataclass(frozen=True)
@@ -113,3 +115,56 @@ def margin(scores: Tensor) -> Tensor:
     """Best minus second score of each row, float64 `[n]`: how far a pick is from flipping."""
     best = scores.topk(2, -1).values
     return best[..., 0] - best[..., 1]
+
+
+def gumbel(seed: int, sequence: int, first: int, count: int, vocab: int, device) -> Tensor:
+    """Noise float64 `[count, vocab]` of the text positions `first` .. `first + count - 1`: `simspec.rng.gumbel` of each.
+
+    Drawn by `rng` on the CPU. On a card the same uniforms are drawn there, bit for bit; the logarithms are the card's and may differ from
+    the host's in the last place. ValueError outside the ranges of `rng.gumbel`.
+    """
+    device = torch.device(device)
+    if device.type == "cpu":
+        return torch.from_numpy(rng.gumbel_rows(seed, sequence, torch.arange(first, first + count).numpy(), vocab))
+    rng.gumbel(seed, sequence, first, 1), rng.gumbel(seed, sequence, first + count - 1, vocab and 1)  # refuses what is out of range
+    return -(-uniforms(seed, sequence, first, count, vocab, device).log()).log()
+
+
+def uniforms(seed: int, sequence: int, first: int, count: int, vocab: int, device) -> Tensor:
+    """The uniforms float64 `[count, vocab]` in (0, 1) behind `gumbel`: Philox-4x32-10 in int64, whose products wrap as unsigned ones do."""
+    quarters = -(-vocab // 4)
+    wide = {"dtype": torch.int64, "device": device}
+    c0, c3 = torch.full((1, 1), sequence, **wide), torch.full((1, 1), rng.GUMBEL, **wide)
+    c1, c2 = torch.arange(first, first + count, **wide)[:, None], torch.arange(quarters, **wide)[None]
+    k0, k1 = seed & _LOW, seed >> 32
+    for _ in range(10):
+        p0, p1 = c0 * _M0, c2 * _M1
+        c0, c1, c2, c3 = (p1 >> 32 & _LOW) ^ c1 ^ k0, p1 & _LOW, (p0 >> 32 & _LOW) ^ c3 ^ k1, p0 & _LOW
+        k0, k1 = k0 + _W0 & _LOW, k1 + _W1 & _LOW
+    words = torch.stack(torch.broadcast_tensors(c0, c1, c2, c3), -1).view(count, 4 * quarters)
+    return (words[:, :vocab].double() + 0.5) * 2.0**-32
+
+
+class Chance:
+    """Draws addressed by (seed, sequence, round, slot, role): not by text position, where a policy could see what it discarded.
+
+    `slot` of a coin is the row that it judges, of a draw the row that the drawn token follows.
+    """
+
+    def __init__(self, seed: int, sequence: int):
+        self.seed, self.sequence = seed, sequence
+
+    def flip(self, odds: float, round: int, slot: int) -> bool:
+        """True with probability `odds`."""
+        return uniform(self.seed, self.sequence, round, slot, ACCEPT) < odds
+
+    def draw(self, p: Tensor, round: int, slot: int, role: int) -> int:
+        """A token drawn from the distribution `p [vocab]` (its sum need not be 1)."""
+        return _at(p, uniform(self.seed, self.sequence, round, slot, role))
+
+
+def _at(p: Tensor, u: float) -> int:
+    """The token at which the running sum of `p` first exceeds the share `u` of it; never one of probability 0."""
+    total = p.cumsum(-1)
+    found = int(torch.searchsorted(total, u * total[-1], right=True))
+    return min(found, int(p.nonzero()[-1]))

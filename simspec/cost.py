@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numba import njit
 
-from simspec.output import check_keys, read_json, write_json
+from simspec.files import check_keys, read_json, write_json
 
 
 @njit(cache=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from simspec.cost import CostModel
-from simspec.output import check_keys, read_json, write_json
+from simspec.files import check_keys, read_json, write_json
 
 
 @dataclass(frozen=True)

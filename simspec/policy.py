@@ -11,8 +11,8 @@ from numba import njit, types
 from numba.core.errors import NumbaError
 
 from simspec.cost import CostModel, next_backlog, round_seconds
-from simspec.grid import table
-from simspec.jit import specialise
+from simspec.quantization import table
+from simspec.specialize import specialise
 from simspec.rng import POLICY, check_seed, uniform
 
 IDENTITY = ("probability",)

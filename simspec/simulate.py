@@ -7,8 +7,8 @@ import numpy as np
 from numba import njit, types
 
 from simspec.cost import CostModel, next_backlog, round_seconds
-from simspec.grid import table
-from simspec.jit import borrowed, specialise
+from simspec.quantization import table
+from simspec.specialize import borrowed, specialise
 from simspec.policy import Policy, PolicyError
 from simspec.rng import ACCEPT, POLICY, block, check_seed
 from simspec.trace import Trace

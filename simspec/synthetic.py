@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from simspec.grid import LOG_ODDS, encode
-from simspec.meta import TraceMeta
+from simspec.quantization import LOG_ODDS, encode
+from simspec.trace_meta import TraceMeta
 from simspec.trace import Trace
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from simspec.grid import TABLES, decode_margin, encode_margin
-from simspec.meta import TraceError, TraceMeta
-from simspec.output import replacing
+from simspec.quantization import TABLES, decode_margin, encode_margin
+from simspec.trace_meta import TraceError, TraceMeta
+from simspec.files import replacing
 
 __all__ = ["Trace", "TraceError", "TraceMeta", "decode_margin", "encode_margin", "load_trace"]
 

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from simspec.cost import CostModel
-from simspec.output import check_keys, read_json
+from simspec.files import check_keys, read_json
 from simspec.trace import Trace, TraceError
 
 MOST = 63

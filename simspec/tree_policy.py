@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simspec.grid import decode, table
+from simspec.quantization import decode, table
 from simspec.policy import PolicyError
 from simspec.trace import Trace, TraceError
 from simspec.tree import MOST, Tree, room

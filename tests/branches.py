@@ -8,7 +8,7 @@ from simspec.rng import ACCEPT
 
 
 class Branches:
-    """Stands in for `real.chance.Chance` and answers as its script says; past its end it takes the first answer and notes the others.
+    """Stands in for `real.sampling.Chance` and answers as its script says; past its end it takes the first answer and notes the others.
 
     Behind every address (round, slot, role) stands one uniform number, as in the real one: an answer says in which part of [0, 1) it lies,
     and an address that is asked again answers out of that part. So code that uses a number twice has the law that it would have.

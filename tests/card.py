@@ -202,17 +202,17 @@ class Stream:
 @contextmanager
 def card():
     """A card for code that asks for "cuda": the mode, in which torch.cuda answers; captures keep a capture's rules."""
-    import real.bandwidth
-    import real.climb
-    import real.graph
-    import real.passes
+    import real.measure.device_limits
+    import real.measure.time_grid
+    import real.model.cuda_graphs
+    import real.model.runner
 
-    mode, plain, waits = Card(), real.graph._Tape, Counter()
+    mode, plain, waits = Card(), real.model.cuda_graphs._Tape, Counter()
 
     def captured(function, device, pool=None):
         if device.type != "cuda":
             return plain(function).replay
-        for _ in range(real.graph.WARM):
+        for _ in range(real.model.cuda_graphs.WARM):
             function()
         mode.capturing = True
         try:
@@ -241,9 +241,9 @@ def card():
         patch.setattr(torch, "Generator", Generator)
         patch.setattr(torch, "autocast", lambda kind, **how: autocast("cpu", **how))
         patch.setattr(torch.random, "fork_rng", lambda *_, **__: nullcontext())
-        patch.setitem(real.bandwidth.COPIED, "cuda", 1 << 12)
-        patch.setitem(real.bandwidth.SIDE, "cuda", 8)
-        for module in (real.passes, real.climb):
+        patch.setitem(real.measure.device_limits.COPIED, "cuda", 1 << 12)
+        patch.setitem(real.measure.device_limits.SIDE, "cuda", 8)
+        for module in (real.model.runner, real.measure.time_grid):
             patch.setattr(module, "capture", captured, raising=False)
             patch.setattr(module, "fused", lambda **_: nullcontext(), raising=False)
         mode.waits = waits

@@ -5,11 +5,11 @@ from dataclasses import replace
 import torch
 from toy_lm import END, VOCAB, policy_from, stepper, toy_cost, toy_pair, toy_prompts, toy_target
 
-from real.decode import decode
+from real.decode.loop import decode
 from real.draft import Silent
-from real.emitted import Emitted, Header, Text
+from real.audit.run_file import Emitted, Header, Text
 from real.sampling import Rule
-from real.target import Target
+from real.model.target import Target
 
 PROMPT = 4
 SAMPLED = Rule("rejection", 0.8)

@@ -4,12 +4,12 @@ import numpy as np
 from hypothesis import strategies as st
 
 from simspec import CostModel, Policy, Trace, TraceMeta
-from simspec.grid import TABLES
+from simspec.quantization import TABLES
 from simspec.policies import (
     adaedl, beta_ts, cali_ts, confidence, cost_ts, draft_verify, entropy, fixed, hf_heuristic, model_only, product, sampling_only,
 )  # fmt: skip
 from simspec.policies.thompson import READINGS
-from simspec.predictor import Scalar
+from simspec.scalar_predictor import Scalar
 from simspec.synthetic import iid
 
 END = 7

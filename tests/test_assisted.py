@@ -17,13 +17,13 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.generation.candidate_generator import AssistedCandidateGenerator, PromptLookupCandidateGenerator
 
-from real.decode import decode
+from real.decode.loop import decode
 from real.drafters.model import ModelDrafter
 from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.pair import stepper
 from real.sampling import Rule
-from real.target import Target
-from real.weights import from_transformers
+from real.model.target import Target
+from real.model.checkpoint import from_transformers
 from simspec import CostModel, policies
 
 VOCAB, BUDGET, END = 20, 32, 3

@@ -12,16 +12,16 @@ from scipy import stats
 from shell import command, refused
 from toy_lm import END, POLICIES, VOCAB, policy_from, run_all, stepper, toy_cost, toy_pair, toy_prompts, toy_recording, toy_target
 
-from real.audit import audit, tolerance_of, too_many
-from real.decode import decode
+from real.audit.judge import audit, tolerance_of, too_many
+from real.decode.loop import decode
 from real.demo import TRACES
-from real.emitted import RunError, Text, emitted_of, load_run, save_run, texts_of
-from real.finding import figures
-from real.forced import spacing
-from real.reference import refer
+from real.audit.run_file import RunError, Text, emitted_of, load_run, save_run, texts_of
+from real.audit.report import figures
+from real.audit.teacher_forcing import spacing
+from real.audit.against_recording import refer
 from real.sampling import Rule
-from real.target import Target
-from simspec.grid import encode_margin
+from real.model.target import Target
+from simspec.quantization import encode_margin
 
 RULES = [Rule(), Rule("coupled", 0.8, 5), Rule("coupled", 0.8, 5, 6, 0.9), SAMPLED, Rule("rejection", 1.0, 3, 6, 0.9)]
 

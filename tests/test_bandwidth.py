@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from real import bandwidth, laps
-from real.bandwidth import WARM, copy_bandwidth, matrix_rate, speeds
+from real.measure import device_limits as bandwidth, timer as laps
+from real.measure.device_limits import WARM, copy_bandwidth, matrix_rate, speeds
 
 
 class Stopwatch:

@@ -7,12 +7,12 @@ import pytest
 import torch
 from toy_lm import END, RULES, toy_pair, toy_prompts
 
-from real.decode import decode
+from real.decode.loop import decode
 from real.equality import compare, rounds_of
 from real.pair import prompts_of, rule_of
 from real.prompts import Prompt
-from real.record import Settings, assemble, describe, record_text
-from real.tree import Beam
+from real.record.recorder import Settings, assemble, describe, record_text
+from real.decode.trees import Beam
 from simspec import TraceError, load_trace
 from simspec.policies import BUILTIN, beams
 from simspec.tree_policy import outcomes

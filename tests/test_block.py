@@ -18,9 +18,10 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from real.block import Decoder, Shape, ancestor_mask, chain, depths, frequencies
-from real.target import Resume, Target
-from real.weights import from_transformers
+from real.model.decoder import Decoder, Shape, frequencies
+from real.model.tree_mask import ancestor_mask, chain, depths
+from real.model.target import Resume, Target
+from real.model.checkpoint import from_transformers
 
 HELD = settings(deadline=None, max_examples=40, derandomize=True)
 BOUND = 1e-5

@@ -15,19 +15,19 @@ import typer
 from toy_lm import toy_decoder
 from typer.testing import CliRunner
 
-from real import bundle, report
-from real.campaign import SOON, advance, campaign, complete, table
+from real.campaign import archive as bundle, report
+from real.campaign.__main__ import SOON, advance, campaign, complete, table
 from real.drafters import BUILTIN
-from real.examples import write
-from real.folder import Folder, FolderError
+from real.train.train_predictor import write
+from real.campaign.workspace import Folder, FolderError
 from real.jobs import RULES
-from real.parts import Part, parts
-from real.record import Settings
+from real.campaign.stages import Part, parts
+from real.record.recorder import Settings
 from real.sampling import Rule
-from real.scribe import together
-from real.size import FULL, MUST, TOY, lab_of
-from real.target import Target
-from real.train import Paused, Plan, compiled, fit
+from real.train.generate import together
+from real.campaign.config import FULL, MUST, TOY, lab_of
+from real.model.target import Target
+from real.train.trainer import Paused, Plan, compiled, fit
 from simspec import CostModel, load_trace
 
 ROOT = Path(__file__).parent.parent

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_lm import DRAFTERS, PREFIX, RULES, taught, toy_pair, toy_prompts
 
-from real import losses
-from real.block import chain
+from real.train import losses
+from real.model.tree_mask import chain
 from real.draft import Step
 from real.drafters.glide import Glide, GlideDrafter
 from real.drafters.model import ModelDrafter

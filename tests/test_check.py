@@ -10,7 +10,8 @@ from shell import run
 from numba.core import config
 from strategies import traces
 
-from simspec import check, formulas, known, metrics, policies, simulate, synthetic
+from simspec import formulas, metrics, policies, simulate, synthetic
+from simspec.validation import check, synthetic_checks as known
 from simspec.trace import Trace
 
 RIGHT = simulate.replay

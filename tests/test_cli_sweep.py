@@ -134,7 +134,7 @@ def test_rows_stream_as_they_are_known(capsys, recording):
 
 
 def test_bundled_recordings_have_names_and_costs_of_their_own(capsys):
-    from simspec.bundle import recordings
+    from simspec.recordings import recordings
 
     out = run(capsys, "sweep", "tiny-model-greedy", "--policy", "fixed:1", "--replicates", 1, "--json")[1]
     (row,) = json.loads(out)["rows"]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from real.corpus import END, CorpusError, documents, encode, train_tokenizer, windows
+from real.train.corpus import END, CorpusError, documents, encode, train_tokenizer, windows
 
 HELD = settings(deadline=None, max_examples=60, derandomize=True)
 STORY = ["The cat sat on the mat 12 times; the cats sat on mats.", "A café, naïve façade: 37 + 5 = 42.", "def f(x): return x"]

@@ -5,7 +5,7 @@ import pytest
 from shell import run
 
 from simspec import CostModel, policies, replay, summary, sweep, synthetic
-from simspec.curve import Point, curve, draw
+from simspec.reports.speedup_curve import Point, curve, draw
 from simspec.stats import Interval, ratio
 
 COST = CostModel.from_ratio(0.2, 5)

@@ -7,10 +7,10 @@ import pytest
 import torch
 from toy_lm import DRAFTERS, END, RULES, at_random, toy_cost, toy_pair, toy_prompts
 
-from real.decode import decode
+from real.decode.loop import decode
 from real.draft import Drafter
 from real.drafters import BUILTIN
-from real.features import offered
+from real.decode.features import offered
 from real.pair import stepper
 
 TARGET = 8  # attention and MLP sub-layers of the toy target

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from strategies import costs, traces
 
 from simspec import CostModel, Policy, PolicyError, Trace, TraceError, TraceMeta, policies, replay, rng, sweep
-from simspec.check import _recording
-from simspec.lineup import by_depth, lineup
+from simspec.validation.check import _recording
+from simspec.reports.drafters import by_depth, lineup
 from simspec.policies import fixed, greedy_oracle, hf_heuristic, oracle
 from simspec.rng import ACCEPT
-from simspec.score import score
+from simspec.reports.oracle_gap import score
 from simspec.simulate import drawn, expected_accepted, expected_run
 
 HELD = settings(deadline=None, max_examples=60, derandomize=True)

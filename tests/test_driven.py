@@ -12,9 +12,11 @@ from shell import command, refused
 from test_measure import LAUNCH, ROW, Machine, layers
 from toy_lm import POLICIES, reads, toy_cost, toy_recording
 
-from real import driven, shape
-from real.driven import END, WRONG, Driven, drive, drafter_shapes, random_drafter, scripts
-from real.shape import check_room, needed, random_decoder, read_shape
+from real.bench import trace_driven as driven
+from real.model import random_models as shape
+from real.bench.trace_driven import END, WRONG, Driven, drive, scripts
+from real.drafters import drafter_shapes, random_drafter
+from real.model.random_models import check_room, needed, random_decoder, read_shape
 from simspec import policies, replay, synthetic
 from simspec.roofline import SHAPES, parameters
 

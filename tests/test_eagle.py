@@ -8,11 +8,11 @@ from test_weights import refused
 from torch.nn import functional as F
 from toy_lm import VOCAB, toy_target
 
-from real.block import chain
+from real.model.tree_mask import chain
 from real.drafters.eagle import INPUTS, Eagle, EagleDrafter
-from real.losses import eagle
-from real.part import save_part
-from real.target import Target
+from real.train.losses import eagle
+from real.model.draft_head import save_part
+from real.model.target import Target
 
 MADE_FOR = {"weights": "a" * 64, "config": "c" * 64, "tokenizer": "t" * 64}
 EACH = pytest.mark.parametrize("inputs", INPUTS)

@@ -7,15 +7,15 @@ from functools import lru_cache
 import pytest
 from toy_lm import POLICIES, policy_from, run_all
 
-from real.card import card
+from real.record.data_card import card
 from real.demo import TRACES, recordings
 from real.drafters import BUILTIN
 from real.equality import NOTHING, compare
-from real.features import offered
-from real.packed import weights_in
+from real.decode.features import offered
+from real.model.compressed import weights_in
 from real.pair import TINY, load_pair, prompts_of, same_predictors
-from real.predictor import NAMES as NAMES_LEARNT
-from real.weights import sha256
+from real.decode.acceptance_predictor import NAMES as NAMES_LEARNT
+from real.model.checkpoint import sha256
 from simspec import CostModel, Policy, load_trace, policies, replay
 
 PROMPTS = 20

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_lm import policy_from, run_all, toy_cost, toy_recording
 
-from real.emitted import Emitted, Header, RunError, Text, emitted_of, load_run, save_run, texts_of
+from real.audit.run_file import Emitted, Header, RunError, Text, emitted_of, load_run, save_run, texts_of
 from real.sampling import Rule
 
 HELD = settings(deadline=None, max_examples=60, derandomize=True)

@@ -8,13 +8,13 @@ import torch
 from shell import command, refused
 from typer.testing import CliRunner
 
-from real import campaign, report
-from real.campaign import advance
+from real.campaign import __main__ as campaign, report
+from real.campaign.__main__ import advance
 from real.demo import TRACES
-from real.folder import Folder
-from real.parts import parts
-from real.passes import Fixed
-from real.size import TOY
+from real.campaign.workspace import Folder
+from real.campaign.stages import parts
+from real.model.runner import Fixed
+from real.campaign.config import TOY
 from simspec import CostModel, load_trace
 
 SHAPE = {"head_dim": 8, "heads": 2, "hidden": 24, "kv_heads": 2, "layers": 2, "vocab": 300, "width": 16}

@@ -11,7 +11,7 @@ from toy_lm import DRAFTERS, END, POLICIES, RULES, policy_from, reads, run_all, 
 from real.equality import ALLOWED, compare, rounds_of
 from real.pair import rule_of
 from real.prompts import Prompt
-from real.record import Settings, assemble, describe, record_text
+from real.record.recorder import Settings, assemble, describe, record_text
 from real.sampling import Rule
 from simspec import Policy, load_trace, policies, replay
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from strategies import EXAM, traces
 
 from simspec import replay, synthetic
-from simspec.grid import ENTROPY, LOG_ODDS, TABLES
+from simspec.quantization import ENTROPY, LOG_ODDS, TABLES
 from simspec.policies import adaedl, confidence, draft_verify, entropy, product
 
 UNIT = st.floats(0, 1)

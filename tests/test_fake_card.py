@@ -10,18 +10,18 @@ import torch
 from card import Misplaced, card
 from torch import nn
 
-from real.campaign import advance
-from real.examples import learn, write
-from real.folder import Folder
-from real.graph import WARM
-from real.passes import Fixed
-from real.parts import parts
-from real.rows import Settings
+from real.campaign.__main__ import advance
+from real.train.train_predictor import learn, write
+from real.campaign.workspace import Folder
+from real.model.cuda_graphs import WARM
+from real.model.runner import Fixed
+from real.campaign.stages import parts
+from real.record.rows import Settings
 from real.sampling import Rule
-from real.scribe import together
-from real.size import TOY
-from real.target import Target
-from real.train import Paused, Plan, fit
+from real.train.generate import together
+from real.campaign.config import TOY
+from real.model.target import Target
+from real.train.trainer import Paused, Plan, fit
 
 WORDS = "the drafter proposes and the target disposes of every token it is shown ".split()
 
@@ -48,7 +48,7 @@ def test_what_a_card_refuses_is_refused():
 @pytest.mark.parametrize("planted", ["host tensor", "read", "copy"])
 def test_what_a_capture_refuses_is_refused(planted):
     with card() as there:
-        import real.passes
+        import real.model.runner
 
         held, constant = torch.zeros(2, device="cuda"), torch.ones(2)
 
@@ -58,8 +58,8 @@ def test_what_a_capture_refuses_is_refused(planted):
             return (held + (constant.to("cuda") if planted == "copy" else constant if planted == "host tensor" else 1),)
 
         with pytest.raises(Misplaced):
-            real.passes.capture(function, held.device)
-        assert real.passes.capture(lambda: (held + 1,), held.device)()[0].tolist() == [1, 1] and there.calls["add"] > WARM
+            real.model.runner.capture(function, held.device)
+        assert real.model.runner.capture(lambda: (held + 1,), held.device)()[0].tolist() == [1, 1] and there.calls["add"] > WARM
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def test_learning_that_was_stopped_goes_on_where_its_kernels_read(tmp_path):
 
 
 def test_many_texts_and_predictors_of_a_card_are_those_of_the_host():
-    from real.examples import examples
+    from real.train.train_predictor import examples
     from toy_lm import END, toy_model, toy_decoder
 
     asked = [Settings(4, 8, rule, END) for rule in (Rule(), Rule("coupled", 0.8, 5))]
@@ -146,9 +146,9 @@ def test_layers_compiled_for_captured_passes_are_few_and_give_the_same():
     from torch._dynamo.utils import counters
     from toy_lm import toy_pair
 
-    from real import passes
-    from real.decode import decode
-    from real.engine import engage
+    from real.model import runner as passes
+    from real.decode.loop import decode
+    from real.decode.engine import engage
     from simspec import CostModel, Stepper, policies
 
     def texts(fixed):

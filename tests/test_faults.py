@@ -28,12 +28,12 @@ from real.drafters.glide import Glide
 from real.drafters.hydra import Hydra
 from real.drafters.medusa import Medusa
 from real.files import replace_json
-from real.packed import content
+from real.model.compressed import content
 from real.pair import TINY
-from real.part import SAID, save_part
-from real.weights import load_decoder, load_tokenizer, made_for
+from real.model.draft_head import SAID, save_part
+from real.model.checkpoint import load_decoder, load_tokenizer, made_for
 from simspec import CostModel, Policy, PolicyError, Trace, TraceError, load_trace, replay, sweep, synthetic
-from simspec.meta import SCHEMA
+from simspec.trace_meta import SCHEMA
 
 HELD = settings(deadline=None, max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture])
 PARTS = {"eagle": Eagle, "medusa": Medusa, "hydra": Hydra, "glide": Glide}

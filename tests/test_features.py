@@ -8,11 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from real.clock import Clock
+from real.decode.phase_timer import Clock
 from real.draft import Silent, Step
-from real.features import FEATURES, GRIDS, Reader, learnt, offered, read
-from real.losses import next_token, towards
-from simspec import grid
+from real.decode.features import FEATURES, GRIDS, Reader, learnt, offered, read
+from real.train.losses import next_token, towards
+from simspec import quantization as grid
 from simspec.policy import IDENTITY
 
 HELD = settings(deadline=None, max_examples=100, derandomize=True)

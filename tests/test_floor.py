@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_lm import policy_from, stepper, toy_cost, toy_pair, toy_target
 
-from real.audit import audit
-from real.decode import decode
-from real.finding import figures
-from real.floor import floor
-from real.forced import TILTS, gaps, kept, odds, spacing
-from real.lean import STEPS, lean, offered
+from real.audit.judge import audit
+from real.decode.loop import decode
+from real.audit.report import figures
+from real.audit.sampling_tests import floor
+from real.audit.teacher_forcing import TILTS, gaps, kept, odds, spacing
+from real.audit.drafter_bias import STEPS, lean, offered
 from real.sampling import Rule
 from simspec import rng
 

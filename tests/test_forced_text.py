@@ -11,15 +11,15 @@ from shell import command, refused
 from test_equality import _lied_about, _thick
 from toy_lm import END, RULES, policy_from, reads, toy_cost, toy_recording
 
-from real.decode import decode
+from real.decode.loop import decode
 from real.draft import Silent
 from real.drafters.early_exit import EarlyExitDrafter, Exit
-from real.forced_text import compare_forced, force
+from real.audit.forced_decoding import compare_forced, force
 from real.pair import prompts_of, rule_of, stepper
 from real.sampling import Rule
-from real.verify import walk
+from real.decode.verify import walk
 from simspec import Trace, replay
-from simspec.grid import encode_margin
+from simspec.quantization import encode_margin
 
 FEW = ("model", "early_exit", "prompt_lookup", "medusa")  # others take long to teach, and the loop does not know them apart
 EXAM = ("fixed:0", "fixed:3", "beta_ts:censored", "confidence:0.5", "cost_ts")

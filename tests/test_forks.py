@@ -13,24 +13,25 @@ from test_eagle import part_of
 from test_medusa import shaken
 from toy_lm import DRAFTERS, END, RULES, VOCAB, toy_pair, toy_prompts, toy_target
 
-from real import forks, record, sampling
+from real import sampling
+from real.record import parallel_drafters as forks, recorder as record
 from real.drafters.eagle import INPUTS, EagleDrafter
 from real.drafters.glide import Glide, GlideDrafter
 from real.drafters.hydra import Hydra, HydraDrafter
 from real.drafters.medusa import Medusa, MedusaDrafter
 from real.drafters.self_skip import SelfSkipDrafter, Skips
-from real.features import offered
-from real.forks import FORKS
-from real.noise import gumbel, uniforms
-from real.one_bit import forked, one_bit
-from real.order import ordered, orders
-from real.passes import Fixed
-from real.predictor import Predictor
+from real.decode.features import offered
+from real.record.parallel_drafters import FORKS
+from real.sampling import gumbel, uniforms
+from real.record.parallel import forked, one_bit
+from real.record.tree_order import ordered, orders
+from real.model.runner import Fixed
+from real.decode.acceptance_predictor import Predictor
 from real.prompts import Prompt
-from real.record import RecordError, Rows, Settings, chains, describe, record_text, target_text
-from real.rows import Scores
+from real.record.recorder import RecordError, Rows, Settings, chains, describe, record_text, target_text
+from real.record.rows import Scores
 from real.sampling import Rule
-from real.target import Target
+from real.model.target import Target
 from simspec import rng
 
 FORKED = [name for name in DRAFTERS if name != "prompt_lookup"]
@@ -163,7 +164,7 @@ def test_orders_of_all_positions_equal_the_walk(name, rule, seed, levels, width,
 
 
 def test_control_an_order_by_the_last_token_alone_is_noticed(monkeypatch):
-    from real import order
+    from real.record import tree_order as order
 
     target, drafter = PAIRS["eagle"]
     asked, prompt = Settings(5, 18, RULES["greedy"], END, (), (4, 3)), toy_prompts(1, 9)[0]
@@ -325,7 +326,7 @@ def test_damaged_texts_are_refused(tmp_path, harm):
     "text", [[[1, VOCAB], [0, 0]], [[1], [0, 0]], [[], []], [[3, 1], [0, 0]], [[1.0], [0]], [[True], [0]], [[1] * 9, [0] * 9], 5]
 )
 def test_texts_that_cannot_be_are_refused_whoever_signed_them(tmp_path, text):
-    from real.texts import _sum
+    from real.record.text_cache import _sum
 
     texts = tmp_path / "texts.json"
     made(tmp_path / "a.parquet", texts=texts)

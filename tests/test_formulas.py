@@ -7,7 +7,7 @@ from strategies import traces
 
 from simspec import CostModel, formulas, replay, summary, synthetic
 from simspec.policies import beta_ts, confidence, fixed
-from simspec.tail import Law, moments
+from simspec.validation.bounds import Law, moments
 
 RATE = st.floats(0, 1)
 

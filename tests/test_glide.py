@@ -11,12 +11,12 @@ from test_medusa import MADE_FOR, shaken, walk
 from test_weights import refused
 from toy_lm import RULES, VOCAB, toy_prompts, toy_target
 
-from real import losses
-from real.block import Decoder
+from real.train import losses
+from real.model.decoder import Decoder
 from real.drafters.glide import Glide, GlideDrafter, blockwise
-from real.part import save_part
-from real.record import Settings, target_text
-from real.target import Target
+from real.model.draft_head import save_part
+from real.record.recorder import Settings, target_text
+from real.model.target import Target
 
 
 def grouped(kv_heads: int, seed: int = 0) -> Decoder:

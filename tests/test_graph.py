@@ -5,9 +5,9 @@ import torch
 from test_block import RICH
 from toy_lm import toy_decoder
 
-from real import graph
-from real.block import Decoder, Layer, Window
-from real.graph import CaptureError, capture, fused
+from real.model import cuda_graphs as graph
+from real.model.decoder import Decoder, Layer, Window
+from real.model.cuda_graphs import CaptureError, capture, fused
 
 CPU = torch.device("cpu")
 

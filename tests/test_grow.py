@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from test_catch_up import _begin, _round, _same_draft
 from toy_lm import DRAFTERS, END, RULES, toy_pair, toy_prompts
 
-from real.block import ancestor_mask, branches, depths
-from real.cape import Cape
-from real.decode import decode
+from real.model.tree_mask import ancestor_mask, branches, depths
+from real.decode.cape import Cape
+from real.decode.loop import decode
 from real.draft import Draft, growing
-from real.target import Target
-from real.tree import Beam, Dynamic, Static
+from real.model.target import Target
+from real.decode.trees import Beam, Dynamic, Static
 from simspec.tree import full
 
 GROWERS = tuple(name for name in DRAFTERS if name != "prompt_lookup")

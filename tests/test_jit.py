@@ -9,7 +9,7 @@ import pytest
 from numba import njit, types
 
 from simspec import Policy, PolicyError, replay, synthetic
-from simspec.jit import fingerprint, specialise
+from simspec.specialize import fingerprint, specialise
 from simspec.policies import confidence, fixed
 
 SCALE = 2.0
@@ -172,14 +172,14 @@ def test_two_signatures_of_a_helper_share_no_file_of_code(tmp_path):
         done = subprocess.run(asked, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
         return done.stdout.strip(), {path.name for path in (tmp_path / folder).rglob("*.nbc") if "double" in path.name}
 
-    _, mine = compiled("int", "a", "simspec.jit")
-    _, other = compiled("float", "b", "simspec.jit")
+    _, mine = compiled("int", "a", "simspec.specialize")
+    _, other = compiled("float", "b", "simspec.specialize")
     assert len(mine) == len(other) == 1 and not mine & other
     (index,), (code,) = ([*(tmp_path / "b").rglob(f"*double*{kind}")] for kind in (".nbi", ".nbc"))
     (place,) = (path.parent for path in (tmp_path / "a").rglob("*double*.nbi"))
     for file in (index, code):  # the worst order: both indices and all code in one folder, the last index that of the floats
         (place / file.name).write_bytes(file.read_bytes())
-    assert compiled("float", "a", "simspec.jit")[0] == "5.0" and compiled("int", "a", "simspec.jit")[0] == "4"
+    assert compiled("float", "a", "simspec.specialize")[0] == "5.0" and compiled("int", "a", "simspec.specialize")[0] == "4"
     control = [compiled(kind, folder)[1] for kind, folder in (("int", "c"), ("float", "d"))]
     assert control[0] == control[1]  # numba alone gives both the same name
 

@@ -14,7 +14,7 @@ import pytest
 from shell import command, refused
 
 import real.jobs
-import real.record
+import real.record.recorder
 from simspec import load_trace, synthetic
 
 # A process that has loaded everything forks one child a command. A child counts what it does to files below its folder and, asked
@@ -23,13 +23,13 @@ SERVER = """
 import json, os, signal, sys, time
 from functools import partial
 import torch
-import real.lab, real.jobs, real.record
+import real.train.pipeline, real.jobs, real.record.recorder
 from real.pair import TINY, load_pair
 from simspec.cli import main
 
 for drafter in ("model", "early_exit"):
     load_pair(TINY, drafter)
-real.jobs.record = partial(real.record.record, shard=1)
+real.jobs.record = partial(real.record.recorder.record, shard=1)
 DEEDS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod"}
 
 def child(folder, die_at, arguments):
@@ -208,14 +208,14 @@ def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(tmp_path):
     assert shard.exists() and not (folder / "x.parquet").exists()
     kept = shard.stat().st_mtime_ns, shard.read_bytes()
     seen = []
-    made = real.record.load_trace
+    made = real.record.recorder.load_trace
 
     def loaded(path):
         seen.append((path.stat().st_mtime_ns, path.read_bytes()))
         return made(path)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(real.record, "load_trace", loaded)
+        patch.setattr(real.record.recorder, "load_trace", loaded)
         assert command(folder, *LONG)[0] == 0
     assert seen[0] == kept  # it was not made anew
     assert command(prompts(tmp_path / "whole", 17), *LONG)[0] == 0
@@ -230,14 +230,14 @@ def test_an_interrupt_before_anything_is_done_leaves_nothing(tmp_path, monkeypat
         raise KeyboardInterrupt
 
     if job == "record":
-        monkeypatch.setattr(real.record, "record_text", stopped)
+        monkeypatch.setattr(real.record.recorder, "record_text", stopped)
         refused(folder, *RECORD, words="interrupted", code=130)
     elif job == "sweep":
         synthetic.iid(0.5, 1, 9, 2).save(folder / "t.parquet")
         monkeypatch.setattr("simspec.trace._digest", stopped)
         refused(folder, "sweep", "t.parquet", "--policy", "fixed:1", "--out", "o.csv", words="interrupted", code=130)
     else:
-        monkeypatch.setattr("real.lab.train_tokenizer", stopped)
+        monkeypatch.setattr("real.train.pipeline.train_tokenizer", stopped)
         (folder / "text.txt").write_text("words " * 99)
         code, out, error = command(folder, "train", "text.txt", "--toy", "--out", "m")
         assert code == 130 and out == "" and error.endswith("same command is given again\n")
@@ -250,10 +250,10 @@ def test_an_interrupt_before_anything_is_done_leaves_nothing(tmp_path, monkeypat
 @pytest.fixture
 def half(tmp_path, monkeypatch):
     """A recording that was interrupted with two of its three shards on disk, and what it should become."""
-    monkeypatch.setattr(real.jobs, "record", partial(real.record.record, shard=2))
+    monkeypatch.setattr(real.jobs, "record", partial(real.record.recorder.record, shard=2))
     asked = ["record", "p.jsonl", "--out", "x.parquet", "-k", 3, "--budget", 4]
     assert command(prompts(tmp_path / "whole", 6), *asked)[0] == 0
-    made, text = [], real.record.record_text
+    made, text = [], real.record.recorder.record_text
 
     def until_the_fifth(*given):
         if len(made) == 4:
@@ -263,7 +263,7 @@ def half(tmp_path, monkeypatch):
 
     folder = prompts(tmp_path / "half", 6)
     with monkeypatch.context() as patch:
-        patch.setattr(real.record, "record_text", until_the_fifth)
+        patch.setattr(real.record.recorder, "record_text", until_the_fifth)
         assert command(folder, *asked)[0] == 130
     assert sorted(p.name for p in (folder / "x.parquet.parts").iterdir()) == ["000000.parquet", "000002.parquet", "settings.json"]
     return folder, asked, rows(tmp_path / "whole" / "x.parquet")

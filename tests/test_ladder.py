@@ -10,15 +10,16 @@ import pytest
 import torch
 from shell import command, refused
 
-from real import climb
-from real.bandwidth import Speeds
-from real.block import Layer, ancestor_mask, chain
-from real.climb import ladder, rows_pass
-from real.driven import random_drafter
-from real.graph import capture
-from real.ladder import TARGET, Cell, Ladder, floor
-from real.laps import Spread
-from real.shape import random_decoder, read_shape, read_target
+from real.measure import time_grid as climb
+from real.measure.device_limits import Speeds
+from real.model.decoder import Layer
+from real.model.tree_mask import ancestor_mask, chain
+from real.measure.time_grid import ladder, rows_pass
+from real.drafters import random_drafter
+from real.model.cuda_graphs import capture
+from real.measure.latency_grid import TARGET, Cell, Ladder, floor
+from real.measure.timer import Spread
+from real.model.random_models import random_decoder, read_shape, read_target
 from simspec import CostModel
 from simspec.cost_table import CostTable, load_cost
 from simspec.roofline import Card, ModelShape, pass_seconds

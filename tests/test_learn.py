@@ -11,17 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_lm import TOYS, VOCAB, toy_prompts, toy_target, toy_texts
 
-from real.acceptance import Accepted, acceptance, compare, described, offers, straight
-from real.block import Shape
+from real.train.accepted_length import Accepted, acceptance, compare, described, offers, straight
+from real.model.decoder import Shape
 from real.drafters import BUILTIN
-from real.lab import Lab, Search, searched, varied
-from real.learn import K, Material, against, examined, lines, loaded, teach
-from real.lesson import LEARNT, TRAINED, fresh, lesson, loss_settings, named, read_settings
-from real.record import Settings, chains, target_text
+from real.train.pipeline import Lab, Search, searched, varied
+from real.train.train_drafter import K, Material, against, examined, lines, loaded, teach
+from real.train.recipes import LEARNT, TRAINED, fresh, lesson, loss_settings, named, read_settings
+from real.record.recorder import Settings, chains, target_text
 from real.sampling import Rule
-from real.target import Target
-from real.train import Plan
-from real.trigram import Table, TrigramDrafter, count
+from real.model.target import Target
+from real.train.trainer import Plan
+from real.train.trigram import Table, TrigramDrafter, count
 
 HELD = settings(deadline=None, max_examples=80, derandomize=True)
 PLAN = Plan(steps=6, rows=4, length=15, save_every=4)

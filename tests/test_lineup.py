@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from shell import run
 from strategies import costs, traces
 
-from simspec import CostModel, check, load_trace, replay, synthetic
-from simspec.bundle import recordings
-from simspec.lineup import ALL, by_depth, lineup, markdown, table
+from simspec import CostModel, load_trace, replay, synthetic
+from simspec.validation import check
+from simspec.recordings import recordings
+from simspec.reports.drafters import ALL, by_depth, lineup, markdown, table
 from simspec.policies import fixed
 
 

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_lm import DRAFTERS, END, RULES, VOCAB, at_random, toy_cost, toy_pair, toy_prompts
 
-from real.decode import decode
+from real.decode.loop import decode
 from real.draft import Silent, Step
 from real.pair import stepper
-from real.record import Settings, target_text
+from real.record.recorder import Settings, target_text
 from real.sampling import Rule
 from simspec import policies
 
@@ -76,8 +76,8 @@ def test_a_bad_drafter_changes_nothing_but_the_speed():
 
 
 def test_control_a_verifier_that_trusts_the_draft_is_caught(monkeypatch):
-    from real import decode as module
-    from real.verify import Walk
+    from real.decode import loop as module
+    from real.decode.verify import Walk
 
     def trusting(rule, logits, token, parent, sequence, position, end_tokens):
         scores = rule.scores(logits, sequence, [position + i for i in range(len(token))])

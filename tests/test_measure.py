@@ -11,8 +11,8 @@ import pytest
 import torch
 from toy_lm import DRAFTERS, PREFIX, RULES, toy_pair
 
-from real import isolated, measure
-from real.block import Layer
+from real.measure import batched as isolated, loop as measure
+from real.model.decoder import Layer
 from real.draft import Silent
 from real.drafters.prompt_lookup import PromptLookupDrafter
 from simspec import CostModel, cli, sweep, synthetic
@@ -30,7 +30,7 @@ class Machine:
         self.time = 0.0
         for name in ("attend", "feed"):
             monkeypatch.setattr(Layer, name, self._counted(getattr(Layer, name)))
-        monkeypatch.setattr("real.clock.perf_counter", self.now)
+        monkeypatch.setattr("real.decode.phase_timer.perf_counter", self.now)
 
     def _counted(self, half):
         def counted(layer, x, *rest, **more):
@@ -194,7 +194,7 @@ def test_silent_drafters_are_asked_for_no_features_and_others_are():
 def test_overhead_and_reading_are_those_of_the_questions(monkeypatch):
     """A clock that ticks when it is read: a question, a step, a pass and the bookkeeping each take one tick, reading two more: fetched, then coded."""
     ticks = iter(range(10**9))
-    monkeypatch.setattr("real.clock.perf_counter", lambda: float(next(ticks)))
+    monkeypatch.setattr("real.decode.phase_timer.perf_counter", lambda: float(next(ticks)))
     target, drafter = toy_pair("model")
     cost = measure.measure(target, drafter, RULES["greedy"], K, 6, 8, 1)
     # a round of j: j + 1 questions of which one is overhead, j steps; the pass and the rest

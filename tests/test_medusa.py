@@ -8,14 +8,14 @@ from safetensors.torch import save_file
 from test_weights import refused
 from toy_lm import RULES, toy_prompts, toy_target
 
-from real import losses
+from real.train import losses
 from real.drafters.hydra import Hydra, HydraDrafter
 from real.drafters.hydra import published as published_hydra
 from real.drafters.medusa import Medusa, MedusaDrafter
 from real.drafters.medusa import published as published_medusa
-from real.part import load_part, save_part
-from real.record import Settings, target_text
-from real.target import Target
+from real.model.draft_head import load_part, save_part
+from real.record.recorder import Settings, target_text
+from real.model.target import Target
 
 MADE_FOR = {"weights": "a" * 64, "config": "c" * 64, "tokenizer": "t" * 64}
 KINDS = {"medusa": (Medusa, MedusaDrafter, losses.medusa), "hydra": (Hydra, HydraDrafter, losses.hydra)}

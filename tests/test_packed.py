@@ -7,11 +7,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from real.packed import MOST, content, is_there, pack, weights_in
+from real.model.compressed import MOST, content, is_there, pack, weights_in
 from real.pair import TINY
-from real.part import read_state
-from real.predictor import drafter_identity
-from real.weights import WeightsError, sha256
+from real.model.draft_head import read_state
+from real.decode.acceptance_predictor import drafter_identity
+from real.model.checkpoint import WeightsError, sha256
 
 
 @pytest.fixture

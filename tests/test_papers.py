@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simspec import formulas, papers
+from simspec import formulas
+from simspec.validation import paper_tables as papers
 
 
 def inside(text):

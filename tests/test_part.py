@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from test_weights import TEXT, decoder_of, refused
 
 from real.drafters.early_exit import Exit
-from real.part import load_part, save_part
+from real.model.draft_head import load_part, save_part
 
 MADE_FOR = {"weights": "a" * 64, "config": "c" * 64, "tokenizer": "t" * 64}
 

@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 from shell import run as command
 from toy_lm import END, TOYS, VOCAB, toy_cost, toy_pair, toy_prompts, toy_recording, toy_target
 
-from real import features
-from real.cape import Cape
-from real.decode import decode
-from real.engine import ENGINES, engage, passes_for, passes_of
-from real.features import offered
+from real.decode import features
+from real.decode.cape import Cape
+from real.decode.loop import decode
+from real.decode.engine import ENGINES, engage, passes_for, passes_of
+from real.decode.features import offered
 from real.pair import stepper
-from real.passes import EAGER, Fixed, Span
+from real.model.runner import EAGER, Fixed, Span
 from real.sampling import Rule
-from real.target import Target
-from real.tree import Beam, Dynamic, Static
+from real.model.target import Target
+from real.decode.trees import Beam, Dynamic, Static
 from simspec import policies
 from simspec.tree import full
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from simspec import CostModel, Policy, PolicyError, replay, synthetic
-from simspec.grid import ENTROPY, IDENTITY, LOG_ODDS
+from simspec.quantization import ENTROPY, IDENTITY, LOG_ODDS
 from simspec.policies import beta_ts, cali_ts, make, model_only, parse, sampling_only
 from simspec.policies.calibrated import READINGS as CALIBRATED
 from simspec.policies.calibrated import clipped_mean
 from simspec.policies.thompson import READINGS
-from simspec.predictor import Scalar, brier, examples, fit, reliability, split
+from simspec.scalar_predictor import Scalar, brier, examples, fit, reliability, split
 
 NONE = np.full((16, 2), np.nan)
 ROUND = st.tuples(st.integers(0, 16), st.integers(0, 16)).map(lambda pair: (pair[0], min(pair)))

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from toy_lm import PREFIX, END, RULES, run_all, toy_cost, toy_pair, toy_prompts
 
-from real import features
+from real.decode import features
 from real.equality import rounds_of
-from real.examples import Examples, examples, learn, write
-from real.features import GRIDS, Reader, learnt, offered, read
+from real.train.train_predictor import Examples, examples, learn, write
+from real.decode.features import GRIDS, Reader, learnt, offered, read
 from real.pair import rerun, same_predictors
-from real.predictor import NAMES, Predictor, drafter_identity, load_predictor, load_predictors, numbers, save_predictor
+from real.decode.acceptance_predictor import NAMES, Predictor, drafter_identity, load_predictor, load_predictors, numbers, save_predictor
 from real.prompts import Prompt
-from real.record import Rows, Settings, assemble, chains, describe, one_bit, record_text, target_text
-from real.weights import WeightsError
-from simspec import Policy, grid, replay
+from real.record.recorder import Rows, Settings, assemble, chains, describe, one_bit, record_text, target_text
+from real.model.checkpoint import WeightsError
+from simspec import Policy, quantization as grid, replay
 from simspec.policy import IDENTITY
 
 TARGET = "ab" * 32

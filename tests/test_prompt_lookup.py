@@ -16,8 +16,8 @@ from real.drafters import BUILTIN
 from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.equality import compare
 from real.prompts import Prompt
-from real.record import Settings, assemble, describe, record_text
-from real.target import Target
+from real.record.recorder import Settings, assemble, describe, record_text
+from real.model.target import Target
 from simspec import replay
 
 SIZES = st.tuples(st.integers(1, 4), st.integers(0, 3)).map(lambda pair: {"ngram_min": pair[0], "ngram_max": sum(pair)})

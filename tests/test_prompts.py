@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from real.corpus import train_tokenizer
+from real.train.corpus import train_tokenizer
 from real.prompts import Prompt, PromptError, draw, read_prompts, repeated_ngrams
 
 HELD = settings(deadline=None, max_examples=100, derandomize=True)

@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 from test_rejection import ALLOWED, World, off, spoken, whole
 from toy_lm import END, TOYS, toy_pair, toy_prompts
 
-from real.chance import Chance
-from real.decode import decode
+from real.sampling import Chance
+from real.decode.loop import decode
 from real.draft import Silent
-from real.features import offered
+from real.decode.features import offered
 from real.pair import rule_of, stepper
 from real.prompts import Prompt
-from real.ratio import _stepwise, ratios
-from real.record import RecordError, Settings, assemble, describe, record_text
+from real.record.rejection import _stepwise, ratios
+from real.record.recorder import RecordError, Settings, assemble, describe, record_text
 from real.sampling import Rule
-from real.target import Target
+from real.model.target import Target
 from simspec import CostModel, Policy, PolicyError, Trace, TraceMeta, load_trace, policies, replay, rng, sweep
-from simspec.lineup import by_depth, lineup
+from simspec.reports.drafters import by_depth, lineup
 from simspec.policies import make
 from simspec.rng import ACCEPT, DRAFT
 from simspec.simulate import drawn, expected_accepted, expected_run

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_lm import DRAFTERS, END, PREFIX, RULES, toy_pair, toy_prompts
 
-from real import record as module
+from real.record import recorder as module
 from real.draft import Silent
-from real.features import offered, read
+from real.decode.features import offered, read
 from real.prompts import Prompt
-from real.record import RecordError, Rows, Settings, chains, describe, one_bit, record, record_text, target_text
+from real.record.recorder import RecordError, Rows, Settings, chains, describe, one_bit, record, record_text, target_text
 from real.sampling import margin
 from simspec import load_trace
-from simspec.grid import encode_margin
+from simspec.quantization import encode_margin
 
 PAIRS = {name: toy_pair(name) for name in DRAFTERS}
 

@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_lm import at_random, toy_decoder
 
-from real import verify
-from real.block import chain
-from real.chance import Chance, _at
-from real.decode import decode
+from real.decode import verify
+from real.model.tree_mask import chain
+from real.sampling import Chance, _at
+from real.decode.loop import decode
 from real.draft import Draft, Silent, Step
 from real.drafters.model import ModelDrafter
 from real.pair import stepper
 from real.sampling import Rule
-from real.target import Target, Verdict
-from real.verify import chance_walk
+from real.model.target import Target, Verdict
+from real.decode.verify import chance_walk
 from simspec import CostModel, Policy, PolicyError
 from simspec.policies import BUILTIN, CLAIRVOYANT, parse
 from simspec.rng import ACCEPT, DRAFT, RESIDUAL, uniform

@@ -3,13 +3,13 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
-from real import report, trials
+from real.campaign import report, experiments as trials
 from real.demo import TRACES
-from real.forced_text import SHARE
+from real.audit.forced_decoding import SHARE
 from real.jobs import RULES
-from real.scorecard import halves
-from real.size import FULL, TOY
-from real.trials import best_fixed
+from real.bench.scorecard import halves
+from real.campaign.config import FULL, TOY
+from real.campaign.experiments import best_fixed
 from simspec import CostModel, load_trace, policies, replay, synthetic
 
 

@@ -11,13 +11,13 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from toy_lm import END, VOCAB, toy_recording
 
-from real import race as race_module
+from real.bench import race as race_module
 from real.pair import prompts_of
 from real.prompts import ALL, LOW_REPEAT
-from real.race import PLAIN, Contestant, race
-from real.rivals import RIVALS, RivalError, check_own, check_rival, entrants, load_rival, pairs, rival
-from real.standing import Row, members, over, over_assisted, recommend, rows, summary, verdict
-from real.weights import WeightsError, save_decoder
+from real.bench.race import PLAIN, Contestant, race
+from real.bench.hf_generate import RIVALS, RivalError, check_own, check_rival, entrants, load_rival, pairs, rival
+from real.bench.ranking import Row, members, over, over_assisted, recommend, rows, summary, verdict
+from real.model.checkpoint import WeightsError, save_decoder
 from simspec import policies, replay
 
 OURS = ["model=fixed:2", "model=beta_ts", "model=confidence:0.5", "model=static:2x1x1", "prompt_lookup=fixed:3"]

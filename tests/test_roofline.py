@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import shell
 
-from real.block import Decoder, Shape
+from real.model.decoder import Decoder, Shape
 from simspec import CostModel, formulas
 from simspec.cost_table import CostTable, load_cost
 from simspec.roofline import (

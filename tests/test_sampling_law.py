@@ -14,13 +14,13 @@ import torch
 from scipy.optimize import brentq
 from scipy.stats import chi2, ncx2
 
-from real.chance import Chance
-from real.decode import decode
+from real.sampling import Chance
+from real.decode.loop import decode
 from real.draft import Draft
 from real.pair import TINY, load_pair, stepper
 from real.sampling import Rule
-from real.target import Target
-from real.verify import Walk, chance_walk
+from real.model.target import Target
+from real.decode.verify import Walk, chance_walk
 from simspec import CostModel
 from simspec.policies import parse
 from simspec.rng import DRAFT, RESIDUAL

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from shell import run
 
-from simspec import CostModel, replay, score, synthetic
+from simspec import CostModel, replay, synthetic
+from simspec.reports import oracle_gap as score
 from simspec.policies import beta_ts, confidence, fixed, oracle
 
 COST = CostModel.from_ratio(0.2, 4)

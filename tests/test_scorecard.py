@@ -10,17 +10,17 @@ from shell import command, refused, run
 from test_measure import ROW, Machine, layers
 from toy_lm import toy_cost, toy_recording
 
-from real import scorecard
-from real.clock import OTHER
-from real.decode import DecodeResult, decode
+from real.bench import scorecard
+from real.decode.phase_timer import OTHER
+from real.decode.loop import DecodeResult, decode
 from real.draft import Silent
-from real.features import Reader
-from real.measure import PLAIN, READING
+from real.decode.features import Reader
+from real.measure.loop import PLAIN, READING
 from real.pair import Pair, prompts_of, rule_of, stepper
-from real.picture import draw
-from real.price import PhaseCost, Pricing, backlog, jobs
-from real.scorecard import Row, Scorecard, halves, keep, kept, rows, score
-from real.target import Target
+from real.bench.figures import draw
+from real.bench.phase_costs import PhaseCost, Pricing, backlog, jobs
+from real.bench.scorecard import Row, Scorecard, halves, keep, kept, rows, score
+from real.model.target import Target
 from simspec import Stepper, policies, replay, synthetic
 
 ASK, READ, KEEP = 1 / 8, 1 / 4, 1 / 16
@@ -308,7 +308,7 @@ def test_a_killed_scorecard_continues_with_the_next_recording(tmp_path, monkeypa
 
     monkeypatch.setattr(scorecard, "score", scored)
     monkeypatch.setattr("real.pair.check_pair", lambda *given: None)
-    monkeypatch.setattr("real.commands._pair", lambda *given: None)
+    monkeypatch.setattr("real.cli.runs._pair", lambda *given: None)
 
     def command(*more):
         told = "--policy", "fixed:1", "--save", tmp_path / "s.json", "--json"

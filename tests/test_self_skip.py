@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from test_weights import refused
 from toy_lm import END, RULES, policy_from, run_all, toy_cost, toy_decoder, toy_prompts, toy_target
 
-from real import skips
-from real.block import chain
+from real.train import skip_search as skips
+from real.model.tree_mask import chain
 from real.draft import Drafter
 from real.drafters import BUILTIN
 from real.drafters.self_skip import SelfSkipDrafter, Skips
 from real.equality import compare
 from real.prompts import Prompt
-from real.record import Settings, assemble, describe, record_text, target_text
-from real.target import Target
+from real.record.recorder import Settings, assemble, describe, record_text, target_text
+from real.model.target import Target
 from simspec import replay
 from simspec.formulas import expected_speedup, optimal_k
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from strategies import EXAM, costs, nosy, traces
 
 from simspec import CostModel, Policy, PolicyError, Rounds, Stepper, Trace, TraceError, TraceMeta, committed, replay, synthetic
-from simspec.grid import TABLES
+from simspec.quantization import TABLES
 from simspec.policies import confidence, fixed, oracle
 
 SEED = st.integers(0, 2**64 - 1)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from simspec import replay, synthetic
-from simspec.grid import LOG_ODDS
+from simspec.quantization import LOG_ODDS
 from simspec.policies import fixed
 
 

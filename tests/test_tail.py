@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simspec.tail import Law, interval, moments
+from simspec.validation.bounds import Law, interval, moments
 
 
 @st.composite

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strategies import traces
 
 from simspec import Trace, TraceError, TraceMeta, load_trace, synthetic
-from simspec.grid import ENTROPY, LOG_ODDS, TABLES, decode, encode
+from simspec.quantization import ENTROPY, LOG_ODDS, TABLES, decode, encode
 from simspec.trace import decode_margin, encode_margin
 
 RELAXED = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from toy_lm import VOCAB, toy_decoder
 
-import real.train
-from real.block import Decoder, Shape
-from real.corpus import windows
-from real.lab import Lab, agreement, blended, build, heldout_loss, kept_out, kept_texts, write
-from real.lesson import LEARNT, lesson
-from real.losses import next_token
-from real.train import Plan, factor, fit, initialise, optimisers
+import real.train.trainer
+from real.model.decoder import Decoder, Shape
+from real.train.corpus import windows
+from real.train.pipeline import Lab, agreement, blended, build, heldout_loss, kept_out, kept_texts, write
+from real.train.recipes import LEARNT, lesson
+from real.train.losses import next_token
+from real.train.trainer import Plan, factor, fit, initialise, optimisers
 
 HELD = settings(deadline=None, max_examples=60, derandomize=True)
 TEXT = np.random.default_rng(0).integers(0, VOCAB, 500)
@@ -129,7 +129,7 @@ def test_a_save_that_dies_half_way_leaves_the_last_one(unbroken, tmp_path, monke
     with pytest.raises(Killed):
         trained(tmp_path, die_at=7)
     with monkeypatch.context() as patch, pytest.raises(Killed, match="10"):
-        patch.setattr(real.train, "save_file", dies)
+        patch.setattr(real.train.trainer, "save_file", dies)
         trained(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.safetensors"]
     assert same(unbroken, trained(tmp_path, seed=9))
@@ -152,7 +152,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path, changes):
 def test_minutes_become_steps_once_and_whenever_it_was_killed(tmp_path, monkeypatch, die_at):
     """At half a second a step, one minute after the first 40 steps is 160 in all; a kill may cost some timing anew."""
     now = [0.0]
-    monkeypatch.setattr(real.train, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(real.train.trainer, "time", SimpleNamespace(perf_counter=lambda: now[0]))
 
     def step_takes_time(step):
         assert step < 250, "the plan has lost sight of its minutes"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from strategies import traces
 
 from simspec import CostModel, TraceError, synthetic
-from simspec.output import write_json
+from simspec.files import write_json
 from simspec.tree import (
     Tree, TreeError, best, chain_tree, expected, family, fastest, from_paths, full, load_tree, medusa_like, optimal, rank_acceptance, room,
     seconds_of,

@@ -7,7 +7,8 @@ import pytest
 
 from real.demo import recordings
 from real.equality import NOTHING, compare
-from real.jobs import run_on, spread
+from real.jobs import run_on
+from real.pair import spread
 from real.pair import TINY, load_pair, rerun
 from simspec import CostModel, load_trace, policies
 from simspec.tree_replay import replay_tree

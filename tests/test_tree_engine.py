@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from test_tree import shapes
 from toy_lm import END, RULES, VOCAB, run_all, toy_cost, toy_pair, toy_prompts
 
-from real.decode import decode
+from real.decode.loop import decode
 from real.equality import compare, rounds_of
-from real.features import offered
-from real.order import orders
+from real.decode.features import offered
+from real.record.tree_order import orders
 from real.pair import plan_of, prompts_of, rule_of
 from real.prompts import Prompt
-from real.record import RecordError, Settings, assemble, describe, record, record_text, target_text
+from real.record.recorder import RecordError, Settings, assemble, describe, record, record_text, target_text
 from real.sampling import Rule
-from real.tree import Beam, Dynamic, Static, beam, best, search
+from real.decode.trees import Beam, Dynamic, Static, beam, best, search
 from simspec import load_trace, policies, replay
 from simspec.tree import MOST, Tree, TreeError, chain_tree, full
 from simspec.tree_policy import TreePolicy

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_tree import shapes
 
-from real.cape import Cape
+from real.decode.cape import Cape
 from real.draft import Step
 from real.sampling import Rule
-from real.tree import Static
-from real.verify import chance_walk
+from real.decode.trees import Static
+from real.decode.verify import chance_walk
 from simspec.rng import DRAFT
 from simspec.tree import full
 

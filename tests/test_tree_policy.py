@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from strategies import traces
 from test_tree import shapes
 
-from simspec import (
-    CostModel, PolicyError, Rounds, TraceError, committed, load_trace, policies, replay, score, summary, sweep, synthetic,
-)  # fmt: skip
-from simspec.grid import LOG_ODDS
+from simspec import CostModel, PolicyError, Rounds, TraceError, committed, load_trace, policies, replay, summary, sweep, synthetic  # fmt: skip
+from simspec.reports import oracle_gap as score
+from simspec.quantization import LOG_ODDS
 from simspec.policies import TREES, fixed, make, parse
 from simspec.policies.tree import cape, dynamic_tree, full_tree, medusa_tree, optimal_tree, sets, static, tree_oracle
 from simspec.roofline import CARDS, SHAPES, roofline_cost

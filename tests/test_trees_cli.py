@@ -10,7 +10,7 @@ from shell import command, refused, run
 from test_tree_policy import ordered, ranked
 
 from simspec import CostModel, policies, synthetic
-from simspec.grove import grove, markdown, table
+from simspec.reports.trees import grove, markdown, table
 from simspec.metrics import summary
 from simspec.policies import fixed
 from simspec.policies.tree import optimal_tree, sets

@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from real.block import chain
+from real.model.tree_mask import chain
 from real.sampling import Rule
-from real.verify import walk
+from real.decode.verify import walk
 from simspec import rng
 
 HELD = settings(deadline=None, max_examples=200, derandomize=True)

@@ -10,10 +10,10 @@ from safetensors.torch import load_file, save_file
 from toy_lm import toy_decoder
 from transformers import AutoModelForCausalLM
 
-from real.block import Decoder, frequencies
+from real.model.decoder import Decoder, frequencies
 from real.drafters.model import ModelDrafter
 from real.files import replace_json, replacing
-from real.weights import WeightsError, identity, load_decoder, ours, save_decoder, theirs
+from real.model.checkpoint import WeightsError, identity, load_decoder, ours, save_decoder, theirs
 
 TEXT = torch.arange(20)[None]
 

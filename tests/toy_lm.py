@@ -5,9 +5,9 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from real import losses
-from real.block import Decoder, Shape
-from real.decode import decode
+from real.train import losses
+from real.model.decoder import Decoder, Shape
+from real.decode.loop import decode
 from real.drafters.eagle import Eagle, EagleDrafter
 from real.drafters.early_exit import EarlyExitDrafter, Exit
 from real.drafters.glide import Glide, GlideDrafter
@@ -16,12 +16,12 @@ from real.drafters.medusa import Medusa, MedusaDrafter
 from real.drafters.model import ModelDrafter
 from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.drafters.self_skip import SelfSkipDrafter, Skips
-from real.features import offered
+from real.decode.features import offered
 from real.pair import prompts_of, rule_of, stepper
 from real.prompts import Prompt
-from real.record import Settings, assemble, describe, record_text
+from real.record.recorder import Settings, assemble, describe, record_text
 from real.sampling import Rule
-from real.target import Target
+from real.model.target import Target
 from simspec import CostModel, Policy, policies
 
 VOCAB = 24

@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from real.block import Cache, Decoder, Layer, frequencies
+from real.model.decoder import Cache, Decoder, Layer, frequencies
 from real.draft import Pick, Step
-from real.part import fill, load_part, read_state
-from real.passes import EAGER, At, Span
-from real.weights import WeightsError, ours
+from real.model.draft_head import fill, load_part, read_state
+from real.model.runner import EAGER, At, Span
+from real.model.checkpoint import WeightsError, ours
 
 INPUTS = ("feature&shifted_token", "feature&unshifted_token", "token", "feature")
 """What row i reads (EAGLE §5.3.2, Figure 10): (f_i, t_{i+1}), (f_i, t_i), t_{i+1} alone, f_i alone."""

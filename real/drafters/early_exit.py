@@ -6,11 +6,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from real.block import Decoder, Layer, Norm
+from real.model.decoder import Decoder, Layer, Norm
 from real.draft import Pick, Step
-from real.part import load_part
-from real.passes import EAGER, At, Span
-from real.target import Resume
+from real.model.draft_head import load_part
+from real.model.runner import EAGER, At, Span
+from real.model.target import Resume
 
 
 class Exit(nn.Module):

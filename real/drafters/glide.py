@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from real.block import Cache, Decoder, Layer, Norm, Shape, ancestor_mask, branches, chain, rotate
+from real.model.decoder import Cache, Decoder, Layer, Norm, Shape, rotate
+from real.model.tree_mask import ancestor_mask, branches, chain
 from real.draft import Pick, Step
-from real.part import load_part
+from real.model.draft_head import load_part
 
 Keys = Sequence[tuple[Tensor, Tensor]]
 """Keys and values of the target, `[b, kv_heads, m, head_dim]` each, rotated as they are cached: one pair for each layer of the drafter."""

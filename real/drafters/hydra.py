@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from real.block import Decoder
+from real.model.decoder import Decoder
 from real.draft import Pick, Step
-from real.part import fill, load_part, read_state
-from real.weights import WeightsError
+from real.model.draft_head import fill, load_part, read_state
+from real.model.checkpoint import WeightsError
 
 
 class Mix(nn.Module):

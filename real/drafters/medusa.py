@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from real.block import Decoder, depths
+from real.model.decoder import Decoder
+from real.model.tree_mask import depths
 from real.draft import Pick, Step
-from real.part import fill, load_part, read_state
-from real.passes import EAGER
-from real.weights import WeightsError
+from real.model.draft_head import fill, load_part, read_state
+from real.model.runner import EAGER
+from real.model.checkpoint import WeightsError
 
 
 class Block(nn.Module):

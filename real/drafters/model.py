@@ -6,10 +6,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from real.block import Decoder
+from real.model.decoder import Decoder
 from real.draft import Pick, Step
-from real.passes import EAGER, At, Span
-from real.weights import WeightsError, load_decoder
+from real.model.runner import EAGER, At, Span
+from real.model.checkpoint import WeightsError, load_decoder
 
 
 class ModelDrafter:

@@ -4,9 +4,9 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from real.block import Decoder
+from real.model.decoder import Decoder
 from real.draft import Pick, Step
-from real.weights import WeightsError
+from real.model.checkpoint import WeightsError
 
 
 class PromptLookupDrafter:

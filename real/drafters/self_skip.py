@@ -7,10 +7,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from real.block import Cache, Decoder, branches
+from real.model.decoder import Cache, Decoder
+from real.model.tree_mask import branches
 from real.draft import Pick, Step
-from real.part import settings_of
-from real.weights import WeightsError
+from real.model.draft_head import settings_of
+from real.model.checkpoint import WeightsError
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class SelfSkipDrafter:
 
     @classmethod
     def load(cls, folder: Path, target: Decoder, made_for: Mapping[str, str]) -> "SelfSkipDrafter":
-        """From self_skip.json, as `real.skips.save` writes it; WeightsError where it is missing, damaged or for another target."""
+        """From self_skip.json, as `real.train.skip_search.save` writes it; WeightsError where it is missing, damaged or for another target."""
         settings = settings_of(folder, "self_skip", made_for)
         try:
             return cls(target, Skips(**settings))

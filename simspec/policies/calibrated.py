@@ -6,7 +6,7 @@ import os
 from numba import njit
 
 from simspec.policy import Policy, PolicyError
-from simspec.predictor import READS, Scalar
+from simspec.scalar_predictor import READS, Scalar
 
 READINGS = ("draft_share", "validated", "literal")
 _ROOT2, _ROOT2PI = math.sqrt(2.0), math.sqrt(2.0 * math.pi)

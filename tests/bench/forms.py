@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numba import njit
 
-from simspec.grid import LOG_ODDS
+from simspec.quantization import LOG_ODDS
 from simspec.rng import POLICY, block
 
 

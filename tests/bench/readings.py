@@ -1,7 +1,7 @@
 """Choose the readings and constants that no paper gives: python tests/bench/readings.py [recording.parquet ...]
 
 Default: the bundled recordings. Everything is chosen on one half of each recording's prompts and reported on the other
-(simspec.predictor.split). Chosen: Beta-TS's reading; Cali-TS's reading, sigma_M, sigma_S and theta_0, for the scalar predictor (fitted on
+(simspec.scalar_predictor.split). Chosen: Beta-TS's reading; Cali-TS's reading, sigma_M, sigma_S and theta_0, for the scalar predictor (fitted on
 the same first halves) and for each recorded theta feature. The best is what has the greatest geometric mean speedup over the recordings,
 at their own costs (the .cost.json beside each) and at the papers' cost ratios of 0.05 and 0.1, all three counting alike: at one machine's
 costs alone a rule wins that merely drafts little or much. Prints one JSON object; intervals are 95%, over 4,000 resamples of the reported
@@ -19,7 +19,7 @@ import numpy as np
 from simspec import CostModel, load_trace, replay
 from simspec.policies import beta_ts, cali_ts, make, model_only, sampling_only
 from simspec.policies.calibrated import READINGS
-from simspec.predictor import brier, examples, fit, reliability, split
+from simspec.scalar_predictor import brier, examples, fit, reliability, split
 
 # the recordings that carry all features and are K = 16 deep
 BUNDLED = [p for d in ("early_exit", "model") for p in sorted((Path(__file__).parents[2] / "traces").glob(f"tiny-{d}-*.parquet"))]

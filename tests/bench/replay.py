@@ -34,7 +34,7 @@ import naive
 from numba import njit
 
 from simspec import CostModel, replay, synthetic
-from simspec.grid import LOG_ODDS, TABLES
+from simspec.quantization import LOG_ODDS, TABLES
 from simspec.policies import beta_ts, cali_ts, confidence, cost_ts, fixed, hf_heuristic, oracle, product
 from simspec.policies.calibrated import clipped_mean
 from simspec.policies.cost_aware import beta_quantile

@@ -1,0 +1,1 @@
+"""Auditing emitted runs against the target."""

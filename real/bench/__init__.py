@@ -1,0 +1,1 @@
+"""Benchmarks: predicted against measured throughput, and other implementations."""

@@ -1,0 +1,1 @@
+"""The GPU campaign: training, recording, measuring and reporting in resumable stages."""

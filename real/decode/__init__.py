@@ -1,0 +1,1 @@
+"""Speculative decoding: one loop, with drafting, verification and timing as arguments."""

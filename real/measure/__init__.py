@@ -1,0 +1,1 @@
+"""Measuring latency: draft and verification passes, by length, batch and context."""

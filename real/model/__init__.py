@@ -1,0 +1,1 @@
+"""The target and its parts: decoder, caches, passes, checkpoints."""

@@ -1,0 +1,111 @@
+"""Capture: a function of tensors that stay where they are, recorded once and then replayed without Python.
+
+On a card it is a CUDA graph. On a CPU the same rules are kept by a tape of the operations: whatever Python computed is baked in, results
+lie where the first ones lay, and a value that the host reads is refused. So what is proven here holds there.
+"""
+
+from collections.abc import Callable
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from real.model.decoder import Alone, Layer
+
+Replay = Callable[[], tuple[Tensor, ...]]
+"""Runs what was captured, on what its tensors hold now; returns the same output tensors each time, overwritten."""
+READS = {torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default, torch.ops.aten.resolve_conj.default}
+"""Operations behind item(), float(), tolist() and numpy(): for these the host waits."""
+WARM = 3
+"""Runs in front of a capture on a card: libraries take their workspace, kernels are compiled."""
+
+
+class CaptureError(RuntimeError):
+    """What a captured function must not do."""
+
+
+def capture(function: Callable[[], tuple[Tensor, ...]], device: torch.device, pool=None) -> Replay:
+    """Runs `function`, then records it; it must read and write the same tensors whenever it is run, and nothing on the host.
+
+    `pool` is that of the memory of other graphs, on a card (`torch.cuda.graph_pool_handle`): of those that share it only the last one
+    replayed has outputs that hold. CaptureError, on a CPU, where the host reads a value.
+    """
+    if device.type != "cuda":
+        return _Tape(function).replay
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        for _ in range(WARM):
+            function()
+    torch.cuda.current_stream(device).wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool):
+        out = function()
+
+    def replay() -> tuple[Tensor, ...]:
+        graph.replay()
+        return out
+
+    return replay
+
+
+class _Tape(TorchDispatchMode):
+    """The operations of one run, to be done again."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.done: list[tuple] = []
+        with self:
+            self.out = function()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func in READS:
+            raise CaptureError("a captured pass read a number on the host; keep it on the device")
+        if func is torch.ops.aten.lift_fresh.default:
+            raise CaptureError("a captured pass made a tensor of Python numbers; give it as an input")
+        made = func(*args, **(kwargs or {}))
+        self.done.append((func, args, kwargs or {}, made))
+        return made
+
+    def replay(self) -> tuple[Tensor, ...]:
+        now: dict[int, Tensor] = {}
+
+        def current(x):
+            return now.get(id(x), x) if isinstance(x, Tensor) else x
+
+        for func, args, kwargs, first in self.done:
+            made = func(*tree_map(current, args), **tree_map(current, kwargs))
+            pairs = zip(first, made) if isinstance(first, (tuple, list)) else [(first, made)]
+            now.update((id(old), new) for old, new in pairs if isinstance(old, Tensor))
+        for out in self.out:
+            out.copy_(current(out))
+        return self.out
+
+
+_plain = Layer.forward
+
+
+def _alone(layer: Layer, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, key: Tensor, value: Tensor, row: Tensor) -> Tensor:
+    # one layer's rows by themselves: with its number as an argument every layer would be compiled anew
+    return _plain(layer, x, (cos, sin), mask, Alone(key, value, row))
+
+
+@contextmanager
+def fused(**how):
+    """Within it layers run as compiled by torch, all alike ones by the same kernels: for passes over a `real.model.decoder.Window`, to be captured.
+
+    Their elementwise operations, each a kernel of its own otherwise, become few. `how` goes to torch.compile: backend, mode.
+    """
+    compiled = torch.compile(_alone, fullgraph=True, **how)
+
+    def forward(layer, x, rotation, mask=None, cache=None, index=0, start=0):
+        return compiled(layer, x, *rotation, mask, *cache.layer(index), cache.row)
+
+    Layer.forward = forward
+    try:
+        with torch._dynamo.config.patch(recompile_limit=64, accumulated_recompile_limit=512):
+            yield
+    finally:
+        Layer.forward = _plain

@@ -1,0 +1,109 @@
+"""Models of any size with random weights: what a pass costs depends on the shapes, hardly on the numbers."""
+
+import re
+from dataclasses import fields, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from real.model.decoder import Decoder, Norm, Shape, frequencies
+from simspec.files import read_json
+from simspec.roofline import SHAPES, ModelShape, known, memory
+
+VOCAB = 32000
+"""Of a shape given as LxWxH, unless a fourth number says another."""
+
+
+def read_shape(text: str, vocab: int | None = None) -> ModelShape:
+    """The shape that a text means: a model's name, a file of `ModelShape`'s fields as JSON, or LAYERSxWIDTHxHEADS[xVOCAB].
+
+    The short form has as many key heads as heads, a SwiGLU of 8/3 of the width rounded up to a multiple of 8, a tied head, and `vocab`
+    tokens (32,000 by default). ValueError, one line, for anything else.
+    """
+    if re.fullmatch(r"\d+(x\d+){2,3}", text):
+        layers, width, heads, *rest = map(int, text.split("x"))
+        if not heads or width % (2 * heads):
+            raise ValueError(f"shape {text!r}: width {width} does not split into {heads} heads of an even size; expected such as 4x64x4")
+        hidden = -(-8 * width // 24) * 8
+        return ModelShape(text, layers, width, heads, heads, width // heads, hidden, *(rest or [vocab or VOCAB]), tied=True)
+    if text.endswith(".json"):
+        return read_json(text, lambda data: _shape(data, Path(text).stem), "model shape")
+    return known(SHAPES, "shape", text)
+
+
+def _shape(data, name: str) -> ModelShape:
+    names = {f.name for f in fields(ModelShape)}
+    sizes = names - {"name", "tied", "weight_bytes", "cache_bytes"}
+    if not isinstance(data, dict) or not sizes <= set(data) <= names:
+        raise ValueError(f"expected one object with the keys {', '.join(sorted(sizes))}, and maybe tied")
+    if not isinstance(data.get("name", ""), str) or not isinstance(data.get("tied", False), bool):
+        raise ValueError("name must be text and tied true or false")
+    return ModelShape(**{"name": name} | data)
+
+
+def read_target(text: str):
+    """The ModelShape that `read_shape` makes of a text, or that of a checkpoint's folder, without biases and head norms."""
+    from real.model.checkpoint import shape_of
+
+    folder = Path(text)
+    if not folder.is_dir():
+        return read_shape(text)
+    from transformers import AutoConfig
+
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"{text} holds no config.json; expected the folder of a transformers checkpoint")
+    s = shape_of(AutoConfig.from_pretrained(folder))
+    name = folder.resolve().name
+    return ModelShape(name, s.layers, s.width, s.heads, s.kv_heads, s.head_dim, s.hidden, s.vocab, s.tied)
+
+
+def random_decoder(shape: ModelShape, dtype: torch.dtype, device: str, seed: int = 0) -> Decoder:
+    """A decoder of that shape whose matrices are normal, deviation 0.02; made on the device itself.
+
+    ValueError for sizes that no decoder has: heads that key heads do not share evenly, or an odd head_dim.
+    """
+    s = shape
+    if s.heads % s.kv_heads or s.head_dim % 2:
+        raise ValueError(f"shape {s.name!r}: {s.heads} heads, {s.kv_heads} key heads of {s.head_dim}; expected a multiple, an even size")
+    sizes = Shape(s.vocab, s.width, s.layers, s.heads, s.kv_heads, s.head_dim, s.hidden, tied=s.tied)
+    turns = frequencies(sizes)
+    with torch.device("meta"):
+        made = Decoder(sizes, frequency=turns).to(dtype)
+    made.to_empty(device=device)
+    if s.tied:  # made anew one by one, the two were parted
+        made.head.weight = made.embed.weight
+    random = torch.Generator(made.device).manual_seed(seed)
+    for module in made.modules():
+        for weight in module.parameters(recurse=False):
+            if isinstance(module, Norm):
+                nn.init.ones_(weight)
+            else:
+                nn.init.normal_(weight, std=0.02, generator=random)
+    return made.requires_grad_(False).eval()
+
+
+def needed(shapes, dtype: torch.dtype, context: int) -> float:
+    """Bytes of the weights of these shapes and of a cache of `context` rows each, in `dtype`."""
+    size = torch.empty((), dtype=dtype).element_size()
+    return sum(memory(replace(s, weight_bytes=size, cache_bytes=size), 1, context) for s in shapes)
+
+
+def free(device: str) -> float:
+    """Bytes that the device could still give; infinity where nothing says."""
+    if device.startswith("cuda"):
+        return float(torch.cuda.mem_get_info(torch.device(device))[0])
+    try:
+        told = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        return 1024.0 * int(told["MemAvailable"].split()[0])
+    except (OSError, KeyError, ValueError, IndexError):
+        return float("inf")
+
+
+def check_room(shapes, dtype: torch.dtype, context: int, device: str) -> None:
+    """ValueError, before anything is allocated, where these shapes do not fit what the device has free (a tenth kept for the passes)."""
+    wanted, there = needed(shapes, dtype, context), 0.9 * free(device)
+    if wanted > there:
+        names = " and ".join(s.name for s in shapes)
+        said = f"{names} need {wanted / 1e9:.1f} GB in {str(dtype).removeprefix('torch.')}, {device} has {there / 1e9:.1f} GB to give"
+        raise ValueError(f"{said}: take a smaller shape, bfloat16 or another device")

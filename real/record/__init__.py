@@ -1,0 +1,1 @@
+"""Recording acceptance traces: what a drafter proposes from every position."""

@@ -1,0 +1,1 @@
+"""Training of targets, drafters and acceptance predictors."""

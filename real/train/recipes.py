@@ -1,0 +1,173 @@
+"""What there is to learn: each drafter with weights of its own, its part, its loss, and the settings that both take."""
+
+import inspect
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from real.train import losses
+from real.model.decoder import Decoder, Shape
+from real.draft import Drafter
+from real.drafters import BUILTIN
+from real.drafters.eagle import Eagle, EagleDrafter
+from real.drafters.early_exit import EarlyExitDrafter, Exit
+from real.drafters.glide import Glide, GlideDrafter
+from real.drafters.hydra import Hydra, HydraDrafter
+from real.drafters.medusa import Medusa, MedusaDrafter
+from real.drafters.model import ModelDrafter
+from real.train.trainer import Plan, initialise
+
+
+def small(
+    target: Decoder, width: int = 64, layers: int = 2, heads: int = 2, kv_heads: int = 0, head_dim: int = 32, hidden: int = 160
+) -> Decoder:
+    """A language model with the target's tokens, of sizes of its own, by torch's last seed; `kv_heads` 0 is as many as `heads`."""
+    sizes = {"width": width, "layers": layers, "heads": heads, "kv_heads": kv_heads or heads, "head_dim": head_dim, "hidden": hidden}
+    if min(sizes.values()) < 1 or head_dim % 2:
+        raise ValueError(f"sizes are {sizes}; expected 1 or more each, and an even head_dim")
+    made = Decoder(Shape(target.shape.vocab, **sizes))
+    initialise(made, torch.initial_seed())
+    made.settings = sizes
+    return made.to(target.device, target.dtype)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one drafter is trained.
+
+    | field | meaning |
+    | --- | --- |
+    | make | (target, **settings) -> what learns, an nn.Module with `settings` |
+    | loss | (part, target, token `[b, n + 1]`, soft, generator, **its settings) -> scalar |
+    | drafter | (target, part) -> Drafter |
+    | file | its weights are <file>.safetensors |
+    | soft | whether its loss is towards the target's distribution where nobody says otherwise |
+    | rate | peak learning rate |
+    | given | settings that `make` has no defaults for, or learns better with in minutes (EAGLE's own weight of the CE is 0.1) |
+    """
+
+    make: Callable[..., nn.Module]
+    loss: Callable[..., Tensor]
+    drafter: Callable[[Decoder, nn.Module], Drafter]
+    file: str
+    soft: bool
+    rate: float = 3e-3
+    given: Mapping[str, object] = field(default_factory=dict)
+
+
+LEARNT = {
+    "model": Recipe(small, losses.model, lambda target, part: ModelDrafter(part), "model", soft=True),
+    "early_exit": Recipe(Exit, losses.early_exit, EarlyExitDrafter, "exit", soft=False, rate=2e-3, given={"depth": 1}),
+    "eagle": Recipe(Eagle, losses.eagle, EagleDrafter, "eagle", soft=True, rate=8e-3, given={"weight": 1}),
+    "medusa": Recipe(Medusa, losses.medusa, MedusaDrafter, "medusa", soft=True, rate=8e-3, given={"blocks": 3}),
+    "hydra": Recipe(Hydra, losses.hydra, HydraDrafter, "hydra", soft=True, rate=8e-3, given={"residual": True, "blocks": 2}),
+    "glide": Recipe(Glide, losses.glide, GlideDrafter, "glide", soft=True, rate=8e-3),
+}
+
+
+TRAINED = (*LEARNT, "self_skip")
+"""All that `simspec train` makes: self_skip's settings are searched."""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One drafter to train.
+
+    | field | meaning |
+    | --- | --- |
+    | drafter | its name in LEARNT |
+    | plan | how long and how fast |
+    | soft | towards the target's distribution, or the text's own tokens |
+    | settings | keywords of its part, and of its loss |
+    | folder | where in the bundle, and in the work folder, it goes |
+    """
+
+    drafter: str
+    plan: Plan
+    soft: bool
+    settings: Mapping[str, object] = field(default_factory=dict)
+    folder: str = ""
+
+    @property
+    def place(self) -> str:
+        return self.folder or self.drafter
+
+
+def lesson(
+    drafter: str,
+    plan: Plan | None = None,
+    soft: bool | None = None,
+    settings: Mapping[str, object] | None = None,
+    folder: str = "",
+    rate: float | None = None,
+) -> Lesson:
+    """The lesson of a drafter as its recipe has it, where nothing else is said; ValueError for a setting that it does not know."""
+    recipe = LEARNT[drafter]
+    known = _keywords(recipe.make, 1) + _keywords(recipe.loss, 5)
+    if unknown := [name for name in settings or {} if name not in known]:
+        raise ValueError(f"{drafter} has no setting {unknown[0]!r}; expected one of {', '.join(known)}")
+    check_folder(folder)
+    if rate is not None and not 0 < rate < 1:
+        raise ValueError(f"--rate is {rate}; expected a peak learning rate between 0 and 1, such as {recipe.rate}")
+    plan = plan or Plan(minutes=6, rows=16, length=192)
+    soft = recipe.soft if soft is None else soft
+    return Lesson(drafter, replace(plan, rate=recipe.rate if rate is None else rate), soft, {**recipe.given, **(settings or {})}, folder)
+
+
+def named(words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
+    """What `simspec train` was told: a drafter, or None for all of them, and the text; a path that is there is never a name."""
+    first = words[0]
+    if Path(first).exists():
+        return None, tuple(words)
+    if first in TRAINED:
+        return first, tuple(words[1:])
+    if first in BUILTIN:
+        raise ValueError(f"{first} has nothing to learn; expected one of {', '.join(TRAINED)}, or text")
+    if near := get_close_matches(first, TRAINED, n=1):
+        raise ValueError(f"{first} does not exist, and no drafter has that name; did you mean {near[0]}?")
+    return None, tuple(words)
+
+
+def _keywords(function: Callable, skip: int) -> list[str]:
+    return list(inspect.signature(function).parameters)[skip:]
+
+
+def fresh(lesson: Lesson, target: Decoder) -> nn.Module:
+    """What learns, as it is before any training, by the lesson's seed; ValueError, one line, for settings that it refuses."""
+    recipe, known = LEARNT[lesson.drafter], _keywords(LEARNT[lesson.drafter].make, 1)
+    torch.manual_seed(lesson.plan.seed + 1)
+    try:
+        return recipe.make(target, **{k: v for k, v in lesson.settings.items() if k in known}).requires_grad_(True)
+    except (TypeError, RuntimeError) as error:
+        raise ValueError(f"{lesson.drafter} cannot be made with {dict(lesson.settings)}: {' '.join(str(error).split())[:200]}") from error
+
+
+def check_folder(name: str) -> None:
+    """ValueError for a name that is no folder of its own in a bundle; "" is the drafter's."""
+    if name and (Path(name).name != name or name in (".", "..", "target")):
+        raise ValueError(f"--name is {name!r}; expected the name of a folder in the bundle, such as eagle-token")
+
+
+def loss_settings(lesson: Lesson) -> dict:
+    """Those of the lesson's settings that its loss takes."""
+    known = _keywords(LEARNT[lesson.drafter].loss, 5)
+    return {k: v for k, v in lesson.settings.items() if k in known}
+
+
+def read_settings(given: Iterable[str]) -> dict:
+    """Settings as they are typed: key=value, the value JSON where it can be read as such (4, 0.5, true, [8, 9]), else a text."""
+    made = {}
+    for item in given:
+        key, equals, value = item.partition("=")
+        if not (key and equals) or key in made:
+            raise ValueError(f"--set {item!r} is no setting; expected key=value, such as layers=2, each key once")
+        try:
+            made[key] = json.loads(value)
+        except (ValueError, RecursionError):
+            made[key] = value
+    return made

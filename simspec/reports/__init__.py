@@ -1,0 +1,1 @@
+"""Reports over recordings: oracle gap, drafters, trees, speedup curves."""

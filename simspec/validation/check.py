@@ -1,0 +1,154 @@
+"""The package against itself: simulator against formulas and exact laws, recordings against Eq. 13, papers against their own tables."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from simspec import formulas, metrics, policies, simulate
+from simspec.validation import synthetic_checks as known, paper_tables as papers
+from simspec.cost import CostModel
+from simspec.validation.synthetic_checks import Check
+from simspec.reports.drafters import by_depth
+from simspec.trace import Trace, load_trace
+
+FALSE_ALARM = 1e-4
+RATIO = 0.1
+LENGTHS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
+
+
+def check(recordings: Mapping[str, Trace | Path | str], seed: int = 0) -> dict:
+    """Every check, as plain data: {ok, checks, recordings, papers, false_alarm}.
+
+    (a) Synthetic texts of known law: what the simulator gives must lie in intervals that all hold with chance
+    1 - false_alarm at least if it is right (`known`, `tail`). (b) On every recording: the rules of a round, and Eq. 13
+    against the replayed time at c = 0.1, exact but for sequences that an accepted end token closed, one target step each;
+    formulas 1 and 2 beside the replay, their deviation shown and not judged. (c) The papers' tables; misfits do not count.
+    ValueError for a recording that cannot be read, or a seed that is none.
+    """
+    traces = {name: trace if isinstance(trace, Trace) else load_trace(trace) for name, trace in recordings.items()}
+    checks = known.plan(seed).judge(FALSE_ALARM)
+    checks += known.optima(checks)
+    shown = []
+    for name, trace in traces.items():
+        found, facts = _recording(name, trace, seed)
+        checks += found
+        shown.append(facts)
+    return {
+        "ok": all(c.ok for c in checks),
+        "checks": [c.to_dict() for c in checks],
+        "recordings": shown,
+        "papers": _papers(),
+        "false_alarm": FALSE_ALARM,
+    }
+
+
+def depth_acceptance(trace: Trace) -> tuple[float, np.ndarray]:
+    """(alpha, alphas[K]) over all rows: the share of draft tokens accepted, given those before; at any depth, and at each.
+
+    A slot counts where the draft and the text reach it; a depth that none reached has NaN.
+    """
+    taken, tried = (counts.sum(axis=0) for counts in by_depth(trace))
+    with np.errstate(invalid="ignore"):
+        return float(taken.sum() / max(tried.sum(), 1)), taken / np.where(tried > 0, tried, np.nan)
+
+
+def _recording(name, trace, seed):
+    cost, checks, deviation = CostModel.from_ratio(RATIO, trace.K), [], []
+    lengths = [k for k in LENGTHS if k <= trace.K]
+    made = [policies.fixed(k) for k in lengths] + [policies.beta_ts(), policies.hf_heuristic()]
+    if "confidence" in dict(trace.meta.features):
+        made.append(policies.confidence(0.5))
+    alpha, alphas = depth_acceptance(trace)
+    trace = simulate.drawn(trace, seed)  # where runs are drawn at each replay: the ones of this seed
+    for policy in made:
+        rounds = simulate.replay(trace, policy, seed, cost)
+        found = metrics.summary(rounds, trace, cost)
+        label = f"{name}: {policy.name}"
+        checks.append(Check(f"{label}, rounds that break a rule", 0, known.faults(trace, rounds, policy.longest(trace.K)), 0, 0))
+        bare = _without_correction(trace, rounds)
+        expected = _eq_13(found)
+        checks.append(Check(f"{label}, Eq. 13", expected, found.seconds - bare, expected * (1 - 1e-9), expected * (1 + 1e-9)))
+        if policy.name.startswith("fixed:"):
+            k = int(policy.name[6:])
+            known_depths = np.nan_to_num(alphas[:k])
+            formula = float(formulas.expected_committed(alpha, k)), float(formulas.depthwise_committed(known_depths))
+            deviation.append(
+                {
+                    "k": k,
+                    "replayed": found.committed_per_round,
+                    "formula_1": formula[0],
+                    "formula_2": formula[1],
+                    "deviation_1": formula[0] / found.committed_per_round - 1,
+                    "deviation_2": formula[1] / found.committed_per_round - 1,
+                    "ended_without_correction": bare,
+                }
+            )
+    facts = {"name": name, "texts": trace.sequences, "rows": trace.rows, "alpha": alpha, "tokens_per_round": deviation}
+    return checks, facts
+
+
+def _without_correction(trace, rounds):
+    # A text's last round commits its accepted tokens and no more if an accepted end token closed it.
+    last = rounds.offset[1:] - 1
+    return int((rounds.row[last] + rounds.accepted[last] >= trace.offset[1:]).sum())
+
+
+def _eq_13(found):
+    if found.accepted > min(found.drafted, found.tokens):
+        return 0.0  # no rounds are like that: a check that fails, not an error
+    if found.accepted:
+        return float(formulas.eesd_time(found.v_d, found.r_d, found.tokens, RATIO, 1.0))
+    return RATIO * found.drafted + found.tokens  # v_d = 0 hides how many were drafted
+
+
+def _papers():
+    costs = []
+    for (target, method, drafter), tables in papers.implied_costs().items():
+        shared = papers.shared_cost(tables)
+        costs.append(
+            {"target": target, "method": method, "drafter": drafter}
+            | {"tables": {table: list(span) for table, span in tables.items()}, "shared": None if shared is None else list(shared)}
+        )
+    return {"cells": len(papers.cells()), "misfits": [cell.name for cell in papers.misfits()], "eq_14_cost": costs}
+
+
+def show(report: dict, console) -> None:
+    """Print a report of `check` to a rich Console, short: families of checks, recordings, papers, verdict."""
+    from rich.table import Table
+
+    families = {}
+    for each in report["checks"]:
+        families.setdefault(each["name"].partition(":")[0], []).append(each)
+    table = Table("checks of", "number", "failed", "furthest, in half intervals")
+    for family, group in families.items():
+        failed = sum(not each["ok"] for each in group)
+        table.add_row(family, str(len(group)), str(failed), f"{max(map(_stray, group)):.2f}")
+    console.print(table)
+    if report["recordings"]:
+        table = Table("recording", "alpha", "k", "tokens/round", "formula 1", "formula 2", "ended without correction")
+        for facts in report["recordings"]:
+            for row in (row for row in facts["tokens_per_round"] if row["k"] in (1, 4, 16)):
+                spread = (f"{row[f'formula_{i}']:.3f} ({row[f'deviation_{i}']:+.1%})" for i in (1, 2))
+                label = facts["name"], f"{facts['alpha']:.3f}", str(row["k"]), f"{row['replayed']:.3f}"
+                table.add_row(*label, *spread, f"{row['ended_without_correction']} of {facts['texts']}")
+        console.print(table)
+        console.print("The formulas' deviation from replay is shown, not judged: real acceptance is neither independent nor steady.")
+    page = report["papers"]
+    shared = sum(each["shared"] is not None for each in page["eq_14_cost"] if len(each["tables"]) > 1)
+    several = sum(len(each["tables"]) > 1 for each in page["eq_14_cost"])
+    console.print(f"papers: one c serves Eq. 14 in all tables for {shared} of {several} (target, method, drafter) in several of them;")
+    misfits = "".join(f"\n  {name}" for name in page["misfits"])
+    console.print(f"{len(page['misfits'])} of {page['cells']} cells do not fit their own row:{misfits}", highlight=False)
+    for each in [each for each in report["checks"] if not each["ok"]][:20]:
+        figures = f"got {each['got']:.6g}, expected {each['expected']:.6g} in {each['interval']}"
+        console.print(f"FAILED {each['name']}: {figures}", highlight=False)
+    number = len(report["checks"])
+    chance = f"a right simulator fails with chance {report['false_alarm']:g} at most"
+    console.print(f"{number} checks: {'all hold' if report['ok'] else 'NOT ALL HOLD'} ({chance})")
+
+
+def _stray(each):
+    low, high = each["interval"]
+    half = (high - low) / 2
+    return abs(each["got"] - (low + high) / 2) / half if half > 0 else 0.0

@@ -1,0 +1,120 @@
+"""What may import what; and each check is shown to be able to fail."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import simspec
+
+ROOT = Path(simspec.__file__).parent
+HEAVY = ("torch", "transformers", "real")
+
+USE = """
+import simspec
+trace = simspec.synthetic.iid(0.5, 2, 10, 4)
+simspec.replay(trace, simspec.policies.fixed(2))
+simspec.sweep(trace, ["fixed:1", "beta_ts"], replicates=1, progress=False)
+"""
+
+
+def loaded(code, names, path=None):
+    """Which of these modules a fresh interpreter holds after running the code."""
+    tail = f"\nimport sys\nprint(*[name for name in {names!r} if name in sys.modules])"
+    command = [sys.executable, "-c", (f"import sys; sys.path.insert(0, {str(path)!r})\n" if path else "") + code + tail]
+    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT.parent).stdout.split()
+
+
+def test_simspec_leaves_torch_unloaded_even_after_work():
+    assert loaded(USE, HEAVY) == []
+
+
+def test_import_alone_is_light():
+    assert loaded("import simspec", (*HEAVY, "pandas", "matplotlib", "pyarrow", "joblib", "scipy.stats")) == []
+
+
+def test_the_check_can_fail(tmp_path):
+    (tmp_path / "torch.py").write_text("")
+    assert loaded(USE + "import torch", HEAVY, tmp_path) == ["torch"]
+
+
+def imported(path):
+    """Every module that a file imports, also inside functions."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name}: relative import"
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def test_the_slow_twin_imports_nothing_of_ours():
+    everything = imported(Path(__file__).parent / "naive.py")
+    assert not {other.split(".")[0] for other in everything} & {"simspec", "real", "strategies"}
+
+
+def test_no_file_of_simspec_names_torch_or_real():
+    named = {other.split(".")[0] for path in ROOT.rglob("*.py") for other in imported(path)}
+    assert not named & set(HEAVY)
+
+
+def lint(folder):
+    """Runs the import contracts of pyproject.toml on the packages in `folder`."""
+    command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as c; c()"]
+    config = str(ROOT.parent / "pyproject.toml")
+    return subprocess.run([*command, "--config", config, "--no-cache"], cwd=folder, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory):
+    """The sources of both packages in a folder of their own."""
+    folder = tmp_path_factory.mktemp("layers")
+    for path in (*ROOT.rglob("*.py"), *(ROOT.parent / "real").rglob("*.py")):
+        target = folder / path.relative_to(ROOT.parent)
+        target.parent.mkdir(exist_ok=True, parents=True)
+        target.write_text(path.read_text())
+    return folder
+
+
+def test_import_contracts_hold(copied):
+    done = lint(copied)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " 0 broken" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "module, line, expected",
+    [
+        ("simspec/cost.py", "from simspec.policy import Policy", "simspec.cost -> simspec.policy"),
+        (
+            "simspec/policies/fixed.py",
+            "def f():\n    from simspec.policies.thompson import beta_ts",
+            "simspec.policies.fixed -> simspec.policies.thompson",
+        ),
+        ("simspec/sweep.py", "def f():\n    import torch", "simspec.sweep -> torch"),
+        ("simspec/trace.py", "from simspec import simulate", "simspec.trace -> simspec.simulate"),
+        ("simspec/metrics.py", "from real.equality import compare", "simspec.metrics -> real.equality"),
+        ("real/draft.py", "from real.decode import loop", "real.draft -> real.decode.loop"),
+        (
+            "real/drafters/eagle.py",
+            "from real.drafters.medusa import Medusa",
+            "real.drafters.eagle -> real.drafters.medusa",
+        ),
+        ("real/files.py", "from real import prompts", "real.files -> real.prompts"),
+        ("real/newcomer.py", "import json", "newcomer"),
+    ],
+)
+def test_a_contract_can_fail(copied, module, line, expected):
+    path = copied / module
+    before = path.read_text() if path.exists() else None
+    try:
+        path.write_text((before or "") + "\n" + line + "\n")
+        done = lint(copied)
+    finally:
+        path.unlink() if before is None else path.write_text(before)
+    assert done.returncode == 1, done.stdout
+    assert expected in done.stdout
