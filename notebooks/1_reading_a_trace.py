@@ -26,20 +26,29 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 
 import simspec
-from simspec.recordings import recordings
-from simspec.validation.check import depth_acceptance
 from simspec.quantization import decode, table
+from simspec.recordings import recordings
 from simspec.scalar_predictor import brier, examples, fit, reliability, split
+from simspec.validation.check import depth_acceptance
 
-plt.rcParams |= {"figure.dpi": 96, "figure.constrained_layout.use": True, "axes.spines.top": False, "axes.spines.right": False}
+plt.rcParams |= {
+    "figure.dpi": 96,
+    "figure.constrained_layout.use": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
 GREEN, RED, GREY, DARK = "#2a9d8f", "#e76f51", "#cccccc", "#264653"
 
 paths = recordings()
 name = next((n for n in paths if n.startswith("tiny-early_exit-coupled")), next(iter(paths)))
 trace = simspec.load_trace(paths[name])
 print(f"{name}: {trace.sequences} texts, {trace.rows} rows, drafts to depth K = {trace.K}")
-print(f"target {trace.meta.target}, drafter {trace.meta.drafter}, rule {trace.meta.rule}, temperature {trace.meta.temperature}")
-print("the drafter shows, after each slot:", ", ".join(feature for feature, _ in trace.meta.features))
+print(
+    f"target {trace.meta.target}, drafter {trace.meta.drafter}, rule {trace.meta.rule}, temperature {trace.meta.temperature}"
+)
+print(
+    "the drafter shows, after each slot:", ", ".join(feature for feature, _ in trace.meta.features)
+)
 
 # %% [markdown]
 # ## One row after another
@@ -68,14 +77,19 @@ means = np.add.reduceat(trace.run.astype(float), trace.offset[:-1]) / length
 long = np.flatnonzero(length >= min(48, length.max()))
 s = int(long[np.argmin(abs(means[long] - trace.run.mean()))])
 text = trace.select([s])
-confidence = decode(text.feature[:, :, int(text.features(["confidence"])[0])], table(dict(text.meta.features)["confidence"]))
+confidence = decode(
+    text.feature[:, :, int(text.features(["confidence"])[0])],
+    table(dict(text.meta.features)["confidence"]),
+)
 
 print(f"text {text.meta.ids[0]} ({text.task[0]}), {text.rows} rows, budget {text.budget[0]}")
 header = f"{'row':>4} {'next token':>14} {'depth':>5} {'run':>4}   confidence of the first 4 slots"
 print(header + ("   ranks" if text.rank is not None else ""))
 for t, word in enumerate(words(text.token[:14])):
     shown = "  ".join(f"{value:.2f}" for value in confidence[t, :4])
-    ranks = "" if text.rank is None else "      " + " ".join(f"{rank:>3}" for rank in text.rank[t, :4])
+    ranks = (
+        "" if text.rank is None else "      " + " ".join(f"{rank:>3}" for rank in text.rank[t, :4])
+    )
     print(f"{t:>4} {word:>14} {text.depth[t]:>5} {text.run[t]:>4}   {shown}{ranks}")
 
 # %% [markdown]
@@ -105,17 +119,26 @@ figure, axes = plt.subplots(len(panels), 1, figsize=(9, 2.1 * len(panels)), shar
 for axis, (title, values) in zip(axes, panels):
     if values is None:
         colours = ListedColormap(["white", GREEN, RED, GREY])
-        axis.imshow(grid.T, origin="lower", cmap=colours, vmin=0, vmax=3, aspect="auto", interpolation="none")
+        axis.imshow(
+            grid.T,
+            origin="lower",
+            cmap=colours,
+            vmin=0,
+            vmax=3,
+            aspect="auto",
+            interpolation="none",
+        )
     else:
         hidden = np.ma.masked_where(grid == 0, values)
-        drawn = axis.imshow(hidden.T, origin="lower", cmap="viridis", aspect="auto", interpolation="none")
+        drawn = axis.imshow(
+            hidden.T, origin="lower", cmap="viridis", aspect="auto", interpolation="none"
+        )
         figure.colorbar(drawn, ax=axis, pad=0.01)
     axis.set(ylabel="slot", title=title)
 axes[-1].set_xlabel("row (position in the text)")
 for label, colour in (("accepted", GREEN), ("first miss", RED), ("behind the miss", GREY)):
     axes[0].bar(0, 0, color=colour, label=label)
-axes[0].legend(loc="upper right", ncols=3, fontsize="small", framealpha=0.9);
-
+axes[0].legend(loc="upper right", ncols=3, fontsize="small", framealpha=0.9)
 # %% [markdown]
 # ## A replay by hand
 #
@@ -131,10 +154,14 @@ while t < text.rows:
     t += accepted + 1
 
 for number, (t, cap, accepted) in enumerate(steps[:8]):
-    print(f"round {number}: row {t:>2}, run {text.run[t]:>2}: draft {cap}, {accepted} accepted, 1 own token -> row {t + accepted + 1}")
+    print(
+        f"round {number}: row {t:>2}, run {text.run[t]:>2}: draft {cap}, {accepted} accepted, 1 own token -> row {t + accepted + 1}"
+    )
 
 rounds = simspec.replay(text, simspec.policies.fixed(3))
-assert [(int(row), int(k), int(a)) for row, k, a in zip(rounds.row, rounds.drafted, rounds.accepted)] == [tuple(map(int, x)) for x in steps]
+assert [
+    (int(row), int(k), int(a)) for row, k, a in zip(rounds.row, rounds.drafted, rounds.accepted)
+] == [tuple(map(int, x)) for x in steps]
 print(f"... {len(steps)} rounds for {text.rows} tokens, the same as simspec.replay(text, fixed(3))")
 
 # %% [markdown]
@@ -158,10 +185,15 @@ for lane, policy in enumerate(lanes):
         axis.broken_barh([(row + a, 0.85)] if k > a else [], (lane + 0.08 - vain, vain), color=RED)
         axis.plot([row, row], [lane + 0.1, lane + 0.5], color="black", lw=0.6)
     found = simspec.summary(made, text, cost)
-    axis.text(shown + 0.5, lane + 0.3, f"{found.rounds} passes, {found.drafted - found.accepted} in vain", va="center", fontsize=9)
+    axis.text(
+        shown + 0.5,
+        lane + 0.3,
+        f"{found.rounds} passes, {found.drafted - found.accepted} in vain",
+        va="center",
+        fontsize=9,
+    )
 axis.set(xlim=(0, shown), yticks=np.arange(len(lanes)) + 0.3, yticklabels=lanes, xlabel="row")
-axis.invert_yaxis();
-
+axis.invert_yaxis()
 # %% [markdown]
 # ## Acceptance by depth depends on who asks
 #
@@ -173,17 +205,34 @@ axis.invert_yaxis();
 # dotted line, over all rows, is what a recording knows. (Few rounds reach the far slots: their points scatter.)
 
 # %%
-both = {n: simspec.load_trace(path) for n, path in paths.items() if n.rsplit("-", 1)[0] == name.rsplit("-", 1)[0]}
-figure, axes = plt.subplots(1, len(both), figsize=(4.5 * len(both), 3.2), sharey=True, squeeze=False)
+both = {
+    n: simspec.load_trace(path)
+    for n, path in paths.items()
+    if n.rsplit("-", 1)[0] == name.rsplit("-", 1)[0]
+}
+figure, axes = plt.subplots(
+    1, len(both), figsize=(4.5 * len(both), 3.2), sharey=True, squeeze=False
+)
 for axis, (label, each) in zip(axes[0], both.items()):
     for k, colour in ((1, GREEN), (4, DARK), (each.K, RED)):
-        found = simspec.summary(simspec.replay(each, simspec.policies.fixed(k)), each, simspec.CostModel.from_ratio(0.1, each.K))
-        axis.plot(range(1, k + 1), found.accept_by_depth[:k], "o-", ms=4, color=colour, label=f"rounds of K = {k}")
+        found = simspec.summary(
+            simspec.replay(each, simspec.policies.fixed(k)),
+            each,
+            simspec.CostModel.from_ratio(0.1, each.K),
+        )
+        axis.plot(
+            range(1, k + 1),
+            found.accept_by_depth[:k],
+            "o-",
+            ms=4,
+            color=colour,
+            label=f"rounds of K = {k}",
+        )
         print(f"{label}: first slot accepted at K = {k}: {found.accept_by_depth[0]:.3f}")
     axis.plot(range(1, each.K + 1), depth_acceptance(each)[1], ":", color="black", label="all rows")
     axis.set(xlabel="slot n", title=label, ylim=(0, 1))
 axes[0, 0].set_ylabel("accepted, given n - 1 were")
-axes[0, 0].legend(fontsize="small");
+axes[0, 0].legend(fontsize="small")
 
 # %% [markdown]
 # ## Where acceptance comes from
@@ -208,19 +257,33 @@ def repeated(trace, n=8):
     return found
 
 
-figure, axes = plt.subplots(1, len(both), figsize=(4.5 * len(both), 3.2), sharey=True, squeeze=False)
+figure, axes = plt.subplots(
+    1, len(both), figsize=(4.5 * len(both), 3.2), sharey=True, squeeze=False
+)
 for axis, (label, each) in zip(axes[0], both.items()):
     task, loops = np.repeat(each.task, np.diff(each.offset)), repeated(each)
     tasks = sorted(set(each.task))
     for shift, of, colour, what in ((-0.2, ~loops, GREEN, "new"), (0.2, loops, GREY, "repeated")):
         runs = [each.run[of & (task == one)] for one in tasks]
-        axis.bar(np.arange(len(tasks)) + shift, [r.mean() if len(r) else 0 for r in runs], 0.4, color=colour, label=f"{what} rows")
-    axis.set_xticks(range(len(tasks)), [f"{one}\n{loops[task == one].mean():.0%}" for one in tasks], rotation=45, fontsize=8)
+        axis.bar(
+            np.arange(len(tasks)) + shift,
+            [r.mean() if len(r) else 0 for r in runs],
+            0.4,
+            color=colour,
+            label=f"{what} rows",
+        )
+    axis.set_xticks(
+        range(len(tasks)),
+        [f"{one}\n{loops[task == one].mean():.0%}" for one in tasks],
+        rotation=45,
+        fontsize=8,
+    )
     axis.set_title(f"{label}: {loops.mean():.0%} repeated", fontsize=10)
-    print(f"{label}: mean run {each.run[~loops].mean():.2f} on new rows, {each.run[loops].mean():.2f} on repeated ones")
+    print(
+        f"{label}: mean run {each.run[~loops].mean():.2f} on new rows, {each.run[loops].mean():.2f} on repeated ones"
+    )
 axes[0, 0].set_ylabel("mean run")
-axes[0, 0].legend(fontsize="small");
-
+axes[0, 0].legend(fontsize="small")
 # %% [markdown]
 # ## Is the drafter's confidence worth anything?
 #
@@ -244,19 +307,33 @@ if {"confidence", "entropy"} <= set(dict(trace.meta.features)):
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True)
 for what, chance in shown_as.items():
     count, mean, share = reliability(chance, label).T
-    axes[0].plot(mean[count >= 40], share[count >= 40], "o-", ms=4, label=f"{what}: Brier {brier(chance, label):.3f}")
-    print(f"{what}: mean {chance.mean():.3f} where {label.mean():.3f} were accepted, Brier {brier(chance, label):.4f}")
+    axes[0].plot(
+        mean[count >= 40],
+        share[count >= 40],
+        "o-",
+        ms=4,
+        label=f"{what}: Brier {brier(chance, label):.3f}",
+    )
+    print(
+        f"{what}: mean {chance.mean():.3f} where {label.mean():.3f} were accepted, Brier {brier(chance, label):.4f}"
+    )
 own = values[:, chances.index("confidence")]
 for low, high, colour in ((0, 1, GREEN), (1, 4, DARK), (4, trace.K, RED)):
     of = (slot >= low) & (slot < high)
     count, mean, share = reliability(own[of], label[of]).T
-    axes[1].plot(mean[count >= 40], share[count >= 40], "o-", ms=4, color=colour, label=f"confidence, slots {low}..{high - 1}")
+    axes[1].plot(
+        mean[count >= 40],
+        share[count >= 40],
+        "o-",
+        ms=4,
+        color=colour,
+        label=f"confidence, slots {low}..{high - 1}",
+    )
 for axis in axes:
     axis.plot([0, 1], [0, 1], ":", color="black")
     axis.set_xlabel("stated chance")
     axis.legend(fontsize=8)
-axes[0].set_ylabel("share accepted");
-
+axes[0].set_ylabel("share accepted")
 # %% [markdown]
 # ## What a card says
 #
@@ -272,7 +349,12 @@ for key in told.split():
         print(f"{key:>20}  {card[key]}")
 
 ended = float(np.isin(trace.token[trace.offset[1:] - 1], trace.meta.end_tokens).mean())
-again = {"texts": trace.sequences, "rows": trace.rows, "mean_run": trace.run.mean(), "ended_by_end_token": ended}
+again = {
+    "texts": trace.sequences,
+    "rows": trace.rows,
+    "mean_run": trace.run.mean(),
+    "ended_by_end_token": ended,
+}
 again["repeated_8grams"] = repeated(trace).sum() / np.maximum(np.diff(trace.offset) - 7, 0).sum()
 assert all(abs(card[key] - value) < 1e-4 for key, value in again.items() if key in card)
 print("recomputed from the file:", ", ".join(f"{key} {value:.4g}" for key, value in again.items()))

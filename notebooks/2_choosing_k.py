@@ -25,17 +25,22 @@ import numpy as np
 
 import simspec
 from simspec import CostModel, formulas, replay, stats
-from simspec.recordings import cost_beside, recordings
-from simspec.validation.check import depth_acceptance
 from simspec.cost_table import CostTable
 from simspec.metrics import summary
 from simspec.policies import fixed, make
-from simspec.scalar_predictor import split
-from simspec.roofline import CARDS, SHAPES, roofline_cost, roofline_table
+from simspec.recordings import cost_beside, recordings
 from simspec.reports.oracle_gap import score
+from simspec.roofline import CARDS, SHAPES, roofline_cost, roofline_table
+from simspec.scalar_predictor import split
+from simspec.validation.check import depth_acceptance
 
 FAST = os.environ.get("SIMSPEC_FAST") == "1"  # fewer draws; the suite runs it so
-plt.rcParams |= {"figure.dpi": 96, "figure.constrained_layout.use": True, "axes.spines.top": False, "axes.spines.right": False}
+plt.rcParams |= {
+    "figure.dpi": 96,
+    "figure.constrained_layout.use": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
 COLOURS = plt.get_cmap("tab10").colors
 
 paths = recordings()
@@ -46,7 +51,9 @@ measured = {name: table.at(1, table.context[0]) for name, table in tables.items(
 name = names[-1]
 trace, cost = traces[name], measured[name]
 for each, one in traces.items():
-    print(f"{each}: {one.sequences} texts, {one.rows} tokens, K up to {one.K}, costs from {measured[each].device}")
+    print(
+        f"{each}: {one.sequences} texts, {one.rows} tokens, K up to {one.K}, costs from {measured[each].device}"
+    )
 
 # %% [markdown]
 # ## What a round costs
@@ -61,19 +68,29 @@ for each, one in traces.items():
 # %%
 target, drafter, card = SHAPES["llama-3-8b"], SHAPES["llama-3.2-1b"], CARDS["h100"]
 what_if = roofline_cost(target, drafter, card, trace.K, batch=1, context=1024)
-costs = {"measured": cost, "c = 0.05": CostModel.from_ratio(0.05, trace.K), "c = 0.3": CostModel.from_ratio(0.3, trace.K)}
+costs = {
+    "measured": cost,
+    "c = 0.05": CostModel.from_ratio(0.05, trace.K),
+    "c = 0.3": CostModel.from_ratio(0.3, trace.K),
+}
 costs[f"roofline, {target.name} on {card.name}"] = what_if
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), sharey=True)
 for colour, (label, one) in zip(COLOURS, costs.items()):
     axes[0].plot(one.draft / one.baseline, "o-", ms=3, color=colour, label=label)
     axes[1].plot(one.verify / one.baseline, "o-", ms=3, color=colour)
-    print(f"{label}: plain step {one.baseline * 1e3:.3g} ms" if one.device else f"{label}: plain step 1", end="; ")
-    print(f"draft step {one.draft[1] / one.baseline:.3f}, verifying 8 drafts {one.verify[min(8, one.K)] / one.baseline:.2f} plain steps")
+    print(
+        f"{label}: plain step {one.baseline * 1e3:.3g} ms"
+        if one.device
+        else f"{label}: plain step 1",
+        end="; ",
+    )
+    print(
+        f"draft step {one.draft[1] / one.baseline:.3f}, verifying 8 drafts {one.verify[min(8, one.K)] / one.baseline:.2f} plain steps"
+    )
 axes[0].set(xlabel="tokens drafted", ylabel="in plain target steps", title="drafting")
 axes[1].set(xlabel="tokens drafted", title="verifying")
-axes[0].legend(fontsize=8);
-
+axes[0].legend(fontsize=8)
 # %% [markdown]
 # ## Fixed K under each of them
 #
@@ -90,7 +107,9 @@ def speedups(trace, rounds, cost):
     return np.array([trace.rows * cost.baseline / cost.seconds(made).sum() for made in rounds])
 
 
-figure, axes = plt.subplots(1, len(traces), figsize=(4.5 * len(traces), 3.4), sharey=True, squeeze=False)
+figure, axes = plt.subplots(
+    1, len(traces), figsize=(4.5 * len(traces), 3.4), sharey=True, squeeze=False
+)
 for axis, (each, one) in zip(axes[0], traces.items()):
     for colour, (label, price) in zip(COLOURS, {**costs, "measured": measured[each]}.items()):
         found = speedups(one, rounds[each], price)
@@ -101,8 +120,7 @@ for axis, (each, one) in zip(axes[0], traces.items()):
     axis.axhline(1, color="grey", lw=0.8)
     axis.set(xlabel="K", title=each)
 axes[0, 0].set_ylabel("modelled speedup")
-axes[0, 0].legend(fontsize=8);
-
+axes[0, 0].legend(fontsize=8)
 # %% [markdown]
 # ## Does the best K differ between tasks?
 #
@@ -133,23 +151,42 @@ for shift, (label, price) in enumerate((("measured", cost), ("c = 0.05", costs["
         of = np.array([kind == task for kind in trace.task])
         if not shift:
             tokens = np.diff(trace.offset)[of].sum()
-            axes[0].plot(tokens * price.baseline / seconds[:, of].sum(axis=1), color=COLOURS[number], label=task)
+            axes[0].plot(
+                tokens * price.baseline / seconds[:, of].sum(axis=1),
+                color=COLOURS[number],
+                label=task,
+            )
         own = int(seconds[:, first[of[first]]].sum(axis=1).argmin())
         there = second[of[second]]
         if len(there) < stats.FEWEST:
-            print(f"  {task}: own K {own}; {len(there)} texts to judge by are too few for an interval")
+            print(
+                f"  {task}: own K {own}; {len(there)} texts to judge by are too few for an interval"
+            )
             continue
         gain = stats.ratio(seconds[one_k, there], seconds[own, there], resamples=resamples)
         error = [[gain.value - gain.low], [gain.high - gain.value]]
         mark, lane = "os"[shift], number + 0.25 * shift
-        axes[1].errorbar(gain.value, lane, xerr=error, fmt=mark, ms=4, color=COLOURS[number], capsize=3, label=None if number else label)
-        print(f"  {task}: own K {own}, time ratio on the other half {gain.value:.3f} [{gain.low:.3f}, {gain.high:.3f}]")
+        axes[1].errorbar(
+            gain.value,
+            lane,
+            xerr=error,
+            fmt=mark,
+            ms=4,
+            color=COLOURS[number],
+            capsize=3,
+            label=None if number else label,
+        )
+        print(
+            f"  {task}: own K {own}, time ratio on the other half {gain.value:.3f} [{gain.low:.3f}, {gain.high:.3f}]"
+        )
 axes[0].axhline(1, color="grey", lw=0.8)
 axes[0].xaxis.get_major_locator().set_params(integer=True)
 axes[0].set(xlabel="K", ylabel="modelled speedup", title=f"{name}, measured")
 axes[0].legend(fontsize=8)
 axes[1].axvline(1, color="grey", lw=0.8)
-axes[1].set(yticks=range(len(tasks)), yticklabels=tasks, xlabel="time of one K for all / of the task's own")
+axes[1].set(
+    yticks=range(len(tasks)), yticklabels=tasks, xlabel="time of one K for all / of the task's own"
+)
 axes[1].legend(fontsize=8)
 
 # %% [markdown]
@@ -173,12 +210,26 @@ for colour, (each, one) in zip(COLOURS, traces.items()):
     best = [(passes + c * drafted).argmin() for c in ratios]
     lengths = np.arange(1, one.K + 1)
     axes[0].semilogx(ratios, best, color=colour, label=f"{each}, replayed")
-    axes[0].semilogx(ratios, formulas.optimal_k(alpha, ratios, one.K), ":", color=colour, label=f"formula 1, alpha = {alpha:.2f}")
+    axes[0].semilogx(
+        ratios,
+        formulas.optimal_k(alpha, ratios, one.K),
+        ":",
+        color=colour,
+        label=f"formula 1, alpha = {alpha:.2f}",
+    )
     paid = (one.rows - passes[1:]) / drafted[1:]
     axes[1].plot(lengths, paid, color=colour, label=f"{each}, replayed")
-    axes[1].plot(lengths, (formulas.expected_committed(alpha, lengths) - 1) / lengths, ":", color=colour, label="formula 1")
+    axes[1].plot(
+        lengths,
+        (formulas.expected_committed(alpha, lengths) - 1) / lengths,
+        ":",
+        color=colour,
+        label="formula 1",
+    )
     apart = abs(paid - accepted[1:] / drafted[1:]).max()
-    print(f"{each}: break-even c is {paid[0]:.3f} at K = 1, {paid[-1]:.3f} at K = {one.K}; v_d differs by {apart:.1e} at most")
+    print(
+        f"{each}: break-even c is {paid[0]:.3f} at K = 1, {paid[-1]:.3f} at K = {one.K}; v_d differs by {apart:.1e} at most"
+    )
 axes[0].set(xlabel="c", ylabel="best K")
 axes[1].set(xlabel="K", ylabel="break-even c", ylim=(0, None))
 for axis in axes:
@@ -199,7 +250,12 @@ for axis in axes:
 
 # %%
 synthetic = simspec.synthetic.iid(0.7, 20 if FAST else 200, 5000, trace.K, seed=1)
-everything = {"synthetic, alpha = 0.7": (synthetic, [replay(synthetic, fixed(k)) for k in range(synthetic.K + 1)])}
+everything = {
+    "synthetic, alpha = 0.7": (
+        synthetic,
+        [replay(synthetic, fixed(k)) for k in range(synthetic.K + 1)],
+    )
+}
 everything |= {each: (one, rounds[each]) for each, one in traces.items()}
 figure, axis = plt.subplots(figsize=(7, 3.4))
 for colour, (each, (one, made)) in zip(COLOURS, everything.items()):
@@ -207,15 +263,20 @@ for colour, (each, (one, made)) in zip(COLOURS, everything.items()):
     lengths = np.arange(1, one.K + 1)
     replayed = np.array([one.rows / len(made[k]) for k in lengths])
     first_formula = formulas.expected_committed(alpha, lengths)
-    second_formula = np.array([formulas.depthwise_committed(np.nan_to_num(alphas[:k])) for k in lengths])
-    axis.plot(lengths, 100 * (first_formula / replayed - 1), color=colour, label=f"{each}: formula 1")
+    second_formula = np.array(
+        [formulas.depthwise_committed(np.nan_to_num(alphas[:k])) for k in lengths]
+    )
+    axis.plot(
+        lengths, 100 * (first_formula / replayed - 1), color=colour, label=f"{each}: formula 1"
+    )
     axis.plot(lengths, 100 * (second_formula / replayed - 1), ":", color=colour, label="formula 2")
     for k in (1, 4, 8):
-        print(f"{each}, K = {k}: {replayed[k - 1]:.3f} tokens a round, formulas {first_formula[k - 1]:.3f} and {second_formula[k - 1]:.3f}")
+        print(
+            f"{each}, K = {k}: {replayed[k - 1]:.3f} tokens a round, formulas {first_formula[k - 1]:.3f} and {second_formula[k - 1]:.3f}"
+        )
 axis.axhline(0, color="grey", lw=0.8)
 axis.set(xlabel="K", ylabel="formula / replay - 1, %")
-axis.legend(fontsize=8);
-
+axis.legend(fontsize=8)
 # %% [markdown]
 # ## Eq. 13 holds exactly, under its own assumptions
 #
@@ -226,8 +287,18 @@ axis.legend(fontsize=8);
 
 # %%
 unit = CostModel.from_ratio(0.1, trace.K)
-print(f"{'policy':>20} {'Eq. 13':>10} {'replayed':>10} {'closed by an accepted end':>26} {'left over':>10} {'Eq. 14':>7} {'measured':>9}")
-for text in ("fixed:1", "fixed:3", "fixed:8", "beta_ts", "confidence:0.5", "cost_ts", "hf_heuristic"):
+print(
+    f"{'policy':>20} {'Eq. 13':>10} {'replayed':>10} {'closed by an accepted end':>26} {'left over':>10} {'Eq. 14':>7} {'measured':>9}"
+)
+for text in (
+    "fixed:1",
+    "fixed:3",
+    "fixed:8",
+    "beta_ts",
+    "confidence:0.5",
+    "cost_ts",
+    "hf_heuristic",
+):
     policy = make(text, trace, unit)
     run = replay(trace, policy, cost=unit)
     found = summary(run, trace, unit)
@@ -238,7 +309,10 @@ for text in ("fixed:1", "fixed:3", "fixed:8", "beta_ts", "confidence:0.5", "cost
     assert abs(left) <= 1e-9 * expected
     real = trace.rows * cost.baseline / cost.reading(policy.reads).seconds(run).sum()
     ratio = cost.draft[1] / cost.baseline
-    print(f"{policy.name:>20} {expected:>10.1f} {found.seconds:>10.1f} {closed:>26} {left:>10.0e}", end=" ")
+    print(
+        f"{policy.name:>20} {expected:>10.1f} {found.seconds:>10.1f} {closed:>26} {left:>10.0e}",
+        end=" ",
+    )
     print(f"{formulas.eesd_speedup(found.v_d, found.r_d, ratio):>7.3f} {real:>9.3f}")
 print(f"Eq. 14 here with c = {ratio:.3f}, the measured draft step over the measured plain step")
 
@@ -255,8 +329,16 @@ print(f"Eq. 14 here with c = {ratio:.3f}, the measured draft step over the measu
 # %%
 sizes = (1, 16, 64, 256) if FAST else (1, 2, 4, 8, 16, 32, 64, 128, 256)
 planned = roofline_table(target, drafter, card, trace.K, sizes, [128, 1024])
-shown = [(f"{each}, context {context}", each, planned, context) for each in names for context in planned.context]
-shown += [(f"{each}, measured", each, table, table.context[0]) for each, table in tables.items() if len(table.batch) > 1]
+shown = [
+    (f"{each}, context {context}", each, planned, context)
+    for each in names
+    for context in planned.context
+]
+shown += [
+    (f"{each}, measured", each, table, table.context[0])
+    for each, table in tables.items()
+    if len(table.batch) > 1
+]
 print(f"planned: {planned.name}, {planned.device}")
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.4))
 for colour, (label, each, table, context) in zip(COLOURS, shown):
@@ -272,7 +354,9 @@ for axis in axes:
 axes[0].yaxis.get_major_locator().set_params(integer=True)
 axes[0].set(xlabel="batch", ylabel="best fixed K")
 axes[0].legend(fontsize=7)
-axes[1].set(xlabel="batch", ylabel="modelled speedup", title="at the best K; dotted: K = 4 at every size");
+axes[1].set(
+    xlabel="batch", ylabel="modelled speedup", title="at the best K; dotted: K = 4 at every size"
+)
 
 # %% [markdown]
 # ## A policy of one's own, and the score
@@ -294,16 +378,37 @@ def observe(params, state, computed, drafted, accepted, features, cost):
 
 
 echo = simspec.Policy("echo", draft_more, observe, params=(1.0,), state0=(2.0,))
-contestants = [echo, "hf_heuristic", "beta_ts", "cost_ts", "confidence:0.5", "confidence:0.7", "product"]
+contestants = [
+    echo,
+    "hf_heuristic",
+    "beta_ts",
+    "cost_ts",
+    "confidence:0.5",
+    "confidence:0.7",
+    "product",
+]
 scores = score(traces, contestants, measured, replicates=1 if FAST else 4, resamples=resamples)
 
-figure, axes = plt.subplots(1, len(scores), figsize=(4.7 * len(scores), 3.2), sharey=True, squeeze=False)
+figure, axes = plt.subplots(
+    1, len(scores), figsize=(4.7 * len(scores), 3.2), sharey=True, squeeze=False
+)
 for axis, each in zip(axes[0], scores):
-    print(f"{each['recording']}: best fixed K is {each['best_fixed']} at {each['speedup_fixed']:.3f}, oracle {each['speedup_oracle']:.3f}")
+    print(
+        f"{each['recording']}: best fixed K is {each['best_fixed']} at {each['speedup_fixed']:.3f}, oracle {each['speedup_oracle']:.3f}"
+    )
     for lane, row in enumerate(each["policies"]):
         low, high = row["low"], row["high"]
-        axis.errorbar(row["share"], lane, xerr=[[row["share"] - low], [high - row["share"]]], fmt="o", color=COLOURS[0], capsize=3)
-        print(f"  {row['policy']:>20}: speedup {row['speedup']:.3f}, share {row['share']:+.2f} [{low:+.2f}, {high:+.2f}]")
+        axis.errorbar(
+            row["share"],
+            lane,
+            xerr=[[row["share"] - low], [high - row["share"]]],
+            fmt="o",
+            color=COLOURS[0],
+            capsize=3,
+        )
+        print(
+            f"  {row['policy']:>20}: speedup {row['speedup']:.3f}, share {row['share']:+.2f} [{low:+.2f}, {high:+.2f}]"
+        )
     axis.axvline(0, color="grey", lw=0.8)
     axis.axvline(1, color="grey", lw=0.8, ls=":")
     axis.set(xlabel="share of the gap to the oracle", title=each["recording"])

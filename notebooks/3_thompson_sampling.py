@@ -24,18 +24,23 @@ from scipy.stats import beta as beta_law
 
 import simspec
 from simspec import CostModel, formulas, replay, summary
-from simspec.recordings import cost_beside, recordings
 from simspec.cost_table import CostTable
 from simspec.policies import beta_ts, cali_ts, cost_ts, fixed, model_only, sampling_only
 from simspec.policies.calibrated import READINGS as CALI
 from simspec.policies.calibrated import clipped_mean, observed
 from simspec.policies.thompson import READINGS as BETA
-from simspec.scalar_predictor import examples, fit, split
+from simspec.recordings import cost_beside, recordings
 from simspec.reports.oracle_gap import score
+from simspec.scalar_predictor import examples, fit, split
 from simspec.synthetic import iid
 
 FAST = os.environ.get("SIMSPEC_FAST") == "1"  # fewer draws; the suite runs it so
-plt.rcParams |= {"figure.dpi": 96, "figure.constrained_layout.use": True, "axes.spines.top": False, "axes.spines.right": False}
+plt.rcParams |= {
+    "figure.dpi": 96,
+    "figure.constrained_layout.use": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
 COLOURS = dict(zip((*BETA, *CALI), plt.get_cmap("tab10").colors))
 K = 16
 
@@ -81,7 +86,9 @@ def states(policy, trace, rounds, cost):
     _, observe = policy.compiled()
     params, state = policy.start()
     features, found = np.full((trace.K, len(policy.reads)), np.nan), [state.copy()]
-    for computed, drafted, accepted, seconds in zip(rounds.computed, rounds.drafted, rounds.accepted, cost.seconds(rounds)):
+    for computed, drafted, accepted, seconds in zip(
+        rounds.computed, rounds.drafted, rounds.accepted, cost.seconds(rounds)
+    ):
         observe(params, state, computed, drafted, accepted, features, seconds)
         found.append(state.copy())
     return np.array(found)
@@ -95,30 +102,42 @@ long = np.flatnonzero(length == length.max())
 s = int(long[np.argmin(abs(runs[long] - np.median(runs[long])))])
 text = traces[name].select([s])
 (confidence, entropy), slot = examples(text)[0].T, examples(text)[1]
-usual = float(fitted[name].probability(confidence, entropy, slot).mean())  # theta_M of an average token
+usual = float(
+    fitted[name].probability(confidence, entropy, slot).mean()
+)  # theta_M of an average token
 
 figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.6), sharey=True)
 for reading in BETA:
     policy = beta_ts(reading)
     a, b = states(policy, text, replay(text, policy), CostModel.from_ratio(0.1, text.K)).T
     axes[0].plot(a / (a + b), color=COLOURS[reading], label=reading)
-    axes[0].fill_between(range(len(a)), *beta_law.interval(0.9, a, b), color=COLOURS[reading], alpha=0.12)
+    axes[0].fill_between(
+        range(len(a)), *beta_law.interval(0.9, a, b), color=COLOURS[reading], alpha=0.12
+    )
     low, high = beta_law.interval(0.9, a[-1], b[-1])
-    print(f"{reading}: after {len(a) - 1} rounds mean {a[-1] / (a[-1] + b[-1]):.3f}, 90% in [{low:.3f}, {high:.3f}]")
+    print(
+        f"{reading}: after {len(a) - 1} rounds mean {a[-1] / (a[-1] + b[-1]):.3f}, 90% in [{low:.3f}, {high:.3f}]"
+    )
 for reading in CALI:
     policy = cali_ts(reading, fitted[name])
     params, _ = policy.start()
     seen = states(policy, text, replay(text, policy), CostModel.from_ratio(0.1, text.K))
     var_m, var_s = params[1], params[2]
     n = seen[:, 2]
-    mean = (var_s * usual + n * var_m * np.array([observed(params, state) for state in seen])) / (n * var_m + var_s)  # Eq. 6
+    mean = (var_s * usual + n * var_m * np.array([observed(params, state) for state in seen])) / (
+        n * var_m + var_s
+    )  # Eq. 6
     sigma = np.sqrt(var_m * var_s / (n * var_m + var_s))  # Eq. 7
     chance = [clipped_mean(m, d) for m, d in zip(mean, sigma)]
     axes[1].plot(chance, color=COLOURS[reading], label=reading)
     band = (np.clip(mean + side * 1.645 * sigma, 0, 1) for side in (-1, 1))
     axes[1].fill_between(range(len(mean)), *band, color=COLOURS[reading], alpha=0.12)
-    print(f"cali_ts {reading}: after {len(mean) - 1} rounds mu {mean[-1]:.3f}, sigma {sigma[-1]:.3f}")
-axes[0].set(xlabel="round", ylabel="chance to go on", title=f"Beta-TS on {text.meta.ids[0]}", ylim=(0, 1))
+    print(
+        f"cali_ts {reading}: after {len(mean) - 1} rounds mu {mean[-1]:.3f}, sigma {sigma[-1]:.3f}"
+    )
+axes[0].set(
+    xlabel="round", ylabel="chance to go on", title=f"Beta-TS on {text.meta.ids[0]}", ylim=(0, 1)
+)
 axes[1].set(xlabel="round", title="Cali-TS")
 for axis in axes:
     axis.legend(fontsize=8)
@@ -134,7 +153,11 @@ for axis in axes:
 # accepted; `draft_share` is a share of output tokens, not a chance of acceptance, and stays below `validated`.
 
 # %%
-alphas = np.array([0.2, 0.5, 0.8, 0.95, 1.0]) if FAST else np.array([0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0])
+alphas = (
+    np.array([0.2, 0.5, 0.8, 0.95, 1.0])
+    if FAST
+    else np.array([0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0])
+)
 texts, rows = (10, 2000) if FAST else (40, 6000)
 
 
@@ -153,13 +176,33 @@ for reading in BETA:
     axes[0].plot(alphas, drafted[reading], "o-", ms=4, color=COLOURS[reading], label=reading)
 for reading in CALI:
     drafted[reading] = [settled(sampling_only(reading), worlds[alpha]) for alpha in alphas]
-    axes[1].plot(alphas, drafted[reading], "o-", ms=4, color=COLOURS[reading], label=f"{reading}, sampling only")
+    axes[1].plot(
+        alphas,
+        drafted[reading],
+        "o-",
+        ms=4,
+        color=COLOURS[reading],
+        label=f"{reading}, sampling only",
+    )
     inside = alphas[alphas < 1]
     calibrated = [settled(cali_ts(reading, "confidence"), worlds[alpha]) for alpha in inside]
-    axes[1].plot(inside, calibrated, ":", color=COLOURS[reading], label=f"{reading}, a calibrated predictor too")
+    axes[1].plot(
+        inside,
+        calibrated,
+        ":",
+        color=COLOURS[reading],
+        label=f"{reading}, a calibrated predictor too",
+    )
 fine = np.linspace(0, 1, 101)
 for axis in axes:
-    axis.plot(fine, formulas.geometric_drafted(fine, K), "--", color="black", lw=1, label="posterior mean = alpha")
+    axis.plot(
+        fine,
+        formulas.geometric_drafted(fine, K),
+        "--",
+        color="black",
+        lw=1,
+        label="posterior mean = alpha",
+    )
     axis.set(xlabel="acceptance alpha", yscale="log", ylim=(0.9, 17))
     axis.set_yticks([1, 2, 4, 8, 16], [1, 2, 4, 8, 16])
     axis.minorticks_off()
@@ -167,7 +210,10 @@ for axis in axes:
 axes[0].set(ylabel="mean draft length", title="Beta-TS")
 axes[1].set_title("Cali-TS")
 for reading, lengths in drafted.items():
-    print(f"{reading:>24}:", "  ".join(f"{alpha:g}: {value:.2f}" for alpha, value in zip(alphas, lengths)))
+    print(
+        f"{reading:>24}:",
+        "  ".join(f"{alpha:g}: {value:.2f}" for alpha, value in zip(alphas, lengths)),
+    )
 
 # %% [markdown]
 # ## The drift, round by round
@@ -186,9 +232,16 @@ for reading in BETA:
     shown = int(np.diff(rounds.offset).min())
     mean = np.bincount(number, rounds.drafted)[:shown] / count
     bins = np.unique(np.geomspace(1, shown, 25).astype(int))
-    axes[0].semilogx(bins[:-1], [mean[i - 1 : j - 1].mean() for i, j in zip(bins, bins[1:])], color=COLOURS[reading], label=reading)
+    axes[0].semilogx(
+        bins[:-1],
+        [mean[i - 1 : j - 1].mean() for i, j in zip(bins, bins[1:])],
+        color=COLOURS[reading],
+        label=reading,
+    )
     late = mean[shown // 2 :].mean()
-    print(f"{reading} at alpha = {high}: {mean[0]:.2f} tokens in round 1, {late:.2f} in rounds {shown // 2} to {shown}")
+    print(
+        f"{reading} at alpha = {high}: {mean[0]:.2f} tokens in round 1, {late:.2f} in rounds {shown // 2} to {shown}"
+    )
 axes[0].axhline(formulas.geometric_drafted(high, K), ls="--", color="black", lw=1)
 axes[0].set(xlabel="round", ylabel="mean draft length", title=f"Beta-TS, alpha = {high}")
 one = iid(low, 1, 1500, K, seed=5)
@@ -223,16 +276,27 @@ for axis, c in zip(axes, (0.05, 0.3)):
         trace, colour = iid(alpha, texts, rows, K, seed=6), f"C{number}"
         curve = formulas.geometric_speedup(alpha, fine, K, c)
         axis.plot(fine, curve, color=colour, label=f"alpha = {alpha}")
-        axis.plot(alpha, formulas.geometric_speedup(alpha, alpha, K, c), "s", color=colour, ms=8, mfc="none")
+        axis.plot(
+            alpha,
+            formulas.geometric_speedup(alpha, alpha, K, c),
+            "s",
+            color=colour,
+            ms=8,
+            mfc="none",
+        )
         found = []
         for stay in stays:
             rounds = replay(trace, beta_ts(alpha0=stay * 1e12, beta0=(1 - stay) * 1e12))
             found.append(summary(rounds, trace, unit).speedup)
             k, a = formulas.geometric_drafted(stay, K), formulas.geometric_accepted(alpha, stay, K)
-            furthest = max(furthest, abs(rounds.drafted.mean() / k - 1), abs(rounds.accepted.mean() / a - 1))
+            furthest = max(
+                furthest, abs(rounds.drafted.mean() / k - 1), abs(rounds.accepted.mean() / a - 1)
+            )
         axis.plot(stays, found, "o", color=colour, ms=4)
         matched = formulas.geometric_speedup(alpha, alpha, K, c) / curve.max()
-        print(f"c = {c}, alpha = {alpha}: the best s is {fine[curve.argmax()]:.2f}, matching s = alpha gets {matched:.1%} of its speedup")
+        print(
+            f"c = {c}, alpha = {alpha}: the best s is {fine[curve.argmax()]:.2f}, matching s = alpha gets {matched:.1%} of its speedup"
+        )
     axis.axhline(1, color="grey", lw=0.8)
     axis.set(xlabel="chance s to go on", title=f"c = {c}")
     axis.legend(fontsize=8)
@@ -257,7 +321,9 @@ for number, c in enumerate(ratios):
     lengths, reached = [], {"cost_ts": [], "beta_ts": []}
     for alpha in levels:
         trace = worlds[alpha]
-        best = summary(replay(trace, fixed(int(formulas.optimal_k(alpha, c, K)))), trace, unit).speedup
+        best = summary(
+            replay(trace, fixed(int(formulas.optimal_k(alpha, c, K)))), trace, unit
+        ).speedup
         for label, policy in (("cost_ts", cost_ts()(trace, unit)), ("beta_ts", beta_ts())):
             rounds = replay(trace, policy, cost=unit)
             reached[label].append(summary(rounds, trace, unit).speedup / best)
@@ -268,8 +334,12 @@ for number, c in enumerate(ratios):
     axes[1].plot(levels, reached["cost_ts"], "o-", ms=4, color=colour, label=f"cost_ts, c = {c}")
     axes[1].plot(levels, reached["beta_ts"], ":", color=colour, label=f"beta_ts, c = {c}")
     worst = {label: min(values) for label, values in reached.items()}
-    print(f"c = {c}: of the best fixed K's speedup at least {worst['cost_ts']:.3f} by cost_ts, {worst['beta_ts']:.3f} by beta_ts")
-axes[0].plot(fine, formulas.geometric_drafted(fine, K), "--", color="black", lw=1, label="beta_ts, any c")
+    print(
+        f"c = {c}: of the best fixed K's speedup at least {worst['cost_ts']:.3f} by cost_ts, {worst['beta_ts']:.3f} by beta_ts"
+    )
+axes[0].plot(
+    fine, formulas.geometric_drafted(fine, K), "--", color="black", lw=1, label="beta_ts, any c"
+)
 axes[0].set(xlabel="acceptance alpha", ylabel="mean draft length")
 axes[1].axhline(1, color="grey", lw=0.8)
 axes[1].set(xlabel="acceptance alpha", ylabel="speedup / that of the best fixed K")
@@ -290,25 +360,54 @@ for axis in axes:
 panels = []
 for each, trace in traces.items():
     half = trace.select(split(trace)[1])
-    everyone = [beta_ts(reading) for reading in BETA] + [cali_ts(reading, fitted[each]) for reading in CALI]
-    everyone += [model_only(fitted[each]), sampling_only(), cost_ts(), cost_ts("depth"), cost_ts(decay=0.9)]
+    everyone = [beta_ts(reading) for reading in BETA] + [
+        cali_ts(reading, fitted[each]) for reading in CALI
+    ]
+    everyone += [
+        model_only(fitted[each]),
+        sampling_only(),
+        cost_ts(),
+        cost_ts("depth"),
+        cost_ts(decay=0.9),
+    ]
     labels = [f"beta_ts {reading}" for reading in BETA] + [f"cali_ts {reading}" for reading in CALI]
     labels += ["model only", "sampling only", "cost_ts", "cost_ts depth", "cost_ts decay 0.9"]
     for theta in (feature for feature, _ in trace.meta.features if feature.startswith("theta")):
         everyone += [cali_ts(predictor=theta), model_only(theta)]
         labels += [f"cali_ts {theta}", f"model only {theta}"]
     for what, cost in (("measured", measured[each]), ("c = 0.05", 0.05)):
-        (found,) = score({each: half}, everyone, cost, replicates=1 if FAST else 4, resamples=500 if FAST else 4000)
+        (found,) = score(
+            {each: half},
+            everyone,
+            cost,
+            replicates=1 if FAST else 4,
+            resamples=500 if FAST else 4000,
+        )
         panels.append((f"{each}\n{what}", labels, found))
 
-figure, axes = plt.subplots(1, len(panels), figsize=(3.2 * len(panels), 4.4), sharey=True, squeeze=False)
+figure, axes = plt.subplots(
+    1, len(panels), figsize=(3.2 * len(panels), 4.4), sharey=True, squeeze=False
+)
 for axis, (title, labels, found) in zip(axes[0], panels):
-    best, fastest = f"{found['best_fixed']} at {found['speedup_fixed']:.3f}", f"{found['speedup_oracle']:.3f}"
+    best, fastest = (
+        f"{found['best_fixed']} at {found['speedup_fixed']:.3f}",
+        f"{found['speedup_oracle']:.3f}",
+    )
     print(f"{' '.join(title.split())}: best fixed K is {best}, oracle {fastest}")
     for lane, (label, row) in enumerate(zip(labels, found["policies"])):
         low, high = row["low"], row["high"]
-        axis.errorbar(row["share"], lane, xerr=[[row["share"] - low], [high - row["share"]]], fmt="o", ms=4, color="C0", capsize=2)
-        print(f"  {label:>30}: speedup {row['speedup']:.3f}, share {row['share']:+.2f} [{low:+.2f}, {high:+.2f}]")
+        axis.errorbar(
+            row["share"],
+            lane,
+            xerr=[[row["share"] - low], [high - row["share"]]],
+            fmt="o",
+            ms=4,
+            color="C0",
+            capsize=2,
+        )
+        print(
+            f"  {label:>30}: speedup {row['speedup']:.3f}, share {row['share']:+.2f} [{low:+.2f}, {high:+.2f}]"
+        )
     axis.axvline(0, color="grey", lw=0.8)
     axis.set_title(title, fontsize=9)
     axis.set_yticks(range(len(labels)), labels, fontsize=8)

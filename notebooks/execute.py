@@ -33,7 +33,9 @@ def execute(script: Path):
     notebook = read(script)
     matplotlib.font_manager.get_font_names()  # a cache that is built in a notebook says so on its stderr
     place = {"metadata": {"path": str(HERE)}}
-    NotebookClient(notebook, timeout=600, kernel_name="python3", coalesce_streams=True, resources=place).execute()
+    NotebookClient(
+        notebook, timeout=600, kernel_name="python3", coalesce_streams=True, resources=place
+    ).execute()
     notebook.metadata["language_info"] = {"name": "python", "file_extension": ".py"}
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)

@@ -9,9 +9,8 @@ from pandas import DataFrame
 from real.equality import NOTHING, Comparison
 from real.files import replacing
 from real.jobs import Outcome, Tell, run_on, silent
-from real.pair import spread
 from real.measure.loop import measure
-from real.pair import TINY, load_pair, rule_of
+from real.pair import TINY, load_pair, rule_of, spread
 from simspec import CostModel, load_trace, sweep
 
 TRACES = Path(__file__).parent.parent / "traces"
@@ -65,11 +64,15 @@ def recordings(folder: Path = TRACES) -> dict[str, Path]:
     """The bundled recordings by name."""
     found = {p.stem: p for p in sorted(folder.glob("tiny-*.parquet"))}
     if not found:
-        raise FileNotFoundError(f"{folder} holds no tiny-*.parquet; run this from a checkout of the project")
+        raise FileNotFoundError(
+            f"{folder} holds no tiny-*.parquet; run this from a checkout of the project"
+        )
     return found
 
 
-def demo(prompts: int = 10, seed: int = 0, rounds: int = 10, tell: Tell = silent, folder: Path = TRACES) -> Demo:
+def demo(
+    prompts: int = 10, seed: int = 0, rounds: int = 10, tell: Tell = silent, folder: Path = TRACES
+) -> Demo:
     """Sweeps the recordings of DRAFTERS at costs measured here, then runs each one's best policy on `prompts` of its prompts."""
     # Where another job holds a core, two threads wait for each other: decoding then takes 6 times as long as on one.
     threads = torch.get_num_threads()
@@ -81,14 +84,18 @@ def demo(prompts: int = 10, seed: int = 0, rounds: int = 10, tell: Tell = silent
 
 
 def _demo(prompts: int, seed: int, rounds: int, tell: Tell, folder: Path) -> Demo:
-    paths = {name: path for name, path in recordings(folder).items() if name.split("-")[1] in DRAFTERS}
+    paths = {
+        name: path for name, path in recordings(folder).items() if name.split("-")[1] in DRAFTERS
+    }
     traces = {name: load_trace(path) for name, path in paths.items()}
     pairs = {d: load_pair(TINY, d) for d in {t.meta.drafter for t in traces.values()}}
     costs: dict[str, CostModel] = {}
     for i, (name, trace) in enumerate(traces.items()):
         tell("measuring costs", i, len(traces))
         pair = pairs[trace.meta.drafter]
-        costs[name] = measure(pair.target, pair.drafter, rule_of(trace), trace.K, rounds=rounds, repeats=1)
+        costs[name] = measure(
+            pair.target, pair.drafter, rule_of(trace), trace.K, rounds=rounds, repeats=1
+        )
     tell("sweeping", 0, 1)
     table = sweep(traces, [*CANDIDATES, "oracle"], costs, replicates=2, seed=seed, progress=False)
     speed = table[table.policy != "oracle"].groupby(["trace", "policy"], sort=False).speedup.mean()
@@ -99,7 +106,9 @@ def _demo(prompts: int, seed: int, rounds: int, tell: Tell, folder: Path) -> Dem
         def told(remark: str, done: int, of: int, name=name) -> None:
             tell(f"{name}: {remark}", done, of)
 
-        outcomes[name] = run_on(part, pairs[trace.meta.drafter], speed[name].idxmax(), costs[name], seed, told)
+        outcomes[name] = run_on(
+            part, pairs[trace.meta.drafter], speed[name].idxmax(), costs[name], seed, told
+        )
     best = speed.idxmax()
     return Demo(table, best[0], outcomes)
 
@@ -113,10 +122,14 @@ def draw(found: Demo, path: Path) -> None:
     means = found.table.groupby(["trace", "policy"], sort=False).speedup.mean()
     names = list(dict.fromkeys(found.table.policy))
     for i, name in enumerate(dict.fromkeys(found.table.trace)):
-        axes.plot(names, [means[name, p] for p in names], "o-", color=f"C{i}", ms=3, lw=0.9, label=name)
+        axes.plot(
+            names, [means[name, p] for p in names], "o-", color=f"C{i}", ms=3, lw=0.9, label=name
+        )
         run = found.outcomes[name]
         axes.plot([run.policy], [run.measured], "*", color=f"C{i}", ms=12, mec="black", mew=0.6)
-    axes.plot([], [], "*", color="white", mec="black", ms=12, label="its best, run on some of the prompts")
+    axes.plot(
+        [], [], "*", color="white", mec="black", ms=12, label="its best, run on some of the prompts"
+    )
     axes.axhline(1, color="grey", lw=0.8)
     axes.set_ylabel("speedup over plain decoding")
     for label in axes.get_xticklabels():

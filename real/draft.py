@@ -52,7 +52,9 @@ class Draft:
 
     def kept(self, path: list[int]) -> int:
         """How many leading drafts of the drafter's own chain the committed `path` keeps."""
-        return next((i for i, row in enumerate(path[1:]) if row != i + 1 or row > self.line), len(path) - 1)
+        return next(
+            (i for i, row in enumerate(path[1:]) if row != i + 1 or row > self.line), len(path) - 1
+        )
 
 
 @runtime_checkable
@@ -112,10 +114,14 @@ class Grows(Protocol):
 def growing(drafter: Drafter, levels: int) -> Grows:
     """The drafter itself; ValueError where it grows no trees, or none of so many `levels`."""
     if not hasattr(drafter, "grow"):
-        raise ValueError(f"drafter {drafter.name!r} drafts chains, it grows no trees; use a policy of chains, or CAPE's if it has logits")
+        raise ValueError(
+            f"drafter {drafter.name!r} drafts chains, it grows no trees; use a policy of chains, or CAPE's if it has logits"
+        )
     deepest = getattr(drafter, "deepest", levels)
     if levels > deepest:
-        raise ValueError(f"a tree of {levels} levels is too deep for drafter {drafter.name!r} that drafts {deepest} tokens; cut it")
+        raise ValueError(
+            f"a tree of {levels} levels is too deep for drafter {drafter.name!r} that drafts {deepest} tokens; cut it"
+        )
     return drafter
 
 

@@ -64,7 +64,9 @@ class Comparison:
 
     def __add__(self, other: "Comparison") -> "Comparison":
         return Comparison(
-            self.rounds + other.rounds, self.exceptions + other.exceptions, self.failures + other.failures
+            self.rounds + other.rounds,
+            self.exceptions + other.exceptions,
+            self.failures + other.failures,
         )
 
 
@@ -77,13 +79,17 @@ def rounds_of(trace: Trace, results: Sequence[DecodeResult]) -> Rounds:
     return Rounds.join(columns, start=trace.offset)
 
 
-def compare(trace: Trace, policy: Policy | TreePolicy, replayed: Rounds, results: Sequence[DecodeResult]) -> Comparison:
+def compare(
+    trace: Trace, policy: Policy | TreePolicy, replayed: Rounds, results: Sequence[DecodeResult]
+) -> Comparison:
     """Compares runs of all sequences of `trace` with a replay on it, each sequence up to its first difference.
 
     ValueError for a recording of the rejection rule, whose runs have texts of their own.
     """
     if trace.meta.rule == "rejection":
-        raise ValueError("rounds under the rejection rule are equal in law, not one by one; compare on a greedy or coupled recording")
+        raise ValueError(
+            "rounds under the rejection rule are equal in law, not one by one; compare on a greedy or coupled recording"
+        )
     ran = rounds_of(trace, results)
     total, excused, failed = 0, [], []
     for s, result in enumerate(results):
@@ -110,7 +116,9 @@ def compare(trace: Trace, policy: Policy | TreePolicy, replayed: Rounds, results
 
 def _table(rounds: Rounds, s: int) -> np.ndarray:
     part = slice(rounds.offset[s], rounds.offset[s + 1])
-    return np.stack((rounds.row[part], rounds.computed[part], rounds.drafted[part], rounds.accepted[part]), 1)
+    return np.stack(
+        (rounds.row[part], rounds.computed[part], rounds.drafted[part], rounds.accepted[part]), 1
+    )
 
 
 def _first_difference(a: np.ndarray, b: np.ndarray) -> int | None:

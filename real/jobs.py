@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from real.record.data_card import card
+from real.decode.trees import Beam
 from real.equality import Comparison, compare, rounds_of
 from real.files import replace_json
 from real.pair import Pair, rerun, seconds
 from real.prompts import Prompt
+from real.record.data_card import card
 from real.record.recorder import Settings, describe, record
 from real.sampling import Rule
-from real.decode.trees import Beam
 from simspec import CostModel, Policy, Rounds, Trace, policies, replay
 from simspec.tree_policy import TreePolicy
 from simspec.tree_replay import prepare_tree, replay_tree, tree_seconds
@@ -27,12 +27,34 @@ def silent(remark: str, done: int, of: int) -> None:
 
 
 def record_to(
-    out: Path, pair: Pair, prompts: Sequence[Prompt], settings: Settings, tell: Tell = silent, texts: Path | None = None
+    out: Path,
+    pair: Pair,
+    prompts: Sequence[Prompt],
+    settings: Settings,
+    tell: Tell = silent,
+    texts: Path | None = None,
 ) -> dict:
     """Records a trace with its card beside it (`<out>.json`), and returns the card; the target's texts are kept in `texts`, if given."""
     decoder = pair.target.decoder
-    meta = describe(pair.name, pair.drafter, settings, prompts, pair.tokenizer_sha256, decoder.device, decoder.dtype)
-    trace = record(pair.target, pair.drafter, settings, prompts, out, meta, progress=partial(tell, f"recording {out.stem}"), texts=texts)
+    meta = describe(
+        pair.name,
+        pair.drafter,
+        settings,
+        prompts,
+        pair.tokenizer_sha256,
+        decoder.device,
+        decoder.dtype,
+    )
+    trace = record(
+        pair.target,
+        pair.drafter,
+        settings,
+        prompts,
+        out,
+        meta,
+        progress=partial(tell, f"recording {out.stem}"),
+        texts=texts,
+    )
     described = card(out, trace)
     replace_json(out.with_suffix(".json"), described)
     return described
@@ -73,7 +95,12 @@ class Outcome:
 
 
 def run_on(
-    trace: Trace, pair: Pair, policy: Policy | TreePolicy | Beam | str | Callable, cost: CostModel, seed: int = 0, tell: Tell = silent
+    trace: Trace,
+    pair: Pair,
+    policy: Policy | TreePolicy | Beam | str | Callable,
+    cost: CostModel,
+    seed: int = 0,
+    tell: Tell = silent,
 ) -> Outcome:
     """Runs `policy` (or what its text means) on a trace's prompts, plain decoding beside it, and compares every round with the replay.
 
@@ -99,7 +126,9 @@ def run_on(
     )
 
 
-def _replayed(trace: Trace, policy: Policy | TreePolicy | Beam, seed: int, cost: CostModel, ran) -> tuple[Rounds, np.ndarray]:
+def _replayed(
+    trace: Trace, policy: Policy | TreePolicy | Beam, seed: int, cost: CostModel, ran
+) -> tuple[Rounds, np.ndarray]:
     """The rounds of the replay, of beams those of the run, and their modelled seconds."""
     if isinstance(policy, Beam):
         rounds = rounds_of(trace, ran)
@@ -113,4 +142,3 @@ def _replayed(trace: Trace, policy: Policy | TreePolicy | Beam, seed: int, cost:
 
 RULES = {"greedy": Rule(), "coupled": Rule("coupled", 0.8, 0)}
 """The rules that the bundled recordings are made under."""
-

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import torch
 
+from real.decode.acceptance_predictor import load_predictors
 from real.decode.cape import Cape
-from real.decode.loop import DecodeResult, Plan, decode
-from real.draft import Drafter, Silent
-from real.drafters import BUILTIN
 from real.decode.engine import engage
 from real.decode.features import learnt, shown
+from real.decode.loop import DecodeResult, Plan, decode
+from real.decode.trees import Beam, Dynamic, Static
+from real.draft import Drafter, Silent
+from real.drafters import BUILTIN
+from real.model.checkpoint import WeightsError, load_decoder, load_tokenizer, made_for
 from real.model.runner import EAGER, Eager
-from real.decode.acceptance_predictor import load_predictors
+from real.model.target import Target
 from real.provenance import check_device
 from real.sampling import Rule, forget_noise
-from real.model.target import Target
-from real.decode.trees import Beam, Dynamic, Static
-from real.model.checkpoint import WeightsError, load_decoder, load_tokenizer, made_for
 from simspec import CostModel, Policy, Stepper, Trace, policies
 from simspec.tree import MOST
 from simspec.tree_policy import SUBMITTED, TreePolicy
@@ -53,7 +53,13 @@ class Pair:
 
 
 def load_pair(
-    bundle: Path, drafter: str, device: str = "cpu", dtype: str = "float32", target=None, weights=None, passes: Eager = EAGER
+    bundle: Path,
+    drafter: str,
+    device: str = "cpu",
+    dtype: str = "float32",
+    target=None,
+    weights=None,
+    passes: Eager = EAGER,
 ) -> Pair:
     """Loads `<bundle>/target` (or the checkpoint `target`) with the drafter of `<bundle>/<drafter>` (or `weights`).
 
@@ -63,7 +69,9 @@ def load_pair(
     if drafter not in BUILTIN:
         near = get_close_matches(drafter, BUILTIN, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise WeightsError(f"drafter {drafter!r} is unknown: {hint}expected one of {', '.join(BUILTIN)}")
+        raise WeightsError(
+            f"drafter {drafter!r} is unknown: {hint}expected one of {', '.join(BUILTIN)}"
+        )
     if dtype not in DTYPES:
         raise WeightsError(f"dtype {dtype!r} is unknown; expected one of {', '.join(DTYPES)}")
     check_device(device)
@@ -78,7 +86,14 @@ def load_pair(
     _check_tokenizer(Path(folder), tokenizer, path)
     engage(passes, decoder, made)
     name = f"{Path(path).parent.name}/{known[:12]}" if Path(path).is_dir() else known
-    return Pair(Target(decoder, made.taps, passes=passes), made, name, tokenizer, hashes["tokenizer"], end_tokens(path, decoder))
+    return Pair(
+        Target(decoder, made.taps, passes=passes),
+        made,
+        name,
+        tokenizer,
+        hashes["tokenizer"],
+        end_tokens(path, decoder),
+    )
 
 
 def _check_tokenizer(folder: Path, tokenizer, path) -> None:
@@ -90,7 +105,9 @@ def _check_tokenizer(folder: Path, tokenizer, path) -> None:
     own, wanted = (json.loads(each.to_str()) for each in (load_tokenizer(folder), tokenizer))
     odd = [part for part in parts if own.get(part) != wanted.get(part)]
     if odd:
-        raise WeightsError(f"{folder} has another tokenizer than {path} (its {odd[0]} differs); use a drafter made for this target")
+        raise WeightsError(
+            f"{folder} has another tokenizer than {path} (its {odd[0]} differs); use a drafter made for this target"
+        )
 
 
 def end_tokens(path, decoder) -> tuple[int, ...]:
@@ -108,7 +125,11 @@ def stepper(policy: Policy, K: int, seed: int, cost: CostModel) -> Stepper:
 
 
 def plan_of(
-    policy: Policy | TreePolicy | Beam, K: int, seed: int, cost: CostModel, tree: tuple[int, int] | tuple[()] = ()
+    policy: Policy | TreePolicy | Beam,
+    K: int,
+    seed: int,
+    cost: CostModel,
+    tree: tuple[int, int] | tuple[()] = (),
 ) -> Stepper | Plan:
     """The policy ready for `decode` where drafts reach K; `tree` is the width and depth of dynamic ones, `TraceMeta.tree`.
 
@@ -126,10 +147,14 @@ def plan_of(
         return Dynamic(*tree, policy.nodes)
     if policy.kind == "beam" and tree:
         return Beam(*tree)
-    raise ValueError(f"{policy.name} is only replayed; run a static tree, CAPE's sets, or what has its width and depth recorded")
+    raise ValueError(
+        f"{policy.name} is only replayed; run a static tree, CAPE's sets, or what has its width and depth recorded"
+    )
 
 
-def same_predictors(drafter: Drafter, trace: Trace, policies_: Sequence[Policy | TreePolicy | Beam]) -> None:
+def same_predictors(
+    drafter: Drafter, trace: Trace, policies_: Sequence[Policy | TreePolicy | Beam]
+) -> None:
     """ValueError where a policy reads a feature through another predictor than the recording's."""
     for policy in policies_:
         for name, predictor in learnt(policy.reads, drafter).items():
@@ -145,10 +170,18 @@ def rule_of(trace: Trace) -> Rule:
     """The rule that a trace was recorded under, noise seed included."""
     meta = trace.meta
     if meta.rule == "rejection":
-        raise ValueError("the recording is of the rejection rule: its rounds replay in law, not one by one; use a greedy or coupled one")
+        raise ValueError(
+            "the recording is of the rejection rule: its rounds replay in law, not one by one; use a greedy or coupled one"
+        )
     if meta.rule not in ("greedy", "coupled"):
-        raise ValueError(f"rule {meta.rule!r} cannot be run; expected a greedy or coupled recording")
-    return Rule() if meta.rule == "greedy" else Rule("coupled", meta.temperature, meta.seed, meta.top_k, meta.top_p)
+        raise ValueError(
+            f"rule {meta.rule!r} cannot be run; expected a greedy or coupled recording"
+        )
+    return (
+        Rule()
+        if meta.rule == "greedy"
+        else Rule("coupled", meta.temperature, meta.seed, meta.top_k, meta.top_p)
+    )
 
 
 def prompts_of(trace: Trace) -> list[list[int]]:
@@ -161,22 +194,35 @@ def check_tokens(trace: Trace, pair: Pair) -> None:
     """ValueError where the trace's prompts hold no token, or one that the target does not have (a card would crash on it)."""
     vocab = pair.target.decoder.shape.vocab
     if (trace.prompt_offset[1:] == trace.prompt_offset[:-1]).any():
-        raise ValueError("the recording has a text without a prompt; expected at least one token to start from")
+        raise ValueError(
+            "the recording has a text without a prompt; expected at least one token to start from"
+        )
     if trace.prompt.min() < 0 or trace.prompt.max() >= vocab:
-        raise ValueError(f"the recording's prompts hold tokens {trace.prompt.min()}..{trace.prompt.max()}, the target knows 0..{vocab - 1}")
+        raise ValueError(
+            f"the recording's prompts hold tokens {trace.prompt.min()}..{trace.prompt.max()}, the target knows 0..{vocab - 1}"
+        )
 
 
 def check_pair(trace: Trace, pair: Pair, name: str) -> None:
     """ValueError where the recording called `name` was made with another target or tokenizer than the pair's, or holds tokens it lacks."""
     if pair.name.split("/")[-1] != trace.meta.target.split("/")[-1]:
-        raise ValueError(f"{name} was recorded with target {trace.meta.target}, this is {pair.name}; name that one by --bundle or --target")
+        raise ValueError(
+            f"{name} was recorded with target {trace.meta.target}, this is {pair.name}; name that one by --bundle or --target"
+        )
     if trace.meta.tokenizer_sha256 not in ("", pair.tokenizer_sha256):
-        raise ValueError(f"{name} was recorded with another tokenizer than that of {pair.name}; use the checkpoint that it came with")
+        raise ValueError(
+            f"{name} was recorded with another tokenizer than that of {pair.name}; use the checkpoint that it came with"
+        )
     check_tokens(trace, pair)
 
 
 def rerun(
-    pair: Pair, trace: Trace, policies_: Sequence[Policy | TreePolicy | Beam], seed: int, cost: CostModel, tell=lambda done, of: None
+    pair: Pair,
+    trace: Trace,
+    policies_: Sequence[Policy | TreePolicy | Beam],
+    seed: int,
+    cost: CostModel,
+    tell=lambda done, of: None,
 ) -> list[list[DecodeResult]]:
     """Runs every policy for real on all sequences of a trace, sequence by sequence so that a slow minute hits all.
 
@@ -186,12 +232,24 @@ def rerun(
     rule, prompts = rule_of(trace), prompts_of(trace)
 
     def planned():
-        drives = [(pair.drafter, plan_of(p, trace.K, seed, cost, trace.meta.tree)) for p in policies_]
+        drives = [
+            (pair.drafter, plan_of(p, trace.K, seed, cost, trace.meta.tree)) for p in policies_
+        ]
         return [*drives, (Silent(), stepper(policies.BUILTIN["fixed"](0), trace.K, seed, cost))]
 
-    if pair.target.passes is not EAGER and prompts:  # what is captured is captured before the clock runs
+    if (
+        pair.target.passes is not EAGER and prompts
+    ):  # what is captured is captured before the clock runs
         for drafter, drive in planned():
-            decode(pair.target, drafter, drive, rule, prompts[0], min(WARM, int(trace.budget[0])), trace.meta.end_tokens)
+            decode(
+                pair.target,
+                drafter,
+                drive,
+                rule,
+                prompts[0],
+                min(WARM, int(trace.budget[0])),
+                trace.meta.end_tokens,
+            )
         pair.target.passes.warm()
     drives = planned()
     made: list[list[DecodeResult]] = [[] for _ in drives]
@@ -199,7 +257,16 @@ def rerun(
         for results, (drafter, drive) in zip(made, drives):
             forget_noise()
             results.append(
-                decode(pair.target, drafter, drive, rule, prompt, int(trace.budget[s]), trace.meta.end_tokens, int(trace.sequence[s]))
+                decode(
+                    pair.target,
+                    drafter,
+                    drive,
+                    rule,
+                    prompt,
+                    int(trace.budget[s]),
+                    trace.meta.end_tokens,
+                    int(trace.sequence[s]),
+                )
             )
         tell(s + 1, len(prompts))
     return made
@@ -215,7 +282,12 @@ def submitted(policy: Policy | TreePolicy | Beam | Callable, K: int) -> int:
     if isinstance(policy, Beam):
         return max(K, policy.width * policy.K)
     if isinstance(policy, TreePolicy):
-        return max(K, {"static": len(policy.tree), "dynamic": policy.nodes, "beam": MOST}.get(policy.kind, SUBMITTED))
+        return max(
+            K,
+            {"static": len(policy.tree), "dynamic": policy.nodes, "beam": MOST}.get(
+                policy.kind, SUBMITTED
+            ),
+        )
     made_by = getattr(policy, "func", policy)  # trees made from a recording's ranks
     return MOST if getattr(made_by, "__module__", "") == "simspec.policies.tree" else 0
 

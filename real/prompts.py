@@ -66,14 +66,23 @@ def read_prompts(path: Path, tokenizer, longest: int) -> list[Prompt]:
             text = row["text"] if "text" in row else _styled(task, row["turns"])
             ids = tokenizer.encode(text, add_special_tokens=False).ids
             name = str(row.get("id", number))
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            IndexError,
+            AttributeError,
+            RecursionError,
+        ) as error:
             raise PromptError(
                 f'{path} line {number}: expected a JSON object with "task" and "text" (or "turns"), got {line[:60]!r}'
             ) from error
         if 1 <= len(ids) <= longest:
             found.append(Prompt(name, task, source, ids))
     if not found:
-        raise PromptError(f"{path} holds no prompt of 1 to {longest} tokens; raise the limit or bring other prompts")
+        raise PromptError(
+            f"{path} holds no prompt of 1 to {longest} tokens; raise the limit or bring other prompts"
+        )
     return found
 
 
@@ -107,4 +116,6 @@ def groups(texts: Sequence[np.ndarray], tasks: Sequence[str]) -> dict[str, list[
     """Numbers of the texts: ALL, those that repeat less than LOOPS of their own 8-grams (there even where empty), and every "task:NAME"."""
     everyone = list(range(len(texts)))
     low = [s for s in everyone if repeated_ngrams([np.asarray(texts[s])]) < LOOPS]
-    return {ALL: everyone, LOW_REPEAT: low} | {f"task:{task}": [s for s in everyone if tasks[s] == task] for task in dict.fromkeys(tasks)}
+    return {ALL: everyone, LOW_REPEAT: low} | {
+        f"task:{task}": [s for s in everyone if tasks[s] == task] for task in dict.fromkeys(tasks)
+    }

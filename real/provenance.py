@@ -15,9 +15,13 @@ def check_device(device: str) -> None:
     if device != "cpu" and (kind != "cuda" or (index != "" and not index.isdecimal())):
         raise ValueError(f"device {device!r} is unknown; expected cpu, cuda or cuda:1")
     if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device {device!r} asked for, but torch sees no CUDA device; use --device cpu")
+        raise ValueError(
+            f"device {device!r} asked for, but torch sees no CUDA device; use --device cpu"
+        )
     if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"device {device!r} asked for, but torch sees {torch.cuda.device_count()} CUDA devices; count from cuda:0")
+        raise ValueError(
+            f"device {device!r} asked for, but torch sees {torch.cuda.device_count()} CUDA devices; count from cuda:0"
+        )
 
 
 def device_name(device) -> str:
@@ -28,7 +32,11 @@ def device_name(device) -> str:
     model = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
-        names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+        names = [
+            line.split(":", 1)[1].strip()
+            for line in info.read_text().splitlines()
+            if line.startswith("model name")
+        ]
         model = names[0] if names else model
     return f"cpu ({model}, {torch.get_num_threads()} threads)"
 
@@ -48,8 +56,20 @@ def revision() -> str:
     """The git revision of this checkout, with '+' where it was edited; '' outside one."""
     here = Path(__file__).parent
     try:
-        head = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
-        edited = subprocess.run(["git", "status", "--porcelain", "-uno"], cwd=here, capture_output=True, text=True, check=True)
+        head = subprocess.run(
+            ["git", "rev-parse", "--short=12", "HEAD"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        edited = subprocess.run(
+            ["git", "status", "--porcelain", "-uno"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
     except (OSError, subprocess.CalledProcessError):
         return ""
     return head.stdout.strip() + ("+" if edited.stdout.strip() else "")

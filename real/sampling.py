@@ -44,15 +44,23 @@ drafts accepted with min(1, p / q) |
 
     def __post_init__(self):
         if self.name not in ("greedy", "coupled", "rejection"):
-            raise ValueError(f"rule {self.name!r} is unknown; expected 'greedy', 'coupled' or 'rejection'")
-        if not 0 < self.temperature < float("inf") or (self.name == "greedy" and self.temperature != 1.0):
-            raise ValueError(f"temperature {self.temperature} with rule {self.name!r}; expected > 0, and 1.0 for greedy")
+            raise ValueError(
+                f"rule {self.name!r} is unknown; expected 'greedy', 'coupled' or 'rejection'"
+            )
+        if not 0 < self.temperature < float("inf") or (
+            self.name == "greedy" and self.temperature != 1.0
+        ):
+            raise ValueError(
+                f"temperature {self.temperature} with rule {self.name!r}; expected > 0, and 1.0 for greedy"
+            )
         if type(self.top_k) is not int or self.top_k < 0:
             raise ValueError(f"top_k is {self.top_k!r}; expected an integer, 0 for all tokens")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p is {self.top_p}; expected a share in (0, 1], 1 for all tokens")
         if self.name == "greedy" and (self.top_k or self.top_p < 1):
-            raise ValueError("top_k and top_p change nothing in greedy text; expected rule 'coupled' or 'rejection' with them")
+            raise ValueError(
+                "top_k and top_p change nothing in greedy text; expected rule 'coupled' or 'rejection' with them"
+            )
 
     @property
     def sampled(self) -> bool:
@@ -66,7 +74,9 @@ drafts accepted with min(1, p / q) |
     def scores(self, logits: Tensor, sequence: int, position: list[int]) -> Tensor:
         """Float64 scores `[n, vocab]` of logits `[n, vocab]` that predict the text positions `position [n]`: the best is picked."""
         if self.sampled:
-            raise ValueError("the rejection rule picks by coins, not by scores; expected rule 'greedy' or 'coupled'")
+            raise ValueError(
+                "the rejection rule picks by coins, not by scores; expected rule 'greedy' or 'coupled'"
+            )
         if self.name == "greedy":
             return logits.double()
         wide = self.processed(logits)
@@ -77,7 +87,9 @@ drafts accepted with min(1, p / q) |
         wide = logits.double() / self.temperature
         if not self.top_k and self.top_p == 1:
             return wide
-        best = wide.sort(dim=-1, descending=True, stable=True)  # of equals the smaller index comes first, as everywhere
+        best = wide.sort(
+            dim=-1, descending=True, stable=True
+        )  # of equals the smaller index comes first, as everywhere
         out = torch.zeros_like(wide, dtype=torch.bool)
         if self.top_k:
             out[..., self.top_k :] = True
@@ -91,7 +103,9 @@ def noise(seed: int, sequence: int, position: Sequence[int], vocab: int, device)
     """Gumbel noise float64 `[n, vocab]` of the text positions `position [n]`; on a card it is drawn there, for AHEAD positions at once."""
     if torch.device(device).type == "cpu":
         return torch.stack([_noise(seed, sequence, p, vocab) for p in position])
-    return torch.stack([_ahead(seed, sequence, p // AHEAD, vocab, str(device))[p % AHEAD] for p in position])
+    return torch.stack(
+        [_ahead(seed, sequence, p // AHEAD, vocab, str(device))[p % AHEAD] for p in position]
+    )
 
 
 @lru_cache(maxsize=8)
@@ -125,8 +139,13 @@ def gumbel(seed: int, sequence: int, first: int, count: int, vocab: int, device)
     """
     device = torch.device(device)
     if device.type == "cpu":
-        return torch.from_numpy(rng.gumbel_rows(seed, sequence, torch.arange(first, first + count).numpy(), vocab))
-    rng.gumbel(seed, sequence, first, 1), rng.gumbel(seed, sequence, first + count - 1, vocab and 1)  # refuses what is out of range
+        return torch.from_numpy(
+            rng.gumbel_rows(seed, sequence, torch.arange(first, first + count).numpy(), vocab)
+        )
+    (
+        rng.gumbel(seed, sequence, first, 1),
+        rng.gumbel(seed, sequence, first + count - 1, vocab and 1),
+    )  # refuses what is out of range
     return -(-uniforms(seed, sequence, first, count, vocab, device).log()).log()
 
 
@@ -135,11 +154,19 @@ def uniforms(seed: int, sequence: int, first: int, count: int, vocab: int, devic
     quarters = -(-vocab // 4)
     wide = {"dtype": torch.int64, "device": device}
     c0, c3 = torch.full((1, 1), sequence, **wide), torch.full((1, 1), rng.GUMBEL, **wide)
-    c1, c2 = torch.arange(first, first + count, **wide)[:, None], torch.arange(quarters, **wide)[None]
+    c1, c2 = (
+        torch.arange(first, first + count, **wide)[:, None],
+        torch.arange(quarters, **wide)[None],
+    )
     k0, k1 = seed & _LOW, seed >> 32
     for _ in range(10):
         p0, p1 = c0 * _M0, c2 * _M1
-        c0, c1, c2, c3 = (p1 >> 32 & _LOW) ^ c1 ^ k0, p1 & _LOW, (p0 >> 32 & _LOW) ^ c3 ^ k1, p0 & _LOW
+        c0, c1, c2, c3 = (
+            (p1 >> 32 & _LOW) ^ c1 ^ k0,
+            p1 & _LOW,
+            (p0 >> 32 & _LOW) ^ c3 ^ k1,
+            p0 & _LOW,
+        )
         k0, k1 = k0 + _W0 & _LOW, k1 + _W1 & _LOW
     words = torch.stack(torch.broadcast_tensors(c0, c1, c2, c3), -1).view(count, 4 * quarters)
     return (words[:, :vocab].double() + 0.5) * 2.0**-32

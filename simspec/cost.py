@@ -61,8 +61,15 @@ class CostModel:
     def __post_init__(self):
         for field in ("draft", "verify", "catch_up"):
             array = np.ascontiguousarray(getattr(self, field), dtype=np.float64)
-            if array.ndim != 1 or len(array) < 1 or not np.isfinite(array).all() or (array < 0).any():
-                raise ValueError(f"cost {self.name!r}: {field} is not a non-empty list of finite seconds >= 0: correct it")
+            if (
+                array.ndim != 1
+                or len(array) < 1
+                or not np.isfinite(array).all()
+                or (array < 0).any()
+            ):
+                raise ValueError(
+                    f"cost {self.name!r}: {field} is not a non-empty list of finite seconds >= 0: correct it"
+                )
             object.__setattr__(self, field, array)
         for field in ("overhead", "baseline", "feature", "node"):
             object.__setattr__(self, field, float(getattr(self, field)))
@@ -72,11 +79,20 @@ class CostModel:
             )
         for field in ("draft", "catch_up"):
             if getattr(self, field)[0] != 0:
-                raise ValueError(f"cost {self.name!r}: {field}[0] is {getattr(self, field)[0]}, expected 0: no work, no time")
+                raise ValueError(
+                    f"cost {self.name!r}: {field}[0] is {getattr(self, field)[0]}, expected 0: no work, no time"
+                )
         for field in ("feature", "node"):
             if not (np.isfinite(getattr(self, field)) and getattr(self, field) >= 0):
-                raise ValueError(f"cost {self.name!r}: {field} is {getattr(self, field)}, expected finite seconds >= 0")
-        if not (np.isfinite(self.overhead) and self.overhead >= 0 and np.isfinite(self.baseline) and self.baseline > 0):
+                raise ValueError(
+                    f"cost {self.name!r}: {field} is {getattr(self, field)}, expected finite seconds >= 0"
+                )
+        if not (
+            np.isfinite(self.overhead)
+            and self.overhead >= 0
+            and np.isfinite(self.baseline)
+            and self.baseline > 0
+        ):
             raise ValueError(
                 f"cost {self.name!r}: overhead {self.overhead}, baseline {self.baseline}, expected finite, >= 0 and > 0"
             )
@@ -97,9 +113,16 @@ class CostModel:
     def from_ratio(cls, c: float, K: int, nodes: int = 0) -> "CostModel":
         """The papers' unit model: drafting j costs c j, every verification (of up to K, or `nodes`) and plain step 1, nothing else."""
         if not (np.isfinite(c) and c >= 0):
-            raise ValueError(f"cost ratio is {c}, expected a finite number >= 0: pass draft step / target step")
+            raise ValueError(
+                f"cost ratio is {c}, expected a finite number >= 0: pass draft step / target step"
+            )
         return cls(
-            draft=c * np.arange(K + 1), verify=np.ones(max(K, nodes) + 1), catch_up=np.zeros(1), overhead=0.0, baseline=1.0, name=f"c={c:g}"
+            draft=c * np.arange(K + 1),
+            verify=np.ones(max(K, nodes) + 1),
+            catch_up=np.zeros(1),
+            overhead=0.0,
+            baseline=1.0,
+            name=f"c={c:g}",
         )
 
     def reading(self, reads) -> "CostModel":
@@ -114,15 +137,24 @@ class CostModel:
     def truncate(self, K: int) -> "CostModel":
         """The same costs for chains of at most K <= self.K tokens; ValueError beyond, since nothing was measured there."""
         if not 0 <= K <= self.K:
-            raise ValueError(f"cost {self.name!r} prices drafts up to {self.K}, asked for {K}: measure it further or extend() it")
+            raise ValueError(
+                f"cost {self.name!r} prices drafts up to {self.K}, asked for {K}: measure it further or extend() it"
+            )
         return replace(self, draft=self.draft[: K + 1], verify=self.verify[: K + 1])
 
     def extend(self, K: int) -> "CostModel":
         """The same costs continued to K >= self.K by their last step (an extrapolation: at least one measured step is needed)."""
         if K < self.K or self.K < 1:
-            raise ValueError(f"cost {self.name!r} prices drafts up to {self.K}, asked to extend to {K}: truncate() or measure more")
+            raise ValueError(
+                f"cost {self.name!r} prices drafts up to {self.K}, asked to extend to {K}: truncate() or measure more"
+            )
         draft, verify = (
-            np.concatenate((times, times[-1] + max(times[-1] - times[-2], 0.0) * np.arange(1, K + 2 - len(times))))
+            np.concatenate(
+                (
+                    times,
+                    times[-1] + max(times[-1] - times[-2], 0.0) * np.arange(1, K + 2 - len(times)),
+                )
+            )
             for times in (self.draft, self.verify)
         )
         return replace(self, draft=draft, verify=verify)
@@ -136,7 +168,9 @@ class CostModel:
         if nodes <= self.nodes:
             return self
         if self.nodes < 2:
-            raise ValueError(f"cost {self.name!r} prices {self.nodes} submitted tokens, too few to continue to {nodes}: measure more rows")
+            raise ValueError(
+                f"cost {self.name!r} prices {self.nodes} submitted tokens, too few to continue to {nodes}: measure more rows"
+            )
         late = np.arange(self.nodes // 2, self.nodes + 1)
         slope = max(float(np.polyfit(late, self.verify[late], 1)[0]), 0.0)
         more = self.verify[-1] + slope * np.arange(1, nodes - self.nodes + 1)
@@ -145,9 +179,18 @@ class CostModel:
     def seconds(self, rounds) -> np.ndarray:
         """float64[R]: seconds of every round of a `Rounds`, the backlog starting at 0 in each sequence."""
         if len(rounds.computed) and int(rounds.computed.max()) > self.K:
-            raise ValueError(f"cost {self.name!r} prices drafts up to {self.K}, a round computed {rounds.computed.max()}")
+            raise ValueError(
+                f"cost {self.name!r} prices drafts up to {self.K}, a round computed {rounds.computed.max()}"
+            )
         return _all_seconds(
-            self.draft, self.verify, self.catch_up, self.overhead, rounds.offset, rounds.computed, rounds.drafted, rounds.accepted
+            self.draft,
+            self.verify,
+            self.catch_up,
+            self.overhead,
+            rounds.offset,
+            rounds.computed,
+            rounds.drafted,
+            rounds.accepted,
         )
 
     def seconds_tree(self, rounds, rows, owed) -> np.ndarray:
@@ -156,18 +199,33 @@ class CostModel:
         computed counts the drafter's passes, rows int[R] its rows in them; owed int[R] says how many rows it owes after each round, which
         the next pays as catch_up. A round without a pass leaves one more row than before it. ValueError for what is not priced.
         """
-        for what, most, known in (("computed", rounds.computed, self.K), ("submitted", rounds.drafted, self.nodes)):
+        for what, most, known in (
+            ("computed", rounds.computed, self.K),
+            ("submitted", rounds.drafted, self.nodes),
+        ):
             if len(most) and int(most.max()) > known:
-                raise ValueError(f"cost {self.name!r} prices {known} {what} tokens, a round has {most.max()}: measure with more rows")
+                raise ValueError(
+                    f"cost {self.name!r} prices {known} {what} tokens, a round has {most.max()}: measure with more rows"
+                )
         owed = np.asarray(owed, np.int64)
         seconds = _tree_seconds(
-            self.draft, self.verify, self.catch_up, self.overhead, rounds.offset, rounds.computed, rounds.drafted, owed
+            self.draft,
+            self.verify,
+            self.catch_up,
+            self.overhead,
+            rounds.offset,
+            rounds.computed,
+            rounds.drafted,
+            owed,
         )
         return seconds + self.node * np.maximum(np.asarray(rows) - rounds.computed, 0)
 
     def to_dict(self) -> dict:
         """Plain lists and numbers, as the file holds them: without `node` where it is 0, as files of chains are."""
-        told = {f.name: v.tolist() if isinstance(v := getattr(self, f.name), np.ndarray) else v for f in fields(self)}
+        told = {
+            f.name: v.tolist() if isinstance(v := getattr(self, f.name), np.ndarray) else v
+            for f in fields(self)
+        }
         return told if self.node else {key: value for key, value in told.items() if key != "node"}
 
     def to_json(self, path) -> None:
@@ -180,11 +238,18 @@ class CostModel:
         optional = () if isinstance(data, dict) and "node" in data else ("node",)
         check_keys(data, (f.name for f in fields(cls) if f.name not in optional))
         for key, value in data.items():
-            parts = value if key in ("draft", "verify", "catch_up") and isinstance(value, list) else [value]
+            parts = (
+                value
+                if key in ("draft", "verify", "catch_up") and isinstance(value, list)
+                else [value]
+            )
             text = key in ("name", "device")
             listed = key in ("draft", "verify", "catch_up")
             if isinstance(value, list) != listed or not all(
-                isinstance(p, str) if text else isinstance(p, (int, float)) and not isinstance(p, bool) for p in parts
+                isinstance(p, str)
+                if text
+                else isinstance(p, (int, float)) and not isinstance(p, bool)
+                for p in parts
             ):
                 raise ValueError(f"{key} is {value!r}, expected {'text' if text else 'seconds'}")
         return cls(**data)
@@ -201,7 +266,9 @@ def _all_seconds(draft, verify, catch_up, overhead, offset, computed, drafted, a
     for s in range(offset.shape[0] - 1):
         backlog = 0
         for r in range(offset[s], offset[s + 1]):
-            seconds[r] = round_seconds(draft, verify, catch_up, overhead, computed[r], drafted[r], backlog)
+            seconds[r] = round_seconds(
+                draft, verify, catch_up, overhead, computed[r], drafted[r], backlog
+            )
             backlog = next_backlog(backlog, computed[r], accepted[r])
     return seconds
 
@@ -212,6 +279,8 @@ def _tree_seconds(draft, verify, catch_up, overhead, offset, computed, drafted, 
     for s in range(offset.shape[0] - 1):
         backlog = 0
         for r in range(offset[s], offset[s + 1]):
-            seconds[r] = round_seconds(draft, verify, catch_up, overhead, computed[r], drafted[r], backlog)
+            seconds[r] = round_seconds(
+                draft, verify, catch_up, overhead, computed[r], drafted[r], backlog
+            )
             backlog = owed[r] if computed[r] > 0 else backlog + 1
     return seconds

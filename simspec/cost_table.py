@@ -36,7 +36,9 @@ class CostTable:
         try:
             cells = tuple(tuple(row) for row in self.cells)
         except TypeError:
-            raise ValueError(f"cost table {self.name!r}: cells is a {type(self.cells).__name__}, expected rows of cells") from None
+            raise ValueError(
+                f"cost table {self.name!r}: cells is a {type(self.cells).__name__}, expected rows of cells"
+            ) from None
         object.__setattr__(self, "cells", cells)
         shape = len(cells), *{len(row) for row in cells}
         if shape != (len(self.batch), len(self.context)):
@@ -45,14 +47,20 @@ class CostTable:
             )
         known = [cell for row in cells for cell in row if cell is not None]
         if not all(isinstance(cell, CostModel) for cell in known):
-            raise ValueError(f"cost table {self.name!r}: a cell is no CostModel, expected one or None in each")
+            raise ValueError(
+                f"cost table {self.name!r}: a cell is no CostModel, expected one or None in each"
+            )
         for axis, lines in (("batch", cells), ("context", tuple(zip(*cells)))):
             for at, line in zip(getattr(self, axis), lines):
                 if all(cell is None for cell in line):
-                    raise ValueError(f"cost table {self.name!r}: {axis} {at} has no cell at all: leave it out")
+                    raise ValueError(
+                        f"cost table {self.name!r}: {axis} {at} has no cell at all: leave it out"
+                    )
         sizes = {(cell.K, len(cell.catch_up), cell.nodes) for cell in known}
         if len(sizes) > 1:
-            raise ValueError(f"cost table {self.name!r}: cells differ in (K, catch_up entries, nodes): {sorted(sizes)}, expected one size")
+            raise ValueError(
+                f"cost table {self.name!r}: cells differ in (K, catch_up entries, nodes): {sorted(sizes)}, expected one size"
+            )
 
     @property
     def K(self) -> int:
@@ -62,7 +70,9 @@ class CostTable:
     @property
     def device(self) -> str:
         """Where the cells come from."""
-        return ", ".join(sorted({cell.device for row in self.cells for cell in row if cell is not None}))
+        return ", ".join(
+            sorted({cell.device for row in self.cells for cell in row if cell is not None})
+        )
 
     def at(self, batch: int | None = None, context: int | None = None) -> CostModel:
         """The costs of a batch of so many sequences, so many tokens in.
@@ -73,14 +83,22 @@ class CostTable:
         """
         size = self._one("batch", batch)
         if size > self.batch[-1] or size < 1:
-            raise ValueError(f"cost table {self.name!r} has batch sizes 1 to {self.batch[-1]}, asked for {size}: measure that size")
+            raise ValueError(
+                f"cost table {self.name!r} has batch sizes 1 to {self.batch[-1]}, asked for {size}: measure that size"
+            )
         size, row = next((b, row) for b, row in zip(self.batch, self.cells) if b >= size)
         known = [(c, cell) for c, cell in zip(self.context, row) if cell is not None]
         context = self._one("context", context)
         contexts = [c for c, _ in known]
         if not contexts[0] <= context <= contexts[-1]:
-            span = f"contexts {contexts[0]} to {contexts[-1]}" if len(contexts) > 1 else f"context {contexts[0]} only"
-            raise ValueError(f"cost table {self.name!r} has {span} at batch {size}, asked for {context}: measure that context")
+            span = (
+                f"contexts {contexts[0]} to {contexts[-1]}"
+                if len(contexts) > 1
+                else f"context {contexts[0]} only"
+            )
+            raise ValueError(
+                f"cost table {self.name!r} has {span} at batch {size}, asked for {context}: measure that context"
+            )
         i = bisect_left(contexts, context)
         if contexts[i] == context:
             return known[i][1]
@@ -90,7 +108,9 @@ class CostTable:
     def _one(self, axis: str, value: int | None) -> int:
         if value is None:
             if len(getattr(self, axis)) > 1:
-                raise ValueError(f"cost table {self.name!r} has several sizes of {axis}, {list(getattr(self, axis))}: say which")
+                raise ValueError(
+                    f"cost table {self.name!r} has several sizes of {axis}, {list(getattr(self, axis))}: say which"
+                )
             return getattr(self, axis)[0]
         if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
             raise ValueError(f"cost table {self.name!r}: {axis} is {value!r}, expected an integer")
@@ -107,7 +127,10 @@ class CostTable:
             for tokens, cell in zip(self.context, row):
                 said = "does not fit"
                 if cell is not None:
-                    draft, plain, *verify = (f"{1e3 * t:.3f}" for t in (cell.draft[-1], cell.baseline, cell.verify[0], cell.verify[-1]))
+                    draft, plain, *verify = (
+                        f"{1e3 * t:.3f}"
+                        for t in (cell.draft[-1], cell.baseline, cell.verify[0], cell.verify[-1])
+                    )
                     said = f"draft of {self.K} {draft} ms, plain step {plain} ms, verifying 0 and {cell.nodes} {' and '.join(verify)} ms"
                 lines.append(f"batch {size}, context {tokens}: {said}")
         return lines
@@ -115,7 +138,12 @@ class CostTable:
     def to_dict(self) -> dict:
         """Plain lists and numbers, as the file holds them."""
         cells = [[None if cell is None else cell.to_dict() for cell in row] for row in self.cells]
-        return {"name": self.name, "batch": list(self.batch), "context": list(self.context), "cells": cells}
+        return {
+            "name": self.name,
+            "batch": list(self.batch),
+            "context": list(self.context),
+            "cells": cells,
+        }
 
     def to_json(self, path) -> None:
         """Write the table as one JSON object; the file is whole or not there."""
@@ -133,7 +161,10 @@ class CostTable:
                 raise ValueError(f"{key} is {data[key]!r}, expected a list")
         if not all(isinstance(row, list) for row in data["cells"]):
             raise ValueError("cells is not a list of lists, expected one list a batch size")
-        cells = tuple(tuple(None if cell is None else CostModel.from_dict(cell) for cell in row) for row in data["cells"])
+        cells = tuple(
+            tuple(None if cell is None else CostModel.from_dict(cell) for cell in row)
+            for row in data["cells"]
+        )
         return cls(tuple(data["batch"]), tuple(data["context"]), cells, data["name"])
 
     @classmethod
@@ -146,7 +177,9 @@ def load_cost(path) -> "CostModel | CostTable":
     """What a cost file holds: one CostModel, or a CostTable; ValueError, one line with the path, where it is neither."""
 
     def parse(data):
-        return (CostTable if isinstance(data, dict) and "cells" in data else CostModel).from_dict(data)
+        return (CostTable if isinstance(data, dict) and "cells" in data else CostModel).from_dict(
+            data
+        )
 
     return read_json(path, parse, "cost model")
 
@@ -155,7 +188,9 @@ def _axis(name, values, least) -> tuple:
     values = tuple(values.tolist() if isinstance(values, np.ndarray) else values)
     whole = all(isinstance(v, int) and not isinstance(v, bool) and v >= least for v in values)
     if not values or not whole or any(b <= a for a, b in zip(values, values[1:])):
-        raise ValueError(f"cost table: {name} is {list(values)}, expected growing integers >= {least}")
+        raise ValueError(
+            f"cost table: {name} is {list(values)}, expected growing integers >= {least}"
+        )
     return values
 
 
@@ -164,5 +199,13 @@ def _between(low: CostModel, high: CostModel, share: float, name: str) -> CostMo
         # Rounding must not lead outside the two measurements.
         return np.clip(a + (np.asarray(b) - a) * share, np.minimum(a, b), np.maximum(a, b))
 
-    parts = {f.name: line(getattr(low, f.name), getattr(high, f.name)) for f in fields(CostModel) if f.name not in ("name", "device")}
-    return CostModel(**parts, name=name, device=low.device if low.device == high.device else f"{low.device}, {high.device}")
+    parts = {
+        f.name: line(getattr(low, f.name), getattr(high, f.name))
+        for f in fields(CostModel)
+        if f.name not in ("name", "device")
+    }
+    return CostModel(
+        **parts,
+        name=name,
+        device=low.device if low.device == high.device else f"{low.device}, {high.device}",
+    )

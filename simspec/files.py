@@ -13,12 +13,18 @@ def check_output(path: Path, *inputs) -> None:
     if not path.name or path.is_dir():
         raise ValueError(f"{path} is a folder, expected a file to write: add a name")
     if not path.parent.is_dir():
-        raise ValueError(f"{path} cannot be written, there is no folder {path.parent}: make it, or name another")
+        raise ValueError(
+            f"{path} cannot be written, there is no folder {path.parent}: make it, or name another"
+        )
     if not os.access(path.parent, os.W_OK):
         raise ValueError(f"{path} cannot be written, its folder is read-only: name another")
     for other in map(Path, inputs):
-        if path.resolve() == other.resolve() or (path.exists() and other.exists() and path.samefile(other)):
-            raise ValueError(f"{path} would overwrite {other}, which this command reads or writes too: name another")
+        if path.resolve() == other.resolve() or (
+            path.exists() and other.exists() and path.samefile(other)
+        ):
+            raise ValueError(
+                f"{path} would overwrite {other}, which this command reads or writes too: name another"
+            )
 
 
 @contextmanager
@@ -44,7 +50,9 @@ def write_json(path, value) -> None:
         with replacing(path) as temporary:
             temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
-        raise ValueError(f"{path} cannot be written: {error.strerror}: choose another place") from None
+        raise ValueError(
+            f"{path} cannot be written: {error.strerror}: choose another place"
+        ) from None
 
 
 def read_json(path, made, what: str):
@@ -61,4 +69,6 @@ def check_keys(data, wanted) -> None:
         raise ValueError(f"holds a {type(data).__name__}, expected one object")
     wanted = set(wanted)
     if set(data) != wanted:
-        raise ValueError(f"missing keys {sorted(wanted - set(data))}, unknown keys {sorted(set(data) - wanted)}")
+        raise ValueError(
+            f"missing keys {sorted(wanted - set(data))}, unknown keys {sorted(set(data) - wanted)}"
+        )

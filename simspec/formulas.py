@@ -23,7 +23,9 @@ def expected_committed(alpha, k):
     inside = (alpha > 0) & (alpha < 1)
     safe = np.where(inside, alpha, 0.5)
     # expm1 keeps the digits that 1 - alpha**(k+1) loses near alpha = 1.
-    return np.where(inside, -np.expm1((k + 1) * np.log(safe)) / (1 - safe), np.where(alpha == 1, k + 1, 1.0))[()]
+    return np.where(
+        inside, -np.expm1((k + 1) * np.log(safe)) / (1 - safe), np.where(alpha == 1, k + 1, 1.0)
+    )[()]
 
 
 def expected_speedup(alpha, k, c):
@@ -39,21 +41,27 @@ def depthwise_committed(alphas):
 def eesd_time(v_d, r_d, length, draft, target):
     """EESD Eq. 13: T = (r_d L / v_d) T_d + (1 - r_d) L T_t, seconds; v_d > 0, or the tokens drafted cannot be told."""
     v_d, r_d = _positive_rate(v_d), _fraction("r_d", r_d)
-    length, draft, target = (_at_least(*pair, 0) for pair in (("length", length), ("draft", draft), ("target", target)))
+    length, draft, target = (
+        _at_least(*pair, 0) for pair in (("length", length), ("draft", draft), ("target", target))
+    )
     return (r_d * length / v_d * draft + (1 - r_d) * length * target)[()]
 
 
 def eesd_speedup(v_d, r_d, c):
     """EESD Eq. 14: v_d / ((c - v_d) r_d + v_d), c = T_d / T_t (the paper's alpha); above 1 iff c < v_d, for r_d > 0."""
     v_d, r_d, c = _positive_rate(v_d), _fraction("r_d", r_d), _at_least("c", c, 0)
-    with np.errstate(divide="ignore", over="ignore"):  # infinite where drafting costs nothing and all of it is accepted
+    with np.errstate(
+        divide="ignore", over="ignore"
+    ):  # infinite where drafting costs nothing and all of it is accepted
         return (v_d / (c * r_d + v_d * (1 - r_d)))[()]
 
 
 def _positive_rate(v_d):
     v_d = _fraction("v_d", v_d)
     if not (v_d > 0).all():
-        raise ValueError("v_d is 0, expected > 0: where nothing was accepted the number drafted is unknown, use measured_speedup")
+        raise ValueError(
+            "v_d is 0, expected > 0: where nothing was accepted the number drafted is unknown, use measured_speedup"
+        )
     return v_d
 
 
@@ -70,9 +78,18 @@ def measured_speedup(drafted, length, draft, verify, other, target):
     drafted int[R] is each round's k; draft, other and target are seconds; verify[k] seconds of a pass over k drafts.
     """
     drafted, verify = np.asarray(drafted), _at_least("verify", verify, 0)
-    if drafted.dtype.kind not in "iu" or drafted.size == 0 or drafted.min() < 0 or drafted.max() >= len(verify):
-        raise ValueError(f"drafted must be integers in 0..{len(verify) - 1}, the lengths that verify prices")
-    seconds = drafted * _at_least("draft", draft, 0) + verify[drafted] + _at_least("other", other, 0)
+    if (
+        drafted.dtype.kind not in "iu"
+        or drafted.size == 0
+        or drafted.min() < 0
+        or drafted.max() >= len(verify)
+    ):
+        raise ValueError(
+            f"drafted must be integers in 0..{len(verify) - 1}, the lengths that verify prices"
+        )
+    seconds = (
+        drafted * _at_least("draft", draft, 0) + verify[drafted] + _at_least("other", other, 0)
+    )
     return float(_at_least("length", length, 1) * _at_least("target", target, 0) / seconds.sum())
 
 
@@ -90,7 +107,9 @@ def break_even_alpha(k, c):
     """
     k, c = np.broadcast_arrays(_at_least("k", k, 1), _at_least("c", c, 0))
     if (c > 1).any():
-        raise ValueError(f"c is {c}, expected at most 1: a draft step dearer than a target step never pays")
+        raise ValueError(
+            f"c is {c}, expected at most 1: a draft step dearer than a target step never pays"
+        )
     low, high = np.zeros(k.shape), np.ones(k.shape)
     for _ in range(60):  # bisection: committed tokens grow strictly with alpha
         middle = (low + high) / 2
@@ -128,7 +147,9 @@ def geometric_speedup(alpha, stay, K, c):
 
     The cost is CostModel.from_ratio(c)'s: c a drafted token, 1 a verification. At stay = 1 it is `expected_speedup`.
     """
-    return geometric_committed(alpha, stay, K) / (1 + _at_least("c", c, 0) * geometric_drafted(stay, K))
+    return geometric_committed(alpha, stay, K) / (
+        1 + _at_least("c", c, 0) * geometric_drafted(stay, K)
+    )
 
 
 def switching_committed(alphas, switch, k):
@@ -141,7 +162,9 @@ def switching_committed(alphas, switch, k):
     """
     alphas, switch = _fraction("alphas", alphas), _fraction("switch", switch)
     if alphas.shape != (2,) or switch.shape != (2,) or not (switch > 0).all():
-        raise ValueError(f"alphas are {alphas}, switch {switch}, expected two acceptances and two numbers in (0, 1]")
+        raise ValueError(
+            f"alphas are {alphas}, switch {switch}, expected two acceptances and two numbers in (0, 1]"
+        )
     if int(_at_least("k", k, 0)) != k:
         raise ValueError(f"k is {k}, expected a whole number of draft tokens")
     move = np.array([[1 - switch[0], switch[0]], [switch[1], 1 - switch[1]]])
@@ -160,7 +183,9 @@ def switching_committed(alphas, switch, k):
 def roofline(rows, knee):
     """Time of a target pass over 0..rows rows in units of one memory-bound pass: max(1, rows / knee), float64[rows + 1]."""
     if not knee > 0:
-        raise ValueError(f"knee is {knee}, expected the number of rows > 0 at which compute time equals memory time")
+        raise ValueError(
+            f"knee is {knee}, expected the number of rows > 0 at which compute time equals memory time"
+        )
     return np.maximum(1.0, np.arange(int(_at_least("rows", rows, 0)) + 1) / knee)
 
 
@@ -175,5 +200,11 @@ def batch_speedup(alpha, k, c, batch, verify):
         raise ValueError(f"k is {k} and batch {batch}, expected integers, batch at least 1")
     rows = batch * (k + 1)
     if (rows >= len(verify)).any():
-        raise ValueError(f"verify prices up to {len(verify) - 1} rows, {rows.max()} are needed: give a longer table")
-    return expected_committed(alpha, k) * verify[batch] / (k * _at_least("c", c, 0) * verify[batch] + verify[rows])
+        raise ValueError(
+            f"verify prices up to {len(verify) - 1} rows, {rows.max()} are needed: give a longer table"
+        )
+    return (
+        expected_committed(alpha, k)
+        * verify[batch]
+        / (k * _at_least("c", c, 0) * verify[batch] + verify[rows])
+    )

@@ -45,7 +45,9 @@ class Metrics:
     cut_share: float
 
 
-def summary(rounds: Rounds, trace: Trace, cost: CostModel, groups=None, K: int | None = None, seconds=None) -> Metrics | dict:
+def summary(
+    rounds: Rounds, trace: Trace, cost: CostModel, groups=None, K: int | None = None, seconds=None
+) -> Metrics | dict:
     """Metrics of all sequences, or {group: Metrics} when groups holds one label per sequence, in order of appearance.
 
     K is the policy's longest draft (default the trace's), for cut_share: a round stopped by it was not cut by depth.
@@ -53,10 +55,16 @@ def summary(rounds: Rounds, trace: Trace, cost: CostModel, groups=None, K: int |
     from `tree_replay.tree_seconds`.
     ValueError if the rounds are not of this trace's sequences, or cost is too short.
     """
-    if len(rounds.offset) != trace.sequences + 1 or not np.array_equal(rounds.row[rounds.offset[:-1]], trace.offset[:-1]):
-        raise ValueError("the rounds do not start where this trace's sequences do: pass the trace they were made on")
+    if len(rounds.offset) != trace.sequences + 1 or not np.array_equal(
+        rounds.row[rounds.offset[:-1]], trace.offset[:-1]
+    ):
+        raise ValueError(
+            "the rounds do not start where this trace's sequences do: pass the trace they were made on"
+        )
     if groups is not None and len(groups) != trace.sequences:
-        raise ValueError(f"groups has {len(groups)} labels, the trace {trace.sequences} sequences: give one each")
+        raise ValueError(
+            f"groups has {len(groups)} labels, the trace {trace.sequences} sequences: give one each"
+        )
     labels = [None] * trace.sequences if groups is None else list(groups)
     index = {name: g for g, name in enumerate(dict.fromkeys(labels))}
     names, group = list(index), np.array([index[label] for label in labels])
@@ -71,7 +79,9 @@ def summary(rounds: Rounds, trace: Trace, cost: CostModel, groups=None, K: int |
         np.rint(total(values)).astype(np.int64)
         for values in (np.ones(len(rounds)), rounds.computed, rounds.drafted, rounds.accepted)
     )
-    tokens = np.rint(np.bincount(group, weights=np.diff(trace.offset), minlength=count)).astype(np.int64)
+    tokens = np.rint(np.bincount(group, weights=np.diff(trace.offset), minlength=count)).astype(
+        np.int64
+    )
     cut = total(_cut(rounds, trace, trace.K if K is None else K))
     reached, taken = _by_depth(rounds, of_round, count, depths)
     found = {}
@@ -88,7 +98,9 @@ def summary(rounds: Rounds, trace: Trace, cost: CostModel, groups=None, K: int |
             r_d=a / L,
             hm=2 * a / (d + L),
             committed_per_round=L / int(number[g]),
-            accept_by_depth=tuple(float(y / n) if n else float("nan") for n, y in zip(reached[g], taken[g])),
+            accept_by_depth=tuple(
+                float(y / n) if n else float("nan") for n, y in zip(reached[g], taken[g])
+            ),
             seconds=float(seconds[g]),
             speedup=float(L * cost.baseline / seconds[g]) if seconds[g] > 0 else float("inf"),
             cut_share=float(cut[g] / number[g]),
@@ -107,7 +119,9 @@ def _by_depth(rounds, of_round, count, K):
     # Depth j (from 1) is tried in a round iff drafted >= j and accepted >= j - 1: that is j <= min(drafted, accepted + 1). Of a tree
     # computed counts the levels.
     def at_least(values):
-        histogram = np.bincount(of_round * (K + 1) + values, minlength=count * (K + 1)).reshape(count, K + 1)
+        histogram = np.bincount(of_round * (K + 1) + values, minlength=count * (K + 1)).reshape(
+            count, K + 1
+        )
         return histogram[:, ::-1].cumsum(axis=1)[:, ::-1][:, 1:]
 
     reach = np.minimum(rounds.computed, rounds.drafted)

@@ -12,8 +12,8 @@ from numba.core.errors import NumbaError
 
 from simspec.cost import CostModel, next_backlog, round_seconds
 from simspec.quantization import table
-from simspec.specialize import specialise
 from simspec.rng import POLICY, check_seed, uniform
+from simspec.specialize import specialise
 
 IDENTITY = ("probability",)
 """Features that depend on which token was picked, not on the drafter's distribution alone."""
@@ -21,7 +21,9 @@ IDENTITY = ("probability",)
 _VECTOR = types.float64[::1]
 _MATRIX = types.float64[:, ::1]
 DRAFT_MORE = types.UniTuple(types.boolean, 2)(_VECTOR, _VECTOR, types.int64, _MATRIX, types.float64)
-OBSERVE = types.void(_VECTOR, _VECTOR, types.int64, types.int64, types.int64, _MATRIX, types.float64)
+OBSERVE = types.void(
+    _VECTOR, _VECTOR, types.int64, types.int64, types.int64, _MATRIX, types.float64
+)
 
 
 class PolicyError(ValueError):
@@ -79,24 +81,36 @@ class Policy:
             try:
                 value = tuple(map(float, getattr(self, name)))
             except (TypeError, ValueError):
-                raise PolicyError(f"policy {self.name!r}: {name} is {getattr(self, name)!r}, expected numbers") from None
+                raise PolicyError(
+                    f"policy {self.name!r}: {name} is {getattr(self, name)!r}, expected numbers"
+                ) from None
             if any(math.isnan(x) for x in value):
                 raise PolicyError(f"policy {self.name!r}: {name} holds NaN, expected numbers")
             object.__setattr__(self, name, value)
         if self.K is not None and not (isinstance(self.K, int) and 0 <= self.K <= 255):
-            raise PolicyError(f"policy {self.name!r}: K is {self.K!r}, expected None or an integer in 0..255")
+            raise PolicyError(
+                f"policy {self.name!r}: K is {self.K!r}, expected None or an integer in 0..255"
+            )
         reads = tuple(self.reads) if not isinstance(self.reads, str) else (self.reads,)
         if not all(isinstance(name, str) for name in reads) or len(set(reads)) < len(reads):
-            raise PolicyError(f"policy {self.name!r}: reads is {self.reads!r}, expected different feature names")
+            raise PolicyError(
+                f"policy {self.name!r}: reads is {self.reads!r}, expected different feature names"
+            )
         object.__setattr__(self, "reads", reads)
         if self.scope not in ("sequence", "stream"):
-            raise PolicyError(f"policy {self.name!r}: scope is {self.scope!r}, expected 'sequence' or 'stream'")
+            raise PolicyError(
+                f"policy {self.name!r}: scope is {self.scope!r}, expected 'sequence' or 'stream'"
+            )
         for name in ("random", "anticipates"):
             if not isinstance(getattr(self, name), bool):
-                raise PolicyError(f"policy {self.name!r}: {name} is {getattr(self, name)!r}, expected True or False")
+                raise PolicyError(
+                    f"policy {self.name!r}: {name} is {getattr(self, name)!r}, expected True or False"
+                )
         for name in ("draft_more", "observe"):
             if not callable(getattr(self, name)):
-                raise PolicyError(f"policy {self.name!r}: {name} is {getattr(self, name)!r}, expected a function")
+                raise PolicyError(
+                    f"policy {self.name!r}: {name} is {getattr(self, name)!r}, expected a function"
+                )
 
     @cached_property
     def _numbers(self):
@@ -111,12 +125,18 @@ class Policy:
     def compiled(self) -> tuple[Callable, Callable]:
         """(draft_more, observe) compiled with their signatures, once per process; PolicyError if numba refuses."""
         done = []
-        for name, template, signature in (("draft_more", _more, DRAFT_MORE), ("observe", _observe, OBSERVE)):
+        for name, template, signature in (
+            ("draft_more", _more, DRAFT_MORE),
+            ("observe", _observe, OBSERVE),
+        ):
             self._check_form(name, template(()).__code__)
             try:
                 done.append(_compile(getattr(self, name), template, signature))
             except (NumbaError, TypeError, NotImplementedError, ValueError) as error:
-                reason = next((line.strip() for line in str(error).splitlines()[1:] if line.strip()), str(error))
+                reason = next(
+                    (line.strip() for line in str(error).splitlines()[1:] if line.strip()),
+                    str(error),
+                )
                 raise PolicyError(
                     f"policy {self.name!r}: {name} does not compile under numba ({reason}): "
                     f"expected plain arithmetic with the signature of simspec.policy.{name.upper()}"
@@ -124,12 +144,17 @@ class Policy:
         return done[0], done[1]
 
     def _check_form(self, name, wanted):
-        code = getattr(getattr(getattr(self, name), "py_func", getattr(self, name)), "__code__", None)
+        code = getattr(
+            getattr(getattr(self, name), "py_func", getattr(self, name)), "__code__", None
+        )
         if code is None:
             return  # no Python function: numba says what it is
         odd = CO_VARARGS | CO_VARKEYWORDS | CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
         if code.co_argcount != wanted.co_argcount or code.co_kwonlyargcount or code.co_flags & odd:
-            given, names = code.co_varnames[: code.co_argcount], wanted.co_varnames[: wanted.co_argcount]
+            given, names = (
+                code.co_varnames[: code.co_argcount],
+                wanted.co_varnames[: wanted.co_argcount],
+            )
             raise PolicyError(
                 f"policy {self.name!r}: {name} does not compile under numba: it takes ({', '.join(given)}), "
                 f"expected a plain function of ({', '.join(names)})"
@@ -138,7 +163,9 @@ class Policy:
     def longest(self, K: int) -> int:
         """Longest draft when the recording or engine reaches K; PolicyError if the policy wants more."""
         if self.K is not None and self.K > K:
-            raise PolicyError(f"policy {self.name!r} drafts up to {self.K}, here drafts reach {K}: lower it, or record deeper")
+            raise PolicyError(
+                f"policy {self.name!r} drafts up to {self.K}, here drafts reach {K}: lower it, or record deeper"
+            )
         return K if self.K is None else self.K
 
 
@@ -162,7 +189,9 @@ def _observe(key):
 
 @lru_cache(maxsize=512)
 def _compile(function, template, signature):
-    return specialise(template, signature, given=njit(getattr(function, "py_func", function), error_model="numpy"))
+    return specialise(
+        template, signature, given=njit(getattr(function, "py_func", function), error_model="numpy")
+    )
 
 
 class Stepper:
@@ -179,11 +208,15 @@ class Stepper:
         known = [name for name, _ in features]
         for name in policy.reads:
             if name not in known:
-                raise PolicyError(f"policy {policy.name!r} reads {name!r}, the drafter shows {known}: use another policy or drafter")
+                raise PolicyError(
+                    f"policy {policy.name!r} reads {name!r}, the drafter shows {known}: use another policy or drafter"
+                )
         self.policy = policy
         self.K = policy.longest(K)
         if cost.K < self.K:
-            raise PolicyError(f"cost {cost.name!r} prices drafts up to {cost.K}, policy {policy.name!r} drafts up to {self.K}")
+            raise PolicyError(
+                f"cost {cost.name!r} prices drafts up to {cost.K}, policy {policy.name!r} drafts up to {self.K}"
+            )
         self.cost = cost.reading(policy.reads)
         self._seed = int(check_seed(seed))
         self._columns = [known.index(name) for name in policy.reads]
@@ -215,7 +248,11 @@ class Stepper:
 
     def ask(self, slot: int) -> tuple[bool, bool]:
         """(go, keep) with slot tokens computed so far; go implies keep."""
-        u = uniform(self._seed, self._sequence, self._round, slot, POLICY) if self.policy.random else math.nan
+        u = (
+            uniform(self._seed, self._sequence, self._round, slot, POLICY)
+            if self.policy.random
+            else math.nan
+        )
         go, keep = self._more(self._params, self._state, slot, self._features, u)
         if self._drawn and self._tells and slot and not (go or keep):
             self._refuse()
@@ -230,10 +267,20 @@ class Stepper:
         """Close the round: tells the policy its outcome and modelled seconds, which are returned."""
         cost = self.cost
         seconds = float(
-            round_seconds(cost.draft, cost.verify, cost.catch_up, cost.overhead, computed, drafted, self._backlog)
+            round_seconds(
+                cost.draft,
+                cost.verify,
+                cost.catch_up,
+                cost.overhead,
+                computed,
+                drafted,
+                self._backlog,
+            )
         )
         self._backlog = next_backlog(self._backlog, computed, accepted)
-        self._observe(self._params, self._state, computed, drafted, accepted, self._features, seconds)
+        self._observe(
+            self._params, self._state, computed, drafted, accepted, self._features, seconds
+        )
         self._round += 1
         self._features[:] = np.nan
         return seconds

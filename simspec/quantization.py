@@ -32,7 +32,9 @@ def encode(values: np.ndarray, table: np.ndarray) -> tuple[np.ndarray, np.ndarra
     """
     values = np.asarray(values, dtype=np.float64)
     if np.isnan(values).any():
-        raise ValueError("a feature value is NaN, expected a number: the drafter's output is broken, check its logits")
+        raise ValueError(
+            "a feature value is NaN, expected a number: the drafter's output is broken, check its logits"
+        )
     inner = (table[1:] + table[:-1]) / 2
     edges = np.concatenate(([-np.inf], inner, [np.inf]))
     codes = np.searchsorted(inner, values, side="right")
@@ -56,7 +58,9 @@ def encode_margin(values: np.ndarray) -> np.ndarray:
     """
     values = np.asarray(values, dtype=np.float64)
     if not (values >= 0).all():
-        raise ValueError("a margin is negative or NaN, expected a number >= 0: pass best minus second, or a distance")
+        raise ValueError(
+            "a margin is negative or NaN, expected a number >= 0: pass best minus second, or a distance"
+        )
     # A search in the decoded values keeps the inequality exact, where log10 could be an ulp off.
     return np.minimum(np.searchsorted(_MARGIN, values, side="left"), 255).astype(np.uint8)
 

@@ -27,14 +27,23 @@ def locate(names: Iterable[str] | None) -> dict[str, Path]:
     known = recordings()
     if not names:
         if not known:
-            raise ValueError("no recording was given and none is bundled here: name a file, as `simspec record` writes it")
+            raise ValueError(
+                "no recording was given and none is bundled here: name a file, as `simspec record` writes it"
+            )
         return known
     found = {}
     for name in map(str, names):
-        if not Path(name).exists() and name not in known and "/" not in name and not name.endswith(".parquet"):
+        if (
+            not Path(name).exists()
+            and name not in known
+            and "/" not in name
+            and not name.endswith(".parquet")
+        ):
             near = get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}? " if near else ""
-            raise ValueError(f"recording {name!r} is no file and not bundled: {hint}expected a file, or one of {', '.join(known)}")
+            raise ValueError(
+                f"recording {name!r} is no file and not bundled: {hint}expected a file, or one of {', '.join(known)}"
+            )
         found[name] = Path(name) if Path(name).exists() or name not in known else known[name]
     return found
 
@@ -45,12 +54,20 @@ def cost_beside(path: Path) -> Path | None:
     return beside if beside.is_file() else None
 
 
-def costs_of(paths: Mapping[str, Path], cost: str | None = None, batch: int | None = None, context: int | None = None) -> dict:
+def costs_of(
+    paths: Mapping[str, Path],
+    cost: str | None = None,
+    batch: int | None = None,
+    context: int | None = None,
+) -> dict:
     """{name: CostModel or ratio} for these recordings: of one file or ratio given as text, or else each one's own, 0.1 where it has none.
 
     batch and context choose a cell of cost tables. ValueError for files that are no costs, or have no such cell.
     """
-    return {name: _cost(cost if cost is not None else cost_beside(path) or "0.1", batch, context) for name, path in paths.items()}
+    return {
+        name: _cost(cost if cost is not None else cost_beside(path) or "0.1", batch, context)
+        for name, path in paths.items()
+    }
 
 
 def _cost(text, batch, context) -> CostModel | float:
@@ -61,8 +78,12 @@ def _cost(text, batch, context) -> CostModel | float:
         if isinstance(read, CostTable):
             return read.at(batch, context)
         if batch not in (None, 1) or context is not None:
-            raise ValueError(f"{text} prices one batch size and context: drop --batch and --context, or measure a table") from None
+            raise ValueError(
+                f"{text} prices one batch size and context: drop --batch and --context, or measure a table"
+            ) from None
         return read
     if batch is not None or context is not None:
-        raise ValueError(f"cost {text} is a ratio, the same for every batch and context: give a cost table, or drop --batch and --context")
+        raise ValueError(
+            f"cost {text} is a ratio, the same for every batch and context: give a cost table, or drop --batch and --context"
+        )
     return ratio

@@ -41,7 +41,12 @@ def block(seed, sequence, round_, quarter, role):
     """
     s = np.uint64(seed)
     w0, w1, w2, w3 = philox(
-        np.uint64(sequence), np.uint64(round_), np.uint64(quarter), np.uint64(role), s & _LOW, s >> _HALF
+        np.uint64(sequence),
+        np.uint64(round_),
+        np.uint64(quarter),
+        np.uint64(role),
+        s & _LOW,
+        s >> _HALF,
     )
     return _unit(w0), _unit(w1), _unit(w2), _unit(w3)
 
@@ -68,7 +73,9 @@ def check_seed(seed: int) -> np.uint64:
 
 def _check_word(name: str, value: int) -> int:
     if not 0 <= int(value) < 1 << 32:
-        raise ValueError(f"{name} is {value}, expected 0 <= {name} < 2**32: it is one word of the draw's address")
+        raise ValueError(
+            f"{name} is {value}, expected 0 <= {name} < 2**32: it is one word of the draw's address"
+        )
     return int(value)
 
 
@@ -80,7 +87,11 @@ def uniform(seed: int, sequence: int, round: int, slot: int, role: int) -> float
     """
     quarter = _check_word("slot // 4", slot // 4)
     words = block(
-        check_seed(seed), _check_word("sequence", sequence), _check_word("round", round), quarter, _check_word("role", role)
+        check_seed(seed),
+        _check_word("sequence", sequence),
+        _check_word("round", round),
+        quarter,
+        _check_word("role", role),
     )
     return float(words[slot % 4])
 

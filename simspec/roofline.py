@@ -52,8 +52,14 @@ class ModelShape:
             if field.name in ("name", "tied"):
                 continue
             whole = field.name not in ("weight_bytes", "cache_bytes")
-            if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not 0 < value < math.inf:
-                raise ValueError(f"model {self.name!r}: {field.name} is {value!r}, expected a positive {'integer' if whole else 'number'}")
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, int if whole else (int, float))
+                or not 0 < value < math.inf
+            ):
+                raise ValueError(
+                    f"model {self.name!r}: {field.name} is {value!r}, expected a positive {'integer' if whole else 'number'}"
+                )
 
 
 @dataclass(frozen=True)
@@ -83,11 +89,19 @@ class Card:
 
     def __post_init__(self):
         for name in ("bandwidth", "rate", "memory", "tile"):
-            if not 0 < getattr(self, name) < math.inf or name == "tile" and not isinstance(self.tile, int):
-                raise ValueError(f"card {self.name!r}: {name} is {getattr(self, name)!r}, expected a positive number, tile an integer")
+            if (
+                not 0 < getattr(self, name) < math.inf
+                or name == "tile"
+                and not isinstance(self.tile, int)
+            ):
+                raise ValueError(
+                    f"card {self.name!r}: {name} is {getattr(self, name)!r}, expected a positive number, tile an integer"
+                )
         for name in ("launch", "overhead"):
             if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"card {self.name!r}: {name} is {getattr(self, name)!r}, expected finite seconds >= 0")
+                raise ValueError(
+                    f"card {self.name!r}: {name} is {getattr(self, name)!r}, expected finite seconds >= 0"
+                )
 
 
 # Model cards' config.json, as published with the weights; 16-bit weights and caches.
@@ -123,12 +137,22 @@ def matrix_weights(shape: ModelShape, layers: int | None = None, head: bool = Tr
 
 def parameters(shape: ModelShape) -> int:
     """All weights: the matrices, two norms a layer and one at the end, and the embedding where it is not the head."""
-    return matrix_weights(shape) + (2 * shape.layers + 1) * shape.width + shape.width * shape.vocab * (not shape.tied)
+    return (
+        matrix_weights(shape)
+        + (2 * shape.layers + 1) * shape.width
+        + shape.width * shape.vocab * (not shape.tied)
+    )
 
 
 def cache_bytes(shape: ModelShape, layers: int | None = None) -> float:
     """Bytes that a token's keys and values take: 2 g e b a layer, b = bytes of a number."""
-    return 2 * shape.kv_heads * shape.head_dim * shape.cache_bytes * (shape.layers if layers is None else layers)
+    return (
+        2
+        * shape.kv_heads
+        * shape.head_dim
+        * shape.cache_bytes
+        * (shape.layers if layers is None else layers)
+    )
 
 
 def memory(shape: ModelShape, batch: int, context: int) -> float:
@@ -136,16 +160,31 @@ def memory(shape: ModelShape, batch: int, context: int) -> float:
     return parameters(shape) * shape.weight_bytes + batch * context * cache_bytes(shape)
 
 
-def pass_bytes(shape: ModelShape, rows: int, batch: int, context: int, layers: int | None = None, head: bool = True) -> float:
+def pass_bytes(
+    shape: ModelShape,
+    rows: int,
+    batch: int,
+    context: int,
+    layers: int | None = None,
+    head: bool = True,
+) -> float:
     """Bytes that a pass moves: its matrices once, and keys and values of the context and of the new rows.
 
     `batch` sequences pass `rows` rows each behind `context` cached ones. Activations and single embedding rows are left out.
     """
-    return matrix_weights(shape, layers, head) * shape.weight_bytes + batch * (context + rows) * cache_bytes(shape, layers)
+    return matrix_weights(shape, layers, head) * shape.weight_bytes + batch * (
+        context + rows
+    ) * cache_bytes(shape, layers)
 
 
 def pass_flops(
-    shape: ModelShape, rows: int, batch: int, context: int, tile: int = 1, layers: int | None = None, head: bool = True
+    shape: ModelShape,
+    rows: int,
+    batch: int,
+    context: int,
+    tile: int = 1,
+    layers: int | None = None,
+    head: bool = True,
 ) -> float:
     """Operations of a pass: 2 W ceil(B n / tile) tile for the matrices, and 4 h e a layer for each cached row that a row reads.
 
@@ -155,11 +194,20 @@ def pass_flops(
     padded = -(-batch * rows // tile) * tile
     read = batch * (rows * context + rows * (rows + 1) / 2)
     deep = shape.layers if layers is None else layers
-    return 2 * matrix_weights(shape, layers, head) * padded + 4 * shape.heads * shape.head_dim * deep * read
+    return (
+        2 * matrix_weights(shape, layers, head) * padded
+        + 4 * shape.heads * shape.head_dim * deep * read
+    )
 
 
 def pass_seconds(
-    shape: ModelShape, card: Card, rows: int, batch: int = 1, context: int = 0, layers: int | None = None, head: bool = True
+    shape: ModelShape,
+    card: Card,
+    rows: int,
+    batch: int = 1,
+    context: int = 0,
+    layers: int | None = None,
+    head: bool = True,
 ) -> float:
     """Seconds of a pass: overhead + launch x layers + max(pass_bytes / bandwidth, pass_flops / rate).
 
@@ -167,14 +215,26 @@ def pass_seconds(
     Grows with rows in steps of the card's tile. ValueError for rows or batch < 1 or context < 0.
     """
     if rows < 1 or batch < 1 or context < 0:
-        raise ValueError(f"rows is {rows}, batch {batch} and context {context}, expected at least 1, 1 and 0")
+        raise ValueError(
+            f"rows is {rows}, batch {batch} and context {context}, expected at least 1, 1 and 0"
+        )
     moved = pass_bytes(shape, rows, batch, context, layers, head) / card.bandwidth
     computed = pass_flops(shape, rows, batch, context, card.tile, layers, head) / card.rate
-    return card.overhead + card.launch * (shape.layers if layers is None else layers) + max(moved, computed)
+    return (
+        card.overhead
+        + card.launch * (shape.layers if layers is None else layers)
+        + max(moved, computed)
+    )
 
 
 def roofline_cost(
-    target: ModelShape, drafter: "ModelShape | float", card: Card, K: int, batch: int = 1, context: int = 1024, nodes: int = 0
+    target: ModelShape,
+    drafter: "ModelShape | float",
+    card: Card,
+    K: int,
+    batch: int = 1,
+    context: int = 1024,
+    nodes: int = 0,
 ) -> CostModel:
     """A CostModel for a card: verify[j] is the target's pass over j + 1 rows, draft[j] the drafter's j passes over one.
 
@@ -196,14 +256,21 @@ def roofline_cost(
         if not shared or not drafted:
             return pass_seconds(target, card, drafted + 1, batch, context)
         # the last draft token alone has not passed the shared layers; one pass still, with one overhead
-        late = pass_seconds(target, card, 1, batch, context + drafted, shared, False) - card.overhead
-        return late + pass_seconds(target, card, drafted + 1, batch, context, target.layers - shared)
+        late = (
+            pass_seconds(target, card, 1, batch, context + drafted, shared, False) - card.overhead
+        )
+        return late + pass_seconds(
+            target, card, drafted + 1, batch, context, target.layers - shared
+        )
 
     lm, layers = (target, shared + 1) if shared else (drafter, drafter.layers)
     step = [pass_seconds(lm, card, 1, batch, context + i, layers) for i in range(K)]
     entered = (1, False) if shared else (layers, True)
     first = pass_seconds(lm, card, 1, batch, context, *entered)
-    owed = [pass_seconds(lm, card, 1 + b, batch, context - b, *entered) - first for b in range(1, OWED + 1)]
+    owed = [
+        pass_seconds(lm, card, 1 + b, batch, context - b, *entered) - first
+        for b in range(1, OWED + 1)
+    ]
     return CostModel(
         draft=[math.fsum(step[:j]) for j in range(K + 1)],
         verify=[verify(j) for j in range(max(K, nodes) + 1)],
@@ -212,34 +279,66 @@ def roofline_cost(
         baseline=pass_seconds(target, card, 1, batch, context),
         name=f"{label}-b{batch}-c{context}",
         device=f"roofline of {card.name}",
-        node=max(pass_seconds(lm, card, 2, batch, context, layers) - step[0], 0.0) if nodes and K else 0.0,
+        node=max(pass_seconds(lm, card, 2, batch, context, layers) - step[0], 0.0)
+        if nodes and K
+        else 0.0,
     )
 
 
-def roofline_table(target: ModelShape, drafter: "ModelShape | float", card: Card, K: int, batches, contexts, nodes: int = 0) -> CostTable:
+def roofline_table(
+    target: ModelShape,
+    drafter: "ModelShape | float",
+    card: Card,
+    K: int,
+    batches,
+    contexts,
+    nodes: int = 0,
+) -> CostTable:
     """`roofline_cost` over both axes; cells that exceed the card's memory are None. ValueError for a size that never fits."""
     batches, contexts = sorted(set(batches)), sorted(set(contexts))
     if not batches or not contexts:
-        raise ValueError(f"batch sizes are {batches} and contexts {contexts}, expected at least one of each")
-    roofline_cost(target, drafter, card, K, batches[0], contexts[0], nodes)  # says what is wrong if nothing fits
+        raise ValueError(
+            f"batch sizes are {batches} and contexts {contexts}, expected at least one of each"
+        )
+    roofline_cost(
+        target, drafter, card, K, batches[0], contexts[0], nodes
+    )  # says what is wrong if nothing fits
 
     def cell(batch, context):
         fits = roofline_memory(target, drafter, K, batch, context) <= card.memory
         return roofline_cost(target, drafter, card, K, batch, context, nodes) if fits else None
 
     cells = [[cell(b, c) for c in contexts] for b in batches]
-    return CostTable(tuple(batches), tuple(contexts), cells, f"{_label(target, drafter)} on {card.name}")
+    return CostTable(
+        tuple(batches), tuple(contexts), cells, f"{_label(target, drafter)} on {card.name}"
+    )
 
 
-def roofline_memory(target: ModelShape, drafter: "ModelShape | float", K: int, batch: int, context: int) -> float:
+def roofline_memory(
+    target: ModelShape, drafter: "ModelShape | float", K: int, batch: int, context: int
+) -> float:
     """Bytes that target and drafter hold at the end of a round of K: all weights, and caches of context + K + 1 rows each."""
-    if isinstance(K, bool) or not isinstance(K, int) or not 1 <= K <= 255 or batch < 1 or context < OWED:
-        raise ValueError(f"K is {K}, batch {batch} and context {context}, expected 1 to 255, at least 1 and at least {OWED}")
+    if (
+        isinstance(K, bool)
+        or not isinstance(K, int)
+        or not 1 <= K <= 255
+        or batch < 1
+        or context < OWED
+    ):
+        raise ValueError(
+            f"K is {K}, batch {batch} and context {context}, expected 1 to 255, at least 1 and at least {OWED}"
+        )
     rows = context + K + 1
     if not _shared(target, drafter):
         return memory(target, batch, rows) + memory(drafter, batch, rows)
-    extra = matrix_weights(target, 1, False) + 3 * target.width  # the exit's layer with its norms, and the exit's norm
-    return memory(target, batch, rows) + extra * target.weight_bytes + batch * rows * cache_bytes(target, 1)
+    extra = (
+        matrix_weights(target, 1, False) + 3 * target.width
+    )  # the exit's layer with its norms, and the exit's norm
+    return (
+        memory(target, batch, rows)
+        + extra * target.weight_bytes
+        + batch * rows * cache_bytes(target, 1)
+    )
 
 
 def _shared(target, drafter) -> int:
@@ -251,9 +350,13 @@ def _shared(target, drafter) -> int:
             )
         return 0
     if isinstance(drafter, bool) or not isinstance(drafter, (int, float)) or not 0 < drafter < 1:
-        raise ValueError(f"drafter is {drafter!r}, expected a model, or an early exit's share of the layers, between 0 and 1")
+        raise ValueError(
+            f"drafter is {drafter!r}, expected a model, or an early exit's share of the layers, between 0 and 1"
+        )
     if target.layers < 2:
-        raise ValueError(f"model {target.name!r} has {target.layers} layer, expected at least 2 for an early exit")
+        raise ValueError(
+            f"model {target.name!r} has {target.layers} layer, expected at least 2 for an early exit"
+        )
     return min(max(round(drafter * target.layers), 1), target.layers - 1)
 
 

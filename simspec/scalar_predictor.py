@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, fields
 
 import numpy as np
 
-from simspec.quantization import LOG_ODDS, decode, table
 from simspec.files import check_keys, read_json, write_json
+from simspec.quantization import LOG_ODDS, decode, table
 from simspec.trace import Trace
 
 DEEPEST = 10  # EESD caps the depth i of W^i at 10 (Eq. 5)
@@ -38,7 +38,11 @@ class Scalar:
     def __post_init__(self):
         for name in ("bias", *READS, "depth"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, (int, float))
+                or not math.isfinite(value)
+            ):
                 raise ValueError(f"predictor: {name} is {value!r}, expected a finite number")
             object.__setattr__(self, name, float(value))
         if not isinstance(self.source, str):
@@ -54,7 +58,12 @@ class Scalar:
         with np.errstate(divide="ignore"):
             odds = np.log(confidence) - np.log1p(-np.asarray(confidence, dtype=np.float64))
         odds = np.clip(odds, _LOWEST, _HIGHEST)
-        z = self.bias + self.confidence * odds + self.entropy * np.asarray(entropy) + self.depth * np.minimum(depth, DEEPEST)
+        z = (
+            self.bias
+            + self.confidence * odds
+            + self.entropy * np.asarray(entropy)
+            + self.depth * np.minimum(depth, DEEPEST)
+        )
         return np.exp(-np.logaddexp(0.0, -z))
 
     def to_json(self, path) -> None:
@@ -82,10 +91,15 @@ def examples(trace: Trace, names=READS) -> tuple[np.ndarray, np.ndarray, np.ndar
     columns = trace.features(names)
     length = np.diff(trace.offset)
     left = np.repeat(trace.offset[1:], length) - np.arange(trace.rows)
-    reach = np.minimum(np.minimum(trace.depth.astype(np.int64), left), trace.run.astype(np.int64) + 1)
+    reach = np.minimum(
+        np.minimum(trace.depth.astype(np.int64), left), trace.run.astype(np.int64) + 1
+    )
     row, slot = np.nonzero(np.arange(trace.K) < reach[:, None])
     grids = dict(trace.meta.features)
-    parts = [decode(trace.feature[row, slot, column], table(grids[name])) for name, column in zip(names, columns)]
+    parts = [
+        decode(trace.feature[row, slot, column], table(grids[name]))
+        for name, column in zip(names, columns)
+    ]
     feature = np.stack(parts, axis=1) if parts else np.zeros((len(row), 0))
     return feature, slot, slot < trace.run[row], np.repeat(np.arange(trace.sequences), length)[row]
 
@@ -101,7 +115,9 @@ def split(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
         seen[task] = seen.get(task, 0) + 1
     second = np.array(second)
     if not second.any():
-        raise ValueError(f"no task has two of the {trace.sequences} sequences, expected one to fit on and one to report: record more")
+        raise ValueError(
+            f"no task has two of the {trace.sequences} sequences, expected one to fit on and one to report: record more"
+        )
     return np.flatnonzero(second == 0), np.flatnonzero(second == 1)
 
 
@@ -120,7 +136,9 @@ def fit(trace: Trace, sequences=None) -> Scalar:
     chosen = trace if sequences is None else trace.select(sequences)
     feature, slot, label, _ = examples(chosen)
     if len(label) < 50 or min(label.sum(), (~label).sum()) < 5:
-        raise ValueError(f"{label.sum()} of {len(label)} examples are accepted tokens, expected 50 or more and 5 of each kind: record more")
+        raise ValueError(
+            f"{label.sum()} of {len(label)} examples are accepted tokens, expected 50 or more and 5 of each kind: record more"
+        )
     confidence, entropy = feature.T
     with np.errstate(divide="ignore"):
         odds = np.clip(np.log(confidence) - np.log1p(-confidence), _LOWEST, _HIGHEST)
@@ -131,7 +149,9 @@ def fit(trace: Trace, sequences=None) -> Scalar:
         try:
             found = sm.GLM(label.astype(np.float64), design, family=sm.families.Binomial()).fit()
         except (PerfectSeparationWarning, np.linalg.LinAlgError, ValueError) as error:
-            raise ValueError(f"the logistic fit fails ({' '.join(str(error).split())}): record more text") from None
+            raise ValueError(
+                f"the logistic fit fails ({' '.join(str(error).split())}): record more text"
+            ) from None
     if not (found.converged and np.isfinite(found.params).all()):
         raise ValueError("the logistic fit does not converge: record more text")
     source = f"{len(label)} examples of {chosen.sequences} sequences, {trace.meta.target} with {trace.meta.drafter}, {trace.meta.rule}"
@@ -149,7 +169,10 @@ def reliability(probability: np.ndarray, label: np.ndarray, bins: int = 10) -> n
     bin_of = np.minimum((probability * bins).astype(np.int64), bins - 1)
     count = np.bincount(bin_of, minlength=bins).astype(np.float64)
     share = np.where(count > 0, count, np.nan)
-    sums = [np.bincount(bin_of, weights=w, minlength=bins) / share for w in (probability, label.astype(np.float64))]
+    sums = [
+        np.bincount(bin_of, weights=w, minlength=bins) / share
+        for w in (probability, label.astype(np.float64))
+    ]
     return np.stack((count, *sums), axis=1)
 
 
@@ -162,7 +185,9 @@ def brier(probability: np.ndarray, label: np.ndarray) -> float:
 def _pairs(probability, label):
     probability, label = np.asarray(probability, dtype=np.float64), np.asarray(label, dtype=bool)
     if probability.ndim != 1 or probability.shape != label.shape or not len(label):
-        raise ValueError(f"probabilities {list(probability.shape)} and labels {list(label.shape)}, expected the same one axis, not empty")
+        raise ValueError(
+            f"probabilities {list(probability.shape)} and labels {list(label.shape)}, expected the same one axis, not empty"
+        )
     if not ((probability >= 0) & (probability <= 1)).all():
         raise ValueError("a probability lies outside [0, 1]")
     return probability, label

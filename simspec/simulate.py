@@ -7,10 +7,10 @@ import numpy as np
 from numba import njit, types
 
 from simspec.cost import CostModel, next_backlog, round_seconds
-from simspec.quantization import table
-from simspec.specialize import borrowed, specialise
 from simspec.policy import Policy, PolicyError
+from simspec.quantization import table
 from simspec.rng import ACCEPT, POLICY, block, check_seed
+from simspec.specialize import borrowed, specialise
 from simspec.trace import Trace
 
 
@@ -38,7 +38,8 @@ class Rounds:
 
     def __eq__(self, other):
         return isinstance(other, Rounds) and all(
-            np.array_equal(getattr(self, name), getattr(other, name)) for name in self.__dataclass_fields__
+            np.array_equal(getattr(self, name), getattr(other, name))
+            for name in self.__dataclass_fields__
         )
 
     @classmethod
@@ -48,7 +49,9 @@ class Rounds:
         start[s] is added to the rows of sequence s: pass trace.offset when rows count from the sequence's start.
         """
         sequences = [np.asarray(rounds, dtype=np.int64).reshape(-1, 4) for rounds in sequences]
-        offset = np.concatenate(([0], np.cumsum([len(rounds) for rounds in sequences]))).astype(np.int64)
+        offset = np.concatenate(([0], np.cumsum([len(rounds) for rounds in sequences]))).astype(
+            np.int64
+        )
         columns = np.concatenate(sequences) if sequences else np.zeros((0, 4), np.int64)
         row, computed, drafted, accepted = (np.ascontiguousarray(column) for column in columns.T)
         if start is not None:
@@ -62,7 +65,9 @@ class Rounds:
         if trace is None:
             return Rounds.join(parts)
         length = np.diff(trace.offset)[np.asarray(indices)]
-        return Rounds.join(parts, start=np.cumsum(length) - length - trace.offset[np.asarray(indices)])
+        return Rounds.join(
+            parts, start=np.cumsum(length) - length - trace.offset[np.asarray(indices)]
+        )
 
 
 def committed(rounds: Rounds, trace: Trace) -> np.ndarray:
@@ -106,7 +111,9 @@ def expected_accepted(trace: Trace, K: int) -> np.ndarray:
         raise ValueError(f"K is {K}, expected 0 to {trace.K}: the recording goes no deeper")
     length = np.diff(trace.offset)
     room = np.repeat(trace.budget + trace.offset[:-1], length) - np.arange(trace.rows) - 1
-    return np.where(np.arange(trace.K) < np.minimum(K, room)[:, None], _standing(trace), 0.0).sum(axis=1)
+    return np.where(np.arange(trace.K) < np.minimum(K, room)[:, None], _standing(trace), 0.0).sum(
+        axis=1
+    )
 
 
 def _standing(trace):
@@ -144,7 +151,9 @@ def replay(trace: Trace, policy: Policy, seed: int = 0, cost: CostModel | None =
     """
     if not isinstance(policy, Policy):
         name = getattr(policy, "name", policy)
-        raise PolicyError(f"{name!r} is no policy of chains: replay_tree() takes trees, as do simspec sweep and run")
+        raise PolicyError(
+            f"{name!r} is no policy of chains: replay_tree() takes trees, as do simspec sweep and run"
+        )
     K, cost, columns, tables = prepare(trace, policy, cost)
     trace = drawn(trace, seed)
     params, state0 = policy.start()
@@ -159,7 +168,9 @@ def replay(trace: Trace, policy: Policy, seed: int = 0, cost: CostModel | None =
     return Rounds(offset, *(output[: offset[-1]] for output in outputs))
 
 
-def prepare(trace: Trace, policy: Policy, cost: CostModel | None = None) -> tuple[int, CostModel, np.ndarray, np.ndarray]:
+def prepare(
+    trace: Trace, policy: Policy, cost: CostModel | None = None
+) -> tuple[int, CostModel, np.ndarray, np.ndarray]:
     """(longest draft, what the policy pays, columns int64[F] and grids float64[F, 256] of what it reads), or what `replay` raises."""
     if trace.ratio is not None and policy.reads:
         raise PolicyError(
@@ -167,11 +178,15 @@ def prepare(trace: Trace, policy: Policy, cost: CostModel | None = None) -> tupl
             "that read no features: take a greedy or coupled recording"
         )
     if trace.ratio is not None and policy.anticipates:
-        raise PolicyError(f"policy {policy.name!r} anticipates, and the rejection rule refuses it: take a greedy or coupled recording")
+        raise PolicyError(
+            f"policy {policy.name!r} anticipates, and the rejection rule refuses it: take a greedy or coupled recording"
+        )
     K = policy.longest(trace.K)
     cost = CostModel.from_ratio(0.1, max(K, 1)) if cost is None else cost
     if cost.K < K:
-        raise ValueError(f"cost {cost.name!r} prices drafts up to {cost.K}, policy {policy.name!r} drafts up to {K}: measure further")
+        raise ValueError(
+            f"cost {cost.name!r} prices drafts up to {cost.K}, policy {policy.name!r} drafts up to {K}: measure further"
+        )
     columns = trace.features(policy.reads)
     grids = dict(trace.meta.features)
     tables = np.array([table(grids[name]) for name in policy.reads]).reshape(-1, 256)
@@ -230,18 +245,29 @@ def _template(key):
                     computed += 1
                     if random:
                         if computed & 3 == 0:
-                            u0, u1, u2, u3 = block(seed, address[s], r - first, computed >> 2, POLICY)
+                            u0, u1, u2, u3 = block(
+                                seed, address[s], r - first, computed >> 2, POLICY
+                            )
                         else:
                             u0, u1, u2 = u1, u2, u3
                 drafted = computed if go or keep or computed == 0 else computed - 1
                 accepted = min(drafted, np.int64(run[t]))
-                seconds = round_seconds(draft, verify, catch_up, overhead, computed, drafted, backlog)
+                seconds = round_seconds(
+                    draft, verify, catch_up, overhead, computed, drafted, backlog
+                )
                 backlog = next_backlog(backlog, computed, accepted)
                 observe(params, state, computed, drafted, accepted, shown, seconds)  # noqa: F821
-                for i in range(K if width else 0):  # all K rows: a loop of one length is never mispredicted
+                for i in range(
+                    K if width else 0
+                ):  # all K rows: a loop of one length is never mispredicted
                     for f in range(width):
                         shown[i, f] = np.nan
-                out_row[r], out_computed[r], out_drafted[r], out_accepted[r] = t, computed, drafted, accepted
+                out_row[r], out_computed[r], out_drafted[r], out_accepted[r] = (
+                    t,
+                    computed,
+                    drafted,
+                    accepted,
+                )
                 r += 1
                 pos += accepted + 1
             out_offset[s + 1] = r

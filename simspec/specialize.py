@@ -15,7 +15,21 @@ from numba import njit
 from numba.core import caching, config, types
 from numba.extending import intrinsic, overload
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), type, np.generic, np.dtype, np.ufunc, types.Type, BuiltinFunctionType)
+_PLAIN = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    type,
+    np.generic,
+    np.dtype,
+    np.ufunc,
+    types.Type,
+    BuiltinFunctionType,
+)
 _KNOWN = ("builtins", "math", "numba", "numpy")  # versions of these are part of numba's own key
 
 
@@ -54,7 +68,9 @@ def fingerprint(function) -> str | None:
     None where it uses an object of which a later change could not be told; what calls it must not be cached.
     """
     parts: list[bytes] = []
-    return hashlib.sha256(b"\0".join(parts)).hexdigest() if _gather(function, parts, set()) else None
+    return (
+        hashlib.sha256(b"\0".join(parts)).hexdigest() if _gather(function, parts, set()) else None
+    )
 
 
 def borrowed(array):
@@ -86,9 +102,15 @@ def _gather(value, parts, seen) -> bool:
         if value in seen:
             return True
         seen.add(value)
-        parts.append(str(value.__module__).encode())  # what the disk holds imports it: equal functions of two modules are two
+        parts.append(
+            str(value.__module__).encode()
+        )  # what the disk holds imports it: equal functions of two modules are two
         _code(value.__code__, parts)
-        used = [cell.cell_contents for cell in value.__closure__ or ()] + _globals(value) + list(value.__defaults__ or ())
+        used = (
+            [cell.cell_contents for cell in value.__closure__ or ()]
+            + _globals(value)
+            + list(value.__defaults__ or ())
+        )
         return all([_gather(each, parts, seen) for each in used])
     if isinstance(value, (tuple, list)):
         parts.append(f"{type(value).__name__} of {len(value)}".encode())
@@ -115,10 +137,18 @@ def _globals(function) -> list:
 
 
 def _names(code: CodeType) -> set:
-    return set(code.co_names).union(*(_names(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
+    return set(code.co_names).union(
+        *(_names(inner) for inner in code.co_consts if isinstance(inner, CodeType))
+    )
 
 
 def _code(code: CodeType, parts) -> None:
-    parts.append(repr((code.co_code, code.co_names, code.co_varnames, code.co_freevars, code.co_argcount)).encode())
+    parts.append(
+        repr(
+            (code.co_code, code.co_names, code.co_varnames, code.co_freevars, code.co_argcount)
+        ).encode()
+    )
     for constant in code.co_consts:
-        _code(constant, parts) if isinstance(constant, CodeType) else parts.append(repr(constant).encode())
+        _code(constant, parts) if isinstance(constant, CodeType) else parts.append(
+            repr(constant).encode()
+        )

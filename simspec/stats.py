@@ -27,7 +27,12 @@ class Interval:
 
 
 def bootstrap(
-    columns, statistic: Callable, level: float = 0.95, resamples: int = 4000, seed: int = 0, method: str = "bca"
+    columns,
+    statistic: Callable,
+    level: float = 0.95,
+    resamples: int = 4000,
+    seed: int = 0,
+    method: str = "bca",
 ) -> Interval:
     """Interval of a figure that is a function of sums over prompts, by resampling prompts.
 
@@ -42,13 +47,19 @@ def bootstrap(
     if method not in METHODS:
         raise ValueError(f"method is {method!r}, expected one of {', '.join(METHODS)}")
     if not (0 < level < 1 and resamples >= 100):
-        raise ValueError(f"level is {level} and resamples {resamples}, expected a level in (0, 1) and at least 100 resamples")
+        raise ValueError(
+            f"level is {level} and resamples {resamples}, expected a level in (0, 1) and at least 100 resamples"
+        )
     prompts, totals = len(columns), columns.sum(axis=0)
     value = float(statistic(totals))
     drawn = np.asarray(statistic(_weights(prompts, resamples, seed) @ columns))
     if not np.isfinite(value) or not np.isfinite(drawn).all():
-        raise ValueError("the figure is not finite in every resample: a denominator is 0 there, leave this figure out")
-    z = math.sqrt(prompts / (prompts - 1)) * stdtrit(prompts - 1, np.array([(1 - level) / 2, (1 + level) / 2]))
+        raise ValueError(
+            "the figure is not finite in every resample: a denominator is 0 there, leave this figure out"
+        )
+    z = math.sqrt(prompts / (prompts - 1)) * stdtrit(
+        prompts - 1, np.array([(1 - level) / 2, (1 + level) / 2])
+    )
     if method == "bca":
         z = _bca(z, value, drawn, np.asarray(statistic(totals - columns)))
     low, high = np.quantile(drawn, ndtr(z))
@@ -57,7 +68,9 @@ def bootstrap(
 
 def ratio(numerator, denominator, **options) -> Interval:
     """Interval of sum(numerator) / sum(denominator), float64[P] each; options as for `bootstrap`."""
-    return bootstrap(np.stack((numerator, denominator), axis=-1), lambda t: t[..., 0] / t[..., 1], **options)
+    return bootstrap(
+        np.stack((numerator, denominator), axis=-1), lambda t: t[..., 0] / t[..., 1], **options
+    )
 
 
 def ratio_difference(numerator_a, denominator_a, numerator_b, denominator_b, **options) -> Interval:
@@ -74,30 +87,40 @@ def swap_test(a, b, statistic: Callable, resamples: int = 9999, seed: int = 0) -
     """
     a, b = _columns(a), _columns(b)
     if a.shape != b.shape:
-        raise ValueError(f"a is {list(a.shape)} and b {list(b.shape)}, expected the same prompts and columns: pair them")
+        raise ValueError(
+            f"a is {list(a.shape)} and b {list(b.shape)}, expected the same prompts and columns: pair them"
+        )
     swap = np.random.default_rng(seed).random((resamples, len(a))) < 0.5
     moved, both = swap @ (b - a), a.sum(axis=0) + b.sum(axis=0)
     first = a.sum(axis=0) + moved
     drawn = np.abs(statistic(first) - statistic(both - first))
     seen = float(np.abs(statistic(a.sum(axis=0)) - statistic(b.sum(axis=0))))
     if not np.isfinite(drawn).all():
-        raise ValueError("the figure is not finite in every resample: a denominator is 0 there, leave this figure out")
+        raise ValueError(
+            "the figure is not finite in every resample: a denominator is 0 there, leave this figure out"
+        )
     return float((1 + (drawn >= seen * (1 - 1e-12)).sum()) / (1 + resamples))
 
 
 def _columns(columns):
     columns = np.asarray(columns, dtype=np.float64)
     if columns.ndim != 2 or not np.isfinite(columns).all():
-        raise ValueError(f"columns are {columns.dtype}{list(columns.shape)}, expected finite numbers [prompts, parts]")
+        raise ValueError(
+            f"columns are {columns.dtype}{list(columns.shape)}, expected finite numbers [prompts, parts]"
+        )
     if len(columns) < FEWEST:
-        raise ValueError(f"{len(columns)} prompts are too few for an interval over prompts: give at least {FEWEST}")
+        raise ValueError(
+            f"{len(columns)} prompts are too few for an interval over prompts: give at least {FEWEST}"
+        )
     return columns
 
 
 @lru_cache(maxsize=8)
 def _weights(prompts, resamples, seed):
     # How often each prompt is drawn in each resample; the same for every figure of a table, so that they stay comparable.
-    drawn = np.random.default_rng(seed).multinomial(prompts, np.full(prompts, 1 / prompts), size=resamples)
+    drawn = np.random.default_rng(seed).multinomial(
+        prompts, np.full(prompts, 1 / prompts), size=resamples
+    )
     return drawn.astype(np.float64)
 
 

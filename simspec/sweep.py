@@ -50,7 +50,9 @@ def sweep(
     return pandas.DataFrame(done)
 
 
-def rows(traces, policies, costs=0.1, replicates=4, seed=0, by="trace", jobs=1, progress=False) -> Iterator[dict]:
+def rows(
+    traces, policies, costs=0.1, replicates=4, seed=0, by="trace", jobs=1, progress=False
+) -> Iterator[dict]:
     """The rows of `sweep`, each as a dict as soon as it is known, in the same order."""
     if by not in BY:
         raise ValueError(f"by is {by!r}, expected one of {', '.join(BY)}")
@@ -61,7 +63,9 @@ def rows(traces, policies, costs=0.1, replicates=4, seed=0, by="trace", jobs=1, 
     return _rows(todo, replicates, by, jobs, progress)
 
 
-def servable(traces: Mapping[str, Trace], policies, costs: Mapping, all_used: bool = True) -> tuple[dict[str, list], list[str]]:
+def servable(
+    traces: Mapping[str, Trace], policies, costs: Mapping, all_used: bool = True
+) -> tuple[dict[str, list], list[str]]:
     """({recording: the policies it can be swept with, in order}, a note for each that it cannot, with the reason).
 
     For many recordings of different drafters: one may lack a feature that a policy reads, or be less deep. With all_used a policy that
@@ -76,7 +80,10 @@ def servable(traces: Mapping[str, Trace], policies, costs: Mapping, all_used: bo
             cost = _cost(costs[name], trace)
             try:
                 # the oracles plan for long, and serve all where runs are known
-                if trace.ratio is not None or given not in (policy_texts.oracle, policy_texts.greedy_oracle):
+                if trace.ratio is not None or given not in (
+                    policy_texts.oracle,
+                    policy_texts.greedy_oracle,
+                ):
                     _prepare(trace, policy_texts.make(given, trace, cost), cost)
                 kept[name].append(policy)
             except ValueError as error:
@@ -84,7 +91,10 @@ def servable(traces: Mapping[str, Trace], policies, costs: Mapping, all_used: bo
         if all_used and len(errors) == len(traces):
             raise errors[0][2]
         refused += errors
-    notes = [f"{getattr(policy, 'name', policy)} is left out on {name}: {error}" for policy, name, error in refused]
+    notes = [
+        f"{getattr(policy, 'name', policy)} is left out on {name}: {error}"
+        for policy, name, error in refused
+    ]
     return {name: listed for name, listed in kept.items() if listed}, notes
 
 
@@ -93,7 +103,9 @@ def _compiling(progress):
         return nullcontext()
     from rich.console import Console
 
-    return Console(stderr=True).status("reading recordings, compiling policies (from the disk after the first time)")
+    return Console(stderr=True).status(
+        "reading recordings, compiling policies (from the disk after the first time)"
+    )
 
 
 def _planned(named, policies, costs, replicates, seed):
@@ -102,8 +114,14 @@ def _planned(named, policies, costs, replicates, seed):
         for cost_name, cost in _costs(costs, trace_name, trace, named).items():
             made = [policy_texts.make(policy, trace, cost) for policy in _listed(policies)]
             if len({policy.name for policy in made}) < len(made):
-                twice = [policy.name for i, policy in enumerate(made) if policy.name in {p.name for p in made[:i]}]
-                raise PolicyError(f"policies share a name, {twice[0]!r}: give each its own, and none twice")
+                twice = [
+                    policy.name
+                    for i, policy in enumerate(made)
+                    if policy.name in {p.name for p in made[:i]}
+                ]
+                raise PolicyError(
+                    f"policies share a name, {twice[0]!r}: give each its own, and none twice"
+                )
             for policy in made:
                 _prepare(trace, policy, cost)
                 if isinstance(policy, Policy):
@@ -115,15 +133,26 @@ def _planned(named, policies, costs, replicates, seed):
 
 
 def _prepare(trace, policy, cost):
-    return prepare(trace, policy, cost) if isinstance(policy, Policy) else prepare_tree(trace, policy, cost)
+    return (
+        prepare(trace, policy, cost)
+        if isinstance(policy, Policy)
+        else prepare_tree(trace, policy, cost)
+    )
 
 
 def _rows(todo, replicates, by, jobs, progress):
-    for (head, trace, _, policy, _, replicate), groups in zip(todo, _shown(todo, _run(todo, by, jobs), progress)):
+    for (head, trace, _, policy, _, replicate), groups in zip(
+        todo, _shown(todo, _run(todo, by, jobs), progress)
+    ):
         random = policy.random or trace.ratio is not None
         for copy in [replicate] if random else range(replicates):
             for group, metrics in groups.items():
-                row = {"trace": head["trace"], "group": group, "policy": policy.name, "cost": head["cost"]}
+                row = {
+                    "trace": head["trace"],
+                    "group": group,
+                    "policy": policy.name,
+                    "cost": head["cost"],
+                }
                 row |= {"replicate": copy, "random": random}
                 yield row | {name: getattr(metrics, name) for name in FIGURES}
 
@@ -134,7 +163,9 @@ def _run(todo, by, jobs):
     from joblib import Parallel, delayed
 
     # Threads: the kernel releases the GIL.
-    return Parallel(n_jobs=jobs, backend="threading", return_as="generator")(delayed(_one)(*job[1:5], by) for job in todo)
+    return Parallel(n_jobs=jobs, backend="threading", return_as="generator")(
+        delayed(_one)(*job[1:5], by) for job in todo
+    )
 
 
 def _shown(todo, results, progress):
@@ -144,7 +175,13 @@ def _shown(todo, results, progress):
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = TextColumn("replaying"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
+    columns = (
+        TextColumn("replaying"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
     best = "", 0.0
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=len(todo))
@@ -157,19 +194,34 @@ def _shown(todo, results, progress):
 
 
 def _one(trace, cost, policy, seed, by):
-    groups = {"trace": ("all",) * trace.sequences, "task": trace.meta.tasks, "prompt": trace.meta.ids}[by]
+    groups = {
+        "trace": ("all",) * trace.sequences,
+        "task": trace.meta.tasks,
+        "prompt": trace.meta.ids,
+    }[by]
     if by == "prompt" and len(set(groups)) < len(groups):
         groups = [f"{name}#{s}" for s, name in enumerate(groups)]
     cost = cost.reading(policy.reads)
     if isinstance(policy, TreePolicy):
         rounds = replay_tree(trace, policy)
-        return summary(rounds, trace, cost, groups, policy.longest(trace.K), tree_seconds(rounds, trace, policy, cost))
+        return summary(
+            rounds,
+            trace,
+            cost,
+            groups,
+            policy.longest(trace.K),
+            tree_seconds(rounds, trace, policy, cost),
+        )
     rounds = replay(trace, policy, seed=seed, cost=cost)
     return summary(rounds, trace, cost, groups, K=policy.longest(trace.K))
 
 
 def _listed(policies):
-    policies = [policies] if isinstance(policies, (Policy, TreePolicy, str)) or callable(policies) else list(policies)
+    policies = (
+        [policies]
+        if isinstance(policies, (Policy, TreePolicy, str)) or callable(policies)
+        else list(policies)
+    )
     if not policies:
         raise ValueError("no policy was given, expected at least one, such as 'fixed:3'")
     return policies
@@ -178,7 +230,9 @@ def _listed(policies):
 def _traces(traces) -> dict:
     if not isinstance(traces, Mapping):
         listed = list(traces) if isinstance(traces, (list, tuple)) else [traces]
-        names = [f"{t.meta.target}|{t.meta.drafter}" if isinstance(t, Trace) else str(t) for t in listed]
+        names = [
+            f"{t.meta.target}|{t.meta.drafter}" if isinstance(t, Trace) else str(t) for t in listed
+        ]
         if len(set(names)) < len(names):
             names = [f"{name}#{i}" for i, name in enumerate(names)]
         traces = dict(zip(names, listed))

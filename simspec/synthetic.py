@@ -3,11 +3,13 @@
 import numpy as np
 
 from simspec.quantization import LOG_ODDS, encode
-from simspec.trace_meta import TraceMeta
 from simspec.trace import Trace
+from simspec.trace_meta import TraceMeta
 
 
-def iid(alpha: float, sequences: int, rows: int, K: int, seed: int = 0, confidence: bool = False) -> Trace:
+def iid(
+    alpha: float, sequences: int, rows: int, K: int, seed: int = 0, confidence: bool = False
+) -> Trace:
     """Each draft token is accepted with probability alpha, given that those before it were."""
     return decaying([alpha] * K, sequences, rows, seed, confidence)
 
@@ -25,7 +27,9 @@ def decaying(alphas, sequences: int, rows: int, seed: int = 0, confidence: bool 
     if alphas.ndim != 1 or not 1 <= len(alphas) <= 255 or not ((alphas >= 0) & (alphas <= 1)).all():
         raise ValueError(f"acceptances are {alphas.tolist()}, expected 1 to 255 numbers in [0, 1]")
     if sequences < 1 or rows < 1:
-        raise ValueError(f"asked for {sequences} sequences of {rows} rows, expected at least 1 of each")
+        raise ValueError(
+            f"asked for {sequences} sequences of {rows} rows, expected at least 1 of each"
+        )
     random, K, N = np.random.default_rng(seed), len(alphas), sequences * rows
     chance, feature = np.broadcast_to(alphas, (N, K)), None
     if confidence:
@@ -44,8 +48,14 @@ def switching(alphas, switch, sequences: int, rows: int, K: int, seed: int = 0) 
     that reaches into it. `formulas.switching_committed` is its exact value at a fixed K. ValueError for what is no chance.
     """
     alphas, switch = np.asarray(alphas, dtype=np.float64), np.asarray(switch, dtype=np.float64)
-    if alphas.shape != (2,) or switch.shape != (2,) or not ((alphas >= 0) & (alphas <= 1) & (switch > 0) & (switch <= 1)).all():
-        raise ValueError(f"alphas are {alphas}, switch {switch}, expected two acceptances in [0, 1] and two numbers in (0, 1]")
+    if (
+        alphas.shape != (2,)
+        or switch.shape != (2,)
+        or not ((alphas >= 0) & (alphas <= 1) & (switch > 0) & (switch <= 1)).all()
+    ):
+        raise ValueError(
+            f"alphas are {alphas}, switch {switch}, expected two acceptances in [0, 1] and two numbers in (0, 1]"
+        )
     random = _generator(sequences, rows, K, seed)
     state = np.empty((rows + K, sequences), np.int64)
     state[0] = random.random(sequences) < switch[0] / switch.sum()
@@ -53,7 +63,9 @@ def switching(alphas, switch, sequences: int, rows: int, K: int, seed: int = 0) 
     for position in range(1, rows + K):
         before = state[position - 1]
         state[position] = np.where(coins[position] < switch[before], 1 - before, before)
-    chance = alphas[state[np.arange(rows)[:, None] + np.arange(K)].transpose(2, 0, 1)].reshape(-1, K)
+    chance = alphas[state[np.arange(rows)[:, None] + np.arange(K)].transpose(2, 0, 1)].reshape(
+        -1, K
+    )
     return _trace(chance, f"acceptance {alphas} switching {switch}", sequences, rows, seed, random)
 
 
@@ -63,10 +75,14 @@ def drifting(first: float, last: float, sequences: int, rows: int, K: int, seed:
     Every draft, whatever its depth, takes the acceptance of its own position; rows are independent. ValueError outside [0, 1].
     """
     if not (0 <= first <= 1 and 0 <= last <= 1):
-        raise ValueError(f"acceptance drifts from {first} to {last}, expected two numbers in [0, 1]")
+        raise ValueError(
+            f"acceptance drifts from {first} to {last}, expected two numbers in [0, 1]"
+        )
     random = _generator(sequences, rows, K, seed)
     chance = np.tile(drift(first, last, rows, K), (sequences, 1))
-    return _trace(chance, f"acceptance drifting {first:g} to {last:g}", sequences, rows, seed, random)
+    return _trace(
+        chance, f"acceptance drifting {first:g} to {last:g}", sequences, rows, seed, random
+    )
 
 
 def drift(first: float, last: float, rows: int, K: int) -> np.ndarray:
@@ -77,7 +93,9 @@ def drift(first: float, last: float, rows: int, K: int) -> np.ndarray:
 
 def _generator(sequences, rows, K, seed):
     if sequences < 1 or rows < 1 or not 1 <= K <= 255:
-        raise ValueError(f"asked for {sequences} sequences of {rows} rows, K = {K}, expected at least 1 of each, K up to 255")
+        raise ValueError(
+            f"asked for {sequences} sequences of {rows} rows, K = {K}, expected at least 1 of each, K up to 255"
+        )
     return np.random.default_rng(seed)
 
 

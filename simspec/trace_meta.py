@@ -77,16 +77,28 @@ class TraceMeta:
             if not accepts(getattr(self, name)):
                 raise TraceError(f"meta.{name} is {getattr(self, name)!r}, expected {wanted}")
         if self.rule == "rejection" and not self.temperature > 0:
-            raise TraceError(f"meta.temperature is {self.temperature} under the rejection rule, expected a number > 0")
+            raise TraceError(
+                f"meta.temperature is {self.temperature} under the rejection rule, expected a number > 0"
+            )
         if self.rule not in ("coupled", "rejection") and (self.top_k, self.top_p) != (0, 1.0):
-            raise TraceError(f"meta.top_k and top_p are {self.top_k} and {self.top_p} under rule {self.rule!r}, expected 0 and 1.0 there")
+            raise TraceError(
+                f"meta.top_k and top_p are {self.top_k} and {self.top_p} under rule {self.rule!r}, expected 0 and 1.0 there"
+            )
         for name in self.predictors:
             if name not in dict(self.features):
-                raise TraceError(f"meta.predictors names {name!r}, expected one of the features {[known for known, _ in self.features]}")
+                raise TraceError(
+                    f"meta.predictors names {name!r}, expected one of the features {[known for known, _ in self.features]}"
+                )
 
     def to_json(self) -> str:
         """The metadata as one JSON object, keys in the order of the table; those of OPTIONAL only where they say something."""
-        return json.dumps({key: value for key, value in asdict(self).items() if key not in OPTIONAL or value != OPTIONAL[key]})
+        return json.dumps(
+            {
+                key: value
+                for key, value in asdict(self).items()
+                if key not in OPTIONAL or value != OPTIONAL[key]
+            }
+        )
 
     @classmethod
     def from_json(cls, text: str) -> "TraceMeta":
@@ -98,10 +110,14 @@ class TraceMeta:
         if not isinstance(data, dict):
             raise TraceError(f"meta is a {type(data).__name__}, expected one JSON object")
         if data.get("schema") != SCHEMA:
-            raise TraceError(f"meta.schema is {data.get('schema')!r}, this version reads {SCHEMA}: install the simspec that wrote it")
+            raise TraceError(
+                f"meta.schema is {data.get('schema')!r}, this version reads {SCHEMA}: install the simspec that wrote it"
+            )
         wanted = {f.name for f in fields(cls)} - (set(OPTIONAL) - set(data))
         if set(data) != wanted:
-            raise TraceError(f"meta lacks {sorted(wanted - set(data))} and has unknown {sorted(set(data) - wanted)}")
+            raise TraceError(
+                f"meta lacks {sorted(wanted - set(data))} and has unknown {sorted(set(data) - wanted)}"
+            )
         return cls(**data)
 
 
@@ -110,11 +126,17 @@ def _as_tuple(value):
 
 
 def _int(low, high):
-    return lambda value: type(value) is int and low <= value < high, f"an integer in [{low}, {high})"
+    return (
+        lambda value: type(value) is int and low <= value < high,
+        f"an integer in [{low}, {high})",
+    )
 
 
 def _tuple_of(kind, words):
-    return lambda value: type(value) is tuple and all(type(v) is kind for v in value), f"a list of {words}"
+    return (
+        lambda value: type(value) is tuple and all(type(v) is kind for v in value),
+        f"a list of {words}",
+    )
 
 
 def _texts(value):
@@ -137,7 +159,10 @@ _FIELDS = {
     "K": _int(1, 256),
     "tokenizer_sha256": _TEXT,
     "features": (_pairs, "a list of (name, grid) pairs with different names"),
-    "temperature": (lambda value: type(value) is float and 0 <= value < float("inf"), "a finite number >= 0"),
+    "temperature": (
+        lambda value: type(value) is float and 0 <= value < float("inf"),
+        "a finite number >= 0",
+    ),
     "seed": _int(0, 1 << 64),
     "end_tokens": _tuple_of(int, "integers"),
     "prefix_only": (lambda value: type(value) is bool, "true or false"),
@@ -147,7 +172,9 @@ _FIELDS = {
     "device": _TEXT,
     "dtype": _TEXT,
     "predictors": (
-        lambda value: _texts(value) and all(re.fullmatch("[0-9a-f]{64}", x) for x in value.values()),
+        lambda value: (
+            _texts(value) and all(re.fullmatch("[0-9a-f]{64}", x) for x in value.values())
+        ),
         "an object of 64 hex digits a name",
     ),
     "versions": (_texts, "an object of text values"),
@@ -155,8 +182,13 @@ _FIELDS = {
     "argv": _TEXTS,
     "notes": _TEXT,
     "tree": (
-        lambda value: value == ()
-        or type(value) is tuple and [*map(type, value)] == [int, int] and 1 <= value[0] <= 32 and 1 <= value[1] <= 255,
+        lambda value: (
+            value == ()
+            or type(value) is tuple
+            and [*map(type, value)] == [int, int]
+            and 1 <= value[0] <= 32
+            and 1 <= value[1] <= 255
+        ),
         "nothing, or a width in 1..32 and a number of levels in 1..255",
     ),
     "top_k": _int(0, 1 << 31),

@@ -42,34 +42,48 @@ class Tree:
         for name in ("parent", "rank"):
             values = getattr(self, name)
             values = values.tolist() if isinstance(values, np.ndarray) else values
-            if not isinstance(values, (tuple, list)) or not all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in values):
+            if not isinstance(values, (tuple, list)) or not all(
+                isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in values
+            ):
                 raise TreeError(f"tree: {name} is {values!r}, expected a list of integers >= 0")
             object.__setattr__(self, name, tuple(values))
         n = len(self.parent)
         if len(self.rank) != n:
-            raise TreeError(f"tree: {n} parents and {len(self.rank)} ranks, expected as many of both")
+            raise TreeError(
+                f"tree: {n} parents and {len(self.rank)} ranks, expected as many of both"
+            )
         if n > MOST:
             raise TreeError(f"tree: {n} nodes are over budget, expected at most {MOST}: cut it")
         for i, (parent, rank) in enumerate(zip(self.parent, self.rank)):
             if parent > n:
-                raise TreeError(f"tree: node {i} has its parent in row {parent}, the last row is {n}")
+                raise TreeError(
+                    f"tree: node {i} has its parent in row {parent}, the last row is {n}"
+                )
             if parent > i:
                 self._refuse_cycle(i)
-                raise TreeError(f"tree: node {i} has its parent in row {parent}, which comes later: put parents before their children")
+                raise TreeError(
+                    f"tree: node {i} has its parent in row {parent}, which comes later: put parents before their children"
+                )
             if rank >= WIDEST:
-                raise TreeError(f"tree: node {i} has rank {rank}, too wide: expected a rank below {WIDEST}")
+                raise TreeError(
+                    f"tree: node {i} has rank {rank}, too wide: expected a rank below {WIDEST}"
+                )
         if len(set(zip(self.parent, self.rank))) < n:
             seen = list(zip(self.parent, self.rank))
             twice = next(i for i, pair in enumerate(seen) if pair in seen[:i])
             parent, rank = seen[twice]
-            raise TreeError(f"tree: nodes {seen.index(seen[twice])} and {twice} both have rank {rank} under row {parent}: leave one out")
+            raise TreeError(
+                f"tree: nodes {seen.index(seen[twice])} and {twice} both have rank {rank} under row {parent}: leave one out"
+            )
 
     def _refuse_cycle(self, i):
         row, steps = i + 1, 0
         while 0 < row <= len(self.parent) and steps <= len(self.parent):
             row, steps = self.parent[row - 1], steps + 1
         if steps > len(self.parent):
-            raise TreeError(f"tree: node {i} is in a cycle, or hangs on one: expected parents that lead to row 0")
+            raise TreeError(
+                f"tree: node {i} is in a cycle, or hangs on one: expected parents that lead to row 0"
+            )
 
     def __len__(self):
         return len(self.parent)
@@ -109,7 +123,9 @@ class Tree:
     def within(self, K: int) -> "Tree":
         """The tree itself; TreeError if it is deeper than the K that a recording or engine reaches."""
         if self.levels > K:
-            raise TreeError(f"tree: {self.levels} levels are too deep, here drafts reach {K}: cut it, or record deeper")
+            raise TreeError(
+                f"tree: {self.levels} levels are too deep, here drafts reach {K}: cut it, or record deeper"
+            )
         return self
 
     def to_dict(self) -> dict:
@@ -121,7 +137,11 @@ def from_paths(paths: Iterable) -> Tree:
     """The tree of these nodes, each given by the ranks that lead to it (Medusa's form), by depth; TreeError where a prefix is missing."""
     listed = []
     for path in paths:
-        if not isinstance(path, (tuple, list)) or not path or not all(isinstance(r, int) and not isinstance(r, bool) for r in path):
+        if (
+            not isinstance(path, (tuple, list))
+            or not path
+            or not all(isinstance(r, int) and not isinstance(r, bool) for r in path)
+        ):
             raise TreeError(f"tree: {path!r} is no path, expected a list of ranks such as [0, 1]")
         listed.append(tuple(path))
     row, parents = {(): 0}, []
@@ -129,7 +149,9 @@ def from_paths(paths: Iterable) -> Tree:
         if path in row:
             raise TreeError(f"tree: path {list(path)} is there twice")
         if path[:-1] not in row:
-            raise TreeError(f"tree: path {list(path)} starts from {list(path[:-1])}, which is not in the tree: add it")
+            raise TreeError(
+                f"tree: path {list(path)} starts from {list(path[:-1])}, which is not in the tree: add it"
+            )
         parents.append(row[path[:-1]])
         row[path] = len(row)
     return Tree(tuple(parents), tuple(path[-1] for path in row if path))
@@ -149,7 +171,9 @@ def full(widths: Iterable[int]) -> Tree:
         last = [(*path, rank) for path in last for rank in range(width)]
         paths += last
         if len(paths) > MOST:
-            raise TreeError(f"tree: widths {'x'.join(map(str, widths))} give over {MOST} nodes, over budget: expected at most {MOST}")
+            raise TreeError(
+                f"tree: widths {'x'.join(map(str, widths))} give over {MOST} nodes, over budget: expected at most {MOST}"
+            )
     return from_paths(paths)
 
 
@@ -160,7 +184,9 @@ def load_tree(path) -> Tree:
         if isinstance(data, dict) and "paths" in data:
             check_keys(data, ("paths",))
             if not isinstance(data["paths"], list):
-                raise TreeError(f"paths is a {type(data['paths']).__name__}, expected a list of lists")
+                raise TreeError(
+                    f"paths is a {type(data['paths']).__name__}, expected a list of lists"
+                )
             return from_paths(data["paths"])
         check_keys(data, ("parent", "rank"))
         return Tree(data["parent"], data["rank"])
@@ -247,10 +273,20 @@ def seconds_of(tree: Tree, acceptance, cost: CostModel) -> float:
     levels = tree.levels
     if levels > cost.K or len(tree) > cost.nodes:
         has = f"a tree has {levels} and {len(tree)}"
-        raise TreeError(f"cost {cost.name!r} prices {cost.K} levels and {cost.nodes} nodes, {has}: measure more")
+        raise TreeError(
+            f"cost {cost.name!r} prices {cost.K} levels and {cost.nodes} nodes, {has}: measure more"
+        )
     reached = np.concatenate(([1.0], _by_depth(tree, _table(acceptance)), [0.0]))
-    owed = cost.catch_up[np.minimum(np.arange(len(reached) - 1), len(cost.catch_up) - 1)] @ (reached[:-1] - reached[1:])
-    return float(cost.overhead + cost.draft[levels] + cost.node * (tree.rows - levels) + cost.verify[len(tree)] + owed)
+    owed = cost.catch_up[np.minimum(np.arange(len(reached) - 1), len(cost.catch_up) - 1)] @ (
+        reached[:-1] - reached[1:]
+    )
+    return float(
+        cost.overhead
+        + cost.draft[levels]
+        + cost.node * (tree.rows - levels)
+        + cost.verify[len(tree)]
+        + owed
+    )
 
 
 def best(acceptance, cost: CostModel, most: int = MOST, least: int = 0) -> Tree:
@@ -260,7 +296,9 @@ def best(acceptance, cost: CostModel, most: int = MOST, least: int = 0) -> Tree:
     (Sequoia's hardware-aware size and depth, section 3.3). Never more nodes than `verify` prices; ties go to the shallower, smaller tree.
     """
     acceptance, depths = _table(acceptance), range(1, min(len(acceptance), cost.K) + 1)
-    trees = [tree for d in depths for tree in family(acceptance[:d], min(_budget(most), cost.nodes))]
+    trees = [
+        tree for d in depths for tree in family(acceptance[:d], min(_budget(most), cost.nodes))
+    ]
     return fastest(trees, acceptance, cost, least)
 
 
@@ -295,7 +333,9 @@ def rank_acceptance(trace: Trace, R: int = 16, indices=None, reached: bool = Tru
         live &= np.repeat(chosen, np.diff(trace.offset))[:, None]
     if reached:
         live[:, 1:] &= np.logical_and.accumulate(trace.rank < R, axis=1)[:, :-1]
-    counts = np.stack([np.bincount(trace.rank[live[:, j], j], minlength=256)[:R] for j in range(trace.K)])
+    counts = np.stack(
+        [np.bincount(trace.rank[live[:, j], j], minlength=256)[:R] for j in range(trace.K)]
+    )
     return counts / np.maximum(live.sum(axis=0), 1)[:, None]
 
 
@@ -314,15 +354,24 @@ def _by_depth(tree, acceptance):
     K, R = acceptance.shape
     reach, sums = [1.0], np.zeros(max(tree.levels, 1))
     for parent, rank, depth in zip(tree.parent, tree.rank, tree.depth):
-        reach.append(reach[parent] * (float(acceptance[depth - 1, rank]) if depth <= K and rank < R else 0.0))
+        reach.append(
+            reach[parent] * (float(acceptance[depth - 1, rank]) if depth <= K and rank < R else 0.0)
+        )
         sums[depth - 1] += reach[-1]
     return sums
 
 
 def _table(acceptance):
     acceptance = np.asarray(acceptance, dtype=np.float64)
-    if acceptance.ndim != 2 or not acceptance.size or acceptance.shape[1] > WIDEST or not ((acceptance >= 0) & (acceptance <= 1)).all():
-        raise TreeError(f"acceptance is {list(acceptance.shape)}, expected chances in [0, 1] as [depths, ranks], at most {WIDEST} ranks")
+    if (
+        acceptance.ndim != 2
+        or not acceptance.size
+        or acceptance.shape[1] > WIDEST
+        or not ((acceptance >= 0) & (acceptance <= 1)).all()
+    ):
+        raise TreeError(
+            f"acceptance is {list(acceptance.shape)}, expected chances in [0, 1] as [depths, ranks], at most {WIDEST} ranks"
+        )
     return acceptance
 
 

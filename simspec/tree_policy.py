@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simspec.quantization import decode, table
 from simspec.policy import PolicyError
+from simspec.quantization import decode, table
 from simspec.trace import Trace, TraceError
 from simspec.tree import MOST, Tree, room
 
@@ -64,7 +64,9 @@ class TreePolicy:
 
     def __post_init__(self):
         if self.kind not in KINDS:
-            raise PolicyError(f"tree policy {self.name!r}: kind is {self.kind!r}, expected one of {', '.join(KINDS)}")
+            raise PolicyError(
+                f"tree policy {self.name!r}: kind is {self.kind!r}, expected one of {', '.join(KINDS)}"
+            )
         if not isinstance(self.tree, Tree):
             raise PolicyError(f"{self.name}: tree is {self.tree!r}, expected a Tree")
         check_whole(self.name, "nodes", self.nodes, 0, MOST)
@@ -72,7 +74,9 @@ class TreePolicy:
             check_whole(self.name, "k", self.k, 0, SUBMITTED)
         if isinstance(self.sets, str):
             if self.sets not in ("section", "appendix"):
-                raise PolicyError(f"{self.name}: the table of widths is {self.sets!r}, expected section or appendix")
+                raise PolicyError(
+                    f"{self.name}: the table of widths is {self.sets!r}, expected section or appendix"
+                )
         else:
             check_whole(self.name, "width", self.sets, 0, SUBMITTED - 1)
 
@@ -96,28 +100,48 @@ def outcomes(trace: Trace, policy: TreePolicy) -> Outcome:
     check_trace(trace, policy)
     if policy.kind == "planned":
         return policy.plan[1]
-    return {"static": _static, "dynamic": _dynamic, "beam": _beam, "cape": _cape}[policy.kind](trace, policy)
+    return {"static": _static, "dynamic": _dynamic, "beam": _beam, "cape": _cape}[policy.kind](
+        trace, policy
+    )
 
 
 def check_trace(trace: Trace, policy: TreePolicy) -> None:
     """What `outcomes` raises for this trace and policy."""
     if trace.ratio is not None:
-        raise TraceError("this trace is of the rejection rule (it records ratio), trees are replayed on greedy and coupled traces: use one")
+        raise TraceError(
+            "this trace is of the rejection rule (it records ratio), trees are replayed on greedy and coupled traces: use one"
+        )
     if policy.kind in ("dynamic", "beam"):
-        held, what = (trace.order, "order of dynamic trees") if policy.kind == "dynamic" else (trace.beam, "beam search")
+        held, what = (
+            (trace.order, "order of dynamic trees")
+            if policy.kind == "dynamic"
+            else (trace.beam, "beam search")
+        )
         if held is None:
             raise TraceError(f"this trace records no {what}: record it with one")
     elif policy.kind != "planned":
         if trace.rank is None:
-            raise TraceError("this trace records no rank, which trees and CAPE's sets need: record it again")
-        if not trace.meta.features and (trace.rank == 255).any() and not ((trace.rank > 0) & (trace.rank < 255)).any():
-            raise TraceError(f"drafter {trace.meta.drafter!r} ranks only the one token that it proposes: a tree has none to branch to")
+            raise TraceError(
+                "this trace records no rank, which trees and CAPE's sets need: record it again"
+            )
+        if (
+            not trace.meta.features
+            and (trace.rank == 255).any()
+            and not ((trace.rank > 0) & (trace.rank < 255)).any()
+        ):
+            raise TraceError(
+                f"drafter {trace.meta.drafter!r} ranks only the one token that it proposes: a tree has none to branch to"
+            )
     if policy.kind == "static":
         policy.tree.within(trace.K)
     if policy.kind == "planned" and len(policy.plan[0]) != trace.rows:
-        raise PolicyError(f"{policy.name} was planned for {len(policy.plan[0])} rows, the trace has {trace.rows}: plan it for this one")
+        raise PolicyError(
+            f"{policy.name} was planned for {len(policy.plan[0])} rows, the trace has {trace.rows}: plan it for this one"
+        )
     if policy.longest(trace.K) > trace.K:
-        raise PolicyError(f"{policy.name} drafts chains of {policy.k}, here drafts reach {trace.K}: lower k, or record deeper")
+        raise PolicyError(
+            f"{policy.name} drafts chains of {policy.k}, here drafts reach {trace.K}: lower k, or record deeper"
+        )
     trace.features(policy.reads)
 
 
@@ -126,7 +150,10 @@ def _static(trace, policy):
     tree = policy.tree
     cuts = [tree.cut(level) for level in range(tree.levels + 1)]
     levels = np.minimum(cap, tree.levels)
-    nodes, rows = (np.array(each, np.int64)[levels] for each in ([len(cut) for cut in cuts], [cut.rows for cut in cuts]))
+    nodes, rows = (
+        np.array(each, np.int64)[levels]
+        for each in ([len(cut) for cut in cuts], [cut.rows for cut in cuts])
+    )
     child = np.zeros((len(tree) + 1, 256), np.int64)  # by row and rank; 0: none
     child[list(tree.parent), list(tree.rank)] = np.arange(1, len(tree) + 1)
     at, accepted = np.zeros(trace.rows, np.int64), np.zeros(trace.rows, np.int64)
@@ -168,7 +195,9 @@ def widths(confidence, sets: str | int) -> np.ndarray:
     """
     if not isinstance(sets, str):
         return np.full(np.shape(confidence), sets, np.int64)
-    return np.array(WIDTHS)[np.searchsorted(EDGES, confidence, side="left" if sets == "section" else "right")]
+    return np.array(WIDTHS)[
+        np.searchsorted(EDGES, confidence, side="left" if sets == "section" else "right")
+    ]
 
 
 def _cape(trace, policy):
@@ -177,7 +206,9 @@ def _cape(trace, policy):
     k = np.minimum(np.minimum(cap, trace.depth), policy.longest(trace.K))
     shown = np.zeros((trace.rows, trace.K))
     for name in policy.reads:
-        shown = decode(trace.feature[:, :, trace.features((name,))[0]], table(dict(trace.meta.features)[name]))
+        shown = decode(
+            trace.feature[:, :, trace.features((name,))[0]], table(dict(trace.meta.features)[name])
+        )
     wanted = np.where(slot < k[:, None], widths(shown, policy.sets), 0)
     before = wanted.cumsum(axis=1) - wanted
     given = np.clip((SUBMITTED - k)[:, None] - before, 0, wanted)

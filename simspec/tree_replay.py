@@ -26,7 +26,9 @@ def tree_seconds(rounds: Rounds, trace: Trace, policy: TreePolicy, cost: CostMod
     """
     made, rows, owed = _walk(trace, policy)
     if made != rounds:
-        raise ValueError(f"the rounds are not those of {policy.name} on this trace: replay it there")
+        raise ValueError(
+            f"the rounds are not those of {policy.name} on this trace: replay it there"
+        )
     return cost.seconds_tree(rounds, rows, owed)
 
 
@@ -34,9 +36,14 @@ def prepare_tree(trace: Trace, policy: TreePolicy, cost: CostModel) -> None:
     """ValueError, one line, where the policy cannot be replayed on this trace at these costs: what it lacks, or what was not measured."""
     check_trace(trace, policy)
     found = outcomes(trace, policy)
-    for what, most, priced in (("levels", int(found.levels.max()), cost.K), ("nodes", int(found.nodes.max()), cost.nodes)):
+    for what, most, priced in (
+        ("levels", int(found.levels.max()), cost.K),
+        ("nodes", int(found.nodes.max()), cost.nodes),
+    ):
         if most > priced:
-            raise ValueError(f"cost {cost.name!r} prices {priced} {what}, policy {policy.name!r} takes {most}: measure with more rows")
+            raise ValueError(
+                f"cost {cost.name!r} prices {priced} {what}, policy {policy.name!r} takes {most}: measure with more rows"
+            )
 
 
 def _walk(trace, policy):

@@ -20,7 +20,10 @@ APART = {"__set__", "set_", "__deepcopy__", "requires_grad_", "detach", "backwar
 TOGETHER = {"cat", "stack", "linear", "matmul", "index_select", "gather", "embedding"}
 """What takes not even a number of the host."""
 NUMPY = {Tensor.numpy, Tensor.__array__}
-ASKS = {Tensor.device.__get__: lambda on: torch.device("cuda", 0) if on else torch.device("cpu"), Tensor.is_cuda.__get__: bool}
+ASKS = {
+    Tensor.device.__get__: lambda on: torch.device("cuda", 0) if on else torch.device("cpu"),
+    Tensor.is_cuda.__get__: bool,
+}
 
 
 class Misplaced(RuntimeError):
@@ -35,7 +38,14 @@ class Card(TorchFunctionMode):
 
     def __init__(self):
         super().__init__()
-        self.held, self.most, self.capturing, self.reads, self.copies, self.calls = {}, 4096, False, Counter(), Counter(), Counter()
+        self.held, self.most, self.capturing, self.reads, self.copies, self.calls = (
+            {},
+            4096,
+            False,
+            Counter(),
+            Counter(),
+            Counter(),
+        )
 
     def on(self, x) -> bool:
         return _key(x) in self.held
@@ -74,7 +84,9 @@ class Card(TorchFunctionMode):
             raise Misplaced(f"{name}: a copy from the host within a capture")
         if name in ("to", "cpu", "cuda", "type_as") and tensors:
             return self._moved(func, name, wanted, tensors[0], args, kwargs)
-        if name == "copy_" or (func is Tensor.__setitem__ and there and here and self.on(args[0]) and _plain(args[1])):
+        if name == "copy_" or (
+            func is Tensor.__setitem__ and there and here and self.on(args[0]) and _plain(args[1])
+        ):
             if there and here:
                 (self._copied if self.on(args[0]) else self._read)(name)
             return func(*args, **kwargs)
@@ -93,13 +105,17 @@ class Card(TorchFunctionMode):
             if name in TOGETHER or name.startswith("_fused"):
                 rest = here
         if there and rest:
-            raise Misplaced(f"{name}: tensors of shapes {[list(x.shape) for x in tensors]} on both the card and the host")
+            raise Misplaced(
+                f"{name}: tensors of shapes {[list(x.shape) for x in tensors]} on both the card and the host"
+            )
         if there and here:
             self._copied(f"{name} with a number of the host")
         if wanted == "cuda" and name in ("tensor", "as_tensor", "asarray"):
             self._copied(name)
         generator = kwargs.get("generator")
-        if generator is not None and getattr(generator, "card", False) != (wanted == "cuda" or bool(there)):
+        if generator is not None and getattr(generator, "card", False) != (
+            wanted == "cuda" or bool(there)
+        ):
             raise Misplaced(f"{name}: a generator of the other place")
         made = func(*args, **kwargs)
         if there or wanted == "cuda":
@@ -150,7 +166,11 @@ def _plain(index) -> bool:
 def _kind(x) -> str | None:
     if isinstance(x, torch.device):
         return x.type
-    return x.partition(":")[0] if isinstance(x, str) and x.partition(":")[0] in ("cuda", "cpu") else None
+    return (
+        x.partition(":")[0]
+        if isinstance(x, str) and x.partition(":")[0] in ("cuda", "cpu")
+        else None
+    )
 
 
 def _device(name, args, kwargs):

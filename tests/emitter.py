@@ -5,21 +5,41 @@ from dataclasses import replace
 import torch
 from toy_lm import END, VOCAB, policy_from, stepper, toy_cost, toy_pair, toy_prompts, toy_target
 
+from real.audit.run_file import Emitted, Header, Text
 from real.decode.loop import decode
 from real.draft import Silent
-from real.audit.run_file import Emitted, Header, Text
-from real.sampling import Rule
 from real.model.target import Target
+from real.sampling import Rule
 
 PROMPT = 4
 SAMPLED = Rule("rejection", 0.8)
 
 
 def emitted(texts, rule=Rule(), dtype="float64", end_tokens=END):
-    return Emitted(Header(rule.name, rule.temperature, rule.top_k, rule.top_p, rule.seed, dtype, end_tokens=end_tokens), tuple(texts))
+    return Emitted(
+        Header(
+            rule.name,
+            rule.temperature,
+            rule.top_k,
+            rule.top_p,
+            rule.seed,
+            dtype,
+            end_tokens=end_tokens,
+        ),
+        tuple(texts),
+    )
 
 
-def decoded(rule, count=6, budget=24, decoder=None, dtype="float64", policy="fixed:3", drafter="model", seed=0):
+def decoded(
+    rule,
+    count=6,
+    budget=24,
+    decoder=None,
+    dtype="float64",
+    policy="fixed:3",
+    drafter="model",
+    seed=0,
+):
     """A run of the engine itself on random prompts, by a target of its own or by `decoder`."""
     target, made = toy_pair(drafter)
     target = target if decoder is None else Target(decoder)
@@ -28,7 +48,9 @@ def decoded(rule, count=6, budget=24, decoder=None, dtype="float64", policy="fix
     texts = []
     for s, prompt in enumerate(toy_prompts(count, seed)):
         found = decode(target, made, drive, rule, prompt, budget, END, s)
-        rounds = zip(*(c.tolist() for c in (found.position, found.computed, found.drafted, found.accepted)))
+        rounds = zip(
+            *(c.tolist() for c in (found.position, found.computed, found.drafted, found.accepted))
+        )
         texts.append(Text(prompt, found.token.tolist(), s, tuple(rounds)))
     return emitted(texts, rule, dtype)
 
@@ -40,7 +62,11 @@ def drawn(law, count=100, length=40, seed=1, rule=SAMPLED):
     for _ in range(length):
         p, q = toy_target()(text)[:, -1], toy_pair("model")[1].lm(text)[:, -1]
         text = torch.cat((text, torch.multinomial(law(p, q), 1, generator=generator)), 1)
-    return emitted([Text(t[:PROMPT].tolist(), t[PROMPT:].tolist(), s) for s, t in enumerate(text)], rule, end_tokens=())
+    return emitted(
+        [Text(t[:PROMPT].tolist(), t[PROMPT:].tolist(), s) for s, t in enumerate(text)],
+        rule,
+        end_tokens=(),
+    )
 
 
 def tampered(run, text, position, token):

@@ -63,7 +63,11 @@ def replay(trace, policy, seed, cost, tables):
             allowed = min(longest, int(trace.budget[s]) - spent - 1, int(trace.depth[row]))
             computed, submit_last = 0, True
             while True:
-                u = uniform(seed, int(trace.sequence[s]), len(rounds), computed, 0) if policy.random else math.nan
+                u = (
+                    uniform(seed, int(trace.sequence[s]), len(rounds), computed, 0)
+                    if policy.random
+                    else math.nan
+                )
                 wants_more, keeps = policy.draft_more(params, state, computed, shown, u)
                 if wants_more and computed < allowed:
                     for column, name in enumerate(policy.reads):
@@ -77,7 +81,15 @@ def replay(trace, policy, seed, cost, tables):
             accepted = 0
             while accepted < drafted and accepted < int(trace.run[row]):
                 accepted += 1
-            policy.observe(params, state, computed, drafted, accepted, shown, clock.price(computed, drafted, accepted))
+            policy.observe(
+                params,
+                state,
+                computed,
+                drafted,
+                accepted,
+                shown,
+                clock.price(computed, drafted, accepted),
+            )
             rounds.append((row, computed, drafted, accepted))
             emitted = text_left[: accepted + 1]
             text_left = text_left[accepted + 1 :]
@@ -100,7 +112,9 @@ def best_time(trace, cost, s):
         if row >= last:
             return 0.0
         times = []
-        cap = min(int(trace.meta.K), int(trace.budget[s]) - (row - first) - 1, int(trace.depth[row]))
+        cap = min(
+            int(trace.meta.K), int(trace.budget[s]) - (row - first) - 1, int(trace.depth[row])
+        )
         for computed in range(cap + 1):
             for drafted in {computed, max(computed - 1, 0)}:
                 clock = Clock(cost)
@@ -142,7 +156,11 @@ def metrics(rounds, trace, cost):
     for s, sequence in enumerate(rounds):
         for row, computed, _, _ in sequence:
             left = int(trace.budget[s]) - (row - int(trace.offset[s]))
-            cut += computed == int(trace.depth[row]) and int(trace.depth[row]) < K and int(trace.depth[row]) < left - 1
+            cut += (
+                computed == int(trace.depth[row])
+                and int(trace.depth[row]) < K
+                and int(trace.depth[row]) < left - 1
+            )
     time = sum(sum(seconds(sequence, cost)) for sequence in rounds)
     drafted, accepted, tokens = sum(r[2] for r in flat), sum(r[3] for r in flat), len(trace.token)
     return {
@@ -165,7 +183,9 @@ def best_rate(trace, cost, s, row, unread):
     """The shortest draft of most committed tokens per second of one round, knowing the future; exact in fractions."""
     best, choice = None, 0
     spent = row - int(trace.offset[s])
-    for k in range(min(int(trace.meta.K), int(trace.budget[s]) - spent - 1, int(trace.depth[row])) + 1):
+    for k in range(
+        min(int(trace.meta.K), int(trace.budget[s]) - spent - 1, int(trace.depth[row])) + 1
+    ):
         clock = Clock(cost)
         clock.unread = unread
         tokens = min(min(k, int(trace.run[row])) + 1, int(trace.offset[s + 1]) - row)
@@ -179,7 +199,9 @@ def beta_counts(reading, k, a):
     """(successes, failures) that a round of k drafted and a accepted tokens adds, token by token."""
     seen = a + 1 if a < k else k  # tokens the target gave a verdict on
     if reading == "acceptance":
-        return sum(1 for j in range(1, seen + 1) if j <= a), sum(1 for j in range(1, seen + 1) if j > a)
+        return sum(1 for j in range(1, seen + 1) if j <= a), sum(
+            1 for j in range(1, seen + 1) if j > a
+        )
     if reading == "censored":
         # Going on after token j was right if token j + 1 was accepted, wrong if it was rejected; j itself must be accepted.
         went_on = [j for j in range(1, k) if j <= a and j + 1 <= seen]
@@ -257,7 +279,11 @@ def histories(rows, go, accept, move, start):
     everything = []
     for path in product(range(len(start)), repeat=rows):
         chance = start[path[0]] * math.prod(move[a][b] for a, b in zip(path, path[1:]))
-        everything += [(chance * p, rounds) for p, rounds in _walks(0, rows, go, accept, path) if chance * p > 0]
+        everything += [
+            (chance * p, rounds)
+            for p, rounds in _walks(0, rows, go, accept, path)
+            if chance * p > 0
+        ]
     return everything
 
 

@@ -44,7 +44,10 @@ def grow(score, width, depth):
                 offered.append((-children[-1][0], level, made, node))
                 made += 1
         # of equals the one made first
-        last = [children[i] for i in sorted(range(len(children)), key=lambda i: (-children[i][0], i))[:width]]
+        last = [
+            children[i]
+            for i in sorted(range(len(children)), key=lambda i: (-children[i][0], i))[:width]
+        ]
     return [node for *_, node in sorted(offered)]
 
 
@@ -85,7 +88,9 @@ def cape(trace, s, row, k, width):
             if len(chain) + len(siblings) < 32:
                 siblings.add((slot, r))
     accepted = min(run, k)
-    saved = accepted < k and accepted < left and (accepted, int(trace.rank[row, accepted])) in siblings
+    saved = (
+        accepted < k and accepted < left and (accepted, int(trace.rank[row, accepted])) in siblings
+    )
     # The drafter has read the chain but for its last token, and no sibling.
     owed = (1 if accepted == k else 0) + saved
     return k, k + len(siblings), k, accepted + saved, owed
@@ -109,7 +114,9 @@ def price(cost, levels, nodes, rows, owed):
     """Seconds of one round that finds `owed` rows unread."""
     seconds = float(cost.overhead) + float(cost.draft[levels]) + float(cost.verify[nodes])
     if levels:
-        seconds += float(cost.catch_up[min(owed, len(cost.catch_up) - 1)]) + float(cost.node) * (rows - levels)
+        seconds += float(cost.catch_up[min(owed, len(cost.catch_up) - 1)]) + float(cost.node) * (
+            rows - levels
+        )
     return seconds
 
 
@@ -131,7 +138,9 @@ def least(trace, cost, s, options):
             return 0.0
         if (row, owed) not in known:
             known[row, owed] = min(
-                price(cost, *made[:3], owed) + rest(row + made[3] + 1, made[4] if made[0] else owed + 1) for made in options(s, row)
+                price(cost, *made[:3], owed)
+                + rest(row + made[3] + 1, made[4] if made[0] else owed + 1)
+                for made in options(s, row)
             )
         return known[row, owed]
 
@@ -143,7 +152,12 @@ def trees_of(nodes, K, R):
     found = {frozenset()}
     for _ in range(nodes):
         found = {
-            tree | {(*path, r)} for tree in found for path in [(), *tree] if len(path) < K for r in range(R) if (*path, r) not in tree
+            tree | {(*path, r)}
+            for tree in found
+            for path in [(), *tree]
+            if len(path) < K
+            for r in range(R)
+            if (*path, r) not in tree
         }
     return found
 

@@ -40,6 +40,12 @@ def refused(folder, *arguments, words, progress=False, code=2):
     left, out, error = command(folder, *arguments)
     lines = error.splitlines()
     assert left == code and out == "", (left, out, error)
-    assert lines and lines[-1].startswith("simspec: ") and words in lines[-1] and len(lines[-1]) < 700, error
-    assert len(lines) == 1 or progress and not any("simspec:" in line or "Traceback" in line for line in lines[:-1]), error
+    assert (
+        lines and lines[-1].startswith("simspec: ") and words in lines[-1] and len(lines[-1]) < 700
+    ), error
+    assert (
+        len(lines) == 1
+        or progress
+        and not any("simspec:" in line or "Traceback" in line for line in lines[:-1])
+    ), error
     assert contents(folder) == before, set(contents(folder)) ^ set(before)

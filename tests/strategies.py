@@ -4,11 +4,22 @@ import numpy as np
 from hypothesis import strategies as st
 
 from simspec import CostModel, Policy, Trace, TraceMeta
-from simspec.quantization import TABLES
 from simspec.policies import (
-    adaedl, beta_ts, cali_ts, confidence, cost_ts, draft_verify, entropy, fixed, hf_heuristic, model_only, product, sampling_only,
+    adaedl,
+    beta_ts,
+    cali_ts,
+    confidence,
+    cost_ts,
+    draft_verify,
+    entropy,
+    fixed,
+    hf_heuristic,
+    model_only,
+    product,
+    sampling_only,
 )  # fmt: skip
 from simspec.policies.thompson import READINGS
+from simspec.quantization import TABLES
 from simspec.scalar_predictor import Scalar
 from simspec.synthetic import iid
 
@@ -42,7 +53,10 @@ def traces(draw, max_K=6, max_rows=10, max_sequences=4, optional=True):
         rank[missed, run[missed]] = rng.integers(1, 256, len(missed))
         parts["rank"] = rank.astype(np.uint8)
     if optional and draw(st.booleans()):
-        parts |= {name: rng.integers(0, 256, (N, K), dtype=np.uint8) for name in ("draft_margin", "feature_margin")}
+        parts |= {
+            name: rng.integers(0, 256, (N, K), dtype=np.uint8)
+            for name in ("draft_margin", "feature_margin")
+        }
         parts["margin"] = rng.integers(0, 256, N, dtype=np.uint8)
     prompt_offset = np.concatenate(([0], np.cumsum(rng.integers(0, 4, count))))
     return Trace(
@@ -72,11 +86,15 @@ def traces(draw, max_K=6, max_rows=10, max_sequences=4, optional=True):
 
 @st.composite
 def costs(draw, K=6):
-    times = st.integers(0, 64).map(lambda n: n / 64)  # exact in binary, so that sums of two orders agree
+    times = st.integers(0, 64).map(
+        lambda n: n / 64
+    )  # exact in binary, so that sums of two orders agree
     steps = draw(st.lists(times, min_size=K, max_size=K))
     verify = draw(st.lists(times.map(lambda t: t + 0.25), min_size=K + 1, max_size=K + 1))
     owed = draw(st.lists(times, min_size=0, max_size=3))
-    return CostModel(np.cumsum([0.0, *steps]), verify, [0.0, *owed], overhead=draw(times), baseline=1.0)
+    return CostModel(
+        np.cumsum([0.0, *steps]), verify, [0.0, *owed], overhead=draw(times), baseline=1.0
+    )
 
 
 def _nosy_more(params, state, slot, features, u):
@@ -98,7 +116,17 @@ def _nosy_observe(params, state, computed, drafted, accepted, features, cost):
 
 def nosy(scope="sequence"):
     """A user's policy, of the length that a user would write, using every door there is."""
-    return Policy(f"nosy-{scope}", _nosy_more, _nosy_observe, (0.6, 0.7), (0.0,) * 5, None, ("confidence",), scope, True)
+    return Policy(
+        f"nosy-{scope}",
+        _nosy_more,
+        _nosy_observe,
+        (0.6, 0.7),
+        (0.0,) * 5,
+        None,
+        ("confidence",),
+        scope,
+        True,
+    )
 
 
 SCALAR = Scalar(0.2, 0.6, -0.3, 0.1)
@@ -106,7 +134,9 @@ SCALAR = Scalar(0.2, 0.6, -0.3, 0.1)
 
 def planned(*arguments, **named):
     """A cost-aware policy, planned for a trace and costs that are not those it is replayed with."""
-    return cost_ts(*arguments, **named)(iid(0.5, 1, 4, 6), CostModel(0.125 * np.arange(7), np.ones(7), [0, 0.25], 0.0, 1.0))
+    return cost_ts(*arguments, **named)(
+        iid(0.5, 1, 4, 6), CostModel(0.125 * np.arange(7), np.ones(7), [0, 0.25], 0.0, 1.0)
+    )
 
 
 EXAM = [

@@ -15,15 +15,18 @@ from functools import lru_cache
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
-from transformers.generation.candidate_generator import AssistedCandidateGenerator, PromptLookupCandidateGenerator
+from transformers.generation.candidate_generator import (
+    AssistedCandidateGenerator,
+    PromptLookupCandidateGenerator,
+)
 
 from real.decode.loop import decode
 from real.drafters.model import ModelDrafter
 from real.drafters.prompt_lookup import PromptLookupDrafter
+from real.model.checkpoint import from_transformers
+from real.model.target import Target
 from real.pair import stepper
 from real.sampling import Rule
-from real.model.target import Target
-from real.model.checkpoint import from_transformers
 from simspec import CostModel, policies
 
 VOCAB, BUDGET, END = 20, 32, 3
@@ -43,7 +46,9 @@ def _pair(seed):
     """A random target, and an assistant that lacks its last layer: it agrees often, not always."""
     torch.manual_seed(seed)
     target, assistant = _llama(4), _llama(3)
-    assistant.load_state_dict({k: v for k, v in target.state_dict().items() if not k.startswith("model.layers.3.")})
+    assistant.load_state_dict(
+        {k: v for k, v in target.state_dict().items() if not k.startswith("model.layers.3.")}
+    )
     return target, assistant
 
 
@@ -78,7 +83,9 @@ def _theirs(rounds, model, prompt, **how):
     """(text, rounds of (position, drafted, accepted)) of transformers' greedy generation after one prompt."""
     ids = torch.tensor([prompt])
     rounds.clear()
-    out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=BUDGET, **how)
+    out = model.generate(
+        ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=BUDGET, **how
+    )
     text = out[0, len(prompt) :].tolist()
     seen = [(before - len(prompt), drafted, accepted) for before, drafted, accepted in rounds]
     return text, [(at, min(drafted, BUDGET - at - 1), accepted) for at, drafted, accepted in seen]
@@ -86,7 +93,9 @@ def _theirs(rounds, model, prompt, **how):
 
 def _ours(target, drafter, drive, prompt, ends=()):
     result = decode(target, drafter, drive, Rule(), prompt, BUDGET, ends)
-    return result.token.tolist(), list(zip(result.position.tolist(), result.drafted.tolist(), result.accepted.tolist()))
+    return result.token.tolist(), list(
+        zip(result.position.tolist(), result.drafted.tolist(), result.accepted.tolist())
+    )
 
 
 def _drive(policy):
@@ -112,17 +121,28 @@ SCHEDULES = [
 def _assisted(seed, schedule, start, ends=()):
     """Theirs, with an assistant model: (text, rounds) of every prompt in turn."""
     model, assistant = _pair(seed)
-    asked = {"num_assistant_tokens": start, "num_assistant_tokens_schedule": schedule, "assistant_confidence_threshold": 0.0}
+    asked = {
+        "num_assistant_tokens": start,
+        "num_assistant_tokens_schedule": schedule,
+        "assistant_confidence_threshold": 0.0,
+    }
     with _listening(AssistedCandidateGenerator) as rounds, pytest.MonkeyPatch.context() as patch:
         for name, value in asked.items():
             patch.setattr(assistant.generation_config, name, value)
-        return [_theirs(rounds, model, p, assistant_model=assistant, eos_token_id=list(ends) or None) for p in _prompts()]
+        return [
+            _theirs(rounds, model, p, assistant_model=assistant, eos_token_id=list(ends) or None)
+            for p in _prompts()
+        ]
 
 
 def _drafted(seed, policy, ends=()):
     """Ours, with the same model as a drafter; one stepper for all prompts, as one assistant model serves them all."""
     model, assistant = _pair(seed)
-    target, drafter, drive = Target(from_transformers(model)), ModelDrafter(from_transformers(assistant)), _drive(policy)
+    target, drafter, drive = (
+        Target(from_transformers(model)),
+        ModelDrafter(from_transformers(assistant)),
+        _drive(policy),
+    )
     return [_ours(target, drafter, drive, p, ends) for p in _prompts()]
 
 
@@ -142,13 +162,16 @@ def test_control_another_draft_length_is_seen(policy):
 
 def test_control_a_length_that_starts_anew_is_not_one_that_carries_over():
     theirs, ours = _assisted(1, "heuristic", 5), _drafted(1, "hf_heuristic:5,transient=true")
-    assert ours[0] == theirs[0] and ours != theirs
+    assert ours[0] == theirs[0]
+    assert ours != theirs
 
 
 @pytest.mark.parametrize("seed, schedule, start, policy", [SCHEDULES[0], (0, *SCHEDULES[-1][1:])])
 def test_an_end_token_ends_both_alike(seed, schedule, start, policy):
     ended = by_draft = 0
-    for (their_text, their_rounds), (text, rounds) in zip(_assisted(seed, schedule, start, (END,)), _drafted(seed, policy, (END,))):
+    for (their_text, their_rounds), (text, rounds) in zip(
+        _assisted(seed, schedule, start, (END,)), _drafted(seed, policy, (END,))
+    ):
         assert text == their_text
         at, _, accepted = rounds[-1]
         behind = text[-1] == END and at + accepted == len(text)  # the end token was a draft's
@@ -179,6 +202,9 @@ def test_rounds_are_those_of_prompt_lookup(seed, count, ngram_max):
 
 @pytest.mark.parametrize("settings", [{"match": "last"}, {"ngram_min": 2}, {"ngram_max": 1}])
 def test_control_another_search_is_seen(settings):
-    theirs, ours = _looked_up(0, 4, 2), _found(0, 4, PromptLookupDrafter(**{"ngram_max": 2} | settings))
+    theirs, ours = (
+        _looked_up(0, 4, 2),
+        _found(0, 4, PromptLookupDrafter(**{"ngram_max": 2} | settings)),
+    )
     assert [text for text, _ in ours] == [text for text, _ in theirs]
     assert sum(a != b for a, b in zip(ours, theirs)) > 4

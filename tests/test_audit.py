@@ -10,20 +10,38 @@ import torch
 from emitter import SAMPLED, decoded, emitted, tampered
 from scipy import stats
 from shell import command, refused
-from toy_lm import END, POLICIES, VOCAB, policy_from, run_all, stepper, toy_cost, toy_pair, toy_prompts, toy_recording, toy_target
+from toy_lm import (
+    END,
+    POLICIES,
+    VOCAB,
+    policy_from,
+    run_all,
+    stepper,
+    toy_cost,
+    toy_pair,
+    toy_prompts,
+    toy_recording,
+    toy_target,
+)
 
+from real.audit.against_recording import refer
 from real.audit.judge import audit, tolerance_of, too_many
+from real.audit.report import figures
+from real.audit.run_file import RunError, Text, emitted_of, load_run, save_run, texts_of
+from real.audit.teacher_forcing import spacing
 from real.decode.loop import decode
 from real.demo import TRACES
-from real.audit.run_file import RunError, Text, emitted_of, load_run, save_run, texts_of
-from real.audit.report import figures
-from real.audit.teacher_forcing import spacing
-from real.audit.against_recording import refer
-from real.sampling import Rule
 from real.model.target import Target
+from real.sampling import Rule
 from simspec.quantization import encode_margin
 
-RULES = [Rule(), Rule("coupled", 0.8, 5), Rule("coupled", 0.8, 5, 6, 0.9), SAMPLED, Rule("rejection", 1.0, 3, 6, 0.9)]
+RULES = [
+    Rule(),
+    Rule("coupled", 0.8, 5),
+    Rule("coupled", 0.8, 5, 6, 0.9),
+    SAMPLED,
+    Rule("rejection", 1.0, 3, 6, 0.9),
+]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
@@ -53,9 +71,16 @@ def test_one_token_replaced_by_the_second_best_is_found(rule):
     while second in END:
         pytest.skip("an end token cannot stand there")
     found = audit(target, tampered(run, 2, 5, second))
-    assert not found.clean and found.failures[0] == found.first[0]
-    assert (found.first[0].text, found.first[0].position, found.first[0].token, found.first[0].best) == (2, 5, second, text.token[5])
-    assert found.first[0].gap == pytest.approx(found.first[0].margin) and {d.text for d in found.divergences} == {2}
+    assert not found.clean
+    assert found.failures[0] == found.first[0]
+    assert (
+        found.first[0].text,
+        found.first[0].position,
+        found.first[0].token,
+        found.first[0].best,
+    ) == (2, 5, second, text.token[5])
+    assert found.first[0].gap == pytest.approx(found.first[0].margin)
+    assert {d.text for d in found.divergences} == {2}
 
 
 @pytest.mark.parametrize("rule", RULES[:2], ids=str)
@@ -63,7 +88,8 @@ def test_one_perturbed_weight_is_found(rule):
     broken = copy.deepcopy(toy_target())
     broken.layers[1].up.weight[3, 5] += 3.0
     found = audit(toy_pair("model")[0], decoded(rule, decoder=broken, count=12))
-    assert not found.clean and "are not the target's pick" in found.alarms[0]
+    assert not found.clean
+    assert "are not the target's pick" in found.alarms[0]
 
 
 class Stale(Target):
@@ -79,8 +105,13 @@ class Stale(Target):
 def test_a_stale_cache_row_is_found():
     target, drafter = Stale(toy_target()), toy_pair("model")[1]
     drive = stepper(policy_from("fixed:3", None, None), 6, 0, toy_cost())
-    texts = [Text(p, decode(target, drafter, drive, Rule(), p, 24, END, s).token.tolist(), s) for s, p in enumerate(toy_prompts(12))]
-    assert not audit(target, emitted(texts)).clean  # by the very target that made it: the audit uses no cache
+    texts = [
+        Text(p, decode(target, drafter, drive, Rule(), p, 24, END, s).token.tolist(), s)
+        for s, p in enumerate(toy_prompts(12))
+    ]
+    assert not audit(
+        target, emitted(texts)
+    ).clean  # by the very target that made it: the audit uses no cache
 
 
 def test_a_coupled_run_of_another_seed_or_sequence_is_found():
@@ -98,27 +129,42 @@ def test_rounding_to_bfloat16_is_excused_and_reported():
     run = decoded(Rule(), count=40, decoder=narrow, dtype="bfloat16")
     target = toy_pair("model")[0]
     found = audit(target, run)
-    assert found.clean and found.divergences and not found.failures
-    assert found.tolerance.dtype == "bfloat16" and found.near_ties >= len(found.divergences)
+    assert found.clean
+    assert found.divergences
+    assert not found.failures
+    assert found.tolerance.dtype == "bfloat16"
+    assert found.near_ties >= len(found.divergences)
     assert 0 < max(d.gap for d in found.divergences) <= 0.3
     assert dict(figures(found))["not the pick"].startswith(f"{len(found.divergences)}: ")
     honest = audit(target, replace(run, header=replace(run.header, dtype="float64")))
-    assert not honest.clean and len(honest.failures) == len(found.divergences)
-    assert audit(Target(narrow), decoded(Rule(), dtype="float64")).tolerance.dtype == "bfloat16"  # the coarser of the two
+    assert not honest.clean
+    assert len(honest.failures) == len(found.divergences)
+    assert (
+        audit(Target(narrow), decoded(Rule(), dtype="float64")).tolerance.dtype == "bfloat16"
+    )  # the coarser of the two
 
 
 def test_many_excused_divergences_are_no_rounding():
     target, texts = toy_pair("model")[0], []
-    for s, prompt in enumerate(toy_prompts(30)):  # a fault that hides in every near-tie: the second best where it is within 0.3
+    for s, prompt in enumerate(
+        toy_prompts(30)
+    ):  # a fault that hides in every near-tie: the second best where it is within 0.3
         token = []
         for _ in range(24):
             best = toy_target()(torch.tensor([[*prompt, *token]]))[0, -1].topk(2)
-            token.append(int(best.indices[1 if best.values[0] - best.values[1] < 0.3 and 3 not in best.indices else 0]))
+            token.append(
+                int(
+                    best.indices[
+                        1 if best.values[0] - best.values[1] < 0.3 and 3 not in best.indices else 0
+                    ]
+                )
+            )
             if token[-1] in END:
                 break
         texts.append(Text(prompt, token, s))
     found = audit(target, emitted(texts, dtype="bfloat16"))
-    assert not found.failures and "each within rounding" in found.alarms[0]
+    assert not found.failures
+    assert "each within rounding" in found.alarms[0]
 
 
 @pytest.mark.parametrize("of", [10, 1000, 20000])
@@ -154,11 +200,19 @@ def recorded(rule="greedy", policy="beta_ts"):
     return trace, target, replace(emitted_of(trace), texts=texts)
 
 
-@pytest.mark.parametrize("rule, policy", [*(("greedy", p) for p in POLICIES), ("coupled", "fixed:3"), ("coupled", "confidence:0.5")])
+@pytest.mark.parametrize(
+    "rule, policy",
+    [*(("greedy", p) for p in POLICIES), ("coupled", "fixed:3"), ("coupled", "confidence:0.5")],
+)
 def test_runs_of_every_policy_are_as_the_recording_says(rule, policy):
     trace, target, run = recorded(rule, policy)
     found = refer(run, trace, 1e-9)
-    assert (found.texts, found.equal, found.missing, found.failures) == (trace.sequences, trace.sequences, 0, ())
+    assert (found.texts, found.equal, found.missing, found.failures) == (
+        trace.sequences,
+        trace.sequences,
+        0,
+        (),
+    )
     assert found.rounds == sum(len(t.rounds) for t in run.texts)
 
 
@@ -172,8 +226,10 @@ def test_a_text_that_parts_is_judged_by_the_targets_recorded_margin(margin, kind
     other = tampered(run, 1, 2, next(v for v in range(4, VOCAB) if v != token[2]))
     found = refer(other, trace, 1e-4)
     (parting,) = getattr(found, kind)
-    assert (parting.text, parting.position, parting.round) == (1, 2, None) and parting.margin == pytest.approx(margin, rel=0.1)
-    assert len(found.target_flips) + len(found.failures) == 1 and found.equal == found.texts - 1
+    assert (parting.text, parting.position, parting.round) == (1, 2, None)
+    assert parting.margin == pytest.approx(margin, rel=0.1)
+    assert len(found.target_flips) + len(found.failures) == 1
+    assert found.equal == found.texts - 1
     assert not audit(target, other, trace).clean
 
 
@@ -181,16 +237,22 @@ def test_a_text_that_parts_is_judged_by_the_targets_recorded_margin(margin, kind
 def test_a_round_that_accepts_otherwise_is_judged_by_the_drafters_margin(margin, kind):
     trace, target, run = recorded(policy="fixed:3")
     s, n, (position, _, drafted, accepted) = next(
-        (s, n, r) for s, t in enumerate(run.texts) for n, r in enumerate(t.rounds) if r[3] == r[2] > 1
+        (s, n, r)
+        for s, t in enumerate(run.texts)
+        for n, r in enumerate(t.rounds)
+        if r[3] == r[2] > 1
     )
     row = int(trace.offset[s]) + position
     codes, runs = np.full_like(trace.draft_margin, 255), trace.run.copy()
     codes[row, 1], runs[row] = encode_margin(np.array([margin]))[0], 1
-    trace = replace(trace, rank=None, run=runs, draft_margin=codes, meta=replace(trace.meta, prefix_only=False))
+    trace = replace(
+        trace, rank=None, run=runs, draft_margin=codes, meta=replace(trace.meta, prefix_only=False)
+    )
     found = refer(run, trace, 1e-4)
     (parting,) = getattr(found, kind)
     assert (parting.text, parting.position, parting.round) == (s, position, n)
-    assert len(found.draft_flips) + len(found.failures) == 1 and not found.target_flips
+    assert len(found.draft_flips) + len(found.failures) == 1
+    assert not found.target_flips
     assert not audit(target, run, trace).clean  # nothing that thick flips in float64
     single = replace(run, header=replace(run.header, dtype="float32"))
     assert audit(target, single, trace).clean == (kind == "draft_flips")
@@ -223,7 +285,18 @@ def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("audit")
     cost = TRACES / "tiny-model-greedy.cost.json"
     code, out, error = command(
-        made, "run", "tiny-model-greedy", "--prompts", 2, "--policy", "fixed:2", "--cost", cost, "--save", "run.jsonl", "--json"
+        made,
+        "run",
+        "tiny-model-greedy",
+        "--prompts",
+        2,
+        "--policy",
+        "fixed:2",
+        "--cost",
+        cost,
+        "--save",
+        "run.jsonl",
+        "--json",
     )
     assert code == 0 and json.loads(out)["lossless"], error
     return made
@@ -231,10 +304,16 @@ def folder(tmp_path_factory):
 
 def test_a_run_saved_and_audited(folder):
     code, out, error = command(folder, "audit", "run.jsonl", "--against", "tiny-model-greedy")
-    assert code == 0 and out.splitlines()[-1] == "clean" and "2 equal" in out and "auditing: 2/2" in error
+    assert code == 0
+    assert out.splitlines()[-1] == "clean"
+    assert "2 equal" in out
+    assert "auditing: 2/2" in error
     code, out, _ = command(folder, "audit", "run.jsonl", "--json", "--dtype", "float64")
     found = json.loads(out)
-    assert code == 0 and found["clean"] and found["texts"] == 2 and found["tolerance"]["dtype"] == "float32"
+    assert code == 0
+    assert found["clean"]
+    assert found["texts"] == 2
+    assert found["tolerance"]["dtype"] == "float32"
 
 
 def test_a_fault_gives_exit_code_1(folder):
@@ -242,10 +321,15 @@ def test_a_fault_gives_exit_code_1(folder):
     text = tampered(run, 1, 4, 77)
     save_run(folder / "bad.jsonl", text.header, text.texts)
     code, out, _ = command(folder, "audit", "bad.jsonl")
-    assert code == 1 and "text 1" in out and "FAILED" in out and "NOT CLEAN" in out.splitlines()[-1]
+    assert code == 1
+    assert "text 1" in out
+    assert "FAILED" in out
+    assert "NOT CLEAN" in out.splitlines()[-1]
     code, out, _ = command(folder, "audit", "bad.jsonl", "--json")
     found = json.loads(out)
-    assert code == 1 and not found["clean"] and found["failures"][0]["position"] == 4
+    assert code == 1
+    assert not found["clean"]
+    assert found["failures"][0]["position"] == 4
 
 
 def test_a_sampled_run_names_its_drafter_and_is_tried_for_leaning(folder):
@@ -254,16 +338,23 @@ def test_a_sampled_run_names_its_drafter_and_is_tried_for_leaning(folder):
     texts = [replace(t, token=t.token[:3], rounds=()) for t in run.texts]
     save_run(folder / "sampled.jsonl", header, texts)
     code, out, _ = command(folder, "audit", "sampled.jsonl", "--json")
-    assert code == 0 and json.loads(out)["floor"]["lean_z"] is not None and json.loads(out)["floor"]["finds_lean"] is None
+    assert code == 0
+    assert json.loads(out)["floor"]["lean_z"] is not None
+    assert json.loads(out)["floor"]["finds_lean"] is None
     save_run(folder / "unknown.jsonl", replace(header, drafter="mine"), texts)
     code, out, _ = command(folder, "audit", "unknown.jsonl")
-    assert code == 0 and "not tested whether the text leans to it" in out
+    assert code == 0
+    assert "not tested whether the text leans to it" in out
 
 
 def test_what_cannot_be_audited_gives_exit_code_2(folder):
     run = load_run(folder / "run.jsonl")
-    (folder / "broken.jsonl").write_text('{"simspec": "run", "rule": "greedy"}\n{"prompt": [1], "token": "x"}\n')
-    save_run(folder / "large.jsonl", run.header, [replace(run.texts[0], token=(2**31 - 1,), rounds=())])
+    (folder / "broken.jsonl").write_text(
+        '{"simspec": "run", "rule": "greedy"}\n{"prompt": [1], "token": "x"}\n'
+    )
+    save_run(
+        folder / "large.jsonl", run.header, [replace(run.texts[0], token=(2**31 - 1,), rounds=())]
+    )
     save_run(folder / "other.jsonl", replace(run.header, target="else/123"), run.texts)
     for arguments, words in (
         (["missing.jsonl"], "missing.jsonl cannot be read"),
@@ -277,9 +368,14 @@ def test_what_cannot_be_audited_gives_exit_code_2(folder):
         (["run.jsonl", "--bundle", "nowhere"], "nowhere"),
     ):
         refused(folder, "audit", *arguments, words=words, progress=True)
-    refused(folder, "run", "tiny-model-greedy", "--save", "no/run.jsonl", words="there is no folder no")
+    refused(
+        folder, "run", "tiny-model-greedy", "--save", "no/run.jsonl", words="there is no folder no"
+    )
 
 
 def test_help_teaches_with_an_example(tmp_path):
     code, out, _ = command(tmp_path, "audit", "--help")
-    assert code == 0 and "Example: simspec run" in " ".join(out.split()) and "--against" in out and "--json" in out
+    assert code == 0
+    assert "Example: simspec run" in " ".join(out.split())
+    assert "--against" in out
+    assert "--json" in out

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from real.measure import device_limits as bandwidth, timer as laps
+from real.measure import device_limits as bandwidth
+from real.measure import timer as laps
 from real.measure.device_limits import WARM, copy_bandwidth, matrix_rate, speeds
 
 
@@ -102,7 +103,9 @@ def test_on_a_card_events_are_read_after_all_work_in_milliseconds(monkeypatch):
 def test_a_copy_counts_bytes_read_and_bytes_written():
     found = copy_bandwidth("cpu", size=1024, repeats=3, timer=Stopwatch([1.0, 2.0, 4.0]))
     assert found.median == 2 * 1024 / 2.0
-    assert (found.p10, found.p90) == pytest.approx([percentile([2048.0, 1024.0, 512.0], share) for share in (0.1, 0.9)])
+    assert (found.p10, found.p90) == pytest.approx(
+        [percentile([2048.0, 1024.0, 512.0], share) for share in (0.1, 0.9)]
+    )
 
 
 def test_a_product_counts_two_operations_for_each_pair():
@@ -130,7 +133,9 @@ def test_a_device_with_little_free_copies_less(monkeypatch):
     assert copy_bandwidth("cpu", repeats=1, timer=Stopwatch([1.0])).median == 2 * 512
 
 
-@pytest.mark.parametrize("made", [lambda: copy_bandwidth("cpu", 64, 0), lambda: matrix_rate(torch.float32, "cpu", 4, 0)])
+@pytest.mark.parametrize(
+    "made", [lambda: copy_bandwidth("cpu", 64, 0), lambda: matrix_rate(torch.float32, "cpu", 4, 0)]
+)
 def test_no_repeat_is_refused(made):
     with pytest.raises(ValueError, match="repeats is 0"):
         made()
@@ -140,6 +145,7 @@ def test_the_host_waits_by_its_own_clock(monkeypatch):
     picked = []
     monkeypatch.setattr(torch.Tensor, "__int__", lambda self: picked.append(self.shape) or 0)
     found = bandwidth.host_wait(50, torch.bfloat16, "cpu", 3, Stopwatch([0.25, 1.0, 0.5]))
-    assert (found.median, len(picked)) == (0.5, 3 + WARM) and set(picked) == {(1,)}
+    assert (found.median, len(picked)) == (0.5, 3 + WARM)
+    assert set(picked) == {(1,)}
     with pytest.raises(ValueError, match="repeats is 0"):
         bandwidth.host_wait(50, torch.float32, "cpu", 0)

@@ -8,11 +8,11 @@ import torch
 from toy_lm import END, RULES, toy_pair, toy_prompts
 
 from real.decode.loop import decode
+from real.decode.trees import Beam
 from real.equality import compare, rounds_of
 from real.pair import prompts_of, rule_of
 from real.prompts import Prompt
 from real.record.recorder import Settings, assemble, describe, record_text
-from real.decode.trees import Beam
 from simspec import TraceError, load_trace
 from simspec.policies import BUILTIN, beams
 from simspec.tree_policy import outcomes
@@ -22,9 +22,21 @@ from simspec.tree_replay import replay_tree
 def recording(name, rule, tree=(3, 4), K=5, budget=16):
     target, drafter = toy_pair(name)
     asked = Settings(K, budget, RULES[rule], END, (), tree)
-    prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(6)) if len(p) > 1]
+    prompts = [
+        Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(6)) if len(p) > 1
+    ]
     rows = [record_text(target, drafter, asked, p.token, i) for i, p in enumerate(prompts)]
-    return assemble(rows, prompts, 0, asked, describe("toy", drafter, asked, prompts, "", "cpu", torch.float64)), target, drafter
+    return (
+        assemble(
+            rows,
+            prompts,
+            0,
+            asked,
+            describe("toy", drafter, asked, prompts, "", "cpu", torch.float64),
+        ),
+        target,
+        drafter,
+    )
 
 
 @pytest.mark.parametrize("rule", ["greedy", "coupled"])
@@ -32,29 +44,48 @@ def recording(name, rule, tree=(3, 4), K=5, budget=16):
 def test_replayed_beams_are_those_of_the_loop(name, rule, tmp_path):
     trace, target, drafter = recording(name, rule, (3, 4))
     rule_, prompts = rule_of(trace), prompts_of(trace)
-    ran = [decode(target, drafter, Beam(3, 4), rule_, p, int(trace.budget[s]), END, int(trace.sequence[s])) for s, p in enumerate(prompts)]
+    ran = [
+        decode(
+            target, drafter, Beam(3, 4), rule_, p, int(trace.budget[s]), END, int(trace.sequence[s])
+        )
+        for s, p in enumerate(prompts)
+    ]
     replayed = replay_tree(trace, beams())
-    assert rounds_of(trace, ran) == replayed and compare(trace, beams(), replayed, ran).exact
-    assert (replayed.drafted <= 12).all() and replayed.accepted.max() >= 2 and (replayed.computed <= 4).all()
+    assert rounds_of(trace, ran) == replayed
+    assert compare(trace, beams(), replayed, ran).exact
+    assert (replayed.drafted <= 12).all()
+    assert replayed.accepted.max() >= 2
+    assert (replayed.computed <= 4).all()
     trace.save(tmp_path / "t.parquet")
     whole, cuts = outcomes(trace, beams()).accepted, trace.offset
     part = np.concatenate([whole[cuts[s] : cuts[s + 1]] for s in (2, 0)])
-    assert load_trace(tmp_path / "t.parquet") == trace and np.array_equal(outcomes(trace.select([2, 0]), beams()).accepted, part)
-    wrong = replace(trace, beam=np.where(np.arange(2) == 0, np.maximum(trace.beam, 1) - 1, trace.beam).astype(np.uint8))
+    assert load_trace(tmp_path / "t.parquet") == trace
+    assert np.array_equal(outcomes(trace.select([2, 0]), beams()).accepted, part)
+    wrong = replace(
+        trace,
+        beam=np.where(np.arange(2) == 0, np.maximum(trace.beam, 1) - 1, trace.beam).astype(
+            np.uint8
+        ),
+    )
     assert rounds_of(trace, ran) != replay_tree(wrong, beams())  # the control: one node fewer
 
 
 def test_a_beam_is_never_longer_than_the_tree_that_it_was_chosen_from():
     trace, _, _ = recording("model", "greedy")
     places = (trace.order != 255).sum(1)
-    assert (trace.beam[:, 0] <= places).all() and (trace.beam[:, 1] <= 12).all()
+    assert (trace.beam[:, 0] <= places).all()
+    assert (trace.beam[:, 1] <= 12).all()
 
 
 def test_what_is_not_recorded_is_said():
     trace, _, _ = recording("model", "greedy")
     with pytest.raises(TraceError, match="records no beam search"):
         replay_tree(replace(trace, beam=None), beams())
-    for column, words in ((np.array([5, 6]), "beam, row 0"), (np.array([2, 13]), "beam, row 0"), (np.array([2, 1]), "beam, row 0")):
+    for column, words in (
+        (np.array([5, 6]), "beam, row 0"),
+        (np.array([2, 13]), "beam, row 0"),
+        (np.array([2, 1]), "beam, row 0"),
+    ):
         beam = trace.beam.copy()
         beam[0] = column
         with pytest.raises(TraceError, match=words):

@@ -19,7 +19,9 @@ COST = CostModel.from_ratio(0.1, 16)
 CASES = [case for case in bench.cases(TRACES, COST) if not isinstance(case[0], list)]
 
 
-@pytest.mark.parametrize("policy, limit, vectorised", CASES, ids=[policy.name for policy, _, _ in CASES])
+@pytest.mark.parametrize(
+    "policy, limit, vectorised", CASES, ids=[policy.name for policy, _, _ in CASES]
+)
 @pytest.mark.parametrize("seed", [0, 5])
 def test_every_form_makes_the_same_rounds(policy, limit, vectorised, seed):
     for trace in TRACES:
@@ -40,6 +42,11 @@ def test_the_command_prints_one_object():
     found = json.loads(done.stdout)
     assert len(found["policies"]) == len(CASES) + 1
     fixed = next(row for row in found["policies"] if row["policy"] == "fixed:3")
-    assert min(fixed["ns_per_round"], fixed["over_limit"], fixed["under_numpy"], fixed["under_twin"]) > 0
-    assert found["sweep"]["policies"] == 7 and found["sweep"]["first_result_s"] <= found["sweep"]["all_s"]
-    assert found["profile"]["clipped_mean_of_cali_ts_ns"] > 0 and found["profile"]["beta_quantile_of_cost_ts_ns"] > 0
+    assert (
+        min(fixed["ns_per_round"], fixed["over_limit"], fixed["under_numpy"], fixed["under_twin"])
+        > 0
+    )
+    assert found["sweep"]["policies"] == 7
+    assert found["sweep"]["first_result_s"] <= found["sweep"]["all_s"]
+    assert found["profile"]["clipped_mean_of_cali_ts_ns"] > 0
+    assert found["profile"]["beta_quantile_of_cost_ts_ns"] > 0

@@ -18,15 +18,20 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from real.model.decoder import Decoder, Shape, frequencies
-from real.model.tree_mask import ancestor_mask, chain, depths
-from real.model.target import Resume, Target
 from real.model.checkpoint import from_transformers
+from real.model.decoder import Decoder, Shape, frequencies
+from real.model.target import Resume, Target
+from real.model.tree_mask import ancestor_mask, chain, depths
 
 HELD = settings(deadline=None, max_examples=40, derandomize=True)
 BOUND = 1e-5
 SIZES = dict(
-    vocab_size=97, hidden_size=48, intermediate_size=80, num_hidden_layers=3, num_attention_heads=4, max_position_embeddings=256
+    vocab_size=97,
+    hidden_size=48,
+    intermediate_size=80,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    max_position_embeddings=256,
 )
 STRETCH = dict(
     rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
@@ -34,12 +39,32 @@ STRETCH = dict(
 )  # fmt: skip
 YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=8.0, original_max_position_embeddings=32)
 FAMILIES = {
-    "llama": (LlamaConfig, LlamaForCausalLM, dict(num_key_value_heads=4, tie_word_embeddings=False)),
-    "llama, tied": (LlamaConfig, LlamaForCausalLM, dict(num_key_value_heads=4, tie_word_embeddings=True)),
+    "llama": (
+        LlamaConfig,
+        LlamaForCausalLM,
+        dict(num_key_value_heads=4, tie_word_embeddings=False),
+    ),
+    "llama, tied": (
+        LlamaConfig,
+        LlamaForCausalLM,
+        dict(num_key_value_heads=4, tie_word_embeddings=True),
+    ),
     "llama, grouped": (LlamaConfig, LlamaForCausalLM, dict(num_key_value_heads=2, head_dim=20)),
-    "llama, stretched": (LlamaConfig, LlamaForCausalLM, dict(num_key_value_heads=2, rope_parameters=STRETCH)),
-    "llama, yarn": (LlamaConfig, LlamaForCausalLM, dict(num_key_value_heads=2, rope_parameters=YARN)),
-    "mistral": (MistralConfig, MistralForCausalLM, dict(num_key_value_heads=2, sliding_window=None)),
+    "llama, stretched": (
+        LlamaConfig,
+        LlamaForCausalLM,
+        dict(num_key_value_heads=2, rope_parameters=STRETCH),
+    ),
+    "llama, yarn": (
+        LlamaConfig,
+        LlamaForCausalLM,
+        dict(num_key_value_heads=2, rope_parameters=YARN),
+    ),
+    "mistral": (
+        MistralConfig,
+        MistralForCausalLM,
+        dict(num_key_value_heads=2, sliding_window=None),
+    ),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM, dict(num_key_value_heads=2)),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM, dict(num_key_value_heads=1, head_dim=16)),
 }
@@ -56,12 +81,16 @@ def random_reference(name):
     generator = torch.Generator().manual_seed(7)
     for key, p in made.named_parameters():
         spread = 0.12 if p.ndim == 2 else 0.3
-        p.copy_(torch.randn(p.shape, generator=generator) * spread + (1.0 if "norm" in key else 0.0))
+        p.copy_(
+            torch.randn(p.shape, generator=generator) * spread + (1.0 if "norm" in key else 0.0)
+        )
     return made
 
 
 def gap(reference, decoder):
-    token = torch.randint(0, SIZES["vocab_size"], (2, 40), generator=torch.Generator().manual_seed(1))
+    token = torch.randint(
+        0, SIZES["vocab_size"], (2, 40), generator=torch.Generator().manual_seed(1)
+    )
     with torch.inference_mode():
         return (reference(token).logits - decoder(token)).abs().max().item()
 
@@ -96,14 +125,28 @@ def test_scaled_rotations_are_needed():
 
 
 # Every option of the block at once, in float64, where cutting a pass in pieces may change nothing.
-RICH = Shape(VOCAB, 16, 4, heads=4, kv_heads=2, head_dim=6, hidden=20, tied=False, qkv_bias=True, qk_norm=True)
+RICH = Shape(
+    VOCAB,
+    16,
+    4,
+    heads=4,
+    kv_heads=2,
+    head_dim=6,
+    hidden=20,
+    tied=False,
+    qkv_bias=True,
+    qk_norm=True,
+)
 
 
 def rich_decoder():
     decoder = Decoder(RICH).double().requires_grad_(False)
     generator = torch.Generator().manual_seed(3)
     for name, p in decoder.named_parameters():
-        p.copy_(torch.randn(p.shape, generator=generator, dtype=torch.float64) * 0.3 + (1.0 if "norm" in name else 0.0))
+        p.copy_(
+            torch.randn(p.shape, generator=generator, dtype=torch.float64) * 0.3
+            + (1.0 if "norm" in name else 0.0)
+        )
     return decoder
 
 
@@ -121,7 +164,9 @@ def in_pieces(decoder, tokens, cuts):
     for start, stop in zip([0, *cuts], [*cuts, len(tokens)]):
         x = decoder.embed(torch.tensor([tokens[start:stop]]))
         mask = ancestor_mask(start, chain(stop - start))
-        x = decoder.run(x, range(RICH.layers), decoder.rotation(torch.arange(start, stop)), mask, cache, start)
+        x = decoder.run(
+            x, range(RICH.layers), decoder.rotation(torch.arange(start, stop)), mask, cache, start
+        )
         made.append(decoder.logits(x[0]))
     return torch.cat(made)
 
@@ -172,7 +217,9 @@ def test_every_path_of_a_tree_is_a_line(tree):
 @given(trees(), st.integers(0, VOCAB - 1), st.data())
 def test_a_kept_path_equals_a_fresh_prefill(tree, following, data):
     prefix, tokens, parent = tree
-    path = max((ancestry(parent, data.draw(st.integers(0, len(tokens) - 1))) for _ in range(2)), key=len)
+    path = max(
+        (ancestry(parent, data.draw(st.integers(0, len(tokens) - 1))) for _ in range(2)), key=len
+    )
     kept, fresh = Target(DECODER, capacity=4), Target(DECODER)
     kept.prefill(prefix)
     kept.verify(tokens, parent)
@@ -197,14 +244,19 @@ def test_keeping_another_path_would_be_seen():
 @given(TOKENS, TOKENS, st.integers(1, RICH.layers - 1), st.data())
 def test_verify_resumes_where_the_drafter_stopped(prefix, tokens, layer, data):
     done = data.draw(st.integers(0, len(tokens)))
-    whole, resumed = Target(DECODER, (layer, 4), capacity=4), Target(DECODER, (layer, 4), capacity=4)
+    whole, resumed = (
+        Target(DECODER, (layer, 4), capacity=4),
+        Target(DECODER, (layer, 4), capacity=4),
+    )
     hidden = []
     for target in (whole, resumed):
         target.prefill(prefix)
     for i in range(done):
         hidden.append(resumed.draft_rows([tokens[i]], i, layer))
     plain = whole.verify(tokens, chain(len(tokens)))
-    short = resumed.verify(tokens, chain(len(tokens)), Resume(layer, torch.cat(hidden)) if hidden else None)
+    short = resumed.verify(
+        tokens, chain(len(tokens)), Resume(layer, torch.cat(hidden)) if hidden else None
+    )
     assert close(plain.logits, short.logits)
     assert all(close(plain.taps[t], short.taps[t]) for t in (layer, 4))
     kept = data.draw(st.integers(1, len(tokens)))
@@ -234,11 +286,15 @@ def test_a_new_prefill_forgets_the_old_text():
 def test_reserve_keeps_what_is_there(capacity, rows):
     cache = toy_decoder(0).cache(capacity=capacity)
     for t in (cache.key, cache.value):
-        t.copy_(torch.randn(t.shape, generator=torch.Generator().manual_seed(capacity), dtype=t.dtype))
+        t.copy_(
+            torch.randn(t.shape, generator=torch.Generator().manual_seed(capacity), dtype=t.dtype)
+        )
     key, value = cache.key.clone(), cache.value.clone()
     cache.reserve(rows)
-    assert cache.key.shape == cache.value.shape and cache.key.shape[3] >= max(rows, capacity)
-    assert torch.equal(cache.key[:, :, :, :capacity], key) and torch.equal(cache.value[:, :, :, :capacity], value)
+    assert cache.key.shape == cache.value.shape
+    assert cache.key.shape[3] >= max(rows, capacity)
+    assert torch.equal(cache.key[:, :, :, :capacity], key)
+    assert torch.equal(cache.value[:, :, :, :capacity], value)
 
 
 @pytest.mark.parametrize("parent", [[0], [-2], [-1, 1], [-1, 2, 0], [-1, 0, -3], [-1, 0]])

@@ -15,18 +15,19 @@ import typer
 from toy_lm import toy_decoder
 from typer.testing import CliRunner
 
-from real.campaign import archive as bundle, report
+from real.campaign import archive as bundle
+from real.campaign import report
 from real.campaign.__main__ import SOON, advance, campaign, complete, table
-from real.drafters import BUILTIN
-from real.train.train_predictor import write
-from real.campaign.workspace import Folder, FolderError
-from real.jobs import RULES
+from real.campaign.config import FULL, MUST, TOY, lab_of
 from real.campaign.stages import Part, parts
+from real.campaign.workspace import Folder, FolderError
+from real.drafters import BUILTIN
+from real.jobs import RULES
+from real.model.target import Target
 from real.record.recorder import Settings
 from real.sampling import Rule
 from real.train.generate import together
-from real.campaign.config import FULL, MUST, TOY, lab_of
-from real.model.target import Target
+from real.train.train_predictor import write
 from real.train.trainer import Paused, Plan, compiled, fit
 from simspec import CostModel, load_trace
 
@@ -55,13 +56,28 @@ def inputs(tmp_path_factory):
     words = "the drafter proposes and the target disposes of every token it is shown ".split()
     for name, count in (("text.txt", 4000), ("held.txt", 400)):
         (folder / name).write_text(" ".join(words[i * i % len(words)] for i in range(count)))
-    rows = [{"id": f"p{i}", "task": "ab"[i % 2], "text": f"the target {words[i]} the target {words[i]} the"} for i in range(8)]
+    rows = [
+        {
+            "id": f"p{i}",
+            "task": "ab"[i % 2],
+            "text": f"the target {words[i]} the target {words[i]} the",
+        }
+        for i in range(8)
+    ]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
 
 
 def begun(inputs, out, size=TOY, seed=0):
-    folder = Folder(out, size, (inputs / "text.txt",), (inputs / "held.txt",), (inputs / "prompts.jsonl",), "cpu", seed)
+    folder = Folder(
+        out,
+        size,
+        (inputs / "text.txt",),
+        (inputs / "held.txt",),
+        (inputs / "prompts.jsonl",),
+        "cpu",
+        seed,
+    )
     folder.open()
     return folder
 
@@ -69,37 +85,68 @@ def begun(inputs, out, size=TOY, seed=0):
 @pytest.fixture(scope="module")
 def whole(inputs):
     """A campaign in one call, and what it printed."""
-    paths = {"text": "text.txt", "heldout": "held.txt", "prompts": "prompts.jsonl", "out": "out", "results": "home"}
-    given = ["--toy", "--device", "cpu", *(word for name, path in paths.items() for word in (f"--{name}", str(inputs / path)))]
+    paths = {
+        "text": "text.txt",
+        "heldout": "held.txt",
+        "prompts": "prompts.jsonl",
+        "out": "out",
+        "results": "home",
+    }
+    given = [
+        "--toy",
+        "--device",
+        "cpu",
+        *(word for name, path in paths.items() for word in (f"--{name}", str(inputs / path))),
+    ]
     return CliRunner().invoke(APP, [*given, "--limit", "60"])
 
 
 def state_of(folder):
-    return {p.relative_to(folder.out): p.read_bytes() for p in sorted(folder.out.rglob("*")) if p.is_file()}
+    return {
+        p.relative_to(folder.out): p.read_bytes()
+        for p in sorted(folder.out.rglob("*"))
+        if p.is_file()
+    }
 
 
 def test_every_part_runs_in_one_call(inputs, whole):
     assert whole.exit_code == 0, whole.output
-    assert "complete: yes" in whole.output and "next call" not in whole.output and "failed" not in whole.output
+    assert "complete: yes" in whole.output
+    assert "next call" not in whole.output
+    assert "failed" not in whole.output
     folder = begun(inputs, inputs / "out")
     for part in parts():
         assert folder.found(part.name) is not None
     for drafter in BUILTIN:
         for rule in RULES:
             trace = load_trace(folder.trace(drafter, rule))
-            assert trace.meta.rule == rule and trace.meta.dtype == "float32"
+            assert trace.meta.rule == rule
+            assert trace.meta.dtype == "float32"
         equal = folder.found(f"equal-{drafter}")
-        assert equal["failures"] == 0 and equal["rounds"] > 0 and not equal["tf32"]
+        assert equal["failures"] == 0
+        assert equal["rounds"] > 0
+        assert not equal["tf32"]
         for each in folder.found(f"forced-{drafter}")["rules"].values():
-            assert each["rounds"] > 0 and each["failures"] == 0
+            assert each["rounds"] > 0
+            assert each["failures"] == 0
     assert all(folder.found(f"drive-{d}")["replay_equal"] for d in MUST)
     assert begun(inputs, inputs / "out").target == folder.target
-    assert {(s.state, s.seconds) for s in advance(folder, parts(), 0.0)} == {("done", 0.0)}  # nothing is done twice, however little time
+    assert {(s.state, s.seconds) for s in advance(folder, parts(), 0.0)} == {
+        ("done", 0.0)
+    }  # nothing is done twice, however little time
 
 
 def test_results_are_few_flat_files_and_a_bundle_that_replays(inputs, whole, tmp_path):
     home = sorted(p.name for p in (inputs / "home").iterdir())
-    assert home == ["REPORT.md", "bundle.tar", "race.png", "recordings.tar", "report.json", "scorecard.png", "speedup.png"]
+    assert home == [
+        "REPORT.md",
+        "bundle.tar",
+        "race.png",
+        "recordings.tar",
+        "report.json",
+        "scorecard.png",
+        "speedup.png",
+    ]
     with tarfile.open(inputs / "home" / "bundle.tar") as tar:
         names = tar.getnames()
         assert not any(name.endswith(".safetensors") for name in names)
@@ -111,30 +158,53 @@ def test_results_are_few_flat_files_and_a_bundle_that_replays(inputs, whole, tmp
         assert trace.meta.drafter == drafter
     said = json.loads((tmp_path / "report.json").read_text())
     manifest = json.loads((tmp_path / "campaign.json").read_text())
-    assert said["target"] == manifest["target"] and said["device"].startswith("cpu") and said["complete"] is True
-    assert {v["name"] for v in said["verdicts"]} >= {"complete", "float32 runs equal their replays", "scorecard on held-out prompts"}
-    assert {p["target"] for p in map(json.loads, (q.read_text() for q in (tmp_path / "parts").iterdir()))} == {None, said["target"]}
+    assert said["target"] == manifest["target"]
+    assert said["device"].startswith("cpu")
+    assert said["complete"] is True
+    assert {v["name"] for v in said["verdicts"]} >= {
+        "complete",
+        "float32 runs equal their replays",
+        "scorecard on held-out prompts",
+    }
+    assert {
+        p["target"]
+        for p in map(json.loads, (q.read_text() for q in (tmp_path / "parts").iterdir()))
+    } == {None, said["target"]}
 
 
 def test_killed_between_parts_it_goes_on_and_comes_to_the_same(inputs, whole, tmp_path):
     out, names = tmp_path / "out", [part.name for part in parts()]
-    arguments = [sys.executable, "-c", KILLED, out, *(inputs / name for name in ("text.txt", "held.txt", "prompts.jsonl"))]
+    arguments = [
+        sys.executable,
+        "-c",
+        KILLED,
+        out,
+        *(inputs / name for name in ("text.txt", "held.txt", "prompts.jsonl")),
+    ]
     run = subprocess.Popen(list(map(str, arguments)), cwd=ROOT, stdout=subprocess.DEVNULL)
     while run.poll() is None and not (out / "parts" / "drafter-early_exit.json").exists():
         time.sleep(0.02)
     run.send_signal(signal.SIGKILL)
     run.wait()
     there = {p.stem: (p.read_bytes(), p.stat().st_mtime_ns) for p in (out / "parts").glob("*.json")}
-    assert set(there) >= {"text", "target", "distil", "drafter-model", "drafter-early_exit"} and len(there) < len(names)
+    assert set(there) >= {"text", "target", "distil", "drafter-model", "drafter-early_exit"}
+    assert len(there) < len(names)
     folder = begun(inputs, out)
     states = advance(folder, parts()[: names.index("record-model-coupled") + 1], 3600)
-    assert all(each.state == "done" for each in states) and {s.part.name for s in states if not s.seconds} == set(there)
-    assert {p.stem: (p.read_bytes(), p.stat().st_mtime_ns) for p in (out / "parts").glob("*.json") if p.stem in there} == there
+    assert all(each.state == "done" for each in states)
+    assert {s.part.name for s in states if not s.seconds} == set(there)
+    assert {
+        p.stem: (p.read_bytes(), p.stat().st_mtime_ns)
+        for p in (out / "parts").glob("*.json")
+        if p.stem in there
+    } == there
     for path in [*(out / "models").rglob("*.safetensors"), *(out / "traces").glob("*.parquet")]:
         unbroken = inputs / "out" / path.relative_to(out)
         if path.suffix == ".parquet":
             a, b = load_trace(path), load_trace(unbroken)
-            assert a.token.tolist() == b.token.tolist() and a.run.tolist() == b.run.tolist() and (a.feature == b.feature).all()
+            assert a.token.tolist() == b.token.tolist()
+            assert a.run.tolist() == b.run.tolist()
+            assert (a.feature == b.feature).all()
         else:
             assert path.read_bytes() == unbroken.read_bytes(), path
 
@@ -152,7 +222,8 @@ def test_another_campaigns_folder_is_refused(inputs, whole, tmp_path):
     (other / "models" / "target" / "model.safetensors").write_bytes(b"one")
     folder.named()
     folder.done("target", 0.0, {"sha256": folder.target})
-    assert begun(inputs, other).found("target") == {"sha256": folder.target} and begun(inputs, other).found("text") == {}
+    assert begun(inputs, other).found("target") == {"sha256": folder.target}
+    assert begun(inputs, other).found("text") == {}
     (other / "models" / "target" / "model.safetensors").write_bytes(b"two")
     with pytest.raises(FolderError, match="not the one there now"):
         begun(inputs, other)
@@ -194,13 +265,28 @@ def clocked(inputs, tmp_path):
 
 
 def run(folder, todo, limit, clock):
-    return {each.part.name: each.state for each in advance(folder, todo, limit, clock, lambda line: None)}
+    return {
+        each.part.name: each.state
+        for each in advance(folder, todo, limit, clock, lambda line: None)
+    }
 
 
 def test_no_part_is_begun_that_does_not_fit(clocked):
     clock, folder = clocked
-    todo = [clock.part("a", 30), clock.part("b", 50), clock.part("c", 20), clock.part("d", 5, "should"), clock.part("e", 5, needs=("b",))]
-    assert run(folder, todo, 60, clock) == {"a": "done", "b": "left", "c": "done", "d": "left", "e": "left"}  # c fits; d is no must
+    todo = [
+        clock.part("a", 30),
+        clock.part("b", 50),
+        clock.part("c", 20),
+        clock.part("d", 5, "should"),
+        clock.part("e", 5, needs=("b",)),
+    ]
+    assert run(folder, todo, 60, clock) == {
+        "a": "done",
+        "b": "left",
+        "c": "done",
+        "d": "left",
+        "e": "left",
+    }  # c fits; d is no must
     assert clock.now == 50
     assert run(folder, todo, 60, clock) == dict.fromkeys("abcde", "done")
     assert clock.now == 110
@@ -210,37 +296,62 @@ def test_a_part_that_resumes_is_begun_with_less_and_stopped(clocked):
     clock, folder = clocked
     long = clock.part("long", 200, resumes=True)
     todo = [long, clock.part("next", 10, needs=("long",)), clock.part("extra", 1, "should")]
-    assert run(folder, todo, 100, clock) == {"long": "stopped", "next": "left", "extra": "left"} and clock.now == 101
+    assert run(folder, todo, 100, clock) == {"long": "stopped", "next": "left", "extra": "left"}
+    assert clock.now == 101
     assert run(folder, todo, SOON - 1, clock)["long"] == "left"
     assert run(folder, todo, 200, clock) == dict.fromkeys(("long", "next", "extra"), "done")
-    late = clock.part("late", 10, takes=500)  # one that does not resume is given up only far beyond the limit
+    late = clock.part(
+        "late", 10, takes=500
+    )  # one that does not resume is given up only far beyond the limit
     before = clock.now
-    assert run(folder, [late], 20, clock) == {"late": "stopped"} and clock.now - before == 51
+    assert run(folder, [late], 20, clock) == {"late": "stopped"}
+    assert clock.now - before == 51
 
 
 def test_what_fails_stops_only_what_needs_it(clocked):
     clock, folder = clocked
-    todo = [clock.part("a", 1), clock.part("s", 1, "should", fails=True), clock.part("t", 1, "should", ("s",)), clock.part("u", 1, "could")]
+    todo = [
+        clock.part("a", 1),
+        clock.part("s", 1, "should", fails=True),
+        clock.part("t", 1, "should", ("s",)),
+        clock.part("u", 1, "could"),
+    ]
     states = advance(folder, todo, 60, clock, lambda line: None)
-    assert [each.state for each in states] == ["done", "failed", "left", "done"] and complete(states)
-    assert "RuntimeError: no luck at all" in states[1].why and "Traceback" in (folder.out / "log" / "s.txt").read_text()
-    assert "needs s" in table(states) and table(states).count("\n") == 3
-    assert not complete(advance(folder, [clock.part("m", 1, fails=True)], 60, clock, lambda line: None))
+    assert [each.state for each in states] == ["done", "failed", "left", "done"]
+    assert complete(states)
+    assert "RuntimeError: no luck at all" in states[1].why
+    assert "Traceback" in (folder.out / "log" / "s.txt").read_text()
+    assert "needs s" in table(states)
+    assert table(states).count("\n") == 3
+    assert not complete(
+        advance(folder, [clock.part("m", 1, fails=True)], 60, clock, lambda line: None)
+    )
     assert run(folder, [clock.part("s", 1, "should")], 60, clock) == {"s": "done"}  # tried anew
 
 
 def test_parts_are_whole_and_in_order():
     names, ranks = [part.name for part in parts()], [part.rank for part in parts()]
-    assert len(set(names)) == len(names) and ranks == sorted(ranks, key=("must", "should", "could").index)
+    assert len(set(names)) == len(names)
+    assert ranks == sorted(ranks, key=("must", "should", "could").index)
     for at, part in enumerate(parts()):
         assert set(part.needs) <= set(names[:at]), part.name
     must = sum(part.seconds for part in parts() if part.rank == "must")
-    assert must <= 22 * 60 and max(part.seconds for part in parts()) < 9 * 60
+    assert must <= 22 * 60
+    assert max(part.seconds for part in parts()) < 9 * 60
     shape, lab = FULL.target, lab_of(FULL, (), (), "cuda", 0)
-    layer = 2 * shape.width * shape.head_dim * (shape.heads + shape.kv_heads) + 3 * shape.width * shape.hidden
-    assert 100e6 <= shape.layers * layer + shape.vocab * shape.width <= 200e6 and 20 <= shape.layers <= 28
-    assert lab.compiled and not lab_of(FULL, (), (), "cpu", 0).compiled
-    assert FULL.per_task >= 24 and FULL.budget >= 160 and FULL.K == 16 and FULL.least >= 20_000 and FULL.bytes <= 6_000_000
+    layer = (
+        2 * shape.width * shape.head_dim * (shape.heads + shape.kv_heads)
+        + 3 * shape.width * shape.hidden
+    )
+    assert 100e6 <= shape.layers * layer + shape.vocab * shape.width <= 200e6
+    assert 20 <= shape.layers <= 28
+    assert lab.compiled
+    assert not lab_of(FULL, (), (), "cpu", 0).compiled
+    assert FULL.per_task >= 24
+    assert FULL.budget >= 160
+    assert FULL.K == 16
+    assert FULL.least >= 20_000
+    assert FULL.bytes <= 6_000_000
 
 
 def test_verdicts_are_computed_from_what_was_found(inputs, whole, tmp_path):
@@ -248,30 +359,54 @@ def test_verdicts_are_computed_from_what_was_found(inputs, whole, tmp_path):
     states = [("a", "must", "done", ""), ("b", "should", "left", "")]
 
     def lines(**doctored):
-        made = Folder(**{n: getattr(folder, n) for n in ("out", "size", "text", "heldout", "prompts", "device", "seed")})
+        made = Folder(
+            **{
+                n: getattr(folder, n)
+                for n in ("out", "size", "text", "heldout", "prompts", "device", "seed")
+            }
+        )
         honest = made.found
-        made.found = lambda part: doctored[part.replace("-", "_")](honest(part)) if part.replace("-", "_") in doctored else honest(part)
+        made.found = lambda part: (
+            doctored[part.replace("-", "_")](honest(part))
+            if part.replace("-", "_") in doctored
+            else honest(part)
+        )
         return {v.name: v.passed for v in report.verdicts(made, states)}
 
     true = lines()
-    assert all(passed for name, passed in true.items() if not name.startswith(("scorecard", "fastest", "captured", "race")))
-    assert not {v.name: v.passed for v in report.verdicts(folder, [("a", "must", "failed", "")])}["complete"]
+    assert all(
+        passed
+        for name, passed in true.items()
+        if not name.startswith(("scorecard", "fastest", "captured", "race"))
+    )
+    assert not {v.name: v.passed for v in report.verdicts(folder, [("a", "must", "failed", "")])}[
+        "complete"
+    ]
 
     def turned(name, value):
         return lambda found: found | {name: value}
 
     def ruled(**more):
-        return lambda found: found | {"rules": {rule: each | more for rule, each in found["rules"].items()}}
+        return lambda found: (
+            found | {"rules": {rule: each | more for rule, each in found["rules"].items()}}
+        )
 
     def stepped(distance):
-        return lambda found: found | {"plain": {at: cell | {"distance": distance} for at, cell in found["plain"].items()}}
+        return lambda found: (
+            found
+            | {"plain": {at: cell | {"distance": distance} for at, cell in found["plain"].items()}}
+        )
 
     def over(ratio):
-        return lambda found: found | {"over_assisted": [each | {"ratio": ratio} for each in found["over_assisted"]]}
+        return lambda found: (
+            found | {"over_assisted": [each | {"ratio": ratio} for each in found["over_assisted"]]}
+        )
 
     def driven(all_, task):
         groups = {"all": all_, "task:a": task}
-        return lambda found: found | {"rows": [row | {"speedup": all_, "groups": groups} for row in found["rows"]]}
+        return lambda found: (
+            found | {"rows": [row | {"speedup": all_, "groups": groups} for row in found["rows"]]}
+        )
 
     cases = (
         ("float32 runs equal their replays", "equal_model", turned("exceptions", 1000)),
@@ -281,31 +416,52 @@ def test_verdicts_are_computed_from_what_was_found(inputs, whole, tmp_path):
         ("bf16 free runs audited", "audit_medusa", ruled(clean=False)),
         ("recordings", "record_eagle_greedy", lambda found: None),
         ("recordings", "record_eagle_greedy", turned("by_task", {"a": {"texts": 1}})),
-        (f"fastest on {TOY.shape}, random weights, recorded acceptances", "drive_model", turned("replay_equal", False)),
+        (
+            f"fastest on {TOY.shape}, random weights, recorded acceptances",
+            "drive_model",
+            turned("replay_equal", False),
+        ),
         ("captured plain step, 8b", "ladder_8b", stepped(1.7)),
-        ("captured plain step, 8b", "ladder_8b", lambda found: stepped(1.5)(found) | {"graphed": False}),
+        (
+            "captured plain step, 8b",
+            "ladder_8b",
+            lambda found: stepped(1.5)(found) | {"graphed": False},
+        ),
         ("captured plain step, lab", "ladder_lab", stepped(5.1)),
         ("race against transformers on the lab target", "race", over(1.2)),
     )
     for name, part, change in cases:
         assert lines(**{part: change})[name] is False, (name, part)
 
-    assert lines(ladder_8b=stepped(1.5))["captured plain step, 8b"] is True and lines(race=over(1.4))[cases[-1][0]] is True
+    assert lines(ladder_8b=stepped(1.5))["captured plain step, 8b"] is True
+    assert lines(race=over(1.4))[cases[-1][0]] is True
     fast = {f"drive_{d}": driven(1.9, 2.6) for d in MUST}
     assert lines(**fast)[cases[7][0]] is True
     for slow in (driven(1.7, 2.6), driven(1.9, 2.4)):  # too slow over all prompts, or on every task
         assert lines(**{d: slow for d in fast})[cases[7][0]] is False
 
     def rated(error):
-        return lambda found: found | {"rows": [row | {"error": error, "noise": 0.01} for row in found["rows"]]}
+        return lambda found: (
+            found | {"rows": [row | {"error": error, "noise": 0.01} for row in found["rows"]]}
+        )
 
     drafters = [f"score_{drafter}" for drafter in report.DRAFTERS]
     scorecard = "scorecard on held-out prompts"
     assert lines(**{d: rated(0.02) for d in drafters})[scorecard] is True
     assert lines(**{d: rated(0.2) for d in drafters})[scorecard] is False
     assert lines(**{d: lambda found: None for d in drafters})[scorecard] is None
-    slow = {d: lambda found: found | {"rows": [row | {"speedup_measured": 0.9} for row in found["rows"]]} for d in drafters}
-    verdicts = lines(**slow, tree_eagle=turned("speedup_measured", 0.5), tree_medusa=lambda f: None, tree_early_exit=lambda f: None)
+    slow = {
+        d: lambda found: (
+            found | {"rows": [row | {"speedup_measured": 0.9} for row in found["rows"]]}
+        )
+        for d in drafters
+    }
+    verdicts = lines(
+        **slow,
+        tree_eagle=turned("speedup_measured", 0.5),
+        tree_medusa=lambda f: None,
+        tree_early_exit=lambda f: None,
+    )
     assert verdicts["fastest drafter and policy on the lab target"] is False
 
 
@@ -318,23 +474,34 @@ def test_a_bundle_is_thinned_until_it_fits_and_else_refused(inputs, whole, tmp_p
     folder = begun(inputs, inputs / "out")
     bundle.pack(folder, tmp_path / "a")
     bundle.pack(folder, tmp_path / "b")
-    assert (tmp_path / "a" / "bundle.tar").read_bytes() == (tmp_path / "b" / "bundle.tar").read_bytes()
-    sizes = iter((folder.size.bytes + 1, folder.size.bytes))  # of the bundle as it is, then without entropy
+    assert (tmp_path / "a" / "bundle.tar").read_bytes() == (
+        tmp_path / "b" / "bundle.tar"
+    ).read_bytes()
+    sizes = iter(
+        (folder.size.bytes + 1, folder.size.bytes)
+    )  # of the bundle as it is, then without entropy
     honest = bundle._bundle
-    monkeypatch.setattr(bundle, "_bundle", lambda *given: honest(*given) or _padded(given[1], next(sizes)))
+    monkeypatch.setattr(
+        bundle, "_bundle", lambda *given: honest(*given) or _padded(given[1], next(sizes))
+    )
     bundle.pack(folder, tmp_path / "c")
     monkeypatch.undo()
     with tarfile.open(tmp_path / "c" / "bundle.tar") as tar:
         tar.extractall(tmp_path / "held", filter="data")
-    full, thin = load_trace(folder.trace("model", "greedy")), load_trace(tmp_path / "held" / "traces" / "toy-model-greedy.parquet")
+    full, thin = (
+        load_trace(folder.trace("model", "greedy")),
+        load_trace(tmp_path / "held" / "traces" / "toy-model-greedy.parquet"),
+    )
     assert [name for name, _ in full.meta.features] == ["confidence", "entropy", "theta"]
     assert [name for name, _ in thin.meta.features] == ["confidence", "theta"]
-    assert thin.sequence.tolist() == full.sequence.tolist() and (thin.features(("theta",)) == full.features(("theta",))).size
+    assert thin.sequence.tolist() == full.sequence.tolist()
+    assert (thin.features(("theta",)) == full.features(("theta",))).size
     with tarfile.open(tmp_path / "c" / "recordings.tar") as tar:
         assert "traces/toy-model-greedy.parquet" in tar.getnames()
     with pytest.raises(ValueError, match="bundle.tar has .* MB, expected"):
         bundle.pack(replace(folder, size=replace(folder.size, bytes=10), _held={}), tmp_path / "d")
-    assert (tmp_path / "d" / "report.json").exists() and (tmp_path / "d" / "recordings.tar").exists()  # what is too large travels in part
+    assert (tmp_path / "d" / "report.json").exists()
+    assert (tmp_path / "d" / "recordings.tar").exists()
 
 
 def test_training_that_is_paused_goes_on_to_the_same_weights(tmp_path):
@@ -347,7 +514,13 @@ def test_training_that_is_paused_goes_on_to_the_same_weights(tmp_path):
             if step == pause:
                 raise Paused("time")
 
-        return model, lambda: fit(folder, model, lambda step: (model(x) - x).square().mean(), Plan(steps=40, save_every=7), progress)
+        return model, lambda: fit(
+            folder,
+            model,
+            lambda step: (model(x) - x).square().mean(),
+            Plan(steps=40, save_every=7),
+            progress,
+        )
 
     model, go = trained(tmp_path / "whole", None)
     go()
@@ -355,7 +528,8 @@ def test_training_that_is_paused_goes_on_to_the_same_weights(tmp_path):
     with pytest.raises(Paused):
         go()
     again, go = trained(tmp_path / "paused", None)
-    assert len(go()) == 4 and torch.equal(again.weight, model.weight)
+    assert len(go()) == 4
+    assert torch.equal(again.weight, model.weight)
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
@@ -366,9 +540,11 @@ def test_layers_are_compiled_where_that_works_and_plain_where_not():
     decoder.requires_grad_(True)
     assert compiled(decoder.layers, lambda: decoder(token).sum(), "eager") == ""
     assert all(layer._compiled_call_impl is not None for layer in decoder.layers)
-    assert torch.allclose(decoder(token), plain) and all(p.grad is None for p in decoder.layers.parameters())
+    assert torch.allclose(decoder(token), plain)
+    assert all(p.grad is None for p in decoder.layers.parameters())
     assert "not compiled: " in compiled(decoder.layers, lambda: 1 / 0)
-    assert all(layer._compiled_call_impl is None for layer in decoder.layers) and torch.equal(decoder(token), plain)
+    assert all(layer._compiled_call_impl is None for layer in decoder.layers)
+    assert torch.equal(decoder(token), plain)
 
 
 def test_texts_written_together_are_those_written_one_by_one():
@@ -377,24 +553,44 @@ def test_texts_written_together_are_those_written_one_by_one():
     asked = [Settings(3, 12, rule, (vocab - 1,)) for rule in (Rule(), Rule("coupled", 0.8, 3))]
     prompts = [[1, 2, 3], [3, 2, 1], [2, 2, 4]]
     a, b = write(target, asked, prompts, 7), together(target, asked, prompts, 7)
-    assert [(w.sequence, w.prompt, w.text.tolist()) for w in a] == [(w.sequence, w.prompt, w.text.tolist()) for w in b]
-    assert all(torch.allclose(x.of_target, y.of_target) for x, y in zip(a, b)) and len({tuple(w.text.tolist()) for w in a}) > 1
+    assert [(w.sequence, w.prompt, w.text.tolist()) for w in a] == [
+        (w.sequence, w.prompt, w.text.tolist()) for w in b
+    ]
+    assert all(torch.allclose(x.of_target, y.of_target) for x, y in zip(a, b))
+    assert len({tuple(w.text.tolist()) for w in a}) > 1
     other = together(target, asked, prompts, 8)  # other draw addresses: other sampled texts
     assert [w.text.tolist() for w in a[3:]] != [w.text.tolist() for w in other[3:]]
 
 
 def test_the_call_refuses_what_it_cannot_use_and_says_how_to_go_on(inputs, tmp_path):
     def call(*more):
-        given = ["--text", inputs / "text.txt", "--prompts", inputs / "prompts.jsonl", "--out", tmp_path / "out", "--toy", *more]
+        given = [
+            "--text",
+            inputs / "text.txt",
+            "--prompts",
+            inputs / "prompts.jsonl",
+            "--out",
+            tmp_path / "out",
+            "--toy",
+            *more,
+        ]
         return CliRunner().invoke(APP, list(map(str, given)))
 
     assert call("--device", "cpu", "--limit", "0").exit_code == 2
     assert call("--device", "tpu").exit_code == 2
     short = call("--device", "cpu", "--limit", "0.001")
-    assert short.exit_code == 0 and "complete: no" in short.output and "next call: " in short.output
+    assert short.exit_code == 0
+    assert "complete: no" in short.output
+    assert "next call: " in short.output
     assert call("--device", "cpu", "--limit", "0.001", "--seed", "3").exit_code == 2
 
 
 def test_the_module_runs_as_make_runs_it():
-    result = subprocess.run([sys.executable, "-m", "real.campaign", "--help"], capture_output=True, text=True, check=True)
-    assert "--limit" in result.stdout and "--results" in result.stdout
+    result = subprocess.run(
+        [sys.executable, "-m", "real.campaign", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "--limit" in result.stdout
+    assert "--results" in result.stdout

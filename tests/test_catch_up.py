@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_lm import DRAFTERS, PREFIX, RULES, taught, toy_pair, toy_prompts
 
-from real.train import losses
-from real.model.tree_mask import chain
 from real.draft import Step
 from real.drafters.glide import Glide, GlideDrafter
 from real.drafters.model import ModelDrafter
+from real.model.tree_mask import chain
+from real.train import losses
 
 PICK = RULES["greedy"]
 
@@ -35,7 +35,8 @@ def _draft(drafter, k):
     """The tokens of up to k steps and their logits, an empty tensor for a drafter without."""
     steps = _steps(drafter, k)
     rows = [s.logits for s in steps if s.logits is not None]
-    assert len(rows) in (0, len(steps)) and (not rows) == (getattr(drafter, "silent", False) or not steps)
+    assert len(rows) in (0, len(steps))
+    assert (not rows) == (getattr(drafter, "silent", False) or not steps)
     return [s.token for s in steps], torch.stack(rows) if rows else torch.zeros(0)
 
 
@@ -88,7 +89,9 @@ def test_after_any_rounds_caches_and_chain_are_fresh_ones(name, seed, rounds):
     assert target.length == rows
     _begin(fresh, other, text)
     _same_draft(drafter, fresh, 4)
-    pairs = [(target.cache, other.cache)] + ([(drafter.cache, fresh.cache)] if hasattr(drafter, "cache") else [])
+    pairs = [(target.cache, other.cache)] + (
+        [(drafter.cache, fresh.cache)] if hasattr(drafter, "cache") else []
+    )
     for a, b in pairs:
         for x, y in ((a.key, b.key), (a.value, b.value)):
             torch.testing.assert_close(x[:, :, :, :rows], y[:, :, :, :rows], rtol=0, atol=1e-12)
@@ -146,14 +149,20 @@ def _reached(target, drafter, cut, computed):
     forced, text = True, WHOLE[:cut]
 
     def pick(logits, slot, *_):
-        return WHOLE[len(text) + slot] if forced and len(text) + slot < len(WHOLE) else _pick(logits, slot)
+        return (
+            WHOLE[len(text) + slot]
+            if forced and len(text) + slot < len(WHOLE)
+            else _pick(logits, slot)
+        )
 
     _begin(drafter, target, text, pick)
     while len(text) < len(WHOLE):
         steps = [s.token for s in _steps(drafter, computed)]
         drafter.rollback(0)
         ahead = WHOLE[len(text) : -1]
-        held = next((i for i, (a, b) in enumerate(zip(steps, ahead)) if a != b), min(len(steps), len(ahead)))
+        held = next(
+            (i for i, (a, b) in enumerate(zip(steps, ahead)) if a != b), min(len(steps), len(ahead))
+        )
         text += _round(target, drafter, text, computed, computed, held, WHOLE[len(text) + held])
     forced = False
     tokens, logits = _draft(drafter, 4)
@@ -163,7 +172,8 @@ def _reached(target, drafter, cut, computed):
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_declared_history_free_holds(name):
     """The same prefix reached by prompt, by text, by short or long rounds, accepted or given up: one proposal."""
-    assert toy_pair(name)[1].history_free and len({_reached(*toy_pair(name), *way) for way in WAYS}) == 1
+    assert toy_pair(name)[1].history_free
+    assert len({_reached(*toy_pair(name), *way) for way in WAYS}) == 1
 
 
 def test_control_a_drafter_with_a_history_is_noticed():
@@ -191,11 +201,17 @@ def _shift_gap(target, drafter, accepted, prompt):
     tail, both = tokens[accepted + 1 :], slice(0, min(len(tokens) - accepted - 1, len(anew_tokens)))
     if tail[both] != anew_tokens[both]:
         return float("inf")
-    return float((logits[accepted + 1 :][both] - anew[both]).abs().max()) if len(anew[both]) else 0.0
+    return (
+        float((logits[accepted + 1 :][both] - anew[both]).abs().max()) if len(anew[both]) else 0.0
+    )
 
 
 def _shift_gaps(target, drafter):
-    return [_shift_gap(target, drafter, a, prompt) for prompt in (*toy_prompts(3, 8), LOOKED_UP) for a in (0, 2, 4)]
+    return [
+        _shift_gap(target, drafter, a, prompt)
+        for prompt in (*toy_prompts(3, 8), LOOKED_UP)
+        for a in (0, 2, 4)
+    ]
 
 
 class Weary(ModelDrafter):

@@ -16,16 +16,42 @@ def recording(tmp_path):
 
 
 def test_json_is_one_object_and_nothing_else(capsys, recording):
-    code, out, err = run(capsys, "sweep", recording, "--policy", "fixed:2", "--policy", "beta_ts", "--json", "--replicates", 2)
+    code, out, err = run(
+        capsys,
+        "sweep",
+        recording,
+        "--policy",
+        "fixed:2",
+        "--policy",
+        "beta_ts",
+        "--json",
+        "--replicates",
+        2,
+    )
     data = json.loads(out)
-    assert code == 0 and err == "" and set(data) == {"seed", "replicates", "by", "rows"}
+    assert code == 0
+    assert err == ""
+    assert set(data) == {"seed", "replicates", "by", "rows"}
     assert [row["policy"] for row in data["rows"]] == ["fixed:2"] * 2 + ["beta_ts:acceptance"] * 2
     assert run(capsys, "sweep", recording, "--policy", "fixed:0", "--json")[1].count("NaN") == 0
 
 
 def test_defaults_files_and_table(capsys, recording, tmp_path):
-    code, out, _ = run(capsys, "sweep", recording, "--csv", tmp_path / "t.csv", "--plot", tmp_path / "t.png", "--by", "task")
-    assert code == 0 and "oracle" in out and "fixed:6" in out and "fixed:8" not in out
+    code, out, _ = run(
+        capsys,
+        "sweep",
+        recording,
+        "--csv",
+        tmp_path / "t.csv",
+        "--plot",
+        tmp_path / "t.png",
+        "--by",
+        "task",
+    )
+    assert code == 0
+    assert "oracle" in out
+    assert "fixed:6" in out
+    assert "fixed:8" not in out
     assert (tmp_path / "t.csv").read_text().startswith("trace,group,policy,cost,replicate")
     assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
 
@@ -34,7 +60,9 @@ def test_a_measured_cost(capsys, recording, tmp_path):
     path = tmp_path / "cost.json"
     CostModel.from_ratio(0.3, 6).to_json(path)
     rows = [
-        json.loads(run(capsys, "sweep", recording, "--policy", "fixed:2", "--json", "--cost", cost)[1])["rows"][0]
+        json.loads(
+            run(capsys, "sweep", recording, "--policy", "fixed:2", "--json", "--cost", cost)[1]
+        )["rows"][0]
         for cost in (path, "0.3")
     ]
     assert rows[0] == rows[1]
@@ -42,9 +70,13 @@ def test_a_measured_cost(capsys, recording, tmp_path):
 
 def test_show(capsys, recording):
     code, out, _ = run(capsys, "show", recording)
-    assert code == 0 and "synthetic" in out and "mean_run" in out
+    assert code == 0
+    assert "synthetic" in out
+    assert "mean_run" in out
     card = json.loads(run(capsys, "show", recording, "--json")[1])
-    assert card["sequences"] == 3 and card["K"] == 6 and len(card["accept_by_depth_at_K"]) == 6
+    assert card["sequences"] == 3
+    assert card["K"] == 6
+    assert len(card["accept_by_depth_at_K"]) == 6
 
 
 @pytest.mark.parametrize(
@@ -67,17 +99,24 @@ def test_show(capsys, recording):
 )
 def test_a_users_error_is_one_line_and_exit_code_2(capsys, recording, arguments, words):
     code, out, err = run(capsys, *(argument.format(trace=recording) for argument in arguments))
-    assert code == 2 and out == "" and words in err and err.startswith("simspec: ") and err.count("\n") == 1
+    assert code == 2
+    assert out == ""
+    assert words in err
+    assert err.startswith("simspec: ")
+    assert err.count("\n") == 1
 
 
 def test_usage_errors_exit_with_2(capsys):
-    assert run(capsys, "swep")[0] == 2 and run(capsys, "show")[0] == 2
+    assert run(capsys, "swep")[0] == 2
+    assert run(capsys, "show")[0] == 2
 
 
 def test_help_teaches_by_example(capsys):
     for arguments in (["--help"], ["sweep", "--help"], ["show", "--help"], ["drafters", "--help"]):
         code, out, _ = run(capsys, *arguments)
-        assert code == 0 and "simspec " in out and "Example" in out
+        assert code == 0
+        assert "simspec " in out
+        assert "Example" in out
 
 
 class Point:
@@ -109,37 +148,81 @@ def test_extras_add_commands_and_broken_ones_do_not_kill_sweep(capsys, recording
 
     points = [Point("good", lambda: register), Point("real", _absent), Point("odd", _broken)]
     monkeypatch.setattr(cli, "entry_points", lambda group: points)
-    monkeypatch.setattr(cli, "_commands", cli._commands.__wrapped__)  # not what an earlier call has loaded
+    monkeypatch.setattr(
+        cli, "_commands", cli._commands.__wrapped__
+    )  # not what an earlier call has loaded
     assert run(capsys, "record")[1] == "recorded\n"
     assert run(capsys, "sweep", recording, "--policy", "fixed:1")[0] == 0
     text = " ".join(run(capsys, "--help")[1].split())
-    assert "pip install 'simspec[real]'" in text and "No module named 'torch'" in text and "RuntimeError: half installed" in text
+    assert "pip install 'simspec[real]'" in text
+    assert "No module named 'torch'" in text
+    assert "RuntimeError: half installed" in text
 
 
 def test_without_extras_help_says_how_to_get_them():
     notes = cli.load_commands(cli.app, [])
-    assert len(notes) == 1 and "pip install 'simspec[real]'" in notes[0]
+    assert len(notes) == 1
+    assert "pip install 'simspec[real]'" in notes[0]
 
 
 def test_the_module_runs_in_its_own_process(recording):
-    command = [sys.executable, "-m", "simspec.cli", "sweep", str(recording), "--policy", "fixed:2", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "simspec.cli",
+        "sweep",
+        str(recording),
+        "--policy",
+        "fixed:2",
+        "--json",
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0 and len(json.loads(done.stdout)["rows"]) == 4
+    assert done.returncode == 0
+    assert len(json.loads(done.stdout)["rows"]) == 4
 
 
 def test_rows_stream_as_they_are_known(capsys, recording):
-    lines = run(capsys, "sweep", recording, "--policy", "fixed:0", "--policy", "beta_ts", "--stream", "--replicates", 2)[1].splitlines()
-    whole = json.loads(run(capsys, "sweep", recording, "--policy", "fixed:0", "--policy", "beta_ts", "--json", "--replicates", 2)[1])
+    lines = run(
+        capsys,
+        "sweep",
+        recording,
+        "--policy",
+        "fixed:0",
+        "--policy",
+        "beta_ts",
+        "--stream",
+        "--replicates",
+        2,
+    )[1].splitlines()
+    whole = json.loads(
+        run(
+            capsys,
+            "sweep",
+            recording,
+            "--policy",
+            "fixed:0",
+            "--policy",
+            "beta_ts",
+            "--json",
+            "--replicates",
+            2,
+        )[1]
+    )
     assert [json.loads(line) for line in lines] == whole["rows"]
 
 
 def test_bundled_recordings_have_names_and_costs_of_their_own(capsys):
     from simspec.recordings import recordings
 
-    out = run(capsys, "sweep", "tiny-model-greedy", "--policy", "fixed:1", "--replicates", 1, "--json")[1]
+    out = run(
+        capsys, "sweep", "tiny-model-greedy", "--policy", "fixed:1", "--replicates", 1, "--json"
+    )[1]
     (row,) = json.loads(out)["rows"]
     cost = CostModel.from_json(recordings()["tiny-model-greedy"].with_suffix(".cost.json"))
-    assert row["trace"] == "tiny-model-greedy" and row["cost"] == cost.name
-    rows = json.loads(run(capsys, "sweep", "--policy", "fixed:1", "--replicates", 1, "--json")[1])["rows"]
+    assert row["trace"] == "tiny-model-greedy"
+    assert row["cost"] == cost.name
+    rows = json.loads(run(capsys, "sweep", "--policy", "fixed:1", "--replicates", 1, "--json")[1])[
+        "rows"
+    ]
     assert [row["trace"] for row in rows] == list(recordings())
     assert json.loads(run(capsys, "show", "tiny-model-greedy", "--json")[1])["K"] == 16

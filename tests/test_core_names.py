@@ -15,7 +15,11 @@ MODULES = ["simspec", *(m.name for m in pkgutil.walk_packages(simspec.__path__, 
 @pytest.mark.parametrize("name", MODULES)
 def test_public_functions_and_classes_say_what_they_do(name):
     module = importlib.import_module(name)
-    assert module.__doc__ and module.__doc__.splitlines()[0].strip().endswith((".", ":")) or name == "simspec"
+    assert (
+        module.__doc__
+        and module.__doc__.splitlines()[0].strip().endswith((".", ":"))
+        or name == "simspec"
+    )
     for label, thing in vars(module).items():
         function = inspect.unwrap(getattr(thing, "py_func", thing))
         if label.startswith("_") or getattr(function, "__module__", None) != name:
@@ -30,7 +34,8 @@ def test_modules_are_small_nouns_without_leftovers(name):
     path = Path(inspect.getsourcefile(importlib.import_module(name)))
     text = path.read_text()
     assert len(text.splitlines()) <= 400
-    assert "util" not in path.stem and "helper" not in path.stem
+    assert "util" not in path.stem
+    assert "helper" not in path.stem
     assert not [word for word in ("TODO", "FIXME", "XXX", "raise NotImplemented") if word in text]
     assert max(map(len, text.splitlines())) <= 140
 

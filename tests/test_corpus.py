@@ -12,7 +12,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from real.train.corpus import END, CorpusError, documents, encode, train_tokenizer, windows
 
 HELD = settings(deadline=None, max_examples=60, derandomize=True)
-STORY = ["The cat sat on the mat 12 times; the cats sat on mats.", "A café, naïve façade: 37 + 5 = 42.", "def f(x): return x"]
+STORY = [
+    "The cat sat on the mat 12 times; the cats sat on mats.",
+    "A café, naïve façade: 37 + 5 = 42.",
+    "def f(x): return x",
+]
 TOKENIZER = train_tokenizer(STORY * 3, 300)
 
 
@@ -23,9 +27,13 @@ def jsonl(*rows):
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "b.txt").write_text("plain\r\ntext", encoding="utf-8", newline="")
-    (tmp_path / "c.jsonl").write_text(jsonl({"text": "one"}, {"text": "two", "source": "web"}), encoding="utf-8")
+    (tmp_path / "c.jsonl").write_text(
+        jsonl({"text": "one"}, {"text": "two", "source": "web"}), encoding="utf-8"
+    )
     (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "z.jsonl.xz").write_bytes(lzma.compress(jsonl({"text": "packed\u2028é\x85"}).encode()))
+    (tmp_path / "a" / "z.jsonl.xz").write_bytes(
+        lzma.compress(jsonl({"text": "packed\u2028é\x85"}).encode())
+    )
     (tmp_path / "d.md").write_text("# title", encoding="utf-8")
     (tmp_path / "picture.png").write_bytes(b"\x89PNG")
     return tmp_path
@@ -34,7 +42,9 @@ def folder(tmp_path):
 def test_documents_of_a_folder_in_order(folder):
     found = [(d["text"], d["source"]) for d in documents([folder])]
     assert [s for _, s in found] == ["z.jsonl.xz", "b.txt", "c.jsonl", "web", "d.md"]
-    assert [t for t, _ in found][0] == "packed\u2028é\x85"  # characters that only look like line ends
+    assert [t for t, _ in found][
+        0
+    ] == "packed\u2028é\x85"  # characters that only look like line ends
     assert [t for t, _ in found][2:] == ["one", "two", "# title"]
 
 
@@ -74,7 +84,11 @@ def test_paths_that_hold_no_text_are_refused(folder, tmp_path_factory):
 
 def test_damaged_files_are_refused_by_name(folder):
     packed = lzma.compress(jsonl(*({"text": str(i)} for i in range(2000))).encode())
-    for name, content in (("cut.jsonl.xz", packed[:-20]), ("no.jsonl.xz", b"plain"), ("latin.txt", b"caf\xe9")):
+    for name, content in (
+        ("cut.jsonl.xz", packed[:-20]),
+        ("no.jsonl.xz", b"plain"),
+        ("latin.txt", b"caf\xe9"),
+    ):
         (folder / name).write_bytes(content)
         refused(name, folder / name)
 
@@ -86,7 +100,8 @@ def test_any_text_comes_back(text):
 
 
 def test_tokens_are_as_specified():
-    assert TOKENIZER.token_to_id(END) == 0 and TOKENIZER.get_vocab_size() == 300
+    assert TOKENIZER.token_to_id(END) == 0
+    assert TOKENIZER.get_vocab_size() == 300
     long = TOKENIZER.encode("the cat sat").ids
     assert len(long) < len("the cat sat")  # merges were learnt
     digits = [TOKENIZER.decode([i]) for i in TOKENIZER.encode("1212").ids]
@@ -96,7 +111,10 @@ def test_tokens_are_as_specified():
 def test_training_is_deterministic_and_survives_a_file(tmp_path):
     assert train_tokenizer(STORY * 3, 300).to_str() == TOKENIZER.to_str()
     TOKENIZER.save(str(tmp_path / "t.json"))
-    assert Tokenizer.from_file(str(tmp_path / "t.json")).encode(STORY[1]).ids == TOKENIZER.encode(STORY[1]).ids
+    assert (
+        Tokenizer.from_file(str(tmp_path / "t.json")).encode(STORY[1]).ids
+        == TOKENIZER.encode(STORY[1]).ids
+    )
 
 
 @HELD
@@ -104,32 +122,51 @@ def test_training_is_deterministic_and_survives_a_file(tmp_path):
 def test_encode_ends_every_text(texts, batch):
     made = encode(TOKENIZER, iter(texts), batch)
     wanted = [token for text in texts for token in [*TOKENIZER.encode(text).ids, 0]]
-    assert made.tolist() == wanted and made.dtype == np.uint16
+    assert made.tolist() == wanted
+    assert made.dtype == np.uint16
 
 
 def test_large_vocabularies_get_wider_tokens():
-    large = Tokenizer(models.WordLevel({END: 0, **{f"w{i}": i for i in range(1, 70_000)}}, unk_token=END))
+    large = Tokenizer(
+        models.WordLevel({END: 0, **{f"w{i}": i for i in range(1, 70_000)}}, unk_token=END)
+    )
     large.pre_tokenizer = pre_tokenizers.Whitespace()
     made = encode(large, ["w1 w69999"])
-    assert made.tolist() == [1, 69_999, 0] and made.dtype == np.uint32
+    assert made.tolist() == [1, 69_999, 0]
+    assert made.dtype == np.uint32
 
 
 @HELD
-@given(st.integers(1, 20), st.integers(2, 60), st.integers(0, 5), st.integers(0, 99), st.integers(0, 999))
+@given(
+    st.integers(1, 20),
+    st.integers(2, 60),
+    st.integers(0, 5),
+    st.integers(0, 99),
+    st.integers(0, 999),
+)
 def test_windows_are_stretches_of_the_text(length, more, rows, seed, step):
     token = np.arange(length + more, dtype=np.uint16) + 7
     made = windows(token, rows, length, seed, step)
-    assert made.shape == (rows, length + 1) and made.dtype == np.int64
-    assert (np.diff(made, axis=1) == 1).all() and (made >= 7).all() and (made < 7 + len(token)).all()
+    assert made.shape == (rows, length + 1)
+    assert made.dtype == np.int64
+    assert (np.diff(made, axis=1) == 1).all()
+    assert (made >= 7).all()
+    assert (made < 7 + len(token)).all()
     assert np.array_equal(made, windows(token, rows, length, seed, step))
 
 
 def test_windows_are_addressed_by_seed_and_step():
     token = np.arange(100_000)
-    drawn = {(seed, step): tuple(windows(token, 4, 8, seed, step)[:, 0]) for seed in range(5) for step in range(40)}
+    drawn = {
+        (seed, step): tuple(windows(token, 4, 8, seed, step)[:, 0])
+        for seed in range(5)
+        for step in range(40)
+    }
     assert len(set(drawn.values())) == len(drawn)
     starts = np.concatenate([windows(token[:30], 50, 8, 0, step)[:, 0] for step in range(20)])
-    assert set(starts) == set(range(21))  # everywhere in the text (its very last token is never asked for)
+    assert set(starts) == set(
+        range(21)
+    )  # everywhere in the text (its very last token is never asked for)
 
 
 def test_windows_need_more_text_than_one():

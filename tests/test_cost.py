@@ -25,7 +25,12 @@ def test_seconds_equal_the_slow_twin(cost, sequences):
 
 def test_backlog_by_hand():
     cost = CostModel([0, 1, 2], [10, 11, 12], [0, 0.5, 0.75], overhead=100, baseline=9)
-    assert [next_backlog(0, 0, 0), next_backlog(3, 0, 0), next_backlog(3, 2, 2), next_backlog(3, 2, 1)] == [1, 4, 1, 0]
+    assert [
+        next_backlog(0, 0, 0),
+        next_backlog(3, 0, 0),
+        next_backlog(3, 2, 2),
+        next_backlog(3, 2, 1),
+    ] == [1, 4, 1, 0]
     price = (cost.draft, cost.verify, cost.catch_up, cost.overhead)
     assert round_seconds(*price, 0, 0, 2) == 110  # not drafting leaves the debt unpaid
     assert round_seconds(*price, 2, 1, 1) == 100 + 2 + 11 + 0.5
@@ -34,11 +39,14 @@ def test_backlog_by_hand():
 
 def test_from_ratio_truncate_extend():
     cost = CostModel.from_ratio(0.25, 4)
-    assert cost.K == 4 and cost.draft.tolist() == [0, 0.25, 0.5, 0.75, 1] and cost.verify.tolist() == [1] * 5
+    assert cost.K == 4
+    assert cost.draft.tolist() == [0, 0.25, 0.5, 0.75, 1]
+    assert cost.verify.tolist() == [1] * 5
     assert (cost.baseline, cost.overhead, cost.catch_up.tolist()) == (1, 0, [0])
     assert cost.truncate(2).extend(4) == cost
     measured = CostModel([0, 1, 3], [5, 6, 6], [0], 0, 5)
-    assert measured.extend(4).draft.tolist() == [0, 1, 3, 5, 7] and measured.extend(3).verify.tolist() == [5, 6, 6, 6]
+    assert measured.extend(4).draft.tolist() == [0, 1, 3, 5, 7]
+    assert measured.extend(3).verify.tolist() == [5, 6, 6, 6]
     for change, words in (
         (lambda: cost.truncate(5), "up to 4, asked for 5"),
         (lambda: cost.extend(3), "asked to extend to 3"),
@@ -83,7 +91,8 @@ def test_bad_json_is_one_line_with_the_path(tmp_path, change, words):
     path.write_text(json.dumps(data))
     with pytest.raises(ValueError, match=words) as caught:
         CostModel.from_json(path)
-    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_unreadable_files(tmp_path):
@@ -97,24 +106,34 @@ def test_unreadable_files(tmp_path):
 
 def test_equality():
     a, b = CostModel.from_ratio(0.1, 3), CostModel.from_ratio(0.2, 3)
-    assert a == CostModel.from_ratio(0.1, 3) and a != b and a != 0.1
+    assert a == CostModel.from_ratio(0.1, 3)
+    assert a != b
+    assert a != 0.1
     assert isinstance(a.draft, np.ndarray)
 
 
 def test_reading_features_is_paid_on_every_computed_token_once():
     plain = CostModel.from_ratio(0.2, 4)
     cost = replace(plain, feature=0.05)
-    assert cost.reading(()) is cost and plain.reading(("confidence",)) is plain
+    assert cost.reading(()) is cost
+    assert plain.reading(("confidence",)) is plain
     paid = cost.reading(("confidence",))
     np.testing.assert_allclose(paid.draft, plain.draft + 0.05 * np.arange(5))
-    assert paid.feature == 0 and paid.reading(("confidence",)) is paid
-    assert paid.verify.tolist() == cost.verify.tolist() and paid.baseline == cost.baseline
+    assert paid.feature == 0
+    assert paid.reading(("confidence",)) is paid
+    assert paid.verify.tolist() == cost.verify.tolist()
+    assert paid.baseline == cost.baseline
 
 
 def test_only_policies_that_read_pay_for_it():
     trace = synthetic.iid(0.6, 3, 40, 4, seed=1, confidence=True)
     free, dear = CostModel.from_ratio(0.1, 4), replace(CostModel.from_ratio(0.1, 4), feature=0.3)
-    speed = [sweep(trace, ["fixed:2", "confidence:0.5"], c, 1, progress=False).set_index("policy").speedup for c in (free, dear)]
+    speed = [
+        sweep(trace, ["fixed:2", "confidence:0.5"], c, 1, progress=False)
+        .set_index("policy")
+        .speedup
+        for c in (free, dear)
+    ]
     assert speed[0]["fixed:2"] == speed[1]["fixed:2"]
     assert speed[0]["confidence:0.5"] > speed[1]["confidence:0.5"]
     told = Stepper(policies.parse("confidence:0.5"), 4, 0, dear, (("confidence", "confidence"),))
@@ -137,7 +156,8 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypat
     monkeypatch.setattr("os.replace", full)
     with pytest.raises(ValueError, match="c.json cannot be written: No space left on device"):
         CostModel.from_ratio(0.2, 2).to_json(path)
-    assert CostModel.from_json(path) == old and [p.name for p in tmp_path.iterdir()] == ["c.json"]
+    assert CostModel.from_json(path) == old
+    assert [p.name for p in tmp_path.iterdir()] == ["c.json"]
 
 
 def test_from_dict_is_the_inverse_of_to_dict():

@@ -16,7 +16,9 @@ from simspec.policies.cost_aware import beta_quantile, depth_uniform, log_beta, 
 
 SHAPE = st.floats(-1.5, 4).map(lambda x: 10.0**x)
 COUNTS = st.lists(st.integers(0, 40), min_size=12, max_size=12)
-OUTCOMES = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)).map(lambda x: (x[0], min(x))), max_size=20)
+OUTCOMES = st.lists(
+    st.tuples(st.integers(0, 6), st.integers(0, 6)).map(lambda x: (x[0], min(x))), max_size=20
+)
 TRACE = synthetic.iid(0.5, 1, 8, 6)
 
 
@@ -36,7 +38,9 @@ def test_the_quantile_lands_in_range_for_every_draw(word, a, b):
     x = beta_quantile(u, a, b)
     assert 0 <= x <= 1
     if 1e-9 < x < 1 - 1e-9:
-        assert special.betainc(a, b, x) == pytest.approx(u, rel=1e-7, abs=1e-12 + 1e-15 * abs(_slope(a, b, x)))
+        assert special.betainc(a, b, x) == pytest.approx(
+            u, rel=1e-7, abs=1e-12 + 1e-15 * abs(_slope(a, b, x))
+        )
 
 
 def _slope(a, b, x):
@@ -49,8 +53,11 @@ def test_the_quantile_rises_and_log_beta_does_not_cancel():
         assert np.all(np.diff(x) > 0)
     for a, n in ((0.05, 10_000), (1e4, 10_000), (3.0, 19), (3.0, 21), (19.9, 5), (0.5, 1)):
         # B(a, n) = (n - 1)! / (a (a + 1) ... (a + n - 1)), a sum of logarithms without cancellation
-        exact = math.fsum([*(math.log(i) for i in range(1, n)), *(-math.log(a + i) for i in range(n))])
-        assert log_beta(a, n) == pytest.approx(exact, rel=1e-13) and log_beta(n, a) == log_beta(a, n)
+        exact = math.fsum(
+            [*(math.log(i) for i in range(1, n)), *(-math.log(a + i) for i in range(n))]
+        )
+        assert log_beta(a, n) == pytest.approx(exact, rel=1e-13)
+        assert log_beta(n, a) == log_beta(a, n)
     assert log_beta(0.5, 0.5) == pytest.approx(math.log(math.pi), rel=1e-14)
     assert beta_quantile(0.25, 1, 1) == pytest.approx(0.25, rel=1e-12)
 
@@ -61,9 +68,12 @@ def test_uniforms_of_the_depths_are_even_and_independent():
     random = np.random.default_rng(1)
     words = random.integers(0, 2**32, 20_000)
     u = np.array([[depth_uniform((w + 0.5) / 2**32, depth) for depth in range(5)] for w in words])
-    assert (u > 0).all() and (u < 1).all()
+    assert (u > 0).all()
+    assert (u < 1).all()
     for depth in range(5):
-        assert stats.chisquare(np.bincount((u[:, depth] * 16).astype(int), minlength=16)).pvalue > 1e-7
+        assert (
+            stats.chisquare(np.bincount((u[:, depth] * 16).astype(int), minlength=16)).pvalue > 1e-7
+        )
         for other in [(words + 0.5) / 2**32, *(u[:, j] for j in range(depth))]:
             cells = (u[:, depth] * 4).astype(int) * 4 + (other * 4).astype(int)
             assert stats.chisquare(np.bincount(cells, minlength=16)).pvalue > 1e-7
@@ -76,7 +86,12 @@ def _best(alphas, cost, owed):
     rates = []
     for k in range(len(alphas) + 1):
         tokens = 1 + sum(math.prod(alphas[: j + 1]) for j in range(k))
-        seconds = cost.overhead + cost.draft[k] + cost.verify[k] + (cost.catch_up[min(owed, len(cost.catch_up) - 1)] if k else 0)
+        seconds = (
+            cost.overhead
+            + cost.draft[k]
+            + cost.verify[k]
+            + (cost.catch_up[min(owed, len(cost.catch_up) - 1)] if k else 0)
+        )
         rates.append(tokens / seconds)
     best = max(rates)
     return rates, next(k for k, rate in enumerate(rates) if rate >= best * (1 - 1e-11))
@@ -97,7 +112,10 @@ def test_the_plan_is_the_best_rate_at_the_sample(cost, u, counts, owed, by_depth
     k = planned(params, state, u)
     assert k == expected or rates[k] == pytest.approx(rates[expected], rel=1e-9)
     more = policy.compiled()[0]
-    answers = [bool(more(params, state, slot, np.zeros((6, 0)), u if slot == 0 else 1 - u)[0]) for slot in range(7)]
+    answers = [
+        bool(more(params, state, slot, np.zeros((6, 0)), u if slot == 0 else 1 - u)[0])
+        for slot in range(7)
+    ]
     assert answers == [slot < k for slot in range(7)]  # later draws are not looked at
 
 
@@ -105,7 +123,9 @@ def test_the_plan_is_the_best_rate_at_the_sample(cost, u, counts, owed, by_depth
 @given(OUTCOMES, st.booleans(), st.sampled_from([1.0, 0.5]))
 def test_what_is_learned_respects_censoring(outcomes, by_depth, decay):
     """Counts by walking the tokens: depth j has a verdict iff all before it were accepted; the backlog as the cost model has it."""
-    policy = cost_ts("depth" if by_depth else "shared", decay=decay)(TRACE, CostModel.from_ratio(0.1, 6))
+    policy = cost_ts("depth" if by_depth else "shared", decay=decay)(
+        TRACE, CostModel.from_ratio(0.1, 6)
+    )
     params, state = policy.start()
     won, lost, owed = np.zeros(6), np.zeros(6), 0
     for k, a in outcomes:
@@ -125,7 +145,9 @@ def test_what_is_learned_respects_censoring(outcomes, by_depth, decay):
 
 def _chance_to_draft(policy, state):
     """P(k >= 1) over u, on 2,000 even steps."""
-    return np.mean([planned(np.array(policy.params), state, (i + 0.5) / 2000) > 0 for i in range(2000)])
+    return np.mean(
+        [planned(np.array(policy.params), state, (i + 0.5) / 2000) > 0 for i in range(2000)]
+    )
 
 
 def test_nothing_is_absorbing_where_drafting_can_pay():
@@ -137,10 +159,12 @@ def test_nothing_is_absorbing_where_drafting_can_pay():
     params, state = policy.start()
     state[2:] = 3, 9
     chance = stats.beta.sf(0.5, 4, 10)
-    assert 0.01 < chance and _chance_to_draft(policy, state) == pytest.approx(chance, abs=1 / 2000)
+    assert 0.01 < chance
+    assert _chance_to_draft(policy, state) == pytest.approx(chance, abs=1 / 2000)
     for _ in range(5):
         policy.compiled()[1](params, state, 0, 0, 0, np.zeros((1, 0)), 0.0)
-    assert state[2:].tolist() == [3, 9] and _chance_to_draft(policy, state) == pytest.approx(chance, abs=1 / 2000)
+    assert state[2:].tolist() == [3, 9]
+    assert _chance_to_draft(policy, state) == pytest.approx(chance, abs=1 / 2000)
     hopeless = cost_ts()(trace, CostModel.from_ratio(1.5, 1))
     assert _chance_to_draft(hopeless, state) == 0
 
@@ -157,7 +181,8 @@ def test_it_comes_back_when_a_bad_stretch_ends(variant):
         rounds = replay(trace, make(text, trace, cost), 3, cost)
         later[text] = rounds.drafted[rounds.row >= 800].mean()
     drafted = list(later.values())
-    assert drafted[0] > 2 and drafted[1] == 0
+    assert drafted[0] > 2
+    assert drafted[1] == 0
 
 
 def _joined(first, second):
@@ -180,19 +205,34 @@ def test_it_knows_what_a_draft_costs():
             assert best * 0.99 < cost.seconds(rounds).sum() < best * 1.03, (c, text)
         drafted.append(rounds.drafted.mean())
     assert drafted[0] > 4 > drafted[1] > 0.5 > drafted[2]
-    beta = [replay(trace, make("beta_ts", trace, cost), 1, CostModel.from_ratio(c, 8)) for c in (0.02, 1.0)]
+    beta = [
+        replay(trace, make("beta_ts", trace, cost), 1, CostModel.from_ratio(c, 8))
+        for c in (0.02, 1.0)
+    ]
     assert beta[0] == beta[1]
 
 
 def test_doors_and_names():
     cost = CostModel.from_ratio(0.1, 6)
-    assert isinstance(parse("cost_ts"), partial) and isinstance(parse("cost_ts:depth,alpha0=2"), partial)
-    for text in ("cost_ts", "cost_ts:variant=depth,alpha0=2", "cost_ts:greedy=true,K=3", "cost_ts:decay=0.5,scope=stream"):
+    assert isinstance(parse("cost_ts"), partial)
+    assert isinstance(parse("cost_ts:depth,alpha0=2"), partial)
+    for text in (
+        "cost_ts",
+        "cost_ts:variant=depth,alpha0=2",
+        "cost_ts:greedy=true,K=3",
+        "cost_ts:decay=0.5,scope=stream",
+    ):
         policy = make(text, TRACE, cost)
-        assert policy.name == text and policy.random == ("greedy" not in text)
+        assert policy.name == text
+        assert policy.random == ("greedy" not in text)
         assert (replay(TRACE, policy).drafted <= (3 if "K=3" in text else 6)).all()
-    assert make("cost_ts:depth,alpha0=2", TRACE, cost) == make("cost_ts:variant=depth,alpha0=2", TRACE, cost)
-    with pytest.raises(PolicyError, match="prices drafts up to 2, cost_ts plans up to 6: measure further"):
+    assert make("cost_ts:depth,alpha0=2", TRACE, cost) == make(
+        "cost_ts:variant=depth,alpha0=2", TRACE, cost
+    )
+    with pytest.raises(
+        PolicyError, match="prices drafts up to 2, cost_ts plans up to 6: measure further"
+    ):
         make("cost_ts", TRACE, CostModel.from_ratio(0.1, 2))
     free = CostModel.from_ratio(0.0, 6)
-    assert make("cost_ts", TRACE, free).params and replay(TRACE, oracle(TRACE, free)) is not None
+    assert make("cost_ts", TRACE, free).params
+    assert replay(TRACE, oracle(TRACE, free)) is not None

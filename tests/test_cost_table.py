@@ -17,16 +17,29 @@ UNIT = CostModel.from_ratio(0.1, 2)
 
 @st.composite
 def tables(draw, K=3):
-    batch, context = (tuple(sorted(draw(st.sets(st.integers(least, 40), min_size=1, max_size=4)))) for least in (1, 0))
+    batch, context = (
+        tuple(sorted(draw(st.sets(st.integers(least, 40), min_size=1, max_size=4))))
+        for least in (1, 0)
+    )
     owed = draw(st.integers(0, 2))
-    cell = costs(K).filter(lambda c: len(c.catch_up) > owed).map(lambda c: replace(c, catch_up=c.catch_up[: owed + 1]))
+    cell = (
+        costs(K)
+        .filter(lambda c: len(c.catch_up) > owed)
+        .map(lambda c: replace(c, catch_up=c.catch_up[: owed + 1]))
+    )
     one = draw(st.lists(cell, min_size=2, max_size=4))
     # every row and every column keeps a cell: row i at a random context, the rest by coin
     kept = {(i, draw(st.integers(0, len(context) - 1))) for i in range(len(batch))}
     kept |= {(draw(st.integers(0, len(batch) - 1)), j) for j in range(len(context))}
-    whole = [[(i, j) in kept or draw(st.booleans()) for j in range(len(context))] for i in range(len(batch))]
+    whole = [
+        [(i, j) in kept or draw(st.booleans()) for j in range(len(context))]
+        for i in range(len(batch))
+    ]
     cells = [
-        [replace(one[(i + 3 * j) % len(one)], name=f"{b} {c}") if whole[i][j] else None for j, c in enumerate(context)]
+        [
+            replace(one[(i + 3 * j) % len(one)], name=f"{b} {c}") if whole[i][j] else None
+            for j, c in enumerate(context)
+        ]
         for i, b in enumerate(batch)
     ]
     return CostTable(batch, context, cells, "random")
@@ -60,14 +73,17 @@ def test_a_context_between_two_is_on_the_line_entry_by_entry(table, data):
         expected = values[0] if len(known) == 1 else line(c, contexts, values)
         np.testing.assert_allclose(getattr(found, field), expected, rtol=1e-12, atol=1e-12)
         two = [getattr(cell, field) for cell in near]
-        assert (np.minimum(*two) <= getattr(found, field)).all() and (getattr(found, field) <= np.maximum(*two)).all()
+        assert (np.minimum(*two) <= getattr(found, field)).all()
+        assert (getattr(found, field) <= np.maximum(*two)).all()
 
 
 @given(tables(), st.integers(-2, 50), st.integers(-2, 50))
 def test_batch_steps_up_and_nothing_is_said_beyond_what_was_measured(table, batch, context):
     wider = [i for i, b in enumerate(table.batch) if b >= batch]
     if batch < 1 or not wider:
-        with pytest.raises(ValueError, match=f"batch sizes 1 to {table.batch[-1]}, asked for {batch}"):
+        with pytest.raises(
+            ValueError, match=f"batch sizes 1 to {table.batch[-1]}, asked for {batch}"
+        ):
             table.at(batch, table.context[0])
         return
     size = table.batch[wider[0]]
@@ -75,14 +91,17 @@ def test_batch_steps_up_and_nothing_is_said_beyond_what_was_measured(table, batc
     if known[0] <= context <= known[-1]:
         assert table.at(batch, context) == table.at(size, context)
     else:
-        with pytest.raises(ValueError, match=rf"context.* {known[0]}.* at batch {size}, asked for {context}"):
+        with pytest.raises(
+            ValueError, match=rf"context.* {known[0]}.* at batch {size}, asked for {context}"
+        ):
             table.at(batch, context)
 
 
 def test_one_size_need_not_be_named_and_several_must():
     cheap, dear = CostModel.from_ratio(0.1, 2), CostModel.from_ratio(0.5, 2)
     table = CostTable((1, 8), (64,), ((cheap,), (dear,)))
-    assert table.at(8) is dear and table.at(np.int64(2), np.int64(64)) is dear
+    assert table.at(8) is dear
+    assert table.at(np.int64(2), np.int64(64)) is dear
     assert CostTable((1,), (64,), ((cheap,),)).at() is cheap
     with pytest.raises(ValueError, match=r"several sizes of batch, \[1, 8\]: say which"):
         table.at()
@@ -95,7 +114,9 @@ def test_only_one_text_at_one_context_is_written_as_a_plain_model():
     for table in (CostTable((4,), (64,), ((UNIT,),)), CostTable((1,), (64, 65), ((UNIT, UNIT),))):
         assert table.simplest() is table
     lines = CostTable((1, 4), (64, 128), ((UNIT, UNIT), (UNIT, None))).describe()
-    assert len(lines) == 4 and lines[3] == "batch 4, context 128: does not fit" and "plain step 1000.000 ms" in lines[0]
+    assert len(lines) == 4
+    assert lines[3] == "batch 4, context 128: does not fit"
+    assert "plain step 1000.000 ms" in lines[0]
 
 
 @given(tables())
@@ -109,7 +130,8 @@ def test_json_round_trip(tmp_path_factory, table):
 def test_a_file_with_one_model_reads_as_a_table_of_one(tmp_path):
     UNIT.to_json(tmp_path / "c.json")
     table = CostTable.from_json(tmp_path / "c.json")
-    assert table.at() == UNIT == load_cost(tmp_path / "c.json") and (table.batch, len(table.context), table.K) == ((1,), 1, 2)
+    assert table.at() == UNIT == load_cost(tmp_path / "c.json")
+    assert (table.batch, len(table.context), table.K) == ((1,), 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -129,11 +151,17 @@ def test_a_file_with_one_model_reads_as_a_table_of_one(tmp_path):
         (lambda d: d.update(cells={}), "cells is {}, expected a list"),
         (lambda d: d.update(cells=[1, 2]), "cells is not a list of lists"),
         (lambda d: d["cells"].__setitem__(0, [None, None]), "batch 1 has no cell at all"),
-        (lambda d: (d["cells"][0].__setitem__(1, None), d["cells"][1].__setitem__(1, None)), "context 128 has no cell at all"),
+        (
+            lambda d: (d["cells"][0].__setitem__(1, None), d["cells"][1].__setitem__(1, None)),
+            "context 128 has no cell at all",
+        ),
         (lambda d: d["cells"][0].__setitem__(0, 3), "holds a int"),
         (lambda d: d["cells"][0][0].update(baseline=-1), "baseline -1"),
         (lambda d: d["cells"][0][0].update(draft=[0, 10**400, 1]), "too large"),
-        (lambda d: d["cells"][0].__setitem__(0, CostModel.from_ratio(0.1, 3).to_dict()), "cells differ in"),
+        (
+            lambda d: d["cells"][0].__setitem__(0, CostModel.from_ratio(0.1, 3).to_dict()),
+            "cells differ in",
+        ),
         (lambda d: d["cells"][0][0].update(catch_up=[0, 1]), "cells differ in"),
         (lambda d: d.update(name=3), "name is 3"),
     ],
@@ -146,7 +174,8 @@ def test_bad_json_is_one_line_with_the_path(tmp_path, change, words):
     for read in (CostTable.from_json, load_cost):
         with pytest.raises(ValueError, match=words) as caught:
             read(path)
-        assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+        assert str(path) in str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", "[" * 100_000, "\ud800", None])
@@ -181,7 +210,8 @@ def test_interpolation_keeps_the_staircase(share):
     low = staircase(20, 17)
     high = replace(low, verify=2 * low.verify)
     found = CostTable((1,), (0, 1000), ((low, high),)).at(1, int(1000 * share))
-    assert found.verify[17] < found.verify[16] and found.verify[17] < found.verify[1]
+    assert found.verify[17] < found.verify[16]
+    assert found.verify[17] < found.verify[1]
     assert (np.diff(found.verify) < 0).tolist() == (np.diff(low.verify) < 0).tolist()
 
 
@@ -197,8 +227,12 @@ def test_the_best_k_and_the_oracle_use_the_dip(alpha):
     k = np.arange(K + 1)
     by_formula = formulas.expected_committed(alpha, k) / (cost.draft + cost.verify)
     assert speed[fixed].argmax() == by_formula.argmax() == (0 if alpha == 0 else dip)
-    assert speed["fixed:5"] > speed["fixed:4"] and speed["oracle"] >= speed[fixed].max() * (1 - 1e-12)
-    often, rarely = (int((replay(trace, policies.parse("oracle")(trace, c)).drafted == dip).sum()) for c in (dipped, smooth))
+    assert speed["fixed:5"] > speed["fixed:4"]
+    assert speed["oracle"] >= speed[fixed].max() * (1 - 1e-12)
+    often, rarely = (
+        int((replay(trace, policies.parse("oracle")(trace, c)).drafted == dip).sum())
+        for c in (dipped, smooth)
+    )
     assert often > rarely or alpha == often == rarely == 0
 
 

@@ -14,15 +14,29 @@ COST = CostModel.from_ratio(0.2, 5)
 def test_points_are_what_a_sweep_says_and_intervals_are_over_prompts():
     trace = synthetic.iid(0.7, 12, 40, 5, confidence=True)
     found = curve(trace, ["fixed:2", "beta_ts", "oracle"], COST, replicates=3, seed=4)
-    assert [(p.policy, p.K) for p in found] == [*((f"fixed:{k}", k) for k in range(6)), ("beta_ts:acceptance", None), ("oracle", None)]
+    assert [(p.policy, p.K) for p in found] == [
+        *((f"fixed:{k}", k) for k in range(6)),
+        ("beta_ts:acceptance", None),
+        ("oracle", None),
+    ]
     table = sweep(trace, [f"fixed:{k}" for k in range(6)], COST, 1, progress=False)
     assert [p.speedup.value for p in found[:6]] == pytest.approx(table.speedup.tolist())
     three = sweep(trace, ["fixed:3"], COST, 1, by="prompt", progress=False)
     interval, told = ratio(three.speedup * three.seconds, three.seconds, seed=4), found[3].speedup
-    assert (told.value, told.low, told.high) == pytest.approx((interval.value, interval.low, interval.high), rel=2e-3)  # ties of resamples
-    assert all(p.speedup.low <= p.speedup.value <= p.speedup.high and p.speedup.prompts == 12 for p in found)
+    assert (told.value, told.low, told.high) == pytest.approx(
+        (interval.value, interval.low, interval.high), rel=2e-3
+    )  # ties of resamples
+    assert all(
+        p.speedup.low <= p.speedup.value <= p.speedup.high and p.speedup.prompts == 12
+        for p in found
+    )
     # of a policy that draws, time is averaged over replicates
-    seconds = [summary(replay(trace, policies.parse("beta_ts"), seed=4 + i, cost=COST), trace, COST).seconds for i in range(3)]
+    seconds = [
+        summary(
+            replay(trace, policies.parse("beta_ts"), seed=4 + i, cost=COST), trace, COST
+        ).seconds
+        for i in range(3)
+    ]
     assert found[6].speedup.value == pytest.approx(trace.rows / np.mean(seconds))
     assert found[7].speedup.value >= max(p.speedup.value for p in found)
 
@@ -30,8 +44,10 @@ def test_points_are_what_a_sweep_says_and_intervals_are_over_prompts():
 def test_few_prompts_have_no_band_and_lengths_end_where_costs_do():
     trace = synthetic.iid(0.5, 3, 20, 8)
     found = curve(trace, [], COST)
-    assert [p.K for p in found] == list(range(6)) and all(p.speedup.low == p.speedup.value == p.speedup.high for p in found)
-    assert [p.K for p in curve(trace, [], 0.2, longest=2)] == [0, 1, 2] and len(curve(trace, [], 0.2)) == 9
+    assert [p.K for p in found] == list(range(6))
+    assert all(p.speedup.low == p.speedup.value == p.speedup.high for p in found)
+    assert [p.K for p in curve(trace, [], 0.2, longest=2)] == [0, 1, 2]
+    assert len(curve(trace, [], 0.2)) == 9
     for longest in (-1, 6):
         with pytest.raises(ValueError, match=f"longest is {longest}, expected 0 to 5"):
             curve(trace, [], COST, longest=longest)
@@ -39,22 +55,44 @@ def test_few_prompts_have_no_band_and_lengths_end_where_costs_do():
 
 def test_fixed_lengths_that_were_asked_for_are_on_the_curve_not_beside_it():
     trace = synthetic.iid(0.5, 3, 20, 4)
-    assert [p.policy for p in curve(trace, [policies.fixed(2), "fixed:3", policies.parse("beta_ts")], 0.1) if p.K is None] == [
-        "beta_ts:acceptance"
-    ]
+    assert [
+        p.policy
+        for p in curve(trace, [policies.fixed(2), "fixed:3", policies.parse("beta_ts")], 0.1)
+        if p.K is None
+    ] == ["beta_ts:acceptance"]
 
 
 def test_the_picture_has_a_panel_for_each_recording(tmp_path):
     points = [Point(f"fixed:{k}", k, Interval(1.0 + k, 0.5 + k, 1.5 + k, 0.9, 9)) for k in (1, 0)]
-    draw({"a/b.parquet": points, "b": [*points, Point("oracle", None, points[0].speedup)]}, tmp_path / "c.png")
+    draw(
+        {"a/b.parquet": points, "b": [*points, Point("oracle", None, points[0].speedup)]},
+        tmp_path / "c.png",
+    )
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_sweep_draws_it(capsys, tmp_path):
     path, picture = tmp_path / "a.parquet", tmp_path / "c.png"
     synthetic.iid(0.7, 9, 20, 3).save(path)
-    code, out, _ = run(capsys, "sweep", path, "--policy", "fixed:2", "--policy", "beta_ts", "--curve", picture, "--json")
-    assert code == 0 and out.count("\n") == 1 and picture.read_bytes().startswith(b"\x89PNG")
-    for other in (("--curve", path), ("--curve", picture, "--plot", picture), ("--curve", tmp_path)):
+    code, out, _ = run(
+        capsys,
+        "sweep",
+        path,
+        "--policy",
+        "fixed:2",
+        "--policy",
+        "beta_ts",
+        "--curve",
+        picture,
+        "--json",
+    )
+    assert code == 0
+    assert out.count("\n") == 1
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    for other in (
+        ("--curve", path),
+        ("--curve", picture, "--plot", picture),
+        ("--curve", tmp_path),
+    ):
         code, out, error = run(capsys, "sweep", path, *other)
         assert code == 2 and out == "" and len(error.splitlines()) == 1, error

@@ -7,10 +7,10 @@ import pytest
 import torch
 from toy_lm import DRAFTERS, END, RULES, at_random, toy_cost, toy_pair, toy_prompts
 
+from real.decode.features import offered
 from real.decode.loop import decode
 from real.draft import Drafter
 from real.drafters import BUILTIN
-from real.decode.features import offered
 from real.pair import stepper
 
 TARGET = 8  # attention and MLP sub-layers of the toy target
@@ -26,12 +26,18 @@ def test_every_builtin_drafter_is_in_the_exam():
 def test_it_says_what_it_is(name):
     _, drafter = toy_pair(name)
     silent = getattr(drafter, "silent", False)
-    assert isinstance(drafter, Drafter) and drafter.name == name.rstrip("2")
+    assert isinstance(drafter, Drafter)
+    assert drafter.name == name.rstrip("2")
     assert all(type(value) is bool for value in (drafter.prefix_only, drafter.history_free, silent))
-    assert isinstance(drafter.taps, tuple) and drafter.predictors == {}
+    assert isinstance(drafter.taps, tuple)
+    assert drafter.predictors == {}
     assert getattr(drafter, "sublayers", 0) == SUBLAYERS.get(name, 0)
     assert offered(drafter) == (() if silent else ("confidence", "entropy"))
-    assert list(inspect.signature(BUILTIN[drafter.name]).parameters) == ["folder", "target", "made_for"]
+    assert list(inspect.signature(BUILTIN[drafter.name]).parameters) == [
+        "folder",
+        "target",
+        "made_for",
+    ]
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
@@ -46,12 +52,19 @@ def test_a_step_is_one_row_further_with_what_it_was_picked_from(name):
     drafter.begin(target, prompt, target.prefill(prompt[:-1]), pick)
     steps = [drafter.next() for _ in range(3)]
     for slot, step in enumerate(steps):
-        assert step.parent == slot and 0 <= step.token < 24
+        assert step.parent == slot
+        assert 0 <= step.token < 24
         if getattr(drafter, "silent", False):
-            assert step.logits is None and not picked and step.hidden is None
+            assert step.logits is None
+            assert not picked
+            assert step.hidden is None
         else:
-            assert picked[slot][0] == slot and torch.equal(picked[slot][1], step.logits) and step.token == step.logits.argmax()
-            assert step.logits.shape == (24,) and step.logits.dtype == torch.float64 and step.hidden.shape == (16,)
+            assert picked[slot][0] == slot
+            assert torch.equal(picked[slot][1], step.logits)
+            assert step.token == step.logits.argmax()
+            assert step.logits.shape == (24,)
+            assert step.logits.dtype == torch.float64
+            assert step.hidden.shape == (16,)
 
 
 class Counted:
@@ -62,8 +75,13 @@ class Counted:
         for layer in target.decoder.layers:
             for half in ("attend", "feed"):
                 vars(layer)[half] = self._noting(getattr(layer, half))
-        self.undo = lambda: [vars(layer).pop(half) for layer in target.decoder.layers for half in ("attend", "feed")]
-        for owner, names in ((target, ("prefill", "verify")), (drafter, ("begin", "next", "resume", "rollback", "catch_up"))):
+        self.undo = lambda: [
+            vars(layer).pop(half) for layer in target.decoder.layers for half in ("attend", "feed")
+        ]
+        for owner, names in (
+            (target, ("prefill", "verify")),
+            (drafter, ("begin", "next", "resume", "rollback", "catch_up")),
+        ):
             for name in names:
                 setattr(owner, name, self._within(name, getattr(owner, name)))
 
@@ -119,7 +137,9 @@ def check_passes(name, rule, spoil=lambda drafter, target: None):
         # a verification may leave out what the drafter has run already, never more
         least = TARGET - (SUBLAYERS["early_exit"] if name == "early_exit" else 0)
         assert all(least <= count <= TARGET for count in found.of("verify"))
-        assert [count for count, offered_one in found.steps] == [SUBLAYERS.get(name, 0) * offered_one for _, offered_one in found.steps]
+        assert [count for count, offered_one in found.steps] == [
+            SUBLAYERS.get(name, 0) * offered_one for _, offered_one in found.steps
+        ]
         for call in ("begin", "resume", "rollback", "catch_up", "elsewhere"):
             assert sum(found.of(call)) == 0, call
         drafted += sum(offered_one for _, offered_one in found.steps)
@@ -158,12 +178,20 @@ def test_no_toy_is_left_untaught():
     target, _ = toy_pair("model")
     for name in ("eagle", "glide"):
         trained = toy_pair(name)[1]
-        fresh = type(trained)(target.decoder, type(trained.part)(target.decoder, **trained.part.settings).requires_grad_(False))
+        fresh = type(trained)(
+            target.decoder,
+            type(trained.part)(target.decoder, **trained.part.settings).requires_grad_(False),
+        )
         hits = []
         for drafter in (trained, fresh):
             hits.append(0)
             for prompt in toy_prompts(12, 6):
-                drafter.begin(target, prompt, target.prefill(prompt[:-1]), lambda logits, *_: int(logits.argmax()))
+                drafter.begin(
+                    target,
+                    prompt,
+                    target.prefill(prompt[:-1]),
+                    lambda logits, *_: int(logits.argmax()),
+                )
                 step = drafter.next()
                 own = target.verify([prompt[-1]], [-1]).logits[0].argmax()
                 hits[-1] += step is not None and step.token == own

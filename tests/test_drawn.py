@@ -9,13 +9,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import costs, traces
 
-from simspec import CostModel, Policy, PolicyError, Trace, TraceError, TraceMeta, policies, replay, rng, sweep
-from simspec.validation.check import _recording
-from simspec.reports.drafters import by_depth, lineup
+from simspec import (
+    CostModel,
+    Policy,
+    PolicyError,
+    Trace,
+    TraceError,
+    TraceMeta,
+    policies,
+    replay,
+    rng,
+    sweep,
+)
 from simspec.policies import fixed, greedy_oracle, hf_heuristic, oracle
-from simspec.rng import ACCEPT
+from simspec.reports.drafters import by_depth, lineup
 from simspec.reports.oracle_gap import score
+from simspec.rng import ACCEPT
 from simspec.simulate import drawn, expected_accepted, expected_run
+from simspec.validation.check import _recording
 
 HELD = settings(deadline=None, max_examples=60, derandomize=True)
 SEED = st.integers(0, 2**64 - 1)
@@ -26,19 +37,49 @@ def recordings(draw, **sizes):
     """Random valid recordings of the rejection rule, certain and impossible slots among them."""
     trace = draw(traces(optional=False, **sizes))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    ratio = rng.random((trace.rows, trace.K)) * rng.choice([0.0, 1.0, 2.0, 4.0], (trace.rows, trace.K))
-    meta = replace(trace.meta, rule="rejection", temperature=1.0, features=(), top_p=draw(st.sampled_from([1.0, 0.9])))
+    ratio = rng.random((trace.rows, trace.K)) * rng.choice(
+        [0.0, 1.0, 2.0, 4.0], (trace.rows, trace.K)
+    )
+    meta = replace(
+        trace.meta,
+        rule="rejection",
+        temperature=1.0,
+        features=(),
+        top_p=draw(st.sampled_from([1.0, 0.9])),
+    )
     none = np.zeros((trace.rows, trace.K, 0), np.uint8)
-    return replace(trace, run=np.zeros_like(trace.run), ratio=np.minimum(ratio, 1).astype(np.float32), feature=none, meta=meta)
+    return replace(
+        trace,
+        run=np.zeros_like(trace.run),
+        ratio=np.minimum(ratio, 1).astype(np.float32),
+        feature=none,
+        meta=meta,
+    )
 
 
 def sixteen(seed=0, K=4, length=20):
     """A recording of sixteen texts of equal length, acceptance falling with depth."""
     rows, random = 16 * length, np.random.default_rng(seed)
     ratio = np.clip(random.random((rows, K)) * 1.6 - 0.05 * np.arange(K), 0, 1).astype(np.float32)
-    meta = TraceMeta("rejection", "t", "q", K, temperature=1.0, tasks=("x", "y") * 8, ids=tuple(map(str, range(16))))
+    meta = TraceMeta(
+        "rejection",
+        "t",
+        "q",
+        K,
+        temperature=1.0,
+        tasks=("x", "y") * 8,
+        ids=tuple(map(str, range(16))),
+    )
     cuts, token = np.arange(0, rows + 1, length), np.zeros(rows, np.int32)
-    return Trace(cuts, np.full(16, length), token, np.full(rows, K, np.uint8), np.zeros(rows, np.uint8), meta, ratio=ratio)
+    return Trace(
+        cuts,
+        np.full(16, length),
+        token,
+        np.full(rows, K, np.uint8),
+        np.zeros(rows, np.uint8),
+        meta,
+        ratio=ratio,
+    )
 
 
 @HELD
@@ -49,9 +90,13 @@ def test_a_run_is_the_leading_coins_under_their_ratio(trace, seed):
         first, end = map(int, trace.offset[s : s + 2])
         for t in range(first, end):
             most = min(int(trace.depth[t]), end - t)
-            coins = [rng.uniform(seed, int(trace.sequence[s]), t - first, j, ACCEPT) < trace.ratio[t, j] for j in range(most)]
+            coins = [
+                rng.uniform(seed, int(trace.sequence[s]), t - first, j, ACCEPT) < trace.ratio[t, j]
+                for j in range(most)
+            ]
             assert found.run[t] == (coins.index(False) if False in coins else most)
-    assert found.ratio is None and drawn(found, 1) is found
+    assert found.ratio is None
+    assert drawn(found, 1) is found
 
 
 @HELD
@@ -60,7 +105,9 @@ def test_replay_is_that_of_the_draw_with_the_same_seed(trace, seed, cost):
     for policy in (fixed(1), hf_heuristic(1), policies.parse("beta_ts")):
         assert replay(trace, policy, seed, cost) == replay(drawn(trace, seed), policy, seed, cost)
     part = [trace.sequences - 1, 0]  # a selection draws what the whole drew
-    assert replay(trace.select(part), fixed(1), seed, cost) == replay(trace, fixed(1), seed, cost).select(part, trace)
+    assert replay(trace.select(part), fixed(1), seed, cost) == replay(
+        trace, fixed(1), seed, cost
+    ).select(part, trace)
 
 
 def ways(trace, t, most):
@@ -81,8 +128,12 @@ def test_means_are_those_of_all_ways_in_which_coins_fall(trace, data):
         for t in range(int(trace.offset[s]), int(trace.offset[s + 1])):
             most = min(int(trace.depth[t]), int(trace.offset[s + 1]) - t)
             cap = min(K, int(trace.budget[s]) - (t - int(trace.offset[s])) - 1)
-            assert mean[t] == pytest.approx(sum(run * odds for run, odds in ways(trace, t, most)), abs=1e-12)
-            assert short[t] == pytest.approx(sum(min(run, max(cap, 0)) * odds for run, odds in ways(trace, t, most)), abs=1e-12)
+            assert mean[t] == pytest.approx(
+                sum(run * odds for run, odds in ways(trace, t, most)), abs=1e-12
+            )
+            assert short[t] == pytest.approx(
+                sum(min(run, max(cap, 0)) * odds for run, odds in ways(trace, t, most)), abs=1e-12
+            )
 
 
 def some(K, cap=6):
@@ -90,7 +141,15 @@ def some(K, cap=6):
     ratio = np.random.default_rng(K).random((cap, K)).astype(np.float32)
     meta = TraceMeta("rejection", "t", "q", K, temperature=0.7, tasks=("x",), ids=("x",))
     column = np.full(cap, K, np.uint8)
-    return Trace(np.array([0, cap]), np.array([cap]), np.zeros(cap, np.int32), column, 0 * column, meta, ratio=ratio)
+    return Trace(
+        np.array([0, cap]),
+        np.array([cap]),
+        np.zeros(cap, np.int32),
+        column,
+        0 * column,
+        meta,
+        ratio=ratio,
+    )
 
 
 @pytest.mark.parametrize("text", ["fixed:1", "fixed:2", "hf_heuristic:1"])
@@ -114,21 +173,31 @@ def test_acceptance_by_depth_counts_chances():
     trace = sixteen()
     held, tried = by_depth(trace)
     many = np.mean([by_depth(drawn(trace, seed)) for seed in range(300)], axis=0)
-    assert np.allclose(many[0], held, atol=0.7) and np.allclose(many[1], tried, atol=0.7)
+    assert np.allclose(many[0], held, atol=0.7)
+    assert np.allclose(many[1], tried, atol=0.7)
     assert not np.allclose(many[0][:, 1:], held[:, :-1], atol=0.7)  # control: another depth
 
 
 def test_score_gives_each_draw_its_own_oracle():
     trace, cost = sixteen(), CostModel.from_ratio(0.1, 4)
-    (found,) = score({"r": trace}, ["fixed:2", "beta_ts"], cost, replicates=3, seed=5, resamples=200)
+    (found,) = score(
+        {"r": trace}, ["fixed:2", "beta_ts"], cost, replicates=3, seed=5, resamples=200
+    )
     draws = [drawn(trace, seed) for seed in (5, 6, 7)]
     best = np.mean([cost.seconds(replay(one, oracle(one, cost), cost=cost)).sum() for one in draws])
-    mine = np.mean([cost.seconds(replay(trace, policies.parse("beta_ts"), seed, cost)).sum() for seed in (5, 6, 7)])
-    assert found["speedup_oracle"] == pytest.approx(trace.rows / best) and found["speedup_oracle"] > found["speedup_fixed"] > 1
+    mine = np.mean(
+        [
+            cost.seconds(replay(trace, policies.parse("beta_ts"), seed, cost)).sum()
+            for seed in (5, 6, 7)
+        ]
+    )
+    assert found["speedup_oracle"] == pytest.approx(trace.rows / best)
+    assert found["speedup_oracle"] > found["speedup_fixed"] > 1
     assert found["policies"][1]["speedup"] == pytest.approx(trace.rows / mine)
     assert all(row["low"] <= row["share"] <= row["high"] <= 1 for row in found["policies"])
     usual = score({"r": trace}, None, cost, replicates=2, resamples=200)[0]["policies"]
-    assert "beta_ts:acceptance" in [row["policy"] for row in usual] and not [row for row in usual if "confidence" in row["policy"]]
+    assert "beta_ts:acceptance" in [row["policy"] for row in usual]
+    assert not [row for row in usual if "confidence" in row["policy"]]
     with pytest.raises(ValueError, match="replicates is 0"):
         score({"r": trace}, ["fixed:2"], cost, replicates=0)
 
@@ -136,12 +205,16 @@ def test_score_gives_each_draw_its_own_oracle():
 def test_sweeps_lineups_and_checks_work_on_draws():
     trace = sixteen()
     table = sweep(trace, ["fixed:0", "fixed:3", "beta_ts"], 0.1, replicates=3, progress=False)
-    assert table.random.all() and (table.groupby("policy").accepted.nunique() > 1).tolist() == [True, False, True]
+    assert table.random.all()
+    assert (table.groupby("policy").accepted.nunique() > 1).tolist() == [True, False, True]
     row = lineup({"r": trace})[0]
-    assert row.rule == "rejection" and row.best_k > 0
+    assert row.rule == "rejection"
+    assert row.best_k > 0
     assert row.speedup.value == pytest.approx(row.expected.value, rel=0.2)
     checks, facts = _recording("r", trace, 0)
-    assert len(checks) > 8 and all(each.ok for each in checks) and 0 < facts["alpha"] < 1
+    assert len(checks) > 8
+    assert all(each.ok for each in checks)
+    assert 0 < facts["alpha"] < 1
 
 
 def _more(params, state, slot, features, u):
@@ -157,7 +230,9 @@ def test_nobody_knows_the_coins(make):
     trace, cost = some(2), CostModel.from_ratio(0.1, 2)
     with pytest.raises(PolicyError, match="nobody can know it"):
         make(trace, cost)
-    assert len(replay(drawn(trace, 3), make(drawn(trace, 3), cost), cost=cost))  # of one draw they can
+    assert len(
+        replay(drawn(trace, 3), make(drawn(trace, 3), cost), cost=cost)
+    )  # of one draw they can
 
 
 def test_what_has_no_answer_in_law_is_refused_in_one_line():

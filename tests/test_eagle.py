@@ -8,11 +8,11 @@ from test_weights import refused
 from torch.nn import functional as F
 from toy_lm import VOCAB, toy_target
 
-from real.model.tree_mask import chain
 from real.drafters.eagle import INPUTS, Eagle, EagleDrafter
-from real.train.losses import eagle
 from real.model.draft_head import save_part
 from real.model.target import Target
+from real.model.tree_mask import chain
+from real.train.losses import eagle
 
 MADE_FOR = {"weights": "a" * 64, "config": "c" * 64, "tokenizer": "t" * 64}
 EACH = pytest.mark.parametrize("inputs", INPUTS)
@@ -37,7 +37,13 @@ def text_of(count, seed=0):
 
 def features(decoder, text):
     position = torch.arange(len(text))
-    return decoder.norm(decoder.run(decoder.embed(torch.tensor([text])), range(len(decoder.layers)), decoder.rotation(position)))[0]
+    return decoder.norm(
+        decoder.run(
+            decoder.embed(torch.tensor([text])),
+            range(len(decoder.layers)),
+            decoder.rotation(position),
+        )
+    )[0]
 
 
 def greedy(logits, slot, *_):
@@ -74,7 +80,9 @@ def along(target, drafter, text, start):
     return torch.stack(made)
 
 
-@pytest.mark.parametrize("changes", [{}, {"layers": 2, "first_norm": True}, {"layers": 2, "bias": False}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"layers": 2, "first_norm": True}, {"layers": 2, "bias": False}]
+)
 @EACH
 def test_taught_in_parallel_is_drafted_step_by_step(inputs, changes):
     target, drafter = pair_of(inputs, **changes)
@@ -83,8 +91,13 @@ def test_taught_in_parallel_is_drafted_step_by_step(inputs, changes):
     taught = drafter.part.teach(target.decoder, read[None], token)[0]
     drafted = along(target, drafter, text, start)
     torch.testing.assert_close(drafted, taught[start - 2 : -1], rtol=0, atol=1e-10)
-    controls = [taught[start - 1 :], drafter.part.teach(target.decoder, read[None], token.roll(1, 1))[0, start - 2 : -1]]
-    controls.append(drafter.part.teach(target.decoder, read.roll(1, 0)[None], token)[0, start - 2 : -1])
+    controls = [
+        taught[start - 1 :],
+        drafter.part.teach(target.decoder, read[None], token.roll(1, 1))[0, start - 2 : -1],
+    ]
+    controls.append(
+        drafter.part.teach(target.decoder, read.roll(1, 0)[None], token)[0, start - 2 : -1]
+    )
     reads = [True, "token" in inputs, "feature" in inputs]
     for control, matters in zip(controls, reads, strict=True):
         assert ((drafted - control).abs().max() > 1e-3) == matters
@@ -96,7 +109,9 @@ def reference(decoder, part, text, steps, forced):
     made = []
     for k in range(steps):
         rows = len(feature)
-        token = {INPUTS[0]: line[1:], INPUTS[1]: line[:-1], "token": line[1:], "feature": line[1:]}[part.inputs]
+        token = {INPUTS[0]: line[1:], INPUTS[1]: line[:-1], "token": line[1:], "feature": line[1:]}[
+            part.inputs
+        ]
         assert len(token) == rows
         rotation = decoder.rotation(torch.arange(rows))
         made.append(part.estimate(decoder, feature[None], torch.tensor([token]), rotation)[0, -1])
@@ -112,9 +127,12 @@ def test_a_draft_feeds_estimates_and_what_was_drafted(inputs, seed, prompt, step
     text, forced = text_of(prompt, seed), text_of(steps, seed + 1)
     begin(target, drafter, text, lambda logits, slot, *_: forced[slot])
     drafted = [drafter.next() for _ in range(steps)]
-    assert [step.token for step in drafted] == forced and [step.parent for step in drafted] == list(range(steps))
+    assert [step.token for step in drafted] == forced
+    assert [step.parent for step in drafted] == list(range(steps))
     expected = reference(target.decoder, drafter.part, text, steps, forced)
-    torch.testing.assert_close(torch.stack([step.hidden for step in drafted]), expected, rtol=0, atol=1e-10)
+    torch.testing.assert_close(
+        torch.stack([step.hidden for step in drafted]), expected, rtol=0, atol=1e-10
+    )
 
 
 @EACH
@@ -153,7 +171,12 @@ def differs(inputs, seed, prompt, rounds, make=EagleDrafter):
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.sampled_from(INPUTS), st.integers(0, 99), st.integers(1, 8), st.lists(ROUND, min_size=1, max_size=8))
+@given(
+    st.sampled_from(INPUTS),
+    st.integers(0, 99),
+    st.integers(1, 8),
+    st.lists(ROUND, min_size=1, max_size=8),
+)
 def test_after_any_rounds_caches_and_chain_are_fresh_ones(inputs, seed, prompt, rounds):
     assert differs(inputs, seed, prompt, rounds) < 1e-12
 
@@ -170,7 +193,9 @@ class Lazy(EagleDrafter):
 @EACH
 def test_control_accepted_rows_must_re_enter_with_true_features(inputs):
     far = differs(inputs, 3, 4, [(4, 3, 9), (0, 0, 7)], Lazy)
-    assert far < 1e-12 if inputs == "token" else far > 1e-3  # what reads no feature has nothing to correct
+    assert (
+        far < 1e-12 if inputs == "token" else far > 1e-3
+    )  # what reads no feature has nothing to correct
 
 
 @EACH
@@ -178,7 +203,12 @@ def test_a_draft_given_up_is_drafted_again(inputs):
     """The recorder's way: a chain, the text's own tokens in its place, then no draft at all."""
     target, drafter = pair_of(inputs)
     text, forced = text_of(5), None
-    begin(target, drafter, text[:4], lambda logits, slot, *_: greedy(logits, slot) if forced is None else forced[slot])
+    begin(
+        target,
+        drafter,
+        text[:4],
+        lambda logits, slot, *_: greedy(logits, slot) if forced is None else forced[slot],
+    )
     first = [drafter.next() for _ in range(4)]
     drafter.rollback(0)
     forced = text_of(4, 7)
@@ -187,13 +217,19 @@ def test_a_draft_given_up_is_drafted_again(inputs):
     forced = None
     again = [drafter.next() for _ in range(4)]
     assert [s.token for s in again] == [s.token for s in first]
-    torch.testing.assert_close(torch.stack([s.logits for s in again]), torch.stack([s.logits for s in first]), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        torch.stack([s.logits for s in again]),
+        torch.stack([s.logits for s in first]),
+        rtol=0,
+        atol=1e-12,
+    )
 
 
 def test_a_text_of_one_token_has_no_feature_to_draft_from():
     target, drafter = pair_of()
     begin(target, drafter, [5])
-    assert drafter.next() is None and drafter.resume() is None
+    assert drafter.next() is None
+    assert drafter.resume() is None
     play(target, drafter, [5], 3, 0, 8)
     assert drafter.next() is not None
 
@@ -230,9 +266,13 @@ def test_the_loss_of_true_features_is_the_targets_entropy():
     entropy = -(p * p.log()).sum(-1).mean()
     told = Told(lambda feature: true[:, 1:])
     assert float(eagle(told, decoder, token)) == pytest.approx(0.1 * float(entropy), rel=1e-5)
-    assert float(eagle(told, decoder, token, weight=2.0)) == pytest.approx(2 * float(entropy), rel=1e-5)
+    assert float(eagle(told, decoder, token, weight=2.0)) == pytest.approx(
+        2 * float(entropy), rel=1e-5
+    )
     text = F.nll_loss(p.log().flatten(0, 1), token[:, 2:].flatten())
-    assert float(eagle(told, decoder, token, soft=False)) == pytest.approx(0.1 * float(text), rel=1e-5)
+    assert float(eagle(told, decoder, token, soft=False)) == pytest.approx(
+        0.1 * float(text), rel=1e-5
+    )
     for late in (Told(lambda feature: true[:, :-1]), Told(lambda feature: true[:, 1:].roll(1, 1))):
         assert float(eagle(late, decoder, token)) > 0.1 * float(entropy) + 0.05
     half = Told(lambda feature: true[:, 1:] + 0.5)  # SmoothL1 is x^2 / 2 up to 1
@@ -248,14 +288,18 @@ def test_noise_is_uniform_and_on_what_is_read_alone(seed, noise):
     drawn = []
     for _ in range(2):
         told = Told(lambda feature: true[:, 1:])
-        drawn.append(eagle(told, decoder, token, True, torch.Generator().manual_seed(seed), noise=noise))
+        drawn.append(
+            eagle(told, decoder, token, True, torch.Generator().manual_seed(seed), noise=noise)
+        )
         shift = told.feature - true[:, :-1]
         drawn.append(shift)
         assert torch.equal(told.token, token[:, :-1])
-    assert float(drawn[0]) == float(drawn[2]) and torch.equal(drawn[1], drawn[3])  # the generator's draws, the same again
+    assert float(drawn[0]) == float(drawn[2])
+    assert torch.equal(drawn[1], drawn[3])
     assert shift.abs().max() <= noise + 1e-12
     if noise:
-        assert abs(float(shift.mean())) < 5 * noise / (3 * shift.numel()) ** 0.5 and 0.95 < float(shift.std()) * 3**0.5 / noise < 1.05
+        assert abs(float(shift.mean())) < 5 * noise / (3 * shift.numel()) ** 0.5
+        assert 0.95 < float(shift.std()) * 3**0.5 / noise < 1.05
     clean = Told(lambda feature: true[:, 1:])
     assert float(eagle(clean, decoder, token, noise=0.0)) == float(drawn[0])  # the goal has none
 
@@ -286,30 +330,52 @@ def test_texts_too_short_to_teach_anything_are_refused():
         eagle(part_of(decoder), decoder, torch.tensor([[4, 5]]))
 
 
-@pytest.mark.parametrize("changes", [{}, {"layers": 2, "bias": False, "first_norm": True, "norm_eps": 1e-3}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"layers": 2, "bias": False, "first_norm": True, "norm_eps": 1e-3}]
+)
 @EACH
 def test_a_saved_part_comes_back(tmp_path, inputs, changes):
     target, drafter = pair_of(inputs, **changes)
     part = drafter.part
-    assert any("layers.0.attention_norm" in k for k in part.state_dict()) == ("first_norm" in changes)
+    assert any("layers.0.attention_norm" in k for k in part.state_dict()) == (
+        "first_norm" in changes
+    )
     assert Eagle(target.decoder, **part.settings).settings == part.settings
     save_part(part, tmp_path, "eagle", MADE_FOR, torch.float64)
     loaded = EagleDrafter.load(tmp_path, target.decoder, MADE_FOR).part
-    assert loaded.settings == part.settings and not any(p.requires_grad for p in loaded.parameters())
+    assert loaded.settings == part.settings
+    assert not any(p.requires_grad for p in loaded.parameters())
     text = torch.tensor([text_of(9)])
     read = features(target.decoder, text[0].tolist())[None, :-1]
-    assert torch.equal(loaded.teach(target.decoder, read, text), part.teach(target.decoder, read, text))
+    assert torch.equal(
+        loaded.teach(target.decoder, read, text), part.teach(target.decoder, read, text)
+    )
 
 
 def test_a_part_of_another_target_is_refused(tmp_path):
     target, drafter = pair_of()
     save_part(drafter.part, tmp_path, "eagle", MADE_FOR)
     for what in MADE_FOR:
-        refused(f"made for a target with {what}", EagleDrafter.load, tmp_path, target.decoder, MADE_FOR | {what: "b" * 64})
-    refused("holds no drafter 'eagle'", EagleDrafter.load, tmp_path / "nowhere", target.decoder, MADE_FOR)
+        refused(
+            f"made for a target with {what}",
+            EagleDrafter.load,
+            tmp_path,
+            target.decoder,
+            MADE_FOR | {what: "b" * 64},
+        )
+    refused(
+        "holds no drafter 'eagle'",
+        EagleDrafter.load,
+        tmp_path / "nowhere",
+        target.decoder,
+        MADE_FOR,
+    )
 
 
-@pytest.mark.parametrize("wrong", [{"inputs": "tokens"}, {"layers": 0}, {"layers": 1.5}, {"norm_eps": -1.0}, {"norm_eps": "x"}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"inputs": "tokens"}, {"layers": 0}, {"layers": 1.5}, {"norm_eps": -1.0}, {"norm_eps": "x"}],
+)
 def test_settings_that_make_no_sense_are_refused(wrong):
     with pytest.raises(ValueError, match="expected"):
         Eagle(toy_target(), **wrong)

@@ -7,21 +7,24 @@ from functools import lru_cache
 import pytest
 from toy_lm import POLICIES, policy_from, run_all
 
-from real.record.data_card import card
+from real.decode.acceptance_predictor import NAMES as NAMES_LEARNT
+from real.decode.features import offered
 from real.demo import TRACES, recordings
 from real.drafters import BUILTIN
 from real.equality import NOTHING, compare
-from real.decode.features import offered
+from real.model.checkpoint import sha256
 from real.model.compressed import weights_in
 from real.pair import TINY, load_pair, prompts_of, same_predictors
-from real.decode.acceptance_predictor import NAMES as NAMES_LEARNT
-from real.model.checkpoint import sha256
+from real.record.data_card import card
 from simspec import CostModel, Policy, load_trace, policies, replay
 
 PROMPTS = 20
 SLOW = os.environ.get("SIMSPEC_SLOW")  # `make test-slow`: every policy on every recording's prompts
 SHARE = 1 if SLOW else 4  # else each policy runs every so many-th prompt, in turn
-WHOLE = ("tiny-model-greedy", "tiny-early_exit-coupled")  # and every policy on one recording a rule, on the others
+WHOLE = (
+    "tiny-model-greedy",
+    "tiny-early_exit-coupled",
+)  # and every policy on one recording a rule, on the others
 FEW = ("fixed:3", "beta_ts:censored", "confidence:0.5")  # these
 TASKS = {"math", "code", "dialogue", "summarization", "qa", "sql"}
 NAMES = list(recordings())
@@ -36,7 +39,9 @@ def _ignore(params, state, computed, drafted, accepted, features, cost):
     pass
 
 
-LEARNT = [Policy(f"{name}:0.6", _surer, _ignore, params=(0.6,), reads=(name,)) for name in NAMES_LEARNT]
+LEARNT = [
+    Policy(f"{name}:0.6", _surer, _ignore, params=(0.6,), reads=(name,)) for name in NAMES_LEARNT
+]
 
 
 @lru_cache(maxsize=2)
@@ -46,23 +51,36 @@ def _pair(drafter):
 
 def test_recordings_are_of_built_in_drafters_under_both_rules():
     assert {"model", "early_exit"} <= set(DRAFTERS) <= set(BUILTIN)
-    assert set(NAMES) == {f"tiny-{drafter}-{rule}" for drafter in DRAFTERS for rule in ("greedy", "coupled")} >= set(WHOLE)
+    assert (
+        set(NAMES)
+        == {f"tiny-{drafter}-{rule}" for drafter in DRAFTERS for rule in ("greedy", "coupled")}
+        >= set(WHOLE)
+    )
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_the_recordings_are_what_the_cards_say(drafter):
     pair = _pair(drafter)
-    K = {"model": 16, "early_exit": 16, "prompt_lookup": 16, "medusa": 4, "hydra": 4}.get(drafter, 8)
+    K = {"model": 16, "early_exit": 16, "prompt_lookup": 16, "medusa": 4, "hydra": 4}.get(
+        drafter, 8
+    )
     texts = 20 if drafter in ("model", "early_exit") else 10
     for rule in ("greedy", "coupled"):
         name = f"tiny-{drafter}-{rule}"
         trace = load_trace(recordings()[name])
-        assert (trace.meta.drafter, trace.meta.rule, trace.K) == (drafter, rule, K) and set(trace.task) == TASKS
-        assert min(trace.task.count(task) for task in TASKS) >= texts and (trace.budget == 96).all()
+        assert (trace.meta.drafter, trace.meta.rule, trace.K) == (drafter, rule, K)
+        assert set(trace.task) == TASKS
+        assert min(trace.task.count(task) for task in TASKS) >= texts
+        assert (trace.budget == 96).all()
         assert tuple(feature for feature, _ in trace.meta.features) == offered(pair.drafter)
-        assert trace.meta.predictors == {feature: p.sha256 for feature, p in pair.drafter.predictors.items()}
-        assert set(pair.drafter.predictors) == (set(NAMES_LEARNT) if drafter in ("model", "early_exit") else set(trace.meta.predictors))
-        assert trace.meta.target == pair.name and trace.meta.tokenizer_sha256 == pair.tokenizer_sha256  # made with what is shipped
+        assert trace.meta.predictors == {
+            feature: p.sha256 for feature, p in pair.drafter.predictors.items()
+        }
+        assert set(pair.drafter.predictors) == (
+            set(NAMES_LEARNT) if drafter in ("model", "early_exit") else set(trace.meta.predictors)
+        )
+        assert trace.meta.target == pair.name
+        assert trace.meta.tokenizer_sha256 == pair.tokenizer_sha256
         assert trace.meta.prefix_only == pair.drafter.prefix_only
         assert CostModel.from_json(TRACES / f"{name}.cost.json").K == K
 
@@ -89,7 +107,9 @@ def test_a_card_is_what_todays_code_finds(name):
 
 def test_the_models_card_names_the_files_that_are_shipped():
     hashes = json.loads((TINY / "card.json").read_text())["sha256"]
-    shipped = [p for folder in TINY.iterdir() if folder.is_dir() for p in weights_in(folder)] + [TINY / "target" / "tokenizer.json"]
+    shipped = [p for folder in TINY.iterdir() if folder.is_dir() for p in weights_in(folder)] + [
+        TINY / "target" / "tokenizer.json"
+    ]
     assert hashes == {str(p.relative_to(TINY)): sha256(p) for p in shipped}
 
 
@@ -97,8 +117,14 @@ def _exam(name, trace):
     """The policies that this recording is examined with: those that it can be replayed with, of all or of a few."""
     wanted = [*POLICIES, *LEARNT] if SLOW or name in WHOLE else FEW
     known = {feature for feature, _ in trace.meta.features}
-    parsed = [(given, policies.parse(given) if isinstance(given, str) else given) for given in wanted]
-    return [g for g, p in parsed if known.issuperset(getattr(p, "reads", ())) and (getattr(p, "K", None) or 0) <= trace.K]
+    parsed = [
+        (given, policies.parse(given) if isinstance(given, str) else given) for given in wanted
+    ]
+    return [
+        g
+        for g, p in parsed
+        if known.issuperset(getattr(p, "reads", ())) and (getattr(p, "K", None) or 0) <= trace.K
+    ]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -107,11 +133,15 @@ def test_every_policy_runs_as_it_replays(name, record_property):
     trace = trace.select([i * trace.sequences // PROMPTS for i in range(PROMPTS)])
     cost = CostModel.from_json(TRACES / f"{name}.cost.json")
     pair, total, exam = _pair(trace.meta.drafter), NOTHING, _exam(name, trace)
-    assert len(exam) == len(POLICIES) + len(LEARNT) or (SLOW or name not in WHOLE) and len(exam) >= 2
+    assert (
+        len(exam) == len(POLICIES) + len(LEARNT) or (SLOW or name not in WHOLE) and len(exam) >= 2
+    )
     same_predictors(pair.drafter, trace, [policy for policy in LEARNT if policy in exam])
     for i, given in enumerate(exam):
         part = trace.select(range(i % SHARE, PROMPTS, SHARE))
-        policy = given if isinstance(given, Policy) else policy_from(given, part, cost)  # the oracle's plan is for these texts
+        policy = (
+            given if isinstance(given, Policy) else policy_from(given, part, cost)
+        )  # the oracle's plan is for these texts
         results = run_all(pair.target, pair.drafter, part, policy, cost, seed=1)
         total += compare(part, policy, replay(part, policy, seed=1, cost=cost), results)
     flips = [f"{f.margin:.1e}" for f in total.text_flips]
@@ -120,4 +150,6 @@ def test_every_policy_runs_as_it_replays(name, record_property):
         f"{name}: {total.rounds} rounds of {len(exam)} policies compared, {len(total.exceptions)} exceptions, "
         f"{len(total.failures)} failures, text flips at gaps {flips}",
     )
-    assert total.equal or (not SLOW and not total.failures and len(total.exceptions) == 1), total  # one near-tie may fall into a few rounds
+    assert total.equal or (not SLOW and not total.failures and len(total.exceptions) == 1), (
+        total
+    )  # one near-tie may fall into a few rounds

@@ -8,7 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_lm import policy_from, run_all, toy_cost, toy_recording
 
-from real.audit.run_file import Emitted, Header, RunError, Text, emitted_of, load_run, save_run, texts_of
+from real.audit.run_file import (
+    Emitted,
+    Header,
+    RunError,
+    Text,
+    emitted_of,
+    load_run,
+    save_run,
+    texts_of,
+)
 from real.sampling import Rule
 
 HELD = settings(deadline=None, max_examples=60, derandomize=True)
@@ -30,11 +39,21 @@ def texts(draw, sequence=0):
     elif at > 1 and rounds[-1][3] and draw(st.booleans()):
         token = [*token[:-2], END]
     known = draw(st.booleans())
-    return Text(tuple(draw(st.lists(st.integers(0, 99), min_size=1, max_size=3))), tuple(token), sequence, tuple(rounds) if known else ())
+    return Text(
+        tuple(draw(st.lists(st.integers(0, 99), min_size=1, max_size=3))),
+        tuple(token),
+        sequence,
+        tuple(rounds) if known else (),
+    )
 
 
 HEADERS = st.one_of(
-    st.builds(Header, st.just("greedy"), dtype=st.sampled_from(["float32", "bfloat16"]), policy=st.text(max_size=5)),
+    st.builds(
+        Header,
+        st.just("greedy"),
+        dtype=st.sampled_from(["float32", "bfloat16"]),
+        policy=st.text(max_size=5),
+    ),
     st.builds(
         Header,
         st.sampled_from(["coupled", "rejection"]),
@@ -60,19 +79,28 @@ def test_what_is_saved_is_loaded(header, data, tmp_path_factory):
 
 def test_a_run_of_another_engine_needs_no_more_than_rule_prompt_and_token(tmp_path):
     path = tmp_path / "run.jsonl"
-    path.write_text('{"simspec": "run", "rule": "greedy"}\n{"prompt": [1], "token": [2]}\n\n{"prompt": [1], "token": [2, 5]}\n')
+    path.write_text(
+        '{"simspec": "run", "rule": "greedy"}\n{"prompt": [1], "token": [2]}\n\n{"prompt": [1], "token": [2, 5]}\n'
+    )
     found = load_run(path)
-    assert found.texts == (Text((1,), (2,), 0), Text((1,), (2, 5), 1)) and found.header.how == Rule() and found.tokens == 3
+    assert found.texts == (Text((1,), (2,), 0), Text((1,), (2, 5), 1))
+    assert found.header.how == Rule()
+    assert found.tokens == 3
 
 
 def test_runs_of_a_recording_and_the_recording_itself_hold_the_same_texts():
     trace, target, drafter = toy_recording("model", "coupled")
     cost = toy_cost()
-    made = texts_of(trace, run_all(target, drafter, trace, policy_from("fixed:3", trace, cost), cost))
+    made = texts_of(
+        trace, run_all(target, drafter, trace, policy_from("fixed:3", trace, cost), cost)
+    )
     theirs = emitted_of(trace)
-    assert [t.token for t in made] == [t.token for t in theirs.texts] and [t.prompt for t in made] == [t.prompt for t in theirs.texts]
-    assert theirs.header.how == Rule("coupled", 0.8, 5) and theirs.header.dtype == "float64"
-    assert all(t.rounds for t in made) and not any(t.rounds for t in theirs.texts)
+    assert [t.token for t in made] == [t.token for t in theirs.texts]
+    assert [t.prompt for t in made] == [t.prompt for t in theirs.texts]
+    assert theirs.header.how == Rule("coupled", 0.8, 5)
+    assert theirs.header.dtype == "float64"
+    assert all(t.rounds for t in made)
+    assert not any(t.rounds for t in theirs.texts)
 
 
 GOOD = {"simspec": "run", "rule": "greedy", "end_tokens": [END]}
@@ -110,15 +138,27 @@ def lines(*values):
         (lines(GOOD, {"prompt": [1], "token": [-1]}), "line 2: token is not a list"),
         (lines(GOOD, {"prompt": [1], "token": [True]}), "line 2: token is not a list"),
         (lines(GOOD, {"prompt": "hi", "token": [1]}), "line 2: prompt is not a list"),
-        (lines(GOOD, TEXT | {"token": [7, END, 9]}), "line 2: token[1] = 3 ends a text, but 1 more follow"),
+        (
+            lines(GOOD, TEXT | {"token": [7, END, 9]}),
+            "line 2: token[1] = 3 ends a text, but 1 more follow",
+        ),
         (lines(GOOD, TEXT | {"sequence": 2**32}), "line 2: sequence is 4294967296"),
         (lines(GOOD, TEXT, TEXT), "line 3: sequence 0 occurs twice"),
         (lines(GOOD, TEXT | {"rounds": [[0, 1, 1]]}), "line 2: rounds is not a list of"),
         (lines(GOOD, TEXT | {"rounds": 7}), "line 2: rounds is not a list of"),
-        (lines(GOOD, TEXT | {"rounds": [[0, 2, 1, 1], [1, 0, 0, 0]]}), "rounds[1] begins at 1; expected 2"),
+        (
+            lines(GOOD, TEXT | {"rounds": [[0, 2, 1, 1], [1, 0, 0, 0]]}),
+            "rounds[1] begins at 1; expected 2",
+        ),
         (lines(GOOD, TEXT | {"rounds": [[0, 2, 1, 2]]}), "rounds[0] accepts 2 of 1"),
-        (lines(GOOD, TEXT | {"rounds": [[0, 0, 0, 0]]}), "the rounds commit 1 tokens, the text has 3"),
-        (lines(GOOD, TEXT | {"rounds": [[0, 3, 3, 3]]}), "the last round has no token of the target's own"),
+        (
+            lines(GOOD, TEXT | {"rounds": [[0, 0, 0, 0]]}),
+            "the rounds commit 1 tokens, the text has 3",
+        ),
+        (
+            lines(GOOD, TEXT | {"rounds": [[0, 3, 3, 3]]}),
+            "the last round has no token of the target's own",
+        ),
         (lines(GOOD) + "[" * 100_000, "line 2: "),
     ],
 )
@@ -128,12 +168,19 @@ def test_a_broken_file_is_refused_in_one_line(content, words, tmp_path):
     with pytest.raises(RunError) as caught:
         load_run(path)
     said = str(caught.value)
-    assert said.startswith(f"{path}: ") and words in said and "\n" not in said and len(said) < 500 + len(str(path))
+    assert said.startswith(f"{path}: ")
+    assert words in said
+    assert "\n" not in said
+    assert len(said) < 500 + len(str(path))
 
 
 def test_files_that_are_none(tmp_path):
     (tmp_path / "bytes.jsonl").write_bytes(b"\xff\xfe\x00")
-    for name, words in (("bytes.jsonl", "utf-8"), ("missing.jsonl", "No such file"), ("", "directory")):
+    for name, words in (
+        ("bytes.jsonl", "utf-8"),
+        ("missing.jsonl", "No such file"),
+        ("", "directory"),
+    ):
         with pytest.raises(RunError, match=words):
             load_run(tmp_path / name)
 

@@ -8,19 +8,49 @@ import torch
 from shell import command, refused
 from typer.testing import CliRunner
 
-from real.campaign import __main__ as campaign, report
+from real.campaign import __main__ as campaign
+from real.campaign import report
 from real.campaign.__main__ import advance
-from real.demo import TRACES
-from real.campaign.workspace import Folder
-from real.campaign.stages import parts
-from real.model.runner import Fixed
 from real.campaign.config import TOY
+from real.campaign.stages import parts
+from real.campaign.workspace import Folder
+from real.demo import TRACES
+from real.model.runner import Fixed
 from simspec import CostModel, load_trace
 
-SHAPE = {"head_dim": 8, "heads": 2, "hidden": 24, "kv_heads": 2, "layers": 2, "vocab": 300, "width": 16}
-LADDER = ["ladder", "--target", "2x16x2x300", "--out", "o.json", "--batch", 1, "--context", 8, "--repeats", 1]
+SHAPE = {
+    "head_dim": 8,
+    "heads": 2,
+    "hidden": 24,
+    "kv_heads": 2,
+    "layers": 2,
+    "vocab": 300,
+    "width": 16,
+}
+LADDER = [
+    "ladder",
+    "--target",
+    "2x16x2x300",
+    "--out",
+    "o.json",
+    "--batch",
+    1,
+    "--context",
+    8,
+    "--repeats",
+    1,
+]
 RIVALS = ["rivals", "t.parquet", "--rival", "none", "--repeats", 1]
-DRIVE = ["drive", "t.parquet", "--target", "2x16x2x300", "--drafter", "early_exit:1", "--policy", "fixed:1"]
+DRIVE = [
+    "drive",
+    "t.parquet",
+    "--target",
+    "2x16x2x300",
+    "--drafter",
+    "early_exit:1",
+    "--policy",
+    "fixed:1",
+]
 SCORE = ["scorecard", "t.parquet", "--prompts", 1, "--repeats", 1, "--policy", "fixed:1"]
 
 
@@ -29,12 +59,25 @@ def lab(tmp_path_factory):
     """Recordings of several drafters and one of the rejection rule, costs, a shape; tests leave the folder as it was."""
     folder = tmp_path_factory.mktemp("lab")
     for drafter in ("model", "medusa", "prompt_lookup"):
-        load_trace(TRACES / f"tiny-{drafter}-greedy.parquet").select([0, 1]).save(folder / f"{drafter}.parquet")
+        load_trace(TRACES / f"tiny-{drafter}-greedy.parquet").select([0, 1]).save(
+            folder / f"{drafter}.parquet"
+        )
     shutil.copy(folder / "model.parquet", folder / "t.parquet")
     CostModel.from_ratio(0.3, 16).to_json(folder / "c.json")
     (folder / "shape.json").write_text(json.dumps(SHAPE))
     (folder / "p.jsonl").write_text('{"task": "t", "text": "some words"}\n')
-    asked = ["record", "p.jsonl", "--rule", "rejection", "-k", 2, "--budget", 4, "--out", "rejection.parquet"]
+    asked = [
+        "record",
+        "p.jsonl",
+        "--rule",
+        "rejection",
+        "-k",
+        2,
+        "--budget",
+        4,
+        "--out",
+        "rejection.parquet",
+    ]
     assert command(folder, *asked)[0] == 0
     return folder
 
@@ -45,10 +88,19 @@ def lab(tmp_path_factory):
         (["--seed", -1], "seed is -1, expected 0 <= seed"),
         (["--seed", 1 << 64], "seed is 18446744073709551616"),
         (["--target", "shape.json", "--plot", "shape.json"], "would overwrite shape.json"),
-        (["--target", "shape.json", "--drafter", "medusa", "--table", "shape.json"], "would overwrite shape.json"),
+        (
+            ["--target", "shape.json", "--drafter", "medusa", "--table", "shape.json"],
+            "would overwrite shape.json",
+        ),
         (["--drafter", "model:shape.json", "--plot", "shape.json"], "would overwrite shape.json"),
-        (["--drafter", "medusa", "--table", "c", "--width", 2, "--width", 3], "--width is [2, 3]: add --width 1"),
-        (["--drafter", "medusa", "--table", "c", "--width", 1], "--width is [1]: add --width 1 and another"),
+        (
+            ["--drafter", "medusa", "--table", "c", "--width", 2, "--width", 3],
+            "--width is [2, 3]: add --width 1",
+        ),
+        (
+            ["--drafter", "medusa", "--table", "c", "--width", 1],
+            "--width is [1]: add --width 1 and another",
+        ),
         (["--fuse"], "--fuse is for captured passes on a card, not cpu"),
         (["--eager", "--fuse"], "--fuse is for captured passes on a card, not --eager"),
         (["--out", "t.parquet"], "t.parquet: not a ladder"),
@@ -64,14 +116,23 @@ def test_slips_with_a_ladder(lab, options, words):
         (["--seed", -1], "seed is -1, expected 0 <= seed"),
         (["--out", "t.parquet"], "would overwrite t.parquet"),
         (["--plot", "t.parquet"], "would overwrite t.parquet"),
-        (["--contestant", "model=fixed:1", "--cost", "model=c.json", "--out", "c.json"], "would overwrite c.json"),
-        (["--contestant", "model=fixed:1", "--cost", "model=c.json", "--plot", "c.json"], "would overwrite c.json"),
+        (
+            ["--contestant", "model=fixed:1", "--cost", "model=c.json", "--out", "c.json"],
+            "would overwrite c.json",
+        ),
+        (
+            ["--contestant", "model=fixed:1", "--cost", "model=c.json", "--plot", "c.json"],
+            "would overwrite c.json",
+        ),
         (["--out", "x", "--plot", "x"], "x would overwrite x"),
         (["--rival", "generate"], "rivals are none, generate; expected none alone"),
         (["--contestant", "model=fixed:99"], "policy 'fixed:99' drafts up to 99"),
         (["--contestant", "prompt_lookup=confidence:0.5"], "drafter 'prompt_lookup' has no logits"),
         (["--contestant", "prompt_lookup=static:2x1"], "drafter 'prompt_lookup' drafts chains"),
-        (["--contestant", "medusa=static:1x1x1x1x1"], "a tree of 5 levels is too deep for drafter 'medusa' that drafts 4 tokens"),
+        (
+            ["--contestant", "medusa=static:1x1x1x1x1"],
+            "a tree of 5 levels is too deep for drafter 'medusa' that drafts 4 tokens",
+        ),
     ],
 )
 def test_slips_with_a_race(lab, options, words):
@@ -79,9 +140,20 @@ def test_slips_with_a_race(lab, options, words):
 
 
 def test_none_twice_is_none(lab):
-    code, out, _ = command(lab, *RIVALS, "--rival", "none", "--prompts", 1, "--contestant", "prompt_lookup=fixed:2", "--json")
+    code, out, _ = command(
+        lab,
+        *RIVALS,
+        "--rival",
+        "none",
+        "--prompts",
+        1,
+        "--contestant",
+        "prompt_lookup=fixed:2",
+        "--json",
+    )
     rows = json.loads(out, parse_constant=lambda constant: pytest.fail(constant))["rows"]
-    assert code == 0 and {row["contestant"] for row in rows} == {"plain", "prompt_lookup=fixed:2"}
+    assert code == 0
+    assert {row["contestant"] for row in rows} == {"plain", "prompt_lookup=fixed:2"}
 
 
 @pytest.mark.parametrize(
@@ -91,21 +163,35 @@ def test_none_twice_is_none(lab):
         (["drive", "rejection.parquet", *DRIVE[2:]], "is of the rejection rule"),
         ([*DRIVE, "--policy", "static:2x1"], "takes trees, as do simspec sweep and run"),
         ([*DRIVE, "--context", 1], "a context of 2 or more"),
-        (["force", "t.parquet", "--policy", "static:2x1"], "takes trees, as do simspec sweep and run"),
+        (
+            ["force", "t.parquet", "--policy", "static:2x1"],
+            "takes trees, as do simspec sweep and run",
+        ),
         ([*SCORE, "--seed", -1], "seed is -1, expected 0 <= seed"),
         ([*SCORE, "--plot", "t.parquet"], "would overwrite t.parquet"),
         ([*SCORE, "--cost", "c.json", "--plot", "c.json"], "would overwrite c.json"),
         ([*SCORE, "--save", "c.json"], "holds no rows of a scorecard"),
-        (["record", "p.jsonl", "--out", "x.parquet", "--budget", 10**12, "--engine", "fast"], "rows do not fit cpu"),
-        (["record", "p.jsonl", "--out", "x.parquet", "--longest", 10**12, "--engine", "strict"], "rows do not fit cpu"),
-        (["measure", "--out", "x.json", "-k", 1, "--context", 10**12, "--engine", "fast"], "rows do not fit cpu"),
+        (
+            ["record", "p.jsonl", "--out", "x.parquet", "--budget", 10**12, "--engine", "fast"],
+            "rows do not fit cpu",
+        ),
+        (
+            ["record", "p.jsonl", "--out", "x.parquet", "--longest", 10**12, "--engine", "strict"],
+            "rows do not fit cpu",
+        ),
+        (
+            ["measure", "--out", "x.json", "-k", 1, "--context", 10**12, "--engine", "fast"],
+            "rows do not fit cpu",
+        ),
     ],
 )
 def test_slips_with_driven_and_scored_runs_and_their_engines(lab, asked, words):
     refused(lab, *asked, words=words)
 
 
-@pytest.mark.parametrize("name", ["record", "measure", "run", "force", "drive", "scorecard", "rivals"])
+@pytest.mark.parametrize(
+    "name", ["record", "measure", "run", "force", "drive", "scorecard", "rivals"]
+)
 def test_an_engine_that_is_none_is_named(lab, name):
     asked = {
         "record": ["record", "p.jsonl", "--out", "x.parquet"],
@@ -116,7 +202,13 @@ def test_an_engine_that_is_none_is_named(lab, name):
         "scorecard": SCORE,
         "rivals": RIVALS,
     }
-    refused(lab, *asked[name], "--engine", "quick", words="engine 'quick' is unknown; expected one of eager, fast, strict")
+    refused(
+        lab,
+        *asked[name],
+        "--engine",
+        "quick",
+        words="engine 'quick' is unknown; expected one of eager, fast, strict",
+    )
 
 
 def test_memory_that_runs_out_is_told_and_other_errors_are_not_hidden():
@@ -127,8 +219,15 @@ def test_memory_that_runs_out_is_told_and_other_errors_are_not_hidden():
             raise self.error
 
     odd = Odd()
-    for odd.error in (torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("can't allocate memory"), MemoryError()):
-        with pytest.raises(ValueError, match="caches of 64 rows do not fit cpu; take shorter texts, or the eager engine"):
+    for odd.error in (
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("can't allocate memory"),
+        MemoryError(),
+    ):
+        with pytest.raises(
+            ValueError,
+            match="caches of 64 rows do not fit cpu; take shorter texts, or the eager engine",
+        ):
             Fixed((1,), 64).cache("a", odd, 1, 1)
     odd.error = TypeError("a slip")
     with pytest.raises(TypeError, match="a slip"):
@@ -147,7 +246,17 @@ def inputs(tmp_path):
 
 def call(inputs, *more):
     """(exit code, stdout, stderr) of a campaign's call there that has no time for any part."""
-    given = ["--toy", "--device", "cpu", "--text", inputs / "text.txt", "--prompts", inputs / "p.jsonl", "--out", inputs / "out"]
+    given = [
+        "--toy",
+        "--device",
+        "cpu",
+        "--text",
+        inputs / "text.txt",
+        "--prompts",
+        inputs / "p.jsonl",
+        "--out",
+        inputs / "out",
+    ]
     app = campaign.typer.Typer()
     app.command()(campaign.campaign)
     done = CliRunner().invoke(app, list(map(str, [*given, "--limit", 1e-9, *more])))
@@ -171,7 +280,11 @@ def test_prompts_are_looked_at_before_anything_learns(inputs, prompts, words):
     else:
         (inputs / "p.jsonl").write_bytes(prompts)
     code, out, error = call(inputs)
-    assert code == 2 and not out and words in error and error.count("\n") == 1 and not (inputs / "out").exists()
+    assert code == 2
+    assert not out
+    assert words in error
+    assert error.count("\n") == 1
+    assert not (inputs / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -188,7 +301,11 @@ def test_prompts_are_looked_at_before_anything_learns(inputs, prompts, words):
 def test_a_call_that_cannot_end_does_not_begin(inputs, monkeypatch, more, words):
     monkeypatch.chdir(inputs)
     code, out, error = call(inputs, *more)
-    assert code == 2 and not out and words in error and error.count("\n") == 1 and not (inputs / "out").exists()
+    assert code == 2
+    assert not out
+    assert words in error
+    assert error.count("\n") == 1
+    assert not (inputs / "out").exists()
 
 
 def test_a_folder_that_cannot_be_made_is_told_in_one_line(inputs, monkeypatch):
@@ -197,7 +314,9 @@ def test_a_folder_that_cannot_be_made_is_told_in_one_line(inputs, monkeypatch):
 
     monkeypatch.setattr(campaign, "pack", full)
     code, out, error = call(inputs)
-    assert code == 1 and error == "[Errno 28] No space left on device\n" and "complete: no" in out
+    assert code == 1
+    assert error == "[Errno 28] No space left on device\n"
+    assert "complete: no" in out
     monkeypatch.setattr(Folder, "open", full)
     assert call(inputs)[::2] == (2, "[Errno 28] No space left on device\n")
 
@@ -208,7 +327,9 @@ def test_an_interrupt_says_that_the_same_call_goes_on(inputs, monkeypatch):
 
     monkeypatch.setattr(campaign, "advance", interrupted)
     code, out, error = call(inputs)
-    assert code == 130 and "the same call goes on" in error and error.count("\n") == 1
+    assert code == 130
+    assert "the same call goes on" in error
+    assert error.count("\n") == 1
     monkeypatch.undo()
     assert call(inputs)[0] == 0
 
@@ -220,10 +341,18 @@ def test_few_prompts_of_a_full_campaign_are_told_at_once(inputs, monkeypatch):
     paths = {"text": "text.txt", "prompts": "p.jsonl", "out": "out"}
     given = [word for name, path in paths.items() for word in (f"--{name}", str(inputs / path))]
     done = CliRunner().invoke(app, [*given, "--device", "cpu", "--limit", "1e-9"])
-    assert done.exit_code == 0 and "note: prompts are 1 of t; the report asks for 2 of each of 6 tasks or more" in done.stdout
+    assert done.exit_code == 0
+    assert (
+        "note: prompts are 1 of t; the report asks for 2 of each of 6 tasks or more" in done.stdout
+    )
 
 
-ODD_PARTS = ("{", "is damaged"), ("[]", "does not say"), ('{"found": 3}', "does not say"), ("{}", "does not say")
+ODD_PARTS = (
+    ("{", "is damaged"),
+    ("[]", "does not say"),
+    ('{"found": 3}', "does not say"),
+    ("{}", "does not say"),
+)
 
 
 @pytest.mark.parametrize("held, words", ODD_PARTS)
@@ -235,18 +364,26 @@ def test_a_part_that_is_damaged_is_named(inputs, held, words):
     with pytest.raises(ValueError, match=f"text.json {words}.*delete it"):
         folder.found("text")
     code, _, error = call(inputs)
-    assert code == 2 and "text.json" in error and error.count("\n") == 1
+    assert code == 2
+    assert "text.json" in error
+    assert error.count("\n") == 1
 
 
 def test_a_part_that_found_something_else_is_told_by_the_line_that_reads_it(inputs):
     call(inputs)
     folder = Folder(inputs / "out", TOY, (inputs / "text.txt",), (), (inputs / "p.jsonl",), "cpu")
-    for part, found, line in (("equal-model", {}, "equal"), ("race", {"over_assisted": [{"group": "all"}], "rows": []}, "raced")):
+    for part, found, line in (
+        ("equal-model", {}, "equal"),
+        ("race", {"over_assisted": [{"group": "all"}], "rows": []}, "raced"),
+    ):
         folder.done(part, 1.0, found)
         with pytest.raises(ValueError, match=f"the report's '{line}' cannot be read from parts/ "):
             report.verdicts(folder, [])
         code, out, error = call(inputs)
-        assert code == 1 and error.count("\n") == 1 and line in error and "complete: no" in out
+        assert code == 1
+        assert error.count("\n") == 1
+        assert line in error
+        assert "complete: no" in out
         (inputs / "out" / "parts" / f"{part}.json").unlink()
     assert call(inputs)[0] == 0
 
@@ -254,7 +391,8 @@ def test_a_part_that_found_something_else_is_told_by_the_line_that_reads_it(inpu
 def test_a_seed_of_another_campaign_is_refused(inputs):
     assert call(inputs)[0] == 0
     code, _, error = call(inputs, "--seed", 3)
-    assert code == 2 and "was begun with seed 0, now it is 3" in error
+    assert code == 2
+    assert "was begun with seed 0, now it is 3" in error
 
 
 def test_a_ladder_that_is_damaged_fails_its_part_alone(inputs):
@@ -264,6 +402,7 @@ def test_a_ladder_that_is_damaged_fails_its_part_alone(inputs):
     (inputs / "out" / "ladders" / "8b.json").write_text("{}")
     (part,) = (each for each in parts() if each.name == "ladder-8b")
     (state,) = advance(folder, [part], 60, say=lambda line: None)
-    assert state.state == "failed" and "8b.json: not a ladder: missing keys" in state.why
+    assert state.state == "failed"
+    assert "8b.json: not a ladder: missing keys" in state.why
     assert (inputs / "out" / "log" / "ladder-8b.txt").exists()
     assert folder.found("ladder-8b") is None

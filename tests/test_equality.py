@@ -6,7 +6,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from toy_lm import DRAFTERS, END, POLICIES, RULES, policy_from, reads, run_all, toy_cost, toy_pair, toy_prompts, toy_recording
+from toy_lm import (
+    DRAFTERS,
+    END,
+    POLICIES,
+    RULES,
+    policy_from,
+    reads,
+    run_all,
+    toy_cost,
+    toy_pair,
+    toy_prompts,
+    toy_recording,
+)
 
 from real.equality import ALLOWED, compare, rounds_of
 from real.pair import rule_of
@@ -26,7 +38,8 @@ def test_every_builtin_policy_is_in_the_exam():
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_runs_equal_replays_exactly(drafter, rule):
     trace, target, model = toy_recording(drafter, rule)
-    assert 0.2 < (trace.run > 0).mean() < 1 and (trace.run < trace.depth).any()  # something to get wrong
+    assert 0.2 < (trace.run > 0).mean() < 1
+    assert (trace.run < trace.depth).any()
     exam = POLICIES if trace.meta.features else [text for text in POLICIES if not reads(text)]
     assert len(exam) >= 12
     share = 1 if SLOW else 2 if drafter == "model" else 5
@@ -43,7 +56,9 @@ def test_runs_equal_replays_exactly(drafter, rule):
 def test_a_policy_that_reads_what_a_silent_drafter_does_not_show_is_refused_in_one_line():
     trace, target, model = toy_recording("prompt_lookup", "greedy")
     policy = policies.parse("confidence:0.5")
-    with pytest.raises(ValueError, match="'confidence': drafter 'prompt_lookup' has no logits") as ran:
+    with pytest.raises(
+        ValueError, match="'confidence': drafter 'prompt_lookup' has no logits"
+    ) as ran:
         run_all(target, model, trace, policy, toy_cost())
     with pytest.raises(ValueError, match="'confidence' is not in this trace") as replayed:
         replay(trace, policy, cost=toy_cost())
@@ -53,9 +68,15 @@ def test_a_policy_that_reads_what_a_silent_drafter_does_not_show_is_refused_in_o
 def test_control_a_drafter_that_offers_one_token_more_than_it_recorded_fails_the_comparison():
     trace, target, model = toy_recording("medusa", "greedy")
     policy = policies.BUILTIN["fixed"](6)
-    short = replace(_thick(trace), depth=np.minimum(trace.depth, 3), run=np.minimum(trace.run, 3), rank=None)
-    found = compare(short, policy, replay(short, policy), run_all(target, model, trace, policy, toy_cost()))
-    assert not found.equal and len(found.failures) == trace.sequences and not any(f.text for f in found.failures)
+    short = replace(
+        _thick(trace), depth=np.minimum(trace.depth, 3), run=np.minimum(trace.run, 3), rank=None
+    )
+    found = compare(
+        short, policy, replay(short, policy), run_all(target, model, trace, policy, toy_cost())
+    )
+    assert not found.equal
+    assert len(found.failures) == trace.sequences
+    assert not any(f.text for f in found.failures)
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
@@ -63,12 +84,17 @@ def test_a_subset_runs_and_replays_at_its_own_addresses(drafter):
     trace, target, model = toy_recording(drafter, "coupled")
     part = trace.select([7, 2, 5])
     policy = policy_from("beta_ts", part, toy_cost())
-    assert rounds_of(part, run_all(target, model, part, policy, toy_cost())) == replay(part, policy, cost=toy_cost())
+    assert rounds_of(part, run_all(target, model, part, policy, toy_cost())) == replay(
+        part, policy, cost=toy_cost()
+    )
 
 
 def test_policies_really_differ_on_the_toy():
     trace, *_ = toy_recording("model", "coupled")
-    made = {text: replay(trace, policy_from(text, trace, toy_cost()), seed=3, cost=toy_cost()) for text in POLICIES}
+    made = {
+        text: replay(trace, policy_from(text, trace, toy_cost()), seed=3, cost=toy_cost())
+        for text in POLICIES
+    }
     shapes = {tuple(r.computed) + tuple(r.drafted) for r in made.values()}
     assert len(shapes) == len(made)
 
@@ -82,25 +108,44 @@ def _ignore(params, state, computed, drafted, accepted, features, cost):
     pass
 
 
-CUT = {"warm": Rule("coupled", 1.0, 5), "top_k": Rule("coupled", 1.0, 6, 5), "both": Rule("coupled", 0.9, 7, 8, 0.8)}
+CUT = {
+    "warm": Rule("coupled", 1.0, 5),
+    "top_k": Rule("coupled", 1.0, 6, 5),
+    "both": Rule("coupled", 0.9, 7, 8, 0.8),
+}
 
 
 @pytest.mark.parametrize("drafter", ["model", "eagle"])
 @pytest.mark.parametrize("name", CUT)
-def test_runs_equal_replays_where_the_rule_cuts_and_features_tell_the_token(name, drafter, tmp_path):
+def test_runs_equal_replays_where_the_rule_cuts_and_features_tell_the_token(
+    name, drafter, tmp_path
+):
     """Temperature 1, top-k, top-p: written, read and run again. Here a policy may drop a token by what it is: the text is the target's."""
     target, model = toy_pair(drafter)
     asked = Settings(6, 24, CUT[name], END, ("confidence", "entropy", "probability"))
     prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(6))]
     rows = [record_text(target, model, asked, p.token, i) for i, p in enumerate(prompts)]
-    assemble(rows, prompts, 0, asked, describe("toy", model, asked, prompts, "", "cpu", torch.float64)).save(tmp_path / "cut.parquet")
+    assemble(
+        rows, prompts, 0, asked, describe("toy", model, asked, prompts, "", "cpu", torch.float64)
+    ).save(tmp_path / "cut.parquet")
     trace = load_trace(tmp_path / "cut.parquet")
-    assert rule_of(trace) == CUT[name] and (trace.run > 0).any() and (trace.run < trace.depth).any()
-    drops = Policy("drops", _drop_the_unlikely, _ignore, (0.3,), reads=("probability",), anticipates=True)
+    assert rule_of(trace) == CUT[name]
+    assert (trace.run > 0).any()
+    assert (trace.run < trace.depth).any()
+    drops = Policy(
+        "drops", _drop_the_unlikely, _ignore, (0.3,), reads=("probability",), anticipates=True
+    )
     shorter = 0
-    for policy in (drops, policies.parse("beta_ts"), policies.parse("confidence:0.5,inclusive=false"), policies.parse("fixed:4")):
+    for policy in (
+        drops,
+        policies.parse("beta_ts"),
+        policies.parse("confidence:0.5,inclusive=false"),
+        policies.parse("fixed:4"),
+    ):
         replayed = replay(trace, policy, seed=3, cost=toy_cost())
-        found = compare(trace, policy, replayed, run_all(target, model, trace, policy, toy_cost(), seed=3))
+        found = compare(
+            trace, policy, replayed, run_all(target, model, trace, policy, toy_cost(), seed=3)
+        )
         assert found.exact and found.rounds == len(replayed), policy.name
         shorter += policy is drops and (replayed.drafted < replayed.computed).sum()
     assert shorter > 0
@@ -111,10 +156,24 @@ def test_runs_equal_replays_where_the_rule_cuts_and_features_tell_the_token(name
 
 def test_comparing_rounds_of_a_rejection_recording_is_refused_in_one_line():
     trace, target, model = toy_recording("model", "coupled")
-    meta, zero = replace(trace.meta, rule="rejection", features=()), np.zeros((trace.rows, trace.K), np.float32)
-    none = dict(rank=None, margin=None, draft_margin=None, feature_margin=None, feature=np.zeros((trace.rows, trace.K, 0), np.uint8))
+    meta, zero = (
+        replace(trace.meta, rule="rejection", features=()),
+        np.zeros((trace.rows, trace.K), np.float32),
+    )
+    none = dict(
+        rank=None,
+        margin=None,
+        draft_margin=None,
+        feature_margin=None,
+        feature=np.zeros((trace.rows, trace.K, 0), np.uint8),
+    )
     drawn = replace(trace, meta=meta, ratio=zero, run=np.zeros_like(trace.run), **none)
-    for ask in (lambda: compare(drawn, policies.parse("fixed:1"), replay(drawn, policies.parse("fixed:1")), []), lambda: rule_of(drawn)):
+    for ask in (
+        lambda: compare(
+            drawn, policies.parse("fixed:1"), replay(drawn, policies.parse("fixed:1")), []
+        ),
+        lambda: rule_of(drawn),
+    ):
         with pytest.raises(ValueError, match="not one by one") as caught:
             ask()
         assert "\n" not in str(caught.value)
@@ -132,7 +191,9 @@ def _thick(trace):
 
 def _lied_about(trace, seed):
     """The trace with one reachable draft token recorded as the target's although it was not, or the other way round."""
-    rows = [t for t in range(trace.rows) if trace.run[t] >= 1 and t in set(trace.offset[:-1].tolist())]
+    rows = [
+        t for t in range(trace.rows) if trace.run[t] >= 1 and t in set(trace.offset[:-1].tolist())
+    ]
     t = rows[seed % len(rows)]
     run, rank = trace.run.copy(), trace.rank.copy()
     rank[t, run[t] - 1] = 7
@@ -146,7 +207,9 @@ def test_control_a_wrong_recording_fails_the_comparison():
     policy = policies.BUILTIN["fixed"](6)
     results = run_all(target, model, trace, policy, toy_cost())
     found = compare(wrong, policy, replay(wrong, policy), results)
-    assert not found.equal and [f.row for f in found.failures] == [t] and not found.failures[0].text
+    assert not found.equal
+    assert [f.row for f in found.failures] == [t]
+    assert not found.failures[0].text
 
 
 def test_control_a_wrong_text_fails_the_comparison():
@@ -155,7 +218,8 @@ def test_control_a_wrong_text_fails_the_comparison():
     results = run_all(target, model, trace, policy, toy_cost())
     results[4].token[5] += 1
     found = compare(_thick(trace), policy, replay(trace, policy), results)
-    assert not found.equal and [(f.sequence, f.text) for f in found.failures] == [(4, True)]
+    assert not found.equal
+    assert [(f.sequence, f.text) for f in found.failures] == [(4, True)]
 
 
 def test_a_thin_margin_excuses_a_difference_up_to_its_allowance():
@@ -166,10 +230,13 @@ def test_a_thin_margin_excuses_a_difference_up_to_its_allowance():
     for code, excused in ((95, 1), (96, 0)):  # 96 stands for 1e-4 itself
         draft_margin = wrong.draft_margin.copy()
         draft_margin[t, 0] = code
-        found = compare(replace(wrong, draft_margin=draft_margin), policy, replay(wrong, policy), results)
+        found = compare(
+            replace(wrong, draft_margin=draft_margin), policy, replay(wrong, policy), results
+        )
         assert (len(found.exceptions), len(found.failures)) == (excused, 1 - excused)
         # one exception among a few dozen rounds is over the allowance all the same
-        assert found.rounds < 1 / ALLOWED and not found.equal
+        assert found.rounds < 1 / ALLOWED
+        assert not found.equal
 
 
 def test_feature_margins_excuse_only_policies_that_read_features():
@@ -180,5 +247,7 @@ def test_feature_margins_excuse_only_policies_that_read_features():
     wrong = replace(wrong, feature_margin=edge)
     for text, excused in (("fixed:6", 0), ("confidence:0", 1)):
         policy = policies.parse(text)
-        found = compare(wrong, policy, replay(wrong, policy), run_all(target, model, trace, policy, toy_cost()))
+        found = compare(
+            wrong, policy, replay(wrong, policy), run_all(target, model, trace, policy, toy_cost())
+        )
         assert len(found.exceptions) == excused, text

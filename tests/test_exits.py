@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from strategies import EXAM, traces
 
 from simspec import replay, synthetic
-from simspec.quantization import ENTROPY, LOG_ODDS, TABLES
 from simspec.policies import adaedl, confidence, draft_verify, entropy, product
+from simspec.quantization import ENTROPY, LOG_ODDS, TABLES
 
 UNIT = st.floats(0, 1)
 
@@ -50,19 +50,31 @@ def test_entropy_stops_at_the_first_unsure_token(trace, threshold, inclusive, da
     row = data.draw(st.integers(0, trace.rows - 1))
     shown = column(trace, "entropy")[row]
     policy = entropy(threshold, inclusive)
-    assert lengths(policy, trace, row) == stopped(trace, row, lambda slot: shown[slot] > threshold, inclusive)
+    assert lengths(policy, trace, row) == stopped(
+        trace, row, lambda slot: shown[slot] > threshold, inclusive
+    )
 
 
 def test_the_default_of_entropy_is_the_published_bound():
     """sqrt(0.15 H) > 0.3 and H > 0.6 are one rule, on every value that a recording can hold."""
     for h in ENTROPY:
         assert (math.sqrt(0.15 * h) > 0.3) == (h > 0.6)
-    assert entropy().params[0] == 0.6 and entropy().name == "entropy:0.6"
+    assert entropy().params[0] == 0.6
+    assert entropy().name == "entropy:0.6"
 
 
 @settings(deadline=None, max_examples=60)
-@given(traces(optional=False), UNIT, st.sampled_from(["confidence", "theta"]), st.integers(1, 4), st.booleans(), st.data())
-def test_product_is_the_predicted_chance_of_a_rejection(trace, threshold, predictor, shortest, inclusive, data):
+@given(
+    traces(optional=False),
+    UNIT,
+    st.sampled_from(["confidence", "theta"]),
+    st.integers(1, 4),
+    st.booleans(),
+    st.data(),
+)
+def test_product_is_the_predicted_chance_of_a_rejection(
+    trace, threshold, predictor, shortest, inclusive, data
+):
     row = data.draw(st.integers(0, trace.rows - 1))
     chance = column(trace, predictor)[row]
     policy = product(threshold, predictor, shortest, inclusive)
@@ -84,7 +96,9 @@ def test_product_starts_anew_in_every_round(trace, threshold):
     rounds = replay(trace, policy)
     for row, computed in zip(rounds.row.tolist(), rounds.computed.tolist()):
         s = int(np.searchsorted(trace.offset, row, side="right")) - 1
-        cap = min(trace.K, int(trace.budget[s]) - (row - int(trace.offset[s])) - 1, int(trace.depth[row]))
+        cap = min(
+            trace.K, int(trace.budget[s]) - (row - int(trace.offset[s])) - 1, int(trace.depth[row])
+        )
         assert computed == min(lengths(policy, trace, row)[0], cap)
 
 
@@ -94,7 +108,9 @@ def _adapted(outcomes, threshold, target, step, K):
     for k, a in outcomes:
         if k:
             match = 0.5 * match + 0.5 * (a / k)
-            wanted = threshold + step if match < target else threshold if k == K else threshold - step
+            wanted = (
+                threshold + step if match < target else threshold if k == K else threshold - step
+            )
             threshold = 0.9 * threshold + 0.1 * wanted
         found.append(threshold)
     return found
@@ -106,7 +122,9 @@ def _adapted(outcomes, threshold, target, step, K):
     outcomes=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)).map(lambda x: (x[0], min(x))), max_size=20),
     threshold=UNIT, target=UNIT, step=st.floats(0, 0.5),
 )  # fmt: skip
-def test_thresholds_follow_the_acceptance_of_late_rounds(factory, outcomes, threshold, target, step):
+def test_thresholds_follow_the_acceptance_of_late_rounds(
+    factory, outcomes, threshold, target, step
+):
     policy = factory(threshold, target, step)
     params, state = policy.start()
     expected = _adapted(outcomes, threshold, target, step, 5)
@@ -123,11 +141,15 @@ def test_adaptive_exits_by_hand():
         observe(params, state, 8, 8, 8, shown, 0.0)
         assert state[0] == pytest.approx(expected, abs=1e-12)
     observe(params, state, 3, 3, 3, shown, 0.0)
-    assert state[0] == pytest.approx(0.802, abs=1e-12) and state[1] == pytest.approx(0.96875)
+    assert state[0] == pytest.approx(0.802, abs=1e-12)
+    assert state[1] == pytest.approx(0.96875)
     more = adaedl(0.4).compiled()[0]
     for h, go in ((1.7, True), (1.8, True), (1.9, False)):  # 1 - sqrt(0.2 H) < 0.4 where H > 1.8
         shown = np.array([[h]])
-        assert bool(more(np.array(adaedl(0.4).params), np.array([0.4 - 1e-12, 0.0]), 1, shown, 0.5)[0]) is go
+        assert (
+            bool(more(np.array(adaedl(0.4).params), np.array([0.4 - 1e-12, 0.0]), 1, shown, 0.5)[0])
+            is go
+        )
     more = draft_verify().compiled()[0]
     answers = [more(params, np.array([0.8, 0.0]), 1, np.array([[c]]), 0.5) for c in (0.79, 0.81)]
     assert [(bool(go), bool(keep)) for go, keep in answers] == [(False, True), (True, True)]
@@ -135,10 +157,15 @@ def test_adaptive_exits_by_hand():
 
 def test_adaptive_exits_carry_their_threshold_through_a_text_only():
     for factory in (draft_verify, adaedl):
-        assert factory().scope == "sequence" and factory(scope="stream").scope == "stream"
+        assert factory().scope == "sequence"
+        assert factory(scope="stream").scope == "stream"
 
 
-DROPPING = [confidence(0.7, inclusive=False), entropy(2.0, inclusive=False), product(0.6, "theta", shortest=1, inclusive=False)]
+DROPPING = [
+    confidence(0.7, inclusive=False),
+    entropy(2.0, inclusive=False),
+    product(0.6, "theta", shortest=1, inclusive=False),
+]
 
 
 @pytest.mark.parametrize("policy", DROPPING, ids=lambda policy: policy.name)
@@ -148,7 +175,9 @@ def test_exits_that_drop_a_token_look_at_q_only(policy, trace, data):
     """Other tokens accepted and another text, the drafter's q unchanged: from the same row the same draft and the same drop."""
     random = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     left = np.repeat(trace.offset[1:], np.diff(trace.offset)) - np.arange(trace.rows)
-    other = replace(trace, run=random.integers(0, np.minimum(trace.depth, left) + 1).astype(np.uint8))
+    other = replace(
+        trace, run=random.integers(0, np.minimum(trace.depth, left) + 1).astype(np.uint8)
+    )
     made = [replay(each, policy) for each in (trace, other)]
     drafts = [dict(zip(r.row.tolist(), zip(r.computed.tolist(), r.drafted.tolist()))) for r in made]
     for row in drafts[0].keys() & drafts[1].keys():
@@ -167,5 +196,6 @@ def test_that_law_is_broken_by_a_policy_that_learns():
 
 
 def test_names_keep_every_digit():
-    assert confidence(0.123456789).name == "confidence:0.123456789" and confidence(0.5).name == "confidence:0.5"
+    assert confidence(0.123456789).name == "confidence:0.123456789"
+    assert confidence(0.5).name == "confidence:0.5"
     assert confidence(float(LOG_ODDS[100])).params[0] == LOG_ODDS[100]

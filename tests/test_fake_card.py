@@ -11,16 +11,16 @@ from card import Misplaced, card
 from torch import nn
 
 from real.campaign.__main__ import advance
-from real.train.train_predictor import learn, write
+from real.campaign.config import TOY
+from real.campaign.stages import parts
 from real.campaign.workspace import Folder
 from real.model.cuda_graphs import WARM
 from real.model.runner import Fixed
-from real.campaign.stages import parts
+from real.model.target import Target
 from real.record.rows import Settings
 from real.sampling import Rule
 from real.train.generate import together
-from real.campaign.config import TOY
-from real.model.target import Target
+from real.train.train_predictor import learn, write
 from real.train.trainer import Paused, Plan, fit
 
 WORDS = "the drafter proposes and the target disposes of every token it is shown ".split()
@@ -29,9 +29,14 @@ WORDS = "the drafter proposes and the target disposes of every token it is shown
 def test_what_a_card_refuses_is_refused():
     with card():
         there, here = torch.zeros(3, device="cuda"), torch.ones(3)
-        assert there.is_cuda and there[1:].device.type == (there + 1).device.type == "cuda" and here.device.type == "cpu"
-        assert here.to("cuda").is_cuda and not there.cpu().is_cuda and nn.Linear(3, 2).to("cuda").weight.is_cuda
-        assert (there + torch.tensor(1.0)).is_cuda and there[torch.tensor([0, 2])].is_cuda  # a number, or an index, may be the host's
+        assert there.is_cuda
+        assert there[1:].device.type == (there + 1).device.type == "cuda"
+        assert here.device.type == "cpu"
+        assert here.to("cuda").is_cuda
+        assert not there.cpu().is_cuda
+        assert nn.Linear(3, 2).to("cuda").weight.is_cuda
+        assert (there + torch.tensor(1.0)).is_cuda
+        assert there[torch.tensor([0, 2])].is_cuda
         for wrong in (
             lambda: there + here,
             lambda: torch.cat((there, here)),
@@ -55,11 +60,21 @@ def test_what_a_capture_refuses_is_refused(planted):
         def function():
             if planted == "read" and held.sum() > 1:
                 return (held,)
-            return (held + (constant.to("cuda") if planted == "copy" else constant if planted == "host tensor" else 1),)
+            return (
+                held
+                + (
+                    constant.to("cuda")
+                    if planted == "copy"
+                    else constant
+                    if planted == "host tensor"
+                    else 1
+                ),
+            )
 
         with pytest.raises(Misplaced):
             real.model.runner.capture(function, held.device)
-        assert real.model.runner.capture(lambda: (held + 1,), held.device)()[0].tolist() == [1, 1] and there.calls["add"] > WARM
+        assert real.model.runner.capture(lambda: (held + 1,), held.device)()[0].tolist() == [1, 1]
+        assert there.calls["add"] > WARM
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +82,14 @@ def inputs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("card")
     for name, count in (("text.txt", 4000), ("held.txt", 400)):
         (folder / name).write_text(" ".join(WORDS[i * i % len(WORDS)] for i in range(count)))
-    rows = [{"id": f"p{i}", "task": "ab"[i % 2], "text": f"the target {WORDS[i]} the target {WORDS[i]} the"} for i in range(8)]
+    rows = [
+        {
+            "id": f"p{i}",
+            "task": "ab"[i % 2],
+            "text": f"the target {WORDS[i]} the target {WORDS[i]} the",
+        }
+        for i in range(8)
+    ]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
 
@@ -76,7 +98,11 @@ def test_the_campaign_goes_through_a_card(inputs):
     """Training, recordings of all drafters, costs, and every way to run one that reads the target, by captured passes."""
     size = replace(TOY, engine="fast", K=3, rounds=6, policies=("beta_ts", "confidence:0.5"))
     last = {f"record-{d}-coupled" for d in ("model", "early_exit", "medusa", "prompt_lookup")}
-    last |= {f"{what}-eagle" for what in ("equal", "forced", "audit", "drive")} | {"ladder-8b", "wait", "card"}
+    last |= {f"{what}-eagle" for what in ("equal", "forced", "audit", "drive")} | {
+        "ladder-8b",
+        "wait",
+        "card",
+    }
     known = {part.name: part for part in parts()}
     wanted, left = set(), sorted(last)
     while left:
@@ -86,13 +112,21 @@ def test_the_campaign_goes_through_a_card(inputs):
         text, held, prompts = (inputs / name for name in ("text.txt", "held.txt", "prompts.jsonl"))
         folder = Folder(inputs / "out", size, (text,), (held,), (prompts,), "cuda")
         folder.open()
-        states = advance(folder, [part for part in parts() if part.name in wanted], 3600, say=lambda *_: None)
-        assert {each.state for each in states} == {"done"}, [each.why for each in states if each.state != "done"]
+        states = advance(
+            folder, [part for part in parts() if part.name in wanted], 3600, say=lambda *_: None
+        )
+        assert {each.state for each in states} == {"done"}, [
+            each.why for each in states if each.state != "done"
+        ]
         assert folder.found("equal-eagle")["failures"] == 0 < folder.found("equal-eagle")["rounds"]
         assert folder.found("drive-eagle")["replay_equal"]
         assert json.loads((inputs / "out" / "campaign.json").read_text())["device"] == "no card"
-        assert all(isinstance(pair.target.passes, Fixed) and pair.target.decoder.embed.weight.is_cuda for pair in folder._held.values())
-    assert there.calls["scaled_dot_product_attention"] and there.waits["synchronize"]
+        assert all(
+            isinstance(pair.target.passes, Fixed) and pair.target.decoder.embed.weight.is_cuda
+            for pair in folder._held.values()
+        )
+    assert there.calls["scaled_dot_product_attention"]
+    assert there.waits["synchronize"]
 
 
 def test_learning_that_was_stopped_goes_on_where_its_kernels_read(tmp_path):
@@ -120,8 +154,9 @@ def test_learning_that_was_stopped_goes_on_where_its_kernels_read(tmp_path):
 
 
 def test_many_texts_and_predictors_of_a_card_are_those_of_the_host():
+    from toy_lm import END, toy_decoder, toy_model
+
     from real.train.train_predictor import examples
-    from toy_lm import END, toy_model, toy_decoder
 
     asked = [Settings(4, 8, rule, END) for rule in (Rule(), Rule("coupled", 0.8, 5))]
     prompts = [[5, 6, 7 + i] for i in range(5)]
@@ -132,12 +167,18 @@ def test_many_texts_and_predictors_of_a_card_are_those_of_the_host():
         by_one, at_once = (how(Target(decoder), asked, prompts, 3) for how in (write, together))
         assert [w.text.tolist() for w in by_one] == [w.text.tolist() for w in at_once]
         predictor, told = learn(examples(at_once, lm), 2, steps=20)
-        return [w.text.tolist() for w in at_once], told, [p.tolist() for p in predictor.parameters()], predictor.bias.device.type
+        return (
+            [w.text.tolist() for w in at_once],
+            told,
+            [p.tolist() for p in predictor.parameters()],
+            predictor.bias.device.type,
+        )
 
     with card():
         there = made("cuda")
     here = made("cpu")
-    assert (there[3], here[3]) == ("cuda", "cpu") and there[:2] == here[:2]
+    assert (there[3], here[3]) == ("cuda", "cpu")
+    assert there[:2] == here[:2]
     assert all(np.allclose(a, b) for a, b in zip(there[2], here[2]))
 
 
@@ -146,9 +187,9 @@ def test_layers_compiled_for_captured_passes_are_few_and_give_the_same():
     from torch._dynamo.utils import counters
     from toy_lm import toy_pair
 
-    from real.model import runner as passes
-    from real.decode.loop import decode
     from real.decode.engine import engage
+    from real.decode.loop import decode
+    from real.model import runner as passes
     from simspec import CostModel, Stepper, policies
 
     def texts(fixed):
@@ -156,8 +197,14 @@ def test_layers_compiled_for_captured_passes_are_few_and_give_the_same():
         target = Target(target.decoder, drafter.taps, 96, fixed or passes.EAGER)
         if fixed:
             engage(fixed, target.decoder, drafter)
-        drives = [Stepper(policies.BUILTIN["fixed"](k), 16, 0, CostModel.from_ratio(0.1, 16), ()) for k in (0, 1, 4, 16)]
-        return [decode(target, drafter, drive, Rule(), [5, 6, 7, 8, 9], 40).token.tolist() for drive in drives]
+        drives = [
+            Stepper(policies.BUILTIN["fixed"](k), 16, 0, CostModel.from_ratio(0.1, 16), ())
+            for k in (0, 1, 4, 16)
+        ]
+        return [
+            decode(target, drafter, drive, Rule(), [5, 6, 7, 8, 9], 40).token.tolist()
+            for drive in drives
+        ]
 
     class Compiled(Fixed):
         def _replayed(self, made):
@@ -169,4 +216,6 @@ def test_layers_compiled_for_captured_passes_are_few_and_give_the_same():
     plain = texts(None)
     assert texts(fixed) == plain
     fixed.warm()
-    assert 0 < counters["stats"]["unique_graphs"] - before <= 8  # EAGLE's first layer is another kind: it has no norm in front
+    assert (
+        0 < counters["stats"]["unique_graphs"] - before <= 8
+    )  # EAGLE's first layer is another kind: it has no norm in front

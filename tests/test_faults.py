@@ -28,14 +28,26 @@ from real.drafters.glide import Glide
 from real.drafters.hydra import Hydra
 from real.drafters.medusa import Medusa
 from real.files import replace_json
-from real.model.compressed import content
-from real.pair import TINY
-from real.model.draft_head import SAID, save_part
 from real.model.checkpoint import load_decoder, load_tokenizer, made_for
-from simspec import CostModel, Policy, PolicyError, Trace, TraceError, load_trace, replay, sweep, synthetic
+from real.model.compressed import content
+from real.model.draft_head import SAID, save_part
+from real.pair import TINY
+from simspec import (
+    CostModel,
+    Policy,
+    PolicyError,
+    Trace,
+    TraceError,
+    load_trace,
+    replay,
+    sweep,
+    synthetic,
+)
 from simspec.trace_meta import SCHEMA
 
-HELD = settings(deadline=None, max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture])
+HELD = settings(
+    deadline=None, max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 PARTS = {"eagle": Eagle, "medusa": Medusa, "hydra": Hydra, "glide": Glide}
 RECORDED, PRICED = TRACES / "tiny-model-greedy.parquet", TRACES / "tiny-model-greedy.cost.json"
 
@@ -51,7 +63,9 @@ def lab(tmp_path_factory):
     load_trace(RECORDED).select([0, 1]).save(folder / "t.parquet")
     CostModel.from_ratio(0.3, 16).to_json(folder / "c.json")
     CostModel.from_ratio(0.3, 3).to_json(folder / "short.json")
-    rows = [{"id": f"p{i}", "task": "ab"[i % 2], "text": f"The target, number {i},"} for i in range(4)]
+    rows = [
+        {"id": f"p{i}", "task": "ab"[i % 2], "text": f"The target, number {i},"} for i in range(4)
+    ]
     (folder / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "text.txt").write_text("a drafter proposes and the target disposes. " * 60)
     (folder / "empty").write_bytes(b"")
@@ -78,7 +92,8 @@ def raw(tmp_path_factory):
 def regions(raw):
     """Where a Parquet file's parts begin and end: head, pages, footer, tail."""
     footer = len(raw) - 8 - int.from_bytes(raw[-8:-4], "little")
-    assert raw[:4] == raw[-4:] == b"PAR1" and 4 < footer < len(raw) - 8
+    assert raw[:4] == raw[-4:] == b"PAR1"
+    assert 4 < footer < len(raw) - 8
     return (0, 4), (4, footer), (footer, len(raw) - 8), (len(raw) - 8, len(raw))
 
 
@@ -88,7 +103,9 @@ def loads_equal_or_is_refused(path, damaged):
         assert load_trace(path) == whole()
         return False
     except TraceError as error:
-        assert str(error).startswith(str(path)) and "\n" not in str(error) and len(str(error)) < 600
+        assert str(error).startswith(str(path))
+        assert "\n" not in str(error)
+        assert len(str(error)) < 600
         return True
 
 
@@ -108,14 +125,19 @@ def test_no_damage_gives_another_trace(tmp_path, raw, data):
     """Bytes cut out, zeroed, doubled or overwritten, anywhere."""
     first, last = data.draw(st.sampled_from(regions(raw)))
     at, many = data.draw(st.integers(first, last - 1)), data.draw(st.integers(1, 64))
-    middle = data.draw(st.sampled_from([b"", bytes(many), b"\xff" * many, raw[at : at + many] * 2]) | st.binary(min_size=1, max_size=64))
+    middle = data.draw(
+        st.sampled_from([b"", bytes(many), b"\xff" * many, raw[at : at + many] * 2])
+        | st.binary(min_size=1, max_size=64)
+    )
     loads_equal_or_is_refused(tmp_path / "t.parquet", raw[:at] + middle + raw[at + many :])
 
 
 @HELD
 @given(st.data())
 def test_a_truncated_file_is_always_refused(tmp_path, raw, data):
-    length = data.draw(st.integers(0, len(raw) - 1) | st.integers(max(len(raw) - 40, 0), len(raw) - 1))
+    length = data.draw(
+        st.integers(0, len(raw) - 1) | st.integers(max(len(raw) - 40, 0), len(raw) - 1)
+    )
     assert loads_equal_or_is_refused(tmp_path / "t.parquet", raw[:length])
 
 
@@ -170,27 +192,71 @@ FOREIGN = {
     "a folder": (lambda path: path.mkdir(), "is a directory"),
     "text": (lambda path: path.write_text("hello"), "not a readable trace"),
     "a pickle": (write_pickle, "not a readable trace"),
-    "another Parquet file": (lambda path: pq.write_table(pa.table({"token": [1, 2]}), path), "simspec did not write"),
-    "a later schema": (lambda path: rewritten(path, meta(schema=SCHEMA + 1)), f"this version reads {SCHEMA}"),
+    "another Parquet file": (
+        lambda path: pq.write_table(pa.table({"token": [1, 2]}), path),
+        "simspec did not write",
+    ),
+    "a later schema": (
+        lambda path: rewritten(path, meta(schema=SCHEMA + 1)),
+        f"this version reads {SCHEMA}",
+    ),
     "no schema": (lambda path: rewritten(path, lambda held: {"meta": "{}"}), "meta.schema is None"),
     "metadata that nests deep": (lambda path: rewritten(path, "[" * 300_000), "recursion depth"),
-    "meta that nests deep": (lambda path: rewritten(path, lambda held: {"meta": '{"a":' * 100_000}), "recursion depth"),
+    "meta that nests deep": (
+        lambda path: rewritten(path, lambda held: {"meta": '{"a":' * 100_000}),
+        "recursion depth",
+    ),
     "notes that nest": (lambda path: rewritten(path, meta(notes=[[[]]])), "meta.notes is"),
-    "huge notes": (lambda path: rewritten(path, meta(notes="x" * 20_000_000)), "does not match its hash"),
-    "huge numbers": (lambda path: rewritten(path, '{"meta": ' + "1" * 5000 + "}"), "not a readable trace"),
+    "huge notes": (
+        lambda path: rewritten(path, meta(notes="x" * 20_000_000)),
+        "does not match its hash",
+    ),
+    "huge numbers": (
+        lambda path: rewritten(path, '{"meta": ' + "1" * 5000 + "}"),
+        "not a readable trace",
+    ),
     "a huge K": (lambda path: rewritten(path, meta(K=10**400)), "meta.K is 1000"),
     "metadata of another kind": (lambda path: rewritten(path, "[]"), "not a readable trace"),
     "metadata that misses all": (lambda path: rewritten(path, "{}"), "'meta' is missing"),
-    "a table of 2**40 entries": (lambda path: rewritten(path, lambda held: {"budget": [1 << 40, held["budget"][1]]}), "not a readable"),
-    "a table of 2**70 entries": (lambda path: rewritten(path, lambda held: {"budget": [1 << 70, held["budget"][1]]}), "not a readable"),
-    "a table of -1 entries": (lambda path: rewritten(path, lambda held: {"budget": [-1, held["budget"][1]]}), "length is -1"),
-    "other numbers": (lambda path: rewritten(path, lambda held: {"sha256": "0"}), "does not match its hash"),
-    "a column of NaN": (lambda path: rewritten(path, table=swapped("token", lambda n: pa.array([np.nan] * n))), "token is double"),
-    "a column of nulls": (lambda path: rewritten(path, table=swapped("token", lambda n: pa.array([None] * n, pa.int32()))), "nulls"),
-    "a column of lists": (lambda path: rewritten(path, table=swapped("token", lambda n: pa.array([[1]] * n))), "token is list"),
-    "an unknown column": (lambda path: rewritten(path, table=lambda t: t.append_column("more", t["token"])), "'more' is missing"),
+    "a table of 2**40 entries": (
+        lambda path: rewritten(path, lambda held: {"budget": [1 << 40, held["budget"][1]]}),
+        "not a readable",
+    ),
+    "a table of 2**70 entries": (
+        lambda path: rewritten(path, lambda held: {"budget": [1 << 70, held["budget"][1]]}),
+        "not a readable",
+    ),
+    "a table of -1 entries": (
+        lambda path: rewritten(path, lambda held: {"budget": [-1, held["budget"][1]]}),
+        "length is -1",
+    ),
+    "other numbers": (
+        lambda path: rewritten(path, lambda held: {"sha256": "0"}),
+        "does not match its hash",
+    ),
+    "a column of NaN": (
+        lambda path: rewritten(path, table=swapped("token", lambda n: pa.array([np.nan] * n))),
+        "token is double",
+    ),
+    "a column of nulls": (
+        lambda path: rewritten(
+            path, table=swapped("token", lambda n: pa.array([None] * n, pa.int32()))
+        ),
+        "nulls",
+    ),
+    "a column of lists": (
+        lambda path: rewritten(path, table=swapped("token", lambda n: pa.array([[1]] * n))),
+        "token is list",
+    ),
+    "an unknown column": (
+        lambda path: rewritten(path, table=lambda t: t.append_column("more", t["token"])),
+        "'more' is missing",
+    ),
     "fewer rows": (lambda path: rewritten(path, table=lambda t: t.slice(0, 5)), "to 5 rows"),
-    "no columns": (lambda path: rewritten(path, table=lambda t: pa.table({})), "not a readable trace"),
+    "no columns": (
+        lambda path: rewritten(path, table=lambda t: pa.table({})),
+        "not a readable trace",
+    ),
 }
 
 
@@ -215,7 +281,10 @@ def test_a_trace_that_breaks_its_own_rules_names_field_and_row(tmp_path, monkeyp
     deep = whole().depth.copy()
     deep[7], run = 1, np.minimum(whole().run, 1)
     run[7] = 2
-    for parts, words in ((dict(run=run, depth=deep, rank=None), "run, row 7: 2"), (dict(depth=deep + 250), "depth, row")):
+    for parts, words in (
+        (dict(run=run, depth=deep, rank=None), "run, row 7: 2"),
+        (dict(depth=deep + 250), "depth, row"),
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(Trace, "validate", lambda self: self)
             kept = changed(whole(), **parts)
@@ -227,9 +296,20 @@ def test_a_trace_that_breaks_its_own_rules_names_field_and_row(tmp_path, monkeyp
 def test_in_a_process_of_its_own(tmp_path, raw):
     """Two of the above as a shell sees them: nothing of this process hides a traceback."""
     (tmp_path / "cut.parquet").write_bytes(raw[: len(raw) // 2])
-    for arguments, words in ((["sweep", "cut.parquet"], "not a readable trace"), (["show", "absent.parquet"], "no such file")):
-        done = subprocess.run([sys.executable, "-m", "simspec.cli", *arguments], cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 2 and done.stdout == "" and words in done.stderr and done.stderr.count("\n") == 1
+    for arguments, words in (
+        (["sweep", "cut.parquet"], "not a readable trace"),
+        (["show", "absent.parquet"], "no such file"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "simspec.cli", *arguments],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 2
+        assert done.stdout == ""
+        assert words in done.stderr
+        assert done.stderr.count("\n") == 1
         assert os.listdir(tmp_path) == ["cut.parquet"]
 
 
@@ -261,7 +341,18 @@ def test_in_a_process_of_its_own(tmp_path, raw):
     ],
 )
 def test_a_policy_that_cannot_be_is_refused(lab, policy, words):
-    refused(lab, "sweep", "t.parquet", "--policy", "fixed:1", "--policy", policy, "--out", "o.csv", words=words)
+    refused(
+        lab,
+        "sweep",
+        "t.parquet",
+        "--policy",
+        "fixed:1",
+        "--policy",
+        policy,
+        "--out",
+        "o.csv",
+        words=words,
+    )
     refused(lab, "run", "t.parquet", "--policy", policy, "--cost", "c.json", words=words)
 
 
@@ -297,7 +388,16 @@ def test_options_of_sweep(lab, options, words):
     refused(lab, "sweep", "t.parquet", "--policy", "fixed:1", *options, words=words)
 
 
-GOOD = {"draft": [0, 1], "verify": [1, 1], "catch_up": [0], "overhead": 0, "baseline": 1, "name": "x", "device": "", "feature": 0}
+GOOD = {
+    "draft": [0, 1],
+    "verify": [1, 1],
+    "catch_up": [0],
+    "overhead": 0,
+    "baseline": 1,
+    "name": "x",
+    "device": "",
+    "feature": 0,
+}
 ODD_COSTS = {
     "deep": "[" * 200_000,
     "a list": "[]",
@@ -321,10 +421,30 @@ def test_cost_files_that_are_wrong(tmp_path, kind):
     synthetic.iid(0.7, 2, 10, 1).save(tmp_path / "t.parquet")
     text = ODD_COSTS[kind]
     (tmp_path / "c.json").write_bytes(b'{"name": "caf\xe9"}' if text is None else text.encode())
-    refused(tmp_path, "sweep", "t.parquet", "--cost", "c.json", "--policy", "fixed:1", words="c.json: not a cost model")
-    refused(tmp_path, "run", "t.parquet", "--cost", "c.json", "--policy", "fixed:1", words="c.json: not a cost model")
+    refused(
+        tmp_path,
+        "sweep",
+        "t.parquet",
+        "--cost",
+        "c.json",
+        "--policy",
+        "fixed:1",
+        words="c.json: not a cost model",
+    )
+    refused(
+        tmp_path,
+        "run",
+        "t.parquet",
+        "--cost",
+        "c.json",
+        "--policy",
+        "fixed:1",
+        words="c.json: not a cost model",
+    )
     (tmp_path / "c.json").write_text(json.dumps(GOOD))  # control: the good one is taken
-    assert command(tmp_path, "sweep", "t.parquet", "--cost", "c.json", "--policy", "fixed:1")[0] == 0
+    assert (
+        command(tmp_path, "sweep", "t.parquet", "--cost", "c.json", "--policy", "fixed:1")[0] == 0
+    )
 
 
 def _more(params, state, slot, features, u):
@@ -395,20 +515,35 @@ def _takes_all(*everything):
     return True, True
 
 
-FORMS = [("draft_more", f) for f in (_few, _many, _yields, _waits, _takes_all)] + [("observe", _told_little)]
-VALUES = [("draft_more", f) for f in (_one, _three, _number, _nothing, _words, _unknown, _opens, len)]
+FORMS = [("draft_more", f) for f in (_few, _many, _yields, _waits, _takes_all)] + [
+    ("observe", _told_little)
+]
+VALUES = [
+    ("draft_more", f) for f in (_one, _three, _number, _nothing, _words, _unknown, _opens, len)
+]
 VALUES += [("observe", f) for f in (_tells, _returns_state)]
-MALFORMED = FORMS + ([] if numba.config.DISABLE_JIT else VALUES)  # what a function does is known only where it is compiled
+MALFORMED = FORMS + (
+    [] if numba.config.DISABLE_JIT else VALUES
+)  # what a function does is known only where it is compiled
 
 
-@pytest.mark.parametrize("part, function", MALFORMED, ids=lambda value: getattr(value, "__name__", value))
+@pytest.mark.parametrize(
+    "part, function", MALFORMED, ids=lambda value: getattr(value, "__name__", value)
+)
 def test_a_policy_of_the_wrong_form_is_refused_by_name(part, function, monkeypatch):
-    policy = Policy("mine", **({"draft_more": _more, "observe": _quiet} | {part: function}), state0=(0.0,))
+    policy = Policy(
+        "mine", **({"draft_more": _more, "observe": _quiet} | {part: function}), state0=(0.0,)
+    )
     trace = synthetic.iid(0.7, 2, 20, 4)
-    for use in (policy.compiled, lambda: replay(trace, policy), lambda: sweep(trace, policy, progress=False)):
+    for use in (
+        policy.compiled,
+        lambda: replay(trace, policy),
+        lambda: sweep(trace, policy, progress=False),
+    ):
         with pytest.raises(PolicyError, match=f"^policy 'mine': {part} ") as caught:
             use()
-        assert "\n" not in str(caught.value) and len(str(caught.value)) < 700
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 700
 
 
 def test_control_a_policy_of_the_right_form_is_taken():
@@ -432,12 +567,21 @@ print(more(np.zeros(1), np.zeros(1), 2, np.zeros((1, 1)), 0.5)[0])
 
 def test_compiled_policies_of_a_module_that_is_gone_break_nobody(tmp_path):
     """The disk cache of one user's policies is read by the next user's process, which cannot import the first one's module."""
-    environment = os.environ | {"NUMBA_DISABLE_JIT": "0", "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    environment = os.environ | {
+        "NUMBA_DISABLE_JIT": "0",
+        "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
+    }
     for name, k in (("first", 2), ("second", 3)):
         (tmp_path / name).mkdir()
         (tmp_path / name / f"{name}.py").write_text(THEIRS.format(k=k))
         code = f"import {name}" + ASKED.format(name=name)
-        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path / name, env=environment, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=tmp_path / name,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
         assert done.stdout == f"{k > 2}\n", done.stderr
 
 
@@ -477,10 +621,19 @@ RECORD = ["record", "p.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 4, "--
         (["--weights", "nowhere"], "nowhere holds no config.json"),
         (["--drafter", "eagel"], "drafter 'eagel' is unknown: did you mean eagle?"),
         (["--drafter", "prompt-lookup"], "did you mean prompt_lookup?"),
-        (["--drafter", "transformer"], "'transformer' is unknown: expected one of model, early_exit"),
+        (
+            ["--drafter", "transformer"],
+            "'transformer' is unknown: expected one of model, early_exit",
+        ),
         (["--weights", "nowhere", "--drafter", "early_exit"], "nowhere holds no drafter 'exit'"),
-        *((["--weights", "nowhere", "--drafter", name], f"nowhere holds no drafter '{name}'") for name in (*PARTS, "self_skip")),
-        *((["--weights", "empty", "--drafter", name], f"empty holds no drafter '{name}'") for name in (*PARTS, "self_skip")),
+        *(
+            (["--weights", "nowhere", "--drafter", name], f"nowhere holds no drafter '{name}'")
+            for name in (*PARTS, "self_skip")
+        ),
+        *(
+            (["--weights", "empty", "--drafter", name], f"empty holds no drafter '{name}'")
+            for name in (*PARTS, "self_skip")
+        ),
         (["--out", "nowhere/x.parquet"], "no folder nowhere"),
         (["--out", "folder"], "expected one that ends in .parquet"),
         (["--out", "x.json"], "expected one that ends in .parquet"),
@@ -498,15 +651,27 @@ ODD_PROMPTS = {
     "missing": (None, "cannot be read as prompts"),
     "empty": (b"", "holds no prompt"),
     "blank": (b"\n \n\n", "holds no prompt"),
-    "too long": (json.dumps({"task": "t", "text": "word " * 1000}).encode(), "holds no prompt of 1 to 400"),
-    "not UTF-8": (ROW + b'{"task": "t", "text": "caf\xe9"}', "x.jsonl cannot be read as prompts: 'utf-8'"),
+    "too long": (
+        json.dumps({"task": "t", "text": "word " * 1000}).encode(),
+        "holds no prompt of 1 to 400",
+    ),
+    "not UTF-8": (
+        ROW + b'{"task": "t", "text": "caf\xe9"}',
+        "x.jsonl cannot be read as prompts: 'utf-8'",
+    ),
     "bad JSON": (ROW * 2 + b"{broken\n" + ROW, "x.jsonl line 3: expected a JSON object"),
     "deep JSON": (ROW + b"[" * 200_000, "x.jsonl line 2: expected a JSON object"),
-    "many digits": (ROW + b'{"task": "t", "text": "x", "id": ' + b"1" * 5000 + b"}", "x.jsonl line 2: expected a JSON object"),
+    "many digits": (
+        ROW + b'{"task": "t", "text": "x", "id": ' + b"1" * 5000 + b"}",
+        "x.jsonl line 2: expected a JSON object",
+    ),
     "a list": (ROW + b"[]", "x.jsonl line 2: expected a JSON object"),
     "no text": (ROW + b'{"task": "t"}', "x.jsonl line 2: expected a JSON object"),
     "no task": (ROW + b'{"text": "t"}', "x.jsonl line 2: expected a JSON object"),
-    "half a character": (ROW + b'{"task": "t", "text": "\\ud800"}', "x.jsonl line 2: expected a JSON object"),
+    "half a character": (
+        ROW + b'{"task": "t", "text": "\\ud800"}',
+        "x.jsonl line 2: expected a JSON object",
+    ),
     "a NUL": (ROW + b"\0", "x.jsonl line 2: expected a JSON object"),
 }
 
@@ -516,7 +681,9 @@ def test_prompts_that_cannot_be_read(tmp_path, kind):
     held, words = ODD_PROMPTS[kind]
     if held is not None:
         (tmp_path / "x.jsonl").write_bytes(held)
-    refused(tmp_path, "record", "x.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 2, words=words)
+    refused(
+        tmp_path, "record", "x.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 2, words=words
+    )
 
 
 @pytest.mark.parametrize(
@@ -560,7 +727,13 @@ def told(**changes):
         (told(rule="coupled", temperature=0.0), "temperature 0.0"),
         (dict(prompt=lambda trace: trace.prompt + 100_000), "the target knows 0..4095"),
         (dict(prompt=lambda trace: trace.prompt - 100_000), "the target knows 0..4095"),
-        (dict(prompt=lambda trace: trace.prompt[:0], prompt_offset=lambda trace: trace.prompt_offset * 0), "without a prompt"),
+        (
+            dict(
+                prompt=lambda trace: trace.prompt[:0],
+                prompt_offset=lambda trace: trace.prompt_offset * 0,
+            ),
+            "without a prompt",
+        ),
     ],
 )
 def test_a_recording_that_cannot_be_run(lab, tmp_path, parts, words):
@@ -582,7 +755,9 @@ def test_a_recording_that_cannot_be_run(lab, tmp_path, parts, words):
     ],
 )
 def test_options_of_run(lab, options, words):
-    refused(lab, "run", "t.parquet", "--policy", "fixed:4", "--cost", "c.json", *options, words=words)
+    refused(
+        lab, "run", "t.parquet", "--policy", "fixed:4", "--cost", "c.json", *options, words=words
+    )
 
 
 def bundle(folder):
@@ -610,11 +785,15 @@ def swap_words(tokenizer):
 def test_a_drafter_that_belongs_to_another_target_is_refused(tmp_path, drafter):
     models = bundle(tmp_path)
     asked = ["record", "p.jsonl", "--bundle", models, "--drafter", drafter, "-k", 2, "--budget", 2]
-    assert command(tmp_path, *asked, "--out", "good.parquet")[0] == 0  # control: the same tokenizer, the right target
+    assert (
+        command(tmp_path, *asked, "--out", "good.parquet")[0] == 0
+    )  # control: the same tokenizer, the right target
     tokenizer = models / "model" / "tokenizer.json"
     if drafter == "model":
         edited(tokenizer, lambda value: value.update(padding=None, decoder=None))
-        assert command(tmp_path, *asked, "--out", "good.parquet")[0] == 0  # what decides no token is not compared
+        assert (
+            command(tmp_path, *asked, "--out", "good.parquet")[0] == 0
+        )  # what decides no token is not compared
         edited(tokenizer, swap_words)
         refused(tmp_path, *asked, "--out", "x.parquet", words="has another tokenizer than")
         tokenizer.write_text("{}")
@@ -623,7 +802,11 @@ def test_a_drafter_that_belongs_to_another_target_is_refused(tmp_path, drafter):
         edited(models / "model" / "config.json", lambda value: value.update(vocab_size=4000))
         refused(tmp_path, *asked, "--out", "x.parquet", words="model cannot be loaded")
     else:
-        for odd, words in (("0" * 64, "holds no drafter 'exit'"), (5, "holds no drafter 'exit'"), ([], "a target with tokenizer None")):
+        for odd, words in (
+            ("0" * 64, "holds no drafter 'exit'"),
+            (5, "holds no drafter 'exit'"),
+            ([], "a target with tokenizer None"),
+        ):
             edited(models / "early_exit" / "exit.json", lambda value: value.update(target=odd))
             refused(tmp_path, *asked, "--out", "x.parquet", words=words)
         (models / "early_exit" / "exit.json").write_text("[" * 200_000)
@@ -639,7 +822,10 @@ def untrained(tmp_path_factory):
         (folder / name).mkdir()
         save_part(part(target), folder / name, name, hashes)
     (folder / "self_skip").mkdir()
-    replace_json(folder / "self_skip" / "self_skip.json", {"settings": {"attention": [2], "mlp": [1, 2]}, "target": hashes})
+    replace_json(
+        folder / "self_skip" / "self_skip.json",
+        {"settings": {"attention": [2], "mlp": [1, 2]}, "target": hashes},
+    )
     return folder
 
 
@@ -647,7 +833,18 @@ def asked_of(folder, name, untrained):
     """The command that records with a copy of that part in `folder`, and the copy."""
     shutil.copytree(untrained / name, folder / name)
     (folder / "p.jsonl").write_bytes(ROW)
-    return ["record", "p.jsonl", "--drafter", name, "--weights", name, "-k", 3, "--budget", 3], folder / name
+    return [
+        "record",
+        "p.jsonl",
+        "--drafter",
+        name,
+        "--weights",
+        name,
+        "-k",
+        3,
+        "--budget",
+        3,
+    ], folder / name
 
 
 def respelt(file, change):
@@ -664,15 +861,23 @@ def test_a_part_with_a_wrong_tensor_is_refused(tmp_path, untrained, name):
     whole_part, first = file.read_bytes(), sorted(load_file(file))[0]
     spoilt = {
         f"lacks the tensor {first}": lambda held: held.pop(first),
-        f"does not fit this target: {first} is [3]": lambda held: held.update({first: held[first].flatten()[:3].clone()}),
+        f"does not fit this target: {first} is [3]": lambda held: held.update(
+            {first: held[first].flatten()[:3].clone()}
+        ),
         "a tensor another.one": lambda held: held.update({"another.one": held[first].clone()}),
-        f"{first} that is not of finite numbers": lambda held: held[first].view(-1)[:1].fill_(float("nan")),
+        f"{first} that is not of finite numbers": lambda held: (
+            held[first].view(-1)[:1].fill_(float("nan"))
+        ),
     }
     for words, change in spoilt.items():
         file.write_bytes(whole_part)
         respelt(file, change)
         refused(tmp_path, *asked, "--out", "x.parquet", words=words)
-    for damage, words in ((whole_part[:-9], "damaged"), (pickle.dumps(Bomb()), "damaged"), (None, f"{name}.safetensors cannot be read")):
+    for damage, words in (
+        (whole_part[:-9], "damaged"),
+        (pickle.dumps(Bomb()), "damaged"),
+        (None, f"{name}.safetensors cannot be read"),
+    ):
         file.write_bytes(damage) if damage else file.unlink()
         refused(tmp_path, *asked, "--out", "x.parquet", words=words)
     assert not (tmp_path / "exploded").exists()
@@ -685,7 +890,13 @@ def test_a_part_of_another_target_is_refused(tmp_path, untrained, name):
     for what in SAID:
         shutil.copy(untrained / name / f"{name}.json", folder)
         edited(folder / f"{name}.json", lambda value: value["target"].update({what: "0" * 64}))
-        refused(tmp_path, *asked, "--out", "x.parquet", words=f"was made for a target with {what} 000000000000")
+        refused(
+            tmp_path,
+            *asked,
+            "--out",
+            "x.parquet",
+            words=f"was made for a target with {what} 000000000000",
+        )
     shutil.copy(untrained / name / f"{name}.json", folder)
     edited(folder / f"{name}.json", lambda value: value["settings"].update(nonsense=1))
     refused(tmp_path, *asked, "--out", "x.parquet", words="cannot have")
@@ -693,7 +904,22 @@ def test_a_part_of_another_target_is_refused(tmp_path, untrained, name):
 
 def test_a_policy_that_reads_what_a_lookup_does_not_show_is_refused(tmp_path):
     (tmp_path / "p.jsonl").write_bytes(ROW)
-    assert command(tmp_path, "record", "p.jsonl", "--drafter", "prompt_lookup", "-k", 3, "--budget", 4, "--out", "t.parquet")[0] == 0
+    assert (
+        command(
+            tmp_path,
+            "record",
+            "p.jsonl",
+            "--drafter",
+            "prompt_lookup",
+            "-k",
+            3,
+            "--budget",
+            4,
+            "--out",
+            "t.parquet",
+        )[0]
+        == 0
+    )
     CostModel.from_ratio(0.1, 3).to_json(tmp_path / "c.json")
     told = ["t.parquet", "--cost", "c.json", "--policy"]
     for reader in ("run", "sweep"):
@@ -704,9 +930,15 @@ def test_a_policy_that_reads_what_a_lookup_does_not_show_is_refused(tmp_path):
 @pytest.mark.parametrize("kind", ["tokenizer", "tokenizer is text", "config", "weights"])
 def test_a_target_that_is_damaged_is_refused(tmp_path, kind):
     models = bundle(tmp_path)
-    path = models / "target" / {"config": "config.json", "weights": "model.safetensors"}.get(kind, "tokenizer.json")
+    path = (
+        models
+        / "target"
+        / {"config": "config.json", "weights": "model.safetensors"}.get(kind, "tokenizer.json")
+    )
     path.write_bytes(b"hello" if kind == "tokenizer is text" else path.read_bytes()[:-100])
-    words = {"config": "cannot be loaded", "weights": "cannot be loaded"}.get(kind, "is not a tokenizer")
+    words = {"config": "cannot be loaded", "weights": "cannot be loaded"}.get(
+        kind, "is not a tokenizer"
+    )
     for asked in (["record", "p.jsonl", "--out", "x.parquet"], ["measure", "--out", "x.json"]):
         refused(tmp_path, *asked, "--bundle", models, words=words)
 
@@ -724,7 +956,9 @@ def test_a_model_that_shows_nan_is_refused_by_text(tmp_path, who):
     models = bundle(tmp_path)
     asked = ["--bundle", models, "--drafter", "model" if who == "target" else who]
     (tmp_path / "t").mkdir()
-    load_trace(TRACES / f"tiny-{asked[-1]}-greedy.parquet").select([0]).save(tmp_path / "t" / "t.parquet")
+    load_trace(TRACES / f"tiny-{asked[-1]}-greedy.parquet").select([0]).save(
+        tmp_path / "t" / "t.parquet"
+    )
     poisoned(models / who / ("exit.safetensors" if who == "early_exit" else "model.safetensors"))
     for path in models.rglob("theta*"):
         path.unlink()  # they would notice that the weights are not theirs
@@ -736,9 +970,22 @@ def test_a_model_that_shows_nan_is_refused_by_text(tmp_path, who):
     assert "NaN" in command(tmp_path, *record)[2]
     if who == "model":
         trace = load_trace(tmp_path / "t" / "t.parquet")
-        trace = changed(trace, meta=replace(trace.meta, target=f"models/{trace.meta.target.split('/')[-1]}"))
+        trace = changed(
+            trace, meta=replace(trace.meta, target=f"models/{trace.meta.target.split('/')[-1]}")
+        )
         trace.save(tmp_path / "t" / "t.parquet")
-        refused(tmp_path, "run", "t/t.parquet", "--bundle", models, "--policy", "confidence:0.5", "--cost", PRICED, words="NaN")
+        refused(
+            tmp_path,
+            "run",
+            "t/t.parquet",
+            "--bundle",
+            models,
+            "--policy",
+            "confidence:0.5",
+            "--cost",
+            PRICED,
+            words="NaN",
+        )
 
 
 # ---- training
@@ -797,4 +1044,6 @@ def test_outputs_are_whole_or_not_there(lab, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(pandas.DataFrame, "to_csv", fails)
-    refused(lab, "sweep", "t.parquet", "--policy", "fixed:1", "--out", "empty", words="No space left")
+    refused(
+        lab, "sweep", "t.parquet", "--policy", "fixed:1", "--out", "empty", words="No space left"
+    )

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from real.decode.features import FEATURES, GRIDS, Reader, learnt, offered, read
 from real.decode.phase_timer import Clock
 from real.draft import Silent, Step
-from real.decode.features import FEATURES, GRIDS, Reader, learnt, offered, read
 from real.train.losses import next_token, towards
 from simspec import quantization as grid
 from simspec.policy import IDENTITY
@@ -43,7 +43,8 @@ def test_features_are_those_of_the_definition(logits, temperature):
 @given(LOGITS, st.floats(0.3, 3))
 def test_codes_are_within_half_a_bin(logits, temperature):
     code, edge = read(NAMES, torch.tensor([logits], dtype=torch.float64), temperature)
-    assert code.shape == edge.shape == (1, 2) and code.dtype == np.uint8
+    assert code.shape == edge.shape == (1, 2)
+    assert code.dtype == np.uint8
     for i, (name, wanted) in enumerate(slow_features(logits, temperature).items()):
         table = grid.TABLES[GRIDS[name]]
         at = int(code[0, i])
@@ -57,9 +58,11 @@ def test_codes_are_within_half_a_bin(logits, temperature):
 def test_codes_tell_distributions_apart():
     rows = torch.tensor([[0.0, 0.0, 0.0, 0.0], [2.0, 0.0, 0.0, 0.0], [9.0, 0.0, 0.0, 0.0]])
     code, _ = read(NAMES, rows, 1.0)
-    assert (np.diff(code[:, 0].astype(int)) > 0).all() and (np.diff(code[:, 1].astype(int)) < 0).all()
+    assert (np.diff(code[:, 0].astype(int)) > 0).all()
+    assert (np.diff(code[:, 1].astype(int)) < 0).all()
     warm, _ = read(NAMES, rows, 2.0)
-    assert warm[1, 0] < code[1, 0] and warm[1, 1] > code[1, 1]
+    assert warm[1, 0] < code[1, 0]
+    assert warm[1, 1] > code[1, 1]
 
 
 def test_names_choose_the_columns():
@@ -68,15 +71,20 @@ def test_names_choose_the_columns():
     assert np.array_equal(read(NAMES[::-1], rows, 1.0)[0], both[:, ::-1])
     assert np.array_equal(read(("entropy",), rows, 1.0)[0], both[:, 1:])
     assert read((), rows, 1.0)[0].shape == (5, 0)
-    assert set(FEATURES) < set(GRIDS) and set(GRIDS.values()) <= set(grid.TABLES)
+    assert set(FEATURES) < set(GRIDS)
+    assert set(GRIDS.values()) <= set(grid.TABLES)
 
 
 def test_log_odds_are_read_beside_logits_or_alone():
-    rows, odds = torch.randn(5, 9, generator=torch.Generator().manual_seed(0)), torch.linspace(-3, 3, 5).double()
+    rows, odds = (
+        torch.randn(5, 9, generator=torch.Generator().manual_seed(0)),
+        torch.linspace(-3, 3, 5).double(),
+    )
     both, far = read(("theta", "confidence"), rows, 1.0, {"theta": odds})
     assert np.array_equal(both[:, 1:], read(("confidence",), rows, 1.0)[0])
     alone, near = read(("theta",), None, 1.0, {"theta": odds})
-    assert np.array_equal(alone, both[:, :1]) and np.array_equal(near, far[:, :1])
+    assert np.array_equal(alone, both[:, :1])
+    assert np.array_equal(near, far[:, :1])
     theta = 1 / (1 + np.exp(-odds.numpy()))
     assert np.abs(grid.IDENTITY[alone[:, 0]] - theta).max() <= 0.5 / 255 + 1e-12
 
@@ -85,26 +93,38 @@ def test_features_ignore_which_token_is_which():
     """They may depend on the whole distribution, never on the token that was picked."""
     rows = torch.randn(1, 30, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     code, edge = read(NAMES, rows, 1.0)
-    other, far = read(NAMES, rows[:, torch.randperm(30, generator=torch.Generator().manual_seed(2))], 1.0)
-    assert np.array_equal(code, other) and np.allclose(edge, far, atol=1e-12)
+    other, far = read(
+        NAMES, rows[:, torch.randperm(30, generator=torch.Generator().manual_seed(2))], 1.0
+    )
+    assert np.array_equal(code, other)
+    assert np.allclose(edge, far, atol=1e-12)
 
 
 @HELD
 @given(LOGITS, st.floats(0.3, 3), st.data())
 def test_the_probability_is_that_of_the_token_picked(logits, temperature, data):
     token = data.draw(st.integers(0, len(logits) - 1))
-    code, edge = read(("probability", "confidence"), torch.tensor([logits], dtype=torch.float64), temperature, token=torch.tensor([token]))
+    code, edge = read(
+        ("probability", "confidence"),
+        torch.tensor([logits], dtype=torch.float64),
+        temperature,
+        token=torch.tensor([token]),
+    )
     p, table = probabilities(logits, temperature), grid.TABLES[GRIDS["probability"]]
-    assert abs(table[code[0, 0]] - p[token]) <= np.abs(table - p[token]).min() + 1e-12 and edge[0, 0] >= 0
+    assert abs(table[code[0, 0]] - p[token]) <= np.abs(table - p[token]).min() + 1e-12
+    assert edge[0, 0] >= 0
     assert code[0, 0] == code[0, 1] if p[token] == max(p) else code[0, 0] <= code[0, 1]
 
 
 def test_only_the_probability_tells_the_token_and_no_default_shows_it():
-    assert IDENTITY == ("probability",) and set(IDENTITY) < set(GRIDS) and not set(IDENTITY) & set(FEATURES)
+    assert IDENTITY == ("probability",)
+    assert set(IDENTITY) < set(GRIDS)
+    assert not set(IDENTITY) & set(FEATURES)
     assert not set(IDENTITY) & set(offered(Silent()))
     reader, row = Reader(("probability",), 1.0, Silent()), torch.tensor([2.0, 0.0, -1.0])
     shown = [int(reader.read(Step(token, 0, row), 0)[0][0]) for token in range(3)]
-    assert shown == sorted(shown, reverse=True) and len(set(shown)) == 3
+    assert shown == sorted(shown, reverse=True)
+    assert len(set(shown)) == 3
 
 
 class Quiet(Silent):
@@ -114,11 +134,16 @@ class Quiet(Silent):
 
 
 def test_a_silent_drafter_shows_nothing_and_is_asked_for_nothing():
-    assert offered(Quiet()) == () and learnt((), Quiet()) == {} and Reader((), 1.0, Quiet()).names == ()
-    assert offered(Silent()) == NAMES and learnt(NAMES, Silent()) == {}  # control
+    assert offered(Quiet()) == ()
+    assert learnt((), Quiet()) == {}
+    assert Reader((), 1.0, Quiet()).names == ()
+    assert offered(Silent()) == NAMES
+    assert learnt(NAMES, Silent()) == {}
     for names in (("entropy",), ("theta",), ("confidence", "theta")):
         for ask in (lambda: learnt(names, Quiet()), lambda: Reader(names, 1.0, Quiet())):
-            with pytest.raises(ValueError, match=f"feature '{names[0]}': drafter 'quiet' has no logits") as caught:
+            with pytest.raises(
+                ValueError, match=f"feature '{names[0]}': drafter 'quiet' has no logits"
+            ) as caught:
                 ask()
             assert "\n" not in str(caught.value)
 
@@ -146,7 +171,12 @@ def random_logits(seed):
 
 def test_next_token_is_the_mean_negative_log_probability():
     logits, token = random_logits(0), torch.tensor([[0, 4, 2], [1, 1, 3]])
-    wanted = -sum(logits[b, n].double().softmax(-1)[token[b, n]].log() for b in range(2) for n in range(3)) / 6
+    wanted = (
+        -sum(
+            logits[b, n].double().softmax(-1)[token[b, n]].log() for b in range(2) for n in range(3)
+        )
+        / 6
+    )
     assert abs(next_token(logits, token) - wanted) < 1e-6
     sure = torch.nn.functional.one_hot(token, 5) * 1e4
     assert abs(towards(logits, sure) - next_token(logits, token)) < 1e-6
@@ -167,7 +197,10 @@ def test_what_was_fetched_is_read_once_and_at_its_slot():
     """Else a policy would hear of one token what another showed."""
     reader, clock = Reader(("confidence",), 1.0, Silent()), Clock(torch.device("cpu"))
     sure, torn = torch.tensor([9.0, 0.0, 0.0]), torch.tensor([1.0, 0.9, 0.8])
-    code = {name: read(("confidence",), row[None], 1.0)[0][0, 0] for name, row in (("sure", sure), ("torn", torn))}
+    code = {
+        name: read(("confidence",), row[None], 1.0)[0][0, 0]
+        for name, row in (("sure", sure), ("torn", torn))
+    }
     assert code["sure"] != code["torn"]
     clock.begin()
 

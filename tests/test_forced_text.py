@@ -11,17 +11,22 @@ from shell import command, refused
 from test_equality import _lied_about, _thick
 from toy_lm import END, RULES, policy_from, reads, toy_cost, toy_recording
 
+from real.audit.forced_decoding import compare_forced, force
 from real.decode.loop import decode
+from real.decode.verify import walk
 from real.draft import Silent
 from real.drafters.early_exit import EarlyExitDrafter, Exit
-from real.audit.forced_decoding import compare_forced, force
 from real.pair import prompts_of, rule_of, stepper
 from real.sampling import Rule
-from real.decode.verify import walk
 from simspec import Trace, replay
 from simspec.quantization import encode_margin
 
-FEW = ("model", "early_exit", "prompt_lookup", "medusa")  # others take long to teach, and the loop does not know them apart
+FEW = (
+    "model",
+    "early_exit",
+    "prompt_lookup",
+    "medusa",
+)  # others take long to teach, and the loop does not know them apart
 EXAM = ("fixed:0", "fixed:3", "beta_ts:censored", "confidence:0.5", "cost_ts")
 
 
@@ -32,14 +37,19 @@ def forced(trace: Trace, target, drafter, text: str, seed: int = 3):
     return compare_forced(trace, replay(trace, policy, seed=seed, cost=toy_cost()), results, found)
 
 
-@pytest.mark.parametrize("drafter, rule", [*((each, "greedy") for each in FEW), ("model", "coupled"), ("prompt_lookup", "coupled")])
+@pytest.mark.parametrize(
+    "drafter, rule",
+    [*((each, "greedy") for each in FEW), ("model", "coupled"), ("prompt_lookup", "coupled")],
+)
 def test_in_float64_forced_rounds_are_the_replays_and_the_target_picks_every_token(drafter, rule):
     trace, target, model = toy_recording(drafter, rule)
     part = trace.select(range(0, trace.sequences, 3))
     for text in [text for text in EXAM if part.meta.features or not reads(text)]:
         found = forced(part, target, model, text)
         assert found.rounds == found.equal == found.replayed > 0 and found.sound, text
-        assert found.tokens == part.rows and not found.divergences and not found.draft_flips
+        assert found.tokens == part.rows
+        assert not found.divergences
+        assert not found.draft_flips
 
 
 def test_texts_of_a_target_that_is_off_cannot_drift_apart():
@@ -47,11 +57,16 @@ def test_texts_of_a_target_that_is_off_cannot_drift_apart():
     shaken = _shaken(target.decoder)
     exit = EarlyExitDrafter(shaken, Exit(shaken, 2).requires_grad_(False))
     found = forced(trace, type(target)(shaken, exit.taps, capacity=32), exit, "fixed:3")
-    assert found.tokens == trace.rows and found.rounds > 20
-    assert found.divergences and found.draft_flips and found.equal < found.rounds and found.share > 0.3
+    assert found.tokens == trace.rows
+    assert found.rounds > 20
+    assert found.divergences
+    assert found.draft_flips
+    assert found.equal < found.rounds
+    assert found.share > 0.3
     for d in found.divergences:
         s = slice(trace.offset[d.sequence], trace.offset[d.sequence + 1])
-        assert trace.token[s][d.position] == d.token != d.best and d.gap > 0
+        assert trace.token[s][d.position] == d.token != d.best
+        assert d.gap > 0
 
 
 def _shaken(decoder):
@@ -66,10 +81,13 @@ def test_control_a_wrong_recorded_bit_is_seen_where_it_is():
     trace, target, model = toy_recording("model", "greedy")
     wrong, t = _lied_about(_thick(trace), 0)
     found = forced(wrong, target, model, "fixed:6")
-    assert found.equal == found.rounds - 1 and found.replayed < found.rounds
+    assert found.equal == found.rounds - 1
+    assert found.replayed < found.rounds
     (flip,) = found.draft_flips
-    assert (flip.row, flip.slot, flip.accepted - flip.expected) == (t, int(wrong.run[t]), 1) and flip.margin > 0.1
-    assert not found.divergences and found.share == 1 - 1 / found.rounds
+    assert (flip.row, flip.slot, flip.accepted - flip.expected) == (t, int(wrong.run[t]), 1)
+    assert flip.margin > 0.1
+    assert not found.divergences
+    assert found.share == 1 - 1 / found.rounds
 
 
 def test_control_a_wrong_recorded_token_is_a_divergence_that_nothing_excuses():
@@ -77,12 +95,22 @@ def test_control_a_wrong_recorded_token_is_a_divergence_that_nothing_excuses():
     token = trace.token.copy()
     at = int(trace.offset[2]) + 3
     token[at] = 4 + (token[at] - 3) % 20
-    wrong = replace(trace, token=token, run=np.zeros_like(trace.run), rank=None, meta=replace(trace.meta, prefix_only=False))
+    wrong = replace(
+        trace,
+        token=token,
+        run=np.zeros_like(trace.run),
+        rank=None,
+        meta=replace(trace.meta, prefix_only=False),
+    )
     found = forced(wrong, target, model, "fixed:0")
-    assert found.equal == found.rounds and not found.sound
+    assert found.equal == found.rounds
+    assert not found.sound
     first = found.divergences[0]
-    assert (first.sequence, first.position, first.token) == (2, 3, token[at]) and first.best == trace.token[at]
-    assert first in found.failures and first.gap > 1e-9 and first.ulps > 3
+    assert (first.sequence, first.position, first.token) == (2, 3, token[at])
+    assert first.best == trace.token[at]
+    assert first in found.failures
+    assert first.gap > 1e-9
+    assert first.ulps > 3
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -91,7 +119,13 @@ def test_gaps_are_those_of_scores_and_ulps_those_of_logits(rule):
     token = trace.token.copy()
     at = int(trace.offset[4])
     token[at] = 5 if token[at] != 5 else 6
-    wrong = replace(trace, token=token, run=np.zeros_like(trace.run), rank=None, meta=replace(trace.meta, prefix_only=False))
+    wrong = replace(
+        trace,
+        token=token,
+        run=np.zeros_like(trace.run),
+        rank=None,
+        meta=replace(trace.meta, prefix_only=False),
+    )
     first = forced(wrong, target, model, "fixed:0").divergences[0]
     prompt, law = prompts_of(trace)[4], rule_of(trace)
     logits = target.decoder(torch.tensor([prompt]))[0, -1:]
@@ -104,10 +138,13 @@ def test_gaps_are_those_of_scores_and_ulps_those_of_logits(rule):
 
 def test_a_near_tie_of_the_target_is_a_flip_and_not_a_failure():
     trace, target, model = toy_recording("model", "greedy")
-    trace = replace(trace, meta=replace(trace.meta, dtype="bfloat16"))  # judged by the coarser dtype of the two
+    trace = replace(
+        trace, meta=replace(trace.meta, dtype="bfloat16")
+    )  # judged by the coarser dtype of the two
     shaken = type(target)(_shaken(target.decoder), (), capacity=32)
     found = forced(trace, shaken, model, "fixed:2")
-    assert {d.flip for d in found.divergences} <= {True, False} and found.divergences
+    assert {d.flip for d in found.divergences} <= {True, False}
+    assert found.divergences
     assert all(d.flip == (d.gap <= 0.3 or d.ulps <= 3) for d in found.divergences)
     assert found.failures == tuple(d for d in found.divergences if d.gap > 0.3 and d.ulps > 3)
 
@@ -117,7 +154,8 @@ def test_walking_a_text_follows_its_tokens_and_keeps_the_scores():
     args = Rule(), logits, [0, 4, 2], [-1, 0, 1], 0, 7, ()
     assert walk(*args).token == [1]
     forced_walk = walk(*args, text=[0] * 7 + [4, 2, 3])
-    assert (forced_walk.token, forced_walk.accepted) == ([4, 2, 3], 2) and torch.equal(forced_walk.scores, logits)
+    assert (forced_walk.token, forced_walk.accepted) == ([4, 2, 3], 2)
+    assert torch.equal(forced_walk.scores, logits)
     assert walk(*args, text=[0] * 7 + [4]).token == [4, -1]  # nothing stands behind the text's end
     ended = walk(Rule(), logits, [0, 4, 2], [-1, 0, 1], 0, 7, (4,), text=[0] * 7 + [4])
     assert (ended.token, ended.accepted) == ([4], 1)
@@ -126,11 +164,17 @@ def test_walking_a_text_follows_its_tokens_and_keeps_the_scores():
 def test_texts_that_cannot_be_forced_are_refused():
     _, target, _ = toy_recording("model", "greedy")
     drive = stepper(policy_from("fixed:0", None, None), 3, 0, toy_cost())
-    with pytest.raises(ValueError, match="3 tokens and no end token; expected one, or the whole budget of 4"):
+    with pytest.raises(
+        ValueError, match="3 tokens and no end token; expected one, or the whole budget of 4"
+    ):
         decode(target, Silent(), drive, Rule(), [5], 4, END, text=[5, 6, 7])
     with pytest.raises(ValueError, match="rejection rule"):
         decode(target, Silent(), drive, Rule("rejection"), [5], 3, END, text=[5, 6, 7])
-    assert decode(target, Silent(), drive, Rule(), [5], 4, END, text=[5, 6, 3]).token.tolist() == [5, 6, 3]
+    assert decode(target, Silent(), drive, Rule(), [5], 4, END, text=[5, 6, 3]).token.tolist() == [
+        5,
+        6,
+        3,
+    ]
 
 
 def test_results_of_another_text_are_refused():
@@ -145,10 +189,26 @@ def test_results_of_another_text_are_refused():
 def test_the_command_judges_a_bundled_recording(tmp_path):
     code, out, _ = command(tmp_path, "force", "tiny-model-greedy", "--prompts", 2, "--json")
     said = json.loads(out)
-    assert code == 0 and said["sound"] and said["share"] >= 0.97 and said["rounds"] > 10 and said["failures"] == 0
-    code, out, _ = command(tmp_path, "force", "tiny-model-greedy", "--prompts", 1, "--policy", "beta_ts")
-    assert code == 0 and "rounds accept as recorded" in out
-    refused(tmp_path, "force", "tiny-model-greedy", "--prompts", 1, "--policy", "fixd:3", words="did you mean fixed?")
+    assert code == 0
+    assert said["sound"]
+    assert said["share"] >= 0.97
+    assert said["rounds"] > 10
+    assert said["failures"] == 0
+    code, out, _ = command(
+        tmp_path, "force", "tiny-model-greedy", "--prompts", 1, "--policy", "beta_ts"
+    )
+    assert code == 0
+    assert "rounds accept as recorded" in out
+    refused(
+        tmp_path,
+        "force",
+        "tiny-model-greedy",
+        "--prompts",
+        1,
+        "--policy",
+        "fixd:3",
+        words="did you mean fixed?",
+    )
     refused(tmp_path, "force", "tiny-modl-greedy", words="did you mean tiny-model-greedy?")
 
 
@@ -159,4 +219,6 @@ def test_margins_of_flips_are_the_recorded_ones():
     margin[t, wrong.run[t]] = encode_margin(np.array([0.25]))[0]
     (flip,) = forced(replace(wrong, draft_margin=margin), target, model, "fixed:6").draft_flips
     assert flip.margin == pytest.approx(0.25, rel=0.08)
-    assert forced(replace(wrong, draft_margin=None), target, model, "fixed:6").draft_flips[0].margin == float("inf")
+    assert forced(replace(wrong, draft_margin=None), target, model, "fixed:6").draft_flips[
+        0
+    ].margin == float("inf")

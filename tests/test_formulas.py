@@ -17,7 +17,9 @@ RATE = st.floats(0, 1)
 def test_depthwise_committed_equals_the_enumeration_of_all_outcomes(alphas):
     law = naive.committed_law(alphas)
     assert sum(law.values()) == pytest.approx(1, abs=1e-12)
-    assert formulas.depthwise_committed(alphas) == pytest.approx(sum(n * p for n, p in law.items()), abs=1e-12)
+    assert formulas.depthwise_committed(alphas) == pytest.approx(
+        sum(n * p for n, p in law.items()), abs=1e-12
+    )
 
 
 @settings(deadline=None)
@@ -72,7 +74,9 @@ def test_eq_13_is_the_replayed_time_under_its_own_assumption(alpha, K, seed, c, 
     m = summary(rounds, trace, cost)
     assert m.rounds == m.tokens - m.accepted
     if m.accepted:
-        assert formulas.eesd_time(m.v_d, m.r_d, m.tokens, c, 1.0) == pytest.approx(m.seconds, rel=1e-9)
+        assert formulas.eesd_time(m.v_d, m.r_d, m.tokens, c, 1.0) == pytest.approx(
+            m.seconds, rel=1e-9
+        )
         assert formulas.eesd_speedup(m.v_d, m.r_d, c) == pytest.approx(m.speedup, rel=1e-9)
     drafted = formulas.measured_speedup(rounds.drafted, m.tokens, c, np.ones(trace.K + 1), 0.0, 1.0)
     assert drafted == pytest.approx(m.speedup, rel=1e-9)
@@ -88,7 +92,9 @@ def test_eq_13_misses_one_target_step_for_each_accepted_end_token(trace, seed):
     last = rounds.offset[1:] - 1
     bare = int((rounds.row[last] + rounds.accepted[last] >= trace.offset[1:]).sum())
     if m.accepted:
-        assert m.seconds == pytest.approx(formulas.eesd_time(m.v_d, m.r_d, m.tokens, 0.1, 1.0) + bare, rel=1e-9)
+        assert m.seconds == pytest.approx(
+            formulas.eesd_time(m.v_d, m.r_d, m.tokens, 0.1, 1.0) + bare, rel=1e-9
+        )
 
 
 def test_fixed_k_on_iid_acceptance_commits_what_the_formula_says_and_a_wrong_alpha_is_noticed():
@@ -108,7 +114,8 @@ def test_fixed_k_on_iid_acceptance_commits_what_the_formula_says_and_a_wrong_alp
         return (committed.mean() - mean) / np.sqrt(variance / len(committed))
 
     assert abs(z(alpha)) < 4
-    assert abs(z(alpha - 0.04)) > 4 and abs(z(alpha + 0.04)) > 4
+    assert abs(z(alpha - 0.04)) > 4
+    assert abs(z(alpha + 0.04)) > 4
 
 
 @settings(deadline=None)
@@ -131,7 +138,8 @@ def test_harmonic_mean_of_a_printed_row():
 def test_optimal_k_is_the_smallest_maximiser(alpha, c, k_max):
     values = [formulas.expected_speedup(alpha, k, c) for k in range(k_max + 1)]
     best = formulas.optimal_k(alpha, c, k_max)
-    assert values[best] == max(values) and best == values.index(max(values))
+    assert values[best] == max(values)
+    assert best == values.index(max(values))
 
 
 def test_optimal_k_vectorised():
@@ -150,7 +158,9 @@ def test_break_even(k, c):
 
 
 def test_break_even_of_one_token_is_c():
-    np.testing.assert_allclose(formulas.break_even_alpha(1, np.array([0, 0.1, 0.7, 1])), [0, 0.1, 0.7, 1], atol=1e-12)
+    np.testing.assert_allclose(
+        formulas.break_even_alpha(1, np.array([0, 0.1, 0.7, 1])), [0, 0.1, 0.7, 1], atol=1e-12
+    )
 
 
 @settings(deadline=None)
@@ -165,7 +175,9 @@ def test_batch_form_reduces_to_the_flat_one_and_shrinks_with_the_batch(alpha, k,
 
 def test_batch_form_by_hand():
     """Four sequences, one draft each, knee at 4 rows: 1.5 committed, a pass over 8 rows takes 2, a draft step 0.1."""
-    assert formulas.batch_speedup(0.5, 1, 0.1, 4, formulas.roofline(8, 4)) == pytest.approx(1.5 / 2.1, abs=1e-12)
+    assert formulas.batch_speedup(0.5, 1, 0.1, 4, formulas.roofline(8, 4)) == pytest.approx(
+        1.5 / 2.1, abs=1e-12
+    )
 
 
 def test_roofline():
@@ -211,26 +223,42 @@ def test_geometric_stop_equals_the_enumeration_of_all_coins_and_outcomes(alpha, 
     assert formulas.geometric_drafted(stay, K) == pytest.approx(drafted, abs=1e-12)
     assert formulas.geometric_accepted(alpha, stay, K) == pytest.approx(accepted, abs=1e-12)
     assert formulas.geometric_committed(alpha, stay, K) == pytest.approx(1 + accepted, abs=1e-12)
-    assert formulas.geometric_speedup(alpha, stay, K, c) == pytest.approx((1 + accepted) / (1 + c * drafted), rel=1e-12)
-    assert formulas.geometric_speedup(alpha, 1.0, K, c) == pytest.approx(formulas.expected_speedup(alpha, K, c), rel=1e-12)
+    assert formulas.geometric_speedup(alpha, stay, K, c) == pytest.approx(
+        (1 + accepted) / (1 + c * drafted), rel=1e-12
+    )
+    assert formulas.geometric_speedup(alpha, 1.0, K, c) == pytest.approx(
+        formulas.expected_speedup(alpha, K, c), rel=1e-12
+    )
 
 
 def test_geometric_forms_broadcast():
     shape = formulas.geometric_speedup(np.full((3, 1), 0.5), np.full(4, 0.7), 5, 0.1).shape
-    assert shape == (3, 4) and isinstance(formulas.geometric_accepted(0.5, 0.5, 3), float)
+    assert shape == (3, 4)
+    assert isinstance(formulas.geometric_accepted(0.5, 0.5, 3), float)
     with pytest.raises(ValueError, match="K"):
         formulas.geometric_drafted(0.5, 0)
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.tuples(st.floats(0, 0.9), st.floats(0, 0.9)), st.tuples(*[st.floats(0.05, 0.95)] * 2), st.integers(0, 3))
+@given(
+    st.tuples(st.floats(0, 0.9), st.floats(0, 0.9)),
+    st.tuples(*[st.floats(0.05, 0.95)] * 2),
+    st.integers(0, 3),
+)
 def test_switching_form_is_the_increment_of_long_texts(alphas, switch, k):
     """E[rounds] of n tokens grows by 1 / tau a token: by n = 300 it has settled to 1e-6, where not all drafts are fully accepted."""
     move = [[1 - switch[0], switch[0]], [switch[1], 1 - switch[1]]]
     start = np.array([switch[1], switch[0]]) / sum(switch)
-    laws = [Law(np.broadcast_to(alphas, (1, k, 2)), np.array(move), start, np.ones(k), rows) for rows in (300, 312)]
-    rounds = [moments(law, np.ones((k + 1,) * 3))[0] for law in laws]  # 12 tokens: whatever the period, 1 .. 4 divides it
-    assert formulas.switching_committed(alphas, switch, k) == pytest.approx(12 / (rounds[1] - rounds[0]), rel=1e-6)
+    laws = [
+        Law(np.broadcast_to(alphas, (1, k, 2)), np.array(move), start, np.ones(k), rows)
+        for rows in (300, 312)
+    ]
+    rounds = [
+        moments(law, np.ones((k + 1,) * 3))[0] for law in laws
+    ]  # 12 tokens: whatever the period, 1 .. 4 divides it
+    assert formulas.switching_committed(alphas, switch, k) == pytest.approx(
+        12 / (rounds[1] - rounds[0]), rel=1e-6
+    )
 
 
 @settings(deadline=None)
@@ -238,10 +266,14 @@ def test_switching_form_is_the_increment_of_long_texts(alphas, switch, k):
 def test_switching_without_memory_is_the_iid_form(alphas, leave, k):
     """Leaving states with chances p and 1 - p forgets the state at every position: acceptance is the mean, independently."""
     mean = alphas[0] * (1 - leave) + alphas[1] * leave
-    assert formulas.switching_committed(alphas, (leave, 1 - leave), k) == pytest.approx(formulas.expected_committed(mean, k))
+    assert formulas.switching_committed(alphas, (leave, 1 - leave), k) == pytest.approx(
+        formulas.expected_committed(mean, k)
+    )
 
 
-@pytest.mark.parametrize("call", [((0.5,), (0.1, 0.1), 2), ((0.5, 0.6), (0.0, 0.1), 2), ((0.5, 0.6), (0.1, 0.1), 1.5)])
+@pytest.mark.parametrize(
+    "call", [((0.5,), (0.1, 0.1), 2), ((0.5, 0.6), (0.0, 0.1), 2), ((0.5, 0.6), (0.1, 0.1), 1.5)]
+)
 def test_switching_refuses_in_one_line(call):
     with pytest.raises(ValueError) as error:
         formulas.switching_committed(*call)

@@ -6,8 +6,8 @@ from test_block import RICH
 from toy_lm import toy_decoder
 
 from real.model import cuda_graphs as graph
-from real.model.decoder import Decoder, Layer, Window
 from real.model.cuda_graphs import CaptureError, capture, fused
+from real.model.decoder import Decoder, Layer, Window
 
 CPU = torch.device("cpu")
 
@@ -27,11 +27,14 @@ def test_a_replay_reads_what_its_tensors_hold_and_writes_where_it_wrote():
 
     replay = capture(function, CPU)
     first = replay()
-    assert first[0].tolist() == [2, 4] and kept.tolist() == [0, 2, 0, 0]
+    assert first[0].tolist() == [2, 4]
+    assert kept.tolist() == [0, 2, 0, 0]
     x += 10
     again = replay()
     assert [a is b for a, b in zip(first, again)] == [True, True]  # the same memory, overwritten
-    assert again[0].tolist() == [22, 24] and kept.tolist() == [20, 22, 0, 0] and again[1].tolist() == [21, 23, 1, 1]
+    assert again[0].tolist() == [22, 24]
+    assert kept.tolist() == [20, 22, 0, 0]
+    assert again[1].tolist() == [21, 23, 1, 1]
 
 
 def test_what_python_knew_is_baked_in():
@@ -42,7 +45,15 @@ def test_what_python_knew_is_baked_in():
     assert replay()[0] == 2
 
 
-@pytest.mark.parametrize("slip", [lambda x: x * float(x[0]), lambda x: x[: int(x.argmax())], lambda x: x + torch.tensor([1.0, 2.0]), lambda x: x * x.tolist()[0]])
+@pytest.mark.parametrize(
+    "slip",
+    [
+        lambda x: x * float(x[0]),
+        lambda x: x[: int(x.argmax())],
+        lambda x: x + torch.tensor([1.0, 2.0]),
+        lambda x: x * x.tolist()[0],
+    ],
+)
 def test_what_a_card_cannot_capture_is_refused(slip):
     x = torch.arange(2.0)
     with pytest.raises(CaptureError, match="a captured pass"):
@@ -56,7 +67,9 @@ def _rows(decoder: Decoder, seed: int):
     for rows in (cache.key, cache.value):
         rows.normal_(generator=random)
     window = Window(cache.key, cache.value, torch.tensor([2, 3, 4]))
-    mask = torch.zeros(3, 8, dtype=decoder.dtype).masked_fill(torch.arange(8) > torch.tensor([[2], [3], [4]]), -torch.inf)
+    mask = torch.zeros(3, 8, dtype=decoder.dtype).masked_fill(
+        torch.arange(8) > torch.tensor([[2], [3], [4]]), -torch.inf
+    )
     return x, decoder.rotation(torch.arange(2, 5)), mask, window
 
 
@@ -76,7 +89,8 @@ def test_fused_layers_give_what_layers_give(shape, packed):
         assert Layer.forward is not graph._plain
         made = decoder.run(x, range(len(decoder.layers)), rotation, mask, window)
     assert Layer.forward is graph._plain
-    assert torch.allclose(made, plain, rtol=0, atol=1e-12) and torch.allclose(window.key, keys, rtol=0, atol=1e-12)
+    assert torch.allclose(made, plain, rtol=0, atol=1e-12)
+    assert torch.allclose(window.key, keys, rtol=0, atol=1e-12)
 
 
 def test_fusing_ends_with_an_error_too():
@@ -89,12 +103,19 @@ def test_packing_keeps_parameters_and_results():
     torch.manual_seed(0)
     decoder = Decoder(RICH).double().requires_grad_(False)
     text = torch.arange(7)[None] % RICH.vocab
-    before, names = decoder(text), {name: value.clone() for name, value in decoder.state_dict().items()}
+    before, names = (
+        decoder(text),
+        {name: value.clone() for name, value in decoder.state_dict().items()},
+    )
     for layer in decoder.layers:
         layer.pack()
-        assert layer.query.weight.data_ptr() == layer.narrow.data_ptr() and layer.gate.weight.data_ptr() == layer.wide.data_ptr()
+        assert layer.query.weight.data_ptr() == layer.narrow.data_ptr()
+        assert layer.gate.weight.data_ptr() == layer.wide.data_ptr()
     assert torch.allclose(decoder(text), before, rtol=0, atol=1e-12)
     after = decoder.state_dict()
-    assert list(after) == list(names) and all(torch.equal(after[name], value) for name, value in names.items())
-    decoder.layers[0].key.weight.zero_()  # they are one memory: what is written to one is read by the other
+    assert list(after) == list(names)
+    assert all(torch.equal(after[name], value) for name, value in names.items())
+    decoder.layers[
+        0
+    ].key.weight.zero_()  # they are one memory: what is written to one is read by the other
     assert not torch.allclose(decoder(text), before)

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from test_catch_up import _begin, _round, _same_draft
 from toy_lm import DRAFTERS, END, RULES, toy_pair, toy_prompts
 
-from real.model.tree_mask import ancestor_mask, branches, depths
 from real.decode.cape import Cape
 from real.decode.loop import decode
+from real.decode.trees import Beam, Dynamic, Static
 from real.draft import Draft, growing
 from real.model.target import Target
-from real.decode.trees import Beam, Dynamic, Static
+from real.model.tree_mask import ancestor_mask, branches, depths
 from simspec.tree import full
 
 GROWERS = tuple(name for name in DRAFTERS if name != "prompt_lookup")
@@ -26,13 +26,18 @@ def trees(draw, most=8):
     for i in range(draw(st.integers(1, most))):
         fit = [row for row, depth in enumerate(depths(parent)) if depth < DEEPEST - 1]
         parent.append(draw(st.sampled_from(fit)))
-    return [0, *draw(st.lists(st.integers(4, 20), min_size=len(parent) - 1, max_size=len(parent) - 1))], parent
+    return [
+        0,
+        *draw(st.lists(st.integers(4, 20), min_size=len(parent) - 1, max_size=len(parent) - 1)),
+    ], parent
 
 
 def grown(drafter, token, parent, together=True):
     """Logits `[n, vocab]` of a tree's rows, a level a call or a row a call."""
     depth = depths(parent)
-    calls = [[row for row in range(len(token)) if depth[row] == level] for level in range(max(depth) + 1)]
+    calls = [
+        [row for row in range(len(token)) if depth[row] == level] for level in range(max(depth) + 1)
+    ]
     calls = calls if together else [[row] for row in range(len(token))]
     number, rows = {-1: -1}, {}
     for call in calls:
@@ -99,7 +104,9 @@ CHAIN = st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(4, 20))
 @pytest.mark.parametrize("name", GROWERS)
 @settings(deadline=None, max_examples=8)
 @given(st.integers(0, 99), st.lists(TREE | CHAIN, min_size=1, max_size=5), trees())
-def test_after_rounds_of_trees_and_chains_caches_and_drafts_are_fresh_ones(name, seed, rounds, last):
+def test_after_rounds_of_trees_and_chains_caches_and_drafts_are_fresh_ones(
+    name, seed, rounds, last
+):
     (target, drafter), (other, fresh) = toy_pair(name), toy_pair(name)
     text = list(toy_prompts(1, seed)[0])
     _begin(drafter, target, text)
@@ -115,8 +122,12 @@ def test_after_rounds_of_trees_and_chains_caches_and_drafts_are_fresh_ones(name,
     for each in (drafter, fresh):
         each.rollback(0)
     token, parent = [text[-1], *last[0][1:]], last[1]
-    torch.testing.assert_close(grown(drafter, token, parent), grown(fresh, token, parent), rtol=0, atol=1e-12)
-    for a, b in [(target.cache, other.cache)] + ([(drafter.cache, fresh.cache)] if hasattr(drafter, "cache") else []):
+    torch.testing.assert_close(
+        grown(drafter, token, parent), grown(fresh, token, parent), rtol=0, atol=1e-12
+    )
+    for a, b in [(target.cache, other.cache)] + (
+        [(drafter.cache, fresh.cache)] if hasattr(drafter, "cache") else []
+    ):
         for x, y in ((a.key, b.key), (a.value, b.value)):
             torch.testing.assert_close(x[:, :, :, :rows], y[:, :, :, :rows], rtol=0, atol=1e-12)
 
@@ -170,7 +181,9 @@ def test_drafting_a_tree_hides_no_pass_of_the_target(name, monkeypatch):
 def test_a_drafter_of_chains_and_a_tree_too_deep_are_refused_in_one_line():
     target, lookup = toy_pair("prompt_lookup")
     for plan in (Static(full((2, 1))), Dynamic(2, 2, 3), Beam(2, 2)):
-        with pytest.raises(ValueError, match="'prompt_lookup' drafts chains, it grows no trees") as refused:
+        with pytest.raises(
+            ValueError, match="'prompt_lookup' drafts chains, it grows no trees"
+        ) as refused:
             decode(target, lookup, plan, RULES["greedy"], [5, 6], 4)
         assert "\n" not in str(refused.value)
     with pytest.raises(ValueError, match="has no logits"):

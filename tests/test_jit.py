@@ -9,8 +9,8 @@ import pytest
 from numba import njit, types
 
 from simspec import Policy, PolicyError, replay, synthetic
-from simspec.specialize import fingerprint, specialise
 from simspec.policies import confidence, fixed
+from simspec.specialize import fingerprint, specialise
 
 SCALE = 2.0
 
@@ -37,7 +37,10 @@ def _template(key):
 
 def test_a_template_runs_the_functions_it_is_given():
     signature = types.float64(types.float64)
-    double, triple = (specialise(_template, signature, 1.0, given=njit(f)) for f in (lambda x: 2.0 * x, lambda x: 3.0 * x))
+    double, triple = (
+        specialise(_template, signature, 1.0, given=njit(f))
+        for f in (lambda x: 2.0 * x, lambda x: 3.0 * x)
+    )
     assert (double(5.0), triple(5.0)) == (11.0, 16.0)
     assert specialise(_template, signature, 7.0, given=_helper)(1.0) == 9.0
 
@@ -110,10 +113,20 @@ def test_the_cache_follows_edits_of_a_policy_and_of_what_it_calls(tmp_path):
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(textwrap.dedent(text))
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = os.environ | {
+        "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
 
     def run():
-        done = subprocess.run([sys.executable, "main.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "main.py"],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         return tuple(map(int, done.stdout.split()))
 
     assert run() == (1, 0)
@@ -146,9 +159,15 @@ def test_two_kernels_share_no_file_of_the_cache(tmp_path):
         folder = tmp_path / policy.split(":")[0]
         environment = {**os.environ, "NUMBA_CACHE_DIR": str(folder), "NUMBA_DISABLE_JIT": "0"}
         subprocess.run([sys.executable, "-c", COMPILES, policy], env=environment, check=True)
-        files[policy] = {path.name for path in folder.rglob("*.nb*") if "loop" in path.name or "draft_more" in path.name}
+        files[policy] = {
+            path.name
+            for path in folder.rglob("*.nb*")
+            if "loop" in path.name or "draft_more" in path.name
+        }
     one, other = files.values()
-    assert len(one) >= 4 and len(other) >= 4 and not one & other
+    assert len(one) >= 4
+    assert len(other) >= 4
+    assert not one & other
 
 
 ONE_SIGNATURE = """
@@ -163,23 +182,37 @@ print(double({"int": 2, "float": 2.5}[sys.argv[1]]))
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="there is no cache where numba is disabled")
 def test_two_signatures_of_a_helper_share_no_file_of_code(tmp_path):
     """Of two processes that compile a helper's signatures at once, the last index and the last code may be of different ones."""
-    (tmp_path / "helper.py").write_text("from numba import njit\n\n@njit(cache=True)\ndef double(x):\n    return x + x\n")
+    (tmp_path / "helper.py").write_text(
+        "from numba import njit\n\n@njit(cache=True)\ndef double(x):\n    return x + x\n"
+    )
     (tmp_path / "main.py").write_text(ONE_SIGNATURE)
 
     def compiled(kind, folder, *more):
-        environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = os.environ | {
+            "NUMBA_CACHE_DIR": str(tmp_path / folder),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
         asked = [sys.executable, "main.py", kind, *more]
-        done = subprocess.run(asked, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-        return done.stdout.strip(), {path.name for path in (tmp_path / folder).rglob("*.nbc") if "double" in path.name}
+        done = subprocess.run(
+            asked, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip(), {
+            path.name for path in (tmp_path / folder).rglob("*.nbc") if "double" in path.name
+        }
 
     _, mine = compiled("int", "a", "simspec.specialize")
     _, other = compiled("float", "b", "simspec.specialize")
-    assert len(mine) == len(other) == 1 and not mine & other
+    assert len(mine) == len(other) == 1
+    assert not mine & other
     (index,), (code,) = ([*(tmp_path / "b").rglob(f"*double*{kind}")] for kind in (".nbi", ".nbc"))
     (place,) = (path.parent for path in (tmp_path / "a").rglob("*double*.nbi"))
-    for file in (index, code):  # the worst order: both indices and all code in one folder, the last index that of the floats
+    for file in (
+        index,
+        code,
+    ):  # the worst order: both indices and all code in one folder, the last index that of the floats
         (place / file.name).write_bytes(file.read_bytes())
-    assert compiled("float", "a", "simspec.specialize")[0] == "5.0" and compiled("int", "a", "simspec.specialize")[0] == "4"
+    assert compiled("float", "a", "simspec.specialize")[0] == "5.0"
+    assert compiled("int", "a", "simspec.specialize")[0] == "4"
     control = [compiled(kind, folder)[1] for kind, folder in (("int", "c"), ("float", "d"))]
     assert control[0] == control[1]  # numba alone gives both the same name
 
@@ -198,7 +231,9 @@ def test_a_wrong_signature_is_one_line_that_names_the_policy():
 
     # What a function returns is known only where it is compiled.
     for wrong in (three,) if numba.config.DISABLE_JIT else (three, one):
-        with pytest.raises(PolicyError, match="policy 'mine': draft_more does not compile") as caught:
+        with pytest.raises(
+            PolicyError, match="policy 'mine': draft_more does not compile"
+        ) as caught:
             replay(trace, Policy("mine", wrong, quiet))
         assert "\n" not in str(caught.value)
     with pytest.raises(PolicyError, match="policy 'mine': observe does not compile"):
@@ -209,7 +244,9 @@ def test_one_kernel_serves_all_settings_of_a_policy():
     from simspec.simulate import kernel
 
     assert kernel(fixed(1)) is kernel(fixed(7))
-    assert kernel(confidence(0.2)) is kernel(confidence(0.9, inclusive=False)) is not kernel(fixed(1))
+    assert (
+        kernel(confidence(0.2)) is kernel(confidence(0.9, inclusive=False)) is not kernel(fixed(1))
+    )
 
 
 def _with_scratch(params, state, slot, features, u):
@@ -248,4 +285,5 @@ def test_arrays_that_a_helper_returns_are_freed():
     before = rtsys.get_allocation_stats()
     replay(trace, Policy("mine", _with_a_helpers_array, fixed(2).observe))
     after = rtsys.get_allocation_stats()
-    assert after.alloc - before.alloc > 100 and after.alloc - before.alloc == after.free - before.free
+    assert after.alloc - before.alloc > 100
+    assert after.alloc - before.alloc == after.free - before.free

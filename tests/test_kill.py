@@ -73,11 +73,20 @@ class Server:
 
     def __init__(self):
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.process = subprocess.Popen([sys.executable, "-c", SERVER], text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, **pipes)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SERVER],
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            **pipes,
+        )
 
     def __call__(self, folder, arguments, die_at=0, after=None):
         """(exit code, deeds): the child kills itself before deed `die_at`, or is killed `after` seconds; -9 where it died so."""
-        print(json.dumps([str(folder), die_at, list(map(str, arguments)), after]), file=self.process.stdin, flush=True)
+        print(
+            json.dumps([str(folder), die_at, list(map(str, arguments)), after]),
+            file=self.process.stdin,
+            flush=True,
+        )
         return json.loads(self.process.stdout.readline())
 
 
@@ -91,7 +100,9 @@ def server():
 
 def prompts(folder, count):
     folder.mkdir(parents=True, exist_ok=True)
-    rows = [{"id": f"p{i}", "task": "t", "text": f"Number {i} of the list is"} for i in range(count)]
+    rows = [
+        {"id": f"p{i}", "task": "t", "text": f"Number {i} of the list is"} for i in range(count)
+    ]
     (folder / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
 
@@ -107,10 +118,13 @@ RECORD = ["record", "p.jsonl", "--out", "x.parquet", "--rule", "coupled", "-k", 
 
 
 @pytest.mark.parametrize("drafter", ["model", "early_exit"])
-def test_a_recording_killed_again_and_again_holds_the_rows_of_an_undisturbed_one(server, tmp_path, drafter):
+def test_a_recording_killed_again_and_again_holds_the_rows_of_an_undisturbed_one(
+    server, tmp_path, drafter
+):
     asked = [*RECORD, "--drafter", drafter]
     code, deeds = server(prompts(tmp_path / "whole", 6), asked)
-    assert code == 0 and deeds > 40
+    assert code == 0
+    assert deeds > 40
     whole = rows(tmp_path / "whole" / "x.parquet")
     assert whole.sequences == 6
     draw = random.Random(drafter)
@@ -118,7 +132,11 @@ def test_a_recording_killed_again_and_again_holds_the_rows_of_an_undisturbed_one
         folder, kills = prompts(tmp_path / str(life), 6), 0
         while True:
             # half of the kills come before a deed, half at any moment
-            at = {"die_at": draw.randint(1, deeds)} if kills % 2 == 0 else {"after": draw.uniform(0, 0.6)}
+            at = (
+                {"die_at": draw.randint(1, deeds)}
+                if kills % 2 == 0
+                else {"after": draw.uniform(0, 0.6)}
+            )
             code, _ = server(folder, asked, **(at if kills < 3 else {}))
             if (folder / "x.parquet").exists():
                 assert rows(folder / "x.parquet") == whole
@@ -126,8 +144,11 @@ def test_a_recording_killed_again_and_again_holds_the_rows_of_an_undisturbed_one
                 break
             assert code == -signal.SIGKILL
             kills += 1
-        names = {p.name for p in folder.iterdir() if not p.name.startswith(".x.json.")}  # a card that was being written
-        assert names == {"p.jsonl", "x.parquet", "x.json"} and rows(folder / "x.parquet") == whole
+        names = {
+            p.name for p in folder.iterdir() if not p.name.startswith(".x.json.")
+        }  # a card that was being written
+        assert names == {"p.jsonl", "x.parquet", "x.json"}
+        assert rows(folder / "x.parquet") == whole
 
 
 def test_any_deed_of_a_recording_may_be_its_last(server, tmp_path):
@@ -135,14 +156,16 @@ def test_any_deed_of_a_recording_may_be_its_last(server, tmp_path):
     asked = ["record", "p.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 2]
     code, deeds = server(prompts(tmp_path / "whole", 2), asked)
     whole = rows(tmp_path / "whole" / "x.parquet")
-    assert code == 0 and 20 < deeds < 60
+    assert code == 0
+    assert 20 < deeds < 60
     for at in sorted({*range(1, deeds, 5), *range(deeds - 7, deeds + 1)}):
         folder = prompts(tmp_path / str(at), 2)
         assert server(folder, asked, die_at=at)[0] == -signal.SIGKILL
         if (folder / "x.parquet").exists():
             assert rows(folder / "x.parquet") == whole
         assert server(folder, asked)[0] == 0
-        assert rows(folder / "x.parquet") == whole and not (folder / "x.parquet.parts").exists()
+        assert rows(folder / "x.parquet") == whole
+        assert not (folder / "x.parquet.parts").exists()
 
 
 def test_a_kill_while_it_clears_up_mixes_nothing_into_the_next_recording(server, tmp_path):
@@ -159,12 +182,17 @@ def test_a_kill_while_it_clears_up_mixes_nothing_into_the_next_recording(server,
         code, _ = server(folder, [*asked, "--seed", 5, "--rule", "coupled"])
         refusals += code == 2  # the settings of the first are still there
         assert code == 2 or code == 0 and rows(folder / "x.parquet") == other
-    assert refusals >= 2 and deeds - at > 4
+    assert refusals >= 2
+    assert deeds - at > 4
 
 
 def learnt(folder):
     """What training leaves in its folder, but the card, which says when and where."""
-    return {str(p.relative_to(folder)): p.read_bytes() for p in (folder / "m").rglob("*") if p.is_file() and p.name != "card.json"}
+    return {
+        str(p.relative_to(folder)): p.read_bytes()
+        for p in (folder / "m").rglob("*")
+        if p.is_file() and p.name != "card.json"
+    }
 
 
 def test_training_killed_again_and_again_learns_the_same_weights(server, tmp_path):
@@ -172,18 +200,31 @@ def test_training_killed_again_and_again_learns_the_same_weights(server, tmp_pat
     words = "a drafter proposes and the target disposes of every token that it is shown ".split()
     for name in ("whole", "killed"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "text.txt").write_text(" ".join(words[i * i % len(words)] for i in range(1500)))
+        (tmp_path / name / "text.txt").write_text(
+            " ".join(words[i * i % len(words)] for i in range(1500))
+        )
     code, deeds = server(tmp_path / "whole", asked)
     whole, draw, kills = learnt(tmp_path / "whole"), random.Random(1), 0
-    assert code == 0 and deeds > 20 and any(name.endswith("exit.safetensors") for name in whole)
+    assert code == 0
+    assert deeds > 20
+    assert any(name.endswith("exit.safetensors") for name in whole)
     while True:
-        at = {"die_at": draw.randint(1, deeds // 2)} if kills % 2 == 0 else {"after": draw.uniform(0, 1)}
+        at = (
+            {"die_at": draw.randint(1, deeds // 2)}
+            if kills % 2 == 0
+            else {"after": draw.uniform(0, 1)}
+        )
         code, _ = server(tmp_path / "killed", asked, **(at if kills < 4 else {}))
         if code == 0:
             break
         kills += 1
-    found = {name: held for name, held in learnt(tmp_path / "killed").items() if not name.endswith(".part")}
-    assert kills >= 2 and found == whole
+    found = {
+        name: held
+        for name, held in learnt(tmp_path / "killed").items()
+        if not name.endswith(".part")
+    }
+    assert kills >= 2
+    assert found == whole
 
 
 # ---- interrupts
@@ -197,15 +238,25 @@ def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(tmp_path):
     folder = prompts(tmp_path / "cut", 17)
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     arguments = [sys.executable, "-m", "simspec.cli", *map(str, LONG)]
-    job = subprocess.Popen(arguments, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    job = subprocess.Popen(
+        arguments,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     shard = folder / "x.parquet.parts" / "000000.parquet"
     while not shard.exists() and job.poll() is None:
         time.sleep(0.01)
     job.send_signal(signal.SIGINT)
     out, error = job.communicate(timeout=120)
     assert job.returncode == 130 and out == "", error
-    assert error.startswith("simspec: interrupted") and "same command" in error and error.count("\n") == 1
-    assert shard.exists() and not (folder / "x.parquet").exists()
+    assert error.startswith("simspec: interrupted")
+    assert "same command" in error
+    assert error.count("\n") == 1
+    assert shard.exists()
+    assert not (folder / "x.parquet").exists()
     kept = shard.stat().st_mtime_ns, shard.read_bytes()
     seen = []
     made = real.record.recorder.load_trace
@@ -235,13 +286,27 @@ def test_an_interrupt_before_anything_is_done_leaves_nothing(tmp_path, monkeypat
     elif job == "sweep":
         synthetic.iid(0.5, 1, 9, 2).save(folder / "t.parquet")
         monkeypatch.setattr("simspec.trace._digest", stopped)
-        refused(folder, "sweep", "t.parquet", "--policy", "fixed:1", "--out", "o.csv", words="interrupted", code=130)
+        refused(
+            folder,
+            "sweep",
+            "t.parquet",
+            "--policy",
+            "fixed:1",
+            "--out",
+            "o.csv",
+            words="interrupted",
+            code=130,
+        )
     else:
         monkeypatch.setattr("real.train.pipeline.train_tokenizer", stopped)
         (folder / "text.txt").write_text("words " * 99)
         code, out, error = command(folder, "train", "text.txt", "--toy", "--out", "m")
-        assert code == 130 and out == "" and error.endswith("same command is given again\n")
-        assert not [p for p in folder.rglob("*") if p.is_file() and p.name not in ("p.jsonl", "text.txt")]
+        assert code == 130
+        assert out == ""
+        assert error.endswith("same command is given again\n")
+        assert not [
+            p for p in folder.rglob("*") if p.is_file() and p.name not in ("p.jsonl", "text.txt")
+        ]
 
 
 # ---- damage in between
@@ -265,7 +330,11 @@ def half(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(real.record.recorder, "record_text", until_the_fifth)
         assert command(folder, *asked)[0] == 130
-    assert sorted(p.name for p in (folder / "x.parquet.parts").iterdir()) == ["000000.parquet", "000002.parquet", "settings.json"]
+    assert sorted(p.name for p in (folder / "x.parquet.parts").iterdir()) == [
+        "000000.parquet",
+        "000002.parquet",
+        "settings.json",
+    ]
     return folder, asked, rows(tmp_path / "whole" / "x.parquet")
 
 
@@ -286,11 +355,17 @@ def test_a_shard_with_a_flipped_bit_is_never_used_in_silence(half):
                 path.write_bytes(held)
             continue
         refusals += 1
-        assert code == 2 and out == "" and error.count("\n") == 1 and "x.parquet.parts/000002.parquet" in error
-        assert error.startswith("simspec: ") and "delete this file" in error and not (folder / "x.parquet").exists()
+        assert code == 2
+        assert out == ""
+        assert error.count("\n") == 1
+        assert "x.parquet.parts/000002.parquet" in error
+        assert error.startswith("simspec: ")
+        assert "delete this file" in error
+        assert not (folder / "x.parquet").exists()
     assert refusals > 8
     shard.unlink()  # as the line says
-    assert command(folder, *asked)[0] == 0 and rows(folder / "x.parquet") == whole
+    assert command(folder, *asked)[0] == 0
+    assert rows(folder / "x.parquet") == whole
 
 
 def test_a_shard_of_other_texts_is_refused_though_it_is_whole(half):
@@ -299,7 +374,8 @@ def test_a_shard_of_other_texts_is_refused_though_it_is_whole(half):
     (parts / "000002.parquet").write_bytes((parts / "000000.parquet").read_bytes())
     refused(folder, *asked, words="000002.parquet holds other texts", progress=True)
     (parts / "000002.parquet").unlink()
-    assert command(folder, *asked)[0] == 0 and rows(folder / "x.parquet") == whole
+    assert command(folder, *asked)[0] == 0
+    assert rows(folder / "x.parquet") == whole
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 200_000, "\x00"])
@@ -314,4 +390,5 @@ def test_shards_without_their_settings_are_made_again(half):
     (folder / "x.parquet.parts" / "settings.json").unlink()
     other = [*asked[:-1], 3]
     assert command(folder, *other)[0] == 0
-    assert rows(folder / "x.parquet").budget.tolist() == [3] * 6 and whole.budget.tolist() == [4] * 6
+    assert rows(folder / "x.parquet").budget.tolist() == [3] * 6
+    assert whole.budget.tolist() == [4] * 6

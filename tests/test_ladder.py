@@ -10,16 +10,16 @@ import pytest
 import torch
 from shell import command, refused
 
+from real.drafters import random_drafter
 from real.measure import time_grid as climb
 from real.measure.device_limits import Speeds
-from real.model.decoder import Layer
-from real.model.tree_mask import ancestor_mask, chain
-from real.measure.time_grid import ladder, rows_pass
-from real.drafters import random_drafter
-from real.model.cuda_graphs import capture
 from real.measure.latency_grid import TARGET, Cell, Ladder, floor
+from real.measure.time_grid import ladder, rows_pass
 from real.measure.timer import Spread
+from real.model.cuda_graphs import capture
+from real.model.decoder import Layer
 from real.model.random_models import random_decoder, read_shape, read_target
+from real.model.tree_mask import ancestor_mask, chain
 from simspec import CostModel
 from simspec.cost_table import CostTable, load_cost
 from simspec.roofline import Card, ModelShape, pass_seconds
@@ -37,7 +37,13 @@ def filled(decoder, text, start, capacity):
         part.normal_()
     if start:
         rotation = decoder.rotation(torch.arange(start))
-        decoder.run(decoder.embed(text[:, :start]), range(len(decoder.layers)), rotation, ancestor_mask(0, chain(start)), cache)
+        decoder.run(
+            decoder.embed(text[:, :start]),
+            range(len(decoder.layers)),
+            rotation,
+            ancestor_mask(0, chain(start)),
+            cache,
+        )
     return cache
 
 
@@ -66,7 +72,8 @@ def test_control_rows_at_a_wrong_place_are_noticed():
     cache = filled(decoder, text, 9, 16)
     right, wrong = (rows_pass(decoder, cache, text[:, 9:], start)()[0].clone() for start in (9, 10))
     plain = decoder(text)[:, 9:]
-    assert torch.allclose(right, plain, rtol=0, atol=1e-12) and not torch.allclose(wrong, plain, rtol=0, atol=1e-6)
+    assert torch.allclose(right, plain, rtol=0, atol=1e-12)
+    assert not torch.allclose(wrong, plain, rtol=0, atol=1e-6)
 
 
 class Machine:
@@ -76,7 +83,10 @@ class Machine:
         self.seconds, self.time, self.ran, self.functions = seconds, 0.0, [], []
 
     def capture(self, function, device, pool=None):
-        n, turns = len(self.functions), iter([1e6, *self.seconds[len(self.functions) % len(self.seconds)]])
+        n, turns = (
+            len(self.functions),
+            iter([1e6, *self.seconds[len(self.functions) % len(self.seconds)]]),
+        )
         self.functions.append(function)
 
         def replay():
@@ -106,14 +116,22 @@ def test_every_cell_has_its_own_median_and_percentiles(machine):
     told = []
     found = small(machine, drafters=("medusa",), tell=lambda *at: told.append(at))
     assert [c.key for c in found.cells] == [
-        (part, b, c, w) for c in (0, 8) for b in (1, 3) for part, w in ((TARGET, 1), (TARGET, 2), (TARGET, 4), ("medusa", 1))
+        (part, b, c, w)
+        for c in (0, 8)
+        for b in (1, 3)
+        for part, w in ((TARGET, 1), (TARGET, 2), (TARGET, 4), ("medusa", 1))
     ]
     for n, c in enumerate(found.cells):
         assert c.median_s == 0.5 * (n + 1)
-        assert (c.p10_s, c.p90_s) == pytest.approx(((0.25 + 0.2 * 0.25) * (n + 1), (0.5 + 0.8 * 3.5) * (n + 1)))
+        assert (c.p10_s, c.p90_s) == pytest.approx(
+            ((0.25 + 0.2 * 0.25) * (n + 1), (0.5 + 0.8 * 3.5) * (n + 1))
+        )
         assert c.distance == c.median_s / c.floor_s
     assert told == [(4, 16), (8, 16), (12, 16), (16, 16)]
-    assert found.graphed and not found.fused and found.speeds == SPEEDS and found.dtype == "float32"
+    assert found.graphed
+    assert not found.fused
+    assert found.speeds == SPEEDS
+    assert found.dtype == "float32"
 
 
 def test_control_times_of_another_pass_are_noticed(machine):
@@ -131,17 +149,34 @@ def test_widths_come_in_a_new_random_order_each_turn(machine):
 
 def test_passes_that_are_issued_one_by_one_are_not_captured(monkeypatch, machine):
     monkeypatch.setattr(climb, "capture", None)
-    monkeypatch.setattr(climb, "laps", lambda works, device, timer: [0.5 if work()[0].isfinite().all() else None for work in works])
+    monkeypatch.setattr(
+        climb,
+        "laps",
+        lambda works, device, timer: [
+            0.5 if work()[0].isfinite().all() else None for work in works
+        ],
+    )
     found = small(graphs=False, drafters=DRAFTERS)
-    assert not found.graphed and {c.median_s for c in found.cells} == {0.5}
+    assert not found.graphed
+    assert {c.median_s for c in found.cells} == {0.5}
 
 
 def test_layers_are_packed_for_captures_alone(machine):
     for graphs in (True, False):
-        made = climb._Climb(TINY, torch.float32, "cpu", DRAFTERS, graphs, False, 1, 0, machine.now, 4)
-        wholes = [made.decoder, made.drafters["eagle"].part, made.drafters["early_exit:1"].lm, made.drafters["model:1x8x1x24"].lm]
-        layers = [layer for whole in wholes for layer in whole.modules() if isinstance(layer, Layer)]
-        assert len(layers) == 2 + 1 + 2 + 1 and {layer.packed for layer in layers} == {graphs}
+        made = climb._Climb(
+            TINY, torch.float32, "cpu", DRAFTERS, graphs, False, 1, 0, machine.now, 4
+        )
+        wholes = [
+            made.decoder,
+            made.drafters["eagle"].part,
+            made.drafters["early_exit:1"].lm,
+            made.drafters["model:1x8x1x24"].lm,
+        ]
+        layers = [
+            layer for whole in wholes for layer in whole.modules() if isinstance(layer, Layer)
+        ]
+        assert len(layers) == 2 + 1 + 2 + 1
+        assert {layer.packed for layer in layers} == {graphs}
 
 
 @torch.inference_mode()
@@ -181,12 +216,16 @@ def test_floors_are_the_rooflines_in_the_dtypes_bytes(machine):
 
 @pytest.mark.parametrize("text", DRAFTERS)
 def test_a_steps_floor_counts_the_weights_that_its_modules_hold(machine, text):
-    found = small(machine, widths=(1,), batches=(1,), contexts=(0,), drafters=(text,)).line(1, 0, text)[0]
+    found = small(machine, widths=(1,), batches=(1,), contexts=(0,), drafters=(text,)).line(
+        1, 0, text
+    )[0]
     decoder = random_decoder(TINY, torch.float32, "cpu")
     drafter = random_drafter(text, decoder, TINY, 1)
     lm = getattr(drafter, "lm", None)
     read = [*lm.layers, lm.head] if lm else [drafter.part, decoder.head]
-    weights = sum(m.weight.numel() for part in read for m in part.modules() if isinstance(m, torch.nn.Linear))
+    weights = sum(
+        m.weight.numel() for part in read for m in part.modules() if isinstance(m, torch.nn.Linear)
+    )
     shape = decoder.shape if lm is None else lm.shape
     layers = len(lm.layers) if lm else text == "eagle"
     rows = layers * 2 * shape.kv_heads * shape.head_dim
@@ -200,11 +239,16 @@ def test_a_cell_without_room_is_none_everywhere(machine, monkeypatch, tmp_path):
     monkeypatch.setattr(climb, "free", lambda device: alone._room(3, 16) / 0.9 * 1.01)
     found = small(machine, batches=(1, 3, 5))
     assert {c.key[:3] for c in found.cells if not c.fits} == {(TARGET, 5, 0), (TARGET, 5, 8)}
-    assert all((c.median_s, c.p10_s, c.p90_s, c.distance) == (None,) * 4 and c.floor_s > 0 for c in found.cells if c.batch == 5)
+    assert all(
+        (c.median_s, c.p10_s, c.p90_s, c.distance) == (None,) * 4 and c.floor_s > 0
+        for c in found.cells
+        if c.batch == 5
+    )
     found.to_json(tmp_path / "l.json")
     assert Ladder.from_json(tmp_path / "l.json") == found
     table = found.table(0.1)
-    assert table.batch == (1, 3) and table.context == (0, 8)
+    assert table.batch == (1, 3)
+    assert table.context == (0, 8)
     with pytest.raises(ValueError, match="batch 5, context 8: widths measured are \\[\\]"):
         found.cost(5, 8, 0.1)
 
@@ -234,7 +278,8 @@ def test_passes_that_do_not_fit_together_are_measured_apart(machine, monkeypatch
 
     monkeypatch.setattr(climb, "capture", capture)
     found = small(machine, widths=(1, 2, 4, 8), batches=(1,), contexts=(0,))
-    assert tried == [1, 2, 4, 1, 2, 4, 8, 4, 8] and not held
+    assert tried == [1, 2, 4, 1, 2, 4, 8, 4, 8]
+    assert not held
     assert [c.fits for c in found.cells] == [True, True, True, False]
     with pytest.raises(ValueError, match=r"widths measured are \[1, 2, 4\]"):
         found.cost(1, 0, 0.1)
@@ -253,10 +298,15 @@ def test_layers_are_compiled_around_the_capture_where_asked(machine, monkeypatch
 
     monkeypatch.setattr(climb, "fused", fused)
     monkeypatch.setattr(climb, "capture", lambda *_: said.append("captured") or (lambda: None))
-    for compiled, expected in ((False, ["captured"]), (True, ["compiled", "captured", "as they were"])):
+    for compiled, expected in (
+        (False, ["captured"]),
+        (True, ["compiled", "captured", "as they were"]),
+    ):
         said.clear()
         made = climb._Climb(TINY, torch.float32, "cpu", (), True, compiled, 1, 0, machine.now, 4)
-        assert said == ["compiled", "as they were"] * 2 * compiled  # sizes that differ, so that one compilation does for all
+        assert (
+            said == ["compiled", "as they were"] * 2 * compiled
+        )  # sizes that differ, so that one compilation does for all
         said.clear()
         made._work((TARGET, 1, 0, 2), made.decoder.cache(2, 1, 8), None)
         assert said == expected
@@ -285,15 +335,19 @@ def test_killed_it_continues_where_it_was(machine, monkeypatch, tmp_path):
     monkeypatch.setattr(climb, "speeds", None)
     before = len(machine.functions)
     again = small(machine, known=part)
-    assert again.cells[:3] == part.cells and len(machine.functions) == before + 9
+    assert again.cells[:3] == part.cells
+    assert len(machine.functions) == before + 9
     assert [c.key for c in again.cells] == [c.key for c in whole.cells]
     more = small(machine, known=again, widths=(1, 3), contexts=(8,))
-    assert len(machine.functions) == before + 9 + 2 and more.axis("width") == [1, 2, 3, 4]
+    assert len(machine.functions) == before + 9 + 2
+    assert more.axis("width") == [1, 2, 3, 4]
     monkeypatch.setattr(climb, "random_decoder", None)
     assert small(machine, known=more) is more
 
 
-@pytest.mark.parametrize("more, name", [({"repeats": 4}, "repeats 3"), ({"graphs": False}, "graphed True")])
+@pytest.mark.parametrize(
+    "more, name", [({"repeats": 4}, "repeats 3"), ({"graphs": False}, "graphed True")]
+)
 def test_cells_of_other_settings_are_not_mixed(machine, more, name):
     with pytest.raises(ValueError, match=f"the cells there have {name}.* write to another file"):
         small(machine, known=small(machine), **more)
@@ -321,9 +375,13 @@ def test_costs_are_the_medians_and_lines_between_them(machine):
     model = found.cost(1, 8, "eagle")
     assert model.verify.tolist() == [0.5, 1.0, *np.interp([3, 4], [2, 5], [1.0, 1.5]), 1.5]
     assert (model.baseline, model.overhead, model.catch_up.tolist()) == (0.5, 0.0, [0.0])
-    assert model.draft.tolist() == [2.0 * j for j in range(5)] and model.device == found.device
+    assert model.draft.tolist() == [2.0 * j for j in range(5)]
+    assert model.device == found.device
     assert found.cost(1, 8, 0.125).draft.tolist() == [0.125 * j for j in range(5)]
-    for at, words in (((2, 8, 0.1), "batch 2, context 8"), ((1, 8, "medusa"), "'medusa' was not measured")):
+    for at, words in (
+        ((2, 8, 0.1), "batch 2, context 8"),
+        ((1, 8, "medusa"), "'medusa' was not measured"),
+    ):
         with pytest.raises(ValueError, match=words):
             found.cost(*at)
     with pytest.raises(ValueError, match="1 and a wider one"):
@@ -340,12 +398,16 @@ def test_the_table_is_one_that_costs_are_read_from(machine, tmp_path):
     found = small(machine, drafters=("medusa",))
     found.table("medusa").to_json(tmp_path / "c.json")
     table = load_cost(tmp_path / "c.json")
-    assert isinstance(table, CostTable) and isinstance(table.at(2, 4), CostModel)
+    assert isinstance(table, CostTable)
+    assert isinstance(table.at(2, 4), CostModel)
     assert table.at(3, 8) == found.cost(3, 8, "medusa")
 
 
 def good():
-    found = Cell(TARGET, 1, 8, 2, 2.0, 1.0, 3.0, 0.5, 4.0), Cell(TARGET, 4, 8, 2, None, None, None, 0.5, None)
+    found = (
+        Cell(TARGET, 1, 8, 2, 2.0, 1.0, 3.0, 0.5, 4.0),
+        Cell(TARGET, 4, 8, 2, None, None, None, 0.5, None),
+    )
     return Ladder("cpu", "float32", TINY, True, False, 3, SPEEDS, found)
 
 
@@ -385,7 +447,8 @@ def test_damage_is_refused_in_one_line(tmp_path, damage, words):
     (tmp_path / "l.json").write_text(json.dumps(data))
     with pytest.raises(ValueError, match=words) as error:
         Ladder.from_json(tmp_path / "l.json")
-    assert "l.json: not a ladder" in str(error.value) and "\n" not in str(error.value)
+    assert "l.json: not a ladder" in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def test_a_target_is_a_name_or_a_models_folder(tmp_path):
@@ -404,12 +467,28 @@ def test_the_command_writes_cells_a_table_and_a_figure(tmp_path, monkeypatch):
     monkeypatch.setattr(climb, "speeds", lambda *_, **__: SPEEDS)
     out = ["--out", "l.json", "--table", "c.json", "--plot", "l.png"]
     code, said, _ = command(tmp_path, *ARGUMENTS, *out)
-    assert code == 0 and "copy bandwidth 1.0 GB/s" in said and "medusa, one step" in said
+    assert code == 0
+    assert "copy bandwidth 1.0 GB/s" in said
+    assert "medusa, one step" in said
     found = Ladder.from_json(tmp_path / "l.json")
-    assert len(found.cells) == 6 and (tmp_path / "l.png").read_bytes().startswith(b"\x89PNG")
+    assert len(found.cells) == 6
+    assert (tmp_path / "l.png").read_bytes().startswith(b"\x89PNG")
     code, said, _ = command(tmp_path, *ARGUMENTS, *out, "--json")  # nothing left to do
-    assert code == 0 and Ladder.from_dict(json.loads(said)) == found == Ladder.from_json(tmp_path / "l.json")
-    sweep = "sweep", "tiny-model-greedy", "--cost", "c.json", "--policy", "fixed:2", "--batch", "2", "--context", "8", "--json"
+    assert code == 0
+    assert Ladder.from_dict(json.loads(said)) == found == Ladder.from_json(tmp_path / "l.json")
+    sweep = (
+        "sweep",
+        "tiny-model-greedy",
+        "--cost",
+        "c.json",
+        "--policy",
+        "fixed:2",
+        "--batch",
+        "2",
+        "--context",
+        "8",
+        "--json",
+    )
     code, said, error = command(tmp_path, *sweep)
     assert code == 0 and "medusa-b2-c8" in said, error
     (tmp_path / "l.json").write_text("[]")
@@ -417,8 +496,30 @@ def test_the_command_writes_cells_a_table_and_a_figure(tmp_path, monkeypatch):
 
 
 def test_slips_are_told_before_any_work(tmp_path):
-    refused(tmp_path, "ladder", "--target", "2x16x2", "--out", "l.json", "--table", "c.json", words="--table needs --drafter")
-    refused(tmp_path, "ladder", "--target", "2x16x2", "--out", "l.json", "--dtype", "int8", words="dtype 'int8' is unknown")
+    refused(
+        tmp_path,
+        "ladder",
+        "--target",
+        "2x16x2",
+        "--out",
+        "l.json",
+        "--table",
+        "c.json",
+        words="--table needs --drafter",
+    )
+    refused(
+        tmp_path,
+        "ladder",
+        "--target",
+        "2x16x2",
+        "--out",
+        "l.json",
+        "--dtype",
+        "int8",
+        words="dtype 'int8' is unknown",
+    )
     refused(tmp_path, "ladder", "--target", "2x16x3", "--out", "l.json", words="does not split")
-    refused(tmp_path, "ladder", "--target", "2x16x2", "--out", "no/l.json", words="there is no folder")
+    refused(
+        tmp_path, "ladder", "--target", "2x16x2", "--out", "no/l.json", words="there is no folder"
+    )
     refused(tmp_path, *ARGUMENTS, "--out", "l.json", "--plot", "l.json", words="would overwrite")

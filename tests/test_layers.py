@@ -23,8 +23,14 @@ simspec.sweep(trace, ["fixed:1", "beta_ts"], replicates=1, progress=False)
 def loaded(code, names, path=None):
     """Which of these modules a fresh interpreter holds after running the code."""
     tail = f"\nimport sys\nprint(*[name for name in {names!r} if name in sys.modules])"
-    command = [sys.executable, "-c", (f"import sys; sys.path.insert(0, {str(path)!r})\n" if path else "") + code + tail]
-    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT.parent).stdout.split()
+    command = [
+        sys.executable,
+        "-c",
+        (f"import sys; sys.path.insert(0, {str(path)!r})\n" if path else "") + code + tail,
+    ]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, cwd=ROOT.parent
+    ).stdout.split()
 
 
 def test_simspec_leaves_torch_unloaded_even_after_work():
@@ -32,7 +38,12 @@ def test_simspec_leaves_torch_unloaded_even_after_work():
 
 
 def test_import_alone_is_light():
-    assert loaded("import simspec", (*HEAVY, "pandas", "matplotlib", "pyarrow", "joblib", "scipy.stats")) == []
+    assert (
+        loaded(
+            "import simspec", (*HEAVY, "pandas", "matplotlib", "pyarrow", "joblib", "scipy.stats")
+        )
+        == []
+    )
 
 
 def test_the_check_can_fail(tmp_path):
@@ -66,7 +77,9 @@ def lint(folder):
     """Runs the import contracts of pyproject.toml on the packages in `folder`."""
     command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as c; c()"]
     config = str(ROOT.parent / "pyproject.toml")
-    return subprocess.run([*command, "--config", config, "--no-cache"], cwd=folder, capture_output=True, text=True)
+    return subprocess.run(
+        [*command, "--config", config, "--no-cache"], cwd=folder, capture_output=True, text=True
+    )
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +110,11 @@ def test_import_contracts_hold(copied):
         ),
         ("simspec/sweep.py", "def f():\n    import torch", "simspec.sweep -> torch"),
         ("simspec/trace.py", "from simspec import simulate", "simspec.trace -> simspec.simulate"),
-        ("simspec/metrics.py", "from real.equality import compare", "simspec.metrics -> real.equality"),
+        (
+            "simspec/metrics.py",
+            "from real.equality import compare",
+            "simspec.metrics -> real.equality",
+        ),
         ("real/draft.py", "from real.decode import loop", "real.draft -> real.decode.loop"),
         (
             "real/drafters/eagle.py",

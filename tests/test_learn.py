@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_lm import TOYS, VOCAB, toy_prompts, toy_target, toy_texts
 
-from real.train.accepted_length import Accepted, acceptance, compare, described, offers, straight
-from real.model.decoder import Shape
 from real.drafters import BUILTIN
-from real.train.pipeline import Lab, Search, searched, varied
-from real.train.train_drafter import K, Material, against, examined, lines, loaded, teach
-from real.train.recipes import LEARNT, TRAINED, fresh, lesson, loss_settings, named, read_settings
+from real.model.decoder import Shape
+from real.model.target import Target
 from real.record.recorder import Settings, chains, target_text
 from real.sampling import Rule
-from real.model.target import Target
+from real.train.accepted_length import Accepted, acceptance, compare, described, offers, straight
+from real.train.pipeline import Lab, Search, searched, varied
+from real.train.recipes import LEARNT, TRAINED, fresh, lesson, loss_settings, named, read_settings
+from real.train.train_drafter import K, Material, against, examined, lines, loaded, teach
 from real.train.trainer import Plan
 from real.train.trigram import Table, TrigramDrafter, count
 
@@ -30,7 +30,10 @@ PLAN = Plan(steps=6, rows=4, length=15, save_every=4)
 def written(count=3, length=14):
     """Toy prompts, and what the toy target writes after them."""
     asked, target = Settings(5, length, Rule(), ()), Target(toy_target())
-    return [(prompt, target_text(target, asked, prompt, 0)[0].astype(np.int64)) for prompt in toy_prompts(count)]
+    return [
+        (prompt, target_text(target, asked, prompt, 0)[0].astype(np.int64))
+        for prompt in toy_prompts(count)
+    ]
 
 
 # ---- accepted lengths
@@ -43,9 +46,18 @@ def test_runs_are_those_that_the_recorder_would_record(name):
     found, shifted = acceptance(target, drafter, texts, K), False
     for i, (prompt, text) in enumerate(texts):
         engine = Target(target, drafter.taps)
-        rows = chains(engine, drafter, Settings(K, len(text), Rule(), (), ()), prompt, text.astype(np.int32), 0)
+        rows = chains(
+            engine,
+            drafter,
+            Settings(K, len(text), Rule(), (), ()),
+            prompt,
+            text.astype(np.int32),
+            0,
+        )
         assert found.run[i].tolist() == rows.run.tolist()
-        reached = found.run[i] == np.minimum(found.room[i], K)  # room is known where a draft came to its end
+        reached = found.run[i] == np.minimum(
+            found.room[i], K
+        )  # room is known where a draft came to its end
         assert (found.room[i] <= np.minimum(K, len(text) - np.arange(len(text)))).all()
         assert (found.room[i][reached] <= rows.depth[reached]).all()
         shifted |= found.run[i][1:].tolist() != rows.run[:-1].tolist()
@@ -61,7 +73,8 @@ def test_runs_behind_true_prefixes_are_runs_of_hits(hit, K):
     run, room = straight(np.array(hit), K)
     for t in range(len(hit)):
         ahead = [*hit[t : t + K], False]
-        assert run[t] == ahead.index(False) and room[t] == min(K, len(hit) - t)
+        assert run[t] == ahead.index(False)
+        assert room[t] == min(K, len(hit) - t)
 
 
 @HELD
@@ -69,7 +82,9 @@ def test_runs_behind_true_prefixes_are_runs_of_hits(hit, K):
 def test_acceptance_by_depth_counts_drafts_that_came_so_far(texts, K):
     found = Accepted(K, *zip(*(straight(np.array(t), K) for t in texts)))
     for j, alpha in enumerate(found.by_depth(), 1):
-        fates = [t[i + j - 1] for t in texts for i in range(len(t) - j + 1) if all(t[i : i + j - 1])]
+        fates = [
+            t[i + j - 1] for t in texts for i in range(len(t) - j + 1) if all(t[i : i + j - 1])
+        ]
         assert alpha == (round(sum(fates) / len(fates), 4) if fates else None)
     whole = [sum((*t[i : i + K], False).index(False) for i in range(len(t) - K + 1)) for t in texts]
     drafts = [max(0, len(t) - K + 1) for t in texts]
@@ -81,7 +96,9 @@ def random_accepted(seed, texts=20, rate=0.5, K=5):
     return Accepted(K, *zip(*(straight(draw.random(30) < rate, K) for _ in range(texts))))
 
 
-@pytest.mark.parametrize("name", sorted(set(TOYS) - {"prompt_lookup"}))  # that one's drafts differ from prompt to prompt
+@pytest.mark.parametrize(
+    "name", sorted(set(TOYS) - {"prompt_lookup"})
+)  # that one's drafts differ from prompt to prompt
 def test_what_a_drafter_offers_is_found_whatever_of_it_holds(name):
     """Heads end a draft at their number; a miss does not."""
     found = {K: offers(toy_target(), TOYS[name](toy_target(), 0), written(), K) for K in (3, 6)}
@@ -90,13 +107,27 @@ def test_what_a_drafter_offers_is_found_whatever_of_it_holds(name):
 
 def test_comparisons_are_paired_and_say_when_they_cannot_know():
     low, high = random_accepted(0), random_accepted(1, rate=0.8)
-    assert compare(high, low)["longer"] is True and compare(low, high)["longer"] is False
-    assert compare(low, low) == {"value": 0.0, "low": 0.0, "high": 0.0, "texts": 20, "longer": False}
-    assert compare(high, low)["value"] == -compare(low, high)["value"] == round(high.length() - low.length(), 4)
+    assert compare(high, low)["longer"] is True
+    assert compare(low, high)["longer"] is False
+    assert compare(low, low) == {
+        "value": 0.0,
+        "low": 0.0,
+        "high": 0.0,
+        "texts": 20,
+        "longer": False,
+    }
+    assert (
+        compare(high, low)["value"]
+        == -compare(low, high)["value"]
+        == round(high.length() - low.length(), 4)
+    )
     few = [random_accepted(i, texts=7) for i in range(2)]
-    assert compare(*few)["low"] is None and compare(*few)["longer"] is None and described(few[0])["accepted_length"]["high"] is None
+    assert compare(*few)["low"] is None
+    assert compare(*few)["longer"] is None
+    assert described(few[0])["accepted_length"]["high"] is None
     short = Accepted(5, *zip(*(straight(np.ones(3, bool), 5) for _ in range(9))))
-    assert short.length() == 0.0 and compare(short, short)["texts"] == 0  # no text has five tokens
+    assert short.length() == 0.0
+    assert compare(short, short)["texts"] == 0
     for other in (random_accepted(0, texts=19), random_accepted(0, K=4)):
         with pytest.raises(ValueError, match="expected the same texts and K"):
             compare(low, other)
@@ -107,13 +138,21 @@ def test_comparisons_are_paired_and_say_when_they_cannot_know():
 
 def naive_pick(rows, before, last, vocab):
     """The definition: counts in dictionaries, the smallest of the commonest."""
-    follow = lambda size, key: Counter(r[i + size] for r in rows for i in range(len(r) - size) if tuple(r[i : i + size]) == key)
-    for found in (follow(2, (before, last)), follow(1, (last,)), Counter(x for r in rows for x in r)):
+    follow = lambda size, key: Counter(
+        r[i + size] for r in rows for i in range(len(r) - size) if tuple(r[i : i + size]) == key
+    )
+    for found in (
+        follow(2, (before, last)),
+        follow(1, (last,)),
+        Counter(x for r in rows for x in r),
+    ):
         if found:
             return min(found, key=lambda token: (-found[token], token))
 
 
-rows_of = st.integers(1, 12).flatmap(lambda n: st.lists(st.lists(st.integers(0, 4), min_size=n, max_size=n), min_size=1, max_size=5))
+rows_of = st.integers(1, 12).flatmap(
+    lambda n: st.lists(st.lists(st.integers(0, 4), min_size=n, max_size=n), min_size=1, max_size=5)
+)
 
 
 @HELD
@@ -122,14 +161,22 @@ def test_the_table_is_what_most_often_followed(parts):
     table, rows = count([np.array(p) for p in parts], 5), sum(parts, [])
     for before in range(-1, 5):
         for last in range(5):
-            assert table.picks(np.array([before]), np.array([last])) == naive_pick(rows, before, last, 5)
+            assert table.picks(np.array([before]), np.array([last])) == naive_pick(
+                rows, before, last, 5
+            )
 
 
 def test_rows_are_not_joined_and_counting_stops_at_its_limit():
     joined, apart = count([np.array([[0, 1, 2, 3]])], 5), count([np.array([[0, 1], [2, 3]])], 5)
-    assert joined.picks(np.array([0]), np.array([1])) == 2 != apart.picks(np.array([0]), np.array([1])) == 0
+    assert (
+        joined.picks(np.array([0]), np.array([1]))
+        == 2
+        != apart.picks(np.array([0]), np.array([1]))
+        == 0
+    )
     text = np.array([0, 1, 2, 0, 1, 3, 0, 1, 3])
-    assert count([text], 5).picks(np.array([0]), np.array([1])) == 3 and count([text], 5, most=4).picks(np.array([0]), np.array([1])) == 2
+    assert count([text], 5).picks(np.array([0]), np.array([1])) == 3
+    assert count([text], 5, most=4).picks(np.array([0]), np.array([1])) == 2
     with pytest.raises(ValueError, match="no text to count"):
         count([], 5)
 
@@ -142,19 +189,26 @@ def test_the_trigram_drafter_does_what_its_table_says():
     for (prompt, text), run, room in zip(texts, found.run, found.room):
         assert run.tolist() == straight(table.hits(prompt, text), 5)[0].tolist()
     assert 0.2 < found.length() < 4.8
-    assert isinstance(table, Table) and drafter.silent and drafter.prefix_only
+    assert isinstance(table, Table)
+    assert drafter.silent
+    assert drafter.prefix_only
 
 
 # ---- lessons
 
 
 def test_every_learnt_drafter_can_be_loaded_and_has_settings_with_defaults():
-    assert set(LEARNT) <= set(BUILTIN) and set(TRAINED) == set(BUILTIN) - {"prompt_lookup"}
+    assert set(LEARNT) <= set(BUILTIN)
+    assert set(TRAINED) == set(BUILTIN) - {"prompt_lookup"}
     for name in LEARNT:
         part = fresh(lesson(name, PLAN), toy_target())
-        assert json.loads(json.dumps(part.settings)) == part.settings and all(p.requires_grad for p in part.parameters())
+        assert json.loads(json.dumps(part.settings)) == part.settings
+        assert all(p.requires_grad for p in part.parameters())
         again = fresh(lesson(name, PLAN), toy_target())
-        assert all(torch.equal(a, b) for a, b in zip(part.state_dict().values(), again.state_dict().values()))
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(part.state_dict().values(), again.state_dict().values())
+        )
 
 
 @pytest.mark.parametrize(
@@ -172,14 +226,24 @@ def test_a_setting_that_a_drafter_does_not_know_is_named(settings, says):
 
 def test_settings_of_the_loss_are_told_from_those_of_the_part():
     asked = lesson("eagle", PLAN, settings={"layers": 2, "noise": 0.0})
-    assert loss_settings(asked) == {"weight": 1, "noise": 0.0} and fresh(asked, toy_target()).settings["layers"] == 2
+    assert loss_settings(asked) == {"weight": 1, "noise": 0.0}
+    assert fresh(asked, toy_target()).settings["layers"] == 2
     with pytest.raises(ValueError, match="early_exit cannot be made with"):
         fresh(lesson("early_exit", PLAN, settings={"depth": "deep"}), toy_target())
 
 
 def test_what_is_typed_becomes_settings():
-    given = read_settings(["inputs=token", "layers=2", "cross=false", "reads=[8, 9]", "noise=0.5", "name=a=b"])
-    assert given == {"inputs": "token", "layers": 2, "cross": False, "reads": [8, 9], "noise": 0.5, "name": "a=b"}
+    given = read_settings(
+        ["inputs=token", "layers=2", "cross=false", "reads=[8, 9]", "noise=0.5", "name=a=b"]
+    )
+    assert given == {
+        "inputs": "token",
+        "layers": 2,
+        "cross": False,
+        "reads": [8, 9],
+        "noise": 0.5,
+        "name": "a=b",
+    }
     for odd in (["layers"], ["=2"], ["a=1", "a=2"]):
         with pytest.raises(ValueError, match="is no setting; expected key=value"):
             read_settings(odd)
@@ -187,7 +251,8 @@ def test_what_is_typed_becomes_settings():
 
 def test_the_first_word_is_a_drafter_unless_a_path_is_there(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert named(["eagle", "corpus"]) == ("eagle", ("corpus",)) and named(["corpus"]) == (None, ("corpus",))
+    assert named(["eagle", "corpus"]) == ("eagle", ("corpus",))
+    assert named(["corpus"]) == (None, ("corpus",))
     (tmp_path / "eagle").mkdir()
     assert named(["eagle", "corpus"]) == (None, ("eagle", "corpus"))
     with pytest.raises(ValueError, match="did you mean hydra"):
@@ -201,12 +266,14 @@ def test_the_first_word_is_a_drafter_unless_a_path_is_there(tmp_path, monkeypatc
 
 def test_searches_know_their_settings():
     lab = Lab((), trials=7, seed=3)
-    assert searched(lab, {"texts": 9}, None) == Search(7, 3, 9, "self_skip") and searched(lab, {"seed": 0}, "s").place == "s"
+    assert searched(lab, {"texts": 9}, None) == Search(7, 3, 9, "self_skip")
+    assert searched(lab, {"seed": 0}, "s").place == "s"
     for odd in ({"trials": 0}, {"rate": 1}, {"seed": True}, {"texts": "many"}):
         with pytest.raises(ValueError, match="self_skip cannot be searched with"):
             searched(lab, odd, None)
     both = varied(lab, False, 4)
-    assert all(not each.soft and each.plan.patience == 4 for each in both.lessons) and varied(lab, None, 0) == lab
+    assert all(not each.soft and each.plan.patience == 4 for each in both.lessons)
+    assert varied(lab, None, 0) == lab
 
 
 # ---- teaching
@@ -218,7 +285,12 @@ def material(texts=12):
 
     def batches(plan):
         def batch(step):
-            return torch.from_numpy(own[np.random.default_rng([plan.seed, step]).integers(0, len(own), plan.rows), : plan.length + 1])
+            return torch.from_numpy(
+                own[
+                    np.random.default_rng([plan.seed, step]).integers(0, len(own), plan.rows),
+                    : plan.length + 1,
+                ]
+            )
 
         return batch
 
@@ -229,11 +301,15 @@ def material(texts=12):
 def test_what_training_must_hold_in_memory():
     """EESD's Table 6: the early exit needs the first layers and the head, unless it learns from the target's distribution."""
     target, token = toy_target(), toy_texts()[:2]
-    size = lambda *modules: sum({id(p): p.numel() for m in modules for p in m.parameters()}.values())
+    size = lambda *modules: sum(
+        {id(p): p.numel() for m in modules for p in m.parameters()}.values()
+    )
 
     def held(name, soft):
         part = fresh(lesson(name, PLAN), target)
-        return loaded(part, target, lambda: LEARNT[name].loss(part, target, token, soft, torch.Generator())), part
+        return loaded(
+            part, target, lambda: LEARNT[name].loss(part, target, token, soft, torch.Generator())
+        ), part
 
     count, part = held("model", False)
     assert count == size(part)
@@ -241,7 +317,13 @@ def test_what_training_must_hold_in_memory():
     assert count == size(part, target)
     count, part = held("early_exit", False)
     assert count == size(part, target.embed, target.layers[0], target.head) < size(part, target)
-    for name, soft in (("early_exit", True), ("eagle", True), ("eagle", False), ("medusa", True), ("hydra", False)):
+    for name, soft in (
+        ("early_exit", True),
+        ("eagle", True),
+        ("eagle", False),
+        ("medusa", True),
+        ("hydra", False),
+    ):
         count, part = held(name, soft)
         assert count == size(part, target), name
 
@@ -251,13 +333,25 @@ def test_a_lesson_ends_with_a_drafter_and_a_card_that_can_be_checked(tmp_path, n
     given, asked = material(), lesson(name, PLAN)
     card = teach(asked, given, tmp_path / "out", tmp_path / "work")
     folder = tmp_path / "out" / name
-    assert json.loads((folder / "card.json").read_text()) == card and lines(card)
-    assert card["steps"] == 6 and card["tokens"] == 6 * 4 * 15 and card["parameters"]["trained"] < card["parameters"]["loaded"]
-    assert card["seconds_per_batch"] > 0 and card["validation"]["step"] in range(1, 7)
+    assert json.loads((folder / "card.json").read_text()) == card
+    assert lines(card)
+    assert card["steps"] == 6
+    assert card["tokens"] == 6 * 4 * 15
+    assert card["parameters"]["trained"] < card["parameters"]["loaded"]
+    assert card["seconds_per_batch"] > 0
+    assert card["validation"]["step"] in range(1, 7)
     found = examined(name, folder, given)
-    assert card["evaluation"]["trained"] == json.loads(json.dumps(described(found))) and card["evaluation"]["texts"] == 12
-    untrained = acceptance(given.target, LEARNT[name].drafter(given.target, fresh(asked, given.target)), given.exam, found.K)
-    assert found.K == card["evaluation"]["K"] == (4 if name in ("medusa", "hydra") else K)  # what it never offers is not held against it
+    assert card["evaluation"]["trained"] == json.loads(json.dumps(described(found)))
+    assert card["evaluation"]["texts"] == 12
+    untrained = acceptance(
+        given.target,
+        LEARNT[name].drafter(given.target, fresh(asked, given.target)),
+        given.exam,
+        found.K,
+    )
+    assert (
+        found.K == card["evaluation"]["K"] == (4 if name in ("medusa", "hydra") else K)
+    )  # what it never offers is not held against it
     assert card["evaluation"]["beats_untrained"] == compare(found, untrained)
     windows = [given.batches(PLAN)(step).numpy() for step in range(6)]
     trigram = acceptance(given.target, TrigramDrafter(count(windows, VOCAB)), given.exam, found.K)
@@ -272,7 +366,10 @@ def test_other_settings_are_refused_and_another_folder_takes_them(tmp_path):
     given, places = material(), (tmp_path / "out", tmp_path / "work")
     teach(lesson("eagle", PLAN), given, *places)
     for other, says in (
-        (lesson("eagle", PLAN, settings={"inputs": "token"}), "made with settings inputs 'feature&shifted_token', now 'token'"),
+        (
+            lesson("eagle", PLAN, settings={"inputs": "token"}),
+            "made with settings inputs 'feature&shifted_token', now 'token'",
+        ),
         (lesson("eagle", PLAN, settings={"noise": 0.0}), "made with loss noise None, now 0.0"),
         (lesson("eagle", PLAN, soft=False), "made with soft True, now False"),
         (lesson("eagle", replace(PLAN, steps=7)), "made with plan steps 6, now 7"),
@@ -280,10 +377,13 @@ def test_other_settings_are_refused_and_another_folder_takes_them(tmp_path):
     ):
         with pytest.raises(ValueError, match=says) as caught:
             teach(other, given, *places)
-        assert "\n" not in str(caught.value) and "--name" in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert "--name" in str(caught.value)
     (places[0] / "eagle" / "card.json").unlink()
     (places[0] / "eagle" / "eagle.safetensors").unlink()
-    with pytest.raises(ValueError, match="work.*made with soft True"):  # a checkpoint of another lesson is not continued
+    with pytest.raises(
+        ValueError, match="work.*made with soft True"
+    ):  # a checkpoint of another lesson is not continued
         teach(lesson("eagle", PLAN, soft=False), given, *places)
     teach(lesson("eagle", PLAN, settings={"inputs": "token"}, folder="token"), given, *places)
     (places[1] / "eagle" / "asked.json").write_text("[[")
@@ -293,9 +393,15 @@ def test_other_settings_are_refused_and_another_folder_takes_them(tmp_path):
     teach(lesson("eagle", PLAN), given, *places)
     said = against(places[0] / "token" / "card.json", given, places[0], "eagle")
     mine, theirs = (examined("eagle", places[0] / name, given) for name in ("token", "eagle"))
-    assert said["against"]["eagle"]["difference"] == compare(mine, theirs) and any("longer than eagle by" in line for line in lines(said))
-    assert json.loads((places[0] / "token" / "card.json").read_text()) == json.loads(json.dumps(said))
-    for other, says in (("token", "compared with itself"), ("nothing", "holds no drafter that is known")):
+    assert said["against"]["eagle"]["difference"] == compare(mine, theirs)
+    assert any("longer than eagle by" in line for line in lines(said))
+    assert json.loads((places[0] / "token" / "card.json").read_text()) == json.loads(
+        json.dumps(said)
+    )
+    for other, says in (
+        ("token", "compared with itself"),
+        ("nothing", "holds no drafter that is known"),
+    ):
         with pytest.raises(ValueError, match=says):
             against(places[0] / "token" / "card.json", given, places[0], other)
 
@@ -305,12 +411,19 @@ def test_weights_that_came_without_a_card_are_judged_and_not_trained(tmp_path):
     first = teach(lesson("early_exit", PLAN), given, *places)
     (places[0] / "early_exit" / "card.json").unlink()
     held = (places[0] / "early_exit" / "exit.safetensors").read_bytes()
-    again = teach(lesson("early_exit", replace(PLAN, seed=5)), given, places[0], tmp_path / "elsewhere")
+    again = teach(
+        lesson("early_exit", replace(PLAN, seed=5)), given, places[0], tmp_path / "elsewhere"
+    )
     assert (places[0] / "early_exit" / "exit.safetensors").read_bytes() == held
-    assert again["evaluation"]["trained"] == first["evaluation"]["trained"] and again["steps"] == 0 and again["seconds_per_batch"] is None
+    assert again["evaluation"]["trained"] == first["evaluation"]["trained"]
+    assert again["steps"] == 0
+    assert again["seconds_per_batch"] is None
 
 
-@pytest.mark.parametrize("name, half", [("eagle", "eagle.json"), ("eagle", "eagle.safetensors"), ("model", "config.json")])
+@pytest.mark.parametrize(
+    "name, half",
+    [("eagle", "eagle.json"), ("eagle", "eagle.safetensors"), ("model", "config.json")],
+)
 def test_half_of_what_is_saved_is_not_taken_for_all_of_it(tmp_path, name, half):
     given, places = material(), (tmp_path / "out", tmp_path / "work")
     sizes = dict(width=8, layers=1, heads=1, head_dim=8, hidden=12) if name == "model" else {}
@@ -319,8 +432,11 @@ def test_half_of_what_is_saved_is_not_taken_for_all_of_it(tmp_path, name, half):
     for gone in ("card.json", half):
         (places[0] / name / gone).unlink()
     again = teach(lesson(name, PLAN, settings=sizes), given, *places)
-    assert {p.name: p.read_bytes() for p in (places[0] / name).iterdir() if p.name != "card.json"} == whole
-    assert again["evaluation"] == first["evaluation"] and again["steps"] == first["steps"]
+    assert {
+        p.name: p.read_bytes() for p in (places[0] / name).iterdir() if p.name != "card.json"
+    } == whole
+    assert again["evaluation"] == first["evaluation"]
+    assert again["steps"] == first["steps"]
 
 
 @pytest.mark.parametrize("name", ["early_exit", "eagle"])
@@ -330,16 +446,21 @@ def test_validation_sees_the_drafter_learn_and_the_best_is_saved(tmp_path, name)
     card = teach(lesson(name, plan, rate=0.02), given, tmp_path / "out", tmp_path / "work")
     log = json.loads((tmp_path / "work" / f"{name}.json").read_text())
     scores = {row["step"]: row["valid"]["score"] for row in log if "valid" in row}
-    assert len(scores) == 10 and card["validation"]["score"] == max(scores.values()) >= scores[60]
-    assert card["validation"]["step"] == min(s for s, v in scores.items() if v == max(scores.values()))
+    assert len(scores) == 10
+    assert card["validation"]["score"] == max(scores.values()) >= scores[60]
+    assert card["validation"]["step"] == min(
+        s for s, v in scores.items() if v == max(scores.values())
+    )
     if name == "eagle":
-        assert card["evaluation"]["beats_untrained"]["longer"] and log[-1]["loss"] < log[0]["loss"]
+        assert card["evaluation"]["beats_untrained"]["longer"]
+        assert log[-1]["loss"] < log[0]["loss"]
 
 
 def test_a_model_keeps_the_sizes_that_it_was_asked_for(tmp_path):
     sizes = dict(width=8, layers=1, heads=2, kv_heads=1, head_dim=4, hidden=12)
     made = fresh(lesson("model", PLAN, settings=sizes), toy_target())
-    assert made.settings == sizes and made.shape == Shape(VOCAB, **sizes)
+    assert made.settings == sizes
+    assert made.shape == Shape(VOCAB, **sizes)
     for odd in ({"layers": 0}, {"head_dim": 3}):
         with pytest.raises(ValueError, match="sizes are"):
             fresh(lesson("model", PLAN, settings=odd), toy_target())

@@ -11,10 +11,10 @@ from shell import run
 from strategies import costs, traces
 
 from simspec import CostModel, load_trace, replay, synthetic
-from simspec.validation import check
+from simspec.policies import fixed
 from simspec.recordings import recordings
 from simspec.reports.drafters import ALL, by_depth, lineup, markdown, table
-from simspec.policies import fixed
+from simspec.validation import check
 
 
 def recording(seed=0, prompts=12, K=4, rate=0.6):
@@ -23,7 +23,11 @@ def recording(seed=0, prompts=12, K=4, rate=0.6):
 
 def shallow(trace, K, features=True):
     """The same recording as if it had been made K deep, and by a drafter that shows nothing."""
-    kept = {name: getattr(trace, name) for name in ("rank", "draft_margin", "feature_margin") if getattr(trace, name) is not None}
+    kept = {
+        name: getattr(trace, name)
+        for name in ("rank", "draft_margin", "feature_margin")
+        if getattr(trace, name) is not None
+    }
     shown = trace.meta.features if features else ()
     known = trace.meta.predictors if features else {}
     return replace(
@@ -61,7 +65,8 @@ def test_any_recording_has_figures_and_only_missing_ones_are_missing(trace, cost
     rows = lineup({"x": trace}, cost, resamples=100)
     assert sum(row.tokens for row in rows[1:]) == rows[0].tokens == trace.rows
     for row in rows:
-        assert row.speedup.value > 0 and 1 / (1 + cost.draft[row.best_k]) <= row.expected.value <= row.best_k + 1
+        assert row.speedup.value > 0
+        assert 1 / (1 + cost.draft[row.best_k]) <= row.expected.value <= row.best_k + 1
         assert np.isnan(row.speedup.low) == (row.prompts < 8) == bool(row.note)
         reached = [not np.isnan(each.value) for each in row.alpha]
         assert reached == sorted(reached, reverse=True)
@@ -75,7 +80,8 @@ def test_on_iid_text_acceptance_is_the_rate_at_every_depth():
     assert (abs(held / tried - 0.7) < 5 * np.sqrt(0.21 / tried)).all()
     row = lineup({"x": trace}, 0.1)[0]
     for alpha, h, t in zip(row.alpha, held, tried):
-        assert alpha.value == pytest.approx(h / t) and alpha.low < alpha.value < alpha.high
+        assert alpha.value == pytest.approx(h / t)
+        assert alpha.low < alpha.value < alpha.high
     # The formula's texts have no end: measured 1.0% above the replay, standard deviation 0.5% over 30 seeds.
     assert row.expected.value == pytest.approx(row.speedup.value, rel=0.04)
 
@@ -92,9 +98,19 @@ def test_a_row_is_what_its_fields_say():
     trace = recording()
     cost = CostModel([0, 0.3, 0.4, 0.5, 0.6], [1.0, 1.05, 1.1, 1.15, 1.2], [0, 0.1], 0.05, 1.25)
     row = lineup({"x": trace}, {"x": cost})[0]
-    assert (row.drafter, row.rule, row.task, row.prompts, row.tokens) == (trace.meta.drafter, trace.meta.rule, ALL, 12, trace.rows)
-    assert row.c == pytest.approx(0.3 / 1.25) and row.marginal == pytest.approx(0.1 / 1.25)
-    speed = [trace.rows * cost.baseline / cost.seconds(replay(trace, fixed(k), 0, cost)).sum() for k in range(5)]
+    assert (row.drafter, row.rule, row.task, row.prompts, row.tokens) == (
+        trace.meta.drafter,
+        trace.meta.rule,
+        ALL,
+        12,
+        trace.rows,
+    )
+    assert row.c == pytest.approx(0.3 / 1.25)
+    assert row.marginal == pytest.approx(0.1 / 1.25)
+    speed = [
+        trace.rows * cost.baseline / cost.seconds(replay(trace, fixed(k), 0, cost)).sum()
+        for k in range(5)
+    ]
     assert row.best_k == int(np.argmax(speed)) > 0
     assert row.speedup.value == pytest.approx(max(speed))
     alpha = [each.value for each in row.alpha[: row.best_k]]
@@ -103,20 +119,25 @@ def test_a_row_is_what_its_fields_say():
     for each in (row.speedup, row.expected, *row.alpha):
         assert each.low < each.value < each.high
     narrow = lineup({"x": trace}, cost, level=0.5)[0].speedup
-    assert row.speedup.low < narrow.low < narrow.high < row.speedup.high and narrow.level == 0.5
+    assert row.speedup.low < narrow.low < narrow.high < row.speedup.high
+    assert narrow.level == 0.5
 
 
 def test_steps_of_one_price_give_the_papers_formula():
     row = lineup({"x": recording()}, 0.2)[0]
     assert (row.c, row.marginal) == pytest.approx((0.2, 0.2))
     alpha = [each.value for each in row.alpha[: row.best_k]]
-    assert row.expected.value == pytest.approx((1 + np.cumprod(alpha).sum()) / (0.2 * row.best_k + 1))
+    assert row.expected.value == pytest.approx(
+        (1 + np.cumprod(alpha).sum()) / (0.2 * row.best_k + 1)
+    )
 
 
 def test_a_shorter_limit_is_the_shallower_recording():
     trace = recording(rate=0.9)
     limited, cut = lineup({"x": trace}, 0.1, K=2)[0], lineup({"x": shallow(trace, 2)}, 0.1)[0]
-    assert limited == cut and len(cut.alpha) == 2 and cut.best_k == 2 < lineup({"x": trace}, 0.1)[0].best_k
+    assert limited == cut
+    assert len(cut.alpha) == 2
+    assert cut.best_k == 2 < lineup({"x": trace}, 0.1)[0].best_k
     assert np.isnan(lineup({"x": trace}, 0.1, K=1)[0].marginal)
     for bad in ({"K": 0}, {"level": 0.0}, {"level": 1.0}):
         with pytest.raises(ValueError, match="expected"):
@@ -128,25 +149,34 @@ def test_domains_partition_the_prompts_and_few_prompts_get_no_interval():
     trace = replace(trace, meta=replace(trace.meta, tasks=("a",) * 9 + ("b",) * 3))
     everything, a, b = lineup({"x": trace}, 0.1)
     assert [row.task for row in (everything, a, b)] == [ALL, "a", "b"]
-    assert everything.tokens == a.tokens + b.tokens and (a.prompts, b.prompts) == (9, 3)
-    assert a.speedup.low < a.speedup.high and a.note == ""
-    assert np.isnan(b.speedup.low) and b.speedup.value > 0 and "3 prompts" in b.note
+    assert everything.tokens == a.tokens + b.tokens
+    assert (a.prompts, b.prompts) == (9, 3)
+    assert a.speedup.low < a.speedup.high
+    assert a.note == ""
+    assert np.isnan(b.speedup.low)
+    assert b.speedup.value > 0
+    assert "3 prompts" in b.note
     assert replace(a, recording="y", task=ALL) == lineup({"y": trace.select(range(9))}, 0.1)[0]
 
 
 def test_a_drafter_that_is_never_right_is_best_not_asked():
     row = lineup({"x": synthetic.iid(0.0, 10, 20, 3)}, 0.1)[0]
-    assert row.best_k == 0 and row.expected.value == row.speedup.value == 1.0
-    assert row.alpha[0].value == 0 and all(np.isnan(each.value) for each in row.alpha[1:])
-    assert row.to_dict()["alpha"][1] == {"value": None, "low": None, "high": None} and "| - |" in markdown([row])
+    assert row.best_k == 0
+    assert row.expected.value == row.speedup.value == 1.0
+    assert row.alpha[0].value == 0
+    assert all(np.isnan(each.value) for each in row.alpha[1:])
+    assert row.to_dict()["alpha"][1] == {"value": None, "low": None, "high": None}
+    assert "| - |" in markdown([row])
 
 
 def test_the_table_is_flat_and_holds_every_row():
     rows = lineup({"x": recording(), "y": recording(1, K=2)}, 0.1)
     made = table(rows)
-    assert len(made) == len(rows) and {"alpha_4", "alpha_4_low", "speedup", "expected_high", "best_k"} <= set(made)
+    assert len(made) == len(rows)
+    assert {"alpha_4", "alpha_4_low", "speedup", "expected_high", "best_k"} <= set(made)
     assert made["alpha_1"].tolist() == [row.alpha[0].value for row in rows]
-    assert made[made.recording == "y"]["alpha_3"].isna().all() and list(made)[-1] == "note"
+    assert made[made.recording == "y"]["alpha_3"].isna().all()
+    assert list(made)[-1] == "note"
 
 
 @pytest.fixture
@@ -162,16 +192,38 @@ def test_the_command_prints_rows_for_machines_and_people(files, capsys):
     code, out, err = run(capsys, "drafters", deep, flat, "--json")
     found = json.loads(out)
     rows = [row for row in found["drafters"] if row["task"] == ALL]
-    assert code == 0 and err == "" and found["level"] == 0.95
-    assert [(row["recording"], row["c"], len(row["alpha"])) for row in rows] == [(str(deep), 0.3, 4), (str(flat), 0.1, 2)]
+    assert code == 0
+    assert err == ""
+    assert found["level"] == 0.95
+    assert [(row["recording"], row["c"], len(row["alpha"])) for row in rows] == [
+        (str(deep), 0.3, 4),
+        (str(flat), 0.1, 2),
+    ]
     code, out, _ = run(capsys, "drafters", deep, "--cost", 0.1, "--markdown", "--depth", 2)
-    assert code == 0 and [line.count("|") for line in out.splitlines()] == [11] * 3
-    code, out, _ = run(capsys, "drafters", deep, flat, "--by-task", "--csv", files / "t.csv", "--K", 2, "--level", 0.9)
-    assert code == 0 and "speedup" in out and "Intervals" in out
+    assert code == 0
+    assert [line.count("|") for line in out.splitlines()] == [11] * 3
+    code, out, _ = run(
+        capsys,
+        "drafters",
+        deep,
+        flat,
+        "--by-task",
+        "--csv",
+        files / "t.csv",
+        "--K",
+        2,
+        "--level",
+        0.9,
+    )
+    assert code == 0
+    assert "speedup" in out
+    assert "Intervals" in out
     assert pandas.read_csv(files / "t.csv").best_k.max() <= 2
     recording(prompts=3).save(files / "few.parquet")
     code, out, err = run(capsys, "drafters", files / "few.parquet")
-    assert code == 0 and err.count("\n") == 1 and "few.parquet: 3 prompts, an interval takes 8" in err
+    assert code == 0
+    assert err.count("\n") == 1
+    assert "few.parquet: 3 prompts, an interval takes 8" in err
 
 
 @pytest.mark.parametrize(
@@ -188,7 +240,11 @@ def test_the_command_prints_rows_for_machines_and_people(files, capsys):
 )
 def test_refusals_are_one_line(files, capsys, arguments, words):
     code, out, err = run(capsys, "drafters", files / "deep.parquet", *arguments)
-    assert code == 2 and out == "" and words in err and err.startswith("simspec: ") and err.count("\n") == 1
+    assert code == 2
+    assert out == ""
+    assert words in err
+    assert err.startswith("simspec: ")
+    assert err.count("\n") == 1
 
 
 @pytest.fixture
@@ -204,46 +260,90 @@ def many(tmp_path):
 
 
 def swept(out):
-    return [(row["trace"].split("/")[-1].split(".")[0], row["policy"]) for row in json.loads(out)["rows"]]
+    return [
+        (row["trace"].split("/")[-1].split(".")[0], row["policy"])
+        for row in json.loads(out)["rows"]
+    ]
 
 
 def test_a_sweep_over_several_recordings_leaves_out_what_one_cannot_serve(many, capsys):
     given = [f"--policy={text}" for text in ("fixed:6", "confidence:0.5", "cost_ts:K=8", "fixed:1")]
     code, out, err = run(capsys, "sweep", *many, *given, "--replicates", 1, "--json")
     names = [name for _, name in swept(out)][:4]
-    assert code == 0 and swept(out) == [*(("whole", name) for name in names), ("silent", "fixed:1")]
+    assert code == 0
+    assert swept(out) == [*(("whole", name) for name in names), ("silent", "fixed:1")]
     notes = err.splitlines()
-    assert len(notes) == 3 and all(line.startswith("simspec: ") and "left out on" in line and "silent.parquet" in line for line in notes)
-    assert "drafts up to 6, here drafts reach 4" in notes[0] and "feature 'confidence' is not in this trace" in notes[1]
+    assert len(notes) == 3
+    assert all(
+        line.startswith("simspec: ") and "left out on" in line and "silent.parquet" in line
+        for line in notes
+    )
+    assert "drafts up to 6, here drafts reach 4" in notes[0]
+    assert "feature 'confidence' is not in this trace" in notes[1]
     # each that ran gives what it gives alone
-    alone = json.loads(run(capsys, "sweep", many[0], *given, "--replicates", 1, "--json")[1])["rows"]
+    alone = json.loads(run(capsys, "sweep", many[0], *given, "--replicates", 1, "--json")[1])[
+        "rows"
+    ]
     assert json.loads(out)["rows"][:4] == alone
 
 
 def test_what_none_can_serve_is_an_error(many, capsys):
-    for paths, policy in (([many[1]], "fixed:5"), ([many[1]], "confidence:0.5"), (many, "fixed:99"), (many, "nobody")):
+    for paths, policy in (
+        ([many[1]], "fixed:5"),
+        ([many[1]], "confidence:0.5"),
+        (many, "fixed:99"),
+        (many, "nobody"),
+    ):
         for command in ("sweep", "score"):
             code, out, err = run(capsys, command, *paths, "--policy", policy, "--policy", "fixed:1")
-            assert code == 2 and out == "" and err.count("\n") == 1 and "left out" not in err
+            assert code == 2
+            assert out == ""
+            assert err.count("\n") == 1
+            assert "left out" not in err
 
 
 def test_defaults_run_everywhere_without_a_word(many, capsys):
     code, out, err = run(capsys, "sweep", *many, "--replicates", 1, "--json")
-    assert code == 0 and err == ""
-    whole, silent = ({policy for name, policy in swept(out) if name == each} for each in ("whole", "silent"))
-    assert silent < whole and {"fixed:4", "beta_ts:acceptance", "cost_ts", "oracle"} <= silent and "fixed:8" in whole - silent
+    assert code == 0
+    assert err == ""
+    whole, silent = (
+        {policy for name, policy in swept(out) if name == each} for each in ("whole", "silent")
+    )
+    assert silent < whole
+    assert {"fixed:4", "beta_ts:acceptance", "cost_ts", "oracle"} <= silent
+    assert "fixed:8" in whole - silent
     code, out, err = run(capsys, "score", *many, "--replicates", 1, "--json")
-    whole, silent = ({row["policy"] for row in each["policies"]} for each in json.loads(out)["recordings"])
-    assert code == 0 and err == "" and silent < whole
+    whole, silent = (
+        {row["policy"] for row in each["policies"]} for each in json.loads(out)["recordings"]
+    )
+    assert code == 0
+    assert err == ""
+    assert silent < whole
 
 
 def test_a_score_over_several_recordings_leaves_out_what_one_cannot_serve(many, capsys):
-    code, out, err = run(capsys, "score", *many, "--policy", "confidence:0.5", "--policy", "beta_ts", "--replicates", 1, "--markdown")
-    assert code == 0 and err.count("\n") == 1 and "is left out on" in err
-    assert [line for line in out.splitlines() if line.startswith("| confidence:0.5")][0].endswith("| - |")
+    code, out, err = run(
+        capsys,
+        "score",
+        *many,
+        "--policy",
+        "confidence:0.5",
+        "--policy",
+        "beta_ts",
+        "--replicates",
+        1,
+        "--markdown",
+    )
+    assert code == 0
+    assert err.count("\n") == 1
+    assert "is left out on" in err
+    assert [line for line in out.splitlines() if line.startswith("| confidence:0.5")][0].endswith(
+        "| - |"
+    )
 
 
 def test_checks_hold_on_a_shallow_recording_without_features(many):
     for path in many:
         checks, _ = check._recording("r", load_trace(path), 0)
-        assert checks and all(each.ok for each in checks)
+        assert checks
+        assert all(each.ok for each in checks)

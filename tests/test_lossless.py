@@ -14,7 +14,11 @@ from real.sampling import Rule
 from simspec import policies
 
 PAIRS = {name: toy_pair(name) for name in DRAFTERS}
-RULES = RULES | {"warm": Rule("coupled", 1.0, 6), "top_k": Rule("coupled", 1.0, 7, 4), "top_p": Rule("coupled", 1.3, 8, 0, 0.7)}
+RULES = RULES | {
+    "warm": Rule("coupled", 1.0, 6),
+    "top_k": Rule("coupled", 1.0, 7, 4),
+    "top_p": Rule("coupled", 1.3, 8, 0, 0.7),
+}
 
 
 @settings(deadline=None, max_examples=120)
@@ -33,7 +37,10 @@ def test_any_stopping_gives_the_targets_text(drafter, rule, seed, go, keep, budg
     drive = stepper(at_random(go, keep), 6, seed, toy_cost())
     result = decode(target, model, drive, RULES[rule], prompt, budget, END, seed)
     assert result.token.tolist() == own.tolist()
-    assert result.accepted.sum() + len(result.accepted) - len(own) in (0, 1)  # no bonus after an accepted end token
+    assert result.accepted.sum() + len(result.accepted) - len(own) in (
+        0,
+        1,
+    )  # no bonus after an accepted end token
 
 
 @settings(deadline=None, max_examples=20)
@@ -44,7 +51,9 @@ def test_the_targets_text_needs_no_cache_and_no_loop(seed, rule):
     prompt, budget = toy_prompts(1, seed)[0], 10
     text = list(prompt)
     with torch.inference_mode():
-        while len(text) < len(prompt) + budget and (len(text) == len(prompt) or text[-1] not in END):
+        while len(text) < len(prompt) + budget and (
+            len(text) == len(prompt) or text[-1] not in END
+        ):
             logits = target.decoder(torch.tensor([text]))[0, -1:]
             text.append(int(RULES[rule].scores(logits, seed, [len(text) - len(prompt)]).argmax()))
     own, _ = target_text(target, Settings(6, budget, RULES[rule], END), prompt, seed)
@@ -72,7 +81,10 @@ def test_a_bad_drafter_changes_nothing_but_the_speed():
     for seed, prompt in enumerate(toy_prompts(8)):
         own, _ = target_text(target, Settings(6, 16, Rule(), END), prompt, seed)
         drive = stepper(policies.BUILTIN["fixed"](4), 6, 0, toy_cost())
-        assert decode(target, Stubborn(), drive, Rule(), prompt, 16, END, seed).token.tolist() == own.tolist()
+        assert (
+            decode(target, Stubborn(), drive, Rule(), prompt, 16, END, seed).token.tolist()
+            == own.tolist()
+        )
 
 
 def test_control_a_verifier_that_trusts_the_draft_is_caught(monkeypatch):
@@ -81,7 +93,9 @@ def test_control_a_verifier_that_trusts_the_draft_is_caught(monkeypatch):
 
     def trusting(rule, logits, token, parent, sequence, position, end_tokens):
         scores = rule.scores(logits, sequence, [position + i for i in range(len(token))])
-        return Walk([*token[1:], int(scores[-1].argmax())], list(range(len(token))), len(token) - 1, scores)
+        return Walk(
+            [*token[1:], int(scores[-1].argmax())], list(range(len(token))), len(token) - 1, scores
+        )
 
     target, model = PAIRS["model"]
     differing = 0

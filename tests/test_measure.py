@@ -11,10 +11,11 @@ import pytest
 import torch
 from toy_lm import DRAFTERS, PREFIX, RULES, toy_pair
 
-from real.measure import batched as isolated, loop as measure
-from real.model.decoder import Layer
 from real.draft import Silent
 from real.drafters.prompt_lookup import PromptLookupDrafter
+from real.measure import batched as isolated
+from real.measure import loop as measure
+from real.model.decoder import Layer
 from simspec import CostModel, cli, sweep, synthetic
 from simspec.cost_table import CostTable, load_cost
 
@@ -58,7 +59,10 @@ def expected(name, batch):
     draft = [j * layers(3, 1, batch) for j in range(K + 1)]
     verify = [layers(TARGET, j + 1, batch) for j in range(K + 1)]
     if name == "early_exit":
-        verify[1:] = [layers(SHARED, 1, batch) + layers(TARGET - SHARED, j + 1, batch) for j in range(1, K + 1)]
+        verify[1:] = [
+            layers(SHARED, 1, batch) + layers(TARGET - SHARED, j + 1, batch)
+            for j in range(1, K + 1)
+        ]
     catch_up = [own * ROW * b * batch for b in range(OWED + 1)]
     return draft, verify, catch_up, layers(TARGET, 1, batch)
 
@@ -69,7 +73,9 @@ def figures(cost):
 
 def table_of(name, machine, batch=(1, 2, 5), context=(6, 12), seed=0, rule="greedy", **more):
     target, drafter = toy_pair(name)
-    return measure.measure_table(target, drafter, RULES[rule], K, batch, context, 12, 1, seed, timer=machine.now, **more)
+    return measure.measure_table(
+        target, drafter, RULES[rule], K, batch, context, 12, 1, seed, timer=machine.now, **more
+    )
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -77,12 +83,16 @@ def table_of(name, machine, batch=(1, 2, 5), context=(6, 12), seed=0, rule="gree
 def test_every_cell_is_what_the_work_costs_in_any_order(name, rule, machine):
     for seed in (0, 1) if rule == "greedy" else (0,):
         table = table_of(name, machine, seed=seed, rule=rule)
-        assert table.batch == (1, 2, 5) and table.context == (6, 12) and table.name == f"{name}-{rule}"
+        assert table.batch == (1, 2, 5)
+        assert table.context == (6, 12)
+        assert table.name == f"{name}-{rule}"
         for b in table.batch:
             for c in table.context:
                 cost = table.at(b, c)
                 assert figures(cost) == expected(name, b), (b, c)
-                assert (cost.overhead, cost.feature) == (0, 0) and cost.device.startswith("cpu") and cost.name.endswith(f"-b{b}-c{c}")
+                assert (cost.overhead, cost.feature) == (0, 0)
+                assert cost.device.startswith("cpu")
+                assert cost.name.endswith(f"-b{b}-c{c}")
         assert table.at(3, 6) is table.at(5, 6)
         assert figures(table.at(2, 10)) == expected(name, 2)
 
@@ -96,8 +106,11 @@ def test_bare_passes_of_one_text_are_the_loops_own(name, machine):
     bare = isolated.Isolated(target.decoder, drafter.lm, shared, K, 1, 9, timer=machine.now)
     for job in bare.jobs():
         bare.run(job, 2)
-    draft, verify, catch_up, _ = figures(measure.measure(target, drafter, RULES["greedy"], K, 9, 8, 1))
-    assert [found.tolist() for found in bare.seconds()] == [verify, draft, catch_up] and sum(catch_up) > 0
+    draft, verify, catch_up, _ = figures(
+        measure.measure(target, drafter, RULES["greedy"], K, 9, 8, 1)
+    )
+    assert [found.tolist() for found in bare.seconds()] == [verify, draft, catch_up]
+    assert sum(catch_up) > 0
 
 
 def test_control_a_verification_that_forgets_what_the_drafter_ran_is_seen(machine, monkeypatch):
@@ -108,7 +121,9 @@ def test_control_a_verification_that_forgets_what_the_drafter_ran_is_seen(machin
 def test_measure_is_the_table_of_one_text(machine):
     target, drafter = toy_pair("model")
     cost = measure.measure(target, drafter, RULES["greedy"], K, 6, 8, 1)
-    assert isinstance(cost, CostModel) and cost.name == "model-greedy" and figures(cost) == expected("model", 1)
+    assert isinstance(cost, CostModel)
+    assert cost.name == "model-greedy"
+    assert figures(cost) == expected("model", 1)
 
 
 def cost_of(name, K, rule="greedy"):
@@ -119,18 +134,29 @@ def cost_of(name, K, rule="greedy"):
 def test_drafters_without_a_model_of_their_own_are_measured_as_what_they_run(machine):
     sublayers = 7  # of the toy target's 8
     skipping = cost_of("self_skip", K)
-    assert skipping.draft.tolist() == [j * sublayers * (LAUNCH + ROW) / 2 for j in range(K + 1)] and not skipping.catch_up.any()
+    assert skipping.draft.tolist() == [j * sublayers * (LAUNCH + ROW) / 2 for j in range(K + 1)]
+    assert not skipping.catch_up.any()
     for name, most in (("prompt_lookup", 6), ("medusa", 4), ("hydra", 4)):
         cost = cost_of(name, most)
-        assert cost.draft.tolist() == [0] * (most + 1) and cost.verify.tolist() == [layers(TARGET, j + 1, 1) for j in range(most + 1)]
+        assert cost.draft.tolist() == [0] * (most + 1)
+        assert cost.verify.tolist() == [layers(TARGET, j + 1, 1) for j in range(most + 1)]
         assert cost.baseline == layers(TARGET, 1, 1)
     for name in ("eagle", "glide"):
         cost = cost_of(name, 4)
-        own = [layers(1, 1, 1) * j for j in range(5)]  # and the rows that enter anew, as many as were accepted
+        own = [
+            layers(1, 1, 1) * j for j in range(5)
+        ]  # and the rows that enter anew, as many as were accepted
         assert all(a <= b <= a + ROW * 5 for a, b in zip(own, cost.draft.tolist()))
 
 
-OWN = [("model", 3), ("early_exit", 3), ("eagle", 1), ("self_skip", 3.5), ("medusa", 0), ("prompt_lookup", 0)]
+OWN = [
+    ("model", 3),
+    ("early_exit", 3),
+    ("eagle", 1),
+    ("self_skip", 3.5),
+    ("medusa", 0),
+    ("prompt_lookup", 0),
+]
 
 
 @pytest.mark.parametrize("name, own", OWN)
@@ -138,9 +164,14 @@ def test_trees_are_priced_by_rows_of_the_target_and_of_a_pass_of_the_drafter(nam
     target, drafter = toy_pair(name)
     plain = measure.measure(target, drafter, RULES["greedy"], K, 24, 8, 1)
     cost = measure.measure(target, drafter, RULES["greedy"], K, 24, 8, 1, rows=9)
-    assert cost.nodes == 9 and plain.nodes == K and plain.node == 0 and figures(cost)[0] == figures(plain)[0]
+    assert cost.nodes == 9
+    assert plain.nodes == K
+    assert plain.node == 0
+    assert figures(cost)[0] == figures(plain)[0]
     assert cost.verify[: K + 1].tolist() == plain.verify.tolist()
-    assert cost.verify[K + 1 :].tolist() == [layers(TARGET, j + 1, 1) for j in range(K + 1, 10)]  # none is done beforehand
+    assert cost.verify[K + 1 :].tolist() == [
+        layers(TARGET, j + 1, 1) for j in range(K + 1, 10)
+    ]  # none is done beforehand
     assert cost.node == pytest.approx(own * ROW, abs=1e-9)
 
 
@@ -154,7 +185,9 @@ def test_more_rows_than_a_tree_has_or_fewer_than_the_depth_or_a_batch_of_trees_a
 
 @pytest.mark.parametrize("name, K", [("medusa", 5), ("hydra", 5), ("prompt_lookup", 60)])
 def test_a_depth_that_is_never_offered_is_refused(name, K, machine):
-    with pytest.raises(ValueError, match="never drafted .* tokens in a round; measure with a smaller depth") as caught:
+    with pytest.raises(
+        ValueError, match="never drafted .* tokens in a round; measure with a smaller depth"
+    ) as caught:
         cost_of(name, K)
     assert "\n" not in str(caught.value)
 
@@ -178,7 +211,8 @@ def test_first_rounds_count_only_where_no_later_one_drafted_as_much(machine):
 
     target, _ = toy_pair("model")
     cost = measure.measure(target, Once(ngram_max=1), RULES["greedy"], 4, 24, 12, 1)
-    assert cost.draft.tolist()[2:] == [2, 3, 4] and cost.draft[1] < 1
+    assert cost.draft.tolist()[2:] == [2, 3, 4]
+    assert cost.draft[1] < 1
     assert cost.verify.tolist() == [layers(TARGET, j + 1, 1) for j in range(5)]
 
 
@@ -187,8 +221,12 @@ def test_silent_drafters_are_asked_for_no_features_and_others_are():
         target, drafter = toy_pair(name)
         loop = measure._Loop(target, drafter, RULES["greedy"], 4, [5, 6, 7], 4)
         assert (measure.READING in loop.jobs) != (name == "prompt_lookup")
-    repeats, plain = (measure._prompt(np.random.default_rng(0), 24, 7, toy_pair(name)[1]) for name in ("prompt_lookup", "model"))
-    assert len(repeats) == len(plain) == 7 and repeats[4:] == repeats[:3] == plain[:3] != plain[4:]
+    repeats, plain = (
+        measure._prompt(np.random.default_rng(0), 24, 7, toy_pair(name)[1])
+        for name in ("prompt_lookup", "model")
+    )
+    assert len(repeats) == len(plain) == 7
+    assert repeats[4:] == repeats[:3] == plain[:3] != plain[4:]
 
 
 def test_overhead_and_reading_are_those_of_the_questions(monkeypatch):
@@ -198,8 +236,12 @@ def test_overhead_and_reading_are_those_of_the_questions(monkeypatch):
     target, drafter = toy_pair("model")
     cost = measure.measure(target, drafter, RULES["greedy"], K, 6, 8, 1)
     # a round of j: j + 1 questions of which one is overhead, j steps; the pass and the rest
-    assert cost.overhead == 1 and cost.draft.tolist() == [0, 2, 4] and cost.verify.tolist() == [2] * (K + 1)
-    assert cost.feature == pytest.approx(2) and cost.baseline == 3 and cost.catch_up.tolist() == [0] * (OWED + 1)
+    assert cost.overhead == 1
+    assert cost.draft.tolist() == [0, 2, 4]
+    assert cost.verify.tolist() == [2] * (K + 1)
+    assert cost.feature == pytest.approx(2)
+    assert cost.baseline == 3
+    assert cost.catch_up.tolist() == [0] * (OWED + 1)
 
 
 def test_medians_are_of_the_laps_and_the_first_pass_is_not_counted(machine):
@@ -235,7 +277,8 @@ def test_noise_cannot_make_a_batch_cheaper_than_its_own_pass():
         return measure._batched(one, Bare(*alone), Bare(*many), "n")
 
     fair = cell(([3, 4], [0, 0.5], [0.0, 0, 0, 0, 0]), ([6, 9], [0, 2], [0.0, 1, 2, 3, 4]))
-    assert figures(fair) == ([0, 2.5], [7, 10], [0, 2, 3, 4, 5], 7) and (fair.overhead, fair.feature, fair.name) == (0.5, 0.25, "n")
+    assert figures(fair) == ([0, 2.5], [7, 10], [0, 2, 3, 4, 5], 7)
+    assert (fair.overhead, fair.feature, fair.name) == (0.5, 0.25, "n")
     slow_minute = cell(([30, 40], [0, 5], [0.0, 9, 9, 9, 9]), ([6, 9], [0, 2], [0.0, 1, 2, 3, 4]))
     assert figures(slow_minute) == ([0, 2], [6, 9], [0, 0, 0, 0, 0], 6)
 
@@ -258,12 +301,15 @@ def test_all_jobs_of_all_cells_share_one_random_order(machine, monkeypatch):
     table_of("model", machine, progress=lambda done, of: heard.append((done, of)))
     jobs = len(seen) // 2
     loops, bares = 2 * (K + 1 + 1 + OWED + 1), 6 * (K + 1 + 1 + OWED + 1)
-    assert jobs == loops + bares and heard == [(i + 1, 2 * jobs) for i in range(2 * jobs)]
+    assert jobs == loops + bares
+    assert heard == [(i + 1, 2 * jobs) for i in range(2 * jobs)]
     repeats = [[job[:3] for job in seen[i * jobs : (i + 1) * jobs]] for i in range(2)]
     assert all(Counter(each) == Counter(repeats[0]) and len(set(each)) == jobs for each in repeats)
     assert repeats[0] != repeats[1]
     assert [job[3] for job in seen] == [False] * jobs + [True] * jobs
-    for each in repeats:  # in blocks, cells would change 8 times; no shuffle of this size comes near
+    for (
+        each
+    ) in repeats:  # in blocks, cells would change 8 times; no shuffle of this size comes near
         assert sum(a[:2] != b[:2] for a, b in zip(each, each[1:])) > jobs / 2
 
 
@@ -277,7 +323,8 @@ def test_a_cell_that_does_not_fit_is_missing(machine, monkeypatch):
 
     monkeypatch.setattr(isolated.Isolated, "run", short)
     table = table_of("model", machine)
-    assert table.cells[2][1] is None and sum(cell is None for row in table.cells for cell in row) == 1
+    assert table.cells[2][1] is None
+    assert sum(cell is None for row in table.cells for cell in row) == 1
     assert figures(table.at(5, 6)) == expected("model", 5)
     with pytest.raises(ValueError, match="one text of context 60 does not fit"):
         table_of("model", machine, context=(6, 60))
@@ -285,7 +332,9 @@ def test_a_cell_that_does_not_fit_is_missing(machine, monkeypatch):
 
 def test_what_cannot_be_measured_is_refused(machine):
     target, drafter = toy_pair("model")
-    go = lambda drafter, *sizes: measure.measure_table(target, drafter, RULES["greedy"], K, *sizes, 4, 1, timer=machine.now)  # noqa: E731
+    go = lambda drafter, *sizes: measure.measure_table(
+        target, drafter, RULES["greedy"], K, *sizes, 4, 1, timer=machine.now
+    )  # noqa: E731
     with pytest.raises(ValueError, match="'none' has no language model of its own"):
         go(Silent(), (1, 2), (6,))
     with pytest.raises(ValueError, match="batch is .0, 2., expected sizes of at least 1"):
@@ -309,22 +358,32 @@ def test_on_the_real_clock_a_table_is_whole_positive_and_prices_a_sweep(name, tm
     table = measure.measure_table(target, drafter, RULES["greedy"], 2, (1, 3), (4, 8), 8, 1)
     for row in table.cells:
         for cell in row:
-            assert (cell.verify > 0).all() and cell.baseline > 0 and (cell.catch_up >= 0).all() and (cell.K, len(cell.catch_up)) == (2, 5)
+            assert (cell.verify > 0).all()
+            assert cell.baseline > 0
+            assert (cell.catch_up >= 0).all()
+            assert (cell.K, len(cell.catch_up)) == (2, 5)
     assert all((cell.draft[1:] > 0).all() for cell in table.cells[1])
     table.to_json(tmp_path / "t.json")
     assert load_cost(tmp_path / "t.json") == table
     trace = synthetic.iid(0.5, 2, 20, 2)
-    assert (sweep(trace, ["fixed:1", "oracle"], table.at(2, 6), 1, progress=False).speedup > 0).all()
+    assert (
+        sweep(trace, ["fixed:1", "oracle"], table.at(2, 6), 1, progress=False).speedup > 0
+    ).all()
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_on_the_real_clock_every_drafter_has_a_cost(name):
     target, drafter = toy_pair(name)
     cost = measure.measure(target, drafter, RULES["coupled"], 4, 16, 8, 1)
-    assert cost.K == 4 and (cost.verify > 0).all() and (cost.draft >= 0).all() and cost.draft[4] > 0
+    assert cost.K == 4
+    assert (cost.verify > 0).all()
+    assert (cost.draft >= 0).all()
+    assert cost.draft[4] > 0
     assert name != "prompt_lookup" or cost.feature == 0
     if name not in PREFIX:
-        with pytest.raises(ValueError, match=f"drafter '{drafter.name}' has no language model of its own to batch"):
+        with pytest.raises(
+            ValueError, match=f"drafter '{drafter.name}' has no language model of its own to batch"
+        ):
             measure.measure_table(target, drafter, RULES["coupled"], 4, (1, 2), (16,), 8, 1)
 
 
@@ -347,20 +406,31 @@ def test_the_command_writes_a_model_for_one_text_and_a_table_for_more(tmp_path, 
     given = "-k", 1, "--repeats", 1, "--out", out
     shown = json.loads(command(*given, "--json", "--context", 8))
     cost = load_cost(out)
-    assert isinstance(cost, CostModel) and cost.to_dict() == shown and cost.K == 1 and cost.name == "model-greedy"
+    assert isinstance(cost, CostModel)
+    assert cost.to_dict() == shown
+    assert cost.K == 1
+    assert cost.name == "model-greedy"
     said = command(*given, "--batch", 2, "--context", 8, "--context", 12, "--drafter", "early_exit")
     table = load_cost(out)
-    assert isinstance(table, CostTable) and (table.batch, table.context) == ((2,), (8, 12)) and table.at(1, 10).K == 1
-    assert "batch 2, context 12: draft of 1" in said and "measured on cpu" in said
+    assert isinstance(table, CostTable)
+    assert (table.batch, table.context) == ((2,), (8, 12))
+    assert table.at(1, 10).K == 1
+    assert "batch 2, context 12: draft of 1" in said
+    assert "measured on cpu" in said
     shown = json.loads(command(*given, "--batch", 1, "--batch", 2, "--context", 8, "--json"))
     assert CostTable.from_dict(shown) == load_cost(out)
 
 
-@pytest.mark.parametrize("arguments", [["--batch", 0], ["--context", 0], ["--out", "nowhere/c.json"]])
+@pytest.mark.parametrize(
+    "arguments", [["--batch", 0], ["--context", 0], ["--out", "nowhere/c.json"]]
+)
 def test_a_users_error_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, capsys, arguments):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("real.cli._pair", toy)
     with pytest.raises(SystemExit) as stop:
         cli.main(["measure", *map(str, ["--out", "c.json", "-k", 1, *arguments])])
     error = capsys.readouterr().err
-    assert stop.value.code == 2 and error.startswith("simspec: ") and error.count("\n") == 1 and not list(tmp_path.iterdir())
+    assert stop.value.code == 2
+    assert error.startswith("simspec: ")
+    assert error.count("\n") == 1
+    assert not list(tmp_path.iterdir())

@@ -8,17 +8,20 @@ from safetensors.torch import save_file
 from test_weights import refused
 from toy_lm import RULES, toy_prompts, toy_target
 
-from real.train import losses
 from real.drafters.hydra import Hydra, HydraDrafter
 from real.drafters.hydra import published as published_hydra
 from real.drafters.medusa import Medusa, MedusaDrafter
 from real.drafters.medusa import published as published_medusa
 from real.model.draft_head import load_part, save_part
-from real.record.recorder import Settings, target_text
 from real.model.target import Target
+from real.record.recorder import Settings, target_text
+from real.train import losses
 
 MADE_FOR = {"weights": "a" * 64, "config": "c" * 64, "tokenizer": "t" * 64}
-KINDS = {"medusa": (Medusa, MedusaDrafter, losses.medusa), "hydra": (Hydra, HydraDrafter, losses.hydra)}
+KINDS = {
+    "medusa": (Medusa, MedusaDrafter, losses.medusa),
+    "hydra": (Hydra, HydraDrafter, losses.hydra),
+}
 ROWS = 24
 
 
@@ -56,7 +59,9 @@ def taught(part, target, prompt, text, shift=0):
     """Logits [heads, rows] of the parallel pass that training makes, read `shift` rows beside where they belong."""
     whole = torch.tensor([[*prompt, *map(int, text)]])
     position = torch.arange(whole.shape[1])
-    feature = target.norm(target.run(target.embed(whole), range(len(target.layers)), target.rotation(position)))
+    feature = target.norm(
+        target.run(target.embed(whole), range(len(target.layers)), target.rotation(position))
+    )
     heads, made = len(part.stacks), []
     for j in range(heads):
         rows = feature[:, : whole.shape[1] - 1 - j]
@@ -74,7 +79,14 @@ def test_training_sees_what_drafting_sees(kind, blocks, own_head):
     text = torch.randint(4, 24, (ROWS,), generator=torch.Generator().manual_seed(1)).tolist()
     shown = walk(target, drafter(target, part), prompt, text, 4)
     right, late = taught(part, target, prompt, text), taught(part, target, prompt, text, 1)
-    gaps = [[float((shown[t][j] - where(t, j)).abs().max()) for t in range(len(shown)) for j in range(4)] for where in (right, late)]
+    gaps = [
+        [
+            float((shown[t][j] - where(t, j)).abs().max())
+            for t in range(len(shown))
+            for j in range(4)
+        ]
+        for where in (right, late)
+    ]
     assert max(gaps[0]) < 1e-10
     assert min(gaps[1]) > 1e-6  # control: one row off is another thing everywhere
 
@@ -88,7 +100,9 @@ def test_which_head_sees_which_draft(kind):
 
     def logits(drafts, prompt=prompt):
         engine = Target(target, capacity=32)
-        made.begin(engine, prompt, engine.prefill(prompt[:-1]), lambda logits, slot, *_: drafts[slot])
+        made.begin(
+            engine, prompt, engine.prefill(prompt[:-1]), lambda logits, slot, *_: drafts[slot]
+        )
         return torch.stack([made.next().logits for _ in range(4)])
 
     base = logits([6, 7, 8, 9])
@@ -97,7 +111,9 @@ def test_which_head_sees_which_draft(kind):
         drafts[j] = 20
         changed = (logits(drafts) - base).abs().amax(-1) > 1e-9
         assert changed.tolist() == [kind == "hydra" and i > j for i in range(4)]
-    assert ((logits([6, 7, 8, 9], [5, 9, 11, 20]) - base).abs().amax(-1) > 1e-9).tolist() == [kind == "hydra"] * 4
+    assert ((logits([6, 7, 8, 9], [5, 9, 11, 20]) - base).abs().amax(-1) > 1e-9).tolist() == [
+        kind == "hydra"
+    ] * 4
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -108,7 +124,8 @@ def test_nothing_is_offered_past_the_heads_nor_behind_one_token(kind):
     shown = walk(target, made, [5, 9], [6, 7, 8, 9, 10, 11], 4)
     assert all([logits is None for logits in row] == [False, False, False, True] for row in shown)
     shown = walk(target, made, [5], [6, 7, 8, 9, 10, 11], 4)
-    assert [logits is None for logits in shown[0]] == [True] * 4 and shown[1][0] is not None
+    assert [logits is None for logits in shown[0]] == [True] * 4
+    assert shown[1][0] is not None
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -117,7 +134,10 @@ def test_learning_helps_every_head(kind, soft):
     make, _, loss = KINDS[kind]
     target = toy_target()
     asked = Settings(6, 24, RULES["greedy"], ())
-    texts = [[*p, *target_text(Target(target), asked, p, i)[0].tolist()][:25] for i, p in enumerate(toy_prompts(24))]
+    texts = [
+        [*p, *target_text(Target(target), asked, p, i)[0].tolist()][:25]
+        for i, p in enumerate(toy_prompts(24))
+    ]
     token = torch.tensor([t for t in texts if len(t) == 25])
     torch.manual_seed(0)
     part = make(target).requires_grad_(True)
@@ -145,12 +165,18 @@ def test_the_loss_is_its_definition():
     for j in range(2):
         terms = []
         for row in token:
-            hidden = target.norm(target.run(target.embed(row[None, :-1]), range(4), target.rotation(torch.arange(12))))[0]
+            hidden = target.norm(
+                target.run(
+                    target.embed(row[None, :-1]), range(4), target.rotation(torch.arange(12))
+                )
+            )[0]
             for i in range(12 - 1 - j):
                 logprob = part.logits(target, j, part.stacks[j](hidden[i])).log_softmax(-1)
                 terms.append(-logprob[row[i + 2 + j]])
         expected += 0.8**j * torch.stack(terms).mean()
-    assert float(losses.medusa(part, target, token, soft=False, stride=1)) == pytest.approx(float(expected), abs=1e-5)
+    assert float(losses.medusa(part, target, token, soft=False, stride=1)) == pytest.approx(
+        float(expected), abs=1e-5
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -169,19 +195,42 @@ def test_saved_parts_come_back(kind, tmp_path):
 
 
 def medusa_state(part, blocks=1):
-    names = {f"stacks.{h}.{b}.linear.{k}": f"{h}.{b}.linear.{k}" for h in range(4) for b in range(blocks) for k in ("weight", "bias")}
+    names = {
+        f"stacks.{h}.{b}.linear.{k}": f"{h}.{b}.linear.{k}"
+        for h in range(4)
+        for b in range(blocks)
+        for k in ("weight", "bias")
+    }
     names |= {f"head.{h}.weight": f"{h}.{blocks}.weight" for h in range(4)}
     return {names[k]: v.clone() for k, v in part.state_dict().items()}
 
 
 def hydra_state(part):
-    renamed = {k.replace("stacks.", "hydra_mlp.").replace(".residual.", ".res_connection."): v.clone() for k, v in part.state_dict().items()}
-    return {k.replace("head.", "hydra_lm_head.") if k.startswith("head.") else k: v for k, v in renamed.items()}
+    renamed = {
+        k.replace("stacks.", "hydra_mlp.").replace(".residual.", ".res_connection."): v.clone()
+        for k, v in part.state_dict().items()
+    }
+    return {
+        k.replace("head.", "hydra_lm_head.") if k.startswith("head.") else k: v
+        for k, v in renamed.items()
+    }
 
 
 FORMS = {
-    "medusa": (Medusa, {"own_head": True}, medusa_state, {"medusa_num_heads": 2, "medusa_num_layers": 1}, published_medusa),
-    "hydra": (Hydra, {"own_head": True, "residual": True}, hydra_state, {"hydra_num_heads": 4, "hydra_num_layers": 1}, published_hydra),
+    "medusa": (
+        Medusa,
+        {"own_head": True},
+        medusa_state,
+        {"medusa_num_heads": 2, "medusa_num_layers": 1},
+        published_medusa,
+    ),
+    "hydra": (
+        Hydra,
+        {"own_head": True, "residual": True},
+        hydra_state,
+        {"hydra_num_heads": 4, "hydra_num_layers": 1},
+        published_hydra,
+    ),
 }
 
 
@@ -198,7 +247,9 @@ def test_published_heads_load_onto_a_matching_target(kind, tmp_path):
     assert drafter.part.settings == part.settings
 
     odd = next(iter(state))
-    save_file({k: v for k, v in state.items() if k != odd}, tmp_path / f"{kind}_lm_head.safetensors")
+    save_file(
+        {k: v for k, v in state.items() if k != odd}, tmp_path / f"{kind}_lm_head.safetensors"
+    )
     refused("lacks the tensor", published, tmp_path, target)
     save_file(state | {odd: torch.ones(3)}, tmp_path / f"{kind}_lm_head.safetensors")
     refused(r"is \[3\]", published, tmp_path, target)
@@ -212,5 +263,7 @@ def test_published_heads_load_onto_a_matching_target(kind, tmp_path):
 
 
 def test_hydra_plus_plus_is_refused(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"hydra_num_layers": 1, "hydra_head_arch": "prefix-mlp"}))
+    (tmp_path / "config.json").write_text(
+        json.dumps({"hydra_num_layers": 1, "hydra_head_arch": "prefix-mlp"})
+    )
     refused("prefix-mlp", published_hydra, tmp_path, toy_target())

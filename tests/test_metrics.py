@@ -21,12 +21,20 @@ def same(a, b):
 @given(traces(optional=False), costs(), st.sampled_from(EXAM), st.integers(0, 2**32))
 def test_summary_equals_the_slow_twin(trace, cost, policy, seed):
     rounds = replay(trace, policy, seed, cost)
-    found, expected = asdict(summary(rounds, trace, cost)), naive.metrics(as_lists(rounds), trace, cost)
-    assert all(same(a, b) for a, b in zip(found.pop("accept_by_depth"), expected.pop("accept_by_depth"), strict=True))
+    found, expected = (
+        asdict(summary(rounds, trace, cost)),
+        naive.metrics(as_lists(rounds), trace, cost),
+    )
+    assert all(
+        same(a, b)
+        for a, b in zip(found.pop("accept_by_depth"), expected.pop("accept_by_depth"), strict=True)
+    )
     for name, value in expected.items():
         assert same(found[name], value), name
     if found["drafted"]:
-        assert found["hm"] == pytest.approx(formulas.harmonic_mean(found["v_d"], found["r_d"]), abs=1e-12)
+        assert found["hm"] == pytest.approx(
+            formulas.harmonic_mean(found["v_d"], found["r_d"]), abs=1e-12
+        )
     else:
         assert found["hm"] == 0
     assert found["sequences"] == trace.sequences
@@ -54,7 +62,11 @@ def test_a_policy_stopped_by_its_own_limit_was_not_cut():
         "depth": np.full(20, 2, np.uint8), "run": np.minimum(trace.run, 2)})  # fmt: skip
     cost = CostModel.from_ratio(0.1, 4)
     rounds = replay(shallow, fixed(2))
-    assert summary(rounds, shallow, cost, K=2).cut_share == 0 < summary(rounds, shallow, cost).cut_share
+    assert (
+        summary(rounds, shallow, cost, K=2).cut_share
+        == 0
+        < summary(rounds, shallow, cost).cut_share
+    )
     assert summary(replay(shallow, fixed(4)), shallow, cost).cut_share > 0.5
     assert summary(replay(trace, fixed(4)), trace, cost).cut_share == 0
 
@@ -62,12 +74,16 @@ def test_a_policy_stopped_by_its_own_limit_was_not_cut():
 def test_plain_decoding():
     trace = synthetic.iid(0.5, 2, 10, 4)
     m = summary(replay(trace, fixed(0)), trace, CostModel.from_ratio(0.1, 4))
-    assert (m.rounds, m.tokens, m.drafted, m.speedup, m.r_d, m.hm) == (20, 20, 0, 1.0, 0, 0) and math.isnan(m.v_d)
+    assert (m.rounds, m.tokens, m.drafted, m.speedup, m.r_d, m.hm) == (20, 20, 0, 1.0, 0, 0)
+    assert math.isnan(m.v_d)
 
 
 def test_free_rounds_have_no_finite_speedup():
     trace = synthetic.iid(0.5, 1, 5, 2)
-    assert summary(replay(trace, fixed(1)), trace, CostModel([0, 0, 0], [0, 0, 0], [0], 0, 1)).speedup == math.inf
+    assert (
+        summary(replay(trace, fixed(1)), trace, CostModel([0, 0, 0], [0, 0, 0], [0], 0, 1)).speedup
+        == math.inf
+    )
 
 
 def test_foreign_rounds_and_wrong_groups_are_refused():

@@ -13,7 +13,9 @@ import pytest
 FOLDER = Path(__file__).parent.parent / "notebooks"
 SCRIPTS = sorted(FOLDER.glob("[0-9]_*.py"))
 LIMIT = 350_000
-MACHINE = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|usr|opt|mnt|var|private|Users)/|[A-Za-z]:\\\\?Users|site-packages")
+MACHINE = re.compile(
+    r"(?<![\w.])/(?:home|root|tmp|work|usr|opt|mnt|var|private|Users)/|[A-Za-z]:\\\\?Users|site-packages"
+)
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 # Runs a script as Python would, then says how many axes with something drawn on them each figure has.
@@ -28,10 +30,14 @@ print("figures:", *drawn)
 
 def run(script: Path, cwd: Path) -> tuple[str, list[int]]:
     """(what the script prints in fast mode, axes with data of each of its figures)."""
-    environment = {key: value for key, value in os.environ.items() if key != "NUMBA_DISABLE_JIT"}  # readers run it compiled
+    environment = {
+        key: value for key, value in os.environ.items() if key != "NUMBA_DISABLE_JIT"
+    }  # readers run it compiled
     environment |= {"SIMSPEC_FAST": "1", "MPLBACKEND": "Agg"}
     command = [sys.executable, "-c", HARNESS, str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=300)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     assert "Warning" not in done.stderr, done.stderr
     said, _, figures = done.stdout.rpartition("figures:")
@@ -43,11 +49,17 @@ def shipped(script: Path):
 
 
 def text_of(output) -> str:
-    return output.get("text", "") + "".join(value for kind, value in output.get("data", {}).items() if kind != "image/png")
+    return output.get("text", "") + "".join(
+        value for kind, value in output.get("data", {}).items() if kind != "image/png"
+    )
 
 
 def pictures(notebook) -> int:
-    return sum("image/png" in output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", ()))
+    return sum(
+        "image/png" in output.get("data", {})
+        for cell in notebook.cells
+        for output in cell.get("outputs", ())
+    )
 
 
 def faults(notebook, script: Path) -> list[str]:
@@ -61,12 +73,26 @@ def faults(notebook, script: Path) -> list[str]:
     for cell in code:
         if ("print(" in cell.source or "plt.subplots(" in cell.source) and not cell.outputs:
             found.append("a cell without its output")
-        if "plt.subplots(" in cell.source and not any("image/png" in output.get("data", {}) for output in cell.outputs):
+        if "plt.subplots(" in cell.source and not any(
+            "image/png" in output.get("data", {}) for output in cell.outputs
+        ):
             found.append("a cell without its plot")
-        if any(output.output_type == "error" or output.get("name") == "stderr" for output in cell.outputs):
+        if any(
+            output.output_type == "error" or output.get("name") == "stderr"
+            for output in cell.outputs
+        ):
             found.append("an error")
-    everything = [cell.source for cell in notebook.cells] + [text_of(output) for cell in code for output in cell.outputs]
-    if any(MACHINE.search(text) for text in (*everything, str(notebook.metadata), *(str(cell.metadata) for cell in notebook.cells))):
+    everything = [cell.source for cell in notebook.cells] + [
+        text_of(output) for cell in code for output in cell.outputs
+    ]
+    if any(
+        MACHINE.search(text)
+        for text in (
+            *everything,
+            str(notebook.metadata),
+            *(str(cell.metadata) for cell in notebook.cells),
+        )
+    ):
         found.append("a machine's path")
     if any(cell.metadata.get("execution") for cell in notebook.cells):
         found.append("times of a run")
@@ -85,9 +111,18 @@ def same(one: str, other: str) -> bool:
 def test_the_script_runs_and_draws_as_many_figures_as_were_shipped(script, tmp_path):
     said, figures = run(script, tmp_path)
     assert len(said.splitlines()) >= 10
-    assert len(figures) >= 5 and min(figures) >= 1 and len(figures) == pictures(shipped(script))
-    if "SIMSPEC_FAST" not in script.read_text(encoding="utf-8"):  # it has one mode only: what was shipped is what it says
-        outputs = "".join(output.text for cell in shipped(script).cells for output in cell.get("outputs", ()) if "text" in output)
+    assert len(figures) >= 5
+    assert min(figures) >= 1
+    assert len(figures) == pictures(shipped(script))
+    if "SIMSPEC_FAST" not in script.read_text(
+        encoding="utf-8"
+    ):  # it has one mode only: what was shipped is what it says
+        outputs = "".join(
+            output.text
+            for cell in shipped(script).cells
+            for output in cell.get("outputs", ())
+            if "text" in output
+        )
         assert same(said, outputs), "stale outputs: make notebooks"
 
 
@@ -98,7 +133,11 @@ def test_the_notebook_shipped_is_its_script_executed(script):
 
 
 def test_there_are_three_and_each_has_its_pair():
-    assert [script.stem for script in SCRIPTS] == ["1_reading_a_trace", "2_choosing_k", "3_thompson_sampling"]
+    assert [script.stem for script in SCRIPTS] == [
+        "1_reading_a_trace",
+        "2_choosing_k",
+        "3_thompson_sampling",
+    ]
     assert sorted(FOLDER.glob("*.ipynb")) == [script.with_suffix(".ipynb") for script in SCRIPTS]
 
 
@@ -116,15 +155,24 @@ def test_executing_writes_a_notebook_that_passes_and_spoiling_it_is_noticed(tmp_
     first = script.with_suffix(".ipynb").read_bytes()
     execute.main(["1_small"])
     assert script.with_suffix(".ipynb").read_bytes() == first  # nothing volatile is left
-    assert faults(shipped(script), script) == [] and pictures(shipped(script)) == 1
+    assert faults(shipped(script), script) == []
+    assert pictures(shipped(script)) == 1
 
     spoiled = {
         "out of step": lambda cells: cells[0].update(source="# Another title"),
         "not executed from top to bottom": lambda cells: cells[1].update(execution_count=7),
-        "a cell without its plot": lambda cells: cells[1].update(outputs=[o for o in cells[1].outputs if "text" in o]),
-        "a machine's path": lambda cells: cells[1].outputs[0].update(text="wrote /home/someone/x.png"),
-        "times of a run": lambda cells: cells[1].metadata.update(execution={"iopub.execute_input": "now"}),
-        "an error": lambda cells: cells[1].outputs.append(nbformat.v4.new_output("error", ename="E", evalue="", traceback=[])),
+        "a cell without its plot": lambda cells: cells[1].update(
+            outputs=[o for o in cells[1].outputs if "text" in o]
+        ),
+        "a machine's path": lambda cells: (
+            cells[1].outputs[0].update(text="wrote /home/someone/x.png")
+        ),
+        "times of a run": lambda cells: cells[1].metadata.update(
+            execution={"iopub.execute_input": "now"}
+        ),
+        "an error": lambda cells: cells[1].outputs.append(
+            nbformat.v4.new_output("error", ename="E", evalue="", traceback=[])
+        ),
     }
     for fault, spoil in spoiled.items():
         notebook = shipped(script)
@@ -138,4 +186,5 @@ def test_control_a_script_that_fails_or_warns_and_other_figures_are_noticed(tmp_
         with pytest.raises(AssertionError):
             run(tmp_path / "bad.py", tmp_path)
     assert same("mean 0.7071, 3 rounds", "mean 0.7072, 3 rounds")
-    assert not same("mean 0.707, 3 rounds", "mean 0.712, 3 rounds") and not same("mean 0.7", "median 0.7")
+    assert not same("mean 0.707, 3 rounds", "mean 0.712, 3 rounds")
+    assert not same("mean 0.7", "median 0.7")

@@ -7,35 +7,54 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from real.model.compressed import MOST, content, is_there, pack, weights_in
-from real.pair import TINY
-from real.model.draft_head import read_state
 from real.decode.acceptance_predictor import drafter_identity
 from real.model.checkpoint import WeightsError, sha256
+from real.model.compressed import MOST, content, is_there, pack, weights_in
+from real.model.draft_head import read_state
+from real.pair import TINY
 
 
 @pytest.fixture
 def file(tmp_path):
     """A plain file of weights with noise of two bytes a number."""
     path = tmp_path / "exit.safetensors"
-    save_file({"w": torch.randn(64, 64, generator=torch.Generator().manual_seed(0)).bfloat16()}, path)
+    save_file(
+        {"w": torch.randn(64, 64, generator=torch.Generator().manual_seed(0)).bfloat16()}, path
+    )
     return path
 
 
 def test_a_packed_file_has_the_bytes_the_tensors_and_the_hash_of_the_plain_one(file):
     raw, state = file.read_bytes(), read_state(file)
-    known = sha256(file), sha256(file.parent), drafter_identity(file.parent), weights_in(file.parent)
+    known = (
+        sha256(file),
+        sha256(file.parent),
+        drafter_identity(file.parent),
+        weights_in(file.parent),
+    )
     packed = pack(file)
-    assert packed.name == "exit.safetensors.xz" and not file.exists() and packed.stat().st_size < 0.85 * len(raw)
-    assert content(file) == raw and is_there(file) and lzma.decompress(packed.read_bytes()) == raw  # any xz opens it
-    assert (sha256(file), sha256(file.parent), drafter_identity(file.parent), weights_in(file.parent)) == known
+    assert packed.name == "exit.safetensors.xz"
+    assert not file.exists()
+    assert packed.stat().st_size < 0.85 * len(raw)
+    assert content(file) == raw
+    assert is_there(file)
+    assert lzma.decompress(packed.read_bytes()) == raw
+    assert (
+        sha256(file),
+        sha256(file.parent),
+        drafter_identity(file.parent),
+        weights_in(file.parent),
+    ) == known
     assert torch.equal(read_state(file)["w"], state["w"])
     file.write_bytes(b"plain")  # control: what was trained anew stands before what was packed
-    assert content(file) == b"plain" and sha256(file) != known[0] and weights_in(file.parent) == [file]
+    assert content(file) == b"plain"
+    assert sha256(file) != known[0]
+    assert weights_in(file.parent) == [file]
 
 
 def test_what_is_not_there_is_not_read(tmp_path):
-    assert not is_there(tmp_path / "exit.safetensors") and weights_in(tmp_path) == []
+    assert not is_there(tmp_path / "exit.safetensors")
+    assert weights_in(tmp_path) == []
     with pytest.raises(OSError):
         content(tmp_path / "exit.safetensors")
     with pytest.raises(OSError):
@@ -44,7 +63,13 @@ def test_what_is_not_there_is_not_read(tmp_path):
 
 @pytest.mark.parametrize(
     "damage",
-    [lambda held: held[:-9], lambda held: held + b"x", lambda held: b"hello", lambda held: b"", lambda held: held[:40] + b"?" + held[41:]],
+    [
+        lambda held: held[:-9],
+        lambda held: held + b"x",
+        lambda held: b"hello",
+        lambda held: b"",
+        lambda held: held[:40] + b"?" + held[41:],
+    ],
 )
 def test_a_damaged_one_is_refused_in_one_line(file, damage):
     packed = pack(file)
@@ -67,7 +92,8 @@ def test_a_file_made_to_fill_the_memory_is_refused(tmp_path):
 
 def test_the_embedded_drafters_are_what_they_were(tmp_path):
     packed = sorted(TINY.rglob("*.xz"))
-    assert packed and all(path.suffixes == [".safetensors", ".xz"] for path in packed)
+    assert packed
+    assert all(path.suffixes == [".safetensors", ".xz"] for path in packed)
     for path in packed:
         assert not path.with_suffix("").exists()
         copy = tmp_path / path.parent.name / path.name
@@ -76,4 +102,5 @@ def test_the_embedded_drafters_are_what_they_were(tmp_path):
         plain = copy.with_suffix("")
         plain.write_bytes(content(plain))
         again = pack(plain)
-        assert content(plain) == content(path.with_suffix("")) and again == copy
+        assert content(plain) == content(path.with_suffix(""))
+        assert again == copy

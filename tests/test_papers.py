@@ -38,7 +38,9 @@ def test_glide_intervals_are_those_of_exact_arithmetic():
             def speedup(a, c):
                 return sum((a / 100) ** j for j in range(6)) / (1 + 5 * c / 100)
 
-            assert (cell.low, cell.high) == pytest.approx(reached(speedup, acceptance, cost), abs=1e-12)
+            assert (cell.low, cell.high) == pytest.approx(
+                reached(speedup, acceptance, cost), abs=1e-12
+            )
             assert cell.printed == printed
     assert next(found, None) is None
 
@@ -56,7 +58,8 @@ def test_eesd_intervals_are_those_of_exact_arithmetic():
             ("speedup by time", speedup, lambda a, b: a / b, (plain[0], time)),
         ):
             cell = next(found)
-            assert cell.column == column and cell.printed == printed
+            assert cell.column == column
+            assert cell.printed == printed
             assert (cell.low, cell.high) == pytest.approx(reached(function, *texts), abs=1e-9)
     assert next(found, None) is None
 
@@ -69,11 +72,17 @@ def test_columns_stand_where_they_are_read():
         if not low <= 512 <= high:
             apart.append((table, target, method))
         if method != "plain":
-            assert 0 < float(v_d) < 1 and 0 < float(r_d) < 1 and float(hm) > 1 and len(speedup) == 4
+            assert 0 < float(v_d) < 1
+            assert 0 < float(r_d) < 1
+            assert float(hm) > 1
+            assert len(speedup) == 4
     assert apart == [("10", "LLaMA-2-70B", "plain")]
-    per_table = {table: sum(row[0] == table for row in eesd_rows()) for table in ("10", "11", "12", "13")}
+    per_table = {
+        table: sum(row[0] == table for row in eesd_rows()) for table in ("10", "11", "12", "13")
+    }
     assert per_table == {"10": 26, "11": 26, "12": 12, "13": 12}
-    assert len(papers.glide_cells()) == 44 and len(papers.eesd_cells()) == 3 * 64
+    assert len(papers.glide_cells()) == 44
+    assert len(papers.eesd_cells()) == 3 * 64
 
 
 def test_misfits_by_name(record_property):
@@ -86,12 +95,17 @@ def test_misfits_by_name(record_property):
         "EESD 11, LLaMA-2-70B-chat vanilla LLaMA-2-7B-chat, HM",
         *(f"{label} {how}" for label in block for how in ("speed", "time")),
     ]
-    record_property("measured", f"papers: {len(names)} of {len(papers.cells())} printed cells do not fit their own row")
+    record_property(
+        "measured",
+        f"papers: {len(names)} of {len(papers.cells())} printed cells do not fit their own row",
+    )
 
 
 def test_a_wrong_digit_is_a_misfit():
     """A cell moved by 0.02 fits no more where its interval is narrower than that: over four fifths of GLIDE's, all of EESD's HM."""
-    moved = [replace(c, printed=f"{float(c.printed) + 0.02:.2f}") for c in papers.glide_cells() if c.ok]
+    moved = [
+        replace(c, printed=f"{float(c.printed) + 0.02:.2f}") for c in papers.glide_cells() if c.ok
+    ]
     assert sum(not cell.ok for cell in moved) > 0.8 * len(moved)
     hms = [cell for cell in papers.eesd_cells() if cell.column == "HM" and cell.ok]
     assert not any(replace(cell, printed=f"{float(cell.printed) + 3:.2f}").ok for cell in hms)
@@ -99,7 +113,9 @@ def test_a_wrong_digit_is_a_misfit():
 
 @given(st.floats(0.05, 1), st.floats(0.05, 1), st.floats(0, 2))
 def test_implied_cost_inverts_eq_14(v_d, r_d, c):
-    assert papers.implied_cost(v_d, r_d, formulas.eesd_speedup(v_d, r_d, c)) == pytest.approx(c, abs=1e-9)
+    assert papers.implied_cost(v_d, r_d, formulas.eesd_speedup(v_d, r_d, c)) == pytest.approx(
+        c, abs=1e-9
+    )
 
 
 def test_implied_costs_hold_what_a_grid_of_inputs_implies(record_property):
@@ -107,13 +123,21 @@ def test_implied_costs_hold_what_a_grid_of_inputs_implies(record_property):
     for table, target, method, drafter, v_d, r_d, _, _, _, speedup in eesd_rows():
         if method != "plain":
             low, high = everything[target, method, drafter][f"EESD {table}"]
-            values = [float(v * (1 - (1 - 1 / s) / r)) for v, r, s in product(inside(v_d), inside(r_d), inside(speedup))]
+            values = [
+                float(v * (1 - (1 - 1 / s) / r))
+                for v, r, s in product(inside(v_d), inside(r_d), inside(speedup))
+            ]
             assert (low, high) == pytest.approx((min(values), max(values)), abs=1e-12)
             assert low > 0
     several = {key: tables for key, tables in everything.items() if len(tables) > 1}
     shared = [key for key, tables in several.items() if papers.shared_cost(tables)]
-    record_property("measured", f"papers: one c fits Eq. 14 in all EESD tables for {len(shared)} of {len(several)} target-method-drafters")
-    assert len(several) == 22 and ("LLaMA-2-13B", "Beta-TS", "Self") in shared and ("LLaMA-2-13B", "Cali-TS", "Self") not in shared
+    record_property(
+        "measured",
+        f"papers: one c fits Eq. 14 in all EESD tables for {len(shared)} of {len(several)} target-method-drafters",
+    )
+    assert len(several) == 22
+    assert ("LLaMA-2-13B", "Beta-TS", "Self") in shared
+    assert ("LLaMA-2-13B", "Cali-TS", "Self") not in shared
 
 
 def test_shared_cost():
@@ -121,6 +145,8 @@ def test_shared_cost():
     assert papers.shared_cost({"a": (0.1, 0.2), "b": (0.25, 0.4)}) is None
 
 
-@pytest.mark.parametrize("text, low, high", [("1.50", 1.495, 1.505), ("7.7", 7.65, 7.75), ("4", 3.5, 4.5)])
+@pytest.mark.parametrize(
+    "text, low, high", [("1.50", 1.495, 1.505), ("7.7", 7.65, 7.75), ("4", 3.5, 4.5)]
+)
 def test_rounding(text, low, high):
     assert np.allclose(papers.rounding(text), (low, high), rtol=0, atol=1e-12)

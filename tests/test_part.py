@@ -32,7 +32,10 @@ def test_a_saved_exit_comes_back(tmp_path, own_head, layers):
     save_part(exit, tmp_path, "exit", MADE_FOR)
     loaded = load(tmp_path, target)
     assert loaded.settings == exit.settings == {"depth": 2, "own_head": own_head, "layers": layers}
-    assert all(torch.equal(v, exit.state_dict()[k].bfloat16().float()) for k, v in loaded.state_dict().items())
+    assert all(
+        torch.equal(v, exit.state_dict()[k].bfloat16().float())
+        for k, v in loaded.state_dict().items()
+    )
     exit.load_state_dict(loaded.state_dict())
     assert torch.equal(loaded.stand_alone(target)(TEXT), exit.stand_alone(target)(TEXT))
     assert not torch.equal(loaded.stand_alone(target)(TEXT), target(TEXT))
@@ -43,19 +46,29 @@ def test_a_part_of_another_target_is_refused(tmp_path):
     save_part(exit_of(target), tmp_path, "exit", MADE_FOR)
     load(tmp_path, target)
     for what in MADE_FOR:
-        refused(f"{what} {MADE_FOR[what][:12]}, this one has bbbbbbbbbbbb", load, tmp_path, target, MADE_FOR | {what: "b" * 64})
+        refused(
+            f"{what} {MADE_FOR[what][:12]}, this one has bbbbbbbbbbbb",
+            load,
+            tmp_path,
+            target,
+            MADE_FOR | {what: "b" * 64},
+        )
     refused("does not fit this target: layers.0.down.weight", load, tmp_path, decoder_of(hidden=30))
     refused("holds no drafter 'exit'", load, tmp_path / "nowhere", target)
 
 
-@pytest.mark.parametrize("settings", [{"depth": 9}, {"depth": 2, "layers": -1}, {"depth": 2, "width": 3}, {}])
+@pytest.mark.parametrize(
+    "settings", [{"depth": 9}, {"depth": 2, "layers": -1}, {"depth": 2, "width": 3}, {}]
+)
 def test_settings_that_no_target_can_have_are_refused(tmp_path, settings):
     save_part(exit_of(decoder_of()), tmp_path, "exit", MADE_FOR)
     (tmp_path / "exit.json").write_text(json.dumps({"settings": settings, "target": MADE_FOR}))
     refused("cannot have", load, tmp_path, decoder_of())
 
 
-@pytest.mark.parametrize("text", ["{", "[1, 2]", '{"settings": {"depth": 2}}', '{"settings": 3, "target": {}}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[1, 2]", '{"settings": {"depth": 2}}', '{"settings": 3, "target": {}}']
+)
 def test_broken_settings_are_refused(tmp_path, text):
     save_part(exit_of(decoder_of()), tmp_path, "exit", MADE_FOR)
     (tmp_path / "exit.json").write_text(text)
@@ -91,7 +104,12 @@ def _nan(state):
 
 @pytest.mark.parametrize(
     "change, said",
-    [(_without, "lacks the tensor norm.weight"), (_unknown, "another"), (_wider, r"norm.weight is \[3\]"), (_nan, "finite")],
+    [
+        (_without, "lacks the tensor norm.weight"),
+        (_unknown, "another"),
+        (_wider, r"norm.weight is \[3\]"),
+        (_nan, "finite"),
+    ],
 )
 def test_every_tensor_is_checked(tmp_path, change, said):
     save_part(exit_of(decoder_of()), tmp_path, "exit", MADE_FOR)

@@ -11,14 +11,14 @@ from toy_lm import END, TOYS, VOCAB, toy_cost, toy_pair, toy_prompts, toy_record
 
 from real.decode import features
 from real.decode.cape import Cape
-from real.decode.loop import decode
 from real.decode.engine import ENGINES, engage, passes_for, passes_of
 from real.decode.features import offered
-from real.pair import stepper
-from real.model.runner import EAGER, Fixed, Span
-from real.sampling import Rule
-from real.model.target import Target
+from real.decode.loop import decode
 from real.decode.trees import Beam, Dynamic, Static
+from real.model.runner import EAGER, Fixed, Span
+from real.model.target import Target
+from real.pair import stepper
+from real.sampling import Rule
 from simspec import policies
 from simspec.tree import full
 
@@ -43,16 +43,25 @@ def unpacked():
 
 def same(a, b) -> bool:
     return a.token.tolist() == b.token.tolist() and all(
-        getattr(a, name).tolist() == getattr(b, name).tolist() for name in ("position", "computed", "drafted", "accepted")
+        getattr(a, name).tolist() == getattr(b, name).tolist()
+        for name in ("position", "computed", "drafted", "accepted")
     )
 
 
-parents = st.lists(st.integers(0, 7), max_size=7).map(lambda above: [-1, *(min(p, i) for i, p in enumerate(above))])
+parents = st.lists(st.integers(0, 7), max_size=7).map(
+    lambda above: [-1, *(min(p, i) for i, p in enumerate(above))]
+)
 
 
-@given(st.lists(st.integers(0, VOCAB - 1), min_size=2, max_size=20), st.lists(parents, min_size=1, max_size=3), st.sampled_from(["fast", "strict"]))
+@given(
+    st.lists(st.integers(0, VOCAB - 1), min_size=2, max_size=20),
+    st.lists(parents, min_size=1, max_size=3),
+    st.sampled_from(["fast", "strict"]),
+)
 @settings(max_examples=25, suppress_health_check=list(HealthCheck), deadline=None)
-def test_any_tree_behind_any_text_gets_the_same_rows_and_leaves_the_same_cache(prompt, trees, engine):
+def test_any_tree_behind_any_text_gets_the_same_rows_and_leaves_the_same_cache(
+    prompt, trees, engine
+):
     decoder = toy_target(0)
     passes = passes_of(engine, 8, CAPACITY - 8)
     if engine == "fast":
@@ -65,15 +74,23 @@ def test_any_tree_behind_any_text_gets_the_same_rows_and_leaves_the_same_cache(p
     for parent in trees:
         token = [(5 * i + len(prompt)) % VOCAB for i in range(len(parent))]
         found, wanted = fixed.verify(token, parent), plain.verify(token, parent)
-        for ours, theirs in ((found.logits, wanted.logits), (found.hidden, wanted.hidden), (found.taps[2], wanted.taps[2])):
-            assert ours.shape == theirs.shape and torch.allclose(ours, theirs, rtol=0, atol=1e-11)
+        for ours, theirs in (
+            (found.logits, wanted.logits),
+            (found.hidden, wanted.hidden),
+            (found.taps[2], wanted.taps[2]),
+        ):
+            assert ours.shape == theirs.shape
+            assert torch.allclose(ours, theirs, rtol=0, atol=1e-11)
         path = [0]
         while (below := [i for i, p in enumerate(parent) if p == path[-1]]) and len(path) < 3:
             path.append(below[-1])
         plain.keep(path)
         fixed.keep(path)
         rows = plain.length
-        assert fixed.length == rows and torch.allclose(fixed.cache.key[:, :, :, :rows], plain.cache.key[:, :, :, :rows], rtol=0, atol=1e-11)
+        assert fixed.length == rows
+        assert torch.allclose(
+            fixed.cache.key[:, :, :, :rows], plain.cache.key[:, :, :, :rows], rtol=0, atol=1e-11
+        )
 
 
 @pytest.mark.parametrize("engine", ["fast", "strict"])
@@ -82,10 +99,24 @@ def test_texts_and_rounds_of_every_drafter_are_those_of_the_eager_engine(name, e
     (target, drafter), (fixed, quick) = toy_pair(name), engaged(name, engine)
     shown = offered(drafter)
     for rule in RULES:
-        for text in ("fixed:0", "fixed:3", "beta_ts", *(["confidence:0.5"] if shown and not rule.sampled else [])):
+        for text in (
+            "fixed:0",
+            "fixed:3",
+            "beta_ts",
+            *(["confidence:0.5"] if shown and not rule.sampled else []),
+        ):
             for i, prompt in enumerate(toy_prompts(3)):
                 runs = [
-                    decode(t, d, stepper(policies.parse(text), 4, 0, toy_cost()), rule, prompt, 20, END, i)
+                    decode(
+                        t,
+                        d,
+                        stepper(policies.parse(text), 4, 0, toy_cost()),
+                        rule,
+                        prompt,
+                        20,
+                        END,
+                        i,
+                    )
                     for t, d in ((target, drafter), (fixed, quick))
                 ]
                 assert same(*runs), (text, rule, i)
@@ -97,16 +128,34 @@ def test_trees_are_those_of_the_eager_engine(name):
     (target, drafter), (fixed, quick) = toy_pair(name), engaged(name, "fast")
     for plan in (Static(full((3, 2))), Dynamic(2, 3, 6), Beam(2, 3), Cape(2, 3)):
         for i, prompt in enumerate(toy_prompts(3)):
-            runs = [decode(t, d, plan, RULES[1], prompt, 16, END, i) for t, d in ((target, drafter), (fixed, quick))]
+            runs = [
+                decode(t, d, plan, RULES[1], prompt, 16, END, i)
+                for t, d in ((target, drafter), (fixed, quick))
+            ]
             assert same(*runs), type(plan)
-    assert False in {key[3] for key in fixed.passes.made if len(key) == 4}  # trees were captured, too
+    assert False in {
+        key[3] for key in fixed.passes.made if len(key) == 4
+    }  # trees were captured, too
     wide = Static(full((3, 3)))  # 13 rows: more than the widest pass, so as they come
-    assert same(*(decode(t, d, wide, RULES[0], [5, 6, 7], 12, END) for t, d in ((target, drafter), (fixed, quick))))
+    assert same(
+        *(
+            decode(t, d, wide, RULES[0], [5, 6, 7], 12, END)
+            for t, d in ((target, drafter), (fixed, quick))
+        )
+    )
 
 
 def test_after_warming_nothing_is_captured_any_more():
     fixed, drafter = engaged("early_exit", "fast")
-    decode(fixed, drafter, stepper(policies.parse("fixed:2"), 6, 0, toy_cost()), RULES[0], [5, 6], 6, ())
+    decode(
+        fixed,
+        drafter,
+        stepper(policies.parse("fixed:2"), 6, 0, toy_cost()),
+        RULES[0],
+        [5, 6],
+        6,
+        (),
+    )
     before = len(fixed.passes.made)
     fixed.passes.warm()
     held = dict(fixed.passes.made)
@@ -115,15 +164,25 @@ def test_after_warming_nothing_is_captured_any_more():
     for text in ("fixed:0", "fixed:6", "fixed:1"):
         drives = (stepper(policies.parse(text), 6, 0, toy_cost()) for _ in range(2))
         pairs = (target, twin), (fixed, drafter)
-        assert same(*(decode(t, d, drive, RULES[0], [7, 8, 9], 40, ()) for drive, (t, d) in zip(drives, pairs)))
-    assert fixed.passes.made == held and all(torch.isfinite(cache.key).all() for cache in fixed.passes.caches.values())
+        assert same(
+            *(
+                decode(t, d, drive, RULES[0], [7, 8, 9], 40, ())
+                for drive, (t, d) in zip(drives, pairs)
+            )
+        )
+    assert fixed.passes.made == held
+    assert all(torch.isfinite(cache.key).all() for cache in fixed.passes.caches.values())
 
 
 def test_a_tree_warmed_leaves_numbers_in_the_cache():
     fixed, drafter = engaged("model", "fast")
     decode(fixed, drafter, Static(full((2, 2))), RULES[0], [5], 6, ())
     fixed.passes.warm()
-    assert all(torch.isfinite(rows).all() for cache in fixed.passes.caches.values() for rows in (cache.key, cache.value))
+    assert all(
+        torch.isfinite(rows).all()
+        for cache in fixed.passes.caches.values()
+        for rows in (cache.key, cache.value)
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -145,7 +204,9 @@ def test_a_mask_that_shows_what_is_not_valid_would_be_noticed(monkeypatch):
         target.prefill([5, 6, 7])
     monkeypatch.setattr(Tensor := torch.Tensor, "masked_fill", lambda self, *_: self.clone())
     assert Tensor is torch.Tensor
-    assert not torch.allclose(fixed.verify([8], [-1]).logits, wanted.verify([8], [-1]).logits, atol=1e-3)
+    assert not torch.allclose(
+        fixed.verify([8], [-1]).logits, wanted.verify([8], [-1]).logits, atol=1e-3
+    )
 
 
 def test_a_text_that_does_not_fit_is_refused_in_one_line():
@@ -168,8 +229,13 @@ def test_a_text_that_does_not_fit_is_refused_in_one_line():
 def test_a_recording_says_how_much_room_its_runs_need():
     trace = toy_recording("model", "greedy")[0]
     passes = passes_for("fast", trace, submitted=12)
-    longest = max(int(trace.prompt_offset[s + 1] - trace.prompt_offset[s] + trace.budget[s]) for s in range(trace.sequences))
-    assert passes.widths == (1, 2, 13) and passes.capacity % 64 == 0 and passes.capacity >= longest + 13
+    longest = max(
+        int(trace.prompt_offset[s + 1] - trace.prompt_offset[s] + trace.budget[s])
+        for s in range(trace.sequences)
+    )
+    assert passes.widths == (1, 2, 13)
+    assert passes.capacity % 64 == 0
+    assert passes.capacity >= longest + 13
     assert passes_for("strict", trace).widths == (trace.K + 1,)
 
 
@@ -178,7 +244,8 @@ def test_results_are_the_callers_own():
     passes, calls = Fixed((1,), 64), []
     for number in (1.0, 5.0):
         calls += passes.call("twice", lambda x: (2 * x,), torch.full((3,), number))
-    assert len(passes.made) == 1 and [each.tolist() for each in calls] == [[2.0] * 3, [10.0] * 3]
+    assert len(passes.made) == 1
+    assert [each.tolist() for each in calls] == [[2.0] * 3, [10.0] * 3]
     target = Target(toy_target(0), passes=passes_of("strict", 4, 40))
     target.prefill([5, 6, 7])
     first = target.verify([8], [-1]).logits
@@ -204,28 +271,39 @@ def test_close_to_the_end_of_the_caches_rows_come_as_they_are():
     wanted, fixed = (Target(toy_target(0), passes=p) for p in (EAGER, Fixed((4,), 16)))
     for target in (wanted, fixed):
         target.prefill([5] * 13)
-    for tokens, parent in (([6], [-1]), ([7, 8], [-1, 0])):  # 4 rows would end behind the last of 16
-        torch.testing.assert_close(fixed.verify(tokens, parent).logits, wanted.verify(tokens, parent).logits)
+    for tokens, parent in (
+        ([6], [-1]),
+        ([7, 8], [-1, 0]),
+    ):  # 4 rows would end behind the last of 16
+        torch.testing.assert_close(
+            fixed.verify(tokens, parent).logits, wanted.verify(tokens, parent).logits
+        )
         assert not fixed.passes.made
 
 
 def test_features_come_with_the_token(monkeypatch):
     fetched, made = [], []
     transfer, compute = features.Reader.fetch, features.values
-    monkeypatch.setattr(features.Reader, "fetch", lambda self, *a: fetched.append(1) or transfer(self, *a))
+    monkeypatch.setattr(
+        features.Reader, "fetch", lambda self, *a: fetched.append(1) or transfer(self, *a)
+    )
     monkeypatch.setattr(features, "values", lambda *a, **k: made.append(1) or compute(*a, **k))
     for name in ("model", "early_exit", "eagle", "medusa"):
         target, drafter = toy_pair(name)
         fetched.clear(), made.clear()
         drive = stepper(policies.parse("confidence:0.2"), 4, 0, toy_cost())
         result = decode(target, drafter, drive, RULES[0], [5, 6, 7], 20, END)
-        assert len(made) == len(fetched) == result.computed.sum() > 0  # once a token, by the pick itself
+        assert (
+            len(made) == len(fetched) == result.computed.sum() > 0
+        )  # once a token, by the pick itself
 
 
 def test_spans():
-    assert Span.tree(4, [-1, 0, 1]) == Span(4, 3) and Span.tree(4, [-1, 0, 1], 2) == Span(5, 2)
+    assert Span.tree(4, [-1, 0, 1]) == Span(4, 3)
+    assert Span.tree(4, [-1, 0, 1], 2) == Span(5, 2)
     tree = Span.tree(4, [-1, 0, 0, 1], 2)
-    assert (tree.start, tree.base, tree.rows) == (6, 4, 2) and Span(4, 3).base == 4
+    assert (tree.start, tree.base, tree.rows) == (6, 4, 2)
+    assert Span(4, 3).base == 4
     position, mask = tree.places("cpu")
     assert position.tolist() == [5, 6]
     assert mask.int().tolist() == [[1, 1, 1, 1, 1, 0, 1, 0], [1, 1, 1, 1, 1, 1, 0, 1]]
@@ -233,8 +311,26 @@ def test_spans():
 
 @pytest.mark.parametrize("engine", ENGINES[1:])
 def test_the_embedded_models_run_as_replayed_on_every_engine(engine, capsys):
-    for name, policy in (("tiny-early_exit-coupled", "confidence:0.5"), ("tiny-eagle-greedy", "fixed:2")):
-        code, out, err = command(capsys, "run", name, "--policy", policy, "--prompts", "2", "--engine", engine, "--cost", f"traces/{name}.cost.json", "--json")
+    for name, policy in (
+        ("tiny-early_exit-coupled", "confidence:0.5"),
+        ("tiny-eagle-greedy", "fixed:2"),
+    ):
+        code, out, err = command(
+            capsys,
+            "run",
+            name,
+            "--policy",
+            policy,
+            "--prompts",
+            "2",
+            "--engine",
+            engine,
+            "--cost",
+            f"traces/{name}.cost.json",
+            "--json",
+        )
         assert code == 0, err
         said = json.loads(out)
-        assert said["replay_equal"] and said["lossless"] and said["rounds_compared"] > 20
+        assert said["replay_equal"]
+        assert said["lossless"]
+        assert said["rounds_compared"] > 20

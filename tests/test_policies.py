@@ -10,24 +10,46 @@ from hypothesis import strategies as st
 from strategies import EXAM, costs, nosy, traces
 
 from simspec import CostModel, PolicyError, policies, replay, synthetic
-from simspec.policies import BUILTIN, beta_ts, cali_ts, confidence, fixed, greedy_oracle, hf_heuristic, make, oracle, parse
+from simspec.policies import (
+    BUILTIN,
+    beta_ts,
+    cali_ts,
+    confidence,
+    fixed,
+    greedy_oracle,
+    hf_heuristic,
+    make,
+    oracle,
+    parse,
+)
 from simspec.policies.thompson import READINGS
 
 COST = CostModel.from_ratio(0.1, 16)
 # What strategies.planned plans for.
-TRACE, PRICES = synthetic.iid(0.5, 1, 4, 6), CostModel(0.125 * np.arange(7), np.ones(7), [0, 0.25], 0.0, 1.0)
+TRACE, PRICES = (
+    synthetic.iid(0.5, 1, 4, 6),
+    CostModel(0.125 * np.arange(7), np.ones(7), [0, 0.25], 0.0, 1.0),
+)
 
 
 def tell(policy, state, computed, drafted, accepted):
     """The state after one round, from the policy's own function."""
     state = np.array(state, dtype=float)
-    policy.compiled()[1](np.array(policy.params), state, computed, drafted, accepted, np.full((16, 0), np.nan), 0.0)
+    policy.compiled()[1](
+        np.array(policy.params), state, computed, drafted, accepted, np.full((16, 0), np.nan), 0.0
+    )
     return state.tolist()
 
 
 def ask(policy, state, slot, u=math.nan, features=None):
-    shown = np.full((16, len(policy.reads)), np.nan) if features is None else np.array(features, dtype=float)
-    return policy.compiled()[0](np.array(policy.params), np.array(state, dtype=float), slot, shown, u)
+    shown = (
+        np.full((16, len(policy.reads)), np.nan)
+        if features is None
+        else np.array(features, dtype=float)
+    )
+    return policy.compiled()[0](
+        np.array(policy.params), np.array(state, dtype=float), slot, shown, u
+    )
 
 
 # (k, a) -> (r, n): the digest's readings of Alg. 2, worked out by hand.
@@ -48,10 +70,17 @@ def test_beta_updates_by_hand(reading):
 
 
 @settings(deadline=None)
-@given(st.sampled_from(READINGS), st.integers(0, 16), st.integers(0, 16), st.floats(0.1, 9), st.floats(0.1, 9))
+@given(
+    st.sampled_from(READINGS),
+    st.integers(0, 16),
+    st.integers(0, 16),
+    st.floats(0.1, 9),
+    st.floats(0.1, 9),
+)
 def test_beta_parameters_stay_positive_and_never_fall(reading, k, a, alpha, beta):
     after = tell(beta_ts(reading), (alpha, beta), k, k, min(a, k))
-    assert after[0] >= alpha and after[1] >= beta
+    assert after[0] >= alpha
+    assert after[1] >= beta
 
 
 @settings(deadline=None, max_examples=50)
@@ -90,7 +119,10 @@ def test_where_the_readings_drift():
     assert all(_drift("printed", go_on, 0.8) < 0 for go_on in (0.05, 0.2, 0.5, 0.8))
     assert all(abs(_drift("printed", go_on, 1.0, 200)) < 1e-9 for go_on in (0.2, 0.5, 0.7))
     trace = synthetic.iid(0.8, 1, 12_000, 16)
-    mean = {reading: replay(trace, beta_ts(reading), 1).drafted[1000:].mean() for reading in ("printed", "acceptance")}
+    mean = {
+        reading: replay(trace, beta_ts(reading), 1).drafted[1000:].mean()
+        for reading in ("printed", "acceptance")
+    }
     assert mean["printed"] < 1.3  # the digest's enumeration: 1.2
     assert mean["acceptance"] == pytest.approx((1 - 0.8**16) / (1 - 0.8), rel=0.1)
 
@@ -110,19 +142,27 @@ def test_exclusive_pays_what_inclusive_pays_in_a_round_and_submits_no_more(trace
     inclusive, exclusive = (replay(trace, confidence(threshold, flag)) for flag in (True, False))
     assert (inclusive.computed == inclusive.drafted).all()
     cost = dict(zip(inclusive.row.tolist(), inclusive.computed.tolist()))
-    for row, computed, drafted in zip(exclusive.row.tolist(), exclusive.computed.tolist(), exclusive.drafted.tolist()):
-        assert cost.get(row, computed) == computed and computed - 1 <= drafted <= computed
+    for row, computed, drafted in zip(
+        exclusive.row.tolist(), exclusive.computed.tolist(), exclusive.drafted.tolist()
+    ):
+        assert cost.get(row, computed) == computed
+        assert computed - 1 <= drafted <= computed
     assert replay(trace, confidence(0.0)) == replay(trace, fixed(trace.K))
 
 
 def test_hf_heuristic_by_hand():
     policy = hf_heuristic(5)
-    assert tell(policy, (5,), 5, 5, 5) == [7.0] and tell(policy, (5,), 5, 5, 4) == [4.0]
+    assert tell(policy, (5,), 5, 5, 5) == [7.0]
+    assert tell(policy, (5,), 5, 5, 4) == [4.0]
     assert tell(policy, (1,), 1, 1, 0) == [1.0]
-    assert tell(policy, (5,), 2, 2, 2) == [7.0]  # cut short from outside, all that were submitted accepted: as released
+    assert tell(policy, (5,), 2, 2, 2) == [
+        7.0
+    ]  # cut short from outside, all that were submitted accepted: as released
     assert tell(policy, (5,), 0, 0, 0) == [7.0]
-    assert ask(policy, (2,), 1) == (True, True) and ask(policy, (2,), 2)[0] in (False, np.False_)
-    assert policy.scope == "stream" and hf_heuristic(5, True).scope == "sequence"
+    assert ask(policy, (2,), 1) == (True, True)
+    assert ask(policy, (2,), 2)[0] in (False, np.False_)
+    assert policy.scope == "stream"
+    assert hf_heuristic(5, True).scope == "sequence"
 
 
 @settings(deadline=None, max_examples=60)
@@ -164,7 +204,9 @@ def test_oracle_needs_a_cost_model_that_reaches():
         oracle(synthetic.iid(0.5, 1, 4, 4), CostModel.from_ratio(0.1, 2))
 
 
-@pytest.mark.parametrize("policy", [p for p in EXAM if not p.name.startswith("nosy")], ids=lambda policy: policy.name)
+@pytest.mark.parametrize(
+    "policy", [p for p in EXAM if not p.name.startswith("nosy")], ids=lambda policy: policy.name
+)
 def test_a_name_reads_back_as_its_policy(policy):
     assert make(policy.name, TRACE, PRICES) == policy
 
@@ -174,17 +216,25 @@ def test_bare_and_made_names_agree(name):
     text = {"fixed": "fixed:3", "confidence": "confidence:0.5"}.get(name, name)
     policy = make(text, TRACE, PRICES)
     again = make(policy.name, TRACE, PRICES)
-    assert again == policy and make(policy, TRACE, PRICES) is policy
-    assert policy.name.split(":")[0] == name and "\n" not in policy.name
+    assert again == policy
+    assert make(policy, TRACE, PRICES) is policy
+    assert policy.name.split(":")[0] == name
+    assert "\n" not in policy.name
 
 
 def test_parse():
-    assert parse("fixed:3") == fixed(3) and parse("beta_ts") == beta_ts()
+    assert parse("fixed:3") == fixed(3)
+    assert parse("beta_ts") == beta_ts()
     assert parse("beta_ts:censored,alpha0=2.5") == beta_ts("censored", 2.5)
-    assert parse("confidence:0.4,false") == parse("confidence:0.4,inclusive=false") == confidence(0.4, False)
+    assert (
+        parse("confidence:0.4,false")
+        == parse("confidence:0.4,inclusive=false")
+        == confidence(0.4, False)
+    )
     assert parse("hf_heuristic:start=20,transient=true") == hf_heuristic(20, True)
     assert parse("cali_ts:validated,sigma_m=0.2") == cali_ts("validated", sigma_m=0.2)
-    assert parse("oracle") is oracle and set(BUILTIN) >= {"fixed", "beta_ts", "confidence", "hf_heuristic", "oracle"}
+    assert parse("oracle") is oracle
+    assert set(BUILTIN) >= {"fixed", "beta_ts", "confidence", "hf_heuristic", "oracle"}
     assert policies.parse is parse
 
 
@@ -206,7 +256,15 @@ def test_bad_texts_are_one_line(text):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text, near", [("fixd:3", "fixed"), ("beta-ts", "beta_ts"), ("oracel", "oracle"), ("confidense:0", "confidence")])
+@pytest.mark.parametrize(
+    "text, near",
+    [
+        ("fixd:3", "fixed"),
+        ("beta-ts", "beta_ts"),
+        ("oracel", "oracle"),
+        ("confidense:0", "confidence"),
+    ],
+)
 def test_an_unknown_name_is_answered_with_the_nearest(text, near):
     with pytest.raises(PolicyError, match=f"did you mean {near}\\?"):
         parse(text)
@@ -223,7 +281,9 @@ def test_make_refuses_what_is_no_policy(thing):
 
 @settings(deadline=None, max_examples=60)
 @given(traces(optional=False), costs(), st.booleans())
-def test_greedy_oracle_takes_the_best_rate_of_each_round_and_never_beats_the_oracle(trace, cost, first_only):
+def test_greedy_oracle_takes_the_best_rate_of_each_round_and_never_beats_the_oracle(
+    trace, cost, first_only
+):
     policy = greedy_oracle(trace, cost)
     rounds = replay(trace, policy, cost=cost)
     for s in range(trace.sequences):
@@ -242,9 +302,13 @@ def test_the_greedy_oracle_is_no_upper_bound():
     worse = []
     for seed in range(20):
         trace, cost = synthetic.iid(0.6, 5, 40, 4, seed), CostModel.from_ratio(0.3, 4)
-        times = [cost.seconds(replay(trace, made(trace, cost), cost=cost)).sum() for made in (greedy_oracle, oracle)]
+        times = [
+            cost.seconds(replay(trace, made(trace, cost), cost=cost)).sum()
+            for made in (greedy_oracle, oracle)
+        ]
         worse.append(times[0] / times[1] - 1)
-    assert min(worse) >= -1e-12 and max(worse) > 0.001
+    assert min(worse) >= -1e-12
+    assert max(worse) > 0.001
 
 
 def test_a_user_policy_works_where_a_built_in_does():

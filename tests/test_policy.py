@@ -55,15 +55,21 @@ def test_malformed_policies_are_one_line(parts, words):
 
 @pytest.mark.parametrize("function", [_bad_types, _bad_count])
 def test_a_policy_that_does_not_compile_is_named_in_one_line(function, monkeypatch):
-    monkeypatch.setattr(numba.core.config, "DISABLE_JIT", 0)  # also where the suite runs interpreted
+    monkeypatch.setattr(
+        numba.core.config, "DISABLE_JIT", 0
+    )  # also where the suite runs interpreted
     with pytest.raises(PolicyError, match="^policy 'mine': draft_more does not compile") as caught:
         Policy("mine", function, _quiet).compiled()
     assert "\n" not in str(caught.value)
 
 
 def test_compilation_is_shared():
-    first, second = Policy("a", _more, _quiet).compiled(), Policy("b", _more, _quiet, (1.0,)).compiled()
-    assert first[0] is second[0] and first[1] is second[1]
+    first, second = (
+        Policy("a", _more, _quiet).compiled(),
+        Policy("b", _more, _quiet, (1.0,)).compiled(),
+    )
+    assert first[0] is second[0]
+    assert first[1] is second[1]
     assert _compile.cache_info().currsize > 0
 
 
@@ -73,7 +79,10 @@ def test_closures_lambdas_and_compiled_functions_are_accepted():
     trace = synthetic.iid(0.8, 2, 20, 5)
     expected = replay(trace, fixed(3))
     k = 3
-    for more in (lambda params, state, slot, features, u: (slot < k, True), njit(lambda p, s, slot, f, u: (slot < k, True))):
+    for more in (
+        lambda params, state, slot, features, u: (slot < k, True),
+        njit(lambda p, s, slot, f, u: (slot < k, True)),
+    ):
         assert replay(trace, Policy("mine", more, _quiet)) == expected
 
 
@@ -91,7 +100,11 @@ def test_the_kernel_is_recompiled_when_a_helper_is_edited(tmp_path):
 
     import simspec
 
-    shutil.copytree(Path(simspec.__file__).parent, tmp_path / "simspec", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        Path(simspec.__file__).parent,
+        tmp_path / "simspec",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
     code = textwrap.dedent("""
         import simspec
         from simspec import Policy, synthetic
@@ -105,11 +118,15 @@ def test_the_kernel_is_recompiled_when_a_helper_is_edited(tmp_path):
 
     def run():
         command = [sys.executable, "-c", code]
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        ).stdout
 
     assert run() == "1\n"
     path = tmp_path / "simspec" / "cost.py"
-    path.write_text(path.read_text().replace("seconds = overhead +", "seconds = 100.0 + overhead +"))
+    path.write_text(
+        path.read_text().replace("seconds = overhead +", "seconds = 100.0 + overhead +")
+    )
     assert run() == "3\n"
 
 
@@ -154,20 +171,27 @@ def test_stepper_refuses_a_policy_that_anticipates_where_drafts_are_drawn():
         if not drawn:
             assert stepper.ask(1) == (False, False)
             continue
-        with pytest.raises(PolicyError, match="'sees' drops a drawn token by which token it is") as caught:
+        with pytest.raises(
+            PolicyError, match="'sees' drops a drawn token by which token it is"
+        ) as caught:
             stepper.ask(1)
         assert "\n" not in str(caught.value)
     with pytest.raises(PolicyError, match="drops a drawn token"):
         Stepper(Policy("says so", _more, _quiet, anticipates=True), 4, 0, COST).unforeseeing(True)
-    for policy in (Policy("blind", _drops, _quiet), Policy("q alone", _drops, _quiet, reads=("confidence",))):
+    for policy in (
+        Policy("blind", _drops, _quiet),
+        Policy("q alone", _drops, _quiet, reads=("confidence",)),
+    ):
         stepper = Stepper(policy, 4, 0, COST, TOLD)
         stepper.unforeseeing(True)
         stepper.begin(0)
-        assert stepper.ask(0)[0] and stepper.ask(1) == (False, False)
+        assert stepper.ask(0)[0]
+        assert stepper.ask(1) == (False, False)
     late = Stepper(Policy("late", _drops_later, _quiet, reads=("probability",)), 4, 0, COST, TOLD)
     late.unforeseeing(True)
     late.begin(0)
-    assert late.ask(0)[0] and late.ask(1)[0]
+    assert late.ask(0)[0]
+    assert late.ask(1)[0]
     with pytest.raises(PolicyError, match="'late'"):
         late.ask(2)
     with pytest.raises(PolicyError, match="anticipates is 1"):
@@ -197,7 +221,9 @@ def _told(params, state, slot, features, u):
 def test_stepper_scopes_and_modelled_cost():
     for scope, kept in (("sequence", False), ("stream", True)):
         cost = CostModel([0, 1, 2], [5, 6, 7], [0, 0.5], overhead=0.25, baseline=5)
-        stepper = Stepper(Policy("memory", _told, _remember, (), (0.0, 0.0), scope=scope), 2, 0, cost)
+        stepper = Stepper(
+            Policy("memory", _told, _remember, (), (0.0, 0.0), scope=scope), 2, 0, cost
+        )
         stepper.begin(0)
         assert stepper.ask(0) == (False, True)
         assert stepper.end(0, 0, 0) == 5.25

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from simspec import CostModel, Policy, PolicyError, replay, synthetic
-from simspec.quantization import ENTROPY, IDENTITY, LOG_ODDS
 from simspec.policies import beta_ts, cali_ts, make, model_only, parse, sampling_only
 from simspec.policies.calibrated import READINGS as CALIBRATED
 from simspec.policies.calibrated import clipped_mean
 from simspec.policies.thompson import READINGS
+from simspec.quantization import ENTROPY, IDENTITY, LOG_ODDS
 from simspec.scalar_predictor import Scalar, brier, examples, fit, reliability, split
 
 NONE = np.full((16, 2), np.nan)
@@ -36,7 +36,9 @@ def told(policy, state, rounds):
 def goes(policy, state, u, shown=()):
     features = NONE.copy()
     features[0, : len(shown)] = shown
-    return policy.compiled()[0](np.array(policy.params), np.array(state, dtype=float), 1, features, u)[0]
+    return policy.compiled()[0](
+        np.array(policy.params), np.array(state, dtype=float), 1, features, u
+    )[0]
 
 
 def threshold(policy, state, shown=()):
@@ -62,14 +64,23 @@ def test_beta_posterior_is_the_conjugate_one_of_the_summed_counts(reading, round
     np.testing.assert_allclose(weight - weight[0], found - found[0], atol=1e-9)
 
 
-@pytest.mark.parametrize("policy", [*(beta_ts(r) for r in READINGS), *(cali_ts(r) for r in CALIBRATED)], ids=lambda policy: policy.name)
+@pytest.mark.parametrize(
+    "policy",
+    [*(beta_ts(r) for r in READINGS), *(cali_ts(r) for r in CALIBRATED)],
+    ids=lambda policy: policy.name,
+)
 @settings(deadline=None, max_examples=30)
 @given(rounds=ROUNDS, data=st.data())
 def test_neither_order_nor_a_break_in_the_stream_matters(policy, rounds, data):
     whole = told(policy, policy.state0, rounds)
-    assert told(policy, policy.state0, data.draw(st.permutations(rounds))).tolist() == whole.tolist()
+    assert (
+        told(policy, policy.state0, data.draw(st.permutations(rounds))).tolist() == whole.tolist()
+    )
     cut = data.draw(st.integers(0, len(rounds)))
-    assert told(policy, told(policy, policy.state0, rounds[:cut]), rounds[cut:]).tolist() == whole.tolist()
+    assert (
+        told(policy, told(policy, policy.state0, rounds[:cut]), rounds[cut:]).tolist()
+        == whole.tolist()
+    )
 
 
 @pytest.mark.parametrize("reading", READINGS)
@@ -77,7 +88,8 @@ def test_neither_order_nor_a_break_in_the_stream_matters(policy, rounds, data):
 @given(rounds=ROUNDS, alpha=st.floats(1e-6, 1e3), beta=st.floats(1e-6, 1e3))
 def test_alpha_and_beta_stay_above_zero(reading, rounds, alpha, beta):
     state = told(beta_ts(reading, alpha, beta), (alpha, beta), rounds)
-    assert (state > 0).all() and 0 <= threshold(beta_ts(reading), state) <= 1
+    assert (state > 0).all()
+    assert 0 <= threshold(beta_ts(reading), state) <= 1
 
 
 @settings(deadline=None, max_examples=30)
@@ -86,7 +98,9 @@ def test_going_on_is_bernoulli_of_the_beta_mean(a, b):
     """E over theta ~ Beta(a, b) of Bernoulli(theta) is a / (a + b): by quadrature, and as the u at which the answer turns."""
     mean = a / (a + b)
     # theta = sin^2 takes the poles of the density at 0 and 1 away.
-    chance, error = integrate.quad(lambda x: math.sin(x) ** 2 * _density(x, a, b), 0, math.pi / 2, epsabs=1e-12, limit=400)
+    chance, error = integrate.quad(
+        lambda x: math.sin(x) ** 2 * _density(x, a, b), 0, math.pi / 2, epsabs=1e-12, limit=400
+    )
     assert chance == pytest.approx(mean, abs=max(1e-6, 10 * error))
     assert threshold(beta_ts(), (a, b)) == pytest.approx(mean, abs=1e-15)
 
@@ -94,16 +108,24 @@ def test_going_on_is_bernoulli_of_the_beta_mean(a, b):
 def _density(x, a, b):
     s, c = math.sin(x), math.cos(x)
     norm = math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
-    return 2 * math.exp((2 * a - 1) * math.log(s) + (2 * b - 1) * math.log(c) - norm) if s > 0 and c > 0 else 0.0
+    return (
+        2 * math.exp((2 * a - 1) * math.log(s) + (2 * b - 1) * math.log(c) - norm)
+        if s > 0 and c > 0
+        else 0.0
+    )
 
 
 @settings(deadline=None, max_examples=100)
 @given(st.floats(-0.5, 1.5), SIGMA)
 def test_the_clipped_mean_is_the_integral(mean, sigma):
     x = stats.norm(mean, sigma)
-    inside, _ = integrate.quad(lambda t: t * x.pdf(t), 0, 1, points=[min(max(mean, 0), 1)], epsabs=1e-12, limit=200)
+    inside, _ = integrate.quad(
+        lambda t: t * x.pdf(t), 0, 1, points=[min(max(mean, 0), 1)], epsabs=1e-12, limit=200
+    )
     assert clipped_mean(mean, sigma) == pytest.approx(inside + x.sf(1), abs=1e-9)
-    assert clipped_mean(mean, sigma) == pytest.approx(naive.clipped_normal(mean, sigma, 2001), abs=1e-6)
+    assert clipped_mean(mean, sigma) == pytest.approx(
+        naive.clipped_normal(mean, sigma, 2001), abs=1e-6
+    )
     assert clipped_mean(mean, 0.0) == min(max(mean, 0), 1)
 
 
@@ -118,7 +140,9 @@ def test_cali_posterior_weighs_by_precision(reading, rounds, theta0, theta_m, si
     prior, seen = 1 / sigma_m**2, len(rounds) / sigma_s**2
     mean, sigma = (prior * theta_m + seen * hat) / (prior + seen), (prior + seen) ** -0.5
     state = told(policy, policy.state0, rounds)
-    assert threshold(policy, state, (theta_m,)) == pytest.approx(clipped_mean(mean, sigma), abs=1e-9)
+    assert threshold(policy, state, (theta_m,)) == pytest.approx(
+        clipped_mean(mean, sigma), abs=1e-9
+    )
     bare = sampling_only(reading, sigma_s, theta0 / 8)
     expected = clipped_mean(hat, sigma_s / math.sqrt(max(len(rounds), 1)))
     assert threshold(bare, told(bare, bare.state0, rounds)) == pytest.approx(expected, abs=1e-9)
@@ -131,7 +155,8 @@ def test_cali_posterior_weighs_by_precision(reading, rounds, theta0, theta_m, si
 def test_theta_hat_stays_a_probability(reading, rounds, theta0):
     policy = sampling_only(reading, sigma_s=1e-6, theta0=theta0)
     state = told(policy, policy.state0, rounds)
-    assert 0 <= (theta0 + state[0]) / (1 + state[1]) <= 1 and 0 <= state[0] <= state[1]
+    assert 0 <= (theta0 + state[0]) / (1 + state[1]) <= 1
+    assert 0 <= state[0] <= state[1]
 
 
 def test_the_literal_reading_tends_to_one_and_draft_share_stays_low():
@@ -140,11 +165,16 @@ def test_the_literal_reading_tends_to_one_and_draft_share_stays_low():
     ends = {reading: float(naive.theta_hat(reading, 0.5, rounds * 300)) for reading in CALIBRATED}
     for reading, end in ends.items():
         policy = sampling_only(reading, sigma_s=1e-6, theta0=0.5)
-        assert threshold(policy, told(policy, policy.state0, rounds * 300)) == pytest.approx(end, abs=1e-6)
-    assert ends["literal"] > 0.998 and ends["validated"] == pytest.approx(0.1, abs=1e-3)
+        assert threshold(policy, told(policy, policy.state0, rounds * 300)) == pytest.approx(
+            end, abs=1e-6
+        )
+    assert ends["literal"] > 0.998
+    assert ends["validated"] == pytest.approx(0.1, abs=1e-3)
     assert ends["draft_share"] == pytest.approx(1 / 11, abs=1e-3)
     always = float(naive.theta_hat("draft_share", 0.5, [(1, 1)] * 2000))
-    assert always == pytest.approx(0.5, abs=1e-3)  # at k = 1 half the output is the target's own, whatever is accepted
+    assert always == pytest.approx(
+        0.5, abs=1e-3
+    )  # at k = 1 half the output is the target's own, whatever is accepted
 
 
 def test_rounds_without_a_draft_teach_no_acceptance():
@@ -152,7 +182,11 @@ def test_rounds_without_a_draft_teach_no_acceptance():
         policy = cali_ts(reading)
         assert told(policy, policy.state0, [(0, 0)] * 5).tolist() == [0, 0, 0]
     policy = cali_ts("draft_share")
-    assert told(policy, policy.state0, [(0, 0)] * 5).tolist() == [0, 5, 0]  # output tokens all the same
+    assert told(policy, policy.state0, [(0, 0)] * 5).tolist() == [
+        0,
+        5,
+        0,
+    ]  # output tokens all the same
 
 
 K, ROUNDS_DEEP, SEQUENCES = 4, 4, 6000
@@ -167,7 +201,11 @@ def _beta(reading):
 
 
 def _cali(reading, theta_m, sigma_m, sigma_s, theta0):
-    steps = {"draft_share": lambda k, a: a + 1, "validated": lambda k, a: min(a + 1, k), "literal": lambda k, a: a}
+    steps = {
+        "draft_share": lambda k, a: a + 1,
+        "validated": lambda k, a: min(a + 1, k),
+        "literal": lambda k, a: a,
+    }
     seen = {}
 
     def go(state):
@@ -178,7 +216,11 @@ def _cali(reading, theta_m, sigma_m, sigma_s, theta0):
             seen[state] = naive.clipped_normal(mean, (prior + data) ** -0.5, 401)
         return seen[state]
 
-    return go, lambda state, k, a: (state[0] + a, state[1] + steps[reading](k, a), state[2] + 1), (0, 0, 0)
+    return (
+        go,
+        lambda state, k, a: (state[0] + a, state[1] + steps[reading](k, a), state[2] + 1),
+        (0, 0, 0),
+    )
 
 
 def _replayed(policy, acceptance, theta_m):
@@ -187,7 +229,9 @@ def _replayed(policy, acceptance, theta_m):
     trace = synthetic.iid(acceptance, SEQUENCES, rows, K, seed=11, confidence=True)
     code = int(np.argmin(abs(IDENTITY - theta_m)))
     meta = type(trace.meta)(**{**vars(trace.meta), "features": (("theta", "identity"),)})
-    trace = type(trace)(**{**vars(trace), "meta": meta, "feature": np.full_like(trace.feature, code)})
+    trace = type(trace)(
+        **{**vars(trace), "meta": meta, "feature": np.full_like(trace.feature, code)}
+    )
     rounds = replay(trace, policy, seed=5)
     first = rounds.offset[:-1, None] + np.arange(ROUNDS_DEEP)
     assert (first < rounds.offset[1:, None]).all()
@@ -225,7 +269,8 @@ def test_the_printed_update_drifts_to_short_drafts():
     """The digest's figures, enumerated from the uniform prior: at acceptance 0.8 the mean draft is 2.0 in the first round, 1.2 from the
     thirtieth on and still falling; where all is accepted it is 2.0 in every round but for the cap (a policy that learns nothing)."""
     means = [mean for mean, _ in naive.drafted_law(30, 8, 0.8, *_beta("printed"), ignore=1e-8)]
-    assert means[0] == pytest.approx(2.0, abs=0.01) and all(b < a for a, b in zip(means, means[1:]))
+    assert means[0] == pytest.approx(2.0, abs=0.01)
+    assert all(b < a for a, b in zip(means, means[1:]))
     assert means[-1] == pytest.approx(1.21, abs=0.01)
     certain = [mean for mean, _ in naive.drafted_law(12, 40, 1.0, *_beta("printed"))]
     assert all(mean == pytest.approx(2.0, abs=0.004) for mean in certain)
@@ -237,11 +282,16 @@ def test_scalar_predictor_in_the_policy_is_the_one_in_numpy():
     made = Scalar(0.3, 0.9, -0.4, 0.2)
     confidence, entropy = np.meshgrid([0.0, 1e-9, 0.2, 0.5, 0.99, 1.0], [0.0, 0.7, 9.0])
     for c, h in zip(confidence.ravel(), entropy.ravel()):
-        assert threshold(model_only(made), (0,), (c, h)) == pytest.approx(float(made.probability(c, h, 0)), abs=1e-12)
+        assert threshold(model_only(made), (0,), (c, h)) == pytest.approx(
+            float(made.probability(c, h, 0)), abs=1e-12
+        )
     policy, shown = model_only(made), np.tile([0.6, 1.1], (16, 1))
     for slot in (1, 5, 11, 12, 16):  # the depth is capped at 10
         chance = float(made.probability(0.6, 1.1, slot - 1))
-        answers = [policy.compiled()[0](np.array(policy.params), np.zeros(0), slot, shown, chance + d)[0] for d in (-1e-9, 1e-9)]
+        answers = [
+            policy.compiled()[0](np.array(policy.params), np.zeros(0), slot, shown, chance + d)[0]
+            for d in (-1e-9, 1e-9)
+        ]
         assert [bool(answer) for answer in answers] == [True, False]
 
 
@@ -251,24 +301,42 @@ def test_each_question_is_about_the_token_just_drafted(factory):
     made = Scalar(0.3, 0.9, -0.4, 0.2)
     shown = np.stack((np.linspace(0.1, 0.9, 9), np.linspace(2.0, 0.1, 9)), axis=1)
     sure = {"sigma_m": 1e-6} if factory is cali_ts else {}
-    for predictor, chances in ((made, made.probability(*shown.T, np.arange(9))), ("theta", shown[:, 0])):
+    for predictor, chances in (
+        (made, made.probability(*shown.T, np.arange(9))),
+        ("theta", shown[:, 0]),
+    ):
         policy = factory(predictor=predictor, **sure)
         more, (params, state) = policy.compiled()[0], policy.start()
         for slot in range(1, 10):
             features = np.where(np.arange(9)[:, None] < slot, shown, np.nan)
-            answers = [bool(more(params, state, slot, features, chances[slot - 1] + d)[0]) for d in (-1e-4, 1e-4)]
-            assert answers == [True, False] and bool(more(params, state, 0, np.full((9, 2), np.nan), 1.0)[0])
+            answers = [
+                bool(more(params, state, slot, features, chances[slot - 1] + d)[0])
+                for d in (-1e-4, 1e-4)
+            ]
+            assert answers == [True, False]
+            assert bool(more(params, state, 0, np.full((9, 2), np.nan), 1.0)[0])
 
 
 def test_scalar_files(tmp_path):
     made, path = Scalar(0.1, 1 / 3, -2e-7, 0.25, "by hand"), tmp_path / "scalar.json"
     made.to_json(path)
-    assert Scalar.from_json(path) == made and [p.name for p in tmp_path.iterdir()] == ["scalar.json"]
+    assert Scalar.from_json(path) == made
+    assert [p.name for p in tmp_path.iterdir()] == ["scalar.json"]
     by_path, inline = cali_ts(predictor=str(path)), cali_ts(predictor=made)
-    assert by_path.params == inline.params and by_path.reads == inline.reads == ("confidence", "entropy")
-    assert parse(by_path.name) == by_path == cali_ts(predictor=path) and parse(inline.name) == inline
+    assert by_path.params == inline.params
+    assert by_path.reads == inline.reads == ("confidence", "entropy")
+    assert parse(by_path.name) == by_path == cali_ts(predictor=path)
+    assert parse(inline.name) == inline
     whole = path.read_text()
-    for text in ("", "[]", "{}", '{"bias": 1}', whole.replace("0.1", '"x"'), whole.replace("0.25", "NaN"), "[" * 99999):
+    for text in (
+        "",
+        "[]",
+        "{}",
+        '{"bias": 1}',
+        whole.replace("0.1", '"x"'),
+        whole.replace("0.25", "NaN"),
+        "[" * 99999,
+    ):
         path.write_text(text)
         for read in (lambda: Scalar.from_json(path), lambda: cali_ts(predictor=path)):
             with pytest.raises(ValueError, match="not a scalar predictor") as caught:
@@ -283,13 +351,23 @@ def test_scalar_files(tmp_path):
 
 def _known(scalar, sequences=60, rows=60, depth=4):
     """A trace whose tokens are accepted with the chance that this Scalar names."""
-    base, random = synthetic.iid(0.5, sequences, rows, depth, seed=3, confidence=True), np.random.default_rng(4)
+    base, random = (
+        synthetic.iid(0.5, sequences, rows, depth, seed=3, confidence=True),
+        np.random.default_rng(4),
+    )
     codes = random.integers(60, 256, (base.rows, depth, 2), dtype=np.uint8)
     chance = scalar.probability(LOG_ODDS[codes[..., 0]], ENTROPY[codes[..., 1]], np.arange(depth))
     run = np.logical_and.accumulate(random.random((base.rows, depth)) < chance, axis=1).sum(1)
     left = np.repeat(base.offset[1:], np.diff(base.offset)) - np.arange(base.rows)
-    meta = type(base.meta)(**{**vars(base.meta), "features": (("confidence", "confidence"), ("entropy", "entropy"))})
-    parts = {**vars(base), "meta": meta, "feature": codes, "run": np.minimum(run, left).astype(np.uint8)}
+    meta = type(base.meta)(
+        **{**vars(base.meta), "features": (("confidence", "confidence"), ("entropy", "entropy"))}
+    )
+    parts = {
+        **vars(base),
+        "meta": meta,
+        "feature": codes,
+        "run": np.minimum(run, left).astype(np.uint8),
+    }
     return type(base)(**parts)
 
 
@@ -298,15 +376,19 @@ def test_fit_finds_the_weights_that_made_the_trace():
     trace = _known(truth)
     fitted, reported = split(trace)
     made = fit(trace, fitted)
-    assert sorted([*fitted, *reported]) == list(range(trace.sequences)) and abs(len(fitted) - len(reported)) <= 1
+    assert sorted([*fitted, *reported]) == list(range(trace.sequences))
+    assert abs(len(fitted) - len(reported)) <= 1
     feature, slot, label, sequence = examples(trace.select(reported))
     chance, true = made.probability(*feature.T, slot), truth.probability(*feature.T, slot)
-    assert np.abs(chance - true).max() < 0.15 and brier(chance, label) < brier(true, label) + 0.003
+    assert np.abs(chance - true).max() < 0.15
+    assert brier(chance, label) < brier(true, label) + 0.003
     table = reliability(chance, label)
     full = table[table[:, 0] >= 200]
-    assert len(full) > 3 and np.abs(full[:, 1] - full[:, 2]).max() < 0.12
+    assert len(full) > 3
+    assert np.abs(full[:, 1] - full[:, 2]).max() < 0.12
     assert table[:, 0].sum() == len(label) == len(sequence)
-    assert "examples of 30 sequences" in made.source and made.depth == pytest.approx(truth.depth, abs=0.3)
+    assert "examples of 30 sequences" in made.source
+    assert made.depth == pytest.approx(truth.depth, abs=0.3)
 
 
 def test_examples_stop_at_the_first_miss_and_at_the_text():
@@ -325,12 +407,24 @@ def test_judging_by_hand_and_refusals():
     p, y = np.array([0.0, 0.05, 0.95, 1.0]), np.array([False, True, True, True])
     table = reliability(p, y, 2)
     np.testing.assert_allclose(table, [[2, 0.025, 0.5], [2, 0.975, 1.0]])
-    assert np.isnan(reliability(p, y, 10)[4, 1:]).all() and brier(p, y) == pytest.approx((0.95**2 + 0.05**2) / 4)
-    for call in (lambda: brier(p, y[:2]), lambda: brier(p + 1, y), lambda: brier([], []), lambda: reliability(p, y, 0)):
+    assert np.isnan(reliability(p, y, 10)[4, 1:]).all()
+    assert brier(p, y) == pytest.approx((0.95**2 + 0.05**2) / 4)
+    for call in (
+        lambda: brier(p, y[:2]),
+        lambda: brier(p + 1, y),
+        lambda: brier([], []),
+        lambda: reliability(p, y, 0),
+    ):
         with pytest.raises(ValueError):
             call()
-    for trace in (_known(Scalar(0, 1, 0, 0), 1, 4, 2), _known(Scalar(50, 0, 0, 0), 4, 40, 4), _known(Scalar(-50, 0, 0, 0), 4, 40, 4)):
-        with pytest.raises(ValueError, match="examples are accepted tokens, expected 50 or more") as caught:
+    for trace in (
+        _known(Scalar(0, 1, 0, 0), 1, 4, 2),
+        _known(Scalar(50, 0, 0, 0), 4, 40, 4),
+        _known(Scalar(-50, 0, 0, 0), 4, 40, 4),
+    ):
+        with pytest.raises(
+            ValueError, match="examples are accepted tokens, expected 50 or more"
+        ) as caught:
             fit(trace)
         assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match="no task has two"):

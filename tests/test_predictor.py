@@ -10,36 +10,60 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
-from toy_lm import PREFIX, END, RULES, run_all, toy_cost, toy_pair, toy_prompts
+from toy_lm import END, PREFIX, RULES, run_all, toy_cost, toy_pair, toy_prompts
 
 from real.decode import features
-from real.equality import rounds_of
-from real.train.train_predictor import Examples, examples, learn, write
+from real.decode.acceptance_predictor import (
+    NAMES,
+    Predictor,
+    drafter_identity,
+    load_predictor,
+    load_predictors,
+    numbers,
+    save_predictor,
+)
 from real.decode.features import GRIDS, Reader, learnt, offered, read
-from real.pair import rerun, same_predictors
-from real.decode.acceptance_predictor import NAMES, Predictor, drafter_identity, load_predictor, load_predictors, numbers, save_predictor
-from real.prompts import Prompt
-from real.record.recorder import Rows, Settings, assemble, chains, describe, one_bit, record_text, target_text
+from real.equality import rounds_of
 from real.model.checkpoint import WeightsError
-from simspec import Policy, quantization as grid, replay
+from real.pair import rerun, same_predictors
+from real.prompts import Prompt
+from real.record.recorder import (
+    Rows,
+    Settings,
+    assemble,
+    chains,
+    describe,
+    one_bit,
+    record_text,
+    target_text,
+)
+from real.train.train_predictor import Examples, examples, learn, write
+from simspec import Policy, replay
+from simspec import quantization as grid
 from simspec.policy import IDENTITY
 
 TARGET = "ab" * 32
 FORMS = {"theta": None, "theta_low_rank": 3}
 
 
-def predictor(seed: int, rank: int | None, target=16, drafter=16, depths=10, spread=0.15) -> Predictor:
+def predictor(
+    seed: int, rank: int | None, target=16, drafter=16, depths=10, spread=0.15
+) -> Predictor:
     generator = torch.Generator().manual_seed(seed)
     made = Predictor(target, drafter, rank, depths).requires_grad_(False)
     for p in made.parameters():
-        p.copy_((p + spread * torch.randn(p.shape, generator=generator, dtype=torch.float64)).bfloat16())
+        p.copy_(
+            (p + spread * torch.randn(p.shape, generator=generator, dtype=torch.float64)).bfloat16()
+        )
     return made
 
 
 def equipped(name: str, seed: int = 0):
     """A toy pair whose drafter has both predictors."""
     target, drafter = toy_pair(name)
-    drafter.predictors = {feature: predictor(seed + i, rank) for i, (feature, rank) in enumerate(FORMS.items())}
+    drafter.predictors = {
+        feature: predictor(seed + i, rank) for i, (feature, rank) in enumerate(FORMS.items())
+    }
     return target, drafter
 
 
@@ -47,7 +71,14 @@ PAIRS = {name: equipped(name) for name in PREFIX}
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.integers(0, 999), st.sampled_from([None, 1, 3]), st.integers(1, 5), st.integers(1, 6), st.integers(1, 10), st.integers(0, 14))
+@given(
+    st.integers(0, 999),
+    st.sampled_from([None, 1, 3]),
+    st.integers(1, 5),
+    st.integers(1, 6),
+    st.integers(1, 10),
+    st.integers(0, 14),
+)
 def test_reading_is_equation_5(seed, rank, target, drafter, depths, slot):
     made = predictor(seed, rank, target, drafter, depths)
     rng = np.random.default_rng(seed)
@@ -62,21 +93,33 @@ def test_reading_is_equation_5(seed, rank, target, drafter, depths, slot):
     assert sum(p.numel() for p in made.parameters()) == numbers(target, drafter, rank, depths)
 
 
-@pytest.mark.parametrize("sizes", [(0, 4), (4, -1), (4, 4, 0), (4, 4, None, 0), (4, 4, None, 10.0), (4, 1 << 20), ("4", 4)])
+@pytest.mark.parametrize(
+    "sizes",
+    [(0, 4), (4, -1), (4, 4, 0), (4, 4, None, 0), (4, 4, None, 10.0), (4, 1 << 20), ("4", 4)],
+)
 def test_sizes_that_are_none_are_refused(sizes):
     with pytest.raises(ValueError, match="expected an integer"):
         Predictor(*sizes)
 
 
 @settings(deadline=None, max_examples=25)
-@given(st.sampled_from(PREFIX), st.sampled_from(list(RULES)), st.integers(0, 500), st.integers(1, 13), st.integers(1, 20))
+@given(
+    st.sampled_from(PREFIX),
+    st.sampled_from(list(RULES)),
+    st.integers(0, 500),
+    st.integers(1, 13),
+    st.integers(1, 20),
+)
 def test_both_ways_of_recording_agree(name, rule, seed, K, budget):
     target, drafter = PAIRS[name]
     prompt = toy_prompts(1, seed)[0]
     for names in (("theta",), ("theta_low_rank", "confidence", "theta", "entropy")):
         asked = Settings(K, budget, RULES[rule], END, names)
         text, _ = target_text(target, asked, prompt, seed)
-        slow, fast = chains(target, drafter, asked, prompt, text, seed), one_bit(target, drafter, asked, prompt, text, seed)
+        slow, fast = (
+            chains(target, drafter, asked, prompt, text, seed),
+            one_bit(target, drafter, asked, prompt, text, seed),
+        )
         for field in Rows.__dataclass_fields__:
             np.testing.assert_array_equal(getattr(slow, field), getattr(fast, field), err_msg=field)
 
@@ -84,19 +127,29 @@ def test_both_ways_of_recording_agree(name, rule, seed, K, budget):
 def test_recorded_codes_are_those_of_whole_passes():
     """θ from the definition: states of forward passes over the prefix and over the draft, token by token, without caches."""
     target, drafter = PAIRS["model"]
-    asked, prompt, sequence = Settings(12, 14, RULES["coupled"], END, ("theta",)), toy_prompts(1, 12)[0], 3
+    asked, prompt, sequence = (
+        Settings(12, 14, RULES["coupled"], END, ("theta",)),
+        toy_prompts(1, 12)[0],
+        3,
+    )
     rows = record_text(target, drafter, asked, prompt, sequence)
     made, text, seen = drafter.predictors["theta"], rows.token.tolist(), 0
 
     def last(lm, prefix):
         with torch.inference_mode():
             token = torch.tensor([prefix])
-            return lm.run(lm.embed(token), range(len(lm.layers)), lm.rotation(torch.arange(token.shape[1])))[0, -1]
+            return lm.run(
+                lm.embed(token), range(len(lm.layers)), lm.rotation(torch.arange(token.shape[1]))
+            )[0, -1]
 
     for t in range(len(text)):
         draft: list[int] = []
         prefix = [*prompt, *text[:t]]
-        here = last(target.decoder, prefix[:-1]) if len(prefix) > 1 else torch.zeros(16, dtype=torch.float64)
+        here = (
+            last(target.decoder, prefix[:-1])
+            if len(prefix) > 1
+            else torch.zeros(16, dtype=torch.float64)
+        )
         while len(draft) < min(12, 14 - t) and (not draft or draft[-1] not in END):
             there, slot = last(drafter.lm, [*prefix, *draft]), len(draft)
             turned = made.turn[min(slot, 9)] @ here
@@ -106,7 +159,8 @@ def test_recorded_codes_are_those_of_whole_passes():
             scores = RULES["coupled"].scores(drafter.lm.logits(there)[None], sequence, [t + slot])
             draft.append(int(scores.argmax()))
             seen += 1
-    assert seen > 40 and len(np.unique(rows.feature)) > 20
+    assert seen > 40
+    assert len(np.unique(rows.feature)) > 20
 
 
 def test_a_prompt_of_one_token_starts_from_zeros():
@@ -119,7 +173,9 @@ def test_a_prompt_of_one_token_starts_from_zeros():
 
 
 def _more(params, state, slot, shown, u):
-    return slot == 0 or shown[slot - 1, 0] >= params[0], slot == 0 or shown[slot - 1, 0] >= params[1]
+    return slot == 0 or shown[slot - 1, 0] >= params[0], slot == 0 or shown[slot - 1, 0] >= params[
+        1
+    ]
 
 
 def _observe(params, state, computed, drafted, accepted, shown, cost):
@@ -135,7 +191,9 @@ def recording(name: str, rule: str, target, drafter, count=5):
     asked = Settings(12, 20, RULES[rule], END, offered(drafter))
     prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(count))]
     rows = [record_text(target, drafter, asked, p.token, i) for i, p in enumerate(prompts)]
-    return assemble(rows, prompts, 0, asked, describe("toy", drafter, asked, prompts, "", "cpu", torch.float64))
+    return assemble(
+        rows, prompts, 0, asked, describe("toy", drafter, asked, prompts, "", "cpu", torch.float64)
+    )
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -145,20 +203,31 @@ def test_a_policy_that_reads_theta_runs_as_it_replays(name, rule, monkeypatch):
     trace = recording(name, rule, target, drafter)
     assert trace.meta.features[2:] == (("theta", "identity"), ("theta_low_rank", "identity"))
     assert trace.meta.predictors == {feature: p.sha256 for feature, p in drafter.predictors.items()}
-    for policy in (reads("theta", 0.5), reads("theta", 0.6, 0.4), reads("theta_low_rank", 0.45, 0.45)):
+    for policy in (
+        reads("theta", 0.5),
+        reads("theta", 0.6, 0.4),
+        reads("theta_low_rank", 0.45, 0.45),
+    ):
         replayed = replay(trace, policy, seed=3, cost=toy_cost(12))
         assert 1 < len(np.unique(replayed.computed))
-        assert rounds_of(trace, run_all(target, drafter, trace, policy, toy_cost(12), seed=3)) == replayed
+        assert (
+            rounds_of(trace, run_all(target, drafter, trace, policy, toy_cost(12), seed=3))
+            == replayed
+        )
 
     honest = Reader.read
     monkeypatch.setattr(Reader, "read", lambda self, step, slot: honest(self, step, slot + 1))
     policy = reads("theta", 0.5)
     late = run_all(target, drafter, trace, policy, toy_cost(12))
-    assert rounds_of(trace, late) != replay(trace, policy, cost=toy_cost(12))  # another depth's W is noticed
+    assert rounds_of(trace, late) != replay(
+        trace, policy, cost=toy_cost(12)
+    )  # another depth's W is noticed
     monkeypatch.setattr(Reader, "read", honest)
     monkeypatch.setattr(Reader, "learn", lambda self, verdict, path: None)
     stale = run_all(target, drafter, trace, policy, toy_cost(12))
-    assert rounds_of(trace, stale) != replay(trace, policy, cost=toy_cost(12))  # and so is the state of an earlier round
+    assert rounds_of(trace, stale) != replay(
+        trace, policy, cost=toy_cost(12)
+    )  # and so is the state of an earlier round
 
 
 def test_another_predictor_than_the_recordings_is_refused():
@@ -176,12 +245,18 @@ def test_another_predictor_than_the_recordings_is_refused():
         rerun(pair, trace, [reads("theta", 0.5)], 0, toy_cost(12))
     assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match="the recording by none"):
-        same_predictors(drafter, replace(trace, meta=replace(trace.meta, predictors={})), [reads("theta", 0.5)])
+        same_predictors(
+            drafter, replace(trace, meta=replace(trace.meta, predictors={})), [reads("theta", 0.5)]
+        )
     bare = toy_pair("model")[1]
-    for ask in (lambda: same_predictors(bare, trace, [reads("theta", 0.5)]), lambda: Reader(("theta",), 1.0, bare)):
+    for ask in (
+        lambda: same_predictors(bare, trace, [reads("theta", 0.5)]),
+        lambda: Reader(("theta",), 1.0, bare),
+    ):
         with pytest.raises(ValueError, match="'theta' needs a predictor, drafter 'model' has none"):
             ask()
-    assert offered(bare) == ("confidence", "entropy") and learnt(("confidence",), bare) == {}
+    assert offered(bare) == ("confidence", "entropy")
+    assert learnt(("confidence",), bare) == {}
 
 
 def test_theta_depends_on_states_and_never_on_the_token():
@@ -209,15 +284,25 @@ def folder(tmp_path):
 def test_a_saved_predictor_comes_back(folder, rank):
     made, before = predictor(3, rank, 5, 7), drafter_identity(folder)
     save_predictor(made, folder, "theta", TARGET, {"heldout_loss": 0.5})
-    assert drafter_identity(folder) == before == hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    assert (
+        drafter_identity(folder)
+        == before
+        == hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    )
     back = load_predictor(folder, "theta", TARGET)
     for key, value in made.state_dict().items():
         assert torch.equal(value, back.state_dict()[key])
-    assert back.sha256 == made.sha256 == hashlib.sha256((folder / "theta.safetensors").read_bytes()).hexdigest()
-    assert list(load_predictors(folder, TARGET)) == ["theta"] and load_predictors("some/hub-name", TARGET) == {}
+    assert (
+        back.sha256
+        == made.sha256
+        == hashlib.sha256((folder / "theta.safetensors").read_bytes()).hexdigest()
+    )
+    assert list(load_predictors(folder, TARGET)) == ["theta"]
+    assert load_predictors("some/hub-name", TARGET) == {}
     assert back.sha256 != predictor(4, rank, 5, 7).sha256
     said = json.loads((folder / "theta.json").read_text())
-    assert said["form"] == ("paper" if rank is None else "low_rank") and said["training"] == {"heldout_loss": 0.5}
+    assert said["form"] == ("paper" if rank is None else "low_rank")
+    assert said["training"] == {"heldout_loss": 0.5}
 
 
 def _rewrite(folder, **changes):
@@ -236,7 +321,9 @@ BROKEN = {
     "expected an integer": lambda f: _rewrite(f, depths="ten"),
     "too few for the sizes": lambda f: _rewrite(f, target_width=1 << 16),
     "size mismatch": lambda f: _rewrite(f, drafter_width=8),
-    "not those that the .json names": lambda f: (f / "theta.safetensors").write_bytes((f / "theta.safetensors").read_bytes()[:-1] + b"x"),
+    "not those that the .json names": lambda f: (f / "theta.safetensors").write_bytes(
+        (f / "theta.safetensors").read_bytes()[:-1] + b"x"
+    ),
     "finite bfloat16": _not_finite,
     "trained for the target cdcdcdcdcdcd": lambda f: _rewrite(f, target="cd" * 32),
     "trained for the drafter": lambda f: save_file({"w": torch.zeros(3)}, f / "model.safetensors"),
@@ -264,7 +351,10 @@ def test_examples_are_what_the_recorder_finds(name):
     prompts = toy_prompts(5, 3)
     found = examples(write(target, asked, prompts, 100), drafter.lm)
     folded = drafter.predictors["theta"].folded()
-    odds = folded.of_target(found.of_target)[found.row, found.slot.clamp(max=9)] + folded.of_drafter(found.of_drafter)[found.position]
+    odds = (
+        folded.of_target(found.of_target)[found.row, found.slot.clamp(max=9)]
+        + folded.of_drafter(found.of_drafter)[found.position]
+    )
     code, _ = grid.encode(odds.sigmoid().numpy(), grid.IDENTITY)
     wanted, start, number = [], 0, 100
     for settings_ in asked:
@@ -273,10 +363,15 @@ def test_examples_are_what_the_recorder_finds(name):
             n = len(rows.token)
             for t in range(n):
                 for slot in range(min(int(rows.run[t]) + 1, int(rows.depth[t]), n - t)):
-                    wanted.append((start + t, start + t + slot, slot < rows.run[t], rows.feature[t, slot, 0]))
+                    wanted.append(
+                        (start + t, start + t + slot, slot < rows.run[t], rows.feature[t, slot, 0])
+                    )
             start, number = start + n, number + 1
-    got = list(zip(found.row.tolist(), found.position.tolist(), found.label.tolist(), code.tolist()))
-    assert sorted(got) == sorted(wanted) and 0.1 < found.label.double().mean() < 0.9
+    got = list(
+        zip(found.row.tolist(), found.position.tolist(), found.label.tolist(), code.tolist())
+    )
+    assert sorted(got) == sorted(wanted)
+    assert 0.1 < found.label.double().mean() < 0.9
 
 
 def planted(seed: int, lie: bool = False) -> tuple[Examples, float]:
@@ -284,10 +379,23 @@ def planted(seed: int, lie: bool = False) -> tuple[Examples, float]:
     rng = torch.Generator().manual_seed(seed)
     rows, count = 2000, 12000
     # widths and spreads apart by far, as the states of two models are
-    of_target, of_drafter = (torch.randn(rows, width, generator=rng, dtype=torch.float64) * s for width, s in ((6, 30.0), (4, 0.2)))
-    row, slot = torch.randint(0, rows - 12, (count,), generator=rng), torch.randint(0, 12, (count,), generator=rng)
-    truth = predictor(seed, None, 6, 4, spread=0.02).folded()._replace(drafter=torch.tensor([6.0, -6.0, 3.0, 0.0]).double())
-    odds = 0.4 * truth.of_target(of_target)[row, slot.clamp(max=9)] + truth.of_drafter(of_drafter)[row + slot]
+    of_target, of_drafter = (
+        torch.randn(rows, width, generator=rng, dtype=torch.float64) * s
+        for width, s in ((6, 30.0), (4, 0.2))
+    )
+    row, slot = (
+        torch.randint(0, rows - 12, (count,), generator=rng),
+        torch.randint(0, 12, (count,), generator=rng),
+    )
+    truth = (
+        predictor(seed, None, 6, 4, spread=0.02)
+        .folded()
+        ._replace(drafter=torch.tensor([6.0, -6.0, 3.0, 0.0]).double())
+    )
+    odds = (
+        0.4 * truth.of_target(of_target)[row, slot.clamp(max=9)]
+        + truth.of_drafter(of_drafter)[row + slot]
+    )
     chance = torch.full_like(odds, 0.5) if lie else odds.sigmoid()
     label = torch.rand(count, generator=rng, dtype=torch.float64) < chance
     loss = torch.nn.functional.binary_cross_entropy(chance, label.double()).item()
@@ -299,11 +407,16 @@ def test_learning_finds_what_was_planted_and_nothing_where_nothing_is(rank):
     found, best = planted(1)
     made, card = learn(found, rank, steps=80)
     again, _ = learn(found, rank, steps=80)
-    assert made.sha256 == again.sha256 and card["examples"] == 12000 and card["texts"] == 40
-    assert best - 0.02 < card["heldout_loss"] < best + 0.03  # the truth scores `best` on all, chance alone 0.69
+    assert made.sha256 == again.sha256
+    assert card["examples"] == 12000
+    assert card["texts"] == 40
+    assert (
+        best - 0.02 < card["heldout_loss"] < best + 0.03
+    )  # the truth scores `best` on all, chance alone 0.69
     coin, best = planted(1, lie=True)
     _, card = learn(coin, rank, steps=80)
-    assert abs(best - 0.693) < 0.005 and 0.68 < card["heldout_loss"] < 0.71
+    assert abs(best - 0.693) < 0.005
+    assert 0.68 < card["heldout_loss"] < 0.71
 
 
 def test_one_text_is_not_enough_and_one_outcome_is():
@@ -311,8 +424,10 @@ def test_one_text_is_not_enough_and_one_outcome_is():
     with pytest.raises(ValueError, match="needs two"):
         learn(replace(found, text=torch.zeros_like(found.text)), None)
     _, card = learn(replace(found, label=torch.ones_like(found.label)), 2)
-    assert card["heldout_accepted"] == 1.0 and card["heldout_loss"] < 0.2
+    assert card["heldout_accepted"] == 1.0
+    assert card["heldout_loss"] < 0.2
 
 
 def test_every_predicted_feature_has_a_grid():
-    assert set(NAMES) | set(features.FEATURES) | set(IDENTITY) == set(GRIDS) and set(GRIDS.values()) <= set(grid.TABLES)
+    assert set(NAMES) | set(features.FEATURES) | set(IDENTITY) == set(GRIDS)
+    assert set(GRIDS.values()) <= set(grid.TABLES)

@@ -15,12 +15,14 @@ from real.draft import Drafter
 from real.drafters import BUILTIN
 from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.equality import compare
+from real.model.target import Target
 from real.prompts import Prompt
 from real.record.recorder import Settings, assemble, describe, record_text
-from real.model.target import Target
 from simspec import replay
 
-SIZES = st.tuples(st.integers(1, 4), st.integers(0, 3)).map(lambda pair: {"ngram_min": pair[0], "ngram_max": sum(pair)})
+SIZES = st.tuples(st.integers(1, 4), st.integers(0, 3)).map(
+    lambda pair: {"ngram_min": pair[0], "ngram_max": sum(pair)}
+)
 TEXT = st.lists(st.integers(0, 3), min_size=1, max_size=24)
 
 
@@ -41,7 +43,8 @@ def started(prompt, **settings):
 
 def offer(drafter, limit=99):
     steps = [s for s in (drafter.next() for _ in range(limit)) if s]
-    assert [s.parent for s in steps] == list(range(len(steps))) and all(s.logits is None and s.hidden is None for s in steps)
+    assert [s.parent for s in steps] == list(range(len(steps)))
+    assert all(s.logits is None and s.hidden is None for s in steps)
     return [s.token for s in steps]
 
 
@@ -52,7 +55,12 @@ def test_the_offer_is_that_of_a_search_of_the_whole_text(sizes, match, text):
     assert drafter.next() is None
 
 
-@given(SIZES, st.sampled_from(["first", "last"]), TEXT, st.lists(st.tuples(st.integers(0, 5), TEXT), max_size=6))
+@given(
+    SIZES,
+    st.sampled_from(["first", "last"]),
+    TEXT,
+    st.lists(st.tuples(st.integers(0, 5), TEXT), max_size=6),
+)
 def test_after_any_rounds_the_offer_is_a_fresh_one(sizes, match, text, rounds):
     drafter = started(text, **sizes, match=match)
     for drafted, committed in rounds:
@@ -63,7 +71,8 @@ def test_after_any_rounds_the_offer_is_a_fresh_one(sizes, match, text, rounds):
         drafter.catch_up(committed, None, [0])
         text = text + committed
     fresh = started(text, **sizes, match=match)
-    assert drafter.follows == fresh.follows and offer(drafter) == offer(fresh) == naive(text, **sizes, match=match)
+    assert drafter.follows == fresh.follows
+    assert offer(drafter) == offer(fresh) == naive(text, **sizes, match=match)
 
 
 def test_first_and_last_and_the_longest():
@@ -72,7 +81,8 @@ def test_first_and_last_and_the_longest():
     assert offer(started(text, ngram_max=2, match="last")) == [6, 9, 2, 7, 1, 2]
     assert offer(started(text, ngram_max=1, match="last")) == [7, 1, 2]
     assert offer(started(text, ngram_min=3, ngram_max=5)) == []
-    assert offer(started([4])) == [] and offer(started([4, 4])) == [4]
+    assert offer(started([4])) == []
+    assert offer(started([4, 4])) == [4]
 
 
 def test_one_search_a_round_whatever_is_drafted(monkeypatch):
@@ -80,7 +90,8 @@ def test_one_search_a_round_whatever_is_drafted(monkeypatch):
     monkeypatch.setattr(PromptLookupDrafter, "_find", lambda self: searches.append(1) or find(self))
     drafter = started([1, 2, 3, 4, 1, 2])
     for i in range(1, 5):
-        assert len(offer(drafter, 3)) == 3 and len(searches) == i
+        assert len(offer(drafter, 3)) == 3
+        assert len(searches) == i
         drafter.rollback(0)
         drafter.catch_up([3, 4, 1, 2], None, [0])
 
@@ -88,13 +99,21 @@ def test_one_search_a_round_whatever_is_drafted(monkeypatch):
 def test_not_prefix_only():
     """A chain's tail is not the chain drafted anew once its first token is verified: another suffix may be found elsewhere."""
     drafter = started([3, 2, 7, 3, 1, 7], ngram_max=1)
-    assert not drafter.prefix_only and offer(drafter) == [3, 1, 7]
+    assert not drafter.prefix_only
+    assert offer(drafter) == [3, 1, 7]
     drafter.rollback(0)
     drafter.catch_up([3], None, [0])
     assert offer(drafter) == [2, 7, 3, 1, 7, 3]
 
 
-WRONG = [{"ngram_max": 0}, {"ngram_min": 4}, {"ngram_min": 0}, {"match": "longest"}, {"ngram_max": 2.0}, {"ngram_min": True}]
+WRONG = [
+    {"ngram_max": 0},
+    {"ngram_min": 4},
+    {"ngram_min": 0},
+    {"match": "longest"},
+    {"ngram_max": 2.0},
+    {"ngram_min": True},
+]
 
 
 @pytest.mark.parametrize("settings", WRONG)
@@ -102,7 +121,13 @@ def test_settings_that_mean_nothing_are_refused(tmp_path, settings):
     with pytest.raises(ValueError, match="expected"):
         PromptLookupDrafter(**settings)
     (tmp_path / "prompt_lookup.json").write_text(json.dumps({"settings": settings}))
-    refused("prompt_lookup.json holds no settings.*expected", PromptLookupDrafter.load, tmp_path, None, {})
+    refused(
+        "prompt_lookup.json holds no settings.*expected",
+        PromptLookupDrafter.load,
+        tmp_path,
+        None,
+        {},
+    )
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"settings": 3}', '{"settings": {"depth": 1}}'])
@@ -113,10 +138,18 @@ def test_broken_settings_are_refused(tmp_path, text):
 
 def test_it_needs_no_folder_and_takes_settings_from_one(tmp_path):
     drafter = BUILTIN["prompt_lookup"](Path("nowhere"), None, {})
-    assert isinstance(drafter, Drafter) and drafter.silent and not drafter.prefix_only and drafter.history_free and drafter.predictors == {}
+    assert isinstance(drafter, Drafter)
+    assert drafter.silent
+    assert not drafter.prefix_only
+    assert drafter.history_free
+    assert drafter.predictors == {}
     assert drafter.settings == {"ngram_max": 3, "ngram_min": 1, "match": "first"}
     (tmp_path / "prompt_lookup.json").write_text('{"settings": {"ngram_max": 5, "match": "last"}}')
-    assert PromptLookupDrafter.load(tmp_path, None, {}).settings == {"ngram_max": 5, "ngram_min": 1, "match": "last"}
+    assert PromptLookupDrafter.load(tmp_path, None, {}).settings == {
+        "ngram_max": 5,
+        "ngram_min": 1,
+        "match": "last",
+    }
 
 
 @pytest.mark.parametrize("match", ["first", "last"])
@@ -129,8 +162,19 @@ def test_runs_are_lossless_and_equal_their_replays(rule, match):
     rows = [record_text(target, drafter, settings, p.token, i) for i, p in enumerate(prompts)]
     meta = describe("toy", drafter, settings, prompts, "", "cpu", torch.float64)
     trace, cost = assemble(rows, prompts, 0, settings, meta), toy_cost()
-    assert trace.depth.min() == 0 and 0 < trace.run.max() and (trace.run < trace.depth).any()
-    for text in ("fixed:0", "fixed:1", "fixed:6", "beta_ts", "cost_ts", "hf_heuristic:3", "sampling_only", "oracle"):
+    assert trace.depth.min() == 0
+    assert 0 < trace.run.max()
+    assert (trace.run < trace.depth).any()
+    for text in (
+        "fixed:0",
+        "fixed:1",
+        "fixed:6",
+        "beta_ts",
+        "cost_ts",
+        "hf_heuristic:3",
+        "sampling_only",
+        "oracle",
+    ):
         policy = policy_from(text, trace, cost)
         results = run_all(target, drafter, trace, policy, cost)
         assert np.concatenate([r.token for r in results]).tolist() == trace.token.tolist()

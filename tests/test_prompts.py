@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from real.train.corpus import train_tokenizer
 from real.prompts import Prompt, PromptError, draw, read_prompts, repeated_ngrams
+from real.train.corpus import train_tokenizer
 
 HELD = settings(deadline=None, max_examples=100, derandomize=True)
 TOKENIZER = train_tokenizer(["User: Question: Answer: Assistant: some words"], 280)
@@ -16,7 +16,12 @@ TOKENIZER = train_tokenizer(["User: Question: Answer: Assistant: some words"], 2
 
 def written(tmp_path, *rows):
     path = tmp_path / "prompts.jsonl"
-    path.write_text("".join((r if isinstance(r, str) else json.dumps(r, ensure_ascii=False)) + "\n" for r in rows), encoding="utf-8")
+    path.write_text(
+        "".join(
+            (r if isinstance(r, str) else json.dumps(r, ensure_ascii=False)) + "\n" for r in rows
+        ),
+        encoding="utf-8",
+    )
     return path
 
 
@@ -32,7 +37,12 @@ def test_every_task_has_its_style(tmp_path):
         {"task": "chat", "turns": ["Hi {} {0}"]},
         {"task": "math", "text": "as it is {}"},
     )
-    assert texts(path) == ["Question: 2+2?\nAnswer:", "def f():", "User: Hi {} {0}\n\nAssistant:", "as it is {}"]
+    assert texts(path) == [
+        "Question: 2+2?\nAnswer:",
+        "def f():",
+        "User: Hi {} {0}\n\nAssistant:",
+        "as it is {}",
+    ]
 
 
 def test_public_sets_get_our_task_and_their_licence(tmp_path):
@@ -55,15 +65,23 @@ def test_public_sets_get_our_task_and_their_licence(tmp_path):
 def test_prompts_are_kept_up_to_the_limit(tmp_path):
     path = written(tmp_path, *({"task": "t", "text": "é" * n} for n in range(5)))
     lengths = [len(p.token) for p in read_prompts(path, TOKENIZER, 1000)]
-    assert lengths == [len(TOKENIZER.encode("é" * n).ids) for n in range(1, 5)]  # the empty one goes
+    assert lengths == [
+        len(TOKENIZER.encode("é" * n).ids) for n in range(1, 5)
+    ]  # the empty one goes
     for longest in lengths:
-        assert [n for n in lengths if n <= longest] == [len(p.token) for p in read_prompts(path, TOKENIZER, longest)]
+        assert [n for n in lengths if n <= longest] == [
+            len(p.token) for p in read_prompts(path, TOKENIZER, longest)
+        ]
 
 
 def test_only_newlines_end_a_line(tmp_path):
     odd = "a\u2028b\x85c\u2029d\x1ee"
     path = tmp_path / "prompts.jsonl"
-    path.write_text(json.dumps({"task": "t", "text": "a\u2028b\x85c\u2029d"}, ensure_ascii=False) + "\r\n" + json.dumps({"task": "t", "text": odd}))
+    path.write_text(
+        json.dumps({"task": "t", "text": "a\u2028b\x85c\u2029d"}, ensure_ascii=False)
+        + "\r\n"
+        + json.dumps({"task": "t", "text": odd})
+    )
     assert texts(path) == ["a\u2028b\x85c\u2029d", odd]
 
 
@@ -110,10 +128,13 @@ def test_a_draw_is_even_in_order_and_a_function_of_its_seed(tasks, per_task, see
     kept = draw(prompts, per_task, seed)
     assert kept == draw(prompts, per_task, seed)
     assert len({p.id for p in kept}) == len(kept)
-    assert list(dict.fromkeys(p.task for p in kept)) == [t for t in dict.fromkeys(tasks) if per_task]
+    assert list(dict.fromkeys(p.task for p in kept)) == [
+        t for t in dict.fromkeys(tasks) if per_task
+    ]
     for task in set(tasks):
         of = [int(p.id) for p in kept if p.task == task]
-        assert of == sorted(of) and len(of) == min(per_task, tasks.count(task))
+        assert of == sorted(of)
+        assert len(of) == min(per_task, tasks.count(task))
 
 
 def test_a_draw_uses_every_prompt_and_every_seed():
@@ -147,4 +168,6 @@ def test_repeated_ngrams_are_those_of_the_definition(rows, n):
 def test_a_loop_is_seen_and_fresh_text_is_not():
     assert repeated_ngrams([np.arange(100)]) == 0.0
     assert repeated_ngrams([np.arange(100) % 10]) == 83 / 93
-    assert repeated_ngrams([np.arange(50), np.arange(50)]) == 0.0  # another text's words are not repetition
+    assert (
+        repeated_ngrams([np.arange(50), np.arange(50)]) == 0.0
+    )  # another text's words are not repetition

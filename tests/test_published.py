@@ -16,9 +16,22 @@ TEXT = torch.arange(12)[None] % 20
 def llama_config(decoder, layers, **changes):
     """config.json as released: a Llama's, of so many layers."""
     s = decoder.shape
-    sizes = {"vocab_size": s.vocab, "hidden_size": s.width, "intermediate_size": s.hidden, "num_attention_heads": s.heads}
-    plain = {"model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_scaling": None, "tie_word_embeddings": False}
-    return sizes | plain | {"num_key_value_heads": s.kv_heads, "num_hidden_layers": layers} | changes
+    sizes = {
+        "vocab_size": s.vocab,
+        "hidden_size": s.width,
+        "intermediate_size": s.hidden,
+        "num_attention_heads": s.heads,
+    }
+    plain = {
+        "model_type": "llama",
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "rope_scaling": None,
+        "tie_word_embeddings": False,
+    }
+    return (
+        sizes | plain | {"num_key_value_heads": s.kv_heads, "num_hidden_layers": layers} | changes
+    )
 
 
 def eagle_release(folder, decoder, layers=1, bias=True, first_norm=False, **changes):
@@ -32,13 +45,19 @@ def eagle_release(folder, decoder, layers=1, bias=True, first_norm=False, **chan
     if not first_norm:
         model.layers[0].input_layernorm = torch.nn.Identity()
     model.norm = torch.nn.Identity()
-    fc = torch.nn.Linear(2 * decoder.shape.width, decoder.shape.width, bias=bias).requires_grad_(False)
-    state = {k: v.clone() for k, v in model.state_dict().items()} | {f"fc.{k}": v.clone() for k, v in fc.state_dict().items()}
+    fc = torch.nn.Linear(2 * decoder.shape.width, decoder.shape.width, bias=bias).requires_grad_(
+        False
+    )
+    state = {k: v.clone() for k, v in model.state_dict().items()} | {
+        f"fc.{k}": v.clone() for k, v in fc.state_dict().items()
+    }
     save_file(state, folder / "model.safetensors", {"format": "pt"})
     if not bias:
         config["bias"] = False
     (folder / "config.json").write_text(json.dumps(config))
-    return lambda feature, token: model(inputs_embeds=fc(torch.cat((decoder.embed(token), feature), -1))).last_hidden_state
+    return lambda feature, token: (
+        model(inputs_embeds=fc(torch.cat((decoder.embed(token), feature), -1))).last_hidden_state
+    )
 
 
 def squared():
@@ -66,10 +85,16 @@ def test_a_released_eagle_computes_what_its_layers_compute(tmp_path, form):
     decoder = squared()
     released = eagle_release(tmp_path, decoder, **form)
     names = set(load_file(tmp_path / "model.safetensors"))
-    assert {"fc.weight", "embed_tokens.weight", "layers.0.self_attn.q_proj.weight", "layers.0.post_attention_layernorm.weight"} <= names
+    assert {
+        "fc.weight",
+        "embed_tokens.weight",
+        "layers.0.self_attn.q_proj.weight",
+        "layers.0.post_attention_layernorm.weight",
+    } <= names
     assert ("fc.bias" in names) == form.get("bias", True)
     drafter = load(tmp_path, decoder)
-    assert drafter.part.settings["norm_eps"] == 1e-6 and not any(p.requires_grad for p in drafter.part.parameters())
+    assert drafter.part.settings["norm_eps"] == 1e-6
+    assert not any(p.requires_grad for p in drafter.part.parameters())
     feature = torch.randn(1, 11, decoder.shape.width)
     mine = drafter.part.teach(decoder, feature, TEXT)
     torch.testing.assert_close(mine, released(feature, TEXT[:, 1:]), rtol=1e-4, atol=1e-5)
@@ -91,16 +116,37 @@ def swap(name, make):
     "change, words",
     [
         (lambda state: state.pop("fc.bias"), "lacks the tensor fc.bias"),
-        (lambda state: state.pop("fc.weight"), "no EAGLE checkpoint: model.safetensors lacks the tensor fc.weight"),
-        (lambda state: state.pop("layers.0.mlp.up_proj.weight"), "lacks the tensor layers.0.up.weight"),
+        (
+            lambda state: state.pop("fc.weight"),
+            "no EAGLE checkpoint: model.safetensors lacks the tensor fc.weight",
+        ),
+        (
+            lambda state: state.pop("layers.0.mlp.up_proj.weight"),
+            "lacks the tensor layers.0.up.weight",
+        ),
         (lambda state: state.update(d2t=torch.zeros(4)), "has a tensor d2t"),
-        (lambda state: state.update({"midlayer.hidden_norm.weight": torch.zeros(4)}), "has a tensor midlayer.hidden_norm.weight"),
+        (
+            lambda state: state.update({"midlayer.hidden_norm.weight": torch.zeros(4)}),
+            "has a tensor midlayer.hidden_norm.weight",
+        ),
         (swap("fc.weight", lambda w: w[:, :-2].contiguous()), "fc.weight is .* expected"),
-        (swap("layers.0.self_attn.k_proj.weight", lambda w: w[:-2].contiguous()), "layers.0.key.weight is .* expected"),
+        (
+            swap("layers.0.self_attn.k_proj.weight", lambda w: w[:-2].contiguous()),
+            "layers.0.key.weight is .* expected",
+        ),
         (swap("fc.weight", lambda w: w / 0), "fc.weight that is not of finite numbers"),
-        (swap("embed_tokens.weight", torch.zeros_like), "embed_tokens.weight .* is not its embedding"),
-        (swap("embed_tokens.weight", lambda w: w[:-1].contiguous()), "embed_tokens.weight .* is not its embedding"),
-        (swap("embed_tokens.weight", lambda w: w * float("nan")), "embed_tokens.weight .* is not its embedding"),
+        (
+            swap("embed_tokens.weight", torch.zeros_like),
+            "embed_tokens.weight .* is not its embedding",
+        ),
+        (
+            swap("embed_tokens.weight", lambda w: w[:-1].contiguous()),
+            "embed_tokens.weight .* is not its embedding",
+        ),
+        (
+            swap("embed_tokens.weight", lambda w: w * float("nan")),
+            "embed_tokens.weight .* is not its embedding",
+        ),
     ],
 )
 def test_an_eagle_whose_tensors_do_not_fit_is_refused(tmp_path, change, words):

@@ -12,19 +12,29 @@ from hypothesis import strategies as st
 from test_rejection import ALLOWED, World, off, spoken, whole
 from toy_lm import END, TOYS, toy_pair, toy_prompts
 
-from real.sampling import Chance
+from real.decode.features import offered
 from real.decode.loop import decode
 from real.draft import Silent
-from real.decode.features import offered
+from real.model.target import Target
 from real.pair import rule_of, stepper
 from real.prompts import Prompt
-from real.record.rejection import _stepwise, ratios
 from real.record.recorder import RecordError, Settings, assemble, describe, record_text
-from real.sampling import Rule
-from real.model.target import Target
-from simspec import CostModel, Policy, PolicyError, Trace, TraceMeta, load_trace, policies, replay, rng, sweep
-from simspec.reports.drafters import by_depth, lineup
+from real.record.rejection import _stepwise, ratios
+from real.sampling import Chance, Rule
+from simspec import (
+    CostModel,
+    Policy,
+    PolicyError,
+    Trace,
+    TraceMeta,
+    load_trace,
+    policies,
+    replay,
+    rng,
+    sweep,
+)
 from simspec.policies import make
+from simspec.reports.drafters import by_depth, lineup
 from simspec.rng import ACCEPT, DRAFT
 from simspec.simulate import drawn, expected_accepted, expected_run
 
@@ -34,7 +44,10 @@ RULE = Rule("rejection", 0.9, 3, 0, 0.95)
 def chances(world, rule, text, K):
     """min(1, q / p) of the text's tokens in a draft from each row, float64 `[n, K]`."""
     n = len(text)
-    q, p = ([float(rule.probs(says(text[:i])[None])[0, text[i]]) for i in range(n)] for says in (world.q, world.p))
+    q, p = (
+        [float(rule.probs(says(text[:i])[None])[0, text[i]]) for i in range(n)]
+        for says in (world.q, world.p)
+    )
     each = np.minimum(1.0, np.array(q) / np.array(p))
     return np.array([[each[t + j] if t + j < n else 0.0 for j in range(K)] for t in range(n)])
 
@@ -56,9 +69,21 @@ def replayed(world, rule, policy, budget, K, seed, ends) -> dict:
         meta = TraceMeta("synthetic", "t", "q", K, tasks=("x",), ids=("x",), end_tokens=ends)
         for runs in product(*([w for w in row if w[1] > 0] for row in ways)):
             run = np.array([r for r, _ in runs], np.uint8)
-            trace = Trace(np.array([0, n]), np.array([budget]), np.array(text, np.int32), np.full(n, K, np.uint8), run, meta)
+            trace = Trace(
+                np.array([0, n]),
+                np.array([budget]),
+                np.array(text, np.int32),
+                np.full(n, K, np.uint8),
+                run,
+                meta,
+            )
             rounds = replay(trace, policy, seed, CostModel.from_ratio(0.2, K))
-            key = text, tuple(zip(rounds.computed.tolist(), rounds.drafted.tolist(), rounds.accepted.tolist()))
+            key = (
+                text,
+                tuple(
+                    zip(rounds.computed.tolist(), rounds.drafted.tolist(), rounds.accepted.tolist())
+                ),
+            )
             found[key] = found.get(key, 0.0) + odds * float(np.prod([w for _, w in runs]))
     return found
 
@@ -69,19 +94,33 @@ FREE = [text for text in ALLOWED if not getattr(policies.parse(text), "reads", (
 @pytest.mark.parametrize("text", FREE)
 def test_replayed_rounds_have_the_law_of_real_ones(text):
     """Texts and rounds jointly, every draw on either side enumerated: so the means agree too, of accepted tokens and of all else."""
-    for seed, rule, ends in ((4, Rule("rejection"), ()), (2, Rule("rejection", 0.8, 0, 0, 0.95), (2,))):
+    for seed, rule, ends in (
+        (4, Rule("rejection"), ()),
+        (2, Rule("rejection", 0.8, 0, 0, 0.95), (2,)),
+    ):
         world, budget, K = World(seed, 3, 0.4), 4, 2
         policy = policies.parse(text)
-        policy = policy if isinstance(policy, Policy) else policy(_blank(K), CostModel.from_ratio(0.2, K))
+        policy = (
+            policy
+            if isinstance(policy, Policy)
+            else policy(_blank(K), CostModel.from_ratio(0.2, K))
+        )
 
         def one(chance):
             r = spoken(world, rule, policy, budget, K, chance, seed, ends)  # noqa: B023
-            return tuple(r.token.tolist()), tuple(zip(r.computed.tolist(), r.drafted.tolist(), r.accepted.tolist()))
+            return tuple(r.token.tolist()), tuple(
+                zip(r.computed.tolist(), r.drafted.tolist(), r.accepted.tolist())
+            )
 
         real, simulated = law(one), replayed(world, rule, policy, budget, K, seed, ends)
-        assert off(real, simulated) < 1e-12 and len(real) > (10 if text == "fixed:0" else 30)
-        mean = [sum(odds * sum(a for _, _, a in rounds) for (_, rounds), odds in each.items()) for each in (real, simulated)]
-        assert mean[0] == pytest.approx(mean[1], abs=1e-12) and (mean[0] > 0 or text == "fixed:0")
+        assert off(real, simulated) < 1e-12
+        assert len(real) > (10 if text == "fixed:0" else 30)
+        mean = [
+            sum(odds * sum(a for _, _, a in rounds) for (_, rounds), odds in each.items())
+            for each in (real, simulated)
+        ]
+        assert mean[0] == pytest.approx(mean[1], abs=1e-12)
+        assert mean[0] > 0 or text == "fixed:0"
 
 
 @pytest.mark.parametrize("K", [1, 2, 3])
@@ -89,20 +128,54 @@ def test_the_mean_of_a_drafts_accepted_tokens_is_the_enumerated_one(K):
     """`expected_accepted` of each text's ratios, over the target's texts, against every draw and coin of a real first round."""
     for seed, rule in ((4, Rule("rejection")), (5, Rule("rejection", 0.8, 0, 0, 0.95))):
         world, budget = World(seed, 3, 0.4), 4
-        found = law(lambda chance: int(spoken(world, rule, policies.parse(f"fixed:{K}"), budget, 3, chance, 0).accepted[0]))  # noqa: B023
-        meta = TraceMeta("rejection", "t", "q", 3, temperature=rule.temperature, tasks=("x",), ids=("x",), top_p=rule.top_p)
+        found = law(
+            lambda chance: int(
+                spoken(world, rule, policies.parse(f"fixed:{K}"), budget, 3, chance, 0).accepted[0]
+            )
+        )  # noqa: B023
+        meta = TraceMeta(
+            "rejection",
+            "t",
+            "q",
+            3,
+            temperature=rule.temperature,
+            tasks=("x",),
+            ids=("x",),
+            top_p=rule.top_p,
+        )
         mean = 0.0
         for text, odds in world.true(rule, budget).items():
             if odds:
-                ratio, n = chances(world, rule, text, 3).astype(np.float32), np.full(budget, 3, np.uint8)
-                trace = Trace(np.array([0, budget]), np.array([budget]), np.array(text, np.int32), n, 0 * n, meta, ratio=ratio)
+                ratio, n = (
+                    chances(world, rule, text, 3).astype(np.float32),
+                    np.full(budget, 3, np.uint8),
+                )
+                trace = Trace(
+                    np.array([0, budget]),
+                    np.array([budget]),
+                    np.array(text, np.int32),
+                    n,
+                    0 * n,
+                    meta,
+                    ratio=ratio,
+                )
                 mean += odds * expected_accepted(trace, K)[0]
-        assert mean == pytest.approx(sum(accepted * odds for accepted, odds in found.items()), rel=1e-6) and mean > 0.3
+        assert mean == pytest.approx(
+            sum(accepted * odds for accepted, odds in found.items()), rel=1e-6
+        )
+        assert mean > 0.3
 
 
 def _blank(K):
     meta = TraceMeta("synthetic", "t", "q", K, tasks=("x",), ids=("x",))
-    return Trace(np.array([0, 1]), np.array([1]), np.zeros(1, np.int32), np.full(1, K, np.uint8), np.zeros(1, np.uint8), meta)
+    return Trace(
+        np.array([0, 1]),
+        np.array([1]),
+        np.zeros(1, np.int32),
+        np.full(1, K, np.uint8),
+        np.zeros(1, np.uint8),
+        meta,
+    )
 
 
 def test_control_the_wrong_chance_has_another_law():
@@ -111,12 +184,19 @@ def test_control_the_wrong_chance_has_another_law():
 
     def one(chance):
         r = spoken(world, rule, policy, 4, 2, chance, 0)
-        return tuple(r.token.tolist()), tuple(zip(r.computed.tolist(), r.drafted.tolist(), r.accepted.tolist()))
+        return tuple(r.token.tolist()), tuple(
+            zip(r.computed.tolist(), r.drafted.tolist(), r.accepted.tolist())
+        )
 
     def overlap(world, rule, text, K):
         n = len(text)
         each = [
-            float(torch.minimum(rule.probs(world.q(text[:i])[None]), rule.probs(world.p(text[:i])[None])).sum()) for i in range(n)
+            float(
+                torch.minimum(
+                    rule.probs(world.q(text[:i])[None]), rule.probs(world.p(text[:i])[None])
+                ).sum()
+            )
+            for i in range(n)
         ]
         return np.array([[each[t + j] if t + j < n else 0.0 for j in range(K)] for t in range(n)])
 
@@ -160,17 +240,25 @@ def test_ratios_are_those_of_the_engine(name):
         target, Silent(), stepper(policies.parse("fixed:0"), K, 0, CostModel.from_ratio(0, K)), RULE, prompt, budget, END, 7,
         lambda r: p.append(float(r.walk.scores[0, r.walk.token[0]].exp())),
     )  # fmt: skip
-    assert plain.token.tolist() == rows.token.tolist() and len(rows.token) > 4
+    assert plain.token.tolist() == rows.token.tolist()
+    assert len(rows.token) > 4
     seen = 0
     for k in range(1, K + 1):
         chance = Dictated(rows.token)
         drive = stepper(policies.parse(f"fixed:{k}"), K, 0, CostModel.from_ratio(0, K))
-        decode(target, drafter, drive, RULE, prompt, len(rows.token) + K, (), 7, chance.hear, chance)
+        decode(
+            target, drafter, drive, RULE, prompt, len(rows.token) + K, (), 7, chance.hear, chance
+        )
         for (row, slot), q in chance.q.items():
             if row + slot < len(rows.token):
-                assert rows.ratio[row, slot] == pytest.approx(min(1.0, q / p[row + slot]), rel=1e-5), (row, slot)
+                assert rows.ratio[row, slot] == pytest.approx(
+                    min(1.0, q / p[row + slot]), rel=1e-5
+                ), (row, slot)
                 seen += 1
-    assert seen > 20 and rows.depth.max() == K and not rows.run.any() and rows.rank is None
+    assert seen > 20
+    assert rows.depth.max() == K
+    assert not rows.run.any()
+    assert rows.rank is None
 
 
 @pytest.mark.parametrize("name", ["model", "early_exit"])
@@ -184,7 +272,8 @@ def test_one_pass_finds_what_the_definition_finds(name):
         lambda r: p.append(float(r.walk.scores[0, r.walk.token[0]].exp())),
     )  # fmt: skip
     ratio, depth = _stepwise(target, drafter, asked, prompt, quick.token, np.array(p))
-    assert np.allclose(ratio, quick.ratio, atol=1e-6) and depth.tolist() == quick.depth.tolist()
+    assert np.allclose(ratio, quick.ratio, atol=1e-6)
+    assert depth.tolist() == quick.depth.tolist()
 
 
 @pytest.fixture(scope="module")
@@ -193,13 +282,16 @@ def recording():
     asked = Settings(4, 12, RULE, END, ())
     prompts = [Prompt(str(i), "ab"[i % 2], "random", p) for i, p in enumerate(toy_prompts(16))]
     rows = [record_text(target, drafter, asked, p.token, i) for i, p in enumerate(prompts)]
-    return assemble(rows, prompts, 0, asked, describe("toy", drafter, asked, prompts, "", "cpu", torch.float64))
+    return assemble(
+        rows, prompts, 0, asked, describe("toy", drafter, asked, prompts, "", "cpu", torch.float64)
+    )
 
 
 def test_a_recording_comes_back_from_its_file(recording, tmp_path):
     recording.save(tmp_path / "r.parquet")
     found = load_trace(tmp_path / "r.parquet")
-    assert found == recording and (found.meta.rule, found.meta.temperature, found.meta.top_p) == ("rejection", 0.9, 0.95)
+    assert found == recording
+    assert (found.meta.rule, found.meta.temperature, found.meta.top_p) == ("rejection", 0.9, 0.95)
 
 
 @settings(deadline=None, max_examples=40, derandomize=True)
@@ -227,12 +319,14 @@ def test_mean_runs_and_acceptance_by_depth_are_those_of_many_draws(recording):
     assert (np.abs(runs.mean(0) - mean) <= 5 * error + 1e-12).all()
     held, tried = by_depth(recording)
     counts = np.mean([by_depth(drawn(recording, seed)) for seed in range(1500)], axis=0)
-    assert np.allclose(counts[0], held, atol=0.4) and np.allclose(counts[1], tried, atol=0.4)
+    assert np.allclose(counts[0], held, atol=0.4)
+    assert np.allclose(counts[1], tried, atol=0.4)
 
 
 def test_sweeps_draw_anew_for_each_replicate_and_lineups_stand(recording):
     table = sweep(recording, ["fixed:2", "beta_ts", "fixed:0"], 0.2, replicates=3, progress=False)
-    assert table.random.all() and table[table.policy == "fixed:2"].accepted.nunique() > 1
+    assert table.random.all()
+    assert table[table.policy == "fixed:2"].accepted.nunique() > 1
     assert table[table.policy == "fixed:0"].accepted.nunique() == 1
     assert lineup({"r": recording})[0].rule == "rejection"
 

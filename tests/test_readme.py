@@ -12,7 +12,9 @@ BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encod
 
 
 def _run(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -29,9 +31,11 @@ def test_readme_examples_run(number):
 
 def test_readme_opens_with_the_two_commands_and_a_picture():
     head = (ROOT / "README.md").read_text(encoding="utf-8")[:2500]
-    assert "make demo" in head and "make test" in head
+    assert "make demo" in head
+    assert "make test" in head
     picture = re.search(r"!\[[^\]]+\]\(([^)]+)\)", head)
-    assert picture and (ROOT / picture[1]).exists()
+    assert picture
+    assert (ROOT / picture[1]).exists()
 
 
 def test_control_a_broken_example_is_noticed():
@@ -40,23 +44,35 @@ def test_control_a_broken_example_is_noticed():
 
 
 def test_the_table_is_what_score_prints_today():
-    names = [f"tiny-{drafter}-{rule}" for drafter in ("early_exit", "model") for rule in ("coupled", "greedy")]
+    names = [
+        f"tiny-{drafter}-{rule}"
+        for drafter in ("early_exit", "model")
+        for rule in ("coupled", "greedy")
+    ]
     command = [sys.executable, "-m", "simspec.cli", "score", *names, "--markdown"]
-    printed = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout.strip()
+    printed = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, check=True
+    ).stdout.strip()
     assert printed in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_drafters_stand_side_by_side_as_printed_today():
     command = [sys.executable, "-m", "simspec.cli", "drafters", "--markdown"]
-    printed = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout.strip()
-    assert printed.count("\n") == 17 and printed in (ROOT / "traces" / "README.md").read_text(encoding="utf-8")
+    printed = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, check=True
+    ).stdout.strip()
+    assert printed.count("\n") == 17
+    assert printed in (ROOT / "traces" / "README.md").read_text(encoding="utf-8")
 
 
 def test_trees_stand_side_by_side_as_printed_today():
     names = ["tiny-eagle-coupled", "tiny-eagle-greedy", "--nodes", "8", "--nodes", "16"]
     command = [sys.executable, "-m", "simspec.cli", "trees", *names, "--markdown"]
-    printed = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout.strip()
-    assert printed.count("| beams |") == 2 and printed in (ROOT / "traces" / "README.md").read_text(encoding="utf-8")
+    printed = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, check=True
+    ).stdout.strip()
+    assert printed.count("| beams |") == 2
+    assert printed in (ROOT / "traces" / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("room", ["simspec", "real"])

@@ -9,11 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_lm import DRAFTERS, END, PREFIX, RULES, toy_pair, toy_prompts
 
-from real.record import recorder as module
-from real.draft import Silent
 from real.decode.features import offered, read
+from real.draft import Silent
 from real.prompts import Prompt
-from real.record.recorder import RecordError, Rows, Settings, chains, describe, one_bit, record, record_text, target_text
+from real.record import recorder as module
+from real.record.recorder import (
+    RecordError,
+    Rows,
+    Settings,
+    chains,
+    describe,
+    one_bit,
+    record,
+    record_text,
+    target_text,
+)
 from real.sampling import margin
 from simspec import load_trace
 from simspec.quantization import encode_margin
@@ -22,13 +32,22 @@ PAIRS = {name: toy_pair(name) for name in DRAFTERS}
 
 
 @settings(deadline=None, max_examples=25)
-@given(st.sampled_from(PREFIX), st.sampled_from(list(RULES)), st.integers(0, 500), st.integers(1, 7), st.integers(1, 20))
+@given(
+    st.sampled_from(PREFIX),
+    st.sampled_from(list(RULES)),
+    st.integers(0, 500),
+    st.integers(1, 7),
+    st.integers(1, 20),
+)
 def test_the_one_bit_form_equals_the_definition(name, rule, seed, K, budget):
     target, drafter = PAIRS[name]
     prompt = toy_prompts(1, seed)[0]
     asked = Settings(K, budget, RULES[rule], END)
     text, _ = target_text(target, asked, prompt, seed)
-    slow, fast = chains(target, drafter, asked, prompt, text, seed), one_bit(target, drafter, asked, prompt, text, seed)
+    slow, fast = (
+        chains(target, drafter, asked, prompt, text, seed),
+        one_bit(target, drafter, asked, prompt, text, seed),
+    )
     for name in Rows.__dataclass_fields__:
         np.testing.assert_array_equal(getattr(slow, name), getattr(fast, name), err_msg=name)
 
@@ -36,8 +55,14 @@ def test_the_one_bit_form_equals_the_definition(name, rule, seed, K, budget):
 def walked(name, asked, prompt, text, sequence):
     """Rows by the protocol and nothing kept: at each position fresh models, which draft freely, and once more along the text."""
     n, K, rule = len(text), asked.K, asked.rule
-    rows = {field: np.zeros((n, K), np.uint8) for field in ("rank", "draft_margin", "feature_margin")}
-    rows |= {"depth": np.full(n, K, np.uint8), "run": np.zeros(n, np.uint8), "feature": np.zeros((n, K, len(asked.features)), np.uint8)}
+    rows = {
+        field: np.zeros((n, K), np.uint8) for field in ("rank", "draft_margin", "feature_margin")
+    }
+    rows |= {
+        "depth": np.full(n, K, np.uint8),
+        "run": np.zeros(n, np.uint8),
+        "feature": np.zeros((n, K, len(asked.features)), np.uint8),
+    }
 
     def drafted(prefix, pick, most):
         target, drafter = toy_pair(name)
@@ -48,20 +73,30 @@ def walked(name, asked, prompt, text, sequence):
 
     for t in range(n):
         prefix, limit, left = [*prompt, *text[:t].tolist()], min(K, asked.budget - t), min(K, n - t)
-        free = lambda logits, slot, *_: int(rule.scores(logits[None], sequence, [t + slot]).argmax())  # noqa: E731, B023
+        free = lambda logits, slot, *_: int(
+            rule.scores(logits[None], sequence, [t + slot]).argmax()
+        )  # noqa: E731, B023
         along = lambda logits, slot, *_: int(text[t + slot])  # noqa: E731, B023
         steps = list(drafted(prefix, free, limit))
         if len(steps) < limit or (steps and steps[-1].token in asked.end_tokens):
             rows["depth"][t] = len(steps)
-        while rows["run"][t] < min(len(steps), left) and steps[rows["run"][t]].token == text[t + rows["run"][t]]:
+        while (
+            rows["run"][t] < min(len(steps), left)
+            and steps[rows["run"][t]].token == text[t + rows["run"][t]]
+        ):
             rows["run"][t] += 1
         for slot, step in enumerate(steps):
             if step.logits is None:
                 rows["draft_margin"][t, slot] = 255
                 continue
-            rows["draft_margin"][t, slot] = encode_margin(margin(rule.scores(step.logits[None], sequence, [t + slot])).numpy())[0]
+            rows["draft_margin"][t, slot] = encode_margin(
+                margin(rule.scores(step.logits[None], sequence, [t + slot])).numpy()
+            )[0]
             code, edge = read(asked.features, step.logits[None], rule.temperature)
-            rows["feature"][t, slot], rows["feature_margin"][t, slot] = code[0], encode_margin(edge.min())
+            rows["feature"][t, slot], rows["feature_margin"][t, slot] = (
+                code[0],
+                encode_margin(edge.min()),
+            )
         rows["rank"][t, :left] = 255
         silent = getattr(PAIRS[name][1], "silent", False)  # it follows no text
         for slot, step in enumerate(steps[:left] if silent else drafted(prefix, along, left)):
@@ -93,10 +128,14 @@ def test_a_silent_drafter_records_no_features_no_near_ties_and_ranks_of_two_kind
     n, slot = len(rows.token), np.arange(6)
     offers = slot < np.minimum(rows.depth, 24 - np.arange(n))[:, None]
     there = np.arange(n)[:, None] + slot < n
-    assert rows.feature.shape == (n, 6, 0) and (rows.draft_margin == np.where(offers, 255, 0)).all() and (rows.feature_margin == 0).all()
+    assert rows.feature.shape == (n, 6, 0)
+    assert (rows.draft_margin == np.where(offers, 255, 0)).all()
+    assert (rows.feature_margin == 0).all()
     assert set(rows.rank[there & offers].tolist()) == {0, 255}
-    assert (rows.rank[there & ~offers] == 255).all() and (rows.rank[~there] == 0).all()
-    assert 0 < rows.run.sum() and len(set(rows.depth.tolist())) > 1
+    assert (rows.rank[there & ~offers] == 255).all()
+    assert (rows.rank[~there] == 0).all()
+    assert 0 < rows.run.sum()
+    assert len(set(rows.depth.tolist())) > 1
     with pytest.raises(ValueError, match="'confidence': drafter 'prompt_lookup' has no logits"):
         record_text(target, drafter, replace(asked, features=("confidence",)), prompt, 0)
 
@@ -106,8 +145,12 @@ def test_a_drafter_of_four_tokens_is_recorded_four_deep_and_one_token_of_prompt_
         target, drafter = PAIRS[name]
         rows = record_text(target, drafter, Settings(6, 20, RULES["greedy"], END), [5], 0)
         most = 6 if name == "eagle" else 4
-        assert rows.depth[0] == 0 and rows.rank[0, 0] == 255 and rows.draft_margin[0].sum() == 0
-        assert (rows.depth[1:14] <= most).all() and (rows.depth == most).any() and (rows.rank[1:14, most:] == 255).all()
+        assert rows.depth[0] == 0
+        assert rows.rank[0, 0] == 255
+        assert rows.draft_margin[0].sum() == 0
+        assert (rows.depth[1:14] <= most).all()
+        assert (rows.depth == most).any()
+        assert (rows.rank[1:14, most:] == 255).all()
 
 
 def test_control_a_lookup_that_looks_one_token_late_is_noticed(monkeypatch):
@@ -117,8 +160,15 @@ def test_control_a_lookup_that_looks_one_token_late_is_noticed(monkeypatch):
     asked, prompt = Settings(4, 12, RULES["greedy"], END, ()), [5, 6, 7, 5, 6, 7]
     text, _ = target_text(target, asked, prompt, 0)
     read_all = PromptLookupDrafter.catch_up
-    monkeypatch.setattr(PromptLookupDrafter, "catch_up", lambda self, tokens, *rest: read_all(self, tokens[:-1] or [4], *rest))
-    assert (chains(target, drafter, asked, prompt, text, 0).run != walked("prompt_lookup", asked, prompt, text, 0)["run"]).any()
+    monkeypatch.setattr(
+        PromptLookupDrafter,
+        "catch_up",
+        lambda self, tokens, *rest: read_all(self, tokens[:-1] or [4], *rest),
+    )
+    assert (
+        chains(target, drafter, asked, prompt, text, 0).run
+        != walked("prompt_lookup", asked, prompt, text, 0)["run"]
+    ).any()
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -180,7 +230,17 @@ def test_a_killed_recording_continues_and_loses_nothing(tmp_path, monkeypatch):
         _record(out)
     assert not out.exists()
     resumed = _record(out)
-    assert made == [0, 1, 2, 3, 4, None, 4, 5, 6]  # whole shards are kept, the broken one is made again
+    assert made == [
+        0,
+        1,
+        2,
+        3,
+        4,
+        None,
+        4,
+        5,
+        6,
+    ]  # whole shards are kept, the broken one is made again
     assert resumed == whole == load_trace(out)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["killed.parquet", "whole.parquet"]
 
@@ -220,8 +280,11 @@ def test_a_drafter_with_a_history_is_refused():
 
 def test_a_drafter_that_offers_nothing_records_depth_zero():
     target, _ = PAIRS["model"]
-    rows = record_text(target, Silent(), Settings(4, 8, RULES["greedy"], END, features=()), [5, 6], 0, slow=True)
-    assert (rows.depth == 0).all() and (rows.run == 0).all()
+    rows = record_text(
+        target, Silent(), Settings(4, 8, RULES["greedy"], END, features=()), [5, 6], 0, slow=True
+    )
+    assert (rows.depth == 0).all()
+    assert (rows.run == 0).all()
 
 
 @pytest.mark.parametrize("K, budget", [(0, 8), (256, 8), (4, 0)])

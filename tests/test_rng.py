@@ -43,7 +43,14 @@ def test_uniform_is_the_addressed_word(seed, sequence, round_, slot, role):
 
 def test_every_part_of_the_address_matters():
     base = (5, 1, 2, 3, rng.POLICY)
-    changed = [(6, 1, 2, 3, 0), (5 + 2**32, 1, 2, 3, 0), (5, 2, 2, 3, 0), (5, 1, 3, 3, 0), (5, 1, 2, 7, 0), (5, 1, 2, 3, 1)]
+    changed = [
+        (6, 1, 2, 3, 0),
+        (5 + 2**32, 1, 2, 3, 0),
+        (5, 2, 2, 3, 0),
+        (5, 1, 3, 3, 0),
+        (5, 1, 2, 7, 0),
+        (5, 1, 2, 3, 1),
+    ]
     draws = [rng.uniform(*address) for address in [base, *changed]]
     assert len(set(draws)) == len(draws)
 
@@ -67,9 +74,12 @@ def test_addresses_outside_the_range_are_refused(address, name):
 
 @settings(deadline=None, max_examples=40)
 @given(SEED, WORD, st.lists(WORD, min_size=0, max_size=3), st.integers(1, 13))
-def test_gumbel_rows_are_minus_log_minus_log_of_the_addressed_draws(seed, sequence, positions, vocab):
+def test_gumbel_rows_are_minus_log_minus_log_of_the_addressed_draws(
+    seed, sequence, positions, vocab
+):
     rows = rng.gumbel_rows(seed, sequence, np.array(positions, dtype=np.int64), vocab)
-    assert rows.shape == (len(positions), vocab) and rows.dtype == np.float64
+    assert rows.shape == (len(positions), vocab)
+    assert rows.dtype == np.float64
     for row, position in zip(rows, positions):
         u = np.array([naive.uniform(seed, sequence, position, v, rng.GUMBEL) for v in range(vocab)])
         np.testing.assert_allclose(row, -np.log(-np.log(u)), rtol=1e-13, atol=1e-13)
@@ -91,7 +101,9 @@ def test_gumbel_noise_picks_as_softmax_does_and_not_as_another_law():
 
 def test_uniforms_are_uniform_and_a_reused_word_is_noticed():
     """Chi-square in 64 cells over 16,384 draws, chance 1e-4 of failing at the fixed seed."""
-    draws = np.array([rng.uniform(11, s, r, slot, 0) for s in range(16) for r in range(64) for slot in range(16)])
+    draws = np.array(
+        [rng.uniform(11, s, r, slot, 0) for s in range(16) for r in range(64) for slot in range(16)]
+    )
 
     def statistic(u):
         counts = np.bincount((u * 64).astype(int), minlength=64)

@@ -4,17 +4,30 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import shell
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-import shell
 
 from real.model.decoder import Decoder, Shape
 from simspec import CostModel, formulas
 from simspec.cost_table import CostTable, load_cost
 from simspec.roofline import (
-    CARDS, OWED, SHAPES, Card, ModelShape, cache_bytes, matrix_weights, memory, parameters, pass_bytes, pass_flops, pass_seconds,
-    roofline_cost, roofline_memory, roofline_table,
+    CARDS,
+    OWED,
+    SHAPES,
+    Card,
+    ModelShape,
+    cache_bytes,
+    matrix_weights,
+    memory,
+    parameters,
+    pass_bytes,
+    pass_flops,
+    pass_seconds,
+    roofline_cost,
+    roofline_memory,
+    roofline_table,
 )  # fmt: skip
 
 SLOW = Card("slow memory", bandwidth=1e9, rate=1e30, memory=1e30)
@@ -22,11 +35,30 @@ WEAK = Card("weak arithmetic", bandwidth=1e30, rate=1e12, memory=1e30)
 
 small = st.integers(1, 6)
 shapes = st.builds(
-    ModelShape, st.just("s"), st.integers(2, 6), small, small, small, small, small, st.just(5), st.booleans(), st.sampled_from([1, 2.0, 4])
+    ModelShape,
+    st.just("s"),
+    st.integers(2, 6),
+    small,
+    small,
+    small,
+    small,
+    small,
+    st.just(5),
+    st.booleans(),
+    st.sampled_from([1, 2.0, 4]),
 )
 figures = st.integers(1, 1000).map(float)
 seconds = st.integers(0, 8).map(lambda n: n / 8)
-cards = st.builds(Card, st.just("c"), figures, figures, st.just(1e30), st.sampled_from([1, 2, 8, 64]), seconds, seconds)
+cards = st.builds(
+    Card,
+    st.just("c"),
+    figures,
+    figures,
+    st.just(1e30),
+    st.sampled_from([1, 2, 8, 64]),
+    seconds,
+    seconds,
+)
 drafters = st.one_of(shapes, st.sampled_from([0.1, 0.5, 0.9]))
 
 
@@ -45,7 +77,9 @@ def twin(s, card, rows, batch, context, layers=None, head=True):
         for _ in range(batch):
             moved += 2 * shared * s.cache_bytes * (context + rows)
             for row in range(rows):
-                operations += s.heads * (context + row + 1) * s.head_dim * 2 * 2  # scores, and the mix of values
+                operations += (
+                    s.heads * (context + row + 1) * s.head_dim * 2 * 2
+                )  # scores, and the mix of values
     launched = card.overhead + card.launch * (s.layers if layers is None else layers)
     return launched + max(moved / card.bandwidth, operations / card.rate)
 
@@ -68,37 +102,65 @@ def test_known_models_have_their_known_size(name, total):
 
 def test_keys_and_values_take_the_known_bytes():
     # half a megabyte a token without grouped queries; a quarter of that with 8 of 32 heads
-    assert [cache_bytes(SHAPES[n]) for n in ("llama-2-7b", "llama-3-8b", "llama-2-70b")] == [524_288, 131_072, 327_680]
+    assert [cache_bytes(SHAPES[n]) for n in ("llama-2-7b", "llama-3-8b", "llama-2-70b")] == [
+        524_288,
+        131_072,
+        327_680,
+    ]
     assert memory(SHAPES["llama-3-8b"], 2, 100) == 2 * 8_030_261_248 + 2 * 100 * 131_072
 
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_parameters_are_those_of_our_own_decoder(tied):
-    sizes = dict(vocab=50, width=24, layers=3, heads=4, kv_heads=2, head_dim=8, hidden=40, tied=tied)
+    sizes = dict(
+        vocab=50, width=24, layers=3, heads=4, kv_heads=2, head_dim=8, hidden=40, tied=tied
+    )
     with torch.device("meta"):
         counted = sum(p.numel() for p in Decoder(Shape(**sizes)).parameters())
     assert parameters(ModelShape(name="ours", **sizes)) == counted
 
 
-@given(shapes, cards, st.integers(1, 9), st.integers(1, 5), st.integers(0, 9), st.sampled_from([{}, {"layers": 1, "head": False}]))
+@given(
+    shapes,
+    cards,
+    st.integers(1, 9),
+    st.integers(1, 5),
+    st.integers(0, 9),
+    st.sampled_from([{}, {"layers": 1, "head": False}]),
+)
 def test_a_pass_is_the_slow_twins(shape, card, rows, batch, context, part):
     assert pass_seconds(shape, card, rows, batch, context, **part) == pytest.approx(
         twin(shape, card, rows, batch, context, **part), rel=1e-12
     )
 
 
-@given(st.sampled_from(list(SHAPES.values())), st.integers(1, 300), st.integers(1, 64), st.integers(0, 9000))
+@given(
+    st.sampled_from(list(SHAPES.values())),
+    st.integers(1, 300),
+    st.integers(1, 64),
+    st.integers(0, 9000),
+)
 def test_both_limits(shape, rows, batch, context):
-    bytes_, operations = pass_bytes(shape, rows, batch, context), pass_flops(shape, rows, batch, context)
+    bytes_, operations = (
+        pass_bytes(shape, rows, batch, context),
+        pass_flops(shape, rows, batch, context),
+    )
     assert pass_seconds(shape, SLOW, rows, batch, context) == bytes_ / 1e9
     assert pass_seconds(shape, WEAK, rows, batch, context) == operations / 1e12
-    assert bytes_ > 2 * matrix_weights(shape) and operations > 2 * matrix_weights(shape) * rows * batch
+    assert bytes_ > 2 * matrix_weights(shape)
+    assert operations > 2 * matrix_weights(shape) * rows * batch
 
 
 @given(shapes, cards, st.integers(1, 40), st.integers(1, 9), st.integers(0, 30))
-def test_a_pass_grows_with_rows_batch_and_context_and_is_at_least_either_bound(shape, card, rows, batch, context):
+def test_a_pass_grows_with_rows_batch_and_context_and_is_at_least_either_bound(
+    shape, card, rows, batch, context
+):
     here = pass_seconds(shape, card, rows, batch, context)
-    for more in ((rows + 1, batch, context), (rows, batch + 1, context), (rows, batch, context + 1)):
+    for more in (
+        (rows + 1, batch, context),
+        (rows, batch + 1, context),
+        (rows, batch, context + 1),
+    ):
         assert pass_seconds(shape, card, *more) >= here
     dry = card.overhead + card.launch * shape.layers
     assert here >= dry + pass_bytes(shape, rows, batch, context) / card.bandwidth
@@ -109,7 +171,8 @@ def test_a_pass_grows_with_rows_batch_and_context_and_is_at_least_either_bound(s
 def test_the_staircase_is_the_tile(shape, rows, batch, tile):
     padding = pass_flops(shape, rows, batch, 3, tile) - pass_flops(shape, rows, batch, 3)
     missing = -(batch * rows) % tile
-    assert padding == 2 * matrix_weights(shape) * missing and 0 <= missing < tile
+    assert padding == 2 * matrix_weights(shape) * missing
+    assert 0 <= missing < tile
 
 
 def test_the_knee_is_where_arithmetic_overtakes_memory():
@@ -117,22 +180,35 @@ def test_the_knee_is_where_arithmetic_overtakes_memory():
     card, shape = CARDS["h100"], SHAPES["llama-2-7b"]
     knee = card.rate / card.bandwidth
     assert 295 < knee < 296
-    bound = [pass_seconds(shape, card, rows, 1, 0) * card.bandwidth == pytest.approx(pass_bytes(shape, rows, 1, 0)) for rows in (256, 320)]
+    bound = [
+        pass_seconds(shape, card, rows, 1, 0) * card.bandwidth
+        == pytest.approx(pass_bytes(shape, rows, 1, 0))
+        for rows in (256, 320)
+    ]
     assert bound == [True, False]
     fine = replace(card, tile=1)
-    last = max(r for r in range(1, 400) if pass_flops(shape, r, 1, 0) / card.rate <= pass_bytes(shape, r, 1, 0) / card.bandwidth)
+    last = max(
+        r
+        for r in range(1, 400)
+        if pass_flops(shape, r, 1, 0) / card.rate <= pass_bytes(shape, r, 1, 0) / card.bandwidth
+    )
     assert 280 < last < knee + 10
     # formulas.roofline is this with weights alone
     rows = np.arange(1, 500)
     simple = formulas.roofline(500, knee)[1:500]
-    ours = np.array([pass_seconds(shape, fine, int(r), 1, 0) for r in rows]) / (2 * matrix_weights(shape) / card.bandwidth)
+    ours = np.array([pass_seconds(shape, fine, int(r), 1, 0) for r in rows]) / (
+        2 * matrix_weights(shape) / card.bandwidth
+    )
     np.testing.assert_allclose(ours, simple, rtol=0.03)
 
 
 @given(shapes, drafters, cards, st.integers(1, 8), st.integers(1, 5), st.integers(OWED, 30))
 def test_a_cost_is_made_of_passes(target, drafter, card, K, batch, context):
     cost = roofline_cost(target, drafter, card, K, batch, context)
-    assert cost.K == K and len(cost.catch_up) == OWED + 1 and (np.diff(cost.verify) >= -1e-9).all() and (np.diff(cost.draft) > 0).all()
+    assert cost.K == K
+    assert len(cost.catch_up) == OWED + 1
+    assert (np.diff(cost.verify) >= -1e-9).all()
+    assert (np.diff(cost.draft) > 0).all()
     full = twin(target, card, 1, batch, context)
     assert cost.baseline == pytest.approx(full) == cost.verify[0]
     if isinstance(drafter, ModelShape):
@@ -157,41 +233,66 @@ def test_a_cost_is_made_of_passes(target, drafter, card, K, batch, context):
 
 
 def test_launches_are_paid_by_layer_and_pass():
-    dry, wet = (roofline_cost(SHAPES["llama-2-7b"], 0.1, replace(CARDS["a100"], launch=x, overhead=y), 2) for x, y in ((0, 0), (1.0, 8.0)))
-    np.testing.assert_allclose(wet.verify - dry.verify, 32 + 8, rtol=1e-9)  # an early exit's verification is one pass
-    np.testing.assert_allclose(wet.draft - dry.draft, [0, 4 + 8, 2 * (4 + 8)], rtol=1e-9)  # 3 layers shared and 1 of its own
+    dry, wet = (
+        roofline_cost(SHAPES["llama-2-7b"], 0.1, replace(CARDS["a100"], launch=x, overhead=y), 2)
+        for x, y in ((0, 0), (1.0, 8.0))
+    )
+    np.testing.assert_allclose(
+        wet.verify - dry.verify, 32 + 8, rtol=1e-9
+    )  # an early exit's verification is one pass
+    np.testing.assert_allclose(
+        wet.draft - dry.draft, [0, 4 + 8, 2 * (4 + 8)], rtol=1e-9
+    )  # 3 layers shared and 1 of its own
 
 
 def test_gains_shrink_with_the_batch():
-    table = roofline_table(SHAPES["llama-3-8b"], SHAPES["llama-3.2-1b"], CARDS["h100"], 8, [1, 16, 64, 256], [1024])
+    table = roofline_table(
+        SHAPES["llama-3-8b"], SHAPES["llama-3.2-1b"], CARDS["h100"], 8, [1, 16, 64, 256], [1024]
+    )
     k = np.arange(9)
     gains = []
     for batch in table.batch:
         cost = table.at(batch, 1024)
-        gains.append(formulas.expected_committed(0.8, k) * cost.baseline / (cost.draft + cost.verify))
+        gains.append(
+            formulas.expected_committed(0.8, k) * cost.baseline / (cost.draft + cost.verify)
+        )
     best = [g.max() for g in gains]
-    assert best == sorted(best, reverse=True) and best[0] > 1.5 and gains[-1].argmax() < gains[0].argmax()
+    assert best == sorted(best, reverse=True)
+    assert best[0] > 1.5
+    assert gains[-1].argmax() < gains[0].argmax()
 
 
 def test_cells_that_do_not_fit_are_missing_and_sizes_that_never_fit_refused():
-    make = lambda b, c, card="h100": roofline_table(SHAPES["llama-3-8b"], SHAPES["llama-3.2-1b"], CARDS[card], 4, b, c)  # noqa: E731
+    make = lambda b, c, card="h100": roofline_table(
+        SHAPES["llama-3-8b"], SHAPES["llama-3.2-1b"], CARDS[card], 4, b, c
+    )  # noqa: E731
     table = make([256, 1], [8192, 1024])
-    assert table.batch == (1, 256) and table.context == (1024, 8192) and table.cells[1][1] is None
+    assert table.batch == (1, 256)
+    assert table.context == (1024, 8192)
+    assert table.cells[1][1] is None
     assert roofline_memory(SHAPES["llama-3-8b"], SHAPES["llama-3.2-1b"], 4, 256, 8192) > 80e9
     assert table.at(1, 2000).K == 4
     with pytest.raises(ValueError, match="at batch 256"):
         table.at(2, 2000)
     with pytest.raises(ValueError, match="batch 4096 has no cell at all"):
         make([1, 4096], [1024])
-    with pytest.raises(ValueError, match=r"needs 140.\d GB at batch 1 and context 1024, H100 SXM has 80"):
+    with pytest.raises(
+        ValueError, match=r"needs 140.\d GB at batch 1 and context 1024, H100 SXM has 80"
+    ):
         roofline_cost(SHAPES["llama-2-70b"], 0.1, CARDS["h100"], 4)
-    assert roofline_cost(replace(SHAPES["llama-2-70b"], weight_bytes=1.0), 0.1, CARDS["h100"], 4).K == 4
+    assert (
+        roofline_cost(replace(SHAPES["llama-2-70b"], weight_bytes=1.0), 0.1, CARDS["h100"], 4).K
+        == 4
+    )
 
 
 @pytest.mark.parametrize(
     "make, words",
     [
-        (lambda: replace(SHAPES["llama-2-7b"], layers=0), "layers is 0, expected a positive integer"),
+        (
+            lambda: replace(SHAPES["llama-2-7b"], layers=0),
+            "layers is 0, expected a positive integer",
+        ),
         (lambda: replace(SHAPES["llama-2-7b"], width=2.5), "width is 2.5"),
         (lambda: replace(SHAPES["llama-2-7b"], weight_bytes=math.nan), "weight_bytes is nan"),
         (lambda: replace(CARDS["h100"], bandwidth=0), "bandwidth is 0"),
@@ -201,12 +302,21 @@ def test_cells_that_do_not_fit_are_missing_and_sizes_that_never_fit_refused():
         (lambda: roofline_cost(SHAPES["llama-2-7b"], 1.0, CARDS["h100"], 4), "drafter is 1.0"),
         (lambda: roofline_cost(SHAPES["llama-2-7b"], True, CARDS["h100"], 4), "drafter is True"),
         (lambda: roofline_cost(SHAPES["llama-2-7b"], "x", CARDS["h100"], 4), "drafter is 'x'"),
-        (lambda: roofline_cost(replace(SHAPES["llama-2-7b"], layers=1), 0.5, CARDS["h100"], 4), "has 1 layer"),
-        (lambda: roofline_cost(SHAPES["llama-3-8b"], SHAPES["llama-68m"], CARDS["h100"], 4), "take one with the same tokenizer"),
+        (
+            lambda: roofline_cost(replace(SHAPES["llama-2-7b"], layers=1), 0.5, CARDS["h100"], 4),
+            "has 1 layer",
+        ),
+        (
+            lambda: roofline_cost(SHAPES["llama-3-8b"], SHAPES["llama-68m"], CARDS["h100"], 4),
+            "take one with the same tokenizer",
+        ),
         (lambda: roofline_cost(SHAPES["llama-2-7b"], 0.1, CARDS["h100"], 0), "K is 0"),
         (lambda: roofline_cost(SHAPES["llama-2-7b"], 0.1, CARDS["h100"], 4, 0), "batch 0"),
         (lambda: roofline_cost(SHAPES["llama-2-7b"], 0.1, CARDS["h100"], 4, 1, 1), "context 1"),
-        (lambda: roofline_table(SHAPES["llama-2-7b"], 0.1, CARDS["h100"], 4, [], [8]), "at least one of each"),
+        (
+            lambda: roofline_table(SHAPES["llama-2-7b"], 0.1, CARDS["h100"], 4, [], [8]),
+            "at least one of each",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(make, words):
@@ -220,16 +330,28 @@ def run(capsys, *arguments):
 
 def test_the_command_writes_what_sweep_reads(capsys, tmp_path):
     one, many = tmp_path / "one.json", tmp_path / "many.json"
-    code, out, err = run(capsys, "--target", "llama-2-7b", "--drafter", "llama-68m", "-k", 4, "--out", one, "--json")
-    assert code == 0 and err == "" and CostModel.from_dict(json.loads(out)) == load_cost(one)
-    assert load_cost(one) == roofline_cost(SHAPES["llama-2-7b"], SHAPES["llama-68m"], CARDS["h100"], 4)
+    code, out, err = run(
+        capsys, "--target", "llama-2-7b", "--drafter", "llama-68m", "-k", 4, "--out", one, "--json"
+    )
+    assert code == 0
+    assert err == ""
+    assert CostModel.from_dict(json.loads(out)) == load_cost(one)
+    assert load_cost(one) == roofline_cost(
+        SHAPES["llama-2-7b"], SHAPES["llama-68m"], CARDS["h100"], 4
+    )
     code, out, _ = run(
         capsys, "--target", "llama-3-8b", "--drafter", "0.1", "--card", "a100", "-k", 4, "--batch", 1, "--batch", 512, "--context", 64,
         "--context", 8192, "--weight-bytes", 1, "--launch", 1e-5, "--out", many,
     )  # fmt: skip
     table = load_cost(many)
-    assert code == 0 and isinstance(table, CostTable) and table.cells[1][1] is None and "does not fit" in out
-    card, shape = replace(CARDS["a100"], launch=1e-5), replace(SHAPES["llama-3-8b"], weight_bytes=1.0)
+    assert code == 0
+    assert isinstance(table, CostTable)
+    assert table.cells[1][1] is None
+    assert "does not fit" in out
+    card, shape = (
+        replace(CARDS["a100"], launch=1e-5),
+        replace(SHAPES["llama-3-8b"], weight_bytes=1.0),
+    )
     assert table.at(512, 64) == roofline_cost(shape, 0.1, card, 4, 512, 64)
 
 
@@ -249,7 +371,13 @@ def test_the_command_writes_what_sweep_reads(capsys, tmp_path):
 )
 def test_a_users_error_is_one_line_and_exit_code_2(capsys, tmp_path, monkeypatch, change, words):
     monkeypatch.chdir(tmp_path)
-    given = {"--target": "llama-3-8b", "--drafter": "llama-3.2-1b", "--out": "cost.json"} | {change[0]: change[1]}
+    given = {"--target": "llama-3-8b", "--drafter": "llama-3.2-1b", "--out": "cost.json"} | {
+        change[0]: change[1]
+    }
     code, out, err = run(capsys, *(part for pair in given.items() for part in pair))
-    assert code == 2 and out == "" and words in err and err.count("\n") == 1 and err.startswith("simspec: ")
+    assert code == 2
+    assert out == ""
+    assert words in err
+    assert err.count("\n") == 1
+    assert err.startswith("simspec: ")
     assert not list(tmp_path.iterdir())

@@ -22,7 +22,9 @@ OTHER = torch.tensor([0.0, 1.5, 0.5, 0.0, 1.2, 1.0])
 def picks(rule, logits):
     """The rule's picks at all addresses, int `[SEQUENCES, POSITIONS]`, where the model always says `logits`."""
     rows = logits.expand(POSITIONS, -1)
-    return np.array([rule.scores(rows, s, list(range(POSITIONS))).argmax(-1).numpy() for s in range(SEQUENCES)])
+    return np.array(
+        [rule.scores(rows, s, list(range(POSITIONS))).argmax(-1).numpy() for s in range(SEQUENCES)]
+    )
 
 
 def softmax(logits, temperature=1.0):
@@ -39,7 +41,9 @@ def fits(observed, p):
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
 def test_the_coupled_pick_is_a_draw_at_its_temperature(temperature):
-    logits = LOGITS * temperature if temperature < 1 else LOGITS  # every token frequent enough to count
+    logits = (
+        LOGITS * temperature if temperature < 1 else LOGITS
+    )  # every token frequent enough to count
     counts = np.bincount(picks(Rule("coupled", temperature, 11), logits).ravel(), minlength=6)
     assert fits(counts, softmax(logits, temperature))
     assert not fits(counts, softmax(logits, temperature * 1.15))  # control: a wrong temperature
@@ -61,7 +65,11 @@ def test_picks_of_different_positions_and_sequences_are_independent():
 
 @HELD
 @given(
-    st.lists(st.floats(-6, 6), min_size=2, max_size=9), st.floats(0.2, 3), st.integers(0, 2**64 - 1), st.integers(0, 50), st.integers(0, 50)
+    st.lists(st.floats(-6, 6), min_size=2, max_size=9),
+    st.floats(0.2, 3),
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 50),
+    st.integers(0, 50),
 )
 def test_the_coupled_pick_wins_an_exponential_race(values, temperature, seed, sequence, position):
     """Of clocks -log(u) / p the first rings with probability p: the law of the pick, exactly."""
@@ -70,7 +78,9 @@ def test_the_coupled_pick_wins_an_exponential_race(values, temperature, seed, se
     clocks = [-math.log(a) / p for a, p in zip(u, softmax(logits, temperature))]
     scores = Rule("coupled", temperature, seed).scores(logits[None], sequence, [position])[0]
     assert clocks[scores.argmax()] <= min(clocks) * (1 + 1e-9)
-    assert np.allclose(-np.log(clocks) - scores.numpy(), -np.log(clocks[0]) - scores[0].item(), atol=1e-9)
+    assert np.allclose(
+        -np.log(clocks) - scores.numpy(), -np.log(clocks[0]) - scores[0].item(), atol=1e-9
+    )
 
 
 def slow_probs(values, temperature, top_k, top_p):
@@ -87,8 +97,14 @@ def slow_probs(values, temperature, top_k, top_p):
             break
         stay.append(v)
         held += weight[v]
-    near = top_p < 1 and any(abs(math.fsum(weight[v] for v in kept[:i]) / whole - top_p) < 1e-9 for i in range(len(kept) + 1))
-    return [weight[v] / math.fsum(weight[w] for w in stay) if v in stay else 0.0 for v in range(len(values))], near
+    near = top_p < 1 and any(
+        abs(math.fsum(weight[v] for v in kept[:i]) / whole - top_p) < 1e-9
+        for i in range(len(kept) + 1)
+    )
+    return [
+        weight[v] / math.fsum(weight[w] for w in stay) if v in stay else 0.0
+        for v in range(len(values))
+    ], near
 
 
 CUTS = st.tuples(st.integers(0, 9), st.one_of(st.just(1.0), st.floats(0.01, 1)))
@@ -105,10 +121,19 @@ def test_both_sampled_rules_cut_by_the_definition(values, temperature, cut):
 
 
 @HELD
-@given(st.lists(st.floats(-6, 6), min_size=2, max_size=9), st.floats(0.2, 3), CUTS, st.integers(0, 2**64 - 1), st.integers(0, 50))
+@given(
+    st.lists(st.floats(-6, 6), min_size=2, max_size=9),
+    st.floats(0.2, 3),
+    CUTS,
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 50),
+)
 def test_the_race_is_among_the_tokens_that_a_cut_leaves(values, temperature, cut, seed, position):
     """The coupled pick under top-k and top-p: first of the clocks -log(u) / p of the processed p, so it is drawn from that p, exactly."""
-    rule, logits = Rule("coupled", temperature, seed, *cut), torch.tensor(values, dtype=torch.float64)[None]
+    rule, logits = (
+        Rule("coupled", temperature, seed, *cut),
+        torch.tensor(values, dtype=torch.float64)[None],
+    )
     p, scores = rule.probs(logits)[0].tolist(), rule.scores(logits, 3, [position])[0]
     u = [rng.uniform(seed, 3, position, v, rng.GUMBEL) for v in range(len(values))]
     clocks = [-math.log(a) / b if b else math.inf for a, b in zip(u, p)]
@@ -120,7 +145,8 @@ def test_the_race_is_among_the_tokens_that_a_cut_leaves(values, temperature, cut
 def test_the_coupled_pick_is_a_draw_from_what_is_left(cut):
     counts = np.bincount(picks(Rule("coupled", 1.0, 11, *cut), LOGITS).ravel(), minlength=6)
     p = np.array(slow_probs(LOGITS.tolist(), 1.0, *cut)[0])
-    assert fits(counts[p > 0], p[p > 0]) and not counts[p == 0].any()
+    assert fits(counts[p > 0], p[p > 0])
+    assert not counts[p == 0].any()
     assert not fits(counts[p > 0], softmax(LOGITS)[p > 0])  # control: the uncut law
 
 
@@ -138,7 +164,9 @@ def test_drafter_and_target_agree_as_often_as_coupled_draws_do():
     assert fits(two, np.array([share, 1 - share]))
     assert (p * q).sum() < share < np.minimum(p, q).sum()
     assert not fits(two, np.array([(p * q).sum(), 1 - (p * q).sum()]))  # control: independent draws
-    assert not fits(two, np.array([np.minimum(p, q).sum(), 1 - np.minimum(p, q).sum()]))  # control: the rejection rule
+    assert not fits(
+        two, np.array([np.minimum(p, q).sum(), 1 - np.minimum(p, q).sum()])
+    )  # control: the rejection rule
 
 
 @HELD
@@ -152,7 +180,9 @@ def test_noise_belongs_to_the_position_whatever_the_round(position, sequence):
     elsewhere = rule.scores(rows[position], sequence, [p + 1 for p in position])
     assert not torch.equal(together, elsewhere)
     assert not torch.equal(together, rule.scores(rows[position], sequence + 1, position))
-    assert not torch.equal(together, Rule("coupled", 0.8, 3).scores(rows[position], sequence, position))
+    assert not torch.equal(
+        together, Rule("coupled", 0.8, 3).scores(rows[position], sequence, position)
+    )
 
 
 def test_scores_leave_the_logits_and_the_noise_as_they_were():
@@ -160,14 +190,16 @@ def test_scores_leave_the_logits_and_the_noise_as_they_were():
     first = rule.scores(rows, 0, [4])
     wanted = first.clone()
     first.add_(1.0)  # a caller may write into what it got
-    assert torch.equal(rule.scores(rows, 0, [4]), wanted) and torch.equal(rows, torch.ones(1, 5))
+    assert torch.equal(rule.scores(rows, 0, [4]), wanted)
+    assert torch.equal(rows, torch.ones(1, 5))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_greedy_is_no_noise(dtype):
     logits = torch.randn(4, 9, generator=torch.Generator().manual_seed(1)).to(dtype)
     scores = Rule().scores(logits, 3, [7, 8, 9, 9])
-    assert scores.dtype == torch.float64 and torch.equal(scores, logits.double())
+    assert scores.dtype == torch.float64
+    assert torch.equal(scores, logits.double())
 
 
 @HELD
@@ -181,9 +213,21 @@ def test_margin_is_best_minus_second(rows):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("nucleus",), ("greedy", 0.7), ("coupled", 0.0), ("coupled", -1.0), ("coupled", math.nan), ("greedy", math.nan),
-        ("rejection", 0.0), ("rejection", -0.5), ("rejection", math.inf), ("rejection", 1.0, 0, -1), ("rejection", 1.0, 0, 2.0),
-        ("rejection", 1.0, 0, 0, 0.0), ("rejection", 1.0, 0, 0, 1.01), ("coupled", 1.0, 0, 0, math.nan), ("greedy", 1.0, 0, 5),
+        ("nucleus",),
+        ("greedy", 0.7),
+        ("coupled", 0.0),
+        ("coupled", -1.0),
+        ("coupled", math.nan),
+        ("greedy", math.nan),
+        ("rejection", 0.0),
+        ("rejection", -0.5),
+        ("rejection", math.inf),
+        ("rejection", 1.0, 0, -1),
+        ("rejection", 1.0, 0, 2.0),
+        ("rejection", 1.0, 0, 0, 0.0),
+        ("rejection", 1.0, 0, 0, 1.01),
+        ("coupled", 1.0, 0, 0, math.nan),
+        ("greedy", 1.0, 0, 5),
         ("greedy", 1.0, 0, 0, 0.9),
     ],
 )

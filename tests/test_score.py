@@ -9,8 +9,8 @@ import pytest
 from shell import run
 
 from simspec import CostModel, replay, synthetic
-from simspec.reports import oracle_gap as score
 from simspec.policies import beta_ts, confidence, fixed, oracle
+from simspec.reports import oracle_gap as score
 
 COST = CostModel.from_ratio(0.2, 4)
 
@@ -22,20 +22,33 @@ def trace():
 
 def seconds(trace, policy, cost, seed=0):
     """Per text, by walking its rounds."""
-    rounds, each = replay(trace, policy, seed, cost), cost.seconds(replay(trace, policy, seed, cost))
+    rounds, each = (
+        replay(trace, policy, seed, cost),
+        cost.seconds(replay(trace, policy, seed, cost)),
+    )
     return np.array([sum(each[a:b]) for a, b in zip(rounds.offset, rounds.offset[1:])])
 
 
 def test_figures_are_those_of_the_definition(trace):
-    (found,) = score.score({"t": trace}, ["beta_ts", "fixed:2", "oracle"], COST, replicates=2, seed=3)
+    (found,) = score.score(
+        {"t": trace}, ["beta_ts", "fixed:2", "oracle"], COST, replicates=2, seed=3
+    )
     times = [seconds(trace, fixed(k), COST).sum() for k in range(5)]
     best = int(np.argmin(times))
     least = seconds(trace, oracle(trace, COST), COST).sum()
-    assert found["best_fixed"] == f"fixed:{best}" and found["prompts"] == 12 and found["tokens"] == 480
-    assert found["speedup_fixed"] == pytest.approx(480 / times[best]) and found["speedup_oracle"] == pytest.approx(480 / least)
-    own = [np.mean([seconds(trace, beta_ts(), COST, seed).sum() for seed in (3, 4)]), times[2], least]
+    assert found["best_fixed"] == f"fixed:{best}"
+    assert found["prompts"] == 12
+    assert found["tokens"] == 480
+    assert found["speedup_fixed"] == pytest.approx(480 / times[best])
+    assert found["speedup_oracle"] == pytest.approx(480 / least)
+    own = [
+        np.mean([seconds(trace, beta_ts(), COST, seed).sum() for seed in (3, 4)]),
+        times[2],
+        least,
+    ]
     for row, name, time in zip(found["policies"], ("beta_ts:acceptance", "fixed:2", "oracle"), own):
-        assert row["policy"] == name and row["speedup"] == pytest.approx(480 / time)
+        assert row["policy"] == name
+        assert row["speedup"] == pytest.approx(480 / time)
         assert row["regret_fixed"] == pytest.approx(time / times[best] - 1)
         assert row["regret_oracle"] == pytest.approx(time / least - 1)
         assert row["share"] == pytest.approx((times[best] - time) / (times[best] - least))
@@ -44,18 +57,23 @@ def test_figures_are_those_of_the_definition(trace):
 
 
 def test_the_best_fixed_policy_scores_zero_and_its_interval_is_zero(trace):
-    (found,) = score.score({"t": trace}, ["fixed:0", "fixed:1", "fixed:2", "fixed:3", "fixed:4"], COST)
+    (found,) = score.score(
+        {"t": trace}, ["fixed:0", "fixed:1", "fixed:2", "fixed:3", "fixed:4"], COST
+    )
     rows = {row["policy"]: row for row in found["policies"]}
     best = rows[found["best_fixed"]]
     assert (best["share"], best["low"], best["high"]) == (0, 0, 0)
-    assert all(row["share"] <= 0 for row in rows.values()) and sum(row["share"] == 0 for row in rows.values()) == 1
+    assert all(row["share"] <= 0 for row in rows.values())
+    assert sum(row["share"] == 0 for row in rows.values()) == 1
 
 
 def test_where_drafting_never_pays_zero_is_the_best_length_and_no_gap_has_no_share(trace):
     (found,) = score.score({"t": trace}, ["fixed:2"], {"t": CostModel.from_ratio(5.0, 4)})
     row = found["policies"][0]
-    assert found["best_fixed"] == "fixed:0" and found["speedup_oracle"] == pytest.approx(1)
-    assert row["share"] is row["low"] is row["high"] is None and row["regret_fixed"] > 0
+    assert found["best_fixed"] == "fixed:0"
+    assert found["speedup_oracle"] == pytest.approx(1)
+    assert row["share"] is row["low"] is row["high"] is None
+    assert row["regret_fixed"] > 0
     assert "| fixed:2 | - |" in score.markdown([found])
 
 
@@ -65,13 +83,16 @@ def test_a_gap_on_one_prompt_has_a_share_but_no_interval(trace):
     one = replace(trace, run=run)
     (found,) = score.score({"t": one}, ["fixed:1"], COST)
     row = found["policies"][0]
-    assert row["share"] < 1 and row["low"] is row["high"] is None and "[no interval]" in score.markdown([found])
+    assert row["share"] < 1
+    assert row["low"] is row["high"] is None
+    assert "[no interval]" in score.markdown([found])
 
 
 def test_defaults_leave_out_what_the_recording_cannot_show(trace):
     (without,) = score.score({"t": trace}, None, 0.2, replicates=1, resamples=100)
     named = [row["policy"] for row in without["policies"]]
-    assert "beta_ts:acceptance" in named and not [name for name in named if name.startswith("confidence")]
+    assert "beta_ts:acceptance" in named
+    assert not [name for name in named if name.startswith("confidence")]
     shown = synthetic.iid(0.7, 10, 30, 4, seed=1, confidence=True)
     (found,) = score.score({"s": shown}, None, 0.2, replicates=1, resamples=100)
     assert confidence(0.5).name in [row["policy"] for row in found["policies"]]
@@ -80,8 +101,12 @@ def test_defaults_leave_out_what_the_recording_cannot_show(trace):
 def test_policies_that_read_features_pay_for_them():
     shown = synthetic.iid(0.7, 10, 30, 4, seed=1, confidence=True)
     dear = CostModel(COST.draft, COST.verify, COST.catch_up, 0.0, 1.0, feature=0.1)
-    free, paid = (score.score({"s": shown}, ["confidence:0.5", "fixed:2"], cost)[0]["policies"] for cost in (COST, dear))
-    assert paid[0]["speedup"] < free[0]["speedup"] and paid[1]["speedup"] == free[1]["speedup"]
+    free, paid = (
+        score.score({"s": shown}, ["confidence:0.5", "fixed:2"], cost)[0]["policies"]
+        for cost in (COST, dear)
+    )
+    assert paid[0]["speedup"] < free[0]["speedup"]
+    assert paid[1]["speedup"] == free[1]["speedup"]
 
 
 def test_too_few_prompts_are_refused_in_one_line(trace):
@@ -93,22 +118,41 @@ def test_command(capsys, tmp_path, trace):
     path = tmp_path / "mine.parquet"
     trace.save(path)
     CostModel.from_ratio(0.3, 4).to_json(tmp_path / "mine.cost.json")
-    code, out, err = run(capsys, "score", path, "--policy", "beta_ts", "--policy", "fixed:1", "--json")
+    code, out, err = run(
+        capsys, "score", path, "--policy", "beta_ts", "--policy", "fixed:1", "--json"
+    )
     data = json.loads(out)
-    assert code == 0 and err == "" and data["level"] == 0.95
+    assert code == 0
+    assert err == ""
+    assert data["level"] == 0.95
     (found,) = data["recordings"]
-    assert found["cost"] == "c=0.3" and [row["policy"] for row in found["policies"]] == ["beta_ts:acceptance", "fixed:1"]
+    assert found["cost"] == "c=0.3"
+    assert [row["policy"] for row in found["policies"]] == ["beta_ts:acceptance", "fixed:1"]
     code, out, _ = run(capsys, "score", path, "--policy", "beta_ts", "--markdown", "--cost", "0.1")
     lines = out.strip().splitlines()
-    assert code == 0 and lines[0].startswith("| policy | ") and all(line.count("|") == 3 for line in lines)
-    assert re.fullmatch(r"\| beta_ts:acceptance \| -?\d\.\d\d \[-?\d\.\d\d, -?\d\.\d\d\] \|", lines[-1])
+    assert code == 0
+    assert lines[0].startswith("| policy | ")
+    assert all(line.count("|") == 3 for line in lines)
+    assert re.fullmatch(
+        r"\| beta_ts:acceptance \| -?\d\.\d\d \[-?\d\.\d\d, -?\d\.\d\d\] \|", lines[-1]
+    )
     code, out, _ = run(capsys, "score", path, "--policy", "beta_ts")
-    assert code == 0 and "share of the gap" in out and "[" in out
+    assert code == 0
+    assert "share of the gap" in out
+    assert "[" in out
 
 
-@pytest.mark.parametrize("arguments", [["no-such-file.parquet"], ["--policy", "nobody"], ["--replicates", "0"], ["--cost", "-1"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["no-such-file.parquet"], ["--policy", "nobody"], ["--replicates", "0"], ["--cost", "-1"]],
+)
 def test_refusals(capsys, tmp_path, trace, arguments):
     path = tmp_path / "mine.parquet"
     trace.save(path)
-    code, out, err = run(capsys, "score", *([] if arguments[0].endswith("parquet") else [path]), *arguments)
-    assert code == 2 and out == "" and err.startswith("simspec: ") and err.count("\n") == 1
+    code, out, err = run(
+        capsys, "score", *([] if arguments[0].endswith("parquet") else [path]), *arguments
+    )
+    assert code == 2
+    assert out == ""
+    assert err.startswith("simspec: ")
+    assert err.count("\n") == 1

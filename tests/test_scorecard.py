@@ -11,16 +11,16 @@ from test_measure import ROW, Machine, layers
 from toy_lm import toy_cost, toy_recording
 
 from real.bench import scorecard
-from real.decode.phase_timer import OTHER
-from real.decode.loop import DecodeResult, decode
-from real.draft import Silent
-from real.decode.features import Reader
-from real.measure.loop import PLAIN, READING
-from real.pair import Pair, prompts_of, rule_of, stepper
 from real.bench.figures import draw
 from real.bench.phase_costs import PhaseCost, Pricing, backlog, jobs
 from real.bench.scorecard import Row, Scorecard, halves, keep, kept, rows, score
+from real.decode.features import Reader
+from real.decode.loop import DecodeResult, decode
+from real.decode.phase_timer import OTHER
+from real.draft import Silent
+from real.measure.loop import PLAIN, READING
 from real.model.target import Target
+from real.pair import Pair, prompts_of, rule_of, stepper
 from simspec import Stepper, policies, replay, synthetic
 
 ASK, READ, KEEP = 1 / 8, 1 / 4, 1 / 16
@@ -54,21 +54,31 @@ def toy(name):
 
 def scored(name, texts, **more):
     trace, pair = toy(name)
-    return score("toy", trace, pair, texts, toy_cost(), **{"prompts": 5, "repeats": 2, "seed": 1} | more)
+    return score(
+        "toy", trace, pair, texts, toy_cost(), **{"prompts": 5, "repeats": 2, "seed": 1} | more
+    )
 
 
 @pytest.mark.parametrize("name", ["model", "early_exit"])
 def test_where_the_clock_follows_the_model_predictions_are_exact(name, machine):
     found = scored(name, ["fixed:0", "fixed:2", "fixed:5", "beta_ts:censored", "confidence:0.5"])
     for row in found:
-        assert row.predicted == pytest.approx(row.measured, rel=1e-12) and abs(row.error) < 1e-12, row.policy
-        assert row.phases == pytest.approx(row.phases_measured, rel=1e-12) and row.noise == 0
-        assert row.tau == row.tau_measured and row.speedup == pytest.approx(row.speedup_measured, rel=1e-12)
+        assert row.predicted == pytest.approx(row.measured, rel=1e-12) and abs(row.error) < 1e-12, (
+            row.policy
+        )
+        assert row.phases == pytest.approx(row.phases_measured, rel=1e-12)
+        assert row.noise == 0
+        assert row.tau == row.tau_measured
+        assert row.speedup == pytest.approx(row.speedup_measured, rel=1e-12)
         assert max(abs(getattr(row, part)) for part in PARTS) < 1e-12
     card = Scorecard("cpu", "float64", 2, 1, tuple(found))
-    assert card.median_abs_error < 1e-12 and card.noise_floor == 0 and card.good
+    assert card.median_abs_error < 1e-12
+    assert card.noise_floor == 0
+    assert card.good
     zero = found[0]
-    assert zero.phases_measured == pytest.approx([0, zero.rounds * layers(4, 1, 1), zero.rounds * ASK, zero.rounds * KEEP])
+    assert zero.phases_measured == pytest.approx(
+        [0, zero.rounds * layers(4, 1, 1), zero.rounds * ASK, zero.rounds * KEEP]
+    )
 
 
 def test_prices_are_those_of_the_work(machine):
@@ -76,8 +86,10 @@ def test_prices_are_those_of_the_work(machine):
     price = priced(trace, pair, 4)
     assert price.drafting == pytest.approx([j * layers(3, 1, 1) for j in range(5)])
     assert price.verification == pytest.approx([layers(4, j + 1, 1) for j in range(5)])
-    assert price.policy == pytest.approx([ASK * (j + 1) for j in range(5)]) and price.other == pytest.approx([KEEP] * 5)
-    assert price.catch_up == pytest.approx([3 * ROW * b for b in range(5)]) and price.feature == pytest.approx(READ)
+    assert price.policy == pytest.approx([ASK * (j + 1) for j in range(5)])
+    assert price.other == pytest.approx([KEEP] * 5)
+    assert price.catch_up == pytest.approx([3 * ROW * b for b in range(5)])
+    assert price.feature == pytest.approx(READ)
     assert price.plain == pytest.approx([0, layers(4, 1, 1), ASK, KEEP])
 
 
@@ -87,7 +99,16 @@ def priced(trace, pair, K):
         drafter = Silent() if job == PLAIN else pair.drafter
         for s, prompt in enumerate(prompts_of(trace)):
             drive = stepper(policy, trace.K, 0, toy_cost())
-            ran = decode(pair.target, drafter, drive, rule_of(trace), prompt, int(trace.budget[s]), trace.meta.end_tokens, s)
+            ran = decode(
+                pair.target,
+                drafter,
+                drive,
+                rule_of(trace),
+                prompt,
+                int(trace.budget[s]),
+                trace.meta.end_tokens,
+                s,
+            )
             pricing.hear(job, ran)
     return pricing.cost()
 
@@ -105,10 +126,15 @@ def test_phases_and_the_cost_model_agree_round_by_round():
         rounds = replay(trace, policy)
         model = PRICE.model("n", "d").reading(policy.reads)
         assert (model.name, model.device, model.baseline) == ("n", "d", 3.75)
-        assert PRICE.seconds(rounds, policy.reads).sum(1) == pytest.approx(model.seconds(rounds), rel=1e-12)
+        assert PRICE.seconds(rounds, policy.reads).sum(1) == pytest.approx(
+            model.seconds(rounds), rel=1e-12
+        )
     rounds = replay(trace, policies.make("sampling_only", trace, PRICE.model()))
-    slow = PRICE.drafting[rounds.computed] + np.where(rounds.computed > 0, PRICE.catch_up[np.minimum(backlog(rounds), 2)], 0)
-    assert np.array_equal(PRICE.seconds(rounds)[:, 0], slow) and backlog(rounds)[rounds.offset[:-1]].tolist() == [0] * 5
+    slow = PRICE.drafting[rounds.computed] + np.where(
+        rounds.computed > 0, PRICE.catch_up[np.minimum(backlog(rounds), 2)], 0
+    )
+    assert np.array_equal(PRICE.seconds(rounds)[:, 0], slow)
+    assert backlog(rounds)[rounds.offset[:-1]].tolist() == [0] * 5
 
 
 def doctored(change=lambda result, i: result, moved=False, repeats=3):
@@ -123,7 +149,14 @@ def doctored(change=lambda result, i: result, moved=False, repeats=3):
             part = rounds.select([s])
             token = trace.token[trace.offset[s] : trace.offset[s + 1]]
             seconds = PRICE.seconds(part) if price is None else np.tile(price, (len(part), 1))
-            columns = part.row - trace.offset[s], part.computed, part.drafted, part.accepted, seconds, np.full(len(part), np.inf)
+            columns = (
+                part.row - trace.offset[s],
+                part.computed,
+                part.drafted,
+                part.accepted,
+                seconds,
+                np.full(len(part), np.inf),
+            )
             made.append(DecodeResult(token, *columns[: len(fields(DecodeResult)) - 1]))
         return made
 
@@ -145,17 +178,24 @@ def slower(*phases, by=1.5):
 
 def test_each_departure_lands_in_its_own_part():
     exact, trace, replayed, _ = doctored()
-    assert max(abs(getattr(exact, part)) for part in (*PARTS, "error")) < 1e-12 and exact.noise == 0
-    assert exact.predicted == pytest.approx(trace.rows / PRICE.seconds(replayed).sum()) and exact.rounds == len(replayed)
+    assert max(abs(getattr(exact, part)) for part in (*PARTS, "error")) < 1e-12
+    assert exact.noise == 0
+    assert exact.predicted == pytest.approx(trace.rows / PRICE.seconds(replayed).sum())
+    assert exact.rounds == len(replayed)
     assert exact.speedup == exact.speedup_measured == pytest.approx(exact.predicted * 3.75)
     total = PRICE.seconds(replayed).sum(0)
     for phases, part in (((0, 1), "cost"), ((2, 3), "overhead")):
         row = doctored(slower(*phases))[0]
-        assert getattr(row, part) == pytest.approx(math.log1p(total[list(phases)].sum() / 2 / total.sum())) and getattr(row, part) > 0
+        assert getattr(row, part) == pytest.approx(
+            math.log1p(total[list(phases)].sum() / 2 / total.sum())
+        )
+        assert getattr(row, part) > 0
         assert max(abs(getattr(row, other)) for other in PARTS if other != part) < 1e-12
     row, _, _, ran = doctored(moved=True)
-    assert row.acceptance == pytest.approx(math.log(PRICE.seconds(ran).sum() / total.sum())) and row.acceptance > 0
-    assert max(abs(row.cost), abs(row.overhead)) < 1e-12 and row.tau > row.tau_measured
+    assert row.acceptance == pytest.approx(math.log(PRICE.seconds(ran).sum() / total.sum()))
+    assert row.acceptance > 0
+    assert max(abs(row.cost), abs(row.overhead)) < 1e-12
+    assert row.tau > row.tau_measured
 
 
 @pytest.mark.parametrize("moved", [False, True])
@@ -163,7 +203,9 @@ def test_each_departure_lands_in_its_own_part():
 def test_parts_add_up_to_the_logarithm_of_the_ratio(phases, moved):
     for by in (0.3, 1.0, 4.0):
         row = doctored(slower(*phases, by=by), moved)[0]
-        assert sum(getattr(row, part) for part in PARTS) == pytest.approx(math.log(row.predicted / row.measured), abs=1e-12)
+        assert sum(getattr(row, part) for part in PARTS) == pytest.approx(
+            math.log(row.predicted / row.measured), abs=1e-12
+        )
         assert row.error == pytest.approx(row.predicted / row.measured - 1)
 
 
@@ -175,7 +217,11 @@ def test_noise_is_the_deviation_of_repeats_and_measured_their_middle():
         row = doctored(spread, repeats=repeats)[0]
         assert row.measured == pytest.approx(row.predicted / middle)
         speeds = np.array([1, 1 / 2, 1 / 4, 1 / 8][:repeats])
-        assert row.noise is None if repeats == 1 else row.noise == pytest.approx(speeds.std(ddof=1) / speeds.mean())
+        assert (
+            row.noise is None
+            if repeats == 1
+            else row.noise == pytest.approx(speeds.std(ddof=1) / speeds.mean())
+        )
 
 
 def test_a_card_is_judged_by_its_median_its_tail_and_its_noise():
@@ -183,14 +229,20 @@ def test_a_card_is_judged_by_its_median_its_tail_and_its_noise():
 
     def card(errors, noise=0.0, repeats=3):
         noise = None if repeats == 1 else noise
-        return Scorecard("cpu", "float32", repeats, 0, tuple(replace(row, error=e, noise=noise) for e in errors))
+        return Scorecard(
+            "cpu", "float32", repeats, 0, tuple(replace(row, error=e, noise=noise) for e in errors)
+        )
 
     found = card([0.01, -0.02, 0.03, -0.05, 0.02])
-    assert found.median_abs_error == 0.02 and found.p90_abs_error == pytest.approx(0.042) and found.good
-    assert not card([0.04, 0.04, -0.04]).good and card([0.04, 0.04, -0.04], 0.02).good  # within twice the noise floor
+    assert found.median_abs_error == 0.02
+    assert found.p90_abs_error == pytest.approx(0.042)
+    assert found.good
+    assert not card([0.04, 0.04, -0.04]).good
+    assert card([0.04, 0.04, -0.04], 0.02).good
     assert not card([0.0, 0.0, 0.3], 0.5).good  # the tail is not excused
     alone = card([0.01], repeats=1)
-    assert alone.noise_floor is None and alone.good
+    assert alone.noise_floor is None
+    assert alone.good
     said = found.summary()
     assert {"device", "rows", "median_abs_error", "p90_abs_error", "noise_floor"} <= said.keys()
     assert json.loads(json.dumps(said))["rows"][0].keys() == set(Row.__dataclass_fields__)
@@ -200,11 +252,14 @@ def test_prompts_are_either_scored_or_priced():
     trace = toy("model")[0]
     for seed in range(4):
         one, other = halves(trace, 5, seed)
-        assert one.sequences == 5 == other.sequences and not set(one.meta.ids) & set(other.meta.ids)
+        assert one.sequences == 5 == other.sequences
+        assert not set(one.meta.ids) & set(other.meta.ids)
     assert halves(trace, 5, 0)[0].meta.ids != halves(trace, 5, 1)[0].meta.ids
     assert halves(trace, 11, 0)[1].sequences == 1
     for prompts in (0, 12):
-        with pytest.raises(ValueError, match="prompts to score of 12; expected at least 1, and one left over"):
+        with pytest.raises(
+            ValueError, match="prompts to score of 12; expected at least 1, and one left over"
+        ):
             halves(trace, prompts, 0)
 
 
@@ -226,7 +281,9 @@ def test_control_prices_of_prompts_that_cost_more_are_seen_as_cost(machine, monk
     monkeypatch.setattr(scorecard, "halves", noted)
     monkeypatch.setattr(scorecard, "decode", slower_there)
     (row,) = scored("model", ["fixed:2"])
-    assert row.error == pytest.approx(-0.5) and row.cost < -0.5 and row.acceptance == pytest.approx(0, abs=1e-12)
+    assert row.error == pytest.approx(-0.5)
+    assert row.cost < -0.5
+    assert row.acceptance == pytest.approx(0, abs=1e-12)
 
 
 def test_streams_keep_their_order_and_silent_drafters_are_scored(machine):
@@ -241,7 +298,9 @@ def test_streams_keep_their_order_and_silent_drafters_are_scored(machine):
 
 def test_lengths_that_are_not_run_lie_on_lines_between():
     assert [j for j in jobs(20, True) if isinstance(j, int)] == [PLAIN, *range(9), 12, 16, 20]
-    assert READING not in jobs(3, True) and READING in jobs(3, False) and list(jobs(0, False)) == [PLAIN, 0]
+    assert READING not in jobs(3, True)
+    assert READING in jobs(3, False)
+    assert list(jobs(0, False)) == [PLAIN, 0]
     pricing = Pricing(10)
     line = pricing._line({0: [1.0] * 3, 2: [2.0] * 3, 4: [4.0] * 5, 7: [99.0]})
     assert line.tolist() == [1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9, 10]
@@ -263,8 +322,16 @@ def test_kept_rows_come_back_to_the_last_digit_and_only_for_the_settings_they_ho
     assert kept(path, settings) == {}
     keep(path, settings, held)
     assert kept(path, settings) == held
-    for other in (settings | {"seed": 4}, settings | {"fast": True}, settings | {"recordings": {"a": "10"}}, {"device": "cpu", "seed": 3}):
-        with pytest.raises(ValueError, match="s.json was made with (seed 3|fast None|recordings {'a': '0f'}), this is"):
+    for other in (
+        settings | {"seed": 4},
+        settings | {"fast": True},
+        settings | {"recordings": {"a": "10"}},
+        {"device": "cpu", "seed": 3},
+    ):
+        with pytest.raises(
+            ValueError,
+            match="s.json was made with (seed 3|fast None|recordings {'a': '0f'}), this is",
+        ):
             kept(path, other)
 
 
@@ -319,28 +386,61 @@ def test_a_killed_scorecard_continues_with_the_next_recording(tmp_path, monkeypa
     assert done == ["tiny-eagle-greedy"]
     stop.clear()
     said = json.loads(command()[1])
-    assert done == ["tiny-eagle-greedy", "tiny-medusa-greedy"] == [row["recording"] for row in said["rows"]]
-    assert json.loads(command()[1]) == said and len(done) == 2
+    assert (
+        done
+        == ["tiny-eagle-greedy", "tiny-medusa-greedy"]
+        == [row["recording"] for row in said["rows"]]
+    )
+    assert json.loads(command()[1]) == said
+    assert len(done) == 2
     code, out, error = command("--seed", 1)
-    assert (code, out, len(done)) == (2, "", 2) and "was made with seed 0, this is 1" in error
+    assert (code, out, len(done)) == (2, "", 2)
+    assert "was made with seed 0, this is 1" in error
 
 
 @pytest.mark.parametrize("name", ["force", "drive", "scorecard"])
 def test_help_teaches_with_an_example(name, tmp_path):
     code, out, _ = command(tmp_path, name, "--help")
-    assert code == 0 and f"simspec {name}" in " ".join(out.split()) and "Example:" in out and "--json" in out
+    assert code == 0
+    assert f"simspec {name}" in " ".join(out.split())
+    assert "Example:" in out
+    assert "--json" in out
 
 
 def test_the_command_scores_a_bundled_recording(tmp_path):
     given = "scorecard", "tiny-model-greedy", "--policy", "fixed:1", "--prompts", 1, "--repeats"
     code, out, _ = command(tmp_path, *given, 1, "--json", "--plot", "p.png")
     said = json.loads(out)
-    assert code == (0 if said["good"] else 1) and said["noise_floor"] is None and said["device"].startswith("cpu")
+    assert code == (0 if said["good"] else 1)
+    assert said["noise_floor"] is None
+    assert said["device"].startswith("cpu")
     (row,) = said["rows"]
-    assert (row["policy"], row["drafter"], row["prompts"]) == ("fixed:1", "model", 1) and row["predicted"] > 0 < row["measured"]
+    assert (row["policy"], row["drafter"], row["prompts"]) == ("fixed:1", "model", 1)
+    assert row["predicted"] > 0 < row["measured"]
     assert (tmp_path / "p.png").exists()
     refused(tmp_path, *given, 0, words="--repeats is 0")
-    refused(tmp_path, "scorecard", "tiny-model-greedy", "--prompts", 500, words="500 prompts to score of 120")
+    refused(
+        tmp_path,
+        "scorecard",
+        "tiny-model-greedy",
+        "--prompts",
+        500,
+        words="500 prompts to score of 120",
+    )
     refused(tmp_path, *given, 1, "--plot", "no/p.png", words="there is no folder no")
-    refused(tmp_path, "scorecard", "tiny-prompt_lookup-greedy", "--policy", "confidence:0.5", words="'confidence' is not in this trace")
-    refused(tmp_path, "scorecard", "tiny-model-greedy", "--policy", "fixd:1", words="did you mean fixed?")
+    refused(
+        tmp_path,
+        "scorecard",
+        "tiny-prompt_lookup-greedy",
+        "--policy",
+        "confidence:0.5",
+        words="'confidence' is not in this trace",
+    )
+    refused(
+        tmp_path,
+        "scorecard",
+        "tiny-model-greedy",
+        "--policy",
+        "fixd:1",
+        words="did you mean fixed?",
+    )

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from test_weights import refused
 from toy_lm import END, RULES, policy_from, run_all, toy_cost, toy_decoder, toy_prompts, toy_target
 
-from real.train import skip_search as skips
-from real.model.tree_mask import chain
 from real.draft import Drafter
 from real.drafters import BUILTIN
 from real.drafters.self_skip import SelfSkipDrafter, Skips
 from real.equality import compare
+from real.model.target import Target
+from real.model.tree_mask import chain
 from real.prompts import Prompt
 from real.record.recorder import Settings, assemble, describe, record_text, target_text
-from real.model.target import Target
+from real.train import skip_search as skips
 from simspec import replay
 from simspec.formulas import expected_speedup, optimal_k
 
@@ -40,13 +40,22 @@ def pair(skipped, decoder=DECODER):
 
 def begin(drafter, target, text):
     greedy = RULES["greedy"]
-    drafter.begin(target, text, target.prefill(text[:-1]), lambda logits, slot, *_: int(greedy.scores(logits[None], 0, [slot]).argmax()))
+    drafter.begin(
+        target,
+        text,
+        target.prefill(text[:-1]),
+        lambda logits, slot, *_: int(greedy.scores(logits[None], 0, [slot]).argmax()),
+    )
 
 
 def draft(drafter, count):
     steps = [drafter.next() for _ in range(count)]
     assert [s.parent for s in steps] == list(range(count))
-    return [s.token for s in steps], torch.stack([s.logits for s in steps]), torch.stack([s.hidden for s in steps])
+    return (
+        [s.token for s in steps],
+        torch.stack([s.logits for s in steps]),
+        torch.stack([s.hidden for s in steps]),
+    )
 
 
 def round_of(target, drafter, text, computed, drafted, accepted, miss):
@@ -107,7 +116,8 @@ def assert_own(target, drafter, how):
     for i, prompt in enumerate(toy_prompts(6)):
         rows = record_text(target, drafter, how, prompt, i)
         left = len(rows.token) - np.arange(len(rows.token))
-        assert (rows.run == np.minimum(np.minimum(left, how.K), rows.depth)).all() and (rows.rank == 0).all()
+        assert (rows.run == np.minimum(np.minimum(left, how.K), rows.depth)).all()
+        assert (rows.rank == 0).all()
 
 
 ROUND = st.tuples(st.integers(0, 5), st.booleans(), st.integers(0, 5), st.integers(4, 20))
@@ -153,7 +163,8 @@ def test_not_prefix_only():
     tokens, logits, _ = draft(drafter, 6)
     drafter.rollback(0)
     round_of(target, drafter, text, 2, 2, 2, tokens[2])
-    assert not drafter.prefix_only and drafter.history_free
+    assert not drafter.prefix_only
+    assert drafter.history_free
     assert (draft(drafter, 3)[1] - logits[3:]).abs().max() > 1e-3
 
 
@@ -163,9 +174,25 @@ def test_runs_are_lossless_and_equal_their_replays(rule):
     how = Settings(6, 24, RULES[rule], END)
     prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(8))]
     rows = [record_text(target, drafter, how, p.token, i) for i, p in enumerate(prompts)]
-    trace, cost = assemble(rows, prompts, 0, how, describe("toy", drafter, how, prompts, "", "cpu", torch.float64)), toy_cost()
-    assert not trace.meta.prefix_only and 0.1 < trace.run.sum() / trace.depth.sum() < 0.9
-    for text in ("fixed:0", "fixed:1", "fixed:6", "beta_ts", "confidence:0.5", "entropy:1.5", "cost_ts", "hf_heuristic:3", "oracle"):
+    trace, cost = (
+        assemble(
+            rows, prompts, 0, how, describe("toy", drafter, how, prompts, "", "cpu", torch.float64)
+        ),
+        toy_cost(),
+    )
+    assert not trace.meta.prefix_only
+    assert 0.1 < trace.run.sum() / trace.depth.sum() < 0.9
+    for text in (
+        "fixed:0",
+        "fixed:1",
+        "fixed:6",
+        "beta_ts",
+        "confidence:0.5",
+        "entropy:1.5",
+        "cost_ts",
+        "hf_heuristic:3",
+        "oracle",
+    ):
         policy = policy_from(text, trace, cost)
         results = run_all(target, drafter, trace, policy, cost)
         assert np.concatenate([r.token for r in results]).tolist() == trace.token.tolist()
@@ -175,14 +202,20 @@ def test_runs_are_lossless_and_equal_their_replays(rule):
 @lru_cache
 def own_texts(decoder=DECODER, count=8, budget=16):
     how = Settings(6, budget, RULES["greedy"], END)
-    return [(p, target_text(Target(decoder), how, p, i)[0].tolist()) for i, p in enumerate(toy_prompts(count))]
+    return [
+        (p, target_text(Target(decoder), how, p, i)[0].tolist())
+        for i, p in enumerate(toy_prompts(count))
+    ]
 
 
 def first_slots(skipped):
     """Of every position of every text: whether the drafter's first token there is the target's, through the protocol."""
     target, drafter = pair(skipped)
     how = Settings(1, 16, RULES["greedy"], END, ())
-    rows = [record_text(target, drafter, how, prompt, i, slow=True) for i, (prompt, _) in enumerate(own_texts())]
+    rows = [
+        record_text(target, drafter, how, prompt, i, slow=True)
+        for i, (prompt, _) in enumerate(own_texts())
+    ]
     return np.concatenate([r.run for r in rows])
 
 
@@ -209,15 +242,22 @@ def test_control_a_draft_row_that_sees_its_own_full_row_accepts_otherwise(monkey
 @given(st.floats(0, 1), st.floats(0, 2), st.integers(1, 32))
 def test_a_setting_is_judged_by_formula_1(alpha, c, K):
     k, speedup = skips.judge(alpha, c, K)
-    assert 1 <= k <= K and speedup == expected_speedup(alpha, k, c) == expected_speedup(alpha, np.arange(1, K + 1), c).max()
+    assert 1 <= k <= K
+    assert (
+        speedup
+        == expected_speedup(alpha, k, c)
+        == expected_speedup(alpha, np.arange(1, K + 1), c).max()
+    )
     assert speedup <= 1 + 1e-12 or optimal_k(alpha, c, K) == k
 
 
 def test_shares_of_the_target():
     whole, none = Skips(), Skips(tuple(range(LAYERS)), tuple(range(LAYERS)))
     for share in (skips.sublayer_share, skips.weight_share):
-        assert share(DECODER, whole) == 1 and 0 <= share(DECODER, none) < share(DECODER, SOME) < 1
-    assert skips.sublayer_share(DECODER, SOME) == 5 / 8 and SelfSkipDrafter(DECODER, SOME).sublayers == 5
+        assert share(DECODER, whole) == 1
+        assert 0 <= share(DECODER, none) < share(DECODER, SOME) < 1
+    assert skips.sublayer_share(DECODER, SOME) == 5 / 8
+    assert SelfSkipDrafter(DECODER, SOME).sublayers == 5
     head = DECODER.head.weight.numel()
     layers = sum(p.numel() for n, p in DECODER.layers.named_parameters() if "norm" not in n)
     assert skips.weight_share(DECODER, none) == head / (head + layers)
@@ -230,23 +270,35 @@ def test_the_search_finds_what_enumeration_finds():
     texts = own_texts(SMALL)
     subsets = [s for n in range(4) for s in itertools.combinations(range(3), n)]
     every = [Skips(a, m) for a in subsets for m in subsets]
-    scores = {s: skips.judge(skips.acceptance(SMALL, s, texts), skips.weight_share(SMALL, s), 8)[1] for s in every}
+    scores = {
+        s: skips.judge(skips.acceptance(SMALL, s, texts), skips.weight_share(SMALL, s), 8)[1]
+        for s in every
+    }
     ranked = sorted(scores.values(), reverse=True)
-    assert ranked[0] > 1.05 and ranked[0] > ranked[8]
+    assert ranked[0] > 1.05
+    assert ranked[0] > ranked[8]
     for seed in range(3):
         found = skips.find(SMALL, texts, trials=60, seed=seed, K=8, cost=skips.weight_share)
         assert found.best.speedup >= ranked[2]
         assert all(t.speedup == scores[t.skips] for t in found.trials)
-        assert found.trials[0].skips == Skips() and found.trials[0].speedup == 1
+        assert found.trials[0].skips == Skips()
+        assert found.trials[0].speedup == 1
         assert found.best is max(found.trials, key=lambda t: t.speedup)
 
 
 def test_the_same_seed_makes_the_same_trials_and_another_seed_others():
     heard = []
     how = {"trials": 25, "K": 6}
-    found = skips.find(SMALL, own_texts(SMALL), **how, seed=4, progress=lambda *said: heard.append(said))
-    assert skips.find(SMALL, own_texts(SMALL), **how, seed=4) == found != skips.find(SMALL, own_texts(SMALL), **how, seed=5)
-    assert [said[:2] for said in heard] == [(i, 25) for i in range(1, 26)] and heard[-1][2] == found.best
+    found = skips.find(
+        SMALL, own_texts(SMALL), **how, seed=4, progress=lambda *said: heard.append(said)
+    )
+    assert (
+        skips.find(SMALL, own_texts(SMALL), **how, seed=4)
+        == found
+        != skips.find(SMALL, own_texts(SMALL), **how, seed=5)
+    )
+    assert [said[:2] for said in heard] == [(i, 25) for i in range(1, 26)]
+    assert heard[-1][2] == found.best
 
 
 def test_a_measured_cost_steers_the_search():
@@ -256,7 +308,9 @@ def test_a_measured_cost_steers_the_search():
     assert free.best.skips == Skips(), "where drafting is free, only acceptance counts"
 
 
-@pytest.mark.parametrize("texts, trials", [([], 3), ([([], [4])], 3), ([([4], [5]), ([4], [])], 3), ([([4], [5])], 0)])
+@pytest.mark.parametrize(
+    "texts, trials", [([], 3), ([([], [4])], 3), ([([4], [5]), ([4], [])], 3), ([([4], [5])], 0)]
+)
 def test_a_search_on_nothing_is_refused(texts, trials):
     with pytest.raises(ValueError, match="expected"):
         skips.find(SMALL, texts, trials=trials)
@@ -266,23 +320,40 @@ def test_what_was_found_is_saved_with_its_score_and_loaded(tmp_path):
     found = skips.find(DECODER, own_texts(), trials=15, seed=2, K=8)
     skips.save(found, tmp_path / "self_skip", MADE_FOR, "dev")
     said = json.loads((tmp_path / "self_skip" / "self_skip.json").read_text())
-    assert said["target"] == MADE_FOR and said["settings"] == found.best.skips.settings
+    assert said["target"] == MADE_FOR
+    assert said["settings"] == found.best.skips.settings
     tokens = sum(len(text) for _, text in own_texts())
     assert said["search"] == {
         "split": "dev", "texts": 8, "tokens": tokens, "trials": 15, "seed": 2, "K": 8,
         "score": found.best.speedup, "k": found.best.k, "acceptance": found.best.acceptance, "cost": found.best.cost,
     }  # fmt: skip
     drafter = BUILTIN["self_skip"](tmp_path / "self_skip", DECODER, MADE_FOR)
-    assert isinstance(drafter, Drafter) and drafter.skips == found.best.skips and drafter.predictors == {}
+    assert isinstance(drafter, Drafter)
+    assert drafter.skips == found.best.skips
+    assert drafter.predictors == {}
 
 
 def test_settings_of_another_target_are_refused(tmp_path):
-    (tmp_path / "self_skip.json").write_text(json.dumps({"settings": {"attention": [1], "mlp": []}, "target": MADE_FOR}))
+    (tmp_path / "self_skip.json").write_text(
+        json.dumps({"settings": {"attention": [1], "mlp": []}, "target": MADE_FOR})
+    )
     assert SelfSkipDrafter.load(tmp_path, DECODER, MADE_FOR).skips == Skips((1,))
     for what, said in MADE_FOR.items():
         other = MADE_FOR | {what: "b" * 64}
-        refused(f"{what} {said[:12]}, this one has bbbbbbbbbbbb", SelfSkipDrafter.load, tmp_path, DECODER, other)
-    refused("holds no drafter 'self_skip'", SelfSkipDrafter.load, tmp_path / "nowhere", DECODER, MADE_FOR)
+        refused(
+            f"{what} {said[:12]}, this one has bbbbbbbbbbbb",
+            SelfSkipDrafter.load,
+            tmp_path,
+            DECODER,
+            other,
+        )
+    refused(
+        "holds no drafter 'self_skip'",
+        SelfSkipDrafter.load,
+        tmp_path / "nowhere",
+        DECODER,
+        MADE_FOR,
+    )
 
 
 @pytest.mark.parametrize(
@@ -303,7 +374,9 @@ def test_settings_that_no_target_can_have_are_refused(tmp_path, asked, said):
     refused(f"cannot have.*{said}", SelfSkipDrafter.load, tmp_path, DECODER, MADE_FOR)
 
 
-@pytest.mark.parametrize("text", ["{", "[1, 2]", '{"settings": {"attention": []}}', '{"settings": 3, "target": {}}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[1, 2]", '{"settings": {"attention": []}}', '{"settings": 3, "target": {}}']
+)
 def test_broken_settings_are_refused(tmp_path, text):
     (tmp_path / "self_skip.json").write_text(text)
     refused("holds no drafter 'self_skip'", SelfSkipDrafter.load, tmp_path, DECODER, MADE_FOR)

@@ -7,15 +7,32 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import EXAM, costs, nosy, traces
 
-from simspec import CostModel, Policy, PolicyError, Rounds, Stepper, Trace, TraceError, TraceMeta, committed, replay, synthetic
-from simspec.quantization import TABLES
+from simspec import (
+    CostModel,
+    Policy,
+    PolicyError,
+    Rounds,
+    Stepper,
+    Trace,
+    TraceError,
+    TraceMeta,
+    committed,
+    replay,
+    synthetic,
+)
 from simspec.policies import confidence, fixed, oracle
+from simspec.quantization import TABLES
 
 SEED = st.integers(0, 2**64 - 1)
 
 
 def as_lists(rounds):
-    columns = zip(rounds.row.tolist(), rounds.computed.tolist(), rounds.drafted.tolist(), rounds.accepted.tolist())
+    columns = zip(
+        rounds.row.tolist(),
+        rounds.computed.tolist(),
+        rounds.drafted.tolist(),
+        rounds.accepted.tolist(),
+    )
     flat = list(columns)
     return [flat[a:b] for a, b in zip(rounds.offset[:-1], rounds.offset[1:])]
 
@@ -30,7 +47,12 @@ def step_through(trace, policy, seed, cost):
     sequences = []
     for s in range(trace.sequences):
         stepper.begin(int(trace.sequence[s]))
-        first, n, pos, rounds = int(trace.offset[s]), int(trace.offset[s + 1] - trace.offset[s]), 0, []
+        first, n, pos, rounds = (
+            int(trace.offset[s]),
+            int(trace.offset[s + 1] - trace.offset[s]),
+            0,
+            [],
+        )
         while pos < n:
             row, computed = first + pos, 0
             cap = min(stepper.K, int(trace.budget[s]) - pos - 1, int(trace.depth[row]))
@@ -76,23 +98,42 @@ def test_rounds_tile_the_text(trace, policy, seed):
     extra = rounds.accepted + 1 - added
     last = np.zeros(len(rounds), bool)
     last[rounds.offset[1:] - 1] = True
-    assert set(extra[~last]) <= {0} and set(extra[last]) <= {0, 1}
+    assert set(extra[~last]) <= {0}
+    assert set(extra[last]) <= {0, 1}
     # One fewer than accepted + 1 only where an accepted end token leaves no bonus.
     assert (extra[last] <= np.isin(trace.token[trace.offset[1:] - 1], trace.meta.end_tokens)).all()
-    assert (rounds.drafted <= rounds.computed).all() and (rounds.computed - rounds.drafted <= 1).all()
-    assert (rounds.computed <= trace.depth[rounds.row]).all() and (rounds.accepted <= trace.run[rounds.row]).all()
+    assert (rounds.drafted <= rounds.computed).all()
+    assert (rounds.computed - rounds.drafted <= 1).all()
+    assert (rounds.computed <= trace.depth[rounds.row]).all()
+    assert (rounds.accepted <= trace.run[rounds.row]).all()
 
 
 @settings(deadline=None, max_examples=60)
-@given(traces(optional=False), st.sampled_from([p for p in EXAM if p.scope == "sequence"]), SEED, st.data())
+@given(
+    traces(optional=False),
+    st.sampled_from([p for p in EXAM if p.scope == "sequence"]),
+    SEED,
+    st.data(),
+)
 def test_a_subset_replays_as_it_did_within_the_whole(trace, policy, seed, data):
     indices = data.draw(st.lists(st.integers(0, trace.sequences - 1), min_size=1, max_size=5))
-    assert replay(trace.select(indices), policy, seed) == replay(trace, policy, seed).select(indices, trace)
+    assert replay(trace.select(indices), policy, seed) == replay(trace, policy, seed).select(
+        indices, trace
+    )
 
 
 def test_a_readable_example():
     """[row, computed, drafted, accepted] of fixed:2 and of an exclusive confidence exit; budget 6, end token 9 accepted."""
-    meta = TraceMeta("greedy", "t", "d", K=3, features=(("confidence", "identity"),), end_tokens=(9,), tasks=("x",), ids=("p",))
+    meta = TraceMeta(
+        "greedy",
+        "t",
+        "d",
+        K=3,
+        features=(("confidence", "identity"),),
+        end_tokens=(9,),
+        tasks=("x",),
+        ids=("p",),
+    )
     sure, unsure = 255, 0
     trace = Trace(
         offset=np.array([0, 5]),
@@ -104,7 +145,9 @@ def test_a_readable_example():
         meta=meta,
     )
     assert as_lists(replay(trace, fixed(2))) == [[(0, 2, 2, 1), (2, 2, 2, 2)]]
-    assert as_lists(replay(trace, confidence(0.5, inclusive=False))) == [[(0, 2, 1, 1), (2, 2, 2, 2)]]
+    assert as_lists(replay(trace, confidence(0.5, inclusive=False))) == [
+        [(0, 2, 1, 1), (2, 2, 2, 2)]
+    ]
     # The text is over after five tokens, but only the end token says so: a sixth was allowed, so row 4 may draft.
     assert as_lists(replay(trace, fixed(1))) == [[(0, 1, 1, 1), (2, 1, 1, 1), (4, 1, 1, 1)]]
     assert committed(replay(trace, fixed(1)), trace).tolist() == [2, 2, 1]
@@ -116,9 +159,17 @@ def test_fixed_k_on_a_one_bit_trace_cuts_at_the_misses():
     hit = rng.random(400) < 0.7
     hit[-1] = False
     N, K = len(hit), 12
-    run = np.array([next((j for j in range(min(K, N - t)) if not hit[t + j]), min(K, N - t)) for t in range(N)], np.uint8)
+    run = np.array(
+        [
+            next((j for j in range(min(K, N - t)) if not hit[t + j]), min(K, N - t))
+            for t in range(N)
+        ],
+        np.uint8,
+    )
     meta = TraceMeta("greedy", "t", "d", K=K, prefix_only=True, tasks=("x",), ids=("p",))
-    trace = Trace(np.array([0, N]), np.array([N]), np.zeros(N, np.int32), np.full(N, K, np.uint8), run, meta)
+    trace = Trace(
+        np.array([0, N]), np.array([N]), np.zeros(N, np.int32), np.full(N, K, np.uint8), run, meta
+    )
     segments = np.diff(np.concatenate(([-1], np.flatnonzero(~hit))))
     for k in range(K + 1):
         assert len(replay(trace, fixed(k))) == sum(-(-length // (k + 1)) for length in segments)
@@ -165,7 +216,9 @@ def test_a_policy_sees_the_features_it_paid_for_and_nan_elsewhere(shift):
 
 def test_rounds_join_select_and_equality():
     rounds = Rounds.join([[(0, 2, 2, 1), (2, 1, 0, 0)], [(0, 0, 0, 0)]], start=np.array([0, 3, 4]))
-    assert rounds.row.tolist() == [0, 2, 3] and rounds.offset.tolist() == [0, 2, 3] and len(rounds) == 3
+    assert rounds.row.tolist() == [0, 2, 3]
+    assert rounds.offset.tolist() == [0, 2, 3]
+    assert len(rounds) == 3
     assert rounds == Rounds.join([[(0, 2, 2, 1), (2, 1, 0, 0)], [(3, 0, 0, 0)]])
     assert rounds != Rounds.join([[(0, 2, 2, 1)], [(2, 1, 0, 0), (3, 0, 0, 0)]])
     assert rounds.select([1]).row.tolist() == [3]

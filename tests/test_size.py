@@ -15,10 +15,18 @@ BUNDLES = "bundles"
 def tracked(root: Path = ROOT) -> list[Path]:
     """Tracked files, or in an unpacked archive all files outside hidden folders."""
     try:
-        listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, check=True).stdout.decode().split("\0")
+        listed = (
+            subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, check=True)
+            .stdout.decode()
+            .split("\0")
+        )
         return [root / name for name in listed if name and (root / name).is_file()]
     except (OSError, subprocess.CalledProcessError):
-        return [p for p in root.rglob("*") if p.is_file() and not any(part.startswith(".") for part in p.relative_to(root).parts)]
+        return [
+            p
+            for p in root.rglob("*")
+            if p.is_file() and not any(part.startswith(".") for part in p.relative_to(root).parts)
+        ]
 
 
 def weight(files) -> int:
@@ -37,13 +45,15 @@ def test_all_tracked_files_stay_under_24_mb():
 def test_a_bundle_is_there_or_has_room():
     files = tracked()
     bundle = [p for p in files if p.is_relative_to(ROOT / BUNDLES)]
-    assert not over(bundle, 6 * MB) and (bundle or not over(files, LIMIT - ROOM))
+    assert not over(bundle, 6 * MB)
+    assert bundle or not over(files, LIMIT - ROOM)
 
 
 @pytest.mark.parametrize("folder, limit", [("real/tiny", 14 * MB), ("traces", 7 * MB)])
 def test_embedded_models_and_recordings_stay_within_their_share(folder, limit):
     inside = [p for p in tracked() if p.is_relative_to(ROOT / folder)]
-    assert inside and not over(inside, limit)
+    assert inside
+    assert not over(inside, limit)
 
 
 def test_traces_hold_no_code():
@@ -52,4 +62,5 @@ def test_traces_hold_no_code():
 
 def test_control_a_heavy_file_is_noticed(tmp_path):
     (tmp_path / "heavy").write_bytes(bytes(2000))
-    assert over(tracked(tmp_path), 1999) and not over(tracked(tmp_path), 2000)
+    assert over(tracked(tmp_path), 1999)
+    assert not over(tracked(tmp_path), 2000)

@@ -19,17 +19,25 @@ def prompts(rng, count, effect=0.0):
 
 
 def covered(make, truth, interval):
-    return sum(truth in interval(*make(np.random.default_rng(seed)), seed) for seed in range(TRIALS))
+    return sum(
+        truth in interval(*make(np.random.default_rng(seed)), seed) for seed in range(TRIALS)
+    )
 
 
 @pytest.mark.parametrize("method", stats.METHODS)
 def test_coverage_of_a_ratio(method, record_property):
     """95% intervals, 50 prompts. If the coverage is 92% or more, at most 345 of 400 hold with chance 1e-4 (binomial)."""
     hits = covered(
-        lambda rng: prompts(rng, 50), 1.5, lambda a, r, seed: stats.ratio(a, r, resamples=800, seed=seed % 7, method=method)
+        lambda rng: prompts(rng, 50),
+        1.5,
+        lambda a, r, seed: stats.ratio(a, r, resamples=800, seed=seed % 7, method=method),
     )
-    record_property("measured", f"{method} intervals of a ratio over 50 prompts: {hits / TRIALS:.1%} of {TRIALS} hold it (95% meant)")
-    assert scipy_stats.binom.cdf(345, TRIALS, 0.92) < 1e-4 and hits > 345
+    record_property(
+        "measured",
+        f"{method} intervals of a ratio over 50 prompts: {hits / TRIALS:.1%} of {TRIALS} hold it (95% meant)",
+    )
+    assert scipy_stats.binom.cdf(345, TRIALS, 0.92) < 1e-4
+    assert hits > 345
 
 
 def test_coverage_of_a_paired_difference(record_property):
@@ -39,8 +47,13 @@ def test_coverage_of_a_paired_difference(record_property):
         accepted, rounds = prompts(rng, 50)
         return accepted, rounds, accepted + rng.poisson(0.1 * rounds), rounds
 
-    hits = covered(make, -0.1, lambda *four: stats.ratio_difference(*four[:4], resamples=800, seed=four[4] % 7))
-    record_property("measured", f"bca intervals of a paired difference over 50 prompts: {hits / TRIALS:.1%} of {TRIALS} hold the truth")
+    hits = covered(
+        make, -0.1, lambda *four: stats.ratio_difference(*four[:4], resamples=800, seed=four[4] % 7)
+    )
+    record_property(
+        "measured",
+        f"bca intervals of a paired difference over 50 prompts: {hits / TRIALS:.1%} of {TRIALS} hold the truth",
+    )
     assert hits > 345
 
 
@@ -57,7 +70,10 @@ def test_rounds_taken_for_prompts_cover_too_little():
         return np.concatenate(cut).astype(float), np.ones(rounds.sum())
 
     trials = range(60)
-    hits = sum(1.5 in stats.ratio(*make(np.random.default_rng(seed)), resamples=100, method="percentile") for seed in trials)
+    hits = sum(
+        1.5 in stats.ratio(*make(np.random.default_rng(seed)), resamples=100, method="percentile")
+        for seed in trials
+    )
     assert hits < 45
 
 
@@ -67,7 +83,8 @@ def test_pairing_narrows():
     paired = stats.ratio_difference(accepted, rounds, other, rounds)
     shuffled = np.random.default_rng(3).permutation(60)
     apart = stats.ratio_difference(accepted, rounds, other[shuffled], rounds[shuffled])
-    assert paired.value == pytest.approx(apart.value) and paired.high - paired.low < 0.5 * (apart.high - apart.low)
+    assert paired.value == pytest.approx(apart.value)
+    assert paired.high - paired.low < 0.5 * (apart.high - apart.low)
 
 
 @settings(max_examples=25)
@@ -83,8 +100,11 @@ def test_percentiles_are_those_of_a_plain_loop(count, seed):
     widened = np.sqrt(count / (count - 1)) * scipy_stats.t.ppf([0.05, 0.95], count - 1)
     low, high = np.quantile(figures, scipy_stats.norm.cdf(widened))
     found = stats.ratio(*columns.T, level=0.9, resamples=150, seed=5, method="percentile")
-    assert (found.value, found.low, found.high) == pytest.approx((columns[:, 0].sum() / columns[:, 1].sum(), low, high))
-    assert found.prompts == count and found.level == 0.9
+    assert (found.value, found.low, found.high) == pytest.approx(
+        (columns[:, 0].sum() / columns[:, 1].sum(), low, high)
+    )
+    assert found.prompts == count
+    assert found.level == 0.9
 
 
 def test_bca_is_that_of_scipy():
@@ -97,13 +117,17 @@ def test_bca_is_that_of_scipy():
         n_resamples=9999, rng=np.random.default_rng(0),
     ).confidence_interval  # fmt: skip
     width = ours.high - ours.low
-    assert abs(ours.low - theirs.low) < 0.04 * width and abs(ours.high - theirs.high) < 0.04 * width
+    assert abs(ours.low - theirs.low) < 0.04 * width
+    assert abs(ours.high - theirs.high) < 0.04 * width
 
 
 def test_bca_leans_with_the_skew_and_percentile_of_a_constant_is_the_constant():
     heavy = np.random.default_rng(4).pareto(2.5, 30) + 1
-    bca, plain = (stats.ratio(heavy, np.ones(30), method=method) for method in ("bca", "percentile"))
-    assert bca.high > plain.high and bca.low > plain.low
+    bca, plain = (
+        stats.ratio(heavy, np.ones(30), method=method) for method in ("bca", "percentile")
+    )
+    assert bca.high > plain.high
+    assert bca.low > plain.low
     same = stats.ratio(np.full(9, 3.0), np.full(9, 2.0))
     assert (same.value, same.low, same.high) == (1.5, 1.5, 1.5)
 
@@ -119,11 +143,26 @@ def test_swap_test_errs_as_often_as_it_says_and_sees_a_difference(record_propert
     for seed in range(TRIALS):
         rng = np.random.default_rng(seed)
         first, second = (np.stack(prompts(rng, 20), axis=1) for _ in range(2))
-        low += stats.swap_test(first, second, lambda t: t[..., 0] / t[..., 1], resamples=199, seed=seed) <= 0.1
+        low += (
+            stats.swap_test(
+                first, second, lambda t: t[..., 0] / t[..., 1], resamples=199, seed=seed
+            )
+            <= 0.1
+        )
         better = first + np.stack((rng.poisson(0.15 * first[:, 1]), np.zeros(20)), axis=1)
-        seen += stats.swap_test(first, better, lambda t: t[..., 0] / t[..., 1], resamples=199, seed=seed) <= 0.1
-    record_property("measured", f"swap test at 0.1: rejects {low / TRIALS:.1%} of nulls, {seen / TRIALS:.1%} of true 10% differences")
-    assert low <= 66 and scipy_stats.binom.sf(66, TRIALS, 0.1) < 4.1e-5 and seen > 380
+        seen += (
+            stats.swap_test(
+                first, better, lambda t: t[..., 0] / t[..., 1], resamples=199, seed=seed
+            )
+            <= 0.1
+        )
+    record_property(
+        "measured",
+        f"swap test at 0.1: rejects {low / TRIALS:.1%} of nulls, {seen / TRIALS:.1%} of true 10% differences",
+    )
+    assert low <= 66
+    assert scipy_stats.binom.sf(66, TRIALS, 0.1) < 4.1e-5
+    assert seen > 380
 
 
 @pytest.mark.parametrize(
@@ -142,4 +181,5 @@ def test_swap_test_errs_as_often_as_it_says_and_sees_a_difference(record_propert
 def test_refusals_are_one_line(call):
     with pytest.raises(ValueError) as error:
         call()
-    assert "\n" not in str(error.value) and len(str(error.value)) > 20
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) > 20

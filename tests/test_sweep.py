@@ -6,21 +6,41 @@ from strategies import nosy
 from simspec import CostModel, PolicyError, TraceError, replay, summary, sweep, synthetic
 from simspec.policies import beta_ts, fixed, oracle
 
-A, B = synthetic.iid(0.8, 4, 60, 6, seed=1, confidence=True), synthetic.iid(0.5, 3, 40, 5, seed=2, confidence=True)
+A, B = (
+    synthetic.iid(0.8, 4, 60, 6, seed=1, confidence=True),
+    synthetic.iid(0.5, 3, 40, 5, seed=2, confidence=True),
+)
 QUIET = dict(progress=False)
 
 
 def test_rows_are_the_summaries_of_replays():
-    table = sweep({"a": A, "b": B}, [fixed(2), "beta_ts", nosy(), oracle], 0.1, replicates=3, seed=7, **QUIET)
+    table = sweep(
+        {"a": A, "b": B}, [fixed(2), "beta_ts", nosy(), oracle], 0.1, replicates=3, seed=7, **QUIET
+    )
     assert len(table) == 2 * 4 * 3
     for name, trace in (("a", A), ("b", B)):
         cost = CostModel.from_ratio(0.1, trace.K)
         for policy in (fixed(2), beta_ts(), nosy(), oracle(trace, cost)):
             for replicate in range(3):
-                m = summary(replay(trace, policy, 7 + replicate if policy.random else 0, cost), trace, cost)
-                row = table[(table.trace == name) & (table.policy == policy.name) & (table.replicate == replicate)]
-                assert len(row) == 1 and row.random.item() == policy.random
-                for field in ("rounds", "drafted", "computed", "accepted", "seconds", "speedup", "committed_per_round"):
+                m = summary(
+                    replay(trace, policy, 7 + replicate if policy.random else 0, cost), trace, cost
+                )
+                row = table[
+                    (table.trace == name)
+                    & (table.policy == policy.name)
+                    & (table.replicate == replicate)
+                ]
+                assert len(row) == 1
+                assert row.random.item() == policy.random
+                for field in (
+                    "rounds",
+                    "drafted",
+                    "computed",
+                    "accepted",
+                    "seconds",
+                    "speedup",
+                    "committed_per_round",
+                ):
                     assert row[field].item() == getattr(m, field)
 
 
@@ -31,7 +51,9 @@ def test_order_and_threads_change_nothing():
     one = sweep({"a": A, "b": B}, policies, costs, by="prompt", **QUIET)
     threads = sweep({"a": A, "b": B}, policies, costs, by="prompt", jobs=4, **QUIET)
     pandas.testing.assert_frame_equal(one, threads)
-    turned = sweep({"b": B, "a": A}, policies[::-1], dict(reversed(costs.items())), by="prompt", **QUIET)
+    turned = sweep(
+        {"b": B, "a": A}, policies[::-1], dict(reversed(costs.items())), by="prompt", **QUIET
+    )
     pandas.testing.assert_frame_equal(
         one.sort_values(keys, ignore_index=True), turned.sort_values(keys, ignore_index=True)
     )
@@ -40,7 +62,9 @@ def test_order_and_threads_change_nothing():
 def test_common_random_numbers_pair_policies():
     """Two settings of one rule share their draws: the difference varies less over replicates than with draws of its own."""
     near = [beta_ts(alpha0=2.0), beta_ts(alpha0=2.2)]
-    pair = sweep(A, near, replicates=24, **QUIET).pivot(index="replicate", columns="policy", values="speedup")
+    pair = sweep(A, near, replicates=24, **QUIET).pivot(
+        index="replicate", columns="policy", values="speedup"
+    )
     own = sweep(A, near[1:], replicates=24, seed=1000, **QUIET).speedup.to_numpy()
     first = pair[near[0].name].to_numpy()
     assert np.var(first - pair[near[1].name].to_numpy()) < 0.7 * np.var(first - own)
@@ -48,25 +72,33 @@ def test_common_random_numbers_pair_policies():
 
 def test_a_policy_that_draws_nothing_is_replayed_once_and_repeated():
     table = sweep(A, ["fixed:2"], replicates=3, **QUIET)
-    assert table.replicate.tolist() == [0, 1, 2] and table.speedup.nunique() == 1 and not table.random.any()
+    assert table.replicate.tolist() == [0, 1, 2]
+    assert table.speedup.nunique() == 1
+    assert not table.random.any()
 
 
 def test_groups():
     tasks = sweep(A, "fixed:2", replicates=1, by="task", **QUIET)
     assert tasks.group.tolist() == ["synthetic"]
     prompts = sweep(A, "fixed:2", replicates=1, by="prompt", **QUIET)
-    assert prompts.group.tolist() == list(A.meta.ids) and (prompts.sequences == 1).all()
+    assert prompts.group.tolist() == list(A.meta.ids)
+    assert (prompts.sequences == 1).all()
     assert prompts.seconds.sum() == pytest.approx(tasks.seconds.sum())
     twice = sweep(A.select([0, 0]), "fixed:2", replicates=1, by="prompt", **QUIET)
-    assert len(twice) == 2 and twice.group.nunique() == 2
+    assert len(twice) == 2
+    assert twice.group.nunique() == 2
 
 
 def test_costs_and_traces_in_every_form(tmp_path):
     A.save(tmp_path / "a.parquet")
     ratio = CostModel.from_ratio(0.3, 6)
     by_path = sweep(tmp_path / "a.parquet", "fixed:2", ratio, replicates=1, **QUIET)
-    assert by_path.trace.item() == str(tmp_path / "a.parquet") and by_path.cost.item() == "c=0.3"
-    assert by_path.seconds.item() == sweep(A, "fixed:2", {"x": 0.3}, replicates=1, **QUIET).seconds.item()
+    assert by_path.trace.item() == str(tmp_path / "a.parquet")
+    assert by_path.cost.item() == "c=0.3"
+    assert (
+        by_path.seconds.item()
+        == sweep(A, "fixed:2", {"x": 0.3}, replicates=1, **QUIET).seconds.item()
+    )
     both = sweep({"a": A, "b": B}, "fixed:2", {"a": 0.1, "b": 0.2}, replicates=1, **QUIET)
     assert both.cost.tolist() == ["c=0.1", "c=0.2"]
     assert sweep([A, A], "fixed:2", replicates=1, **QUIET).trace.nunique() == 2
@@ -86,7 +118,11 @@ def test_costs_and_traces_in_every_form(tmp_path):
         (dict(policies=[3]), PolicyError, "3 is no policy"),
         (dict(policies=[lambda trace, cost: 5]), PolicyError, "is no policy"),
         (dict(policies=["fixed:9"]), PolicyError, "drafts up to 9"),
-        (dict(policies=["fixed:2", "confidence:0.5"], traces=synthetic.iid(0.5, 1, 4, 3)), TraceError, "not in this trace"),
+        (
+            dict(policies=["fixed:2", "confidence:0.5"], traces=synthetic.iid(0.5, 1, 4, 3)),
+            TraceError,
+            "not in this trace",
+        ),
         (dict(costs=CostModel.from_ratio(0.1, 2)), ValueError, "prices drafts up to 2"),
     ],
 )

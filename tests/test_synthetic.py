@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from simspec import replay, synthetic
-from simspec.quantization import LOG_ODDS
 from simspec.policies import fixed
+from simspec.quantization import LOG_ODDS
 
 
 def z_by_depth(trace, alphas):
@@ -60,7 +60,9 @@ def test_certain_and_impossible_acceptance_are_exact():
 def test_shape_and_determinism():
     trace = synthetic.iid(0.5, 3, 7, 4, seed=1)
     assert (trace.sequences, trace.rows, trace.K) == (3, 21, 4)
-    assert trace.meta.rule == "synthetic" and (trace.budget == 7).all() and trace.meta.end_tokens == ()
+    assert trace.meta.rule == "synthetic"
+    assert (trace.budget == 7).all()
+    assert trace.meta.end_tokens == ()
     assert trace == synthetic.iid(0.5, 3, 7, 4, seed=1) != synthetic.iid(0.5, 3, 7, 4, seed=2)
 
 

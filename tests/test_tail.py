@@ -18,8 +18,18 @@ def laws(draw, rows=4):
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     rows = draw(st.integers(1, rows))
     accept = rng.choice([0.0, 0.2, 0.5, 0.9, 1.0], (1 if alike else rows, K, Z))
-    move, start, go = rng.dirichlet(np.ones(Z), Z), rng.dirichlet(np.ones(Z)), rng.choice([0.0, 0.4, 1.0], K)
-    plain = rows, go.tolist(), lambda row, j, z: accept[0 if alike else row, j, z], move.tolist(), start.tolist()
+    move, start, go = (
+        rng.dirichlet(np.ones(Z), Z),
+        rng.dirichlet(np.ones(Z)),
+        rng.choice([0.0, 0.4, 1.0], K),
+    )
+    plain = (
+        rows,
+        go.tolist(),
+        lambda row, j, z: accept[0 if alike else row, j, z],
+        move.tolist(),
+        start.tolist(),
+    )
     return Law(accept, move, start, go, rows), plain
 
 
@@ -68,7 +78,8 @@ def test_the_interval_is_not_idle():
     reward = np.ones((5, 5, 5))
     error = np.sqrt(500 * moments(law, reward)[1])
     mean, low, high = interval(law, reward, 500, 1e-6)
-    assert 4.89 < (high - mean) / error < 6.1 and 4.89 < (mean - low) / error < 6.1
+    assert 4.89 < (high - mean) / error < 6.1
+    assert 4.89 < (mean - low) / error < 6.1
 
 
 def test_what_cannot_vary_has_no_width():

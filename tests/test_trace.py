@@ -15,7 +15,9 @@ from simspec import Trace, TraceError, TraceMeta, load_trace, synthetic
 from simspec.quantization import ENTROPY, LOG_ODDS, TABLES, decode, encode
 from simspec.trace import decode_margin, encode_margin
 
-RELAXED = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+RELAXED = settings(
+    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 def changed(trace, **parts):
@@ -26,7 +28,14 @@ def changed(trace, **parts):
 def example():
     """Two sequences of 3 and 2 rows, K = 2; the second ends with its end token before its budget."""
     meta = TraceMeta(
-        "greedy", "t", "d", K=2, features=(("confidence", "confidence"),), end_tokens=(9,), tasks=("a", "b"), ids=("p", "q")
+        "greedy",
+        "t",
+        "d",
+        K=2,
+        features=(("confidence", "confidence"),),
+        end_tokens=(9,),
+        tasks=("a", "b"),
+        ids=("p", "q"),
     )
     return Trace(
         offset=np.array([0, 3, 5]),
@@ -49,7 +58,9 @@ def poke(array, index, value):
 def broken(t):
     """Every invariant broken once: (the change, words of the one-line error)."""
     drawn = replace(t.meta, rule="rejection", temperature=1.0)
-    rejection = dict(meta=drawn, ratio=np.ones((5, 2), np.float32), rank=None, run=np.zeros(5, np.uint8))
+    rejection = dict(
+        meta=drawn, ratio=np.ones((5, 2), np.float32), rank=None, run=np.zeros(5, np.uint8)
+    )
     return [
         (dict(offset=poke(t.offset, 0, 1)), "offset runs 1..5"),
         (dict(offset=np.array([0, 3, 3]), budget=t.budget), "offset runs 0..3"),
@@ -64,7 +75,10 @@ def broken(t):
         (dict(budget=np.array([4, 4])), "budget, sequence 0: 4, expected the sequence's length"),
         (dict(token=poke(t.token, 1, 9)), "token, row 1: 9, expected no end token"),
         (dict(depth=poke(t.depth, 0, 3)), "depth, row 0: 3, expected at most K = 2"),
-        (dict(run=poke(t.run, 1, 2), depth=poke(t.depth, 1, 1)), "run, row 1: 2, expected at most depth"),
+        (
+            dict(run=poke(t.run, 1, 2), depth=poke(t.depth, 1, 1)),
+            "run, row 1: 2, expected at most depth",
+        ),
         (dict(run=poke(t.run, 2, 2)), "run, row 2: 2, expected at most depth and the rows left"),
         (dict(rank=poke(t.rank, (0, 1), 5)), "rank, row 0"),
         (dict(rank=poke(t.rank, (1, 1), 0)), "rank, row 1"),
@@ -80,7 +94,10 @@ def broken(t):
         (dict(meta=replace(t.meta, tasks=("a",))), "meta.tasks has 1 entries"),
         (dict(meta=replace(t.meta, ids=())), "meta.ids has 0 entries"),
         (dict(meta=replace(t.meta, features=(("confidence", "linear"),))), "grid 'linear'"),
-        (dict(meta=replace(t.meta, prefix_only=True), run=poke(t.run, 1, 0), rank=None), "prefix_only"),
+        (
+            dict(meta=replace(t.meta, prefix_only=True), run=poke(t.run, 1, 0), rank=None),
+            "prefix_only",
+        ),
     ]
 
 
@@ -98,7 +115,9 @@ def test_properties_and_select(example):
     with pytest.raises(TraceError, match="'entropy' is not in this trace"):
         example.features(("entropy",))
     second = example.select([1])
-    assert second.token.tolist() == [4, 9] and second.sequence.tolist() == [1] and second.meta.ids == ("q",)
+    assert second.token.tolist() == [4, 9]
+    assert second.sequence.tolist() == [1]
+    assert second.meta.ids == ("q",)
     assert example.select([0, 1]) == example
     for wrong in ([], [2], [-1], [[0]], [0.5]):
         with pytest.raises(TraceError, match="select"):
@@ -127,7 +146,9 @@ def test_round_trip(tmp_path, trace):
 
 
 def test_equality_sees_every_field(example):
-    assert example == changed(example) and example != changed(example, rank=None) and example != "trace"
+    assert example == changed(example)
+    assert example != changed(example, rank=None)
+    assert example != "trace"
     assert example != changed(example, token=poke(example.token, 0, 5))
     assert example != changed(example, meta=replace(example.meta, notes="x"))
 
@@ -144,7 +165,8 @@ def test_a_flipped_bit_anywhere_is_harmless_or_refused(tmp_path):
             assert load_trace(damaged) == trace
         except TraceError as error:
             refused += 1
-            assert str(error).startswith(str(damaged)) and "\n" not in str(error)
+            assert str(error).startswith(str(damaged))
+            assert "\n" not in str(error)
     assert refused > 0.7 * len(raw)
 
 
@@ -184,7 +206,8 @@ def die(*a, **k): os.kill(os.getpid(), signal.SIGKILL)
 synthetic.iid(0.5, 2, 50, 4).save({str(path)!r})
 """
     assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
-    assert path.read_bytes() == before and load_trace(path) == example
+    assert path.read_bytes() == before
+    assert load_trace(path) == example
 
 
 def test_a_failed_save_leaves_no_litter(tmp_path, example, monkeypatch):
@@ -202,8 +225,15 @@ def test_recordings_are_small(tmp_path):
     rng, S, n, K = np.random.default_rng(0), 120, 96, 16
     N, left = S * n, np.tile(np.arange(n, 0, -1), S)
     hit = rng.random(N) < 0.65
-    code = rng.integers(0, 256, (N + K, 4), dtype=np.uint8)  # noise: the worst case for a compressor
-    run = np.array([next((j for j in range(min(K, left[t])) if not hit[t + j]), min(K, left[t])) for t in range(N)])
+    code = rng.integers(
+        0, 256, (N + K, 4), dtype=np.uint8
+    )  # noise: the worst case for a compressor
+    run = np.array(
+        [
+            next((j for j in range(min(K, left[t])) if not hit[t + j]), min(K, left[t]))
+            for t in range(N)
+        ]
+    )
     window = np.lib.stride_tricks.sliding_window_view(code, K, axis=0)[:N].transpose(0, 2, 1).copy()
     tail = np.arange(K) > run[:, None]
     window[tail] = rng.integers(0, 256, (tail.sum(), 4), dtype=np.uint8)
@@ -211,7 +241,11 @@ def test_recordings_are_small(tmp_path):
     trace = changed(
         trace,
         run=run.astype(np.uint8),
-        meta=replace(trace.meta, prefix_only=True, features=(("confidence", "confidence"), ("entropy", "entropy"))),
+        meta=replace(
+            trace.meta,
+            prefix_only=True,
+            features=(("confidence", "confidence"), ("entropy", "entropy")),
+        ),
         token=rng.integers(0, 50_000, N).astype(np.int32),
         feature=np.ascontiguousarray(window[:, :, :2]),
         draft_margin=np.ascontiguousarray(window[:, :, 2]),
@@ -224,7 +258,8 @@ def test_recordings_are_small(tmp_path):
 
 def test_meta_round_trip_and_strictness(example):
     text = example.meta.to_json()
-    assert TraceMeta.from_json(text) == example.meta and not {"tree", "top_k", "top_p"} & set(json.loads(text))
+    assert TraceMeta.from_json(text) == example.meta
+    assert not {"tree", "top_k", "top_p"} & set(json.loads(text))
     drawn = replace(example.meta, rule="rejection", temperature=0.7, top_k=4, top_p=0.9)
     assert TraceMeta.from_json(drawn.to_json()) == drawn
     data = json.loads(text)
@@ -270,13 +305,23 @@ def test_margins_round_up(values):
     assert (decode_margin(codes[inside] - 1) < values[inside]).all()
     log = np.log10(np.maximum(values, 1e-300))
     expected = np.clip(np.ceil(32 * (log + 7)), 0, 255)
-    assert (np.abs(codes - expected) <= 1).all()  # the formula in floats may be one off at an exact grid value
+    assert (
+        np.abs(codes - expected) <= 1
+    ).all()  # the formula in floats may be one off at an exact grid value
 
 
 def test_the_margin_of_an_exception_is_judged_conservatively():
     assert decode_margin(np.uint8(96)) == 1e-4
     below, above = np.nextafter(1e-4, 0), np.nextafter(1e-4, 1)
-    assert encode_margin(np.array([0.0, 1e-7, 9e-5, below, 1e-4, above, 50.0])).tolist() == [0, 0, 95, 96, 96, 97, 255]
+    assert encode_margin(np.array([0.0, 1e-7, 9e-5, below, 1e-4, above, 50.0])).tolist() == [
+        0,
+        0,
+        95,
+        96,
+        96,
+        97,
+        255,
+    ]
     for wrong in (-1e-9, np.nan):
         with pytest.raises(ValueError, match="a margin is negative or NaN"):
             encode_margin(np.array([wrong]))
@@ -289,7 +334,9 @@ def test_encode_picks_the_nearest_entry_and_the_distance_to_its_edges(name, valu
     table, values = TABLES[name], np.array(values)
     codes, distance = encode(values, table)
     gaps = np.abs(values[:, None] - table)
-    np.testing.assert_allclose(gaps[np.arange(len(values)), codes], gaps.min(axis=1), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        gaps[np.arange(len(values)), codes], gaps.min(axis=1), rtol=0, atol=1e-12
+    )
     for value, code, room in zip(values, codes, distance):
         edges = [(table[c] + table[c + 1]) / 2 for c in (int(code) - 1, int(code)) if 0 <= c < 255]
         assert room == pytest.approx(min(abs(value - edge) for edge in edges), abs=1e-15)
@@ -298,11 +345,15 @@ def test_encode_picks_the_nearest_entry_and_the_distance_to_its_edges(name, valu
 
 def test_grids():
     for table in TABLES.values():
-        assert table.shape == (256,) and (np.diff(table) > 0).all()
+        assert table.shape == (256,)
+        assert (np.diff(table) > 0).all()
         codes, _ = encode(table, table)
-        assert codes.tolist() == list(range(256)) and codes.dtype == np.uint8
+        assert codes.tolist() == list(range(256))
+        assert codes.dtype == np.uint8
         np.testing.assert_array_equal(decode(codes, table), table)
-    assert LOG_ODDS[0] == pytest.approx(1 / (1 + np.exp(8))) and LOG_ODDS[-1] == pytest.approx(1 / (1 + np.exp(-12)))
-    assert ENTROPY[0] == 0 and ENTROPY[-1] == 9
+    assert LOG_ODDS[0] == pytest.approx(1 / (1 + np.exp(8)))
+    assert LOG_ODDS[-1] == pytest.approx(1 / (1 + np.exp(-12)))
+    assert ENTROPY[0] == 0
+    assert ENTROPY[-1] == 9
     with pytest.raises(ValueError, match="NaN"):
         encode(np.array([np.nan]), LOG_ODDS)

@@ -15,9 +15,18 @@ from toy_lm import VOCAB, toy_decoder
 import real.train.trainer
 from real.model.decoder import Decoder, Shape
 from real.train.corpus import windows
-from real.train.pipeline import Lab, agreement, blended, build, heldout_loss, kept_out, kept_texts, write
-from real.train.recipes import LEARNT, lesson
 from real.train.losses import next_token
+from real.train.pipeline import (
+    Lab,
+    agreement,
+    blended,
+    build,
+    heldout_loss,
+    kept_out,
+    kept_texts,
+    write,
+)
+from real.train.recipes import LEARNT, lesson
 from real.train.trainer import Plan, factor, fit, initialise, optimisers
 
 HELD = settings(deadline=None, max_examples=60, derandomize=True)
@@ -64,19 +73,37 @@ def unbroken(tmp_path_factory):
 
 def test_the_log_and_the_weights_of_an_unbroken_run(unbroken, tmp_path):
     log, weights = unbroken
-    assert [row["step"] for row in log] == [3, 6, 9, 10, 12, 15, 18, 20, 21, 23]  # every tenth, and every 23 / 10, up
-    assert [row["step"] for row in log if "valid" in row] == [3, 6, 9, 12, 15, 18, 21, 23] and log[-1]["valid"]["part"] == 1.5
+    assert [row["step"] for row in log] == [
+        3,
+        6,
+        9,
+        10,
+        12,
+        15,
+        18,
+        20,
+        21,
+        23,
+    ]  # every tenth, and every 23 / 10, up
+    assert [row["step"] for row in log if "valid" in row] == [3, 6, 9, 12, 15, 18, 21, 23]
+    assert log[-1]["valid"]["part"] == 1.5
     assert same(unbroken, trained(tmp_path / "again"))
     assert not same(unbroken, trained(tmp_path / "seed", seed=1))
-    assert not same(unbroken, trained(tmp_path / "windows", at=lambda step: step % 20))  # the last three steps count
+    assert not same(
+        unbroken, trained(tmp_path / "windows", at=lambda step: step % 20)
+    )  # the last three steps count
 
 
-@pytest.mark.parametrize("kills", [(0,), (4,), (5,), (6, 9), (14, 14, 15), (19,), (20,), (22,), (3, 8, 13, 18, 22)])
+@pytest.mark.parametrize(
+    "kills", [(0,), (4,), (5,), (6, 9), (14, 14, 15), (19,), (20,), (22,), (3, 8, 13, 18, 22)]
+)
 def test_a_killed_run_ends_with_the_same_bits(unbroken, tmp_path, kills):
     for die_at in kills:
         with pytest.raises(Killed):
             trained(tmp_path, die_at=die_at)
-    assert same(unbroken, trained(tmp_path, seed=0 if kills[-1] < 5 else 9))  # after a save the start is forgotten
+    assert same(
+        unbroken, trained(tmp_path, seed=0 if kills[-1] < 5 else 9)
+    )  # after a save the start is forgotten
 
 
 JUDGED = replace(PLAN, steps=40, every=4)
@@ -92,21 +119,39 @@ def weights_after(tmp_path, step):
         return now
 
     with pytest.raises(Killed):
-        trained(tmp_path / "until", replace(JUDGED, save_every=1), at=stop, judge=[-float(i) for i in range(10)])
-    return {n.removeprefix("weight/"): v for n, v in load_file(tmp_path / "until" / "checkpoint.safetensors").items() if n.startswith("weight/")}
+        trained(
+            tmp_path / "until",
+            replace(JUDGED, save_every=1),
+            at=stop,
+            judge=[-float(i) for i in range(10)],
+        )
+    return {
+        n.removeprefix("weight/"): v
+        for n, v in load_file(tmp_path / "until" / "checkpoint.safetensors").items()
+        if n.startswith("weight/")
+    }
 
 
-@pytest.mark.parametrize("patience, stops, best", [(0, 40, 28), (1, 12, 8), (3, 20, 8), (4, 24, 8), (5, 40, 28)])
+@pytest.mark.parametrize(
+    "patience, stops, best", [(0, 40, 28), (1, 12, 8), (3, 20, 8), (4, 24, 8), (5, 40, 28)]
+)
 def test_the_best_weights_stay_and_patience_ends_it(tmp_path, patience, stops, best):
     """Validated every 4 steps: 3.0 at 8 is first beaten by 4.0 at 28; an equal score is no better one."""
     log, found = trained(tmp_path / "it", replace(JUDGED, patience=patience), judge=SCORES)
-    assert log[-1]["step"] == stops and [row["valid"]["score"] for row in log if "valid" in row] == SCORES[: stops // 4]
+    assert log[-1]["step"] == stops
+    assert [row["valid"]["score"] for row in log if "valid" in row] == SCORES[: stops // 4]
     wanted = weights_after(tmp_path, best)
     assert all(torch.equal(found[n], v) for n, v in wanted.items())
     if stops != best:
-        last = weights_after(tmp_path, stops) if stops < 40 else load_file(tmp_path / "it" / "checkpoint.safetensors")
+        last = (
+            weights_after(tmp_path, stops)
+            if stops < 40
+            else load_file(tmp_path / "it" / "checkpoint.safetensors")
+        )
         assert not all(torch.equal(found[n], last.get(n, last.get(f"weight/{n}"))) for n in wanted)
-    again = trained(tmp_path / "it", replace(JUDGED, patience=patience), judge=SCORES, seed=9, die_at=stops)
+    again = trained(
+        tmp_path / "it", replace(JUDGED, patience=patience), judge=SCORES, seed=9, die_at=stops
+    )
     assert same((log, found), again)  # ended is ended, and the best weights are there
 
 
@@ -118,7 +163,9 @@ def test_a_killed_run_keeps_its_best_and_its_patience(tmp_path, die_at):
     with pytest.raises(Killed):
         trained(tmp_path / "b", plan, die_at=die_at, judge=scores(0))
     saved = die_at // 6 * 6
-    assert same(unbroken, trained(tmp_path / "b", plan, judge=scores(saved // 4), seed=9 if saved else 0))
+    assert same(
+        unbroken, trained(tmp_path / "b", plan, judge=scores(saved // 4), seed=9 if saved else 0)
+    )
 
 
 def test_a_save_that_dies_half_way_leaves_the_last_one(unbroken, tmp_path, monkeypatch):
@@ -140,12 +187,15 @@ def test_a_finished_run_is_not_run_again(unbroken, tmp_path):
     assert same(unbroken, trained(tmp_path, seed=9, die_at=0))
 
 
-@pytest.mark.parametrize("changes", [dict(layers=2), dict(hidden=16), dict(width=4), dict(qk_norm=True)])
+@pytest.mark.parametrize(
+    "changes", [dict(layers=2), dict(hidden=16), dict(width=4), dict(qk_norm=True)]
+)
 def test_a_checkpoint_of_another_model_is_refused(tmp_path, changes):
     trained(tmp_path)
     with pytest.raises(ValueError, match="belongs to another model") as caught:
         trained(tmp_path, shape=replace(SMALL, **changes))
-    assert "\n" not in str(caught.value) and "checkpoint.safetensors" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "checkpoint.safetensors" in str(caught.value)
 
 
 @pytest.mark.parametrize("die_at", [None, 15, 25, 35, 45, 55, 100])
@@ -173,8 +223,11 @@ def test_minutes_become_steps_once_and_whenever_it_was_killed(tmp_path, monkeypa
 def test_the_rate_rises_to_its_peak_and_falls_to_zero(steps, warmup):
     rise = max(1, round(warmup * steps))
     shares = [factor(step, steps, warmup) for step in range(steps)]
-    assert shares[: rise - 1] == sorted(shares[: rise - 1]) and shares[rise - 1 :] == sorted(shares[rise - 1 :], reverse=True)
-    assert max(shares) == shares[rise - 1] == 1.0 and min(shares) > 0.0 and factor(steps, steps, warmup) == 0.0
+    assert shares[: rise - 1] == sorted(shares[: rise - 1])
+    assert shares[rise - 1 :] == sorted(shares[rise - 1 :], reverse=True)
+    assert max(shares) == shares[rise - 1] == 1.0
+    assert min(shares) > 0.0
+    assert factor(steps, steps, warmup) == 0.0
     assert np.allclose(np.diff(shares[: rise - 1]), 1 / rise)
     assert np.allclose(np.diff(shares[rise:]), -1 / max(1, steps - rise))
 
@@ -182,21 +235,33 @@ def test_the_rate_rises_to_its_peak_and_falls_to_zero(steps, warmup):
 def test_every_parameter_has_one_optimiser_and_frozen_ones_stay(tmp_path):
     model = Decoder(replace(SMALL, tied=False, qkv_bias=True))
     learnt = dict(model.named_parameters())
-    held = [[id(p) for group in o.param_groups for p in group["params"]] for o in optimisers(learnt, PLAN)]
+    held = [
+        [id(p) for group in o.param_groups for p in group["params"]]
+        for o in optimisers(learnt, PLAN)
+    ]
     assert sorted(sum(held, [])) == sorted(map(id, learnt.values()))
-    assert {n for n, p in learnt.items() if id(p) in held[0]} == {n for n in learnt if "layers" in n and learnt[n].ndim == 2}
+    assert {n for n, p in learnt.items() if id(p) in held[0]} == {
+        n for n in learnt if "layers" in n and learnt[n].ndim == 2
+    }
     model.embed.weight.requires_grad_(False)
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    fit(tmp_path, model, lambda step: model(torch.arange(4)[None]).square().mean(), replace(PLAN, steps=2, warmup=0.0))
+    fit(
+        tmp_path,
+        model,
+        lambda step: model(torch.arange(4)[None]).square().mean(),
+        replace(PLAN, steps=2, warmup=0.0),
+    )
     moved = {k for k, v in model.state_dict().items() if not torch.equal(v, before[k])}
-    assert "embed.weight" not in moved and {"head.weight", "layers.0.query.weight"} <= moved
+    assert "embed.weight" not in moved
+    assert {"head.weight", "layers.0.query.weight"} <= moved
 
 
 def test_write_marks_greedy_rows_and_samples_the_others():
     decoder, prompt = toy_decoder(2, spread=0.8), torch.tensor([[5, 6, 7]] * 4 + [[9, 4, 4]] * 2)
     greedy = torch.tensor([True, False, False, False, True, False])
     made = write(decoder, prompt, 12, greedy, 3)
-    assert made.shape == (6, 15) and torch.equal(made[:, :3], prompt)
+    assert made.shape == (6, 15)
+    assert torch.equal(made[:, :3], prompt)
     for row in (0, 4):
         text = prompt[row]
         for _ in range(12):
@@ -205,7 +270,8 @@ def test_write_marks_greedy_rows_and_samples_the_others():
     assert len({tuple(made[row].tolist()) for row in range(4)}) == 4
     assert torch.equal(write(decoder, prompt, 12, greedy, 3), made)
     other = write(decoder, prompt, 12, greedy, 4)
-    assert torch.equal(other[greedy], made[greedy]) and not torch.equal(other[~greedy], made[~greedy])
+    assert torch.equal(other[greedy], made[greedy])
+    assert not torch.equal(other[~greedy], made[~greedy])
 
 
 def test_texts_to_judge_by_are_the_targets_own_after_prompts_that_nobody_learns_from():
@@ -220,19 +286,25 @@ def test_texts_to_judge_by_are_the_targets_own_after_prompts_that_nobody_learns_
             wanted.append(int(decoder(torch.tensor([wanted]))[0, -1].argmax()))
         assert text.tolist() == wanted[4:]
         cut += len(text) < 9
-    assert len(texts) == 10 and 0 < cut < 10
+    assert len(texts) == 10
+    assert 0 < cut < 10
 
 
 @pytest.mark.parametrize("blend, written", [(0.0, 0), (0.5, 4), (0.3, 2), (1.0, 8)])
 def test_batches_never_draw_texts_that_are_kept_out(blend, written):
-    own = np.repeat(np.arange(40)[:, None], 12, 1)  # text i says i, i, i; the corpus says 100 and more
+    own = np.repeat(
+        np.arange(40)[:, None], 12, 1
+    )  # text i says i, i, i; the corpus says 100 and more
     lab = Lab((), blend=blend)
     batch = blended(lab, np.arange(100, 400), own, Plan(rows=8, length=10))
     drawn = torch.stack([batch(step) for step in range(100)])
-    assert drawn.shape == (100, 8, 11) and torch.equal(batch(7), drawn[7])
-    assert (drawn[:, : 8 - written] >= 100).all() and (drawn[:, 8 - written :] < 100).all()
+    assert drawn.shape == (100, 8, 11)
+    assert torch.equal(batch(7), drawn[7])
+    assert (drawn[:, : 8 - written] >= 100).all()
+    assert (drawn[:, 8 - written :] < 100).all()
     if written:
-        assert kept_out(own) == 10 and set(drawn[:, 8 - written :].flatten().tolist()) == set(range(30))
+        assert kept_out(own) == 10
+        assert set(drawn[:, 8 - written :].flatten().tolist()) == set(range(30))
 
 
 def test_texts_too_short_for_the_windows_are_refused():
@@ -248,21 +320,41 @@ def test_the_cards_figures():
     agree = target(torch.tensor(own[30:])).argmax(-1) == other(torch.tensor(own[30:])).argmax(-1)
     assert agreement(target, target, own) == 1.0
     assert 0 < agreement(other, target, own) < 1
-    assert abs(agreement(other, target, own) - (agree[:8].float().mean() + agree[8:].float().mean()).item() / 2) < 1e-6
+    assert (
+        abs(
+            agreement(other, target, own)
+            - (agree[:8].float().mean() + agree[8:].float().mean()).item() / 2
+        )
+        < 1e-6
+    )
     rows = torch.tensor(TEXT[:36].reshape(3, 12)), torch.tensor(TEXT[1:37].reshape(3, 12))
-    assert abs(heldout_loss(target, TEXT[:40], 12) - next_token(target(rows[0]), rows[1]).item()) < 1e-6
+    assert (
+        abs(heldout_loss(target, TEXT[:40], 12) - next_token(target(rows[0]), rows[1]).item())
+        < 1e-6
+    )
 
 
 def toy_lab(folder):
     for name, seed in (("text", 1), ("kept", 2)):
-        words = np.random.default_rng(seed).choice(["cats", "sat", "on", "mats", "by", "12", "dogs"], 3000)
+        words = np.random.default_rng(seed).choice(
+            ["cats", "sat", "on", "mats", "by", "12", "dogs"], 3000
+        )
         (folder / f"{name}.txt").write_text(" ".join(words))
     plan = Plan(steps=12, rows=2, length=16, rate=1e-2, save_every=5)
     sizes = dict(vocab=280, target=replace(SMALL, vocab=280, layers=2), sample=10)
     small = {"model": dict(width=8, layers=1, heads=1, head_dim=8, hidden=12)}
     lessons = tuple(lesson(name, plan, settings=small.get(name)) for name in LEARNT)
-    few = dict(judged=7, trials=3, distil_tokens=64 * 256 + 1, predictor_texts=2, rank=2, mixed=False)
-    return Lab((str(folder / "text.txt"),), (str(folder / "kept.txt"),), target_plan=plan, lessons=lessons, **sizes, **few)
+    few = dict(
+        judged=7, trials=3, distil_tokens=64 * 256 + 1, predictor_texts=2, rank=2, mixed=False
+    )
+    return Lab(
+        (str(folder / "text.txt"),),
+        (str(folder / "kept.txt"),),
+        target_plan=plan,
+        lessons=lessons,
+        **sizes,
+        **few,
+    )
 
 
 def files(folder):
@@ -282,7 +374,18 @@ def files(folder):
 
 
 def test_a_lab_killed_at_every_stage_makes_what_an_unbroken_one_makes(tmp_path):
-    lab, dies = toy_lab(tmp_path), {"tokenizer": 1, "tokens": 0, "target": 10, "distil": 1, "model": 10, "judging model": 0, "early_exit": 10}
+    lab, dies = (
+        toy_lab(tmp_path),
+        {
+            "tokenizer": 1,
+            "tokens": 0,
+            "target": 10,
+            "distil": 1,
+            "model": 10,
+            "judging model": 0,
+            "early_exit": 10,
+        },
+    )
     dies |= {"eagle": 10, "glide": 12, "judging glide": 0, "self_skip": 2, "card": 0}
     build(lab, tmp_path / "a" / "out", tmp_path / "a" / "work")
     for stage, at in dies.items():
@@ -295,19 +398,32 @@ def test_a_lab_killed_at_every_stage_makes_what_an_unbroken_one_makes(tmp_path):
             build(lab, tmp_path / "b" / "out", tmp_path / "b" / "work", tell)
     build(lab, tmp_path / "b" / "out", tmp_path / "b" / "work")
     before, other = files(tmp_path / "a"), files(tmp_path / "b")
-    assert {n: held for n, (_, held) in before.items()} == {n: held for n, (_, held) in other.items()}
+    assert {n: held for n, (_, held) in before.items()} == {
+        n: held for n, (_, held) in other.items()
+    }
     card = before["out/card.json"][1]
-    assert card["steps"] == dict.fromkeys(["target", *LEARNT], 12) and card["distilled_tokens"] == 2 * 64 * 256
-    assert set(card["heldout_loss_nats"]["model"]) == {"kept"} and len(card["sha256"]) == 8 + len(LEARNT) - 2
+    assert card["steps"] == dict.fromkeys(["target", *LEARNT], 12)
+    assert card["distilled_tokens"] == 2 * 64 * 256
+    assert set(card["heldout_loss_nats"]["model"]) == {"kept"}
+    assert len(card["sha256"]) == 8 + len(LEARNT) - 2
 
     assert set(card["drafters"]) == {*LEARNT, "self_skip"}
 
-    lost = "out/early_exit/exit.safetensors", "out/early_exit/card.json", "work/early_exit/checkpoint.safetensors", "out/card.json"
+    lost = (
+        "out/early_exit/exit.safetensors",
+        "out/early_exit/card.json",
+        "work/early_exit/checkpoint.safetensors",
+        "out/card.json",
+    )
     for name in lost:
         (tmp_path / "a" / name).unlink()
     build(lab, tmp_path / "a" / "out", tmp_path / "a" / "work")
     after = files(tmp_path / "a")
-    assert {n: held for n, (_, held) in before.items()} == {n: held for n, (_, held) in after.items()}
+    assert {n: held for n, (_, held) in before.items()} == {
+        n: held for n, (_, held) in after.items()
+    }
     redone = {n for n in after if after[n][0] != before[n][0]}
     assert "out/early_exit/exit.safetensors" in redone
-    assert not any("target" in n or "model/" in n or "distilled" in n or "text" in n for n in redone)
+    assert not any(
+        "target" in n or "model/" in n or "distilled" in n or "text" in n for n in redone
+    )

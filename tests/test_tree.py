@@ -13,7 +13,20 @@ from strategies import traces
 from simspec import CostModel, TraceError, synthetic
 from simspec.files import write_json
 from simspec.tree import (
-    Tree, TreeError, best, chain_tree, expected, family, fastest, from_paths, full, load_tree, medusa_like, optimal, rank_acceptance, room,
+    Tree,
+    TreeError,
+    best,
+    chain_tree,
+    expected,
+    family,
+    fastest,
+    from_paths,
+    full,
+    load_tree,
+    medusa_like,
+    optimal,
+    rank_acceptance,
+    room,
     seconds_of,
 )  # fmt: skip
 
@@ -22,7 +35,12 @@ from simspec.tree import (
 def shapes(draw, most=12, widest=4):
     parent, rank = [], []
     for i in range(draw(st.integers(0, most))):
-        free = [(p, r) for p in range(i + 1) for r in range(widest) if (p, r) not in set(zip(parent, rank))]
+        free = [
+            (p, r)
+            for p in range(i + 1)
+            for r in range(widest)
+            if (p, r) not in set(zip(parent, rank))
+        ]
         p, r = draw(st.sampled_from(free))
         parent.append(p)
         rank.append(r)
@@ -32,25 +50,34 @@ def shapes(draw, most=12, widest=4):
 @st.composite
 def chances(draw, K=3, R=3):
     size = draw(st.integers(1, K)), draw(st.integers(1, R))
-    return np.random.default_rng(draw(st.integers(0, 2**32))).dirichlet(np.ones(size[1] + 1), size[0])[:, :-1]
+    return np.random.default_rng(draw(st.integers(0, 2**32))).dirichlet(
+        np.ones(size[1] + 1), size[0]
+    )[:, :-1]
 
 
 @settings(max_examples=200)
 @given(shapes(), st.integers(0, 6))
 def test_paths_depth_and_cuts_are_those_of_a_set_of_paths(tree, cap):
     paths = set(tree.paths)
-    assert len(paths) == len(tree) and all(path[:-1] in paths or len(path) == 1 for path in paths)
-    assert tree.depth == tuple(map(len, tree.paths)) and tree.levels == max(map(len, paths), default=0)
+    assert len(paths) == len(tree)
+    assert all(path[:-1] in paths or len(path) == 1 for path in paths)
+    assert tree.depth == tuple(map(len, tree.paths))
+    assert tree.levels == max(map(len, paths), default=0)
     assert tree.rows == len({path[:-1] for path in paths})
     assert set(tree.cut(cap).paths) == {path for path in paths if len(path) <= cap}
     again = from_paths([list(path) for path in tree.paths])
-    assert set(again.paths) == paths and again.rows == tree.rows
+    assert set(again.paths) == paths
+    assert again.rows == tree.rows
     assert list(again.depth) == sorted(again.depth)
 
 
 def test_shapes_by_hand():
-    assert chain_tree(3) == Tree((0, 1, 2), (0, 0, 0)) and chain_tree(0) == Tree() and Tree().levels == 0
-    assert full((2, 1)).paths == ((0,), (1,), (0, 0), (1, 0)) and len(full((4, 2, 1))) == 20 and full((4, 2, 1)).rows == 1 + 4 + 8
+    assert chain_tree(3) == Tree((0, 1, 2), (0, 0, 0))
+    assert chain_tree(0) == Tree()
+    assert Tree().levels == 0
+    assert full((2, 1)).paths == ((0,), (1,), (0, 0), (1, 0))
+    assert len(full((4, 2, 1))) == 20
+    assert full((4, 2, 1)).rows == 1 + 4 + 8
     assert from_paths([[1], [0, 0], [0]]) == Tree((0, 0, 1), (0, 1, 0))
     assert Tree(np.array([0, 1]), [0, 5]).rank == (0, 5)
 
@@ -84,13 +111,18 @@ def test_shapes_by_hand():
         (lambda: optimal([[1.5]], 3), "chances in [0, 1]"),
         (lambda: optimal([0.5], 3), "chances in [0, 1]"),
         (lambda: medusa_like(np.full((2, 33), 0.01), 3), "at most 32 ranks"),
-        (lambda: seconds_of(chain_tree(3), [[0.5]] * 3, CostModel.from_ratio(0.1, 2)), "prices 2 levels and 2 nodes"),
+        (
+            lambda: seconds_of(chain_tree(3), [[0.5]] * 3, CostModel.from_ratio(0.1, 2)),
+            "prices 2 levels and 2 nodes",
+        ),
     ],
 )
 def test_what_is_no_tree_is_refused_in_one_line(make, words):
     with pytest.raises(TreeError) as caught:
         make()
-    assert words in str(caught.value) and "\n" not in str(caught.value) and len(str(caught.value)) < 250
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 250
 
 
 @given(shapes())
@@ -121,22 +153,32 @@ def test_files_of_no_tree_are_refused_in_one_line_with_their_path(tmp_path, text
 def test_expected_is_its_definition(tree, acceptance):
     padded = np.zeros((16, 8))
     padded[: acceptance.shape[0], : acceptance.shape[1]] = acceptance
-    assert expected(tree, acceptance) == pytest.approx(naive_tree.value(tree.paths, padded), rel=1e-12)
+    assert expected(tree, acceptance) == pytest.approx(
+        naive_tree.value(tree.paths, padded), rel=1e-12
+    )
 
 
 @settings(max_examples=40)
 @given(chances(), st.integers(0, 5))
 def test_the_programme_finds_the_best_of_all_trees(acceptance, nodes):
     K, R = acceptance.shape
-    most = max(naive_tree.value(tree, acceptance) for n in range(nodes + 1) for tree in naive_tree.trees_of(n, K, R))
+    most = max(
+        naive_tree.value(tree, acceptance)
+        for n in range(nodes + 1)
+        for tree in naive_tree.trees_of(n, K, R)
+    )
     found = optimal(acceptance, nodes)
-    assert expected(found, acceptance) == pytest.approx(most, rel=1e-12) and len(found) <= nodes and found.levels <= K
+    assert expected(found, acceptance) == pytest.approx(most, rel=1e-12)
+    assert len(found) <= nodes
+    assert found.levels <= K
 
 
 def test_control_neither_depth_nor_width_is_always_best():
     deep, wide = np.array([[0.4, 0.35], [0.9, 0.05]]), np.array([[0.4, 0.38], [0.5, 0.05]])
-    assert optimal(deep, 2) == chain_tree(2) and expected(full((2,)), deep) < expected(chain_tree(2), deep)
-    assert optimal(wide, 2) == full((2,)) and expected(chain_tree(2), wide) < expected(full((2,)), wide)
+    assert optimal(deep, 2) == chain_tree(2)
+    assert expected(full((2,)), deep) < expected(chain_tree(2), deep)
+    assert optimal(wide, 2) == full((2,))
+    assert expected(chain_tree(2), wide) < expected(full((2,)), wide)
 
 
 @settings(max_examples=60)
@@ -146,11 +188,16 @@ def test_the_programme_takes_the_nodes_of_greatest_product(acceptance, nodes):
     greedy = expected(medusa_like(acceptance, nodes), acceptance)
     assert expected(optimal(acceptance, nodes), acceptance) == pytest.approx(greedy, rel=1e-12)
     values = [expected(tree, acceptance) for tree in family(acceptance, nodes)]
-    assert len(values) == nodes + 1 and values == sorted(values)
+    assert len(values) == nodes + 1
+    assert values == sorted(values)
 
 
 def test_no_node_without_a_chance():
-    assert optimal([[1.0, 0.0], [0.0, 0.0]], 9) == medusa_like([[1.0, 0.0], [0.0, 0.0]], 9) == chain_tree(1)
+    assert (
+        optimal([[1.0, 0.0], [0.0, 0.0]], 9)
+        == medusa_like([[1.0, 0.0], [0.0, 0.0]], 9)
+        == chain_tree(1)
+    )
 
 
 @settings(max_examples=30)
@@ -158,7 +205,14 @@ def test_no_node_without_a_chance():
 def test_best_beats_every_tree_at_these_costs(acceptance, seed):
     rng = np.random.default_rng(seed)
     K, R = acceptance.shape
-    cost = CostModel(np.cumsum([0, *rng.random(K) * 0.3]), 1 + np.cumsum(rng.random(6) * 0.2), [0, 0.1, 0.15], 0.1, 1.0, node=0.02)
+    cost = CostModel(
+        np.cumsum([0, *rng.random(K) * 0.3]),
+        1 + np.cumsum(rng.random(6) * 0.2),
+        [0, 0.1, 0.15],
+        0.1,
+        1.0,
+        node=0.02,
+    )
 
     def rate(tree):
         return expected(tree, acceptance) / seconds_of(tree, acceptance, cost)
@@ -167,11 +221,21 @@ def test_best_beats_every_tree_at_these_costs(acceptance, seed):
     # Of one depth and number, catch-up and drafter rows apart, the programme's tree is the best: cut those for the comparison.
     bare = replace(cost, catch_up=[0.0], node=0.0)
     everything = [from_paths(tree) for n in range(5) for tree in naive_tree.trees_of(n, K, R)]
-    top = max(expected(tree, acceptance) / seconds_of(tree, acceptance, bare) for tree in everything)
+    top = max(
+        expected(tree, acceptance) / seconds_of(tree, acceptance, bare) for tree in everything
+    )
     free = best(acceptance, bare, 4)
-    assert expected(free, acceptance) / seconds_of(free, acceptance, bare) == pytest.approx(top, rel=1e-9)
-    assert all(rate(found) >= rate(tree) * (1 - 1e-9) for d in range(K) for tree in family(acceptance[: d + 1], min(5, cost.nodes)))
-    assert len(best(acceptance, cost, 4, 4)) == max(len(tree) for d in range(K) for tree in family(acceptance[: d + 1], 4))
+    assert expected(free, acceptance) / seconds_of(free, acceptance, bare) == pytest.approx(
+        top, rel=1e-9
+    )
+    assert all(
+        rate(found) >= rate(tree) * (1 - 1e-9)
+        for d in range(K)
+        for tree in family(acceptance[: d + 1], min(5, cost.nodes))
+    )
+    assert len(best(acceptance, cost, 4, 4)) == max(
+        len(tree) for d in range(K) for tree in family(acceptance[: d + 1], 4)
+    )
 
 
 def test_a_staircase_decides_how_many_nodes_pay():
@@ -207,14 +271,18 @@ def test_rank_acceptance_counts_rows(trace, R, reached):
         for s in chosen:
             for t in range(trace.offset[s], trace.offset[s + 1]):
                 cap, left = naive_tree.limits(trace, s, t)
-                if d < min(cap, left) and not (reached and any(trace.rank[t, j] >= R for j in range(d))):
+                if d < min(cap, left) and not (
+                    reached and any(trace.rank[t, j] >= R for j in range(d))
+                ):
                     rows += 1
                     if trace.rank[t, d] < R:
                         counts[trace.rank[t, d]] += 1
         np.testing.assert_allclose(found[d], counts / max(rows, 1))
     cap, left = room(trace)
     assert [(c, n) for c, n in zip(cap.tolist(), left.tolist())] == [
-        naive_tree.limits(trace, s, t) for s in range(trace.sequences) for t in range(trace.offset[s], trace.offset[s + 1])
+        naive_tree.limits(trace, s, t)
+        for s in range(trace.sequences)
+        for t in range(trace.offset[s], trace.offset[s + 1])
     ]
 
 

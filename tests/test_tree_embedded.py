@@ -8,8 +8,7 @@ import pytest
 from real.demo import recordings
 from real.equality import NOTHING, compare
 from real.jobs import run_on
-from real.pair import spread
-from real.pair import TINY, load_pair, rerun
+from real.pair import TINY, load_pair, rerun, spread
 from simspec import CostModel, load_trace, policies
 from simspec.tree_replay import replay_tree
 
@@ -48,9 +47,14 @@ def test_trees_run_as_they_replay(drafter, rule, record_property):
             if not found.text_flips:
                 assert all((a.token == b.token).all() for a, b in zip(ran, plain))
     flips = [f"{f.margin:.1e}" for f in total.exceptions]
-    record_property("measured", f"{drafter}-{rule}: {total.rounds} rounds, exceptions at gaps {flips}, {len(total.failures)} failures")
+    record_property(
+        "measured",
+        f"{drafter}-{rule}: {total.rounds} rounds, exceptions at gaps {flips}, {len(total.failures)} failures",
+    )
     assert total.rounds > 100 and not total.failures, total
-    assert total.equal or (not SLOW and len(total.exceptions) == 1), total  # one near-tie may fall into a few rounds
+    assert total.equal or (not SLOW and len(total.exceptions) == 1), (
+        total
+    )  # one near-tie may fall into a few rounds
 
 
 def test_a_tree_run_from_its_text_is_priced_and_compared():
@@ -58,6 +62,10 @@ def test_a_tree_run_from_its_text_is_priced_and_compared():
     trace = trace.select(spread(trace.sequences, 1))
     cost = CostModel.from_ratio(0.1, trace.K, 63)
     found = run_on(trace, _pair("eagle"), "static:4x2x1", cost)
-    assert found.policy == "static:4x2x1" and found.comparison.equal and found.simulated > 1 < found.committed
-    with pytest.raises(ValueError, match="prices 8 nodes, policy 'static:4x2x1' takes 20: measure with more rows"):
+    assert found.policy == "static:4x2x1"
+    assert found.comparison.equal
+    assert found.simulated > 1 < found.committed
+    with pytest.raises(
+        ValueError, match="prices 8 nodes, policy 'static:4x2x1' takes 20: measure with more rows"
+    ):
         run_on(trace, _pair("eagle"), "static:4x2x1", CostModel.from_ratio(0.1, trace.K))

@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import naive_tree
 import numpy as np
@@ -13,15 +13,23 @@ from hypothesis import strategies as st
 from test_tree import shapes
 from toy_lm import END, RULES, VOCAB, run_all, toy_cost, toy_pair, toy_prompts
 
-from real.decode.loop import decode
-from real.equality import compare, rounds_of
 from real.decode.features import offered
-from real.record.tree_order import orders
+from real.decode.loop import decode
+from real.decode.trees import Beam, Dynamic, Static, beam, best, search
+from real.equality import compare, rounds_of
 from real.pair import plan_of, prompts_of, rule_of
 from real.prompts import Prompt
-from real.record.recorder import RecordError, Settings, assemble, describe, record, record_text, target_text
+from real.record.recorder import (
+    RecordError,
+    Settings,
+    assemble,
+    describe,
+    record,
+    record_text,
+    target_text,
+)
+from real.record.tree_order import orders
 from real.sampling import Rule
-from real.decode.trees import Beam, Dynamic, Static, beam, best, search
 from simspec import load_trace, policies, replay
 from simspec.tree import MOST, Tree, TreeError, chain_tree, full
 from simspec.tree_policy import TreePolicy
@@ -33,19 +41,32 @@ WIDTH, LEVELS = 3, 4
 PAIRS = [(drafter, rule) for drafter in DRAFTERS for rule in RULES]
 
 
-@lru_cache(maxsize=None)
+@cache
 def recording(drafter_name, rule, count=4, K=6, budget=20):
     """(trace, target, drafter): the toy pair's texts with ranks and the order of dynamic trees."""
     target, drafter = toy_pair(drafter_name)
     asked = Settings(K, budget, RULES[rule], END, offered(drafter), (WIDTH, LEVELS))
     prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(count, 2))]
     rows = [record_text(target, drafter, asked, p.token, i) for i, p in enumerate(prompts)]
-    return assemble(rows, prompts, 0, asked, describe("toy", drafter, asked, prompts, "", "cpu", torch.float64)), target, drafter
+    return (
+        assemble(
+            rows,
+            prompts,
+            0,
+            asked,
+            describe("toy", drafter, asked, prompts, "", "cpu", torch.float64),
+        ),
+        target,
+        drafter,
+    )
 
 
 def ran(target, drafter, trace, plan):
     cut = zip(prompts_of(trace), trace.budget.tolist(), trace.sequence.tolist())
-    return [decode(target, drafter, plan, rule_of(trace), p, budget, trace.meta.end_tokens, s) for p, budget, s in cut]
+    return [
+        decode(target, drafter, plan, rule_of(trace), p, budget, trace.meta.end_tokens, s)
+        for p, budget, s in cut
+    ]
 
 
 def examined(trace, target, drafter, policy):
@@ -71,8 +92,20 @@ def test_any_static_tree_runs_as_it_replays(drafter, rule, tree, which):
 def test_capes_tables_and_sets_of_one_width_run_as_they_replay(drafter, rule):
     trace, target, model = recording(drafter, rule)
     saved = 0
-    for i, text in enumerate(["cape:section", "cape:appendix", "cape:section,k=3", "sets:0", "sets:2", "sets:7,k=5", "sets:20,k=4"]):
-        rounds, _ = examined(trace.select([i % 4, (i + 1) % 4]), target, model, policies.parse(text))
+    for i, text in enumerate(
+        [
+            "cape:section",
+            "cape:appendix",
+            "cape:section,k=3",
+            "sets:0",
+            "sets:2",
+            "sets:7,k=5",
+            "sets:20,k=4",
+        ]
+    ):
+        rounds, _ = examined(
+            trace.select([i % 4, (i + 1) % 4]), target, model, policies.parse(text)
+        )
         assert rounds.drafted.max() <= 32
         saved += (rounds.accepted > 0).sum()
     assert saved > 20
@@ -81,8 +114,16 @@ def test_capes_tables_and_sets_of_one_width_run_as_they_replay(drafter, rule):
 @pytest.mark.parametrize("drafter, rule", PAIRS)
 def test_dynamic_trees_of_every_budget_run_as_they_replay(drafter, rule):
     trace, target, model = recording(drafter, rule)
-    assert (trace.order[:, 0] < 255).any() and (trace.order == 255).any()
-    budgets = [*range(0, MOST + 1, 1 if SLOW else 4), 1, 3, 29, 30, 31]  # 3 + 3 * 9 = 30 are offered
+    assert (trace.order[:, 0] < 255).any()
+    assert (trace.order == 255).any()
+    budgets = [
+        *range(0, MOST + 1, 1 if SLOW else 4),
+        1,
+        3,
+        29,
+        30,
+        31,
+    ]  # 3 + 3 * 9 = 30 are offered
     for i, nodes in enumerate(budgets):
         part = trace if SLOW else trace.select([i % 4])
         rounds, _ = examined(part, target, model, policies.parse(f"dynamic_tree:{nodes}"))
@@ -96,27 +137,40 @@ def test_a_chain_as_a_tree_makes_the_chains_rounds(rule):
     for k in (1, 3, 5):
         tree, _ = examined(trace, target, model, TreePolicy("t", "static", tree=chain_tree(k)))
         chain = replay(trace, policies.BUILTIN["fixed"](k))
-        same = rounds_of(trace, run_all(target, model, trace, policies.BUILTIN["fixed"](k), toy_cost()))
-        assert same == chain and tree.accepted.tolist() == chain.accepted.tolist()
+        same = rounds_of(
+            trace, run_all(target, model, trace, policies.BUILTIN["fixed"](k), toy_cost())
+        )
+        assert same == chain
+        assert tree.accepted.tolist() == chain.accepted.tolist()
 
 
 def spoilt(trace, row):
     """The recording with the text's token at `row` ranked where no tree has it."""
     rank, order, run = trace.rank.copy(), trace.order.copy(), trace.run.copy()
     rank[row, 0], order[row], run[row] = 200, 255, 0
-    return replace(trace, rank=rank, order=order, run=run, meta=replace(trace.meta, prefix_only=False))
+    return replace(
+        trace, rank=rank, order=order, run=run, meta=replace(trace.meta, prefix_only=False)
+    )
 
 
-@pytest.mark.parametrize("drafter, rule", [("eagle", "greedy"), ("hydra", "coupled"), ("model", "coupled")])
+@pytest.mark.parametrize(
+    "drafter, rule", [("eagle", "greedy"), ("hydra", "coupled"), ("model", "coupled")]
+)
 def test_control_a_wrong_rank_or_place_in_the_recording_is_noticed(drafter, rule):
     trace, target, model = recording(drafter, rule)
-    static, dynamic = TreePolicy("t", "static", tree=full((3, 2, 1))), policies.parse("dynamic_tree:10")
+    static, dynamic = (
+        TreePolicy("t", "static", tree=full((3, 2, 1))),
+        policies.parse("dynamic_tree:10"),
+    )
     for policy in (static, dynamic):
         rounds, results = examined(trace, target, model, policy)
         row = int(rounds.row[rounds.accepted > 0][0])
         wrong = spoilt(trace, row)
-        found = compare(wrong, policy, replay_tree(wrong, policy), [replace(r, gap=r.gap + 1) for r in results])
-        assert not found.equal and len(found.failures) + len(found.exceptions) == 1
+        found = compare(
+            wrong, policy, replay_tree(wrong, policy), [replace(r, gap=r.gap + 1) for r in results]
+        )
+        assert not found.equal
+        assert len(found.failures) + len(found.exceptions) == 1
         assert (found.failures or found.exceptions)[0].row == row
 
 
@@ -124,7 +178,11 @@ def test_a_difference_is_excused_by_a_thin_gap_of_the_run_alone():
     trace, target, model = recording("eagle", "greedy")
     policy = TreePolicy("t", "static", tree=full((3, 2, 1)))
     rounds, results = examined(trace, target, model, policy)
-    thick = replace(trace, margin=np.full_like(trace.margin, 255), draft_margin=np.zeros_like(trace.draft_margin))
+    thick = replace(
+        trace,
+        margin=np.full_like(trace.margin, 255),
+        draft_margin=np.zeros_like(trace.draft_margin),
+    )
     at = int(np.flatnonzero(rounds.accepted > 0)[0])
     wrong = spoilt(thick, int(rounds.row[at]))
     for gap, excused in ((9e-5, True), (2e-4, False)):
@@ -137,7 +195,9 @@ def test_the_gap_of_a_round_is_the_smallest_on_its_path():
     """A static tree by hand: the scores after each row of the path, best children and the next."""
     trace, target, model = recording("model", "coupled")
     widths = (3, 2)
-    _, results = examined(trace.select([1]), target, model, TreePolicy("t", "static", tree=full(widths)))
+    _, results = examined(
+        trace.select([1]), target, model, TreePolicy("t", "static", tree=full(widths))
+    )
     (prompt,), result, rule = prompts_of(trace.select([1])), results[0], RULES["coupled"]
     cut = np.cumsum(np.append(0, np.diff(np.append(result.position, len(result.token)))))
     for i, start in enumerate(cut[:-1].tolist()):
@@ -146,7 +206,11 @@ def test_the_gap_of_a_round_is_the_smallest_on_its_path():
             text = [*prompt, *result.token[: start + depth].tolist()]
             with torch.inference_mode():
                 logits = model.lm(torch.tensor([text]))[0, -1:]
-            scores = rule.scores(logits, int(trace.sequence[1]), [start + depth])[0].sort(descending=True).values[: widths[depth] + 1]
+            scores = (
+                rule.scores(logits, int(trace.sequence[1]), [start + depth])[0]
+                .sort(descending=True)
+                .values[: widths[depth] + 1]
+            )
             near.append(float((scores[:-1] - scores[1:]).min()))
         assert result.gap[i] == pytest.approx(min(near), abs=1e-9)
 
@@ -154,11 +218,15 @@ def test_the_gap_of_a_round_is_the_smallest_on_its_path():
 def _logprob(name, text, path, rule):
     """log q behind `text` and the tokens `path`, and the scores that rank children there: fresh models, a chain."""
     target, drafter = toy_pair(name)
-    drafter.begin(target, text, target.prefill(text[:-1]), lambda logits, slot, *_: [*path, 0][slot])
+    drafter.begin(
+        target, text, target.prefill(text[:-1]), lambda logits, slot, *_: [*path, 0][slot]
+    )
     for _ in path:
         drafter.next()
     logits = drafter.next().logits[None]
-    return (logits / rule.temperature).log_softmax(-1)[0], lambda sequence, place: rule.scores(logits, sequence, [place])[0]
+    return (logits / rule.temperature).log_softmax(-1)[0], lambda sequence, place: rule.scores(
+        logits, sequence, [place]
+    )[0]
 
 
 @pytest.mark.parametrize("name, rule", [("eagle", "coupled"), ("model", "greedy")])
@@ -177,7 +245,11 @@ def test_recorded_order_is_that_of_the_twin_with_nothing_kept(name, rule):
                     before, _, ranked = behind(ranks[:-1])
                     tokens = [*before, ranked[ranks[-1]]]
                 logprob, scores = _logprob(name, [*prompt, *text[:row]], tokens, RULES[rule])
-                ranked = scores(sequence, row + len(ranks)).sort(descending=True, stable=True).indices.tolist()
+                ranked = (
+                    scores(sequence, row + len(ranks))
+                    .sort(descending=True, stable=True)
+                    .indices.tolist()
+                )
                 known[ranks] = tokens, logprob, ranked
             return known[ranks]
 
@@ -194,10 +266,12 @@ def test_order_is_recorded_and_saved_and_joined_and_only_where_asked(tmp_path):
     prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(4, 2))]
     meta = describe("toy", drafter, asked, prompts, "", "cpu", torch.float64)
     made = record(target, drafter, asked, prompts, tmp_path / "t.parquet", meta, shard=3)
-    assert made == load_trace(tmp_path / "t.parquet") and made.meta.tree == (WIDTH, LEVELS)
+    assert made == load_trace(tmp_path / "t.parquet")
+    assert made.meta.tree == (WIDTH, LEVELS)
     assert made.order.tolist() == trace.order.tolist()
     plain = record_text(target, drafter, replace(asked, tree=()), prompts[0].token, 0)
-    assert plain.order is None and plain.rank.tolist() == trace.rank[: len(plain.token)].tolist()
+    assert plain.order is None
+    assert plain.rank.tolist() == trace.rank[: len(plain.token)].tolist()
 
 
 @pytest.mark.parametrize("tree", [(0, 3), (33, 3), (3, 0), (3, 7), (3,), [3, 3], (3.0, 3)])
@@ -225,14 +299,18 @@ def test_beams_commit_the_targets_text_and_are_a_beam_search(rule):
         for seed, prompt in enumerate(toy_prompts(3, 5)):
             own, _ = target_text(target, Settings(6, 14, RULES[rule], END), prompt, seed)
             result = decode(target, drafter, Beam(3, 3), RULES[rule], prompt, 14, END, seed)
-            assert result.token.tolist() == own.tolist() and result.drafted.max() <= 9 and result.computed.max() == 3
+            assert result.token.tolist() == own.tolist()
+            assert result.drafted.max() <= 9
+            assert result.computed.max() == 3
     target, drafter = toy_pair("model")
     prompt, made, rule = [5, 6, 7], {}, RULES[rule]
 
     def draft(plan):
         drafter.begin(target, prompt, target.prefill(prompt[:-1]), None)
         plan.begin(drafter, rule, 0, None, None)
-        made["draft"] = plan.draft(7, 0, 0, 3, END, type("Clock", (), {"lap": lambda self, phase: None})())
+        made["draft"] = plan.draft(
+            7, 0, 0, 3, END, type("Clock", (), {"lap": lambda self, phase: None})()
+        )
         return made["draft"]
 
     beams = [((), 0.0)]
@@ -248,11 +326,15 @@ def test_beams_commit_the_targets_text_and_are_a_beam_search(rule):
     for row, (token, parent) in enumerate(zip(found.token, found.parent)):
         if row:
             paths[row] = (*paths[parent], token)
-    assert set(paths.values()) == {tokens[:n] for tokens, _ in beams for n in range(4)} and len(paths) == len(set(paths.values()))
+    assert set(paths.values()) == {tokens[:n] for tokens, _ in beams for n in range(4)}
+    assert len(paths) == len(set(paths.values()))
 
 
 @settings(deadline=None, max_examples=200)
-@given(st.lists(st.lists(st.integers(-2, 2), min_size=6, max_size=6), min_size=1, max_size=4), st.integers(1, 6))
+@given(
+    st.lists(st.lists(st.integers(-2, 2), min_size=6, max_size=6), min_size=1, max_size=4),
+    st.integers(1, 6),
+)
 def test_best_takes_of_equals_the_smaller_index_and_tells_the_gap(rows, width):
     scores = torch.tensor(rows, dtype=torch.float64)
     scores[scores == -2] = -torch.inf
@@ -274,8 +356,11 @@ def test_an_offer_is_ordered_with_ancestors_first(seed, width, levels, rule):
     drafter.begin(target, prompt, target.prefill(prompt[:-1]), None)
     offer = search(drafter, RULES[rule], seed, 0, prompt[-1], width, levels)
     order = offer.order()
-    assert len(order) == width + (levels - 1) * width**2 and sorted(order) == list(range(1, len(offer.token)))
-    assert all(offer.parent[row] == 0 or order.index(offer.parent[row]) < i for i, row in enumerate(order))
+    assert len(order) == width + (levels - 1) * width**2
+    assert sorted(order) == list(range(1, len(offer.token)))
+    assert all(
+        offer.parent[row] == 0 or order.index(offer.parent[row]) < i for i, row in enumerate(order)
+    )
     assert (np.diff([offer.score[row] for row in order]) <= 0).all()
 
 
@@ -290,14 +375,27 @@ def test_trees_that_cannot_be_are_refused_in_one_line():
         (lambda: Beam(8, 8), "64 nodes, over budget"),
         (lambda: beam("beam:4,k=7", 6), "7 levels are too deep, here drafts reach 6"),
         (lambda: beam("beam:x", 6), "expected beam:width"),
-        (lambda: plan_of(TreePolicy("t", "static", tree=chain_tree(7)), 6, 0, toy_cost()), "too deep"),
+        (
+            lambda: plan_of(TreePolicy("t", "static", tree=chain_tree(7)), 6, 0, toy_cost()),
+            "too deep",
+        ),
         (lambda: plan_of(policies.parse("dynamic_tree:5"), 6, 0, toy_cost()), "only replayed"),
-        (lambda: decode(target, drafter, Static(full((VOCAB + 1,))), Rule(), [5, 6], 4), "too wide for a vocabulary"),
-        (lambda: decode(target, drafter, Dynamic(2, 2, 3), Rule("rejection"), [5, 6], 4), "does not run under the rejection rule"),
-        (lambda: decode(target, drafter, Beam(2, 2), Rule("rejection"), [5, 6], 4), "does not run under the rejection rule"),
+        (
+            lambda: decode(target, drafter, Static(full((VOCAB + 1,))), Rule(), [5, 6], 4),
+            "too wide for a vocabulary",
+        ),
+        (
+            lambda: decode(target, drafter, Dynamic(2, 2, 3), Rule("rejection"), [5, 6], 4),
+            "does not run under the rejection rule",
+        ),
+        (
+            lambda: decode(target, drafter, Beam(2, 2), Rule("rejection"), [5, 6], 4),
+            "does not run under the rejection rule",
+        ),
     ]
     for slip, hint in slips:
         with pytest.raises(ValueError, match=hint) as refused:
             slip()
         assert "\n" not in str(refused.value)
-    assert beam("beam:4", 6).K == 6 and beam("beam:4,k=2", 6).width == 4
+    assert beam("beam:4", 6).K == 6
+    assert beam("beam:4,k=2", 6).width == 4

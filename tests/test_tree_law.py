@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from test_tree import shapes
 
 from real.decode.cape import Cape
-from real.draft import Step
-from real.sampling import Rule
 from real.decode.trees import Static
 from real.decode.verify import chance_walk
+from real.draft import Step
+from real.sampling import Rule
 from simspec.rng import DRAFT
 from simspec.tree import full
 
@@ -78,7 +78,14 @@ def law(make, seed, rule, length):
         for token, parent in zip(draft.token[1:], draft.parent[1:]):
             paths.append((*paths[parent], token))
         logits = torch.stack([table(seed + 1, path) for path in paths])
-        walked = chance_walk(rule, logits, draft.__class__(**{**vars(draft), "q": {**drawn, **draft.q}}), chance, 0, ())
+        walked = chance_walk(
+            rule,
+            logits,
+            draft.__class__(**{**vars(draft), "q": {**drawn, **draft.q}}),
+            chance,
+            0,
+            (),
+        )
         waiting += chance.others
         for text, odds in own(seed + 1, rule, length, tuple(walked.token[:length])).items():
             found[text] = found.get(text, 0) + chance.odds * odds
@@ -90,7 +97,12 @@ def own(seed, rule, length, text=()):
     if len(text) == length:
         return {text: 1.0}
     p = rule.probs(table(seed, text)[None])[0].tolist()
-    return {t: p[i] * odds for i in range(VOCAB) if p[i] > 0 for t, odds in own(seed, rule, length, (*text, i)).items()}
+    return {
+        t: p[i] * odds
+        for i in range(VOCAB)
+        if p[i] > 0
+        for t, odds in own(seed, rule, length, (*text, i)).items()
+    }
 
 
 def same(found, wanted):
@@ -143,7 +155,9 @@ def test_control_siblings_judged_by_the_wrong_distribution_are_caught():
             found = made(*arguments)
             q = found.q[0].clone()
             q[found.token[1]] /= 2
-            return found.__class__(found.token, found.parent, found.computed, found.line, {0: q / q.sum()})
+            return found.__class__(
+                found.token, found.parent, found.computed, found.line, {0: q / q.sum()}
+            )
 
         plan.draft = draft
         return plan, drafter, drawn

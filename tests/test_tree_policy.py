@@ -11,11 +11,32 @@ from hypothesis import strategies as st
 from strategies import traces
 from test_tree import shapes
 
-from simspec import CostModel, PolicyError, Rounds, TraceError, committed, load_trace, policies, replay, summary, sweep, synthetic  # fmt: skip
-from simspec.reports import oracle_gap as score
-from simspec.quantization import LOG_ODDS
+from simspec import (  # fmt: skip
+    CostModel,
+    PolicyError,
+    Rounds,
+    TraceError,
+    committed,
+    load_trace,
+    policies,
+    replay,
+    summary,
+    sweep,
+    synthetic,
+)
 from simspec.policies import TREES, fixed, make, parse
-from simspec.policies.tree import cape, dynamic_tree, full_tree, medusa_tree, optimal_tree, sets, static, tree_oracle
+from simspec.policies.tree import (
+    cape,
+    dynamic_tree,
+    full_tree,
+    medusa_tree,
+    optimal_tree,
+    sets,
+    static,
+    tree_oracle,
+)
+from simspec.quantization import LOG_ODDS
+from simspec.reports import oracle_gap as score
 from simspec.roofline import CARDS, SHAPES, roofline_cost
 from simspec.sweep import rows as sweep_rows
 from simspec.sweep import servable
@@ -32,7 +53,9 @@ def ranked(trace, seed=0, widest=5, **changes):
     rank = np.minimum(rng.geometric(0.5, (trace.rows, trace.K)) - 1, widest)
     rank[rng.random(rank.shape) < 0.1] = 255
     rank[np.arange(trace.K) < trace.run[:, None]] = 0
-    reach = np.minimum(trace.depth, np.repeat(trace.offset[1:], np.diff(trace.offset)) - np.arange(trace.rows))
+    reach = np.minimum(
+        trace.depth, np.repeat(trace.offset[1:], np.diff(trace.offset)) - np.arange(trace.rows)
+    )
     missed = np.flatnonzero(trace.run < reach)
     rank[missed, trace.run[missed]] = np.maximum(rank[missed, trace.run[missed]], 1)
     return replace(trace, rank=rank.astype(np.uint8), **changes)
@@ -40,7 +63,9 @@ def ranked(trace, seed=0, widest=5, **changes):
 
 def scores(seed, s, row):
     """log q of a node at that row, from its path: an addressed draw."""
-    return lambda path: -np.random.default_rng([seed, s, row, len(path), *path]).exponential() - 0.3 * path[-1]
+    return lambda path: (
+        -np.random.default_rng([seed, s, row, len(path), *path]).exponential() - 0.3 * path[-1]
+    )
 
 
 def ordered(trace, width, depth, seed=0):
@@ -50,7 +75,9 @@ def ordered(trace, width, depth, seed=0):
         for s in range(trace.sequences)
         for t in range(trace.offset[s], trace.offset[s + 1])
     ]
-    return replace(trace, order=np.array(order, np.uint8), meta=replace(trace.meta, tree=(width, depth)))
+    return replace(
+        trace, order=np.array(order, np.uint8), meta=replace(trace.meta, tree=(width, depth))
+    )
 
 
 @st.composite
@@ -65,14 +92,26 @@ def prices(draw, K=6):
     verify = draw(st.lists(times, min_size=MOST + 1, max_size=MOST + 1))
     owed = draw(st.lists(times, min_size=0, max_size=3))
     draft = np.cumsum([0.0, *steps])
-    return CostModel(draft, np.array(verify) + 0.25, [0.0, *owed], overhead=draw(times), baseline=1.0, node=draw(times))
+    return CostModel(
+        draft,
+        np.array(verify) + 0.25,
+        [0.0, *owed],
+        overhead=draw(times),
+        baseline=1.0,
+        node=draw(times),
+    )
 
 
 def equal(trace, policy, cost, at):
     """Replay and prices equal the twin's; at(s, row, owed): its figures of a round."""
     slow = naive_tree.replay(trace, at)
     fast = replay_tree(trace, policy, cost)
-    assert fast == Rounds.join([[(row, levels, nodes, accepted) for row, levels, nodes, _, accepted, _ in rounds] for rounds in slow])
+    assert fast == Rounds.join(
+        [
+            [(row, levels, nodes, accepted) for row, levels, nodes, _, accepted, _ in rounds]
+            for rounds in slow
+        ]
+    )
     expected = [second for rounds in slow for second in naive_tree.seconds(rounds, cost)]
     assert tree_seconds(fast, trace, policy, cost).tolist() == expected
     return fast
@@ -83,24 +122,49 @@ def equal(trace, policy, cost, at):
 def test_a_static_tree_is_its_set_of_paths(trace, tree, cost):
     tree = tree.cut(trace.K)
     policy = TreePolicy("tree", "static", tree=tree)
-    equal(trace, policy, cost, lambda s, row, owed: naive_tree.given(trace, s, row, tree.parent, tree.rank))
+    equal(
+        trace,
+        policy,
+        cost,
+        lambda s, row, owed: naive_tree.given(trace, s, row, tree.parent, tree.rank),
+    )
 
 
 @settings(max_examples=150)
-@given(recordings(optional=False), st.sampled_from(["section", "appendix", 0, 1, 3, 31]), st.integers(0, 6), prices())
+@given(
+    recordings(optional=False),
+    st.sampled_from(["section", "appendix", 0, 1, 3, 31]),
+    st.integers(0, 6),
+    prices(),
+)
 def test_cape_is_its_chain_and_sets(trace, table, k, cost):
     k = min(k, trace.K)
     column = [name for name, _ in trace.meta.features].index("confidence")
 
     def width(row, slot):
-        return table if isinstance(table, int) else naive_tree.cape_width(LOG_ODDS[trace.feature[row, slot, column]], table)
+        return (
+            table
+            if isinstance(table, int)
+            else naive_tree.cape_width(LOG_ODDS[trace.feature[row, slot, column]], table)
+        )
 
     policy = cape(table, k) if isinstance(table, str) else sets(table, k)
-    equal(trace, policy, cost, lambda s, row, owed: naive_tree.cape(trace, s, row, k, lambda slot: width(row, slot)))
+    equal(
+        trace,
+        policy,
+        cost,
+        lambda s, row, owed: naive_tree.cape(trace, s, row, k, lambda slot: width(row, slot)),
+    )
 
 
 @settings(max_examples=80)
-@given(recordings(optional=False, max_K=4, max_rows=6, max_sequences=2), st.integers(1, 3), st.integers(1, 4), st.integers(0, 99), prices())
+@given(
+    recordings(optional=False, max_K=4, max_rows=6, max_sequences=2),
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.integers(0, 99),
+    prices(),
+)
 def test_one_order_serves_every_budget(trace, width, depth, seed, cost):
     trace = ordered(trace, width, min(depth, trace.K), seed)
     for nodes in (0, 1, 2, 5, 9, MOST):
@@ -117,7 +181,9 @@ def test_a_tree_without_branches_is_the_fixed_chain(trace, k):
     k = min(k, trace.K)
     assert replay_tree(trace, sets(0, k)) == replay(trace, fixed(k))
     whole = replace(trace, depth=np.full(trace.rows, trace.K, np.uint8), run=_runs(trace))
-    assert replay_tree(whole, TreePolicy("chain", "static", tree=chain_tree(k))) == replay(whole, fixed(k))
+    assert replay_tree(whole, TreePolicy("chain", "static", tree=chain_tree(k))) == replay(
+        whole, fixed(k)
+    )
 
 
 def _runs(trace):
@@ -130,7 +196,10 @@ def _runs(trace):
 @given(recordings(optional=False), st.integers(0, 6), prices())
 def test_sets_of_no_width_cost_what_the_chain_does(trace, k, cost):
     rounds = replay_tree(trace, sets(0, min(k, trace.K)))
-    assert tree_seconds(rounds, trace, sets(0, min(k, trace.K)), cost).tolist() == cost.seconds(rounds).tolist()
+    assert (
+        tree_seconds(rounds, trace, sets(0, min(k, trace.K)), cost).tolist()
+        == cost.seconds(rounds).tolist()
+    )
 
 
 @settings(max_examples=60)
@@ -143,7 +212,8 @@ def test_more_nodes_never_accept_less_at_a_row(trace, tree, other):
     one = TreePolicy("one", "static", tree=tree.cut(trace.K))
     assert (outcomes(trace, both).accepted >= outcomes(trace, one).accepted).all()
     rounds = replay_tree(trace, both)
-    assert committed(rounds, trace).sum() == trace.rows and (committed(rounds, trace) <= rounds.accepted + 1).all()
+    assert committed(rounds, trace).sum() == trace.rows
+    assert (committed(rounds, trace) <= rounds.accepted + 1).all()
 
 
 def example(K=4, prompts=12, **options):
@@ -165,9 +235,16 @@ def test_cape_fills_its_32_from_the_first_slot():
     one = synthetic.iid(0.0, 1, 40, 8)
     feature = np.zeros((40, 8, 1), np.uint8)
     rank = np.full((40, 8), 9, np.uint8)
-    trace = replace(one, feature=feature, rank=rank, meta=replace(one.meta, features=(("confidence", "confidence"),)))
+    trace = replace(
+        one,
+        feature=feature,
+        rank=rank,
+        meta=replace(one.meta, features=(("confidence", "confidence"),)),
+    )
     found = outcomes(trace, cape("section", 6))
-    assert found.levels[0] == 6 and found.nodes[0] == 32 and found.levels[-1] == 0 == found.nodes[-1]
+    assert found.levels[0] == 6
+    assert found.nodes[0] == 32
+    assert found.levels[-1] == 0 == found.nodes[-1]
     assert found.accepted.max() == 0
 
     def with_miss_at(slot, r):
@@ -177,10 +254,15 @@ def test_cape_fills_its_32_from_the_first_slot():
         left = np.arange(40, 0, -1)
         return replace(trace, rank=rank, run=np.minimum(slot, left).astype(np.uint8))
 
-    assert [int(outcomes(with_miss_at(3, r), cape("section", 6)).accepted[0]) for r in (1, 5, 6, 7)] == [4, 4, 3, 3]
-    assert [int(outcomes(with_miss_at(2, r), cape("section", 6)).accepted[0]) for r in (1, 7, 8)] == [3, 3, 2]
+    assert [
+        int(outcomes(with_miss_at(3, r), cape("section", 6)).accepted[0]) for r in (1, 5, 6, 7)
+    ] == [4, 4, 3, 3]
+    assert [
+        int(outcomes(with_miss_at(2, r), cape("section", 6)).accepted[0]) for r in (1, 7, 8)
+    ] == [3, 3, 2]
     assert int(outcomes(with_miss_at(4, 1), cape("section", 6)).accepted[0]) == 4
-    assert outcomes(with_miss_at(2, 1), cape("section", 6)).owed[0] == 1 and outcomes(with_miss_at(2, 8), cape("section", 6)).owed[0] == 0
+    assert outcomes(with_miss_at(2, 1), cape("section", 6)).owed[0] == 1
+    assert outcomes(with_miss_at(2, 8), cape("section", 6)).owed[0] == 0
 
 
 def test_rounds_by_hand():
@@ -189,24 +271,32 @@ def test_rounds_by_hand():
     rank = np.array([[1, 0], [9, 9], [9, 9], [0, 2], [9, 9], [9, 9]], np.uint8)
     trace = replace(one, rank=rank, run=np.array([0, 0, 0, 1, 0, 0], np.uint8))
     rounds = replay_tree(trace, TreePolicy("tree", "static", tree=full((2, 1))))
-    assert rounds.row.tolist() == [0, 3, 5] and rounds.accepted.tolist() == [2, 1, 0]
-    assert rounds.computed.tolist() == [2, 2, 0] and rounds.drafted.tolist() == [4, 4, 0]
+    assert rounds.row.tolist() == [0, 3, 5]
+    assert rounds.accepted.tolist() == [2, 1, 0]
+    assert rounds.computed.tolist() == [2, 2, 0]
+    assert rounds.drafted.tolist() == [4, 4, 0]
     cost = CostModel([0, 1, 3], [10, 11, 12, 13, 14], [0, 0.5, 0.75], 100, 9, node=0.25)
     policy = TreePolicy("tree", "static", tree=full((2, 1)))
     assert tree_seconds(rounds, trace, policy, cost).tolist() == [117.25, 118.0, 110.0]
-    assert summary(rounds, trace, cost, seconds=tree_seconds(rounds, trace, policy, cost), K=0).accept_by_depth == (1.0, 0.5)
+    assert summary(
+        rounds, trace, cost, seconds=tree_seconds(rounds, trace, policy, cost), K=0
+    ).accept_by_depth == (1.0, 0.5)
 
 
 @settings(max_examples=25)
 @given(recordings(optional=False, max_K=3, max_rows=6, max_sequences=2), prices(), st.booleans())
 def test_the_tree_oracle_is_the_least_time_over_its_trees(trace, cost, dynamic):
     trees = {chain_tree(k) for k in range(1, trace.K + 1)}
-    trees |= {tree.cut(d) for tree in family(rank_acceptance(trace), MOST) for d in range(1, trace.K + 1)}
+    trees |= {
+        tree.cut(d) for tree in family(rank_acceptance(trace), MOST) for d in range(1, trace.K + 1)
+    }
     policies = [TreePolicy("one", "static", tree=tree) for tree in trees if len(tree)]
     if dynamic:
         trace = ordered(trace, 2, min(3, trace.K))
         policies = [dynamic_tree(n) for n in range(1, MOST + 1)] + policies
-    figures = {tuple(tuple(each.tolist()) for each in outcomes(trace, policy)) for policy in policies}
+    figures = {
+        tuple(tuple(each.tolist()) for each in outcomes(trace, policy)) for policy in policies
+    }
 
     def options(s, row):
         return {(0, 0, 0, 0, 0), *(tuple(column[row] for column in each) for each in figures)}
@@ -218,7 +308,10 @@ def test_the_tree_oracle_is_the_least_time_over_its_trees(trace, cost, dynamic):
         own = seconds[rounds.offset[s] : rounds.offset[s + 1]].sum()
         assert own == pytest.approx(naive_tree.least(trace, cost, s, options), rel=1e-12)
     for policy in policies[:9]:
-        assert seconds.sum() <= tree_seconds(replay_tree(trace, policy), trace, policy, cost).sum() + 1e-9
+        assert (
+            seconds.sum()
+            <= tree_seconds(replay_tree(trace, policy), trace, policy, cost).sum() + 1e-9
+        )
 
 
 @settings(max_examples=60)
@@ -226,11 +319,24 @@ def test_the_tree_oracle_is_the_least_time_over_its_trees(trace, cost, dynamic):
 def test_metrics_of_trees_are_counts(trace, tree, cost):
     policy = TreePolicy("tree", "static", tree=tree.cut(trace.K))
     rounds = replay_tree(trace, policy)
-    found = summary(rounds, trace, cost, K=policy.longest(trace.K), seconds=tree_seconds(rounds, trace, policy, cost))
-    assert found.drafted == rounds.drafted.sum() and found.cut_share == 0
-    assert found.v_d == pytest.approx(rounds.accepted.sum() / rounds.drafted.sum()) if found.drafted else np.isnan(found.v_d)
+    found = summary(
+        rounds,
+        trace,
+        cost,
+        K=policy.longest(trace.K),
+        seconds=tree_seconds(rounds, trace, policy, cost),
+    )
+    assert found.drafted == rounds.drafted.sum()
+    assert found.cut_share == 0
+    assert (
+        found.v_d == pytest.approx(rounds.accepted.sum() / rounds.drafted.sum())
+        if found.drafted
+        else np.isnan(found.v_d)
+    )
     for j, rate in enumerate(found.accept_by_depth, 1):
-        tried = [a for levels, a in zip(rounds.computed, rounds.accepted) if levels >= j and a >= j - 1]
+        tried = [
+            a for levels, a in zip(rounds.computed, rounds.accepted) if levels >= j and a >= j - 1
+        ]
         assert rate == pytest.approx(np.mean([a >= j for a in tried])) if tried else np.isnan(rate)
 
 
@@ -240,7 +346,9 @@ def test_metrics_of_chains_are_what_they_were():
         rounds = replay(trace, policy)
         found = summary(rounds, trace, cost)
         flat = [list(zip(rounds.row, rounds.computed, rounds.drafted, rounds.accepted))]
-        assert naive.metrics(flat, trace, cost)["accept_by_depth"] == pytest.approx(list(found.accept_by_depth), nan_ok=True)
+        assert naive.metrics(flat, trace, cost)["accept_by_depth"] == pytest.approx(
+            list(found.accept_by_depth), nan_ok=True
+        )
 
 
 def test_the_sweep_takes_trees_by_task_and_prompt():
@@ -249,14 +357,22 @@ def test_the_sweep_takes_trees_by_task_and_prompt():
              "optimal_tree", "dynamic_tree:5", "tree_oracle"]  # fmt: skip
     for by in ("trace", "task", "prompt"):
         table = sweep(trace, texts, 0.1, replicates=2, by=by, progress=False)
-        assert table.policy.unique().tolist() == texts and not table.random.any()
+        assert table.policy.unique().tolist() == texts
+        assert not table.random.any()
     per = table[table.policy == "static:3x2"]
     rounds = replay_tree(trace, static("3x2"))
-    assert per[per.replicate == 0].drafted.sum() == rounds.drafted.sum() and per[per.replicate == 0].tokens.sum() == trace.rows
+    assert per[per.replicate == 0].drafted.sum() == rounds.drafted.sum()
+    assert per[per.replicate == 0].tokens.sum() == trace.rows
     one = sweep(trace, texts, 0.1, 1, progress=False).set_index("policy")
-    assert one.speedup["tree_oracle"] >= one.speedup.drop("tree_oracle").filter(regex="dynamic|optimal|medusa").max()
+    assert (
+        one.speedup["tree_oracle"]
+        >= one.speedup.drop("tree_oracle").filter(regex="dynamic|optimal|medusa").max()
+    )
     assert one.v_d["static:3x2"] == pytest.approx(rounds.accepted.sum() / rounds.drafted.sum())
-    assert list(sweep_rows(trace, [static("2")], NODES, 1))[0]["computed"] == replay_tree(trace, static("2")).computed.sum()
+    assert (
+        list(sweep_rows(trace, [static("2")], NODES, 1))[0]["computed"]
+        == replay_tree(trace, static("2")).computed.sum()
+    )
 
 
 def test_scores_of_trees():
@@ -269,18 +385,33 @@ def test_scores_of_trees():
 def test_reading_confidence_is_paid_by_cape_alone():
     trace = example()
     dear = replace(NODES, feature=0.5)
-    speed = [sweep(trace, ["sets:1,k=2", "cape:section,k=2"], cost, 1, progress=False).speedup.tolist() for cost in (NODES, dear)]
-    assert speed[0][0] == speed[1][0] and speed[0][1] > speed[1][1]
+    speed = [
+        sweep(trace, ["sets:1,k=2", "cape:section,k=2"], cost, 1, progress=False).speedup.tolist()
+        for cost in (NODES, dear)
+    ]
+    assert speed[0][0] == speed[1][0]
+    assert speed[0][1] > speed[1][1]
 
 
 def test_names_read_back():
     trace = example()
-    for text in ("static:2x1", "static:3", "cape:section", "cape:appendix,k=2", "sets:0,k=3", "sets:7", "dynamic_tree:8"):
+    for text in (
+        "static:2x1",
+        "static:3",
+        "cape:section",
+        "cape:appendix,k=2",
+        "sets:0,k=3",
+        "sets:7",
+        "dynamic_tree:8",
+    ):
         policy = parse(text)
-        assert policy.name == text and make(policy.name, trace, NODES) == policy and make(policy, trace, NODES) is policy
+        assert policy.name == text
+        assert make(policy.name, trace, NODES) == policy
+        assert make(policy, trace, NODES) is policy
     for text in ("medusa_tree:6", "optimal_tree:6", "full_tree:6", "optimal_tree", "tree_oracle"):
         assert make(text, trace, NODES).name == text
-    assert parse("tree_oracle") is tree_oracle and {"static", "cape", "sets", "tree_oracle"} <= set(TREES)
+    assert parse("tree_oracle") is tree_oracle
+    assert {"static", "cape", "sets", "tree_oracle"} <= set(TREES)
 
 
 def test_trees_made_from_some_prompts_are_those_of_the_others_left_out():
@@ -317,15 +448,20 @@ def test_trees_made_from_some_prompts_are_those_of_the_others_left_out():
 def test_texts_of_no_policy_are_refused_in_one_line(text, words):
     with pytest.raises(ValueError) as caught:
         parse(text)
-    assert words in str(caught.value) and "\n" not in str(caught.value)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_what_a_recording_lacks_is_said():
     trace, plain = example(), synthetic.iid(0.5, 3, 9, 4)
-    silent = replace(plain, rank=np.where(np.arange(4) < plain.run[:, None], 0, 255).astype(np.uint8))
+    silent = replace(
+        plain, rank=np.where(np.arange(4) < plain.run[:, None], 0, 255).astype(np.uint8)
+    )
     drawn = replace(trace.meta, rule="rejection", temperature=1.0, prefix_only=False)
     none = np.zeros(trace.rows, np.uint8)
-    rejection = replace(trace, ratio=np.ones((trace.rows, 4), np.float32), rank=None, run=none, meta=drawn)
+    rejection = replace(
+        trace, ratio=np.ones((trace.rows, 4), np.float32), rank=None, run=none, meta=drawn
+    )
     bare = replace(trace, feature=None, meta=replace(trace.meta, features=()))
     for given_trace, text, error, words in (
         (plain, "static:2x1", TraceError, "records no rank"),
@@ -344,8 +480,11 @@ def test_what_a_recording_lacks_is_said():
     assert len(replay_tree(bare, sets(2))) > 0
     with pytest.raises(PolicyError, match="planned for 360 rows, the trace has 27"):
         outcomes(silent, tree_oracle(trace, NODES))
-    kept, notes = servable({"a": trace, "b": plain}, ["fixed:1", "static:2x1"], {"a": NODES, "b": NODES})
-    assert kept == {"a": ["fixed:1", "static:2x1"], "b": ["fixed:1"]} and "records no rank" in notes[0]
+    kept, notes = servable(
+        {"a": trace, "b": plain}, ["fixed:1", "static:2x1"], {"a": NODES, "b": NODES}
+    )
+    assert kept == {"a": ["fixed:1", "static:2x1"], "b": ["fixed:1"]}
+    assert "records no rank" in notes[0]
 
 
 def test_what_is_not_priced_is_said():
@@ -371,10 +510,15 @@ def test_what_is_not_priced_is_said():
 def test_costs_of_trees_in_files(tmp_path):
     cost = CostModel([0, 1], [1, 2, 3, 5], [0], 0, 1, node=0.5)
     cost.to_json(tmp_path / "c.json")
-    assert CostModel.from_json(tmp_path / "c.json") == cost and cost.nodes == 3 and cost.K == 1
-    assert "node" not in NODES.to_dict() and cost.to_dict()["node"] == 0.5
-    assert cost.widen(3) is cost and cost.widen(5).verify.tolist() == pytest.approx([1, 2, 3, 5, 6.5, 8])
-    assert cost.truncate(1).verify.tolist() == [1, 2] and cost.extend(5).verify.tolist() == [1, 2, 3, 5, 7, 9]
+    assert CostModel.from_json(tmp_path / "c.json") == cost
+    assert cost.nodes == 3
+    assert cost.K == 1
+    assert "node" not in NODES.to_dict()
+    assert cost.to_dict()["node"] == 0.5
+    assert cost.widen(3) is cost
+    assert cost.widen(5).verify.tolist() == pytest.approx([1, 2, 3, 5, 6.5, 8])
+    assert cost.truncate(1).verify.tolist() == [1, 2]
+    assert cost.extend(5).verify.tolist() == [1, 2, 3, 5, 7, 9]
     with pytest.raises(ValueError, match="too few to continue"):
         CostModel.from_ratio(0.1, 1).widen(4)
     with pytest.raises(ValueError, match="node is -1"):
@@ -384,8 +528,10 @@ def test_costs_of_trees_in_files(tmp_path):
 def test_a_roofline_prices_trees_where_asked():
     big, small, card = SHAPES["llama-3-8b"], SHAPES["llama-3.2-1b"], CARDS["h100"]
     chains, trees = (roofline_cost(big, small, card, 4, nodes=nodes) for nodes in (0, 63))
-    assert (chains.nodes, trees.nodes, trees.K) == (4, 63, 4) and chains.node == 0 <= trees.node < trees.draft[1]
-    assert (np.diff(trees.verify) >= 0).all() and trees.verify[:5].tolist() == chains.verify.tolist()
+    assert (chains.nodes, trees.nodes, trees.K) == (4, 63, 4)
+    assert chains.node == 0 <= trees.node < trees.draft[1]
+    assert (np.diff(trees.verify) >= 0).all()
+    assert trees.verify[:5].tolist() == chains.verify.tolist()
     assert "node" not in chains.to_dict()
 
 
@@ -394,8 +540,12 @@ def test_the_order_is_saved_selected_and_checked(tmp_path):
     trace = ordered(plain, 2, 3)
     trace.save(tmp_path / "t.parquet")
     again = load_trace(tmp_path / "t.parquet")
-    assert again == trace and again.meta.tree == (2, 3) and "tree" not in plain.meta.to_json()
-    assert replay_tree(trace.select([1]), dynamic_tree(4)) == replay_tree(trace, dynamic_tree(4)).select([1], trace)
+    assert again == trace
+    assert again.meta.tree == (2, 3)
+    assert "tree" not in plain.meta.to_json()
+    assert replay_tree(trace.select([1]), dynamic_tree(4)) == replay_tree(
+        trace, dynamic_tree(4)
+    ).select([1], trace)
     order = trace.order.copy()
     order[0] = [3, 2, 255, 255]
     deep = trace.order.copy()

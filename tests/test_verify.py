@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from real.decode.verify import walk
 from real.model.tree_mask import chain
 from real.sampling import Rule
-from real.decode.verify import walk
 from simspec import rng
 
 HELD = settings(deadline=None, max_examples=200, derandomize=True)
@@ -28,7 +28,11 @@ def slow_scores(rule, logits, parent, sequence, position):
     scores = {}
     for row in range(len(parent)):
         if (path := line(parent, row)) is not None:
-            noise = rng.gumbel(rule.seed, sequence, position + len(path) - 1, VOCAB) if rule.name == "coupled" else 0.0
+            noise = (
+                rng.gumbel(rule.seed, sequence, position + len(path) - 1, VOCAB)
+                if rule.name == "coupled"
+                else 0.0
+            )
             scores[row] = logits[row].double() / rule.temperature + noise
     return scores
 
@@ -117,7 +121,10 @@ def test_the_first_miss_is_replaced_by_the_targets_token():
 def test_an_accepted_end_token_stops_without_a_bonus():
     assert greedy(saying(1, 2, 3), [0, 1, 2], chain(3), (2,)) == ([1, 2], [0, 1, 2])
     assert greedy(saying(1, 2, 3), [0, 1, 2], chain(3), (1,)) == ([1], [0, 1])
-    assert greedy(saying(1, 2, 3), [0, 1, 2], chain(3)) == ([1, 2, 3], [0, 1, 2])  # control: no end token
+    assert greedy(saying(1, 2, 3), [0, 1, 2], chain(3)) == (
+        [1, 2, 3],
+        [0, 1, 2],
+    )  # control: no end token
 
 
 def test_an_end_token_of_the_targets_own_is_committed():
@@ -139,7 +146,10 @@ def test_noise_is_that_of_the_text_position():
     one_by_one = [walk(rule, flat, [0], [-1], 2, p, ()).token[0] for p in range(30)]
     for start in range(25):
         token = [0, *one_by_one[start : start + 4]]
-        assert walk(rule, torch.zeros(5, VOCAB), token, chain(5), 2, start, ()).token == one_by_one[start : start + 5]
+        assert (
+            walk(rule, torch.zeros(5, VOCAB), token, chain(5), 2, start, ()).token
+            == one_by_one[start : start + 5]
+        )
     assert len(set(one_by_one)) > 1
 
 

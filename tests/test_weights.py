@@ -10,10 +10,10 @@ from safetensors.torch import load_file, save_file
 from toy_lm import toy_decoder
 from transformers import AutoModelForCausalLM
 
-from real.model.decoder import Decoder, frequencies
 from real.drafters.model import ModelDrafter
 from real.files import replace_json, replacing
 from real.model.checkpoint import WeightsError, identity, load_decoder, ours, save_decoder, theirs
+from real.model.decoder import Decoder, frequencies
 
 TEXT = torch.arange(20)[None]
 
@@ -21,7 +21,11 @@ TEXT = torch.arange(20)[None]
 def decoder_of(seed=0, **changes):
     """A random float32 decoder whose norms are not all ones."""
     made = toy_decoder(seed, layers=3)
-    made = made if not changes else Decoder(replace(made.shape, **changes)).double().requires_grad_(False)
+    made = (
+        made
+        if not changes
+        else Decoder(replace(made.shape, **changes)).double().requires_grad_(False)
+    )
     generator = torch.Generator().manual_seed(seed)
     for p in made.parameters():
         p.copy_(torch.randn(p.shape, generator=generator) * 0.3 + (p.ndim == 1))
@@ -57,11 +61,14 @@ def test_a_saved_decoder_comes_back(tmp_path, tied):
     decoder = decoder_of(tied=tied, rope_theta=5e5, norm_eps=1e-4)
     save_decoder(decoder, tmp_path, end_token=3, context=64)
     loaded = load_decoder(tmp_path)
-    assert loaded.shape == decoder.shape and loaded.dtype == torch.float32
+    assert loaded.shape == decoder.shape
+    assert loaded.dtype == torch.float32
     assert not any(p.requires_grad for p in loaded.parameters())
     rounded = {k: v.bfloat16().float() for k, v in decoder.state_dict().items()}
     assert all(torch.equal(rounded[k], v) for k, v in loaded.state_dict().items())
-    assert any(not torch.equal(rounded[k], v) for k, v in decoder.state_dict().items())  # bf16 does round
+    assert any(
+        not torch.equal(rounded[k], v) for k, v in decoder.state_dict().items()
+    )  # bf16 does round
     assert {v.dtype for v in load_file(tmp_path / "model.safetensors").values()} == {torch.bfloat16}
 
 
@@ -93,7 +100,10 @@ def test_names_are_translated_both_ways():
 @pytest.mark.parametrize(
     "changes, words",
     [
-        (dict(model_type="gpt2"), "'gpt2' is not supported; expected one of llama, mistral, qwen2, qwen3"),
+        (
+            dict(model_type="gpt2"),
+            "'gpt2' is not supported; expected one of llama, mistral, qwen2, qwen3",
+        ),
         (dict(model_type="nonesuch"), "nonesuch"),
         (dict(model_type=None), "model.type"),
         (dict(model_type="mistral", sliding_window=16), r"sliding-window attention \(16 tokens\)"),

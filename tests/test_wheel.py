@@ -31,8 +31,19 @@ def wheel(tmp_path_factory) -> Path:
         left = source / name / "__pycache__"
         left.mkdir()
         (left / "stale.py311.1.nbc").write_bytes(b"a compiled kernel of this machine")
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
-    done = subprocess.run([*command, "-q", "-w", str(out), "."], cwd=source, capture_output=True, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "--disable-pip-version-check",
+    ]
+    done = subprocess.run(
+        [*command, "-q", "-w", str(out), "."], cwd=source, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     (found,) = out.glob("*.whl")
     return found
@@ -51,47 +62,84 @@ def _alone(first, arguments, cwd):
     sites = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     environment["PYTHONPATH"] = os.pathsep.join([*map(str, first), *sites])
-    done = subprocess.run([sys.executable, "-S", *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-S", *arguments],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     return done.returncode, done.stdout, done.stderr
 
 
 def _strangers(names) -> list:
     """Files that no one should be given: anything but the two packages' own and the wheel's record."""
-    kinds = {"simspec": (".py", ".parquet", ".json", ".md"), "real": (".py", ".json", ".md", ".safetensors", ".xz")}
+    kinds = {
+        "simspec": (".py", ".parquet", ".json", ".md"),
+        "real": (".py", ".json", ".md", ".safetensors", ".xz"),
+    }
     return [
         name for name in names
         if not name.split("/")[0].endswith(".dist-info") and not name.endswith(kinds.get(name.split("/")[0], ())) or "__pycache__" in name
     ]  # fmt: skip
 
 
-def test_the_wheel_holds_code_the_example_and_the_embedded_models_and_nothing_else(wheel, record_property):
+def test_the_wheel_holds_code_the_example_and_the_embedded_models_and_nothing_else(
+    wheel, record_property
+):
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if not name.endswith("/")]
     assert _strangers(names) == []
     for package in ("simspec", "real"):
         here = {path.relative_to(ROOT).as_posix() for path in (ROOT / package).rglob("*.py")}
-        assert {name for name in names if name.startswith(f"{package}/") and name.endswith(".py")} == here
+        assert {
+            name for name in names if name.startswith(f"{package}/") and name.endswith(".py")
+        } == here
     example = [name for name in names if name.startswith("simspec/example/")]
-    assert sorted(Path(name).name.split(".", 1)[1] for name in example) == ["cost.json", "md", "parquet"]
-    assert sum((ROOT / name).stat().st_size for name in example if name.endswith(".parquet")) <= 120_000
-    tiny = {path.relative_to(ROOT).as_posix() for path in (ROOT / "real" / "tiny").rglob("*") if path.is_file()}
-    assert tiny <= set(names) and any(name.endswith(".safetensors") for name in tiny)
+    assert sorted(Path(name).name.split(".", 1)[1] for name in example) == [
+        "cost.json",
+        "md",
+        "parquet",
+    ]
+    assert (
+        sum((ROOT / name).stat().st_size for name in example if name.endswith(".parquet"))
+        <= 120_000
+    )
+    tiny = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "real" / "tiny").rglob("*")
+        if path.is_file()
+    }
+    assert tiny <= set(names)
+    assert any(name.endswith(".safetensors") for name in tiny)
     assert wheel.stat().st_size < LIMIT
     record_property("measured", f"wheel: {len(names)} files, {wheel.stat().st_size / 1e6:.1f} MB")
 
 
 def test_the_example_replays_as_the_whole_recording_does():
     (path,) = (ROOT / "simspec" / "example").glob("*.parquet")
-    example, whole = load_trace(path), load_trace(ROOT / "traces" / f"{path.stem.rpartition('-')[0]}.parquet")
+    example, whole = (
+        load_trace(path),
+        load_trace(ROOT / "traces" / f"{path.stem.rpartition('-')[0]}.parquet"),
+    )
     assert example.sequences == int(path.stem.rpartition("-")[2])
     assert {example.task.count(task) for task in set(whole.task)} == {4}
     chosen = [whole.meta.ids.index(name) for name in example.meta.ids]
     for text in ("fixed:3", "beta_ts", "confidence:0.5"):
-        assert replay(example, parse(text), seed=5) == replay(whole, parse(text), seed=5).select(chosen, whole), "make example"
+        assert replay(example, parse(text), seed=5) == replay(whole, parse(text), seed=5).select(
+            chosen, whole
+        ), "make example"
 
 
 def test_control_strangers_are_noticed():
-    bad = ["tests/naive.py", "traces/a.parquet", "simspec/__pycache__/a.py311.1.nbc", "real/__pycache__/a.py", "lab/prose.jsonl"]
+    bad = [
+        "tests/naive.py",
+        "traces/a.parquet",
+        "simspec/__pycache__/a.py311.1.nbc",
+        "real/__pycache__/a.py",
+        "lab/prose.jsonl",
+    ]
     assert _strangers([*bad, "simspec/cli.py", "simspec-0.1.0.dist-info/RECORD"]) == bad
 
 
@@ -104,7 +152,8 @@ def test_the_wheel_alone_sweeps_its_example(unpacked, tmp_path):
     assert code == 0, problem
     rows = json.loads(said)["rows"]
     (name,) = {row["trace"] for row in rows}
-    assert name.startswith("tiny-early_exit-coupled-") and (unpacked / "simspec" / "example" / f"{name}.parquet").exists()
+    assert name.startswith("tiny-early_exit-coupled-")
+    assert (unpacked / "simspec" / "example" / f"{name}.parquet").exists()
     assert {row["policy"] for row in rows} == {"fixed:1", "beta_ts:acceptance"}
     assert {row["cost"] for row in rows} != {"c=0.1"}  # the example's own costs were found
     assert all(row["tokens"] > 0 and row["speedup"] > 0 for row in rows)
@@ -113,10 +162,14 @@ def test_the_wheel_alone_sweeps_its_example(unpacked, tmp_path):
 
 def test_control_without_the_wheel_there_is_no_simspec(tmp_path):
     code, _, problem = _alone([], ["-c", "import simspec"], tmp_path)
-    assert code == 1 and "No module named 'simspec'" in problem
+    assert code == 1
+    assert "No module named 'simspec'" in problem
 
 
 def test_the_wheel_leaves_torch_unloaded(unpacked, tmp_path):
     loaded = "import sys; print(*[name for name in ('torch', 'transformers', 'real') if name in sys.modules])"
     assert _alone([unpacked], ["-c", f"import simspec; {loaded}"], tmp_path)[:2] == (0, "\n")
-    assert _alone([unpacked], ["-c", f"import simspec, real; {loaded}"], tmp_path)[:2] == (0, "real\n")  # it can tell
+    assert _alone([unpacked], ["-c", f"import simspec, real; {loaded}"], tmp_path)[:2] == (
+        0,
+        "real\n",
+    )  # it can tell

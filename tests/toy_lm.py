@@ -5,8 +5,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from real.train import losses
-from real.model.decoder import Decoder, Shape
+from real.decode.features import offered
 from real.decode.loop import decode
 from real.drafters.eagle import Eagle, EagleDrafter
 from real.drafters.early_exit import EarlyExitDrafter, Exit
@@ -16,25 +15,31 @@ from real.drafters.medusa import Medusa, MedusaDrafter
 from real.drafters.model import ModelDrafter
 from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.drafters.self_skip import SelfSkipDrafter, Skips
-from real.decode.features import offered
+from real.model.decoder import Decoder, Shape
+from real.model.target import Target
 from real.pair import prompts_of, rule_of, stepper
 from real.prompts import Prompt
 from real.record.recorder import Settings, assemble, describe, record_text
 from real.sampling import Rule
-from real.model.target import Target
+from real.train import losses
 from simspec import CostModel, Policy, policies
 
 VOCAB = 24
 END = (3,)
 
 
-def toy_decoder(seed: int, layers: int = 4, width: int = 16, vocab: int = VOCAB, spread: float = 0.25) -> Decoder:
+def toy_decoder(
+    seed: int, layers: int = 4, width: int = 16, vocab: int = VOCAB, spread: float = 0.25
+) -> Decoder:
     generator = torch.Generator().manual_seed(seed)
     shape = Shape(vocab, width, layers, heads=2, kv_heads=1, head_dim=8, hidden=24)
     decoder = Decoder(shape).double().requires_grad_(False)
     for name, p in decoder.named_parameters():
         if p.ndim == 2:
-            p.copy_(torch.randn(p.shape, generator=generator, dtype=torch.float64) * (0.6 if "embed" in name else spread))
+            p.copy_(
+                torch.randn(p.shape, generator=generator, dtype=torch.float64)
+                * (0.6 if "embed" in name else spread)
+            )
     return decoder
 
 
@@ -74,14 +79,18 @@ def taught(make, loss, seed: int = 0, steps: int = 60, **settings):
 def toy_model(decoder: Decoder, seed: int) -> ModelDrafter:
     """The target without its last layer."""
     small = Decoder(Shape(**{**decoder.shape.__dict__, "layers": 3})).double().requires_grad_(False)
-    small.load_state_dict({k: v for k, v in decoder.state_dict().items() if not k.startswith("layers.3.")})
+    small.load_state_dict(
+        {k: v for k, v in decoder.state_dict().items() if not k.startswith("layers.3.")}
+    )
     return ModelDrafter(small)
 
 
 # each agrees with the toy target often, not always
 TOYS = {
     "model": toy_model,
-    "early_exit": lambda target, seed: EarlyExitDrafter(target, Exit(target, 2).requires_grad_(False)),
+    "early_exit": lambda target, seed: EarlyExitDrafter(
+        target, Exit(target, 2).requires_grad_(False)
+    ),
     "self_skip": lambda target, seed: SelfSkipDrafter(target, Skips(mlp=(2,))),
     "prompt_lookup": lambda target, seed: PromptLookupDrafter(),
     "eagle": lambda target, seed: EagleDrafter(target, part_of("eagle", seed)),
@@ -114,7 +123,9 @@ def toy_pair(name: str, seed: int = 0):
 def toy_prompts(count: int, seed: int = 0) -> list[list[int]]:
     generator = torch.Generator().manual_seed(seed)
     return [
-        torch.randint(4, VOCAB, (int(torch.randint(1, 9, (1,), generator=generator)),), generator=generator).tolist()
+        torch.randint(
+            4, VOCAB, (int(torch.randint(1, 9, (1,), generator=generator)),), generator=generator
+        ).tolist()
         for _ in range(count)
     ]
 
@@ -165,7 +176,14 @@ def toy_recording(drafter_name: str, rule_name: str, count: int = 10, K: int = 6
 
 def toy_cost(K: int = 6) -> CostModel:
     """Costs in which everything costs something, catching up too."""
-    return CostModel(0.2 * np.arange(K + 1), 1 + 0.05 * np.arange(K + 1), np.array([0, 0.1, 0.2]), 0.1, 1.1, "toy")
+    return CostModel(
+        0.2 * np.arange(K + 1),
+        1 + 0.05 * np.arange(K + 1),
+        np.array([0, 0.1, 0.2]),
+        0.1,
+        1.1,
+        "toy",
+    )
 
 
 def _go(params, state, slot, features, u):
@@ -178,7 +196,9 @@ def _ignore(params, state, computed, drafted, accepted, features, cost):
 
 def at_random(go: float, keep: float) -> Policy:
     """Goes on, and drops what it computed, by chance: it takes every branch of the loop."""
-    return Policy(f"random:{go},{keep}", _go, _ignore, params=(go, go + keep * (1 - go)), random=True)
+    return Policy(
+        f"random:{go},{keep}", _go, _ignore, params=(go, go + keep * (1 - go)), random=True
+    )
 
 
 def reads(text: str) -> tuple[str, ...]:
@@ -197,6 +217,15 @@ def run_all(target, drafter, trace, policy, cost, seed: int = 0):
     drive = stepper(policy, trace.K, seed, cost)
     rule = rule_of(trace)
     return [
-        decode(target, drafter, drive, rule, p, int(trace.budget[s]), trace.meta.end_tokens, int(trace.sequence[s]))
+        decode(
+            target,
+            drafter,
+            drive,
+            rule,
+            p,
+            int(trace.budget[s]),
+            trace.meta.end_tokens,
+            int(trace.sequence[s]),
+        )
         for s, p in enumerate(prompts_of(trace))
     ]

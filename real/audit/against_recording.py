@@ -64,15 +64,25 @@ def refer(run: Emitted, trace: Trace, thin: float) -> Reference:
     theirs = emitted_of(trace)
     a, b = run.header, theirs.header
     if a.how != b.how:
-        raise RunError(f"the recording was made under {b.how}, the run under {a.how}; expected the same rule")
+        raise RunError(
+            f"the recording was made under {b.how}, the run under {a.how}; expected the same rule"
+        )
     if a.target and a.target.split("/")[-1] != b.target.split("/")[-1]:
-        raise RunError(f"the recording was made with target {b.target}, the run with {a.target}; expected the same")
+        raise RunError(
+            f"the recording was made with target {b.target}, the run with {a.target}; expected the same"
+        )
     if trace.margin is None:
-        raise RunError("the recording holds no margins, so that no difference could be judged; record its prompts anew")
+        raise RunError(
+            "the recording holds no margins, so that no difference could be judged; record its prompts anew"
+        )
     known = {_key(text, a.rule): s for s, text in enumerate(theirs.texts)}
-    pairs = [(i, known[key]) for i, text in enumerate(run.texts) if (key := _key(text, a.rule)) in known]
+    pairs = [
+        (i, known[key]) for i, text in enumerate(run.texts) if (key := _key(text, a.rule)) in known
+    ]
     if not pairs:
-        raise RunError("the recording holds none of the run's prompts (and, if coupled, draws); name the one that it was run from")
+        raise RunError(
+            "the recording holds none of the run's prompts (and, if coupled, draws); name the one that it was run from"
+        )
     chains = a.drafter == b.drafter and trace.draft_margin is not None
     flips, drafts, failures, equal, rounds = [], [], [], 0, 0
     for i, s in pairs:
@@ -91,7 +101,15 @@ def refer(run: Emitted, trace: Trace, thin: float) -> Reference:
             drafts += [f for f in differ if f.excused]
             failures += [f for f in differ if not f.excused]
         equal += not found
-    return Reference(len(pairs), len(run.texts) - len(pairs), equal, rounds, tuple(flips), tuple(drafts), tuple(failures))
+    return Reference(
+        len(pairs),
+        len(run.texts) - len(pairs),
+        equal,
+        rounds,
+        tuple(flips),
+        tuple(drafts),
+        tuple(failures),
+    )
 
 
 def first_difference(a: tuple[int, ...], b: tuple[int, ...]) -> int | None:
@@ -103,14 +121,19 @@ def _key(text: Text, rule: str) -> tuple:
     return text.prompt, text.sequence if rule == "coupled" else 0
 
 
-def _rounds(i: int, text: Text, trace: Trace, s: int, parts: int | None, thin: float) -> tuple[int, list[Parting]]:
+def _rounds(
+    i: int, text: Text, trace: Trace, s: int, parts: int | None, thin: float
+) -> tuple[int, list[Parting]]:
     row, length = int(trace.offset[s]), int(np.diff(trace.offset)[s])
     stop = length if parts is None else parts
     ended = int(trace.token[row + length - 1]) in trace.meta.end_tokens
     count, found = 0, []
     for n, (position, computed, drafted, accepted) in enumerate(text.rounds):
         t = row + position
-        if position + accepted + (accepted < drafted or parts is not None) > stop or position >= length:
+        if (
+            position + accepted + (accepted < drafted or parts is not None) > stop
+            or position >= length
+        ):
             break  # what this round committed lies behind the difference, or behind the recording
         if drafted > computed or computed > trace.K or (position + drafted >= length and not ended):
             continue  # a tree, or a chain longer than was recorded

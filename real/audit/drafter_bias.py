@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from real.draft import Drafter
 from real.audit.run_file import Text
 from real.audit.teacher_forcing import logits_of
-from real.sampling import Rule
+from real.draft import Drafter
 from real.model.target import Target
+from real.sampling import Rule
 
 STEPS = np.array([sign * 2.0**-i for i in range(2, 9) for sign in (1, -1)])
 """How far the laws that a text is tried at lean to the drafter, or away from it."""
@@ -45,7 +45,12 @@ def lean(p: Tensor, q: Tensor, token: tuple[int, ...]) -> Lean:
     own = s.gather(-1, torch.tensor(token, device=p.device)[:, None])[:, 0]
     step = torch.log1p(own[:, None] * torch.from_numpy(STEPS).to(own))
     square = s.square()
-    return Lean(*(c.cpu().numpy() for c in (own, (p * square).sum(-1), (q * s).sum(-1), (q * square).sum(-1), step)))
+    return Lean(
+        *(
+            c.cpu().numpy()
+            for c in (own, (p * square).sum(-1), (q * s).sum(-1), (q * square).sum(-1), step)
+        )
+    )
 
 
 @torch.inference_mode()
@@ -57,7 +62,12 @@ def offered(target: Target, drafter: Drafter, rule: Rule, text: Text) -> Tensor 
     if getattr(drafter, "silent", False):
         return None
     if drafter.prefix_only and hasattr(drafter, "lm"):
-        return torch.cat([rule.probs(logits).to(target.decoder.device) for _, logits in logits_of(drafter.lm, text.prompt, text.token)])
+        return torch.cat(
+            [
+                rule.probs(logits).to(target.decoder.device)
+                for _, logits in logits_of(drafter.lm, text.prompt, text.token)
+            ]
+        )
     rows, last = [], text.prompt[-1]
     prefill = target.prefill(list(text.prompt[:-1]))
     drafter.begin(target, list(text.prompt), prefill, lambda logits, *_: int(logits.argmax()))

@@ -6,13 +6,13 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import torch
 
+from real.audit.teacher_forcing import spacing
 from real.decode.loop import DecodeResult, Plan, Round, decode
 from real.draft import Drafter
 from real.equality import rounds_of
-from real.audit.teacher_forcing import spacing
+from real.model.target import Target
 from real.pair import prompts_of, rule_of
 from real.sampling import Rule, forget_noise
-from real.model.target import Target
 from simspec import Rounds, Stepper, Trace
 from simspec.quantization import decode_margin
 
@@ -91,14 +91,25 @@ class ForcedComparison:
     def summary(self) -> dict:
         """For machines."""
         counts = {name: getattr(self, name) for name in ("rounds", "equal", "replayed", "tokens")}
-        apart = {name: [asdict(each) for each in getattr(self, name)] for name in ("draft_flips", "divergences")}
+        apart = {
+            name: [asdict(each) for each in getattr(self, name)]
+            for name in ("draft_flips", "divergences")
+        }
         for flip in apart["draft_flips"]:
             flip["margin"] = None if flip["margin"] == float("inf") else flip["margin"]
-        return counts | {"share": self.share, "failures": len(self.failures), "sound": self.sound} | apart
+        return (
+            counts
+            | {"share": self.share, "failures": len(self.failures), "sound": self.sound}
+            | apart
+        )
 
 
 def force(
-    target: Target, drafter: Drafter, drive: Stepper | Plan, trace: Trace, tell=lambda done, of: None
+    target: Target,
+    drafter: Drafter,
+    drive: Stepper | Plan,
+    trace: Trace,
+    tell=lambda done, of: None,
 ) -> tuple[list[DecodeResult], list[Divergence]]:
     """Decodes every sequence of `trace` with its own text forced: (results, divergences), the latter judged outside the clock."""
     rule, results, found = rule_of(trace), [], []
@@ -113,13 +124,26 @@ def force(
 
         forget_noise()
         results.append(
-            decode(target, drafter, drive, rule, prompt, int(trace.budget[s]), trace.meta.end_tokens, address, judge, text=text)
+            decode(
+                target,
+                drafter,
+                drive,
+                rule,
+                prompt,
+                int(trace.budget[s]),
+                trace.meta.end_tokens,
+                address,
+                judge,
+                text=text,
+            )
         )
         tell(s + 1, trace.sequences)
     return results, found
 
 
-def _apart(rule: Rule, r: Round, text: list[int], s: int, address: int, dtype: torch.dtype) -> list[Divergence]:
+def _apart(
+    rule: Rule, r: Round, text: list[int], s: int, address: int, dtype: torch.dtype
+) -> list[Divergence]:
     """The divergences of a round; logits are what scores are without the rule's noise and temperature."""
     scores = r.walk.scores[: len(r.walk.token)]
     best, found = scores.argmax(-1).tolist(), []
@@ -128,15 +152,27 @@ def _apart(rule: Rule, r: Round, text: list[int], s: int, address: int, dtype: t
         if best[row] == text[at]:
             continue
         gap = float(scores[row, best[row]] - scores[row, text[at]])
-        logits = (scores[row : row + 1] - rule.scores(torch.zeros_like(scores[row : row + 1]), address, [at])) * rule.temperature
-        ulps = gap * rule.temperature / float(spacing(logits[0, [best[row], text[at]]].abs().max(), dtype))
+        logits = (
+            scores[row : row + 1]
+            - rule.scores(torch.zeros_like(scores[row : row + 1]), address, [at])
+        ) * rule.temperature
+        ulps = (
+            gap
+            * rule.temperature
+            / float(spacing(logits[0, [best[row], text[at]]].abs().max(), dtype))
+        )
         limit = NATS.get(str(dtype).removeprefix("torch."), COARSE)
-        found.append(Divergence(s, at, text[at], best[row], gap, ulps, gap <= limit or ulps <= ULPS))
+        found.append(
+            Divergence(s, at, text[at], best[row], gap, ulps, gap <= limit or ulps <= ULPS)
+        )
     return found
 
 
 def compare_forced(
-    trace: Trace, replayed: Rounds, results: Sequence[DecodeResult], divergences: Sequence[Divergence] = ()
+    trace: Trace,
+    replayed: Rounds,
+    results: Sequence[DecodeResult],
+    divergences: Sequence[Divergence] = (),
 ) -> ForcedComparison:
     """Compares each round of forced runs (chains) with what the recording says of its row, and with the replay of the same policy.
 
@@ -145,18 +181,30 @@ def compare_forced(
     """
     for s, result in enumerate(results):
         if not np.array_equal(result.token, trace.token[trace.offset[s] : trace.offset[s + 1]]):
-            raise ValueError(f"run {s} has another text than the recording; expected runs with that text forced, as `force` makes them")
+            raise ValueError(
+                f"run {s} has another text than the recording; expected runs with that text forced, as `force` makes them"
+            )
     ran = rounds_of(trace, results)
     expected = np.minimum(ran.drafted, trace.run[ran.row].astype(np.int64))
     known = trace.draft_margin is not None
     flips = []
     for r in np.flatnonzero(ran.accepted != expected):
         row, slot = int(ran.row[r]), int(min(ran.accepted[r], expected[r]))
-        margin = float(decode_margin(trace.draft_margin[row, slot])) if known and slot < trace.K else float("inf")
+        margin = (
+            float(decode_margin(trace.draft_margin[row, slot]))
+            if known and slot < trace.K
+            else float("inf")
+        )
         flips.append(DraftFlip(row, slot, int(expected[r]), int(ran.accepted[r]), margin))
     shared = len(_table(ran) & _table(replayed))
-    return ForcedComparison(len(ran), len(ran) - len(flips), shared, trace.rows, tuple(flips), tuple(divergences))
+    return ForcedComparison(
+        len(ran), len(ran) - len(flips), shared, trace.rows, tuple(flips), tuple(divergences)
+    )
 
 
 def _table(rounds: Rounds) -> set[tuple]:
-    return set(zip(*(getattr(rounds, name).tolist() for name in ("row", "computed", "drafted", "accepted"))))
+    return set(
+        zip(
+            *(getattr(rounds, name).tolist() for name in ("row", "computed", "drafted", "accepted"))
+        )
+    )

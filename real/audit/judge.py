@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from scipy import stats
 
-from real.draft import Drafter
+from real.audit.against_recording import Reference, refer
+from real.audit.drafter_bias import Lean, lean, offered
 from real.audit.run_file import Emitted, RunError
-from real.equality import ALLOWED, THIN
 from real.audit.sampling_tests import Floor, floor
 from real.audit.teacher_forcing import Gaps, Odds, gaps, logits_of, odds
-from real.audit.drafter_bias import Lean, lean, offered
-from real.audit.against_recording import Reference, refer
+from real.draft import Drafter
+from real.equality import ALLOWED, THIN
 from real.model.target import Target
 from simspec import Trace
 
@@ -32,7 +32,14 @@ class Tolerance:
     share: float
 
 
-TOLERANCES = tuple(Tolerance(*line) for line in (("float64", 1e-9, 3, ALLOWED), ("float32", THIN, 3, ALLOWED), ("bfloat16", 0.3, 3, 0.02)))
+TOLERANCES = tuple(
+    Tolerance(*line)
+    for line in (
+        ("float64", 1e-9, 3, ALLOWED),
+        ("float32", THIN, 3, ALLOWED),
+        ("bfloat16", 0.3, 3, 0.02),
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -161,7 +168,11 @@ def audit(
     dtype, slack = getattr(torch, tolerance.dtype), tolerance.nats
     picked, drawn, leaned, where = [], [], [], []
     for i, text in enumerate(run.texts):
-        q = offered(target, drafter, rule, text) if drafter is not None and rule.name == "rejection" else None
+        q = (
+            offered(target, drafter, rule, text)
+            if drafter is not None and rule.name == "rejection"
+            else None
+        )
         for at, logits in logits_of(decoder, text.prompt, text.token):
             token = text.token[at : at + len(logits)]
             if rule.name != "rejection":
@@ -177,11 +188,20 @@ def audit(
     if picked:
         g = _joined(Gaps, picked)
         apart = tuple(
-            Divergence(*where[n], int(g.best[n]), float(g.gap[n]), float(g.ulps[n]), float(g.margin[n]), _excused(tolerance, g, n))
+            Divergence(
+                *where[n],
+                int(g.best[n]),
+                float(g.gap[n]),
+                float(g.ulps[n]),
+                float(g.margin[n]),
+                _excused(tolerance, g, n),
+            )
             for n in np.flatnonzero(g.best != [token for *_, token in where])
         )
         near, ties = int((g.margin <= slack).sum()), int((g.margin == 0).sum())
-        alarms += too_many(apart, len(where), tolerance.share, risk, "tokens are not the target's pick")
+        alarms += too_many(
+            apart, len(where), tolerance.share, risk, "tokens are not the target's pick"
+        )
     odd, law = (), None
     if drawn:
         o = _joined(Odds, drawn)
@@ -191,16 +211,40 @@ def audit(
         if not never.all():
             toward = _only(_joined(Lean, leaned), ~never) if len(leaned) == len(drawn) else None
             law = floor(_only(o, ~never), toward, risk)
-            alarms += [f"not drawn from the target's distributions: {', '.join(law.alarms)}"] if law.alarms else []
+            alarms += (
+                [f"not drawn from the target's distributions: {', '.join(law.alarms)}"]
+                if law.alarms
+                else []
+            )
     reference = None
     if against is not None:
         if rule.name == "rejection":
-            raise RunError("a run under the rejection rule has texts of its own; leave the recording out, its law is audited without")
+            raise RunError(
+                "a run under the rejection rule has texts of its own; leave the recording out, its law is audited without"
+            )
         both = tolerance_of(run.header.dtype, against.meta.dtype)
         reference = refer(run, against, both.nats)
         flips = reference.target_flips + reference.draft_flips
-        alarms += too_many(reference.failures + flips, reference.compared, both.share, risk, "differences from the recording")
-    return Audit(rule.name, len(run.texts), len(where), tolerance, near, ties, apart, odd, law, reference, tuple(alarms))
+        alarms += too_many(
+            reference.failures + flips,
+            reference.compared,
+            both.share,
+            risk,
+            "differences from the recording",
+        )
+    return Audit(
+        rule.name,
+        len(run.texts),
+        len(where),
+        tolerance,
+        near,
+        ties,
+        apart,
+        odd,
+        law,
+        reference,
+        tuple(alarms),
+    )
 
 
 def too_many(found: Sequence, of: int, share: float, risk: float, what: str) -> list[str]:
@@ -209,7 +253,9 @@ def too_many(found: Sequence, of: int, share: float, risk: float, what: str) -> 
     if bad:
         return [f"{bad} of {of} {what}"]
     if found and stats.binom.sf(len(found) - 1, of, share) < risk:
-        return [f"{len(found)} of {of} {what}, each within rounding, yet more than a share of {share:g} allows"]
+        return [
+            f"{len(found)} of {of} {what}, each within rounding, yet more than a share of {share:g} allows"
+        ]
     return []
 
 
@@ -218,7 +264,12 @@ def _excused(tolerance: Tolerance, g: Gaps, n: int) -> bool:
 
 
 def _joined(kind, parts):
-    return kind(*(np.concatenate([getattr(part, name) for part in parts]) for name in kind.__dataclass_fields__))
+    return kind(
+        *(
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in kind.__dataclass_fields__
+        )
+    )
 
 
 def _only(columns, rows: np.ndarray):

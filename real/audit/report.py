@@ -17,9 +17,18 @@ def figures(found: Audit) -> list[tuple[str, str]]:
     if found.rule != "rejection":
         apart, excused = len(found.divergences), sum(d.excused for d in found.divergences)
         rows += [
-            ("excused", f"{t.dtype}: gaps up to max({t.nats:g} nats, {t.ulps:g} units in the last place), {t.share:.1%} of tokens"),
-            ("near-ties", f"{found.near_ties} ({found.near_ties / found.tokens:.2%}) within that many nats, {found.ties} exact ties"),
-            ("not the pick", f"{apart}: {excused} excused, {apart - excused} not; in {len(found.first)} texts"),
+            (
+                "excused",
+                f"{t.dtype}: gaps up to max({t.nats:g} nats, {t.ulps:g} units in the last place), {t.share:.1%} of tokens",
+            ),
+            (
+                "near-ties",
+                f"{found.near_ties} ({found.near_ties / found.tokens:.2%}) within that many nats, {found.ties} exact ties",
+            ),
+            (
+                "not the pick",
+                f"{apart}: {excused} excused, {apart - excused} not; in {len(found.first)} texts",
+            ),
         ]
     if found.divergences:
         gap, ulps = (max(getattr(d, name) for d in found.divergences) for name in ("gap", "ulps"))
@@ -27,21 +36,47 @@ def figures(found: Audit) -> list[tuple[str, str]]:
     if law is not None:
         edge = sum(d.excused for d in found.impossible)
         never = f"{len(found.impossible) - edge} tokens, {edge} more at the edge of top-k or top-p"
-        heat = f"error over {law.finds_heat:.1%}" if math.isfinite(law.finds_heat) else "none: too few tokens"
-        apart = f"over {law.finds_distance:.3f}" if math.isfinite(law.finds_distance) else "none: too few tokens"
+        heat = (
+            f"error over {law.finds_heat:.1%}"
+            if math.isfinite(law.finds_heat)
+            else "none: too few tokens"
+        )
+        apart = (
+            f"over {law.finds_distance:.3f}"
+            if math.isfinite(law.finds_distance)
+            else "none: too few tokens"
+        )
         rows += [
             ("probability 0", never),
-            ("surprise", f"{law.surprise:.4f} nats a token, expected {law.entropy:.4f} (z = {law.z:+.2f})"),
-            ("temperature", f"likeliest at {law.heat:.3g} times the stated one, p <= {law.p_heat:.3g}; found with chance {FOUND}: {heat}"),
-            ("places", f"chi-square {law.chi2:.1f} in {law.bins} bins, p = {law.p_chi2:.3g}; found with chance {FOUND}: distance {apart}"),
-            ("distance", f"{law.distance:.4f}, by chance {law.expected:.4f}, alarm over {law.limit:.4f}"),
+            (
+                "surprise",
+                f"{law.surprise:.4f} nats a token, expected {law.entropy:.4f} (z = {law.z:+.2f})",
+            ),
+            (
+                "temperature",
+                f"likeliest at {law.heat:.3g} times the stated one, p <= {law.p_heat:.3g}; found with chance {FOUND}: {heat}",
+            ),
+            (
+                "places",
+                f"chi-square {law.chi2:.1f} in {law.bins} bins, p = {law.p_chi2:.3g}; found with chance {FOUND}: distance {apart}",
+            ),
+            (
+                "distance",
+                f"{law.distance:.4f}, by chance {law.expected:.4f}, alarm over {law.limit:.4f}",
+            ),
             ("drafter", _leaning(law)),
             ("false alarm", f"chance {law.risk:g} at most, these tests together"),
         ]
     if ref is not None:
         rows += [
-            ("recording", f"{ref.texts} texts ({ref.missing} not in it), {ref.equal} equal, {ref.rounds} rounds compared"),
-            ("flips", f"{len(ref.target_flips)} of the target, {len(ref.draft_flips)} of the drafter; {len(ref.failures)} not excused"),
+            (
+                "recording",
+                f"{ref.texts} texts ({ref.missing} not in it), {ref.equal} equal, {ref.rounds} rounds compared",
+            ),
+            (
+                "flips",
+                f"{len(ref.target_flips)} of the target, {len(ref.draft_flips)} of the drafter; {len(ref.failures)} not excused",
+            ),
         ]
     return rows
 
@@ -49,7 +84,11 @@ def figures(found: Audit) -> list[tuple[str, str]]:
 def _leaning(law: Floor) -> str:
     if law.p_lean is None:
         return "not tested whether the text leans to it"
-    found = f"over {law.finds_lean:.1%} drawn from it" if math.isfinite(law.finds_lean) else "none: too few tokens"
+    found = (
+        f"over {law.finds_lean:.1%} drawn from it"
+        if math.isfinite(law.finds_lean)
+        else "none: too few tokens"
+    )
     return f"leans {law.lean_z:+.2f} deviations to it, p <= {law.p_lean:.3g}; found with chance {FOUND}: {found}"
 
 
@@ -71,5 +110,7 @@ def show(name: str, header: Header, found: Audit, tokenizer) -> None:
         print(f"{told}: {'excused' if d.excused else 'FAILED'}")
     for d in found.reference.failures[:SHOWN] if found.reference else ():
         where = f"at {d.position}" if d.round is None else f"in round {d.round}, at {d.position}"
-        print(f"text {d.text} (sequence {d.sequence}) differs from the recording {where}, whose margin is {d.margin:.3g} nats: FAILED")
+        print(
+            f"text {d.text} (sequence {d.sequence}) differs from the recording {where}, whose margin is {d.margin:.3g} nats: FAILED"
+        )
     print("clean" if found.clean else f"NOT CLEAN: {'; '.join(found.alarms)}")

@@ -53,8 +53,12 @@ class Header:
                 raise RunError(f"{name} is {getattr(self, name)!r}; expected text")
         if self.dtype not in DTYPES:
             raise RunError(f"dtype is {self.dtype!r}; expected one of {', '.join(DTYPES)}")
-        if type(self.seed) is not int or any(type(getattr(self, name)) not in (int, float) for name in ("temperature", "top_p")):
-            raise RunError(f"seed {self.seed!r}, temperature {self.temperature!r}, top_p {self.top_p!r}; expected numbers")
+        if type(self.seed) is not int or any(
+            type(getattr(self, name)) not in (int, float) for name in ("temperature", "top_p")
+        ):
+            raise RunError(
+                f"seed {self.seed!r}, temperature {self.temperature!r}, top_p {self.top_p!r}; expected numbers"
+            )
         if not isinstance(self.end_tokens, (tuple, list)) or not _all_ids(self.end_tokens):
             raise RunError(f"end_tokens is {self.end_tokens!r}; expected a list of token ids")
         object.__setattr__(self, "end_tokens", tuple(self.end_tokens))
@@ -90,24 +94,40 @@ class Text:
 
     def __post_init__(self):
         for name in ("prompt", "token"):
-            if not isinstance(ids := getattr(self, name), (tuple, list)) or not ids or not _all_ids(ids):
-                raise RunError(f"{name} is not a list of at least one token id (integers in 0 .. 2**31 - 1)")
+            if (
+                not isinstance(ids := getattr(self, name), (tuple, list))
+                or not ids
+                or not _all_ids(ids)
+            ):
+                raise RunError(
+                    f"{name} is not a list of at least one token id (integers in 0 .. 2**31 - 1)"
+                )
             object.__setattr__(self, name, tuple(ids))
         if type(self.sequence) is not int or not 0 <= self.sequence < 1 << 32:
             raise RunError(f"sequence is {self.sequence!r}; expected an address in 0 .. 2**32 - 1")
         if not isinstance(self.rounds, (tuple, list)) or not all(
-            isinstance(r, (tuple, list)) and len(r) == 4 and all(type(n) is int and n >= 0 for n in r) for r in self.rounds
+            isinstance(r, (tuple, list))
+            and len(r) == 4
+            and all(type(n) is int and n >= 0 for n in r)
+            for r in self.rounds
         ):
-            raise RunError("rounds is not a list of [position, computed, drafted, accepted], integers >= 0")
+            raise RunError(
+                "rounds is not a list of [position, computed, drafted, accepted], integers >= 0"
+            )
         object.__setattr__(self, "rounds", tuple(map(tuple, self.rounds)))
         at, left = 0, 0
         for i, (position, _, drafted, accepted) in enumerate(self.rounds):
             if position != at:
-                raise RunError(f"rounds[{i}] begins at {position}; expected {at}, where the round before it ended")
+                raise RunError(
+                    f"rounds[{i}] begins at {position}; expected {at}, where the round before it ended"
+                )
             if accepted > drafted:
                 raise RunError(f"rounds[{i}] accepts {accepted} of {drafted} drafted tokens")
             at, left = position + accepted + 1, len(self.token) - position - accepted
-        if self.rounds and left not in (0, 1):  # 0: an end token was accepted, and no token of the target's own follows it
+        if self.rounds and left not in (
+            0,
+            1,
+        ):  # 0: an end token was accepted, and no token of the target's own follows it
             raise RunError(f"the rounds commit {at} tokens, the text has {len(self.token)}")
 
 
@@ -132,16 +152,26 @@ class Emitted:
         """RunError, naming the text, for a token that a target of `vocab` tokens does not have."""
         for i, text in enumerate(self.texts):
             if (most := max(*text.prompt, *text.token)) >= vocab:
-                raise RunError(f"text {i} holds token {most}, the target knows 0..{vocab - 1}; name the target that wrote it")
+                raise RunError(
+                    f"text {i} holds token {most}, the target knows 0..{vocab - 1}; name the target that wrote it"
+                )
 
 
 def check_end(text: Text, end_tokens: Sequence[int], where: str = "") -> None:
     """RunError unless end tokens stand at the text's end only, and its last round fits that."""
     early = [i for i, token in enumerate(text.token[:-1]) if token in end_tokens]
     if early:
-        raise RunError(f"{where}token[{early[0]}] = {text.token[early[0]]} ends a text, but {len(text.token) - 1 - early[0]} more follow")
-    if text.rounds and text.rounds[-1][0] + text.rounds[-1][3] == len(text.token) and text.token[-1] not in end_tokens:
-        raise RunError(f"{where}the last round has no token of the target's own, though the text does not end with an end token")
+        raise RunError(
+            f"{where}token[{early[0]}] = {text.token[early[0]]} ends a text, but {len(text.token) - 1 - early[0]} more follow"
+        )
+    if (
+        text.rounds
+        and text.rounds[-1][0] + text.rounds[-1][3] == len(text.token)
+        and text.token[-1] not in end_tokens
+    ):
+        raise RunError(
+            f"{where}the last round has no token of the target's own, though the text does not end with an end token"
+        )
 
 
 def header_of(rule: Rule, pair: Pair, policy: str, end_tokens: Sequence[int]) -> Header:
@@ -150,7 +180,9 @@ def header_of(rule: Rule, pair: Pair, policy: str, end_tokens: Sequence[int]) ->
     dtype = str(decoder.dtype).removeprefix("torch.")
     device = device_name(decoder.device)
     where = dtype, device, pair.name, pair.drafter.name, policy
-    return Header(rule.name, rule.temperature, rule.top_k, rule.top_p, rule.seed, *where, tuple(end_tokens))
+    return Header(
+        rule.name, rule.temperature, rule.top_k, rule.top_p, rule.seed, *where, tuple(end_tokens)
+    )
 
 
 def texts_of(trace: Trace, results: Sequence[DecodeResult]) -> tuple[Text, ...]:
@@ -161,7 +193,19 @@ def texts_of(trace: Trace, results: Sequence[DecodeResult]) -> tuple[Text, ...]:
             trace.prompt[cuts[s] : cuts[s + 1]].tolist(),
             result.token.tolist(),
             int(trace.sequence[s]),
-            tuple(zip(*(column.tolist() for column in (result.position, result.computed, result.drafted, result.accepted)))),
+            tuple(
+                zip(
+                    *(
+                        column.tolist()
+                        for column in (
+                            result.position,
+                            result.computed,
+                            result.drafted,
+                            result.accepted,
+                        )
+                    )
+                )
+            ),
         )
         for s, result in enumerate(results)
     )
@@ -185,7 +229,11 @@ def emitted_of(trace: Trace) -> Emitted:
     return Emitted(
         header,
         tuple(
-            Text(trace.prompt[cuts[s] : cuts[s + 1]].tolist(), trace.token[rows[s] : rows[s + 1]].tolist(), int(trace.sequence[s]))
+            Text(
+                trace.prompt[cuts[s] : cuts[s + 1]].tolist(),
+                trace.token[rows[s] : rows[s + 1]].tolist(),
+                int(trace.sequence[s]),
+            )
             for s in range(trace.sequences)
         ),
     )
@@ -217,7 +265,9 @@ def load_run(path: Path) -> Emitted:
                     text = Text(**made)
                     check_end(text, header.end_tokens)
                     if text.sequence in seen:
-                        raise RunError(f"sequence {text.sequence} occurs twice; expected an address of its own for every text")
+                        raise RunError(
+                            f"sequence {text.sequence} occurs twice; expected an address of its own for every text"
+                        )
                     seen.add(text.sequence)
                     texts.append(text)
         if not number:
@@ -232,7 +282,9 @@ def load_run(path: Path) -> Emitted:
 
 def _header(found: dict) -> Header:
     if found.pop("simspec", None) != MARK:
-        raise RunError('not an emitted run: expected a header with "simspec": "run", as `simspec run --save` writes it')
+        raise RunError(
+            'not an emitted run: expected a header with "simspec": "run", as `simspec run --save` writes it'
+        )
     _only(found, Header, ("rule",))
     return Header(**found)
 

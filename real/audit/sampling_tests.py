@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import optimize, stats
 
-from real.audit.teacher_forcing import TILTS, Odds
 from real.audit.drafter_bias import STEPS, Lean
+from real.audit.teacher_forcing import TILTS, Odds
 
 BINS, FILL = 20, 20
 FOUND = 0.99
@@ -67,16 +67,26 @@ def floor(odds: Odds, lean: Lean | None, risk: float) -> Floor:
     """
     n = len(odds.surprise)
     if not n or not 0 < risk < 1:
-        raise ValueError(f"{n} tokens at risk {risk}; expected at least one token and a risk in (0, 1)")
+        raise ValueError(
+            f"{n} tokens at risk {risk}; expected at least one token and a risk in (0, 1)"
+        )
     each, information = risk / (3 if lean is None else 4), float(odds.variance.sum())
     best = int(odds.tilt.sum(0).argmax())
     bins = int(np.clip(n // FILL, 1, BINS))
     counts = np.bincount(np.minimum((odds.place * bins).astype(np.int64), bins - 1), minlength=bins)
     chi2 = float(((counts - n / bins) ** 2).sum() * bins / n)
     expected = bins / 2 * _deviation(n, 1 / bins)
-    chances = {"temperature": _bound(odds.tilt), "places": float(stats.chi2.sf(chi2, bins - 1)) if bins > 1 else 1.0}
-    distance, limit = float(np.abs(counts / n - 1 / bins).sum() / 2), expected + math.sqrt(-math.log(each) / (2 * n))
-    alarms = [name for name, chance in chances.items() if chance < each] + ["distance"] * (distance > limit)
+    chances = {
+        "temperature": _bound(odds.tilt),
+        "places": float(stats.chi2.sf(chi2, bins - 1)) if bins > 1 else 1.0,
+    }
+    distance, limit = (
+        float(np.abs(counts / n - 1 / bins).sum() / 2),
+        expected + math.sqrt(-math.log(each) / (2 * n)),
+    )
+    alarms = [name for name, chance in chances.items() if chance < each] + ["distance"] * (
+        distance > limit
+    )
     leaning = None, None, None
     if lean is not None:
         spread, chance = float(lean.variance.sum()), _bound(lean.step)
@@ -153,7 +163,11 @@ def _lean_found(lean: Lean, risk: float) -> float:
 def _least(evidence: Callable[[float], float], steps: int, risk: float, furthest: float) -> float:
     """Where evidence, so low that chance 0.99 lies above it, passes; inf where it does not up to `furthest`."""
     wanted = math.log(steps / risk)
-    return float(optimize.brentq(lambda x: evidence(x) - wanted, 0.0, furthest)) if evidence(furthest) > wanted else math.inf
+    return (
+        float(optimize.brentq(lambda x: evidence(x) - wanted, 0.0, furthest))
+        if evidence(furthest) > wanted
+        else math.inf
+    )
 
 
 def _distance_found(n: int, bins: int, risk: float) -> float:
@@ -161,5 +175,7 @@ def _distance_found(n: int, bins: int, risk: float) -> float:
     if bins < 2:
         return math.inf
     critical = stats.chi2.isf(risk, bins - 1)
-    shift = optimize.brentq(lambda x: stats.ncx2.sf(critical, bins - 1, x) - FOUND, 1e-3, 100 * critical)
+    shift = optimize.brentq(
+        lambda x: stats.ncx2.sf(critical, bins - 1, x) - FOUND, 1e-3, 100 * critical
+    )
     return float(math.sqrt(shift / n) / 2)

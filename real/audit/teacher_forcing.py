@@ -59,7 +59,9 @@ class Odds:
     tilt: np.ndarray
 
 
-def logits_of(decoder: Decoder, prompt: tuple[int, ...], token: tuple[int, ...], rows: int = 64) -> Iterator[tuple[int, Tensor]]:
+def logits_of(
+    decoder: Decoder, prompt: tuple[int, ...], token: tuple[int, ...], rows: int = 64
+) -> Iterator[tuple[int, Tensor]]:
     """(position, logits `[m, vocab]`) of the predictions of `token`, some rows at a time: one causal pass without a cache.
 
     So a fault of the caches that the text was made with is not made again. ValueError where a logit is NaN or infinite.
@@ -67,16 +69,28 @@ def logits_of(decoder: Decoder, prompt: tuple[int, ...], token: tuple[int, ...],
     with torch.inference_mode():
         whole = torch.tensor([[*prompt, *token[:-1]]], device=decoder.device)
         rotation = decoder.rotation(torch.arange(whole.shape[1], device=decoder.device))
-        hidden = decoder.run(decoder.embed(whole), range(len(decoder.layers)), rotation)[0, len(prompt) - 1 :]
+        hidden = decoder.run(decoder.embed(whole), range(len(decoder.layers)), rotation)[
+            0, len(prompt) - 1 :
+        ]
         for at in range(0, len(token), rows):
             logits = decoder.logits(hidden[at : at + rows])
             if not logits.isfinite().all():
-                raise ValueError("the target's logits are not finite; expected numbers: its weights are damaged, or the dtype too narrow")
+                raise ValueError(
+                    "the target's logits are not finite; expected numbers: its weights are damaged, or the dtype too narrow"
+                )
             yield at, logits
 
 
 @torch.inference_mode()
-def gaps(rule: Rule, logits: Tensor, token: tuple[int, ...], sequence: int, position: int, dtype: torch.dtype, slack: float) -> Gaps:
+def gaps(
+    rule: Rule,
+    logits: Tensor,
+    token: tuple[int, ...],
+    sequence: int,
+    position: int,
+    dtype: torch.dtype,
+    slack: float,
+) -> Gaps:
     """Gaps of `token [n]` at text positions `position`, ... under a greedy or coupled rule, from logits `[n, vocab]`."""
     ids = torch.tensor(token, device=logits.device)[:, None]
     scores = rule.scores(logits, sequence, list(range(position, position + len(token))))
@@ -84,17 +98,27 @@ def gaps(rule: Rule, logits: Tensor, token: tuple[int, ...], sequence: int, posi
     gap = torch.where(best == ids, 0.0, scores.gather(-1, best) - scores.gather(-1, ids))
     near = gap
     if rule.top_k or rule.top_p < 1:
-        free = Rule(rule.name, rule.temperature, rule.seed).scores(logits, sequence, list(range(position, position + len(token))))
+        free = Rule(rule.name, rule.temperature, rule.seed).scores(
+            logits, sequence, list(range(position, position + len(token)))
+        )
         sure = free.masked_fill(~kept(rule, logits, -slack), -torch.inf).amax(-1, keepdim=True)
-        near = (sure - free.gather(-1, ids)).clamp(min=0).masked_fill(~kept(rule, logits, slack).gather(-1, ids), torch.inf)
+        near = (
+            (sure - free.gather(-1, ids))
+            .clamp(min=0)
+            .masked_fill(~kept(rule, logits, slack).gather(-1, ids), torch.inf)
+        )
         near = near.minimum(gap)
-    unit = spacing(logits.double().gather(-1, torch.cat((best, ids), -1)).abs().amax(-1, keepdim=True), dtype)
+    unit = spacing(
+        logits.double().gather(-1, torch.cat((best, ids), -1)).abs().amax(-1, keepdim=True), dtype
+    )
     columns = best, gap, near, near * rule.temperature / unit
     return Gaps(*(c[:, 0].cpu().numpy() for c in columns), margin(scores).cpu().numpy())
 
 
 @torch.inference_mode()
-def odds(rule: Rule, logits: Tensor, token: tuple[int, ...], sequence: int, position: int, slack: float) -> Odds:
+def odds(
+    rule: Rule, logits: Tensor, token: tuple[int, ...], sequence: int, position: int, slack: float
+) -> Odds:
     """Odds of `token [n]` under the rule's distributions at logits `[n, vocab]`."""
     ids = torch.tensor(token, device=logits.device)[:, None]
     p = rule.probs(logits)
@@ -108,7 +132,9 @@ def odds(rule: Rule, logits: Tensor, token: tuple[int, ...], sequence: int, posi
     moments = [(p * away**power).sum(-1) for power in (2, 3)]
     smaller = torch.arange(p.shape[-1], device=p.device) < ids
     ahead = torch.where((p > own) | ((p == own) & smaller), p, 0.0).sum(-1)
-    drawn = [uniform(rule.seed, sequence, at, 0, DRAW) for at in range(position, position + len(token))]
+    drawn = [
+        uniform(rule.seed, sequence, at, 0, DRAW) for at in range(position, position + len(token))
+    ]
     place = ahead + own[:, 0] * torch.tensor(drawn, dtype=p.dtype, device=p.device)
     surprise = -log.gather(-1, ids)[:, 0]
     tilt = torch.stack([h * surprise - ((1 - h) * log).logsumexp(-1) for h in TILTS.tolist()], -1)
@@ -126,7 +152,10 @@ def kept(rule: Rule, logits: Tensor, slack: float) -> Tensor:
     if rule.top_k:
         cut[..., rule.top_k :] = True
     share = best.values.masked_fill(cut, -torch.inf).softmax(-1)
-    mass = torch.cat((torch.zeros_like(share[..., :1]), share.cumsum(-1)), -1).gather(-1, ahead) - own * share
+    mass = (
+        torch.cat((torch.zeros_like(share[..., :1]), share.cumsum(-1)), -1).gather(-1, ahead)
+        - own * share
+    )
     stays = mass < rule.top_p + slack if rule.top_p < 1 else torch.ones_like(cut)
     if rule.top_k:
         stays &= ahead - own < rule.top_k
@@ -136,4 +165,6 @@ def kept(rule: Rule, logits: Tensor, slack: float) -> Tensor:
 def spacing(x: Tensor, dtype: torch.dtype) -> Tensor:
     """The unit in the last place of `dtype` at the magnitude of x, 2^(e - 1) eps where |x| = m 2^e with m in [1/2, 1); float64."""
     wide = x.double()
-    return torch.ldexp(torch.full_like(wide, torch.finfo(dtype).eps), torch.frexp(wide.abs())[1] - 1)
+    return torch.ldexp(
+        torch.full_like(wide, torch.finfo(dtype).eps), torch.frexp(wide.abs())[1] - 1
+    )

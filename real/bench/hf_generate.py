@@ -8,20 +8,24 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from real.decode.loop import decode
-from real.draft import Drafter, Silent, growing
+from real.bench.race import PLAIN, Contestant, Once
 from real.decode.engine import passes_for, passes_of
 from real.decode.features import learnt
-from real.pair import submitted
-from real.pair import DTYPES, Pair, load_pair, plan_of
-from real.bench.race import PLAIN, Contestant, Once
-from real.sampling import Rule
+from real.decode.loop import decode
+from real.draft import Drafter, Silent, growing
 from real.model.checkpoint import WeightsError
+from real.pair import DTYPES, Pair, load_pair, plan_of, submitted
+from real.sampling import Rule
 from simspec import CostModel, Policy, Trace, policies
 from simspec.tree_policy import TreePolicy
 
 SCHEDULES = ("constant", "heuristic", "heuristic_transient")
-RIVALS = ("generate", "generate_static", *(f"assisted:{schedule}" for schedule in SCHEDULES), "prompt_lookup:10")
+RIVALS = (
+    "generate",
+    "generate_static",
+    *(f"assisted:{schedule}" for schedule in SCHEDULES),
+    "prompt_lookup:10",
+)
 
 
 class RivalError(ValueError):
@@ -42,10 +46,17 @@ def check_rival(text: str) -> tuple[str, dict]:
             return kind, {"prompt_lookup_num_tokens": int(rest)}
         if kind == "assisted" and given and given[0] in SCHEDULES and len(given) < 4:
             options: dict = {"num_assistant_tokens_schedule": given[0]}
-            if len(given) > 1 and int(given[1]) < 1 or len(given) > 2 and not 0 <= float(given[2]) <= 1:
+            if (
+                len(given) > 1
+                and int(given[1]) < 1
+                or len(given) > 2
+                and not 0 <= float(given[2]) <= 1
+            ):
                 raise ValueError
             options |= {"num_assistant_tokens": int(given[1])} if len(given) > 1 else {}
-            return kind, options | ({"assistant_confidence_threshold": float(given[2])} if len(given) > 2 else {})
+            return kind, options | (
+                {"assistant_confidence_threshold": float(given[2])} if len(given) > 2 else {}
+            )
     except ValueError:
         pass
     wanted = f"generate, generate_static, assisted:{{{'|'.join(SCHEDULES)}}}[,tokens[,threshold]] or prompt_lookup:tokens"
@@ -60,9 +71,15 @@ def load_rival(path: str | Path, dtype: str, device: str):
     disable_progress_bar()
     logging.getLogger("transformers.generation.utils").addFilter(_not_noise)
     try:
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=DTYPES[dtype], use_safetensors=True).to(device).eval()
+        model = (
+            AutoModelForCausalLM.from_pretrained(path, dtype=DTYPES[dtype], use_safetensors=True)
+            .to(device)
+            .eval()
+        )
     except Exception as error:  # as in load_decoder: transformers raises whatever it meets first
-        raise WeightsError(f"{path} cannot be loaded by transformers: {' '.join(str(error).split())[:300]}") from error
+        raise WeightsError(
+            f"{path} cannot be loaded by transformers: {' '.join(str(error).split())[:300]}"
+        ) from error
     model.generation_config = GenerationConfig()
     return model.requires_grad_(False)
 
@@ -78,9 +95,18 @@ def rival(text: str, model, assistant=None, end_tokens: Sequence[int] = ()) -> C
 
     kind, options = check_rival(text)
     if kind == "assisted" and assistant is None:
-        raise RivalError(f"rival {text!r} needs a small model; expected one in <bundle>/model, or leave the rival out")
-    ends = {"eos_token_id": list(end_tokens) or None, "pad_token_id": end_tokens[0] if end_tokens else None}
-    how = {"generate_static": {"cache_implementation": "static"}, "prompt_lookup": options, "assisted": {"assistant_model": assistant}}
+        raise RivalError(
+            f"rival {text!r} needs a small model; expected one in <bundle>/model, or leave the rival out"
+        )
+    ends = {
+        "eos_token_id": list(end_tokens) or None,
+        "pad_token_id": end_tokens[0] if end_tokens else None,
+    }
+    how = {
+        "generate_static": {"cache_implementation": "static"},
+        "prompt_lookup": options,
+        "assisted": {"assistant_model": assistant},
+    }
     how = {"do_sample": False, "use_cache": True} | ends | how.get(kind, {})
     drafts = kind in ("assisted", "prompt_lookup")
 
@@ -95,11 +121,17 @@ def rival(text: str, model, assistant=None, end_tokens: Sequence[int] = ()) -> C
                 passes += 1
 
             if settings is not None:
-                assistant.generation_config = settings  # `heuristic` goes from text to text in here, of this contestant alone
+                assistant.generation_config = (
+                    settings  # `heuristic` goes from text to text in here, of this contestant alone
+                )
             ids = torch.tensor([prompt], device=model.device)
-            hook = model.register_forward_pre_hook(count) if drafts else None  # a compiled forward is left alone
+            hook = (
+                model.register_forward_pre_hook(count) if drafts else None
+            )  # a compiled forward is left alone
             try:
-                out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=budget, **how)
+                out = model.generate(
+                    ids, attention_mask=torch.ones_like(ids), max_new_tokens=budget, **how
+                )
             finally:
                 if hook is not None:
                     hook.remove()
@@ -110,8 +142,16 @@ def rival(text: str, model, assistant=None, end_tokens: Sequence[int] = ()) -> C
 
     def remark() -> str:
         if kind == "generate_static":
-            return "forward compiled by transformers" if hasattr(model, "_compiled_call") else "static cache, not compiled"
-        if kind == "assisted" and find_spec("sklearn") is None and options.get("assistant_confidence_threshold") != 0:
+            return (
+                "forward compiled by transformers"
+                if hasattr(model, "_compiled_call")
+                else "static cache, not compiled"
+            )
+        if (
+            kind == "assisted"
+            and find_spec("sklearn") is None
+            and options.get("assistant_confidence_threshold") != 0
+        ):
             return "confidence threshold does not adapt (no scikit-learn)"
         return ""
 
@@ -119,15 +159,24 @@ def rival(text: str, model, assistant=None, end_tokens: Sequence[int] = ()) -> C
 
 
 def own(
-    name: str, pair: Pair, drafter: Drafter, policy: Policy | TreePolicy, K: int, seed: int, told: CostModel,
-    end_tokens: Sequence[int] = (), tree: tuple = (),
+    name: str,
+    pair: Pair,
+    drafter: Drafter,
+    policy: Policy | TreePolicy,
+    K: int,
+    seed: int,
+    told: CostModel,
+    end_tokens: Sequence[int] = (),
+    tree: tuple = (),
 ) -> Contestant:
     """Our loop with a drafter and a policy, which hears the modelled seconds of `told`; `plain` is `Silent()` and fixed(0).
 
     ValueError for a policy that asks more of the drafter than it has: depth, features, trees.
     """
 
-    plan = plan_of(policy, K, seed, told, tree)  # what cannot run is refused before the race, not in it
+    plan = plan_of(
+        policy, K, seed, told, tree
+    )  # what cannot run is refused before the race, not in it
     learnt(tuple(getattr(policy, "reads", ())), drafter)
     if isinstance(policy, TreePolicy) and policy.kind != "cape":
         growing(drafter, plan.K)
@@ -136,7 +185,17 @@ def own(
         drive = plan_of(policy, K, seed, told, tree)
 
         def once(prompt: Sequence[int], budget: int, sequence: int) -> tuple[list[int], int]:
-            result = decode(pair.target, drafter, drive, Rule(), list(prompt), budget, tuple(end_tokens), sequence, exact=False)
+            result = decode(
+                pair.target,
+                drafter,
+                drive,
+                Rule(),
+                list(prompt),
+                budget,
+                tuple(end_tokens),
+                sequence,
+                exact=False,
+            )
             return result.token.tolist(), len(result.position)
 
         return once
@@ -148,32 +207,52 @@ def check_own(text: str) -> tuple[str, str]:
     """(drafter, policy) of `drafter=policy`; RivalError for another form, and for a policy that knows the recorded text."""
     drafter, equals, policy = text.partition("=")
     if not (drafter and equals and policy):
-        raise RivalError(f"contestant {text!r} is no drafter=policy; expected one such as model=fixed:3")
+        raise RivalError(
+            f"contestant {text!r} is no drafter=policy; expected one such as model=fixed:3"
+        )
     if policy.partition(":")[0] in policies.CLAIRVOYANT:
-        raise RivalError(f"contestant {text!r} knows the recorded text and is only replayed; expected a policy that can run")
+        raise RivalError(
+            f"contestant {text!r} knows the recorded text and is only replayed; expected a policy that can run"
+        )
     policies.parse(policy)
     return drafter, policy
 
 
 def pairs(
-    bundle: Path, trace: Trace, wanted: Sequence[str], engine: str = "eager", device: str = "cpu", dtype: str = "float32", target=None
+    bundle: Path,
+    trace: Trace,
+    wanted: Sequence[str],
+    engine: str = "eager",
+    device: str = "cpu",
+    dtype: str = "float32",
+    target=None,
 ) -> dict[str, Pair]:
     """Ours, by drafter: that of `plain` (which reads none of the target's layers), and one for every drafter in `wanted`.
 
     Each with passes of its own of that engine, for texts as long as the trace's; under "strict" all are of one width.
     """
     asked = [check_own(text) for text in wanted]
-    rows = {drafter: max(submitted(policies.parse(p), trace.K) for d, p in asked if d == drafter) for drafter, _ in asked}
+    rows = {
+        drafter: max(submitted(policies.parse(p), trace.K) for d, p in asked if d == drafter)
+        for drafter, _ in asked
+    }
     widest = max(rows.values(), default=0)
 
     def load(drafter: str, passes) -> Pair:
         return load_pair(bundle, drafter, device, dtype, target, passes=passes)
 
     if engine == "strict":
-        return {name: load(of, passes_for(engine, trace, widest)) for name, of in ((PLAIN, "prompt_lookup"), *zip(rows, rows))}
+        return {
+            name: load(of, passes_for(engine, trace, widest))
+            for name, of in ((PLAIN, "prompt_lookup"), *zip(rows, rows))
+        }
     longest = int((np.diff(trace.prompt_offset) + trace.budget).max())
-    plain = load("prompt_lookup", passes_of(engine, 1, longest))  # nothing wider than its one row is captured
-    return {PLAIN: plain} | {drafter: load(drafter, passes_for(engine, trace, rows[drafter])) for drafter in rows}
+    plain = load(
+        "prompt_lookup", passes_of(engine, 1, longest)
+    )  # nothing wider than its one row is captured
+    return {PLAIN: plain} | {
+        drafter: load(drafter, passes_for(engine, trace, rows[drafter])) for drafter in rows
+    }
 
 
 def entrants(
@@ -200,10 +279,26 @@ def entrants(
     for text, drafter, policy in asked:
         cost = (told or {}).get(drafter, ratio)
         tree = trace.meta.tree if trace.meta.drafter == drafter else ()
-        found.append(own(text, made[drafter], made[drafter].drafter, policies.make(policy, trace, cost), K, seed, cost, ends, tree))
+        found.append(
+            own(
+                text,
+                made[drafter],
+                made[drafter].drafter,
+                policies.make(policy, trace, cost),
+                K,
+                seed,
+                cost,
+                ends,
+                tree,
+            )
+        )
     model = load_rival(target or bundle / "target", dtype, device) if rivals else None
     small = bundle / "model"
-    assistant = load_rival(small, dtype, device) if "assisted" in kinds and (small / "config.json").exists() else None
+    assistant = (
+        load_rival(small, dtype, device)
+        if "assisted" in kinds and (small / "config.json").exists()
+        else None
+    )
     for text, kind in zip(rivals, kinds):
         lacks = kind == "assisted" and assistant is None
         reason = f"{small} holds no small model; expected a checkpoint there"

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from real.decode.phase_timer import DRAFTING, OTHER, POLICY, VERIFICATION
 from real.decode.loop import DecodeResult
+from real.decode.phase_timer import DRAFTING, OTHER, POLICY, VERIFICATION
 from real.measure.batched import OWED
 from real.measure.loop import PLAIN, READ, READING, after
 from simspec import CostModel, Policy, Rounds, policies
@@ -46,7 +46,9 @@ class PhaseCost:
         seconds = np.zeros((len(rounds), 4))
         computed, drafted = rounds.computed, rounds.drafted
         owed = np.minimum(backlog(rounds), len(self.catch_up) - 1)
-        seconds[:, DRAFTING] = self.drafting[computed] + np.where(computed > 0, self.catch_up[owed], 0.0)
+        seconds[:, DRAFTING] = self.drafting[computed] + np.where(
+            computed > 0, self.catch_up[owed], 0.0
+        )
         seconds[:, VERIFICATION] = self.verification[drafted]
         seconds[:, POLICY] = self.policy[computed] + (self.feature * computed if reads else 0.0)
         seconds[:, OTHER] = self.other[drafted]
@@ -81,7 +83,9 @@ def backlog(rounds: Rounds) -> np.ndarray:
 def jobs(K: int, silent: bool) -> dict:
     """Policies to run, by name: plain decoding, fixed lengths, those that leave rows owed, and one that reads features."""
     lengths = sorted({*range(min(K, EVERY) + 1), *range(EVERY, K + 1, THEN), K})
-    found: dict = {PLAIN: policies.BUILTIN["fixed"](0)} | {j: policies.BUILTIN["fixed"](j) for j in lengths}
+    found: dict = {PLAIN: policies.BUILTIN["fixed"](0)} | {
+        j: policies.BUILTIN["fixed"](j) for j in lengths
+    }
     if K:
         found |= {(b,): after(b) for b in range(1, OWED + 1)}
     if K and not silent:
@@ -100,7 +104,9 @@ class Pricing:
     def __init__(self, K: int):
         self.K = K
         self.drafting = defaultdict(list)  # (computed, owed) -> seconds
-        self.passing, self.asking, self.around = (defaultdict(list) for _ in range(3))  # drafted, computed, drafted -> seconds
+        self.passing, self.asking, self.around = (
+            defaultdict(list) for _ in range(3)
+        )  # drafted, computed, drafted -> seconds
         self.read: list[tuple[int, float]] = []
         self.plain: list[np.ndarray] = []
 
@@ -124,7 +130,9 @@ class Pricing:
     def cost(self) -> PhaseCost:
         """Means; ValueError where nothing was heard of plain decoding, or of drafts though K is not 0."""
         if not self.plain or (self.K and not any(j for j, _ in self.drafting)):
-            raise ValueError("no round of plain decoding, or none with a draft, was measured; take other prompts for the costs")
+            raise ValueError(
+                "no round of plain decoding, or none with a draft, was measured; take other prompts for the costs"
+            )
         base = {}
         for j in {j for j, _ in self.drafting}:
             settled = self.drafting.get((j, 0), [])

@@ -62,7 +62,9 @@ class Runs:
 class _Lane:
     """A contestant while the race goes on."""
 
-    def __init__(self, contestant: Contestant, wait: Callable[[], None], timer: Callable[[], float]):
+    def __init__(
+        self, contestant: Contestant, wait: Callable[[], None], timer: Callable[[], float]
+    ):
         self.contestant, self.wait, self.timer = contestant, wait, timer
         self.token, self.passes, self.seconds, self.first = [], [], [], []
         self.warm, self.error, self.once = 0.0, "", None
@@ -86,7 +88,9 @@ class _Lane:
 
     def runs(self) -> Runs:
         of, columns = self.contestant, (self.token, self.passes, self.seconds, self.first)
-        return Runs(of.name, of.drafts, *columns, self.warm, "" if self.error else of.remark(), self.error)
+        return Runs(
+            of.name, of.drafts, *columns, self.warm, "" if self.error else of.remark(), self.error
+        )
 
 
 def race(
@@ -107,14 +111,25 @@ def race(
     ValueError for no prompts, no repeats, or contestants of the same name.
     """
     names = [c.name for c in contestants]
-    if repeats < 1 or not len(prompts) or len(prompts) != len(budgets) or len(set(names)) < len(names):
+    if (
+        repeats < 1
+        or not len(prompts)
+        or len(prompts) != len(budgets)
+        or len(set(names)) < len(names)
+    ):
         raise ValueError(
             f"{len(prompts)} prompts, {len(budgets)} budgets, {repeats} repeats of {', '.join(names)}; "
             "expected a prompt or more, a budget for each, a repeat or more, and no contestant twice"
         )
     rng, cuda = np.random.default_rng(seed), torch.device(device).type == "cuda"
     wait = torch.cuda.synchronize if cuda else lambda: None
-    texts = list(zip(prompts, map(int, budgets), range(len(prompts)) if addresses is None else map(int, addresses)))
+    texts = list(
+        zip(
+            prompts,
+            map(int, budgets),
+            range(len(prompts)) if addresses is None else map(int, addresses),
+        )
+    )
     by_room = sorted(range(len(texts)), key=lambda s: len(texts[s][0]) + texts[s][1])
     lanes = [_Lane(contestant, wait, timer) for contestant in contestants]
     done, of = 0, len(lanes) * len(texts) * (repeats + 1)
@@ -125,7 +140,9 @@ def race(
         if not lane.error:
             lane.contestant.warm()
     for repeat in range(repeats):
-        order = [(i, False) for i in range(len(lanes)) for _ in texts] + [(i, True) for i in range(len(lanes)) for _ in texts if not repeat]
+        order = [(i, False) for i in range(len(lanes)) for _ in texts] + [
+            (i, True) for i in range(len(lanes)) for _ in texts if not repeat
+        ]
         for lane in lanes:
             lane.once = None if lane.error else lane.contestant.begin()
             for column in (lane.token, lane.passes, lane.seconds):

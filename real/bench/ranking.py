@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from real.prompts import ALL, LOW_REPEAT, groups
 from real.bench.race import PLAIN, Runs
+from real.prompts import ALL, LOW_REPEAT, groups
 from simspec.stats import FEWEST, bootstrap
 
 
@@ -58,8 +58,14 @@ def rows(runs: Sequence[Runs], tasks: Sequence[str]) -> list[Row]:
     """A row for each group and contestant, in their order. ValueError unless `plain` is among those that ran."""
     found = {r.name: r for r in runs if not r.error}
     if PLAIN not in found:
-        raise ValueError(f"no {PLAIN!r} among {', '.join(found) or 'the contestants'}; expected it, every figure is over it")
-    return [_row(r, name, of, found[PLAIN], found.get("generate")) for name, of in members(found[PLAIN], tasks).items() for r in runs]
+        raise ValueError(
+            f"no {PLAIN!r} among {', '.join(found) or 'the contestants'}; expected it, every figure is over it"
+        )
+    return [
+        _row(r, name, of, found[PLAIN], found.get("generate"))
+        for name, of in members(found[PLAIN], tasks).items()
+        for r in runs
+    ]
 
 
 def _row(runs: Runs, group: str, of: list[int], plain: Runs, generate: Runs | None) -> Row:
@@ -80,7 +86,9 @@ def _row(runs: Runs, group: str, of: list[int], plain: Runs, generate: Runs | No
         float(rate),
         float(rates.std(ddof=1) / rates.mean()) if len(rates) > 1 else None,
         float(first / len(of)),
-        float((tokens - len(of)) / (seconds - first)) if seconds > first and tokens > len(of) else None,
+        float((tokens - len(of)) / (seconds - first))
+        if seconds > first and tokens > len(of)
+        else None,
         float(tokens / np.array(runs.passes)[at, of].sum()),
         float(rate / base),
         None if generate is None else float(rate / _rate(generate, of)),
@@ -112,8 +120,16 @@ def over(runs: Runs, other: Runs, of: list[int]) -> tuple[float, float | None, f
     ratio = _rate(runs, of) / _rate(other, of)
     if len(of) < FEWEST:
         return ratio, None, None
-    columns = [column for r in (runs, other) for column in (_median(r, of, lambda s, i: len(r.token[i][s])), np.median(r.seconds, 0)[of])]
-    found = bootstrap(np.stack(columns, 1), lambda t: t[..., 0] / t[..., 1] * t[..., 3] / t[..., 2], method="percentile")
+    columns = [
+        column
+        for r in (runs, other)
+        for column in (_median(r, of, lambda s, i: len(r.token[i][s])), np.median(r.seconds, 0)[of])
+    ]
+    found = bootstrap(
+        np.stack(columns, 1),
+        lambda t: t[..., 0] / t[..., 1] * t[..., 3] / t[..., 2],
+        method="percentile",
+    )
     return ratio, float(found.low), float(found.high)
 
 
@@ -126,7 +142,11 @@ def recommend(found: Sequence[Row]) -> str:
 
     Where there is an interval of its speedup over all prompts, that lies above 1, too.
     """
-    ahead = {r.contestant: r for r in found if r.group == ALL and r.rate is not None and ours(r) and (r.low is None or r.low > 1)}
+    ahead = {
+        r.contestant: r
+        for r in found
+        if r.group == ALL and r.rate is not None and ours(r) and (r.low is None or r.low > 1)
+    }
     for name in sorted(ahead, key=lambda name: -ahead[name].rate):
         if all(_beats(found, name, group) for group in (ALL, LOW_REPEAT)):
             return name
@@ -148,7 +168,9 @@ def _beats(found: Sequence[Row], name: str, group: str) -> bool:
 def over_assisted(runs: Sequence[Runs], tasks: Sequence[str]) -> list[dict]:
     """Our best `model=...` over transformers' best assisted generation, which drafts with the same model, by group with the interval."""
     found = {r.name: r for r in runs if not r.error}
-    kinds = [[r for r in found.values() if r.name.startswith(start)] for start in ("model=", "assisted:")]
+    kinds = [
+        [r for r in found.values() if r.name.startswith(start)] for start in ("model=", "assisted:")
+    ]
     if not all(kinds) or PLAIN not in found:
         return []
     made = []
@@ -157,7 +179,11 @@ def over_assisted(runs: Sequence[Runs], tasks: Sequence[str]) -> list[dict]:
             mine, theirs = (max(kind, key=lambda r: _rate(r, of)) for kind in kinds)
             ratio, low, high = over(mine, theirs, of)
             names = {"contestant": mine.name, "assisted": theirs.name}
-            made.append({"group": group, "prompts": len(of)} | names | {"ratio": ratio, "low": low, "high": high})
+            made.append(
+                {"group": group, "prompts": len(of)}
+                | names
+                | {"ratio": ratio, "low": low, "high": high}
+            )
     return made
 
 
@@ -165,9 +191,16 @@ def verdict(found: Sequence[Row]) -> str:
     """The recommendation in one line, with what it is worth."""
     name = recommend(found)
     by = {(r.contestant, r.group): r for r in found if r.rate is not None}
-    bar = max((r for r in found if r.group == ALL and r.rate is not None and not r.drafts), key=lambda r: r.rate)
+    bar = max(
+        (r for r in found if r.group == ALL and r.rate is not None and not r.drafts),
+        key=lambda r: r.rate,
+    )
     if name == PLAIN:
-        also = "" if bar.contestant == PLAIN else f"; transformers' {bar.contestant} is {bar.rate / by[PLAIN, ALL].rate:.2f} times as fast"
+        also = (
+            ""
+            if bar.contestant == PLAIN
+            else f"; transformers' {bar.contestant} is {bar.rate / by[PLAIN, ALL].rate:.2f} times as fast"
+        )
         return f"recommended: {PLAIN}, no drafter and policy is surely faster than no speculation{also}"
     low = by.get((name, LOW_REPEAT))
     there = f", {low.speedup:.2f}x on {low.prompts} prompts that loop little" if low else ""
@@ -176,6 +209,17 @@ def verdict(found: Sequence[Row]) -> str:
 
 def summary(runs: Sequence[Runs], found: Sequence[Row], tasks: Sequence[str], about: dict) -> dict:
     """The object that `simspec rivals --json` prints: `about` the run, the rows, the verdict, and the raw seconds by repeat and prompt."""
-    told = {"recommended": recommend(found), "verdict": verdict(found), "over_assisted": over_assisted(runs, tasks)}
-    raw = {r.name: {"seconds": r.seconds, "first": r.first, "tokens": [list(map(len, texts)) for texts in r.token]} for r in runs}
+    told = {
+        "recommended": recommend(found),
+        "verdict": verdict(found),
+        "over_assisted": over_assisted(runs, tasks),
+    }
+    raw = {
+        r.name: {
+            "seconds": r.seconds,
+            "first": r.first,
+            "tokens": [list(map(len, texts)) for texts in r.token],
+        }
+        for r in runs
+    }
     return about | told | {"rows": [asdict(r) for r in found], "raw": raw}

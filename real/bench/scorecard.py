@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
+from real.bench.phase_costs import PhaseCost, Pricing, jobs
 from real.decode.loop import DecodeResult, decode
 from real.draft import Silent
 from real.equality import rounds_of
 from real.files import replace_json
 from real.measure.loop import PLAIN
 from real.pair import Pair, prompts_of, rule_of, same_predictors, stepper
-from real.bench.phase_costs import PhaseCost, Pricing, jobs
 from real.sampling import forget_noise
 from simspec import CostModel, Policy, Rounds, Trace, policies, replay
 
@@ -89,20 +89,34 @@ class Scorecard:
     @property
     def good(self) -> bool:
         """Whether the errors are within the bounds above."""
-        return self.median_abs_error <= max(NEAR, TIMES * (self.noise_floor or 0.0)) and self.p90_abs_error <= FAR
+        return (
+            self.median_abs_error <= max(NEAR, TIMES * (self.noise_floor or 0.0))
+            and self.p90_abs_error <= FAR
+        )
 
     def summary(self) -> dict:
         """The object that `simspec scorecard --json` prints."""
-        figures = {name: getattr(self, name) for name in ("device", "median_abs_error", "p90_abs_error", "noise_floor", "good")}
-        return figures | {name: getattr(self, name) for name in ("dtype", "repeats", "seed")} | {"rows": [asdict(r) for r in self.rows]}
+        figures = {
+            name: getattr(self, name)
+            for name in ("device", "median_abs_error", "p90_abs_error", "noise_floor", "good")
+        }
+        return (
+            figures
+            | {name: getattr(self, name) for name in ("dtype", "repeats", "seed")}
+            | {"rows": [asdict(r) for r in self.rows]}
+        )
 
 
 def halves(trace: Trace, prompts: int, seed: int) -> tuple[Trace, Trace]:
     """(prompts to score, other prompts to take costs from), drawn by `seed`; ValueError unless some are left over for the costs."""
     if not 1 <= prompts < trace.sequences:
-        raise ValueError(f"{prompts} prompts to score of {trace.sequences}; expected at least 1, and one left over to measure costs on")
+        raise ValueError(
+            f"{prompts} prompts to score of {trace.sequences}; expected at least 1, and one left over to measure costs on"
+        )
     order = np.random.default_rng(seed).permutation(trace.sequences)
-    return trace.select(np.sort(order[:prompts])), trace.select(np.sort(order[prompts : 2 * prompts]))
+    return trace.select(np.sort(order[:prompts])), trace.select(
+        np.sort(order[prompts : 2 * prompts])
+    )
 
 
 def score(
@@ -129,7 +143,10 @@ def score(
     replays = [replay(scored, policy, seed=seed, cost=told) for policy in made]
     deepest = max((int(r.computed.max()) for r in replays), default=0)
     # a run may flip into a longer draft than any replay made
-    pricing, priced = Pricing(max((p.longest(trace.K) for p in made), default=0)), jobs(deepest, getattr(pair.drafter, "silent", False))
+    pricing, priced = (
+        Pricing(max((p.longest(trace.K) for p in made), default=0)),
+        jobs(deepest, getattr(pair.drafter, "silent", False)),
+    )
     unit = CostModel.from_ratio(0.1, max(deepest, 1))
     drives = [(pair.drafter, p) for p in made] + [(Silent(), priced[PLAIN])]
     rng = np.random.default_rng(seed)
@@ -143,7 +160,16 @@ def score(
     def once(part: Trace, drafter, drive, s: int) -> DecodeResult:
         forget_noise()
         ends, address = part.meta.end_tokens, int(part.sequence[s])
-        return decode(pair.target, drafter, drive, rule_of(part), inputs[id(part)][s], int(part.budget[s]), ends, address)
+        return decode(
+            pair.target,
+            drafter,
+            drive,
+            rule_of(part),
+            inputs[id(part)][s],
+            int(part.budget[s]),
+            ends,
+            address,
+        )
 
     for drafter, policy in drives:  # warms caches, allocators and compiled policies
         once(others, drafter, stepper(policy, trace.K, seed, told), 0)
@@ -152,18 +178,29 @@ def score(
         steppers = [stepper(policy, trace.K, seed, told) for _, policy in drives]
         for at in rng.permutation(len(todo[repeat])):
             i, job, s = todo[repeat][at]
-            if job is None:  # a policy's texts in their order: a stream's state goes from one to the next
-                runs[repeat][i].append(once(scored, drives[i][0], steppers[i], len(runs[repeat][i])))
+            if (
+                job is None
+            ):  # a policy's texts in their order: a stream's state goes from one to the next
+                runs[repeat][i].append(
+                    once(scored, drives[i][0], steppers[i], len(runs[repeat][i]))
+                )
             else:
                 drafter = Silent() if job == PLAIN else pair.drafter
-                pricing.hear(job, once(others, drafter, stepper(priced[job], max(deepest, 1), seed, unit), s))
+                pricing.hear(
+                    job, once(others, drafter, stepper(priced[job], max(deepest, 1), seed, unit), s)
+                )
             done += 1
             tell(done, sum(map(len, todo)))
     return rows(name, scored, pair.drafter.name, made, replays, pricing.cost(), runs)
 
 
 def rows(
-    name: str, trace: Trace, drafter: str, made: Sequence[Policy], replays: Sequence[Rounds], price: PhaseCost,
+    name: str,
+    trace: Trace,
+    drafter: str,
+    made: Sequence[Policy],
+    replays: Sequence[Rounds],
+    price: PhaseCost,
     runs: Sequence[Sequence[Sequence[DecodeResult]]],
 ) -> list[Row]:
     """Rows from runs[repeat][policy][sequence] of `trace`, the last policy plain decoding, and a price that knows none of them."""
@@ -174,7 +211,10 @@ def rows(
         run, noise = _middle([each[i] for each in runs])
         ran = rounds_of(trace, run)
         tokens, clock = _tokens(run), _seconds(run)
-        foreseen, same = price.seconds(replayed, policy.reads).sum(0), price.seconds(ran, policy.reads).sum(0)
+        foreseen, same = (
+            price.seconds(replayed, policy.reads).sum(0),
+            price.seconds(ran, policy.reads).sum(0),
+        )
         predicted, measured = trace.rows / foreseen.sum(), tokens / clock.sum()
         (core, around), (core_clock, around_clock) = _parts(same), _parts(clock)
         found.append(
@@ -203,7 +243,9 @@ def rows(
     return found
 
 
-def _middle(repeats: Sequence[Sequence[DecodeResult]]) -> tuple[Sequence[DecodeResult], float | None]:
+def _middle(
+    repeats: Sequence[Sequence[DecodeResult]],
+) -> tuple[Sequence[DecodeResult], float | None]:
     """The repeat of the lower median time, and the deviation of tokens a second over its mean."""
     total = np.array([_seconds(run).sum() for run in repeats])
     speed = np.array([_tokens(run) for run in repeats]) / total
@@ -226,7 +268,13 @@ def _parts(phases: np.ndarray) -> tuple[float, float]:
 
 def keep(path: Path, settings: Mapping, rows: Mapping[str, Sequence[Row]]) -> None:
     """Writes rows by recording to `path`, whole or not at all, with the settings that they hold for (`kept`)."""
-    replace_json(path, {"settings": settings, "rows": {name: [asdict(row) for row in each] for name, each in rows.items()}})
+    replace_json(
+        path,
+        {
+            "settings": settings,
+            "rows": {name: [asdict(row) for row in each] for name, each in rows.items()},
+        },
+    )
 
 
 def kept(path: Path, settings: Mapping) -> dict[str, tuple[Row, ...]]:
@@ -238,15 +286,21 @@ def kept(path: Path, settings: Mapping) -> dict[str, tuple[Row, ...]]:
     except FileNotFoundError:
         return {}
     except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path} holds no rows of a scorecard: {' '.join(str(error).split())[:200]}; name another file") from error
+        raise ValueError(
+            f"{path} holds no rows of a scorecard: {' '.join(str(error).split())[:200]}; name another file"
+        ) from error
     for name in sorted(there.keys() | settings.keys()):
         if there.get(name) != settings.get(name):
-            raise ValueError(f"{path} was made with {name} {there.get(name)}, this is {settings.get(name)}; name another file to save to")
+            raise ValueError(
+                f"{path} was made with {name} {there.get(name)}, this is {settings.get(name)}; name another file to save to"
+            )
     return held
 
 
 def _row(said: Mapping) -> Row:
-    row = Row(**{name: tuple(value) if isinstance(value, list) else value for name, value in said.items()})
+    row = Row(
+        **{name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
+    )
     for name, kind in Row.__annotations__.items():
         value = getattr(row, name)
         if kind is str or kind is int:
@@ -256,7 +310,9 @@ def _row(said: Mapping) -> Row:
         else:
             good = _number(value) or name == "noise" and value is None
         if not good:
-            raise ValueError(f"{name} is {value!r}, expected {'four numbers' if kind is tuple else 'text' if kind is str else 'a number'}")
+            raise ValueError(
+                f"{name} is {value!r}, expected {'four numbers' if kind is tuple else 'text' if kind is str else 'a number'}"
+            )
     return row
 
 

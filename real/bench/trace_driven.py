@@ -10,20 +10,20 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 import torch
 
-from real.model.decoder import Decoder
-from real.decode.phase_timer import Clock
-from real.decode.loop import DecodeResult, decode
-from real.draft import Draft, Drafter, Silent, Step
-from real.decode.engine import engage, passes_of
-from real.equality import rounds_of
-from real.decode.features import GRIDS
-from real.decode.chain import Line
-from real.model.runner import EAGER, Eager
 from real.decode.acceptance_predictor import NAMES, Folded
+from real.decode.chain import Line
+from real.decode.engine import engage, passes_of
+from real.decode.features import GRIDS
+from real.decode.loop import DecodeResult, decode
+from real.decode.phase_timer import Clock
+from real.draft import Draft, Drafter, Silent, Step
+from real.equality import rounds_of
+from real.model.decoder import Decoder
+from real.model.runner import EAGER, Eager
+from real.model.target import Target
 from real.prompts import groups
 from real.provenance import device_name
 from real.sampling import Rule
-from real.model.target import Target
 from simspec import CostModel, Policy, Rounds, Stepper, Trace, policies, replay
 
 END, WRONG, FIRST = 0, 1, 2
@@ -75,7 +75,12 @@ class Driven:
 
     def summary(self) -> dict:
         """For machines."""
-        return {"label": self.label, "device": self.device, "replay_equal": self.equal, "rows": [asdict(t) for t in self.timings]}
+        return {
+            "label": self.label,
+            "device": self.device,
+            "replay_equal": self.equal,
+            "rows": [asdict(t) for t in self.timings],
+        }
 
 
 @dataclass(frozen=True)
@@ -106,16 +111,28 @@ def scripts(trace: Trace, vocab: int, context: int | None = None, seed: int = 0)
     ValueError for fewer than 4 tokens, or a context under 2.
     """
     if vocab <= FIRST + 1 or (context is not None and context < 2):
-        raise ValueError(f"vocabulary {vocab} and context {context}; expected at least {FIRST + 2} tokens, and a context of 2 or more")
+        raise ValueError(
+            f"vocabulary {vocab} and context {context}; expected at least {FIRST + 2} tokens, and a context of 2 or more"
+        )
     random, made = np.random.default_rng(seed), []
     for s in range(trace.sequences):
         rows = slice(int(trace.offset[s]), int(trace.offset[s + 1]))
         length = context or max(2, int(trace.prompt_offset[s + 1] - trace.prompt_offset[s]))
-        prompt, text = (random.integers(FIRST, vocab, n).tolist() for n in (length, rows.stop - rows.start))
+        prompt, text = (
+            random.integers(FIRST, vocab, n).tolist() for n in (length, rows.stop - rows.start)
+        )
         if int(trace.token[rows.stop - 1]) in trace.meta.end_tokens:
             text[-1] = END
         made.append(
-            Script(prompt, text, trace.depth[rows], trace.run[rows], trace.feature[rows], int(trace.budget[s]), int(trace.sequence[s]))
+            Script(
+                prompt,
+                text,
+                trace.depth[rows],
+                trace.run[rows],
+                trace.feature[rows],
+                int(trace.budget[s]),
+                int(trace.sequence[s]),
+            )
         )
     return made
 
@@ -125,7 +142,11 @@ class Scripted:
 
     def __init__(self, drafter: Drafter, predictors: dict):
         self.inner, self.predictors = drafter, predictors
-        self.name, self.taps, self.silent = drafter.name, drafter.taps, getattr(drafter, "silent", False)
+        self.name, self.taps, self.silent = (
+            drafter.name,
+            drafter.taps,
+            getattr(drafter, "silent", False),
+        )
         self.prefix_only = self.history_free = False
 
     def follow(self, script: Script) -> None:
@@ -150,7 +171,9 @@ class Scripted:
         if self.silent:
             return Step(self._token(slot), slot, None)
         if step is None:
-            raise ValueError(f"drafter {self.name!r} offers {slot} tokens where {slot + 1} were recorded; take one that drafts as deep")
+            raise ValueError(
+                f"drafter {self.name!r} offers {slot} tokens where {slot + 1} were recorded; take one that drafts as deep"
+            )
         return step
 
     def resume(self):
@@ -165,7 +188,11 @@ class Scripted:
         self.inner.catch_up(tokens, verdict, path)
 
     def _token(self, slot: int) -> int:
-        return self.script.text[self.position + slot] if slot < self.script.run[self.position] else WRONG
+        return (
+            self.script.text[self.position + slot]
+            if slot < self.script.run[self.position]
+            else WRONG
+        )
 
 
 class Told(Line):
@@ -199,7 +226,9 @@ class Told(Line):
         """As `Reader.learn`."""
         self.honest.learn(verdict, path)
 
-    def draft(self, last: int, position: int, round: int, cap: int, end_tokens, clock: Clock) -> Draft:
+    def draft(
+        self, last: int, position: int, round: int, cap: int, end_tokens, clock: Clock
+    ) -> Draft:
         """As `Line.draft`."""
         self.row = position
         return super().draft(last, position, round, cap, end_tokens, clock)
@@ -215,7 +244,11 @@ class Blank:
         """As `Predictor.folded`."""
         target, drafter, device = self.sizes
         wide = {"dtype": torch.float64, "device": device}
-        return Folded(torch.full((DEPTHS, target), 1e-3, **wide), torch.full((drafter,), 1e-3, **wide), torch.zeros(1, **wide))
+        return Folded(
+            torch.full((DEPTHS, target), 1e-3, **wide),
+            torch.full((drafter,), 1e-3, **wide),
+            torch.zeros(1, **wide),
+        )
 
 
 def driven_passes(engine: str, trace: Trace, context: int | None = None) -> Eager:
@@ -243,7 +276,9 @@ def drive(
     recording of the rejection rule, whose acceptances are not in it but drawn.
     """
     if trace.meta.rule == "rejection":
-        raise ValueError("the recording is of the rejection rule, whose verdicts are drawn anew each time; use a greedy or coupled one")
+        raise ValueError(
+            "the recording is of the rejection rule, whose verdicts are drawn anew each time; use a greedy or coupled one"
+        )
     cost = cost or CostModel.from_ratio(0.1, trace.K)
     made = [policies.make(policy, trace, cost) for policy in policies_]
     replays = [replay(trace, policy, seed=seed, cost=cost) for policy in made]
@@ -251,9 +286,14 @@ def drive(
     scripted = Scripted(drafter, _predictors(made, decoder, drafter))
     known, target = dict(trace.meta.features), Target(decoder, drafter.taps, passes=passes)
     if odd := [name for p in made for name in p.reads if name not in GRIDS]:
-        raise ValueError(f"feature {odd[0]!r} is not one that the loop reads; expected policies that read some of {', '.join(GRIDS)}")
+        raise ValueError(
+            f"feature {odd[0]!r} is not one that the loop reads; expected policies that read some of {', '.join(GRIDS)}"
+        )
     shown = [tuple((name, known[name]) for name in policy.reads) for policy in made]
-    plans = [Told(Stepper(p, trace.K, seed, cost, f), trace.features(p.reads)) for p, f in zip(made, shown)]
+    plans = [
+        Told(Stepper(p, trace.K, seed, cost, f), trace.features(p.reads))
+        for p, f in zip(made, shown)
+    ]
     bare = Line(Stepper(policies.BUILTIN["fixed"](0), trace.K, seed, cost))
     runs = [(scripted, plan) for plan in plans] + [(Silent(), bare)]
     results: list[list[DecodeResult]] = [[] for _ in runs]
@@ -261,7 +301,17 @@ def drive(
     for i, script in enumerate([texts[0], *texts]):  # the first text warms the device up
         scripted.follow(script)
         for found, (each, plan) in zip(results, runs):
-            ran = decode(target, each, plan, Rule(), script.prompt, script.budget, (END,), script.sequence, text=script.text)
+            ran = decode(
+                target,
+                each,
+                plan,
+                Rule(),
+                script.prompt,
+                script.budget,
+                (END,),
+                script.sequence,
+                text=script.text,
+            )
             found += [ran] if i else []
         tell(i + 1, len(texts) + 1)
         if not i:  # streams start anew
@@ -271,22 +321,50 @@ def drive(
     names = [*(p.name for p in made), PLAIN]
     alone = replay(trace, policies.BUILTIN["fixed"](0), seed=seed, cost=cost)
     members = groups([trace.token[a:b] for a, b in zip(trace.offset, trace.offset[1:])], trace.task)
-    timings = [_timing(n, trace, r, x, results[-1], members) for n, r, x in zip(names, [*replays, alone], results)]
+    timings = [
+        _timing(n, trace, r, x, results[-1], members)
+        for n, r, x in zip(names, [*replays, alone], results)
+    ]
     return Driven(label or {}, device_name(decoder.device), tuple(timings))
 
 
 def _predictors(made: Sequence[Policy], decoder: Decoder, drafter: Drafter) -> dict:
     lm = getattr(drafter, "lm", None)
     width = (lm or decoder).shape.width
-    return {n: Blank(decoder.shape.width, width, decoder.device) for p in made for n in p.reads if n in NAMES}
+    return {
+        n: Blank(decoder.shape.width, width, decoder.device)
+        for p in made
+        for n in p.reads
+        if n in NAMES
+    }
 
 
 def _speed(results: Sequence[DecodeResult]) -> float:
     return sum(len(r.token) for r in results) / sum(float(r.seconds.sum()) for r in results)
 
 
-def _timing(name: str, trace: Trace, replayed: Rounds, results: Sequence[DecodeResult], plain: Sequence[DecodeResult], members) -> Timing:
+def _timing(
+    name: str,
+    trace: Trace,
+    replayed: Rounds,
+    results: Sequence[DecodeResult],
+    plain: Sequence[DecodeResult],
+    members,
+) -> Timing:
     seconds = np.concatenate([r.seconds for r in results]).sum(0).tolist()
     speed = _speed(results)
-    by = {group: _speed([results[s] for s in of]) / _speed([plain[s] for s in of]) for group, of in members.items() if of}
-    return Timing(name, len(replayed), trace.rows, *seconds, speed, speed / _speed(plain), rounds_of(trace, results) == replayed, by)
+    by = {
+        group: _speed([results[s] for s in of]) / _speed([plain[s] for s in of])
+        for group, of in members.items()
+        if of
+    }
+    return Timing(
+        name,
+        len(replayed),
+        trace.rows,
+        *seconds,
+        speed,
+        speed / _speed(plain),
+        rounds_of(trace, results) == replayed,
+        by,
+    )

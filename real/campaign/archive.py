@@ -6,9 +6,9 @@ import tarfile
 from dataclasses import replace
 from pathlib import Path
 
-from real.record.data_card import card
-from real.files import replace_json, replacing
 from real.campaign.workspace import Folder
+from real.files import replace_json, replacing
+from real.record.data_card import card
 from simspec import Trace, load_trace
 
 LARGEST, FILES = 16_000_000, 8
@@ -21,7 +21,9 @@ def without(trace: Trace, names: tuple[str, ...]) -> Trace:
     """The recording without these features; its draw addresses stay, so that it replays as before."""
     meta = trace.meta
     kept = [i for i, (feature, _) in enumerate(meta.features) if feature not in names]
-    predictors = {feature: sha256 for feature, sha256 in meta.predictors.items() if feature not in names}
+    predictors = {
+        feature: sha256 for feature, sha256 in meta.predictors.items() if feature not in names
+    }
     meta = replace(meta, features=tuple(meta.features[i] for i in kept), predictors=predictors)
     return replace(trace, feature=trace.feature[:, :, kept], meta=meta)
 
@@ -33,14 +35,21 @@ def pack(folder: Folder, results: Path) -> list[Path]:
     """
     results.mkdir(parents=True, exist_ok=True)
     made = []
-    for path in (folder.out / "REPORT.md", folder.out / "report.json", *sorted((folder.out / "figures").glob("*.png"))):
+    for path in (
+        folder.out / "REPORT.md",
+        folder.out / "report.json",
+        *sorted((folder.out / "figures").glob("*.png")),
+    ):
         if path.exists():
             with replacing(results / path.name) as temporary:
                 shutil.copyfile(path, temporary)
             made.append(results / path.name)
     if logs := sorted((folder.out / "log").glob("*.txt")):
         with replacing(results / "log.txt") as temporary:
-            temporary.write_text("\n".join(f"== {path.stem}\n{path.read_text(encoding='utf-8')}" for path in logs), encoding="utf-8")
+            temporary.write_text(
+                "\n".join(f"== {path.stem}\n{path.read_text(encoding='utf-8')}" for path in logs),
+                encoding="utf-8",
+            )
         made.append(results / "log.txt")
     for names in THINNED:
         _bundle(folder, results / "bundle.tar", names)
@@ -48,13 +57,21 @@ def pack(folder: Folder, results: Path) -> list[Path]:
             break
     made.append(results / "bundle.tar")
     if names or any((folder.out / "traces").glob("*-trees.parquet")):
-        whole = [(f"traces/{p.name}", p.read_bytes()) for p in sorted((folder.out / "traces").glob("*")) if p.is_file()]
+        whole = [
+            (f"traces/{p.name}", p.read_bytes())
+            for p in sorted((folder.out / "traces").glob("*"))
+            if p.is_file()
+        ]
         _tar(results / "recordings.tar", whole)
         made.append(results / "recordings.tar")
     if (size := (results / "bundle.tar").stat().st_size) > folder.size.bytes:
-        raise ValueError(f"bundle.tar has {size / 1e6:.1f} MB, expected {folder.size.bytes / 1e6:.1f} at most: record fewer prompts")
+        raise ValueError(
+            f"bundle.tar has {size / 1e6:.1f} MB, expected {folder.size.bytes / 1e6:.1f} at most: record fewer prompts"
+        )
     if large := [path for path in made if path.stat().st_size > LARGEST]:
-        raise ValueError(f"{large[0].name} is larger than {LARGEST / 1e6:.0f} MB; record fewer prompts")
+        raise ValueError(
+            f"{large[0].name} is larger than {LARGEST / 1e6:.0f} MB; record fewer prompts"
+        )
     if len(made) > FILES:
         raise ValueError(f"{len(made)} files to travel; expected {FILES} at most")
     return made
@@ -74,9 +91,19 @@ def _bundle(folder: Folder, path: Path, names: tuple[str, ...]) -> None:
             trace, described = thin / trace.name, thin / described.name
         held += [(f"traces/{p.name}", p.read_bytes()) for p in (trace, described) if p.exists()]
     shutil.rmtree(thin, ignore_errors=True)
-    beside = [*(folder.out / "traces").glob("*.cost.json"), *(folder.out / "parts").glob("*.json"), *folder.models.rglob("card.json")]
+    beside = [
+        *(folder.out / "traces").glob("*.cost.json"),
+        *(folder.out / "parts").glob("*.json"),
+        *folder.models.rglob("card.json"),
+    ]
     beside += [*(folder.out / "ladders").glob("*.json")]
-    beside += [p for p in (folder.out / name for name in ("campaign.json", "report.json", "REPORT.md", "race.json")) if p.exists()]
+    beside += [
+        p
+        for p in (
+            folder.out / name for name in ("campaign.json", "report.json", "REPORT.md", "race.json")
+        )
+        if p.exists()
+    ]
     held += [(str(p.relative_to(folder.out)), p.read_bytes()) for p in beside]
     _tar(path, held)
 

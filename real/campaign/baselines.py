@@ -3,20 +3,19 @@
 from functools import partial
 
 from real.bench import race
-from real.measure.device_limits import host_wait
-from real.measure.time_grid import ladder
-from real.files import replace_json
-from real.campaign.workspace import Folder
-from real.pair import spread
-from real.measure.latency_grid import Ladder
-from real.pair import DTYPES, prompts_of
 from real.bench.figures import draw_race
-from real.provenance import device_name
 from real.bench.hf_generate import entrants, pairs
-from real.model.random_models import read_target
-from real.campaign.config import MUST
 from real.bench.ranking import rows, summary
+from real.campaign.config import MUST
 from real.campaign.experiments import best_fixed
+from real.campaign.workspace import Folder
+from real.files import replace_json
+from real.measure.device_limits import host_wait
+from real.measure.latency_grid import Ladder
+from real.measure.time_grid import ladder
+from real.model.random_models import read_target
+from real.pair import DTYPES, prompts_of, spread
+from real.provenance import device_name
 from simspec import policies
 
 LAB, TUNED, EAGER = "lab", "lab-tuned", "lab-eager"
@@ -40,16 +39,32 @@ def climbed(folder: Folder, name: str) -> dict:
         keep=lambda made: made.to_json(path), tell=partial(folder.tell, f"timing {shape.name}"),
     )  # fmt: skip
     plain = [cell for cell in found.cells if cell.part == "target" and cell.width == 1]
-    steps = {f"batch {c.batch}, context {c.context}": {"seconds": c.median_s, "floor": c.floor_s, "distance": c.distance} for c in plain}
+    steps = {
+        f"batch {c.batch}, context {c.context}": {
+            "seconds": c.median_s,
+            "floor": c.floor_s,
+            "distance": c.distance,
+        }
+        for c in plain
+    }
     speeds = {"bandwidth": found.speeds.bandwidth.median, "rate": found.speeds.rate.median}
-    return {"shape": shape.name, "dtype": "bfloat16", "graphed": found.graphed, "fused": found.fused} | speeds | {"plain": steps}
+    return (
+        {"shape": shape.name, "dtype": "bfloat16", "graphed": found.graphed, "fused": found.fused}
+        | speeds
+        | {"plain": steps}
+    )
 
 
 def waited(folder: Folder) -> dict:
     """What one host wait a drafted token costs: of the lab's vocabulary, and of the driven shape's."""
     sizes = {"lab": folder.size.vocab, folder.size.shape: read_target(folder.size.shape).vocab}
-    found = {name: host_wait(vocab, DTYPES["bfloat16"], folder.device) for name, vocab in sizes.items()}
-    return {name: {"vocab": sizes[name], "seconds": each.median, "p10": each.p10, "p90": each.p90} for name, each in found.items()}
+    found = {
+        name: host_wait(vocab, DTYPES["bfloat16"], folder.device) for name, vocab in sizes.items()
+    }
+    return {
+        name: {"vocab": sizes[name], "seconds": each.median, "p10": each.p10, "p90": each.p90}
+        for name, each in found.items()
+    }
 
 
 def raced(folder: Folder) -> dict:
@@ -58,19 +73,54 @@ def raced(folder: Folder) -> dict:
     for drafter in (*MUST, "prompt_lookup"):
         trace, cost = folder.opened(drafter, "greedy")
         shown, told[drafter] = {name for name, _ in trace.meta.features}, cost
-        texts = [text for text in size.policies if set(getattr(policies.parse(text), "reads", ())) <= shown]
+        texts = [
+            text
+            for text in size.policies
+            if set(getattr(policies.parse(text), "reads", ())) <= shown
+        ]
         fixed = f"fixed:{max(1, best_fixed(trace, cost, folder.seed))}"
-        wanted += [f"{drafter}={text}" for text in ((fixed, *texts, size.tree) if drafter == "model" else (fixed, "beta_ts"))]
+        wanted += [
+            f"{drafter}={text}"
+            for text in ((fixed, *texts, size.tree) if drafter == "model" else (fixed, "beta_ts"))
+        ]
     trace, _ = folder.opened("model", "greedy")
     trace = trace.select(spread(trace.sequences, size.raced))
     made = pairs(folder.models, trace, wanted, size.engine, folder.device, "bfloat16")
-    running = entrants(folder.models, trace, made, wanted, size.rivals, told, folder.seed, folder.device, "bfloat16")
+    running = entrants(
+        folder.models,
+        trace,
+        made,
+        wanted,
+        size.rivals,
+        told,
+        folder.seed,
+        folder.device,
+        "bfloat16",
+    )
     budgets = [min(int(budget), size.race_budget) for budget in trace.budget]
     tell = partial(folder.tell, "racing")
-    ran = race.race(running, prompts_of(trace), budgets, trace.sequence.tolist(), size.laps, folder.seed, folder.device, tell)
+    ran = race.race(
+        running,
+        prompts_of(trace),
+        budgets,
+        trace.sequence.tolist(),
+        size.laps,
+        folder.seed,
+        folder.device,
+        tell,
+    )
     found = rows(ran, trace.meta.tasks)
-    about = {"recording": folder.trace("model", "greedy").stem, "device": device_name(folder.device), "dtype": "bfloat16"}
-    said = summary(ran, found, trace.meta.tasks, about | {"engine": size.engine, "prompts": trace.sequences, "repeats": size.laps})
+    about = {
+        "recording": folder.trace("model", "greedy").stem,
+        "device": device_name(folder.device),
+        "dtype": "bfloat16",
+    }
+    said = summary(
+        ran,
+        found,
+        trace.meta.tasks,
+        about | {"engine": size.engine, "prompts": trace.sequences, "repeats": size.laps},
+    )
     replace_json(folder.out / "race.json", said)
     (folder.out / "figures").mkdir(exist_ok=True)
     draw_race(found, about["device"], folder.out / "figures" / "race.png")

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, replace
 
-from real.model.decoder import Shape
+from real.bench.hf_generate import RIVALS
 from real.measure.time_grid import BATCHES, CONTEXTS, WIDTHS
+from real.model.decoder import Shape
 from real.train.pipeline import Lab
 from real.train.recipes import LEARNT, lesson
-from real.bench.hf_generate import RIVALS
 from real.train.trainer import Plan
 
 MUST = ("model", "early_exit", "eagle", "medusa")
@@ -105,7 +105,10 @@ FULL = Size(
     sample=8000,
     target=Shape(8192, 896, 20, 14, 14, 64, 2368),
     settings=(
-        ("model", (("width", 384), ("layers", 4), ("heads", 6), ("head_dim", 64), ("hidden", 1024))),
+        (
+            "model",
+            (("width", 384), ("layers", 4), ("heads", 6), ("head_dim", 64), ("hidden", 1024)),
+        ),
         ("early_exit", (("depth", 3),)),
     ),
     plan=Plan(minutes=3.9, rows=64, length=512, rate=1.5e-3, save_every=1000),
@@ -147,7 +150,12 @@ FULL = Size(
     race_budget=64,
     laps=1,
     shape="llama-3-8b",
-    shape_drafters=(("model", "model:llama-3.2-1b"), ("early_exit", "early_exit:4"), ("eagle", "eagle"), ("medusa", "medusa")),
+    shape_drafters=(
+        ("model", "model:llama-3.2-1b"),
+        ("early_exit", "early_exit:4"),
+        ("eagle", "eagle"),
+        ("medusa", "medusa"),
+    ),
     least=20_000,
     bytes=4_800_000,  # what is kept free for it, see tests/test_size.py
     engine="fast",
@@ -161,7 +169,9 @@ TOY = replace(
     vocab=300,
     sample=100,
     target=Shape(300, 16, 3, 2, 2, 8, 24),
-    settings=(("model", (("width", 8), ("layers", 1), ("heads", 1), ("head_dim", 8), ("hidden", 16))),),
+    settings=(
+        ("model", (("width", 8), ("layers", 1), ("heads", 1), ("head_dim", 8), ("hidden", 16))),
+    ),
     plan=Plan(steps=4, rows=2, length=16, save_every=2),
     lesson=Plan(steps=4, rows=2, length=16, save_every=2, every=1 << 30),
     slow=1.0,
@@ -196,7 +206,12 @@ TOY = replace(
     raced=2,
     race_budget=6,
     shape="2x16x2x300",
-    shape_drafters=(("model", "model:1x8x2x300"), ("early_exit", "early_exit:1"), ("eagle", "eagle"), ("medusa", "medusa")),
+    shape_drafters=(
+        ("model", "model:1x8x2x300"),
+        ("early_exit", "early_exit:1"),
+        ("eagle", "eagle"),
+        ("medusa", "medusa"),
+    ),
     least=100,
     engine="eager",
     compiled=False,
@@ -205,7 +220,9 @@ TOY = replace(
 SIZES = {size.name: size for size in (FULL, TOY)}
 
 
-def lab_of(size: Size, text: tuple[str, ...], heldout: tuple[str, ...], device: str, seed: int) -> Lab:
+def lab_of(
+    size: Size, text: tuple[str, ...], heldout: tuple[str, ...], device: str, seed: int
+) -> Lab:
     """The lab of a campaign of this size; drafters that it may leave out are in its lessons, too."""
     settings = {name: dict(more) for name, more in size.settings}
     plan = replace(size.lesson, seed=seed)

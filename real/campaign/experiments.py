@@ -7,25 +7,24 @@ from pathlib import Path
 
 import torch
 
-from real.bench import trace_driven as driving
+from real import drafters
+from real.audit.forced_decoding import compare_forced, force
 from real.audit.judge import audit
 from real.audit.run_file import Emitted, header_of, texts_of
-from real.equality import NOTHING, compare
-from real.decode.features import offered
-from real.files import replacing
-from real.campaign.workspace import Folder
-from real.audit.forced_decoding import compare_forced, force
-from real import drafters
-from real.jobs import RULES, record_to, run_on
-from real.pair import spread
-from real.measure.loop import measure
-from real.pair import DTYPES, rerun, rule_of, stepper
+from real.bench import trace_driven as driving
 from real.bench.figures import draw
+from real.bench.scorecard import Row, Scorecard, halves, score
+from real.campaign.workspace import Folder
+from real.decode.features import offered
+from real.equality import NOTHING, compare
+from real.files import replacing
+from real.jobs import RULES, record_to, run_on
+from real.measure.loop import measure
+from real.model.random_models import check_room, random_decoder, read_shape
+from real.pair import DTYPES, rerun, rule_of, spread, stepper
 from real.provenance import device_name
 from real.record.recorder import Settings
 from real.sampling import Rule
-from real.bench.scorecard import Row, Scorecard, halves, score
-from real.model.random_models import check_room, random_decoder, read_shape
 from simspec import CostModel, Policy, Trace, load_trace, policies, replay
 from simspec.reports import speedup_curve as curve
 
@@ -46,7 +45,11 @@ def best_fixed(trace: Trace, cost: CostModel, seed: int = 0) -> int:
 def chosen(folder: Folder, trace: Trace, cost: CostModel) -> list[Policy]:
     """The chains that are run on a recording: the best fixed length, and those of the size whose features it holds."""
     shown = {name for name, _ in trace.meta.features}
-    parsed = [policies.make(text, trace, cost) for text in folder.size.policies if set(getattr(policies.parse(text), "reads", ())) <= shown]
+    parsed = [
+        policies.make(text, trace, cost)
+        for text in folder.size.policies
+        if set(getattr(policies.parse(text), "reads", ())) <= shown
+    ]
     return [policies.BUILTIN["fixed"](max(1, best_fixed(trace, cost, folder.seed))), *parsed]
 
 
@@ -56,7 +59,18 @@ def priced(folder: Folder, path: Path, drafter: str, rule: Rule, K: int, rows: i
     if not path.exists():
         pair = folder.pair(drafter, "bfloat16", "eager" if rows > size.K else None)
         tell = partial(folder.tell, f"measuring {path.stem}")
-        cost = measure(pair.target, pair.drafter, rule, K, size.context, size.rounds, size.repeats, seed, tell, rows)
+        cost = measure(
+            pair.target,
+            pair.drafter,
+            rule,
+            K,
+            size.context,
+            size.rounds,
+            size.repeats,
+            seed,
+            tell,
+            rows,
+        )
         with replacing(path) as temporary:
             cost.to_json(temporary)
     return CostModel.from_json(path)
@@ -73,13 +87,26 @@ def equal(folder: Folder, drafter: str) -> dict:
         whole, cost = folder.opened(drafter, rule)
         trace = _some(whole, folder.size.equal)
         made = chosen(folder, whole, cost)
-        ran = rerun(pair, trace, made, folder.seed, cost, partial(folder.tell, f"running {drafter} {rule}"))
+        ran = rerun(
+            pair, trace, made, folder.seed, cost, partial(folder.tell, f"running {drafter} {rule}")
+        )
         for policy, results in zip([*made, policies.BUILTIN["fixed"](0)], ran):
-            found = compare(trace, policy, replay(trace, policy, seed=folder.seed, cost=cost), results)
-            by[f"{policy.name} {rule}"] = {"rounds": found.rounds, "exceptions": len(found.exceptions), "failures": len(found.failures)}
+            found = compare(
+                trace, policy, replay(trace, policy, seed=folder.seed, cost=cost), results
+            )
+            by[f"{policy.name} {rule}"] = {
+                "rounds": found.rounds,
+                "exceptions": len(found.exceptions),
+                "failures": len(found.failures),
+            }
             total, tokens = total + found, tokens + sum(len(r.token) for r in results)
     apart = [asdict(f) for f in (*total.exceptions, *total.failures)]
-    counts = {"rounds": total.rounds, "exceptions": len(total.exceptions), "failures": len(total.failures), "lossless": total.lossless}
+    counts = {
+        "rounds": total.rounds,
+        "exceptions": len(total.exceptions),
+        "failures": len(total.failures),
+        "lossless": total.lossless,
+    }
     where = {"dtype": "float32", "tf32": torch.backends.cuda.matmul.allow_tf32, "tokens": tokens}
     return where | counts | {"policies": by, "apart": apart[:40]}
 
@@ -92,11 +119,26 @@ def forced(folder: Folder, drafter: str) -> dict:
         trace = _some(whole, folder.size.forced)
         policy = policies.BUILTIN["fixed"](min(4, whole.K))
         drive = stepper(policy, trace.K, folder.seed, cost)
-        ran, apart = force(pair.target, pair.drafter, drive, trace, partial(folder.tell, f"forcing {drafter} {rule}"))
-        found = compare_forced(trace, replay(trace, policy, seed=folder.seed, cost=cost), ran, apart).summary()
+        ran, apart = force(
+            pair.target,
+            pair.drafter,
+            drive,
+            trace,
+            partial(folder.tell, f"forcing {drafter} {rule}"),
+        )
+        found = compare_forced(
+            trace, replay(trace, policy, seed=folder.seed, cost=cost), ran, apart
+        ).summary()
         said = {name: found.pop(name) for name in ("draft_flips", "divergences")}
         counts = {name: len(each) for name, each in said.items()}
-        made[rule] = found | counts | {"policy": policy.name, "largest_gap": max((d["gap"] for d in said["divergences"]), default=0.0)}
+        made[rule] = (
+            found
+            | counts
+            | {
+                "policy": policy.name,
+                "largest_gap": max((d["gap"] for d in said["divergences"]), default=0.0),
+            }
+        )
     return {"dtype": "bfloat16", "engine": "strict", "rules": made}
 
 
@@ -107,9 +149,18 @@ def audited(folder: Folder, drafter: str) -> dict:
         whole, cost = folder.opened(drafter, rule)
         trace = _some(whole, folder.size.audited)
         policy = policies.make("beta_ts", trace, cost)
-        ran, _ = rerun(pair, trace, [policy], folder.seed, cost, partial(folder.tell, f"running {drafter} {rule}"))
+        ran, _ = rerun(
+            pair,
+            trace,
+            [policy],
+            folder.seed,
+            cost,
+            partial(folder.tell, f"running {drafter} {rule}"),
+        )
         header = header_of(rule_of(trace), pair, policy.name, trace.meta.end_tokens)
-        made[rule] = audit(pair.target, Emitted(header, texts_of(trace, ran))).summary() | {"policy": policy.name}
+        made[rule] = audit(pair.target, Emitted(header, texts_of(trace, ran))).summary() | {
+            "policy": policy.name
+        }
     return {"dtype": "bfloat16", "engine": "strict", "rules": made}
 
 
@@ -121,15 +172,36 @@ def scored(folder: Folder, drafter: str) -> dict:
     mine = set(kept.sequence.tolist())
     others = trace.select([s for s in range(trace.sequences) if int(trace.sequence[s]) not in mine])
     name, tell = folder.trace(drafter, RULE).stem, partial(folder.tell, f"scoring {drafter}")
-    rows = score(name, trace, pair, chosen(folder, others, cost), cost, size.scored, size.times, folder.seed, tell)
+    rows = score(
+        name,
+        trace,
+        pair,
+        chosen(folder, others, cost),
+        cost,
+        size.scored,
+        size.times,
+        folder.seed,
+        tell,
+    )
     return {"dtype": "bfloat16", "repeats": size.times, "rows": [asdict(row) for row in rows]}
 
 
 def scorecard(folder: Folder, drafters: Sequence[str]) -> Scorecard | None:
     """The scorecard of all drafters that were scored; None where none was."""
     found = [folder.found(f"score-{drafter}") for drafter in drafters]
-    rows = [Row(**(row | {n: tuple(row[n]) for n in ("phases", "phases_measured")})) for each in found if each for row in each["rows"]]
-    return Scorecard(device_name(folder.device), "bfloat16", folder.size.times, folder.seed, tuple(rows)) if rows else None
+    rows = [
+        Row(**(row | {n: tuple(row[n]) for n in ("phases", "phases_measured")}))
+        for each in found
+        if each
+        for row in each["rows"]
+    ]
+    return (
+        Scorecard(
+            device_name(folder.device), "bfloat16", folder.size.times, folder.seed, tuple(rows)
+        )
+        if rows
+        else None
+    )
 
 
 def treed(folder: Folder, drafter: str) -> dict:
@@ -138,7 +210,9 @@ def treed(folder: Folder, drafter: str) -> dict:
     whole, cost = folder.opened(drafter, RULE)
     trace, _ = halves(whole, folder.size.scored, folder.seed)
     found = run_on(trace, pair, folder.size.tree, cost, folder.seed, folder.tell).summary()
-    return {"dtype": "bfloat16"} | {name: value for name, value in found.items() if name not in ("exceptions", "failures")}
+    return {"dtype": "bfloat16"} | {
+        name: value for name, value in found.items() if name not in ("exceptions", "failures")
+    }
 
 
 def driven(folder: Folder, drafter: str) -> dict:
@@ -148,16 +222,26 @@ def driven(folder: Folder, drafter: str) -> dict:
     trace, spec = _some(whole, size.driven), dict(size.shape_drafters)[drafter]
     shape = read_shape(size.shape)
     room = int(max(trace.prompt_offset[1:] - trace.prompt_offset[:-1])) + int(trace.budget.max())
-    check_room([shape, *drafters.drafter_shapes(spec, shape)], DTYPES["bfloat16"], room, folder.device)
+    check_room(
+        [shape, *drafters.drafter_shapes(spec, shape)], DTYPES["bfloat16"], room, folder.device
+    )
     decoder = random_decoder(shape, DTYPES["bfloat16"], folder.device, folder.seed)
     made = drafters.random_drafter(spec, decoder, shape, int(trace.depth.max()), folder.seed)
     fixed = [policies.BUILTIN["fixed"](k) for k in (2, 4, 6) if k <= trace.K]
     asked = [*fixed, *chosen(folder, whole, cost)[1:]]
-    label = {"text": "random", "acceptance": folder.trace(drafter, RULE).stem, "target": shape.name, "drafter": spec, "weights": "random"}
+    label = {
+        "text": "random",
+        "acceptance": folder.trace(drafter, RULE).stem,
+        "target": shape.name,
+        "drafter": spec,
+        "weights": "random",
+    }
     label |= {"dtype": "bfloat16", "engine": size.engine}
     passes = driving.driven_passes(size.engine, trace)
     tell = partial(folder.tell, f"driving {shape.name} {drafter}")
-    return driving.drive(decoder, made, trace, asked, cost, folder.seed, None, label, tell, passes).summary()
+    return driving.drive(
+        decoder, made, trace, asked, cost, folder.seed, None, label, tell, passes
+    ).summary()
 
 
 def grown(folder: Folder, drafter: str) -> dict:
@@ -167,15 +251,27 @@ def grown(folder: Folder, drafter: str) -> dict:
     shows = tuple(name for name in offered(pair.drafter) if name == "confidence")
     plain, _ = folder.opened(drafter, RULE)
     width, levels = size.grown
-    asked = Settings(plain.K, size.budget, RULES[RULE], pair.end_tokens, shows, (width, min(levels, plain.K)))
+    asked = Settings(
+        plain.K, size.budget, RULES[RULE], pair.end_tokens, shows, (width, min(levels, plain.K))
+    )
     few = folder.drawn(pair.tokenizer)
     if not path.with_suffix(".json").exists():
-        record_to(path, pair, [few[i] for i in spread(len(few), max(2, len(few) // 4))], asked, folder.tell)
+        record_to(
+            path,
+            pair,
+            [few[i] for i in spread(len(few), max(2, len(few) // 4))],
+            asked,
+            folder.tell,
+        )
     cost = priced(folder, path.with_suffix(".cost.json"), drafter, RULES[RULE], plain.K, size.rows)
     trace, found = _some(load_trace(path), size.scored), {}
     for text in size.trees:
-        told = run_on(trace, folder.pair(drafter, "float32", "eager"), text, cost, folder.seed, folder.tell).summary()
-        found[text] = {name: value for name, value in told.items() if name not in ("exceptions", "failures")}
+        told = run_on(
+            trace, folder.pair(drafter, "float32", "eager"), text, cost, folder.seed, folder.tell
+        ).summary()
+        found[text] = {
+            name: value for name, value in told.items() if name not in ("exceptions", "failures")
+        }
     return {"dtype": "float32", "policies": found}
 
 
@@ -188,7 +284,9 @@ def figures(folder: Folder) -> dict:
             trace, cost = folder.opened(drafter, RULE)
             longest = min(trace.K, cost.K)
             asked = chosen(folder, trace, cost)[1:]
-            panels[path.stem] = curve.curve(trace, [*asked, "oracle"], cost, seed=folder.seed, longest=longest)
+            panels[path.stem] = curve.curve(
+                trace, [*asked, "oracle"], cost, seed=folder.seed, longest=longest
+            )
     (folder.out / "figures").mkdir(exist_ok=True)
     if panels:
         curve.draw(panels, folder.out / "figures" / "speedup.png")

@@ -7,17 +7,16 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from real.train.corpus import CorpusError
+from real.campaign.config import OFFERS, Size, lab_of
 from real.decode.engine import passes_of
 from real.files import replace_json
-from real.pair import submitted
-from real.train.pipeline import Known, Lab, Read, known_target, read
-from real.train.train_drafter import Tell, read_card
-from real.pair import Pair, load_pair
+from real.model.checkpoint import sha256
+from real.pair import Pair, load_pair, submitted
 from real.prompts import Prompt, draw, read_prompts
 from real.provenance import device_name, versions
-from real.campaign.config import OFFERS, Size, lab_of
-from real.model.checkpoint import sha256
+from real.train.corpus import CorpusError
+from real.train.pipeline import Known, Lab, Read, known_target, read
+from real.train.train_drafter import Tell, read_card
 from simspec import CostModel, Trace, load_trace, policies
 
 HELD = 3
@@ -62,7 +61,13 @@ class Folder:
     @cached_property
     def lab(self) -> Lab:
         """What is trained."""
-        return lab_of(self.size, tuple(map(str, self.text)), tuple(map(str, self.heldout)), self.device, self.seed)
+        return lab_of(
+            self.size,
+            tuple(map(str, self.text)),
+            tuple(map(str, self.heldout)),
+            self.device,
+            self.seed,
+        )
 
     def open(self) -> None:
         """Begins the campaign or goes on with it; FolderError where the folder holds another one, or its target is not the one it had."""
@@ -75,14 +80,25 @@ class Folder:
         for key in asked:
             if there.get(key) != asked[key]:
                 was, now = _short(there.get(key)), _short(asked[key])
-                raise FolderError(f"{self.out} was begun with {key} {was}, now it is {now}; take another --out")
+                raise FolderError(
+                    f"{self.out} was begun with {key} {was}, now it is {now}; take another --out"
+                )
         weights = self.models / "target" / "model.safetensors"
         if there.get("target") and (not weights.exists() or sha256(weights) != there["target"]):
-            raise FolderError(f"{self.out} was made with target {there['target'][:12]}, which is not the one there now; take another --out")
+            raise FolderError(
+                f"{self.out} was made with target {there['target'][:12]}, which is not the one there now; take another --out"
+            )
         self.__dict__["target"] = there.get("target")
 
     def _asked(self) -> dict:
-        files = {name: _hashes(paths) for name, paths in (("text", self.text), ("heldout", self.heldout), ("prompts", self.prompts))}
+        files = {
+            name: _hashes(paths)
+            for name, paths in (
+                ("text", self.text),
+                ("heldout", self.heldout),
+                ("prompts", self.prompts),
+            )
+        }
         where = {"device": device_name(self.device), "seed": self.seed, "versions": versions()}
         return {"size": asdict(self.size), **files, **where}
 
@@ -95,7 +111,10 @@ class Folder:
     def named(self) -> None:
         """Writes the target's hash into the manifest, once it has learnt."""
         self.__dict__.pop("target", None)
-        replace_json(self.out / "campaign.json", read_card(self.out / "campaign.json") | {"target": self.target})
+        replace_json(
+            self.out / "campaign.json",
+            read_card(self.out / "campaign.json") | {"target": self.target},
+        )
 
     def found(self, part: str) -> dict | None:
         """What a part found; None where it is not done. FolderError for one that another target was measured in."""
@@ -104,20 +123,34 @@ class Folder:
             return None
         there = read_card(path)
         if there.get("target") not in (None, self.target):
-            raise FolderError(f"{path} is of target {there['target'][:12]}, this is {str(self.target)[:12]}; bundles are not merged")
+            raise FolderError(
+                f"{path} is of target {there['target'][:12]}, this is {str(self.target)[:12]}; bundles are not merged"
+            )
         if not isinstance(there.get("found"), dict):
-            raise FolderError(f"{path} does not say what the part found; delete it, and it is made anew")
+            raise FolderError(
+                f"{path} does not say what the part found; delete it, and it is made anew"
+            )
         return there["found"]
 
     def done(self, part: str, seconds: float, found: dict) -> None:
         """Writes what a part found: from now on it is done."""
         device = device_name(self.device)
-        said = {"part": part, "target": self.target, "device": device, "seconds": round(seconds, 1), "found": found}
+        said = {
+            "part": part,
+            "target": self.target,
+            "device": device,
+            "seconds": round(seconds, 1),
+            "found": found,
+        }
         replace_json(self.out / "parts" / f"{part}.json", said)
 
     def trace(self, drafter: str, rule: str) -> Path:
         """Where the recording of a drafter lies; its costs are beside it."""
-        return self.out / "traces" / f"{'lab' if self.size.name == 'full' else self.size.name}-{drafter}-{rule}.parquet"
+        return (
+            self.out
+            / "traces"
+            / f"{'lab' if self.size.name == 'full' else self.size.name}-{drafter}-{rule}.parquet"
+        )
 
     def opened(self, drafter: str, rule: str) -> tuple[Trace, CostModel]:
         """A recording and the costs beside it."""
@@ -133,7 +166,10 @@ class Folder:
     def known(self) -> Known:
         """The target and what it wrote, ready for lessons."""
         known = known_target(self.lab, self.read, self.models, self.work, self.tell)
-        check, exam = known.material.check, known.material.exam  # walked token by token: few are enough beside a recording
+        check, exam = (
+            known.material.check,
+            known.material.exam,
+        )  # walked token by token: few are enough beside a recording
         exam, check = exam[: self.size.exam], check[: max(1, self.size.exam // 3)]
         return replace(known, material=replace(known.material, check=check, exam=exam))
 
@@ -149,9 +185,15 @@ class Folder:
         if key not in self._held:
             while len(self._held) >= HELD:
                 self._held.pop(next(iter(self._held)))
-            rows = 1 + submitted(policies.parse(size.tree), min(size.K, OFFERS.get(drafter, size.K)))
-            compiled = None if dtype == "bfloat16" else False  # what float32 is for needs no speed, and compiling takes a minute
-            passes = passes_of(key[2], rows, max(size.longest, size.context) + size.budget, compiled)
+            rows = 1 + submitted(
+                policies.parse(size.tree), min(size.K, OFFERS.get(drafter, size.K))
+            )
+            compiled = (
+                None if dtype == "bfloat16" else False
+            )  # what float32 is for needs no speed, and compiling takes a minute
+            passes = passes_of(
+                key[2], rows, max(size.longest, size.context) + size.budget, compiled
+            )
             self._held[key] = load_pair(self.models, drafter, self.device, dtype, passes=passes)
         return self._held[key]
 
@@ -161,7 +203,9 @@ class Folder:
 
     def drawn(self, tokenizer) -> list[Prompt]:
         """The campaign's prompts: so many of each task, none longer than its size allows."""
-        read_ = [p for path in self.prompts for p in read_prompts(path, tokenizer, self.size.longest)]
+        read_ = [
+            p for path in self.prompts for p in read_prompts(path, tokenizer, self.size.longest)
+        ]
         return draw(read_, self.size.per_task, self.seed)
 
 
@@ -177,7 +221,11 @@ class _Unread:
 
 
 def _hashes(paths: tuple[Path, ...]) -> dict[str, str]:
-    files = [f for path in paths for f in (sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path])]
+    files = [
+        f
+        for path in paths
+        for f in (sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path])
+    ]
     if missing := [f for f in files if not f.exists()]:
         raise CorpusError(f"{missing[0]} does not exist; expected a file, or a folder of them")
     return {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
@@ -185,4 +233,8 @@ def _hashes(paths: tuple[Path, ...]) -> dict[str, str]:
 
 def _short(value) -> str:
     text = json.dumps(value, sort_keys=True)
-    return text if len(text) <= 60 else f"{text[:40]}.. ({hashlib.sha256(text.encode()).hexdigest()[:8]})"
+    return (
+        text
+        if len(text) <= 60
+        else f"{text[:40]}.. ({hashlib.sha256(text.encode()).hexdigest()[:8]})"
+    )

@@ -13,18 +13,51 @@ import typer
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")]
 Dtype = Annotated[str, typer.Option(help="float32, float64 or bfloat16.")]
-Bundle = Annotated[Path | None, typer.Option(help="Folder with target/ and the drafters' folders; default: the embedded models.")]
-TargetPath = Annotated[str | None, typer.Option("--target", help="A transformers checkpoint in place of <bundle>/target.")]
-Weights = Annotated[Path | None, typer.Option(help="The drafter's folder, in place of <bundle>/<drafter>.")]
-DrafterName = Annotated[str, typer.Option("--drafter", help="model, early_exit, eagle, medusa, hydra, glide, self_skip or prompt_lookup.")]
-RuleName = Annotated[
-    str, typer.Option("--rule", help="greedy; coupled (noise shared by text position: replays exactly); rejection (coins: replays in law).")
+Bundle = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder with target/ and the drafters' folders; default: the embedded models."
+    ),
 ]
-Temperature = Annotated[float, typer.Option(help="Divides the logits, where the rule is not greedy; 1 is the model's own distribution.")]
-TopK = Annotated[int, typer.Option("--top-k", help="Only so many best tokens can be picked; 0: all.")]
-TopP = Annotated[float, typer.Option("--top-p", help="Only the fewest best tokens that hold this share can be picked.")]
+TargetPath = Annotated[
+    str | None,
+    typer.Option("--target", help="A transformers checkpoint in place of <bundle>/target."),
+]
+Weights = Annotated[
+    Path | None, typer.Option(help="The drafter's folder, in place of <bundle>/<drafter>.")
+]
+DrafterName = Annotated[
+    str,
+    typer.Option(
+        "--drafter",
+        help="model, early_exit, eagle, medusa, hydra, glide, self_skip or prompt_lookup.",
+    ),
+]
+RuleName = Annotated[
+    str,
+    typer.Option(
+        "--rule",
+        help="greedy; coupled (noise shared by text position: replays exactly); rejection (coins: replays in law).",
+    ),
+]
+Temperature = Annotated[
+    float,
+    typer.Option(
+        help="Divides the logits, where the rule is not greedy; 1 is the model's own distribution."
+    ),
+]
+TopK = Annotated[
+    int, typer.Option("--top-k", help="Only so many best tokens can be picked; 0: all.")
+]
+TopP = Annotated[
+    float,
+    typer.Option("--top-p", help="Only the fewest best tokens that hold this share can be picked."),
+]
 Engine = Annotated[
-    str, typer.Option(help="eager; fast: padded passes, captured once (for a card); strict: of one width, for equal bfloat16 texts.")
+    str,
+    typer.Option(
+        help="eager; fast: padded passes, captured once (for a card); strict: of one width, for equal bfloat16 texts."
+    ),
 ]
 Seed = Annotated[int, typer.Option(help="Of all draws.")]
 
@@ -34,12 +67,24 @@ def register(app: typer.Typer) -> None:
     for name in ("torch", "transformers", "safetensors"):
         if find_spec(name) is None:
             raise ImportError(f"{name} is not installed")
-    from real.cli.runs import demo, drive, force, scorecard
     from real.cli.latency import ladder
     from real.cli.race import rivals
+    from real.cli.runs import demo, drive, force, scorecard
     from real.cli.train import train
 
-    for command in (demo, train, record, measure, run, audit, force, drive, scorecard, ladder, rivals):
+    for command in (
+        demo,
+        train,
+        record,
+        measure,
+        run,
+        audit,
+        force,
+        drive,
+        scorecard,
+        ladder,
+        rivals,
+    ):
         app.command()(command)
 
 
@@ -47,12 +92,24 @@ def register(app: typer.Typer) -> None:
 def _progress():
     """Gives tell(remark, done, of): one bar a remark on stderr, and a plain line at its end where there is no terminal."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     console = Console(stderr=True)
     bars: dict[str, int] = {}
     note = TextColumn("{task.fields[note]}")
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), note
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        note,
+    )
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
 
         def tell(remark: str, done: int, of: int, note: str = "") -> None:
@@ -72,7 +129,11 @@ def _rule(name: str, temperature: float, seed: int, top_k: int = 0, top_p: float
     check_seed(seed)
     if not 0 <= temperature < float("inf"):
         raise ValueError(f"temperature is {temperature}, expected a finite number >= 0")
-    return Rule(name, top_k=top_k, top_p=top_p) if name == "greedy" else Rule(name, temperature, seed, top_k, top_p)
+    return (
+        Rule(name, top_k=top_k, top_p=top_p)
+        if name == "greedy"
+        else Rule(name, temperature, seed, top_k, top_p)
+    )
 
 
 def _grown(tree: str | None) -> tuple:
@@ -85,14 +146,16 @@ def _grown(tree: str | None) -> tuple:
 
 
 def _pair(bundle, drafter, device, dtype, target, weights, passes=None):
-    from real.pair import TINY, load_pair
     from real.model.runner import EAGER
+    from real.pair import TINY, load_pair
 
     return load_pair(bundle or TINY, drafter, device, dtype, target, weights, passes or EAGER)
 
 
 def record(
-    prompts: Annotated[list[Path], typer.Argument(help='JSON lines: {"id", "task", "text" or "turns", "source"?}.')],
+    prompts: Annotated[
+        list[Path], typer.Argument(help='JSON lines: {"id", "task", "text" or "turns", "source"?}.')
+    ],
     out: Annotated[Path, typer.Option(help="The recording, .parquet.")],
     drafter: DrafterName = "model",
     rule: RuleName = "greedy",
@@ -103,7 +166,12 @@ def record(
     budget: Annotated[int, typer.Option(help="New tokens a prompt.")] = 96,
     per_task: Annotated[int, typer.Option(help="Prompts of every task.")] = 20,
     longest: Annotated[int, typer.Option(help="Longest prompt taken, in tokens.")] = 400,
-    tree: Annotated[str | None, typer.Option(help="Dynamic trees too, WIDTHxLEVELS such as 4x6: for policies dynamic_tree:NODES.")] = None,
+    tree: Annotated[
+        str | None,
+        typer.Option(
+            help="Dynamic trees too, WIDTHxLEVELS such as 4x6: for policies dynamic_tree:NODES."
+        ),
+    ] = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
     engine: Engine = "eager",
@@ -117,16 +185,18 @@ def record(
 
     Example: simspec record prompts.jsonl --drafter early_exit --rule coupled --out traces/mine.parquet
     """
-    from real.draft import growing
     from real.decode.engine import passes_of
     from real.decode.features import offered
+    from real.draft import growing
     from real.jobs import record_to
     from real.prompts import draw, read_prompts
     from real.record.recorder import Settings
     from simspec.files import check_output
 
     if out.suffix != ".parquet":
-        raise ValueError(f"{out} is no name for a recording, expected one that ends in .parquet; its card gets .json")
+        raise ValueError(
+            f"{out} is no name for a recording, expected one that ends in .parquet; its card gets .json"
+        )
     for path in (out, out.with_suffix(".json")):
         check_output(path, *prompts)
     made_by = _rule(rule, temperature, seed, top_k, top_p)
@@ -136,27 +206,47 @@ def record(
         raise ValueError(f"{per_task} prompts of every task asked for, expected at least 1")
     passes = passes_of(engine, k + 1, longest + budget)
     pair = _pair(bundle, drafter, device, dtype, target, weights, passes)
-    chosen = draw([p for path in prompts for p in read_prompts(path, pair.tokenizer, longest)], per_task, seed)
+    chosen = draw(
+        [p for path in prompts for p in read_prompts(path, pair.tokenizer, longest)], per_task, seed
+    )
     if grown:
         growing(pair.drafter, grown[1])
-    settings = Settings(k, budget, made_by, pair.end_tokens, () if made_by.sampled else offered(pair.drafter), grown)
+    settings = Settings(
+        k, budget, made_by, pair.end_tokens, () if made_by.sampled else offered(pair.drafter), grown
+    )
     with _progress() as tell:
         made = record_to(out, pair, chosen, settings, tell)
-    print(json.dumps(made) if as_json else f"wrote {out}: {made['texts']} texts, {made['rows']} rows, card {out.with_suffix('.json')}")
+    print(
+        json.dumps(made)
+        if as_json
+        else f"wrote {out}: {made['texts']} texts, {made['rows']} rows, card {out.with_suffix('.json')}"
+    )
 
 
 def measure(
-    out: Annotated[Path, typer.Option(help="The cost model, .json; a table where several batch sizes or contexts are given.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="The cost model, .json; a table where several batch sizes or contexts are given."
+        ),
+    ],
     drafter: DrafterName = "model",
     rule: RuleName = "greedy",
     temperature: Temperature = 0.8,
     top_k: TopK = 0,
     top_p: TopP = 1.0,
     k: Annotated[int, typer.Option("--depth", "-k", help="Longest draft to price.")] = 16,
-    batch: Annotated[list[int] | None, typer.Option(help="Texts decoded together, repeatable; default 1.")] = None,
-    context: Annotated[list[int] | None, typer.Option(help="Tokens before the round, repeatable; default 128.")] = None,
+    batch: Annotated[
+        list[int] | None, typer.Option(help="Texts decoded together, repeatable; default 1.")
+    ] = None,
+    context: Annotated[
+        list[int] | None, typer.Option(help="Tokens before the round, repeatable; default 128.")
+    ] = None,
     repeats: Annotated[int, typer.Option(help="Runs at every length; medians are kept.")] = 4,
-    rows: Annotated[int, typer.Option(help="Price trees too, of up to so many submitted tokens; 0: chains alone.")] = 0,
+    rows: Annotated[
+        int,
+        typer.Option(help="Price trees too, of up to so many submitted tokens; 0: chains alone."),
+    ] = 0,
     device: Device = "cpu",
     dtype: Dtype = "float32",
     engine: Engine = "eager",
@@ -177,14 +267,26 @@ def measure(
 
     check_output(out)
     if not 1 <= k <= 255 or repeats < 1:
-        raise ValueError(f"depth is {k} and repeats {repeats}; expected 1 <= depth <= 255 and at least one repeat")
+        raise ValueError(
+            f"depth is {k} and repeats {repeats}; expected 1 <= depth <= 255 and at least one repeat"
+        )
     made_by = _rule(rule, temperature, seed, top_k, top_p)
     sizes = batch or [1], context or [128]
     passes = passes_of(engine, max(k, rows) + 1, max(*sizes[1], 1) + longest_run(k))
     pair = _pair(bundle, drafter, device, dtype, target, weights, passes)
     with _progress() as tell:
         said = partial(tell, f"measuring {out.stem}")
-        table = measure_table(pair.target, pair.drafter, made_by, k, *sizes, repeats=repeats, seed=seed, progress=said, rows=rows)
+        table = measure_table(
+            pair.target,
+            pair.drafter,
+            made_by,
+            k,
+            *sizes,
+            repeats=repeats,
+            seed=seed,
+            progress=said,
+            rows=rows,
+        )
     made = table.simplest()
     made.to_json(out)
     lines = *table.describe(), f"wrote {out}, measured on {table.device}"
@@ -192,10 +294,24 @@ def measure(
 
 
 def run(
-    trace: Annotated[str, typer.Argument(help="A recording's file or bundled name; its prompts, rule and seed are run again.")],
-    policy: Annotated[str, typer.Option(help="name[:arg,...], as in `simspec sweep`, trees too; or beam:width,k=levels.")] = "beta_ts",
-    cost: Annotated[Path | None, typer.Option(help="Cost model's JSON; default: measured now.")] = None,
-    prompts: Annotated[int, typer.Option(help="Only so many of its prompts, spread over the tasks; 0 for all.")] = 0,
+    trace: Annotated[
+        str,
+        typer.Argument(
+            help="A recording's file or bundled name; its prompts, rule and seed are run again."
+        ),
+    ],
+    policy: Annotated[
+        str,
+        typer.Option(
+            help="name[:arg,...], as in `simspec sweep`, trees too; or beam:width,k=levels."
+        ),
+    ] = "beta_ts",
+    cost: Annotated[
+        Path | None, typer.Option(help="Cost model's JSON; default: measured now.")
+    ] = None,
+    prompts: Annotated[
+        int, typer.Option(help="Only so many of its prompts, spread over the tasks; 0 for all.")
+    ] = 0,
     device: Device = "cpu",
     dtype: Dtype = "float32",
     engine: Engine = "eager",
@@ -204,23 +320,25 @@ def run(
     weights: Weights = None,
     seed: Seed = 0,
     text: Annotated[bool, typer.Option(help="Print the texts too.")] = False,
-    save: Annotated[Path | None, typer.Option(help="Write the texts and rounds to this .jsonl, for `simspec audit`.")] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(help="Write the texts and rounds to this .jsonl, for `simspec audit`."),
+    ] = None,
     as_json: Json = False,
 ):
     """Run a policy for real on a recording's prompts and compare every round with the replay.
 
     Exits with code 1 if they differ. Example: simspec run tiny-model-greedy --policy fixed:3 --prompts 20
     """
-    from real.decode.engine import passes_for
     from real.audit.run_file import header_of, save_run, texts_of
-    from real.jobs import run_on
-    from real.pair import spread, submitted
-    from real.measure.loop import measure as time
-    from real.pair import check_pair, rule_of
+    from real.decode.engine import passes_for
     from real.decode.trees import beam
+    from real.jobs import run_on
+    from real.measure.loop import measure as time
+    from real.pair import check_pair, rule_of, spread, submitted
     from simspec import CostModel, load_trace, policies
-    from simspec.recordings import locate
     from simspec.files import check_output
+    from simspec.recordings import locate
     from simspec.tree_policy import TreePolicy, check_trace
 
     (path,) = locate([trace]).values()
@@ -234,7 +352,9 @@ def run(
     if isinstance(meant, TreePolicy):
         check_trace(recorded, meant)
     elif meant is policies.tree_oracle:
-        raise ValueError("tree_oracle is only replayed (simspec sweep); run a tree that does not know the text, such as optimal_tree:16")
+        raise ValueError(
+            "tree_oracle is only replayed (simspec sweep); run a tree that does not know the text, such as optimal_tree:16"
+        )
     price = None if cost is None else CostModel.from_json(cost)
     rule_of(recorded)
     passes = passes_for(engine, recorded, submitted(meant, recorded.K))
@@ -244,10 +364,16 @@ def run(
         if price is None:
             said = partial(tell, "measuring")
             rows, rule = submitted(meant, recorded.K), rule_of(recorded)
-            price = time(pair.target, pair.drafter, rule, recorded.K, repeats=2, progress=said, rows=rows)
+            price = time(
+                pair.target, pair.drafter, rule, recorded.K, repeats=2, progress=said, rows=rows
+            )
         found = run_on(recorded, pair, meant, price, seed, tell)
     if save is not None:
-        save_run(save, header_of(rule_of(recorded), pair, found.policy, recorded.meta.end_tokens), texts_of(recorded, found.results))
+        save_run(
+            save,
+            header_of(rule_of(recorded), pair, found.policy, recorded.meta.end_tokens),
+            texts_of(recorded, found.results),
+        )
     if as_json:
         print(json.dumps(found.summary()))
     else:
@@ -264,14 +390,26 @@ def run(
 
 
 def audit(
-    run: Annotated[str, typer.Argument(help="What `simspec run --save` wrote, .jsonl; or a recording's file or bundled name.")],
-    against: Annotated[str | None, typer.Option(help="A recording of the same prompts: tells target flips from draft flips.")] = None,
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="What `simspec run --save` wrote, .jsonl; or a recording's file or bundled name."
+        ),
+    ],
+    against: Annotated[
+        str | None,
+        typer.Option(help="A recording of the same prompts: tells target flips from draft flips."),
+    ] = None,
     bundle: Bundle = None,
     target: TargetPath = None,
     device: Device = "cpu",
-    dtype: Annotated[str | None, typer.Option(help="float32, float64 or bfloat16; default: the run's own.")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="float32, float64 or bfloat16; default: the run's own.")
+    ] = None,
     weights: Weights = None,
-    risk: Annotated[float, typer.Option(help="Chance of a false alarm that the tests of sampled text may have.")] = 1e-4,
+    risk: Annotated[
+        float, typer.Option(help="Chance of a false alarm that the tests of sampled text may have.")
+    ] = 1e-4,
     as_json: Json = False,
 ):
     """Force an emitted run through the target and report which of its tokens the target would not have written.
@@ -283,9 +421,9 @@ def audit(
     Example: simspec run tiny-model-greedy --prompts 20 --save run.jsonl; simspec audit run.jsonl --against tiny-model-greedy
     """
     from real.audit.judge import audit as judge
-    from real.drafters import BUILTIN
-    from real.audit.run_file import emitted_of, load_run
     from real.audit.report import show
+    from real.audit.run_file import emitted_of, load_run
+    from real.drafters import BUILTIN
     from real.pair import TINY
     from simspec import load_trace
     from simspec.recordings import locate
@@ -297,15 +435,35 @@ def audit(
     emitted = load_run(Path(run)) if run.endswith(".jsonl") else emitted_of(recording(run))
     reference = None if against is None else recording(against)
     name = emitted.header.drafter
-    leans = emitted.header.rule == "rejection" and name in BUILTIN and (weights or (bundle or TINY) / name).is_dir()
-    pair = _pair(bundle, name if leans else "prompt_lookup", device, dtype or emitted.header.dtype, target, weights if leans else None)
+    leans = (
+        emitted.header.rule == "rejection"
+        and name in BUILTIN
+        and (weights or (bundle or TINY) / name).is_dir()
+    )
+    pair = _pair(
+        bundle,
+        name if leans else "prompt_lookup",
+        device,
+        dtype or emitted.header.dtype,
+        target,
+        weights if leans else None,
+    )
     wrote = emitted.header.target
     if not 0 < risk < 1:
         raise ValueError(f"--risk is {risk}; expected a chance in (0, 1) such as 1e-4")
     if wrote and wrote.split("/")[-1] != pair.name.split("/")[-1]:
-        raise ValueError(f"{run} was made with target {wrote}, this is {pair.name}; name that one by --bundle or --target")
+        raise ValueError(
+            f"{run} was made with target {wrote}, this is {pair.name}; name that one by --bundle or --target"
+        )
     with _progress() as tell:
-        found = judge(pair.target, emitted, reference, pair.drafter if leans else None, risk, partial(tell, "auditing"))
+        found = judge(
+            pair.target,
+            emitted,
+            reference,
+            pair.drafter if leans else None,
+            risk,
+            partial(tell, "auditing"),
+        )
     if as_json:
         print(json.dumps(found.summary()))
     else:

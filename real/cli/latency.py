@@ -12,22 +12,49 @@ from real.cli.runs import _table
 
 
 def ladder(
-    target: Annotated[str, typer.Option(help="A name such as llama-3-8b, SHAPE.json, LAYERSxWIDTHxHEADSxVOCAB, or a model's folder.")],
-    out: Annotated[Path, typer.Option(help="Every cell, .json; what it holds already is not measured again.")],
-    width: Annotated[list[int] | None, typer.Option(help="Rows a sequence passes, repeatable [1 2 3 4 5 6 8 12 16 17 24 32].")] = None,
-    batch: Annotated[list[int] | None, typer.Option(help="Sequences together, repeatable [1 4 16 64].")] = None,
-    context: Annotated[list[int] | None, typer.Option(help="Rows cached before, repeatable [128 1024 4096].")] = None,
+    target: Annotated[
+        str,
+        typer.Option(
+            help="A name such as llama-3-8b, SHAPE.json, LAYERSxWIDTHxHEADSxVOCAB, or a model's folder."
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option(help="Every cell, .json; what it holds already is not measured again.")
+    ],
+    width: Annotated[
+        list[int] | None,
+        typer.Option(help="Rows a sequence passes, repeatable [1 2 3 4 5 6 8 12 16 17 24 32]."),
+    ] = None,
+    batch: Annotated[
+        list[int] | None, typer.Option(help="Sequences together, repeatable [1 4 16 64].")
+    ] = None,
+    context: Annotated[
+        list[int] | None, typer.Option(help="Rows cached before, repeatable [128 1024 4096].")
+    ] = None,
     drafter: Annotated[
-        list[str] | None, typer.Option(help="A step of early_exit[:LAYERS], model:SHAPE, eagle or medusa too, repeatable.")
+        list[str] | None,
+        typer.Option(
+            help="A step of early_exit[:LAYERS], model:SHAPE, eagle or medusa too, repeatable."
+        ),
     ] = None,
     table: Annotated[
-        Path | None, typer.Option(help="Write a cost table for `simspec sweep --cost`; the first --drafter prices its drafts.")
+        Path | None,
+        typer.Option(
+            help="Write a cost table for `simspec sweep --cost`; the first --drafter prices its drafts."
+        ),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Write a PNG: milliseconds against width, floors dashed.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write a PNG: milliseconds against width, floors dashed.")
+    ] = None,
     repeats: Annotated[int, typer.Option(help="Timings of every cell.")] = 20,
-    eager: Annotated[bool, typer.Option("--eager", help="Kernel by kernel from Python, nothing captured.")] = False,
+    eager: Annotated[
+        bool, typer.Option("--eager", help="Kernel by kernel from Python, nothing captured.")
+    ] = False,
     compiled: Annotated[
-        bool | None, typer.Option("--fuse/--no-fuse", help="Compile layers before the capture; default: on a card.")
+        bool | None,
+        typer.Option(
+            "--fuse/--no-fuse", help="Compile layers before the capture; default: on a card."
+        ),
     ] = None,
     device: Device = "cpu",
     dtype: Annotated[str, typer.Option(help="float32, float64 or bfloat16.")] = "bfloat16",
@@ -42,12 +69,12 @@ def ladder(
 
     Example: simspec ladder --target llama-3-8b --device cuda --drafter early_exit:4 --out out/8b.json --table out/8b.cost.json
     """
+    from real.measure.latency_grid import Ladder
     from real.measure.time_grid import BATCHES, CONTEXTS, WIDTHS
     from real.measure.time_grid import ladder as measured
-    from real.measure.latency_grid import Ladder
+    from real.model.random_models import read_target
     from real.pair import DTYPES
     from real.provenance import check_device
-    from real.model.random_models import read_target
     from simspec.files import check_output
     from simspec.rng import check_seed
 
@@ -60,17 +87,35 @@ def ladder(
     for i, path in enumerate(paths):
         check_output(path, target, *read, *paths[:i])
     if table is not None and not drafter:
-        raise ValueError("--table needs --drafter, whose step prices the drafts: add one such as --drafter early_exit:4")
+        raise ValueError(
+            "--table needs --drafter, whose step prices the drafts: add one such as --drafter early_exit:4"
+        )
     if table is not None and width and (1 not in width or len(set(width)) < 2):
-        raise ValueError(f"--table needs a pass of one row and a wider one, --width is {sorted(set(width))}: add --width 1 and another")
+        raise ValueError(
+            f"--table needs a pass of one row and a wider one, --width is {sorted(set(width))}: add --width 1 and another"
+        )
     if compiled and (eager or not device.startswith("cuda")):
-        raise ValueError(f"--fuse is for captured passes on a card, not {'--eager' if eager else device}: leave it out")
+        raise ValueError(
+            f"--fuse is for captured passes on a card, not {'--eager' if eager else device}: leave it out"
+        )
     shape = read_target(target)
     known = Ladder.from_json(out) if out.exists() else None
     with _progress() as tell:
         found = measured(
-            shape, width or WIDTHS, batch or BATCHES, context or CONTEXTS, DTYPES[dtype], device, repeats, not eager, compiled,
-            drafter or (), seed, known, lambda made: made.to_json(out), partial(tell, f"timing {shape.name}"),
+            shape,
+            width or WIDTHS,
+            batch or BATCHES,
+            context or CONTEXTS,
+            DTYPES[dtype],
+            device,
+            repeats,
+            not eager,
+            compiled,
+            drafter or (),
+            seed,
+            known,
+            lambda made: made.to_json(out),
+            partial(tell, f"timing {shape.name}"),
         )
     if table is not None:
         found.table(drafter[0]).to_json(table)
@@ -94,14 +139,31 @@ def draw(found, path: Path) -> None:
             if not cells:
                 continue
             across, colour = [c.width for c in cells], f"C{i % 10}"
-            panel.plot(across, [1e3 * c.median_s for c in cells], "o-", ms=3, lw=1, color=colour, label=f"batch {batch}")
-            panel.fill_between(across, [1e3 * c.p10_s for c in cells], [1e3 * c.p90_s for c in cells], color=colour, alpha=0.2, lw=0)
+            panel.plot(
+                across,
+                [1e3 * c.median_s for c in cells],
+                "o-",
+                ms=3,
+                lw=1,
+                color=colour,
+                label=f"batch {batch}",
+            )
+            panel.fill_between(
+                across,
+                [1e3 * c.p10_s for c in cells],
+                [1e3 * c.p90_s for c in cells],
+                color=colour,
+                alpha=0.2,
+                lw=0,
+            )
             panel.plot(across, [1e3 * c.floor_s for c in cells], "--", lw=0.8, color=colour)
         panel.set(xlabel="rows a sequence", title=f"context {context}", yscale="log")
     panels[0].set_ylabel("milliseconds a pass (dashed: floor)")
     if panels[0].get_legend_handles_labels()[0]:
         panels[0].legend(fontsize="small")
-    figure.suptitle(f"{found.shape.name}, {found.dtype}, {found.device}, {_how(found)}", fontsize="medium")
+    figure.suptitle(
+        f"{found.shape.name}, {found.dtype}, {found.device}, {_how(found)}", fontsize="medium"
+    )
     with replacing(path) as temporary:
         figure.savefig(temporary, format="png", dpi=130)
 
@@ -122,10 +184,18 @@ def _print(found) -> None:
         for batch in found.axis("batch", part):
             for context in found.axis("context", part):
                 by = {c.width: c for c in found.line(batch, context, part)}
-                said = (f"{1e3 * by[w].median_s:.3f} ({by[w].distance:.2f})" if w in by and by[w].fits else "-" for w in widths)
+                said = (
+                    f"{1e3 * by[w].median_s:.3f} ({by[w].distance:.2f})"
+                    if w in by and by[w].fits
+                    else "-"
+                    for w in widths
+                )
                 shown.add_row(str(batch), str(context), *said)
         console.print(shown)
     speeds = found.speeds
-    for what, unit, each in (("copy bandwidth", "GB/s", speeds.bandwidth), ("matrix rate", "GFLOP/s", speeds.rate)):
+    for what, unit, each in (
+        ("copy bandwidth", "GB/s", speeds.bandwidth),
+        ("matrix rate", "GFLOP/s", speeds.rate),
+    ):
         low, middle, high = (f"{x / 1e9:,.1f}" for x in (each.p10, each.median, each.p90))
         print(f"{what} {middle} {unit} (10th to 90th percentile {low} to {high})")

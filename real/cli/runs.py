@@ -8,12 +8,33 @@ from typing import Annotated
 
 import typer
 
-from real.cli import Bundle, Device, Dtype, Engine, Json, Seed, TargetPath, Weights, _pair, _progress
+from real.cli import (
+    Bundle,
+    Device,
+    Dtype,
+    Engine,
+    Json,
+    Seed,
+    TargetPath,
+    Weights,
+    _pair,
+    _progress,
+)
 
 Recording = Annotated[str, typer.Argument(help="A recording's file or bundled name.")]
-Policies = Annotated[list[str] | None, typer.Option("--policy", help="name[:arg,...], as in `simspec sweep`, repeatable.")]
-Prompts = Annotated[int, typer.Option(help="Only so many of its prompts, spread over the tasks; 0 for all.")]
-Cost = Annotated[Path | None, typer.Option(help="What policies are told; default: NAME.cost.json beside it, else a ratio of 0.1.")]
+Policies = Annotated[
+    list[str] | None,
+    typer.Option("--policy", help="name[:arg,...], as in `simspec sweep`, repeatable."),
+]
+Prompts = Annotated[
+    int, typer.Option(help="Only so many of its prompts, spread over the tasks; 0 for all.")
+]
+Cost = Annotated[
+    Path | None,
+    typer.Option(
+        help="What policies are told; default: NAME.cost.json beside it, else a ratio of 0.1."
+    ),
+]
 SCORED = ("fixed:0", "fixed:1", "fixed:2", "fixed:4", "beta_ts", "confidence:0.5", "cost_ts")
 DRIVEN = ("fixed:1", "fixed:2", "fixed:4", "beta_ts")
 
@@ -59,9 +80,9 @@ def force(
 
     Example: simspec force tiny-model-greedy --policy fixed:3 --dtype bfloat16
     """
-    from real.decode.engine import passes_for
     from real.audit.forced_decoding import compare_forced
     from real.audit.forced_decoding import force as run
+    from real.decode.engine import passes_for
     from real.pair import check_pair, rule_of, same_predictors, stepper
     from simspec import policies, replay
 
@@ -70,12 +91,16 @@ def force(
     told = _told(path, cost, recorded.K)
     made = policies.make(policy, recorded, told)
     replayed = replay(recorded, made, seed=seed, cost=told)
-    pair = _pair(bundle, recorded.meta.drafter, device, dtype, target, weights, passes_for(engine, recorded))
+    pair = _pair(
+        bundle, recorded.meta.drafter, device, dtype, target, weights, passes_for(engine, recorded)
+    )
     check_pair(recorded, pair, trace)
     same_predictors(pair.drafter, recorded, [made])
     with _progress() as tell:
         drive = stepper(made, recorded.K, seed, told)
-        ran, apart = run(pair.target, pair.drafter, drive, recorded, partial(tell, f"forcing {made.name}"))
+        ran, apart = run(
+            pair.target, pair.drafter, drive, recorded, partial(tell, f"forcing {made.name}")
+        )
     found = compare_forced(recorded, replayed, ran, apart)
     if as_json:
         print(json.dumps({"policy": made.name, "dtype": dtype} | found.summary()))
@@ -91,11 +116,20 @@ def force(
 
 def drive(
     trace: Recording,
-    target: Annotated[str, typer.Option(help="A model's name such as llama-3-8b, SHAPE.json, or LAYERSxWIDTHxHEADS[xVOCAB].")],
-    drafter: Annotated[str, typer.Option(help="early_exit[:LAYERS], model:SHAPE, eagle, medusa or prompt_lookup.")] = "early_exit",
+    target: Annotated[
+        str,
+        typer.Option(
+            help="A model's name such as llama-3-8b, SHAPE.json, or LAYERSxWIDTHxHEADS[xVOCAB]."
+        ),
+    ],
+    drafter: Annotated[
+        str, typer.Option(help="early_exit[:LAYERS], model:SHAPE, eagle, medusa or prompt_lookup.")
+    ] = "early_exit",
     policy: Policies = None,
     prompts: Prompts = 12,
-    context: Annotated[int | None, typer.Option(help="Tokens of every prompt; default: as recorded.")] = None,
+    context: Annotated[
+        int | None, typer.Option(help="Tokens of every prompt; default: as recorded.")
+    ] = None,
     cost: Cost = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
@@ -110,12 +144,12 @@ def drive(
 
     Example: simspec drive tiny-early_exit-greedy --target llama-3-8b --drafter early_exit:4 --device cuda --dtype bfloat16
     """
-    from real.drafters import drafter_shapes, random_drafter
-    from real.bench.trace_driven import driven_passes
     from real.bench.trace_driven import drive as run
+    from real.bench.trace_driven import driven_passes
+    from real.drafters import drafter_shapes, random_drafter
+    from real.model.random_models import check_room, random_decoder, read_shape
     from real.pair import DTYPES
     from real.provenance import check_device
-    from real.model.random_models import check_room, random_decoder, read_shape
     from simspec.rng import check_seed
 
     check_device(device)
@@ -124,16 +158,34 @@ def drive(
         raise ValueError(f"dtype {dtype!r} is unknown; expected one of {', '.join(DTYPES)}")
     path, recorded = _opened(trace, prompts)
     told, shape = _told(path, cost, recorded.K), read_shape(target)
-    room = int(max(recorded.prompt_offset[1:] - recorded.prompt_offset[:-1]) if context is None else context) + int(recorded.budget.max())
+    room = int(
+        max(recorded.prompt_offset[1:] - recorded.prompt_offset[:-1])
+        if context is None
+        else context
+    ) + int(recorded.budget.max())
     check_room([shape, *drafter_shapes(drafter, shape)], DTYPES[dtype], room, device)
     decoder = random_decoder(shape, DTYPES[dtype], device, seed)
     made = random_drafter(drafter, decoder, shape, int(recorded.depth.max()), seed)
-    label = {"text": "random", "acceptance": trace, "target": shape.name, "drafter": drafter, "weights": "random", "rule": "greedy"}
-    label |= {"dtype": dtype, "engine": engine, "prompts": recorded.sequences, "context": context or "as recorded"}
+    label = {
+        "text": "random",
+        "acceptance": trace,
+        "target": shape.name,
+        "drafter": drafter,
+        "weights": "random",
+        "rule": "greedy",
+    }
+    label |= {
+        "dtype": dtype,
+        "engine": engine,
+        "prompts": recorded.sequences,
+        "context": context or "as recorded",
+    }
     passes = driven_passes(engine, recorded, context)
     with _progress() as tell:
         said = partial(tell, f"driving {shape.name}")
-        found = run(decoder, made, recorded, policy or DRIVEN, told, seed, context, label, said, passes)
+        found = run(
+            decoder, made, recorded, policy or DRIVEN, told, seed, context, label, said, passes
+        )
     if as_json:
         print(json.dumps(found.summary()))
     else:
@@ -152,21 +204,48 @@ def _table(title: str, *heads: str):
 def _print_driven(found) -> None:
     said = found.label
     title = f"{said['target']}, drafter {said['drafter']}: random weights and text, acceptances of {said['acceptance']} ({found.device})"
-    heads = "policy", "tokens/s", "speedup", "tau", "drafting s", "verification s", "policy s", "other s", "replay equal"
+    heads = (
+        "policy",
+        "tokens/s",
+        "speedup",
+        "tau",
+        "drafting s",
+        "verification s",
+        "policy s",
+        "other s",
+        "replay equal",
+    )
     table, console = _table(title, *heads)
     for t in found.timings:
         phases = (f"{x:.3f}" for x in (t.drafting, t.verification, t.policy_time, t.other))
-        table.add_row(t.policy, f"{t.tokens_per_second:.1f}", f"{t.speedup:.3f}", f"{t.tokens / t.rounds:.2f}", *phases, str(t.equal))
+        table.add_row(
+            t.policy,
+            f"{t.tokens_per_second:.1f}",
+            f"{t.speedup:.3f}",
+            f"{t.tokens / t.rounds:.2f}",
+            *phases,
+            str(t.equal),
+        )
     console.print(table)
 
 
 def scorecard(
     traces: Annotated[list[str], typer.Argument(help="Recordings: files or bundled names.")],
     policy: Policies = None,
-    prompts: Annotated[int, typer.Option(help="Prompts to score of each recording; as many others give the costs.")] = 12,
-    repeats: Annotated[int, typer.Option(help="Runs of every policy; their spread is the noise floor.")] = 3,
-    plot: Annotated[Path | None, typer.Option(help="Write a PNG: predicted against measured, and seconds by phase.")] = None,
-    save: Annotated[Path | None, typer.Option(help="Keep each recording's rows in this .json; killed, it continues there.")] = None,
+    prompts: Annotated[
+        int, typer.Option(help="Prompts to score of each recording; as many others give the costs.")
+    ] = 12,
+    repeats: Annotated[
+        int, typer.Option(help="Runs of every policy; their spread is the noise floor.")
+    ] = 3,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Write a PNG: predicted against measured, and seconds by phase."),
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(help="Keep each recording's rows in this .json; killed, it continues there."),
+    ] = None,
     cost: Cost = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
@@ -182,12 +261,12 @@ def scorecard(
 
     Example: simspec scorecard tiny-model-greedy tiny-eagle-greedy --policy fixed:2 --policy beta_ts --repeats 5 --plot score.png
     """
-    from real.decode.engine import passes_for
-    from real.pair import check_pair, rule_of
     from real.bench.figures import draw
-    from real.provenance import check_device, device_name
     from real.bench.scorecard import Scorecard, halves, keep, kept, score
+    from real.decode.engine import passes_for
     from real.model.checkpoint import sha256
+    from real.pair import check_pair, rule_of
+    from real.provenance import check_device, device_name
     from simspec import policies
     from simspec.files import check_output
     from simspec.rng import check_seed
@@ -205,28 +284,62 @@ def scorecard(
         rule_of(recorded)
         halves(recorded, prompts, seed)
         shown = {feature for feature, _ in recorded.meta.features}
-        wanted[name] = [text for text in policy or SCORED if policy or set(getattr(policies.parse(text), "reads", ())) <= shown]
+        wanted[name] = [
+            text
+            for text in policy or SCORED
+            if policy or set(getattr(policies.parse(text), "reads", ())) <= shown
+        ]
         for text in wanted[name]:
             recorded.features(getattr(policies.parse(text), "reads", ()))
     held = {}
     if save is not None:
         check_output(save, *read)
-        settings = {"device": device_name(device), "dtype": dtype, "engine": engine, "prompts": prompts, "repeats": repeats, "seed": seed}
-        settings |= {"cost": str(cost), "bundle": str(bundle), "target": str(target), "policies": policy}
+        settings = {
+            "device": device_name(device),
+            "dtype": dtype,
+            "engine": engine,
+            "prompts": prompts,
+            "repeats": repeats,
+            "seed": seed,
+        }
+        settings |= {
+            "cost": str(cost),
+            "bundle": str(bundle),
+            "target": str(target),
+            "policies": policy,
+        }
         settings |= {"recordings": {name: sha256(path) for name, (path, _) in opened.items()}}
         held = kept(save, settings)
     for name, (path, recorded) in opened.items():
         if name in held:
             continue
-        pair = _pair(bundle, recorded.meta.drafter, device, dtype, target, None, passes_for(engine, recorded))
+        pair = _pair(
+            bundle, recorded.meta.drafter, device, dtype, target, None, passes_for(engine, recorded)
+        )
         check_pair(recorded, pair, name)
         told = _told(path, cost, recorded.K)
         with _progress() as tell:
-            held[name] = score(name, recorded, pair, wanted[name], told, prompts, repeats, seed, partial(tell, f"running {name}"))
+            held[name] = score(
+                name,
+                recorded,
+                pair,
+                wanted[name],
+                told,
+                prompts,
+                repeats,
+                seed,
+                partial(tell, f"running {name}"),
+            )
         del pair  # a large target shall not be there twice
         if save is not None:
             keep(save, settings, held)
-    found = Scorecard(device_name(device), dtype, repeats, seed, tuple(row for name in opened for row in held[name]))
+    found = Scorecard(
+        device_name(device),
+        dtype,
+        repeats,
+        seed,
+        tuple(row for name in opened for row in held[name]),
+    )
     if plot is not None:
         draw(found, plot)
     print(json.dumps(found.summary())) if as_json else _print_scorecard(found)
@@ -235,17 +348,34 @@ def scorecard(
 
 
 def _print_scorecard(found) -> None:
-    heads = "recording", "policy", "predicted", "measured tok/s", "error", "acceptance", "cost", "overhead", "noise", "tau", "measured tau"
+    heads = (
+        "recording",
+        "policy",
+        "predicted",
+        "measured tok/s",
+        "error",
+        "acceptance",
+        "cost",
+        "overhead",
+        "noise",
+        "tau",
+        "measured tau",
+    )
     table, console = _table(f"predicted against measured, {found.device}, {found.dtype}", *heads)
     for r in found.rows:
         parts = (f"{x:+.2%}" for x in (r.error, r.acceptance, r.cost, r.overhead))
         noise = "-" if r.noise is None else f"{r.noise:.2%}"
-        speeds, lengths = (f"{r.predicted:.1f}", f"{r.measured:.1f}"), (f"{r.tau:.3f}", f"{r.tau_measured:.3f}")
+        speeds, lengths = (
+            (f"{r.predicted:.1f}", f"{r.measured:.1f}"),
+            (f"{r.tau:.3f}", f"{r.tau_measured:.3f}"),
+        )
         table.add_row(r.recording, r.policy, *speeds, *parts, noise, *lengths)
     console.print(table)
     floor = "unknown (one repeat)" if found.noise_floor is None else f"{found.noise_floor:.2%}"
     verdict = "within bounds" if found.good else "OUT OF BOUNDS"
-    print(f"median error {found.median_abs_error:.2%}, 90th percentile {found.p90_abs_error:.2%}, noise floor {floor}: {verdict}")
+    print(
+        f"median error {found.median_abs_error:.2%}, 90th percentile {found.p90_abs_error:.2%}, noise floor {floor}: {verdict}"
+    )
 
 
 def demo(
@@ -282,7 +412,15 @@ def _print_demo(found, plot) -> None:
     for name, row in means.iterrows():
         table.add_row(name, *(f"{x:.3f}" for x in row))
     console.print(table)
-    heads = "recording", "its best policy", "simulated", "measured", "rounds", "exceptions", "failures"
+    heads = (
+        "recording",
+        "its best policy",
+        "simulated",
+        "measured",
+        "rounds",
+        "exceptions",
+        "failures",
+    )
     table = Table(*heads, title="run for real, compared with the replay")
     for name, o in found.outcomes.items():
         c = o.comparison
@@ -290,5 +428,12 @@ def _print_demo(found, plot) -> None:
         table.add_row(name, o.policy, f"{o.simulated:.3f}", f"{o.measured:.3f}", *map(str, counts))
     console.print(table)
     best = found.outcomes[found.best]
-    verdict = "the runs did what the replays said" if found.comparison.equal else "RUNS AND REPLAYS DIFFER"
-    console.print(f"best: {best.policy} on {found.best}; {verdict}. Picture: {plot}. Device: {best.device}", highlight=False)
+    verdict = (
+        "the runs did what the replays said"
+        if found.comparison.equal
+        else "RUNS AND REPLAYS DIFFER"
+    )
+    console.print(
+        f"best: {best.policy} on {found.best}; {verdict}. Picture: {plot}. Device: {best.device}",
+        highlight=False,
+    )

@@ -11,8 +11,8 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from real.files import replace_json, replacing
-from real.model.compressed import content, weights_in
 from real.model.checkpoint import WeightsError, sha256
+from real.model.compressed import content, weights_in
 
 NAMES = ("theta", "theta_low_rank")
 """Features that are read through a predictor, which lies in the drafter's folder under the feature's name."""
@@ -21,7 +21,12 @@ FORMS = ("paper", "low_rank")
 
 def numbers(target_width: int, drafter_width: int, rank: int | None, depths: int) -> int:
     """How many parameters a predictor of these sizes has; ValueError for sizes that are none."""
-    for name, value in (("target_width", target_width), ("drafter_width", drafter_width), ("rank", rank), ("depths", depths)):
+    for name, value in (
+        ("target_width", target_width),
+        ("drafter_width", drafter_width),
+        ("rank", rank),
+        ("depths", depths),
+    ):
         if not (type(value) is int and 1 <= value <= 1 << 16 or name == "rank" and value is None):
             raise ValueError(f"predictor: {name} is {value!r}, expected an integer from 1 to 65536")
     turns = depths * target_width**2 if rank is None else (depths + 1) * target_width * rank
@@ -57,17 +62,28 @@ class Predictor(nn.Module):
     the `depths` vectors of the low-rank one span `rank` dimensions. Kept and read in float64, stored in bfloat16.
     """
 
-    def __init__(self, target_width: int, drafter_width: int, rank: int | None = None, depths: int = 10):
+    def __init__(
+        self, target_width: int, drafter_width: int, rank: int | None = None, depths: int = 10
+    ):
         super().__init__()
         numbers(target_width, drafter_width, rank, depths)
-        self.target_width, self.drafter_width, self.rank, self.depths = target_width, drafter_width, rank, depths
+        self.target_width, self.drafter_width, self.rank, self.depths = (
+            target_width,
+            drafter_width,
+            rank,
+            depths,
+        )
         wide = {"dtype": torch.float64}
         if rank is None:
             self.turn = nn.Parameter(torch.eye(target_width, **wide).repeat(depths, 1, 1))
         else:
             start = torch.Generator().manual_seed(0)  # what starts is random, what comes out is not
-            self.left = nn.Parameter(torch.randn(depths, target_width, rank, generator=start, **wide) / rank**0.5)
-            self.right = nn.Parameter(torch.randn(rank, target_width, generator=start, **wide) / target_width**0.5)
+            self.left = nn.Parameter(
+                torch.randn(depths, target_width, rank, generator=start, **wide) / rank**0.5
+            )
+            self.right = nn.Parameter(
+                torch.randn(rank, target_width, generator=start, **wide) / target_width**0.5
+            )
         self.judge = nn.Parameter(torch.zeros(target_width + drafter_width, **wide))
         self.bias = nn.Parameter(torch.zeros(1, **wide))
 
@@ -88,7 +104,9 @@ class Predictor(nn.Module):
         return Folded(torch.einsum("d,ndr->nr", here, self.left) @ self.right, there, self.bias)
 
     def _bytes(self) -> bytes:
-        return save({k: v.detach().bfloat16().contiguous().cpu() for k, v in self.state_dict().items()})
+        return save(
+            {k: v.detach().bfloat16().contiguous().cpu() for k, v in self.state_dict().items()}
+        )
 
 
 def drafter_identity(folder: str | Path) -> str:
@@ -99,11 +117,16 @@ def drafter_identity(folder: str | Path) -> str:
     return hashlib.sha256("".join(map(sha256, files)).encode()).hexdigest()
 
 
-def save_predictor(predictor: Predictor, folder: Path, name: str, target: str, training: dict | None = None) -> None:
+def save_predictor(
+    predictor: Predictor, folder: Path, name: str, target: str, training: dict | None = None
+) -> None:
     """Writes <name>.safetensors and <name>.json (form, widths, whose it is, how it was trained) beside its drafter."""
     with replacing(folder / f"{name}.safetensors") as path:
         path.write_bytes(predictor._bytes())
-    sizes = {key: getattr(predictor, key) for key in ("form", "target_width", "drafter_width", "rank", "depths", "sha256")}
+    sizes = {
+        key: getattr(predictor, key)
+        for key in ("form", "target_width", "drafter_width", "rank", "depths", "sha256")
+    }
     whose = {"target": target, "drafter": drafter_identity(folder)}
     replace_json(folder / f"{name}.json", sizes | whose | {"training": training or {}})
 
@@ -128,15 +151,31 @@ def load_predictor(folder: str | Path, name: str, target: str, device="cpu") -> 
         if not all(v.dtype == torch.bfloat16 and v.isfinite().all() for v in state.values()):
             raise ValueError("a weight is not a finite bfloat16 number")
         predictor.load_state_dict({k: v.double() for k, v in state.items()})
-    except (OSError, KeyError, TypeError, ValueError, RuntimeError, RecursionError, SafetensorError) as error:
+    except (
+        OSError,
+        KeyError,
+        TypeError,
+        ValueError,
+        RuntimeError,
+        RecursionError,
+        SafetensorError,
+    ) as error:
         reason = str(error).splitlines()[-1].strip()
         raise WeightsError(f"{both} are not a predictor: {reason}; train it again") from error
-    for what, wanted, here in zip(("target", "drafter"), made_for, (target, drafter_identity(folder))):
+    for what, wanted, here in zip(
+        ("target", "drafter"), made_for, (target, drafter_identity(folder))
+    ):
         if wanted != here:
-            raise WeightsError(f"{both} were trained for the {what} {str(wanted)[:12]}, this one is {here[:12]}; train them again")
+            raise WeightsError(
+                f"{both} were trained for the {what} {str(wanted)[:12]}, this one is {here[:12]}; train them again"
+            )
     return predictor.requires_grad_(False).to(device)
 
 
 def load_predictors(folder: str | Path, target: str, device="cpu") -> dict[str, Predictor]:
     """All predictors that lie in a drafter's folder, by feature name; {} for one from a hub."""
-    return {name: load_predictor(folder, name, target, device) for name in NAMES if (Path(folder) / f"{name}.json").exists()}
+    return {
+        name: load_predictor(folder, name, target, device)
+        for name in NAMES
+        if (Path(folder) / f"{name}.json").exists()
+    }

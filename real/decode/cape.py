@@ -2,12 +2,11 @@
 
 import numpy as np
 
-from real.sampling import Chance
-from real.decode.phase_timer import DRAFTING, POLICY, Clock
-from real.draft import Draft, Drafter
 from real.decode.features import GRIDS, Reader
-from real.sampling import Rule
+from real.decode.phase_timer import DRAFTING, POLICY, Clock
 from real.decode.trees import SURE, best
+from real.draft import Draft, Drafter
+from real.sampling import Chance, Rule
 from simspec.quantization import decode, table
 from simspec.rng import DRAFT
 from simspec.tree_policy import SUBMITTED, TreePolicy, widths
@@ -28,12 +27,24 @@ class Cape:
     def begin(self, drafter: Drafter, rule: Rule, sequence: int, prefill, chance: Chance) -> None:
         """Starts a text; ValueError for a drafter without logits."""
         if self.sets != 0 and getattr(drafter, "silent", False):
-            raise ValueError(f"drafter {drafter.name!r} has no logits, so no next best tokens; use a policy of chains")
+            raise ValueError(
+                f"drafter {drafter.name!r} has no logits, so no next best tokens; use a policy of chains"
+            )
         self.drafter, self.rule, self.sequence, self.chance = drafter, rule, sequence, chance
-        self.reader = Reader(("confidence",) if isinstance(self.sets, str) else (), rule.temperature, drafter)
+        self.reader = Reader(
+            ("confidence",) if isinstance(self.sets, str) else (), rule.temperature, drafter
+        )
         self.reader.begin(prefill)
 
-    def draft(self, last: int, position: int, round: int, cap: int, end_tokens: tuple[int, ...], clock: Clock) -> Draft:
+    def draft(
+        self,
+        last: int,
+        position: int,
+        round: int,
+        cap: int,
+        end_tokens: tuple[int, ...],
+        clock: Clock,
+    ) -> Draft:
         """The chain behind `last`, then its sets."""
         token, steps, sure = [last], [], []
         while len(steps) < min(cap, self.K) and not (steps and token[-1] in end_tokens):
@@ -43,7 +54,9 @@ class Cape:
                 break
             token.append(step.token)
             if self.reader.names:
-                sure.append(decode(self.reader.read(step, len(steps))[0], table(GRIDS["confidence"]))[0])
+                sure.append(
+                    decode(self.reader.read(step, len(steps))[0], table(GRIDS["confidence"]))[0]
+                )
                 clock.lap(POLICY)
             steps.append(step)
         k = len(steps)
@@ -59,10 +72,14 @@ class Cape:
         clock.lap(DRAFTING)
         return Draft(token, parent, k, k)
 
-    def _siblings(self, step, slot: int, position: int, round: int, width: int, row: int) -> list[int]:
+    def _siblings(
+        self, step, slot: int, position: int, round: int, width: int, row: int
+    ) -> list[int]:
         """Up to `width` tokens other than the step's own; they go to rows `row`, `row` + 1, ..."""
         if not self.rule.sampled:
-            ranked, gap = best(self.rule.scores(step.logits[None], self.sequence, [position + slot]), width + 1)
+            ranked, gap = best(
+                self.rule.scores(step.logits[None], self.sequence, [position + slot]), width + 1
+            )
             self.gap[slot] = gap[0]
             return [token for token in ranked[0].tolist() if token != step.token][:width]
         left, drawn = self.rule.probs(step.logits[None])[0].clone(), []

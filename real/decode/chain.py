@@ -1,10 +1,9 @@
 """A line: the draft of one chain, as long as a policy says."""
 
-from real.sampling import Chance
+from real.decode.features import Reader
 from real.decode.phase_timer import DRAFTING, POLICY, Clock
 from real.draft import Draft, Drafter
-from real.decode.features import Reader
-from real.sampling import Rule
+from real.sampling import Chance, Rule
 from simspec.policy import Stepper
 
 
@@ -14,14 +13,27 @@ class Line:
     def __init__(self, stepper: Stepper):
         self.stepper, self.K = stepper, stepper.K
 
-    def begin(self, drafter: Drafter, rule: Rule, sequence: int, prefill, chance: Chance | None = None) -> None:
+    def begin(
+        self, drafter: Drafter, rule: Rule, sequence: int, prefill, chance: Chance | None = None
+    ) -> None:
         """Starts a text; PolicyError for a policy that anticipates, where drafts are drawn."""
         self.stepper.unforeseeing(rule.sampled)
-        self.drafter, self.reader = drafter, Reader(self.stepper.policy.reads, rule.temperature, drafter)
+        self.drafter, self.reader = (
+            drafter,
+            Reader(self.stepper.policy.reads, rule.temperature, drafter),
+        )
         self.stepper.begin(sequence)
         self.reader.begin(prefill)
 
-    def draft(self, last: int, position: int, round: int, cap: int, end_tokens: tuple[int, ...], clock: Clock) -> Draft:
+    def draft(
+        self,
+        last: int,
+        position: int,
+        round: int,
+        cap: int,
+        end_tokens: tuple[int, ...],
+        clock: Clock,
+    ) -> Draft:
         """Drafts at most `cap` tokens behind `last`, the last of `position` new ones, and none behind an end token."""
         stepper, reader = self.stepper, self.reader
         token, parent = [last], [-1]

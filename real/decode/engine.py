@@ -3,8 +3,8 @@
 import numpy as np
 from torch import nn
 
-from real.model.decoder import Decoder, Layer
 from real.draft import Drafter
+from real.model.decoder import Decoder, Layer
 from real.model.runner import EAGER, Eager, Fixed
 from simspec import Trace
 
@@ -40,7 +40,10 @@ def engage(passes: Eager, target: Decoder, drafter: Drafter) -> None:
         drafter.passes = passes
     if passes is EAGER:
         return
-    for whole in (target, *(each for each in vars(drafter).values() if isinstance(each, nn.Module))):
+    for whole in (
+        target,
+        *(each for each in vars(drafter).values() if isinstance(each, nn.Module)),
+    ):
         for layer in whole.modules():
             if isinstance(layer, Layer) and not layer.packed:
                 layer.pack()

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from real.decode.acceptance_predictor import NAMES, Predictor
 from real.decode.phase_timer import DRAFTING, POLICY, Clock
 from real.draft import Drafter, Step
-from real.decode.acceptance_predictor import NAMES, Predictor
 from real.model.target import Verdict
 from simspec import quantization as grid
 from simspec.policy import IDENTITY
@@ -18,36 +18,55 @@ FEATURES = {
     "entropy": lambda logprob: torch.special.entr(logprob.exp()).sum(-1),
 }
 # A policy weighs θ linearly against a running mean: even steps (errors up to 0.002) serve it better than log-odds (0.01).
-GRIDS = {"confidence": "confidence", "entropy": "entropy", "probability": "confidence", **dict.fromkeys(NAMES, "identity")}
+GRIDS = {
+    "confidence": "confidence",
+    "entropy": "entropy",
+    "probability": "confidence",
+    **dict.fromkeys(NAMES, "identity"),
+}
 
 
 def shown(reads: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     """The (name, grid) pairs of the features that a policy reads; ValueError for one that no drafter here shows."""
     unknown = [name for name in reads if name not in GRIDS]
     if unknown:
-        raise ValueError(f"feature {unknown[0]!r} is unknown; drafters here show {', '.join(GRIDS)}")
+        raise ValueError(
+            f"feature {unknown[0]!r} is unknown; drafters here show {', '.join(GRIDS)}"
+        )
     return tuple((name, GRIDS[name]) for name in reads)
 
 
 def offered(drafter: Drafter) -> tuple[str, ...]:
     """Names of all features that this drafter shows: those of its logits, and those it has a predictor for; none if it is silent."""
-    return () if getattr(drafter, "silent", False) else (*FEATURES, *getattr(drafter, "predictors", {}))
+    return (
+        ()
+        if getattr(drafter, "silent", False)
+        else (*FEATURES, *getattr(drafter, "predictors", {}))
+    )
 
 
 def learnt(names: tuple[str, ...], drafter: Drafter) -> dict[str, Predictor]:
     """The drafter's predictors of those `names` that need one; ValueError where one is missing, or for any name if it is silent."""
     if names and getattr(drafter, "silent", False):
-        raise ValueError(f"feature {names[0]!r}: drafter {drafter.name!r} has no logits and shows none; use a policy that reads none")
+        raise ValueError(
+            f"feature {names[0]!r}: drafter {drafter.name!r} has no logits and shows none; use a policy that reads none"
+        )
     known = getattr(drafter, "predictors", {})
     wanted = [name for name in names if name in NAMES]
     for name in wanted:
         if name not in known:
-            raise ValueError(f"feature {name!r} needs a predictor, drafter {drafter.name!r} has none here; train one (simspec train)")
+            raise ValueError(
+                f"feature {name!r} needs a predictor, drafter {drafter.name!r} has none here; train one (simspec train)"
+            )
     return {name: known[name] for name in wanted}
 
 
 def values(
-    names: tuple[str, ...], logits: Tensor | None, temperature: float, log_odds: Mapping[str, Tensor] = {}, token: Tensor | None = None
+    names: tuple[str, ...],
+    logits: Tensor | None,
+    temperature: float,
+    log_odds: Mapping[str, Tensor] = {},
+    token: Tensor | None = None,
 ) -> Tensor:
     """Features of logits `[n, vocab]`, float64 `[n, F]` on their device.
 
@@ -74,7 +93,11 @@ def coded(names: tuple[str, ...], found: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def read(
-    names: tuple[str, ...], logits: Tensor | None, temperature: float, log_odds: Mapping[str, Tensor] = {}, token: Tensor | None = None
+    names: tuple[str, ...],
+    logits: Tensor | None,
+    temperature: float,
+    log_odds: Mapping[str, Tensor] = {},
+    token: Tensor | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """As `values`, then `coded`."""
     if not names:
@@ -90,7 +113,9 @@ class Reader:
 
     def __init__(self, names: tuple[str, ...], temperature: float, drafter: Drafter):
         self.names, self.temperature = names, temperature
-        self._folded = {name: predictor.folded() for name, predictor in learnt(names, drafter).items()}
+        self._folded = {
+            name: predictor.folded() for name, predictor in learnt(names, drafter).items()
+        }
         self._standing: dict[str, Tensor] = {}
         self._held: tuple[int, list[float]] | None = None
 
@@ -99,12 +124,16 @@ class Reader:
         rows = prefill.hidden
         self._stand(rows[-1] if len(rows) else rows.new_zeros(rows.shape[1]))
 
-    def fetch(self, best: Tensor, logits: Tensor, hidden: Tensor | None, slot: int, clock: Clock) -> int:
+    def fetch(
+        self, best: Tensor, logits: Tensor, hidden: Tensor | None, slot: int, clock: Clock
+    ) -> int:
         """The token `best [1]` picked from logits `[vocab]` at `slot`, and with it in one transfer what `read` will be asked for there."""
         if not self.names or (self._folded and hidden is None):
             return int(best)
         clock.lap(DRAFTING)
-        token, *found = torch.cat((best.double(), self._values(logits, hidden, slot, best)[0])).tolist()
+        token, *found = torch.cat(
+            (best.double(), self._values(logits, hidden, slot, best)[0])
+        ).tolist()
         self._held = slot, found
         clock.lap(POLICY)
         return int(token)

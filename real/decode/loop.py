@@ -8,13 +8,12 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor
 
-from real.sampling import Chance
-from real.decode.phase_timer import OTHER, VERIFICATION, Clock
-from real.draft import Drafter
 from real.decode.chain import Line
-from real.sampling import Rule
-from real.model.target import Target
+from real.decode.phase_timer import OTHER, VERIFICATION, Clock
 from real.decode.verify import Walk, chance_walk, walk
+from real.draft import Drafter
+from real.model.target import Target
+from real.sampling import Chance, Rule
 from simspec.policy import Stepper
 from simspec.rng import DRAFT
 
@@ -96,11 +95,17 @@ def decode(
     rejection rule.
     """
     if text is not None and rule.sampled:
-        raise ValueError("a text cannot be forced on the rejection rule, which accepts by coins; expected rule 'greedy' or 'coupled'")
+        raise ValueError(
+            "a text cannot be forced on the rejection rule, which accepts by coins; expected rule 'greedy' or 'coupled'"
+        )
     if text is not None and len(text) < budget and (not len(text) or text[-1] not in end_tokens):
-        raise ValueError(f"the text has {len(text)} tokens and no end token; expected one, or the whole budget of {budget}")
+        raise ValueError(
+            f"the text has {len(text)} tokens and no end token; expected one, or the whole budget of {budget}"
+        )
     if not prompt:
-        raise ValueError("the prompt is empty; expected at least one token (a prompt's last token is the first input)")
+        raise ValueError(
+            "the prompt is empty; expected at least one token (a prompt's last token is the first input)"
+        )
     plan = Line(stepper) if isinstance(stepper, Stepper) else stepper
     judge = walk if text is None else partial(walk, text=text)
     chance = chance or Chance(rule.seed, sequence)
@@ -126,13 +131,24 @@ def decode(
         clock.begin()
         drawn.clear()
         cap = min(plan.K, budget - len(out) - 1)
-        draft = plan.draft(last, len(out), len(rounds), cap, () if rule.sampled else end_tokens, clock)
+        draft = plan.draft(
+            last, len(out), len(rounds), cap, () if rule.sampled else end_tokens, clock
+        )
         verdict = target.verify(draft.token, draft.parent, drafter.resume())
         clock.lap(VERIFICATION)
         if rule.sampled:
-            walked = chance_walk(rule, verdict.logits, replace(draft, q={**drawn, **draft.q}), chance, len(rounds), end_tokens)
+            walked = chance_walk(
+                rule,
+                verdict.logits,
+                replace(draft, q={**drawn, **draft.q}),
+                chance,
+                len(rounds),
+                end_tokens,
+            )
         else:
-            walked = judge(rule, verdict.logits, draft.token, draft.parent, sequence, len(out), end_tokens)
+            walked = judge(
+                rule, verdict.logits, draft.token, draft.parent, sequence, len(out), end_tokens
+            )
         target.keep(walked.path)
         drafter.rollback(draft.kept(walked.path))
         drafter.catch_up(walked.token, verdict, walked.path)
@@ -145,4 +161,9 @@ def decode(
         listen(heard)
 
     column = np.array(rounds, np.int64).reshape(-1, 4).T
-    return DecodeResult(np.array(out, np.int32), *column, np.array(clock.rows).reshape(-1, 4), np.array(gaps, np.float64))
+    return DecodeResult(
+        np.array(out, np.int32),
+        *column,
+        np.array(clock.rows).reshape(-1, 4),
+        np.array(gaps, np.float64),
+    )

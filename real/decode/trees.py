@@ -6,10 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from real.sampling import Chance
 from real.decode.phase_timer import DRAFTING, Clock
 from real.draft import Draft, Drafter, growing
-from real.sampling import Rule
+from real.sampling import Chance, Rule
 from simspec.rng import DRAFT
 from simspec.tree import MOST, WIDEST, Tree, TreeError
 
@@ -24,10 +23,16 @@ def best(scores: Tensor, width: int) -> tuple[Tensor, list[float]]:
     """
     vocab = scores.shape[-1]
     if width > vocab:
-        raise TreeError(f"tree: {width} children of a node are too wide for a vocabulary of {vocab}; expected at most as many")
+        raise TreeError(
+            f"tree: {width} children of a node are too wide for a vocabulary of {vocab}; expected at most as many"
+        )
     value, token = scores.topk(min(width + 1, vocab), -1)
-    if width < vocab and (value[:, width - 1] == value[:, width]).any():  # which of equals topk takes is not said
-        value, token = (t[:, : width + 1] for t in scores.sort(dim=-1, descending=True, stable=True))
+    if (
+        width < vocab and (value[:, width - 1] == value[:, width]).any()
+    ):  # which of equals topk takes is not said
+        value, token = (
+            t[:, : width + 1] for t in scores.sort(dim=-1, descending=True, stable=True)
+        )
     else:
         token, by = token.sort(-1)
         value, by = value.gather(-1, by).sort(dim=-1, descending=True, stable=True)
@@ -50,9 +55,22 @@ class Static:
 
     def begin(self, drafter: Drafter, rule: Rule, sequence: int, prefill, chance: Chance) -> None:
         """Starts a text; ValueError for a drafter that grows no such tree."""
-        self.drafter, self.rule, self.sequence, self.chance = growing(drafter, self.K), rule, sequence, chance
+        self.drafter, self.rule, self.sequence, self.chance = (
+            growing(drafter, self.K),
+            rule,
+            sequence,
+            chance,
+        )
 
-    def draft(self, last: int, position: int, round: int, cap: int, end_tokens: tuple[int, ...], clock: Clock) -> Draft:
+    def draft(
+        self,
+        last: int,
+        position: int,
+        round: int,
+        cap: int,
+        end_tokens: tuple[int, ...],
+        clock: Clock,
+    ) -> Draft:
         """The tree behind `last`, level by level; its end tokens stop nothing."""
         tree = self.cuts[min(cap, self.K)]
         children: dict[int, list[int]] = {}
@@ -62,7 +80,9 @@ class Static:
         parent, rank, levels = (-1, *tree.parent), (0, *tree.rank), 0
         gap, drawn = {}, {}
         while rows:
-            logits = self.drafter.grow([token[row] for row in rows], [number[parent[row]] for row in rows])
+            logits = self.drafter.grow(
+                [token[row] for row in rows], [number[parent[row]] for row in rows]
+            )
             if logits is None:
                 break
             for row in rows:
@@ -73,17 +93,30 @@ class Static:
                     token |= dict(zip(children[row], self._drawn(q, round, children[row])))
             else:
                 scores = self.rule.scores(logits, self.sequence, [position + levels] * len(rows))
-                kids, near = best(scores, 1 + max(rank[child] for row in rows for child in children[row]))
+                kids, near = best(
+                    scores, 1 + max(rank[child] for row in rows for child in children[row])
+                )
                 for row, ranked, each in zip(rows, kids.tolist(), near):
                     gap[row] = each
                     token |= {child: ranked[rank[child]] for child in children[row]}
-            rows = [child for row in rows for child in children[row] if child in children and child in token]
+            rows = [
+                child
+                for row in rows
+                for child in children[row]
+                if child in children and child in token
+            ]
             levels += 1
         place = {row: i for i, row in enumerate(sorted(token))}
         self.gap = {place[row]: each for row, each in gap.items()}
         clock.lap(DRAFTING)
         above = [-1, *(place[parent[row]] for row in place if row)]
-        return Draft([token[row] for row in place], above, levels, 0, {place[row]: q for row, q in drawn.items()})
+        return Draft(
+            [token[row] for row in place],
+            above,
+            levels,
+            0,
+            {place[row]: q for row, q in drawn.items()},
+        )
 
     def _drawn(self, q: Tensor, round: int, rows: list[int]):
         left = q.clone()
@@ -120,7 +153,9 @@ class Offer:
 
     def order(self) -> list[int]:
         """Rows 1 .. by score, the greatest first; of equals the less deep, then the earlier: a row comes behind its ancestors."""
-        return sorted(range(1, len(self.token)), key=lambda row: (-self.score[row], self.depth[row], row))
+        return sorted(
+            range(1, len(self.token)), key=lambda row: (-self.score[row], self.depth[row], row)
+        )
 
     def ends(self) -> list[int]:
         """Rows of the hypotheses that a beam search as wide is left with, in the order in which they were made."""
@@ -132,7 +167,9 @@ class Offer:
         return sorted(kept)
 
 
-def search(drafter: Drafter, rule: Rule, sequence: int, position: int, last: int, width: int, levels: int) -> Offer | None:
+def search(
+    drafter: Drafter, rule: Rule, sequence: int, position: int, last: int, width: int, levels: int
+) -> Offer | None:
     """Grows `levels` levels: the `width` best children of each row searched on, first of row 0, then of the `width` best of each level.
 
     Children are the best by the rule's scores, noise included; a row's score sums log q at the rule's temperature without noise, top-k
@@ -156,7 +193,9 @@ def search(drafter: Drafter, rule: Rule, sequence: int, position: int, last: int
             score += [score[row] + each for each in more]
         ranked = sorted(range(first, len(token)), key=lambda row: -score[row])
         rows = ranked[:width]
-        near = min(near, *gaps, score[rows[-1]] - score[ranked[width]] if len(ranked) > width else SURE)
+        near = min(
+            near, *gaps, score[rows[-1]] - score[ranked[width]] if len(ranked) > width else SURE
+        )
     return Offer(token, parent, depth, score, rows, near)
 
 
@@ -171,20 +210,39 @@ class _Searched:
         """Starts a text; ValueError for the rejection rule, and for a drafter that grows no such tree."""
         if rule.sampled:
             what = "which nodes it submits depends on the tokens drawn, so that their law would not be q"
-            raise ValueError(f"{type(self).__name__} does not run under the rejection rule: {what}; use a static tree or CAPE's sets")
+            raise ValueError(
+                f"{type(self).__name__} does not run under the rejection rule: {what}; use a static tree or CAPE's sets"
+            )
         self.drafter, self.rule, self.sequence = growing(drafter, self.K), rule, sequence
 
-    def draft(self, last: int, position: int, round: int, cap: int, end_tokens: tuple[int, ...], clock: Clock) -> Draft:
+    def draft(
+        self,
+        last: int,
+        position: int,
+        round: int,
+        cap: int,
+        end_tokens: tuple[int, ...],
+        clock: Clock,
+    ) -> Draft:
         """The rows chosen of what was offered behind `last`, at most `cap` deep."""
         levels, self.gap = min(cap, self.K) if self.most else 0, SURE
-        offer = search(self.drafter, self.rule, self.sequence, position, last, self.width, levels) if levels else None
+        offer = (
+            search(self.drafter, self.rule, self.sequence, position, last, self.width, levels)
+            if levels
+            else None
+        )
         if offer is None:
             clock.lap(DRAFTING)
             return Draft([last], [-1], 0, 0)
         rows = [0, *self._chosen(offer)]
         place = {row: i for i, row in enumerate(rows)}
         clock.lap(DRAFTING)
-        return Draft([offer.token[row] for row in rows], [-1, *(place[offer.parent[row]] for row in rows[1:])], levels, 0)
+        return Draft(
+            [offer.token[row] for row in rows],
+            [-1, *(place[offer.parent[row]] for row in rows[1:])],
+            levels,
+            0,
+        )
 
     def end(self, draft: Draft, walked, verdict) -> float:
         """After the round's pass: how near its decisions were."""
@@ -197,7 +255,9 @@ class Dynamic(_Searched):
     def __init__(self, width: int, levels: int, nodes: int):
         super().__init__(width, levels)
         if type(nodes) is not int or not 0 <= nodes <= MOST:
-            raise TreeError(f"tree: {nodes!r} nodes are over budget; expected an integer from 0 to {MOST}")
+            raise TreeError(
+                f"tree: {nodes!r} nodes are over budget; expected an integer from 0 to {MOST}"
+            )
         self.most = nodes
 
     def _chosen(self, offer: Offer) -> list[int]:
@@ -211,7 +271,9 @@ def beam(text: str, K: int) -> "Beam":
     """The Beam written as beam:width or beam:width,k=levels, by default as deep as K; TreeError, one line, for anything else."""
     found = re.fullmatch(r"beam:(\d+)(?:,k=(\d+))?", text)
     if not found:
-        raise TreeError(f"policy {text!r}: expected beam:width or beam:width,k=levels, such as beam:4,k=6")
+        raise TreeError(
+            f"policy {text!r}: expected beam:width or beam:width,k=levels, such as beam:4,k=6"
+        )
     levels = K if found[2] is None else int(found[2])
     if levels > K:
         raise TreeError(f"tree: {levels} levels are too deep, here drafts reach {K}; lower k")
@@ -229,7 +291,9 @@ class Beam(_Searched):
         self.name = f"beam:{width},k={levels}"
         if width * levels > MOST:
             nodes = width * levels
-            raise TreeError(f"tree: {width} beams of {levels} tokens may have {nodes} nodes, over budget; expected at most {MOST}")
+            raise TreeError(
+                f"tree: {width} beams of {levels} tokens may have {nodes} nodes, over budget; expected at most {MOST}"
+            )
 
     def longest(self, K: int) -> int:
         """As of a `simspec.tree_policy.TreePolicy`: no recorded depth cuts it."""

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from real.model.tree_mask import depths
-from real.sampling import Chance
 from real.draft import Draft
-from real.sampling import Rule
+from real.model.tree_mask import depths
+from real.sampling import Chance, Rule
 from simspec.rng import RESIDUAL
 
 
@@ -64,7 +63,14 @@ def walk(
     return Walk(committed, path, len(path) - 1, scores[path])
 
 
-def chance_walk(rule: Rule, logits: Tensor, draft: Draft, chance: Chance, round: int, end_tokens: tuple[int, ...]) -> Walk:
+def chance_walk(
+    rule: Rule,
+    logits: Tensor,
+    draft: Draft,
+    chance: Chance,
+    round: int,
+    end_tokens: tuple[int, ...],
+) -> Walk:
     """Recursive rejection down the drafted rows: the committed text follows the target's distribution exactly.
 
     At a row with target distribution p, its children one after the other: child x, drawn from q, is accepted with probability

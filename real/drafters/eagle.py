@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from real.model.decoder import Cache, Decoder, Layer, frequencies
 from real.draft import Pick, Step
+from real.model.checkpoint import WeightsError, ours
+from real.model.decoder import Cache, Decoder, Layer, frequencies
 from real.model.draft_head import fill, load_part, read_state
 from real.model.runner import EAGER, At, Span
-from real.model.checkpoint import WeightsError, ours
 
 INPUTS = ("feature&shifted_token", "feature&unshifted_token", "token", "feature")
 """What row i reads (EAGLE §5.3.2, Figure 10): (f_i, t_{i+1}), (f_i, t_i), t_{i+1} alone, f_i alone."""
@@ -29,16 +29,31 @@ class Eagle(nn.Module):
     attention (`first_norm=False`). `norm_eps` is that of the layers' norms, the target's if None. ValueError for other settings.
     """
 
-    def __init__(self, target: Decoder, inputs: str = INPUTS[0], layers: int = 1, bias: bool = True, first_norm: bool = False,
-                 norm_eps: float | None = None):
+    def __init__(
+        self,
+        target: Decoder,
+        inputs: str = INPUTS[0],
+        layers: int = 1,
+        bias: bool = True,
+        first_norm: bool = False,
+        norm_eps: float | None = None,
+    ):
         super().__init__()
         if inputs not in INPUTS:
             raise ValueError(f"inputs is {inputs!r}; expected one of {', '.join(INPUTS)}")
         if type(layers) is not int or layers < 1:
             raise ValueError(f"layers is {layers!r}; expected an integer, 1 or more")
         if norm_eps is not None and not (isinstance(norm_eps, float) and 0 < norm_eps < 1):
-            raise ValueError(f"norm_eps is {norm_eps!r}; expected a small positive number, or None for the target's")
-        self.settings = {"inputs": inputs, "layers": layers, "bias": bias, "first_norm": first_norm, "norm_eps": norm_eps}
+            raise ValueError(
+                f"norm_eps is {norm_eps!r}; expected a small positive number, or None for the target's"
+            )
+        self.settings = {
+            "inputs": inputs,
+            "layers": layers,
+            "bias": bias,
+            "first_norm": first_norm,
+            "norm_eps": norm_eps,
+        }
         shape = target.shape if norm_eps is None else replace(target.shape, norm_eps=norm_eps)
         self.inputs, self.shift = inputs, int("unshifted" not in inputs)
         self.fc = nn.Linear(shape.width * (1 + ("&" in inputs)), shape.width, bias=bias)
@@ -55,8 +70,16 @@ class Eagle(nn.Module):
             self.layers[0].attention_norm = nn.Identity()
         self.to(target.device, target.dtype)
 
-    def estimate(self, target: Decoder, feature: Tensor, token: Tensor, rotation, mask: Tensor | None = None, cache: Cache | None = None,
-                 start: int = 0) -> Tensor:
+    def estimate(
+        self,
+        target: Decoder,
+        feature: Tensor,
+        token: Tensor,
+        rotation,
+        mask: Tensor | None = None,
+        cache: Cache | None = None,
+        start: int = 0,
+    ) -> Tensor:
         """Estimates of the next features `[b, n, width]` of rows (`feature [b, n, width]`, `token [b, n]`), as paired by `inputs`."""
         read = [target.embed(token)] if "token" in self.inputs else []
         read += [feature] if "feature" in self.inputs else []
@@ -103,10 +126,14 @@ class EagleDrafter:
     @torch.inference_mode()
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
         self.pick = pick
-        self.cache = self.passes.cache(self.name, self.decoder, len(self.part.layers), len(prompt) + 64)
+        self.cache = self.passes.cache(
+            self.name, self.decoder, len(self.part.layers), len(prompt) + 64
+        )
         self.text, self.draft, self.parent = list(prompt), [], []
         self.rows = 0
-        self.known = self.decoder.norm(prefill.hidden)  # true features, those of the last committed rows
+        self.known = self.decoder.norm(
+            prefill.hidden
+        )  # true features, those of the last committed rows
         if len(prompt) > 2:
             self._feed(self.known[:-1], self.text[self.part.shift :][: len(prompt) - 2], "")
 
@@ -116,7 +143,9 @@ class EagleDrafter:
         if not true:
             return None
         if slot:
-            found = self._feed(self.estimate[None], [self.text[-1], *self.draft][slot - 1 + shift :][:1])
+            found = self._feed(
+                self.estimate[None], [self.text[-1], *self.draft][slot - 1 + shift :][:1]
+            )
         else:
             found = self._first()
         self.estimate, logits = (each[-1] for each in found)
@@ -132,7 +161,12 @@ class EagleDrafter:
             self.tree, self.estimates = list(token), estimates[-1:]
         else:
             read = token if self.part.shift else [self.tree[p] for p in parent]
-            made, logits = self._through(self.estimates[parent], read, Span.tree(self.rows - 1, self.parent + parent, len(token)), "tree")
+            made, logits = self._through(
+                self.estimates[parent],
+                read,
+                Span.tree(self.rows - 1, self.parent + parent, len(token)),
+                "tree",
+            )
             self.tree, self.estimates = self.tree + token, torch.cat((self.estimates, made))
         self.parent = self.parent + parent
         return logits
@@ -141,7 +175,9 @@ class EagleDrafter:
         return None
 
     def rollback(self, accepted: int) -> None:
-        self.rows = min(self.rows, len(self.text) - 1)  # rows of accepted drafts go too: they hold estimates
+        self.rows = min(
+            self.rows, len(self.text) - 1
+        )  # rows of accepted drafts go too: they hold estimates
         self.draft, self.parent = [], []
 
     @torch.inference_mode()
@@ -153,7 +189,9 @@ class EagleDrafter:
         """What lies behind the last committed token, whose row is read anew where a draft of it was given up unverified."""
         true, shift = len(self.text) - 1, self.part.shift
         self.rows = min(self.rows, true - 1)
-        found = self._feed(self.known[self.rows - true :], self.text[self.rows + shift : true + shift])
+        found = self._feed(
+            self.known[self.rows - true :], self.text[self.rows + shift : true + shift]
+        )
         self.known = self.known[-1:]
         return found
 
@@ -163,11 +201,15 @@ class EagleDrafter:
         self.rows += len(token)
         return found
 
-    def _through(self, feature: Tensor, token: list[int], span: Span, head: str) -> tuple[Tensor, ...]:
+    def _through(
+        self, feature: Tensor, token: list[int], span: Span, head: str
+    ) -> tuple[Tensor, ...]:
         target, part = self.decoder, self.part
 
         def body(feature: Tensor, token: Tensor, at: At) -> tuple[Tensor, ...]:
-            x = part.estimate(target, feature[None], token[None], at.rotation, at.mask, at.cache, at.start)[0]
+            x = part.estimate(
+                target, feature[None], token[None], at.rotation, at.mask, at.cache, at.start
+            )[0]
             return x, *([target.head(at.end(x) if head == "last" else x)] if head else ())
 
         passes = self.passes if head else EAGER  # the prompt's rows, as many as they are
@@ -185,19 +227,33 @@ def published(folder: Path, target: Decoder) -> Eagle:
     config = _config(folder, target)
     state = {_ours(name): value for name, value in read_state(folder / "model.safetensors").items()}
     if "fc.weight" not in state:
-        raise WeightsError(f"{folder} is no EAGLE checkpoint: model.safetensors lacks the tensor fc.weight")
+        raise WeightsError(
+            f"{folder} is no EAGLE checkpoint: model.safetensors lacks the tensor fc.weight"
+        )
     found = len({name.split(".")[1] for name in state if name.startswith("layers.")})
     if config["num_hidden_layers"] != found:
-        raise WeightsError(f"{folder} contradicts itself: config.json says {config['num_hidden_layers']} layers, the tensors {found}")
+        raise WeightsError(
+            f"{folder} contradicts itself: config.json says {config['num_hidden_layers']} layers, the tensors {found}"
+        )
     if "embed.weight" in state:
         copy, own = state.pop("embed.weight").float(), target.embed.weight.detach().float().cpu()
         if copy.shape != own.shape or not (copy - own).norm() <= 0.02 * own.norm():
-            raise WeightsError(f"{folder} was made for another target: embed_tokens.weight {list(copy.shape)} is not its embedding")
+            raise WeightsError(
+                f"{folder} was made for another target: embed_tokens.weight {list(copy.shape)} is not its embedding"
+            )
     bias, first_norm = bool(config.get("bias", True)), "layers.0.attention_norm.weight" in state
     try:
-        part = Eagle(target, layers=found, bias=bias, first_norm=first_norm, norm_eps=config.get("rms_norm_eps", 1e-6))
+        part = Eagle(
+            target,
+            layers=found,
+            bias=bias,
+            first_norm=first_norm,
+            norm_eps=config.get("rms_norm_eps", 1e-6),
+        )
     except ValueError as error:
-        raise WeightsError(f"{folder / 'config.json'} asks for what this target cannot have: {error}") from error
+        raise WeightsError(
+            f"{folder / 'config.json'} asks for what this target cannot have: {error}"
+        ) from error
     fill(part, state, str(folder))
     return part.requires_grad_(False).eval()
 
@@ -209,15 +265,36 @@ def _config(folder: Path, target: Decoder) -> dict:
         config = dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
         theta = float(config.get("rope_theta", 10000.0))
     except (OSError, TypeError, ValueError, RecursionError) as error:
-        raise WeightsError(f"{folder / 'config.json'} cannot be read: {' '.join(str(error).split())[:300]}") from error
-    asked = {"hidden_size": s.width, "intermediate_size": s.hidden, "num_attention_heads": s.heads, "num_key_value_heads": s.kv_heads}
+        raise WeightsError(
+            f"{folder / 'config.json'} cannot be read: {' '.join(str(error).split())[:300]}"
+        ) from error
+    asked = {
+        "hidden_size": s.width,
+        "intermediate_size": s.hidden,
+        "num_attention_heads": s.heads,
+        "num_key_value_heads": s.kv_heads,
+    }
     config.setdefault("num_key_value_heads", config.get("num_attention_heads"))
     for key, mine in asked.items():
         if config.get(key) != mine:
-            raise WeightsError(f"{folder} does not fit this target: config.json says {key} {config.get(key)}, expected {mine}")
-    plain = math.isfinite(theta) and theta > 0 and not config.get("rope_scaling") and target.scaling == 1
-    if not plain or not torch.allclose(frequencies(replace(s, rope_theta=theta)), target.frequency.double().cpu(), rtol=1e-6, atol=0):
-        raise WeightsError(f"{folder} does not fit this target: its rotary positions (rope_theta {theta:g}) are not those of the target")
+            raise WeightsError(
+                f"{folder} does not fit this target: config.json says {key} {config.get(key)}, expected {mine}"
+            )
+    plain = (
+        math.isfinite(theta)
+        and theta > 0
+        and not config.get("rope_scaling")
+        and target.scaling == 1
+    )
+    if not plain or not torch.allclose(
+        frequencies(replace(s, rope_theta=theta)),
+        target.frequency.double().cpu(),
+        rtol=1e-6,
+        atol=0,
+    ):
+        raise WeightsError(
+            f"{folder} does not fit this target: its rotary positions (rope_theta {theta:g}) are not those of the target"
+        )
     return config
 
 

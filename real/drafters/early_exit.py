@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from real.model.decoder import Decoder, Layer, Norm
 from real.draft import Pick, Step
+from real.model.decoder import Decoder, Layer, Norm
 from real.model.draft_head import load_part
 from real.model.runner import EAGER, At, Span
 from real.model.target import Resume
@@ -24,7 +24,9 @@ class Exit(nn.Module):
     def __init__(self, target: Decoder, depth: int, own_head: bool = False, layers: int = 1):
         super().__init__()
         if not 1 <= depth < target.shape.layers:
-            raise ValueError(f"exit after {depth} layers of {target.shape.layers}; expected 1 to {target.shape.layers - 1}")
+            raise ValueError(
+                f"exit after {depth} layers of {target.shape.layers}; expected 1 to {target.shape.layers - 1}"
+            )
         if layers < 0:
             raise ValueError(f"{layers} new layers asked for; expected 0 (the head alone) or more")
         self.depth, self.own_head = depth, own_head
@@ -78,7 +80,9 @@ class EarlyExitDrafter:
 
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
         if self.exit.depth not in target.taps:
-            raise ValueError(f"the target taps layers {target.taps}; early_exit needs depth {self.exit.depth} among them")
+            raise ValueError(
+                f"the target taps layers {target.taps}; early_exit needs depth {self.exit.depth} among them"
+            )
         self.target, self.pick = target, pick
         self.cache = self.passes.cache(self.name, self.lm, len(self.exit.layers), len(prompt) + 64)
         self.rows = 0
@@ -109,14 +113,18 @@ class EarlyExitDrafter:
         if not held:
             self.owed.append(shared)
             return self._settle("last")[1]
-        return self._through(shared, Span.tree(self.target.length, self.parent, len(token)), "tree")[1]
+        return self._through(
+            shared, Span.tree(self.target.length, self.parent, len(token)), "tree"
+        )[1]
 
     def resume(self) -> Resume | None:
         return Resume(self.exit.depth, torch.cat(self.hidden)) if self.hidden else None
 
     def rollback(self, accepted: int) -> None:
         # the target's length already counts this round's rows; one that was not drafted in this chain may follow the accepted ones
-        self.rows = min(self.rows, self.target.length, self.start + 1 + accepted if self.draft else self.rows)
+        self.rows = min(
+            self.rows, self.target.length, self.start + 1 + accepted if self.draft else self.rows
+        )
         self.draft, self.hidden, self.parent = [], [], []
 
     def catch_up(self, tokens: list[int], verdict, path: list[int]) -> None:

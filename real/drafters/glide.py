@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from real.model.decoder import Cache, Decoder, Layer, Norm, Shape, rotate
-from real.model.tree_mask import ancestor_mask, branches, chain
 from real.draft import Pick, Step
+from real.model.decoder import Cache, Decoder, Layer, Norm, Shape, rotate
 from real.model.draft_head import load_part
+from real.model.tree_mask import ancestor_mask, branches, chain
 
 Keys = Sequence[tuple[Tensor, Tensor]]
 """Keys and values of the target, `[b, kv_heads, m, head_dim]` each, rotated as they are cached: one pair for each layer of the drafter."""
@@ -28,12 +28,16 @@ class Glimpse(nn.Module):
         self.output = nn.Linear(target.heads * target.head_dim, width, bias=False)
         nn.init.normal_(self.output.weight, std=0.02)
 
-    def forward(self, x: Tensor, rotation, key: Tensor, value: Tensor, sees: Tensor | None) -> Tensor:
+    def forward(
+        self, x: Tensor, rotation, key: Tensor, value: Tensor, sees: Tensor | None
+    ) -> Tensor:
         """Rows `x [b, n, width]`; `sees`, bool `[n, m]` or `[b, 1, n, m]`, says which of the m keys each may attend to, None: all."""
         if not key.shape[2]:
             return x
         q = self.query(self.norm(x)).view(*x.shape[:2], -1, self.shape.head_dim).transpose(1, 2)
-        q = rotate(q, rotation)  # at the row's own place in the text, as the cached keys are at theirs
+        q = rotate(
+            q, rotation
+        )  # at the row's own place in the text, as the cached keys are at theirs
         group = self.shape.heads // self.shape.kv_heads
         key, value = (t.to(q.dtype).repeat_interleave(group, 1) for t in (key, value))
         if sees is None:
@@ -41,10 +45,14 @@ class Glimpse(nn.Module):
         # a row that sees nothing would be the mean of nothing, NaN: it looks at the first key, and what it finds is dropped
         first = torch.arange(len(key[0, 0]), device=sees.device) == 0
         some = sees.any(-1, keepdim=True)
-        return x + self._mix(q, key, value, sees | ~some & first) * (some if some.dim() == 2 else some[:, 0]).to(x.dtype)
+        return x + self._mix(q, key, value, sees | ~some & first) * (
+            some if some.dim() == 2 else some[:, 0]
+        ).to(x.dtype)
 
     def _mix(self, q: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        return self.output(F.scaled_dot_product_attention(q, key, value, attn_mask=mask).transpose(1, 2).flatten(2))
+        return self.output(
+            F.scaled_dot_product_attention(q, key, value, attn_mask=mask).transpose(1, 2).flatten(2)
+        )
 
 
 class Glide(nn.Module):
@@ -69,20 +77,50 @@ class Glide(nn.Module):
         super().__init__()
         s = target.shape
         if type(layers) is not int or not 1 <= layers <= s.layers:
-            raise ValueError(f"layers is {layers!r}; expected an integer from 1 to the target's {s.layers}")
-        reads = list(range(s.layers - layers, s.layers)) if reads is None else [reads] if type(reads) is int else list(reads)
+            raise ValueError(
+                f"layers is {layers!r}; expected an integer from 1 to the target's {s.layers}"
+            )
+        reads = (
+            list(range(s.layers - layers, s.layers))
+            if reads is None
+            else [reads]
+            if type(reads) is int
+            else list(reads)
+        )
         if len(reads) != layers or not all(type(i) is int and 0 <= i < s.layers for i in reads):
-            raise ValueError(f"reads is {reads}; expected {layers} target layers, each from 0 to {s.layers - 1}")
-        if shared and width not in (None, s.width) or width is not None and (type(width) is not int or width < 1 or width % s.head_dim):
-            raise ValueError(f"width is {width!r}; expected a multiple of {s.head_dim}, and with shared=true the target's {s.width}")
+            raise ValueError(
+                f"reads is {reads}; expected {layers} target layers, each from 0 to {s.layers - 1}"
+            )
+        if (
+            shared
+            and width not in (None, s.width)
+            or width is not None
+            and (type(width) is not int or width < 1 or width % s.head_dim)
+        ):
+            raise ValueError(
+                f"width is {width!r}; expected a multiple of {s.head_dim}, and with shared=true the target's {s.width}"
+            )
         for key, value in {"cross": cross, "shared": shared, "rebuild": rebuild}.items():
             if type(value) is not bool:
                 raise ValueError(f"{key} is {value!r}; expected true or false")
-        self.settings = {"layers": layers, "reads": reads, "cross": cross, "shared": shared, "width": width, "rebuild": rebuild}
+        self.settings = {
+            "layers": layers,
+            "reads": reads,
+            "cross": cross,
+            "shared": shared,
+            "width": width,
+            "rebuild": rebuild,
+        }
         self.reads, self.cross, self.shared, self.rebuild = reads, cross, shared, rebuild
         own = width or s.width
         heads = own // s.head_dim
-        self.shape = s if own == s.width else replace(s, width=own, heads=heads, kv_heads=heads, hidden=max(1, s.hidden * own // s.width))
+        self.shape = (
+            s
+            if own == s.width
+            else replace(
+                s, width=own, heads=heads, kv_heads=heads, hidden=max(1, s.hidden * own // s.width)
+            )
+        )
         self.layers = nn.ModuleList(Layer(self.shape) for _ in range(layers))
         for layer in self.layers:
             for writes in (layer.output, layer.down):
@@ -97,7 +135,13 @@ class Glide(nn.Module):
         self.to(target.device, target.dtype)
 
     def run(
-        self, target: Decoder, token: Tensor, keys: Keys, sees: Tensor | None, cache: Cache | None = None, start: int = 0,
+        self,
+        target: Decoder,
+        token: Tensor,
+        keys: Keys,
+        sees: Tensor | None,
+        cache: Cache | None = None,
+        start: int = 0,
         parent: Sequence[int] = (),
     ) -> Tensor:
         """Rows `token [b, n]` at text positions start ...: `[b, n, width]` after the last layer, before the norm.
@@ -148,7 +192,9 @@ def blockwise(rows: int, block: int) -> Tensor:
     ValueError for a block that is no integer of 1 or more.
     """
     if type(block) is not int or block < 1:
-        raise ValueError(f"block is {block!r}; expected an integer of 1 row or more (the paper has 5)")
+        raise ValueError(
+            f"block is {block!r}; expected an integer of 1 row or more (the paper has 5)"
+        )
     place = torch.arange(rows)
     return place < (place // block * block)[:, None]
 
@@ -168,7 +214,9 @@ class GlideDrafter:
     def __init__(self, target: Decoder, part: Glide):
         self.decoder, self.part = target, part
         self.prefix_only = not part.cross
-        self.keeps = len(part.layers) == 1 or not part.cross  # rows of accepted drafts are what fresh ones would be
+        self.keeps = (
+            len(part.layers) == 1 or not part.cross
+        )  # rows of accepted drafts are what fresh ones would be
         self.history_free = self.keeps or part.rebuild
         self.predictors = {}
 
@@ -179,7 +227,14 @@ class GlideDrafter:
 
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
         self.target, self.pick = target, pick
-        self.cache = Cache(self.part.shape, len(self.part.layers), 1, len(prompt) + 64, self.decoder.dtype, self.decoder.device)
+        self.cache = Cache(
+            self.part.shape,
+            len(self.part.layers),
+            1,
+            len(prompt) + 64,
+            self.decoder.dtype,
+            self.decoder.device,
+        )
         self.text, self.draft, self.parent = list(prompt), [], []
         self.rows = 0
         if len(prompt) > 1:
@@ -188,7 +243,9 @@ class GlideDrafter:
     @torch.inference_mode()
     def next(self) -> Step:
         slot = len(self.draft)
-        if not slot:  # the last committed token is read anew where a draft of it was given up unverified
+        if (
+            not slot
+        ):  # the last committed token is read anew where a draft of it was given up unverified
             self.rows = min(self.rows, len(self.text) - 1)
         hidden = self._feed(self.draft[-1:] if slot else self.text[self.rows :])[-1]
         logits = self.part.logits(self.decoder, hidden)
@@ -227,7 +284,18 @@ class GlideDrafter:
         # a drafted row stands behind every key there is, rows of the text see those before them
         sees = None
         if start < known:
-            sees = torch.arange(known, device=device) < torch.arange(start, start + len(tokens), device=device)[:, None]
-        x = self.part.run(self.decoder, torch.tensor([tokens], device=device), keys, sees, self.cache, start, parent)
+            sees = (
+                torch.arange(known, device=device)
+                < torch.arange(start, start + len(tokens), device=device)[:, None]
+            )
+        x = self.part.run(
+            self.decoder,
+            torch.tensor([tokens], device=device),
+            keys,
+            sees,
+            self.cache,
+            start,
+            parent,
+        )
         self.rows += len(tokens)
         return x[0]

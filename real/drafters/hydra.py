@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from real.model.decoder import Decoder
 from real.draft import Pick, Step
-from real.model.draft_head import fill, load_part, read_state
 from real.model.checkpoint import WeightsError
+from real.model.decoder import Decoder
+from real.model.draft_head import fill, load_part, read_state
 
 
 class Mix(nn.Module):
@@ -39,14 +39,31 @@ class Hydra(nn.Module):
     (`residual`), and have a vocabulary matrix with a bias each (`own_head`). ValueError for fewer than one head or block.
     """
 
-    def __init__(self, target: Decoder, heads: int = 4, blocks: int = 1, own_head: bool = False, residual: bool = False):
+    def __init__(
+        self,
+        target: Decoder,
+        heads: int = 4,
+        blocks: int = 1,
+        own_head: bool = False,
+        residual: bool = False,
+    ):
         super().__init__()
         if type(heads) is not int or type(blocks) is not int or min(heads, blocks) < 1:
-            raise ValueError(f"heads is {heads!r} and blocks {blocks!r}; expected integers, 1 or more")
+            raise ValueError(
+                f"heads is {heads!r} and blocks {blocks!r}; expected integers, 1 or more"
+            )
         width, vocab = target.shape.width, target.shape.vocab
-        self.settings = {"heads": heads, "blocks": blocks, "own_head": own_head, "residual": residual}
+        self.settings = {
+            "heads": heads,
+            "blocks": blocks,
+            "own_head": own_head,
+            "residual": residual,
+        }
         self.stacks = nn.ModuleList(
-            nn.Sequential(Mix(width, 2 + j, residual), *(Mix(width, 1, False) for _ in range(blocks - 1))) for j in range(heads)
+            nn.Sequential(
+                Mix(width, 2 + j, residual), *(Mix(width, 1, False) for _ in range(blocks - 1))
+            )
+            for j in range(heads)
         )
         # embeddings are an order smaller than features: both shall count at first
         size = target.embed.weight.std() / target.norm.weight.square().mean().sqrt()
@@ -66,7 +83,9 @@ class Hydra(nn.Module):
     def teach(self, target: Decoder, feature: Tensor, token: Tensor, head: int) -> Tensor:
         """What stack `head` gives for the rows `feature [b, n, width]` f_i, with `token [b, at least n + 1 + head]` t_0, t_1, ..."""
         rows = feature.shape[1]
-        seen = [target.embed(token[:, 1 + j : 1 + j + rows]).to(feature.dtype) for j in range(head + 1)]
+        seen = [
+            target.embed(token[:, 1 + j : 1 + j + rows]).to(feature.dtype) for j in range(head + 1)
+        ]
         return self.stacks[head](torch.cat([feature, *seen], -1))
 
 
@@ -118,10 +137,14 @@ class HydraDrafter:
         for t, p in zip(token, parent):
             new.append([t] if p < 0 else [*(self.paths + new)[p], t])
         self.paths = self.paths + new
-        logits = torch.empty(len(new), self.decoder.shape.vocab, dtype=self.decoder.dtype, device=self.decoder.device)
+        logits = torch.empty(
+            len(new), self.decoder.shape.vocab, dtype=self.decoder.dtype, device=self.decoder.device
+        )
         for length in {len(path) for path in new}:
             rows = [i for i, path in enumerate(new) if len(path) == length]
-            logits[rows] = self.part.logits(self.decoder, length - 1, self._behind([new[i] for i in rows]))
+            logits[rows] = self.part.logits(
+                self.decoder, length - 1, self._behind([new[i] for i in rows])
+            )
         return logits
 
     def resume(self) -> None:
@@ -139,7 +162,9 @@ class HydraDrafter:
         """What a stack gives `[n, width]` behind n paths of tokens, each from the last committed one, all of one length."""
         token = torch.tensor(paths, device=self.decoder.device)
         feature = self.feature.expand(len(paths), -1)
-        return self.part.stacks[len(paths[0]) - 1](torch.cat((feature, self.decoder.embed(token).flatten(1)), -1))
+        return self.part.stacks[len(paths[0]) - 1](
+            torch.cat((feature, self.decoder.embed(token).flatten(1)), -1)
+        )
 
 
 def published(folder: Path, target: Decoder) -> Hydra:
@@ -153,11 +178,25 @@ def published(folder: Path, target: Decoder) -> Hydra:
         config = dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
         blocks, kind = int(config["hydra_num_layers"]), config.get("hydra_head_arch", "mlp")
     except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise WeightsError(f"{folder} is no Hydra checkpoint: config.json says no hydra_num_layers ({type(error).__name__})") from error
+        raise WeightsError(
+            f"{folder} is no Hydra checkpoint: config.json says no hydra_num_layers ({type(error).__name__})"
+        ) from error
     if kind != "mlp" or config.get("grounded_heads") is False:
-        raise WeightsError(f"{folder} holds Hydra heads of the kind {kind!r}; expected 'mlp' heads that see the drafted tokens")
-    file = next((folder / name for name in ("hydra_lm_head.safetensors", "model.safetensors") if (folder / name).exists()), None)
-    state = {_ours(name): value for name, value in read_state(file or folder / "hydra_lm_head.safetensors").items()}
+        raise WeightsError(
+            f"{folder} holds Hydra heads of the kind {kind!r}; expected 'mlp' heads that see the drafted tokens"
+        )
+    file = next(
+        (
+            folder / name
+            for name in ("hydra_lm_head.safetensors", "model.safetensors")
+            if (folder / name).exists()
+        ),
+        None,
+    )
+    state = {
+        _ours(name): value
+        for name, value in read_state(file or folder / "hydra_lm_head.safetensors").items()
+    }
     heads = len([name for name in state if re.fullmatch(r"head\.\d+\.weight", name)])
     try:
         part = Hydra(target, heads, blocks, own_head=True, residual=True)

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from real.model.decoder import Decoder
-from real.model.tree_mask import depths
 from real.draft import Pick, Step
+from real.model.checkpoint import WeightsError
+from real.model.decoder import Decoder
 from real.model.draft_head import fill, load_part, read_state
 from real.model.runner import EAGER
-from real.model.checkpoint import WeightsError
+from real.model.tree_mask import depths
 
 
 class Block(nn.Module):
@@ -41,10 +41,14 @@ class Medusa(nn.Module):
     def __init__(self, target: Decoder, heads: int = 4, blocks: int = 1, own_head: bool = False):
         super().__init__()
         if type(heads) is not int or type(blocks) is not int or min(heads, blocks) < 1:
-            raise ValueError(f"heads is {heads!r} and blocks {blocks!r}; expected integers, 1 or more")
+            raise ValueError(
+                f"heads is {heads!r} and blocks {blocks!r}; expected integers, 1 or more"
+            )
         width, vocab = target.shape.width, target.shape.vocab
         self.settings = {"heads": heads, "blocks": blocks, "own_head": own_head}
-        self.stacks = nn.ModuleList(nn.Sequential(*(Block(width) for _ in range(blocks))) for _ in range(heads))
+        self.stacks = nn.ModuleList(
+            nn.Sequential(*(Block(width) for _ in range(blocks))) for _ in range(heads)
+        )
         if own_head:
             self.head = nn.ModuleList(nn.Linear(width, vocab, bias=False) for _ in range(heads))
             for head in self.head:
@@ -99,7 +103,12 @@ class MedusaDrafter:
         if not slot:
             self._read()
         self.drafted += 1
-        return Step(self.pick(self.logits[slot], slot, self.hidden[slot]), slot, self.logits[slot], self.hidden[slot])
+        return Step(
+            self.pick(self.logits[slot], slot, self.hidden[slot]),
+            slot,
+            self.logits[slot],
+            self.hidden[slot],
+        )
 
     @torch.inference_mode()
     def grow(self, token: list[int], parent: list[int]) -> Tensor | None:
@@ -139,10 +148,21 @@ def published(folder: Path, target: Decoder) -> Medusa:
     configs say 2 beside files of 5. WeightsError, one line, for anything else or another target's sizes.
     """
     try:
-        blocks = int(json.loads((folder / "config.json").read_text(encoding="utf-8"))["medusa_num_layers"])
+        blocks = int(
+            json.loads((folder / "config.json").read_text(encoding="utf-8"))["medusa_num_layers"]
+        )
     except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise WeightsError(f"{folder} is no Medusa checkpoint: config.json says no medusa_num_layers ({type(error).__name__})") from error
-    file = next((folder / name for name in ("medusa_lm_head.safetensors", "model.safetensors") if (folder / name).exists()), None)
+        raise WeightsError(
+            f"{folder} is no Medusa checkpoint: config.json says no medusa_num_layers ({type(error).__name__})"
+        ) from error
+    file = next(
+        (
+            folder / name
+            for name in ("medusa_lm_head.safetensors", "model.safetensors")
+            if (folder / name).exists()
+        ),
+        None,
+    )
     state = {}
     for name, value in read_state(file or folder / "medusa_lm_head.safetensors").items():
         plain = re.sub(r"^(medusa_head|heads)\.", "", name)

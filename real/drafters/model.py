@@ -6,10 +6,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from real.model.decoder import Decoder
 from real.draft import Pick, Step
-from real.model.runner import EAGER, At, Span
 from real.model.checkpoint import WeightsError, load_decoder
+from real.model.decoder import Decoder
+from real.model.runner import EAGER, At, Span
 
 
 class ModelDrafter:
@@ -34,7 +34,9 @@ class ModelDrafter:
         """From a transformers checkpoint whose vocabulary is the target's."""
         lm = load_decoder(folder, target.dtype, target.device)
         if lm.shape.vocab != target.shape.vocab:
-            raise WeightsError(f"{folder} has {lm.shape.vocab} tokens, the target {target.shape.vocab}; use the same tokenizer")
+            raise WeightsError(
+                f"{folder} has {lm.shape.vocab} tokens, the target {target.shape.vocab}; use the same tokenizer"
+            )
         return cls(lm)
 
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
@@ -50,9 +52,13 @@ class ModelDrafter:
     @torch.inference_mode()
     def next(self) -> Step:
         slot = len(self.draft)
-        if not slot:  # the last committed token is read anew where a draft of it was given up unverified
+        if (
+            not slot
+        ):  # the last committed token is read anew where a draft of it was given up unverified
             self.rows = min(self.rows, len(self.text) - 1)
-        hidden, logits = (each[-1] for each in self._feed(self.draft[-1:] if slot else self.text[self.rows :]))
+        hidden, logits = (
+            each[-1] for each in self._feed(self.draft[-1:] if slot else self.text[self.rows :])
+        )
         self.draft.append(self.pick(logits, slot, hidden))
         return Step(self.draft[-1], slot, logits, hidden)
 
@@ -62,7 +68,9 @@ class ModelDrafter:
             self.rows = min(self.rows, len(self.text) - 1)
             logits = self._feed(self.text[self.rows :])[1]
         else:  # a tree's rows stand behind the root's, and are not counted
-            logits = self._through(token, Span.tree(self.rows - 1, self.parent + parent, len(token)), "tree")[1]
+            logits = self._through(
+                token, Span.tree(self.rows - 1, self.parent + parent, len(token)), "tree"
+            )[1]
         self.parent = self.parent + parent
         return logits
 

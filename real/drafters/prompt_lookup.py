@@ -4,9 +4,9 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from real.model.decoder import Decoder
 from real.draft import Pick, Step
 from real.model.checkpoint import WeightsError
+from real.model.decoder import Decoder
 
 
 class PromptLookupDrafter:
@@ -27,8 +27,14 @@ class PromptLookupDrafter:
     silent = True
 
     def __init__(self, ngram_max: int = 3, ngram_min: int = 1, match: str = "first"):
-        if type(ngram_min) is not int or type(ngram_max) is not int or not 1 <= ngram_min <= ngram_max:
-            raise ValueError(f"ngram_min is {ngram_min!r} and ngram_max {ngram_max!r}; expected integers, 1 <= ngram_min <= ngram_max")
+        if (
+            type(ngram_min) is not int
+            or type(ngram_max) is not int
+            or not 1 <= ngram_min <= ngram_max
+        ):
+            raise ValueError(
+                f"ngram_min is {ngram_min!r} and ngram_max {ngram_max!r}; expected integers, 1 <= ngram_min <= ngram_max"
+            )
         if match not in ("first", "last"):
             raise ValueError(f"match is {match!r}; expected 'first' or 'last'")
         self.settings = {"ngram_max": ngram_max, "ngram_min": ngram_min, "match": match}
@@ -36,7 +42,9 @@ class PromptLookupDrafter:
         self.predictors = {}
 
     @classmethod
-    def load(cls, folder: Path, target: Decoder, made_for: Mapping[str, str]) -> "PromptLookupDrafter":
+    def load(
+        cls, folder: Path, target: Decoder, made_for: Mapping[str, str]
+    ) -> "PromptLookupDrafter":
         """With the "settings" of a prompt_lookup.json in `folder`, or the defaults where there is none; it fits any target."""
         file = Path(folder) / "prompt_lookup.json"
         if not file.exists():
@@ -44,7 +52,9 @@ class PromptLookupDrafter:
         try:
             return cls(**json.loads(file.read_text(encoding="utf-8"))["settings"])
         except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-            raise WeightsError(f"{file} holds no settings of prompt lookup: {' '.join(str(error).split())[:300]}") from error
+            raise WeightsError(
+                f"{file} holds no settings of prompt lookup: {' '.join(str(error).split())[:300]}"
+            ) from error
 
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
         self.text: list[int] = []

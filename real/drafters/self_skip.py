@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from real.model.decoder import Cache, Decoder
-from real.model.tree_mask import branches
 from real.draft import Pick, Step
-from real.model.draft_head import settings_of
 from real.model.checkpoint import WeightsError
+from real.model.decoder import Cache, Decoder
+from real.model.draft_head import settings_of
+from real.model.tree_mask import branches
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,14 @@ class Skips:
     def __post_init__(self):
         for kind in ("attention", "mlp"):
             given = getattr(self, kind)
-            if not isinstance(given, list | tuple) or not all(type(i) is int and i >= 0 for i in given) or len(set(given)) < len(given):
-                raise ValueError(f"{kind} is {given!r}; expected a list of different layer indices, each an integer >= 0")
+            if (
+                not isinstance(given, list | tuple)
+                or not all(type(i) is int and i >= 0 for i in given)
+                or len(set(given)) < len(given)
+            ):
+                raise ValueError(
+                    f"{kind} is {given!r}; expected a list of different layer indices, each an integer >= 0"
+                )
             object.__setattr__(self, kind, tuple(sorted(given)))
 
     @property
@@ -40,14 +46,24 @@ class Skips:
         """ValueError where a layer is skipped that a target of so many `layers` does not have."""
         for kind, given in self.settings.items():
             if given and given[-1] >= layers:
-                raise ValueError(f"{kind} skips layer {given[-1]} of {layers}; expected indices 0 to {layers - 1}")
+                raise ValueError(
+                    f"{kind} skips layer {given[-1]} of {layers}; expected indices 0 to {layers - 1}"
+                )
 
     def count(self, layers: int) -> int:
         """How many of the 2 `layers` sub-layers still run."""
         return 2 * layers - len(self.attention) - len(self.mlp)
 
 
-def passing(decoder: Decoder, skips: Skips, token: Tensor, position: Tensor, mask: Tensor | None, cache: Cache, start: int) -> Tensor:
+def passing(
+    decoder: Decoder,
+    skips: Skips,
+    token: Tensor,
+    position: Tensor,
+    mask: Tensor | None,
+    cache: Cache,
+    start: int,
+) -> Tensor:
     """Rows `token [n]` at integer `position [n]` through the sub-layers that are not skipped: residual stream `[n, width]`.
 
     Their keys and values go to rows `start ...` of the target's own `cache`, which holds those of full passes before them.
@@ -88,7 +104,9 @@ class SelfSkipDrafter:
         try:
             return cls(target, Skips(**settings))
         except (TypeError, ValueError) as error:
-            raise WeightsError(f"{Path(folder) / 'self_skip.json'} asks for what this target cannot have: {error}") from error
+            raise WeightsError(
+                f"{Path(folder) / 'self_skip.json'} asks for what this target cannot have: {error}"
+            ) from error
 
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
         self.target, self.pick = target, pick
@@ -100,7 +118,9 @@ class SelfSkipDrafter:
     def next(self) -> Step:
         target, slot = self.target, len(self.draft)
         row = target.length + slot
-        token, position = torch.tensor([[self.draft[-1] if slot else self.last], [row]], device=target.decoder.device)
+        token, position = torch.tensor(
+            [[self.draft[-1] if slot else self.last], [row]], device=target.decoder.device
+        )
         hidden = passing(target.decoder, self.skips, token, position, None, target.cache, row)[0]
         logits = target.decoder.logits(hidden)
         self.draft.append(self.pick(logits, slot))
@@ -111,7 +131,14 @@ class SelfSkipDrafter:
         target, held, self.parent = self.target, len(self.parent), self.parent + parent
         device = target.decoder.device
         place = branches(target.length, self.parent, len(token), device)
-        hidden = passing(target.decoder, self.skips, torch.tensor(token, device=device), *place, target.cache, target.length + held)
+        hidden = passing(
+            target.decoder,
+            self.skips,
+            torch.tensor(token, device=device),
+            *place,
+            target.cache,
+            target.length + held,
+        )
         return target.decoder.logits(hidden)
 
     def resume(self) -> None:

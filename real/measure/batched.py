@@ -7,10 +7,10 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from real.model.decoder import Cache, Decoder
-from real.model.tree_mask import ancestor_mask, chain
 from real.draft import Drafter
+from real.model.decoder import Cache, Decoder
 from real.model.target import Target
+from real.model.tree_mask import ancestor_mask, chain
 
 OWED = 4  # catch-up is measured up to this many rows
 
@@ -25,7 +25,15 @@ class Isolated:
     """
 
     def __init__(
-        self, decoder: Decoder, lm: Decoder, shared: int, K: int, batch: int, context: int, seed: int = 0, timer=perf_counter
+        self,
+        decoder: Decoder,
+        lm: Decoder,
+        shared: int,
+        K: int,
+        batch: int,
+        context: int,
+        seed: int = 0,
+        timer=perf_counter,
     ):
         self.decoder, self.lm, self.shared, self.K = decoder, lm, shared, K
         self.batch, self.context, self.timer = batch, context, timer
@@ -35,7 +43,11 @@ class Isolated:
 
     def jobs(self) -> list[tuple]:
         """Every job that a cell needs."""
-        return [*(("verify", j) for j in range(self.K + 1)), ("draft",), *(("owed", b) for b in range(self.owed + 1))]
+        return [
+            *(("verify", j) for j in range(self.K + 1)),
+            ("draft",),
+            *(("owed", b) for b in range(self.owed + 1)),
+        ]
 
     @property
     def owed(self) -> int:
@@ -73,11 +85,17 @@ class Isolated:
 
     def _tokens(self, rows: int) -> torch.Tensor:
         device = self.decoder.device
-        return torch.randint(self.decoder.shape.vocab, (self.batch, rows), generator=self.random, device=device)
+        return torch.randint(
+            self.decoder.shape.vocab, (self.batch, rows), generator=self.random, device=device
+        )
 
     def _verify(self, drafted: int) -> Callable[[], list[float]]:
         decoder, start, layers = self.decoder, self.context, len(self.decoder.layers)
-        cache, token, done = self._filled(decoder), self._tokens(drafted + 1), drafted if self.shared else 0
+        cache, token, done = (
+            self._filled(decoder),
+            self._tokens(drafted + 1),
+            drafted if self.shared else 0,
+        )
         hidden = decoder.embed(token[:, :done])
 
         def once():
@@ -86,11 +104,22 @@ class Isolated:
             if done:
                 # as Target._pass: the last draft catches up through the drafter's layers
                 last = tuple(t[done:] for t in rotation)
-                late = decoder.run(decoder.embed(token[:, done:]), range(self.shared), last, mask[done:], cache, start + done)
+                late = decoder.run(
+                    decoder.embed(token[:, done:]),
+                    range(self.shared),
+                    last,
+                    mask[done:],
+                    cache,
+                    start + done,
+                )
                 x = torch.cat((hidden, late), 1)
             else:
                 x = decoder.embed(token)
-            decoder.logits(decoder.run(x, range(self.shared if done else 0, layers), rotation, mask, cache, start))
+            decoder.logits(
+                decoder.run(
+                    x, range(self.shared if done else 0, layers), rotation, mask, cache, start
+                )
+            )
             return [self._now() - then]
 
         return once
@@ -126,9 +155,18 @@ class Isolated:
         x = lm.embed(token[:, skipped:])
         if self.shared:
             last = tuple(t[skipped:] for t in rotation)
-            x = lm.run(x, range(self.shared), last, None if mask is None else mask[skipped:], cache, start + skipped)
+            x = lm.run(
+                x,
+                range(self.shared),
+                last,
+                None if mask is None else mask[skipped:],
+                cache,
+                start + skipped,
+            )
             x = torch.cat((held, x), 1) if skipped else x
-        lm.logits(lm.run(x, range(self.shared, len(lm.layers)), rotation, mask, cache, start)[:, -1])
+        lm.logits(
+            lm.run(x, range(self.shared, len(lm.layers)), rotation, mask, cache, start)[:, -1]
+        )
 
     def _now(self) -> float:
         self.wait()
@@ -143,7 +181,9 @@ def _places(model: Decoder, start: int, rows: int):
 def shared_layers(target: Target, drafter: Drafter) -> int:
     """How many of the target's layers the verification of a draft need not run again: asked of the drafter itself."""
     prompt = [0, 0]
-    drafter.begin(target, prompt, target.prefill(prompt[:-1]), lambda logits, *_: int(logits.argmax()))
+    drafter.begin(
+        target, prompt, target.prefill(prompt[:-1]), lambda logits, *_: int(logits.argmax())
+    )
     drafter.next()
     resume = drafter.resume()
     return 0 if resume is None else resume.layer

@@ -30,13 +30,23 @@ class Speeds:
     rate: Spread
 
 
-def speeds(dtype: torch.dtype, device: str, repeats: int = 20, timer: Callable[[], float] | None = None) -> Speeds:
+def speeds(
+    dtype: torch.dtype, device: str, repeats: int = 20, timer: Callable[[], float] | None = None
+) -> Speeds:
     """Both figures; see `copy_bandwidth` and `matrix_rate`."""
-    return Speeds(copy_bandwidth(device, repeats=repeats, timer=timer), matrix_rate(dtype, device, repeats=repeats, timer=timer))
+    return Speeds(
+        copy_bandwidth(device, repeats=repeats, timer=timer),
+        matrix_rate(dtype, device, repeats=repeats, timer=timer),
+    )
 
 
 @torch.inference_mode()
-def copy_bandwidth(device: str, size: int | None = None, repeats: int = 20, timer: Callable[[], float] | None = None) -> Spread:
+def copy_bandwidth(
+    device: str,
+    size: int | None = None,
+    repeats: int = 20,
+    timer: Callable[[], float] | None = None,
+) -> Spread:
     """Bytes a second of copying `size` bytes from one place of the device's memory to another: 2 size / s, for each is read and written.
 
     `size` is COPIED's, less where the device has little free. Traffic that is read only may go somewhat faster. ValueError for no repeat.
@@ -51,18 +61,33 @@ def copy_bandwidth(device: str, size: int | None = None, repeats: int = 20, time
 
 @torch.inference_mode()
 def matrix_rate(
-    dtype: torch.dtype, device: str, side: int | None = None, repeats: int = 20, timer: Callable[[], float] | None = None
+    dtype: torch.dtype,
+    device: str,
+    side: int | None = None,
+    repeats: int = 20,
+    timer: Callable[[], float] | None = None,
 ) -> Spread:
     """Operations a second of the product of two normal `side` x `side` matrices: 2 side^3 / s. ValueError for no repeat."""
     n = side or SIDE[_kind(device)]
     random = torch.Generator(device).manual_seed(0)
-    a, b = (torch.empty(n, n, dtype=dtype, device=device).normal_(std=n**-0.5, generator=random) for _ in range(2))
+    a, b = (
+        torch.empty(n, n, dtype=dtype, device=device).normal_(std=n**-0.5, generator=random)
+        for _ in range(2)
+    )
     out = torch.empty_like(a)
-    return spread([2 * n**3 / s for s in _repeated(lambda: torch.mm(a, b, out=out), device, repeats, timer)])
+    return spread(
+        [2 * n**3 / s for s in _repeated(lambda: torch.mm(a, b, out=out), device, repeats, timer)]
+    )
 
 
 @torch.inference_mode()
-def host_wait(vocab: int, dtype: torch.dtype, device: str, repeats: int = 200, timer: Callable[[], float] | None = None) -> Spread:
+def host_wait(
+    vocab: int,
+    dtype: torch.dtype,
+    device: str,
+    repeats: int = 200,
+    timer: Callable[[], float] | None = None,
+) -> Spread:
     """Seconds until the host knows the best of one row of logits `[vocab]`: what every drafted token waits for beside its own pass.
 
     By the host's clock, from an idle device: the kernels of the pick, their launches, the transfer and the wait. ValueError for no repeat.

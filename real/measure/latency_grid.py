@@ -16,7 +16,15 @@ TARGET = "target"
 SECONDS = ("median_s", "p10_s", "p90_s", "distance")
 
 
-def floor(shape: ModelShape, speeds: Speeds, rows: int, batch: int, context: int, layers: int | None = None, more: int = 0) -> float:
+def floor(
+    shape: ModelShape,
+    speeds: Speeds,
+    rows: int,
+    batch: int,
+    context: int,
+    layers: int | None = None,
+    more: int = 0,
+) -> float:
     """Seconds that a pass takes at least: max(bytes / bandwidth, operations / rate), as `roofline.pass_seconds` without tiles.
 
     Bytes are those that a pass reads and writes (`roofline.pass_bytes`: the weights of layers and head once, the cached rows), at the
@@ -54,7 +62,9 @@ class Cell:
     distance: float | None
 
     def __post_init__(self):
-        where = f"cell {self.part!r} batch {self.batch!r} context {self.context!r} width {self.width!r}"
+        where = (
+            f"cell {self.part!r} batch {self.batch!r} context {self.context!r} width {self.width!r}"
+        )
         if not isinstance(self.part, str):
             raise ValueError(f"{where}: part is no text, expected {TARGET!r} or a drafter")
         for name, least in (("batch", 1), ("context", 0), ("width", 1)):
@@ -65,11 +75,20 @@ class Cell:
         for name in ("floor_s", *(() if all(none) else SECONDS)):
             value = getattr(self, name)
             if type(value) not in (int, float) or not 0 < value < math.inf:
-                raise ValueError(f"{where}: {name} is {value!r}, expected a positive number" + " or null in all four" * (name != "floor_s"))
+                raise ValueError(
+                    f"{where}: {name} is {value!r}, expected a positive number"
+                    + " or null in all four" * (name != "floor_s")
+                )
         if self.fits and not self.p10_s <= self.median_s <= self.p90_s:
-            raise ValueError(f"{where}: p10 {self.p10_s}, median {self.median_s}, p90 {self.p90_s}, expected growing seconds")
-        if self.fits and not math.isclose(self.distance, self.median_s / self.floor_s, rel_tol=1e-9):
-            raise ValueError(f"{where}: distance {self.distance} is not median / floor, {self.median_s / self.floor_s}")
+            raise ValueError(
+                f"{where}: p10 {self.p10_s}, median {self.median_s}, p90 {self.p90_s}, expected growing seconds"
+            )
+        if self.fits and not math.isclose(
+            self.distance, self.median_s / self.floor_s, rel_tol=1e-9
+        ):
+            raise ValueError(
+                f"{where}: distance {self.distance} is not median / floor, {self.median_s / self.floor_s}"
+            )
 
     @property
     def key(self) -> tuple:
@@ -118,12 +137,17 @@ class Ladder:
         keys = [c.key for c in self.cells]
         if len(set(keys)) < len(keys):
             twice = next(key for i, key in enumerate(keys) if key in keys[:i])
-            raise ValueError(f"cell {twice} is there twice, expected one of each part, batch, context and width")
+            raise ValueError(
+                f"cell {twice} is there twice, expected one of each part, batch, context and width"
+            )
 
     @property
     def settings(self) -> dict:
         """What must agree for cells to stand in one Ladder."""
-        return {name: getattr(self, name) for name in ("device", "dtype", "shape", "graphed", "fused", "repeats")}
+        return {
+            name: getattr(self, name)
+            for name in ("device", "dtype", "shape", "graphed", "fused", "repeats")
+        }
 
     def axis(self, name: str, part: str = TARGET) -> list[int]:
         """The sizes of "batch", "context" or "width" that a part's cells have, growing."""
@@ -131,7 +155,9 @@ class Ladder:
 
     def line(self, batch: int, context: int, part: str = TARGET) -> list[Cell]:
         """A part's cells at one batch and context, by width."""
-        return sorted((c for c in self.cells if c.key[:3] == (part, batch, context)), key=lambda c: c.width)
+        return sorted(
+            (c for c in self.cells if c.key[:3] == (part, batch, context)), key=lambda c: c.width
+        )
 
     def cost(self, batch: int, context: int, step: "str | float") -> CostModel:
         """A CostModel of the whole batch: verify[j] is the median of width j + 1, between two measured widths on the line.
@@ -143,31 +169,60 @@ class Ladder:
         cells = self.line(batch, context)
         if len(cells) < 2 or cells[0].width != 1 or not all(c.fits for c in cells):
             known = [c.width for c in cells if c.fits]
-            raise ValueError(f"batch {batch}, context {context}: widths measured are {known}, expected all asked for, 1 and a wider one")
+            raise ValueError(
+                f"batch {batch}, context {context}: widths measured are {known}, expected all asked for, 1 and a wider one"
+            )
         if isinstance(step, str):
             found = self.line(batch, context, step)
             if not found or not found[0].fits:
-                raise ValueError(f"drafter {step!r} was not measured at batch {batch} and context {context}: name one that was")
+                raise ValueError(
+                    f"drafter {step!r} was not measured at batch {batch} and context {context}: name one that was"
+                )
             name, each = step, found[0].median_s
         else:
             name, each = f"step {step:g} s", step
         K = cells[-1].width - 1
-        verify = np.interp(np.arange(1, K + 2), [c.width for c in cells], [c.median_s for c in cells])
+        verify = np.interp(
+            np.arange(1, K + 2), [c.width for c in cells], [c.median_s for c in cells]
+        )
         label = f"{self.shape.name} {name}-b{batch}-c{context}"
-        return CostModel(each * np.arange(K + 1), verify, [0.0], 0.0, cells[0].median_s, label, self.device)
+        return CostModel(
+            each * np.arange(K + 1), verify, [0.0], 0.0, cells[0].median_s, label, self.device
+        )
 
     def table(self, step: "str | float") -> CostTable:
         """`cost` at every batch and context, as `simspec sweep --cost` reads it; None where it did not fit. ValueError if nothing did."""
 
         def maybe(batch: int, context: int) -> CostModel | None:
-            found = [*self.line(batch, context), *(self.line(batch, context, step) if isinstance(step, str) else [])]
-            return None if found and not all(c.fits for c in found) else self.cost(batch, context, step)
+            found = [
+                *self.line(batch, context),
+                *(self.line(batch, context, step) if isinstance(step, str) else []),
+            ]
+            return (
+                None
+                if found and not all(c.fits for c in found)
+                else self.cost(batch, context, step)
+            )
 
-        made = {(b, c): maybe(b, c) for b in self.axis("batch") for c in self.axis("context") if self.line(b, c)}
-        batches, contexts = (sorted({at[i] for at, model in made.items() if model is not None}) for i in (0, 1))
+        made = {
+            (b, c): maybe(b, c)
+            for b in self.axis("batch")
+            for c in self.axis("context")
+            if self.line(b, c)
+        }
+        batches, contexts = (
+            sorted({at[i] for at, model in made.items() if model is not None}) for i in (0, 1)
+        )
         if not batches:
-            raise ValueError(f"no cell of {self.shape.name} fits {self.device} at all its widths: measure smaller sizes")
-        return CostTable(tuple(batches), tuple(contexts), [[made.get((b, c)) for c in contexts] for b in batches], self.shape.name)
+            raise ValueError(
+                f"no cell of {self.shape.name} fits {self.device} at all its widths: measure smaller sizes"
+            )
+        return CostTable(
+            tuple(batches),
+            tuple(contexts),
+            [[made.get((b, c)) for c in contexts] for b in batches],
+            self.shape.name,
+        )
 
     def to_dict(self) -> dict:
         """Plain lists and numbers, as the file holds them."""
@@ -181,15 +236,28 @@ class Ladder:
     def from_dict(cls, data) -> "Ladder":
         """The inverse of `to_dict`; ValueError for a missing or unknown key or a bad value."""
         check_keys(data, (f.name for f in fields(cls)))
-        for name, kind in (("device", str), ("dtype", str), ("graphed", bool), ("fused", bool), ("repeats", int), ("cells", list)):
+        for name, kind in (
+            ("device", str),
+            ("dtype", str),
+            ("graphed", bool),
+            ("fused", bool),
+            ("repeats", int),
+            ("cells", list),
+        ):
             if type(data[name]) is not kind or name == "repeats" and data[name] < 1:
-                raise ValueError(f"{name} is {str(data[name])[:80]!r}, expected {'text' if kind is str else f'a {kind.__name__}'}")
+                raise ValueError(
+                    f"{name} is {str(data[name])[:80]!r}, expected {'text' if kind is str else f'a {kind.__name__}'}"
+                )
         check_keys(data["shape"], (f.name for f in fields(ModelShape)))
         if type(data["shape"]["name"]) is not str or type(data["shape"]["tied"]) is not bool:
             raise ValueError("shape: name must be text and tied true or false")
         for row in data["cells"]:
             check_keys(row, (f.name for f in fields(Cell)))
-        made = {"shape": ModelShape(**data["shape"]), "speeds": _speeds(data["speeds"]), "cells": tuple(Cell(**c) for c in data["cells"])}
+        made = {
+            "shape": ModelShape(**data["shape"]),
+            "speeds": _speeds(data["speeds"]),
+            "cells": tuple(Cell(**c) for c in data["cells"]),
+        }
         return cls(**data | made)
 
     @classmethod

@@ -13,16 +13,15 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from real.sampling import Chance
-from real.decode.phase_timer import DRAFTING, OTHER, POLICY, VERIFICATION, Clock
-from real.decode.loop import DecodeResult, decode
-from real.draft import Draft, Drafter, Silent
 from real.decode.features import shown
-from real.measure.batched import OWED, Isolated, shared_layers
-from real.provenance import device_name
-from real.sampling import Rule
-from real.model.target import Target
+from real.decode.loop import DecodeResult, decode
+from real.decode.phase_timer import DRAFTING, OTHER, POLICY, VERIFICATION, Clock
 from real.decode.trees import Static
+from real.draft import Draft, Drafter, Silent
+from real.measure.batched import OWED, Isolated, shared_layers
+from real.model.target import Target
+from real.provenance import device_name
+from real.sampling import Chance, Rule
 from simspec import CostModel, Policy, Stepper, policies
 from simspec.cost import next_backlog
 from simspec.cost_table import CostTable
@@ -78,7 +77,9 @@ def measure(
     drafter shares layers with the target none is done beforehand, as for any tree), and node the slope of drafting time over the 1,
     4 or 8 rows of a pass; 0 for a drafter that grows no tree of two levels. ValueError where the drafter never offers some length.
     """
-    return measure_table(target, drafter, rule, K, (1,), (context,), rounds, repeats, seed, progress, rows=rows).at()
+    return measure_table(
+        target, drafter, rule, K, (1,), (context,), rounds, repeats, seed, progress, rows=rows
+    ).at()
 
 
 def measure_table(
@@ -107,18 +108,39 @@ def measure_table(
     """
     batches, contexts = _sizes("batch", batch), _sizes("context", context)
     if rows and not K <= rows <= MOST:
-        raise ValueError(f"rows is {rows}; expected 0, or {K} (the depth) to {MOST} submitted tokens")
+        raise ValueError(
+            f"rows is {rows}; expected 0, or {K} (the depth) to {MOST} submitted tokens"
+        )
     if rows and batches != [1]:
-        raise ValueError("trees are priced for one text at a time: measure with batch 1 only, or without rows")
+        raise ValueError(
+            "trees are priced for one text at a time: measure with batch 1 only, or without rows"
+        )
     rng = np.random.default_rng(seed)
-    loops = {c: _Loop(target, drafter, rule, K, _prompt(rng, target.decoder.shape.vocab, c, drafter), rounds, rows) for c in contexts}
+    loops = {
+        c: _Loop(
+            target,
+            drafter,
+            rule,
+            K,
+            _prompt(rng, target.decoder.shape.vocab, c, drafter),
+            rounds,
+            rows,
+        )
+        for c in contexts
+    }
     cells: dict[tuple[int, int], Isolated] = {}
     if batches != [1]:
         lm = getattr(drafter, "lm", None)
         if lm is None:
-            raise ValueError(f"drafter {drafter.name!r} has no language model of its own to batch: measure it with batch 1 only")
+            raise ValueError(
+                f"drafter {drafter.name!r} has no language model of its own to batch: measure it with batch 1 only"
+            )
         shared = shared_layers(target, drafter)
-        cells = {(b, c): Isolated(target.decoder, lm, shared, K, b, c, seed, timer) for b in sorted({1, *batches}) for c in contexts}
+        cells = {
+            (b, c): Isolated(target.decoder, lm, shared, K, b, c, seed, timer)
+            for b in sorted({1, *batches})
+            for c in contexts
+        }
     jobs = [partial(loop.run, name) for loop in loops.values() for name in loop.jobs]
     jobs += [partial(_try, cells, at, job) for at, cell in cells.items() for job in cell.jobs()]
     done = 0
@@ -131,7 +153,9 @@ def measure_table(
             target.passes.warm()
     lost = [c for c in contexts if cells and (1, c) not in cells]
     if lost:
-        raise ValueError(f"one text of context {lost[0]} does not fit the device: measure a shorter one")
+        raise ValueError(
+            f"one text of context {lost[0]} does not fit the device: measure a shorter one"
+        )
     one = {c: loop.cost(f"{drafter.name}-{rule.name}") for c, loop in loops.items()}
     single = len(batches) == len(contexts) == 1
 
@@ -141,7 +165,12 @@ def measure_table(
             return replace(one[c], name=name)
         return _batched(one[c], cells[1, c], cells[b, c], name) if (b, c) in cells else None
 
-    return CostTable(tuple(batches), tuple(contexts), [[cell(b, c) for c in contexts] for b in batches], f"{drafter.name}-{rule.name}")
+    return CostTable(
+        tuple(batches),
+        tuple(contexts),
+        [[cell(b, c) for c in contexts] for b in batches],
+        f"{drafter.name}-{rule.name}",
+    )
 
 
 def _sizes(name: str, values) -> list[int]:
@@ -190,7 +219,9 @@ class Undrafted:
 
     def begin(self, drafter, rule, sequence, prefill, chance) -> None: ...
 
-    def draft(self, last: int, position: int, round: int, cap: int, end_tokens, clock: Clock) -> Draft:
+    def draft(
+        self, last: int, position: int, round: int, cap: int, end_tokens, clock: Clock
+    ) -> Draft:
         parent = self.parent if cap >= self.K else [-1]
         return Draft([last] * len(parent), parent, 0, 0)
 
@@ -201,17 +232,37 @@ class Undrafted:
 class _Loop:
     """Runs of the decode loop at one context, and what its clock said in them."""
 
-    def __init__(self, target: Target, drafter: Drafter, rule: Rule, K: int, prompt: list[int], rounds: int, rows: int = 0):
-        self.target, self.drafter, self.rule, self.K, self.prompt, self.rounds = target, drafter, rule, K, prompt, rounds
+    def __init__(
+        self,
+        target: Target,
+        drafter: Drafter,
+        rule: Rule,
+        K: int,
+        prompt: list[int],
+        rounds: int,
+        rows: int = 0,
+    ):
+        self.target, self.drafter, self.rule, self.K, self.prompt, self.rounds = (
+            target,
+            drafter,
+            rule,
+            K,
+            prompt,
+            rounds,
+        )
         self.unit = CostModel.from_ratio(0.1, K)
-        self.jobs = {PLAIN: policies.BUILTIN["fixed"](0)} | {j: policies.BUILTIN["fixed"](j) for j in range(K + 1)}
+        self.jobs = {PLAIN: policies.BUILTIN["fixed"](0)} | {
+            j: policies.BUILTIN["fixed"](j) for j in range(K + 1)
+        }
         self.jobs |= {(b,): after(b) for b in range(1, OWED + 1)}
         if not getattr(drafter, "silent", False):
             self.jobs[READING] = policies.BUILTIN["confidence"](0.0, K=min(READ, K))
         # trees, by what is told apart: how many rows the target passes, or the drafter in its second pass
         self.trees = {("rows", j): Undrafted(j) for j in range(K + 1, rows + 1)}
         if rows and hasattr(drafter, "grow") and getattr(drafter, "deepest", 2) > 1 and K > 1:
-            self.trees |= {("wide", w): Static(full((w, 1))) for w in WIDE if w <= target.decoder.shape.vocab}
+            self.trees |= {
+                ("wide", w): Static(full((w, 1))) for w in WIDE if w <= target.decoder.shape.vocab
+            }
         self.jobs |= self.trees
         self.treed = defaultdict(list)
         self.plain: list[float] = []
@@ -227,15 +278,23 @@ class _Loop:
         if name in self.trees and name[0] == "wide":
             return self._grow(name, keep)
         model = Silent() if name == PLAIN else self.drafter
-        budget = 2 * self.rounds + (2 * max(name, 0) if isinstance(name, int) else 16 if name in self.trees else 0)  # up to `longest_run`
+        budget = 2 * self.rounds + (
+            2 * max(name, 0) if isinstance(name, int) else 16 if name in self.trees else 0
+        )  # up to `longest_run`
         policy = self.jobs[name]
-        drive = policy if name in self.trees else Stepper(policy, self.K, 0, self.unit, shown(policy.reads))
+        drive = (
+            policy
+            if name in self.trees
+            else Stepper(policy, self.K, 0, self.unit, shown(policy.reads))
+        )
         # a new sequence each time: its noise is drawn anew, as in a run
         result = decode(self.target, model, drive, self.rule, self.prompt, budget, (), self.runs)
         self.runs += 1
         if name in self.trees:
             whole = result.drafted[1:] == result.drafted.max()
-            self.treed[name] += result.seconds[1:][whole][:, (VERIFICATION, OTHER)].sum(1).tolist() if keep else []
+            self.treed[name] += (
+                result.seconds[1:][whole][:, (VERIFICATION, OTHER)].sum(1).tolist() if keep else []
+            )
             return
         for i, (computed, owed, seconds) in enumerate(_rounds(result) if keep else ()):
             if name == PLAIN:
@@ -265,7 +324,9 @@ class _Loop:
         """The medians as a CostModel."""
         overhead = float(np.median(self.asked))
         later = {j for j, _ in self.drafting}
-        drafting = self.drafting | {at: seconds for at, seconds in self.first[0].items() if at[0] not in later}
+        drafting = self.drafting | {
+            at: seconds for at, seconds in self.first[0].items() if at[0] not in later
+        }
         passing = self.first[1] | self.passing
         draft = [0.0, *(max(_median(drafting, j) - overhead, 0.0) for j in range(1, self.K + 1))]
         # of the policy's time on a round of j tokens, j + 1 questions are priced elsewhere
@@ -285,16 +346,21 @@ class _Loop:
             node=self._node(),
         )
 
-
     def _node(self) -> float:
         wide = {at[1]: float(np.median(self.treed[at])) for at in self.trees if at[0] == "wide"}
-        return max(float(np.polyfit(list(wide), list(wide.values()), 1)[0]), 0.0) if len(wide) > 1 else 0.0
+        return (
+            max(float(np.polyfit(list(wide), list(wide.values()), 1)[0]), 0.0)
+            if len(wide) > 1
+            else 0.0
+        )
 
 
 def _rounds(result: DecodeResult):
     """(computed, rows owed before it, seconds [4]) of each round."""
     owed = 0
-    for computed, accepted, seconds in zip(result.computed.tolist(), result.accepted.tolist(), result.seconds):
+    for computed, accepted, seconds in zip(
+        result.computed.tolist(), result.accepted.tolist(), result.seconds
+    ):
         yield computed, owed, seconds
         owed = next_backlog(owed, computed, accepted)
 
@@ -303,7 +369,9 @@ def _median(found, j: int) -> float:
     """Median for drafts of j with nothing owed, or of all drafts of j where each followed a full acceptance."""
     every = [s for (computed, _), seconds in found.items() if computed == j for s in seconds]
     if not every:
-        raise ValueError(f"the drafter never drafted {j} tokens in a round; measure with a smaller depth, or a longer context")
+        raise ValueError(
+            f"the drafter never drafted {j} tokens in a round; measure with a smaller depth, or a longer context"
+        )
     return float(np.median(found.get((j, 0)) or every))
 
 

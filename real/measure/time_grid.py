@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from real.measure.device_limits import speeds
-from real.model.decoder import Cache, Decoder, Layer, Window
-from real.model.tree_mask import ancestor_mask, chain
 from real.drafters import drafter_shapes, random_drafter
-from real.model.cuda_graphs import capture, fused
+from real.measure.device_limits import speeds
 from real.measure.latency_grid import TARGET, Cell, Ladder, cell, floor
 from real.measure.timer import laps, spread
-from real.provenance import device_name
+from real.model.cuda_graphs import capture, fused
+from real.model.decoder import Cache, Decoder, Layer, Window
 from real.model.random_models import check_room, free, random_decoder
+from real.model.tree_mask import ancestor_mask, chain
+from real.provenance import device_name
 from simspec.roofline import ModelShape, cache_bytes
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 17, 24, 32)
@@ -55,7 +55,10 @@ def ladder(
     A cell that the device has no room for has no times. ValueError for sizes that make no sense, for other settings than `known`'s,
     and where the weights alone do not fit.
     """
-    widths, batches, contexts = (_sizes(*x) for x in (("widths", widths, 1), ("batches", batches, 1), ("contexts", contexts, 0)))
+    widths, batches, contexts = (
+        _sizes(*x)
+        for x in (("widths", widths, 1), ("batches", batches, 1), ("contexts", contexts, 0))
+    )
     if repeats < 1:
         raise ValueError(f"repeats is {repeats}, expected at least 1")
     size = torch.empty((), dtype=dtype).element_size()
@@ -63,22 +66,36 @@ def ladder(
     extra = [s for text in drafters for s in _drafter_shapes(text, shape)]
     card = torch.device(device).type == "cuda"
     if compiled and not (card and graphs):
-        raise ValueError("layers are compiled for captured passes on a card only: take graphs on cuda, or leave compiled out")
+        raise ValueError(
+            "layers are compiled for captured passes on a card only: take graphs on cuda, or leave compiled out"
+        )
     compiled = card and graphs if compiled is None else compiled
-    said = {"device": device_name(device), "dtype": str(dtype).removeprefix("torch."), "shape": shape}
+    said = {
+        "device": device_name(device),
+        "dtype": str(dtype).removeprefix("torch."),
+        "shape": shape,
+    }
     said |= {"graphed": graphs, "fused": compiled, "repeats": repeats}
     if known is not None and known.settings != said:
         odd = next(name for name in said if known.settings[name] != said[name])
-        raise ValueError(f"the cells there have {odd} {known.settings[odd]}, this run has {said[odd]}: write to another file")
+        raise ValueError(
+            f"the cells there have {odd} {known.settings[odd]}, this run has {said[odd]}: write to another file"
+        )
     parts = [(TARGET, w) for w in widths] + [(text, 1) for text in dict.fromkeys(drafters)]
     had = {c.key for c in known.cells} if known else set()
-    wanted = [[key for p, w in parts if (key := (p, b, c, w)) not in had] for c in contexts for b in batches]
+    wanted = [
+        [key for p, w in parts if (key := (p, b, c, w)) not in had]
+        for c in contexts
+        for b in batches
+    ]
     total = sum(map(len, wanted))
     if known is not None and not total:
         return known
     check_room([shape, *extra], dtype, contexts[0] + widths[-1], device)
     found = known or Ladder(**said, speeds=speeds(dtype, device, timer=timer))
-    climb = _Climb(shape, dtype, device, drafters, graphs, compiled, repeats, seed, timer, widths[-1], mode)
+    climb = _Climb(
+        shape, dtype, device, drafters, graphs, compiled, repeats, seed, timer, widths[-1], mode
+    )
     done = 0
     for keys in filter(None, wanted):
         found = found.added(climb.cells(keys, found.speeds))
@@ -91,16 +108,47 @@ def ladder(
 class _Climb:
     """The models, and what is measured of them at one batch and context."""
 
-    def __init__(self, shape, dtype, device, drafters, graphs, compiled, repeats, seed, timer, widest, mode=None):
-        self.shape, self.widest, self.repeats, self.timer, self.graphs, self.compiled = shape, widest, repeats, timer, graphs, compiled
+    def __init__(
+        self,
+        shape,
+        dtype,
+        device,
+        drafters,
+        graphs,
+        compiled,
+        repeats,
+        seed,
+        timer,
+        widest,
+        mode=None,
+    ):
+        self.shape, self.widest, self.repeats, self.timer, self.graphs, self.compiled = (
+            shape,
+            widest,
+            repeats,
+            timer,
+            graphs,
+            compiled,
+        )
         self.how = {"mode": mode} if mode else {}
         self.decoder = random_decoder(shape, dtype, device, seed)
         self.random = torch.Generator(self.decoder.device).manual_seed(seed)
         self.order = np.random.default_rng(seed)
         with torch.device(self.decoder.device):  # else parts are drawn on the host first
-            self.drafters = {text: random_drafter(text, self.decoder, shape, 1, seed) for text in dict.fromkeys(drafters)}
+            self.drafters = {
+                text: random_drafter(text, self.decoder, shape, 1, seed)
+                for text in dict.fromkeys(drafters)
+            }
         if graphs:
-            _pack(self.decoder, *(m for each in self.drafters.values() for m in vars(each).values() if isinstance(m, nn.Module)))
+            _pack(
+                self.decoder,
+                *(
+                    m
+                    for each in self.drafters.values()
+                    for m in vars(each).values()
+                    if isinstance(m, nn.Module)
+                ),
+            )
         if compiled:
             self._prime()
         self._release()
@@ -114,7 +162,10 @@ class _Climb:
         if self._room(batch, rows) <= 0.9 * free(str(self.decoder.device)):
             found |= self._together(keys, rows)
         self._release()
-        return [cell(key, floors[key], None if found[key] is None else spread(found[key])) for key in keys]
+        return [
+            cell(key, floors[key], None if found[key] is None else spread(found[key]))
+            for key in keys
+        ]
 
     @torch.inference_mode()
     def _together(self, keys: list[tuple], rows: int) -> dict:
@@ -122,26 +173,43 @@ class _Climb:
         _, batch, context, _ = keys[0]
         try:
             cache = _filled(self.decoder, batch, rows, self.random)
-            pool = torch.cuda.graph_pool_handle() if self.decoder.device.type == "cuda" else None  # no two run at once
+            pool = (
+                torch.cuda.graph_pool_handle() if self.decoder.device.type == "cuda" else None
+            )  # no two run at once
             works = {key: self._work(key, cache, pool) for key in keys}
-            turns = [[keys[i] for i in self.order.permutation(len(keys))] for _ in range(self.repeats + 1)]
+            turns = [
+                [keys[i] for i in self.order.permutation(len(keys))]
+                for _ in range(self.repeats + 1)
+            ]
             flat = [key for turn in turns for key in turn]
             seconds = laps([works[key] for key in flat], self.decoder.device, self.timer)
-            return {key: [s for at, s in list(zip(flat, seconds))[len(keys) :] if at == key] for key in keys}
+            return {
+                key: [s for at, s in list(zip(flat, seconds))[len(keys) :] if at == key]
+                for key in keys
+            }
         except RuntimeError as error:
             if not _short(error):
                 raise
         cache = works = None
         self._release()
         half = len(keys) // 2
-        return self._together(keys[:half], rows) | self._together(keys[half:], rows) if half else {keys[0]: None}
+        return (
+            self._together(keys[:half], rows) | self._together(keys[half:], rows)
+            if half
+            else {keys[0]: None}
+        )
 
     @torch.inference_mode()
     def _prime(self) -> None:
         # sizes seen to differ at once are compiled as open ones: else kernels are made for every context
         for few in (2, 3):
             with fused(**self.how):
-                rows_pass(self.decoder, _filled(self.decoder, few, 8 * few, self.random), self._tokens(few, few), 2 * few)()
+                rows_pass(
+                    self.decoder,
+                    _filled(self.decoder, few, 8 * few, self.random),
+                    self._tokens(few, few),
+                    2 * few,
+                )()
 
     def _work(self, key: tuple, cache: Cache, pool) -> Callable[[], object]:
         function = self._pass(key, cache) if key[0] == TARGET else self._step(key)
@@ -158,14 +226,20 @@ class _Climb:
         part, batch, context, _ = key
         drafter, token, target = self.drafters[part], self._tokens(batch, 1), self.decoder
         if (lm := getattr(drafter, "lm", None)) is not None:
-            return rows_pass(lm, _filled(lm, batch, _even(context + 1), self.random), token, context, self.graphs)
+            return rows_pass(
+                lm, _filled(lm, batch, _even(context + 1), self.random), token, context, self.graphs
+            )
         learnt = drafter.part
-        feature = torch.empty(batch, 1, target.shape.width, dtype=target.dtype, device=target.device).normal_(generator=self.random)
+        feature = torch.empty(
+            batch, 1, target.shape.width, dtype=target.dtype, device=target.device
+        ).normal_(generator=self.random)
         if hasattr(learnt, "stacks"):
             return lambda: (learnt.logits(target, 0, learnt.stacks[0](feature)),)
         cache = _filled(target, batch, _even(context + 1), self.random, len(learnt.layers))
         rotation, mask, held, start = _places(target, cache, context, 1, self.graphs)
-        return lambda: (target.head(learnt.estimate(target, feature, token, rotation, mask, held, start)),)
+        return lambda: (
+            target.head(learnt.estimate(target, feature, token, rotation, mask, held, start)),
+        )
 
     def _floor(self, key: tuple, speeds) -> float:
         part, batch, context, width = key
@@ -174,8 +248,13 @@ class _Climb:
         drafter, deep = self.drafters[part], self.shape.width**2
         if (lm := getattr(drafter, "lm", None)) is not None:
             s = lm.shape
-            sizes = {name: getattr(s, name) for name in ("width", "heads", "kv_heads", "head_dim", "hidden", "vocab", "tied")}
-            return floor(replace(self.shape, layers=len(lm.layers), **sizes), speeds, 1, batch, context)
+            sizes = {
+                name: getattr(s, name)
+                for name in ("width", "heads", "kv_heads", "head_dim", "hidden", "vocab", "tied")
+            }
+            return floor(
+                replace(self.shape, layers=len(lm.layers), **sizes), speeds, 1, batch, context
+            )
         if hasattr(drafter.part, "stacks"):
             return floor(self.shape, speeds, 1, batch, context, 0, deep)
         return floor(self.shape, speeds, 1, batch, context, len(drafter.part.layers), 2 * deep)
@@ -183,10 +262,14 @@ class _Climb:
     def _room(self, batch: int, rows: int) -> float:
         """Bytes of the cache, and of the largest that the widest pass makes: its logits and what is inside a SwiGLU, twice."""
         s = self.shape
-        return batch * (rows * cache_bytes(s) + 2 * self.widest * (s.vocab + 2 * s.hidden) * s.cache_bytes)
+        return batch * (
+            rows * cache_bytes(s) + 2 * self.widest * (s.vocab + 2 * s.hidden) * s.cache_bytes
+        )
 
     def _tokens(self, batch: int, rows: int):
-        return torch.randint(self.shape.vocab, (batch, rows), generator=self.random, device=self.decoder.device)
+        return torch.randint(
+            self.shape.vocab, (batch, rows), generator=self.random, device=self.decoder.device
+        )
 
     def _release(self) -> None:
         gc.collect()
@@ -194,14 +277,21 @@ class _Climb:
             torch.cuda.empty_cache()
 
 
-def rows_pass(model: Decoder, cache: Cache, token: Tensor, start: int, still: bool = True) -> Callable[[], tuple[Tensor]]:
+def rows_pass(
+    model: Decoder, cache: Cache, token: Tensor, start: int, still: bool = True
+) -> Callable[[], tuple[Tensor]]:
     """A pass of `token [batch, n]` behind `start` cached rows, giving logits `[batch, n, vocab]`; what it reads is made here, once.
 
     `still` takes the cache as it is, all its rows under a mask, as captured passes do; else the first `start` + n, as passes do that
     are issued one by one. The cache needs room for `start` + n rows.
     """
-    layers, (rotation, mask, held, first) = range(len(model.layers)), _places(model, cache, start, token.shape[1], still)
-    return lambda: (model.logits(model.run(model.embed(token), layers, rotation, mask, held, first)),)
+    layers, (rotation, mask, held, first) = (
+        range(len(model.layers)),
+        _places(model, cache, start, token.shape[1], still),
+    )
+    return lambda: (
+        model.logits(model.run(model.embed(token), layers, rotation, mask, held, first)),
+    )
 
 
 def _places(model: Decoder, cache: Cache, start: int, rows: int, still: bool) -> tuple:
@@ -227,7 +317,9 @@ def _even(rows: int) -> int:
     return -(-rows // 8) * 8
 
 
-def _filled(model: Decoder, batch: int, rows: int, random: torch.Generator, layers: int | None = None) -> Cache:
+def _filled(
+    model: Decoder, batch: int, rows: int, random: torch.Generator, layers: int | None = None
+) -> Cache:
     cache = model.cache(len(model.layers) if layers is None else layers, batch, rows)
     for part in (cache.key, cache.value):
         part.normal_(generator=random)
@@ -243,7 +335,9 @@ def _sizes(name: str, values, least: int) -> list[int]:
 
 def _drafter_shapes(text: str, shape: ModelShape) -> list[ModelShape]:
     if text.partition(":")[0] == "prompt_lookup":
-        raise ValueError("drafter 'prompt_lookup' has no pass to time; expected early_exit, model:SHAPE, eagle or medusa")
+        raise ValueError(
+            "drafter 'prompt_lookup' has no pass to time; expected early_exit, model:SHAPE, eagle or medusa"
+        )
     return drafter_shapes(text, shape)
 
 

@@ -24,7 +24,9 @@ def spread(values) -> Spread:
     return Spread(*(float(x) for x in np.percentile(np.asarray(values, np.float64), (50, 10, 90))))
 
 
-def laps(works: Sequence[Callable[[], object]], device, timer: Callable[[], float] | None = None) -> list[float]:
+def laps(
+    works: Sequence[Callable[[], object]], device, timer: Callable[[], float] | None = None
+) -> list[float]:
     """Seconds of each of `works`, done one after the other.
 
     On CUDA the device's own time between two events around each, read after the last: the host queues ahead, so a launch counts only

@@ -9,16 +9,11 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from real.model.decoder import Decoder, Shape, frequencies
 from real.files import replace_json, replacing
 from real.model.compressed import content, weights_in
+from real.model.decoder import Decoder, Shape, frequencies
 
-FAMILIES = {
-    "llama": {},
-    "mistral": {},
-    "qwen2": {"qkv_bias": True},
-    "qwen3": {"qk_norm": True},
-}
+FAMILIES = {"llama": {}, "mistral": {}, "qwen2": {"qkv_bias": True}, "qwen3": {"qk_norm": True}}
 _LAYER = {
     "input_layernorm": "attention_norm",
     "self_attn.q_proj": "query",
@@ -60,14 +55,26 @@ def shape_of(config) -> Shape:
     """Our Shape of a transformers config; WeightsError for a family or an option that the block does not compute."""
     family = config.model_type
     if family not in FAMILIES:
-        raise WeightsError(f"model type {family!r} is not supported; expected one of {', '.join(FAMILIES)}")
+        raise WeightsError(
+            f"model type {family!r} is not supported; expected one of {', '.join(FAMILIES)}"
+        )
     window = getattr(config, "sliding_window", None)
-    if window and getattr(config, "use_sliding_window", True) and window < config.max_position_embeddings:
-        raise WeightsError(f"sliding-window attention ({window} tokens) is not supported; use a full-attention model")
+    if (
+        window
+        and getattr(config, "use_sliding_window", True)
+        and window < config.max_position_embeddings
+    ):
+        raise WeightsError(
+            f"sliding-window attention ({window} tokens) is not supported; use a full-attention model"
+        )
     if getattr(config, "hidden_act", "silu") != "silu" or getattr(config, "mlp_bias", False):
-        raise WeightsError("only SwiGLU without biases is supported; this config asks for another MLP")
+        raise WeightsError(
+            "only SwiGLU without biases is supported; this config asks for another MLP"
+        )
     if family == "llama" and config.attention_bias or family == "qwen3" and config.attention_bias:
-        raise WeightsError("attention_bias is not supported for this family; use a checkpoint without it")
+        raise WeightsError(
+            "attention_bias is not supported for this family; use a checkpoint without it"
+        )
     rope = getattr(config, "rope_parameters", None) or {}
     return Shape(
         vocab=config.vocab_size,
@@ -75,7 +82,8 @@ def shape_of(config) -> Shape:
         layers=config.num_hidden_layers,
         heads=config.num_attention_heads,
         kv_heads=config.num_key_value_heads,
-        head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+        head_dim=getattr(config, "head_dim", None)
+        or config.hidden_size // config.num_attention_heads,
         hidden=config.intermediate_size,
         rope_theta=float(rope.get("rope_theta") or getattr(config, "rope_theta", None) or 10000.0),
         norm_eps=config.rms_norm_eps,
@@ -91,7 +99,9 @@ def _stretched(config) -> tuple[torch.Tensor | None, float]:
     if kind == "default":
         return None, 1.0
     if kind in ("dynamic", "longrope"):
-        raise WeightsError(f"rotary type {kind!r} changes with the length and is not supported; use a plain model")
+        raise WeightsError(
+            f"rotary type {kind!r} changes with the length and is not supported; use a plain model"
+        )
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     frequency, scaling = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
@@ -116,7 +126,9 @@ def load_decoder(path: str | Path, dtype=torch.float32, device="cpu") -> Decoder
 
     logging.disable_progress_bar()  # our own jobs say how far they are
     if _local(path) and not (Path(path) / "config.json").exists():
-        raise WeightsError(f"{path} holds no config.json; expected the folder of a transformers checkpoint")
+        raise WeightsError(
+            f"{path} holds no config.json; expected the folder of a transformers checkpoint"
+        )
     try:
         config = AutoConfig.from_pretrained(path)
         shape_of(config)
@@ -125,16 +137,27 @@ def load_decoder(path: str | Path, dtype=torch.float32, device="cpu") -> Decoder
         )
         odd = [*info["missing_keys"], *info["unexpected_keys"], *info["mismatched_keys"]]
         if odd:
-            raise WeightsError(f"weights and config do not fit: {odd[0]} is missing, unknown or of another shape")
+            raise WeightsError(
+                f"weights and config do not fit: {odd[0]} is missing, unknown or of another shape"
+            )
         return from_transformers(model).to(device)
-    except Exception as error:  # a config is anybody's text, and transformers raises whatever it meets first
+    except (
+        Exception
+    ) as error:  # a config is anybody's text, and transformers raises whatever it meets first
         reason = " ".join(str(error).split())[:300]
-        raise WeightsError(f"{path} cannot be loaded as a transformers checkpoint: {reason}") from error
+        raise WeightsError(
+            f"{path} cannot be loaded as a transformers checkpoint: {reason}"
+        ) from error
 
 
 def _local(path: str | Path) -> bool:
     """Whether a checkpoint is meant as a folder: hub names have at most one slash and no leading dot or slash."""
-    return isinstance(path, Path) or Path(path).exists() or path.count("/") > 1 or path.startswith((".", "/", "~"))
+    return (
+        isinstance(path, Path)
+        or Path(path).exists()
+        or path.count("/") > 1
+        or path.startswith((".", "/", "~"))
+    )
 
 
 def load_tokenizer(path: str | Path):
@@ -146,19 +169,32 @@ def load_tokenizer(path: str | Path):
         try:
             return Tokenizer.from_file(str(file))
         except Exception as error:  # tokenizers raises nothing more exact
-            raise WeightsError(f"{file} is not a tokenizer: {' '.join(str(error).split())[:300]}") from error
+            raise WeightsError(
+                f"{file} is not a tokenizer: {' '.join(str(error).split())[:300]}"
+            ) from error
     if _local(path):
-        raise WeightsError(f"{path} holds no tokenizer.json; expected the folder of a transformers checkpoint")
+        raise WeightsError(
+            f"{path} holds no tokenizer.json; expected the folder of a transformers checkpoint"
+        )
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(path).backend_tokenizer
 
 
-def save_decoder(decoder: Decoder, folder: Path, end_token: int, context: int, dtype=torch.bfloat16) -> None:
+def save_decoder(
+    decoder: Decoder, folder: Path, end_token: int, context: int, dtype=torch.bfloat16
+) -> None:
     """Writes a plain decoder as a Llama checkpoint that transformers reads: config.json and model.safetensors."""
     s = decoder.shape
-    if s.qkv_bias or s.qk_norm or not torch.equal(decoder.frequency, frequencies(s)) or decoder.scaling != 1:
-        raise WeightsError("a decoder with biases, head norms or stretched rotary frequencies is no plain Llama; save it by transformers")
+    if (
+        s.qkv_bias
+        or s.qk_norm
+        or not torch.equal(decoder.frequency, frequencies(s))
+        or decoder.scaling != 1
+    ):
+        raise WeightsError(
+            "a decoder with biases, head norms or stretched rotary frequencies is no plain Llama; save it by transformers"
+        )
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -211,8 +247,12 @@ def tokenizer_sha256(tokenizer) -> str:
 
 def made_for(path: str | Path, decoder: Decoder, tokenizer) -> dict[str, str]:
     """What names a target for the parts that learn on it: hashes of weights, config (as far as we compute it) and tokenizer."""
-    plain = torch.allclose(decoder.frequency.double().cpu(), frequencies(decoder.shape), rtol=1e-6, atol=0)
-    turned = [] if plain else [f"{x:.5e}" for x in decoder.frequency.tolist()]  # not to the last digit: libraries differ there
+    plain = torch.allclose(
+        decoder.frequency.double().cpu(), frequencies(decoder.shape), rtol=1e-6, atol=0
+    )
+    turned = (
+        [] if plain else [f"{x:.5e}" for x in decoder.frequency.tolist()]
+    )  # not to the last digit: libraries differ there
     config = json.dumps([asdict(decoder.shape), turned, round(decoder.scaling, 6)], sort_keys=True)
     return {
         "weights": identity(path),

@@ -52,7 +52,9 @@ def _content(held: bytes, path: Path) -> bytes:
     except (lzma.LZMAError, EOFError) as error:
         raise ValueError(f"{path} is damaged or no .xz file: {error}; fetch it again") from error
     if len(out) > MOST * len(held):
-        raise ValueError(f"{path} holds more than {MOST} times its size, expected weights; fetch it again")
+        raise ValueError(
+            f"{path} holds more than {MOST} times its size, expected weights; fetch it again"
+        )
     if not reader.eof or reader.unused_data:
         raise ValueError(f"{path} is cut short or has bytes behind its end; fetch it again")
     return out

@@ -16,7 +16,11 @@ from real.model.decoder import Alone, Layer
 
 Replay = Callable[[], tuple[Tensor, ...]]
 """Runs what was captured, on what its tensors hold now; returns the same output tensors each time, overwritten."""
-READS = {torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default, torch.ops.aten.resolve_conj.default}
+READS = {
+    torch.ops.aten.item.default,
+    torch.ops.aten._local_scalar_dense.default,
+    torch.ops.aten.resolve_conj.default,
+}
 """Operations behind item(), float(), tolist() and numpy(): for these the host waits."""
 WARM = 3
 """Runs in front of a capture on a card: libraries take their workspace, kernels are compiled."""
@@ -64,7 +68,9 @@ class _Tape(TorchDispatchMode):
         if func in READS:
             raise CaptureError("a captured pass read a number on the host; keep it on the device")
         if func is torch.ops.aten.lift_fresh.default:
-            raise CaptureError("a captured pass made a tensor of Python numbers; give it as an input")
+            raise CaptureError(
+                "a captured pass made a tensor of Python numbers; give it as an input"
+            )
         made = func(*args, **(kwargs or {}))
         self.done.append((func, args, kwargs or {}, made))
         return made
@@ -87,7 +93,16 @@ class _Tape(TorchDispatchMode):
 _plain = Layer.forward
 
 
-def _alone(layer: Layer, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, key: Tensor, value: Tensor, row: Tensor) -> Tensor:
+def _alone(
+    layer: Layer,
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    mask: Tensor,
+    key: Tensor,
+    value: Tensor,
+    row: Tensor,
+) -> Tensor:
     # one layer's rows by themselves: with its number as an argument every layer would be compiled anew
     return _plain(layer, x, (cos, sin), mask, Alone(key, value, row))
 

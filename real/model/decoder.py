@@ -65,7 +65,15 @@ class Cache:
     The cache does not know how many rows are valid: its owner does, and passes `start` with every pass.
     """
 
-    def __init__(self, shape: Shape, layers: int, batch: int = 1, capacity: int = 256, dtype=None, device=None):
+    def __init__(
+        self,
+        shape: Shape,
+        layers: int,
+        batch: int = 1,
+        capacity: int = 256,
+        dtype=None,
+        device=None,
+    ):
         size = (layers, batch, shape.kv_heads, capacity, shape.head_dim)
         self.key = torch.zeros(size, dtype=dtype, device=device)
         self.value = torch.zeros_like(self.key)
@@ -146,22 +154,49 @@ class Layer(nn.Module):
         self.up = nn.Linear(s.width, s.hidden, bias=False)
         self.down = nn.Linear(s.hidden, s.width, bias=False)
         if s.qk_norm:
-            self.query_norm, self.key_norm = Norm(s.head_dim, s.norm_eps), Norm(s.head_dim, s.norm_eps)
+            self.query_norm, self.key_norm = (
+                Norm(s.head_dim, s.norm_eps),
+                Norm(s.head_dim, s.norm_eps),
+            )
 
-    def forward(self, x: Tensor, rotation, mask=None, cache: Cache | None = None, index: int = 0, start: int = 0) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        rotation,
+        mask=None,
+        cache: Cache | None = None,
+        index: int = 0,
+        start: int = 0,
+    ) -> Tensor:
         """Passes rows `x [batch, n, width]`; with a cache their keys go to rows `start ...` of its layer `index`."""
         return self.feed(self.attend(x, rotation, mask, cache, index, start))
 
-    def attend(self, x: Tensor, rotation, mask=None, cache: Cache | None = None, index: int = 0, start: int = 0) -> Tensor:
+    def attend(
+        self,
+        x: Tensor,
+        rotation,
+        mask=None,
+        cache: Cache | None = None,
+        index: int = 0,
+        start: int = 0,
+    ) -> Tensor:
         """The first half of `forward`: x + attention(norm(x))."""
         y = self.attention_norm(x)
         q, k, v = (each.unflatten(-1, (-1, self.shape.head_dim)) for each in self._read(y))
         if self.shape.qk_norm:
             q, k = self.query_norm(q), self.key_norm(k)
-        q, k, v = rotate(q.transpose(1, 2), rotation), rotate(k.transpose(1, 2), rotation), v.transpose(1, 2)
+        q, k, v = (
+            rotate(q.transpose(1, 2), rotation),
+            rotate(k.transpose(1, 2), rotation),
+            v.transpose(1, 2),
+        )
         if cache is not None:
             k, v = cache.put(index, start, k, v)
-        return x + self.output(self._mixed(q, k, v, mask, causal=mask is None and cache is None).transpose(1, 2).flatten(2))
+        return x + self.output(
+            self._mixed(q, k, v, mask, causal=mask is None and cache is None)
+            .transpose(1, 2)
+            .flatten(2)
+        )
 
     def _mixed(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
         group = self.shape.heads // self.shape.kv_heads
@@ -171,13 +206,19 @@ class Layer(nn.Module):
             # the heads that share keys are taken as more rows: a long cache is read once, and never copied
             many = q.unflatten(1, (-1, group)).flatten(2, 3)
             wide = mask if mask is None else mask.repeat(*[1] * (mask.dim() - 2), group, 1)
-            return F.scaled_dot_product_attention(many, k, v, attn_mask=wide).unflatten(2, (group, -1)).flatten(1, 2)
+            return (
+                F.scaled_dot_product_attention(many, k, v, attn_mask=wide)
+                .unflatten(2, (group, -1))
+                .flatten(1, 2)
+            )
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
 
     def feed(self, x: Tensor) -> Tensor:
         """The second half of `forward`: x + SwiGLU(norm(x))."""
         y = self.mlp_norm(x)
-        gate, up = F.linear(y, self.wide).chunk(2, -1) if self.packed else (self.gate(y), self.up(y))
+        gate, up = (
+            F.linear(y, self.wide).chunk(2, -1) if self.packed else (self.gate(y), self.up(y))
+        )
         return x + self.down(F.silu(gate) * up)
 
     def _read(self, y: Tensor) -> tuple[Tensor, ...]:
@@ -192,19 +233,26 @@ class Layer(nn.Module):
 
         The parameters stay, as views; for a layer that is done learning and on its device.
         """
-        for name, group in (("narrow", (self.query, self.key, self.value)), ("wide", (self.gate, self.up))):
+        for name, group in (
+            ("narrow", (self.query, self.key, self.value)),
+            ("wide", (self.gate, self.up)),
+        ):
             whole = torch.cat([each.weight for each in group])
             self.register_buffer(name, whole, persistent=False)
             for each, part in zip(group, whole.split([each.out_features for each in group])):
                 each.weight.data = part
         biases = (self.query.bias, self.key.bias, self.value.bias)
-        self.register_buffer("narrow_bias", torch.cat(biases) if self.shape.qkv_bias else None, persistent=False)
+        self.register_buffer(
+            "narrow_bias", torch.cat(biases) if self.shape.qkv_bias else None, persistent=False
+        )
         self.packed = True
 
 
 def frequencies(shape: Shape) -> Tensor:
     """Rotary frequencies theta^(-2i / head_dim), float64 `[head_dim / 2]`."""
-    return shape.rope_theta ** (-torch.arange(0, shape.head_dim, 2, dtype=torch.float64) / shape.head_dim)
+    return shape.rope_theta ** (
+        -torch.arange(0, shape.head_dim, 2, dtype=torch.float64) / shape.head_dim
+    )
 
 
 def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
@@ -250,7 +298,9 @@ class Decoder(nn.Module):
         wide = torch.float64 if self.dtype == torch.float64 else torch.float32
         angle = torch.outer(position.to(wide), self._turns(position.device, wide))
         angle = torch.cat((angle, angle), -1)
-        return (angle.cos() * self.scaling).to(self.dtype), (angle.sin() * self.scaling).to(self.dtype)
+        return (angle.cos() * self.scaling).to(self.dtype), (angle.sin() * self.scaling).to(
+            self.dtype
+        )
 
     def _turns(self, device, dtype) -> Tensor:
         # copied to the device once: a pass that is captured cannot copy from the host
@@ -259,8 +309,16 @@ class Decoder(nn.Module):
             self._copied = self.frequency, self.frequency.to(device, dtype)
         return self._copied[1]
 
-    def run(self, x: Tensor, layers: range, rotation, mask=None, cache: Cache | None = None, start: int = 0,
-            tap: dict[int, Tensor] | None = None) -> Tensor:
+    def run(
+        self,
+        x: Tensor,
+        layers: range,
+        rotation,
+        mask=None,
+        cache: Cache | None = None,
+        start: int = 0,
+        tap: dict[int, Tensor] | None = None,
+    ) -> Tensor:
         """Passes rows `x [batch, n, width]` through `layers`; a `tap` dict receives x after each layer that it names."""
         if cache is not None:
             cache.reserve(start + x.shape[1])
@@ -277,4 +335,6 @@ class Decoder(nn.Module):
     def forward(self, token: Tensor) -> Tensor:
         """Logits `[batch, n, vocab]` of whole texts `[batch, n]`, causal, without a cache."""
         position = torch.arange(token.shape[1], device=token.device)
-        return self.logits(self.run(self.embed(token), range(len(self.layers)), self.rotation(position)))
+        return self.logits(
+            self.run(self.embed(token), range(len(self.layers)), self.rotation(position))
+        )

@@ -9,16 +9,18 @@ from safetensors import SafetensorError
 from safetensors.torch import load, load_file, save_file
 from torch import Tensor, nn
 
-from real.model.decoder import Decoder
 from real.files import replace_json, replacing
-from real.model.compressed import content, is_there
 from real.model.checkpoint import WeightsError
+from real.model.compressed import content, is_there
+from real.model.decoder import Decoder
 
 SAID = ("tokenizer", "config", "weights")
 """What names a target, in the order in which differences are told (`real.model.checkpoint.made_for`)."""
 
 
-def save_part(part: nn.Module, folder: Path, name: str, made_for: Mapping[str, str], dtype=torch.bfloat16) -> None:
+def save_part(
+    part: nn.Module, folder: Path, name: str, made_for: Mapping[str, str], dtype=torch.bfloat16
+) -> None:
     """Writes <name>.safetensors and <name>.json: `part.settings`, with which it is built again, and whom it was made for."""
     with replacing(folder / f"{name}.safetensors") as path:
         save_file({k: v.to(dtype).contiguous().clone() for k, v in part.state_dict().items()}, path)
@@ -32,15 +34,25 @@ def settings_of(folder: str | Path, name: str, made_for: Mapping[str, str]) -> d
         said = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
         settings, there = dict(said["settings"]), dict(said["target"])
     except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise WeightsError(f"{folder} holds no drafter {name!r} ({name}.json): {_line(error)}") from error
+        raise WeightsError(
+            f"{folder} holds no drafter {name!r} ({name}.json): {_line(error)}"
+        ) from error
     for what in SAID:
         if there.get(what) != made_for.get(what):
             whose, mine = str(there.get(what))[:12], str(made_for.get(what))[:12]
-            raise WeightsError(f"{folder} was made for a target with {what} {whose}, this one has {mine}; train it again for this one")
+            raise WeightsError(
+                f"{folder} was made for a target with {what} {whose}, this one has {mine}; train it again for this one"
+            )
     return settings
 
 
-def load_part(make: Callable[..., nn.Module], folder: str | Path, name: str, target: Decoder, made_for: Mapping[str, str]) -> nn.Module:
+def load_part(
+    make: Callable[..., nn.Module],
+    folder: str | Path,
+    name: str,
+    target: Decoder,
+    made_for: Mapping[str, str],
+) -> nn.Module:
     """`make(target, **settings)` with the weights that lie in `folder`, frozen, in the target's dtype and on its device.
 
     WeightsError, one line, for files that are missing or damaged, that were made for another target (by tokenizer, config or weights),
@@ -51,7 +63,9 @@ def load_part(make: Callable[..., nn.Module], folder: str | Path, name: str, tar
     try:
         part = make(target, **settings)
     except (RuntimeError, ValueError, TypeError) as error:
-        raise WeightsError(f"{folder / name}.json asks for what this target cannot have: {_line(error)}") from error
+        raise WeightsError(
+            f"{folder / name}.json asks for what this target cannot have: {_line(error)}"
+        ) from error
     fill(part, read_state(folder / f"{name}.safetensors"), str(folder))
     return part.to(target.device, target.dtype).requires_grad_(False).eval()
 
@@ -59,8 +73,16 @@ def load_part(make: Callable[..., nn.Module], folder: str | Path, name: str, tar
 def read_state(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file, plain or packed; WeightsError where it is missing, damaged, or lies there as a pickle only."""
     if not is_there(path):
-        pickles = [p.name for p in path.parent.glob("*") if p.suffix in (".bin", ".pt", ".pth")] if path.parent.is_dir() else []
-        hint = f"{pickles[0]} is a pickle, which is never opened: convert it to safetensors" if pickles else "no such file"
+        pickles = (
+            [p.name for p in path.parent.glob("*") if p.suffix in (".bin", ".pt", ".pth")]
+            if path.parent.is_dir()
+            else []
+        )
+        hint = (
+            f"{pickles[0]} is a pickle, which is never opened: convert it to safetensors"
+            if pickles
+            else "no such file"
+        )
         raise WeightsError(f"{path} cannot be read: {hint}")
     try:
         return load_file(path) if path.exists() else load(content(path))
@@ -73,15 +95,23 @@ def fill(part: nn.Module, state: Mapping[str, Tensor], whose: str) -> None:
     wanted = part.state_dict()
     for name in sorted(wanted.keys() | state.keys()):
         if name not in state:
-            raise WeightsError(f"{whose} lacks the tensor {name} {list(wanted[name].shape)}; fetch or train it again")
+            raise WeightsError(
+                f"{whose} lacks the tensor {name} {list(wanted[name].shape)}; fetch or train it again"
+            )
         if name not in wanted:
             shape = list(state[name].shape)
-            raise WeightsError(f"{whose} has a tensor {name} {shape} that this drafter does not know; use a matching checkpoint")
+            raise WeightsError(
+                f"{whose} has a tensor {name} {shape} that this drafter does not know; use a matching checkpoint"
+            )
         if state[name].shape != wanted[name].shape:
             there, here = list(state[name].shape), list(wanted[name].shape)
-            raise WeightsError(f"{whose} does not fit this target: {name} is {there}, expected {here}")
+            raise WeightsError(
+                f"{whose} does not fit this target: {name} is {there}, expected {here}"
+            )
         if not state[name].is_floating_point() or not state[name].isfinite().all():
-            raise WeightsError(f"{whose} has a tensor {name} that is not of finite numbers; fetch or train it again")
+            raise WeightsError(
+                f"{whose} has a tensor {name} that is not of finite numbers; fetch or train it again"
+            )
     part.load_state_dict({name: value.to(wanted[name]) for name, value in state.items()})
 
 

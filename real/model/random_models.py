@@ -24,9 +24,21 @@ def read_shape(text: str, vocab: int | None = None) -> ModelShape:
     if re.fullmatch(r"\d+(x\d+){2,3}", text):
         layers, width, heads, *rest = map(int, text.split("x"))
         if not heads or width % (2 * heads):
-            raise ValueError(f"shape {text!r}: width {width} does not split into {heads} heads of an even size; expected such as 4x64x4")
+            raise ValueError(
+                f"shape {text!r}: width {width} does not split into {heads} heads of an even size; expected such as 4x64x4"
+            )
         hidden = -(-8 * width // 24) * 8
-        return ModelShape(text, layers, width, heads, heads, width // heads, hidden, *(rest or [vocab or VOCAB]), tied=True)
+        return ModelShape(
+            text,
+            layers,
+            width,
+            heads,
+            heads,
+            width // heads,
+            hidden,
+            *(rest or [vocab or VOCAB]),
+            tied=True,
+        )
     if text.endswith(".json"):
         return read_json(text, lambda data: _shape(data, Path(text).stem), "model shape")
     return known(SHAPES, "shape", text)
@@ -36,7 +48,9 @@ def _shape(data, name: str) -> ModelShape:
     names = {f.name for f in fields(ModelShape)}
     sizes = names - {"name", "tied", "weight_bytes", "cache_bytes"}
     if not isinstance(data, dict) or not sizes <= set(data) <= names:
-        raise ValueError(f"expected one object with the keys {', '.join(sorted(sizes))}, and maybe tied")
+        raise ValueError(
+            f"expected one object with the keys {', '.join(sorted(sizes))}, and maybe tied"
+        )
     if not isinstance(data.get("name", ""), str) or not isinstance(data.get("tied", False), bool):
         raise ValueError("name must be text and tied true or false")
     return ModelShape(**{"name": name} | data)
@@ -52,10 +66,14 @@ def read_target(text: str):
     from transformers import AutoConfig
 
     if not (folder / "config.json").is_file():
-        raise ValueError(f"{text} holds no config.json; expected the folder of a transformers checkpoint")
+        raise ValueError(
+            f"{text} holds no config.json; expected the folder of a transformers checkpoint"
+        )
     s = shape_of(AutoConfig.from_pretrained(folder))
     name = folder.resolve().name
-    return ModelShape(name, s.layers, s.width, s.heads, s.kv_heads, s.head_dim, s.hidden, s.vocab, s.tied)
+    return ModelShape(
+        name, s.layers, s.width, s.heads, s.kv_heads, s.head_dim, s.hidden, s.vocab, s.tied
+    )
 
 
 def random_decoder(shape: ModelShape, dtype: torch.dtype, device: str, seed: int = 0) -> Decoder:
@@ -65,8 +83,12 @@ def random_decoder(shape: ModelShape, dtype: torch.dtype, device: str, seed: int
     """
     s = shape
     if s.heads % s.kv_heads or s.head_dim % 2:
-        raise ValueError(f"shape {s.name!r}: {s.heads} heads, {s.kv_heads} key heads of {s.head_dim}; expected a multiple, an even size")
-    sizes = Shape(s.vocab, s.width, s.layers, s.heads, s.kv_heads, s.head_dim, s.hidden, tied=s.tied)
+        raise ValueError(
+            f"shape {s.name!r}: {s.heads} heads, {s.kv_heads} key heads of {s.head_dim}; expected a multiple, an even size"
+        )
+    sizes = Shape(
+        s.vocab, s.width, s.layers, s.heads, s.kv_heads, s.head_dim, s.hidden, tied=s.tied
+    )
     turns = frequencies(sizes)
     with torch.device("meta"):
         made = Decoder(sizes, frequency=turns).to(dtype)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from real.model.cuda_graphs import Replay, capture, fused
 from real.model.decoder import Cache, Decoder, Window
 from real.model.tree_mask import ancestor_mask, branches, chain, depths
-from real.model.cuda_graphs import Replay, capture, fused
 
 Input = Tensor | Sequence[int]
 """Rows of a pass: a tensor `[n, ...]`, or n tokens."""
@@ -64,13 +64,21 @@ class At:
     start: int
     last: int | Tensor
 
-    def through(self, decoder: Decoder, x: Tensor, layers: range, taps: dict[int, Tensor] | None = None) -> Tensor:
+    def through(
+        self, decoder: Decoder, x: Tensor, layers: range, taps: dict[int, Tensor] | None = None
+    ) -> Tensor:
         """Rows `[n, width]` through some of a decoder's layers."""
-        return decoder.run(x[None], layers, self.rotation, self.mask, self.cache, self.start, taps)[0]
+        return decoder.run(x[None], layers, self.rotation, self.mask, self.cache, self.start, taps)[
+            0
+        ]
 
     def end(self, x: Tensor) -> Tensor:
         """The last row that counts, `[1, ...]`."""
-        return x.index_select(0, self.last) if isinstance(self.last, Tensor) else x[self.last : self.last + 1]
+        return (
+            x.index_select(0, self.last)
+            if isinstance(self.last, Tensor)
+            else x[self.last : self.last + 1]
+        )
 
 
 Body = Callable[..., tuple[Tensor, ...]]
@@ -84,14 +92,24 @@ class Eager:
         """A cache for the owner `name`, with room for `rows` rows at first."""
         return decoder.cache(layers, capacity=rows)
 
-    def run(self, name: str, decoder: Decoder, body: Body, inputs: Sequence[Input], span: Span, cache: Cache) -> tuple[Tensor, ...]:
+    def run(
+        self,
+        name: str,
+        decoder: Decoder,
+        body: Body,
+        inputs: Sequence[Input],
+        span: Span,
+        cache: Cache,
+    ) -> tuple[Tensor, ...]:
         """Runs `body` on the rows; its results."""
         position, mask = span.places(decoder.device)
         cache.reserve(span.start + span.rows)
         at = At(decoder.rotation(position), mask, cache, span.start, span.rows - 1)
         return body(*(_tensor(x, decoder.device) for x in inputs), at)
 
-    def call(self, name: str, function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> tuple[Tensor, ...]:
+    def call(
+        self, name: str, function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor
+    ) -> tuple[Tensor, ...]:
         """Runs a function of tensors that has no rows in a cache."""
         return function(*inputs)
 
@@ -116,10 +134,23 @@ class Fixed(Eager):
     A drafter and its target share one such object, with a `name` of its own for each body. ValueError for a text beyond `capacity`.
     """
 
-    def __init__(self, widths: Sequence[int], capacity: int, compiled: dict | bool | None = None, smallest: int = 256):
+    def __init__(
+        self,
+        widths: Sequence[int],
+        capacity: int,
+        compiled: dict | bool | None = None,
+        smallest: int = 256,
+    ):
         if not widths or min(widths) < 1 or capacity < max(widths):
-            raise ValueError(f"widths {list(widths)} and capacity {capacity}; expected rows of at least 1, and room for the widest pass")
-        self.widths, self.capacity, self.compiled, self.smallest = tuple(sorted(set(widths))), capacity, compiled, smallest
+            raise ValueError(
+                f"widths {list(widths)} and capacity {capacity}; expected rows of at least 1, and room for the widest pass"
+            )
+        self.widths, self.capacity, self.compiled, self.smallest = (
+            tuple(sorted(set(widths))),
+            capacity,
+            compiled,
+            smallest,
+        )
         self.caches: dict[str, Cache] = {}
         self.made: dict[tuple, _Pass] = {}
         self.pool = None
@@ -135,7 +166,15 @@ class Fixed(Eager):
         return self.caches[name]
 
     @torch.inference_mode()
-    def run(self, name: str, decoder: Decoder, body: Body, inputs: Sequence[Input], span: Span, cache: Cache) -> tuple[Tensor, ...]:
+    def run(
+        self,
+        name: str,
+        decoder: Decoder,
+        body: Body,
+        inputs: Sequence[Input],
+        span: Span,
+        cache: Cache,
+    ) -> tuple[Tensor, ...]:
         """As `Eager.run`, by a captured pass where the rows fit one."""
         width = self._width(span)
         if width is None or span.start + width > self.capacity:
@@ -144,15 +183,21 @@ class Fixed(Eager):
         seen = next(seen for seen in self._sizes() if seen >= span.start + width)
         key = name, width, seen, span.parent is None
         made = self.made.get(key)
-        if made is None or made.keys is not cache.key:  # drafters that write to the target's cache may have made it grow
+        if (
+            made is None or made.keys is not cache.key
+        ):  # drafters that write to the target's cache may have made it grow
             most = 0 if span.parent is None else self.widths[-1]
-            shapes = [(tuple(x.shape[1:]), x.dtype) if isinstance(x, Tensor) else None for x in inputs]
+            shapes = [
+                (tuple(x.shape[1:]), x.dtype) if isinstance(x, Tensor) else None for x in inputs
+            ]
             made = self.made[key] = _Pass(decoder, body, shapes, width, seen, most, cache)
         made.set(inputs, span)
         return tuple(out[: span.rows].clone() for out in self._replayed(made))
 
     @torch.inference_mode()
-    def call(self, name: str, function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> tuple[Tensor, ...]:
+    def call(
+        self, name: str, function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor
+    ) -> tuple[Tensor, ...]:
         """As `Eager.call`, captured once for inputs of these shapes."""
         key = name, *(tuple(x.shape) for x in inputs)
         if key not in self.made:
@@ -166,12 +211,16 @@ class Fixed(Eager):
 
         Between two texts: rows of the caches are written over.
         """
-        for (name, *_, chained), made in [each for each in self.made.items() if isinstance(each[1], _Pass)]:
+        for (name, *_, chained), made in [
+            each for each in self.made.items() if isinstance(each[1], _Pass)
+        ]:
             for width in self.widths:
                 for seen in self._sizes():
                     key = name, width, seen, chained
                     if seen >= width and key not in self.made:
-                        self.made[key] = _Pass(made.decoder, made.body, made.shapes, width, seen, made.most, made.cache)
+                        self.made[key] = _Pass(
+                            made.decoder, made.body, made.shapes, width, seen, made.most, made.cache
+                        )
                         self._replayed(self.made[key])
 
     def _sizes(self) -> list[int]:
@@ -186,7 +235,11 @@ class Fixed(Eager):
             if card and self.pool is None:
                 self.pool = torch.cuda.graph_pool_handle()
             compiled = card if self.compiled is None else self.compiled
-            with fused(**(compiled if isinstance(compiled, dict) else {})) if compiled else nullcontext():
+            with (
+                fused(**(compiled if isinstance(compiled, dict) else {}))
+                if compiled
+                else nullcontext()
+            ):
                 made.replay = capture(made.function, made.device, self.pool)
         return made.replay()
 
@@ -198,7 +251,9 @@ class Fixed(Eager):
 
     def _check(self, rows: int) -> None:
         if rows > self.capacity:
-            raise ValueError(f"a text of {rows} rows is too long for caches of {self.capacity}; give the fast engine a larger capacity")
+            raise ValueError(
+                f"a text of {rows} rows is too long for caches of {self.capacity}; give the fast engine a larger capacity"
+            )
 
 
 class _Call:
@@ -225,16 +280,37 @@ class _Pass(_Call):
     and for each row whether it sees each of the tree's first `most` rows.
     """
 
-    def __init__(self, decoder: Decoder, body: Body, shapes: Sequence, width: int, seen: int, most: int, cache: Cache):
-        self.decoder, self.body, self.shapes, self.width, self.seen = decoder, body, shapes, width, seen
+    def __init__(
+        self,
+        decoder: Decoder,
+        body: Body,
+        shapes: Sequence,
+        width: int,
+        seen: int,
+        most: int,
+        cache: Cache,
+    ):
+        self.decoder, self.body, self.shapes, self.width, self.seen = (
+            decoder,
+            body,
+            shapes,
+            width,
+            seen,
+        )
         self.most, self.cache, self.keys = most, cache, cache.key
         self.device = device = decoder.device
-        self.held = [None if shape is None else torch.zeros(width, *shape[0], dtype=shape[1], device=device) for shape in shapes]
+        self.held = [
+            None if shape is None else torch.zeros(width, *shape[0], dtype=shape[1], device=device)
+            for shape in shapes
+        ]
         size = 3 + width * (self.held.count(None) + bool(most) + most)
         self.numbers = torch.zeros(size, dtype=torch.int64, device=device)
         if most:  # whatever a row is, it sees something: a softmax over nothing is not a number, and would stay in the cache
             self.numbers[size - width * most :: most] = 1
-        self.slot, self.column = torch.arange(width, device=device), torch.arange(seen, device=device)
+        self.slot, self.column = (
+            torch.arange(width, device=device),
+            torch.arange(seen, device=device),
+        )
 
     def set(self, inputs: Sequence[Input], span: Span) -> None:
         numbers, empty = [span.start, span.base, span.rows - 1], [0] * (self.width - span.rows)
@@ -264,11 +340,15 @@ class _Pass(_Call):
         if most:
             position = base + numbers[at : at + width]
             own = self.column - base
-            shown = numbers[at + width :].view(width, most).index_select(1, own.clamp(0, most - 1)) > 0
+            shown = (
+                numbers[at + width :].view(width, most).index_select(1, own.clamp(0, most - 1)) > 0
+            )
             sees = (own < 0) | (shown & (own < most))
         else:
             position, sees = row, self.column <= row[:, None]
         decoder = self.decoder
         mask = torch.zeros_like(sees, dtype=decoder.dtype).masked_fill(~sees, -torch.inf)
-        window = Window(self.cache.key[:, :, :, : self.seen], self.cache.value[:, :, :, : self.seen], row)
+        window = Window(
+            self.cache.key[:, :, :, : self.seen], self.cache.value[:, :, :, : self.seen], row
+        )
         return self.body(*inputs, At(decoder.rotation(position), mask, window, 0, last))

@@ -45,7 +45,13 @@ class Target:
     `taps` names the depths (in layers) whose residual stream a drafter wants to read, `passes` how its passes are run.
     """
 
-    def __init__(self, decoder: Decoder, taps: tuple[int, ...] = (), capacity: int = 512, passes: Eager = EAGER):
+    def __init__(
+        self,
+        decoder: Decoder,
+        taps: tuple[int, ...] = (),
+        capacity: int = 512,
+        passes: Eager = EAGER,
+    ):
         self.decoder, self.taps, self.passes = decoder, taps, passes
         self.cache = passes.cache("target", decoder, len(decoder.layers), capacity)
         self.length = 0
@@ -55,14 +61,20 @@ class Target:
         """Starts a text: forgets the old one and fills the cache with `tokens` (all of the prompt but its last)."""
         self.length = 0
         if not tokens:
-            empty = torch.zeros(0, self.decoder.shape.width, dtype=self.decoder.dtype, device=self.decoder.device)
+            empty = torch.zeros(
+                0, self.decoder.shape.width, dtype=self.decoder.dtype, device=self.decoder.device
+            )
             return Verdict(None, empty, {layer: empty for layer in self.taps})
-        _, hidden, taps = self._layers(tokens, Span(0, len(tokens)), 0, len(self.decoder.layers), False, EAGER)
+        _, hidden, taps = self._layers(
+            tokens, Span(0, len(tokens)), 0, len(self.decoder.layers), False, EAGER
+        )
         self.length = len(tokens)
         return Verdict(None, hidden, taps)
 
     @torch.inference_mode()
-    def verify(self, tokens: list[int], parent: list[int], resume_from: Resume | None = None) -> Verdict:
+    def verify(
+        self, tokens: list[int], parent: list[int], resume_from: Resume | None = None
+    ) -> Verdict:
         """One pass over the round's rows: the last committed token and what was drafted after it.
 
         `parent[i]` is the row that row i follows, -1 for the committed prefix. Rows are written behind the committed
@@ -77,19 +89,34 @@ class Target:
         if len(x) < len(tokens):
             # the rows that the drafter has not seen catch up through the layers it owns
             late = tokens[len(x) :]
-            x = torch.cat((x, self._layers(late, Span.tree(self.length, parent, len(late)), 0, first, False)[1]))
+            x = torch.cat(
+                (
+                    x,
+                    self._layers(late, Span.tree(self.length, parent, len(late)), 0, first, False)[
+                        1
+                    ],
+                )
+            )
         logits, hidden, taps = self._layers(x, span, first, layers, True)
-        return Verdict(logits, hidden, {layer: x if layer == first else taps.get(layer) for layer in self.taps})
+        return Verdict(
+            logits, hidden, {layer: x if layer == first else taps.get(layer) for layer in self.taps}
+        )
 
     @torch.inference_mode()
-    def draft_rows(self, tokens: list[int], offset: int, layer: int, parent: list[int] | None = None) -> Tensor:
+    def draft_rows(
+        self, tokens: list[int], offset: int, layer: int, parent: list[int] | None = None
+    ) -> Tensor:
         """Takes `tokens` (a line) through the first `layer` layers, `offset` rows past the committed ones.
 
         Their keys go to where `verify` will find them; returns the residual stream `[n, width]`. With `parent`, that of all the
         `offset` + n rows past the committed ones, they are a tree's: each sees its ancestors only.
         """
         rows = len(tokens)
-        span = Span(self.length + offset, rows) if parent is None else Span.tree(self.length, parent, rows)
+        span = (
+            Span(self.length + offset, rows)
+            if parent is None
+            else Span.tree(self.length, parent, rows)
+        )
         return self._layers(tokens, span, 0, layer, False)[1]
 
     @torch.inference_mode()

@@ -14,7 +14,9 @@ def depths(parent: list[int]) -> list[int]:
     depth = []
     for i, p in enumerate(parent):
         if not -1 <= p < i:
-            raise ValueError(f"parent[{i}] is {p}; expected -1 (the cached prefix) or an earlier row")
+            raise ValueError(
+                f"parent[{i}] is {p}; expected -1 (the cached prefix) or an earlier row"
+            )
         depth.append(0 if p < 0 else depth[p] + 1)
     return depth
 

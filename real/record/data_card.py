@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from real.prompts import repeated_ngrams
 from real.model.checkpoint import sha256
+from real.prompts import repeated_ngrams
 from simspec import Trace
 from simspec.simulate import expected_run
 
@@ -38,7 +38,9 @@ def card(path: Path, trace: Trace) -> dict:
         "by_task": {
             task: {
                 "texts": len(of),
-                "mean_run": round(float(np.concatenate([run[cuts[s] : cuts[s + 1]] for s in of]).mean()), 4),
+                "mean_run": round(
+                    float(np.concatenate([run[cuts[s] : cuts[s + 1]] for s in of]).mean()), 4
+                ),
                 "repeated_8grams": round(repeated_ngrams(texts[s] for s in of), 4),
             }
             for task in tasks

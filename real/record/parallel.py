@@ -6,13 +6,13 @@
 import numpy as np
 import torch
 
-from real.model.decoder import Decoder
-from real.draft import Drafter
 from real.decode.features import learnt, values
+from real.draft import Drafter
+from real.model.decoder import Decoder
+from real.model.target import Target
 from real.record.parallel_drafters import FORKS, Known, at_once, causal
 from real.record.rows import Rows, Scores, Settings, finished, rank_of
 from real.sampling import margin
-from real.model.target import Target
 
 
 @torch.inference_mode()
@@ -22,13 +22,28 @@ def states(lm: Decoder, prompt: list[int], text: np.ndarray, ahead: int) -> torc
     Where ahead = -1 reaches in front of the first token of the prompt, the row is zeros (as for `decode`).
     """
     true = torch.tensor([[*prompt, *text[:-1].tolist()]], device=lm.device)
-    x = lm.run(lm.embed(true), range(len(lm.layers)), lm.rotation(torch.arange(true.shape[1], device=lm.device)))[0]
+    x = lm.run(
+        lm.embed(true),
+        range(len(lm.layers)),
+        lm.rotation(torch.arange(true.shape[1], device=lm.device)),
+    )[0]
     first = len(prompt) - 1 + ahead
-    return x[first : first + len(text)] if first >= 0 else torch.cat((torch.zeros_like(x[:1]), x[: len(text) - 1]))
+    return (
+        x[first : first + len(text)]
+        if first >= 0
+        else torch.cat((torch.zeros_like(x[:1]), x[: len(text) - 1]))
+    )
 
 
 @torch.inference_mode()
-def one_bit(target: Target, drafter: Drafter, settings: Settings, prompt: list[int], text: np.ndarray, sequence: int) -> Rows:
+def one_bit(
+    target: Target,
+    drafter: Drafter,
+    settings: Settings,
+    prompt: list[int],
+    text: np.ndarray,
+    sequence: int,
+) -> Rows:
     """Rows of `text` for a drafter that is a stand-alone language model, `drafter.lm`: equal to those of `chains`."""
     lm = drafter.lm
     n, K, names, device = len(text), settings.K, settings.features, lm.device
@@ -38,14 +53,20 @@ def one_bit(target: Target, drafter: Drafter, settings: Settings, prompt: list[i
     wide = {"dtype": torch.float64, "device": device}
     # [s, j]: the chain behind a miss at text position s; column 0 is the pick there
     token = torch.zeros(n, K, dtype=torch.int64, device=device)
-    gap, value, odds = torch.zeros(n, K, **wide), torch.zeros(n, K, len(plain), **wide), torch.zeros(len(predictors), n, K, **wide)
+    gap, value, odds = (
+        torch.zeros(n, K, **wide),
+        torch.zeros(n, K, len(plain), **wide),
+        torch.zeros(len(predictors), n, K, **wide),
+    )
 
     def judge(rows, slot, x):
         logits = lm.logits(x)
         scores = scored(logits, rows + slot)
         token[rows, slot], gap[rows, slot] = scores.argmax(-1), margin(scores)
         if plain:
-            value[rows, slot] = values(plain, logits, settings.rule.temperature, token=token[rows, slot])
+            value[rows, slot] = values(
+                plain, logits, settings.rule.temperature, token=token[rows, slot]
+            )
         for i, folded in enumerate(predictors.values()):
             odds[i, rows, slot] = folded.of_drafter(x)
         return scores
@@ -53,7 +74,13 @@ def one_bit(target: Target, drafter: Drafter, settings: Settings, prompt: list[i
     known = Known(target.decoder, prompt, text.tolist())
     first, rows = len(prompt), len(known.token)
     cache, layers = lm.cache(capacity=rows + n * (K - 1)), range(len(lm.layers))
-    x = lm.run(lm.embed(known.token[None]), layers, lm.rotation(torch.arange(rows, device=device)), causal(rows, device), cache)
+    x = lm.run(
+        lm.embed(known.token[None]),
+        layers,
+        lm.rotation(torch.arange(rows, device=device)),
+        causal(rows, device),
+        cache,
+    )
     wanted = torch.from_numpy(text.astype(np.int64)).to(device)
     straight = rank_of(judge(torch.arange(n, device=device), 0, x[0, first - 1 :]), wanted)
 
@@ -62,7 +89,14 @@ def one_bit(target: Target, drafter: Drafter, settings: Settings, prompt: list[i
     own = torch.eye(len(miss), dtype=torch.bool, device=device)
     for slot in range(1, K if len(miss) else 0):
         mask = torch.cat((mask, own), 1)
-        x = lm.run(lm.embed(token[miss, slot - 1][None]), layers, lm.rotation(miss + first + slot - 1), mask, cache, start)
+        x = lm.run(
+            lm.embed(token[miss, slot - 1][None]),
+            layers,
+            lm.rotation(miss + first + slot - 1),
+            mask,
+            cache,
+            start,
+        )
         start += len(miss)
         judge(miss, slot, x[0])
 
@@ -78,14 +112,29 @@ def one_bit(target: Target, drafter: Drafter, settings: Settings, prompt: list[i
             standing = folded.of_target(before)
             slots = torch.arange(K, device=device).clamp(max=standing.shape[1] - 1)
             shown[name] = (standing[:, slots] + odds[i, source, column]).sigmoid()
-    found = [token[source, column].double(), gap[source, column], straight[ahead.clamp(max=n - 1)].double()]
-    chain, gaps, rank, *features = torch.stack([*found, *(shown[name] for name in names)]).cpu().numpy()
+    found = [
+        token[source, column].double(),
+        gap[source, column],
+        straight[ahead.clamp(max=n - 1)].double(),
+    ]
+    chain, gaps, rank, *features = (
+        torch.stack([*found, *(shown[name] for name in names)]).cpu().numpy()
+    )
     features = np.stack(features, -1) if names else np.zeros((n, K, 0))
-    return finished(settings, text, np.full(n, K), chain.astype(np.int64), gaps, features, rank.astype(np.int64))
+    return finished(
+        settings, text, np.full(n, K), chain.astype(np.int64), gaps, features, rank.astype(np.int64)
+    )
 
 
 @torch.inference_mode()
-def forked(target: Target, drafter: Drafter, settings: Settings, prompt: list[int], text: np.ndarray, sequence: int) -> Rows:
+def forked(
+    target: Target,
+    drafter: Drafter,
+    settings: Settings,
+    prompt: list[int],
+    text: np.ndarray,
+    sequence: int,
+) -> Rows:
     """Rows of `text` for a drafter in FORKS, of all positions at once: equal to those of `chains`.
 
     At each place two drafts stand beside each other, a free one and one along the text, whose ranks are recorded.
@@ -95,7 +144,9 @@ def forked(target: Target, drafter: Drafter, settings: Settings, prompt: list[in
     device, deep = known.token.device, min(K, getattr(drafter, "deepest", K))
     predictors = {name: predictor.folded() for name, predictor in learnt(names, drafter).items()}
     scored = Scores(rule, sequence, n + K)
-    wanted = torch.from_numpy(np.concatenate((text, np.repeat(text[-1:], K))).astype(np.int64)).to(device)
+    wanted = torch.from_numpy(np.concatenate((text, np.repeat(text[-1:], K))).astype(np.int64)).to(
+        device
+    )
     found = torch.zeros(3 + len(names), n, K, dtype=torch.float64, device=device)
     fork = FORKS[type(drafter)]
     first = max(0, fork.least - len(prompt))
@@ -104,16 +155,28 @@ def forked(target: Target, drafter: Drafter, settings: Settings, prompt: list[in
         places = torch.cat((at, at))
         standing = {name: folded.of_target(known.before(at)) for name, folded in predictors.items()}
         for slot in range(deep):
-            logits, hidden = (t[:, 0] for t in (fork.more(none, token[:, None]) if slot else fork.roots(places)))
+            logits, hidden = (
+                t[:, 0] for t in (fork.more(none, token[:, None]) if slot else fork.roots(places))
+            )
             free, forced = scored(logits, places + slot).chunk(2)
             logits, hidden = logits[: len(at)], hidden[: len(at)]
-            token, none = torch.cat((free.argmax(-1), wanted[at + slot])), torch.zeros_like(places)[:, None]
+            token, none = (
+                torch.cat((free.argmax(-1), wanted[at + slot])),
+                torch.zeros_like(places)[:, None],
+            )
             found[0, at, slot], found[1, at, slot] = token[: len(at)].double(), margin(free)
             found[2, at, slot] = rank_of(forced, token[len(at) :]).double()
-            odds = {name: each[:, min(slot, each.shape[1] - 1)] + predictors[name].of_drafter(hidden) for name, each in standing.items()}
+            odds = {
+                name: each[:, min(slot, each.shape[1] - 1)] + predictors[name].of_drafter(hidden)
+                for name, each in standing.items()
+            }
             if names:
-                found[3:, at, slot] = values(names, logits, rule.temperature, odds, token[: len(at)]).T
+                found[3:, at, slot] = values(
+                    names, logits, rule.temperature, odds, token[: len(at)]
+                ).T
     chain, gap, rank, *value = found.cpu().numpy()
     value = np.stack(value, -1) if names else np.zeros((n, K, 0))
     offers = np.where(np.arange(n) < first, 0, deep)
-    return finished(settings, text, offers, chain.astype(np.int64), gap, value, rank.astype(np.int64))
+    return finished(
+        settings, text, offers, chain.astype(np.int64), gap, value, rank.astype(np.int64)
+    )

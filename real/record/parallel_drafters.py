@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from real.model.decoder import Cache, Decoder
 from real.draft import Drafter
 from real.drafters.eagle import EagleDrafter
 from real.drafters.early_exit import EarlyExitDrafter
@@ -23,6 +22,7 @@ from real.drafters.hydra import HydraDrafter
 from real.drafters.medusa import MedusaDrafter
 from real.drafters.model import ModelDrafter
 from real.drafters.self_skip import SelfSkipDrafter
+from real.model.decoder import Cache, Decoder
 from real.model.target import Verdict
 
 Both = tuple[Tensor, Tensor]
@@ -76,7 +76,9 @@ def straight(lm: Decoder, token: Tensor) -> tuple[Tensor, Cache]:
     m = len(token)
     cache = lm.cache(capacity=m)
     rotation = lm.rotation(torch.arange(m, device=token.device))
-    return lm.run(lm.embed(token[None]), range(len(lm.layers)), rotation, causal(m, token.device), cache)[0], cache
+    return lm.run(
+        lm.embed(token[None]), range(len(lm.layers)), rotation, causal(m, token.device), cache
+    )[0], cache
 
 
 class Beside:
@@ -96,7 +98,9 @@ class Beside:
         """Rotation and mask of the next rows, behind rows `parent [m, n]` of the step before; of the first step's all are 0."""
         (m, n), held = parent.shape, self.own.shape[2]
         above = self.own.gather(1, parent[..., None].expand(m, n, held))
-        self.own = torch.cat((above, torch.eye(n, dtype=torch.bool, device=parent.device).expand(m, n, n)), 2)
+        self.own = torch.cat(
+            (above, torch.eye(n, dtype=torch.bool, device=parent.device).expand(m, n, n)), 2
+        )
         self.depth += 1
         position = (self.known + self.depth)[:, None].expand(m, n).flatten()
         rotation = tuple(t.view(m, 1, n, -1) for t in decoder.rotation(position))
@@ -109,7 +113,10 @@ class Beside:
         """As `Cache.put`: rows `[m, kv_heads, n, head_dim]` of a layer, behind the text's and the drafts' before them."""
         stop, new = self.rows + self.own.shape[2], key.shape[2]
         if layer not in self.layers:  # what is seen of the text is copied to every place, once
-            text = (t[layer, :, :, : self.rows].expand(len(key), -1, -1, -1) for t in (self.held.key, self.held.value))
+            text = (
+                t[layer, :, :, : self.rows].expand(len(key), -1, -1, -1)
+                for t in (self.held.key, self.held.value)
+            )
             self.layers[layer] = [F.pad(t, (0, 0, 0, stop - self.rows + 15 * new)) for t in text]
         rows = self.layers[layer]
         if stop > rows[0].shape[2]:
@@ -136,7 +143,9 @@ class LanguageModel:
 
     def more(self, parent: Tensor, token: Tensor) -> Both:
         lm = self.lm
-        hidden = lm.run(lm.embed(token), range(len(lm.layers)), *self.beside.step(parent, lm), self.beside)
+        hidden = lm.run(
+            lm.embed(token), range(len(lm.layers)), *self.beside.step(parent, lm), self.beside
+        )
         return lm.logits(hidden), hidden
 
 
@@ -152,7 +161,13 @@ class Eagle:
         place = torch.arange(self.rows, device=known.token.device)
         read = known.token[self.part.shift :][: self.rows]
         feature = self.target.norm(known.hidden)[: self.rows]
-        self.true = self._through(feature[None], read[None], self.target.rotation(place), causal(self.rows, place.device), self.cache)[0]
+        self.true = self._through(
+            feature[None],
+            read[None],
+            self.target.rotation(place),
+            causal(self.rows, place.device),
+            self.cache,
+        )[0]
 
     def roots(self, at: Tensor) -> Both:
         row = at + self.known.first - 2
@@ -162,8 +177,12 @@ class Eagle:
 
     def more(self, parent: Tensor, token: Tensor) -> Both:
         read = token if self.part.shift else self.token.gather(1, parent)
-        feature = self.estimate.gather(1, parent[..., None].expand(*parent.shape, self.estimate.shape[2]))
-        self.estimate = self._through(feature, read, *self.beside.step(parent, self.target), self.beside)
+        feature = self.estimate.gather(
+            1, parent[..., None].expand(*parent.shape, self.estimate.shape[2])
+        )
+        self.estimate = self._through(
+            feature, read, *self.beside.step(parent, self.target), self.beside
+        )
         self.token = token
         return self.target.head(self.estimate), self.estimate
 
@@ -191,7 +210,10 @@ class Medusa:
 
     def _seen(self, rows: int) -> Both:
         hidden = self.part.stacks[self.head](self.feature)
-        return tuple(t[:, None].expand(-1, rows, -1) for t in (self.part.logits(self.target, self.head, hidden), hidden))
+        return tuple(
+            t[:, None].expand(-1, rows, -1)
+            for t in (self.part.logits(self.target, self.head, hidden), hidden)
+        )
 
 
 class Hydra:
@@ -217,7 +239,9 @@ class Hydra:
     def _behind(self) -> Both:
         seen = self.target.embed(self.path).flatten(2)
         head = self.path.shape[2] - 1
-        hidden = self.part.stacks[head](torch.cat((self.feature[:, None].expand(-1, seen.shape[1], -1), seen), -1))
+        hidden = self.part.stacks[head](
+            torch.cat((self.feature[:, None].expand(-1, seen.shape[1], -1), seen), -1)
+        )
         return self.part.logits(self.target, head, hidden), hidden
 
 
@@ -254,10 +278,14 @@ class Glide:
     def __init__(self, drafter: GlideDrafter, known: Known):
         self.part, self.target, self.known = drafter.part, known.target, known
         self.rows, self.deep, device = len(known.token), len(self.part.layers), known.token.device
-        self.cache = Cache(self.part.shape, len(self.part.layers), 1, self.rows, self.target.dtype, device)
+        self.cache = Cache(
+            self.part.shape, len(self.part.layers), 1, self.rows, self.target.dtype, device
+        )
         before = causal(self.rows, device).tril(-1)
         rotation = self.target.rotation(torch.arange(self.rows, device=device))
-        self.true = self._through(known.token[None], rotation, causal(self.rows, device), before, self.cache)[0]
+        self.true = self._through(
+            known.token[None], rotation, causal(self.rows, device), before, self.cache
+        )[0]
 
     def roots(self, at: Tensor) -> Both:
         row = at + self.known.first - 1
@@ -267,7 +295,9 @@ class Glide:
         return self.part.logits(self.target, hidden), hidden
 
     def more(self, parent: Tensor, token: Tensor) -> Both:
-        hidden = self._through(token, *self.beside.step(parent, self.target), self.sees, self.beside)
+        hidden = self._through(
+            token, *self.beside.step(parent, self.target), self.sees, self.beside
+        )
         return self.part.logits(self.target, hidden), hidden
 
     def _through(self, token, rotation, mask, sees, cache) -> Tensor:
@@ -276,7 +306,9 @@ class Glide:
         for i, layer in enumerate(part.layers):
             x = layer.attend(x, rotation, mask, cache, i)
             if part.cross:
-                keys = (t[part.reads[i]].expand(len(token), -1, -1, -1) for t in (held.key, held.value))
+                keys = (
+                    t[part.reads[i]].expand(len(token), -1, -1, -1) for t in (held.key, held.value)
+                )
                 x = part.glimpses[i](x, rotation, *keys, sees)
             x = layer.feed(x)
         return x
@@ -311,8 +343,18 @@ class Still:
         """Nothing is kept."""
 
 
-def at_once(places: Tensor, rows: int, known: Known, fork: Fork, drafts: int = 1) -> tuple[Tensor, ...]:
+def at_once(
+    places: Tensor, rows: int, known: Known, fork: Fork, drafts: int = 1
+) -> tuple[Tensor, ...]:
     """The places cut into parts that take no more than ROOM: so many `drafts` at each, of so many `rows` in a step."""
     s = known.target.shape
-    keys = 2 * drafts * fork.deep * len(known.token) * s.kv_heads * s.head_dim * known.target.embed.weight.element_size()
+    keys = (
+        2
+        * drafts
+        * fork.deep
+        * len(known.token)
+        * s.kv_heads
+        * s.head_dim
+        * known.target.embed.weight.element_size()
+    )
     return places.split(max(1, ROOM // max(8 * drafts * rows * s.vocab, keys)))

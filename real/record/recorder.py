@@ -14,31 +14,42 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from real.decode.features import Reader, learnt, shown
 from real.draft import Drafter
 from real.drafters.prompt_lookup import PromptLookupDrafter
-from real.decode.features import Reader, learnt, shown
 from real.files import replace_json
-from real.record.parallel_drafters import FORKS, Still
-from real.record.parallel import forked, one_bit, states  # noqa: F401  (states is known by this address)
-from real.record.tree_order import ordered, orders
+from real.model.target import Target
 from real.prompts import Prompt
+from real.record.parallel import forked, one_bit, states  # noqa: F401  (states is known by this address)
+from real.record.parallel_drafters import FORKS, Still
 from real.record.rejection import alone, ratios
 from real.record.rows import MOST, RecordError, Rows, Settings, rank_of, runs
-from real.sampling import margin
-from real.model.target import Target
 from real.record.text_cache import Texts
+from real.record.tree_order import ordered, orders
+from real.sampling import margin
 from simspec import Trace, TraceError, TraceMeta, load_trace
 from simspec.quantization import encode_margin
 
 
-def target_text(target: Target, settings: Settings, prompt: list[int], sequence: int) -> tuple[np.ndarray, np.ndarray]:
+def target_text(
+    target: Target, settings: Settings, prompt: list[int], sequence: int
+) -> tuple[np.ndarray, np.ndarray]:
     """The target's own text, one token a pass with no drafter: int32 `[n]`, and its margin codes uint8 `[n]`."""
     gaps: list[float] = []
-    text = alone(target, settings, prompt, sequence, lambda r: gaps.extend(margin(r.walk.scores).tolist()))
+    text = alone(
+        target, settings, prompt, sequence, lambda r: gaps.extend(margin(r.walk.scores).tolist())
+    )
     return text, encode_margin(np.array(gaps))
 
 
-def chains(target: Target, drafter: Drafter, settings: Settings, prompt: list[int], text: np.ndarray, sequence: int) -> Rows:
+def chains(
+    target: Target,
+    drafter: Drafter,
+    settings: Settings,
+    prompt: list[int],
+    text: np.ndarray,
+    sequence: int,
+) -> Rows:
     """Rows of `text` through the protocol: at each position one free chain, then one along the text for the ranks.
 
     Of a `silent` drafter, which shows no distribution, a token of its chain has rank 0 if it is the text's and 255 if not, and no
@@ -46,7 +57,9 @@ def chains(target: Target, drafter: Drafter, settings: Settings, prompt: list[in
     ValueError for features of a silent one.
     """
     if not drafter.history_free:
-        raise RecordError(f"drafter {drafter.name!r} depends on earlier rounds; a recording of it would not replay exactly")
+        raise RecordError(
+            f"drafter {drafter.name!r} depends on earlier rounds; a recording of it would not replay exactly"
+        )
     n, K, names, rule = len(text), settings.K, settings.features, settings.rule
     chain = np.zeros((n, K), np.int64)
     feature = np.zeros((n, K, len(names)), np.uint8)
@@ -106,7 +119,13 @@ def chains(target: Target, drafter: Drafter, settings: Settings, prompt: list[in
 
 
 def record_text(
-    target: Target, drafter: Drafter, settings: Settings, prompt: list[int], sequence: int, slow=False, texts: Texts | None = None
+    target: Target,
+    drafter: Drafter,
+    settings: Settings,
+    prompt: list[int],
+    sequence: int,
+    slow=False,
+    texts: Texts | None = None,
 ) -> Rows:
     """The target's text after `prompt` and its rows: of all positions at once where the drafter allows it, else (or `slow`) by `chains`.
 
@@ -125,13 +144,19 @@ def record_text(
         rows = forked(target, drafter, settings, prompt, text, sequence)
     else:
         still = type(drafter) is PromptLookupDrafter and not slow  # it reads tokens alone
-        rows = chains(Still(target.decoder) if still else target, drafter, settings, prompt, text, sequence)
+        rows = chains(
+            Still(target.decoder) if still else target, drafter, settings, prompt, text, sequence
+        )
     place = ordered if wide else orders
-    order, beam = place(target, drafter, settings, prompt, text, sequence) if settings.tree else (None, None)
+    order, beam = (
+        place(target, drafter, settings, prompt, text, sequence) if settings.tree else (None, None)
+    )
     return replace(rows, margin=gaps, order=order, beam=beam)
 
 
-def assemble(rows: Sequence[Rows], prompts: Sequence[Prompt], first: int, settings: Settings, meta: TraceMeta) -> Trace:
+def assemble(
+    rows: Sequence[Rows], prompts: Sequence[Prompt], first: int, settings: Settings, meta: TraceMeta
+) -> Trace:
     """One trace of recorded texts, whose draw addresses are `first`, `first + 1`, ..."""
 
     def offsets(lengths):
@@ -177,13 +202,20 @@ def record(
     more = {} if kept is None else {"texts": kept}
     parts = out.with_name(out.name + ".parts")
     parts.mkdir(parents=True, exist_ok=True)
-    same = {"settings": asdict(settings), "meta": asdict(meta), "prompts": [p.token for p in prompts], "shard": shard}
+    same = {
+        "settings": asdict(settings),
+        "meta": asdict(meta),
+        "prompts": [p.token for p in prompts],
+        "shard": shard,
+    }
     same = json.loads(json.dumps(same))
     for key in ("argv", "git", "notes"):
         same["meta"].pop(key)
     manifest = parts / "settings.json"
     if manifest.exists() and _read(manifest) != same:
-        raise RecordError(f"{parts} holds a recording with other settings; finish it with those, or delete the folder")
+        raise RecordError(
+            f"{parts} holds a recording with other settings; finish it with those, or delete the folder"
+        )
     if not manifest.exists():  # killed while it cleared up: shards that nothing vouches for
         _clear(parts)
     replace_json(manifest, same)
@@ -196,9 +228,13 @@ def record(
                 rows = []
                 for i, p in enumerate(group):
                     try:
-                        rows.append(record_text(target, drafter, settings, p.token, first + i, **more))
+                        rows.append(
+                            record_text(target, drafter, settings, p.token, first + i, **more)
+                        )
                     except ValueError as error:
-                        raise RecordError(f"text {first + i} (prompt {p.id!r}) cannot be recorded: {error}") from error
+                        raise RecordError(
+                            f"text {first + i} (prompt {p.id!r}) cannot be recorded: {error}"
+                        ) from error
                     progress(first + i + 1, len(prompts))
                 if kept:
                     kept.save()
@@ -211,7 +247,9 @@ def record(
             _clear(parts)
             parts.rmdir()
         raise
-    whole = parts / "whole"  # written among the shards: what a kill leaves half done is cleared with them
+    whole = (
+        parts / "whole"
+    )  # written among the shards: what a kill leaves half done is cleared with them
     trace.save(whole)
     whole.replace(out)
     _clear(parts)
@@ -231,9 +269,17 @@ def _shard(path: Path, settings: Settings, group: Sequence[Prompt], first: int) 
         found = load_trace(path)
     except TraceError as error:
         raise RecordError(f"{error}; delete this file and its texts are recorded again") from None
-    texts = [found.prompt[a:b].tolist() for a, b in zip(found.prompt_offset, found.prompt_offset[1:])]
-    if found.K != settings.K or texts != [p.token for p in group] or found.sequence.tolist() != list(range(first, first + len(group))):
-        raise RecordError(f"{path} holds other texts than were asked for; delete this file and they are recorded again")
+    texts = [
+        found.prompt[a:b].tolist() for a, b in zip(found.prompt_offset, found.prompt_offset[1:])
+    ]
+    if (
+        found.K != settings.K
+        or texts != [p.token for p in group]
+        or found.sequence.tolist() != list(range(first, first + len(group)))
+    ):
+        raise RecordError(
+            f"{path} holds other texts than were asked for; delete this file and they are recorded again"
+        )
     return found
 
 
@@ -241,7 +287,9 @@ def _read(manifest: Path) -> dict:
     try:
         return json.loads(manifest.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise RecordError(f"{manifest} is damaged ({error}); delete its folder to record anew") from None
+        raise RecordError(
+            f"{manifest} is damaged ({error}); delete its folder to record anew"
+        ) from None
 
 
 def join(shards: Sequence[Trace], meta: TraceMeta) -> Trace:
@@ -255,12 +303,22 @@ def join(shards: Sequence[Trace], meta: TraceMeta) -> Trace:
         budget=np.concatenate([s.budget for s in shards]),
         sequence=np.concatenate([s.sequence for s in shards]),
         **_joined(shards),
-        meta=replace(meta, tasks=sum((s.meta.tasks for s in shards), ()), ids=sum((s.meta.ids for s in shards), ())),
+        meta=replace(
+            meta,
+            tasks=sum((s.meta.tasks for s in shards), ()),
+            ids=sum((s.meta.ids for s in shards), ()),
+        ),
     )
 
 
 def describe(
-    target: str, drafter: Drafter, settings: Settings, prompts: Sequence[Prompt], tokenizer_sha256: str, device, dtype
+    target: str,
+    drafter: Drafter,
+    settings: Settings,
+    prompts: Sequence[Prompt],
+    tokenizer_sha256: str,
+    device,
+    dtype,
 ) -> TraceMeta:
     """The metadata of a recording made here and now."""
     from real.provenance import argv, device_name, revision, versions

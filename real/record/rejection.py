@@ -7,20 +7,40 @@ import torch
 
 from real.decode.loop import Round, decode
 from real.draft import Drafter, Silent
+from real.model.target import Target
 from real.record.parallel import states
 from real.record.rows import RecordError, Rows, Settings
-from real.model.target import Target
 from simspec import CostModel, Stepper, policies
 
 
-def alone(target: Target, settings: Settings, prompt: list[int], sequence: int, listen: Callable[[Round], None]) -> np.ndarray:
+def alone(
+    target: Target,
+    settings: Settings,
+    prompt: list[int],
+    sequence: int,
+    listen: Callable[[Round], None],
+) -> np.ndarray:
     """The target's own text, int32 `[n]`: plain decoding, one token a pass, each told to `listen`."""
-    stepper = Stepper(policies.BUILTIN["fixed"](0), settings.K, 0, CostModel.from_ratio(0.0, settings.K))
-    result = decode(target, Silent(), stepper, settings.rule, prompt, settings.budget, settings.end_tokens, sequence, listen)
+    stepper = Stepper(
+        policies.BUILTIN["fixed"](0), settings.K, 0, CostModel.from_ratio(0.0, settings.K)
+    )
+    result = decode(
+        target,
+        Silent(),
+        stepper,
+        settings.rule,
+        prompt,
+        settings.budget,
+        settings.end_tokens,
+        sequence,
+        listen,
+    )
     return result.token
 
 
-def ratios(target: Target, drafter: Drafter, settings: Settings, prompt: list[int], sequence: int) -> Rows:
+def ratios(
+    target: Target, drafter: Drafter, settings: Settings, prompt: list[int], sequence: int
+) -> Rows:
     """A text drawn from the target and, for each row t and slot j, min(1, q(y) / p(y)) of its token y = token[t + j].
 
     p is the target's distribution there, q the drafter's in a draft from row t that followed the text so far, both as the rule processes
@@ -28,9 +48,17 @@ def ratios(target: Target, drafter: Drafter, settings: Settings, prompt: list[in
     drafter offers, for drafts do not end at end tokens under this rule. RecordError for a drafter that is not history-free.
     """
     if not drafter.history_free:
-        raise RecordError(f"drafter {drafter.name!r} depends on earlier rounds; a recording of it would not replay exactly")
+        raise RecordError(
+            f"drafter {drafter.name!r} depends on earlier rounds; a recording of it would not replay exactly"
+        )
     chance: list[float] = []
-    text = alone(target, settings, prompt, sequence, lambda r: chance.append(float(r.walk.scores[0, r.walk.token[0]].exp())))
+    text = alone(
+        target,
+        settings,
+        prompt,
+        sequence,
+        lambda r: chance.append(float(r.walk.scores[0, r.walk.token[0]].exp())),
+    )
     p, n, K = np.array(chance), len(text), settings.K
     if drafter.prefix_only and hasattr(drafter, "lm"):
         q, depth = _straight(drafter, settings, prompt, text), np.full(n, K, np.uint8)
@@ -38,7 +66,13 @@ def ratios(target: Target, drafter: Drafter, settings: Settings, prompt: list[in
         ratio = np.where(ahead < n, np.minimum(1.0, q / p)[np.minimum(ahead, n - 1)], 0.0)
     else:
         ratio, depth = _stepwise(target, drafter, settings, prompt, text, p)
-    return Rows(text, depth, np.zeros(n, np.uint8), np.zeros((n, K, 0), np.uint8), ratio=ratio.astype(np.float32))
+    return Rows(
+        text,
+        depth,
+        np.zeros(n, np.uint8),
+        np.zeros((n, K, 0), np.uint8),
+        ratio=ratio.astype(np.float32),
+    )
 
 
 def _straight(drafter, settings, prompt, text) -> np.ndarray:

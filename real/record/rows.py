@@ -6,8 +6,7 @@ import numpy as np
 import torch
 
 from real.decode.features import coded
-from real.sampling import gumbel
-from real.sampling import Rule
+from real.sampling import Rule, gumbel
 from simspec.quantization import encode_margin
 from simspec.tree import WIDEST
 
@@ -49,18 +48,26 @@ class Settings:
 
     def __post_init__(self):
         if self.rule.sampled and self.features:
-            raise RecordError("a recording of the rejection rule holds no features, it replays in law alone; expected none to be asked for")
+            raise RecordError(
+                "a recording of the rejection rule holds no features, it replays in law alone; expected none to be asked for"
+            )
         if self.rule.sampled and self.tree:
-            raise RecordError("a recording of the rejection rule holds no order of trees; expected rule greedy or coupled with --tree")
+            raise RecordError(
+                "a recording of the rejection rule holds no order of trees; expected rule greedy or coupled with --tree"
+            )
         if not 1 <= self.K <= 255 or self.budget < 1:
-            raise RecordError(f"K is {self.K} and budget {self.budget}; expected 1 <= K <= 255 and at least one token")
+            raise RecordError(
+                f"K is {self.K} and budget {self.budget}; expected 1 <= K <= 255 and at least one token"
+            )
         if self.tree != () and not (
             type(self.tree) is tuple
             and [*map(type, self.tree)] == [int, int]
             and 1 <= self.tree[0] <= WIDEST
             and 1 <= self.tree[1] <= self.K
         ):
-            raise RecordError(f"tree is {self.tree!r}; expected a width from 1 to {WIDEST} and levels from 1 to K, here {self.K}, or ()")
+            raise RecordError(
+                f"tree is {self.tree!r}; expected a width from 1 to {WIDEST} and levels from 1 to K, here {self.K}, or ()"
+            )
 
 
 class Scores:
@@ -75,12 +82,20 @@ class Scores:
         if self.rule.name != "coupled":
             return self.rule.scores(logits, self.sequence, position)
         if self.noise is None:
-            self.noise = gumbel(self.rule.seed, self.sequence, 0, self.positions, logits.shape[-1], logits.device)
+            self.noise = gumbel(
+                self.rule.seed, self.sequence, 0, self.positions, logits.shape[-1], logits.device
+            )
         return self.rule.processed(logits) + self.noise[position]
 
 
 def finished(
-    settings: Settings, text: np.ndarray, offers: np.ndarray, chain: np.ndarray, gap: np.ndarray, value: np.ndarray, rank: np.ndarray
+    settings: Settings,
+    text: np.ndarray,
+    offers: np.ndarray,
+    chain: np.ndarray,
+    gap: np.ndarray,
+    value: np.ndarray,
+    rank: np.ndarray,
 ) -> Rows:
     """Rows of a text from drafts that did not stop: cut where the budget ends, behind an end token, and at `offers [n]` tokens.
 
@@ -90,7 +105,9 @@ def finished(
     reach = np.minimum(K, settings.budget - every)
     most = np.minimum(reach, offers)
     ends = np.isin(chain, settings.end_tokens) & (np.arange(K) < most[:, None])
-    depth = np.where(ends.any(1), ends.argmax(1) + 1, np.where(offers < reach, offers, K)).astype(np.uint8)
+    depth = np.where(ends.any(1), ends.argmax(1) + 1, np.where(offers < reach, offers, K)).astype(
+        np.uint8
+    )
     live = np.arange(K) < np.minimum(depth, reach)[:, None]
     there = every[:, None] + np.arange(K) < n
     place = np.where(np.arange(K) < offers[:, None], np.minimum(rank, MOST), MOST)
@@ -101,7 +118,16 @@ def finished(
         feature[live], distance = coded(names, value[live])
         edge[live] = encode_margin(distance.min(-1))
     run = runs(np.where(live, chain, -1), text, depth)
-    return Rows(text, depth, run, feature, np.where(there, place, 0).astype(np.uint8), np.zeros(n, np.uint8), near, edge)
+    return Rows(
+        text,
+        depth,
+        run,
+        feature,
+        np.where(there, place, 0).astype(np.uint8),
+        np.zeros(n, np.uint8),
+        near,
+        edge,
+    )
 
 
 def rank_of(scores: torch.Tensor, token: torch.Tensor) -> torch.Tensor:

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from real.files import replacing
-from real.record.rows import MOST, RecordError, Settings
 from real.model.target import Target
+from real.record.rows import MOST, RecordError, Settings
 from simspec import TraceMeta
 
 Written = tuple[np.ndarray, np.ndarray]
@@ -24,11 +24,36 @@ class Texts:
 
     def __init__(self, path: str | Path, settings: Settings, meta: TraceMeta, target: Target):
         if settings.rule.sampled:
-            raise RecordError("texts drawn under the rejection rule are not kept in a file; record without one")
-        self.path, self.budget, self.ends, self.vocab = Path(path), settings.budget, settings.end_tokens, target.decoder.shape.vocab
-        asked = ("target", "tokenizer_sha256", "rule", "temperature", "top_k", "top_p", "seed", "device", "dtype", "versions")
-        made = {name: getattr(meta, name) for name in asked} | {"budget": settings.budget, "end_tokens": settings.end_tokens}
-        made["passes"] = [type(target.passes).__name__, *getattr(target.passes, "widths", ()), getattr(target.passes, "smallest", 0)]
+            raise RecordError(
+                "texts drawn under the rejection rule are not kept in a file; record without one"
+            )
+        self.path, self.budget, self.ends, self.vocab = (
+            Path(path),
+            settings.budget,
+            settings.end_tokens,
+            target.decoder.shape.vocab,
+        )
+        asked = (
+            "target",
+            "tokenizer_sha256",
+            "rule",
+            "temperature",
+            "top_k",
+            "top_p",
+            "seed",
+            "device",
+            "dtype",
+            "versions",
+        )
+        made = {name: getattr(meta, name) for name in asked} | {
+            "budget": settings.budget,
+            "end_tokens": settings.end_tokens,
+        }
+        made["passes"] = [
+            type(target.passes).__name__,
+            *getattr(target.passes, "widths", ()),
+            getattr(target.passes, "smallest", 0),
+        ]
         self.made_with = json.loads(json.dumps(made))
         self.texts = self._read() if self.path.exists() else {}
         self.saved = len(self.texts)
@@ -56,21 +81,42 @@ class Texts:
             held = json.loads(self.path.read_text(encoding="utf-8"))
             texts = dict(held["texts"])
             made_with, whole = dict(held["made_with"]), held["sha256"] == _sum(texts)
-            right = whole and all(self._right(text) for text in texts.values()) if made_with == self.made_with else True
+            right = (
+                whole and all(self._right(text) for text in texts.values())
+                if made_with == self.made_with
+                else True
+            )
         except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-            raise RecordError(f"{self.path} holds no texts ({' '.join(str(error).split())[:200]}); delete it to write them anew") from None
-        differ = sorted(key for key in {*made_with, *self.made_with} if made_with.get(key) != self.made_with.get(key))
+            raise RecordError(
+                f"{self.path} holds no texts ({' '.join(str(error).split())[:200]}); delete it to write them anew"
+            ) from None
+        differ = sorted(
+            key
+            for key in {*made_with, *self.made_with}
+            if made_with.get(key) != self.made_with.get(key)
+        )
         if differ:
-            raise RecordError(f"{self.path} holds texts made with another {differ[0]}; name another file for these, or delete it")
+            raise RecordError(
+                f"{self.path} holds texts made with another {differ[0]}; name another file for these, or delete it"
+            )
         if not right:
-            raise RecordError(f"{self.path} is damaged: its texts are not those that were written; delete it to write them anew")
+            raise RecordError(
+                f"{self.path} is damaged: its texts are not those that were written; delete it to write them anew"
+            )
         return texts
 
     def _right(self, text) -> bool:
         token, margin = text
         limits = ((token, self.vocab), (margin, MOST + 1))
-        numbers = all(isinstance(row, list) and all(type(x) is int and 0 <= x < most for x in row) for row, most in limits)
-        return numbers and 1 <= len(token) == len(margin) <= self.budget and not set(token[:-1]) & set(self.ends)
+        numbers = all(
+            isinstance(row, list) and all(type(x) is int and 0 <= x < most for x in row)
+            for row, most in limits
+        )
+        return (
+            numbers
+            and 1 <= len(token) == len(margin) <= self.budget
+            and not set(token[:-1]) & set(self.ends)
+        )
 
 
 def _key(sequence: int, prompt: list[int]) -> str:

@@ -4,17 +4,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from real.decode.trees import Offer, best, search
 from real.draft import Drafter, growing
+from real.model.target import Target
 from real.record.parallel_drafters import FORKS, Fork, Known, at_once
 from real.record.rows import RecordError, Scores, Settings
-from real.model.target import Target
-from real.decode.trees import Offer, best, search
 
 OUT = 255
 """Stands for a node that is in no tree, or that 255 others precede."""
 
 
-def orders(target: Target, drafter: Drafter, settings: Settings, prompt: list[int], text: np.ndarray, sequence: int):
+def orders(
+    target: Target,
+    drafter: Drafter,
+    settings: Settings,
+    prompt: list[int],
+    text: np.ndarray,
+    sequence: int,
+):
     """uint8 `[n, K]`: place of the text's node at depth j + 1 in the order of the dynamic tree of `settings.tree` grown at row t.
 
     And uint8 `[n, 2]`: of what a beam search of that width and depth ends with (`real.decode.trees.Beam`), the nodes on the text, and all nodes.
@@ -33,7 +40,10 @@ def orders(target: Target, drafter: Drafter, settings: Settings, prompt: list[in
         deep = min(levels, settings.budget - t - 1)
         offer = search(drafter, settings.rule, sequence, t, last, width, deep) if deep else None
         if offer is not None:
-            along, place = _along(offer, text[t : t + deep].tolist()), {row: i for i, row in enumerate(offer.order())}
+            along, place = (
+                _along(offer, text[t : t + deep].tolist()),
+                {row: i for i, row in enumerate(offer.order())},
+            )
             places[t, : len(along)] = np.minimum([place[row] for row in along], OUT)
             ends = offer.ends()
             beam[t] = sum(row in ends for row in along), len(ends)
@@ -48,16 +58,22 @@ def orders(target: Target, drafter: Drafter, settings: Settings, prompt: list[in
 
 def _check(drafter: Drafter, settings: Settings) -> None:
     if settings.rule.sampled:
-        raise RecordError("dynamic trees do not run under the rejection rule; record without a tree")
+        raise RecordError(
+            "dynamic trees do not run under the rejection rule; record without a tree"
+        )
     if not drafter.history_free:
-        raise RecordError(f"drafter {drafter.name!r} depends on earlier rounds; a recording of it would not replay exactly")
+        raise RecordError(
+            f"drafter {drafter.name!r} depends on earlier rounds; a recording of it would not replay exactly"
+        )
     growing(drafter, settings.tree[1])
 
 
 def _along(offer: Offer, text: list[int]) -> list[int]:
     """Rows along `text`, for as long as there are."""
     row, found = 0, []
-    child = {(above, token): i for i, (above, token) in enumerate(zip(offer.parent, offer.token)) if i}
+    child = {
+        (above, token): i for i, (above, token) in enumerate(zip(offer.parent, offer.token)) if i
+    }
     for token in text:
         row = child.get((row, token))
         if row is None:
@@ -67,7 +83,14 @@ def _along(offer: Offer, text: list[int]) -> list[int]:
 
 
 @torch.inference_mode()
-def ordered(target: Target, drafter: Drafter, settings: Settings, prompt: list[int], text: np.ndarray, sequence: int):
+def ordered(
+    target: Target,
+    drafter: Drafter,
+    settings: Settings,
+    prompt: list[int],
+    text: np.ndarray,
+    sequence: int,
+):
     """As `orders`, of all positions at once, for a drafter in `real.record.parallel_drafters.FORKS`."""
     _check(drafter, settings)
     (width, levels), n = settings.tree, len(text)
@@ -77,25 +100,39 @@ def ordered(target: Target, drafter: Drafter, settings: Settings, prompt: list[i
     if first < n:
         fork = make(drafter, known)
         for at in at_once(torch.arange(first, n, device=known.token.device), width, known, fork):
-            grown = [[t.cpu().numpy() for t in level] for level in _grown(fork, scored, at, width, levels)]
+            grown = [
+                [t.cpu().numpy() for t in level]
+                for level in _grown(fork, scored, at, width, levels)
+            ]
             here = at.cpu().numpy()
-            places[here, :levels], beam[here] = _placed(grown, here, np.minimum(levels, settings.budget - here - 1), text)
+            places[here, :levels], beam[here] = _placed(
+                grown, here, np.minimum(levels, settings.budget - here - 1), text
+            )
     return places, beam
 
 
-def _grown(fork: Fork, scored: Scores, at: Tensor, width: int, levels: int) -> list[tuple[Tensor, ...]]:
+def _grown(
+    fork: Fork, scored: Scores, at: Tensor, width: int, levels: int
+) -> list[tuple[Tensor, ...]]:
     """`real.decode.trees.search` at all places, level by level: of its nodes token, score and parent `[m, c]`, and those searched on `[m, width]`.
 
     A parent is the number of a node in the level above, as are those searched on in their own.
     """
     m, found = len(at), []
-    logits, standing, above = fork.roots(at)[0], torch.zeros(m, 1, dtype=torch.float64, device=at.device), torch.zeros_like(at)[:, None]
+    logits, standing, above = (
+        fork.roots(at)[0],
+        torch.zeros(m, 1, dtype=torch.float64, device=at.device),
+        torch.zeros_like(at)[:, None],
+    )
     for level in range(levels):
         rows = logits.shape[1]
         flat = logits.reshape(m * rows, -1)
         kids, _ = best(scored(flat, (at + level).repeat_interleave(rows)), width)
         added = (flat.double() / scored.rule.temperature).log_softmax(-1).gather(-1, kids)
-        token, score = kids.reshape(m, -1), (standing[..., None] + added.reshape(m, rows, width)).flatten(1)
+        token, score = (
+            kids.reshape(m, -1),
+            (standing[..., None] + added.reshape(m, rows, width)).flatten(1),
+        )
         chosen = score.sort(dim=-1, descending=True, stable=True).indices[:, :width]
         found.append((token, score, above.repeat_interleave(width, 1), chosen))
         if level + 1 < levels:
@@ -104,11 +141,15 @@ def _grown(fork: Fork, scored: Scores, at: Tensor, width: int, levels: int) -> l
     return found
 
 
-def _placed(grown: list[list[np.ndarray]], at: np.ndarray, deep: np.ndarray, text: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _placed(
+    grown: list[list[np.ndarray]], at: np.ndarray, deep: np.ndarray, text: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Rows of `orders` at the places `at [m]` of trees as `_grown` gives them, each cut to `deep [m]` levels."""
     m, levels = len(at), len(grown)
     # of equal scores the less deep stands first, then the earlier: in a level nodes stand as they were made
-    key = np.concatenate([np.where((level < deep)[:, None], -grown[level][1], np.inf) for level in range(levels)], 1)
+    key = np.concatenate(
+        [np.where((level < deep)[:, None], -grown[level][1], np.inf) for level in range(levels)], 1
+    )
     place = np.empty(key.shape, np.int64)
     np.put_along_axis(place, key.argsort(1, kind="stable"), np.arange(key.shape[1])[None], 1)
     kept, below = [], np.zeros((m, 1), bool)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from real.model.decoder import Decoder
 from real.draft import Drafter
-from real.record.recorder import states
+from real.model.decoder import Decoder
 from real.model.target import Target
+from real.record.recorder import states
 from simspec.stats import FEWEST, ratio, ratio_difference
 
 Text = tuple[list[int], np.ndarray]
@@ -35,7 +35,10 @@ class Accepted:
         """n-alpha: of the drafts whose first j - 1 tokens held and that had room for j, the share whose j-th held; None without any."""
         run, room = np.concatenate(self.run), np.concatenate(self.room)
         could = [(run >= j - 1) & (room >= j) for j in range(1, self.K + 1)]
-        return [round(float((run[c] >= j).mean()), 4) if c.any() else None for j, c in enumerate(could, 1)]
+        return [
+            round(float((run[c] >= j).mean()), 4) if c.any() else None
+            for j, c in enumerate(could, 1)
+        ]
 
     def sums(self) -> tuple[np.ndarray, np.ndarray]:
         """Per text: accepted tokens, and drafts, over the positions that have K tokens of text ahead; float64 `[texts]` each."""
@@ -60,7 +63,10 @@ def acceptance(target: Decoder, drafter: Drafter, texts: Sequence[Text], K: int)
     Drafters that are language models of the prefix take one pass a text, others go through the protocol position by position.
     """
     plain = drafter.prefix_only and hasattr(drafter, "lm")
-    found = [_plain(drafter.lm, *text, K) if plain else _walked(target, drafter, *text, K) for text in texts]
+    found = [
+        _plain(drafter.lm, *text, K) if plain else _walked(target, drafter, *text, K)
+        for text in texts
+    ]
     return Accepted(K, *(tuple(column) for column in zip(*found)))
 
 
@@ -70,7 +76,9 @@ def offers(target: Decoder, drafter: Drafter, texts: Sequence[Text], K: int) -> 
     most = 0
     for prompt, _ in texts:
         engine, length = Target(target, drafter.taps, len(prompt) + K + 1), 0
-        drafter.begin(engine, prompt, engine.prefill(prompt[:-1]), lambda logits, *_: int(logits.argmax()))
+        drafter.begin(
+            engine, prompt, engine.prefill(prompt[:-1]), lambda logits, *_: int(logits.argmax())
+        )
         while most < K and drafter.next() is not None:
             length += 1
             most = max(most, length)
@@ -93,7 +101,9 @@ def _walked(decoder: Decoder, drafter: Drafter, prompt: list[int], text: np.ndar
     wanted, n = text.tolist(), len(text)
     run, room = np.zeros(n, np.int64), np.minimum(K, n - np.arange(n))
     target = Target(decoder, drafter.taps, len(prompt) + n + K + 1)
-    drafter.begin(target, prompt, target.prefill(prompt[:-1]), lambda logits, *_: int(logits.argmax()))
+    drafter.begin(
+        target, prompt, target.prefill(prompt[:-1]), lambda logits, *_: int(logits.argmax())
+    )
     last = prompt[-1]
     for t in range(n):
         while run[t] < room[t]:
@@ -115,13 +125,18 @@ def _walked(decoder: Decoder, drafter: Drafter, prompt: list[int], text: np.ndar
 def described(found: Accepted) -> dict:
     """Mean accepted length with its interval over texts, and acceptance by depth, for a card."""
     accepted, drafts = found.sums()
-    return {"accepted_length": _interval(ratio, found.length(), accepted, drafts), "by_depth": found.by_depth()}
+    return {
+        "accepted_length": _interval(ratio, found.length(), accepted, drafts),
+        "by_depth": found.by_depth(),
+    }
 
 
 def compare(a: Accepted, b: Accepted) -> dict:
     """How much longer `a` is accepted than `b` on the same texts: the difference, its 95% interval, and whether that lies above 0."""
     if a.K != b.K or [len(r) for r in a.run] != [len(r) for r in b.run]:
-        raise ValueError(f"{len(a.run)} texts at K = {a.K} against {len(b.run)} at {b.K}; expected the same texts and K")
+        raise ValueError(
+            f"{len(a.run)} texts at K = {a.K} against {len(b.run)} at {b.K}; expected the same texts and K"
+        )
     found = _interval(ratio_difference, a.length() - b.length(), *a.sums(), *b.sums())
     return found | {"longer": None if found["low"] is None else found["low"] > 0}
 
@@ -132,4 +147,9 @@ def _interval(figure, value: float, *columns: np.ndarray) -> dict:
     if len(kept[0]) < FEWEST:
         return {"value": round(value, 4), "low": None, "high": None, "texts": len(kept[0])}
     made = figure(*kept)
-    return {"value": round(value, 4), "low": round(made.low, 4), "high": round(made.high, 4), "texts": made.prompts}
+    return {
+        "value": round(value, 4),
+        "low": round(made.low, 4),
+        "high": round(made.high, 4),
+        "texts": made.prompts,
+    }

@@ -21,9 +21,15 @@ def documents(paths: Iterable[Path]) -> Iterator[dict]:
     """
     for path in map(Path, paths):
         if path.is_dir():
-            inside = sorted(p for p in path.rglob("*") if p.name.endswith((".txt", ".md", ".jsonl", ".jsonl.xz")))
+            inside = sorted(
+                p
+                for p in path.rglob("*")
+                if p.name.endswith((".txt", ".md", ".jsonl", ".jsonl.xz"))
+            )
             if not inside:
-                raise CorpusError(f"{path} holds no .txt, .md, .jsonl or .jsonl.xz file; name a folder or file that does")
+                raise CorpusError(
+                    f"{path} holds no .txt, .md, .jsonl or .jsonl.xz file; name a folder or file that does"
+                )
             yield from documents(inside)
         elif not path.is_file():
             raise CorpusError(f"{path} does not exist; expected a text file or a folder of them")
@@ -35,7 +41,9 @@ def documents(paths: Iterable[Path]) -> Iterator[dict]:
         elif path.name.endswith((".jsonl", ".jsonl.xz")):
             yield from _lines(path)
         else:
-            raise CorpusError(f"{path} is not .txt, .md, .jsonl or .jsonl.xz; convert it to one of these")
+            raise CorpusError(
+                f"{path} is not .txt, .md, .jsonl or .jsonl.xz; convert it to one of these"
+            )
 
 
 def _lines(path: Path) -> Iterator[dict]:
@@ -45,7 +53,9 @@ def _lines(path: Path) -> Iterator[dict]:
             for number, line in enumerate(lines, 1):
                 yield _row(path, number, line)
     except (EOFError, lzma.LZMAError, UnicodeDecodeError) as error:
-        raise CorpusError(f"{path} is damaged or not UTF-8 text ({error}); fetch it again") from error
+        raise CorpusError(
+            f"{path} is damaged or not UTF-8 text ({error}); fetch it again"
+        ) from error
 
 
 def _row(path: Path, number: int, line: str) -> dict:
@@ -53,9 +63,13 @@ def _row(path: Path, number: int, line: str) -> dict:
         row = json.loads(line)
         text = row["text"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CorpusError(f'{path} line {number}: expected a JSON object with "text", got {line[:60]!r}') from error
+        raise CorpusError(
+            f'{path} line {number}: expected a JSON object with "text", got {line[:60]!r}'
+        ) from error
     if not isinstance(text, str):
-        raise CorpusError(f'{path} line {number}: "text" is {type(text).__name__}; expected a string')
+        raise CorpusError(
+            f'{path} line {number}: "text" is {type(text).__name__}; expected a string'
+        )
     return {"text": text, "source": str(row.get("source", path.name))}
 
 
@@ -65,7 +79,10 @@ def train_tokenizer(texts: Iterable[str], vocab: int):
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -100,6 +117,8 @@ def encode(tokenizer, texts: Iterable[str], batch: int = 512) -> np.ndarray:
 def windows(token: np.ndarray, rows: int, length: int, seed: int, step: int) -> np.ndarray:
     """`rows` random windows `[rows, length + 1]` of a token array, addressed by (seed, step): resuming needs no state."""
     if len(token) <= length + 1:
-        raise CorpusError(f"the text has {len(token)} tokens; training on windows of {length} needs more")
+        raise CorpusError(
+            f"the text has {len(token)} tokens; training on windows of {length} needs more"
+        )
     start = np.random.default_rng([seed, step]).integers(0, len(token) - length - 1, rows)
     return token[start[:, None] + np.arange(length + 1)].astype(np.int64)

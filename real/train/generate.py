@@ -7,15 +7,17 @@ import torch
 from torch import Tensor
 
 from real.model.decoder import Decoder
-from real.train.train_predictor import Written
-from real.sampling import gumbel
+from real.model.target import Target
 from real.record.parallel import states
 from real.record.recorder import Settings
-from real.model.target import Target
+from real.sampling import gumbel
+from real.train.train_predictor import Written
 
 
 @torch.inference_mode()
-def continued(decoder: Decoder, prompt: Tensor, length: int, pick: Callable[[Tensor, int], Tensor]) -> Tensor:
+def continued(
+    decoder: Decoder, prompt: Tensor, length: int, pick: Callable[[Tensor, int], Tensor]
+) -> Tensor:
     """All rows of `prompt [b, n]` and `length` tokens more, `[b, n + length]`: `pick(logits [b, vocab], step)` gives the next, `[b]`."""
     batch, start = prompt.shape
     cache = decoder.cache(batch=batch, capacity=start + length)
@@ -24,7 +26,11 @@ def continued(decoder: Decoder, prompt: Tensor, length: int, pick: Callable[[Ten
     for step in range(length):
         count = token.shape[1]
         position = torch.arange(rows, rows + count, device=prompt.device)
-        mask = None if count == 1 else torch.ones(count, rows + count, dtype=torch.bool, device=prompt.device).tril(rows)
+        mask = (
+            None
+            if count == 1
+            else torch.ones(count, rows + count, dtype=torch.bool, device=prompt.device).tril(rows)
+        )
         x = decoder.run(decoder.embed(token), layers, decoder.rotation(position), mask, cache, rows)
         rows += count
         token = pick(decoder.logits(x[:, -1]).float(), step)[:, None]
@@ -54,11 +60,17 @@ def together(
     """As `real.train.train_predictor.write`, all prompts at once, which must be of one length: the same texts but where rounding flips a near-tie."""
     decoder, made = target.decoder, []
     for settings in asked:
-        rows, rule, start = torch.tensor(prompts, device=decoder.device), settings.rule, first + len(made)
+        rows, rule, start = (
+            torch.tensor(prompts, device=decoder.device),
+            settings.rule,
+            first + len(made),
+        )
         noise = None
         if rule.name != "greedy":  # of all texts and positions, drawn once
             size = settings.budget, decoder.shape.vocab, decoder.device
-            noise = torch.stack([gumbel(rule.seed, start + i, 0, *size) for i in range(len(prompts))])
+            noise = torch.stack(
+                [gumbel(rule.seed, start + i, 0, *size) for i in range(len(prompts))]
+            )
 
         def pick(logits: Tensor, step: int, rule=rule, noise=noise) -> Tensor:
             return (logits if noise is None else rule.processed(logits) + noise[:, step]).argmax(-1)
@@ -67,6 +79,10 @@ def together(
         for prompt, row in zip(prompts, texts):
             stops = np.flatnonzero(np.isin(row, settings.end_tokens))
             text = row[: stops[0] + 1] if len(stops) else row
-            made.append(Written(settings, first + len(made), prompt, text, states(decoder, prompt, text, -1)))
+            made.append(
+                Written(
+                    settings, first + len(made), prompt, text, states(decoder, prompt, text, -1)
+                )
+            )
         tell(len(made), len(asked) * len(prompts))
     return made

@@ -18,7 +18,13 @@ def towards(logits: Tensor, target: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1).float(), p)
 
 
-def model(part: Decoder, target: Decoder, token: Tensor, soft: bool = True, generator: torch.Generator | None = None) -> Tensor:
+def model(
+    part: Decoder,
+    target: Decoder,
+    token: Tensor,
+    soft: bool = True,
+    generator: torch.Generator | None = None,
+) -> Tensor:
     """Cross-entropy of a language model `part` at the text `token [b, n + 1]`, towards the target's distribution or the next token."""
     logits = part(token[:, :-1])
     if not soft:
@@ -28,7 +34,13 @@ def model(part: Decoder, target: Decoder, token: Tensor, soft: bool = True, gene
     return towards(logits, wanted)
 
 
-def early_exit(part, target: Decoder, token: Tensor, soft: bool = False, generator: torch.Generator | None = None) -> Tensor:
+def early_exit(
+    part,
+    target: Decoder,
+    token: Tensor,
+    soft: bool = False,
+    generator: torch.Generator | None = None,
+) -> Tensor:
     """As `model`, of the exit `part` behind the target's first layers (EESD §3.2)."""
     return model(part.stand_alone(target), target, token, soft, generator)
 
@@ -50,10 +62,14 @@ def eagle(
     card it is drawn there, from the generator's seed.
     """
     if token.shape[1] < 3:
-        raise ValueError(f"texts of {token.shape[1]} tokens; expected at least 3 (two that are read, and the next)")
+        raise ValueError(
+            f"texts of {token.shape[1]} tokens; expected at least 3 (two that are read, and the next)"
+        )
     with torch.no_grad():
         position = torch.arange(token.shape[1] - 1, device=token.device)
-        hidden = target.run(target.embed(token[:, :-1]), range(len(target.layers)), target.rotation(position))
+        hidden = target.run(
+            target.embed(token[:, :-1]), range(len(target.layers)), target.rotation(position)
+        )
         feature = target.norm(hidden)
         read, true = feature[:, :-1], feature[:, 1:]
         draw = torch.rand(read.shape, generator=_there(generator, read.device), device=read.device)
@@ -89,16 +105,26 @@ def medusa(
     heads = len(part.stacks)
     stride = stride or heads
     if token.shape[1] < 2 + heads + stride:
-        raise ValueError(f"texts of {token.shape[1]} tokens; expected at least {2 + heads + stride} for {heads} heads")
+        raise ValueError(
+            f"texts of {token.shape[1]} tokens; expected at least {2 + heads + stride} for {heads} heads"
+        )
     with torch.no_grad():
         position = torch.arange(token.shape[1] - 1, device=token.device)
-        hidden = target.run(target.embed(token[:, :-1]), range(len(target.layers)), target.rotation(position))
+        hidden = target.run(
+            target.embed(token[:, :-1]), range(len(target.layers)), target.rotation(position)
+        )
         feature = target.norm(hidden)
-    first = int(torch.randint(stride, (1,), generator=generator, device=generator.device if generator else "cpu"))
+    first = int(
+        torch.randint(
+            stride, (1,), generator=generator, device=generator.device if generator else "cpu"
+        )
+    )
     total = feature.new_zeros((), dtype=torch.float32)
     for j in range(heads):
         rows = slice(first, feature.shape[1] - 1 - j, stride)
-        logits = part.logits(target, j, part.teach(target, feature[:, : feature.shape[1] - 1 - j], token, j)[:, rows])
+        logits = part.logits(
+            target, j, part.teach(target, feature[:, : feature.shape[1] - 1 - j], token, j)[:, rows]
+        )
         if soft:
             fit = towards(logits, target.head(feature[:, 1 + j :][:, rows]).detach())
         else:
@@ -112,7 +138,12 @@ hydra = medusa
 
 
 def glide(
-    part, target: Decoder, token: Tensor, soft: bool = True, generator: torch.Generator | None = None, block: int = 5
+    part,
+    target: Decoder,
+    token: Tensor,
+    soft: bool = True,
+    generator: torch.Generator | None = None,
+    block: int = 5,
 ) -> Tensor:
     """Cross-entropy of a drafter that reads the target's keys, those of a row's own block of `block` rows hidden (GLIDE §4.1).
 
@@ -120,4 +151,8 @@ def glide(
     """
     keys, hidden = part.read(target, token[:, :-1])
     logits = part.logits(target, part.teach(target, token[:, :-1], keys, block))
-    return towards(logits, target.logits(hidden).detach()) if soft else next_token(logits, token[:, 1:])
+    return (
+        towards(logits, target.logits(hidden).detach())
+        if soft
+        else next_token(logits, token[:, 1:])
+    )

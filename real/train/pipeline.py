@@ -12,21 +12,32 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from real.decode.acceptance_predictor import NAMES
+from real.drafters import BUILTIN
+from real.files import replace_json, replacing
+from real.model.checkpoint import load_decoder, load_tokenizer, made_for, save_decoder, sha256
+from real.model.decoder import Decoder, Shape
 from real.train import skip_search as skips
 from real.train.accepted_length import Text
-from real.model.decoder import Decoder, Shape
 from real.train.corpus import END, documents, encode, train_tokenizer, windows
-from real.drafters import BUILTIN
+from real.train.generate import together, write
+from real.train.losses import next_token
+from real.train.recipes import LEARNT, Lesson, check_folder, lesson
+from real.train.train_drafter import (
+    K,
+    Material,
+    Tell,
+    against,
+    judged,
+    made_by,
+    read_card,
+    same,
+    teach,
+    told,
+)
 from real.train.train_predictor import train_predictors
 from real.train.train_predictor import write as one_by_one
-from real.files import replace_json, replacing
-from real.train.train_drafter import K, Material, Tell, against, judged, made_by, read_card, same, teach, told
-from real.train.recipes import LEARNT, Lesson, check_folder, lesson
-from real.train.losses import next_token
-from real.decode.acceptance_predictor import NAMES
-from real.train.generate import together, write
 from real.train.trainer import Plan, compiled, curve, fit, initialise
-from real.model.checkpoint import load_decoder, load_tokenizer, made_for, save_decoder, sha256
 
 
 @dataclass(frozen=True)
@@ -72,20 +83,35 @@ class Lab:
 
 def timed(lab: Lab, target: float, drafter: float, rows: int) -> Lab:
     """The lab with so many minutes for the target and for each drafter, and `rows` windows in a target's step."""
-    lessons = (replace(each, plan=replace(each.plan, minutes=drafter, rows=2 * rows, seed=lab.seed)) for each in lab.lessons)
-    return replace(lab, target_plan=replace(lab.target_plan, minutes=target, rows=rows, seed=lab.seed), lessons=tuple(lessons))
+    lessons = (
+        replace(each, plan=replace(each.plan, minutes=drafter, rows=2 * rows, seed=lab.seed))
+        for each in lab.lessons
+    )
+    return replace(
+        lab,
+        target_plan=replace(lab.target_plan, minutes=target, rows=rows, seed=lab.seed),
+        lessons=tuple(lessons),
+    )
 
 
 def stepped(lab: Lab, target: int, *drafters: int) -> Lab:
     """The lab with exactly so many steps for each, the last number for all lessons behind: repeats what was planned by minutes."""
     counts = [*drafters, *[drafters[-1]] * len(lab.lessons)]
-    lessons = (replace(each, plan=replace(each.plan, steps=steps, minutes=0)) for each, steps in zip(lab.lessons, counts))
-    return replace(lab, target_plan=replace(lab.target_plan, steps=target, minutes=0), lessons=tuple(lessons))
+    lessons = (
+        replace(each, plan=replace(each.plan, steps=steps, minutes=0))
+        for each, steps in zip(lab.lessons, counts)
+    )
+    return replace(
+        lab, target_plan=replace(lab.target_plan, steps=target, minutes=0), lessons=tuple(lessons)
+    )
 
 
 def varied(lab: Lab, soft: bool | None, patience: int) -> Lab:
     """The lab with all drafters learning so, and stopping after so many validations without a better one."""
-    lessons = (replace(e, soft=e.soft if soft is None else soft, plan=replace(e.plan, patience=patience)) for e in lab.lessons)
+    lessons = (
+        replace(e, soft=e.soft if soft is None else soft, plan=replace(e.plan, patience=patience))
+        for e in lab.lessons
+    )
     return replace(lab, lessons=tuple(lessons))
 
 
@@ -94,9 +120,21 @@ def toy(lab: Lab) -> Lab:
     plan = Plan(steps=4, rows=2, length=16, seed=lab.seed)
     small = {"model": {"width": 8, "layers": 1, "heads": 1, "head_dim": 8, "hidden": 16}}
     tiny = [{**each.settings, **small.get(each.drafter, {})} for each in lab.lessons]
-    lessons = (replace(each, plan=replace(plan, rate=each.plan.rate), settings=sizes) for each, sizes in zip(lab.lessons, tiny))
-    sizes = {"vocab": 300, "sample": 100, "target": Shape(300, 16, 3, 2, 2, 8, 24), "distil_tokens": 256, "judged": 8, "trials": 4}
-    return replace(lab, target_plan=plan, lessons=tuple(lessons), predictor_texts=3, rank=2, **sizes)
+    lessons = (
+        replace(each, plan=replace(plan, rate=each.plan.rate), settings=sizes)
+        for each, sizes in zip(lab.lessons, tiny)
+    )
+    sizes = {
+        "vocab": 300,
+        "sample": 100,
+        "target": Shape(300, 16, 3, 2, 2, 8, 24),
+        "distil_tokens": 256,
+        "judged": 8,
+        "trials": 4,
+    }
+    return replace(
+        lab, target_plan=plan, lessons=tuple(lessons), predictor_texts=3, rank=2, **sizes
+    )
 
 
 def build(lab: Lab, out: Path, work: Path, tell: Tell = lambda *_: None) -> None:
@@ -135,8 +173,13 @@ def read(lab: Lab, out: Path, work: Path, tell: Tell = lambda *_: None) -> Read:
     try:
         tokenizer = _tokenizer(lab, out, tell)
         tokens = _tokens(lab, tokenizer, work, tell)
-        heldout = {Path(p).name.split(".")[0]: encode(tokenizer, (d["text"] for d in documents([p]))) for p in lab.heldout}
-        windows(tokens, 1, lab.target_plan.length, 0, 0)  # text that is too short is refused now, not after hours
+        heldout = {
+            Path(p).name.split(".")[0]: encode(tokenizer, (d["text"] for d in documents([p])))
+            for p in lab.heldout
+        }
+        windows(
+            tokens, 1, lab.target_plan.length, 0, 0
+        )  # text that is too short is refused now, not after hours
         for part in heldout.values():
             _whole_windows(part, lab.target_plan.length)
     except (ValueError, OSError):
@@ -151,46 +194,80 @@ def learn_target(lab: Lab, text: Read, out: Path, work: Path, tell: Tell = lambd
     _target(lab, text.tokens, text.heldout, out, work, text.tokenizer.token_to_id(END), tell)
 
 
-def known_target(lab: Lab, text: Read, out: Path, work: Path, tell: Tell = lambda *_: None) -> Known:
+def known_target(
+    lab: Lab, text: Read, out: Path, work: Path, tell: Tell = lambda *_: None
+) -> Known:
     """Loads the target, and has it write what drafters learn from, where it has not yet."""
     target = load_decoder(out / "target", device=lab.device)
     own = _distil(lab, target, text.tokens, work, tell)
     return Known(own, _material(lab, target, text.tokenizer, text.tokens, own, out))
 
 
-def learn_predictors(lab: Lab, text: Read, known: Known, out: Path, tell: Tell = lambda *_: None) -> None:
+def learn_predictors(
+    lab: Lab, text: Read, known: Known, out: Path, tell: Tell = lambda *_: None
+) -> None:
     """Trains the predictors of acceptance that are not there."""
     material = known.material
     drafters = _drafters(lab, material, out)
     writer = together if lab.together else one_by_one
-    train_predictors(material.target, drafters, text.tokens, out, material.end[0], lab.predictor_texts, lab.rank, lab.seed, tell, writer)
+    train_predictors(
+        material.target,
+        drafters,
+        text.tokens,
+        out,
+        material.end[0],
+        lab.predictor_texts,
+        lab.rank,
+        lab.seed,
+        tell,
+        writer,
+    )
 
 
-def describe(lab: Lab, text: Read, known: Known, out: Path, work: Path, tell: Tell = lambda *_: None) -> None:
+def describe(
+    lab: Lab, text: Read, known: Known, out: Path, work: Path, tell: Tell = lambda *_: None
+) -> None:
     """Writes `<out>/card.json`: settings, sizes, steps, held-out losses, and the cards of all drafters that are there."""
     places = [each.place for each in lab.lessons] + ["self_skip"] * bool(lab.trials)
     cards = {place: read_card(out / place / "card.json") for place in places}
     _card(lab, known.material, text.tokens, known.own, text.heldout, cards, out, work, tell)
 
 
-def single(lab: Lab, asked: "Lesson | Search", out: Path, work: Path, tell: Tell = lambda *_: None, other: str | None = None) -> dict:
+def single(
+    lab: Lab,
+    asked: "Lesson | Search",
+    out: Path,
+    work: Path,
+    tell: Tell = lambda *_: None,
+    other: str | None = None,
+) -> dict:
     """Trains one drafter for the target that lies in `out`, or searches self_skip; returns its card.
 
     Text and what the target wrote are taken from `work` where they lie there. With `other`, another folder of the bundle, both are
     compared. ValueError where there is no target, or no text.
     """
     if not (out / "target" / "model.safetensors").exists():
-        raise ValueError(f"{out} holds no target/ to train a drafter for; make one first: simspec train TEXT --out {out}")
+        raise ValueError(
+            f"{out} holds no target/ to train a drafter for; make one first: simspec train TEXT --out {out}"
+        )
     if not lab.text and not (work / "text.npy").exists():
-        raise ValueError(f"no text is given and {work} holds no text.npy; name files or folders to train on, or that folder by --work")
+        raise ValueError(
+            f"no text is given and {work} holds no text.npy; name files or folders to train on, or that folder by --work"
+        )
     tokenizer = load_tokenizer(out / "target")
     if tokenizer.token_to_id(END) is None:
-        raise ValueError(f"the tokenizer of {out / 'target'} has no {END} token; expected a target made by simspec train")
+        raise ValueError(
+            f"the tokenizer of {out / 'target'} has no {END} token; expected a target made by simspec train"
+        )
     tokens = _tokens(lab, tokenizer, work, tell)
     target = load_decoder(out / "target", device=lab.device)
     own = _distil(lab, target, tokens, work, tell)
     material = _material(lab, target, tokenizer, tokens, own, out)
-    card = search(asked, material, own, out, tell) if isinstance(asked, Search) else teach(asked, material, out, work, tell)
+    card = (
+        search(asked, material, own, out, tell)
+        if isinstance(asked, Search)
+        else teach(asked, material, out, work, tell)
+    )
     return against(out / asked.place / "card.json", material, out, other) if other else card
 
 
@@ -259,7 +336,9 @@ def _target(lab: Lab, tokens, heldout, out: Path, work: Path, end: int, tell: Te
     save_decoder(decoder, folder, end, plan.length)
 
 
-def _distil(lab: Lab, target: Decoder, tokens, work: Path, tell: Tell, prompt: int = 64, length: int = 192):
+def _distil(
+    lab: Lab, target: Decoder, tokens, work: Path, tell: Tell, prompt: int = 64, length: int = 192
+):
     """Self-distillation (EESD §3.2): the target's own continuations of corpus windows, parts saved as they come."""
     path, parts, batch = work / "distilled.npy", work / "distilled", lab.batch
     if not path.exists():
@@ -269,8 +348,15 @@ def _distil(lab: Lab, target: Decoder, tokens, work: Path, tell: Tell, prompt: i
         for i in range(count):
             part = parts / f"{i:05d}.npy"
             if not part.exists():
-                start = torch.from_numpy(windows(tokens, batch, prompt, lab.seed + 1, i)[:, :prompt]).to(lab.device)
-                made = write(target, start, length, greedy, lab.seed + i).cpu().numpy().astype(tokens.dtype)
+                start = torch.from_numpy(
+                    windows(tokens, batch, prompt, lab.seed + 1, i)[:, :prompt]
+                ).to(lab.device)
+                made = (
+                    write(target, start, length, greedy, lab.seed + i)
+                    .cpu()
+                    .numpy()
+                    .astype(tokens.dtype)
+                )
                 with replacing(part) as temporary, open(temporary, "wb") as file:
                     np.save(file, made)
             tell("distil", i + 1, count, "")
@@ -288,14 +374,25 @@ def blended(lab: Lab, tokens, own: np.ndarray, plan: Plan) -> Callable[[int], to
     """Batches `[rows, length + 1]` by step: rows of corpus text first, then `blend` of them written by the target."""
     written = round(lab.blend * plan.rows)
     if plan.length >= own.shape[1]:
-        raise ValueError(f"drafters learn on windows of {plan.length}; texts written by the target have {own.shape[1]} tokens")
+        raise ValueError(
+            f"drafters learn on windows of {plan.length}; texts written by the target have {own.shape[1]} tokens"
+        )
 
     def batch(step: int) -> torch.Tensor:
-        rows = [windows(tokens, plan.rows - written, plan.length, plan.seed, step)] if written < plan.rows else []
+        rows = (
+            [windows(tokens, plan.rows - written, plan.length, plan.seed, step)]
+            if written < plan.rows
+            else []
+        )
         if written:
             draw = np.random.default_rng([plan.seed, step, 1])
-            at, cut = draw.integers(0, len(own) - kept_out(own), written), draw.integers(0, own.shape[1] - plan.length, written)
-            rows.append(own[at[:, None], cut[:, None] + np.arange(plan.length + 1)].astype(np.int64))
+            at, cut = (
+                draw.integers(0, len(own) - kept_out(own), written),
+                draw.integers(0, own.shape[1] - plan.length, written),
+            )
+            rows.append(
+                own[at[:, None], cut[:, None] + np.arange(plan.length + 1)].astype(np.int64)
+            )
         return torch.from_numpy(np.concatenate(rows)).to(lab.device)
 
     return batch
@@ -305,18 +402,36 @@ def _material(lab: Lab, target: Decoder, tokenizer, tokens, own: np.ndarray, out
     end = (tokenizer.token_to_id(END),)
     texts = kept_texts(target, own, lab.judged, end)
     cut, short = max(1, len(texts) // 4), max(K + 1, lab.judged // 2)
-    context = json.loads((out / "target" / "config.json").read_text(encoding="utf-8"))["max_position_embeddings"]
-    hashes, batches = made_for(out / "target", target, tokenizer), lambda plan: blended(lab, tokens, own, plan)
+    context = json.loads((out / "target" / "config.json").read_text(encoding="utf-8"))[
+        "max_position_embeddings"
+    ]
+    hashes, batches = (
+        made_for(out / "target", target, tokenizer),
+        lambda plan: blended(lab, tokens, own, plan),
+    )
     check = [(prompt, text[:short]) for prompt, text in texts[:cut]]
     return Material(target, hashes, end, context, batches, check, texts[cut:], lab.mixed, lab.blend)
 
 
-def kept_texts(target: Decoder, own: np.ndarray, length: int, end: Sequence[int], prompt: int = 64) -> list[Text]:
+def kept_texts(
+    target: Decoder, own: np.ndarray, length: int, end: Sequence[int], prompt: int = 64
+) -> list[Text]:
     """What the target writes greedily after the kept-out prompts: `length` tokens each, up to the first end token."""
-    kept = torch.from_numpy(own[len(own) - kept_out(own) :, : min(prompt, own.shape[1] // 2)].astype(np.int64)).to(target.device)
-    made = write(target, kept, length, torch.ones(len(kept), dtype=torch.bool, device=kept.device), 0)[:, kept.shape[1] :].cpu().numpy()
+    kept = torch.from_numpy(
+        own[len(own) - kept_out(own) :, : min(prompt, own.shape[1] // 2)].astype(np.int64)
+    ).to(target.device)
+    made = (
+        write(target, kept, length, torch.ones(len(kept), dtype=torch.bool, device=kept.device), 0)[
+            :, kept.shape[1] :
+        ]
+        .cpu()
+        .numpy()
+    )
     stops = [np.flatnonzero(np.isin(row, end)) for row in made]
-    return [(start, row[: stop[0] + 1] if len(stop) else row) for start, row, stop in zip(kept.tolist(), made, stops)]
+    return [
+        (start, row[: stop[0] + 1] if len(stop) else row)
+        for start, row, stop in zip(kept.tolist(), made, stops)
+    ]
 
 
 @dataclass(frozen=True)
@@ -334,12 +449,16 @@ def searched(lab: Lab, settings: dict, folder: str | None) -> Search:
     known = ("trials", "seed", "texts")
     for key, value in settings.items():
         if key not in known or type(value) is not int or value < (key != "seed"):
-            raise ValueError(f"self_skip cannot be searched with {key}={value!r}; expected whole numbers for some of {', '.join(known)}")
+            raise ValueError(
+                f"self_skip cannot be searched with {key}={value!r}; expected whole numbers for some of {', '.join(known)}"
+            )
     check_folder(folder or "")
     return replace(Search(lab.trials, lab.seed, place=folder or "self_skip"), **settings)
 
 
-def search(asked: Search, material: Material, own: np.ndarray, out: Path, tell: Tell = lambda *_: None) -> dict:
+def search(
+    asked: Search, material: Material, own: np.ndarray, out: Path, tell: Tell = lambda *_: None
+) -> dict:
     """Searches self_skip's sub-layers on greedy texts that the target wrote for training, judges them, and returns the card."""
     folder = out / asked.place
     said = asdict(asked) | {"target": dict(material.made_for)}
@@ -348,7 +467,9 @@ def search(asked: Search, material: Material, own: np.ndarray, out: Path, tell: 
         same(card.get("asked", {}), said, folder)
         return card
     if not (folder / "self_skip.json").exists():
-        rows = own[: len(own) - kept_out(own)][::2][: asked.texts].tolist()  # every other one was written greedily
+        rows = own[: len(own) - kept_out(own)][::2][
+            : asked.texts
+        ].tolist()  # every other one was written greedily
         cut = min(64, own.shape[1] // 2)
         pairs = [(row[:cut], row[cut : 2 * cut]) for row in rows]
         found = skips.find(
@@ -357,7 +478,12 @@ def search(asked: Search, material: Material, own: np.ndarray, out: Path, tell: 
         )  # fmt: skip
         skips.save(found, folder, material.made_for, "target-written, for training")
     found = read_card(folder / "self_skip.json")
-    made = {"drafter": "self_skip", "asked": said, "settings": found["settings"], "search": found["search"]}
+    made = {
+        "drafter": "self_skip",
+        "asked": said,
+        "settings": found["settings"],
+        "search": found["search"],
+    }
     made |= {"evaluation": judged("self_skip", folder, material), **made_by(material.target.device)}
     replace_json(folder / "card.json", made)
     return made
@@ -369,7 +495,10 @@ def heldout_loss(decoder: Decoder, tokens: np.ndarray, length: int, most: int = 
     count = min(most, _whole_windows(tokens, length))
     row = torch.from_numpy(tokens[: count * length + 1].astype(np.int64)).to(decoder.device)
     x, y = row[:-1].view(count, length), row[1:].view(count, length)
-    parts = [next_token(decoder(x[i : i + 8]), y[i : i + 8]).item() * len(x[i : i + 8]) for i in range(0, count, 8)]
+    parts = [
+        next_token(decoder(x[i : i + 8]), y[i : i + 8]).item() * len(x[i : i + 8])
+        for i in range(0, count, 8)
+    ]
     return sum(parts) / count
 
 
@@ -377,7 +506,10 @@ def heldout_loss(decoder: Decoder, tokens: np.ndarray, length: int, most: int = 
 def agreement(lm: Decoder, target: Decoder, own: np.ndarray) -> float:
     """Share of positions in target-written text, kept out of training, at which drafter and target have the same argmax."""
     x = torch.from_numpy(own[-kept_out(own) :].astype(np.int64)).to(target.device)
-    same = [(lm(x[i : i + 8]).argmax(-1) == target(x[i : i + 8]).argmax(-1)).float().mean().item() for i in range(0, len(x), 8)]
+    same = [
+        (lm(x[i : i + 8]).argmax(-1) == target(x[i : i + 8]).argmax(-1)).float().mean().item()
+        for i in range(0, len(x), 8)
+    ]
     return sum(same) / len(same)
 
 
@@ -389,7 +521,17 @@ def _drafters(lab: Lab, material: Material, out: Path) -> Iterator[tuple[str, De
             yield each.place, made.lm
 
 
-def _card(lab: Lab, material: Material, tokens, own, heldout, cards: dict[str, dict], out: Path, work: Path, tell: Tell) -> None:
+def _card(
+    lab: Lab,
+    material: Material,
+    tokens,
+    own,
+    heldout,
+    cards: dict[str, dict],
+    out: Path,
+    work: Path,
+    tell: Tell,
+) -> None:
     tell("card", 0, 1, "held-out losses")
     length = lab.target_plan.length
     models = {"target": material.target, **dict(_drafters(lab, material, out))}
@@ -398,19 +540,30 @@ def _card(lab: Lab, material: Material, tokens, own, heldout, cards: dict[str, d
         "text": [Path(p).name for p in lab.text],
         "text_tokens": len(tokens),
         "distilled_tokens": int(own.size),
-        "steps": {"target": _steps(work / "target.json"), **{place: card["steps"] for place, card in cards.items() if "steps" in card}},
+        "steps": {
+            "target": _steps(work / "target.json"),
+            **{place: card["steps"] for place, card in cards.items() if "steps" in card},
+        },
         "parameters": {name: sum(p.numel() for p in m.parameters()) for name, m in models.items()},
         "heldout_loss_nats": {
-            name: {part: round(heldout_loss(m, t, length), 4) for part, t in heldout.items()} for name, m in models.items()
+            name: {part: round(heldout_loss(m, t, length), 4) for part, t in heldout.items()}
+            for name, m in models.items()
         },
         "predictors": {
             drafter: {name: _training(out / drafter / f"{name}.json") for name in NAMES}
             for drafter in models
             if drafter != "target"
         },
-        "agreement_on_target_text": {n: round(agreement(m, material.target, own), 4) for n, m in models.items() if n != "target"},
+        "agreement_on_target_text": {
+            n: round(agreement(m, material.target, own), 4)
+            for n, m in models.items()
+            if n != "target"
+        },
         "drafters": cards,
-        "sha256": {str(p.relative_to(out)): sha256(p) for p in sorted([*out.rglob("*.safetensors"), *out.rglob("tokenizer.json")])},
+        "sha256": {
+            str(p.relative_to(out)): sha256(p)
+            for p in sorted([*out.rglob("*.safetensors"), *out.rglob("tokenizer.json")])
+        },
         **made_by(lab.device),
     }
     replace_json(out / "card.json", card)

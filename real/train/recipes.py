@@ -10,8 +10,6 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from real.train import losses
-from real.model.decoder import Decoder, Shape
 from real.draft import Drafter
 from real.drafters import BUILTIN
 from real.drafters.eagle import Eagle, EagleDrafter
@@ -20,14 +18,29 @@ from real.drafters.glide import Glide, GlideDrafter
 from real.drafters.hydra import Hydra, HydraDrafter
 from real.drafters.medusa import Medusa, MedusaDrafter
 from real.drafters.model import ModelDrafter
+from real.model.decoder import Decoder, Shape
+from real.train import losses
 from real.train.trainer import Plan, initialise
 
 
 def small(
-    target: Decoder, width: int = 64, layers: int = 2, heads: int = 2, kv_heads: int = 0, head_dim: int = 32, hidden: int = 160
+    target: Decoder,
+    width: int = 64,
+    layers: int = 2,
+    heads: int = 2,
+    kv_heads: int = 0,
+    head_dim: int = 32,
+    hidden: int = 160,
 ) -> Decoder:
     """A language model with the target's tokens, of sizes of its own, by torch's last seed; `kv_heads` 0 is as many as `heads`."""
-    sizes = {"width": width, "layers": layers, "heads": heads, "kv_heads": kv_heads or heads, "head_dim": head_dim, "hidden": hidden}
+    sizes = {
+        "width": width,
+        "layers": layers,
+        "heads": heads,
+        "kv_heads": kv_heads or heads,
+        "head_dim": head_dim,
+        "hidden": hidden,
+    }
     if min(sizes.values()) < 1 or head_dim % 2:
         raise ValueError(f"sizes are {sizes}; expected 1 or more each, and an even head_dim")
     made = Decoder(Shape(target.shape.vocab, **sizes))
@@ -61,11 +74,27 @@ class Recipe:
 
 
 LEARNT = {
-    "model": Recipe(small, losses.model, lambda target, part: ModelDrafter(part), "model", soft=True),
-    "early_exit": Recipe(Exit, losses.early_exit, EarlyExitDrafter, "exit", soft=False, rate=2e-3, given={"depth": 1}),
-    "eagle": Recipe(Eagle, losses.eagle, EagleDrafter, "eagle", soft=True, rate=8e-3, given={"weight": 1}),
-    "medusa": Recipe(Medusa, losses.medusa, MedusaDrafter, "medusa", soft=True, rate=8e-3, given={"blocks": 3}),
-    "hydra": Recipe(Hydra, losses.hydra, HydraDrafter, "hydra", soft=True, rate=8e-3, given={"residual": True, "blocks": 2}),
+    "model": Recipe(
+        small, losses.model, lambda target, part: ModelDrafter(part), "model", soft=True
+    ),
+    "early_exit": Recipe(
+        Exit, losses.early_exit, EarlyExitDrafter, "exit", soft=False, rate=2e-3, given={"depth": 1}
+    ),
+    "eagle": Recipe(
+        Eagle, losses.eagle, EagleDrafter, "eagle", soft=True, rate=8e-3, given={"weight": 1}
+    ),
+    "medusa": Recipe(
+        Medusa, losses.medusa, MedusaDrafter, "medusa", soft=True, rate=8e-3, given={"blocks": 3}
+    ),
+    "hydra": Recipe(
+        Hydra,
+        losses.hydra,
+        HydraDrafter,
+        "hydra",
+        soft=True,
+        rate=8e-3,
+        given={"residual": True, "blocks": 2},
+    ),
     "glide": Recipe(Glide, losses.glide, GlideDrafter, "glide", soft=True, rate=8e-3),
 }
 
@@ -110,13 +139,23 @@ def lesson(
     recipe = LEARNT[drafter]
     known = _keywords(recipe.make, 1) + _keywords(recipe.loss, 5)
     if unknown := [name for name in settings or {} if name not in known]:
-        raise ValueError(f"{drafter} has no setting {unknown[0]!r}; expected one of {', '.join(known)}")
+        raise ValueError(
+            f"{drafter} has no setting {unknown[0]!r}; expected one of {', '.join(known)}"
+        )
     check_folder(folder)
     if rate is not None and not 0 < rate < 1:
-        raise ValueError(f"--rate is {rate}; expected a peak learning rate between 0 and 1, such as {recipe.rate}")
+        raise ValueError(
+            f"--rate is {rate}; expected a peak learning rate between 0 and 1, such as {recipe.rate}"
+        )
     plan = plan or Plan(minutes=6, rows=16, length=192)
     soft = recipe.soft if soft is None else soft
-    return Lesson(drafter, replace(plan, rate=recipe.rate if rate is None else rate), soft, {**recipe.given, **(settings or {})}, folder)
+    return Lesson(
+        drafter,
+        replace(plan, rate=recipe.rate if rate is None else rate),
+        soft,
+        {**recipe.given, **(settings or {})},
+        folder,
+    )
 
 
 def named(words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
@@ -127,9 +166,13 @@ def named(words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
     if first in TRAINED:
         return first, tuple(words[1:])
     if first in BUILTIN:
-        raise ValueError(f"{first} has nothing to learn; expected one of {', '.join(TRAINED)}, or text")
+        raise ValueError(
+            f"{first} has nothing to learn; expected one of {', '.join(TRAINED)}, or text"
+        )
     if near := get_close_matches(first, TRAINED, n=1):
-        raise ValueError(f"{first} does not exist, and no drafter has that name; did you mean {near[0]}?")
+        raise ValueError(
+            f"{first} does not exist, and no drafter has that name; did you mean {near[0]}?"
+        )
     return None, tuple(words)
 
 
@@ -142,15 +185,21 @@ def fresh(lesson: Lesson, target: Decoder) -> nn.Module:
     recipe, known = LEARNT[lesson.drafter], _keywords(LEARNT[lesson.drafter].make, 1)
     torch.manual_seed(lesson.plan.seed + 1)
     try:
-        return recipe.make(target, **{k: v for k, v in lesson.settings.items() if k in known}).requires_grad_(True)
+        return recipe.make(
+            target, **{k: v for k, v in lesson.settings.items() if k in known}
+        ).requires_grad_(True)
     except (TypeError, RuntimeError) as error:
-        raise ValueError(f"{lesson.drafter} cannot be made with {dict(lesson.settings)}: {' '.join(str(error).split())[:200]}") from error
+        raise ValueError(
+            f"{lesson.drafter} cannot be made with {dict(lesson.settings)}: {' '.join(str(error).split())[:200]}"
+        ) from error
 
 
 def check_folder(name: str) -> None:
     """ValueError for a name that is no folder of its own in a bundle; "" is the drafter's."""
     if name and (Path(name).name != name or name in (".", "..", "target")):
-        raise ValueError(f"--name is {name!r}; expected the name of a folder in the bundle, such as eagle-token")
+        raise ValueError(
+            f"--name is {name!r}; expected the name of a folder in the bundle, such as eagle-token"
+        )
 
 
 def loss_settings(lesson: Lesson) -> dict:
@@ -165,7 +214,9 @@ def read_settings(given: Iterable[str]) -> dict:
     for item in given:
         key, equals, value = item.partition("=")
         if not (key and equals) or key in made:
-            raise ValueError(f"--set {item!r} is no setting; expected key=value, such as layers=2, each key once")
+            raise ValueError(
+                f"--set {item!r} is no setting; expected key=value, such as layers=2, each key once"
+            )
         try:
             made[key] = json.loads(value)
         except (ValueError, RecursionError):

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from real.model.decoder import Cache, Decoder
 from real.drafters.self_skip import Skips, passing
 from real.files import replace_json
+from real.model.decoder import Cache, Decoder
 from simspec.formulas import expected_speedup
 
 
@@ -68,10 +68,15 @@ def sublayer_share(decoder: Decoder, skips: Skips) -> float:
 
 def weight_share(decoder: Decoder, skips: Skips) -> float:
     """c as the share of the weights that a step reads, its head included: what time is made of where memory bounds it."""
-    attention = [sum(p.numel() for m in (l.query, l.key, l.value, l.output) for p in m.parameters()) for l in decoder.layers]
+    attention = [
+        sum(p.numel() for m in (l.query, l.key, l.value, l.output) for p in m.parameters())
+        for l in decoder.layers
+    ]
     mlp = [sum(m.weight.numel() for m in (l.gate, l.up, l.down)) for l in decoder.layers]
     whole = sum(attention) + sum(mlp) + decoder.head.weight.numel()
-    return (whole - sum(attention[i] for i in skips.attention) - sum(mlp[i] for i in skips.mlp)) / whole
+    return (
+        whole - sum(attention[i] for i in skips.attention) - sum(mlp[i] for i in skips.mlp)
+    ) / whole
 
 
 @torch.inference_mode()
@@ -82,10 +87,26 @@ def _prepare(decoder: Decoder, prompt: Sequence[int], text: Sequence[int]) -> _T
     place = torch.arange(rows, device=device)
     cache = decoder.cache(capacity=rows + judged)
     causal = torch.ones(rows, rows, dtype=torch.bool, device=device).tril()
-    x = decoder.run(decoder.embed(token[None]), range(len(decoder.layers)), decoder.rotation(place), causal, cache, 0)
-    before = place < place[-judged:, None]  # a first draft row sees the committed rows before its own
+    x = decoder.run(
+        decoder.embed(token[None]),
+        range(len(decoder.layers)),
+        decoder.rotation(place),
+        causal,
+        cache,
+        0,
+    )
+    before = (
+        place < place[-judged:, None]
+    )  # a first draft row sees the committed rows before its own
     mask = torch.cat((before, torch.eye(judged, dtype=torch.bool, device=device)), 1)
-    return _Text(token[-judged:], place[-judged:], mask, cache, rows, decoder.logits(x[0, -judged:]).argmax(-1))
+    return _Text(
+        token[-judged:],
+        place[-judged:],
+        mask,
+        cache,
+        rows,
+        decoder.logits(x[0, -judged:]).argmax(-1),
+    )
 
 
 @torch.inference_mode()
@@ -94,7 +115,9 @@ def _agreeing(decoder: Decoder, skips: Skips, text: _Text) -> int:
     return int((decoder.logits(hidden).argmax(-1) == text.pick).sum())
 
 
-def acceptance(decoder: Decoder, skips: Skips, texts: Sequence[tuple[Sequence[int], Sequence[int]]]) -> float:
+def acceptance(
+    decoder: Decoder, skips: Skips, texts: Sequence[tuple[Sequence[int], Sequence[int]]]
+) -> float:
     """Share of the positions of `texts` (prompt, what the target wrote after it) where the first draft token is the target's pick.
 
     Exactly what the drafter proposes as the first token of a round there, greedily, on the cache that full passes left: all
@@ -138,14 +161,19 @@ def find(
 
     def attempt(skips: Skips) -> Trial:
         if skips not in tried:
-            alpha, c = sum(_agreeing(decoder, skips, t) for t in prepared) / tokens, float(cost(decoder, skips))
+            alpha, c = (
+                sum(_agreeing(decoder, skips, t) for t in prepared) / tokens,
+                float(cost(decoder, skips)),
+            )
             tried[skips] = Trial(skips, alpha, c, *judge(alpha, c, K))
         return tried[skips]
 
     loud = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
-        study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
+        study = optuna.create_study(
+            direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed)
+        )
     finally:
         optuna.logging.set_verbosity(loud)
     names = [(kind, i) for i in range(layers) for kind in ("attention", "mlp")]
@@ -153,8 +181,21 @@ def find(
     made: list[Trial] = []
     for done in range(1, trials + 1):
         asked = study.ask()
-        skipped = [(kind, i) for kind, i in names if asked.suggest_categorical(f"{kind} {i}", (False, True))]
-        made.append(attempt(Skips(*(tuple(i for kind, i in skipped if kind == wanted) for wanted in ("attention", "mlp")))))
+        skipped = [
+            (kind, i)
+            for kind, i in names
+            if asked.suggest_categorical(f"{kind} {i}", (False, True))
+        ]
+        made.append(
+            attempt(
+                Skips(
+                    *(
+                        tuple(i for kind, i in skipped if kind == wanted)
+                        for wanted in ("attention", "mlp")
+                    )
+                )
+            )
+        )
         study.tell(asked, made[-1].speedup)
         progress(done, trials, max(made, key=lambda t: t.speedup))
     return Found(max(made, key=lambda t: t.speedup), tuple(made), seed, K, len(prepared), tokens)
@@ -163,14 +204,34 @@ def find(
 def save(found: Found, folder: Path, made_for: Mapping[str, str], split: str) -> None:
     """Writes self_skip.json: the best settings, whom they are for, and how they were found (on the prompts of `split`)."""
     best = found.best
-    search = {"split": split, "texts": found.texts, "tokens": found.tokens, "trials": len(found.trials), "seed": found.seed, "K": found.K}
+    search = {
+        "split": split,
+        "texts": found.texts,
+        "tokens": found.tokens,
+        "trials": len(found.trials),
+        "seed": found.seed,
+        "K": found.K,
+    }
     result = {"score": best.speedup, "k": best.k, "acceptance": best.acceptance, "cost": best.cost}
-    replace_json(folder / "self_skip.json", {"settings": best.skips.settings, "target": dict(made_for), "search": search | result})
+    replace_json(
+        folder / "self_skip.json",
+        {"settings": best.skips.settings, "target": dict(made_for), "search": search | result},
+    )
 
 
-def _checked(texts: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Sequence[tuple[Sequence[int], Sequence[int]]]:
-    empty = next((i for i, (prompt, text) in enumerate(texts) if not len(prompt) or not len(text)), None)
+def _checked(
+    texts: Sequence[tuple[Sequence[int], Sequence[int]]],
+) -> Sequence[tuple[Sequence[int], Sequence[int]]]:
+    empty = next(
+        (i for i, (prompt, text) in enumerate(texts) if not len(prompt) or not len(text)), None
+    )
     if not len(texts) or empty is not None:
-        what = "no texts" if empty is None else f"text {empty} has an empty prompt or nothing written after it"
-        raise ValueError(f"{what}; expected pairs (prompt, what the target wrote after it), one token each at least")
+        what = (
+            "no texts"
+            if empty is None
+            else f"text {empty} has an empty prompt or nothing written after it"
+        )
+        raise ValueError(
+            f"{what}; expected pairs (prompt, what the target wrote after it), one token each at least"
+        )
     return texts

@@ -12,17 +12,25 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from real.train.accepted_length import Accepted, Text, acceptance, compare, described, offers, straight
-from real.model.decoder import Decoder
 from real.drafters import BUILTIN
 from real.files import replace_json
-from real.train.recipes import LEARNT, Lesson, fresh, loss_settings
+from real.model.checkpoint import save_decoder, sha256
 from real.model.compressed import is_there
+from real.model.decoder import Decoder
 from real.model.draft_head import save_part
 from real.provenance import device_name, revision, versions
+from real.train.accepted_length import (
+    Accepted,
+    Text,
+    acceptance,
+    compare,
+    described,
+    offers,
+    straight,
+)
+from real.train.recipes import LEARNT, Lesson, fresh, loss_settings
 from real.train.trainer import Plan, curve, fit
 from real.train.trigram import count
-from real.model.checkpoint import save_decoder, sha256
 
 K = 5
 """Draft length of every figure in a card."""
@@ -56,7 +64,9 @@ class Material:
     blend: float
 
 
-def teach(lesson: Lesson, material: Material, out: Path, work: Path, tell: Tell = lambda *_: None) -> dict:
+def teach(
+    lesson: Lesson, material: Material, out: Path, work: Path, tell: Tell = lambda *_: None
+) -> dict:
     """Trains one drafter into `<out>/<folder>`, judges what was saved, and returns its card.
 
     What is there is kept: a card says that all was done, weights without one are judged only. ValueError where that folder, or the
@@ -75,8 +85,12 @@ def teach(lesson: Lesson, material: Material, out: Path, work: Path, tell: Tell 
     clock: list[float] = []
     loss = _loss(lesson, part, material, clock)
     beside = "config.json" if isinstance(part, Decoder) else f"{recipe.file}.json"
-    if is_there(folder / f"{recipe.file}.safetensors") and (folder / beside).exists():  # one without the other: killed between them
-        log = json.loads(path.read_text()) if (path := work / f"{lesson.place}.json").exists() else []
+    if (
+        is_there(folder / f"{recipe.file}.safetensors") and (folder / beside).exists()
+    ):  # one without the other: killed between them
+        log = (
+            json.loads(path.read_text()) if (path := work / f"{lesson.place}.json").exists() else []
+        )
     else:
         replace_json(store / "asked.json", asked)
         drafter = recipe.drafter(material.target, part)
@@ -85,7 +99,14 @@ def teach(lesson: Lesson, material: Material, out: Path, work: Path, tell: Tell 
             found = acceptance(material.target, drafter, material.check, K)
             return {"score": round(found.length(), 4), "by_depth": found.by_depth()}
 
-        log = fit(store, part, loss, lesson.plan, told(tell, lesson.place), validate if material.check else None)
+        log = fit(
+            store,
+            part,
+            loss,
+            lesson.plan,
+            told(tell, lesson.place),
+            validate if material.check else None,
+        )
         curve(log, work / f"{lesson.place}.png", f"drafter {lesson.place}: training loss")
         if isinstance(part, Decoder):
             save_decoder(part, folder, material.end[0], material.context)
@@ -95,7 +116,12 @@ def teach(lesson: Lesson, material: Material, out: Path, work: Path, tell: Tell 
     made = _card(lesson, part, material, asked, log, clock, folder, loss)
     replace_json(card, made)
     judged = made["evaluation"]
-    tell(f"judging {lesson.place}", 1, 1, f"accepted length {judged['trained']['accepted_length']['value']:.2f} of {judged['K']}")
+    tell(
+        f"judging {lesson.place}",
+        1,
+        1,
+        f"accepted length {judged['trained']['accepted_length']['value']:.2f} of {judged['K']}",
+    )
     return made
 
 
@@ -106,8 +132,16 @@ def told(tell: Tell, stage: str) -> Callable[[int, int, float], None]:
 
 def _asked(lesson: Lesson, part: nn.Module, material: Material) -> dict:
     plan = {k: v for k, v in asdict(lesson.plan).items() if k not in ("minutes", "save_every")}
-    asked = {"drafter": lesson.drafter, "settings": part.settings, "loss": loss_settings(lesson), "soft": lesson.soft, "plan": plan}
-    return json.loads(json.dumps(asked | {"blend": material.blend, "target": dict(material.made_for)}))
+    asked = {
+        "drafter": lesson.drafter,
+        "settings": part.settings,
+        "loss": loss_settings(lesson),
+        "soft": lesson.soft,
+        "plan": plan,
+    }
+    return json.loads(
+        json.dumps(asked | {"blend": material.blend, "target": dict(material.made_for)})
+    )
 
 
 def read_card(path: Path) -> dict:
@@ -120,18 +154,33 @@ def read_card(path: Path) -> dict:
 
 def same(there: dict, asked: dict, where: Path) -> None:
     """ValueError naming the first thing that was asked for otherwise before."""
-    flat = [{(k, n): v for k in d for n, v in (d[k].items() if isinstance(d[k], dict) else [("", d[k])])} for d in (there, asked)]
+    flat = [
+        {
+            (k, n): v
+            for k in d
+            for n, v in (d[k].items() if isinstance(d[k], dict) else [("", d[k])])
+        }
+        for d in (there, asked)
+    ]
     for key in flat[0] | flat[1]:
         was, now = (f.get(key) for f in flat)
         if was != now:
             what = f"{key[0]} {key[1]}".strip()
-            raise ValueError(f"{where} was made with {what} {was!r}, now {now!r} is asked for; choose another --name, or delete it")
+            raise ValueError(
+                f"{where} was made with {what} {was!r}, now {now!r} is asked for; choose another --name, or delete it"
+            )
 
 
-def _loss(lesson: Lesson, part: nn.Module, material: Material, clock: list[float]) -> Callable[[int], Tensor]:
+def _loss(
+    lesson: Lesson, part: nn.Module, material: Material, clock: list[float]
+) -> Callable[[int], Tensor]:
     draw, target, recipe = material.batches(lesson.plan), material.target, LEARNT[lesson.drafter]
     more = loss_settings(lesson)
-    mixed = torch.autocast(target.device.type, dtype=torch.bfloat16) if material.mixed else nullcontext()
+    mixed = (
+        torch.autocast(target.device.type, dtype=torch.bfloat16)
+        if material.mixed
+        else nullcontext()
+    )
 
     def loss(step: int) -> Tensor:
         clock.append(perf_counter())
@@ -162,17 +211,30 @@ def loaded(part: nn.Module, target: Decoder, run: Callable[[], object]) -> int:
 def examined(drafter: str, folder: Path, material: Material) -> Accepted:
     """How a drafter, as it was saved, does on the exam; at what it offers, if that is less than K."""
     made = BUILTIN[drafter](folder, material.target, material.made_for)
-    return acceptance(material.target, made, material.exam, offers(material.target, made, material.exam, K))
+    return acceptance(
+        material.target, made, material.exam, offers(material.target, made, material.exam, K)
+    )
 
 
-def _card(lesson: Lesson, part, material: Material, asked: dict, log: list[dict], clock: list[float], folder: Path, loss) -> dict:
+def _card(
+    lesson: Lesson,
+    part,
+    material: Material,
+    asked: dict,
+    log: list[dict],
+    clock: list[float],
+    folder: Path,
+    loss,
+) -> dict:
     target, plan, recipe = material.target, lesson.plan, LEARNT[lesson.drafter]
     steps = log[-1]["step"] if log else 0
     valid = [row for row in log if "valid" in row]
     laps = [b - a for a, b in zip(clock, clock[1:])]
     trained = examined(lesson.drafter, folder, material)
     reach = trained.K  # what it never offers is not held against it
-    untrained = acceptance(target, recipe.drafter(target, fresh(lesson, target)), material.exam, reach)
+    untrained = acceptance(
+        target, recipe.drafter(target, fresh(lesson, target)), material.exam, reach
+    )
     table = count(_learnt_from(material, plan, steps), target.shape.vocab)
     trigram = Accepted(reach, *zip(*(straight(table.hits(*text), reach) for text in material.exam)))
     return {
@@ -181,12 +243,26 @@ def _card(lesson: Lesson, part, material: Material, asked: dict, log: list[dict]
         "steps": steps,
         "tokens": steps * plan.rows * plan.length,
         "seconds_per_batch": round(median(laps), 4) if laps else None,
-        "parameters": {"trained": sum(p.numel() for p in part.parameters()), "loaded": loaded(part, target, lambda: loss(0))},
-        "validation": max(({"step": row["step"]} | row["valid"] for row in valid), key=lambda v: v["score"], default=None),
+        "parameters": {
+            "trained": sum(p.numel() for p in part.parameters()),
+            "loaded": loaded(part, target, lambda: loss(0)),
+        },
+        "validation": max(
+            ({"step": row["step"]} | row["valid"] for row in valid),
+            key=lambda v: v["score"],
+            default=None,
+        ),
         "evaluation": {
             **_texts(material),
             "K": reach,
-            **{name: described(found) for name, found in (("trained", trained), ("untrained", untrained), ("trigram", trigram))},
+            **{
+                name: described(found)
+                for name, found in (
+                    ("trained", trained),
+                    ("untrained", untrained),
+                    ("trigram", trigram),
+                )
+            },
             "beats_untrained": compare(trained, untrained),
             "beats_trigram": compare(trained, trigram),
         },
@@ -207,7 +283,11 @@ def made_by(device) -> dict:
 
 
 def _texts(material: Material) -> dict:
-    return {"K": K, "texts": len(material.exam), "tokens": sum(len(text) for _, text in material.exam)}
+    return {
+        "K": K,
+        "texts": len(material.exam),
+        "tokens": sum(len(text) for _, text in material.exam),
+    }
 
 
 def _learnt_from(material: Material, plan: Plan, steps: int) -> Iterable[np.ndarray]:
@@ -220,16 +300,24 @@ def against(card: Path, material: Material, out: Path, other: str) -> dict:
     """Compares the drafter of `card` with that in the bundle's folder `other` on the same texts; the answer goes into the card."""
     said, names = read_card(card), {}
     if out / other == card.parent:
-        raise ValueError(f"{card.parent} would be compared with itself; name the folder of another drafter")
+        raise ValueError(
+            f"{card.parent} would be compared with itself; name the folder of another drafter"
+        )
     for folder in (card.parent, out / other):
         there = folder / "card.json"
         names[folder] = read_card(there).get("drafter") if there.exists() else folder.name
         if names[folder] not in BUILTIN:
-            raise ValueError(f"{folder} holds no drafter that is known; expected the folder of one trained for this target")
+            raise ValueError(
+                f"{folder} holds no drafter that is known; expected the folder of one trained for this target"
+            )
     mine, theirs = (examined(name, folder, material) for folder, name in names.items())
     reach = min(mine.K, theirs.K)
     mine, theirs = mine.upto(reach), theirs.upto(reach)
-    found = _texts(material) | {"K": reach, "other": described(theirs), "difference": compare(mine, theirs)}
+    found = _texts(material) | {
+        "K": reach,
+        "other": described(theirs),
+        "difference": compare(mine, theirs),
+    }
     said["against"] = said.get("against", {}) | {other: found}
     replace_json(card, said)
     return said
@@ -238,13 +326,31 @@ def against(card: Path, material: Material, out: Path, other: str) -> dict:
 def lines(card: dict) -> list[str]:
     """A drafter's card for people."""
     found = card["evaluation"]
-    made = [f"accepted length at K = {found['K']}, {found['texts']} texts kept out: {_words(found['trained']['accepted_length'])}"]
-    made += [f"  {name} {_words(found[name]['accepted_length'])}" for name in ("untrained", "trigram") if name in found]
-    made += [f"  longer than {name[6:]} by {_words(found[name])}" for name in ("beats_untrained", "beats_trigram") if name in found]
-    made += [f"  longer than {name} by {_words(told['difference'])}" for name, told in card.get("against", {}).items()]
-    made.append("  by depth " + ", ".join("-" if a is None else f"{a:.3f}" for a in found["trained"]["by_depth"]))
+    made = [
+        f"accepted length at K = {found['K']}, {found['texts']} texts kept out: {_words(found['trained']['accepted_length'])}"
+    ]
+    made += [
+        f"  {name} {_words(found[name]['accepted_length'])}"
+        for name in ("untrained", "trigram")
+        if name in found
+    ]
+    made += [
+        f"  longer than {name[6:]} by {_words(found[name])}"
+        for name in ("beats_untrained", "beats_trigram")
+        if name in found
+    ]
+    made += [
+        f"  longer than {name} by {_words(told['difference'])}"
+        for name, told in card.get("against", {}).items()
+    ]
+    made.append(
+        "  by depth "
+        + ", ".join("-" if a is None else f"{a:.3f}" for a in found["trained"]["by_depth"])
+    )
     return made
 
 
 def _words(found: dict) -> str:
-    return f"{found['value']:.3f}" + ("" if found["low"] is None else f" [{found['low']:.3f}, {found['high']:.3f}]")
+    return f"{found['value']:.3f}" + (
+        "" if found["low"] is None else f" [{found['low']:.3f}, {found['high']:.3f}]"
+    )

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from real.model.decoder import Decoder
-from real.train.corpus import windows
-from real.record.parallel import states
 from real.decode.acceptance_predictor import NAMES, Predictor, load_predictor, save_predictor
+from real.model.checkpoint import WeightsError, identity
+from real.model.decoder import Decoder
+from real.model.target import Target
+from real.record.parallel import states
 from real.record.recorder import Settings, target_text
 from real.sampling import Rule
-from real.model.target import Target
-from real.model.checkpoint import WeightsError, identity
+from real.train.corpus import windows
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,9 @@ class Examples:
     def of_texts(self, wanted: Tensor) -> "Examples":
         """The examples of the texts `wanted [texts]`, bool."""
         mine = wanted[self.text[self.row]]
-        return replace(self, row=self.row[mine], position=self.position[mine], label=self.label[mine])
+        return replace(
+            self, row=self.row[mine], position=self.position[mine], label=self.label[mine]
+        )
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,15 @@ def write(
     for settings in asked:
         for prompt in prompts:
             text, _ = target_text(target, settings, prompt, first + len(made))
-            made.append(Written(settings, first + len(made), prompt, text, states(target.decoder, prompt, text, -1)))
+            made.append(
+                Written(
+                    settings,
+                    first + len(made),
+                    prompt,
+                    text,
+                    states(target.decoder, prompt, text, -1),
+                )
+            )
             tell(len(made), len(asked) * len(prompts))
     return made
 
@@ -95,14 +105,30 @@ def examples(written: Sequence[Written], lm: Decoder) -> Examples:
         follows = np.cumprod(hit[np.minimum(ahead, n - 1)], 1)
         reached = np.concatenate((np.ones((n, 1), int), follows[:, :-1]), 1) * (ahead < n)
         row, slot = np.nonzero(reached)
-        parts.append((one.of_target, of_drafter, row + start, row + slot + start, hit[row + slot], np.full(n, number)))
+        parts.append(
+            (
+                one.of_target,
+                of_drafter,
+                row + start,
+                row + slot + start,
+                hit[row + slot],
+                np.full(n, number),
+            )
+        )
         start += n
-    columns = [torch.cat([torch.as_tensor(x) for x in column]).to(lm.device) for column in zip(*parts)]
+    columns = [
+        torch.cat([torch.as_tensor(x) for x in column]).to(lm.device) for column in zip(*parts)
+    ]
     return Examples(columns[0].double(), columns[1].double(), *columns[2:])
 
 
 def learn(
-    found: Examples, rank: int | None, seed: int = 0, steps: int = 300, rate: float = 0.02, patience: int = 60
+    found: Examples,
+    rank: int | None,
+    seed: int = 0,
+    steps: int = 300,
+    rate: float = 0.02,
+    patience: int = 60,
 ) -> tuple[Predictor, dict]:
     """A predictor of `found` by cross-entropy, and its card: full batches, stopped by the loss on a fifth of the texts.
 
@@ -123,7 +149,10 @@ def learn(
 
     def loss(part: Examples) -> Tensor:
         folded, depth = predictor.folded(), part.slot.clamp(max=predictor.depths - 1)
-        logit = folded.of_target(of_target)[part.row, depth] + folded.of_drafter(of_drafter)[part.position]
+        logit = (
+            folded.of_target(of_target)[part.row, depth]
+            + folded.of_drafter(of_drafter)[part.position]
+        )
         return F.binary_cross_entropy_with_logits(logit, part.label.double())
 
     optimiser = torch.optim.Adam(predictor.parameters(), lr=rate)
@@ -140,7 +169,10 @@ def learn(
         since += 1
         if now < best:
             best, since = now, 0
-            kept = {"step": step + 1, "state": {k: v.clone() for k, v in predictor.state_dict().items()}}
+            kept = {
+                "step": step + 1,
+                "state": {k: v.clone() for k, v in predictor.state_dict().items()},
+            }
         if since == patience:
             break
     predictor.load_state_dict(kept["state"])
@@ -183,16 +215,33 @@ def train_predictors(
     """
     known, written = identity(out / "target"), []
     for drafter, lm in drafters:
-        missing = {name: size for name, size in zip(NAMES, (None, rank)) if not _fits(out / drafter, name, known)}
+        missing = {
+            name: size
+            for name, size in zip(NAMES, (None, rank))
+            if not _fits(out / drafter, name, known)
+        }
         if missing and not written:
-            asked = [Settings(16, 96, rule, (end,)) for rule in (Rule(), Rule("coupled", 0.8, seed))]
+            asked = [
+                Settings(16, 96, rule, (end,)) for rule in (Rule(), Rule("coupled", 0.8, seed))
+            ]
             prompts = windows(tokens, texts, 96, seed + 2, 0)[:, :96].tolist()
-            written = writer(Target(target), asked, prompts, 1 << 20, lambda done, of: tell("texts for predictors", done, of, ""))
+            written = writer(
+                Target(target),
+                asked,
+                prompts,
+                1 << 20,
+                lambda done, of: tell("texts for predictors", done, of, ""),
+            )
         found = examples(written, lm) if missing else None
         for name, size in missing.items():
             predictor, training = learn(found, size, seed)
             save_predictor(predictor, out / drafter, name, known, training)
-            tell(f"{name} of {drafter}", 1, 1, f"held-out loss {training['heldout_loss']:.3f} nats a token")
+            tell(
+                f"{name} of {drafter}",
+                1,
+                1,
+                f"held-out loss {training['heldout_loss']:.3f} nats a token",
+            )
 
 
 def _fits(folder: Path, name: str, target: str) -> bool:

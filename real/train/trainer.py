@@ -60,14 +60,24 @@ def optimisers(parameters: dict[str, nn.Parameter], plan: Plan) -> list[torch.op
     outer = [p for p in parameters.values() if id(p) not in chosen]
     made = []
     if inner:
-        made.append(torch.optim.Muon(inner, lr=plan.rate, weight_decay=plan.decay, adjust_lr_fn="match_rms_adamw"))
+        made.append(
+            torch.optim.Muon(
+                inner, lr=plan.rate, weight_decay=plan.decay, adjust_lr_fn="match_rms_adamw"
+            )
+        )
     if outer:
-        fused = all(p.is_cuda for p in outer)  # one kernel for all; on a CPU the plain loop stays, bit for bit
-        made.append(torch.optim.AdamW(outer, lr=plan.rate, betas=(0.9, 0.95), weight_decay=0.0, fused=fused))
+        fused = all(
+            p.is_cuda for p in outer
+        )  # one kernel for all; on a CPU the plain loop stays, bit for bit
+        made.append(
+            torch.optim.AdamW(outer, lr=plan.rate, betas=(0.9, 0.95), weight_decay=0.0, fused=fused)
+        )
     return made
 
 
-def compiled(layers: Iterable[nn.Module], trial: Callable[[], Tensor], backend: str = "inductor") -> str:
+def compiled(
+    layers: Iterable[nn.Module], trial: Callable[[], Tensor], backend: str = "inductor"
+) -> str:
     """Compiles each of `layers` in place and tries `trial().backward()`; returns "" or, the layers being plain again, what was in the way.
 
     Layers of one kind share one compiled graph: seconds, where a whole model takes minutes.
@@ -135,7 +145,9 @@ def fit(
     optimiser = optimisers(learnt, plan)
     step, steps, log, best = _resume(folder, learnt, optimiser)
     if steps and plan.steps not in (0, steps):
-        raise ValueError(f"{folder} was planned for {steps} steps, now {plan.steps} are asked; choose another folder")
+        raise ValueError(
+            f"{folder} was planned for {steps} steps, now {plan.steps} are asked; choose another folder"
+        )
     steps = steps or plan.steps
     first, began, paused = step, 0.0, None
     while not best.stopped and (not steps or step < steps):
@@ -154,7 +166,11 @@ def fit(
             o.step()
             o.zero_grad(set_to_none=True)
         step += 1
-        judged = validate is not None and steps and (step == steps or step % (plan.every or -(-steps // 10)) == 0)
+        judged = (
+            validate is not None
+            and steps
+            and (step == steps or step % (plan.every or -(-steps // 10)) == 0)
+        )
         if step % 10 == 0 or step == steps or judged:
             log.append({"step": step, "loss": round(value.item(), 4)})
             try:
@@ -177,14 +193,25 @@ def fit(
 
 
 def _save(folder, learnt, optimiser, step, steps, log, best) -> None:
-    held = {f"weight/{n}": p.detach() for n, p in learnt.items()} | {f"best/{n}": p for n, p in best.weights.items()}
+    held = {f"weight/{n}": p.detach() for n, p in learnt.items()} | {
+        f"best/{n}": p for n, p in best.weights.items()
+    }
     for o in optimiser:
         for n, p in learnt.items():
             held |= {f"state/{n}/{k}": torch.as_tensor(v) for k, v in o.state.get(p, {}).items()}
     held = {k: v.contiguous().cpu() for k, v in held.items()}
     said = [best.score, best.step, best.since, best.stopped] if best.weights else []
     with replacing(folder / "checkpoint.safetensors") as path:
-        save_file(held, path, {"step": str(step), "steps": str(steps), "log": json.dumps(log), "best": json.dumps(said)})
+        save_file(
+            held,
+            path,
+            {
+                "step": str(step),
+                "steps": str(steps),
+                "log": json.dumps(log),
+                "best": json.dumps(said),
+            },
+        )
 
 
 def _resume(folder, learnt, optimiser) -> tuple[int, int, list[dict], Best]:
@@ -196,12 +223,16 @@ def _resume(folder, learnt, optimiser) -> tuple[int, int, list[dict], Best]:
     with safe_open(path, "pt") as file:
         head = file.metadata()
     held = load_file(path)
-    shapes = {k.split("/", 1)[1]: tuple(v.shape) for k, v in held.items() if k.startswith("weight/")}
+    shapes = {
+        k.split("/", 1)[1]: tuple(v.shape) for k, v in held.items() if k.startswith("weight/")
+    }
     wanted = {n: tuple(p.shape) for n, p in learnt.items()}
     if shapes != wanted:
         odd = min(n for n in shapes | wanted if shapes.get(n) != wanted.get(n))
         there, here = shapes.get(odd), wanted.get(odd)
-        raise ValueError(f"{path} belongs to another model ({odd} is {there} there, {here} here); choose another folder")
+        raise ValueError(
+            f"{path} belongs to another model ({odd} is {there} there, {here} here); choose another folder"
+        )
     with torch.no_grad():
         for n, p in learnt.items():
             p.copy_(held[f"weight/{n}"])
@@ -210,11 +241,18 @@ def _resume(folder, learnt, optimiser) -> tuple[int, int, list[dict], Best]:
         for n, p in learnt.items():
             keys = [k for k in held if k.startswith(f"state/{n}/")] if id(p) in mine else []
             if keys:
-                fused = any(group.get("fused") for group in o.param_groups)  # one kernel reads its count of steps, too
+                fused = any(
+                    group.get("fused") for group in o.param_groups
+                )  # one kernel reads its count of steps, too
                 state = {k.rsplit("/", 1)[1]: held[k] for k in keys}
-                o.state[p] = {name: value.to(p.device) if fused or value.ndim else value for name, value in state.items()}
+                o.state[p] = {
+                    name: value.to(p.device) if fused or value.ndim else value
+                    for name, value in state.items()
+                }
     best = Best(*json.loads(head.get("best", "[]")))
-    best.weights = {n: held[f"best/{n}"].to(p.device) for n, p in learnt.items() if f"best/{n}" in held}
+    best.weights = {
+        n: held[f"best/{n}"].to(p.device) for n, p in learnt.items() if f"best/{n}" in held
+    }
     return int(head["step"]), int(head["steps"]), json.loads(head["log"]), best
 
 

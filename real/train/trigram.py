@@ -28,7 +28,9 @@ class Table:
     def picks(self, before: np.ndarray, last: np.ndarray) -> np.ndarray:
         """The next token behind each pair (before, last), int64 `[n]`; behind `last` alone where the pair is new or before is -1."""
         last = np.asarray(last, np.int64)
-        code = np.where(np.asarray(before) < 0, -1, np.asarray(before, np.int64) * len(self.after) + last)
+        code = np.where(
+            np.asarray(before) < 0, -1, np.asarray(before, np.int64) * len(self.after) + last
+        )
         at = np.searchsorted(self.pair, code).clip(max=max(0, len(self.pair) - 1))
         known = self.pair[at] == code if len(self.pair) else np.zeros(code.shape, bool)
         return np.where(known, self.after_pair[at] if len(self.pair) else 0, self.after[last])
@@ -46,7 +48,9 @@ def count(texts: Iterable[np.ndarray], vocab: int, most: int = MOST) -> Table:
         if left <= 0:
             break
         rows = np.atleast_2d(rows)
-        rows = (rows[:, :left] if len(rows) == 1 else rows[: -(-left // rows.shape[1])]).astype(np.int64)
+        rows = (rows[:, :left] if len(rows) == 1 else rows[: -(-left // rows.shape[1])]).astype(
+            np.int64
+        )
         left -= rows.size
         single = rows[:, :-1] * vocab + rows[:, 1:]
         pairs.append((single[:, :-1] * vocab + rows[:, 2:]).ravel())

@@ -12,7 +12,7 @@ import typer
 
 from simspec.cli.trees import trees
 
-GROUP = "simspec.cli.trees"
+GROUP = "simspec.commands"
 DEFAULT_POLICIES = (
     "fixed:0", "fixed:1", "fixed:2", "fixed:3", "fixed:4", "fixed:6", "fixed:8", "hf_heuristic", "beta_ts", "cost_ts", "cali_ts",
     "confidence:0.5", "entropy", "product", "oracle",
@@ -27,12 +27,21 @@ app = typer.Typer(
 )
 
 Traces = Annotated[
-    list[str] | None, typer.Argument(help="Recordings: files, or names of bundled ones; default: all bundled ones.", show_default=False)
+    list[str] | None,
+    typer.Argument(
+        help="Recordings: files, or names of bundled ones; default: all bundled ones.",
+        show_default=False,
+    ),
 ]
-Policies = Annotated[list[str] | None, typer.Option("--policy", help="name[:arg,...], repeatable; default: a range of all families.")]
+Policies = Annotated[
+    list[str] | None,
+    typer.Option("--policy", help="name[:arg,...], repeatable; default: a range of all families."),
+]
 Cost = Annotated[
     str | None,
-    typer.Option(help="A cost file, or the ratio draft step / target step; default: NAME.cost.json beside each recording, else 0.1."),
+    typer.Option(
+        help="A cost file, or the ratio draft step / target step; default: NAME.cost.json beside each recording, else 0.1."
+    ),
 ]
 Batch = Annotated[int | None, typer.Option(help="Of a cost table: sequences decoded together.")]
 Context = Annotated[int | None, typer.Option(help="Of a cost table: tokens before the round.")]
@@ -49,11 +58,20 @@ def sweep(
     seed: Annotated[int, typer.Option(help="Seed of the first replicate.")] = 0,
     by: Annotated[str, typer.Option(help="trace, task or prompt.")] = "trace",
     jobs: Annotated[int, typer.Option(help="Threads.")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
-    stream: Annotated[bool, typer.Option(help="Print each row as one line of JSON as soon as it is known.")] = False,
-    out: Annotated[Path | None, typer.Option("--out", "--csv", help="Write every row to this CSV file.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of a table.")
+    ] = False,
+    stream: Annotated[
+        bool, typer.Option(help="Print each row as one line of JSON as soon as it is known.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "--csv", help="Write every row to this CSV file.")
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Write a PNG of the speedups.")] = None,
-    curve: Annotated[Path | None, typer.Option(help="Write a PNG of speedup against K, adaptive policies as lines.")] = None,
+    curve: Annotated[
+        Path | None,
+        typer.Option(help="Write a PNG of speedup against K, adaptive policies as lines."),
+    ] = None,
 ):
     """Replay policies on recordings and print what each would have gained.
 
@@ -61,22 +79,36 @@ def sweep(
 
     Many settings: simspec sweep --policy=fixed:{0..8} --policy=beta_ts:alpha0={1,2,4,8} (the shell expands the braces)
     """
-    from simspec.recordings import costs_of, locate
     from simspec.files import check_output, replacing
+    from simspec.recordings import costs_of, locate
     from simspec.sweep import rows
 
     paths = locate(traces)
     if out is not None:
         check_output(out, *paths.values(), cost or "")
     for i, picture in enumerate(pictures := [each for each in (plot, curve) if each is not None]):
-        check_output(picture, *paths.values(), cost or "", *([out] if out is not None else []), *pictures[:i])
-    costs, options = costs_of(paths, cost, batch, context), {"seed": seed, "by": by, "jobs": jobs, "progress": sys.stderr.isatty()}
+        check_output(
+            picture, *paths.values(), cost or "", *([out] if out is not None else []), *pictures[:i]
+        )
+    costs, options = (
+        costs_of(paths, cost, batch, context),
+        {"seed": seed, "by": by, "jobs": jobs, "progress": sys.stderr.isatty()},
+    )
     groups = list(_servable(paths, policy or DEFAULT_POLICIES, costs, quiet=not policy))
     # Unpacked at once: what is wrong is said before anything runs.
-    found = chain(*[rows(group, listed, {name: costs[name] for name in group}, replicates, **options) for listed, group in groups])
+    found = chain(
+        *[
+            rows(group, listed, {name: costs[name] for name in group}, replicates, **options)
+            for listed, group in groups
+        ]
+    )
     kept = []
     for row in found:
-        kept.append({key: None if value != value else value for key, value in row.items()} if stream or as_json else row)  # JSON has no NaN
+        kept.append(
+            {key: None if value != value else value for key, value in row.items()}
+            if stream or as_json
+            else row
+        )  # JSON has no NaN
         if stream:
             print(json.dumps(kept[-1]), flush=True)
     if as_json:
@@ -85,8 +117,13 @@ def sweep(
         from simspec.reports.speedup_curve import curve as against
         from simspec.reports.speedup_curve import draw, told
 
-        served = [(name, trace, listed) for listed, group in groups for name, trace in group.items()]
-        drawn = {name: against(trace, listed, costs[name], replicates, seed, jobs=jobs) for name, trace, listed in served}
+        served = [
+            (name, trace, listed) for listed, group in groups for name, trace in group.items()
+        ]
+        drawn = {
+            name: against(trace, listed, costs[name], replicates, seed, jobs=jobs)
+            for name, trace, listed in served
+        }
         draw(drawn, curve, {name: told(trace, costs[name]) for name, trace, _ in served})
     if (stream or as_json) and out is None and plot is None:
         return
@@ -106,7 +143,9 @@ def sweep(
 @app.command()
 def show(
     trace: Annotated[str, typer.Argument(help="A recording's file, or the name of a bundled one.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of text.")
+    ] = False,
 ):
     """Describe a recording: where it comes from, its size, its acceptance by depth.
 
@@ -171,7 +210,9 @@ def _servable(paths, policies, costs, quiet=False):
 
 def _means(table):
     keys = ["trace", "group", "cost", "policy"]
-    return table.groupby(keys, sort=False)[["committed_per_round", "v_d", "r_d", "hm", "speedup", "cut_share"]].mean()
+    return table.groupby(keys, sort=False)[
+        ["committed_per_round", "v_d", "r_d", "hm", "speedup", "cut_share"]
+    ].mean()
 
 
 def _print(table):
@@ -179,10 +220,18 @@ def _print(table):
     from rich.table import Table
 
     means = _means(table).reset_index()
-    shown = Table("trace", "group", "cost", "policy", "tokens/round", "v_d", "r_d", "HM", "speedup", "cut")
+    shown = Table(
+        "trace", "group", "cost", "policy", "tokens/round", "v_d", "r_d", "HM", "speedup", "cut"
+    )
     for row in means.itertuples(index=False):
         figures = row.committed_per_round, row.v_d, row.r_d, row.hm, row.speedup, row.cut_share
-        shown.add_row(Path(row.trace).name, row.group, row.cost, row.policy, *(f"{figure:.3f}" for figure in figures))
+        shown.add_row(
+            Path(row.trace).name,
+            row.group,
+            row.cost,
+            row.policy,
+            *(f"{figure:.3f}" for figure in figures),
+        )
     Console(width=None if sys.stdout.isatty() else 160).print(shown)
 
 
@@ -193,8 +242,12 @@ def _plot(table, path):
     from matplotlib import pyplot
 
     means = _means(table).reset_index()
-    means["label"] = [f"{Path(row.trace).name} {row.group} {row.cost}" for row in means.itertuples()]
-    figure, axes = pyplot.subplots(figsize=(9, 4.5 + 0.2 * means["label"].nunique()), layout="constrained")
+    means["label"] = [
+        f"{Path(row.trace).name} {row.group} {row.cost}" for row in means.itertuples()
+    ]
+    figure, axes = pyplot.subplots(
+        figsize=(9, 4.5 + 0.2 * means["label"].nunique()), layout="constrained"
+    )
     for label, part in means.groupby("label", sort=False):
         axes.plot(part["policy"], part["speedup"], marker="o", label=label)
     axes.axhline(1, color="grey", linewidth=0.8)
@@ -207,16 +260,37 @@ def _plot(table, path):
 
 @app.command()
 def roofline(
-    out: Annotated[Path, typer.Option(help="The cost model, .json; a table where several batch sizes or contexts are given.")],
-    target: Annotated[str, typer.Option(help="A model's name, such as llama-3-8b; a wrong one lists all.")],
-    drafter: Annotated[str, typer.Option(help="A model's name, or the share of the target's layers before an early exit.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="The cost model, .json; a table where several batch sizes or contexts are given."
+        ),
+    ],
+    target: Annotated[
+        str, typer.Option(help="A model's name, such as llama-3-8b; a wrong one lists all.")
+    ],
+    drafter: Annotated[
+        str,
+        typer.Option(
+            help="A model's name, or the share of the target's layers before an early exit."
+        ),
+    ],
     card: Annotated[str, typer.Option(help="A card's name, such as h100.")] = "h100",
     k: Annotated[int, typer.Option("--depth", "-k", help="Longest draft to price.")] = 16,
-    nodes: Annotated[int, typer.Option(min=0, max=255, help="Most submitted tokens of a tree to price; 0: no trees.")] = 0,
-    batch: Annotated[list[int] | None, typer.Option(help="Sequences decoded together, repeatable; default 1.")] = None,
-    context: Annotated[list[int] | None, typer.Option(help="Tokens before the round, repeatable; default 1024.")] = None,
+    nodes: Annotated[
+        int,
+        typer.Option(min=0, max=255, help="Most submitted tokens of a tree to price; 0: no trees."),
+    ] = 0,
+    batch: Annotated[
+        list[int] | None, typer.Option(help="Sequences decoded together, repeatable; default 1.")
+    ] = None,
+    context: Annotated[
+        list[int] | None, typer.Option(help="Tokens before the round, repeatable; default 1024.")
+    ] = None,
     weight_bytes: Annotated[float, typer.Option(help="Bytes of a weight of either model.")] = 2.0,
-    launch: Annotated[float, typer.Option(help="Seconds to launch a layer, which no data sheet says.")] = 0.0,
+    launch: Annotated[
+        float, typer.Option(help="Seconds to launch a layer, which no data sheet says.")
+    ] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the cost model too.")] = False,
 ):
     """Price drafts and verifications from published figures of a model and a card: a bound from below, to plan with.
@@ -238,13 +312,19 @@ def roofline(
     table = roofline_table(big, small, device, k, batch or [1], context or [1024], nodes)
     made = table.simplest()
     made.to_json(out)
-    print(json.dumps(made.to_dict()) if as_json else "\n".join((*table.describe(), f"wrote {out}, {device.name}")))
+    print(
+        json.dumps(made.to_dict())
+        if as_json
+        else "\n".join((*table.describe(), f"wrote {out}, {device.name}"))
+    )
 
 
 @app.command()
 def check(
     traces: Traces = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of tables.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the synthetic texts and of every draw.")] = 0,
 ):
     """Check the simulator against closed forms and exact laws, and recordings against Eq. 13; exit code 1 if anything disagrees.
@@ -270,9 +350,15 @@ def score(
     policy: Policies = None,
     cost: Cost = None,
     replicates: Annotated[int, typer.Option(help="Draws of each policy that draws.")] = 4,
-    seed: Annotated[int, typer.Option(help="Seed of the first replicate and of the bootstrap.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the shares as a Markdown table.")] = False,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the first replicate and of the bootstrap.")
+    ] = 0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of a table.")
+    ] = False,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the shares as a Markdown table.")
+    ] = False,
 ):
     """Score policies by the share they get of the gap between the best fixed K in hindsight and the oracle, with 95% intervals.
 
@@ -285,9 +371,17 @@ def score(
     paths = locate(traces)
     costs = costs_of(paths, cost)
     groups = list(_servable(paths, policy, costs)) if policy else [(None, paths)]
-    scores = [each for listed, group in groups for each in run(group, listed, costs, replicates=replicates, seed=seed)]
+    scores = [
+        each
+        for listed, group in groups
+        for each in run(group, listed, costs, replicates=replicates, seed=seed)
+    ]
     if as_json:
-        print(json.dumps({"seed": seed, "replicates": replicates, "level": 0.95, "recordings": scores}))
+        print(
+            json.dumps(
+                {"seed": seed, "replicates": replicates, "level": 0.95, "recordings": scores}
+            )
+        )
     elif as_markdown:
         print(markdown(scores))
     else:
@@ -298,23 +392,39 @@ def score(
 def drafters(
     traces: Traces = None,
     cost: Cost = None,
-    by_task: Annotated[bool, typer.Option("--by-task", help="A line for every domain; --json and --csv have them anyway.")] = False,
-    longest: Annotated[int | None, typer.Option("--K", "-k", help="Longest draft to look at; default: each recording's.")] = None,
-    depth: Annotated[int, typer.Option(help="Depths of acceptance to show; --json and --csv have them all.")] = 4,
+    by_task: Annotated[
+        bool,
+        typer.Option(
+            "--by-task", help="A line for every domain; --json and --csv have them anyway."
+        ),
+    ] = False,
+    longest: Annotated[
+        int | None,
+        typer.Option("--K", "-k", help="Longest draft to look at; default: each recording's."),
+    ] = None,
+    depth: Annotated[
+        int, typer.Option(help="Depths of acceptance to show; --json and --csv have them all.")
+    ] = 4,
     level: Annotated[float, typer.Option(help="Level of the intervals.")] = 0.95,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
-    out: Annotated[Path | None, typer.Option("--out", "--csv", help="Write every row to this CSV file.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of a table.")
+    ] = False,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print a Markdown table.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "--csv", help="Write every row to this CSV file.")
+    ] = None,
 ):
     """Compare drafters from their recordings: acceptance by depth, price of a step, best fixed K, speedup; intervals over prompts.
 
     Example: simspec drafters tiny-model-coupled tiny-early_exit-coupled --by-task
     """
+    from simspec.files import check_output, replacing
     from simspec.recordings import costs_of, locate
     from simspec.reports.drafters import ALL, lineup, markdown, table
     from simspec.reports.drafters import show as show_rows
-    from simspec.files import check_output, replacing
 
     if depth < 1:
         raise ValueError(f"--depth is {depth}, expected at least 1")
@@ -330,7 +440,9 @@ def drafters(
         with replacing(out) as temporary:
             table(rows).to_csv(temporary, index=False)
     if as_json:
-        print(json.dumps({"seed": seed, "level": level, "drafters": [row.to_dict() for row in rows]}))
+        print(
+            json.dumps({"seed": seed, "level": level, "drafters": [row.to_dict() for row in rows]})
+        )
     elif as_markdown:
         print(markdown(shown, depth))
     else:
@@ -353,9 +465,13 @@ def load_commands(target: typer.Typer, points) -> list[str]:
         try:
             point.load()(target)
         except ImportError as error:
-            notes.append(f"Commands of '{point.name}' are not available ({error}): pip install 'simspec[real]'")
+            notes.append(
+                f"Commands of '{point.name}' are not available ({error}): pip install 'simspec[real]'"
+            )
         except Exception as error:  # an extra's fault must not cost the commands that work
-            notes.append(f"Commands of '{point.name}' are broken: {type(error).__name__}: {' '.join(str(error).split())}")
+            notes.append(
+                f"Commands of '{point.name}' are broken: {type(error).__name__}: {' '.join(str(error).split())}"
+            )
     if not points:
         notes.append("To record real drafters and to decode with them: pip install 'simspec[real]'")
     return notes

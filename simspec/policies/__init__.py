@@ -10,7 +10,17 @@ from simspec.policies.cost_aware import cost_ts
 from simspec.policies.fixed import fixed
 from simspec.policies.oracle import greedy_oracle, oracle
 from simspec.policies.thompson import beta_ts
-from simspec.policies.tree import beams, cape, dynamic_tree, full_tree, medusa_tree, optimal_tree, sets, static, tree_oracle
+from simspec.policies.tree import (
+    beams,
+    cape,
+    dynamic_tree,
+    full_tree,
+    medusa_tree,
+    optimal_tree,
+    sets,
+    static,
+    tree_oracle,
+)
 from simspec.policy import Policy, PolicyError
 from simspec.tree_policy import TreePolicy
 
@@ -59,10 +69,14 @@ def parse(text: str) -> Policy | TreePolicy | Callable:
     if name not in known:
         near = get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise PolicyError(f"policy {text!r}: no policy is named {name!r}: {hint}expected one of {', '.join(known)}")
+        raise PolicyError(
+            f"policy {text!r}: no policy is named {name!r}: {hint}expected one of {', '.join(known)}"
+        )
     if name in CLAIRVOYANT:
         if rest:
-            raise PolicyError(f"policy {text!r}: {name} takes no arguments, it reads the trace and the cost")
+            raise PolicyError(
+                f"policy {text!r}: {name} takes no arguments, it reads the trace and the cost"
+            )
         return known[name]
     positional, named = [], {}
     for part in rest.split(",") if rest else []:
@@ -74,7 +88,9 @@ def parse(text: str) -> Policy | TreePolicy | Callable:
     try:
         return known[name](*positional, **named)
     except TypeError as error:
-        raise PolicyError(f"policy {text!r}: {str(error).replace('()', '')}: expected name:arg,key=value") from None
+        raise PolicyError(
+            f"policy {text!r}: {str(error).replace('()', '')}: expected name:arg,key=value"
+        ) from None
 
 
 def make(policy, trace, cost) -> Policy | TreePolicy:
@@ -82,7 +98,9 @@ def make(policy, trace, cost) -> Policy | TreePolicy:
     given = parse(policy) if isinstance(policy, str) else policy
     made = given if isinstance(given, Policy) or not callable(given) else given(trace, cost)
     if not isinstance(made, (Policy, TreePolicy)):
-        raise PolicyError(f"{policy!r} is no policy: expected a Policy, text such as 'fixed:3', or a function of (trace, cost)")
+        raise PolicyError(
+            f"{policy!r} is no policy: expected a Policy, text such as 'fixed:3', or a function of (trace, cost)"
+        )
     return made
 
 

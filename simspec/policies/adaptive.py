@@ -23,4 +23,6 @@ def hf_heuristic(start: int = 5, transient: bool = False) -> Policy:
     if not isinstance(transient, bool):
         raise PolicyError(f"hf_heuristic: transient is {transient!r}, expected true or false")
     name = f"hf_heuristic:{start}" + (",transient=true" if transient else "")
-    return Policy(name, _draft_more, _observe, state0=(start,), scope="sequence" if transient else "stream")
+    return Policy(
+        name, _draft_more, _observe, state0=(start,), scope="sequence" if transient else "stream"
+    )

@@ -28,7 +28,9 @@ def clipped_mean(mean, sigma):
     total = 0.0
     for d, sign in ((mean, 1.0), (mean - 1.0, -1.0)):
         z = d / sigma
-        total += sign * (d * 0.5 * math.erfc(-z / _ROOT2) + sigma * math.exp(-0.5 * z * z) / _ROOT2PI)
+        total += sign * (
+            d * 0.5 * math.erfc(-z / _ROOT2) + sigma * math.exp(-0.5 * z * z) / _ROOT2PI
+        )
     return min(max(total, 0.0), 1.0)
 
 
@@ -39,8 +41,19 @@ def predicted(params, features, i):
         return features[i, 0]
     confidence = features[i, 0]
     # The range of the log-odds grid; a confidence of 0 or 1 on another grid stays finite.
-    odds = -8.0 if confidence <= 0.0 else 12.0 if confidence >= 1.0 else math.log(confidence) - math.log1p(-confidence)
-    z = params[5] + params[6] * min(max(odds, -8.0), 12.0) + params[7] * features[i, 1] + params[8] * min(i, 10)
+    odds = (
+        -8.0
+        if confidence <= 0.0
+        else 12.0
+        if confidence >= 1.0
+        else math.log(confidence) - math.log1p(-confidence)
+    )
+    z = (
+        params[5]
+        + params[6] * min(max(odds, -8.0), 12.0)
+        + params[7] * features[i, 1]
+        + params[8] * min(i, 10)
+    )
     return 1.0 / (1.0 + math.exp(-z)) if z >= 0.0 else math.exp(z) / (1.0 + math.exp(z))
 
 
@@ -56,7 +69,9 @@ def _draft_more(params, state, slot, features, u):
         return True, True
     n = state[2]
     total = n * params[1] + params[2]
-    mean = (params[2] * predicted(params, features, slot - 1) + n * params[1] * observed(params, state)) / total
+    mean = (
+        params[2] * predicted(params, features, slot - 1) + n * params[1] * observed(params, state)
+    ) / total
     return u < clipped_mean(mean, math.sqrt(params[1] * params[2] / total)), True
 
 
@@ -65,7 +80,9 @@ def _draft_more_by_model(params, state, slot, features, u):
 
 
 def _draft_more_by_sample(params, state, slot, features, u):
-    return slot == 0 or u < clipped_mean(observed(params, state), math.sqrt(params[2] / max(state[2], 1.0))), True
+    return slot == 0 or u < clipped_mean(
+        observed(params, state), math.sqrt(params[2] / max(state[2], 1.0))
+    ), True
 
 
 def _observe(params, state, computed, drafted, accepted, features, cost):
@@ -118,22 +135,41 @@ def cali_ts(
     """
     label, reads, weights = _predictor("cali_ts", predictor)
     usual = _SCALAR if weights[0] else _RECORDED
-    constants = [chosen if value is None else value for value, chosen in zip((sigma_m, sigma_s, theta0), usual)]
+    constants = [
+        chosen if value is None else value
+        for value, chosen in zip((sigma_m, sigma_s, theta0), usual)
+    ]
     params = (*_posterior("cali_ts", reading, *constants), *weights)
-    given = {"reading": reading, "predictor": label, "sigma_m": sigma_m, "sigma_s": sigma_s, "theta0": theta0, "scope": scope, "K": K}
+    given = {
+        "reading": reading,
+        "predictor": label,
+        "sigma_m": sigma_m,
+        "sigma_s": sigma_s,
+        "theta0": theta0,
+        "scope": scope,
+        "K": K,
+    }
     name = _name("cali_ts", given, cali_ts)
-    return Policy(name, _draft_more, _observe, params, (0.0,) * 3, K=K, reads=reads, scope=scope, random=True)
+    return Policy(
+        name, _draft_more, _observe, params, (0.0,) * 3, K=K, reads=reads, scope=scope, random=True
+    )
 
 
 def model_only(predictor: str | os.PathLike | Scalar = "theta", K: int | None = None) -> Policy:
     """Cali-TS without its sampling side (EESD Table 4): go on with probability theta_M; predictor as in `cali_ts`."""
     label, reads, weights = _predictor("model_only", predictor)
     name = _name("model_only", {"predictor": label, "K": K}, model_only)
-    return Policy(name, _draft_more_by_model, _forget, (0.0,) * 4 + weights, K=K, reads=reads, random=True)
+    return Policy(
+        name, _draft_more_by_model, _forget, (0.0,) * 4 + weights, K=K, reads=reads, random=True
+    )
 
 
 def sampling_only(
-    reading: str = _READING, sigma_s: float = 0.25, theta0: float = 0.25, scope: str = "sequence", K: int | None = None
+    reading: str = _READING,
+    sigma_s: float = 0.25,
+    theta0: float = 0.25,
+    scope: str = "sequence",
+    K: int | None = None,
 ) -> Policy:
     """Cali-TS without its predictor (EESD Table 4): theta ~ N(theta-hat, sigma_S^2 / n), the limit sigma_M -> infinity.
 
@@ -142,12 +178,16 @@ def sampling_only(
     params = _posterior("sampling_only", reading, 1.0, sigma_s, theta0)
     given = {"reading": reading, "sigma_s": sigma_s, "theta0": theta0, "scope": scope, "K": K}
     name = _name("sampling_only", given, sampling_only)
-    return Policy(name, _draft_more_by_sample, _observe, params, (0.0,) * 3, K=K, scope=scope, random=True)
+    return Policy(
+        name, _draft_more_by_sample, _observe, params, (0.0,) * 3, K=K, scope=scope, random=True
+    )
 
 
 def _posterior(policy, reading, sigma_m, sigma_s, theta0):
     if reading not in READINGS:
-        raise PolicyError(f"{policy}: reading is {reading!r}, expected one of {', '.join(READINGS)}")
+        raise PolicyError(
+            f"{policy}: reading is {reading!r}, expected one of {', '.join(READINGS)}"
+        )
     for name, value in (("sigma_m", sigma_m), ("sigma_s", sigma_s)):
         if isinstance(value, (str, bool)) or not 1e-6 <= value <= 1e6:
             raise PolicyError(f"{policy}: {name} is {value!r}, expected a number in [1e-6, 1e6]")
@@ -164,15 +204,25 @@ def _predictor(policy, given):
             made, label = Scalar.from_json(given), os.fspath(given)
         elif isinstance(given, str) and given.startswith("scalar/"):
             made = Scalar(*map(float, given.split("/")[1:]))
-        elif not isinstance(given, Scalar) and not (isinstance(given, str) and given.isidentifier()):
-            raise ValueError("expected a feature's name, a Scalar, its .json file, or scalar/bias/confidence/entropy/depth")
+        elif not isinstance(given, Scalar) and not (
+            isinstance(given, str) and given.isidentifier()
+        ):
+            raise ValueError(
+                "expected a feature's name, a Scalar, its .json file, or scalar/bias/confidence/entropy/depth"
+            )
     except (TypeError, ValueError) as error:
         raise PolicyError(f"{policy}: predictor is {given!r}: {error}") from None
     if isinstance(given, Scalar):
         label = "/".join(("scalar", *map(repr, made.weights)))
     if any(mark in label for mark in ",=\n"):
-        raise PolicyError(f"{policy}: predictor is {label!r}, expected a path without comma, equals sign or line break")
-    return (label, READS, (1.0, *made.weights)) if isinstance(made, Scalar) else (label, (label,), (0.0,) * 5)
+        raise PolicyError(
+            f"{policy}: predictor is {label!r}, expected a path without comma, equals sign or line break"
+        )
+    return (
+        (label, READS, (1.0, *made.weights))
+        if isinstance(made, Scalar)
+        else (label, (label,), (0.0,) * 5)
+    )
 
 
 def _name(name, given, factory):

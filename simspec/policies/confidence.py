@@ -23,7 +23,13 @@ def _draft_more_by_entropy(params, state, slot, features, u):
 
 def _draft_more_by_product(params, state, slot, features, u):
     # Read before any branch: numba then need not count references to the arrays on each side of it, half of the time otherwise.
-    threshold, keep, shortest, before, shown = params[0], params[1], params[2], state[0], features[max(slot - 1, 0), 0]
+    threshold, keep, shortest, before, shown = (
+        params[0],
+        params[1],
+        params[2],
+        state[0],
+        features[max(slot - 1, 0), 0],
+    )
     whole = 1.0 if slot == 0 else before * min(max(shown, 0.0), 1.0)
     state[0] = whole
     return slot < max(shortest, 1.0) or 1.0 - whole <= threshold, keep > 0.0 or slot == 0
@@ -65,7 +71,9 @@ def confidence(threshold: float, inclusive: bool = True, K: int | None = None) -
     """
     _check("confidence", "threshold", threshold, 0, 1)
     name = f"confidence:{_short(threshold)}" + _options("confidence", inclusive=inclusive, K=K)
-    return Policy(name, _draft_more, _observe, params=(threshold, inclusive), K=K, reads=("confidence",))
+    return Policy(
+        name, _draft_more, _observe, params=(threshold, inclusive), K=K, reads=("confidence",)
+    )
 
 
 def entropy(threshold: float = 0.6, inclusive: bool = True, K: int | None = None) -> Policy:
@@ -76,11 +84,22 @@ def entropy(threshold: float = 0.6, inclusive: bool = True, K: int | None = None
     """
     _check("entropy", "threshold", threshold, 0, 100)
     name = f"entropy:{_short(threshold)}" + _options("entropy", inclusive=inclusive, K=K)
-    return Policy(name, _draft_more_by_entropy, _observe, params=(threshold, inclusive), K=K, reads=("entropy",))
+    return Policy(
+        name,
+        _draft_more_by_entropy,
+        _observe,
+        params=(threshold, inclusive),
+        K=K,
+        reads=("entropy",),
+    )
 
 
 def product(
-    threshold: float = 0.3, predictor: str = "confidence", shortest: int = 2, inclusive: bool = True, K: int | None = None
+    threshold: float = 0.3,
+    predictor: str = "confidence",
+    shortest: int = 2,
+    inclusive: bool = True,
+    K: int | None = None,
 ) -> Policy:
     """SpecDec++: stop once 1 - P_1 P_2 ... P_i, the predicted chance that some token so far is rejected, is above the threshold.
 
@@ -93,14 +112,30 @@ def product(
     if K is not None:
         _check("product", "K", K, 1, 255, int)
     if not (isinstance(predictor, str) and predictor.isidentifier()) or predictor == "entropy":
-        raise PolicyError(f"product: predictor is {predictor!r}, expected the name of a recorded probability such as theta")
-    more = (f",predictor={predictor}" if predictor != "confidence" else "") + (f",shortest={shortest}" if shortest != 2 else "")
+        raise PolicyError(
+            f"product: predictor is {predictor!r}, expected the name of a recorded probability such as theta"
+        )
+    more = (f",predictor={predictor}" if predictor != "confidence" else "") + (
+        f",shortest={shortest}" if shortest != 2 else ""
+    )
     name = f"product:{_short(threshold)}{more}" + _options("product", inclusive=inclusive, K=K)
-    return Policy(name, _draft_more_by_product, _observe, (threshold, inclusive, shortest), (1.0,), K, (predictor,))
+    return Policy(
+        name,
+        _draft_more_by_product,
+        _observe,
+        (threshold, inclusive, shortest),
+        (1.0,),
+        K,
+        (predictor,),
+    )
 
 
 def draft_verify(
-    threshold: float = 0.8, target: float = 0.9, step: float = 0.01, scope: str = "sequence", K: int | None = None
+    threshold: float = 0.8,
+    target: float = 0.9,
+    step: float = 0.01,
+    scope: str = "sequence",
+    K: int | None = None,
 ) -> Policy:
     """The adaptive exit of Draft & Verify: stop after a token with max q < th, th following the acceptance m of late rounds.
 
@@ -109,11 +144,18 @@ def draft_verify(
     the longest draft of policy and recording; a round without a draft changes nothing. Reads 'confidence'. PolicyError for a threshold,
     target or step outside [0, 1].
     """
-    return _adaptive("draft_verify", 0.0, "confidence", draft_verify, threshold, target, step, scope, K)
+    return _adaptive(
+        "draft_verify", 0.0, "confidence", draft_verify, threshold, target, step, scope, K
+    )
 
 
 def adaedl(
-    threshold: float = 0.8, target: float = 0.9, step: float = 0.01, g: float = 0.2, scope: str = "sequence", K: int | None = None
+    threshold: float = 0.8,
+    target: float = 0.9,
+    step: float = 0.01,
+    g: float = 0.2,
+    scope: str = "sequence",
+    K: int | None = None,
 ) -> Policy:
     """AdaEDL: stop after a token at which 1 - sqrt(g H), a bound on its acceptance from q's entropy H in nats, is below lambda.
 
@@ -128,16 +170,29 @@ def adaedl(
 def _adaptive(policy, g, feature, factory, threshold, target, step, scope, K):
     for name, value in (("threshold", threshold), ("target", target), ("step", step)):
         _check(policy, name, value, 0, 1)
-    given = {"threshold": threshold, "target": target, "step": step, "scope": scope, "K": K} | ({"g": g} if g else {})
+    given = {"threshold": threshold, "target": target, "step": step, "scope": scope, "K": K} | (
+        {"g": g} if g else {}
+    )
     usual = dict(zip(factory.__code__.co_varnames, factory.__defaults__))
     told = ",".join(f"{key}={value}" for key, value in given.items() if value != usual[key])
     params = (g, target, step, 0.5, 0.9)
-    return Policy(f"{policy}:{told}" if told else policy, _draft_more_adaptively, _adapt, params, (threshold, 0.0), K, (feature,), scope)
+    return Policy(
+        f"{policy}:{told}" if told else policy,
+        _draft_more_adaptively,
+        _adapt,
+        params,
+        (threshold, 0.0),
+        K,
+        (feature,),
+        scope,
+    )
 
 
 def _check(policy, name, value, low, high, kind=(int, float)):
     if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
-        raise PolicyError(f"{policy}: {name} is {value!r}, expected {'an integer' if kind is int else 'a number'} in [{low}, {high}]")
+        raise PolicyError(
+            f"{policy}: {name} is {value!r}, expected {'an integer' if kind is int else 'a number'} in [{low}, {high}]"
+        )
 
 
 def _short(value):

@@ -47,7 +47,9 @@ def _softplus(t):
 
 @njit(cache=True)
 def _stirling(z):
-    return (1.0 / 12.0 - (1.0 / 360.0 - (1.0 / 1260.0 - 1.0 / (1680.0 * z * z)) / (z * z)) / (z * z)) / z
+    return (
+        1.0 / 12.0 - (1.0 / 360.0 - (1.0 / 1260.0 - 1.0 / (1680.0 * z * z)) / (z * z)) / (z * z)
+    ) / z
 
 
 @njit(cache=True)
@@ -57,7 +59,13 @@ def log_beta(a, b):
     if big < 20.0:
         return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
     total = small + big
-    ratio = (big - 0.5) * math.log1p(small / big) + small * math.log(total) - small + _stirling(total) - _stirling(big)
+    ratio = (
+        (big - 0.5) * math.log1p(small / big)
+        + small * math.log(total)
+        - small
+        + _stirling(total)
+        - _stirling(big)
+    )
     return math.lgamma(small) - ratio
 
 
@@ -206,10 +214,24 @@ def cost_ts(
 def _made(variant, alpha0, beta0, decay, greedy, scope, K, trace, cost):
     longest = trace.K if K is None else K
     if cost.K < longest:
-        raise PolicyError(f"cost {cost.name!r} prices drafts up to {cost.K}, cost_ts plans up to {longest}: measure further")
-    given = {"variant": variant, "alpha0": alpha0, "beta0": beta0, "decay": decay, "greedy": greedy, "scope": scope, "K": K}
+        raise PolicyError(
+            f"cost {cost.name!r} prices drafts up to {cost.K}, cost_ts plans up to {longest}: measure further"
+        )
+    given = {
+        "variant": variant,
+        "alpha0": alpha0,
+        "beta0": beta0,
+        "decay": decay,
+        "greedy": greedy,
+        "scope": scope,
+        "K": K,
+    }
     usual = dict(zip(given, cost_ts.__defaults__))
-    told = [f"{key}={str(value).lower() if key == 'greedy' else value}" for key, value in given.items() if value != usual[key]]
+    told = [
+        f"{key}={str(value).lower() if key == 'greedy' else value}"
+        for key, value in given.items()
+        if value != usual[key]
+    ]
     params = (
         variant == "depth", greedy, decay, alpha0, beta0, longest, len(cost.catch_up), cost.overhead,
         *cost.draft[: longest + 1], *cost.verify[: longest + 1], *cost.catch_up,

@@ -46,7 +46,9 @@ def _solve(offset, budget, depth, run, K, draft, verify, catch_up, overhead, pla
                 for k in range(1, cap + 1):
                     for dropped in range(2):
                         accepted = min(k - dropped, np.int64(run[t]))
-                        follows = value[min(pos + accepted + 1, n), min(next_backlog(b, k, accepted), width - 1)]
+                        follows = value[
+                            min(pos + accepted + 1, n), min(next_backlog(b, k, accepted), width - 1)
+                        ]
                         seconds = overhead + catch_up[b] + draft[k] + verify[k - dropped] + follows
                         if seconds < best:
                             best = seconds
@@ -108,9 +110,13 @@ def greedy_oracle(trace: Trace, cost: CostModel) -> Policy:
 
 def _empty(trace, cost):
     if trace.ratio is not None:
-        raise PolicyError("under the rejection rule each replay draws its future, nobody can know it: take a greedy or coupled recording")
+        raise PolicyError(
+            "under the rejection rule each replay draws its future, nobody can know it: take a greedy or coupled recording"
+        )
     if cost.K < trace.K:
-        raise PolicyError(f"cost {cost.name!r} prices drafts up to {cost.K}, the trace reaches {trace.K}: measure further")
+        raise PolicyError(
+            f"cost {cost.name!r} prices drafts up to {cost.K}, the trace reaches {trace.K}: measure further"
+        )
     return np.zeros((trace.rows, len(cost.catch_up)))
 
 

@@ -28,7 +28,11 @@ def _observe(params, state, computed, drafted, accepted, features, cost):
 
 
 def beta_ts(
-    reading: str = "acceptance", alpha0: float = 1.0, beta0: float = 1.0, scope: str = "sequence", K: int | None = None
+    reading: str = "acceptance",
+    alpha0: float = 1.0,
+    beta0: float = 1.0,
+    scope: str = "sequence",
+    K: int | None = None,
 ) -> Policy:
     """Beta-TS (EESD Alg. 2): after each token draw theta ~ Beta(alpha, beta), go on with probability theta.
 
@@ -49,7 +53,17 @@ def beta_ts(
     for name, value in (("alpha0", alpha0), ("beta0", beta0)):
         if isinstance(value, str) or not 0 < value < float("inf"):
             raise PolicyError(f"beta_ts: {name} is {value!r}, expected a finite number > 0")
-    given = {"alpha0": (alpha0, 1.0), "beta0": (beta0, 1.0), "scope": (scope, "sequence"), "K": (K, None)}
-    name = ",".join([f"beta_ts:{reading}"] + [f"{key}={value}" for key, (value, usual) in given.items() if value != usual])
+    given = {
+        "alpha0": (alpha0, 1.0),
+        "beta0": (beta0, 1.0),
+        "scope": (scope, "sequence"),
+        "K": (K, None),
+    }
+    name = ",".join(
+        [f"beta_ts:{reading}"]
+        + [f"{key}={value}" for key, (value, usual) in given.items() if value != usual]
+    )
     params = (READINGS.index(reading),)
-    return Policy(name, _draft_more, _observe, params, (alpha0, beta0), K=K, scope=scope, random=True)
+    return Policy(
+        name, _draft_more, _observe, params, (alpha0, beta0), K=K, scope=scope, random=True
+    )

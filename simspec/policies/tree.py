@@ -10,7 +10,18 @@ from numba import njit
 from simspec.cost import CostModel
 from simspec.policy import PolicyError
 from simspec.trace import Trace
-from simspec.tree import MOST, Tree, best, chain_tree, family, fastest, full, load_tree, medusa_like, rank_acceptance
+from simspec.tree import (
+    MOST,
+    Tree,
+    best,
+    chain_tree,
+    family,
+    fastest,
+    full,
+    load_tree,
+    medusa_like,
+    rank_acceptance,
+)
 from simspec.tree_policy import Outcome, TreePolicy, check_whole, outcomes
 
 
@@ -22,7 +33,9 @@ def static(shape: str | int) -> TreePolicy:
     try:
         wide = [int(part) for part in str(shape).split("x")]
     except ValueError:
-        raise PolicyError(f"{name}: {shape!r} is no shape and no file, expected widths such as 4x2x1, or a tree's .json file") from None
+        raise PolicyError(
+            f"{name}: {shape!r} is no shape and no file, expected widths such as 4x2x1, or a tree's .json file"
+        ) from None
     return TreePolicy(name, "static", tree=full(wide))
 
 
@@ -57,7 +70,11 @@ def _optimal(nodes, fit, trace, cost):
     if nodes is None:
         return TreePolicy("optimal_tree", "static", tree=best(acceptance, cost))
     _priceable(f"optimal_tree:{nodes}", nodes, cost)
-    return TreePolicy(f"optimal_tree:{nodes}", "static", tree=best(acceptance, cost, nodes, nodes) if nodes else Tree())
+    return TreePolicy(
+        f"optimal_tree:{nodes}",
+        "static",
+        tree=best(acceptance, cost, nodes, nodes) if nodes else Tree(),
+    )
 
 
 def full_tree(nodes: int, fit=None) -> Callable:
@@ -73,11 +90,17 @@ def _full(nodes, fit, trace, cost):
     def shapes(widths, last, used):
         if widths:
             yield full(widths)
-        for width in range(1, (widths[-1] if widths else acceptance.shape[1]) + 1) if len(widths) < deepest else ():
+        for width in (
+            range(1, (widths[-1] if widths else acceptance.shape[1]) + 1)
+            if len(widths) < deepest
+            else ()
+        ):
             if used + last * width <= nodes:
                 yield from shapes((*widths, width), last * width, used + last * width)
 
-    return TreePolicy(f"full_tree:{nodes}", "static", tree=fastest(shapes((), 1, 0), acceptance, cost, nodes))
+    return TreePolicy(
+        f"full_tree:{nodes}", "static", tree=fastest(shapes((), 1, 0), acceptance, cost, nodes)
+    )
 
 
 def _depths(trace, cost):
@@ -100,7 +123,9 @@ def cape(sets: str = "section", k: int | None = None) -> TreePolicy:
     The chain is kept whole, then the sets are filled from the first slot on, each by rank. k None: the trace's K, at most 32.
     """
     if not isinstance(sets, str):
-        raise PolicyError(f"cape: the table of widths is {sets!r}, expected section or appendix (of one width: sets:{sets})")
+        raise PolicyError(
+            f"cape: the table of widths is {sets!r}, expected section or appendix (of one width: sets:{sets})"
+        )
     return TreePolicy(_told(f"cape:{sets}", k), "cape", k=k, sets=sets)
 
 
@@ -123,8 +148,16 @@ def tree_oracle(trace: Trace, cost: CostModel) -> TreePolicy:
     to fewer accepted tokens.
     """
     shapes = [chain_tree(k) for k in range(1, min(trace.K, cost.K, cost.nodes) + 1)]
-    shapes += [tree.cut(d) for tree in family(rank_acceptance(trace), min(MOST, cost.nodes)) for d in _depths(trace, cost)]
-    options = [TreePolicy("tree_oracle", "static", tree=tree) for tree in dict.fromkeys(shapes) if len(tree)]
+    shapes += [
+        tree.cut(d)
+        for tree in family(rank_acceptance(trace), min(MOST, cost.nodes))
+        for d in _depths(trace, cost)
+    ]
+    options = [
+        TreePolicy("tree_oracle", "static", tree=tree)
+        for tree in dict.fromkeys(shapes)
+        if len(tree)
+    ]
     if trace.order is not None:
         options += [dynamic_tree(n) for n in range(1, min(MOST, cost.nodes) + 1)]
     plain = Outcome(*(np.zeros(trace.rows, np.int64) for _ in Outcome._fields))
@@ -135,8 +168,15 @@ def tree_oracle(trace: Trace, cost: CostModel) -> TreePolicy:
     for option in options:
         found = outcomes(trace, option)
         _priced_levels(option.name, found, cost)
-        price = cost.overhead + cost.draft[found.levels] + cost.node * (found.rows - found.levels) + cost.verify[found.nodes]
-        cheaper = np.flatnonzero((found.levels > 0) & (price < seconds[found.accepted + 1, np.arange(trace.rows)]))
+        price = (
+            cost.overhead
+            + cost.draft[found.levels]
+            + cost.node * (found.rows - found.levels)
+            + cost.verify[found.nodes]
+        )
+        cheaper = np.flatnonzero(
+            (found.levels > 0) & (price < seconds[found.accepted + 1, np.arange(trace.rows)])
+        )
         seconds[found.accepted[cheaper] + 1, cheaper] = price[cheaper]
         kept[:, found.accepted[cheaper] + 1, cheaper] = np.stack(found)[:, cheaper]
     kept[:, 0] = np.stack(plain)
@@ -148,7 +188,9 @@ def tree_oracle(trace: Trace, cost: CostModel) -> TreePolicy:
 
 def _priced_levels(name, found, cost):
     if int(found.levels.max()) > cost.K:
-        raise PolicyError(f"cost {cost.name!r} prices {cost.K} levels, {name} has {found.levels.max()}: measure further")
+        raise PolicyError(
+            f"cost {cost.name!r} prices {cost.K} levels, {name} has {found.levels.max()}: measure further"
+        )
 
 
 @njit(cache=True)
@@ -162,7 +204,11 @@ def _solve(offset, seconds, catch_up, choice, value):
             for b in range(width):
                 best_time = seconds[0, t] + value[pos + 1, min(b + 1, width - 1)]
                 for a in range(seconds.shape[0] - 1):
-                    time = seconds[a + 1, t] + catch_up[b] + value[min(pos + a + 1, n), min(a, width - 1)]
+                    time = (
+                        seconds[a + 1, t]
+                        + catch_up[b]
+                        + value[min(pos + a + 1, n), min(a, width - 1)]
+                    )
                     if time < best_time:
                         best_time = time
                         choice[t, b] = a + 1
@@ -171,4 +217,6 @@ def _solve(offset, seconds, catch_up, choice, value):
 
 def _priceable(name, nodes, cost):
     if nodes > cost.nodes:
-        raise PolicyError(f"cost {cost.name!r} prices {cost.nodes} submitted tokens, {name} submits {nodes}: measure with more rows")
+        raise PolicyError(
+            f"cost {cost.name!r} prices {cost.nodes} submitted tokens, {name} submits {nodes}: measure with more rows"
+        )

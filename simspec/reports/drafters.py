@@ -51,12 +51,21 @@ class Row:
 
     def to_dict(self) -> dict:
         """As plain data for JSON: an interval is {value, low, high}, and NaN None."""
-        shown = {"alpha": [_plain(each) for each in self.alpha], "speedup": _plain(self.speedup), "expected": _plain(self.expected)}
+        shown = {
+            "alpha": [_plain(each) for each in self.alpha],
+            "speedup": _plain(self.speedup),
+            "expected": _plain(self.expected),
+        }
         return asdict(self) | shown | {"marginal": _known(self.marginal)}
 
 
 def lineup(
-    traces: Mapping, costs=0.1, K: int | None = None, level: float = 0.95, resamples: int = 1000, seed: int = 0
+    traces: Mapping,
+    costs=0.1,
+    K: int | None = None,
+    level: float = 0.95,
+    resamples: int = 1000,
+    seed: int = 0,
 ) -> list[Row]:
     """A Row per recording and domain, ALL first; intervals by bootstrap over prompts, best_k held at its choice on all of them.
 
@@ -80,7 +89,9 @@ def lineup(
         tasks = np.array(trace.task, dtype=object)
         for task in (ALL, *dict.fromkeys(trace.task)):
             mine = np.ones(len(tasks), bool) if task == ALL else tasks == task
-            figures = _figures(held[mine], tried[mine], times[mine], tokens[mine], cost, level, resamples, seed)
+            figures = _figures(
+                held[mine], tried[mine], times[mine], tokens[mine], cost, level, resamples, seed
+            )
             found.append(Row(name, trace.meta.drafter, trace.meta.rule, task, **figures))
     return found
 
@@ -100,7 +111,10 @@ def by_depth(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
         right = trace.ratio.astype(np.float64).cumprod(axis=1)
         reached = np.concatenate((np.ones((trace.rows, 1)), right[:, :-1]), axis=1)
     could = room[:, None] >= depth
-    return tuple(np.add.reduceat(flags * could, trace.offset[:-1], axis=0, dtype=np.float64) for flags in (right, reached))
+    return tuple(
+        np.add.reduceat(flags * could, trace.offset[:-1], axis=0, dtype=np.float64)
+        for flags in (right, reached)
+    )
 
 
 def _figures(held, tried, times, tokens, cost, level, resamples, seed) -> dict:
@@ -115,7 +129,9 @@ def _figures(held, tried, times, tokens, cost, level, resamples, seed) -> dict:
 
     def expected(totals):
         # A depth that no draft reached adds nothing.
-        return depthwise_committed(np.nan_to_num(totals[..., :best] / totals[..., best:])) / (1 + steps[best])
+        return depthwise_committed(np.nan_to_num(totals[..., :best] / totals[..., best:])) / (
+            1 + steps[best]
+        )
 
     return {
         "prompts": len(tokens),
@@ -126,7 +142,9 @@ def _figures(held, tried, times, tokens, cost, level, resamples, seed) -> dict:
         "best_k": best,
         "speedup": interval(np.stack((tokens * cost.baseline, times[:, best]), -1), _ratio),
         "expected": interval(np.concatenate((held[:, :best], tried[:, :best]), axis=1), expected),
-        "note": f"{len(tokens)} prompts, an interval takes {FEWEST}" if len(tokens) < FEWEST else "",
+        "note": f"{len(tokens)} prompts, an interval takes {FEWEST}"
+        if len(tokens) < FEWEST
+        else "",
     }
 
 
@@ -148,8 +166,14 @@ def table(rows: list[Row]):
 
     flat = []
     for row in rows:
-        given = {key: value for key, value in asdict(row).items() if key not in ("alpha", "speedup", "expected", "note")}
-        named = {"speedup": row.speedup, "expected": row.expected} | {f"alpha_{j}": each for j, each in enumerate(row.alpha, 1)}
+        given = {
+            key: value
+            for key, value in asdict(row).items()
+            if key not in ("alpha", "speedup", "expected", "note")
+        }
+        named = {"speedup": row.speedup, "expected": row.expected} | {
+            f"alpha_{j}": each for j, each in enumerate(row.alpha, 1)
+        }
         for name, each in named.items():
             given |= {name: each.value, f"{name}_low": each.low, f"{name}_high": each.high}
         flat.append(given | {"note": row.note})
@@ -171,23 +195,48 @@ def show(rows: list[Row], console, depth: int = 4) -> None:
     for row in rows:
         shown.add_row(*(cell.replace("[", "\\[") for cell in _cells(row, depth, brief=True)))
     console.print(shown)
-    console.print("a1, a2 ..: acceptance by depth, those before it right. c, then: the first draft step and a further one, in plain steps.")
-    console.print("speedup: at the best K in hindsight, replayed at the recording's costs; expected: by GLIDE's formula from a1, a2 ..")
+    console.print(
+        "a1, a2 ..: acceptance by depth, those before it right. c, then: the first draft step and a further one, in plain steps."
+    )
+    console.print(
+        "speedup: at the best K in hindsight, replayed at the recording's costs; expected: by GLIDE's formula from a1, a2 .."
+    )
     said = f"Intervals: bootstrap over prompts, none for fewer than {FEWEST} (those of a1, a2 .. with --json, --csv and --markdown)."
     console.print(said, highlight=False)
 
 
 def _heads(depth):
-    return ["drafter", "rule", "domain", *(f"a{j}" for j in range(1, depth + 1)), "c", "then", "best K", "speedup", "expected"]
+    return [
+        "drafter",
+        "rule",
+        "domain",
+        *(f"a{j}" for j in range(1, depth + 1)),
+        "c",
+        "then",
+        "best K",
+        "speedup",
+        "expected",
+    ]
 
 
 def _cells(row, depth, brief=False):
     alpha = [*(_figure(each, brief) for each in row.alpha), *["-"] * depth][:depth]
     price = (f"{row.c:.2f}", "-" if np.isnan(row.marginal) else f"{row.marginal:.2f}")
-    return [row.drafter, row.rule, row.task, *alpha, *price, str(row.best_k), _figure(row.speedup), _figure(row.expected)]
+    return [
+        row.drafter,
+        row.rule,
+        row.task,
+        *alpha,
+        *price,
+        str(row.best_k),
+        _figure(row.speedup),
+        _figure(row.expected),
+    ]
 
 
 def _figure(each, brief=False):
     if np.isnan(each.value):
         return "-"
-    return f"{each.value:.2f}" + ("" if brief or np.isnan(each.low) else f" [{each.low:.2f}, {each.high:.2f}]")
+    return f"{each.value:.2f}" + (
+        "" if brief or np.isnan(each.low) else f" [{each.low:.2f}, {each.high:.2f}]"
+    )

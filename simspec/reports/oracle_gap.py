@@ -21,7 +21,14 @@ DEFAULT_POLICIES = (
 )  # fmt: skip
 
 
-def score(traces: Mapping, policies=None, costs=0.1, replicates: int = 4, seed: int = 0, resamples: int = 4000) -> list[dict]:
+def score(
+    traces: Mapping,
+    policies=None,
+    costs=0.1,
+    replicates: int = 4,
+    seed: int = 0,
+    resamples: int = 4000,
+) -> list[dict]:
     """One dict per recording: {recording, cost, prompts, tokens, best_fixed, speedup_fixed, speedup_oracle, policies: [...]}.
 
     Per policy: speedup = tokens x plain step / T; regret_fixed = T / T_fixed - 1; regret_oracle = T / T_oracle - 1; share =
@@ -80,7 +87,9 @@ def _times(trace, policies, cost, replicates, seed):
     for i, one in enumerate(draws):
         everyone = {policy.name: policy for policy in (*policies, oracle(one, cost))}
         found.append(by_prompt(one, list(everyone.values()), cost, replicates, seed + i))
-    return {name: np.mean([seconds[name] for seconds, _ in found], axis=0) for name in found[0][0]}, found[0][1]
+    return {
+        name: np.mean([seconds[name] for seconds, _ in found], axis=0) for name in found[0][0]
+    }, found[0][1]
 
 
 def _row(name, columns, tokens, cost, resamples, seed):
@@ -95,7 +104,12 @@ def _row(name, columns, tokens, cost, resamples, seed):
             if len(columns) < FEWEST:
                 raise
     speedup = float(tokens.sum() * cost.baseline / own)
-    return {"policy": name, "speedup": speedup, "regret_fixed": float(own / best - 1), "regret_oracle": float(own / least - 1)} | limits
+    return {
+        "policy": name,
+        "speedup": speedup,
+        "regret_fixed": float(own / best - 1),
+        "regret_oracle": float(own / least - 1),
+    } | limits
 
 
 def share(seconds):
@@ -104,14 +118,20 @@ def share(seconds):
         return (seconds[..., 0] - seconds[..., 1]) / (seconds[..., 0] - seconds[..., 2])
 
 
-def by_prompt(trace: Trace, policies, cost: CostModel, replicates: int, seed: int) -> tuple[dict, np.ndarray]:
+def by_prompt(
+    trace: Trace, policies, cost: CostModel, replicates: int, seed: int
+) -> tuple[dict, np.ndarray]:
     """({policy name: modelled seconds float64 [S], averaged over replicates}, tokens [S]) of each prompt."""
     seconds, tokens = {}, {}
-    for row in rows({"": trace}, policies, {"": cost}, replicates=replicates, seed=seed, by="prompt"):
+    for row in rows(
+        {"": trace}, policies, {"": cost}, replicates=replicates, seed=seed, by="prompt"
+    ):
         own = seconds.setdefault(row["policy"], {})
         own[row["group"]] = own.get(row["group"], 0.0) + row["seconds"] / replicates
         tokens[row["group"]] = row["tokens"]
-    return {name: np.array(list(own.values())) for name, own in seconds.items()}, np.array(list(tokens.values()))
+    return {name: np.array(list(own.values())) for name, own in seconds.items()}, np.array(
+        list(tokens.values())
+    )
 
 
 def markdown(scores: list[dict]) -> str:
@@ -119,7 +139,12 @@ def markdown(scores: list[dict]) -> str:
     names = list(dict.fromkeys(row["policy"] for each in scores for row in each["policies"]))
     shown = [{row["policy"]: row for row in each["policies"]} for each in scores]
     lines = [["policy", *(each["recording"] for each in scores)], ["---"] * (len(scores) + 1)]
-    lines.append(["best fixed K", *(f"{each['best_fixed']}, {each['speedup_fixed']:.2f}x" for each in scores)])
+    lines.append(
+        [
+            "best fixed K",
+            *(f"{each['best_fixed']}, {each['speedup_fixed']:.2f}x" for each in scores),
+        ]
+    )
     lines.append(["oracle", *(f"{each['speedup_oracle']:.2f}x" for each in scores)])
     lines += [[name, *(_cell(each.get(name)) for each in shown)] for name in names]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -139,9 +164,19 @@ def show(scores: list[dict], console) -> None:
     for each in scores:
         title = f"{each['recording']}: best fixed K {each['best_fixed']} {each['speedup_fixed']:.3f}, oracle {each['speedup_oracle']:.3f}"
         console.print(f"{title} ({each['prompts']} prompts, cost {each['cost']})", highlight=False)
-        table = Table("policy", "speedup", "time over best fixed", "time over oracle", "share of the gap [95%]")
+        table = Table(
+            "policy",
+            "speedup",
+            "time over best fixed",
+            "time over oracle",
+            "share of the gap [95%]",
+        )
         for row in each["policies"]:
             regrets = (f"{row[name]:+.1%}" for name in ("regret_fixed", "regret_oracle"))
-            table.add_row(row["policy"], f"{row['speedup']:.3f}", *regrets, _cell(row).replace("[", "\\["))
+            table.add_row(
+                row["policy"], f"{row['speedup']:.3f}", *regrets, _cell(row).replace("[", "\\[")
+            )
         console.print(table)
-    console.print("Intervals: bootstrap over prompts, the best fixed K held at its choice on all of them.")
+    console.print(
+        "Intervals: bootstrap over prompts, the best fixed K held at its choice on all of them."
+    )

@@ -7,7 +7,18 @@ import numpy as np
 
 from simspec import policies as policy_texts
 from simspec.cost import CostModel
-from simspec.policies import beams, cape, dynamic_tree, fixed, full_tree, medusa_tree, optimal_tree, oracle, sets, tree_oracle
+from simspec.policies import (
+    beams,
+    cape,
+    dynamic_tree,
+    fixed,
+    full_tree,
+    medusa_tree,
+    optimal_tree,
+    oracle,
+    sets,
+    tree_oracle,
+)
 from simspec.policy import Policy, PolicyError
 from simspec.simulate import replay
 from simspec.stats import FEWEST, Interval, ratio, ratio_difference
@@ -54,7 +65,11 @@ class Line:
     def to_dict(self) -> dict:
         """As plain data for JSON: an interval is {value, low, high}, and NaN None."""
         shown = {name: _plain(getattr(self, name)) for name in ("tau", "nodes", "speedup", "gain")}
-        return asdict(self) | shown | {"alpha": [None if np.isnan(a) else float(a) for a in self.alpha]}
+        return (
+            asdict(self)
+            | shown
+            | {"alpha": [None if np.isnan(a) else float(a) for a in self.alpha]}
+        )
 
 
 def grove(
@@ -75,21 +90,39 @@ def grove(
             raise TreeError(f"a budget of {n} nodes, expected 1 to {MOST}")
     if not 0 < level < 1:
         raise ValueError(f"level is {level}, expected a number in (0, 1), such as 0.95")
-    given = [(getattr(p, "name", p), policy_texts.parse(p) if isinstance(p, str) else p) for p in policies]
+    given = [
+        (getattr(p, "name", p), policy_texts.parse(p) if isinstance(p, str) else p)
+        for p in policies
+    ]
     for name, each in traces.items():
         trace = each if isinstance(each, Trace) else load_trace(each)
         if k is not None and not 1 <= k <= min(trace.K, SUBMITTED):
-            raise PolicyError(f"k is {k}, expected a chain of 1 to {min(trace.K, SUBMITTED)} tokens on {name}")
+            raise PolicyError(
+                f"k is {k}, expected a chain of 1 to {min(trace.K, SUBMITTED)} tokens on {name}"
+            )
         cost = costs[name] if isinstance(costs, Mapping) else costs
         cost = cost if isinstance(cost, CostModel) else CostModel.from_ratio(cost, trace.K, MOST)
         most = max(SUBMITTED, *nodes)
         if cost.nodes < most:
-            notes.append(f"{name}: cost {cost.name!r} prices {cost.nodes} submitted tokens, more are extrapolated: measure more rows")
+            notes.append(
+                f"{name}: cost {cost.name!r} prices {cost.nodes} submitted tokens, more are extrapolated: measure more rows"
+            )
             cost = cost.widen(most)
-        made, left_out = _recording(name, trace, cost, nodes, k, given, more, {"level": level, "resamples": resamples, "seed": seed})
+        made, left_out = _recording(
+            name,
+            trace,
+            cost,
+            nodes,
+            k,
+            given,
+            more,
+            {"level": level, "resamples": resamples, "seed": seed},
+        )
         found += made
         for reason in dict.fromkeys(str(error) for _, error in left_out):
-            notes.append(f"{name}: without {', '.join(label for label, error in left_out if str(error) == reason)}: {reason}")
+            notes.append(
+                f"{name}: without {', '.join(label for label, error in left_out if str(error) == reason)}: {reason}"
+            )
         for label, error in left_out:
             failed.setdefault(label, []).append(error)
     for label, _ in given:
@@ -105,7 +138,20 @@ def _recording(name, trace, cost, nodes, k, given, more, options):
 
     def line(policy, figures, chosen="", budget=0):
         clairvoyant = policy in policy_texts.CLAIRVOYANT
-        found.append(_line(name, trace, cost, policy, chosen, budget, clairvoyant, figures, lengths[best], options))
+        found.append(
+            _line(
+                name,
+                trace,
+                cost,
+                policy,
+                chosen,
+                budget,
+                clairvoyant,
+                figures,
+                lengths[best],
+                options,
+            )
+        )
 
     def attempt(policy, make, budget=0):
         try:
@@ -122,13 +168,22 @@ def _recording(name, trace, cost, nodes, k, given, more, options):
     line("plain", lengths[0])
     line("best chain", lengths[best], f"k={best}, in hindsight")
     for width in SETS:
-        attempt("none" if not width else f"sets:{width}", lambda width=width: _chain(trace, cost, lambda j: sets(width, j), k))
+        attempt(
+            "none" if not width else f"sets:{width}",
+            lambda width=width: _chain(trace, cost, lambda j: sets(width, j), k),
+        )
     for table in ("section", "appendix"):
-        attempt(f"cape:{table}", lambda table=table: _chain(trace, cost, lambda j: cape(table, j), k))
+        attempt(
+            f"cape:{table}", lambda table=table: _chain(trace, cost, lambda j: cape(table, j), k)
+        )
     attempt("beams", lambda: whole(beams()))
     for n in nodes:
         for maker in (full_tree, medusa_tree, optimal_tree):
-            attempt(f"{maker.__name__}:{n}", lambda maker=maker, n=n: _fitted(trace, cost, lambda fit: maker(n, fit)), n)
+            attempt(
+                f"{maker.__name__}:{n}",
+                lambda maker=maker, n=n: _fitted(trace, cost, lambda fit: maker(n, fit)),
+                n,
+            )
         attempt(f"dynamic_tree:{n}", lambda n=n: whole(dynamic_tree(n)), n)
     attempt("optimal_tree", lambda: _fitted(trace, cost, lambda fit: optimal_tree(None, fit)))
     for label, policy in [*given, *(more(trace, cost).items() if more else ())]:
@@ -141,7 +196,11 @@ def _recording(name, trace, cost, nodes, k, given, more, options):
 def _halves(trace):
     """[(sequences to choose on, sequences to count)]: every second prompt, both ways; all for both where there is one prompt only."""
     every = np.arange(trace.sequences)
-    return [(every[::2], every[1::2]), (every[1::2], every[::2])] if trace.sequences > 1 else [(every, every)]
+    return (
+        [(every[::2], every[1::2]), (every[1::2], every[::2])]
+        if trace.sequences > 1
+        else [(every, every)]
+    )
 
 
 def _chain(trace, cost, make, k):
@@ -189,9 +248,15 @@ def _figures(trace, policy, cost):
         seconds = tree_seconds(rounds, trace, policy, cost)
     slot = np.arange(trace.K)
     right = slot < rounds.accepted[:, None]
-    tried = slot < np.minimum(np.minimum(rounds.computed, rounds.drafted), rounds.accepted + 1)[:, None]
-    parts = np.column_stack((np.ones(len(rounds)), rounds.drafted, seconds, rounds.computed, right, tried))
-    return np.column_stack((np.diff(trace.offset), np.add.reduceat(parts, rounds.offset[:-1], axis=0)))
+    tried = (
+        slot < np.minimum(np.minimum(rounds.computed, rounds.drafted), rounds.accepted + 1)[:, None]
+    )
+    parts = np.column_stack(
+        (np.ones(len(rounds)), rounds.drafted, seconds, rounds.computed, right, tried)
+    )
+    return np.column_stack(
+        (np.diff(trace.offset), np.add.reduceat(parts, rounds.offset[:-1], axis=0))
+    )
 
 
 def _line(name, trace, cost, policy, chosen, budget, clairvoyant, figures, reference, options):
@@ -225,7 +290,10 @@ def table(lines: list[Line]):
 
     flat = []
     for each in lines:
-        row = {key: getattr(each, key) for key in ("recording", "rule", "policy", "chosen", "budget", "clairvoyant", "passes")}
+        row = {
+            key: getattr(each, key)
+            for key in ("recording", "rule", "policy", "chosen", "budget", "clairvoyant", "passes")
+        }
         for key in ("tau", "nodes", "speedup", "gain"):
             interval = getattr(each, key)
             row |= {key: interval.value, f"{key}_low": interval.low, f"{key}_high": interval.high}
@@ -233,14 +301,26 @@ def table(lines: list[Line]):
     return pandas.DataFrame(flat)
 
 
-HEADS = ("policy", "chosen", "tokens/round", "nodes/round", "passes/round", "speedup", "over the best chain")
+HEADS = (
+    "policy",
+    "chosen",
+    "tokens/round",
+    "nodes/round",
+    "passes/round",
+    "speedup",
+    "over the best chain",
+)
 
 
 def markdown(lines: list[Line]) -> str:
     """A Markdown table for each recording."""
     parts = []
     for name in dict.fromkeys(each.recording for each in lines):
-        rows = [HEADS, ("---",) * len(HEADS), *(_cells(each) for each in lines if each.recording == name)]
+        rows = [
+            HEADS,
+            ("---",) * len(HEADS),
+            *(_cells(each) for each in lines if each.recording == name),
+        ]
         parts.append("\n".join([f"**{name}**", "", *(f"| {' | '.join(row)} |" for row in rows)]))
     return "\n\n".join(parts)
 
@@ -255,7 +335,9 @@ def show(lines: list[Line], console) -> None:
             if each.recording == name:
                 shown.add_row(*(cell.replace("[", "\\[") for cell in _cells(each)))
         console.print(shown)
-    console.print("tokens/round: tau, with the target's own. nodes/round: submitted. passes/round: of the drafter. Speedups at the costs.")
+    console.print(
+        "tokens/round: tau, with the target's own. nodes/round: submitted. passes/round: of the drafter. Speedups at the costs."
+    )
     said = f"k, shapes: chosen on half the prompts, counted on the other. Intervals: bootstrap over prompts, none for fewer than {FEWEST}."
     console.print(said, highlight=False)
 
@@ -269,8 +351,13 @@ def _cells(each):
 
 
 def _cell(each, form=".2f"):
-    return f"{each.value:{form}}" + ("" if np.isnan(each.low) else f" [{each.low:{form}}, {each.high:{form}}]")
+    return f"{each.value:{form}}" + (
+        "" if np.isnan(each.low) else f" [{each.low:{form}}, {each.high:{form}}]"
+    )
 
 
 def _plain(each):
-    return {key: None if np.isnan(getattr(each, key)) else getattr(each, key) for key in ("value", "low", "high")}
+    return {
+        key: None if np.isnan(getattr(each, key)) else getattr(each, key)
+        for key in ("value", "low", "high")
+    }

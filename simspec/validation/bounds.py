@@ -35,7 +35,9 @@ class Law:
 
     def rounds(self, row: int) -> np.ndarray:
         """P[k, a, z, z']: a round from this row in state z drafts k, has a accepted and leaves z' to the next row."""
-        return _rounds_of(self, min(self.K, self.rows - row - 1), row if len(self.accept) > 1 else 0)
+        return _rounds_of(
+            self, min(self.K, self.rows - row - 1), row if len(self.accept) > 1 else 0
+        )
 
 
 @lru_cache(maxsize=512)  # laws hash by identity
@@ -59,7 +61,9 @@ def moments(law: Law, reward: np.ndarray) -> tuple[float, float]:
     reward float64[K + 1, K + 1, K + 1]: cap = min(K, rows left - 1), k drafted, a accepted.
     """
     Z = len(law.start)
-    ahead = np.zeros((law.rows + 1, Z, 2))  # mean and second moment of what is still to come, by rows left
+    ahead = np.zeros(
+        (law.rows + 1, Z, 2)
+    )  # mean and second moment of what is still to come, by rows left
     for left, cap, (by_a, gain, square) in _steps(law, lambda row: _weighed(law, reward, row)):
         # After a accepted, left - 1 - a tokens remain: a = 0 .. cap counts down from left - 1.
         later = ahead[left - 1 - cap : left][::-1].reshape(-1, 2)

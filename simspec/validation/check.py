@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from simspec import formulas, metrics, policies, simulate
-from simspec.validation import synthetic_checks as known, paper_tables as papers
 from simspec.cost import CostModel
-from simspec.validation.synthetic_checks import Check
 from simspec.reports.drafters import by_depth
 from simspec.trace import Trace, load_trace
+from simspec.validation import paper_tables as papers
+from simspec.validation import synthetic_checks as known
+from simspec.validation.synthetic_checks import Check
 
 FALSE_ALARM = 1e-4
 RATIO = 0.1
@@ -26,7 +27,10 @@ def check(recordings: Mapping[str, Trace | Path | str], seed: int = 0) -> dict:
     formulas 1 and 2 beside the replay, their deviation shown and not judged. (c) The papers' tables; misfits do not count.
     ValueError for a recording that cannot be read, or a seed that is none.
     """
-    traces = {name: trace if isinstance(trace, Trace) else load_trace(trace) for name, trace in recordings.items()}
+    traces = {
+        name: trace if isinstance(trace, Trace) else load_trace(trace)
+        for name, trace in recordings.items()
+    }
     checks = known.plan(seed).judge(FALSE_ALARM)
     checks += known.optima(checks)
     shown = []
@@ -60,19 +64,40 @@ def _recording(name, trace, seed):
     if "confidence" in dict(trace.meta.features):
         made.append(policies.confidence(0.5))
     alpha, alphas = depth_acceptance(trace)
-    trace = simulate.drawn(trace, seed)  # where runs are drawn at each replay: the ones of this seed
+    trace = simulate.drawn(
+        trace, seed
+    )  # where runs are drawn at each replay: the ones of this seed
     for policy in made:
         rounds = simulate.replay(trace, policy, seed, cost)
         found = metrics.summary(rounds, trace, cost)
         label = f"{name}: {policy.name}"
-        checks.append(Check(f"{label}, rounds that break a rule", 0, known.faults(trace, rounds, policy.longest(trace.K)), 0, 0))
+        checks.append(
+            Check(
+                f"{label}, rounds that break a rule",
+                0,
+                known.faults(trace, rounds, policy.longest(trace.K)),
+                0,
+                0,
+            )
+        )
         bare = _without_correction(trace, rounds)
         expected = _eq_13(found)
-        checks.append(Check(f"{label}, Eq. 13", expected, found.seconds - bare, expected * (1 - 1e-9), expected * (1 + 1e-9)))
+        checks.append(
+            Check(
+                f"{label}, Eq. 13",
+                expected,
+                found.seconds - bare,
+                expected * (1 - 1e-9),
+                expected * (1 + 1e-9),
+            )
+        )
         if policy.name.startswith("fixed:"):
             k = int(policy.name[6:])
             known_depths = np.nan_to_num(alphas[:k])
-            formula = float(formulas.expected_committed(alpha, k)), float(formulas.depthwise_committed(known_depths))
+            formula = (
+                float(formulas.expected_committed(alpha, k)),
+                float(formulas.depthwise_committed(known_depths)),
+            )
             deviation.append(
                 {
                     "k": k,
@@ -84,7 +109,13 @@ def _recording(name, trace, seed):
                     "ended_without_correction": bare,
                 }
             )
-    facts = {"name": name, "texts": trace.sequences, "rows": trace.rows, "alpha": alpha, "tokens_per_round": deviation}
+    facts = {
+        "name": name,
+        "texts": trace.sequences,
+        "rows": trace.rows,
+        "alpha": alpha,
+        "tokens_per_round": deviation,
+    }
     return checks, facts
 
 
@@ -108,9 +139,16 @@ def _papers():
         shared = papers.shared_cost(tables)
         costs.append(
             {"target": target, "method": method, "drafter": drafter}
-            | {"tables": {table: list(span) for table, span in tables.items()}, "shared": None if shared is None else list(shared)}
+            | {
+                "tables": {table: list(span) for table, span in tables.items()},
+                "shared": None if shared is None else list(shared),
+            }
         )
-    return {"cells": len(papers.cells()), "misfits": [cell.name for cell in papers.misfits()], "eq_14_cost": costs}
+    return {
+        "cells": len(papers.cells()),
+        "misfits": [cell.name for cell in papers.misfits()],
+        "eq_14_cost": costs,
+    }
 
 
 def show(report: dict, console) -> None:
@@ -126,20 +164,46 @@ def show(report: dict, console) -> None:
         table.add_row(family, str(len(group)), str(failed), f"{max(map(_stray, group)):.2f}")
     console.print(table)
     if report["recordings"]:
-        table = Table("recording", "alpha", "k", "tokens/round", "formula 1", "formula 2", "ended without correction")
+        table = Table(
+            "recording",
+            "alpha",
+            "k",
+            "tokens/round",
+            "formula 1",
+            "formula 2",
+            "ended without correction",
+        )
         for facts in report["recordings"]:
             for row in (row for row in facts["tokens_per_round"] if row["k"] in (1, 4, 16)):
-                spread = (f"{row[f'formula_{i}']:.3f} ({row[f'deviation_{i}']:+.1%})" for i in (1, 2))
-                label = facts["name"], f"{facts['alpha']:.3f}", str(row["k"]), f"{row['replayed']:.3f}"
-                table.add_row(*label, *spread, f"{row['ended_without_correction']} of {facts['texts']}")
+                spread = (
+                    f"{row[f'formula_{i}']:.3f} ({row[f'deviation_{i}']:+.1%})" for i in (1, 2)
+                )
+                label = (
+                    facts["name"],
+                    f"{facts['alpha']:.3f}",
+                    str(row["k"]),
+                    f"{row['replayed']:.3f}",
+                )
+                table.add_row(
+                    *label, *spread, f"{row['ended_without_correction']} of {facts['texts']}"
+                )
         console.print(table)
-        console.print("The formulas' deviation from replay is shown, not judged: real acceptance is neither independent nor steady.")
+        console.print(
+            "The formulas' deviation from replay is shown, not judged: real acceptance is neither independent nor steady."
+        )
     page = report["papers"]
-    shared = sum(each["shared"] is not None for each in page["eq_14_cost"] if len(each["tables"]) > 1)
+    shared = sum(
+        each["shared"] is not None for each in page["eq_14_cost"] if len(each["tables"]) > 1
+    )
     several = sum(len(each["tables"]) > 1 for each in page["eq_14_cost"])
-    console.print(f"papers: one c serves Eq. 14 in all tables for {shared} of {several} (target, method, drafter) in several of them;")
+    console.print(
+        f"papers: one c serves Eq. 14 in all tables for {shared} of {several} (target, method, drafter) in several of them;"
+    )
     misfits = "".join(f"\n  {name}" for name in page["misfits"])
-    console.print(f"{len(page['misfits'])} of {page['cells']} cells do not fit their own row:{misfits}", highlight=False)
+    console.print(
+        f"{len(page['misfits'])} of {page['cells']} cells do not fit their own row:{misfits}",
+        highlight=False,
+    )
     for each in [each for each in report["checks"] if not each["ok"]][:20]:
         figures = f"got {each['got']:.6g}, expected {each['expected']:.6g} in {each['interval']}"
         console.print(f"FAILED {each['name']}: {figures}", highlight=False)

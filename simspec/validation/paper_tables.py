@@ -148,8 +148,14 @@ def glide_cells() -> list[Cell]:
     cells = []
     for target, drafter, cost, *pairs in _rows(GLIDE_1):
         for task, acceptance, speedup in zip(GLIDE_TASKS, pairs[::2], pairs[1::2]):
-            low, high = _range(lambda a, c: formulas.expected_speedup(a / 100, GLIDE_DRAFT, c / 100), acceptance, cost)
-            cells.append(Cell("GLIDE 1", f"{target} {drafter}", f"{task} speedup", speedup, low, high))
+            low, high = _range(
+                lambda a, c: formulas.expected_speedup(a / 100, GLIDE_DRAFT, c / 100),
+                acceptance,
+                cost,
+            )
+            cells.append(
+                Cell("GLIDE 1", f"{target} {drafter}", f"{task} speedup", speedup, low, high)
+            )
     return cells
 
 
@@ -161,9 +167,17 @@ def eesd_cells() -> list[Cell]:
             plain = time, speed
             continue
         label = f"EESD {table}", f"{target} {method} {drafter}"
-        cells.append(Cell(*label, "HM", hm, *_range(lambda v, r: 100 * formulas.harmonic_mean(v, r), v_d, r_d)))
-        cells.append(Cell(*label, "speedup by speed", speedup, *_range(lambda a, b: a / b, speed, plain[1])))
-        cells.append(Cell(*label, "speedup by time", speedup, *_range(lambda a, b: a / b, plain[0], time)))
+        cells.append(
+            Cell(
+                *label, "HM", hm, *_range(lambda v, r: 100 * formulas.harmonic_mean(v, r), v_d, r_d)
+            )
+        )
+        cells.append(
+            Cell(*label, "speedup by speed", speedup, *_range(lambda a, b: a / b, speed, plain[1]))
+        )
+        cells.append(
+            Cell(*label, "speedup by time", speedup, *_range(lambda a, b: a / b, plain[0], time))
+        )
     return cells
 
 
@@ -190,13 +204,18 @@ def implied_costs() -> dict:
     found = {}
     for table, target, method, drafter, v_d, r_d, _, _, _, speedup in _rows(EESD):
         if method != "plain":
-            found.setdefault((target, method, drafter), {})[f"EESD {table}"] = _range(implied_cost, v_d, r_d, speedup)
+            found.setdefault((target, method, drafter), {})[f"EESD {table}"] = _range(
+                implied_cost, v_d, r_d, speedup
+            )
     return found
 
 
 def shared_cost(intervals: dict) -> tuple[float, float] | None:
     """The c's that every table's interval allows, or None where the tables disagree by more than rounding."""
-    low, high = max(low for low, _ in intervals.values()), min(high for _, high in intervals.values())
+    low, high = (
+        max(low for low, _ in intervals.values()),
+        min(high for _, high in intervals.values()),
+    )
     return (low, high) if low <= high else None
 
 

@@ -37,7 +37,11 @@ class Check:
     def to_dict(self) -> dict:
         """The check as plain data; interval is [low, high]."""
         figures = {"expected": self.expected, "got": self.got, "interval": [self.low, self.high]}
-        return {"name": self.name} | {k: v if isinstance(v, list) else float(v) for k, v in figures.items()} | {"ok": self.ok}
+        return (
+            {"name": self.name}
+            | {k: v if isinstance(v, list) else float(v) for k, v in figures.items()}
+            | {"ok": self.ok}
+        )
 
 
 @dataclass
@@ -54,7 +58,9 @@ class Ledger:
 
     def ratio(self, name, law, x, y, expected, got, weight, formula=False):
         kind = "formula" if formula else "ratio"
-        self.planned.append((name, law, x - expected * y, kind, float(expected), float(got), float(weight)))
+        self.planned.append(
+            (name, law, x - expected * y, kind, float(expected), float(got), float(weight))
+        )
 
     def speedup(self, name, law, seconds, got):
         """got = tokens / seconds where a plain step takes 1, seconds the table of what a round costs."""
@@ -71,9 +77,25 @@ class Ledger:
             if kind == "speedup":
                 checks.append(Check(name, weight / mean, got, weight / high, weight / low))
                 continue
-            checks.append(Check(name, expected, got, expected + (low - mean) / weight, expected + (high - mean) / weight))
+            checks.append(
+                Check(
+                    name,
+                    expected,
+                    got,
+                    expected + (low - mean) / weight,
+                    expected + (high - mean) / weight,
+                )
+            )
             if kind == "formula":
-                checks.append(Check(f"{name}, by the exact law", expected, expected + mean / weight, expected - 1e-9, expected + 1e-9))
+                checks.append(
+                    Check(
+                        f"{name}, by the exact law",
+                        expected,
+                        expected + mean / weight,
+                        expected - 1e-9,
+                        expected + 1e-9,
+                    )
+                )
         return checks + self.exact
 
 
@@ -87,12 +109,19 @@ class Tables:
     def read(self, table, caps, rounds) -> float:
         """The table's sum over rounds; what lies outside it is read at its edge, other checks report that."""
         top = table.shape[0] - 1
-        return float(table[tuple(np.clip(part, 0, top) for part in (caps, rounds.drafted, rounds.accepted))].sum())
+        return float(
+            table[
+                tuple(np.clip(part, 0, top) for part in (caps, rounds.drafted, rounds.accepted))
+            ].sum()
+        )
 
 
 def plan(seed: int = 0) -> Ledger:
     """Replay synthetic texts of every law and write down what is to be compared."""
-    ledger, seeds = Ledger(), iter(np.random.SeedSequence(check_seed(seed)).generate_state(64, np.uint64).tolist())
+    ledger, seeds = (
+        Ledger(),
+        iter(np.random.SeedSequence(check_seed(seed)).generate_state(64, np.uint64).tolist()),
+    )
     size = {"sequences": TEXTS, "rows": ROWS}
     for alpha in ALPHAS:
         _iid(ledger, alpha, synthetic.iid(alpha, **size, K=DEEP, seed=next(seeds)))
@@ -100,7 +129,9 @@ def plan(seed: int = 0) -> Ledger:
     _switching(ledger, synthetic.switching(**SWITCHING, **size, K=DEEP, seed=next(seeds)))
     _drifting(ledger, synthetic.drifting(**DRIFTING, **size, K=DEEP, seed=next(seeds)))
     for alpha in STILL_ALPHAS:
-        _thompson(ledger, alpha, synthetic.iid(alpha, **size, K=DEEP, seed=next(seeds)), next(seeds))
+        _thompson(
+            ledger, alpha, synthetic.iid(alpha, **size, K=DEEP, seed=next(seeds)), next(seeds)
+        )
     return ledger
 
 
@@ -112,7 +143,10 @@ def optima(checks: list[Check]) -> list[Check]:
     """
     named, found = {check.name: check for check in checks}, []
     for alpha in ALPHAS:
-        tokens = [named[f"iid: alpha={alpha:g} fixed:{K}, tokens per round, formula 1"] for K in range(1, DEEP + 1)]
+        tokens = [
+            named[f"iid: alpha={alpha:g} fixed:{K}, tokens per round, formula 1"]
+            for K in range(1, DEEP + 1)
+        ]
         got, up, down = (
             np.array([start, *each])
             for start, each in (
@@ -125,7 +159,15 @@ def optima(checks: list[Check]) -> list[Check]:
             cost, best = 1 + c * np.arange(DEEP + 1), int(formulas.optimal_k(alpha, c, DEEP))
             low = ((got - up) / cost).max() - down[best] / cost[best]
             top = (got / cost).max()
-            found.append(Check(f"optimal_k: alpha={alpha:g} c={c:g}, speedup at {best}", top, (got / cost)[best], low, top))
+            found.append(
+                Check(
+                    f"optimal_k: alpha={alpha:g} c={c:g}, speedup at {best}",
+                    top,
+                    (got / cost)[best],
+                    low,
+                    top,
+                )
+            )
     return found
 
 
@@ -134,10 +176,16 @@ def faults(trace, rounds, K) -> int:
     first, last = rounds.offset[:-1], rounds.offset[1:] - 1
     sequence = np.repeat(np.arange(trace.sequences), np.diff(rounds.offset))
     row, end = rounds.row, trace.offset[1:][sequence]
-    cap = np.minimum(np.minimum(K, trace.budget[sequence] - (row - trace.offset[sequence]) - 1), trace.depth[row])
+    cap = np.minimum(
+        np.minimum(K, trace.budget[sequence] - (row - trace.offset[sequence]) - 1), trace.depth[row]
+    )
     follows = np.append(row[1:], 0)
     follows[last] = trace.offset[1:]
-    wrong = (rounds.accepted != np.minimum(rounds.drafted, trace.run[row])) | (rounds.computed > cap) | (rounds.drafted < 0)
+    wrong = (
+        (rounds.accepted != np.minimum(rounds.drafted, trace.run[row]))
+        | (rounds.computed > cap)
+        | (rounds.drafted < 0)
+    )
     wrong |= np.minimum(row + rounds.accepted + 1, end) != follows
     wrong[first] |= row[first] != trace.offset[:-1]
     return int(wrong.sum())
@@ -151,7 +199,13 @@ def _replayed(trace, policy, K, seed=0):
 
 def _law(accept, go, move=((1.0,),), start=(1.0,)):
     accept = np.asarray(accept, dtype=np.float64)
-    return Law(accept[:, : len(go)], np.array(move), np.array(start), np.asarray(go, dtype=np.float64), ROWS)
+    return Law(
+        accept[:, : len(go)],
+        np.array(move),
+        np.array(start),
+        np.asarray(go, dtype=np.float64),
+        ROWS,
+    )
 
 
 def _common(ledger, name, law, trace, rounds, caps, tables, ratios=(0.1,)):
@@ -172,7 +226,9 @@ def _by_depth(ledger, name, law, tables, caps, rounds, figures, alphas):
         tried, taken = ((tables.k > j) & (tables.a >= j)) * 1.0, (tables.a > j) * 1.0
         if TEXTS * moments(law, tried)[0] >= 100:  # chosen by the law, not by the outcome
             label, got = f"{name}, acceptance at depth {j + 1}", figures.accept_by_depth[j]
-            ledger.ratio(label, law, taken, tried, alpha, got, tables.read(tried, caps, rounds), True)
+            ledger.ratio(
+                label, law, taken, tried, alpha, got, tables.read(tried, caps, rounds), True
+            )
 
 
 def _against(ledger, name, law, tables, caps, rounds, x, y, expected):
@@ -190,13 +246,44 @@ def _iid(ledger, alpha, trace):
         figures = _common(ledger, name, law, trace, rounds, caps, tables, RATIOS)
         committed, cost = tables.a + 1, 1 + 0.1 * tables.k
         expected = formulas.expected_committed(alpha, K)
-        _against(ledger, f"{name}, tokens per round, formula 1", law, tables, caps, rounds, committed, tables.one, expected)
+        _against(
+            ledger,
+            f"{name}, tokens per round, formula 1",
+            law,
+            tables,
+            caps,
+            rounds,
+            committed,
+            tables.one,
+            expected,
+        )
         expected = formulas.expected_speedup(alpha, K, 0.1)
-        _against(ledger, f"{name}, speedup at c=0.1, formula 1", law, tables, caps, rounds, committed, cost, expected)
+        _against(
+            ledger,
+            f"{name}, speedup at c=0.1, formula 1",
+            law,
+            tables,
+            caps,
+            rounds,
+            committed,
+            cost,
+            expected,
+        )
         r_d = 1 - 1 / formulas.expected_committed(alpha, K)
         v_d = (formulas.expected_committed(alpha, K) - 1) / K
-        ledger.same(f"{name}, Eq. 14 is formula 1", expected, formulas.eesd_speedup(v_d, r_d, 0.1), 1e-9)
-    _by_depth(ledger, f"iid: alpha={alpha:g} fixed:{DEEP}", law, tables, caps, rounds, figures, [alpha] * DEEP)
+        ledger.same(
+            f"{name}, Eq. 14 is formula 1", expected, formulas.eesd_speedup(v_d, r_d, 0.1), 1e-9
+        )
+    _by_depth(
+        ledger,
+        f"iid: alpha={alpha:g} fixed:{DEEP}",
+        law,
+        tables,
+        caps,
+        rounds,
+        figures,
+        [alpha] * DEEP,
+    )
 
 
 def _decaying(ledger, trace):
@@ -206,21 +293,39 @@ def _decaying(ledger, trace):
         rounds, caps = _replayed(trace, policies.fixed(K), K)
         figures = _common(ledger, name, law, trace, rounds, caps, tables)
         expected = formulas.depthwise_committed(DECAYING[:K])
-        _against(ledger, f"{name}, tokens per round, formula 2", law, tables, caps, rounds, tables.a + 1, tables.one, expected)
+        _against(
+            ledger,
+            f"{name}, tokens per round, formula 2",
+            law,
+            tables,
+            caps,
+            rounds,
+            tables.a + 1,
+            tables.one,
+            expected,
+        )
     _by_depth(ledger, f"decaying: fixed:{DEEP}", law, tables, caps, rounds, figures, DECAYING)
 
 
 def _switching(ledger, trace):
     alphas, switch = (np.array(SWITCHING[key]) for key in ("alphas", "switch"))
-    move, start = [[1 - switch[0], switch[0]], [switch[1], 1 - switch[1]]], switch[::-1] / switch.sum()
+    move, start = (
+        [[1 - switch[0], switch[0]], [switch[1], 1 - switch[1]]],
+        switch[::-1] / switch.sum(),
+    )
     for K in SOME_K:
         name, tables = f"switching: fixed:{K}", Tables(K)
         law = _law(np.broadcast_to(alphas, (1, K, 2)), np.ones(K), move, start)
         rounds, caps = _replayed(trace, policies.fixed(K), K)
         _common(ledger, name, law, trace, rounds, caps, tables, RATIOS)
-        longer = [moments(Law(law.accept, law.move, law.start, law.go, rows), tables.one)[0] for rows in (300, 400)]
+        longer = [
+            moments(Law(law.accept, law.move, law.start, law.go, rows), tables.one)[0]
+            for rows in (300, 400)
+        ]
         expected = formulas.switching_committed(alphas, switch, K)
-        ledger.same(f"{name}, tokens per round of long texts", expected, 100 / (longer[1] - longer[0]), 1e-4)
+        ledger.same(
+            f"{name}, tokens per round of long texts", expected, 100 / (longer[1] - longer[0]), 1e-4
+        )
 
 
 def _drifting(ledger, trace):
@@ -242,9 +347,34 @@ def _thompson(ledger, alpha, trace, seed):
             _common(ledger, name, law, trace, rounds, caps, tables)
             against = (
                 ("drafted per round", tables.k, tables.one, formulas.geometric_drafted(stay, K)),
-                ("accepted per round", tables.a, tables.one, formulas.geometric_accepted(alpha, stay, K)),
-                ("tokens per round", tables.a + 1, tables.one, formulas.geometric_committed(alpha, stay, K)),
-                ("speedup at c=0.2", tables.a + 1, 1 + 0.2 * tables.k, formulas.geometric_speedup(alpha, stay, K, 0.2)),
+                (
+                    "accepted per round",
+                    tables.a,
+                    tables.one,
+                    formulas.geometric_accepted(alpha, stay, K),
+                ),
+                (
+                    "tokens per round",
+                    tables.a + 1,
+                    tables.one,
+                    formulas.geometric_committed(alpha, stay, K),
+                ),
+                (
+                    "speedup at c=0.2",
+                    tables.a + 1,
+                    1 + 0.2 * tables.k,
+                    formulas.geometric_speedup(alpha, stay, K, 0.2),
+                ),
             )
             for label, x, y, expected in against:
-                _against(ledger, f"{name}, {label}, geometric stop", law, tables, caps, rounds, x, y, expected)
+                _against(
+                    ledger,
+                    f"{name}, {label}, geometric stop",
+                    law,
+                    tables,
+                    caps,
+                    rounds,
+                    x,
+                    y,
+                    expected,
+                )

@@ -115,7 +115,10 @@ def _clipped(mean, sigma):
     total = 0.0
     for d, sign in ((mean, 1.0), (mean - 1.0, -1.0)):
         z = d / sigma
-        total += sign * (d * 0.5 * math.erfc(-z / math.sqrt(2.0)) + sigma * math.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi))
+        total += sign * (
+            d * 0.5 * math.erfc(-z / math.sqrt(2.0))
+            + sigma * math.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
+        )
     return total
 
 
@@ -138,7 +141,9 @@ def calibrate(offset, run, code, table, address, seed, model, sample, theta0, K,
                     u0, u1, u2, u3 = block(seed, address[s], r - first, k >> 2, POLICY)
                 else:
                     u0, u1, u2 = u1, u2, u3
-                if u0 >= _clipped((sample * table[code[t, k - 1]] + n * model * seen) / total, sigma):
+                if u0 >= _clipped(
+                    (sample * table[code[t, k - 1]] + n * model * seen) / total, sigma
+                ):
                     break
                 k += 1
             accepted = min(k, np.int64(run[t]))
@@ -184,7 +189,11 @@ def numpy_beta_ts(trace, seed):
     key = np.uint64(seed) & word, np.uint64(seed) >> np.uint64(32)
 
     def length(t, live, r):
-        theta, k, on = alpha[live] / (alpha[live] + beta[live]), np.ones(len(live), np.int64), np.arange(len(live))
+        theta, k, on = (
+            alpha[live] / (alpha[live] + beta[live]),
+            np.ones(len(live), np.int64),
+            np.arange(len(live)),
+        )
         for slot in range(1, trace.K):
             if slot == 1 or slot % 4 == 0:  # block 0 serves slots 1 to 3, slot 0 needs no draw
                 words = _philox(trace.sequence[live].astype(np.uint64), r, slot // 4, key)
@@ -202,9 +211,20 @@ def numpy_beta_ts(trace, seed):
 
 
 def _philox(address, round_, quarter, key):
-    m0, m1, low, half = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57), np.uint64(0xFFFFFFFF), np.uint64(32)
+    m0, m1, low, half = (
+        np.uint64(0xD2511F53),
+        np.uint64(0xCD9E8D57),
+        np.uint64(0xFFFFFFFF),
+        np.uint64(32),
+    )
     zero = np.zeros_like(address)
-    c0, c1, c2, c3, (k0, k1) = address, zero + np.uint64(round_), zero + np.uint64(quarter), zero + np.uint64(POLICY), key
+    c0, c1, c2, c3, (k0, k1) = (
+        address,
+        zero + np.uint64(round_),
+        zero + np.uint64(quarter),
+        zero + np.uint64(POLICY),
+        key,
+    )
     for _ in range(10):
         p0, p1 = m0 * c0, m1 * c2
         c0, c1, c2, c3 = (p1 >> half) ^ c1 ^ k0, p1 & low, (p0 >> half) ^ c3 ^ k1, p0 & low

@@ -22,7 +22,11 @@ from simspec.policies.calibrated import READINGS
 from simspec.scalar_predictor import brier, examples, fit, reliability, split
 
 # the recordings that carry all features and are K = 16 deep
-BUNDLED = [p for d in ("early_exit", "model") for p in sorted((Path(__file__).parents[2] / "traces").glob(f"tiny-{d}-*.parquet"))]
+BUNDLED = [
+    p
+    for d in ("early_exit", "model")
+    for p in sorted((Path(__file__).parents[2] / "traces").glob(f"tiny-{d}-*.parquet"))
+]
 BETA = ("acceptance", "censored")
 GRID = {
     "reading": READINGS,
@@ -31,7 +35,17 @@ GRID = {
     "theta0": (0.0, 0.25, 0.5, 0.75, 1.0),
 }
 RATIOS = (0.05, 0.1)
-OTHERS = ("fixed:0", "fixed:1", "fixed:2", "fixed:3", "cost_ts", "cost_ts:depth", "confidence:0.5", "confidence:0.7", "oracle")
+OTHERS = (
+    "fixed:0",
+    "fixed:1",
+    "fixed:2",
+    "fixed:3",
+    "cost_ts",
+    "cost_ts:depth",
+    "confidence:0.5",
+    "confidence:0.7",
+    "oracle",
+)
 
 
 def prompt_seconds(trace, policy, cost, seeds):
@@ -55,7 +69,10 @@ def difference(trace, cost, first, second):
     draws = [random.integers(0, trace.sequences, trace.sequences) for _ in range(4000)]
     found = [speedup(trace, cost, first, d) - speedup(trace, cost, second, d) for d in draws]
     low, high = np.quantile(found, [0.025, 0.975])
-    return [round(float(x), 4) for x in (speedup(trace, cost, first) - speedup(trace, cost, second), low, high)]
+    return [
+        round(float(x), 4)
+        for x in (speedup(trace, cost, first) - speedup(trace, cost, second), low, high)
+    ]
 
 
 def scores(candidates, halves):
@@ -63,7 +80,9 @@ def scores(candidates, halves):
     table = np.zeros((len(candidates), 1 + len(RATIOS)))
     for row, policies in zip(table, candidates):
         for policy, half in zip(policies, halves):
-            rounds = [replay(half["fit"], policy, seed) for seed in range(2)]  # none of these is told the cost
+            rounds = [
+                replay(half["fit"], policy, seed) for seed in range(2)
+            ]  # none of these is told the cost
             for i, cost in enumerate(half["prices"].values()):
                 cost = cost.reading(policy.reads)
                 seconds = np.mean([cost.seconds(made).sum() for made in rounds])
@@ -76,13 +95,19 @@ def best(settings, table, names):
     columns = {"all": table.mean(1)} | dict(zip(names, table.T))
     means = {name: np.exp(column).round(4).tolist() for name, column in columns.items()}
     won = {name: int(np.argmax(column)) for name, column in columns.items()}
-    return {name: settings[i] | {"speedup": {n: m[i] for n, m in means.items()}} for name, i in won.items()}
+    return {
+        name: settings[i] | {"speedup": {n: m[i] for n, m in means.items()}}
+        for name, i in won.items()
+    }
 
 
 def choose(halves, recorded) -> dict:
     """The reading of Beta-TS and the settings of Cali-TS, for each predictor, that do best on the first halves."""
     names = list(halves[0]["prices"])
-    found = {f"beta_ts {r}": best([{}], scores([[beta_ts(r)] * len(halves)], halves), names)["all"] for r in BETA}
+    found = {
+        f"beta_ts {r}": best([{}], scores([[beta_ts(r)] * len(halves)], halves), names)["all"]
+        for r in BETA
+    }
     settings = [dict(zip(GRID, values)) for values in product(*GRID.values())]
     for predictor in ("scalar", *recorded):
         at_hand = [h["scalar"] if predictor == "scalar" else predictor for h in halves]
@@ -90,7 +115,9 @@ def choose(halves, recorded) -> dict:
         found[f"cali_ts {predictor}"] = best(settings, table, names)
         for reading in READINGS:
             among = [i for i, s in enumerate(settings) if s["reading"] == reading]
-            found[f"cali_ts {predictor} {reading}"] = best([settings[i] for i in among], table[among], names)["all"]
+            found[f"cali_ts {predictor} {reading}"] = best(
+                [settings[i] for i in among], table[among], names
+            )["all"]
     return found
 
 
@@ -103,23 +130,52 @@ def reported(half, wins) -> dict:
     found = {
         "prompts": trace.sequences,
         "scalar": dict(zip(("bias", "confidence", "entropy", "depth"), half["scalar"].weights)),
-        "brier": {n: round(brier(c, label), 4) for n, c in chances.items()} | {"base rate": round(label.mean() * (1 - label.mean()), 4)},
-        "reliability": {name: np.round(np.nan_to_num(reliability(chance, label)), 3).tolist() for name, chance in chances.items()},
+        "brier": {n: round(brier(c, label), 4) for n, c in chances.items()}
+        | {"base rate": round(label.mean() * (1 - label.mean()), 4)},
+        "reliability": {
+            name: np.round(np.nan_to_num(reliability(chance, label)), 3).tolist()
+            for name, chance in chances.items()
+        },
     }
     for price, cost in half["prices"].items():
-        named = {f"beta_ts:{r}": beta_ts(r) for r in BETA} | {text: make(text, trace, cost) for text in OTHERS}
+        named = {f"beta_ts:{r}": beta_ts(r) for r in BETA} | {
+            text: make(text, trace, cost) for text in OTHERS
+        }
         pairs = [("beta_ts:acceptance", "beta_ts:censored"), ("cost_ts", "beta_ts:acceptance")]
         for predictor, setting in wins.items():
-            given, own = half["scalar"] if predictor == "scalar" else predictor, f"cali_ts {predictor}"
-            named |= {own: cali_ts(predictor=given, **setting), f"model_only {predictor}": model_only(given)}
-            named[f"sampling_only {predictor}"] = sampling_only(setting["reading"], setting["sigma_s"], setting["theta0"])
-            pairs += [(own, other) for other in ("beta_ts:acceptance", f"model_only {predictor}", f"sampling_only {predictor}")]
+            given, own = (
+                half["scalar"] if predictor == "scalar" else predictor,
+                f"cali_ts {predictor}",
+            )
+            named |= {
+                own: cali_ts(predictor=given, **setting),
+                f"model_only {predictor}": model_only(given),
+            }
+            named[f"sampling_only {predictor}"] = sampling_only(
+                setting["reading"], setting["sigma_s"], setting["theta0"]
+            )
+            pairs += [
+                (own, other)
+                for other in (
+                    "beta_ts:acceptance",
+                    f"model_only {predictor}",
+                    f"sampling_only {predictor}",
+                )
+            ]
         seconds = {name: prompt_seconds(trace, policy, cost, 8) for name, policy in named.items()}
-        free = {n: prompt_seconds(trace, p, replace(cost, feature=0.0), 8) for n, p in named.items() if p.reads and cost.feature}
+        free = {
+            n: prompt_seconds(trace, p, replace(cost, feature=0.0), 8)
+            for n, p in named.items()
+            if p.reads and cost.feature
+        }
         found[price] = {
             "speedup": {name: round(speedup(trace, cost, s), 4) for name, s in seconds.items()},
-            "speedup, features free": {name: round(speedup(trace, cost, s), 4) for name, s in free.items()},
-            "difference": {f"{a} - {b}": difference(trace, cost, seconds[a], seconds[b]) for a, b in pairs},
+            "speedup, features free": {
+                name: round(speedup(trace, cost, s), 4) for name, s in free.items()
+            },
+            "difference": {
+                f"{a} - {b}": difference(trace, cost, seconds[a], seconds[b]) for a, b in pairs
+            },
         }
     return found
 
@@ -131,15 +187,28 @@ def main(paths) -> dict:
         trace, cost = load_trace(path), CostModel.from_json(Path(path).with_suffix(".cost.json"))
         first, second = split(trace)
         halves[Path(path).stem] = {
-            "prices": {"measured": cost} | {f"c = {c}": CostModel.from_ratio(c, trace.K) for c in RATIOS},
+            "prices": {"measured": cost}
+            | {f"c = {c}": CostModel.from_ratio(c, trace.K) for c in RATIOS},
             "fit": trace.select(first),
             "report": trace.select(second),
             "scalar": fit(trace, first),
         }
-    recorded = sorted(set.intersection(*({n for n, _ in h["fit"].meta.features if n.startswith("theta")} for h in halves.values())))
+    recorded = sorted(
+        set.intersection(
+            *(
+                {n for n, _ in h["fit"].meta.features if n.startswith("theta")}
+                for h in halves.values()
+            )
+        )
+    )
     chosen = choose(list(halves.values()), recorded)
-    wins = {p: {key: chosen[f"cali_ts {p}"]["all"][key] for key in GRID} for p in ("scalar", *recorded)}
-    return {"chosen": chosen, "report": {name: reported(half, wins) for name, half in halves.items()}}
+    wins = {
+        p: {key: chosen[f"cali_ts {p}"]["all"][key] for key in GRID} for p in ("scalar", *recorded)
+    }
+    return {
+        "chosen": chosen,
+        "report": {name: reported(half, wins) for name, half in halves.items()},
+    }
 
 
 if __name__ == "__main__":

@@ -34,10 +34,19 @@ import naive
 from numba import njit
 
 from simspec import CostModel, replay, synthetic
-from simspec.quantization import LOG_ODDS, TABLES
-from simspec.policies import beta_ts, cali_ts, confidence, cost_ts, fixed, hf_heuristic, oracle, product
+from simspec.policies import (
+    beta_ts,
+    cali_ts,
+    confidence,
+    cost_ts,
+    fixed,
+    hf_heuristic,
+    oracle,
+    product,
+)
 from simspec.policies.calibrated import clipped_mean
 from simspec.policies.cost_aware import beta_quantile
+from simspec.quantization import LOG_ODDS, TABLES
 from simspec.simulate import kernel, prepare
 
 THETA = "confidence"  # a calibrated probability on these recordings: accepted with exactly the probability shown
@@ -53,21 +62,51 @@ def cases(traces, cost):
         return trace.feature[:, :, 0]
 
     return [
-        (fixed(0), lambda t, s, out: forms.chase(t.offset, t.run, 0, out), lambda t, s: forms.numpy_fixed(t, 0)),
-        (fixed(3), lambda t, s, out: forms.chase(t.offset, t.run, 3, out), lambda t, s: forms.numpy_fixed(t, 3)),
-        (fixed(8), lambda t, s, out: forms.chase(t.offset, t.run, 8, out), lambda t, s: forms.numpy_fixed(t, 8)),
+        (
+            fixed(0),
+            lambda t, s, out: forms.chase(t.offset, t.run, 0, out),
+            lambda t, s: forms.numpy_fixed(t, 0),
+        ),
+        (
+            fixed(3),
+            lambda t, s, out: forms.chase(t.offset, t.run, 3, out),
+            lambda t, s: forms.numpy_fixed(t, 3),
+        ),
+        (
+            fixed(8),
+            lambda t, s, out: forms.chase(t.offset, t.run, 8, out),
+            lambda t, s: forms.numpy_fixed(t, 8),
+        ),
         (
             confidence(0.4),
             lambda t, s, out: forms.leave(t.offset, t.run, codes(t), lowest, 16, out),
             lambda t, s: forms.numpy_confidence(t, 0.4),
         ),
-        (product(0.7), lambda t, s, out: forms.multiply(t.offset, t.run, codes(t), LOG_ODDS, 0.7, 16, out), None),
+        (
+            product(0.7),
+            lambda t, s, out: forms.multiply(t.offset, t.run, codes(t), LOG_ODDS, 0.7, 16, out),
+            None,
+        ),
         (hf_heuristic(5), lambda t, s, out: forms.follow(t.offset, t.run, 5, 16, out), None),
-        (beta_ts(), lambda t, s, out: forms.toss(t.offset, t.run, t.sequence, np.uint64(s), 16, out), forms.numpy_beta_ts),
+        (
+            beta_ts(),
+            lambda t, s, out: forms.toss(t.offset, t.run, t.sequence, np.uint64(s), 16, out),
+            forms.numpy_beta_ts,
+        ),
         (
             calibrated,
             lambda t, s, out: forms.calibrate(
-                t.offset, t.run, codes(t), LOG_ODDS, t.sequence, np.uint64(s), model, sample, theta0, 16, out
+                t.offset,
+                t.run,
+                codes(t),
+                LOG_ODDS,
+                t.sequence,
+                np.uint64(s),
+                model,
+                sample,
+                theta0,
+                16,
+                out,
             ),
             None,
         ),
@@ -79,8 +118,23 @@ def cases(traces, cost):
 def loop(trace, policy, cost, seed, outputs):
     """The compiled loop alone, into arrays that are there already: call it for its time."""
     K, cost, columns, tables = prepare(trace, policy, cost)
-    run, parts = kernel(policy), (trace.offset, trace.budget, trace.sequence, trace.depth, trace.run, trace.feature, columns, tables)
-    prices, (params, state0) = (cost.draft, cost.verify, cost.catch_up, cost.overhead), policy.start()
+    run, parts = (
+        kernel(policy),
+        (
+            trace.offset,
+            trace.budget,
+            trace.sequence,
+            trace.depth,
+            trace.run,
+            trace.feature,
+            columns,
+            tables,
+        ),
+    )
+    prices, (params, state0) = (
+        (cost.draft, cost.verify, cost.catch_up, cost.overhead),
+        policy.start(),
+    )
     start = params, state0, state0.copy(), np.full((K, len(policy.reads)), np.nan)
     last = policy.scope == "stream", *outputs
     return lambda: run(*parts, *prices, K, np.uint64(seed), *start, *last)
@@ -93,7 +147,10 @@ def seconds(call):
 
 
 def buffers(trace):
-    return [np.zeros(trace.sequences + 1, np.int64), *(np.zeros(trace.rows, np.int64) for _ in range(4))]
+    return [
+        np.zeros(trace.sequences + 1, np.int64),
+        *(np.zeros(trace.rows, np.int64) for _ in range(4)),
+    ]
 
 
 def bench(policy, limit, vectorised, traces, cost, repetitions, twin):
@@ -115,10 +172,14 @@ def bench(policy, limit, vectorised, traces, cost, repetitions, twin):
             if vectorised and i < 5:
                 took["numpy"] = seconds(lambda: vectorised(trace, seed))
             both = [loop(traces[j], each[j], cost, seed, outs[j]) for j in (0, 1)]
-            took["two"] = seconds(lambda: [f.result() for f in [pool.submit(call) for call in both]])
+            took["two"] = seconds(
+                lambda: [f.result() for f in [pool.submit(call) for call in both]]
+            )
             if i >= 0:
                 for key, value in took.items():
-                    found[key].append(value / (sum(o[0][-1] for o in outs) if key == "two" else rounds) * 1e9)
+                    found[key].append(
+                        value / (sum(o[0][-1] for o in outs) if key == "two" else rounds) * 1e9
+                    )
     row = {
         "policy": each[0].name,
         "tokens_per_round": round(traces[0].rows / len(replay(traces[0], each[0], cost=cost)), 3),
@@ -127,7 +188,10 @@ def bench(policy, limit, vectorised, traces, cost, repetitions, twin):
         "replay_ns": round(statistics.median(found["call"]), 2),
     }
     per_round = row["tokens_per_round"] * 1e9
-    row["tokens_per_s"] = {"one_core": round(per_round / row["ns_per_round"]), "two": round(per_round / statistics.median(found["two"]))}
+    row["tokens_per_s"] = {
+        "one_core": round(per_round / row["ns_per_round"]),
+        "two": round(per_round / statistics.median(found["two"])),
+    }
 
     def ratio(top, bottom):
         return round(statistics.median(a / b for a, b in zip(top, bottom)), 3)
@@ -135,7 +199,11 @@ def bench(policy, limit, vectorised, traces, cost, repetitions, twin):
     row["over_limit"] = ratio(found["loop"], found["limit"]) if limit else None
     row["under_numpy"] = ratio(found["numpy"], found["loop"]) if vectorised else None
     if not isinstance(policy, list):
-        slow = seconds(lambda: naive.replay(part, policy, 1, cost, shown)) / len(replay(part, policy, 1, cost)) * 1e9
+        slow = (
+            seconds(lambda: naive.replay(part, policy, 1, cost, shown))
+            / len(replay(part, policy, 1, cost))
+            * 1e9
+        )
         row["under_twin"] = round(slow / row["ns_per_round"], 1)
     return row
 
@@ -144,7 +212,11 @@ def main() -> None:
     """Print the JSON; progress goes to stderr."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repetitions", type=int, default=20)
-    parser.add_argument("--small", action="store_true", help="sizes at which only the command is tried, not the speed")
+    parser.add_argument(
+        "--small",
+        action="store_true",
+        help="sizes at which only the command is tried, not the speed",
+    )
     given = parser.parse_args()
     size = (6, 40) if given.small else (500, 512)
     traces = [synthetic.iid(0.7, *size, 16, seed=seed, confidence=True) for seed in (1, 2)]
@@ -153,18 +225,37 @@ def main() -> None:
     for case in cases(traces, cost):
         rows.append(bench(*case, traces, cost, given.repetitions, min(10, size[0])))
         print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-    machine = {"machine": platform.processor() or platform.machine(), "python": platform.python_version()}
+    machine = {
+        "machine": platform.processor() or platform.machine(),
+        "python": platform.python_version(),
+    }
     sizes = {"sequences": size[0], "rows": size[1], "repetitions": given.repetitions}
-    print(json.dumps({**machine, **sizes, "policies": rows, "profile": profile(rows), "sweep": started(given.small)}, indent=1))
+    print(
+        json.dumps(
+            {
+                **machine,
+                **sizes,
+                "policies": rows,
+                "profile": profile(rows),
+                "sweep": started(given.small),
+            },
+            indent=1,
+        )
+    )
 
 
 def profile(rows) -> dict:
     """Where the time over the limit goes: what one more question costs, and the arithmetic of one question or round, timed alone."""
     by_name = {row["policy"].split(",")[0]: row for row in rows}
     ask = (by_name["fixed:8"]["ns_per_round"] - by_name["fixed:3"]["ns_per_round"]) / 5
-    means, draws = np.random.default_rng(0).uniform(-0.2, 1.2, 20000), np.random.default_rng(1).random(20000)
+    means, draws = (
+        np.random.default_rng(0).uniform(-0.2, 1.2, 20000),
+        np.random.default_rng(1).random(20000),
+    )
     counts = np.random.default_rng(2).integers(1, 200, (20000, 2)).astype(float)
-    state = by_name["hf_heuristic:5"]["ns_per_round"] * (1 - 1 / by_name["hf_heuristic:5"]["over_limit"])
+    state = by_name["hf_heuristic:5"]["ns_per_round"] * (
+        1 - 1 / by_name["hf_heuristic:5"]["over_limit"]
+    )
     found = {"one_more_question_ns": round(ask, 2), "state_in_memory_ns": round(state, 2)}
     for name, call in (
         ("clipped_mean_of_cali_ts_ns", lambda: _means(means)),
@@ -191,16 +282,40 @@ def _quantiles(u, counts):
     return total
 
 
-SWEEP = ("fixed", range(16)), ("beta_ts:acceptance,alpha0=", range(2, 18)), ("beta_ts:censored,alpha0=", range(2, 18))
-SWEEP += ("confidence:0.", range(10, 26)), ("entropy:0.", range(20, 36)), ("product:0.", range(30, 46)), ("hf_heuristic:", range(1, 17))
-FOUR = [f"tiny-{drafter}-{rule}" for drafter in ("early_exit", "model") for rule in ("coupled", "greedy")]
+SWEEP = (
+    ("fixed", range(16)),
+    ("beta_ts:acceptance,alpha0=", range(2, 18)),
+    ("beta_ts:censored,alpha0=", range(2, 18)),
+)
+SWEEP += (
+    ("confidence:0.", range(10, 26)),
+    ("entropy:0.", range(20, 36)),
+    ("product:0.", range(30, 46)),
+    ("hf_heuristic:", range(1, 17)),
+)
+FOUR = [
+    f"tiny-{drafter}-{rule}"
+    for drafter in ("early_exit", "model")
+    for rule in ("coupled", "greedy")
+]
 
 
 def started(small) -> dict:
     """`simspec sweep` of 7 families x 16 settings on four bundled recordings: seconds from the start of the process."""
-    named = [(head + ":" * (head == "fixed"), list(values)[: 1 if small else None]) for head, values in SWEEP]
+    named = [
+        (head + ":" * (head == "fixed"), list(values)[: 1 if small else None])
+        for head, values in SWEEP
+    ]
     names = [f"{head}{value}" for head, values in named for value in values]
-    command = [sys.executable, "-m", "simspec.cli", "sweep", *FOUR, "--stream", *(f"--policy={name}" for name in names)]
+    command = [
+        sys.executable,
+        "-m",
+        "simspec.cli",
+        "sweep",
+        *FOUR,
+        "--stream",
+        *(f"--policy={name}" for name in names),
+    ]
     times = []
     for _ in range(2 if small else 6):  # the first call may compile
         begin = time.perf_counter()
@@ -212,7 +327,12 @@ def started(small) -> dict:
         if process.returncode:
             raise SystemExit(f"{command} failed")
     first, all_ = (statistics.median(column) for column in zip(*times[1:]))
-    return {"policies": len(names), "results": lines, "first_result_s": round(first, 3), "all_s": round(all_, 3)}
+    return {
+        "policies": len(names),
+        "results": lines,
+        "first_result_s": round(first, 3),
+        "all_s": round(all_, 3),
+    }
 
 
 if __name__ == "__main__":
