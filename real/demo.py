@@ -8,7 +8,7 @@ from pandas import DataFrame
 
 from real.equality import NOTHING, Comparison
 from real.files import replacing
-from real.jobs import Outcome, Tell, run_on, silent
+from real.jobs import Outcome, Progress, run_on, silent
 from real.measure.loop import measure
 from real.pair import TINY, load_pair, rule_of, spread
 from simspec import CostModel, load_trace, sweep
@@ -71,19 +71,23 @@ def recordings(folder: Path = TRACES) -> dict[str, Path]:
 
 
 def demo(
-    prompts: int = 10, seed: int = 0, rounds: int = 10, tell: Tell = silent, folder: Path = TRACES
+    prompts: int = 10,
+    seed: int = 0,
+    rounds: int = 10,
+    progress: Progress = silent,
+    folder: Path = TRACES,
 ) -> Demo:
     """Sweeps the recordings of DRAFTERS at costs measured here, then runs each one's best policy on `prompts` of its prompts."""
     # Where another job holds a core, two threads wait for each other: decoding then takes 6 times as long as on one.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return _demo(prompts, seed, rounds, tell, folder)
+        return _demo(prompts, seed, rounds, progress, folder)
     finally:
         torch.set_num_threads(threads)
 
 
-def _demo(prompts: int, seed: int, rounds: int, tell: Tell, folder: Path) -> Demo:
+def _demo(prompts: int, seed: int, rounds: int, progress: Progress, folder: Path) -> Demo:
     paths = {
         name: path for name, path in recordings(folder).items() if name.split("-")[1] in DRAFTERS
     }
@@ -91,12 +95,12 @@ def _demo(prompts: int, seed: int, rounds: int, tell: Tell, folder: Path) -> Dem
     pairs = {d: load_pair(TINY, d) for d in {t.meta.drafter for t in traces.values()}}
     costs: dict[str, CostModel] = {}
     for i, (name, trace) in enumerate(traces.items()):
-        tell("measuring costs", i, len(traces))
+        progress("measuring costs", i, len(traces))
         pair = pairs[trace.meta.drafter]
         costs[name] = measure(
             pair.target, pair.drafter, rule_of(trace), trace.K, rounds=rounds, repeats=1
         )
-    tell("sweeping", 0, 1)
+    progress("sweeping", 0, 1)
     table = sweep(traces, [*CANDIDATES, "oracle"], costs, replicates=2, seed=seed, progress=False)
     speed = table[table.policy != "oracle"].groupby(["trace", "policy"], sort=False).speedup.mean()
     outcomes: dict[str, Outcome] = {}
@@ -104,7 +108,7 @@ def _demo(prompts: int, seed: int, rounds: int, tell: Tell, folder: Path) -> Dem
         part = trace.select(spread(trace.sequences, prompts))
 
         def told(remark: str, done: int, of: int, name=name) -> None:
-            tell(f"{name}: {remark}", done, of)
+            progress(f"{name}: {remark}", done, of)
 
         outcomes[name] = run_on(
             part, pairs[trace.meta.drafter], speed[name].idxmax(), costs[name], seed, told

@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from real.model.target import Resume, Target, Verdict
+from real.model.target import Resume, Target, TargetOutput
 
 Pick = Callable[..., int]
 """(logits [vocab], draft slot, hidden state or None) -> token: the decode rule, with the noise of that slot's text position, or the draw
@@ -82,7 +82,7 @@ class Drafter(Protocol):
     prefix_only: bool
     history_free: bool
 
-    def begin(self, target: Target, prompt: list[int], prefill: Verdict, pick: Pick) -> None:
+    def begin(self, target: Target, prompt: list[int], prefill: TargetOutput, pick: Pick) -> None:
         """Starts a text whose prompt's last token is not in the target's cache yet; `prefill` covers the others."""
 
     def next(self) -> Step | None:
@@ -94,7 +94,7 @@ class Drafter(Protocol):
     def rollback(self, accepted: int) -> None:
         """Forgets the drafted tokens behind the first `accepted` ones (which may be fewer than it computed, and than were committed)."""
 
-    def catch_up(self, tokens: list[int], verdict: Verdict, path: list[int]) -> None:
+    def catch_up(self, tokens: list[int], output: TargetOutput, path: list[int]) -> None:
         """Learns the committed `tokens` (accepted ones, then the target's) and the rows `path` of the pass they came by."""
 
 
@@ -143,4 +143,4 @@ class Silent:
 
     def rollback(self, accepted: int) -> None: ...
 
-    def catch_up(self, tokens, verdict, path) -> None: ...
+    def catch_up(self, tokens, output, path) -> None: ...

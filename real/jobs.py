@@ -19,7 +19,7 @@ from simspec import CostModel, Policy, Rounds, Trace, policies, replay
 from simspec.tree_policy import TreePolicy
 from simspec.tree_replay import prepare_tree, replay_tree, tree_seconds
 
-Tell = Callable[[str, int, int], None]
+Progress = Callable[[str, int, int], None]
 
 
 def silent(remark: str, done: int, of: int) -> None:
@@ -31,7 +31,7 @@ def record_to(
     pair: Pair,
     prompts: Sequence[Prompt],
     settings: Settings,
-    tell: Tell = silent,
+    progress: Progress = silent,
     texts: Path | None = None,
 ) -> dict:
     """Records a trace with its card beside it (`<out>.json`), and returns the card; the target's texts are kept in `texts`, if given."""
@@ -52,7 +52,7 @@ def record_to(
         prompts,
         out,
         meta,
-        progress=partial(tell, f"recording {out.stem}"),
+        progress=partial(progress, f"recording {out.stem}"),
         texts=texts,
     )
     described = card(out, trace)
@@ -100,7 +100,7 @@ def run_on(
     policy: Policy | TreePolicy | Beam | str | Callable,
     cost: CostModel,
     seed: int = 0,
-    tell: Tell = silent,
+    progress: Progress = silent,
 ) -> Outcome:
     """Runs `policy` (or what its text means) on a trace's prompts, plain decoding beside it, and compares every round with the replay.
 
@@ -110,7 +110,9 @@ def run_on(
         policy = policies.make(policy, trace, cost)
     if isinstance(policy, TreePolicy):
         prepare_tree(trace, policy, cost.reading(policy.reads))
-    ran, plain = rerun(pair, trace, [policy], seed, cost, partial(tell, f"running {policy.name}"))
+    ran, plain = rerun(
+        pair, trace, [policy], seed, cost, partial(progress, f"running {policy.name}")
+    )
     cost = cost.reading(policy.reads)
     replayed, spent = _replayed(trace, policy, seed, cost, ran)
     tokens = [sum(len(r.token) for r in results) for results in (ran, plain)]

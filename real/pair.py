@@ -17,7 +17,7 @@ from real.decode.trees import Beam, Dynamic, Static
 from real.draft import Drafter, Silent
 from real.drafters import BUILTIN
 from real.model.checkpoint import WeightsError, load_decoder, load_tokenizer, made_for
-from real.model.runner import EAGER, Eager
+from real.model.runner import EAGER, EagerPasses
 from real.model.target import Target
 from real.provenance import check_device
 from real.sampling import Rule, forget_noise
@@ -59,7 +59,7 @@ def load_pair(
     dtype: str = "float32",
     target=None,
     weights=None,
-    passes: Eager = EAGER,
+    passes: EagerPasses = EAGER,
 ) -> Pair:
     """Loads `<bundle>/target` (or the checkpoint `target`) with the drafter of `<bundle>/<drafter>` (or `weights`).
 
@@ -116,7 +116,7 @@ def end_tokens(path, decoder) -> tuple[int, ...]:
 
     ends = AutoConfig.from_pretrained(path).eos_token_id
     ends = [ends] if isinstance(ends, int) else list(ends or [])
-    return tuple(e for e in ends if 0 <= e < decoder.shape.vocab)
+    return tuple(e for e in ends if 0 <= e < decoder.config.vocab)
 
 
 def stepper(policy: Policy, K: int, seed: int, cost: CostModel) -> Stepper:
@@ -192,7 +192,7 @@ def prompts_of(trace: Trace) -> list[list[int]]:
 
 def check_tokens(trace: Trace, pair: Pair) -> None:
     """ValueError where the trace's prompts hold no token, or one that the target does not have (a card would crash on it)."""
-    vocab = pair.target.decoder.shape.vocab
+    vocab = pair.target.decoder.config.vocab
     if (trace.prompt_offset[1:] == trace.prompt_offset[:-1]).any():
         raise ValueError(
             "the recording has a text without a prompt; expected at least one token to start from"
@@ -222,7 +222,7 @@ def rerun(
     policies_: Sequence[Policy | TreePolicy | Beam],
     seed: int,
     cost: CostModel,
-    tell=lambda done, of: None,
+    progress=lambda done, of: None,
 ) -> list[list[DecodeResult]]:
     """Runs every policy for real on all sequences of a trace, sequence by sequence so that a slow minute hits all.
 
@@ -268,7 +268,7 @@ def rerun(
                     int(trace.sequence[s]),
                 )
             )
-        tell(s + 1, len(prompts))
+        progress(s + 1, len(prompts))
     return made
 
 

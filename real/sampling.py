@@ -172,7 +172,7 @@ def uniforms(seed: int, sequence: int, first: int, count: int, vocab: int, devic
     return (words[:, :vocab].double() + 0.5) * 2.0**-32
 
 
-class Chance:
+class AddressedDraws:
     """Draws addressed by (seed, sequence, round, slot, role): not by text position, where a policy could see what it discarded.
 
     `slot` of a coin is the row that it judges, of a draw the row that the drawn token follows.
@@ -181,11 +181,11 @@ class Chance:
     def __init__(self, seed: int, sequence: int):
         self.seed, self.sequence = seed, sequence
 
-    def flip(self, odds: float, round: int, slot: int) -> bool:
+    def accept(self, odds: float, round: int, slot: int) -> bool:
         """True with probability `odds`."""
         return uniform(self.seed, self.sequence, round, slot, ACCEPT) < odds
 
-    def draw(self, p: Tensor, round: int, slot: int, role: int) -> int:
+    def sample(self, p: Tensor, round: int, slot: int, role: int) -> int:
         """A token drawn from the distribution `p [vocab]` (its sum need not be 1)."""
         return _at(p, uniform(self.seed, self.sequence, round, slot, role))
 

@@ -8,7 +8,7 @@ from simspec.rng import ACCEPT
 
 
 class Branches:
-    """Stands in for `real.sampling.Chance` and answers as its script says; past its end it takes the first answer and notes the others.
+    """Stands in for `real.sampling.AddressedDraws` and answers as its script says; past its end it takes the first answer and notes the others.
 
     Behind every address (round, slot, role) stands one uniform number, as in the real one: an answer says in which part of [0, 1) it lies,
     and an address that is asked again answers out of that part. So code that uses a number twice has the law that it would have.
@@ -37,25 +37,25 @@ class Branches:
         self.odds *= (parts[choice][1] - parts[choice][0]) / (high - low)
         return choice
 
-    def flip(self, odds: float, round: int, slot: int) -> bool:
+    def accept(self, odds: float, round: int, slot: int) -> bool:
         return self._choose((round, slot, ACCEPT), [odds, 1 - odds]) == 0
 
-    def draw(self, p: Tensor, round: int, slot: int, role: int) -> int:
+    def sample(self, p: Tensor, round: int, slot: int, role: int) -> int:
         return self._choose((round, slot, role), (p / p.sum()).tolist())
 
 
 def outcomes(run):
-    """(what `run(chance)` returns, its chance) for every way in which all coins and draws can fall."""
+    """(what `run(draws)` returns, its chance) for every way in which all coins and draws can fall."""
     scripts = [[]]
     while scripts:
-        chance = Branches(scripts.pop())
-        found = run(chance)
-        scripts += chance.open
-        yield found, chance.odds
+        draws = Branches(scripts.pop())
+        found = run(draws)
+        scripts += draws.open
+        yield found, draws.odds
 
 
 def law(run) -> dict:
-    """{what `run(chance)` returns: its chance}, summed over all outcomes."""
+    """{what `run(draws)` returns: its chance}, summed over all outcomes."""
     found: dict = {}
     for value, odds in outcomes(run):
         found[value] = found.get(value, 0.0) + odds

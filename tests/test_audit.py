@@ -95,8 +95,8 @@ def test_one_perturbed_weight_is_found(rule):
 class Stale(Target):
     """Leaves a row of the round before where a committed one should be."""
 
-    def keep(self, path):
-        super().keep(path)
+    def commit(self, path):
+        super().commit(path)
         if self.length % 7 == 6:
             for t in (self.cache.key, self.cache.value):
                 t[:, :, :, self.length - 1] = t[:, :, :, self.length - 2]

@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from real.model.checkpoint import from_transformers
-from real.model.decoder import Decoder, Shape, frequencies
+from real.model.decoder import Decoder, DecoderConfig, frequencies
 from real.model.target import Resume, Target
 from real.model.tree_mask import ancestor_mask, chain, depths
 
@@ -102,7 +102,7 @@ def test_logits_are_those_of_transformers(name):
     assert gap(reference, decoder) < BOUND
     # controls: other rotary frequencies, and norms left at one, would be seen
     right = decoder.frequency
-    decoder.frequency = frequencies(replace(decoder.shape, rope_theta=9000.0))
+    decoder.frequency = frequencies(replace(decoder.config, rope_theta=9000.0))
     assert gap(reference, decoder) > 10 * BOUND
     decoder.frequency = right
     decoder.layers[0].attention_norm.weight.fill_(1.0)
@@ -113,7 +113,7 @@ def test_logits_are_those_of_transformers(name):
 def test_stretched_frequencies_are_needed(name):
     reference = random_reference(name)
     decoder = from_transformers(reference)
-    decoder.frequency = frequencies(decoder.shape)
+    decoder.frequency = frequencies(decoder.config)
     assert gap(reference, decoder) > 10 * BOUND
 
 
@@ -125,7 +125,7 @@ def test_scaled_rotations_are_needed():
 
 
 # Every option of the block at once, in float64, where cutting a pass in pieces may change nothing.
-RICH = Shape(
+RICH = DecoderConfig(
     VOCAB,
     16,
     4,
@@ -203,14 +203,14 @@ def test_every_path_of_a_tree_is_a_line(tree):
     prefix, tokens, parent = tree
     target = Target(DECODER, (2,), capacity=4)
     target.prefill(prefix)
-    verdict = target.verify(tokens, parent)
+    output = target.verify(tokens, parent)
     for leaf in set(range(len(tokens))) - set(parent):
         path = ancestry(parent, leaf)
         line = as_a_line(prefix, tokens, path)
         assert depths(parent)[leaf] == len(path) - 1
-        assert close(verdict.logits[path], line.logits)
-        assert close(verdict.hidden[path], line.hidden)
-        assert close(verdict.taps[2][path], line.taps[2])
+        assert close(output.logits[path], line.logits)
+        assert close(output.hidden[path], line.hidden)
+        assert close(output.taps[2][path], line.taps[2])
 
 
 @HELD
@@ -223,7 +223,7 @@ def test_a_kept_path_equals_a_fresh_prefill(tree, following, data):
     kept, fresh = Target(DECODER, capacity=4), Target(DECODER)
     kept.prefill(prefix)
     kept.verify(tokens, parent)
-    kept.keep(path)
+    kept.commit(path)
     fresh.prefill([*prefix, *(tokens[i] for i in path)])
     assert kept.length == fresh.length
     assert close(kept.verify([following], [-1]).logits, fresh.verify([following], [-1]).logits)
@@ -235,7 +235,7 @@ def test_keeping_another_path_would_be_seen():
         target = Target(DECODER)
         target.prefill([5, 6])
         target.verify([7, 8, 9], [-1, 0, 0])
-        target.keep(path)
+        target.commit(path)
         logits.append(target.verify([4], [-1]).logits)
     assert not close(*logits)
 
@@ -260,7 +260,7 @@ def test_verify_resumes_where_the_drafter_stopped(prefix, tokens, layer, data):
     assert close(plain.logits, short.logits)
     assert all(close(plain.taps[t], short.taps[t]) for t in (layer, 4))
     kept = data.draw(st.integers(1, len(tokens)))
-    resumed.keep(list(range(kept)))
+    resumed.commit(list(range(kept)))
     whole.prefill([*prefix, *tokens[:kept]])
     assert close(whole.verify([2], [-1]).logits, resumed.verify([2], [-1]).logits)
 

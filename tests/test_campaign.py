@@ -234,7 +234,7 @@ def test_another_campaigns_folder_is_refused(inputs, whole, tmp_path):
         advance(begun(inputs, other), parts(), 0.0)
 
 
-class Clock:
+class PhaseTimer:
     """Time that parts move."""
 
     def __init__(self):
@@ -251,7 +251,7 @@ class Clock:
             while left[0] > 0:
                 left[0] -= 1
                 self.now += 1
-                folder.tell("working", 0, 1)
+                folder.progress("working", 0, 1)
             if fails:
                 raise RuntimeError("no luck\nat all")
             return {"ran": name}
@@ -261,7 +261,7 @@ class Clock:
 
 @pytest.fixture
 def clocked(inputs, tmp_path):
-    return Clock(), begun(inputs, tmp_path / "out", replace(TOY, pace=1.0))
+    return PhaseTimer(), begun(inputs, tmp_path / "out", replace(TOY, pace=1.0))
 
 
 def run(folder, todo, limit, clock):
@@ -371,7 +371,7 @@ def test_verdicts_are_computed_from_what_was_found(inputs, whole, tmp_path):
             if part.replace("-", "_") in doctored
             else honest(part)
         )
-        return {v.name: v.passed for v in report.verdicts(made, states)}
+        return {v.name: v.passed for v in report.requirements(made, states)}
 
     true = lines()
     assert all(
@@ -379,9 +379,9 @@ def test_verdicts_are_computed_from_what_was_found(inputs, whole, tmp_path):
         for name, passed in true.items()
         if not name.startswith(("scorecard", "fastest", "captured", "race"))
     )
-    assert not {v.name: v.passed for v in report.verdicts(folder, [("a", "must", "failed", "")])}[
-        "complete"
-    ]
+    assert not {
+        v.name: v.passed for v in report.requirements(folder, [("a", "must", "failed", "")])
+    }["complete"]
 
     def turned(name, value):
         return lambda found: found | {name: value}
@@ -456,13 +456,13 @@ def test_verdicts_are_computed_from_what_was_found(inputs, whole, tmp_path):
         )
         for d in drafters
     }
-    verdicts = lines(
+    requirements = lines(
         **slow,
         tree_eagle=turned("speedup_measured", 0.5),
         tree_medusa=lambda f: None,
         tree_early_exit=lambda f: None,
     )
-    assert verdicts["fastest drafter and policy on the lab target"] is False
+    assert requirements["fastest drafter and policy on the lab target"] is False
 
 
 def _padded(path, size):
@@ -549,7 +549,7 @@ def test_layers_are_compiled_where_that_works_and_plain_where_not():
 
 def test_texts_written_together_are_those_written_one_by_one():
     target = Target(toy_decoder(0))
-    vocab = target.decoder.shape.vocab
+    vocab = target.decoder.config.vocab
     asked = [Settings(3, 12, rule, (vocab - 1,)) for rule in (Rule(), Rule("coupled", 0.8, 3))]
     prompts = [[1, 2, 3], [3, 2, 1], [2, 2, 4]]
     a, b = write(target, asked, prompts, 7), together(target, asked, prompts, 7)

@@ -44,12 +44,12 @@ def _round(target, drafter, text, computed, drafted, accepted, miss):
     """One round whose verification is told to accept so many of what is offered; returns the tokens committed."""
     token = [s.token for s in _steps(drafter, computed)][:drafted]
     accepted = min(accepted, len(token))
-    verdict = target.verify([text[-1], *token], chain(len(token) + 1), drafter.resume())
+    output = target.verify([text[-1], *token], chain(len(token) + 1), drafter.resume())
     path = list(range(accepted + 1))
-    target.keep(path)
+    target.commit(path)
     drafter.rollback(accepted)
     committed = [*token[:accepted], miss]
-    drafter.catch_up(committed, verdict, path)
+    drafter.catch_up(committed, output, path)
     return committed
 
 

@@ -158,13 +158,13 @@ def test_nothing_is_absorbing_where_drafting_can_pay():
     policy = cost_ts()(trace, cost)
     params, state = policy.start()
     state[2:] = 3, 9
-    chance = stats.beta.sf(0.5, 4, 10)
-    assert 0.01 < chance
-    assert _chance_to_draft(policy, state) == pytest.approx(chance, abs=1 / 2000)
+    draws = stats.beta.sf(0.5, 4, 10)
+    assert 0.01 < draws
+    assert _chance_to_draft(policy, state) == pytest.approx(draws, abs=1 / 2000)
     for _ in range(5):
         policy.compiled()[1](params, state, 0, 0, 0, np.zeros((1, 0)), 0.0)
     assert state[2:].tolist() == [3, 9]
-    assert _chance_to_draft(policy, state) == pytest.approx(chance, abs=1 / 2000)
+    assert _chance_to_draft(policy, state) == pytest.approx(draws, abs=1 / 2000)
     hopeless = cost_ts()(trace, CostModel.from_ratio(1.5, 1))
     assert _chance_to_draft(hopeless, state) == 0
 

@@ -73,10 +73,10 @@ class Counted:
     def __init__(self, target, drafter):
         self.where, self.found, self.steps = "elsewhere", [], []
         for layer in target.decoder.layers:
-            for half in ("attend", "feed"):
+            for half in ("attend", "mlp"):
                 vars(layer)[half] = self._noting(getattr(layer, half))
         self.undo = lambda: [
-            vars(layer).pop(half) for layer in target.decoder.layers for half in ("attend", "feed")
+            vars(layer).pop(half) for layer in target.decoder.layers for half in ("attend", "mlp")
         ]
         for owner, names in (
             (target, ("prefill", "verify")),

@@ -55,8 +55,8 @@ def test_rounds_of_any_drafter_are_the_replays_under_every_policy(name):
 
 @given(st.floats(0, 1), st.integers(1, 5), st.integers(0, 3), st.booleans())
 @settings(max_examples=8, suppress_health_check=list(HealthCheck))
-def test_any_recording_can_drive(chance, K, seed, coupled):
-    trace = synthetic.iid(chance, 3, 9, K, seed=seed)
+def test_any_recording_can_drive(draws, K, seed, coupled):
+    trace = synthetic.iid(draws, 3, 9, K, seed=seed)
     trace = replace(trace, meta=replace(trace.meta, rule="coupled" if coupled else "synthetic"))
     assert driven_by(trace, "early_exit:1", ["fixed:1", "beta_ts", f"fixed:{K}"], seed=seed).equal
 

@@ -59,11 +59,11 @@ def play(target, drafter, text, computed, accepted, miss):
     steps = [drafter.next() for _ in range(computed)]
     token = [step.token for step in steps if step]
     accepted = min(accepted, len(token))
-    verdict = target.verify([text[-1], *token], chain(len(token) + 1), drafter.resume())
+    output = target.verify([text[-1], *token], chain(len(token) + 1), drafter.resume())
     path = list(range(accepted + 1))
-    target.keep(path)
+    target.commit(path)
     drafter.rollback(accepted)
-    drafter.catch_up([*token[:accepted], miss], verdict, path)
+    drafter.catch_up([*token[:accepted], miss], output, path)
     return [*token[:accepted], miss]
 
 

@@ -15,7 +15,7 @@ from real.campaign.config import TOY
 from real.campaign.stages import parts
 from real.campaign.workspace import Folder
 from real.demo import TRACES
-from real.model.runner import Fixed
+from real.model.runner import CapturedPasses
 from simspec import CostModel, load_trace
 
 SHAPE = {
@@ -228,10 +228,10 @@ def test_memory_that_runs_out_is_told_and_other_errors_are_not_hidden():
             ValueError,
             match="caches of 64 rows do not fit cpu; take shorter texts, or the eager engine",
         ):
-            Fixed((1,), 64).cache("a", odd, 1, 1)
+            CapturedPasses((1,), 64).cache("a", odd, 1, 1)
     odd.error = TypeError("a slip")
     with pytest.raises(TypeError, match="a slip"):
-        Fixed((1,), 64).cache("a", odd, 1, 1)
+        CapturedPasses((1,), 64).cache("a", odd, 1, 1)
 
 
 # ---- the campaign

@@ -76,12 +76,12 @@ def test_product_is_the_predicted_chance_of_a_rejection(
     trace, threshold, predictor, shortest, inclusive, data
 ):
     row = data.draw(st.integers(0, trace.rows - 1))
-    chance = column(trace, predictor)[row]
+    draws = column(trace, predictor)[row]
     policy = product(threshold, predictor, shortest, inclusive)
 
     def stops(slot):
         running = 1.0
-        for value in chance[: slot + 1]:
+        for value in draws[: slot + 1]:
             running *= value
         return slot + 1 >= shortest and 1.0 - running > threshold
 

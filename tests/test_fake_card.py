@@ -15,7 +15,7 @@ from real.campaign.config import TOY
 from real.campaign.stages import parts
 from real.campaign.workspace import Folder
 from real.model.cuda_graphs import WARM
-from real.model.runner import Fixed
+from real.model.runner import CapturedPasses
 from real.model.target import Target
 from real.record.rows import Settings
 from real.sampling import Rule
@@ -122,7 +122,8 @@ def test_the_campaign_goes_through_a_card(inputs):
         assert folder.found("drive-eagle")["replay_equal"]
         assert json.loads((inputs / "out" / "campaign.json").read_text())["device"] == "no card"
         assert all(
-            isinstance(pair.target.passes, Fixed) and pair.target.decoder.embed.weight.is_cuda
+            isinstance(pair.target.passes, CapturedPasses)
+            and pair.target.decoder.embed.weight.is_cuda
             for pair in folder._held.values()
         )
     assert there.calls["scaled_dot_product_attention"]
@@ -206,7 +207,7 @@ def test_layers_compiled_for_captured_passes_are_few_and_give_the_same():
             for drive in drives
         ]
 
-    class Compiled(Fixed):
+    class Compiled(CapturedPasses):
         def _replayed(self, made):
             with passes.fused(backend="aot_eager"):  # no tape: it would keep the compiler out
                 return made.function()

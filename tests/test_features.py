@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from real.decode.features import FEATURES, GRIDS, Reader, learnt, offered, read
-from real.decode.phase_timer import Clock
+from real.decode.phase_timer import PhaseTimer
 from real.draft import Silent, Step
 from real.train.losses import next_token, towards
 from simspec import quantization as grid
@@ -195,7 +195,7 @@ def test_towards_is_cross_entropy_with_no_pull_where_both_agree():
 
 def test_what_was_fetched_is_read_once_and_at_its_slot():
     """Else a policy would hear of one token what another showed."""
-    reader, clock = Reader(("confidence",), 1.0, Silent()), Clock(torch.device("cpu"))
+    reader, clock = Reader(("confidence",), 1.0, Silent()), PhaseTimer(torch.device("cpu"))
     sure, torn = torch.tensor([9.0, 0.0, 0.0]), torch.tensor([1.0, 0.9, 0.8])
     code = {
         name: read(("confidence",), row[None], 1.0)[0][0, 0]

@@ -207,7 +207,7 @@ def test_what_a_drafter_offers_along_a_text_is_what_its_first_step_shows(drafter
         shown = []
         decode(
             target, made, stepper(policy_from("fixed:1", None, None), 1, 0, toy_cost()), SAMPLED, [*text.prompt, *text.token[:n]], 2,
-            listen=lambda r: None, chance=Peek(shown),
+            listen=lambda r: None, draws=Peek(shown),
         )  # fmt: skip
         assert torch.allclose(q[n], shown[0], atol=1e-9), n
     assert offered(*toy_pair("prompt_lookup"), SAMPLED, text) is None
@@ -219,11 +219,11 @@ class Peek:
     def __init__(self, shown):
         self.shown = shown
 
-    def draw(self, p, round, slot, role):
+    def sample(self, p, round, slot, role):
         self.shown.append(p)
         return int(p.argmax())
 
-    def flip(self, odds, round, slot):
+    def accept(self, odds, round, slot):
         return True
 
 

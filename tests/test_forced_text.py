@@ -13,7 +13,7 @@ from toy_lm import END, RULES, policy_from, reads, toy_cost, toy_recording
 
 from real.audit.forced_decoding import compare_forced, force
 from real.decode.loop import decode
-from real.decode.verify import walk
+from real.decode.verify import accept_exact
 from real.draft import Silent
 from real.drafters.early_exit import EarlyExitDrafter, Exit
 from real.pair import prompts_of, rule_of, stepper
@@ -152,12 +152,15 @@ def test_a_near_tie_of_the_target_is_a_flip_and_not_a_failure():
 def test_walking_a_text_follows_its_tokens_and_keeps_the_scores():
     logits = torch.eye(5, dtype=torch.float64)[[1, 2, 3]]
     args = Rule(), logits, [0, 4, 2], [-1, 0, 1], 0, 7, ()
-    assert walk(*args).token == [1]
-    forced_walk = walk(*args, text=[0] * 7 + [4, 2, 3])
+    assert accept_exact(*args).token == [1]
+    forced_walk = accept_exact(*args, text=[0] * 7 + [4, 2, 3])
     assert (forced_walk.token, forced_walk.accepted) == ([4, 2, 3], 2)
     assert torch.equal(forced_walk.scores, logits)
-    assert walk(*args, text=[0] * 7 + [4]).token == [4, -1]  # nothing stands behind the text's end
-    ended = walk(Rule(), logits, [0, 4, 2], [-1, 0, 1], 0, 7, (4,), text=[0] * 7 + [4])
+    assert accept_exact(*args, text=[0] * 7 + [4]).token == [
+        4,
+        -1,
+    ]  # nothing stands behind the text's end
+    ended = accept_exact(Rule(), logits, [0, 4, 2], [-1, 0, 1], 0, 7, (4,), text=[0] * 7 + [4])
     assert (ended.token, ended.accepted) == ([4], 1)
 
 

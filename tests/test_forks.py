@@ -21,7 +21,7 @@ from real.drafters.glide import Glide, GlideDrafter
 from real.drafters.hydra import Hydra, HydraDrafter
 from real.drafters.medusa import Medusa, MedusaDrafter
 from real.drafters.self_skip import SelfSkipDrafter, Skips
-from real.model.runner import Fixed
+from real.model.runner import CapturedPasses
 from real.model.target import Target
 from real.prompts import Prompt
 from real.record import parallel_drafters as forks
@@ -132,7 +132,7 @@ def test_drafts_as_deep_as_no_other_test_has_them(name):
 
 @contextmanager
 def predicting(drafter):
-    width = drafter.decoder.shape.width
+    width = drafter.decoder.config.width
     torch.manual_seed(1)
     made = {
         name: Predictor(width, width, rank, 3).requires_grad_(False)
@@ -447,7 +447,7 @@ def test_texts_of_other_passes_are_refused(tmp_path, monkeypatch):
     texts = tmp_path / "texts.json"
     made(tmp_path / "a.parquet", texts=texts)
     monkeypatch.setattr(
-        PAIRS["eagle"][0], "passes", Fixed((1, 5), 64, compiled=False), raising=False
+        PAIRS["eagle"][0], "passes", CapturedPasses((1, 5), 64, compiled=False), raising=False
     )
     with pytest.raises(RecordError, match="made with another passes"):
         made(tmp_path / "b.parquet", texts=texts)

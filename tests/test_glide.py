@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_catch_up import _begin, _draft, _round
-from test_medusa import MADE_FOR, shaken, walk
+from test_medusa import MADE_FOR, accept_exact, shaken
 from test_weights import refused
 from toy_lm import RULES, VOCAB, toy_prompts, toy_target
 
@@ -22,7 +22,7 @@ from real.train import losses
 def grouped(kv_heads: int, seed: int = 0) -> Decoder:
     """A toy target whose queries share keys and values in groups (or, with as many of both, do not)."""
     torch.manual_seed(seed)
-    shape = replace(toy_target().shape, heads=4, kv_heads=kv_heads)
+    shape = replace(toy_target().config, heads=4, kv_heads=kv_heads)
     made = Decoder(shape).double().requires_grad_(False)
     for p in made.parameters():
         p.add_(0.2 * torch.randn(p.shape, dtype=p.dtype))
@@ -50,7 +50,7 @@ def test_training_sees_what_a_first_step_sees(form, kv_heads):
     target, prompt = grouped(kv_heads), [5, 9, 11]
     part = shaken(Glide, target, **form)
     text = torch.randint(4, VOCAB, (12,), generator=torch.Generator().manual_seed(1)).tolist()
-    shown = walk(target, GlideDrafter(target, part), prompt, text, 1)
+    shown = accept_exact(target, GlideDrafter(target, part), prompt, text, 1)
     whole = torch.tensor([[*prompt, *text]])
     keys, _ = part.read(target, whole)
 
@@ -191,7 +191,7 @@ def test_learning_helps_and_gives_no_nan(form, soft):
 
 @pytest.mark.parametrize("soft", [True, False])
 def test_the_loss_takes_autocast(soft):
-    target = Decoder(toy_target().shape).requires_grad_(False)
+    target = Decoder(toy_target().config).requires_grad_(False)
     target.load_state_dict(toy_target().state_dict())
     part = shaken(Glide, target, layers=2).requires_grad_(True)
     token = torch.randint(4, VOCAB, (2, 13), generator=torch.Generator().manual_seed(2))

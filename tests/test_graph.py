@@ -7,7 +7,7 @@ from toy_lm import toy_decoder
 
 from real.model import cuda_graphs as graph
 from real.model.cuda_graphs import CaptureError, capture, fused
-from real.model.decoder import Decoder, Layer, Window
+from real.model.decoder import Decoder, DecoderLayer, StaticKVCache
 
 CPU = torch.device("cpu")
 
@@ -62,11 +62,11 @@ def test_what_a_card_cannot_capture_is_refused(slip):
 
 def _rows(decoder: Decoder, seed: int):
     random = torch.Generator().manual_seed(seed)
-    x = torch.randn(1, 3, decoder.shape.width, generator=random, dtype=decoder.dtype)
+    x = torch.randn(1, 3, decoder.config.width, generator=random, dtype=decoder.dtype)
     cache = decoder.cache(capacity=8)
     for rows in (cache.key, cache.value):
         rows.normal_(generator=random)
-    window = Window(cache.key, cache.value, torch.tensor([2, 3, 4]))
+    window = StaticKVCache(cache.key, cache.value, torch.tensor([2, 3, 4]))
     mask = torch.zeros(3, 8, dtype=decoder.dtype).masked_fill(
         torch.arange(8) > torch.tensor([[2], [3], [4]]), -torch.inf
     )
@@ -84,11 +84,11 @@ def test_fused_layers_give_what_layers_give(shape, packed):
     x, rotation, mask, window = _rows(decoder, 1)
     if packed:
         for layer in decoder.layers:
-            layer.pack()
+            layer.fuse_projections()
     with fused(backend="aot_eager"):
-        assert Layer.forward is not graph._plain
+        assert DecoderLayer.forward is not graph._plain
         made = decoder.run(x, range(len(decoder.layers)), rotation, mask, window)
-    assert Layer.forward is graph._plain
+    assert DecoderLayer.forward is graph._plain
     assert torch.allclose(made, plain, rtol=0, atol=1e-12)
     assert torch.allclose(window.key, keys, rtol=0, atol=1e-12)
 
@@ -96,7 +96,7 @@ def test_fused_layers_give_what_layers_give(shape, packed):
 def test_fusing_ends_with_an_error_too():
     with pytest.raises(ZeroDivisionError), fused(backend="aot_eager"):
         1 / 0  # noqa: B018
-    assert Layer.forward is graph._plain
+    assert DecoderLayer.forward is graph._plain
 
 
 def test_packing_keeps_parameters_and_results():
@@ -108,7 +108,7 @@ def test_packing_keeps_parameters_and_results():
         {name: value.clone() for name, value in decoder.state_dict().items()},
     )
     for layer in decoder.layers:
-        layer.pack()
+        layer.fuse_projections()
         assert layer.query.weight.data_ptr() == layer.narrow.data_ptr()
         assert layer.gate.weight.data_ptr() == layer.wide.data_ptr()
     assert torch.allclose(decoder(text), before, rtol=0, atol=1e-12)

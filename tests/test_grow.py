@@ -88,12 +88,12 @@ def _tree_round(target, drafter, text, tree, node, miss):
     if drafter.grow(token[:1], [-1]) is not None:
         drafter.rollback(0)
         grown(drafter, token, parent)
-    verdict = target.verify(token, parent, drafter.resume())
+    output = target.verify(token, parent, drafter.resume())
     path = [0, *path_to(node % len(token), parent)]
-    target.keep(path)
+    target.commit(path)
     drafter.rollback(Draft(token, parent, 0, 0).kept(path))
     committed = [*(token[row] for row in path[1:]), miss]
-    drafter.catch_up(committed, verdict, path)
+    drafter.catch_up(committed, output, path)
     return committed
 
 
@@ -141,10 +141,10 @@ def test_control_a_drafter_that_keeps_its_tree_is_caught(name):
     with pytest.raises((AssertionError, RuntimeError, IndexError)):
         token, parent = [text[-1], 7, 8, 9], [-1, 0, 0, 1]
         before = grown(drafter, token, parent)
-        verdict = target.verify(token, parent)
-        target.keep([0, 2])
+        output = target.verify(token, parent)
+        target.commit([0, 2])
         drafter.rollback(0)
-        drafter.catch_up([8, 4], verdict, [0, 2])
+        drafter.catch_up([8, 4], output, [0, 2])
         _begin(fresh, other, [*text, 8, 4])
         assert len(before) == 4
         found, wanted = (grown(each, [4, 6], [-1, 0]) for each in (drafter, fresh))

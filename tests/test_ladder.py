@@ -17,7 +17,7 @@ from real.measure.latency_grid import TARGET, Cell, Ladder, floor
 from real.measure.time_grid import ladder, rows_pass
 from real.measure.timer import Spread
 from real.model.cuda_graphs import capture
-from real.model.decoder import Layer
+from real.model.decoder import DecoderLayer
 from real.model.random_models import random_decoder, read_shape, read_target
 from real.model.tree_mask import ancestor_mask, chain
 from simspec import CostModel
@@ -114,7 +114,7 @@ def small(machine=None, widths=(1, 2, 4), batches=(1, 3), contexts=(0, 8), **mor
 
 def test_every_cell_has_its_own_median_and_percentiles(machine):
     told = []
-    found = small(machine, drafters=("medusa",), tell=lambda *at: told.append(at))
+    found = small(machine, drafters=("medusa",), progress=lambda *at: told.append(at))
     assert [c.key for c in found.cells] == [
         (part, b, c, w)
         for c in (0, 8)
@@ -173,7 +173,10 @@ def test_layers_are_packed_for_captures_alone(machine):
             made.drafters["model:1x8x1x24"].lm,
         ]
         layers = [
-            layer for whole in wholes for layer in whole.modules() if isinstance(layer, Layer)
+            layer
+            for whole in wholes
+            for layer in whole.modules()
+            if isinstance(layer, DecoderLayer)
         ]
         assert len(layers) == 2 + 1 + 2 + 1
         assert {layer.packed for layer in layers} == {graphs}
@@ -226,7 +229,7 @@ def test_a_steps_floor_counts_the_weights_that_its_modules_hold(machine, text):
     weights = sum(
         m.weight.numel() for part in read for m in part.modules() if isinstance(m, torch.nn.Linear)
     )
-    shape = decoder.shape if lm is None else lm.shape
+    shape = decoder.config if lm is None else lm.config
     layers = len(lm.layers) if lm else text == "eagle"
     rows = layers * 2 * shape.kv_heads * shape.head_dim
     assert found.floor_s == pytest.approx((weights + rows) * 4 / 1e9)
@@ -329,7 +332,7 @@ def test_killed_it_continues_where_it_was(machine, monkeypatch, tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        small(machine, keep=lambda made: made.to_json(path), tell=killed)
+        small(machine, keep=lambda made: made.to_json(path), progress=killed)
     part = Ladder.from_json(path)
     assert len(part.cells) == 3
     monkeypatch.setattr(climb, "speeds", None)

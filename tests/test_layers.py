@@ -54,7 +54,7 @@ def test_the_check_can_fail(tmp_path):
 def imported(path):
     """Every module that a file imports, also inside functions."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.accept_exact(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from toy_lm import TOYS, VOCAB, toy_prompts, toy_target, toy_texts
 
 from real.drafters import BUILTIN
-from real.model.decoder import Shape
+from real.model.decoder import DecoderConfig
 from real.model.target import Target
 from real.record.recorder import Settings, chains, target_text
 from real.sampling import Rule
 from real.train.accepted_length import Accepted, acceptance, compare, described, offers, straight
-from real.train.pipeline import Lab, Search, searched, varied
-from real.train.recipes import LEARNT, TRAINED, fresh, lesson, loss_settings, named, read_settings
+from real.train.pipeline import Search, TrainConfig, searched, varied
+from real.train.recipes import LEARNT, TRAINED, fresh, loss_settings, named, read_settings, training
 from real.train.train_drafter import K, Material, against, examined, lines, loaded, teach
 from real.train.trainer import Plan
 from real.train.trigram import Table, TrigramDrafter, count
@@ -201,10 +201,10 @@ def test_every_learnt_drafter_can_be_loaded_and_has_settings_with_defaults():
     assert set(LEARNT) <= set(BUILTIN)
     assert set(TRAINED) == set(BUILTIN) - {"prompt_lookup"}
     for name in LEARNT:
-        part = fresh(lesson(name, PLAN), toy_target())
+        part = fresh(training(name, PLAN), toy_target())
         assert json.loads(json.dumps(part.settings)) == part.settings
         assert all(p.requires_grad for p in part.parameters())
-        again = fresh(lesson(name, PLAN), toy_target())
+        again = fresh(training(name, PLAN), toy_target())
         assert all(
             torch.equal(a, b)
             for a, b in zip(part.state_dict().values(), again.state_dict().values())
@@ -221,15 +221,15 @@ def test_every_learnt_drafter_can_be_loaded_and_has_settings_with_defaults():
 )
 def test_a_setting_that_a_drafter_does_not_know_is_named(settings, says):
     with pytest.raises(ValueError, match=says):
-        lesson("eagle", PLAN, settings=settings)
+        training("eagle", PLAN, settings=settings)
 
 
 def test_settings_of_the_loss_are_told_from_those_of_the_part():
-    asked = lesson("eagle", PLAN, settings={"layers": 2, "noise": 0.0})
+    asked = training("eagle", PLAN, settings={"layers": 2, "noise": 0.0})
     assert loss_settings(asked) == {"weight": 1, "noise": 0.0}
     assert fresh(asked, toy_target()).settings["layers"] == 2
     with pytest.raises(ValueError, match="early_exit cannot be made with"):
-        fresh(lesson("early_exit", PLAN, settings={"depth": "deep"}), toy_target())
+        fresh(training("early_exit", PLAN, settings={"depth": "deep"}), toy_target())
 
 
 def test_what_is_typed_becomes_settings():
@@ -261,11 +261,11 @@ def test_the_first_word_is_a_drafter_unless_a_path_is_there(tmp_path, monkeypatc
         named(["prompt_lookup", "corpus"])
     for name in ("a/b", "..", "target"):
         with pytest.raises(ValueError, match="--name is"):
-            lesson("eagle", PLAN, folder=name)
+            training("eagle", PLAN, folder=name)
 
 
 def test_searches_know_their_settings():
-    lab = Lab((), trials=7, seed=3)
+    lab = TrainConfig((), trials=7, seed=3)
     assert searched(lab, {"texts": 9}, None) == Search(7, 3, 9, "self_skip")
     assert searched(lab, {"seed": 0}, "s").place == "s"
     for odd in ({"trials": 0}, {"rate": 1}, {"seed": True}, {"texts": "many"}):
@@ -306,7 +306,7 @@ def test_what_training_must_hold_in_memory():
     )
 
     def held(name, soft):
-        part = fresh(lesson(name, PLAN), target)
+        part = fresh(training(name, PLAN), target)
         return loaded(
             part, target, lambda: LEARNT[name].loss(part, target, token, soft, torch.Generator())
         ), part
@@ -330,7 +330,7 @@ def test_what_training_must_hold_in_memory():
 
 @pytest.mark.parametrize("name", ["early_exit", "eagle", "medusa", "hydra", "glide"])
 def test_a_lesson_ends_with_a_drafter_and_a_card_that_can_be_checked(tmp_path, name):
-    given, asked = material(), lesson(name, PLAN)
+    given, asked = material(), training(name, PLAN)
     card = teach(asked, given, tmp_path / "out", tmp_path / "work")
     folder = tmp_path / "out" / name
     assert json.loads((folder / "card.json").read_text()) == card
@@ -364,16 +364,16 @@ def test_a_lesson_ends_with_a_drafter_and_a_card_that_can_be_checked(tmp_path, n
 
 def test_other_settings_are_refused_and_another_folder_takes_them(tmp_path):
     given, places = material(), (tmp_path / "out", tmp_path / "work")
-    teach(lesson("eagle", PLAN), given, *places)
+    teach(training("eagle", PLAN), given, *places)
     for other, says in (
         (
-            lesson("eagle", PLAN, settings={"inputs": "token"}),
+            training("eagle", PLAN, settings={"inputs": "token"}),
             "made with settings inputs 'feature&shifted_token', now 'token'",
         ),
-        (lesson("eagle", PLAN, settings={"noise": 0.0}), "made with loss noise None, now 0.0"),
-        (lesson("eagle", PLAN, soft=False), "made with soft True, now False"),
-        (lesson("eagle", replace(PLAN, steps=7)), "made with plan steps 6, now 7"),
-        (lesson("medusa", PLAN, folder="eagle"), "made with drafter 'eagle', now 'medusa'"),
+        (training("eagle", PLAN, settings={"noise": 0.0}), "made with loss noise None, now 0.0"),
+        (training("eagle", PLAN, soft=False), "made with soft True, now False"),
+        (training("eagle", replace(PLAN, steps=7)), "made with plan steps 6, now 7"),
+        (training("medusa", PLAN, folder="eagle"), "made with drafter 'eagle', now 'medusa'"),
     ):
         with pytest.raises(ValueError, match=says) as caught:
             teach(other, given, *places)
@@ -384,13 +384,13 @@ def test_other_settings_are_refused_and_another_folder_takes_them(tmp_path):
     with pytest.raises(
         ValueError, match="work.*made with soft True"
     ):  # a checkpoint of another lesson is not continued
-        teach(lesson("eagle", PLAN, soft=False), given, *places)
-    teach(lesson("eagle", PLAN, settings={"inputs": "token"}, folder="token"), given, *places)
+        teach(training("eagle", PLAN, soft=False), given, *places)
+    teach(training("eagle", PLAN, settings={"inputs": "token"}, folder="token"), given, *places)
     (places[1] / "eagle" / "asked.json").write_text("[[")
     with pytest.raises(ValueError, match="asked.json is damaged"):
-        teach(lesson("eagle", PLAN), given, *places)
+        teach(training("eagle", PLAN), given, *places)
     (places[1] / "eagle" / "asked.json").unlink()
-    teach(lesson("eagle", PLAN), given, *places)
+    teach(training("eagle", PLAN), given, *places)
     said = against(places[0] / "token" / "card.json", given, places[0], "eagle")
     mine, theirs = (examined("eagle", places[0] / name, given) for name in ("token", "eagle"))
     assert said["against"]["eagle"]["difference"] == compare(mine, theirs)
@@ -408,11 +408,11 @@ def test_other_settings_are_refused_and_another_folder_takes_them(tmp_path):
 
 def test_weights_that_came_without_a_card_are_judged_and_not_trained(tmp_path):
     given, places = material(), (tmp_path / "out", tmp_path / "work")
-    first = teach(lesson("early_exit", PLAN), given, *places)
+    first = teach(training("early_exit", PLAN), given, *places)
     (places[0] / "early_exit" / "card.json").unlink()
     held = (places[0] / "early_exit" / "exit.safetensors").read_bytes()
     again = teach(
-        lesson("early_exit", replace(PLAN, seed=5)), given, places[0], tmp_path / "elsewhere"
+        training("early_exit", replace(PLAN, seed=5)), given, places[0], tmp_path / "elsewhere"
     )
     assert (places[0] / "early_exit" / "exit.safetensors").read_bytes() == held
     assert again["evaluation"]["trained"] == first["evaluation"]["trained"]
@@ -427,11 +427,11 @@ def test_weights_that_came_without_a_card_are_judged_and_not_trained(tmp_path):
 def test_half_of_what_is_saved_is_not_taken_for_all_of_it(tmp_path, name, half):
     given, places = material(), (tmp_path / "out", tmp_path / "work")
     sizes = dict(width=8, layers=1, heads=1, head_dim=8, hidden=12) if name == "model" else {}
-    first = teach(lesson(name, PLAN, settings=sizes), given, *places)
+    first = teach(training(name, PLAN, settings=sizes), given, *places)
     whole = {p.name: p.read_bytes() for p in (places[0] / name).iterdir() if p.name != "card.json"}
     for gone in ("card.json", half):
         (places[0] / name / gone).unlink()
-    again = teach(lesson(name, PLAN, settings=sizes), given, *places)
+    again = teach(training(name, PLAN, settings=sizes), given, *places)
     assert {
         p.name: p.read_bytes() for p in (places[0] / name).iterdir() if p.name != "card.json"
     } == whole
@@ -443,7 +443,7 @@ def test_half_of_what_is_saved_is_not_taken_for_all_of_it(tmp_path, name, half):
 def test_validation_sees_the_drafter_learn_and_the_best_is_saved(tmp_path, name):
     given = material()
     plan = replace(PLAN, steps=60, rows=16, length=19)
-    card = teach(lesson(name, plan, rate=0.02), given, tmp_path / "out", tmp_path / "work")
+    card = teach(training(name, plan, rate=0.02), given, tmp_path / "out", tmp_path / "work")
     log = json.loads((tmp_path / "work" / f"{name}.json").read_text())
     scores = {row["step"]: row["valid"]["score"] for row in log if "valid" in row}
     assert len(scores) == 10
@@ -458,9 +458,9 @@ def test_validation_sees_the_drafter_learn_and_the_best_is_saved(tmp_path, name)
 
 def test_a_model_keeps_the_sizes_that_it_was_asked_for(tmp_path):
     sizes = dict(width=8, layers=1, heads=2, kv_heads=1, head_dim=4, hidden=12)
-    made = fresh(lesson("model", PLAN, settings=sizes), toy_target())
+    made = fresh(training("model", PLAN, settings=sizes), toy_target())
     assert made.settings == sizes
-    assert made.shape == Shape(VOCAB, **sizes)
+    assert made.config == DecoderConfig(VOCAB, **sizes)
     for odd in ({"layers": 0}, {"head_dim": 3}):
         with pytest.raises(ValueError, match="sizes are"):
-            fresh(lesson("model", PLAN, settings=odd), toy_target())
+            fresh(training("model", PLAN, settings=odd), toy_target())

@@ -89,11 +89,11 @@ def test_a_bad_drafter_changes_nothing_but_the_speed():
 
 def test_control_a_verifier_that_trusts_the_draft_is_caught(monkeypatch):
     from real.decode import loop as module
-    from real.decode.verify import Walk
+    from real.decode.verify import VerifyResult
 
     def trusting(rule, logits, token, parent, sequence, position, end_tokens):
         scores = rule.scores(logits, sequence, [position + i for i in range(len(token))])
-        return Walk(
+        return VerifyResult(
             [*token[1:], int(scores[-1].argmax())], list(range(len(token))), len(token) - 1, scores
         )
 
@@ -103,7 +103,7 @@ def test_control_a_verifier_that_trusts_the_draft_is_caught(monkeypatch):
         own, _ = target_text(target, Settings(6, 16, Rule(), END), prompt, seed)
         drive = stepper(policies.BUILTIN["fixed"](4), 6, 0, toy_cost())
         with monkeypatch.context() as patch:
-            patch.setattr(module, "walk", trusting)
+            patch.setattr(module, "accept_exact", trusting)
             result = decode(target, model, drive, Rule(), prompt, 16, (), seed)
         differing += not np.array_equal(result.token[: len(own)], own)
     assert differing > 0

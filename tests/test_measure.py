@@ -15,7 +15,7 @@ from real.draft import Silent
 from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.measure import batched as isolated
 from real.measure import loop as measure
-from real.model.decoder import Layer
+from real.model.decoder import DecoderLayer
 from simspec import CostModel, cli, sweep, synthetic
 from simspec.cost_table import CostTable, load_cost
 
@@ -29,8 +29,8 @@ class Machine:
 
     def __init__(self, monkeypatch):
         self.time = 0.0
-        for name in ("attend", "feed"):
-            monkeypatch.setattr(Layer, name, self._counted(getattr(Layer, name)))
+        for name in ("attend", "mlp"):
+            monkeypatch.setattr(DecoderLayer, name, self._counted(getattr(DecoderLayer, name)))
         monkeypatch.setattr("real.decode.phase_timer.perf_counter", self.now)
 
     def _counted(self, half):

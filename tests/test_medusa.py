@@ -34,7 +34,7 @@ def shaken(make, target, seed=0, **settings):
     return part
 
 
-def walk(target, drafter, prompt, text, K, pick=None):
+def accept_exact(target, drafter, prompt, text, K, pick=None):
     """Logits of every slot at every row of a text, the drafts forced to be `pick`'s or the text's own tokens."""
     engine = Target(target, capacity=64)
     shown, t = [], 0
@@ -47,11 +47,11 @@ def walk(target, drafter, prompt, text, K, pick=None):
     for t in range(len(text) - K):
         shown.append([None if (step := drafter.next()) is None else step.logits for _ in range(K)])
         drafter.rollback(0)
-        verdict = engine.verify([last], [-1])
-        engine.keep([0])
+        output = engine.verify([last], [-1])
+        engine.commit([0])
         drafter.rollback(0)
         last = int(text[t])
-        drafter.catch_up([last], verdict, [0])
+        drafter.catch_up([last], output, [0])
     return shown
 
 
@@ -77,7 +77,7 @@ def test_training_sees_what_drafting_sees(kind, blocks, own_head):
     target, prompt = toy_target(), [5, 9, 11, 4]
     part = shaken(make, target, blocks=blocks, own_head=own_head)
     text = torch.randint(4, 24, (ROWS,), generator=torch.Generator().manual_seed(1)).tolist()
-    shown = walk(target, drafter(target, part), prompt, text, 4)
+    shown = accept_exact(target, drafter(target, part), prompt, text, 4)
     right, late = taught(part, target, prompt, text), taught(part, target, prompt, text, 1)
     gaps = [
         [
@@ -121,9 +121,9 @@ def test_nothing_is_offered_past_the_heads_nor_behind_one_token(kind):
     make, drafter, _ = KINDS[kind]
     target = toy_target()
     made = drafter(target, make(target, heads=3))
-    shown = walk(target, made, [5, 9], [6, 7, 8, 9, 10, 11], 4)
+    shown = accept_exact(target, made, [5, 9], [6, 7, 8, 9, 10, 11], 4)
     assert all([logits is None for logits in row] == [False, False, False, True] for row in shown)
-    shown = walk(target, made, [5], [6, 7, 8, 9, 10, 11], 4)
+    shown = accept_exact(target, made, [5], [6, 7, 8, 9, 10, 11], 4)
     assert [logits is None for logits in shown[0]] == [True] * 4
     assert shown[1][0] is not None
 

@@ -15,7 +15,7 @@ from real.decode.engine import ENGINES, engage, passes_for, passes_of
 from real.decode.features import offered
 from real.decode.loop import decode
 from real.decode.trees import Beam, Dynamic, Static
-from real.model.runner import EAGER, Fixed, Span
+from real.model.runner import EAGER, CapturedPasses, Span
 from real.model.target import Target
 from real.pair import stepper
 from real.sampling import Rule
@@ -84,8 +84,8 @@ def test_any_tree_behind_any_text_gets_the_same_rows_and_leaves_the_same_cache(
         path = [0]
         while (below := [i for i, p in enumerate(parent) if p == path[-1]]) and len(path) < 3:
             path.append(below[-1])
-        plain.keep(path)
-        fixed.keep(path)
+        plain.commit(path)
+        fixed.commit(path)
         rows = plain.length
         assert fixed.length == rows
         assert torch.allclose(
@@ -189,7 +189,7 @@ def test_a_tree_warmed_leaves_numbers_in_the_cache():
 def test_in_the_strict_engine_a_row_does_not_depend_on_what_else_was_drafted(dtype):
     decoder = toy_target(0).to(dtype)
     for layer in decoder.layers:
-        layer.pack()
+        layer.fuse_projections()
     rows = []
     for drafts in ([], [5], [6, 7, 8], [9] * 8):
         target = Target(decoder, passes=passes_of("strict", 9, 40))
@@ -210,17 +210,17 @@ def test_a_mask_that_shows_what_is_not_valid_would_be_noticed(monkeypatch):
 
 
 def test_a_text_that_does_not_fit_is_refused_in_one_line():
-    target = Target(toy_target(0), passes=Fixed((4,), 16))
+    target = Target(toy_target(0), passes=CapturedPasses((4,), 16))
     with pytest.raises(ValueError, match="a text of 17 rows is too long for caches of 16") as error:
         target.prefill([5] * 10)
         for _ in range(7):
             target.verify([5], [-1])
-            target.keep([0])
+            target.commit([0])
         target.verify([5], [-1])
     assert "\n" not in str(error.value)
     for widths, capacity in (((), 4), ((0, 2), 4), ((5,), 4)):
         with pytest.raises(ValueError, match="expected rows of at least 1"):
-            Fixed(widths, capacity)
+            CapturedPasses(widths, capacity)
     with pytest.raises(ValueError, match="'quick' is unknown; expected one of eager, fast, strict"):
         passes_of("quick", 4, 16)
     assert passes_of("eager", 4, 16) is EAGER
@@ -241,7 +241,7 @@ def test_a_recording_says_how_much_room_its_runs_need():
 
 def test_results_are_the_callers_own():
     """What a captured pass gave is not written over by the next one."""
-    passes, calls = Fixed((1,), 64), []
+    passes, calls = CapturedPasses((1,), 64), []
     for number in (1.0, 5.0):
         calls += passes.call("twice", lambda x: (2 * x,), torch.full((3,), number))
     assert len(passes.made) == 1
@@ -258,7 +258,7 @@ def test_a_cache_that_has_grown_is_captured_anew():
     wanted, fixed = (Target(toy_target(0), passes=p) for p in (EAGER, passes_of("fast", 4, 60)))
     for target in (wanted, fixed):
         target.prefill([5, 6, 7])
-        target.verify([8], [-1]), target.keep([0])
+        target.verify([8], [-1]), target.commit([0])
     (cache,) = fixed.passes.caches.values()
     cache.reserve(cache.key.shape[3] + 1)
     torch.testing.assert_close(fixed.verify([9], [-1]).logits, wanted.verify([9], [-1]).logits)
@@ -268,7 +268,7 @@ def test_a_cache_that_has_grown_is_captured_anew():
 
 
 def test_close_to_the_end_of_the_caches_rows_come_as_they_are():
-    wanted, fixed = (Target(toy_target(0), passes=p) for p in (EAGER, Fixed((4,), 16)))
+    wanted, fixed = (Target(toy_target(0), passes=p) for p in (EAGER, CapturedPasses((4,), 16)))
     for target in (wanted, fixed):
         target.prefill([5] * 13)
     for tokens, parent in (

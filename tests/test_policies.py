@@ -32,7 +32,7 @@ TRACE, PRICES = (
 )
 
 
-def tell(policy, state, computed, drafted, accepted):
+def progress(policy, state, computed, drafted, accepted):
     """The state after one round, from the policy's own function."""
     state = np.array(state, dtype=float)
     policy.compiled()[1](
@@ -66,7 +66,7 @@ UPDATES = {
 @pytest.mark.parametrize("reading", READINGS)
 def test_beta_updates_by_hand(reading):
     for (k, a), (r, n) in UPDATES[reading].items():
-        assert tell(beta_ts(reading), (2.0, 3.0), k, k, a) == [2.0 + r, 3.0 + n - r], (k, a)
+        assert progress(beta_ts(reading), (2.0, 3.0), k, k, a) == [2.0 + r, 3.0 + n - r], (k, a)
 
 
 @settings(deadline=None)
@@ -78,7 +78,7 @@ def test_beta_updates_by_hand(reading):
     st.floats(0.1, 9),
 )
 def test_beta_parameters_stay_positive_and_never_fall(reading, k, a, alpha, beta):
-    after = tell(beta_ts(reading), (alpha, beta), k, k, min(a, k))
+    after = progress(beta_ts(reading), (alpha, beta), k, k, min(a, k))
     assert after[0] >= alpha
     assert after[1] >= beta
 
@@ -90,11 +90,11 @@ def test_a_fresh_theta_is_a_bernoulli_of_the_posterior_mean(a, b):
     nodes, weights = np.polynomial.legendre.leggauss(60)
     theta, weights = (nodes + 1) / 2, weights / 2
     density = theta ** (a - 1) * (1 - theta) ** (b - 1)
-    chance = (weights * theta * density).sum() / (weights * density).sum()
-    assert chance == pytest.approx(a / (a + b), abs=1e-12)
+    draws = (weights * theta * density).sum() / (weights * density).sum()
+    assert draws == pytest.approx(a / (a + b), abs=1e-12)
     grid = (np.arange(1024) + 0.5) / 1024
     goes = np.mean([ask(beta_ts(), (a, b), 1, u)[0] for u in grid])
-    assert abs(goes - chance) <= 1 / 1024
+    assert abs(goes - draws) <= 1 / 1024
     assert ask(beta_ts(), (a, b), 0, 1 - 1e-12) == (True, True)
 
 
@@ -102,11 +102,11 @@ def _drift(reading, go_on, alpha, K=40):
     """E[r] - s E[n] of one round, by enumeration: which way the update moves a posterior mean s = go_on."""
     total = 0.0
     for k in range(1, K + 1):
-        chance = go_on ** (k - 1) * (1 - go_on if k < K else 1)
+        draws = go_on ** (k - 1) * (1 - go_on if k < K else 1)
         for a in range(k + 1):
-            after = tell(beta_ts(reading), (1.0, 1.0), k, k, a)
+            after = progress(beta_ts(reading), (1.0, 1.0), k, k, a)
             r, failures = after[0] - 1, after[1] - 1
-            total += chance * alpha**a * (1 - alpha if a < k else 1) * (r - go_on * (r + failures))
+            total += draws * alpha**a * (1 - alpha if a < k else 1) * (r - go_on * (r + failures))
     return total
 
 
@@ -152,13 +152,13 @@ def test_exclusive_pays_what_inclusive_pays_in_a_round_and_submits_no_more(trace
 
 def test_hf_heuristic_by_hand():
     policy = hf_heuristic(5)
-    assert tell(policy, (5,), 5, 5, 5) == [7.0]
-    assert tell(policy, (5,), 5, 5, 4) == [4.0]
-    assert tell(policy, (1,), 1, 1, 0) == [1.0]
-    assert tell(policy, (5,), 2, 2, 2) == [
+    assert progress(policy, (5,), 5, 5, 5) == [7.0]
+    assert progress(policy, (5,), 5, 5, 4) == [4.0]
+    assert progress(policy, (1,), 1, 1, 0) == [1.0]
+    assert progress(policy, (5,), 2, 2, 2) == [
         7.0
     ]  # cut short from outside, all that were submitted accepted: as released
-    assert tell(policy, (5,), 0, 0, 0) == [7.0]
+    assert progress(policy, (5,), 0, 0, 0) == [7.0]
     assert ask(policy, (2,), 1) == (True, True)
     assert ask(policy, (2,), 2)[0] in (False, np.False_)
     assert policy.scope == "stream"
@@ -287,7 +287,7 @@ def test_greedy_oracle_takes_the_best_rate_of_each_round_and_never_beats_the_ora
     policy = greedy_oracle(trace, cost)
     rounds = replay(trace, policy, cost=cost)
     for s in range(trace.sequences):
-        owed, clock = 0, naive.Clock(cost)
+        owed, clock = 0, naive.PhaseTimer(cost)
         for r in range(rounds.offset[s], rounds.offset[s + 1]):
             row, k = int(rounds.row[r]), int(rounds.computed[r])
             assert k == naive.best_rate(trace, cost, s, row, owed)

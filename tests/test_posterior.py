@@ -98,10 +98,10 @@ def test_going_on_is_bernoulli_of_the_beta_mean(a, b):
     """E over theta ~ Beta(a, b) of Bernoulli(theta) is a / (a + b): by quadrature, and as the u at which the answer turns."""
     mean = a / (a + b)
     # theta = sin^2 takes the poles of the density at 0 and 1 away.
-    chance, error = integrate.quad(
+    draws, error = integrate.quad(
         lambda x: math.sin(x) ** 2 * _density(x, a, b), 0, math.pi / 2, epsabs=1e-12, limit=400
     )
-    assert chance == pytest.approx(mean, abs=max(1e-6, 10 * error))
+    assert draws == pytest.approx(mean, abs=max(1e-6, 10 * error))
     assert threshold(beta_ts(), (a, b)) == pytest.approx(mean, abs=1e-15)
 
 
@@ -287,9 +287,9 @@ def test_scalar_predictor_in_the_policy_is_the_one_in_numpy():
         )
     policy, shown = model_only(made), np.tile([0.6, 1.1], (16, 1))
     for slot in (1, 5, 11, 12, 16):  # the depth is capped at 10
-        chance = float(made.probability(0.6, 1.1, slot - 1))
+        draws = float(made.probability(0.6, 1.1, slot - 1))
         answers = [
-            policy.compiled()[0](np.array(policy.params), np.zeros(0), slot, shown, chance + d)[0]
+            policy.compiled()[0](np.array(policy.params), np.zeros(0), slot, shown, draws + d)[0]
             for d in (-1e-9, 1e-9)
         ]
         assert [bool(answer) for answer in answers] == [True, False]
@@ -356,8 +356,8 @@ def _known(scalar, sequences=60, rows=60, depth=4):
         np.random.default_rng(4),
     )
     codes = random.integers(60, 256, (base.rows, depth, 2), dtype=np.uint8)
-    chance = scalar.probability(LOG_ODDS[codes[..., 0]], ENTROPY[codes[..., 1]], np.arange(depth))
-    run = np.logical_and.accumulate(random.random((base.rows, depth)) < chance, axis=1).sum(1)
+    draws = scalar.probability(LOG_ODDS[codes[..., 0]], ENTROPY[codes[..., 1]], np.arange(depth))
+    run = np.logical_and.accumulate(random.random((base.rows, depth)) < draws, axis=1).sum(1)
     left = np.repeat(base.offset[1:], np.diff(base.offset)) - np.arange(base.rows)
     meta = type(base.meta)(
         **{**vars(base.meta), "features": (("confidence", "confidence"), ("entropy", "entropy"))}
@@ -379,10 +379,10 @@ def test_fit_finds_the_weights_that_made_the_trace():
     assert sorted([*fitted, *reported]) == list(range(trace.sequences))
     assert abs(len(fitted) - len(reported)) <= 1
     feature, slot, label, sequence = examples(trace.select(reported))
-    chance, true = made.probability(*feature.T, slot), truth.probability(*feature.T, slot)
-    assert np.abs(chance - true).max() < 0.15
-    assert brier(chance, label) < brier(true, label) + 0.003
-    table = reliability(chance, label)
+    draws, true = made.probability(*feature.T, slot), truth.probability(*feature.T, slot)
+    assert np.abs(draws - true).max() < 0.15
+    assert brier(draws, label) < brier(true, label) + 0.003
+    table = reliability(draws, label)
     full = table[table[:, 0] >= 200]
     assert len(full) > 3
     assert np.abs(full[:, 1] - full[:, 2]).max() < 0.12

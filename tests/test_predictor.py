@@ -223,7 +223,7 @@ def test_a_policy_that_reads_theta_runs_as_it_replays(name, rule, monkeypatch):
         trace, policy, cost=toy_cost(12)
     )  # another depth's W is noticed
     monkeypatch.setattr(Reader, "read", honest)
-    monkeypatch.setattr(Reader, "learn", lambda self, verdict, path: None)
+    monkeypatch.setattr(Reader, "learn", lambda self, output, path: None)
     stale = run_all(target, drafter, trace, policy, toy_cost(12))
     assert rounds_of(trace, stale) != replay(
         trace, policy, cost=toy_cost(12)
@@ -396,9 +396,9 @@ def planted(seed: int, lie: bool = False) -> tuple[Examples, float]:
         0.4 * truth.of_target(of_target)[row, slot.clamp(max=9)]
         + truth.of_drafter(of_drafter)[row + slot]
     )
-    chance = torch.full_like(odds, 0.5) if lie else odds.sigmoid()
-    label = torch.rand(count, generator=rng, dtype=torch.float64) < chance
-    loss = torch.nn.functional.binary_cross_entropy(chance, label.double()).item()
+    draws = torch.full_like(odds, 0.5) if lie else odds.sigmoid()
+    label = torch.rand(count, generator=rng, dtype=torch.float64) < draws
+    loss = torch.nn.functional.binary_cross_entropy(draws, label.double()).item()
     return Examples(of_target, of_drafter, row, row + slot, label, torch.arange(rows) // 50), loss
 
 

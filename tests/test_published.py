@@ -15,7 +15,7 @@ TEXT = torch.arange(12)[None] % 20
 
 def llama_config(decoder, layers, **changes):
     """config.json as released: a Llama's, of so many layers."""
-    s = decoder.shape
+    s = decoder.config
     sizes = {
         "vocab_size": s.vocab,
         "hidden_size": s.width,
@@ -45,7 +45,7 @@ def eagle_release(folder, decoder, layers=1, bias=True, first_norm=False, **chan
     if not first_norm:
         model.layers[0].input_layernorm = torch.nn.Identity()
     model.norm = torch.nn.Identity()
-    fc = torch.nn.Linear(2 * decoder.shape.width, decoder.shape.width, bias=bias).requires_grad_(
+    fc = torch.nn.Linear(2 * decoder.config.width, decoder.config.width, bias=bias).requires_grad_(
         False
     )
     state = {k: v.clone() for k, v in model.state_dict().items()} | {
@@ -95,7 +95,7 @@ def test_a_released_eagle_computes_what_its_layers_compute(tmp_path, form):
     drafter = load(tmp_path, decoder)
     assert drafter.part.settings["norm_eps"] == 1e-6
     assert not any(p.requires_grad for p in drafter.part.parameters())
-    feature = torch.randn(1, 11, decoder.shape.width)
+    feature = torch.randn(1, 11, decoder.config.width)
     mine = drafter.part.teach(decoder, feature, TEXT)
     torch.testing.assert_close(mine, released(feature, TEXT[:, 1:]), rtol=1e-4, atol=1e-5)
     assert (mine - released(feature, TEXT[:, :-1])).abs().max() > 1e-2  # control: the token before

@@ -20,7 +20,7 @@ from real.pair import rule_of, stepper
 from real.prompts import Prompt
 from real.record.recorder import RecordError, Settings, assemble, describe, record_text
 from real.record.rejection import _stepwise, ratios
-from real.sampling import Chance, Rule
+from real.sampling import AddressedDraws, Rule
 from simspec import (
     CostModel,
     Policy,
@@ -106,8 +106,8 @@ def test_replayed_rounds_have_the_law_of_real_ones(text):
             else policy(_blank(K), CostModel.from_ratio(0.2, K))
         )
 
-        def one(chance):
-            r = spoken(world, rule, policy, budget, K, chance, seed, ends)  # noqa: B023
+        def one(draws):
+            r = spoken(world, rule, policy, budget, K, draws, seed, ends)  # noqa: B023
             return tuple(r.token.tolist()), tuple(
                 zip(r.computed.tolist(), r.drafted.tolist(), r.accepted.tolist())
             )
@@ -129,8 +129,8 @@ def test_the_mean_of_a_drafts_accepted_tokens_is_the_enumerated_one(K):
     for seed, rule in ((4, Rule("rejection")), (5, Rule("rejection", 0.8, 0, 0, 0.95))):
         world, budget = World(seed, 3, 0.4), 4
         found = law(
-            lambda chance: int(
-                spoken(world, rule, policies.parse(f"fixed:{K}"), budget, 3, chance, 0).accepted[0]
+            lambda draws: int(
+                spoken(world, rule, policies.parse(f"fixed:{K}"), budget, 3, draws, 0).accepted[0]
             )
         )  # noqa: B023
         meta = TraceMeta(
@@ -182,8 +182,8 @@ def test_control_the_wrong_chance_has_another_law():
     """The share sum of min(p, q), which is the chance before the text is known, is not the chance given the text."""
     world, rule, policy = World(4, 3, 0.4), Rule("rejection"), policies.parse("fixed:2")
 
-    def one(chance):
-        r = spoken(world, rule, policy, 4, 2, chance, 0)
+    def one(draws):
+        r = spoken(world, rule, policy, 4, 2, draws, 0)
         return tuple(r.token.tolist()), tuple(
             zip(r.computed.tolist(), r.drafted.tolist(), r.accepted.tolist())
         )
@@ -208,17 +208,17 @@ def test_control_the_wrong_chance_has_another_law():
 # ---- what is recorded
 
 
-class Dictated(Chance):
+class Dictated(AddressedDraws):
     """Drafts the text that it was given, accepts all of it, and notes q of each token that it drafted."""
 
     def __init__(self, text):
         super().__init__(0, 0)
         self.text, self.at, self.q = text, 0, {}
 
-    def flip(self, odds, round, slot):
+    def accept(self, odds, round, slot):
         return True
 
-    def draw(self, p, round, slot, role):
+    def sample(self, p, round, slot, role):
         place = self.at + slot
         token = int(self.text[place]) if place < len(self.text) else 0
         if role == DRAFT:
@@ -226,7 +226,7 @@ class Dictated(Chance):
         return token
 
     def hear(self, r):
-        self.at += len(r.walk.token)
+        self.at += len(r.accept_exact.token)
 
 
 @pytest.mark.parametrize("name", sorted(set(TOYS) - {"prompt_lookup"}))
@@ -238,18 +238,16 @@ def test_ratios_are_those_of_the_engine(name):
     p: list[float] = []
     plain = decode(
         target, Silent(), stepper(policies.parse("fixed:0"), K, 0, CostModel.from_ratio(0, K)), RULE, prompt, budget, END, 7,
-        lambda r: p.append(float(r.walk.scores[0, r.walk.token[0]].exp())),
+        lambda r: p.append(float(r.accept_exact.scores[0, r.accept_exact.token[0]].exp())),
     )  # fmt: skip
     assert plain.token.tolist() == rows.token.tolist()
     assert len(rows.token) > 4
     seen = 0
     for k in range(1, K + 1):
-        chance = Dictated(rows.token)
+        draws = Dictated(rows.token)
         drive = stepper(policies.parse(f"fixed:{k}"), K, 0, CostModel.from_ratio(0, K))
-        decode(
-            target, drafter, drive, RULE, prompt, len(rows.token) + K, (), 7, chance.hear, chance
-        )
-        for (row, slot), q in chance.q.items():
+        decode(target, drafter, drive, RULE, prompt, len(rows.token) + K, (), 7, draws.hear, draws)
+        for (row, slot), q in draws.q.items():
             if row + slot < len(rows.token):
                 assert rows.ratio[row, slot] == pytest.approx(
                     min(1.0, q / p[row + slot]), rel=1e-5
@@ -269,7 +267,7 @@ def test_one_pass_finds_what_the_definition_finds(name):
     p: list[float] = []
     decode(
         target, Silent(), stepper(policies.parse("fixed:0"), 5, 0, CostModel.from_ratio(0, 5)), RULE, prompt, 16, END, 1,
-        lambda r: p.append(float(r.walk.scores[0, r.walk.token[0]].exp())),
+        lambda r: p.append(float(r.accept_exact.scores[0, r.accept_exact.token[0]].exp())),
     )  # fmt: skip
     ratio, depth = _stepwise(target, drafter, asked, prompt, quick.token, np.array(p))
     assert np.allclose(ratio, quick.ratio, atol=1e-6)
@@ -355,7 +353,7 @@ def test_processed_text_stays_within_what_the_rule_allows():
         ranks: list[int] = []
 
         def hear(r):
-            ranks.append(int((r.walk.scores[0] > -torch.inf).sum()))  # noqa: B023
+            ranks.append(int((r.accept_exact.scores[0] > -torch.inf).sum()))  # noqa: B023
 
         drive = stepper(policies.parse("fixed:0"), 1, 0, CostModel.from_ratio(0, 1))
         decode(Target(target.decoder), Silent(), drive, rule, [5, 9], 20, (), 0, hear)

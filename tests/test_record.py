@@ -52,7 +52,7 @@ def test_the_one_bit_form_equals_the_definition(name, rule, seed, K, budget):
         np.testing.assert_array_equal(getattr(slow, name), getattr(fast, name), err_msg=name)
 
 
-def walked(name, asked, prompt, text, sequence):
+def verified(name, asked, prompt, text, sequence):
     """Rows by the protocol and nothing kept: at each position fresh models, which draft freely, and once more along the text."""
     n, K, rule = len(text), asked.K, asked.rule
     rows = {
@@ -117,7 +117,7 @@ def test_the_recorder_equals_a_walk_with_nothing_kept(name, rule, seed, K, budge
     asked = Settings(K, budget, RULES[rule], END, offered(drafter))
     text, _ = target_text(target, asked, prompt, seed)
     found = chains(target, drafter, asked, prompt, text, seed)
-    for field, wanted in walked(name, asked, prompt, text, seed).items():
+    for field, wanted in verified(name, asked, prompt, text, seed).items():
         np.testing.assert_array_equal(getattr(found, field), wanted, err_msg=field)
 
 
@@ -167,7 +167,7 @@ def test_control_a_lookup_that_looks_one_token_late_is_noticed(monkeypatch):
     )
     assert (
         chains(target, drafter, asked, prompt, text, 0).run
-        != walked("prompt_lookup", asked, prompt, text, 0)["run"]
+        != verified("prompt_lookup", asked, prompt, text, 0)["run"]
     ).any()
 
 

@@ -14,13 +14,13 @@ from toy_lm import at_random, toy_decoder
 
 from real.decode import verify
 from real.decode.loop import decode
-from real.decode.verify import chance_walk
+from real.decode.verify import rejection_sample
 from real.draft import Draft, Silent, Step
 from real.drafters.model import ModelDrafter
-from real.model.target import Target, Verdict
+from real.model.target import Target, TargetOutput
 from real.model.tree_mask import chain
 from real.pair import stepper
-from real.sampling import Chance, Rule, _at
+from real.sampling import AddressedDraws, Rule, _at
 from simspec import CostModel, Policy, PolicyError
 from simspec.policies import BUILTIN, CLAIRVOYANT, parse
 from simspec.rng import ACCEPT, DRAFT, RESIDUAL, uniform
@@ -61,7 +61,7 @@ class World:
         return found
 
 
-def grown(world: World, rule: Rule, parent, chance, sure=()) -> Draft:
+def grown(world: World, rule: Rule, parent, draws, sure=()) -> Draft:
     """A tree drawn from q: children of a row without replacement, one after the other; a row whose q has run dry gets no more.
 
     Nobody draws the children of the nodes `sure`: they are the best tokens of q, best first.
@@ -79,7 +79,7 @@ def grown(world: World, rule: Rule, parent, chance, sure=()) -> Draft:
         if not float(left[row].sum()) > 0:
             continue
         token.append(
-            int(left[row].argmax()) if p in sure else chance.draw(left[row], 0, len(token), DRAFT)
+            int(left[row].argmax()) if p in sure else draws.sample(left[row], 0, len(token), DRAFT)
         )
         above.append(row)
         names[i] = len(token) - 1
@@ -89,18 +89,20 @@ def grown(world: World, rule: Rule, parent, chance, sure=()) -> Draft:
     return Draft(token, above, len(token) - 1, 0, q), texts
 
 
-def round_law(world, rule, parent, length, sure=(), walk=chance_walk, ends=(), walked=None) -> dict:
+def round_law(
+    world, rule, parent, length, sure=(), accept_exact=rejection_sample, ends=(), verified=None
+) -> dict:
     """The law of the next `length` tokens where one round drafts this tree and p itself goes on behind what it commits.
 
-    `walked` is told in how many ways the coins and draws of the round could fall.
+    `verified` is told in how many ways the coins and draws of the round could fall.
     """
     found, ways = {}, []
 
-    def one(chance):
-        draft, texts = grown(world, rule, parent, chance, sure)
+    def one(draws):
+        draft, texts = grown(world, rule, parent, draws, sure)
         logits = torch.stack([world.p(texts[row]) for row in range(len(draft.token))])
         ways.append(draft)
-        return tuple(walk(rule, logits, draft, chance, 0, ends).token)
+        return tuple(accept_exact(rule, logits, draft, draws, 0, ends).token)
 
     for committed, odds in law(one).items():
         more = length - len(committed)
@@ -110,8 +112,8 @@ def round_law(world, rule, parent, length, sure=(), walk=chance_walk, ends=(), w
                 then *= float(rule.probs(world.p((*committed, *rest[:i]))[None])[0, token])
             text = until((*committed, *rest)[:length], ends)
             found[text] = found.get(text, 0.0) + odds * then
-    if walked is not None:
-        walked.append(len(ways))
+    if verified is not None:
+        verified.append(len(ways))
     return found
 
 
@@ -138,31 +140,34 @@ def tree(seed: int, vocab: int, nodes: int, most: int = 160) -> tuple[list[int],
     return parent, sure
 
 
-def busy(walked, ways):
+def busy(verified, ways):
     """Whether there was something to get wrong: in a third of the examples coins and draws could fall in so many ways or more."""
-    return np.mean(np.array(walked) >= ways) > 1 / 3
+    return np.mean(np.array(verified) >= ways) > 1 / 3
 
 
 def test_speculative_sampling_on_a_chain_follows_the_target():
-    walked = []
+    verified = []
 
     @HELD
     @given(seeds, rules, st.sampled_from([(5, 2), (4, 2), (3, 3), (3, 2), (2, 3), (4, 3), (5, 1)]))
     def held(seed, rule, size):
-        (vocab, K), world = size, World(seed, size[0])
+        (_, K), world = size, World(seed, size[0])
         assert (
-            off(round_law(world, rule, chain(K + 1), K + 1, walked=walked), world.true(rule, K + 1))
+            off(
+                round_law(world, rule, chain(K + 1), K + 1, verified=verified),
+                world.true(rule, K + 1),
+            )
             < EXACT
         )
 
     held()
-    assert busy(walked, 30)
+    assert busy(verified, 30)
 
 
 @pytest.mark.parametrize("end", [(), (0,)])
 def test_trees_of_up_to_seven_nodes_partly_drawn_follow_the_target(end):
     """Recursive rejection; some nodes' children nobody drew; an end token stops the round."""
-    walked = []
+    verified = []
 
     @HELD
     @given(seeds, rules, st.sampled_from([7, 6, 5, 4, 2]), st.sampled_from([3, 4, 2]))
@@ -170,14 +175,14 @@ def test_trees_of_up_to_seven_nodes_partly_drawn_follow_the_target(end):
         world, (parent, sure) = World(seed, vocab, 0.4), tree(seed, vocab, nodes)
         assert (
             off(
-                round_law(world, rule, parent, 3, sure, ends=end, walked=walked),
+                round_law(world, rule, parent, 3, sure, ends=end, verified=verified),
                 whole(world, rule, 3, end),
             )
             < EXACT
         )
 
     held()
-    assert busy(walked, 50)
+    assert busy(verified, 50)
 
 
 @pytest.mark.parametrize("parent", [[-1, 0, 0, 1, 1, 2, 3, 5], [-1, 0, 0, 0, 1, 1, 4, 4]])
@@ -191,7 +196,7 @@ def test_trees_of_seven_nodes(parent):
 
 def test_children_that_nobody_drew_are_judged_as_certain():
     """Best tokens first, as a silent drafter or a deterministic tree submits them: no q, and the law is still the target's."""
-    walked = []
+    verified = []
 
     @HELD
     @given(seeds, rules, st.sampled_from([6, 4, 2, 7]), st.sampled_from([4, 3, 5]))
@@ -199,13 +204,14 @@ def test_children_that_nobody_drew_are_judged_as_certain():
         world, (parent, _) = World(seed, vocab), tree(seed, vocab, nodes)
         assert (
             off(
-                round_law(world, rule, parent, 3, sure=range(8), walked=walked), world.true(rule, 3)
+                round_law(world, rule, parent, 3, sure=range(8), verified=verified),
+                world.true(rule, 3),
             )
             < EXACT
         )
 
     held()
-    assert busy(walked, 6)
+    assert busy(verified, 6)
 
 
 @pytest.mark.parametrize("rule", [Rule("rejection", 1.0, 0, 1), Rule("rejection", 0.3, 0, 0, 0.05)])
@@ -227,16 +233,16 @@ def test_a_rule_that_leaves_one_token_decides_the_text(rule):
 def test_a_draw_is_the_token_under_the_uniform_number_of_its_address(
     weights, seed, sequence, round, slot, odds
 ):
-    chance, p = Chance(seed, sequence), torch.tensor(weights, dtype=torch.float64)
+    draws, p = AddressedDraws(seed, sequence), torch.tensor(weights, dtype=torch.float64)
     for role in (DRAFT, RESIDUAL):
         u, below = uniform(seed, sequence, round, slot, role) * sum(weights), np.cumsum(weights)
-        token = chance.draw(p, round, slot, role)
+        token = draws.sample(p, round, slot, role)
         assert weights[token] > 0
         assert token == 0 or below[token - 1] <= u + 1e-12
         assert u <= below[token] + 1e-12
-    assert chance.flip(odds, round, slot) == (uniform(seed, sequence, round, slot, ACCEPT) < odds)
-    assert chance.flip(1.0, round, slot)
-    assert not chance.flip(0.0, round, slot)
+    assert draws.accept(odds, round, slot) == (uniform(seed, sequence, round, slot, ACCEPT) < odds)
+    assert draws.accept(1.0, round, slot)
+    assert not draws.accept(0.0, round, slot)
 
 
 def test_the_last_token_is_drawn_up_to_the_edge_and_no_impossible_one():
@@ -250,11 +256,11 @@ class Astray:
     def __init__(self, inner, flip=lambda *at: at, draw=lambda *at: at):
         self.inner, self.at = inner, (flip, draw)
 
-    def flip(self, odds, round, slot):
-        return self.inner.flip(odds, *self.at[0](round, slot))
+    def accept(self, odds, round, slot):
+        return self.inner.accept(odds, *self.at[0](round, slot))
 
-    def draw(self, p, round, slot, role):
-        return self.inner.draw(p, *self.at[1](round, slot, role))
+    def sample(self, p, round, slot, role):
+        return self.inner.sample(p, *self.at[1](round, slot, role))
 
 
 ASTRAY = {
@@ -279,8 +285,8 @@ def test_each_number_is_used_once_and_a_second_use_changes_the_law(name):
 
         def run(inner):
             asked.append(inner)
-            chance = Astray(inner, **ASTRAY[name]) if name else inner
-            return tuple(spoken(world, rule, policy, 4, K, chance, 0).token.tolist())  # noqa: B023
+            draws = Astray(inner, **ASTRAY[name]) if name else inner
+            return tuple(spoken(world, rule, policy, 4, K, draws, 0).token.tolist())  # noqa: B023
 
         found = law(run)
         worst = max(worst, off(found, world.true(rule, 4)))
@@ -295,7 +301,7 @@ def faulty(
     rule,
     logits,
     draft,
-    chance,
+    draws,
     round,
     end_tokens,
     bonus_from_q=False,
@@ -304,7 +310,7 @@ def faulty(
     raw=False,
     one_coin=False,
 ):
-    """`chance_walk` written anew, with a fault of choice."""
+    """`rejection_sample` written anew, with a fault of choice."""
     p = rule.probs(logits)
     committed, row = [], 0
     coin = None
@@ -317,10 +323,10 @@ def faulty(
             rest = left - q
             rest = rest.clamp(min=0) if clipped else rest.abs()
             if one_coin:  # the first coin's fall decides all later ones of the same row
-                coin = chance.flip(odds, round, child) if coin is None else coin
+                coin = draws.accept(odds, round, child) if coin is None else coin
                 held = coin
             else:
-                held = chance.flip(odds, round, child)
+                held = draws.accept(odds, round, child)
             if held:
                 chosen = child
                 break
@@ -332,9 +338,9 @@ def faulty(
         if chosen is None:
             last = draft.q.get(row)
             committed.append(
-                chance.draw(last if bonus_from_q and last is not None else left, round, row, 3)
+                draws.sample(last if bonus_from_q and last is not None else left, round, row, 3)
             )
-            return verify.Walk(committed, [0], len(committed) - 1, p)
+            return verify.VerifyResult(committed, [0], len(committed) - 1, p)
         committed.append(draft.token[chosen])
         row = chosen
 
@@ -359,7 +365,10 @@ def test_a_planted_fault_changes_the_law(name):
     def worst(fault):
         worlds = [World(seed, 3, 0.3) for seed in range(4)]
         return max(
-            off(round_law(world, rule, [-1, 0, 0, 1], 2, walk=planted(fault)), world.true(rule, 2))
+            off(
+                round_law(world, rule, [-1, 0, 0, 1], 2, accept_exact=planted(fault)),
+                world.true(rule, 2),
+            )
             for world in worlds
         )
 
@@ -371,20 +380,20 @@ def test_a_bonus_from_the_drafter_changes_the_law():
     """The classic slip: behind a full acceptance the next token is drawn from q's row in place of p's."""
     world, rule = World(5, 3, 0.3), Rule("rejection")
 
-    def slip(rule, logits, draft, chance, round, end_tokens):
+    def slip(rule, logits, draft, draws, round, end_tokens):
         texts = (), (draft.token[1],)
-        walked = chance_walk(rule, logits, draft, chance, round, end_tokens)
-        if walked.accepted < 1:
-            return walked
+        verified = rejection_sample(rule, logits, draft, draws, round, end_tokens)
+        if verified.accepted < 1:
+            return verified
         return replace(
-            walked,
+            verified,
             token=[
                 draft.token[1],
-                chance.draw(rule.probs(world.q(texts[1])[None])[0], round, 9, 3),
+                draws.sample(rule.probs(world.q(texts[1])[None])[0], round, 9, 3),
             ],
         )
 
-    assert off(round_law(world, rule, chain(2), 2, walk=slip), world.true(rule, 2)) > 1e-2
+    assert off(round_law(world, rule, chain(2), 2, accept_exact=slip), world.true(rule, 2)) > 1e-2
 
 
 # ---- the loop itself, policies included
@@ -409,7 +418,7 @@ class Speaker(Silent):
     def rollback(self, accepted):
         self.draft = []
 
-    def catch_up(self, tokens, verdict, path):
+    def catch_up(self, tokens, output, path):
         self.text += tokens
 
 
@@ -434,17 +443,17 @@ class Listener:
     def keep(self, path): ...
 
     def heard(self, r):
-        self.text += r.walk.token
+        self.text += r.accept_exact.token
 
 
 def verdict_of(hidden, logits=None):
-    return Verdict(logits, hidden, {})
+    return TargetOutput(logits, hidden, {})
 
 
-def spoken(world, rule, policy, budget, K, chance, seed, ends=()):
+def spoken(world, rule, policy, budget, K, draws, seed, ends=()):
     target = Listener(world)
     drive = stepper(policy, K, seed, CostModel.from_ratio(0.2, K))
-    return decode(target, Speaker(world), drive, rule, [0], budget, ends, 0, target.heard, chance)
+    return decode(target, Speaker(world), drive, rule, [0], budget, ends, 0, target.heard, draws)
 
 
 def whole(world, rule, length, ends):
@@ -474,7 +483,7 @@ def test_whole_texts_follow_the_target_whatever_the_policy(text):
         (1, Rule("rejection"), ()),
         (2, Rule("rejection", 0.8, 0, 0, 0.95), (2,)),
     ):
-        world, budget, walked = World(seed, 3, 0.4), 4, []
+        world, budget, verified = World(seed, 3, 0.4), 4, []
         policy = parse(text)
         policy = (
             policy
@@ -482,13 +491,13 @@ def test_whole_texts_follow_the_target_whatever_the_policy(text):
             else policy(SimpleNamespace(K=2), CostModel.from_ratio(0.2, 2))
         )
 
-        def one(chance):
-            walked.append(spoken(world, rule, policy, budget, 2, chance, seed, ends))  # noqa: B023
-            return tuple(walked[-1].token.tolist())
+        def one(draws):
+            verified.append(spoken(world, rule, policy, budget, 2, draws, seed, ends))  # noqa: B023
+            return tuple(verified[-1].token.tolist())
 
         assert off(law(one), whole(world, rule, budget, ends)) < EXACT
         assert text == "fixed:0" or (
-            len(walked) > 40 and len({len(r.position) for r in walked}) > 1
+            len(verified) > 40 and len({len(r.position) for r in verified}) > 1
         )
 
 
@@ -497,8 +506,8 @@ def test_a_policy_that_drops_blindly_keeps_the_law(seed):
     """It drops tokens, by its own draws: which token was drawn plays no part."""
     world, rule = World(seed, 3, 0.4), Rule("rejection", 0.9, 0, 0, 0.9)
     found = law(
-        lambda chance: tuple(
-            spoken(world, rule, at_random(0.7, 0.4), 3, 2, chance, seed).token.tolist()
+        lambda draws: tuple(
+            spoken(world, rule, at_random(0.7, 0.4), 3, 2, draws, seed).token.tolist()
         )
     )
     assert off(found, world.true(rule, 3)) < EXACT
@@ -524,12 +533,12 @@ ANTICIPATING = Policy("drops", _drops_the_unlikely, _ignore, (0.4,), reads=("pro
 def test_an_anticipating_policy_would_change_the_law_and_is_refused(monkeypatch):
     world, rule = World(3, 3, 0.2), Rule("rejection")
     with pytest.raises(PolicyError, match="drops a drawn token by which token it is"):
-        law(lambda chance: tuple(spoken(world, rule, ANTICIPATING, 3, 2, chance, 0).token.tolist()))
+        law(lambda draws: tuple(spoken(world, rule, ANTICIPATING, 3, 2, draws, 0).token.tolist()))
     with pytest.raises(PolicyError, match="drops a drawn token by which token it is"):
-        spoken(world, rule, replace(ANTICIPATING, anticipates=True), 3, 2, Chance(0, 0), 0)
+        spoken(world, rule, replace(ANTICIPATING, anticipates=True), 3, 2, AddressedDraws(0, 0), 0)
     monkeypatch.setattr("simspec.policy.Stepper._refuse", lambda self: None)
     found = law(
-        lambda chance: tuple(spoken(world, rule, ANTICIPATING, 3, 2, chance, 0).token.tolist())
+        lambda draws: tuple(spoken(world, rule, ANTICIPATING, 3, 2, draws, 0).token.tolist())
     )
     assert off(found, world.true(rule, 3)) > 1e-2  # why it is refused
 
@@ -540,7 +549,7 @@ def test_a_policy_may_stop_behind_the_token_that_it_saw():
     world, rule = World(3, 3, 0.2), Rule("rejection")
     assert (
         off(
-            law(lambda chance: tuple(spoken(world, rule, policy, 3, 2, chance, 0).token.tolist())),
+            law(lambda draws: tuple(spoken(world, rule, policy, 3, 2, draws, 0).token.tolist())),
             world.true(rule, 3),
         )
         < EXACT
@@ -552,7 +561,7 @@ def test_real_decoders_with_caches_follow_the_target():
     decoder, small = (toy_decoder(seed, layers=2, vocab=3, spread=0.6) for seed in (0, 1))
     rule, ends = Rule("rejection", 1.3, 0, 0, 0.9), (2,)
 
-    def one(chance):
+    def one(draws):
         drive = stepper(parse("fixed:2"), 2, 0, CostModel.from_ratio(0.2, 2))
         return tuple(
             decode(
@@ -564,7 +573,7 @@ def test_real_decoders_with_caches_follow_the_target():
                 3,
                 ends,
                 0,
-                chance=chance,
+                draws=draws,
             ).token.tolist()
         )
 
@@ -582,7 +591,7 @@ def test_all_outcomes_are_walked_once():
     found = list(
         outcomes(
             lambda c: (
-                c.draw(torch.tensor([0.5, 0.0, 0.5]), 0, 0, 0),
+                c.sample(torch.tensor([0.5, 0.0, 0.5]), 0, 0, 0),
                 c.flip(0.25, 0, 0),
                 c.flip(1.0, 0, 0),
             )

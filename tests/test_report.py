@@ -17,7 +17,7 @@ from simspec import CostModel, load_trace, policies, replay, synthetic
 def passed(found, size=TOY):
     """name -> whether the line holds, where the parts found just that."""
     folder = SimpleNamespace(size=size, found=found.get, device="cpu")
-    return {line.name: line.passed for line in report.verdicts(folder, [])}
+    return {line.name: line.passed for line in report.requirements(folder, [])}
 
 
 def test_the_worst_rule_of_the_worst_drafter_decides_on_forced_texts():
@@ -111,7 +111,7 @@ def test_the_fixed_length_that_is_scored_is_chosen_on_other_prompts(monkeypatch)
     path = TRACES / "tiny-model-coupled.parquet"
     trace, cost, seen = load_trace(path).select(range(12)), CostModel.from_ratio(0.2, 16), []
     folder = SimpleNamespace(
-        size=TOY, seed=0, device="cpu", tell=print, pair=lambda *_: None, trace=lambda *_: path
+        size=TOY, seed=0, device="cpu", progress=print, pair=lambda *_: None, trace=lambda *_: path
     )
     folder.opened = lambda *_: (trace, cost)
     monkeypatch.setattr(

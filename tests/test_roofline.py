@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from real.model.decoder import Decoder, Shape
+from real.model.decoder import Decoder, DecoderConfig
 from simspec import CostModel, formulas
 from simspec.cost_table import CostTable, load_cost
 from simspec.roofline import (
@@ -116,7 +116,7 @@ def test_parameters_are_those_of_our_own_decoder(tied):
         vocab=50, width=24, layers=3, heads=4, kv_heads=2, head_dim=8, hidden=40, tied=tied
     )
     with torch.device("meta"):
-        counted = sum(p.numel() for p in Decoder(Shape(**sizes)).parameters())
+        counted = sum(p.numel() for p in Decoder(DecoderConfig(**sizes)).parameters())
     assert parameters(ModelShape(name="ours", **sizes)) == counted
 
 

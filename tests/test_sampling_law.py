@@ -15,11 +15,11 @@ from scipy.optimize import brentq
 from scipy.stats import chi2, ncx2
 
 from real.decode.loop import decode
-from real.decode.verify import Walk, chance_walk
+from real.decode.verify import VerifyResult, rejection_sample
 from real.draft import Draft
 from real.model.target import Target
 from real.pair import TINY, load_pair, stepper
-from real.sampling import Chance, Rule
+from real.sampling import AddressedDraws, Rule
 from simspec import CostModel
 from simspec.policies import parse
 from simspec.rng import DRAFT, RESIDUAL
@@ -117,18 +117,18 @@ class Replayed:
                 self.known[who, text] = (self.p if who == "p" else self.q)(text)
         return self.known[who, text]
 
-    def round(self, n, walk):
+    def round(self, n, accept_exact):
         """The first two tokens of a round of two drafts, the second by the target alone where the round committed one."""
-        chance, rule = Chance(self.rule.seed, n), self.rule
+        draws, rule = AddressedDraws(self.rule.seed, n), self.rule
         q0 = rule.probs(self.at("q", ())[None])[0]
-        a = chance.draw(q0, 0, 0, DRAFT)
+        a = draws.sample(q0, 0, 0, DRAFT)
         draft = Draft([0, a], [-1, 0], 1, 1, {0: q0})
         logits = torch.stack([self.at("p", ()), self.at("p", (a,))])
-        walked = walk(rule, logits, draft, chance, 0, ())
-        if len(walked.token) == 2:
-            return tuple(walked.token)
-        x = walked.token[0]
-        return x, chance.draw(rule.probs(self.at("p", (x,))[None])[0], 1, 0, RESIDUAL)
+        verified = accept_exact(rule, logits, draft, draws, 0, ())
+        if len(verified.token) == 2:
+            return tuple(verified.token)
+        x = verified.token[0]
+        return x, draws.sample(rule.probs(self.at("p", (x,))[None])[0], 1, 0, RESIDUAL)
 
 
 @pytest.mark.parametrize("which", range(3))
@@ -153,10 +153,13 @@ def test_many_rounds_follow_the_law_and_a_slip_does_not(which, record_property):
     prompt = pair.tokenizer.encode(PROMPTS[which]).ids
     made, values = Replayed(pair, rule, prompt), {}
     law = law_of(pair.target.decoder, rule, prompt, 2, DRAWS)
-    for name, walk, draws in (("sound", chance_walk, DRAWS), ("slip", slip_of(made), DRAWS)):
+    for name, accept_exact, draws in (
+        ("sound", rejection_sample, DRAWS),
+        ("slip", slip_of(made), DRAWS),
+    ):
         counts: dict = {}
         for n in range(draws):
-            text = made.round(n, walk)
+            text = made.round(n, accept_exact)
             counts[text] = counts.get(text, 0) + 1
         values[name] = judged(counts, law, draws)
     cells = sum(DRAWS * odds >= 10 for odds in law.values()) + 1
@@ -172,16 +175,18 @@ def test_many_rounds_follow_the_law_and_a_slip_does_not(which, record_property):
 
 
 def slip_of(made):
-    def walk(rule, logits, draft, chance, round, end_tokens):
-        walked = chance_walk(rule, logits, draft, chance, round, end_tokens)
-        if len(walked.token) < 2:
-            return walked
-        token = chance.draw(
+    def accept_exact(rule, logits, draft, draws, round, end_tokens):
+        verified = rejection_sample(rule, logits, draft, draws, round, end_tokens)
+        if len(verified.token) < 2:
+            return verified
+        token = draws.sample(
             rule.probs(made.at("q", (draft.token[1],))[None])[0], round, 5, RESIDUAL
         )
-        return Walk([walked.token[0], token], walked.path, walked.accepted, walked.scores)
+        return VerifyResult(
+            [verified.token[0], token], verified.path, verified.accepted, verified.scores
+        )
 
-    return walk
+    return accept_exact
 
 
 def test_the_test_rejects_as_often_as_it_says():

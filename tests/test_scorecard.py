@@ -43,7 +43,7 @@ def machine(monkeypatch):
 
     slow(Stepper, "ask", ASK)
     slow(Reader, "read", READ)
-    slow(Target, "keep", KEEP)
+    slow(Target, "commit", KEEP)
     return made
 
 

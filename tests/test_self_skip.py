@@ -61,12 +61,12 @@ def draft(drafter, count):
 def round_of(target, drafter, text, computed, drafted, accepted, miss):
     """One round whose verification is told to accept so many; returns the tokens committed."""
     token = [drafter.next().token for _ in range(computed)][:drafted]
-    verdict = target.verify([text[-1], *token], chain(drafted + 1), drafter.resume())
+    output = target.verify([text[-1], *token], chain(drafted + 1), drafter.resume())
     path = list(range(accepted + 1))
-    target.keep(path)
+    target.commit(path)
     drafter.rollback(accepted)
     committed = [*token[:accepted], miss]
-    drafter.catch_up(committed, verdict, path)
+    drafter.catch_up(committed, output, path)
     return committed
 
 
@@ -91,10 +91,10 @@ def test_a_draft_is_the_muted_target_on_the_cache_of_the_full_one(skipped, seed)
     other.prefill(text[:-1])
     other.decoder = muted(DECODER, skipped)
     for token, wanted, state in zip([text[-1], *tokens], logits, hidden):
-        verdict = other.verify([token], [-1])
-        other.keep([0])
-        torch.testing.assert_close(verdict.logits[0], wanted, rtol=0, atol=1e-12)
-        torch.testing.assert_close(verdict.hidden[0], state, rtol=0, atol=1e-12)
+        output = other.verify([token], [-1])
+        other.commit([0])
+        torch.testing.assert_close(output.logits[0], wanted, rtol=0, atol=1e-12)
+        torch.testing.assert_close(output.hidden[0], state, rtol=0, atol=1e-12)
 
 
 def test_control_the_cache_of_the_muted_target_is_another():

@@ -36,8 +36,8 @@ def laws(draw, rows=4):
 def exact(plain, reward):
     """{sum of rewards: probability} of one text, by enumeration."""
     law = defaultdict(float)
-    for chance, rounds in naive.histories(*plain):
-        law[round(sum(reward[r] for r in rounds), 9)] += chance
+    for draws, rounds in naive.histories(*plain):
+        law[round(sum(reward[r] for r in rounds), 9)] += draws
     return law
 
 

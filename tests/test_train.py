@@ -13,11 +13,11 @@ from safetensors.torch import load_file
 from toy_lm import VOCAB, toy_decoder
 
 import real.train.trainer
-from real.model.decoder import Decoder, Shape
+from real.model.decoder import Decoder, DecoderConfig
 from real.train.corpus import windows
 from real.train.losses import next_token
 from real.train.pipeline import (
-    Lab,
+    TrainConfig,
     agreement,
     blended,
     build,
@@ -26,13 +26,13 @@ from real.train.pipeline import (
     kept_texts,
     write,
 )
-from real.train.recipes import LEARNT, lesson
+from real.train.recipes import LEARNT, training
 from real.train.trainer import Plan, factor, fit, initialise, optimisers
 
 HELD = settings(deadline=None, max_examples=60, derandomize=True)
 TEXT = np.random.default_rng(0).integers(0, VOCAB, 500)
 PLAN = Plan(steps=23, rows=2, length=6, rate=1e-2, save_every=5)
-SMALL = Shape(VOCAB, 8, 1, heads=1, kv_heads=1, head_dim=8, hidden=12)
+SMALL = DecoderConfig(VOCAB, 8, 1, heads=1, kv_heads=1, head_dim=8, hidden=12)
 
 
 class Killed(Exception):
@@ -295,7 +295,7 @@ def test_batches_never_draw_texts_that_are_kept_out(blend, written):
     own = np.repeat(
         np.arange(40)[:, None], 12, 1
     )  # text i says i, i, i; the corpus says 100 and more
-    lab = Lab((), blend=blend)
+    lab = TrainConfig((), blend=blend)
     batch = blended(lab, np.arange(100, 400), own, Plan(rows=8, length=10))
     drawn = torch.stack([batch(step) for step in range(100)])
     assert drawn.shape == (100, 8, 11)
@@ -309,7 +309,7 @@ def test_batches_never_draw_texts_that_are_kept_out(blend, written):
 
 def test_texts_too_short_for_the_windows_are_refused():
     with pytest.raises(ValueError, match="windows of 12; texts written by the target have 12"):
-        blended(Lab(()), TEXT, np.zeros((8, 12), int), Plan(length=12))
+        blended(TrainConfig(()), TEXT, np.zeros((8, 12), int), Plan(length=12))
     with pytest.raises(ValueError, match="held-out text has 12 tokens"):
         heldout_loss(toy_decoder(0), TEXT[:12], 12)
 
@@ -343,11 +343,11 @@ def toy_lab(folder):
     plan = Plan(steps=12, rows=2, length=16, rate=1e-2, save_every=5)
     sizes = dict(vocab=280, target=replace(SMALL, vocab=280, layers=2), sample=10)
     small = {"model": dict(width=8, layers=1, heads=1, head_dim=8, hidden=12)}
-    lessons = tuple(lesson(name, plan, settings=small.get(name)) for name in LEARNT)
+    lessons = tuple(training(name, plan, settings=small.get(name)) for name in LEARNT)
     few = dict(
         judged=7, trials=3, distil_tokens=64 * 256 + 1, predictor_texts=2, rank=2, mixed=False
     )
-    return Lab(
+    return TrainConfig(
         (str(folder / "text.txt"),),
         (str(folder / "kept.txt"),),
         target_plan=plan,
@@ -390,12 +390,12 @@ def test_a_lab_killed_at_every_stage_makes_what_an_unbroken_one_makes(tmp_path):
     build(lab, tmp_path / "a" / "out", tmp_path / "a" / "work")
     for stage, at in dies.items():
 
-        def tell(now, done, of, remark):
+        def progress(now, done, of, remark):
             if (now, done) == (stage, at):
                 raise Killed
 
         with pytest.raises(Killed):
-            build(lab, tmp_path / "b" / "out", tmp_path / "b" / "work", tell)
+            build(lab, tmp_path / "b" / "out", tmp_path / "b" / "work", progress)
     build(lab, tmp_path / "b" / "out", tmp_path / "b" / "work")
     before, other = files(tmp_path / "a"), files(tmp_path / "b")
     assert {n: held for n, (_, held) in before.items()} == {

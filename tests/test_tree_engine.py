@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache
 
 import naive_tree
 import numpy as np

@@ -9,7 +9,7 @@ from test_tree import shapes
 
 from real.decode.cape import Cape
 from real.decode.trees import Static
-from real.decode.verify import chance_walk
+from real.decode.verify import rejection_sample
 from real.draft import Step
 from real.sampling import Rule
 from simspec.rng import DRAFT
@@ -60,10 +60,10 @@ class Branch:
         self.odds *= odds[choice]
         return choice
 
-    def flip(self, odds, round, slot):
+    def accept(self, odds, round, slot):
         return self._take([odds, max(0.0, 1 - odds)], (round, slot, "flip")) == 0
 
-    def draw(self, p, round, slot, role):
+    def sample(self, p, round, slot, role):
         return self._take((p / p.sum()).tolist(), (round, slot, role))
 
 
@@ -71,24 +71,24 @@ def law(make, seed, rule, length):
     """{text of `length` tokens: probability} of a round of the plan that make(chance) gives, completed by the target's own draws."""
     found, waiting = {}, [()]
     while waiting:
-        chance = Branch(waiting.pop())
-        plan, drafter, drawn = make(chance)
+        draws = Branch(waiting.pop())
+        plan, drafter, drawn = make(draws)
         draft = plan.draft(0, 0, 0, plan.K, (), QUIET)
         paths = [()]
         for token, parent in zip(draft.token[1:], draft.parent[1:]):
             paths.append((*paths[parent], token))
         logits = torch.stack([table(seed + 1, path) for path in paths])
-        walked = chance_walk(
+        verified = rejection_sample(
             rule,
             logits,
             draft.__class__(**{**vars(draft), "q": {**drawn, **draft.q}}),
-            chance,
+            draws,
             0,
             (),
         )
-        waiting += chance.others
-        for text, odds in own(seed + 1, rule, length, tuple(walked.token[:length])).items():
-            found[text] = found.get(text, 0) + chance.odds * odds
+        waiting += draws.others
+        for text, odds in own(seed + 1, rule, length, tuple(verified.token[:length])).items():
+            found[text] = found.get(text, 0) + draws.odds * odds
     return found
 
 
@@ -109,29 +109,29 @@ def same(found, wanted):
     return max(abs(found.get(text, 0) - wanted.get(text, 0)) for text in {*found, *wanted})
 
 
-def static(rule, seed, tree, chance):
+def static(rule, seed, tree, draws):
     plan, drafter = Static(tree), Tables(rule, seed)
-    plan.begin(drafter, rule, 0, None, chance)
+    plan.begin(drafter, rule, 0, None, draws)
     return plan, drafter, {}
 
 
-def cape(rule, seed, sets, k, chance):
+def cape(rule, seed, sets, k, draws):
     drawn = {}
 
     def pick(logits, slot, *_):
         drawn[slot] = rule.probs(logits[None])[0]
-        return chance.draw(drawn[slot], 0, slot, DRAFT)
+        return draws.sample(drawn[slot], 0, slot, DRAFT)
 
     plan, drafter = Cape(sets, k), Tables(rule, seed, pick)
     hidden = type("Verdict", (), {"hidden": torch.zeros(1, 2)})()
-    plan.begin(drafter, rule, 0, hidden, chance)
+    plan.begin(drafter, rule, 0, hidden, draws)
     return plan, drafter, drawn
 
 
 @settings(deadline=None, max_examples=25)
 @given(st.sampled_from(RULES), st.integers(0, 999), shapes(most=4, widest=3))
 def test_a_static_tree_keeps_the_targets_law(rule, seed, tree):
-    found = law(lambda chance: static(rule, seed, tree, chance), seed, rule, tree.levels + 1)
+    found = law(lambda draws: static(rule, seed, tree, draws), seed, rule, tree.levels + 1)
     assert same(found, own(seed + 1, rule, tree.levels + 1)) < 1e-12
 
 
@@ -139,7 +139,7 @@ def test_a_static_tree_keeps_the_targets_law(rule, seed, tree):
 @pytest.mark.parametrize("sets", [0, 1, 2, "section"])
 def test_cape_keeps_the_targets_law(rule, sets):
     for seed in range(3):
-        found = law(lambda chance, seed=seed: cape(rule, seed, sets, 2, chance), seed, rule, 3)
+        found = law(lambda draws, seed=seed: cape(rule, seed, sets, 2, draws), seed, rule, 3)
         assert same(found, own(seed + 1, rule, 3)) < 1e-12
 
 
@@ -147,8 +147,8 @@ def test_control_siblings_judged_by_the_wrong_distribution_are_caught():
     """The q of each child's own draw in place of the first's: the tree is then judged by what it was not drawn from."""
     rule, seed, tree = RULES[0], 5, full((2,))
 
-    def spoilt(chance):
-        plan, drafter, drawn = static(rule, seed, tree, chance)
+    def spoilt(draws):
+        plan, drafter, drawn = static(rule, seed, tree, draws)
         made = plan.draft
 
         def draft(*arguments):

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from real.decode.verify import walk
+from real.decode.verify import accept_exact
 from real.model.tree_mask import chain
 from real.sampling import Rule
 from simspec import rng
@@ -66,7 +66,7 @@ def check(data, rule, token, parent):
     end_tokens = tuple(data.draw(st.sets(st.integers(0, VOCAB - 1), max_size=2)))
     scores = slow_scores(rule, logits, parent, sequence, position)
     committed, path = slow_walk(scores, token, parent, end_tokens)
-    found = walk(rule, logits, token, parent, sequence, position, end_tokens)
+    found = accept_exact(rule, logits, token, parent, sequence, position, end_tokens)
     assert (found.token, found.path, found.accepted) == (committed, path, len(path) - 1)
     assert torch.equal(found.scores, torch.stack([scores[row] for row in path]))
     return found
@@ -108,7 +108,7 @@ def saying(*picks):
 
 
 def greedy(logits, token, parent, end_tokens=()):
-    found = walk(Rule(), logits, token, parent, 0, 0, end_tokens)
+    found = accept_exact(Rule(), logits, token, parent, 0, 0, end_tokens)
     return found.token, found.path
 
 
@@ -143,11 +143,11 @@ def test_of_equal_siblings_the_first_is_followed():
 
 def test_noise_is_that_of_the_text_position():
     rule, flat = RULES[1], torch.zeros(1, VOCAB)
-    one_by_one = [walk(rule, flat, [0], [-1], 2, p, ()).token[0] for p in range(30)]
+    one_by_one = [accept_exact(rule, flat, [0], [-1], 2, p, ()).token[0] for p in range(30)]
     for start in range(25):
         token = [0, *one_by_one[start : start + 4]]
         assert (
-            walk(rule, torch.zeros(5, VOCAB), token, chain(5), 2, start, ()).token
+            accept_exact(rule, torch.zeros(5, VOCAB), token, chain(5), 2, start, ()).token
             == one_by_one[start : start + 5]
         )
     assert len(set(one_by_one)) > 1
@@ -155,4 +155,4 @@ def test_noise_is_that_of_the_text_position():
 
 def test_bad_parents_are_refused():
     with pytest.raises(ValueError, match="parent"):
-        walk(Rule(), saying(1, 2), [0, 1], [-1, 1], 0, 0, ())
+        accept_exact(Rule(), saying(1, 2), [0, 1], [-1, 1], 0, 0, ())

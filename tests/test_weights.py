@@ -24,7 +24,7 @@ def decoder_of(seed=0, **changes):
     made = (
         made
         if not changes
-        else Decoder(replace(made.shape, **changes)).double().requires_grad_(False)
+        else Decoder(replace(made.config, **changes)).double().requires_grad_(False)
     )
     generator = torch.Generator().manual_seed(seed)
     for p in made.parameters():
@@ -61,7 +61,7 @@ def test_a_saved_decoder_comes_back(tmp_path, tied):
     decoder = decoder_of(tied=tied, rope_theta=5e5, norm_eps=1e-4)
     save_decoder(decoder, tmp_path, end_token=3, context=64)
     loaded = load_decoder(tmp_path)
-    assert loaded.shape == decoder.shape
+    assert loaded.config == decoder.config
     assert loaded.dtype == torch.float32
     assert not any(p.requires_grad for p in loaded.parameters())
     rounded = {k: v.bfloat16().float() for k, v in decoder.state_dict().items()}
@@ -179,7 +179,7 @@ def test_save_refuses_what_a_llama_config_cannot_say(tmp_path, changes):
 
 def test_save_refuses_stretched_rotations(tmp_path):
     plain = decoder_of()
-    stretched = Decoder(plain.shape, frequencies(plain.shape) / 2)
+    stretched = Decoder(plain.config, frequencies(plain.config) / 2)
     with pytest.raises(WeightsError):
         save_decoder(stretched, tmp_path, end_token=3, context=64)
 

@@ -15,7 +15,7 @@ from real.drafters.medusa import Medusa, MedusaDrafter
 from real.drafters.model import ModelDrafter
 from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.drafters.self_skip import SelfSkipDrafter, Skips
-from real.model.decoder import Decoder, Shape
+from real.model.decoder import Decoder, DecoderConfig
 from real.model.target import Target
 from real.pair import prompts_of, rule_of, stepper
 from real.prompts import Prompt
@@ -32,7 +32,7 @@ def toy_decoder(
     seed: int, layers: int = 4, width: int = 16, vocab: int = VOCAB, spread: float = 0.25
 ) -> Decoder:
     generator = torch.Generator().manual_seed(seed)
-    shape = Shape(vocab, width, layers, heads=2, kv_heads=1, head_dim=8, hidden=24)
+    shape = DecoderConfig(vocab, width, layers, heads=2, kv_heads=1, head_dim=8, hidden=24)
     decoder = Decoder(shape).double().requires_grad_(False)
     for name, p in decoder.named_parameters():
         if p.ndim == 2:
@@ -78,7 +78,11 @@ def taught(make, loss, seed: int = 0, steps: int = 60, **settings):
 
 def toy_model(decoder: Decoder, seed: int) -> ModelDrafter:
     """The target without its last layer."""
-    small = Decoder(Shape(**{**decoder.shape.__dict__, "layers": 3})).double().requires_grad_(False)
+    small = (
+        Decoder(DecoderConfig(**{**decoder.config.__dict__, "layers": 3}))
+        .double()
+        .requires_grad_(False)
+    )
     small.load_state_dict(
         {k: v for k, v in decoder.state_dict().items() if not k.startswith("layers.3.")}
     )

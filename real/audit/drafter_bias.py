@@ -76,9 +76,9 @@ def offered(target: Target, drafter: Drafter, rule: Rule, text: Text) -> Tensor 
         if step is None or step.logits is None:
             return None
         rows.append(rule.probs(step.logits[None])[0].to(target.decoder.device))
-        verdict = target.verify([last], [-1])
-        target.keep([0])
+        output = target.verify([last], [-1])
+        target.commit([0])
         drafter.rollback(0)
-        drafter.catch_up([token], verdict, [0])
+        drafter.catch_up([token], output, [0])
         last = token
     return torch.stack(rows)

@@ -109,7 +109,7 @@ def force(
     drafter: Drafter,
     drive: Stepper | Plan,
     trace: Trace,
-    tell=lambda done, of: None,
+    progress=lambda done, of: None,
 ) -> tuple[list[DecodeResult], list[Divergence]]:
     """Decodes every sequence of `trace` with its own text forced: (results, divergences), the latter judged outside the clock."""
     rule, results, found = rule_of(trace), [], []
@@ -137,7 +137,7 @@ def force(
                 text=text,
             )
         )
-        tell(s + 1, trace.sequences)
+        progress(s + 1, trace.sequences)
     return results, found
 
 
@@ -145,7 +145,7 @@ def _apart(
     rule: Rule, r: Round, text: list[int], s: int, address: int, dtype: torch.dtype
 ) -> list[Divergence]:
     """The divergences of a round; logits are what scores are without the rule's noise and temperature."""
-    scores = r.walk.scores[: len(r.walk.token)]
+    scores = r.accept_exact.scores[: len(r.accept_exact.token)]
     best, found = scores.argmax(-1).tolist(), []
     for row in range(len(best)):
         at = r.position + row

@@ -150,7 +150,7 @@ def audit(
     against: Trace | None = None,
     drafter: Drafter | None = None,
     risk: float = 1e-4,
-    tell: Callable[[int, int], None] = lambda done, of: None,
+    progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Audit:
     """Forces each text of `run` through `target` and judges every token by the rule that the run says it was made under.
 
@@ -163,7 +163,7 @@ def audit(
     decoder, rule = target.decoder, run.header.how
     if not 0 < risk < 1:
         raise ValueError(f"risk is {risk}; expected a chance in (0, 1)")
-    run.check_vocabulary(decoder.shape.vocab)
+    run.check_vocabulary(decoder.config.vocab)
     tolerance = tolerance_of(run.header.dtype, str(decoder.dtype).removeprefix("torch."))
     dtype, slack = getattr(torch, tolerance.dtype), tolerance.nats
     picked, drawn, leaned, where = [], [], [], []
@@ -182,7 +182,7 @@ def audit(
             if q is not None:
                 leaned.append(lean(rule.probs(logits), q[at : at + len(logits)], token))
         where += [(i, text.sequence, at, token) for at, token in enumerate(text.token)]
-        tell(i + 1, len(run.texts))
+        progress(i + 1, len(run.texts))
     alarms: list[str] = []
     apart, near, ties = (), 0, 0
     if picked:

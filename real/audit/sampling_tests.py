@@ -84,14 +84,14 @@ def floor(odds: Odds, lean: Lean | None, risk: float) -> Floor:
         float(np.abs(counts / n - 1 / bins).sum() / 2),
         expected + math.sqrt(-math.log(each) / (2 * n)),
     )
-    alarms = [name for name, chance in chances.items() if chance < each] + ["distance"] * (
+    alarms = [name for name, draws in chances.items() if draws < each] + ["distance"] * (
         distance > limit
     )
     leaning = None, None, None
     if lean is not None:
-        spread, chance = float(lean.variance.sum()), _bound(lean.step)
-        leaning = _deviations(lean.score, spread), chance, _lean_found(lean, each)
-        alarms += ["drafter"] * (chance < each)
+        spread, draws = float(lean.variance.sum()), _bound(lean.step)
+        leaning = _deviations(lean.score, spread), draws, _lean_found(lean, each)
+        alarms += ["drafter"] * (draws < each)
     return Floor(
         n,
         float(odds.surprise.mean()),

@@ -101,7 +101,7 @@ def race(
     repeats: int = 3,
     seed: int = 0,
     device: str = "cpu",
-    tell: Callable[[int, int], None] = lambda done, of: None,
+    progress: Callable[[int, int], None] = lambda done, of: None,
     timer: Callable[[], float] = perf_counter,
 ) -> list[Runs]:
     """Every contestant on every prompt, `repeats` times; one call at a time, those of all contestants in one order shuffled by `seed`.
@@ -157,5 +157,5 @@ def race(
                 for column, value in zip((lane.token, lane.passes, lane.seconds), found):
                     column[-1].append(value)
             done += 1
-            tell(done, of)
+            progress(done, of)
     return [lane.runs() for lane in lanes]

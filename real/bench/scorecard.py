@@ -128,7 +128,7 @@ def score(
     prompts: int = 12,
     repeats: int = 3,
     seed: int = 0,
-    tell=lambda done, of: None,
+    progress=lambda done, of: None,
 ) -> list[Row]:
     """The rows of one recording: every policy on `prompts` of its prompts, `repeats` times, costs from as many others.
 
@@ -190,7 +190,7 @@ def score(
                     job, once(others, drafter, stepper(priced[job], max(deepest, 1), seed, unit), s)
                 )
             done += 1
-            tell(done, sum(map(len, todo)))
+            progress(done, sum(map(len, todo)))
     return rows(name, scored, pair.drafter.name, made, replays, pricing.cost(), runs)
 
 

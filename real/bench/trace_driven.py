@@ -11,15 +11,15 @@ import numpy as np
 import torch
 
 from real.decode.acceptance_predictor import NAMES, Folded
-from real.decode.chain import Line
+from real.decode.chain import ChainDrafting
 from real.decode.engine import engage, passes_of
 from real.decode.features import GRIDS
 from real.decode.loop import DecodeResult, decode
-from real.decode.phase_timer import Clock
+from real.decode.phase_timer import PhaseTimer
 from real.draft import Draft, Drafter, Silent, Step
 from real.equality import rounds_of
 from real.model.decoder import Decoder
-from real.model.runner import EAGER, Eager
+from real.model.runner import EAGER, EagerPasses
 from real.model.target import Target
 from real.prompts import groups
 from real.provenance import device_name
@@ -183,9 +183,9 @@ class Scripted:
         self.slot = 0
         self.inner.rollback(accepted)
 
-    def catch_up(self, tokens, verdict, path) -> None:
+    def catch_up(self, tokens, output, path) -> None:
         self.position += len(tokens)
-        self.inner.catch_up(tokens, verdict, path)
+        self.inner.catch_up(tokens, output, path)
 
     def _token(self, slot: int) -> int:
         return (
@@ -195,7 +195,7 @@ class Scripted:
         )
 
 
-class Told(Line):
+class Told(ChainDrafting):
     """A line whose policy hears the recorded features: they are read from the random logits all the same, for the time it takes."""
 
     def __init__(self, stepper: Stepper, columns: np.ndarray):
@@ -222,14 +222,14 @@ class Told(Line):
         """As `Reader.fetch`."""
         return self.honest.fetch(*asked)
 
-    def learn(self, verdict, path) -> None:
+    def learn(self, output, path) -> None:
         """As `Reader.learn`."""
-        self.honest.learn(verdict, path)
+        self.honest.learn(output, path)
 
     def draft(
-        self, last: int, position: int, round: int, cap: int, end_tokens, clock: Clock
+        self, last: int, position: int, round: int, cap: int, end_tokens, clock: PhaseTimer
     ) -> Draft:
-        """As `Line.draft`."""
+        """As `ChainDrafting.draft`."""
         self.row = position
         return super().draft(last, position, round, cap, end_tokens, clock)
 
@@ -251,7 +251,7 @@ class Blank:
         )
 
 
-def driven_passes(engine: str, trace: Trace, context: int | None = None) -> Eager:
+def driven_passes(engine: str, trace: Trace, context: int | None = None) -> EagerPasses:
     """`real.decode.engine.passes_of` that engine for `drive` on a recording, with prompts of `context` tokens or as long as recorded."""
     length = np.diff(trace.prompt_offset) if context is None else context
     return passes_of(engine, trace.K + 1, int(np.max(length + trace.budget)) + 2)
@@ -266,8 +266,8 @@ def drive(
     seed: int = 0,
     context: int | None = None,
     label: dict | None = None,
-    tell=lambda done, of: None,
-    passes: Eager = EAGER,
+    progress=lambda done, of: None,
+    passes: EagerPasses = EAGER,
 ) -> Driven:
     """Times every policy on every sequence of `trace`, sequence by sequence, plain decoding beside them; the first one is run once more.
 
@@ -294,10 +294,10 @@ def drive(
         Told(Stepper(p, trace.K, seed, cost, f), trace.features(p.reads))
         for p, f in zip(made, shown)
     ]
-    bare = Line(Stepper(policies.BUILTIN["fixed"](0), trace.K, seed, cost))
+    bare = ChainDrafting(Stepper(policies.BUILTIN["fixed"](0), trace.K, seed, cost))
     runs = [(scripted, plan) for plan in plans] + [(Silent(), bare)]
     results: list[list[DecodeResult]] = [[] for _ in runs]
-    texts = scripts(trace, decoder.shape.vocab, context, seed)
+    texts = scripts(trace, decoder.config.vocab, context, seed)
     for i, script in enumerate([texts[0], *texts]):  # the first text warms the device up
         scripted.follow(script)
         for found, (each, plan) in zip(results, runs):
@@ -313,7 +313,7 @@ def drive(
                 text=script.text,
             )
             found += [ran] if i else []
-        tell(i + 1, len(texts) + 1)
+        progress(i + 1, len(texts) + 1)
         if not i:  # streams start anew
             passes.warm()
             for plan, policy, f in zip(plans, made, shown):
@@ -330,9 +330,9 @@ def drive(
 
 def _predictors(made: Sequence[Policy], decoder: Decoder, drafter: Drafter) -> dict:
     lm = getattr(drafter, "lm", None)
-    width = (lm or decoder).shape.width
+    width = (lm or decoder).config.width
     return {
-        n: Blank(decoder.shape.width, width, decoder.device)
+        n: Blank(decoder.config.width, width, decoder.device)
         for p in made
         for n in p.reads
         if n in NAMES

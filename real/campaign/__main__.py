@@ -84,7 +84,7 @@ def advance(
 def _done(folder: Folder, part: Part, until: float, clock, say) -> State:
     began, last = clock(), [-1]
 
-    def tell(what: str, done: int, of: int, note: str = "") -> None:
+    def progress(what: str, done: int, of: int, note: str = "") -> None:
         tenth = 10 * done // max(of, 1)
         if done == of or tenth != last[0]:
             say(f"[{clock() - began:5.0f} s] {part.name}: {what} {done}/{of} {note}".rstrip())
@@ -92,7 +92,7 @@ def _done(folder: Folder, part: Part, until: float, clock, say) -> State:
         if clock() > until + (0 if part.resumes else GRACE * folder.size.pace) and done < of:
             raise Paused(part.name)
 
-    folder.tell = tell
+    folder.progress = progress
     try:
         found = part.make(folder)
         folder.done(part.name, clock() - began, found)
@@ -181,13 +181,13 @@ def campaign(
     print(table(states))
     failed = any(each.state == "failed" and each.part.rank == "must" for each in states)
     try:
-        verdicts = write_report(
+        requirements = write_report(
             folder, [(each.part.name, each.part.rank, each.state, each.why) for each in states]
         )
         print(
             "\n".join(
                 f"{'pass' if v.passed else 'FAIL' if v.passed is False else 'open'}  {v.name}: {v.figure}"
-                for v in verdicts
+                for v in requirements
             )
         )
         made = pack(folder, results or out / "results")

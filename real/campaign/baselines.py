@@ -36,7 +36,7 @@ def climbed(folder: Folder, name: str) -> dict:
     found = ladder(
         shape, size.widths, batches, contexts, DTYPES["bfloat16"], folder.device, size.climbs, drafters=size.steps, seed=folder.seed,
         graphs=name != EAGER, mode="max-autotune-no-cudagraphs" if name == TUNED else None, known=known,
-        keep=lambda made: made.to_json(path), tell=partial(folder.tell, f"timing {shape.name}"),
+        keep=lambda made: made.to_json(path), progress=partial(folder.progress, f"timing {shape.name}"),
     )  # fmt: skip
     plain = [cell for cell in found.cells if cell.part == "target" and cell.width == 1]
     steps = {
@@ -98,7 +98,7 @@ def raced(folder: Folder) -> dict:
         "bfloat16",
     )
     budgets = [min(int(budget), size.race_budget) for budget in trace.budget]
-    tell = partial(folder.tell, "racing")
+    progress = partial(folder.progress, "racing")
     ran = race.race(
         running,
         prompts_of(trace),
@@ -107,7 +107,7 @@ def raced(folder: Folder) -> dict:
         size.laps,
         folder.seed,
         folder.device,
-        tell,
+        progress,
     )
     found = rows(ran, trace.meta.tasks)
     about = {

@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 
 from real.bench.hf_generate import RIVALS
 from real.measure.time_grid import BATCHES, CONTEXTS, WIDTHS
-from real.model.decoder import Shape
-from real.train.pipeline import Lab
-from real.train.recipes import LEARNT, lesson
+from real.model.decoder import DecoderConfig
+from real.train.pipeline import TrainConfig
+from real.train.recipes import LEARNT, training
 from real.train.trainer import Plan
 
 MUST = ("model", "early_exit", "eagle", "medusa")
@@ -19,16 +19,16 @@ GROWN = ("early_exit", "eagle", "medusa")
 
 
 @dataclass(frozen=True)
-class Size:
+class CampaignConfig:
     """The sizes of a campaign.
 
     | field | meaning |
     | --- | --- |
     | name, pace | what it is called; estimates of parts, in seconds on a card, are multiplied by pace |
     | vocab, sample, target | tokens, documents that the BPE is fitted on, and the target's sizes |
-    | settings | of drafters, as `Lesson.settings` |
+    | settings | of drafters, as `DrafterTraining.settings` |
     | plan, lesson, slow | how the target learns, and each drafter, at `slow` times its recipe's rate |
-    | distil_tokens, batch, judged, predictor_texts, rank, trials | as in `Lab` |
+    | distil_tokens, batch, judged, predictor_texts, rank, trials | as in `TrainConfig` |
     | exam | texts that drafters are judged on when they have learnt, and a third as many to choose weights by |
     | per_task, longest, budget, K | prompts of each task, tokens of the longest, new tokens, draft depth |
     | grown, rows | width and levels of dynamic trees, and tokens of trees that costs price |
@@ -47,10 +47,10 @@ class Size:
     pace: float
     vocab: int
     sample: int
-    target: Shape
+    target: DecoderConfig
     settings: tuple[tuple[str, tuple[tuple[str, object], ...]], ...]
     plan: Plan
-    lesson: Plan
+    training: Plan
     slow: float
     distil_tokens: int
     batch: int
@@ -98,12 +98,12 @@ class Size:
 # 191.5 M parameters in 20 layers and 7.3 M of the embedding. 64 windows of 512 are 33 thousand tokens a step; 31 million tokens of text
 # (three shards at 3.4 bytes a token) pass about two and a half times at 300 thousand a second in the time given. A save is 1.6 GB: few of
 # them.
-FULL = Size(
+FULL = CampaignConfig(
     name="full",
     pace=1.0,
     vocab=8192,
     sample=8000,
-    target=Shape(8192, 896, 20, 14, 14, 64, 2368),
+    target=DecoderConfig(8192, 896, 20, 14, 14, 64, 2368),
     settings=(
         (
             "model",
@@ -112,7 +112,7 @@ FULL = Size(
         ("early_exit", (("depth", 3),)),
     ),
     plan=Plan(minutes=3.9, rows=64, length=512, rate=1.5e-3, save_every=1000),
-    lesson=Plan(minutes=0.4, rows=128, length=192, save_every=1000, every=1 << 30),
+    training=Plan(minutes=0.4, rows=128, length=192, save_every=1000, every=1 << 30),
     slow=0.42,  # sqrt(160 / 896): recipes were found at the tiny target's width
     distil_tokens=2_000_000,
     batch=512,
@@ -168,12 +168,12 @@ TOY = replace(
     pace=0.01,
     vocab=300,
     sample=100,
-    target=Shape(300, 16, 3, 2, 2, 8, 24),
+    target=DecoderConfig(300, 16, 3, 2, 2, 8, 24),
     settings=(
         ("model", (("width", 8), ("layers", 1), ("heads", 1), ("head_dim", 8), ("hidden", 16))),
     ),
     plan=Plan(steps=4, rows=2, length=16, save_every=2),
-    lesson=Plan(steps=4, rows=2, length=16, save_every=2, every=1 << 30),
+    training=Plan(steps=4, rows=2, length=16, save_every=2, every=1 << 30),
     slow=1.0,
     distil_tokens=1024,
     batch=8,
@@ -221,14 +221,14 @@ SIZES = {size.name: size for size in (FULL, TOY)}
 
 
 def lab_of(
-    size: Size, text: tuple[str, ...], heldout: tuple[str, ...], device: str, seed: int
-) -> Lab:
+    size: CampaignConfig, text: tuple[str, ...], heldout: tuple[str, ...], device: str, seed: int
+) -> TrainConfig:
     """The lab of a campaign of this size; drafters that it may leave out are in its lessons, too."""
     settings = {name: dict(more) for name, more in size.settings}
-    plan = replace(size.lesson, seed=seed)
-    return Lab(
+    plan = replace(size.training, seed=seed)
+    return TrainConfig(
         text, heldout, size.vocab, size.sample, size.target, replace(size.plan, seed=seed),
-        tuple(lesson(name, plan, settings=settings.get(name), rate=size.slow * LEARNT[name].rate) for name in (*MUST, *MORE)),
+        tuple(training(name, plan, settings=settings.get(name), rate=size.slow * LEARNT[name].rate) for name in (*MUST, *MORE)),
         size.distil_tokens, 0.5, size.judged, size.trials, size.predictor_texts, size.rank,
         device=device, seed=seed, batch=size.batch, together=True, compiled=size.compiled and device.startswith("cuda"),
     )  # fmt: skip

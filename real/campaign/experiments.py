@@ -58,7 +58,7 @@ def priced(folder: Folder, path: Path, drafter: str, rule: Rule, K: int, rows: i
     size, seed = folder.size, folder.seed
     if not path.exists():
         pair = folder.pair(drafter, "bfloat16", "eager" if rows > size.K else None)
-        tell = partial(folder.tell, f"measuring {path.stem}")
+        progress = partial(folder.progress, f"measuring {path.stem}")
         cost = measure(
             pair.target,
             pair.drafter,
@@ -68,7 +68,7 @@ def priced(folder: Folder, path: Path, drafter: str, rule: Rule, K: int, rows: i
             size.rounds,
             size.repeats,
             seed,
-            tell,
+            progress,
             rows,
         )
         with replacing(path) as temporary:
@@ -88,7 +88,12 @@ def equal(folder: Folder, drafter: str) -> dict:
         trace = _some(whole, folder.size.equal)
         made = chosen(folder, whole, cost)
         ran = rerun(
-            pair, trace, made, folder.seed, cost, partial(folder.tell, f"running {drafter} {rule}")
+            pair,
+            trace,
+            made,
+            folder.seed,
+            cost,
+            partial(folder.progress, f"running {drafter} {rule}"),
         )
         for policy, results in zip([*made, policies.BUILTIN["fixed"](0)], ran):
             found = compare(
@@ -124,7 +129,7 @@ def forced(folder: Folder, drafter: str) -> dict:
             pair.drafter,
             drive,
             trace,
-            partial(folder.tell, f"forcing {drafter} {rule}"),
+            partial(folder.progress, f"forcing {drafter} {rule}"),
         )
         found = compare_forced(
             trace, replay(trace, policy, seed=folder.seed, cost=cost), ran, apart
@@ -155,7 +160,7 @@ def audited(folder: Folder, drafter: str) -> dict:
             [policy],
             folder.seed,
             cost,
-            partial(folder.tell, f"running {drafter} {rule}"),
+            partial(folder.progress, f"running {drafter} {rule}"),
         )
         header = header_of(rule_of(trace), pair, policy.name, trace.meta.end_tokens)
         made[rule] = audit(pair.target, Emitted(header, texts_of(trace, ran))).summary() | {
@@ -171,7 +176,10 @@ def scored(folder: Folder, drafter: str) -> dict:
     kept, _ = halves(trace, size.scored, folder.seed)
     mine = set(kept.sequence.tolist())
     others = trace.select([s for s in range(trace.sequences) if int(trace.sequence[s]) not in mine])
-    name, tell = folder.trace(drafter, RULE).stem, partial(folder.tell, f"scoring {drafter}")
+    name, progress = (
+        folder.trace(drafter, RULE).stem,
+        partial(folder.progress, f"scoring {drafter}"),
+    )
     rows = score(
         name,
         trace,
@@ -181,7 +189,7 @@ def scored(folder: Folder, drafter: str) -> dict:
         size.scored,
         size.times,
         folder.seed,
-        tell,
+        progress,
     )
     return {"dtype": "bfloat16", "repeats": size.times, "rows": [asdict(row) for row in rows]}
 
@@ -209,7 +217,7 @@ def treed(folder: Folder, drafter: str) -> dict:
     pair = folder.pair(drafter, "bfloat16")
     whole, cost = folder.opened(drafter, RULE)
     trace, _ = halves(whole, folder.size.scored, folder.seed)
-    found = run_on(trace, pair, folder.size.tree, cost, folder.seed, folder.tell).summary()
+    found = run_on(trace, pair, folder.size.tree, cost, folder.seed, folder.progress).summary()
     return {"dtype": "bfloat16"} | {
         name: value for name, value in found.items() if name not in ("exceptions", "failures")
     }
@@ -238,9 +246,9 @@ def driven(folder: Folder, drafter: str) -> dict:
     }
     label |= {"dtype": "bfloat16", "engine": size.engine}
     passes = driving.driven_passes(size.engine, trace)
-    tell = partial(folder.tell, f"driving {shape.name} {drafter}")
+    progress = partial(folder.progress, f"driving {shape.name} {drafter}")
     return driving.drive(
-        decoder, made, trace, asked, cost, folder.seed, None, label, tell, passes
+        decoder, made, trace, asked, cost, folder.seed, None, label, progress, passes
     ).summary()
 
 
@@ -261,13 +269,18 @@ def grown(folder: Folder, drafter: str) -> dict:
             pair,
             [few[i] for i in spread(len(few), max(2, len(few) // 4))],
             asked,
-            folder.tell,
+            folder.progress,
         )
     cost = priced(folder, path.with_suffix(".cost.json"), drafter, RULES[RULE], plain.K, size.rows)
     trace, found = _some(load_trace(path), size.scored), {}
     for text in size.trees:
         told = run_on(
-            trace, folder.pair(drafter, "float32", "eager"), text, cost, folder.seed, folder.tell
+            trace,
+            folder.pair(drafter, "float32", "eager"),
+            text,
+            cost,
+            folder.seed,
+            folder.progress,
         ).summary()
         found[text] = {
             name: value for name, value in told.items() if name not in ("exceptions", "failures")

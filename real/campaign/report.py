@@ -25,7 +25,7 @@ EXCEPTIONS = 0.002
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Requirement:
     """A line that a campaign must show.
 
     | field | meaning |
@@ -43,7 +43,7 @@ class Verdict:
     parts: dict = field(default_factory=dict)
 
 
-def verdicts(folder: Folder, states: Sequence[tuple[str, str, str, str]]) -> list[Verdict]:
+def requirements(folder: Folder, states: Sequence[tuple[str, str, str, str]]) -> list[Requirement]:
     """All lines, from the parts' files and from `states` (name, rank, state, why).
 
     ValueError for files of parts that hold something else.
@@ -60,7 +60,7 @@ def verdicts(folder: Folder, states: Sequence[tuple[str, str, str, str]]) -> lis
     return [_read(line) for line in made]
 
 
-def _read(line: Callable[[], Verdict]) -> Verdict:
+def _read(line: Callable[[], Requirement]) -> Requirement:
     try:
         return line()
     except (LookupError, TypeError, AttributeError, ZeroDivisionError) as error:
@@ -75,14 +75,14 @@ def _found(folder: Folder, what: str, drafters: Sequence[str] = DRAFTERS) -> dic
     return {drafter: each for drafter, each in found.items() if each is not None}
 
 
-def _open(name: str, wanted: str) -> Verdict:
-    return Verdict(name, wanted, None, "not measured")
+def _open(name: str, wanted: str) -> Requirement:
+    return Requirement(name, wanted, None, "not measured")
 
 
-def _whole(states) -> Verdict:
+def _whole(states) -> Requirement:
     musts = [each for each in states if each[1] == "must"]
     missing = {name: f"{state}: {why}" for name, _, state, why in musts if state != "done"}
-    return Verdict(
+    return Requirement(
         "complete",
         "every must part done",
         not missing,
@@ -91,7 +91,7 @@ def _whole(states) -> Verdict:
     )
 
 
-def _recorded(folder: Folder) -> Verdict:
+def _recorded(folder: Folder) -> Requirement:
     size, name = folder.size, "recordings"
     tasks = TASKS if size.name == "full" else 1
     wanted = f"{len(DRAFTERS)} drafters x {len(RULES)} rules, {size.per_task} prompts of each task, {tasks} tasks or more"
@@ -107,12 +107,12 @@ def _recorded(folder: Folder) -> Verdict:
     enough = [p for p in parts.values() if p["fewest"] >= size.per_task and p["tasks"] >= tasks]
     rows = sum(p["rows"] for p in parts.values())
     passed = len(enough) == len(DRAFTERS) * len(RULES)
-    return Verdict(
+    return Requirement(
         name, wanted, passed, f"{len(enough)} recordings with as many, {rows:,} rows", parts
     )
 
 
-def _equal(folder: Folder) -> Verdict:
+def _equal(folder: Folder) -> Requirement:
     name = "float32 runs equal their replays"
     wanted = f"without TF32, at least {folder.size.least:,} tokens, at most {EXCEPTIONS:.1%} of rounds apart"
     found = _found(folder, "equal")
@@ -132,10 +132,10 @@ def _equal(folder: Folder) -> Verdict:
         and not any(each["tf32"] for each in found.values())
     )
     figure = f"{apart} of {rounds:,} rounds apart ({apart / max(rounds, 1):.3%}; {failures} without a recorded near-tie), {tokens:,} tokens"
-    return Verdict(name, wanted, passed, figure, parts)
+    return Requirement(name, wanted, passed, figure, parts)
 
 
-def _forced(folder: Folder) -> Verdict:
+def _forced(folder: Folder) -> Requirement:
     name, wanted = (
         "bf16 on the recordings' texts",
         f"accepted lengths equal in at least {SHARE:.0%} of rounds, of every drafter and rule",
@@ -154,7 +154,7 @@ def _forced(folder: Folder) -> Verdict:
     worst = min(parts, key=lambda key: parts[key]["equal"] / parts[key]["rounds"])
     share = parts[worst]["equal"] / parts[worst]["rounds"]
     equal, rounds = (sum(p[n] for p in parts.values()) for n in ("equal", "rounds"))
-    return Verdict(
+    return Requirement(
         name,
         wanted,
         share >= SHARE,
@@ -163,7 +163,7 @@ def _forced(folder: Folder) -> Verdict:
     )
 
 
-def _audited(folder: Folder) -> Verdict:
+def _audited(folder: Folder) -> Requirement:
     name, wanted = "bf16 free runs audited", "every divergence classified, none beyond rounding"
     parts = {
         f"{d} {r}": one
@@ -181,10 +181,10 @@ def _audited(folder: Folder) -> Verdict:
         sum(p[n] for p in cut.values()) for n in ("tokens", "divergences", "failures")
     )
     figure = f"{apart} of {tokens:,} tokens are not the target's pick, {beyond} beyond rounding"
-    return Verdict(name, wanted, all(one["clean"] for one in parts.values()), figure, cut)
+    return Requirement(name, wanted, all(one["clean"] for one in parts.values()), figure, cut)
 
 
-def _scored(folder: Folder) -> Verdict:
+def _scored(folder: Folder) -> Requirement:
     name = "scorecard on held-out prompts"
     wanted = f"median error at most max({NEAR:.0%}, {TIMES:g} x noise), 90th percentile at most {FAR:.0%}"
     card = scorecard(folder, DRAFTERS)
@@ -196,10 +196,10 @@ def _scored(folder: Folder) -> Verdict:
     }
     floor = "unknown" if card.noise_floor is None else f"{card.noise_floor:.2%}"
     figure = f"median {card.median_abs_error:.2%}, 90th percentile {card.p90_abs_error:.2%}, noise {floor}, {len(card.rows)} rows"
-    return Verdict(name, wanted, card.good, figure, parts)
+    return Requirement(name, wanted, card.good, figure, parts)
 
 
-def _fastest(folder: Folder) -> Verdict:
+def _fastest(folder: Folder) -> Requirement:
     name, wanted = (
         "fastest drafter and policy on the lab target",
         "faster than our own plain loop in the same run",
@@ -213,7 +213,7 @@ def _fastest(folder: Folder) -> Verdict:
     return _best(name, wanted, speeds)
 
 
-def _step(folder: Folder, name: str, most: float) -> Verdict:
+def _step(folder: Folder, name: str, most: float) -> Requirement:
     found = folder.found(f"ladder-{name}")
     title = f"captured plain step, {name}"
     wanted = (
@@ -228,12 +228,12 @@ def _step(folder: Folder, name: str, most: float) -> Verdict:
         return _open(title, wanted)
     worst = max(cells, key=lambda at: cells[at]["distance"])
     figure = f"{cells[worst]['distance']:.2f} times ({worst}: {1e3 * cells[worst]['seconds']:.3f} ms), {found['bandwidth'] / 1e12:.2f} TB/s"
-    return Verdict(
+    return Requirement(
         title, wanted, cells[worst]["distance"] <= most and found["graphed"], figure, cells
     )
 
 
-def _raced(folder: Folder) -> Verdict:
+def _raced(folder: Folder) -> Requirement:
     name = "race against transformers on the lab target"
     wanted = f"at least {ASSISTED:g}x its assisted generation with the same drafter; nothing recommended that is slower than no speculation"
     found = folder.found("race")
@@ -245,12 +245,12 @@ def _raced(folder: Folder) -> Verdict:
         if LOW_REPEAT in over
         else ""
     )
-    figure = f"{over[ALL]['contestant']} {over[ALL]['ratio']:.2f}x {over[ALL]['assisted']}{low}; {found['verdict']}"
+    figure = f"{over[ALL]['contestant']} {over[ALL]['ratio']:.2f}x {over[ALL]['assisted']}{low}; {found['requirement']}"
     parts = {r["contestant"]: r["speedup"] for r in found["rows"] if r["group"] == ALL}
-    return Verdict(name, wanted, over[ALL]["ratio"] >= ASSISTED, figure, parts)
+    return Requirement(name, wanted, over[ALL]["ratio"] >= ASSISTED, figure, parts)
 
 
-def _driven(folder: Folder) -> Verdict:
+def _driven(folder: Folder) -> Requirement:
     name = f"fastest on {folder.size.shape}, random weights, recorded acceptances"
     wanted, found = (
         f"at least {DRIVEN:g}x our captured plain loop over all prompts, {ON_ONE:g}x on one task",
@@ -287,17 +287,17 @@ def _driven(folder: Folder) -> Verdict:
         for key, each in rows.items()
     }
     if not all(each["replay_equal"] for each in found.values()):
-        return Verdict(name, wanted, False, f"{figure}; rounds differ from the replay's", parts)
-    return Verdict(name, wanted, row["speedup"] >= DRIVEN and most[0] >= ON_ONE, figure, parts)
+        return Requirement(name, wanted, False, f"{figure}; rounds differ from the replay's", parts)
+    return Requirement(name, wanted, row["speedup"] >= DRIVEN and most[0] >= ON_ONE, figure, parts)
 
 
-def _best(name: str, wanted: str, speeds: dict[str, float]) -> Verdict:
+def _best(name: str, wanted: str, speeds: dict[str, float]) -> Requirement:
     if not speeds:
         return _open(name, wanted)
     best = max(speeds, key=speeds.__getitem__)
     passed = speeds[best] > 1
     figure = f"{best}: {speeds[best]:.3f}x" + ("" if passed else "; recommended: no speculation")
-    return Verdict(
+    return Requirement(
         name,
         wanted,
         passed,
@@ -306,9 +306,9 @@ def _best(name: str, wanted: str, speeds: dict[str, float]) -> Verdict:
     )
 
 
-def write_report(folder: Folder, states: Sequence[tuple[str, str, str, str]]) -> list[Verdict]:
+def write_report(folder: Folder, states: Sequence[tuple[str, str, str, str]]) -> list[Requirement]:
     """Writes report.json and REPORT.md into the campaign's folder."""
-    lines = verdicts(folder, states)
+    lines = requirements(folder, states)
     card = folder.found("card") or {}
     head = {
         "size": folder.size.name,
@@ -331,7 +331,7 @@ def write_report(folder: Folder, states: Sequence[tuple[str, str, str, str]]) ->
     return lines
 
 
-def _markdown(head: dict, lines: Sequence[Verdict]) -> str:
+def _markdown(head: dict, lines: Sequence[Requirement]) -> str:
     where = f"Device: {head['device']}. Target: {str(head['target'])[:12]}. Complete: {head['complete']}."
     made = [f"# Campaign ({head['size']})", "", where, ""]
     losses = head["heldout_loss_nats"].get("target", {})

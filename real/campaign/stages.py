@@ -23,7 +23,14 @@ from real.drafters import BUILTIN
 from real.jobs import RULES, record_to
 from real.pair import submitted
 from real.record.recorder import Settings
-from real.train.pipeline import Lab, Search, describe, learn_predictors, learn_target, search
+from real.train.pipeline import (
+    Search,
+    TrainConfig,
+    describe,
+    learn_predictors,
+    learn_target,
+    search,
+)
 from real.train.train_drafter import read_card, teach
 from simspec import policies
 
@@ -164,7 +171,7 @@ def _text(folder: Folder) -> dict:
 
 
 def _target(folder: Folder) -> dict:
-    learn_target(folder.lab, folder.read, folder.models, folder.work, folder.tell)
+    learn_target(folder.lab, folder.read, folder.models, folder.work, folder.progress)
     folder.named()
     return {"sha256": folder.target}
 
@@ -174,8 +181,8 @@ def _distil(folder: Folder) -> dict:
 
 
 def _drafter(folder: Folder, drafter: str) -> dict:
-    (lesson,) = (each for each in folder.lab.lessons if each.drafter == drafter)
-    card = teach(lesson, folder.known.material, folder.models, folder.work, folder.tell)
+    (training,) = (each for each in folder.lab.lessons if each.drafter == drafter)
+    card = teach(training, folder.known.material, folder.models, folder.work, folder.progress)
     return {
         "steps": card["steps"],
         "parameters": card["parameters"],
@@ -186,12 +193,12 @@ def _drafter(folder: Folder, drafter: str) -> dict:
 def _self_skip(folder: Folder) -> dict:
     lab, known = folder.lab, folder.known
     card = search(
-        Search(lab.trials, lab.seed), known.material, known.own, folder.models, folder.tell
+        Search(lab.trials, lab.seed), known.material, known.own, folder.models, folder.progress
     )
     return {"settings": card["settings"], "evaluation": card["evaluation"]}
 
 
-def _there(folder: Folder) -> Lab:
+def _there(folder: Folder) -> TrainConfig:
     """The lab with those drafters that have learnt."""
     lab = folder.lab
     lessons = tuple(
@@ -205,12 +212,12 @@ def _there(folder: Folder) -> Lab:
 
 
 def _predictors(folder: Folder) -> dict:
-    learn_predictors(_there(folder), folder.read, folder.known, folder.models, folder.tell)
+    learn_predictors(_there(folder), folder.read, folder.known, folder.models, folder.progress)
     return {}
 
 
 def _card(folder: Folder) -> dict:
-    describe(_there(folder), folder.read, folder.known, folder.models, folder.work, folder.tell)
+    describe(_there(folder), folder.read, folder.known, folder.models, folder.work, folder.progress)
     card = read_card(folder.models / "card.json")
     return {
         name: card[name] for name in ("parameters", "heldout_loss_nats", "steps", "text_tokens")
@@ -246,7 +253,7 @@ def _record(folder: Folder, drafter: str, rule: str) -> dict:
             pair,
             folder.drawn(pair.tokenizer),
             asked,
-            folder.tell,
+            folder.progress,
             folder.work / f"texts-{rule}.json",
         )
     card = read_card(path.with_suffix(".json"))

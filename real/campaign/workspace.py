@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from real.campaign.config import OFFERS, Size, lab_of
+from real.campaign.config import OFFERS, CampaignConfig, lab_of
 from real.decode.engine import passes_of
 from real.files import replace_json
 from real.model.checkpoint import sha256
@@ -15,8 +15,8 @@ from real.pair import Pair, load_pair, submitted
 from real.prompts import Prompt, draw, read_prompts
 from real.provenance import device_name, versions
 from real.train.corpus import CorpusError
-from real.train.pipeline import Known, Lab, Read, known_target, read
-from real.train.train_drafter import Tell, read_card
+from real.train.pipeline import Known, Read, TrainConfig, known_target, read
+from real.train.train_drafter import Progress, read_card
 from simspec import CostModel, Trace, load_trace, policies
 
 HELD = 3
@@ -41,13 +41,13 @@ class Folder:
     """
 
     out: Path
-    size: Size
+    size: CampaignConfig
     text: tuple[Path, ...]
     heldout: tuple[Path, ...]
     prompts: tuple[Path, ...]
     device: str = "cuda"
     seed: int = 0
-    tell: Tell = lambda *_: None
+    progress: Progress = lambda *_: None
     _held: dict = field(default_factory=dict)
 
     @property
@@ -59,7 +59,7 @@ class Folder:
         return self.out / "work"
 
     @cached_property
-    def lab(self) -> Lab:
+    def lab(self) -> TrainConfig:
         """What is trained."""
         return lab_of(
             self.size,
@@ -160,12 +160,12 @@ class Folder:
     @cached_property
     def read(self) -> Read:
         """The text, encoded."""
-        return read(self.lab, self.models, self.work, self.tell)
+        return read(self.lab, self.models, self.work, self.progress)
 
     @cached_property
     def known(self) -> Known:
         """The target and what it wrote, ready for lessons."""
-        known = known_target(self.lab, self.read, self.models, self.work, self.tell)
+        known = known_target(self.lab, self.read, self.models, self.work, self.progress)
         check, exam = (
             known.material.check,
             known.material.exam,

@@ -112,14 +112,14 @@ def _progress():
     )
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
 
-        def tell(remark: str, done: int, of: int, note: str = "") -> None:
+        def progress(remark: str, done: int, of: int, note: str = "") -> None:
             if remark not in bars:
                 bars[remark] = progress.add_task(remark, total=of, note=note)
             progress.update(bars[remark], completed=done, total=of, note=note)
             if not console.is_terminal and done == of:
                 print(f"{remark}: {done}/{of} {note}".rstrip(), file=sys.stderr)
 
-        yield tell
+        yield progress
 
 
 def _rule(name: str, temperature: float, seed: int, top_k: int = 0, top_p: float = 1.0):
@@ -214,8 +214,8 @@ def record(
     settings = Settings(
         k, budget, made_by, pair.end_tokens, () if made_by.sampled else offered(pair.drafter), grown
     )
-    with _progress() as tell:
-        made = record_to(out, pair, chosen, settings, tell)
+    with _progress() as progress:
+        made = record_to(out, pair, chosen, settings, progress)
     print(
         json.dumps(made)
         if as_json
@@ -274,8 +274,8 @@ def measure(
     sizes = batch or [1], context or [128]
     passes = passes_of(engine, max(k, rows) + 1, max(*sizes[1], 1) + longest_run(k))
     pair = _pair(bundle, drafter, device, dtype, target, weights, passes)
-    with _progress() as tell:
-        said = partial(tell, f"measuring {out.stem}")
+    with _progress() as progress:
+        said = partial(progress, f"measuring {out.stem}")
         table = measure_table(
             pair.target,
             pair.drafter,
@@ -360,14 +360,14 @@ def run(
     passes = passes_for(engine, recorded, submitted(meant, recorded.K))
     pair = _pair(bundle, recorded.meta.drafter, device, dtype, target, weights, passes)
     check_pair(recorded, pair, trace)
-    with _progress() as tell:
+    with _progress() as progress:
         if price is None:
-            said = partial(tell, "measuring")
+            said = partial(progress, "measuring")
             rows, rule = submitted(meant, recorded.K), rule_of(recorded)
             price = time(
                 pair.target, pair.drafter, rule, recorded.K, repeats=2, progress=said, rows=rows
             )
-        found = run_on(recorded, pair, meant, price, seed, tell)
+        found = run_on(recorded, pair, meant, price, seed, progress)
     if save is not None:
         save_run(
             save,
@@ -455,14 +455,14 @@ def audit(
         raise ValueError(
             f"{run} was made with target {wrote}, this is {pair.name}; name that one by --bundle or --target"
         )
-    with _progress() as tell:
+    with _progress() as progress:
         found = judge(
             pair.target,
             emitted,
             reference,
             pair.drafter if leans else None,
             risk,
-            partial(tell, "auditing"),
+            partial(progress, "auditing"),
         )
     if as_json:
         print(json.dumps(found.summary()))

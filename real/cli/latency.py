@@ -100,7 +100,7 @@ def ladder(
         )
     shape = read_target(target)
     known = Ladder.from_json(out) if out.exists() else None
-    with _progress() as tell:
+    with _progress() as progress:
         found = measured(
             shape,
             width or WIDTHS,
@@ -115,7 +115,7 @@ def ladder(
             seed,
             known,
             lambda made: made.to_json(out),
-            partial(tell, f"timing {shape.name}"),
+            partial(progress, f"timing {shape.name}"),
         )
     if table is not None:
         found.table(drafter[0]).to_json(table)

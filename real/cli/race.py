@@ -109,9 +109,9 @@ def rivals(
     made = pairs(folder, recorded, wanted, engine, device, dtype, target)
     check_pair(recorded, made[PLAIN], trace)
     running = entrants(folder, recorded, made, wanted, asked, told, seed, device, dtype, target)
-    with _progress() as tell:
+    with _progress() as progress:
         texts = prompts_of(recorded), recorded.budget.tolist(), recorded.sequence.tolist()
-        ran = race(running, *texts, repeats, seed, device, partial(tell, f"racing on {trace}"))
+        ran = race(running, *texts, repeats, seed, device, partial(progress, f"racing on {trace}"))
     found = rows(ran, recorded.meta.tasks)
     about = {
         "recording": trace,

@@ -96,10 +96,10 @@ def force(
     )
     check_pair(recorded, pair, trace)
     same_predictors(pair.drafter, recorded, [made])
-    with _progress() as tell:
+    with _progress() as progress:
         drive = stepper(made, recorded.K, seed, told)
         ran, apart = run(
-            pair.target, pair.drafter, drive, recorded, partial(tell, f"forcing {made.name}")
+            pair.target, pair.drafter, drive, recorded, partial(progress, f"forcing {made.name}")
         )
     found = compare_forced(recorded, replayed, ran, apart)
     if as_json:
@@ -181,8 +181,8 @@ def drive(
         "context": context or "as recorded",
     }
     passes = driven_passes(engine, recorded, context)
-    with _progress() as tell:
-        said = partial(tell, f"driving {shape.name}")
+    with _progress() as progress:
+        said = partial(progress, f"driving {shape.name}")
         found = run(
             decoder, made, recorded, policy or DRIVEN, told, seed, context, label, said, passes
         )
@@ -318,7 +318,7 @@ def scorecard(
         )
         check_pair(recorded, pair, name)
         told = _told(path, cost, recorded.K)
-        with _progress() as tell:
+        with _progress() as progress:
             held[name] = score(
                 name,
                 recorded,
@@ -328,7 +328,7 @@ def scorecard(
                 prompts,
                 repeats,
                 seed,
-                partial(tell, f"running {name}"),
+                partial(progress, f"running {name}"),
             )
         del pair  # a large target shall not be there twice
         if save is not None:
@@ -391,8 +391,8 @@ def demo(
     from real.demo import demo as show
     from real.demo import draw
 
-    with _progress() as tell:
-        found = show(prompts, seed, tell=tell)
+    with _progress() as progress:
+        found = show(prompts, seed, progress=progress)
     draw(found, plot)
     if as_json:
         print(json.dumps(found.summary() | {"plot": str(plot)}))

@@ -99,9 +99,9 @@ windows of a drafter alone [16]."
     import torch
 
     from real.provenance import check_device
-    from real.train.pipeline import Lab, build, searched, single, stepped, timed, varied
+    from real.train.pipeline import TrainConfig, build, searched, single, stepped, timed, varied
     from real.train.pipeline import toy as small
-    from real.train.recipes import lesson, named, read_settings
+    from real.train.recipes import named, read_settings, training
     from real.train.train_drafter import lines
     from real.train.trainer import Plan
     from simspec.rng import check_seed
@@ -136,7 +136,7 @@ windows of a drafter alone [16]."
         torch.set_num_threads(threads)
     if not 0 <= blend <= 1:
         raise ValueError(f"--blend is {blend}; expected a share, from 0 to 1")
-    lab = Lab(
+    lab = TrainConfig(
         files,
         tuple(map(str, heldout or ())),
         distil_tokens=distil_tokens,
@@ -146,10 +146,10 @@ windows of a drafter alone [16]."
     )
     lab = small(lab) if toy else timed(lab, minutes, minutes / 10, rows)
     work = work or out.with_name(out.name + "-work")
-    with _progress() as tell:
+    with _progress() as progress:
         if drafter is None:
             lab = lab if soft is None and not patience else varied(lab, soft, patience)
-            build(stepped(lab, *map(int, counts)) if counts else lab, out, work, tell)
+            build(stepped(lab, *map(int, counts)) if counts else lab, out, work, progress)
             card = json.loads((out / "card.json").read_text())
         else:
             plan = Plan(
@@ -166,9 +166,9 @@ windows of a drafter alone [16]."
             asked = (
                 searched(lab, more, name)
                 if drafter == "self_skip"
-                else lesson(drafter, plan, soft, more, name or "", rate)
+                else training(drafter, plan, soft, more, name or "", rate)
             )
-            card = single(lab, asked, out, work, tell, against)
+            card = single(lab, asked, out, work, progress, against)
     if as_json:
         print(json.dumps(card))
     elif drafter is None:

@@ -3,10 +3,10 @@
 import numpy as np
 
 from real.decode.features import GRIDS, Reader
-from real.decode.phase_timer import DRAFTING, POLICY, Clock
+from real.decode.phase_timer import DRAFTING, POLICY, PhaseTimer
 from real.decode.trees import SURE, best
 from real.draft import Draft, Drafter
-from real.sampling import Chance, Rule
+from real.sampling import AddressedDraws, Rule
 from simspec.quantization import decode, table
 from simspec.rng import DRAFT
 from simspec.tree_policy import SUBMITTED, TreePolicy, widths
@@ -24,13 +24,15 @@ class Cape:
         TreePolicy("cape", "cape", k=k, sets=sets)  # refuses what cannot be
         self.sets, self.K = sets, k
 
-    def begin(self, drafter: Drafter, rule: Rule, sequence: int, prefill, chance: Chance) -> None:
+    def begin(
+        self, drafter: Drafter, rule: Rule, sequence: int, prefill, draws: AddressedDraws
+    ) -> None:
         """Starts a text; ValueError for a drafter without logits."""
         if self.sets != 0 and getattr(drafter, "silent", False):
             raise ValueError(
                 f"drafter {drafter.name!r} has no logits, so no next best tokens; use a policy of chains"
             )
-        self.drafter, self.rule, self.sequence, self.chance = drafter, rule, sequence, chance
+        self.drafter, self.rule, self.sequence, self.draws = drafter, rule, sequence, draws
         self.reader = Reader(
             ("confidence",) if isinstance(self.sets, str) else (), rule.temperature, drafter
         )
@@ -43,7 +45,7 @@ class Cape:
         round: int,
         cap: int,
         end_tokens: tuple[int, ...],
-        clock: Clock,
+        clock: PhaseTimer,
     ) -> Draft:
         """The chain behind `last`, then its sets."""
         token, steps, sure = [last], [], []
@@ -85,11 +87,11 @@ class Cape:
         left, drawn = self.rule.probs(step.logits[None])[0].clone(), []
         left[step.token] = 0
         while len(drawn) < width and bool((left > 0).any()):
-            drawn.append(self.chance.draw(left, round, row + len(drawn), DRAFT))
+            drawn.append(self.draws.sample(left, round, row + len(drawn), DRAFT))
             left[drawn[-1]] = 0
         return drawn
 
-    def end(self, draft: Draft, walked, verdict) -> float:
+    def end(self, draft: Draft, verified, output) -> float:
         """After the round's pass: how near its decisions were."""
-        self.reader.learn(verdict, walked.path)
-        return min((self.gap[row] for row in walked.path if row in self.gap), default=SURE)
+        self.reader.learn(output, verified.path)
+        return min((self.gap[row] for row in verified.path if row in self.gap), default=SURE)

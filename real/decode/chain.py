@@ -1,20 +1,25 @@
 """A line: the draft of one chain, as long as a policy says."""
 
 from real.decode.features import Reader
-from real.decode.phase_timer import DRAFTING, POLICY, Clock
+from real.decode.phase_timer import DRAFTING, POLICY, PhaseTimer
 from real.draft import Draft, Drafter
-from real.sampling import Chance, Rule
+from real.sampling import AddressedDraws, Rule
 from simspec.policy import Stepper
 
 
-class Line:
+class ChainDrafting:
     """Asks the policy of `stepper` before every token, and the drafter for one more as long as it says so."""
 
     def __init__(self, stepper: Stepper):
         self.stepper, self.K = stepper, stepper.K
 
     def begin(
-        self, drafter: Drafter, rule: Rule, sequence: int, prefill, chance: Chance | None = None
+        self,
+        drafter: Drafter,
+        rule: Rule,
+        sequence: int,
+        prefill,
+        draws: AddressedDraws | None = None,
     ) -> None:
         """Starts a text; PolicyError for a policy that anticipates, where drafts are drawn."""
         self.stepper.unforeseeing(rule.sampled)
@@ -32,7 +37,7 @@ class Line:
         round: int,
         cap: int,
         end_tokens: tuple[int, ...],
-        clock: Clock,
+        clock: PhaseTimer,
     ) -> Draft:
         """Drafts at most `cap` tokens behind `last`, the last of `position` new ones, and none behind an end token."""
         stepper, reader = self.stepper, self.reader
@@ -55,8 +60,8 @@ class Line:
         drafted = computed if keep or not computed else computed - 1
         return Draft(token[: drafted + 1], parent[: drafted + 1], computed, drafted)
 
-    def end(self, draft: Draft, walked, verdict) -> float:
+    def end(self, draft: Draft, verified, output) -> float:
         """After the round's pass: the policy hears its outcome."""
-        self.reader.learn(verdict, walked.path)
-        self.stepper.end(draft.computed, len(draft.token) - 1, walked.accepted)
+        self.reader.learn(output, verified.path)
+        self.stepper.end(draft.computed, len(draft.token) - 1, verified.accepted)
         return float("inf")

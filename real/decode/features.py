@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from real.decode.acceptance_predictor import NAMES, Predictor
-from real.decode.phase_timer import DRAFTING, POLICY, Clock
+from real.decode.phase_timer import DRAFTING, POLICY, PhaseTimer
 from real.draft import Drafter, Step
-from real.model.target import Verdict
+from real.model.target import TargetOutput
 from simspec import quantization as grid
 from simspec.policy import IDENTITY
 
@@ -119,13 +119,13 @@ class Reader:
         self._standing: dict[str, Tensor] = {}
         self._held: tuple[int, list[float]] | None = None
 
-    def begin(self, prefill: Verdict) -> None:
+    def begin(self, prefill: TargetOutput) -> None:
         """Starts a text: the last row of `prefill` made the prompt's last token; a prompt of one token has none, zeros stand in."""
         rows = prefill.hidden
         self._stand(rows[-1] if len(rows) else rows.new_zeros(rows.shape[1]))
 
     def fetch(
-        self, best: Tensor, logits: Tensor, hidden: Tensor | None, slot: int, clock: Clock
+        self, best: Tensor, logits: Tensor, hidden: Tensor | None, slot: int, clock: PhaseTimer
     ) -> int:
         """The token `best [1]` picked from logits `[vocab]` at `slot`, and with it in one transfer what `read` will be asked for there."""
         if not self.names or (self._folded and hidden is None):
@@ -154,9 +154,9 @@ class Reader:
             odds[name] = (standing[min(slot, len(standing) - 1)] + folded.of_drafter(hidden))[None]
         return values(self.names, logits[None], self.temperature, odds, token)
 
-    def learn(self, verdict: Verdict, path: list[int]) -> None:
+    def learn(self, output: TargetOutput, path: list[int]) -> None:
         """After a pass: the last row of the kept `path` made the last committed token."""
-        self._stand(verdict.hidden[path[-1]])
+        self._stand(output.hidden[path[-1]])
 
     @torch.inference_mode()
     def _stand(self, state: Tensor) -> None:

@@ -8,12 +8,12 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor
 
-from real.decode.chain import Line
-from real.decode.phase_timer import OTHER, VERIFICATION, Clock
-from real.decode.verify import Walk, chance_walk, walk
+from real.decode.chain import ChainDrafting
+from real.decode.phase_timer import OTHER, VERIFICATION, PhaseTimer
+from real.decode.verify import VerifyResult, accept_exact, rejection_sample
 from real.draft import Drafter
 from real.model.target import Target
-from real.sampling import Chance, Rule
+from real.sampling import AddressedDraws, Rule
 from simspec.policy import Stepper
 from simspec.rng import DRAFT
 
@@ -33,7 +33,7 @@ class Round:
     computed: int
     drafted: int
     accepted: int
-    walk: Walk
+    accept_exact: VerifyResult
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,12 @@ class DecodeResult:
 
 
 class Plan(Protocol):
-    """How a round's draft is made: a `real.decode.chain.Line` asks a policy token by token, a tree is grown to its shape.
+    """How a round's draft is made: a `real.decode.chain.ChainDrafting` asks a policy token by token, a tree is grown to its shape.
 
-    `K` is the deepest draft; `begin(drafter, rule, sequence, prefill, chance)` starts a text,
+    `K` is the deepest draft; `begin(drafter, rule, sequence, prefill, draws)` starts a text,
     a `reader` that it has from then on fetches features together with the tokens picked (`real.decode.features.Reader.fetch`);
     `draft(last, position, round, cap, end_tokens, clock)` gives a Draft of at most `cap` deep,
-    `end(draft, walked, verdict)` hears what became of it and tells the round's `DecodeResult.gap`.
+    `end(draft, verified, output)` hears what became of it and tells the round's `DecodeResult.gap`.
     """
 
     K: int
@@ -80,17 +80,17 @@ def decode(
     end_tokens: tuple[int, ...] = (),
     sequence: int = 0,
     listen: Callable[[Round], None] = lambda r: None,
-    chance: Chance | None = None,
+    draws: AddressedDraws | None = None,
     text: Sequence[int] | None = None,
     exact: bool = True,
 ) -> DecodeResult:
     """Decodes up to `budget` new tokens after `prompt`; the text is the target's own, whatever is drafted.
 
-    `sequence` addresses the policy's and the rule's draws (`chance`, by default those of the rule's seed). Under the rejection rule the
+    `sequence` addresses the policy's and the rule's draws (`draws`, by default those of the rule's seed). Under the rejection rule the
     text's law is the target's, and drafts do not stop at a drafted end token, so that their length tells nothing of what was drawn.
     Otherwise rounds equal those of `simspec.replay` on a recording of the same text: the conventions are one by one those of the trace
-    (see NOTATION.md). With `text` that is what is committed, whatever the target's own picks are (`real.decode.verify.walk`); it ends with an end
-    token or with the budget. `exact` waits for the device between phases (`real.decode.phase_timer.Clock`); without it the host waits once a drafted
+    (see NOTATION.md). With `text` that is what is committed, whatever the target's own picks are (`real.decode.verify.accept_exact`); it ends with an end
+    token or with the budget. `exact` waits for the device between phases (`real.decode.phase_timer.PhaseTimer`); without it the host waits once a drafted
     token and once a pass, and phases are told apart as they were issued. ValueError for an empty prompt, and for a text under the
     rejection rule.
     """
@@ -106,20 +106,20 @@ def decode(
         raise ValueError(
             "the prompt is empty; expected at least one token (a prompt's last token is the first input)"
         )
-    plan = Line(stepper) if isinstance(stepper, Stepper) else stepper
-    judge = walk if text is None else partial(walk, text=text)
-    chance = chance or Chance(rule.seed, sequence)
+    plan = ChainDrafting(stepper) if isinstance(stepper, Stepper) else stepper
+    judge = accept_exact if text is None else partial(accept_exact, text=text)
+    draws = draws or AddressedDraws(rule.seed, sequence)
     out: list[int] = []
     drawn: dict[int, Tensor] = {}
 
     prefill = target.prefill(prompt[:-1])
-    plan.begin(drafter, rule, sequence, prefill, chance)
-    reader, clock = getattr(plan, "reader", None), Clock(target.decoder.device, exact)
+    plan.begin(drafter, rule, sequence, prefill, draws)
+    reader, clock = getattr(plan, "reader", None), PhaseTimer(target.decoder.device, exact)
 
     def pick(logits, slot: int, hidden=None) -> int:
         if rule.sampled:
             drawn[slot] = rule.probs(logits[None])[0]
-            return chance.draw(drawn[slot], len(rounds), slot, DRAFT)
+            return draws.sample(drawn[slot], len(rounds), slot, DRAFT)
         best = rule.scores(logits[None], sequence, [len(out) + slot]).argmax(-1)
         return int(best) if reader is None else reader.fetch(best, logits, hidden, slot, clock)
 
@@ -134,28 +134,28 @@ def decode(
         draft = plan.draft(
             last, len(out), len(rounds), cap, () if rule.sampled else end_tokens, clock
         )
-        verdict = target.verify(draft.token, draft.parent, drafter.resume())
+        output = target.verify(draft.token, draft.parent, drafter.resume())
         clock.lap(VERIFICATION)
         if rule.sampled:
-            walked = chance_walk(
+            verified = rejection_sample(
                 rule,
-                verdict.logits,
+                output.logits,
                 replace(draft, q={**drawn, **draft.q}),
-                chance,
+                draws,
                 len(rounds),
                 end_tokens,
             )
         else:
-            walked = judge(
-                rule, verdict.logits, draft.token, draft.parent, sequence, len(out), end_tokens
+            verified = judge(
+                rule, output.logits, draft.token, draft.parent, sequence, len(out), end_tokens
             )
-        target.keep(walked.path)
-        drafter.rollback(draft.kept(walked.path))
-        drafter.catch_up(walked.token, verdict, walked.path)
-        gaps.append(plan.end(draft, walked, verdict))
-        heard = Round(len(out), draft.computed, len(draft.token) - 1, walked.accepted, walked)
+        target.commit(verified.path)
+        drafter.rollback(draft.kept(verified.path))
+        drafter.catch_up(verified.token, output, verified.path)
+        gaps.append(plan.end(draft, verified, output))
+        heard = Round(len(out), draft.computed, len(draft.token) - 1, verified.accepted, verified)
         rounds.append((heard.position, heard.computed, heard.drafted, heard.accepted))
-        out += walked.token
+        out += verified.token
         last = out[-1]
         clock.lap(OTHER)
         listen(heard)

@@ -7,7 +7,7 @@ import torch
 DRAFTING, VERIFICATION, POLICY, OTHER = range(4)
 
 
-class Clock:
+class PhaseTimer:
     """Time by phase, of a device that may still be busy: synchronised on CUDA where `exact`, else as issued."""
 
     def __init__(self, device, exact: bool = True):

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from real.decode.phase_timer import DRAFTING, Clock
+from real.decode.phase_timer import DRAFTING, PhaseTimer
 from real.draft import Draft, Drafter, growing
-from real.sampling import Chance, Rule
+from real.sampling import AddressedDraws, Rule
 from simspec.rng import DRAFT
 from simspec.tree import MOST, WIDEST, Tree, TreeError
 
@@ -53,13 +53,15 @@ class Static:
         self.tree, self.K = tree, tree.levels
         self.cuts = [tree.cut(cap) for cap in range(self.K + 1)]
 
-    def begin(self, drafter: Drafter, rule: Rule, sequence: int, prefill, chance: Chance) -> None:
+    def begin(
+        self, drafter: Drafter, rule: Rule, sequence: int, prefill, draws: AddressedDraws
+    ) -> None:
         """Starts a text; ValueError for a drafter that grows no such tree."""
-        self.drafter, self.rule, self.sequence, self.chance = (
+        self.drafter, self.rule, self.sequence, self.draws = (
             growing(drafter, self.K),
             rule,
             sequence,
-            chance,
+            draws,
         )
 
     def draft(
@@ -69,7 +71,7 @@ class Static:
         round: int,
         cap: int,
         end_tokens: tuple[int, ...],
-        clock: Clock,
+        clock: PhaseTimer,
     ) -> Draft:
         """The tree behind `last`, level by level; its end tokens stop nothing."""
         tree = self.cuts[min(cap, self.K)]
@@ -123,13 +125,13 @@ class Static:
         for row in rows:
             if not bool((left > 0).any()):
                 return
-            token = self.chance.draw(left, round, row, DRAFT)
+            token = self.draws.sample(left, round, row, DRAFT)
             left[token] = 0
             yield token
 
-    def end(self, draft: Draft, walked, verdict) -> float:
+    def end(self, draft: Draft, verified, output) -> float:
         """After the round's pass: how near its decisions were."""
-        return min((self.gap[row] for row in walked.path if row in self.gap), default=SURE)
+        return min((self.gap[row] for row in verified.path if row in self.gap), default=SURE)
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,9 @@ class _Searched:
                 raise TreeError(f"tree: {what} is {value!r}; expected an integer from 1 to {most}")
         self.width, self.K = width, levels
 
-    def begin(self, drafter: Drafter, rule: Rule, sequence: int, prefill, chance: Chance) -> None:
+    def begin(
+        self, drafter: Drafter, rule: Rule, sequence: int, prefill, draws: AddressedDraws
+    ) -> None:
         """Starts a text; ValueError for the rejection rule, and for a drafter that grows no such tree."""
         if rule.sampled:
             what = "which nodes it submits depends on the tokens drawn, so that their law would not be q"
@@ -222,7 +226,7 @@ class _Searched:
         round: int,
         cap: int,
         end_tokens: tuple[int, ...],
-        clock: Clock,
+        clock: PhaseTimer,
     ) -> Draft:
         """The rows chosen of what was offered behind `last`, at most `cap` deep."""
         levels, self.gap = min(cap, self.K) if self.most else 0, SURE
@@ -244,7 +248,7 @@ class _Searched:
             0,
         )
 
-    def end(self, draft: Draft, walked, verdict) -> float:
+    def end(self, draft: Draft, verified, output) -> float:
         """After the round's pass: how near its decisions were."""
         return self.gap
 

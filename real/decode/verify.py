@@ -7,12 +7,12 @@ from torch import Tensor
 
 from real.draft import Draft
 from real.model.tree_mask import depths
-from real.sampling import Chance, Rule
+from real.sampling import AddressedDraws, Rule
 from simspec.rng import RESIDUAL
 
 
 @dataclass(frozen=True)
-class Walk:
+class VerifyResult:
     """What a verification commits.
 
     | field | meaning |
@@ -29,7 +29,7 @@ class Walk:
     scores: Tensor
 
 
-def walk(
+def accept_exact(
     rule: Rule,
     logits: Tensor,
     token: list[int],
@@ -38,7 +38,7 @@ def walk(
     position: int,
     end_tokens: tuple[int, ...],
     text: Sequence[int] | None = None,
-) -> Walk:
+) -> VerifyResult:
     """Follows the target's picks down the drafted rows for as long as a row carries the token picked.
 
     `token[0]` is the last committed token; row i predicts the text position `position` + its depth. A chain is the
@@ -60,17 +60,17 @@ def walk(
         path.append(child)
         if pick in end_tokens:
             break
-    return Walk(committed, path, len(path) - 1, scores[path])
+    return VerifyResult(committed, path, len(path) - 1, scores[path])
 
 
-def chance_walk(
+def rejection_sample(
     rule: Rule,
     logits: Tensor,
     draft: Draft,
-    chance: Chance,
+    draws: AddressedDraws,
     round: int,
     end_tokens: tuple[int, ...],
-) -> Walk:
+) -> VerifyResult:
     """Recursive rejection down the drafted rows: the committed text follows the target's distribution exactly.
 
     At a row with target distribution p, its children one after the other: child x, drawn from q, is accepted with probability
@@ -93,7 +93,7 @@ def chance_walk(
                 rest[token] = 0
             else:
                 odds, rest = min(1.0, float(left[token] / q[token])), (left - q).clamp(min=0)
-            if chance.flip(odds, round, child):
+            if draws.accept(odds, round, child):
                 chosen = child
                 break
             left = rest / rest.sum()
@@ -102,8 +102,8 @@ def chance_walk(
                 q[token] = 0
                 q = q / q.sum()
         if chosen is None:
-            committed.append(chance.draw(left, round, row, RESIDUAL))
+            committed.append(draws.sample(left, round, row, RESIDUAL))
             break
         committed.append(draft.token[chosen])
         path.append(chosen)
-    return Walk(committed, path, len(path) - 1, p[path].log())
+    return VerifyResult(committed, path, len(path) - 1, p[path].log())

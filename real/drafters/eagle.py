@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from real.draft import Pick, Step
 from real.model.checkpoint import WeightsError, ours
-from real.model.decoder import Cache, Decoder, Layer, frequencies
+from real.model.decoder import Decoder, DecoderLayer, KVCache, frequencies
 from real.model.draft_head import fill, load_part, read_state
 from real.model.runner import EAGER, At, Span
 
@@ -54,10 +54,10 @@ class Eagle(nn.Module):
             "first_norm": first_norm,
             "norm_eps": norm_eps,
         }
-        shape = target.shape if norm_eps is None else replace(target.shape, norm_eps=norm_eps)
+        shape = target.config if norm_eps is None else replace(target.config, norm_eps=norm_eps)
         self.inputs, self.shift = inputs, int("unshifted" not in inputs)
         self.fc = nn.Linear(shape.width * (1 + ("&" in inputs)), shape.width, bias=bias)
-        self.layers = nn.ModuleList(Layer(shape) for _ in range(layers))
+        self.layers = nn.ModuleList(DecoderLayer(shape) for _ in range(layers))
         for layer in self.layers:
             for writes in (layer.output, layer.down):
                 nn.init.normal_(writes.weight, std=0.02)
@@ -77,7 +77,7 @@ class Eagle(nn.Module):
         token: Tensor,
         rotation,
         mask: Tensor | None = None,
-        cache: Cache | None = None,
+        cache: KVCache | None = None,
         start: int = 0,
     ) -> Tensor:
         """Estimates of the next features `[b, n, width]` of rows (`feature [b, n, width]`, `token [b, n]`), as paired by `inputs`."""
@@ -181,9 +181,9 @@ class EagleDrafter:
         self.draft, self.parent = [], []
 
     @torch.inference_mode()
-    def catch_up(self, tokens: list[int], verdict, path: list[int]) -> None:
+    def catch_up(self, tokens: list[int], output, path: list[int]) -> None:
         self.text += tokens
-        self.known = torch.cat((self.known, self.decoder.norm(verdict.hidden[path])))
+        self.known = torch.cat((self.known, self.decoder.norm(output.hidden[path])))
 
     def _first(self) -> tuple[Tensor, ...]:
         """What lies behind the last committed token, whose row is read anew where a draft of it was given up unverified."""
@@ -260,7 +260,7 @@ def published(folder: Path, target: Decoder) -> Eagle:
 
 def _config(folder: Path, target: Decoder) -> dict:
     """config.json, its sizes and rotary frequencies those of the target."""
-    s = target.shape
+    s = target.config
     try:
         config = dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
         theta = float(config.get("rope_theta", 10000.0))

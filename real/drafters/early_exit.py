@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from real.draft import Pick, Step
-from real.model.decoder import Decoder, Layer, Norm
+from real.model.decoder import Decoder, DecoderLayer, RMSNorm
 from real.model.draft_head import load_part
 from real.model.runner import EAGER, At, Span
 from real.model.target import Resume
@@ -23,21 +23,21 @@ class Exit(nn.Module):
 
     def __init__(self, target: Decoder, depth: int, own_head: bool = False, layers: int = 1):
         super().__init__()
-        if not 1 <= depth < target.shape.layers:
+        if not 1 <= depth < target.config.layers:
             raise ValueError(
-                f"exit after {depth} layers of {target.shape.layers}; expected 1 to {target.shape.layers - 1}"
+                f"exit after {depth} layers of {target.config.layers}; expected 1 to {target.config.layers - 1}"
             )
         if layers < 0:
             raise ValueError(f"{layers} new layers asked for; expected 0 (the head alone) or more")
         self.depth, self.own_head = depth, own_head
         self.settings = {"depth": depth, "own_head": own_head, "layers": layers}
-        self.layers = nn.ModuleList(Layer(target.shape) for _ in range(layers))
+        self.layers = nn.ModuleList(DecoderLayer(target.config) for _ in range(layers))
         for layer in self.layers:
             layer.load_state_dict(target.layers[-1].state_dict())
-        self.norm = Norm(target.shape.width, target.shape.norm_eps)
+        self.norm = RMSNorm(target.config.width, target.config.norm_eps)
         self.norm.load_state_dict(target.norm.state_dict())
         if own_head:
-            self.head = nn.Linear(target.shape.width, target.shape.vocab, bias=False)
+            self.head = nn.Linear(target.config.width, target.config.vocab, bias=False)
             self.head.weight.data.copy_(target.head.weight.data)
         self.to(target.device, target.dtype)
 
@@ -45,7 +45,7 @@ class Exit(nn.Module):
         """The drafter as a language model: a decoder that shares its modules with the target and with this exit."""
         lm = Decoder.__new__(Decoder)
         nn.Module.__init__(lm)
-        lm.shape, lm.frequency, lm.scaling = target.shape, target.frequency, target.scaling
+        lm.config, lm.frequency, lm.scaling = target.config, target.frequency, target.scaling
         lm.embed = target.embed
         lm.layers = nn.ModuleList([*target.layers[: self.depth], *self.layers])
         lm.norm = self.norm
@@ -127,11 +127,11 @@ class EarlyExitDrafter:
         )
         self.draft, self.hidden, self.parent = [], [], []
 
-    def catch_up(self, tokens: list[int], verdict, path: list[int]) -> None:
+    def catch_up(self, tokens: list[int], output, path: list[int]) -> None:
         # rows of the new layers that this round's draft did not compute: read from the tap when the next draft begins
         missing = self.target.length - self.rows - sum(len(h) for h in self.owed)
         if missing:
-            self.owed.append(verdict.taps[self.exit.depth][path[-missing:]])
+            self.owed.append(output.taps[self.exit.depth][path[-missing:]])
         self.last = tokens[-1]
 
     @torch.inference_mode()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from real.draft import Pick, Step
-from real.model.decoder import Cache, Decoder, Layer, Norm, Shape, rotate
+from real.model.decoder import Decoder, DecoderConfig, DecoderLayer, KVCache, RMSNorm, rotate
 from real.model.draft_head import load_part
 from real.model.tree_mask import ancestor_mask, branches, chain
 
@@ -20,10 +20,10 @@ Keys = Sequence[tuple[Tensor, Tensor]]
 class Glimpse(nn.Module):
     """Cross-attention: x + output(attention of query(norm(x)) over the target's keys and values)."""
 
-    def __init__(self, width: int, target: Shape):
+    def __init__(self, width: int, target: DecoderConfig):
         super().__init__()
-        self.shape = target
-        self.norm = Norm(width, target.norm_eps)
+        self.config = target
+        self.norm = RMSNorm(width, target.norm_eps)
         self.query = nn.Linear(width, target.heads * target.head_dim, bias=False)
         self.output = nn.Linear(target.heads * target.head_dim, width, bias=False)
         nn.init.normal_(self.output.weight, std=0.02)
@@ -34,11 +34,11 @@ class Glimpse(nn.Module):
         """Rows `x [b, n, width]`; `sees`, bool `[n, m]` or `[b, 1, n, m]`, says which of the m keys each may attend to, None: all."""
         if not key.shape[2]:
             return x
-        q = self.query(self.norm(x)).view(*x.shape[:2], -1, self.shape.head_dim).transpose(1, 2)
+        q = self.query(self.norm(x)).view(*x.shape[:2], -1, self.config.head_dim).transpose(1, 2)
         q = rotate(
             q, rotation
         )  # at the row's own place in the text, as the cached keys are at theirs
-        group = self.shape.heads // self.shape.kv_heads
+        group = self.config.heads // self.config.kv_heads
         key, value = (t.to(q.dtype).repeat_interleave(group, 1) for t in (key, value))
         if sees is None:
             return x + self._mix(q, key, value, None)
@@ -75,7 +75,7 @@ class Glide(nn.Module):
         rebuild: bool = True,
     ):
         super().__init__()
-        s = target.shape
+        s = target.config
         if type(layers) is not int or not 1 <= layers <= s.layers:
             raise ValueError(
                 f"layers is {layers!r}; expected an integer from 1 to the target's {s.layers}"
@@ -114,19 +114,19 @@ class Glide(nn.Module):
         self.reads, self.cross, self.shared, self.rebuild = reads, cross, shared, rebuild
         own = width or s.width
         heads = own // s.head_dim
-        self.shape = (
+        self.config = (
             s
             if own == s.width
             else replace(
                 s, width=own, heads=heads, kv_heads=heads, hidden=max(1, s.hidden * own // s.width)
             )
         )
-        self.layers = nn.ModuleList(Layer(self.shape) for _ in range(layers))
+        self.layers = nn.ModuleList(DecoderLayer(self.config) for _ in range(layers))
         for layer in self.layers:
             for writes in (layer.output, layer.down):
                 nn.init.normal_(writes.weight, std=0.02)
         self.glimpses = nn.ModuleList(Glimpse(own, s) for _ in range(layers if cross else 0))
-        self.norm = Norm(own, s.norm_eps)
+        self.norm = RMSNorm(own, s.norm_eps)
         if shared:
             self.norm.load_state_dict(target.norm.state_dict())
         else:
@@ -140,7 +140,7 @@ class Glide(nn.Module):
         token: Tensor,
         keys: Keys,
         sees: Tensor | None,
-        cache: Cache | None = None,
+        cache: KVCache | None = None,
         start: int = 0,
         parent: Sequence[int] = (),
     ) -> Tensor:
@@ -163,7 +163,7 @@ class Glide(nn.Module):
             x = layer.attend(x, rotation, mask, cache, i, start)
             if self.cross:
                 x = self.glimpses[i](x, rotation, *keys[i], sees)
-            x = layer.feed(x)
+            x = layer.mlp(x)
         return x
 
     def logits(self, target: Decoder, x: Tensor) -> Tensor:
@@ -227,8 +227,8 @@ class GlideDrafter:
 
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
         self.target, self.pick = target, pick
-        self.cache = Cache(
-            self.part.shape,
+        self.cache = KVCache(
+            self.part.config,
             len(self.part.layers),
             1,
             len(prompt) + 64,
@@ -273,7 +273,7 @@ class GlideDrafter:
         self.rows = min(self.rows, len(self.text) + kept)
         self.draft, self.parent = [], []
 
-    def catch_up(self, tokens: list[int], verdict, path) -> None:
+    def catch_up(self, tokens: list[int], output, path) -> None:
         self.text += tokens
 
     @torch.inference_mode()

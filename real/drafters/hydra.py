@@ -52,7 +52,7 @@ class Hydra(nn.Module):
             raise ValueError(
                 f"heads is {heads!r} and blocks {blocks!r}; expected integers, 1 or more"
             )
-        width, vocab = target.shape.width, target.shape.vocab
+        width, vocab = target.config.width, target.config.vocab
         self.settings = {
             "heads": heads,
             "blocks": blocks,
@@ -138,7 +138,10 @@ class HydraDrafter:
             new.append([t] if p < 0 else [*(self.paths + new)[p], t])
         self.paths = self.paths + new
         logits = torch.empty(
-            len(new), self.decoder.shape.vocab, dtype=self.decoder.dtype, device=self.decoder.device
+            len(new),
+            self.decoder.config.vocab,
+            dtype=self.decoder.dtype,
+            device=self.decoder.device,
         )
         for length in {len(path) for path in new}:
             rows = [i for i, path in enumerate(new) if len(path) == length]
@@ -154,8 +157,8 @@ class HydraDrafter:
         self.draft, self.paths = [], []
 
     @torch.inference_mode()
-    def catch_up(self, tokens: list[int], verdict, path: list[int]) -> None:
-        self.feature = self.decoder.norm(verdict.hidden[path[-1]])
+    def catch_up(self, tokens: list[int], output, path: list[int]) -> None:
+        self.feature = self.decoder.norm(output.hidden[path[-1]])
         self.last = tokens[-1]
 
     def _behind(self, paths: list[list[int]]) -> Tensor:

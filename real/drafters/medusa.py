@@ -44,7 +44,7 @@ class Medusa(nn.Module):
             raise ValueError(
                 f"heads is {heads!r} and blocks {blocks!r}; expected integers, 1 or more"
             )
-        width, vocab = target.shape.width, target.shape.vocab
+        width, vocab = target.config.width, target.config.vocab
         self.settings = {"heads": heads, "blocks": blocks, "own_head": own_head}
         self.stacks = nn.ModuleList(
             nn.Sequential(*(Block(width) for _ in range(blocks))) for _ in range(heads)
@@ -126,8 +126,8 @@ class MedusaDrafter:
         self.drafted, self.parent = 0, []
 
     @torch.inference_mode()
-    def catch_up(self, tokens: list[int], verdict, path: list[int]) -> None:
-        self.feature = self.decoder.norm(verdict.hidden[path[-1]])
+    def catch_up(self, tokens: list[int], output, path: list[int]) -> None:
+        self.feature = self.decoder.norm(output.hidden[path[-1]])
 
     def _read(self) -> None:
         part, target = self.part, self.decoder

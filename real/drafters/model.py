@@ -33,9 +33,9 @@ class ModelDrafter:
     def load(cls, folder: Path, target: Decoder, made_for: Mapping[str, str]) -> "ModelDrafter":
         """From a transformers checkpoint whose vocabulary is the target's."""
         lm = load_decoder(folder, target.dtype, target.device)
-        if lm.shape.vocab != target.shape.vocab:
+        if lm.config.vocab != target.config.vocab:
             raise WeightsError(
-                f"{folder} has {lm.shape.vocab} tokens, the target {target.shape.vocab}; use the same tokenizer"
+                f"{folder} has {lm.config.vocab} tokens, the target {target.config.vocab}; use the same tokenizer"
             )
         return cls(lm)
 
@@ -82,7 +82,7 @@ class ModelDrafter:
         self.rows = min(self.rows, len(self.text) + accepted)
         self.draft, self.parent = [], []
 
-    def catch_up(self, tokens: list[int], verdict, path) -> None:
+    def catch_up(self, tokens: list[int], output, path) -> None:
         self.text += tokens
 
     @torch.inference_mode()

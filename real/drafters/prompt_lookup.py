@@ -77,7 +77,7 @@ class PromptLookupDrafter:
     def rollback(self, accepted: int) -> None:
         self.drafted = 0
 
-    def catch_up(self, tokens: list[int], verdict, path) -> None:
+    def catch_up(self, tokens: list[int], output, path) -> None:
         self._read(tokens)
 
     def _read(self, tokens: list[int]) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from real.draft import Pick, Step
 from real.model.checkpoint import WeightsError
-from real.model.decoder import Cache, Decoder
+from real.model.decoder import Decoder, KVCache
 from real.model.draft_head import settings_of
 from real.model.tree_mask import branches
 
@@ -61,7 +61,7 @@ def passing(
     token: Tensor,
     position: Tensor,
     mask: Tensor | None,
-    cache: Cache,
+    cache: KVCache,
     start: int,
 ) -> Tensor:
     """Rows `token [n]` at integer `position [n]` through the sub-layers that are not skipped: residual stream `[n, width]`.
@@ -74,7 +74,7 @@ def passing(
         if i not in skips.attention:
             x = layer.attend(x, rotation, mask, cache, i, start)
         if i not in skips.mlp:
-            x = layer.feed(x)
+            x = layer.mlp(x)
     return x[0]
 
 
@@ -92,9 +92,9 @@ class SelfSkipDrafter:
     history_free = True
 
     def __init__(self, target: Decoder, skips: Skips):
-        skips.check(target.shape.layers)
+        skips.check(target.config.layers)
         self.skips = skips
-        self.sublayers = skips.count(target.shape.layers)
+        self.sublayers = skips.count(target.config.layers)
         self.predictors = {}
 
     @classmethod
@@ -147,5 +147,5 @@ class SelfSkipDrafter:
     def rollback(self, accepted: int) -> None:
         self.draft, self.parent = [], []
 
-    def catch_up(self, tokens: list[int], verdict, path) -> None:
+    def catch_up(self, tokens: list[int], output, path) -> None:
         self.last = tokens[-1]

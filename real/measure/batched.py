@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from real.draft import Drafter
-from real.model.decoder import Cache, Decoder
+from real.model.decoder import Decoder, KVCache
 from real.model.target import Target
 from real.model.tree_mask import ancestor_mask, chain
 
@@ -77,7 +77,7 @@ class Isolated:
             np.pad(owed, (0, OWED - self.owed), mode="edge"),
         )
 
-    def _filled(self, model: Decoder) -> Cache:
+    def _filled(self, model: Decoder) -> KVCache:
         cache = model.cache(len(model.layers), self.batch, self.context + self.K + 1)
         for rows in (cache.key, cache.value):
             rows.normal_(generator=self.random)
@@ -86,7 +86,7 @@ class Isolated:
     def _tokens(self, rows: int) -> torch.Tensor:
         device = self.decoder.device
         return torch.randint(
-            self.decoder.shape.vocab, (self.batch, rows), generator=self.random, device=device
+            self.decoder.config.vocab, (self.batch, rows), generator=self.random, device=device
         )
 
     def _verify(self, drafted: int) -> Callable[[], list[float]]:
@@ -148,7 +148,7 @@ class Isolated:
 
         return once
 
-    def _step(self, cache: Cache, token, start: int, held) -> None:
+    def _step(self, cache: KVCache, token, start: int, held) -> None:
         """A draft step: owed rows pass the whole drafter, or its own layers only where the target's pass took them through the others."""
         lm, rows, skipped = self.lm, token.shape[1], token.shape[1] - 1 if self.shared else 0
         rotation, mask = _places(lm, start, rows)

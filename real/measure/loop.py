@@ -15,13 +15,13 @@ import torch
 
 from real.decode.features import shown
 from real.decode.loop import DecodeResult, decode
-from real.decode.phase_timer import DRAFTING, OTHER, POLICY, VERIFICATION, Clock
+from real.decode.phase_timer import DRAFTING, OTHER, POLICY, VERIFICATION, PhaseTimer
 from real.decode.trees import Static
 from real.draft import Draft, Drafter, Silent
 from real.measure.batched import OWED, Isolated, shared_layers
 from real.model.target import Target
 from real.provenance import device_name
-from real.sampling import Chance, Rule
+from real.sampling import AddressedDraws, Rule
 from simspec import CostModel, Policy, Stepper, policies
 from simspec.cost import next_backlog
 from simspec.cost_table import CostTable
@@ -122,7 +122,7 @@ def measure_table(
             drafter,
             rule,
             K,
-            _prompt(rng, target.decoder.shape.vocab, c, drafter),
+            _prompt(rng, target.decoder.config.vocab, c, drafter),
             rounds,
             rows,
         )
@@ -217,15 +217,15 @@ class Undrafted:
         self.parent = [-1, *((row - 1) // 2 for row in range(1, nodes + 1))]
         self.K = (nodes + 1).bit_length() - 1
 
-    def begin(self, drafter, rule, sequence, prefill, chance) -> None: ...
+    def begin(self, drafter, rule, sequence, prefill, draws) -> None: ...
 
     def draft(
-        self, last: int, position: int, round: int, cap: int, end_tokens, clock: Clock
+        self, last: int, position: int, round: int, cap: int, end_tokens, clock: PhaseTimer
     ) -> Draft:
         parent = self.parent if cap >= self.K else [-1]
         return Draft([last] * len(parent), parent, 0, 0)
 
-    def end(self, draft, walked, verdict) -> float:
+    def end(self, draft, verified, output) -> float:
         return float("inf")
 
 
@@ -261,7 +261,7 @@ class _Loop:
         self.trees = {("rows", j): Undrafted(j) for j in range(K + 1, rows + 1)}
         if rows and hasattr(drafter, "grow") and getattr(drafter, "deepest", 2) > 1 and K > 1:
             self.trees |= {
-                ("wide", w): Static(full((w, 1))) for w in WIDE if w <= target.decoder.shape.vocab
+                ("wide", w): Static(full((w, 1))) for w in WIDE if w <= target.decoder.config.vocab
             }
         self.jobs |= self.trees
         self.treed = defaultdict(list)
@@ -309,10 +309,10 @@ class _Loop:
 
     def _grow(self, name, keep: bool) -> None:
         """Drafts the tree of that name for several rounds, of which nothing is verified: nothing is owed either, but in the first."""
-        plan, prompt, clock = self.trees[name], self.prompt, Clock(self.target.decoder.device)
-        prefill, chance = self.target.prefill(prompt[:-1]), Chance(self.rule.seed, self.runs)
+        plan, prompt, clock = self.trees[name], self.prompt, PhaseTimer(self.target.decoder.device)
+        prefill, draws = self.target.prefill(prompt[:-1]), AddressedDraws(self.rule.seed, self.runs)
         self.drafter.begin(self.target, prompt, prefill, lambda logits, *_: int(logits.argmax()))
-        plan.begin(self.drafter, self.rule, self.runs, prefill, chance)
+        plan.begin(self.drafter, self.rule, self.runs, prefill, draws)
         for i in range(self.rounds):
             clock.begin()
             plan.draft(prompt[-1], i, i, plan.K, (), clock)

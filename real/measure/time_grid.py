@@ -14,7 +14,7 @@ from real.measure.device_limits import speeds
 from real.measure.latency_grid import TARGET, Cell, Ladder, cell, floor
 from real.measure.timer import laps, spread
 from real.model.cuda_graphs import capture, fused
-from real.model.decoder import Cache, Decoder, Layer, Window
+from real.model.decoder import Decoder, DecoderLayer, KVCache, StaticKVCache
 from real.model.random_models import check_room, free, random_decoder
 from real.model.tree_mask import ancestor_mask, chain
 from real.provenance import device_name
@@ -39,7 +39,7 @@ def ladder(
     seed: int = 0,
     known: Ladder | None = None,
     keep: Callable[[Ladder], None] = lambda made: None,
-    tell: Callable[[int, int], None] = lambda done, of: None,
+    progress: Callable[[int, int], None] = lambda done, of: None,
     timer: Callable[[], float] | None = None,
     mode: str | None = None,
 ) -> Ladder:
@@ -101,7 +101,7 @@ def ladder(
         found = found.added(climb.cells(keys, found.speeds))
         done += len(keys)
         keep(found)
-        tell(done, total)
+        progress(done, total)
     return found
 
 
@@ -211,14 +211,14 @@ class _Climb:
                     2 * few,
                 )()
 
-    def _work(self, key: tuple, cache: Cache, pool) -> Callable[[], object]:
+    def _work(self, key: tuple, cache: KVCache, pool) -> Callable[[], object]:
         function = self._pass(key, cache) if key[0] == TARGET else self._step(key)
         if not self.graphs:
             return function
         with fused(**self.how) if self.compiled else nullcontext():
             return capture(function, self.decoder.device, pool)
 
-    def _pass(self, key: tuple, cache: Cache) -> Callable[[], tuple]:
+    def _pass(self, key: tuple, cache: KVCache) -> Callable[[], tuple]:
         _, batch, context, width = key
         return rows_pass(self.decoder, cache, self._tokens(batch, width), context, self.graphs)
 
@@ -231,7 +231,7 @@ class _Climb:
             )
         learnt = drafter.part
         feature = torch.empty(
-            batch, 1, target.shape.width, dtype=target.dtype, device=target.device
+            batch, 1, target.config.width, dtype=target.dtype, device=target.device
         ).normal_(generator=self.random)
         if hasattr(learnt, "stacks"):
             return lambda: (learnt.logits(target, 0, learnt.stacks[0](feature)),)
@@ -247,7 +247,7 @@ class _Climb:
             return floor(self.shape, speeds, width, batch, context)
         drafter, deep = self.drafters[part], self.shape.width**2
         if (lm := getattr(drafter, "lm", None)) is not None:
-            s = lm.shape
+            s = lm.config
             sizes = {
                 name: getattr(s, name)
                 for name in ("width", "heads", "kv_heads", "head_dim", "hidden", "vocab", "tied")
@@ -278,7 +278,7 @@ class _Climb:
 
 
 def rows_pass(
-    model: Decoder, cache: Cache, token: Tensor, start: int, still: bool = True
+    model: Decoder, cache: KVCache, token: Tensor, start: int, still: bool = True
 ) -> Callable[[], tuple[Tensor]]:
     """A pass of `token [batch, n]` behind `start` cached rows, giving logits `[batch, n, vocab]`; what it reads is made here, once.
 
@@ -294,7 +294,7 @@ def rows_pass(
     )
 
 
-def _places(model: Decoder, cache: Cache, start: int, rows: int, still: bool) -> tuple:
+def _places(model: Decoder, cache: KVCache, start: int, rows: int, still: bool) -> tuple:
     """(rotation, mask, cache, start) of a chain, as `Decoder.run` takes them."""
     position = torch.arange(start, start + rows, device=model.device)
     rotation = model.rotation(position)
@@ -302,14 +302,14 @@ def _places(model: Decoder, cache: Cache, start: int, rows: int, still: bool) ->
         return rotation, ancestor_mask(start, chain(rows), model.device), cache, start
     sees = torch.arange(cache.key.shape[3], device=model.device) <= position[:, None]
     mask = torch.zeros_like(sees, dtype=model.dtype).masked_fill(~sees, -torch.inf)
-    return rotation, mask, Window(cache.key, cache.value, position), 0
+    return rotation, mask, StaticKVCache(cache.key, cache.value, position), 0
 
 
 def _pack(*wholes: nn.Module) -> None:
     """As captured passes have their layers (`real.decode.engine`)."""
     for layer in (module for whole in wholes for module in whole.modules()):
-        if isinstance(layer, Layer) and not layer.packed:
-            layer.pack()
+        if isinstance(layer, DecoderLayer) and not layer.fused:
+            layer.fuse_projections()
 
 
 def _even(rows: int) -> int:
@@ -319,7 +319,7 @@ def _even(rows: int) -> int:
 
 def _filled(
     model: Decoder, batch: int, rows: int, random: torch.Generator, layers: int | None = None
-) -> Cache:
+) -> KVCache:
     cache = model.cache(len(model.layers) if layers is None else layers, batch, rows)
     for part in (cache.key, cache.value):
         part.normal_(generator=random)

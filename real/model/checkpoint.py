@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from real.files import replace_json, replacing
 from real.model.compressed import content, weights_in
-from real.model.decoder import Decoder, Shape, frequencies
+from real.model.decoder import Decoder, DecoderConfig, frequencies
 
 FAMILIES = {"llama": {}, "mistral": {}, "qwen2": {"qkv_bias": True}, "qwen3": {"qk_norm": True}}
 _LAYER = {
@@ -51,7 +51,7 @@ def theirs(name: str) -> str:
     return f"{_BACK[stem]}.{kind}"
 
 
-def shape_of(config) -> Shape:
+def shape_of(config) -> DecoderConfig:
     """Our Shape of a transformers config; WeightsError for a family or an option that the block does not compute."""
     family = config.model_type
     if family not in FAMILIES:
@@ -76,7 +76,7 @@ def shape_of(config) -> Shape:
             "attention_bias is not supported for this family; use a checkpoint without it"
         )
     rope = getattr(config, "rope_parameters", None) or {}
-    return Shape(
+    return DecoderConfig(
         vocab=config.vocab_size,
         width=config.hidden_size,
         layers=config.num_hidden_layers,
@@ -185,7 +185,7 @@ def save_decoder(
     decoder: Decoder, folder: Path, end_token: int, context: int, dtype=torch.bfloat16
 ) -> None:
     """Writes a plain decoder as a Llama checkpoint that transformers reads: config.json and model.safetensors."""
-    s = decoder.shape
+    s = decoder.config
     if (
         s.qkv_bias
         or s.qk_norm
@@ -248,12 +248,12 @@ def tokenizer_sha256(tokenizer) -> str:
 def made_for(path: str | Path, decoder: Decoder, tokenizer) -> dict[str, str]:
     """What names a target for the parts that learn on it: hashes of weights, config (as far as we compute it) and tokenizer."""
     plain = torch.allclose(
-        decoder.frequency.double().cpu(), frequencies(decoder.shape), rtol=1e-6, atol=0
+        decoder.frequency.double().cpu(), frequencies(decoder.config), rtol=1e-6, atol=0
     )
     turned = (
         [] if plain else [f"{x:.5e}" for x in decoder.frequency.tolist()]
     )  # not to the last digit: libraries differ there
-    config = json.dumps([asdict(decoder.shape), turned, round(decoder.scaling, 6)], sort_keys=True)
+    config = json.dumps([asdict(decoder.config), turned, round(decoder.scaling, 6)], sort_keys=True)
     return {
         "weights": identity(path),
         "config": hashlib.sha256(config.encode()).hexdigest(),

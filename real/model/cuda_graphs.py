@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from real.model.decoder import Alone, Layer
+from real.model.decoder import DecoderLayer, LayerKV
 
 Replay = Callable[[], tuple[Tensor, ...]]
 """Runs what was captured, on what its tensors hold now; returns the same output tensors each time, overwritten."""
@@ -90,11 +90,11 @@ class _Tape(TorchDispatchMode):
         return self.out
 
 
-_plain = Layer.forward
+_plain = DecoderLayer.forward
 
 
 def _alone(
-    layer: Layer,
+    layer: DecoderLayer,
     x: Tensor,
     cos: Tensor,
     sin: Tensor,
@@ -104,12 +104,12 @@ def _alone(
     row: Tensor,
 ) -> Tensor:
     # one layer's rows by themselves: with its number as an argument every layer would be compiled anew
-    return _plain(layer, x, (cos, sin), mask, Alone(key, value, row))
+    return _plain(layer, x, (cos, sin), mask, LayerKV(key, value, row))
 
 
 @contextmanager
 def fused(**how):
-    """Within it layers run as compiled by torch, all alike ones by the same kernels: for passes over a `real.model.decoder.Window`, to be captured.
+    """Within it layers run as compiled by torch, all alike ones by the same kernels: for passes over a `real.model.decoder.StaticKVCache`, to be captured.
 
     Their elementwise operations, each a kernel of its own otherwise, become few. `how` goes to torch.compile: backend, mode.
     """
@@ -118,9 +118,9 @@ def fused(**how):
     def forward(layer, x, rotation, mask=None, cache=None, index=0, start=0):
         return compiled(layer, x, *rotation, mask, *cache.layer(index), cache.row)
 
-    Layer.forward = forward
+    DecoderLayer.forward = forward
     try:
         with torch._dynamo.config.patch(recompile_limit=64, accumulated_recompile_limit=512):
             yield
     finally:
-        Layer.forward = _plain
+        DecoderLayer.forward = _plain

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 
 @dataclass(frozen=True)
-class Shape:
+class DecoderConfig:
     """Sizes of a decoder.
 
     | field | meaning |
@@ -45,7 +45,7 @@ class Shape:
     qk_norm: bool = False
 
 
-class Norm(nn.Module):
+class RMSNorm(nn.Module):
     """RMSNorm, x / sqrt(mean(x^2) + eps) * weight, in at least float32 whatever the model's dtype."""
 
     def __init__(self, width: int, eps: float):
@@ -59,7 +59,7 @@ class Norm(nn.Module):
         return self.weight * wide.to(x.dtype)
 
 
-class Cache:
+class KVCache:
     """Keys and values of some layers, `[layers, batch, kv_heads, capacity, head_dim]`, grown by doubling.
 
     The cache does not know how many rows are valid: its owner does, and passes `start` with every pass.
@@ -67,14 +67,14 @@ class Cache:
 
     def __init__(
         self,
-        shape: Shape,
+        config: DecoderConfig,
         layers: int,
         batch: int = 1,
         capacity: int = 256,
         dtype=None,
         device=None,
     ):
-        size = (layers, batch, shape.kv_heads, capacity, shape.head_dim)
+        size = (layers, batch, config.kv_heads, capacity, config.head_dim)
         self.key = torch.zeros(size, dtype=dtype, device=device)
         self.value = torch.zeros_like(self.key)
 
@@ -100,10 +100,10 @@ class Cache:
         return self.key[layer, :, :, :stop], self.value[layer, :, :, :stop]
 
 
-class Window:
+class StaticKVCache:
     """The first rows of a cache, all of them seen whatever is valid, and the places `row` int64 `[n]` where a pass's rows go.
 
-    A `Cache` to the layers, but nothing in it depends on where a text stands: what a captured pass needs (see real/model/runner.py).
+    A `KVCache` to the layers, but nothing in it depends on where a text stands: what a captured pass needs (see real/model/runner.py).
     """
 
     def __init__(self, key: Tensor, value: Tensor, row: Tensor):
@@ -113,7 +113,7 @@ class Window:
         """Nothing: its owner has made room."""
 
     def put(self, layer: int, start: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """As `Cache.put`, to the places of `row`; all rows come back, and the mask tells which count."""
+        """As `KVCache.put`, to the places of `row`; all rows come back, and the mask tells which count."""
         held = self.layer(layer)
         for rows, new in zip(held, (key, value)):
             rows[:, :, self.row] = new
@@ -124,39 +124,39 @@ class Window:
         return self.key[layer], self.value[layer]
 
 
-class Alone(Window):
-    """A `Window` of a single layer, whose key and value are its own: to a compiler a view of the whole would be the whole."""
+class LayerKV(StaticKVCache):
+    """A `StaticKVCache` of a single layer, whose key and value are its own: to a compiler a view of the whole would be the whole."""
 
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:
         """That layer, whatever its number."""
         return self.key, self.value
 
 
-class Layer(nn.Module):
+class DecoderLayer(nn.Module):
     """One decoder layer: x + attention(norm(x)), then + SwiGLU(norm(.)).
 
-    `pack` makes of its five reading matrices two, so that a pass has fewer products to wait for.
+    `fuse_projections` makes of its five reading matrices two, so that a pass has fewer products to wait for.
     """
 
-    packed = False
+    fused = False
 
-    def __init__(self, shape: Shape):
+    def __init__(self, config: DecoderConfig):
         super().__init__()
-        s, inner = shape, shape.heads * shape.head_dim
-        self.shape = shape
-        self.attention_norm = Norm(s.width, s.norm_eps)
+        s, inner = config, config.heads * config.head_dim
+        self.config = config
+        self.attention_norm = RMSNorm(s.width, s.norm_eps)
         self.query = nn.Linear(s.width, inner, bias=s.qkv_bias)
         self.key = nn.Linear(s.width, s.kv_heads * s.head_dim, bias=s.qkv_bias)
         self.value = nn.Linear(s.width, s.kv_heads * s.head_dim, bias=s.qkv_bias)
         self.output = nn.Linear(inner, s.width, bias=False)
-        self.mlp_norm = Norm(s.width, s.norm_eps)
+        self.mlp_norm = RMSNorm(s.width, s.norm_eps)
         self.gate = nn.Linear(s.width, s.hidden, bias=False)
         self.up = nn.Linear(s.width, s.hidden, bias=False)
         self.down = nn.Linear(s.hidden, s.width, bias=False)
         if s.qk_norm:
             self.query_norm, self.key_norm = (
-                Norm(s.head_dim, s.norm_eps),
-                Norm(s.head_dim, s.norm_eps),
+                RMSNorm(s.head_dim, s.norm_eps),
+                RMSNorm(s.head_dim, s.norm_eps),
             )
 
     def forward(
@@ -164,26 +164,26 @@ class Layer(nn.Module):
         x: Tensor,
         rotation,
         mask=None,
-        cache: Cache | None = None,
+        cache: KVCache | None = None,
         index: int = 0,
         start: int = 0,
     ) -> Tensor:
         """Passes rows `x [batch, n, width]`; with a cache their keys go to rows `start ...` of its layer `index`."""
-        return self.feed(self.attend(x, rotation, mask, cache, index, start))
+        return self.mlp(self.attend(x, rotation, mask, cache, index, start))
 
     def attend(
         self,
         x: Tensor,
         rotation,
         mask=None,
-        cache: Cache | None = None,
+        cache: KVCache | None = None,
         index: int = 0,
         start: int = 0,
     ) -> Tensor:
         """The first half of `forward`: x + attention(norm(x))."""
         y = self.attention_norm(x)
-        q, k, v = (each.unflatten(-1, (-1, self.shape.head_dim)) for each in self._read(y))
-        if self.shape.qk_norm:
+        q, k, v = (each.unflatten(-1, (-1, self.config.head_dim)) for each in self._read(y))
+        if self.config.qk_norm:
             q, k = self.query_norm(q), self.key_norm(k)
         q, k, v = (
             rotate(q.transpose(1, 2), rotation),
@@ -199,7 +199,7 @@ class Layer(nn.Module):
         )
 
     def _mixed(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
-        group = self.shape.heads // self.shape.kv_heads
+        group = self.config.heads // self.config.kv_heads
         if group > 1 and causal:
             k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
         elif group > 1:
@@ -213,22 +213,20 @@ class Layer(nn.Module):
             )
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
 
-    def feed(self, x: Tensor) -> Tensor:
+    def mlp(self, x: Tensor) -> Tensor:
         """The second half of `forward`: x + SwiGLU(norm(x))."""
         y = self.mlp_norm(x)
-        gate, up = (
-            F.linear(y, self.wide).chunk(2, -1) if self.packed else (self.gate(y), self.up(y))
-        )
+        gate, up = F.linear(y, self.wide).chunk(2, -1) if self.fused else (self.gate(y), self.up(y))
         return x + self.down(F.silu(gate) * up)
 
     def _read(self, y: Tensor) -> tuple[Tensor, ...]:
-        if not self.packed:
+        if not self.fused:
             return self.query(y), self.key(y), self.value(y)
         sizes = [each.out_features for each in (self.query, self.key, self.value)]
         return F.linear(y, self.narrow, self.narrow_bias).split(sizes, -1)
 
     @torch.no_grad()
-    def pack(self) -> None:
+    def fuse_projections(self) -> None:
         """Lays query, key and value behind one another in memory, and gate and up: passes then read each group as one matrix.
 
         The parameters stay, as views; for a layer that is done learning and on its device.
@@ -243,15 +241,15 @@ class Layer(nn.Module):
                 each.weight.data = part
         biases = (self.query.bias, self.key.bias, self.value.bias)
         self.register_buffer(
-            "narrow_bias", torch.cat(biases) if self.shape.qkv_bias else None, persistent=False
+            "narrow_bias", torch.cat(biases) if self.config.qkv_bias else None, persistent=False
         )
-        self.packed = True
+        self.fused = True
 
 
-def frequencies(shape: Shape) -> Tensor:
+def frequencies(config: DecoderConfig) -> Tensor:
     """Rotary frequencies theta^(-2i / head_dim), float64 `[head_dim / 2]`."""
-    return shape.rope_theta ** (
-        -torch.arange(0, shape.head_dim, 2, dtype=torch.float64) / shape.head_dim
+    return config.rope_theta ** (
+        -torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
     )
 
 
@@ -268,16 +266,18 @@ class Decoder(nn.Module):
     `frequency [head_dim / 2]` and `scaling` replace the plain rotary frequencies, for models that stretch them.
     """
 
-    def __init__(self, shape: Shape, frequency: Tensor | None = None, scaling: float = 1.0):
+    def __init__(
+        self, config: DecoderConfig, frequency: Tensor | None = None, scaling: float = 1.0
+    ):
         super().__init__()
-        self.shape = shape
-        self.embed = nn.Embedding(shape.vocab, shape.width)
-        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
-        self.norm = Norm(shape.width, shape.norm_eps)
-        self.head = nn.Linear(shape.width, shape.vocab, bias=False)
-        if shape.tied:
+        self.config = config
+        self.embed = nn.Embedding(config.vocab, config.width)
+        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.layers))
+        self.norm = RMSNorm(config.width, config.norm_eps)
+        self.head = nn.Linear(config.width, config.vocab, bias=False)
+        if config.tied:
             self.head.weight = self.embed.weight
-        self.frequency = frequencies(shape) if frequency is None else frequency
+        self.frequency = frequencies(config) if frequency is None else frequency
         self.scaling = scaling
 
     @property
@@ -288,10 +288,10 @@ class Decoder(nn.Module):
     def dtype(self):
         return self.embed.weight.dtype
 
-    def cache(self, layers: int | None = None, batch: int = 1, capacity: int = 256) -> Cache:
+    def cache(self, layers: int | None = None, batch: int = 1, capacity: int = 256) -> KVCache:
         """An empty cache for `layers` of this decoder's layers (all by default)."""
         layers = len(self.layers) if layers is None else layers
-        return Cache(self.shape, layers, batch, capacity, self.dtype, self.device)
+        return KVCache(self.config, layers, batch, capacity, self.dtype, self.device)
 
     def rotation(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and sines `[n, head_dim]` of integer positions `[n]`; float64 inside only for float64 models."""
@@ -315,7 +315,7 @@ class Decoder(nn.Module):
         layers: range,
         rotation,
         mask=None,
-        cache: Cache | None = None,
+        cache: KVCache | None = None,
         start: int = 0,
         tap: dict[int, Tensor] | None = None,
     ) -> Tensor:

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from real.model.decoder import Decoder, Norm, Shape, frequencies
+from real.model.decoder import Decoder, DecoderConfig, RMSNorm, frequencies
 from simspec.files import read_json
 from simspec.roofline import SHAPES, ModelShape, known, memory
 
@@ -86,7 +86,7 @@ def random_decoder(shape: ModelShape, dtype: torch.dtype, device: str, seed: int
         raise ValueError(
             f"shape {s.name!r}: {s.heads} heads, {s.kv_heads} key heads of {s.head_dim}; expected a multiple, an even size"
         )
-    sizes = Shape(
+    sizes = DecoderConfig(
         s.vocab, s.width, s.layers, s.heads, s.kv_heads, s.head_dim, s.hidden, tied=s.tied
     )
     turns = frequencies(sizes)
@@ -98,7 +98,7 @@ def random_decoder(shape: ModelShape, dtype: torch.dtype, device: str, seed: int
     random = torch.Generator(made.device).manual_seed(seed)
     for module in made.modules():
         for weight in module.parameters(recurse=False):
-            if isinstance(module, Norm):
+            if isinstance(module, RMSNorm):
                 nn.init.ones_(weight)
             else:
                 nn.init.normal_(weight, std=0.02, generator=random)

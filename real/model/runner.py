@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from real.model.cuda_graphs import Replay, capture, fused
-from real.model.decoder import Cache, Decoder, Window
+from real.model.decoder import Decoder, KVCache, StaticKVCache
 from real.model.tree_mask import ancestor_mask, branches, chain, depths
 
 Input = Tensor | Sequence[int]
@@ -60,7 +60,7 @@ class At:
 
     rotation: tuple[Tensor, Tensor]
     mask: Tensor | None
-    cache: Cache | Window
+    cache: KVCache | StaticKVCache
     start: int
     last: int | Tensor
 
@@ -85,10 +85,10 @@ Body = Callable[..., tuple[Tensor, ...]]
 """(*inputs `[n, ...]`, At) -> tensors whose first dimension is the rows', or 1."""
 
 
-class Eager:
+class EagerPasses:
     """Passes as they come: every kernel issued from Python."""
 
-    def cache(self, name: str, decoder: Decoder, layers: int, rows: int) -> Cache:
+    def cache(self, name: str, decoder: Decoder, layers: int, rows: int) -> KVCache:
         """A cache for the owner `name`, with room for `rows` rows at first."""
         return decoder.cache(layers, capacity=rows)
 
@@ -99,7 +99,7 @@ class Eager:
         body: Body,
         inputs: Sequence[Input],
         span: Span,
-        cache: Cache,
+        cache: KVCache,
     ) -> tuple[Tensor, ...]:
         """Runs `body` on the rows; its results."""
         position, mask = span.places(decoder.device)
@@ -117,14 +117,14 @@ class Eager:
         """Makes ready whatever is made on first use, between two texts."""
 
 
-EAGER = Eager()
+EAGER = EagerPasses()
 
 
 def _tensor(x: Input, device) -> Tensor:
     return x if isinstance(x, Tensor) else torch.tensor(x, device=device)
 
 
-class Fixed(Eager):
+class CapturedPasses(EagerPasses):
     """Passes padded to the next of `widths` rows, over caches of `capacity` rows that stay where they are, each captured once.
 
     The rows seen are those of the smallest power of two, from `smallest` on, that holds the pass. What is added behind the rows that count
@@ -151,11 +151,11 @@ class Fixed(Eager):
             compiled,
             smallest,
         )
-        self.caches: dict[str, Cache] = {}
+        self.caches: dict[str, KVCache] = {}
         self.made: dict[tuple, _Pass] = {}
         self.pool = None
 
-    def cache(self, name: str, decoder: Decoder, layers: int, rows: int) -> Cache:
+    def cache(self, name: str, decoder: Decoder, layers: int, rows: int) -> KVCache:
         """The cache of that owner, one for all texts."""
         if name not in self.caches:
             try:
@@ -173,9 +173,9 @@ class Fixed(Eager):
         body: Body,
         inputs: Sequence[Input],
         span: Span,
-        cache: Cache,
+        cache: KVCache,
     ) -> tuple[Tensor, ...]:
-        """As `Eager.run`, by a captured pass where the rows fit one."""
+        """As `EagerPasses.run`, by a captured pass where the rows fit one."""
         width = self._width(span)
         if width is None or span.start + width > self.capacity:
             self._check(span.start + span.rows)
@@ -198,7 +198,7 @@ class Fixed(Eager):
     def call(
         self, name: str, function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor
     ) -> tuple[Tensor, ...]:
-        """As `Eager.call`, captured once for inputs of these shapes."""
+        """As `EagerPasses.call`, captured once for inputs of these shapes."""
         key = name, *(tuple(x.shape) for x in inputs)
         if key not in self.made:
             self.made[key] = _Call(function, inputs)
@@ -288,7 +288,7 @@ class _Pass(_Call):
         width: int,
         seen: int,
         most: int,
-        cache: Cache,
+        cache: KVCache,
     ):
         self.decoder, self.body, self.shapes, self.width, self.seen = (
             decoder,
@@ -348,7 +348,7 @@ class _Pass(_Call):
             position, sees = row, self.column <= row[:, None]
         decoder = self.decoder
         mask = torch.zeros_like(sees, dtype=decoder.dtype).masked_fill(~sees, -torch.inf)
-        window = Window(
+        window = StaticKVCache(
             self.cache.key[:, :, :, : self.seen], self.cache.value[:, :, :, : self.seen], row
         )
         return self.body(*inputs, At(decoder.rotation(position), mask, window, 0, last))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from real.model.decoder import Decoder
-from real.model.runner import EAGER, At, Eager, Span
+from real.model.runner import EAGER, At, EagerPasses, Span
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Resume:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class TargetOutput:
     """What one pass of the target returns.
 
     | field | meaning |
@@ -50,31 +50,31 @@ class Target:
         decoder: Decoder,
         taps: tuple[int, ...] = (),
         capacity: int = 512,
-        passes: Eager = EAGER,
+        passes: EagerPasses = EAGER,
     ):
         self.decoder, self.taps, self.passes = decoder, taps, passes
         self.cache = passes.cache("target", decoder, len(decoder.layers), capacity)
         self.length = 0
 
     @torch.inference_mode()
-    def prefill(self, tokens: list[int]) -> Verdict:
+    def prefill(self, tokens: list[int]) -> TargetOutput:
         """Starts a text: forgets the old one and fills the cache with `tokens` (all of the prompt but its last)."""
         self.length = 0
         if not tokens:
             empty = torch.zeros(
-                0, self.decoder.shape.width, dtype=self.decoder.dtype, device=self.decoder.device
+                0, self.decoder.config.width, dtype=self.decoder.dtype, device=self.decoder.device
             )
-            return Verdict(None, empty, {layer: empty for layer in self.taps})
+            return TargetOutput(None, empty, {layer: empty for layer in self.taps})
         _, hidden, taps = self._layers(
             tokens, Span(0, len(tokens)), 0, len(self.decoder.layers), False, EAGER
         )
         self.length = len(tokens)
-        return Verdict(None, hidden, taps)
+        return TargetOutput(None, hidden, taps)
 
     @torch.inference_mode()
     def verify(
         self, tokens: list[int], parent: list[int], resume_from: Resume | None = None
-    ) -> Verdict:
+    ) -> TargetOutput:
         """One pass over the round's rows: the last committed token and what was drafted after it.
 
         `parent[i]` is the row that row i follows, -1 for the committed prefix. Rows are written behind the committed
@@ -84,7 +84,7 @@ class Target:
             raise ValueError(f"{len(parent)} parents for {len(tokens)} tokens; expected one each")
         span, layers = Span.tree(self.length, parent), len(self.decoder.layers)
         if resume_from is None or not len(resume_from.hidden):
-            return Verdict(*self._layers(tokens, span, 0, layers, True))
+            return TargetOutput(*self._layers(tokens, span, 0, layers, True))
         x, first = resume_from.hidden, resume_from.layer
         if len(x) < len(tokens):
             # the rows that the drafter has not seen catch up through the layers it owns
@@ -98,7 +98,7 @@ class Target:
                 )
             )
         logits, hidden, taps = self._layers(x, span, first, layers, True)
-        return Verdict(
+        return TargetOutput(
             logits, hidden, {layer: x if layer == first else taps.get(layer) for layer in self.taps}
         )
 
@@ -120,7 +120,7 @@ class Target:
         return self._layers(tokens, span, 0, layer, False)[1]
 
     @torch.inference_mode()
-    def keep(self, path: list[int]) -> None:
+    def commit(self, path: list[int]) -> None:
         """Commits the rows `path` of the last pass (indices, each the parent of the next), and forgets the others."""
         if path != list(range(len(path))):
             rows = torch.tensor(path, device=self.decoder.device) + self.length
@@ -128,7 +128,7 @@ class Target:
         self.length += len(path)
 
     def _layers(
-        self, x, span: Span, first: int, last: int, judge: bool, passes: Eager | None = None
+        self, x, span: Span, first: int, last: int, judge: bool, passes: EagerPasses | None = None
     ) -> tuple[Tensor | None, Tensor, dict[int, Tensor]]:
         """Tokens (or hidden rows, where `first` > 0) through the layers first .. last - 1: logits if `judge`, hidden rows, taps between."""
         decoder, names = self.decoder, [layer for layer in self.taps if first < layer <= last]

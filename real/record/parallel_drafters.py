@@ -22,8 +22,8 @@ from real.drafters.hydra import HydraDrafter
 from real.drafters.medusa import MedusaDrafter
 from real.drafters.model import ModelDrafter
 from real.drafters.self_skip import SelfSkipDrafter
-from real.model.decoder import Cache, Decoder
-from real.model.target import Verdict
+from real.model.decoder import Decoder, KVCache
+from real.model.target import TargetOutput
 
 Both = tuple[Tensor, Tensor]
 ROOM = 1 << 30
@@ -47,7 +47,7 @@ class Known:
         self.token = torch.tensor([*prompt, *text[:-1]], device=target.device)
 
     @cached_property
-    def _pass(self) -> tuple[Tensor, Cache]:
+    def _pass(self) -> tuple[Tensor, KVCache]:
         return straight(self.target, self.token)
 
     @property
@@ -56,7 +56,7 @@ class Known:
         return self._pass[0]
 
     @property
-    def cache(self) -> Cache:
+    def cache(self) -> KVCache:
         """The target's cache of these rows."""
         return self._pass[1]
 
@@ -71,7 +71,7 @@ def causal(rows: int, device) -> Tensor:
     return torch.ones(rows, rows, dtype=torch.bool, device=device).tril()
 
 
-def straight(lm: Decoder, token: Tensor) -> tuple[Tensor, Cache]:
+def straight(lm: Decoder, token: Tensor) -> tuple[Tensor, KVCache]:
     """Last hidden states `[m, width]` of one pass over `token [m]`, and its cache."""
     m = len(token)
     cache = lm.cache(capacity=m)
@@ -82,12 +82,12 @@ def straight(lm: Decoder, token: Tensor) -> tuple[Tensor, Cache]:
 
 
 class Beside:
-    """Rows of drafts at m places, each behind its own first rows of one text: a `Cache` to the layers.
+    """Rows of drafts at m places, each behind its own first rows of one text: a `KVCache` to the layers.
 
     At a place the first `known [m]` rows of the text's cache are seen, and of the drafts those on the way to the newest rows.
     """
 
-    def __init__(self, held: Cache, rows: int, known: Tensor):
+    def __init__(self, held: KVCache, rows: int, known: Tensor):
         self.held, self.rows, self.known = held, rows, known
         self.layers: dict[int, list[Tensor]] = {}
         self.own = torch.zeros(len(known), 1, 0, dtype=torch.bool, device=known.device)
@@ -110,7 +110,7 @@ class Beside:
         """Nothing: rows are put behind those that are there."""
 
     def put(self, layer: int, start: int, key: Tensor, value: Tensor) -> Both:
-        """As `Cache.put`: rows `[m, kv_heads, n, head_dim]` of a layer, behind the text's and the drafts' before them."""
+        """As `KVCache.put`: rows `[m, kv_heads, n, head_dim]` of a layer, behind the text's and the drafts' before them."""
         stop, new = self.rows + self.own.shape[2], key.shape[2]
         if layer not in self.layers:  # what is seen of the text is copied to every place, once
             text = (
@@ -266,7 +266,7 @@ class SelfSkip:
             if i not in self.skips.attention:
                 x = layer.attend(x, rotation, mask, self.beside, i)
             if i not in self.skips.mlp:
-                x = layer.feed(x)
+                x = layer.mlp(x)
         return self.target.logits(x), x
 
 
@@ -278,8 +278,8 @@ class Glide:
     def __init__(self, drafter: GlideDrafter, known: Known):
         self.part, self.target, self.known = drafter.part, known.target, known
         self.rows, self.deep, device = len(known.token), len(self.part.layers), known.token.device
-        self.cache = Cache(
-            self.part.shape, len(self.part.layers), 1, self.rows, self.target.dtype, device
+        self.cache = KVCache(
+            self.part.config, len(self.part.layers), 1, self.rows, self.target.dtype, device
         )
         before = causal(self.rows, device).tril(-1)
         rotation = self.target.rotation(torch.arange(self.rows, device=device))
@@ -310,7 +310,7 @@ class Glide:
                     t[part.reads[i]].expand(len(token), -1, -1, -1) for t in (held.key, held.value)
                 )
                 x = part.glimpses[i](x, rotation, *keys, sees)
-            x = layer.feed(x)
+            x = layer.mlp(x)
         return x
 
 
@@ -331,15 +331,15 @@ class Still:
 
     def __init__(self, decoder: Decoder):
         self.decoder = decoder
-        self.nothing = Verdict(None, torch.zeros(1, 1), {})
+        self.nothing = TargetOutput(None, torch.zeros(1, 1), {})
 
-    def prefill(self, tokens: list[int]) -> Verdict:
+    def prefill(self, tokens: list[int]) -> TargetOutput:
         return self.nothing
 
-    def verify(self, tokens: list[int], parent: list[int], resume_from=None) -> Verdict:
+    def verify(self, tokens: list[int], parent: list[int], resume_from=None) -> TargetOutput:
         return self.nothing
 
-    def keep(self, path: list[int]) -> None:
+    def commit(self, path: list[int]) -> None:
         """Nothing is kept."""
 
 
@@ -347,7 +347,7 @@ def at_once(
     places: Tensor, rows: int, known: Known, fork: Fork, drafts: int = 1
 ) -> tuple[Tensor, ...]:
     """The places cut into parts that take no more than ROOM: so many `drafts` at each, of so many `rows` in a step."""
-    s = known.target.shape
+    s = known.target.config
     keys = (
         2
         * drafts

@@ -37,7 +37,11 @@ def target_text(
     """The target's own text, one token a pass with no drafter: int32 `[n]`, and its margin codes uint8 `[n]`."""
     gaps: list[float] = []
     text = alone(
-        target, settings, prompt, sequence, lambda r: gaps.extend(margin(r.walk.scores).tolist())
+        target,
+        settings,
+        prompt,
+        sequence,
+        lambda r: gaps.extend(margin(r.accept_exact.scores).tolist()),
     )
     return text, encode_margin(np.array(gaps))
 
@@ -108,12 +112,12 @@ def chains(
                 break
         drafter.rollback(0)
         forced = None
-        verdict = target.verify([last], [-1])
-        target.keep([0])
+        output = target.verify([last], [-1])
+        target.commit([0])
         drafter.rollback(0)
         last = int(text[t])
-        drafter.catch_up([last], verdict, [0])
-        reader.learn(verdict, [0])
+        drafter.catch_up([last], output, [0])
+        reader.learn(output, [0])
     run = runs(chain, text, depth)
     return Rows(text, depth, run, feature, rank, np.zeros(n, np.uint8), gap, edge)
 

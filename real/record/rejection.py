@@ -51,15 +51,15 @@ def ratios(
         raise RecordError(
             f"drafter {drafter.name!r} depends on earlier rounds; a recording of it would not replay exactly"
         )
-    chance: list[float] = []
+    draws: list[float] = []
     text = alone(
         target,
         settings,
         prompt,
         sequence,
-        lambda r: chance.append(float(r.walk.scores[0, r.walk.token[0]].exp())),
+        lambda r: draws.append(float(r.accept_exact.scores[0, r.accept_exact.token[0]].exp())),
     )
-    p, n, K = np.array(chance), len(text), settings.K
+    p, n, K = np.array(draws), len(text), settings.K
     if drafter.prefix_only and hasattr(drafter, "lm"):
         q, depth = _straight(drafter, settings, prompt, text), np.full(n, K, np.uint8)
         ahead = np.arange(n)[:, None] + np.arange(K)
@@ -109,9 +109,9 @@ def _stepwise(target, drafter, settings, prompt, text, p):
                 right = right and t + slot < n and step.token == text[t + slot]
                 ratio[t, slot] = right
         drafter.rollback(0)
-        verdict = target.verify([last], [-1])
-        target.keep([0])
+        output = target.verify([last], [-1])
+        target.commit([0])
         drafter.rollback(0)
         last = int(text[t])
-        drafter.catch_up([last], verdict, [0])
+        drafter.catch_up([last], output, [0])
     return ratio, depth

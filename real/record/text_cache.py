@@ -31,7 +31,7 @@ class Texts:
             Path(path),
             settings.budget,
             settings.end_tokens,
-            target.decoder.shape.vocab,
+            target.decoder.config.vocab,
         )
         asked = (
             "target",

@@ -48,11 +48,11 @@ def orders(
             ends = offer.ends()
             beam[t] = sum(row in ends for row in along), len(ends)
         drafter.rollback(0)
-        verdict = target.verify([last], [-1])
-        target.keep([0])
+        output = target.verify([last], [-1])
+        target.commit([0])
         drafter.rollback(0)
         last = int(text[t])
-        drafter.catch_up([last], verdict, [0])
+        drafter.catch_up([last], output, [0])
     return places, beam
 
 

@@ -114,11 +114,11 @@ def _walked(decoder: Decoder, drafter: Drafter, prompt: list[int], text: np.ndar
                 run[t] += 1
             else:
                 break
-        verdict = target.verify([last], [-1])
-        target.keep([0])
+        output = target.verify([last], [-1])
+        target.commit([0])
         drafter.rollback(0)
         last = wanted[t]
-        drafter.catch_up([last], verdict, [0])
+        drafter.catch_up([last], output, [0])
     return run, room
 
 

@@ -55,7 +55,7 @@ def together(
     asked: Sequence[Settings],
     prompts: Sequence[list[int]],
     first: int,
-    tell: Callable[[int, int], None] = lambda done, of: None,
+    progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> list[Written]:
     """As `real.train.train_predictor.write`, all prompts at once, which must be of one length: the same texts but where rounding flips a near-tie."""
     decoder, made = target.decoder, []
@@ -67,7 +67,7 @@ def together(
         )
         noise = None
         if rule.name != "greedy":  # of all texts and positions, drawn once
-            size = settings.budget, decoder.shape.vocab, decoder.device
+            size = settings.budget, decoder.config.vocab, decoder.device
             noise = torch.stack(
                 [gumbel(rule.seed, start + i, 0, *size) for i in range(len(prompts))]
             )
@@ -84,5 +84,5 @@ def together(
                     settings, first + len(made), prompt, text, states(decoder, prompt, text, -1)
                 )
             )
-        tell(len(made), len(asked) * len(prompts))
+        progress(len(made), len(asked) * len(prompts))
     return made

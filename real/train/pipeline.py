@@ -16,17 +16,17 @@ from real.decode.acceptance_predictor import NAMES
 from real.drafters import BUILTIN
 from real.files import replace_json, replacing
 from real.model.checkpoint import load_decoder, load_tokenizer, made_for, save_decoder, sha256
-from real.model.decoder import Decoder, Shape
+from real.model.decoder import Decoder, DecoderConfig
 from real.train import skip_search as skips
 from real.train.accepted_length import Text
 from real.train.corpus import END, documents, encode, train_tokenizer, windows
 from real.train.generate import together, write
 from real.train.losses import next_token
-from real.train.recipes import LEARNT, Lesson, check_folder, lesson
+from real.train.recipes import LEARNT, DrafterTraining, check_folder, training
 from real.train.train_drafter import (
     K,
     Material,
-    Tell,
+    Progress,
     against,
     judged,
     made_by,
@@ -41,7 +41,7 @@ from real.train.trainer import Plan, compiled, curve, fit, initialise
 
 
 @dataclass(frozen=True)
-class Lab:
+class TrainConfig:
     """Everything that decides what comes out.
 
     | field | meaning |
@@ -64,9 +64,11 @@ class Lab:
     heldout: tuple[str, ...] = ()
     vocab: int = 4096
     sample: int = 8000
-    target: Shape = Shape(4096, 160, 10, 5, 5, 32, 400)
+    target: DecoderConfig = DecoderConfig(4096, 160, 10, 5, 5, 32, 400)
     target_plan: Plan = field(default_factory=lambda: Plan(minutes=62, rows=8, length=512))
-    lessons: tuple[Lesson, ...] = field(default_factory=lambda: tuple(map(lesson, LEARNT)))
+    lessons: tuple[DrafterTraining, ...] = field(
+        default_factory=lambda: tuple(map(training, LEARNT))
+    )
     distil_tokens: int = 1_000_000
     blend: float = 0.5
     judged: int = 48
@@ -81,7 +83,7 @@ class Lab:
     compiled: bool = False
 
 
-def timed(lab: Lab, target: float, drafter: float, rows: int) -> Lab:
+def timed(lab: TrainConfig, target: float, drafter: float, rows: int) -> TrainConfig:
     """The lab with so many minutes for the target and for each drafter, and `rows` windows in a target's step."""
     lessons = (
         replace(each, plan=replace(each.plan, minutes=drafter, rows=2 * rows, seed=lab.seed))
@@ -94,7 +96,7 @@ def timed(lab: Lab, target: float, drafter: float, rows: int) -> Lab:
     )
 
 
-def stepped(lab: Lab, target: int, *drafters: int) -> Lab:
+def stepped(lab: TrainConfig, target: int, *drafters: int) -> TrainConfig:
     """The lab with exactly so many steps for each, the last number for all lessons behind: repeats what was planned by minutes."""
     counts = [*drafters, *[drafters[-1]] * len(lab.lessons)]
     lessons = (
@@ -106,7 +108,7 @@ def stepped(lab: Lab, target: int, *drafters: int) -> Lab:
     )
 
 
-def varied(lab: Lab, soft: bool | None, patience: int) -> Lab:
+def varied(lab: TrainConfig, soft: bool | None, patience: int) -> TrainConfig:
     """The lab with all drafters learning so, and stopping after so many validations without a better one."""
     lessons = (
         replace(e, soft=e.soft if soft is None else soft, plan=replace(e.plan, patience=patience))
@@ -115,7 +117,7 @@ def varied(lab: Lab, soft: bool | None, patience: int) -> Lab:
     return replace(lab, lessons=tuple(lessons))
 
 
-def toy(lab: Lab) -> Lab:
+def toy(lab: TrainConfig) -> TrainConfig:
     """The lab at sizes that take seconds: to try the pipeline, not to draft well."""
     plan = Plan(steps=4, rows=2, length=16, seed=lab.seed)
     small = {"model": {"width": 8, "layers": 1, "heads": 1, "head_dim": 8, "hidden": 16}}
@@ -127,7 +129,7 @@ def toy(lab: Lab) -> Lab:
     sizes = {
         "vocab": 300,
         "sample": 100,
-        "target": Shape(300, 16, 3, 2, 2, 8, 24),
+        "target": DecoderConfig(300, 16, 3, 2, 2, 8, 24),
         "distil_tokens": 256,
         "judged": 8,
         "trials": 4,
@@ -137,17 +139,17 @@ def toy(lab: Lab) -> Lab:
     )
 
 
-def build(lab: Lab, out: Path, work: Path, tell: Tell = lambda *_: None) -> None:
+def build(lab: TrainConfig, out: Path, work: Path, progress: Progress = lambda *_: None) -> None:
     """Runs all stages: models to `out`, tokens, checkpoints and curves to `work`. Killed, it continues where it was."""
-    text = read(lab, out, work, tell)
-    learn_target(lab, text, out, work, tell)
-    known = known_target(lab, text, out, work, tell)
+    text = read(lab, out, work, progress)
+    learn_target(lab, text, out, work, progress)
+    known = known_target(lab, text, out, work, progress)
     for each in lab.lessons:
-        teach(each, known.material, out, work, tell)
+        teach(each, known.material, out, work, progress)
     if lab.trials:
-        search(Search(lab.trials, lab.seed), known.material, known.own, out, tell)
-    learn_predictors(lab, text, known, out, tell)
-    describe(lab, text, known, out, work, tell)
+        search(Search(lab.trials, lab.seed), known.material, known.own, out, progress)
+    learn_predictors(lab, text, known, out, progress)
+    describe(lab, text, known, out, work, progress)
 
 
 @dataclass(frozen=True)
@@ -167,12 +169,12 @@ class Known:
     material: Material
 
 
-def read(lab: Lab, out: Path, work: Path, tell: Tell = lambda *_: None) -> Read:
+def read(lab: TrainConfig, out: Path, work: Path, progress: Progress = lambda *_: None) -> Read:
     """Fits the tokenizer and encodes the text, once; text that cannot be used is refused and leaves nothing behind."""
     made = [_missing(folder) for folder in (out, work) if not folder.exists()]
     try:
-        tokenizer = _tokenizer(lab, out, tell)
-        tokens = _tokens(lab, tokenizer, work, tell)
+        tokenizer = _tokenizer(lab, out, progress)
+        tokens = _tokens(lab, tokenizer, work, progress)
         heldout = {
             Path(p).name.split(".")[0]: encode(tokenizer, (d["text"] for d in documents([p])))
             for p in lab.heldout
@@ -189,22 +191,24 @@ def read(lab: Lab, out: Path, work: Path, tell: Tell = lambda *_: None) -> Read:
     return Read(tokenizer, tokens, heldout)
 
 
-def learn_target(lab: Lab, text: Read, out: Path, work: Path, tell: Tell = lambda *_: None) -> None:
+def learn_target(
+    lab: TrainConfig, text: Read, out: Path, work: Path, progress: Progress = lambda *_: None
+) -> None:
     """Trains the target into `<out>/target`, unless it is there."""
-    _target(lab, text.tokens, text.heldout, out, work, text.tokenizer.token_to_id(END), tell)
+    _target(lab, text.tokens, text.heldout, out, work, text.tokenizer.token_to_id(END), progress)
 
 
 def known_target(
-    lab: Lab, text: Read, out: Path, work: Path, tell: Tell = lambda *_: None
+    lab: TrainConfig, text: Read, out: Path, work: Path, progress: Progress = lambda *_: None
 ) -> Known:
     """Loads the target, and has it write what drafters learn from, where it has not yet."""
     target = load_decoder(out / "target", device=lab.device)
-    own = _distil(lab, target, text.tokens, work, tell)
+    own = _distil(lab, target, text.tokens, work, progress)
     return Known(own, _material(lab, target, text.tokenizer, text.tokens, own, out))
 
 
 def learn_predictors(
-    lab: Lab, text: Read, known: Known, out: Path, tell: Tell = lambda *_: None
+    lab: TrainConfig, text: Read, known: Known, out: Path, progress: Progress = lambda *_: None
 ) -> None:
     """Trains the predictors of acceptance that are not there."""
     material = known.material
@@ -219,26 +223,31 @@ def learn_predictors(
         lab.predictor_texts,
         lab.rank,
         lab.seed,
-        tell,
+        progress,
         writer,
     )
 
 
 def describe(
-    lab: Lab, text: Read, known: Known, out: Path, work: Path, tell: Tell = lambda *_: None
+    lab: TrainConfig,
+    text: Read,
+    known: Known,
+    out: Path,
+    work: Path,
+    progress: Progress = lambda *_: None,
 ) -> None:
     """Writes `<out>/card.json`: settings, sizes, steps, held-out losses, and the cards of all drafters that are there."""
     places = [each.place for each in lab.lessons] + ["self_skip"] * bool(lab.trials)
     cards = {place: read_card(out / place / "card.json") for place in places}
-    _card(lab, known.material, text.tokens, known.own, text.heldout, cards, out, work, tell)
+    _card(lab, known.material, text.tokens, known.own, text.heldout, cards, out, work, progress)
 
 
 def single(
-    lab: Lab,
-    asked: "Lesson | Search",
+    lab: TrainConfig,
+    asked: "DrafterTraining | Search",
     out: Path,
     work: Path,
-    tell: Tell = lambda *_: None,
+    progress: Progress = lambda *_: None,
     other: str | None = None,
 ) -> dict:
     """Trains one drafter for the target that lies in `out`, or searches self_skip; returns its card.
@@ -259,14 +268,14 @@ def single(
         raise ValueError(
             f"the tokenizer of {out / 'target'} has no {END} token; expected a target made by simspec train"
         )
-    tokens = _tokens(lab, tokenizer, work, tell)
+    tokens = _tokens(lab, tokenizer, work, progress)
     target = load_decoder(out / "target", device=lab.device)
-    own = _distil(lab, target, tokens, work, tell)
+    own = _distil(lab, target, tokens, work, progress)
     material = _material(lab, target, tokenizer, tokens, own, out)
     card = (
-        search(asked, material, own, out, tell)
+        search(asked, material, own, out, progress)
         if isinstance(asked, Search)
-        else teach(asked, material, out, work, tell)
+        else teach(asked, material, out, work, progress)
     )
     return against(out / asked.place / "card.json", material, out, other) if other else card
 
@@ -285,37 +294,39 @@ def _whole_windows(tokens: np.ndarray, length: int) -> int:
     return count
 
 
-def _tokenizer(lab: Lab, out: Path, tell: Tell):
+def _tokenizer(lab: TrainConfig, out: Path, progress: Progress):
     path = out / "target" / "tokenizer.json"
     if not path.exists():
-        tell("tokenizer", 0, 1, "fitting the BPE")
+        progress("tokenizer", 0, 1, "fitting the BPE")
         texts = [d["text"] for _, d in zip(range(lab.sample), documents(lab.text))]
         with replacing(path) as temporary:
             train_tokenizer(texts, lab.vocab).save(str(temporary))
-    tell("tokenizer", 1, 1, "")
+    progress("tokenizer", 1, 1, "")
     return load_tokenizer(out / "target")
 
 
-def _tokens(lab: Lab, tokenizer, work: Path, tell: Tell) -> np.ndarray:
+def _tokens(lab: TrainConfig, tokenizer, work: Path, progress: Progress) -> np.ndarray:
     path = work / "text.npy"
     if not path.exists():
-        tell("tokens", 0, 1, "reading the text")
+        progress("tokens", 0, 1, "reading the text")
         with replacing(path) as temporary, open(temporary, "wb") as file:
             np.save(file, encode(tokenizer, (d["text"] for d in documents(lab.text))))
     tokens = np.load(path, mmap_mode="r")
-    tell("tokens", 1, 1, f"{len(tokens):,} tokens")
+    progress("tokens", 1, 1, f"{len(tokens):,} tokens")
     return tokens
 
 
-def _autocast(lab: Lab):
+def _autocast(lab: TrainConfig):
     return torch.autocast(torch.device(lab.device).type, dtype=torch.bfloat16, enabled=lab.mixed)
 
 
-def _batch(lab: Lab, tokens, plan: Plan, step: int) -> torch.Tensor:
+def _batch(lab: TrainConfig, tokens, plan: Plan, step: int) -> torch.Tensor:
     return torch.from_numpy(windows(tokens, plan.rows, plan.length, plan.seed, step)).to(lab.device)
 
 
-def _target(lab: Lab, tokens, heldout, out: Path, work: Path, end: int, tell: Tell) -> None:
+def _target(
+    lab: TrainConfig, tokens, heldout, out: Path, work: Path, end: int, progress: Progress
+) -> None:
     folder = out / "target"
     if (folder / "model.safetensors").exists():
         return
@@ -330,14 +341,20 @@ def _target(lab: Lab, tokens, heldout, out: Path, work: Path, end: int, tell: Te
         return next_token(logits, batch[:, 1:])
 
     if lab.compiled and (note := compiled(decoder.layers, lambda: loss(0))):
-        tell("target", 0, 1, note)
-    log = fit(work / "target", decoder, loss, plan, told(tell, "target"))
+        progress("target", 0, 1, note)
+    log = fit(work / "target", decoder, loss, plan, told(progress, "target"))
     curve(log, work / "target.png", "target: training loss")
     save_decoder(decoder, folder, end, plan.length)
 
 
 def _distil(
-    lab: Lab, target: Decoder, tokens, work: Path, tell: Tell, prompt: int = 64, length: int = 192
+    lab: TrainConfig,
+    target: Decoder,
+    tokens,
+    work: Path,
+    progress: Progress,
+    prompt: int = 64,
+    length: int = 192,
 ):
     """Self-distillation (EESD §3.2): the target's own continuations of corpus windows, parts saved as they come."""
     path, parts, batch = work / "distilled.npy", work / "distilled", lab.batch
@@ -359,7 +376,7 @@ def _distil(
                 )
                 with replacing(part) as temporary, open(temporary, "wb") as file:
                     np.save(file, made)
-            tell("distil", i + 1, count, "")
+            progress("distil", i + 1, count, "")
         with replacing(path) as temporary, open(temporary, "wb") as file:
             np.save(file, np.concatenate([np.load(parts / f"{i:05d}.npy") for i in range(count)]))
     return np.load(path)
@@ -370,7 +387,7 @@ def kept_out(own: np.ndarray) -> int:
     return min(64, len(own) // 4)
 
 
-def blended(lab: Lab, tokens, own: np.ndarray, plan: Plan) -> Callable[[int], torch.Tensor]:
+def blended(lab: TrainConfig, tokens, own: np.ndarray, plan: Plan) -> Callable[[int], torch.Tensor]:
     """Batches `[rows, length + 1]` by step: rows of corpus text first, then `blend` of them written by the target."""
     written = round(lab.blend * plan.rows)
     if plan.length >= own.shape[1]:
@@ -398,7 +415,9 @@ def blended(lab: Lab, tokens, own: np.ndarray, plan: Plan) -> Callable[[int], to
     return batch
 
 
-def _material(lab: Lab, target: Decoder, tokenizer, tokens, own: np.ndarray, out: Path) -> Material:
+def _material(
+    lab: TrainConfig, target: Decoder, tokenizer, tokens, own: np.ndarray, out: Path
+) -> Material:
     end = (tokenizer.token_to_id(END),)
     texts = kept_texts(target, own, lab.judged, end)
     cut, short = max(1, len(texts) // 4), max(K + 1, lab.judged // 2)
@@ -444,7 +463,7 @@ class Search:
     place: str = "self_skip"
 
 
-def searched(lab: Lab, settings: dict, folder: str | None) -> Search:
+def searched(lab: TrainConfig, settings: dict, folder: str | None) -> Search:
     """The lab's search with other `settings`; ValueError for one that it does not know."""
     known = ("trials", "seed", "texts")
     for key, value in settings.items():
@@ -457,7 +476,11 @@ def searched(lab: Lab, settings: dict, folder: str | None) -> Search:
 
 
 def search(
-    asked: Search, material: Material, own: np.ndarray, out: Path, tell: Tell = lambda *_: None
+    asked: Search,
+    material: Material,
+    own: np.ndarray,
+    out: Path,
+    progress: Progress = lambda *_: None,
 ) -> dict:
     """Searches self_skip's sub-layers on greedy texts that the target wrote for training, judges them, and returns the card."""
     folder = out / asked.place
@@ -474,7 +497,7 @@ def search(
         pairs = [(row[:cut], row[cut : 2 * cut]) for row in rows]
         found = skips.find(
             material.target, pairs, asked.trials, asked.seed,
-            progress=lambda done, of, best: tell(asked.place, done, of, f"speedup {best.speedup:.3f}"),
+            progress=lambda done, of, best: progress(asked.place, done, of, f"speedup {best.speedup:.3f}"),
         )  # fmt: skip
         skips.save(found, folder, material.made_for, "target-written, for training")
     found = read_card(folder / "self_skip.json")
@@ -513,7 +536,7 @@ def agreement(lm: Decoder, target: Decoder, own: np.ndarray) -> float:
     return sum(same) / len(same)
 
 
-def _drafters(lab: Lab, material: Material, out: Path) -> Iterator[tuple[str, Decoder]]:
+def _drafters(lab: TrainConfig, material: Material, out: Path) -> Iterator[tuple[str, Decoder]]:
     """Those that are language models of the prefix, by folder."""
     for each in lab.lessons:
         made = BUILTIN[each.drafter](out / each.place, material.target, material.made_for)
@@ -522,7 +545,7 @@ def _drafters(lab: Lab, material: Material, out: Path) -> Iterator[tuple[str, De
 
 
 def _card(
-    lab: Lab,
+    lab: TrainConfig,
     material: Material,
     tokens,
     own,
@@ -530,9 +553,9 @@ def _card(
     cards: dict[str, dict],
     out: Path,
     work: Path,
-    tell: Tell,
+    progress: Progress,
 ) -> None:
-    tell("card", 0, 1, "held-out losses")
+    progress("card", 0, 1, "held-out losses")
     length = lab.target_plan.length
     models = {"target": material.target, **dict(_drafters(lab, material, out))}
     card = {
@@ -567,7 +590,7 @@ def _card(
         **made_by(lab.device),
     }
     replace_json(out / "card.json", card)
-    tell("card", 1, 1, str(out / "card.json"))
+    progress("card", 1, 1, str(out / "card.json"))
 
 
 def _training(path: Path) -> dict:

@@ -18,7 +18,7 @@ from real.drafters.glide import Glide, GlideDrafter
 from real.drafters.hydra import Hydra, HydraDrafter
 from real.drafters.medusa import Medusa, MedusaDrafter
 from real.drafters.model import ModelDrafter
-from real.model.decoder import Decoder, Shape
+from real.model.decoder import Decoder, DecoderConfig
 from real.train import losses
 from real.train.trainer import Plan, initialise
 
@@ -43,7 +43,7 @@ def small(
     }
     if min(sizes.values()) < 1 or head_dim % 2:
         raise ValueError(f"sizes are {sizes}; expected 1 or more each, and an even head_dim")
-    made = Decoder(Shape(target.shape.vocab, **sizes))
+    made = Decoder(DecoderConfig(target.config.vocab, **sizes))
     initialise(made, torch.initial_seed())
     made.settings = sizes
     return made.to(target.device, target.dtype)
@@ -104,7 +104,7 @@ TRAINED = (*LEARNT, "self_skip")
 
 
 @dataclass(frozen=True)
-class Lesson:
+class DrafterTraining:
     """One drafter to train.
 
     | field | meaning |
@@ -127,14 +127,14 @@ class Lesson:
         return self.folder or self.drafter
 
 
-def lesson(
+def training(
     drafter: str,
     plan: Plan | None = None,
     soft: bool | None = None,
     settings: Mapping[str, object] | None = None,
     folder: str = "",
     rate: float | None = None,
-) -> Lesson:
+) -> DrafterTraining:
     """The lesson of a drafter as its recipe has it, where nothing else is said; ValueError for a setting that it does not know."""
     recipe = LEARNT[drafter]
     known = _keywords(recipe.make, 1) + _keywords(recipe.loss, 5)
@@ -149,7 +149,7 @@ def lesson(
         )
     plan = plan or Plan(minutes=6, rows=16, length=192)
     soft = recipe.soft if soft is None else soft
-    return Lesson(
+    return DrafterTraining(
         drafter,
         replace(plan, rate=recipe.rate if rate is None else rate),
         soft,
@@ -180,17 +180,17 @@ def _keywords(function: Callable, skip: int) -> list[str]:
     return list(inspect.signature(function).parameters)[skip:]
 
 
-def fresh(lesson: Lesson, target: Decoder) -> nn.Module:
+def fresh(training: DrafterTraining, target: Decoder) -> nn.Module:
     """What learns, as it is before any training, by the lesson's seed; ValueError, one line, for settings that it refuses."""
-    recipe, known = LEARNT[lesson.drafter], _keywords(LEARNT[lesson.drafter].make, 1)
-    torch.manual_seed(lesson.plan.seed + 1)
+    recipe, known = LEARNT[training.drafter], _keywords(LEARNT[training.drafter].make, 1)
+    torch.manual_seed(training.plan.seed + 1)
     try:
         return recipe.make(
-            target, **{k: v for k, v in lesson.settings.items() if k in known}
+            target, **{k: v for k, v in training.settings.items() if k in known}
         ).requires_grad_(True)
     except (TypeError, RuntimeError) as error:
         raise ValueError(
-            f"{lesson.drafter} cannot be made with {dict(lesson.settings)}: {' '.join(str(error).split())[:200]}"
+            f"{training.drafter} cannot be made with {dict(training.settings)}: {' '.join(str(error).split())[:200]}"
         ) from error
 
 
@@ -202,10 +202,10 @@ def check_folder(name: str) -> None:
         )
 
 
-def loss_settings(lesson: Lesson) -> dict:
+def loss_settings(training: DrafterTraining) -> dict:
     """Those of the lesson's settings that its loss takes."""
-    known = _keywords(LEARNT[lesson.drafter].loss, 5)
-    return {k: v for k, v in lesson.settings.items() if k in known}
+    known = _keywords(LEARNT[training.drafter].loss, 5)
+    return {k: v for k, v in training.settings.items() if k in known}
 
 
 def read_settings(given: Iterable[str]) -> dict:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from real.drafters.self_skip import Skips, passing
 from real.files import replace_json
-from real.model.decoder import Cache, Decoder
+from real.model.decoder import Decoder, KVCache
 from simspec.formulas import expected_speedup
 
 
@@ -56,7 +56,7 @@ class _Text:
     token: Tensor
     position: Tensor
     mask: Tensor
-    cache: Cache
+    cache: KVCache
     start: int
     pick: Tensor
 
@@ -196,7 +196,7 @@ def find(
                 )
             )
         )
-        study.tell(asked, made[-1].speedup)
+        study.progress(asked, made[-1].speedup)
         progress(done, trials, max(made, key=lambda t: t.speedup))
     return Found(max(made, key=lambda t: t.speedup), tuple(made), seed, K, len(prepared), tokens)
 

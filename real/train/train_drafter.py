@@ -28,14 +28,14 @@ from real.train.accepted_length import (
     offers,
     straight,
 )
-from real.train.recipes import LEARNT, Lesson, fresh, loss_settings
+from real.train.recipes import LEARNT, DrafterTraining, fresh, loss_settings
 from real.train.trainer import Plan, curve, fit
 from real.train.trigram import count
 
 K = 5
 """Draft length of every figure in a card."""
 
-Tell = Callable[[str, int, int, str], None]
+Progress = Callable[[str, int, int, str], None]
 """(stage, done, of, remark): how progress is told."""
 
 
@@ -65,16 +65,20 @@ class Material:
 
 
 def teach(
-    lesson: Lesson, material: Material, out: Path, work: Path, tell: Tell = lambda *_: None
+    training: DrafterTraining,
+    material: Material,
+    out: Path,
+    work: Path,
+    progress: Progress = lambda *_: None,
 ) -> dict:
     """Trains one drafter into `<out>/<folder>`, judges what was saved, and returns its card.
 
     What is there is kept: a card says that all was done, weights without one are judged only. ValueError where that folder, or the
     checkpoint in `<work>/<folder>`, was asked for with other settings.
     """
-    recipe, folder, store = LEARNT[lesson.drafter], out / lesson.place, work / lesson.place
-    part = fresh(lesson, material.target)
-    asked = _asked(lesson, part, material)
+    recipe, folder, store = LEARNT[training.drafter], out / training.place, work / training.place
+    part = fresh(training, material.target)
+    asked = _asked(training, part, material)
     card = folder / "card.json"
     if card.exists():
         said = read_card(card)
@@ -83,13 +87,15 @@ def teach(
     if (store / "asked.json").exists():
         same(read_card(store / "asked.json"), asked, store)
     clock: list[float] = []
-    loss = _loss(lesson, part, material, clock)
+    loss = _loss(training, part, material, clock)
     beside = "config.json" if isinstance(part, Decoder) else f"{recipe.file}.json"
     if (
         is_there(folder / f"{recipe.file}.safetensors") and (folder / beside).exists()
     ):  # one without the other: killed between them
         log = (
-            json.loads(path.read_text()) if (path := work / f"{lesson.place}.json").exists() else []
+            json.loads(path.read_text())
+            if (path := work / f"{training.place}.json").exists()
+            else []
         )
     else:
         replace_json(store / "asked.json", asked)
@@ -103,21 +109,21 @@ def teach(
             store,
             part,
             loss,
-            lesson.plan,
-            told(tell, lesson.place),
+            training.plan,
+            told(progress, training.place),
             validate if material.check else None,
         )
-        curve(log, work / f"{lesson.place}.png", f"drafter {lesson.place}: training loss")
+        curve(log, work / f"{training.place}.png", f"drafter {training.place}: training loss")
         if isinstance(part, Decoder):
             save_decoder(part, folder, material.end[0], material.context)
         else:
             save_part(part, folder, recipe.file, material.made_for)
-    tell(f"judging {lesson.place}", 0, 1, "")
-    made = _card(lesson, part, material, asked, log, clock, folder, loss)
+    progress(f"judging {training.place}", 0, 1, "")
+    made = _card(training, part, material, asked, log, clock, folder, loss)
     replace_json(card, made)
     judged = made["evaluation"]
-    tell(
-        f"judging {lesson.place}",
+    progress(
+        f"judging {training.place}",
         1,
         1,
         f"accepted length {judged['trained']['accepted_length']['value']:.2f} of {judged['K']}",
@@ -125,18 +131,18 @@ def teach(
     return made
 
 
-def told(tell: Tell, stage: str) -> Callable[[int, int, float], None]:
+def told(progress: Progress, stage: str) -> Callable[[int, int, float], None]:
     """How `fit` tells its progress as that of a stage."""
-    return lambda step, steps, loss: tell(stage, step, steps or step + 1, f"loss {loss:.3f}")
+    return lambda step, steps, loss: progress(stage, step, steps or step + 1, f"loss {loss:.3f}")
 
 
-def _asked(lesson: Lesson, part: nn.Module, material: Material) -> dict:
-    plan = {k: v for k, v in asdict(lesson.plan).items() if k not in ("minutes", "save_every")}
+def _asked(training: DrafterTraining, part: nn.Module, material: Material) -> dict:
+    plan = {k: v for k, v in asdict(training.plan).items() if k not in ("minutes", "save_every")}
     asked = {
-        "drafter": lesson.drafter,
+        "drafter": training.drafter,
         "settings": part.settings,
-        "loss": loss_settings(lesson),
-        "soft": lesson.soft,
+        "loss": loss_settings(training),
+        "soft": training.soft,
         "plan": plan,
     }
     return json.loads(
@@ -172,10 +178,14 @@ def same(there: dict, asked: dict, where: Path) -> None:
 
 
 def _loss(
-    lesson: Lesson, part: nn.Module, material: Material, clock: list[float]
+    training: DrafterTraining, part: nn.Module, material: Material, clock: list[float]
 ) -> Callable[[int], Tensor]:
-    draw, target, recipe = material.batches(lesson.plan), material.target, LEARNT[lesson.drafter]
-    more = loss_settings(lesson)
+    draw, target, recipe = (
+        material.batches(training.plan),
+        material.target,
+        LEARNT[training.drafter],
+    )
+    more = loss_settings(training)
     mixed = (
         torch.autocast(target.device.type, dtype=torch.bfloat16)
         if material.mixed
@@ -184,9 +194,9 @@ def _loss(
 
     def loss(step: int) -> Tensor:
         clock.append(perf_counter())
-        generator = torch.Generator().manual_seed((lesson.plan.seed << 32) + step)
+        generator = torch.Generator().manual_seed((training.plan.seed << 32) + step)
         with mixed:
-            return recipe.loss(part, target, draw(step), lesson.soft, generator, **more)
+            return recipe.loss(part, target, draw(step), training.soft, generator, **more)
 
     return loss
 
@@ -217,7 +227,7 @@ def examined(drafter: str, folder: Path, material: Material) -> Accepted:
 
 
 def _card(
-    lesson: Lesson,
+    training: DrafterTraining,
     part,
     material: Material,
     asked: dict,
@@ -226,19 +236,19 @@ def _card(
     folder: Path,
     loss,
 ) -> dict:
-    target, plan, recipe = material.target, lesson.plan, LEARNT[lesson.drafter]
+    target, plan, recipe = material.target, training.plan, LEARNT[training.drafter]
     steps = log[-1]["step"] if log else 0
     valid = [row for row in log if "valid" in row]
     laps = [b - a for a, b in zip(clock, clock[1:])]
-    trained = examined(lesson.drafter, folder, material)
+    trained = examined(training.drafter, folder, material)
     reach = trained.K  # what it never offers is not held against it
     untrained = acceptance(
-        target, recipe.drafter(target, fresh(lesson, target)), material.exam, reach
+        target, recipe.drafter(target, fresh(training, target)), material.exam, reach
     )
-    table = count(_learnt_from(material, plan, steps), target.shape.vocab)
+    table = count(_learnt_from(material, plan, steps), target.config.vocab)
     trigram = Accepted(reach, *zip(*(straight(table.hits(*text), reach) for text in material.exam)))
     return {
-        "drafter": lesson.drafter,
+        "drafter": training.drafter,
         "asked": asked,
         "steps": steps,
         "tokens": steps * plan.rows * plan.length,

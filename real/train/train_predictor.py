@@ -68,7 +68,7 @@ def write(
     asked: Sequence[Settings],
     prompts: Sequence[list[int]],
     first: int,
-    tell: Callable[[int, int], None] = lambda done, of: None,
+    progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> list[Written]:
     """The target's own texts after all prompts under all of `asked`, at the draw addresses `first`, `first + 1`, ..."""
     made: list[Written] = []
@@ -84,7 +84,7 @@ def write(
                     states(target.decoder, prompt, text, -1),
                 )
             )
-            tell(len(made), len(asked) * len(prompts))
+            progress(len(made), len(asked) * len(prompts))
     return made
 
 
@@ -184,7 +184,7 @@ def learn(
             p.copy_(p.bfloat16().double())
         of_target, of_drafter = found.of_target, found.of_drafter
         losses = [round(loss(part).item(), 4) for part in parts]
-    chance = [part.label.double().mean().item() for part in parts]
+    draws = [part.label.double().mean().item() for part in parts]
     card = {
         "parameters": sum(p.numel() for p in predictor.parameters()),
         "texts": texts,
@@ -192,7 +192,7 @@ def learn(
         "steps": kept["step"],
         "loss": losses[0],
         "heldout_loss": losses[1],
-        "heldout_accepted": round(chance[1], 4),
+        "heldout_accepted": round(draws[1], 4),
     }
     return predictor.requires_grad_(False), card
 
@@ -206,7 +206,7 @@ def train_predictors(
     texts: int,
     rank: int,
     seed: int,
-    tell: Callable[[str, int, int, str], None],
+    progress: Callable[[str, int, int, str], None],
     writer: Callable[..., list[Written]] = write,
 ) -> None:
     """Trains both forms for every drafter of the bundle `out`, but those that are there for its very weights.
@@ -230,13 +230,13 @@ def train_predictors(
                 asked,
                 prompts,
                 1 << 20,
-                lambda done, of: tell("texts for predictors", done, of, ""),
+                lambda done, of: progress("texts for predictors", done, of, ""),
             )
         found = examples(written, lm) if missing else None
         for name, size in missing.items():
             predictor, training = learn(found, size, seed)
             save_predictor(predictor, out / drafter, name, known, training)
-            tell(
+            progress(
                 f"{name} of {drafter}",
                 1,
                 1,

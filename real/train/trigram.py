@@ -105,5 +105,5 @@ class TrigramDrafter:
     def rollback(self, accepted: int) -> None:
         self.draft = []
 
-    def catch_up(self, tokens: list[int], verdict, path) -> None:
+    def catch_up(self, tokens: list[int], output, path) -> None:
         self.text = [*self.text, *tokens][-2:]

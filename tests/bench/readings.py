@@ -133,8 +133,8 @@ def reported(half, wins) -> dict:
         "brier": {n: round(brier(c, label), 4) for n, c in chances.items()}
         | {"base rate": round(label.mean() * (1 - label.mean()), 4)},
         "reliability": {
-            name: np.round(np.nan_to_num(reliability(chance, label)), 3).tolist()
-            for name, chance in chances.items()
+            name: np.round(np.nan_to_num(reliability(draws, label)), 3).tolist()
+            for name, draws in chances.items()
         },
     }
     for price, cost in half["prices"].items():
