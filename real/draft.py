@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from types import MappingProxyType
 
 from torch import Tensor
 
+from real.model.decoder import Decoder
+from real.model.runner import EAGER, EagerPasses
 from real.model.target import Resume, Target, TargetOutput
 
 Pick = Callable[..., int]
@@ -57,90 +59,92 @@ class Draft:
         )
 
 
-@runtime_checkable
-class Drafter(Protocol):
-    """Whatever proposes tokens.
+class Drafter:
+    """Base class of drafters; on its own it proposes nothing, so that the loop decodes plainly.
 
     | attribute | meaning |
     | --- | --- |
-    | name | for tables |
-    | taps | depths of the target, in layers, whose residual stream `catch_up` must receive |
-    | prefix_only | what it proposes depends on the tokens of the verified prefix alone (declared, and tested) |
-    | history_free | `next` depends on the verified prefix and the draft so far, not on earlier rounds (declared, tested) |
-    | predictors | feature name -> Predictor of this drafter on its target: what it shows beside its logits; may be left out |
-    | silent | its steps carry no logits, so that it shows no features; may be left out where they do |
-    | sublayers | how many of the target's attention and MLP sub-layers one drafted token runs through; 0 where left out |
-    | deepest | how many tokens behind the last committed one it can draft; no limit where left out |
-    | passes | how its own passes are run, `real.model.runner.EAGER` where nothing else is set; left out where it has no choice |
-    | grow | a method, `Grows`; left out by drafters that draft chains alone |
+    | name | shown in tables and metadata |
+    | taps | target layers whose residual stream `catch_up` receives |
+    | prefix_only | proposals depend on the tokens of the verified prefix alone (tested) |
+    | history_free | `next` depends on the verified prefix and the draft so far, not on earlier rounds (tested) |
+    | has_logits | steps carry logits; a drafter without them exposes no features |
+    | lm | the decoder that the drafter runs by itself, if it has one |
+    | predictors | feature name -> acceptance predictor of this drafter on its target |
+    | sublayers | the target's attention and MLP sub-layers that one drafted token runs through |
+    | max_draft_length | most tokens that it can draft in a round; None: no limit |
+    | captures | its passes run through `passes`, so that an engine can capture them |
+    | passes | how its own passes run |
 
     A round: `next` until the policy or the drafter stops; the target verifies; `rollback`; `catch_up`.
+    A drafter that can draft trees overrides `grow`, and is asked for it in place of `next`.
     """
 
-    name: str
-    taps: tuple[int, ...]
-    prefix_only: bool
-    history_free: bool
+    name: str = "none"
+    taps: tuple[int, ...] = ()
+    prefix_only: bool = True
+    history_free: bool = True
+    has_logits: bool = True
+    lm: Decoder | None = None
+    predictors: Mapping = MappingProxyType({})
+    sublayers: int = 0
+    max_draft_length: int | None = None
+    captures: bool = False
+    passes: EagerPasses = EAGER
+
+    @property
+    def engine(self) -> str:
+        """The engine that its passes run on: eager, fast or strict."""
+        return self.passes.name
+
+    @property
+    def grows(self) -> bool:
+        """Whether it can draft trees."""
+        return type(self).grow is not Drafter.grow
 
     def begin(self, target: Target, prompt: list[int], prefill: TargetOutput, pick: Pick) -> None:
-        """Starts a text whose prompt's last token is not in the target's cache yet; `prefill` covers the others."""
+        """Starts a sequence; `prefill` covers all tokens of the prompt but the last."""
 
     def next(self) -> Step | None:
         """Drafts one more token, or None where it has nothing more to offer in this round."""
-
-    def resume(self) -> Resume | None:
-        """What the round's verification may skip, because this drafter has run those target layers already."""
-
-    def rollback(self, accepted: int) -> None:
-        """Forgets the drafted tokens behind the first `accepted` ones (which may be fewer than it computed, and than were committed)."""
-
-    def catch_up(self, tokens: list[int], output: TargetOutput, path: list[int]) -> None:
-        """Learns the committed `tokens` (accepted ones, then the target's) and the rows `path` of the pass they came by."""
-
-
-class Grows(Protocol):
-    """A drafter that can draft trees: in a round it is asked either for `next`, or to `grow`."""
+        return None
 
     def grow(self, token: list[int], parent: list[int]) -> Tensor | None:
-        """Takes n more rows of the round's tree through the drafter: logits `[n, vocab]` after each.
+        """Passes n more rows of the round's tree: logits `[n, vocab]` after each.
 
-        Rows are numbered over the round as they are given; `parent` names rows of earlier calls by number. Each sees the committed
-        text and its ancestors alone. The first call is `grow([last], [-1])`: the last committed token's row, and what the drafter
-        owes before it; None where it has nothing to offer in this round. `rollback(0)` then leaves that row and nothing of the tree,
-        and `resume` None: the verification computes every row anew.
+        Rows are numbered over the round; `parent` names rows of earlier calls by number. Each row
+        attends to the committed tokens and its ancestors. The first call is `grow([last], [-1])`:
+        the row of the last committed token, and the backlog before it; None where the drafter has
+        nothing to offer. `rollback(0)` then keeps that row and nothing of the tree, and `resume`
+        returns None: verification computes every row anew.
         """
+        raise NotImplementedError(f"drafter {self.name!r} drafts chains only")
+
+    def resume(self) -> Resume | None:
+        """What verification may skip, because this drafter has run those target layers already."""
+        return None
+
+    def rollback(self, accepted: int) -> None:
+        """Forgets the drafted tokens behind the first `accepted` ones."""
+
+    def catch_up(self, tokens: list[int], output: TargetOutput, path: list[int]) -> None:
+        """Receives the committed `tokens` and the rows `path` of the pass that they came from."""
 
 
-def growing(drafter: Drafter, levels: int) -> Grows:
-    """The drafter itself; ValueError where it grows no trees, or none of so many `levels`."""
-    if not hasattr(drafter, "grow"):
+Silent = Drafter
+"""The drafter that proposes nothing: with it the loop is plain decoding."""
+
+
+def growing(drafter: Drafter, levels: int) -> Drafter:
+    """The drafter itself; ValueError where it cannot draft trees, or none of so many `levels`."""
+    if not drafter.grows:
         raise ValueError(
-            f"drafter {drafter.name!r} drafts chains, it grows no trees; use a policy of chains, or CAPE's if it has logits"
+            f"drafter {drafter.name!r} drafts chains, it grows no trees; "
+            "use a policy of chains, or CAPE's if it has logits"
         )
-    deepest = getattr(drafter, "deepest", levels)
-    if levels > deepest:
+    if drafter.max_draft_length is not None and levels > drafter.max_draft_length:
         raise ValueError(
-            f"a tree of {levels} levels is too deep for drafter {drafter.name!r} that drafts {deepest} tokens; cut it"
+            f"a tree of {levels} levels is too deep for drafter {drafter.name!r} "
+            f"that drafts {drafter.max_draft_length} tokens; cut it"
         )
     return drafter
-
-
-class Silent:
-    """Offers nothing: with it the loop is plain decoding."""
-
-    name = "none"
-    taps = ()
-    prefix_only = True
-    history_free = True
-
-    def begin(self, target, prompt, prefill, pick) -> None: ...
-
-    def next(self) -> None:
-        return None
-
-    def resume(self) -> None:
-        return None
-
-    def rollback(self, accepted: int) -> None: ...
-
-    def catch_up(self, tokens, output, path) -> None: ...

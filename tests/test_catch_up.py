@@ -36,7 +36,7 @@ def _draft(drafter, k):
     steps = _steps(drafter, k)
     rows = [s.logits for s in steps if s.logits is not None]
     assert len(rows) in (0, len(steps))
-    assert (not rows) == (getattr(drafter, "silent", False) or not steps)
+    assert (not rows) == (not drafter.has_logits or not steps)
     return [s.token for s in steps], torch.stack(rows) if rows else torch.zeros(0)
 
 

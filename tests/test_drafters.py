@@ -25,7 +25,7 @@ def test_every_builtin_drafter_is_in_the_exam():
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_it_says_what_it_is(name):
     _, drafter = toy_pair(name)
-    silent = getattr(drafter, "silent", False)
+    silent = not drafter.has_logits
     assert isinstance(drafter, Drafter)
     assert drafter.name == name.rstrip("2")
     assert all(type(value) is bool for value in (drafter.prefix_only, drafter.history_free, silent))
@@ -54,7 +54,7 @@ def test_a_step_is_one_row_further_with_what_it_was_picked_from(name):
     for slot, step in enumerate(steps):
         assert step.parent == slot
         assert 0 <= step.token < 24
-        if getattr(drafter, "silent", False):
+        if not drafter.has_logits:
             assert step.logits is None
             assert not picked
             assert step.hidden is None

@@ -130,7 +130,7 @@ def test_only_the_probability_tells_the_token_and_no_default_shows_it():
 class Quiet(Silent):
     """Steps without logits."""
 
-    name, silent = "quiet", True
+    name, has_logits = "quiet", False
 
 
 def test_a_silent_drafter_shows_nothing_and_is_asked_for_nothing():

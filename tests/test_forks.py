@@ -114,7 +114,7 @@ def test_whatever_a_drafter_is_made_of(kind, rule, seed, K):
     asked = Settings(K, 12, RULES[rule], END)
     same(*both(pair, asked, seed))
     asked, prompt = (
-        replace(asked, tree=(3, min(3, K, getattr(pair[1], "deepest", 3)))),
+        replace(asked, tree=(3, min(3, K, pair[1].max_draft_length or 3))),
         toy_prompts(1, seed)[0],
     )
     text, _ = target_text(pair[0], asked, prompt, seed)

@@ -190,7 +190,7 @@ def test_the_trigram_drafter_does_what_its_table_says():
         assert run.tolist() == straight(table.hits(prompt, text), 5)[0].tolist()
     assert 0.2 < found.length() < 4.8
     assert isinstance(table, Table)
-    assert drafter.silent
+    assert not drafter.has_logits
     assert drafter.prefix_only
 
 

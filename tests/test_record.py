@@ -98,7 +98,7 @@ def verified(name, asked, prompt, text, sequence):
                 encode_margin(edge.min()),
             )
         rows["rank"][t, :left] = 255
-        silent = getattr(PAIRS[name][1], "silent", False)  # it follows no text
+        silent = not PAIRS[name][1].has_logits  # it follows no text
         for slot, step in enumerate(steps[:left] if silent else drafted(prefix, along, left)):
             if step.logits is None:
                 rows["rank"][t, slot] = 0 if step.token == text[t + slot] else 255

@@ -95,7 +95,7 @@ def test_prices_are_those_of_the_work(machine):
 
 def priced(trace, pair, K):
     pricing = Pricing(K)
-    for job, policy in jobs(K, silent=False).items():
+    for job, policy in jobs(K, has_logits=True).items():
         drafter = Silent() if job == PLAIN else pair.drafter
         for s, prompt in enumerate(prompts_of(trace)):
             drive = stepper(policy, trace.K, 0, toy_cost())

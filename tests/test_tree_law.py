@@ -10,7 +10,7 @@ from test_tree import shapes
 from real.decode.cape import Cape
 from real.decode.trees import Static
 from real.decode.verify import rejection_sample
-from real.draft import Step
+from real.draft import Drafter, Step
 from real.sampling import Rule
 from simspec.rng import DRAFT
 from simspec.tree import full
@@ -25,10 +25,10 @@ def table(seed, path):
     return torch.from_numpy(np.random.default_rng([seed, *path]).normal(size=VOCAB) * 1.5)
 
 
-class Tables:
+class Tables(Drafter):
     """A drafter whose logits are `table`s."""
 
-    name, silent = "tables", False
+    name, has_logits = "tables", True
 
     def __init__(self, rule, seed, pick=None):
         self.rule, self.seed, self.paths, self.draft, self.pick = rule, seed, [], [], pick

@@ -59,9 +59,9 @@ def offered(target: Target, drafter: Drafter, rule: Rule, text: Text) -> Tensor 
 
     A language model of the token prefix takes one pass; any other drafter is driven along the text, one token and one pass a time.
     """
-    if getattr(drafter, "silent", False):
+    if not drafter.has_logits:
         return None
-    if drafter.prefix_only and hasattr(drafter, "lm"):
+    if drafter.prefix_only and drafter.lm is not None:
         return torch.cat(
             [
                 rule.probs(logits).to(target.decoder.device)

@@ -80,7 +80,7 @@ def backlog(rounds: Rounds) -> np.ndarray:
     return owed
 
 
-def jobs(K: int, silent: bool) -> dict:
+def jobs(K: int, has_logits: bool) -> dict:
     """Policies to run, by name: plain decoding, fixed lengths, those that leave rows owed, and one that reads features."""
     lengths = sorted({*range(min(K, EVERY) + 1), *range(EVERY, K + 1, THEN), K})
     found: dict = {PLAIN: policies.BUILTIN["fixed"](0)} | {
@@ -88,7 +88,7 @@ def jobs(K: int, silent: bool) -> dict:
     }
     if K:
         found |= {(b,): after(b) for b in range(1, OWED + 1)}
-    if K and not silent:
+    if K and has_logits:
         found[READING] = reading(K)
     return found
 

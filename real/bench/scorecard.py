@@ -145,7 +145,7 @@ def score(
     # a run may flip into a longer draft than any replay made
     pricing, priced = (
         Pricing(max((p.longest(trace.K) for p in made), default=0)),
-        jobs(deepest, getattr(pair.drafter, "silent", False)),
+        jobs(deepest, pair.drafter.has_logits),
     )
     unit = CostModel.from_ratio(0.1, max(deepest, 1))
     drives = [(pair.drafter, p) for p in made] + [(Silent(), priced[PLAIN])]

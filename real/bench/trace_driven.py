@@ -137,16 +137,12 @@ def scripts(trace: Trace, vocab: int, context: int | None = None, seed: int = 0)
     return made
 
 
-class Scripted:
+class Scripted(Drafter):
     """A drafter that does its own passes and picks, and is then told what it picked: the text's token as often as recorded."""
 
     def __init__(self, drafter: Drafter, predictors: dict):
         self.inner, self.predictors = drafter, predictors
-        self.name, self.taps, self.silent = (
-            drafter.name,
-            drafter.taps,
-            getattr(drafter, "silent", False),
-        )
+        self.name, self.taps, self.has_logits = (drafter.name, drafter.taps, drafter.has_logits)
         self.prefix_only = self.history_free = False
 
     def follow(self, script: Script) -> None:
@@ -168,7 +164,7 @@ class Scripted:
             return None
         step = self.inner.next()
         self.slot += 1
-        if self.silent:
+        if not self.has_logits:
             return Step(self._token(slot), slot, None)
         if step is None:
             raise ValueError(
@@ -329,7 +325,7 @@ def drive(
 
 
 def _predictors(made: Sequence[Policy], decoder: Decoder, drafter: Drafter) -> dict:
-    lm = getattr(drafter, "lm", None)
+    lm = drafter.lm
     width = (lm or decoder).config.width
     return {
         n: Blank(decoder.config.width, width, decoder.device)

@@ -110,12 +110,12 @@ def _progress():
         TimeRemainingColumn(),
         note,
     )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=console, disable=not console.is_terminal) as display:
 
         def progress(remark: str, done: int, of: int, note: str = "") -> None:
             if remark not in bars:
-                bars[remark] = progress.add_task(remark, total=of, note=note)
-            progress.update(bars[remark], completed=done, total=of, note=note)
+                bars[remark] = display.add_task(remark, total=of, note=note)
+            display.update(bars[remark], completed=done, total=of, note=note)
             if not console.is_terminal and done == of:
                 print(f"{remark}: {done}/{of} {note}".rstrip(), file=sys.stderr)
 

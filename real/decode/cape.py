@@ -28,7 +28,7 @@ class Cape:
         self, drafter: Drafter, rule: Rule, sequence: int, prefill, draws: AddressedDraws
     ) -> None:
         """Starts a text; ValueError for a drafter without logits."""
-        if self.sets != 0 and getattr(drafter, "silent", False):
+        if self.sets != 0 and not drafter.has_logits:
             raise ValueError(
                 f"drafter {drafter.name!r} has no logits, so no next best tokens; use a policy of chains"
             )

@@ -38,7 +38,7 @@ def passes_for(engine: str, trace: Trace, submitted: int = 0) -> EagerPasses:
 
 def engage(passes: EagerPasses, target: Decoder, drafter: Drafter) -> None:
     """Gives the drafter its passes; unless they are eager the layers of both are packed, too (`DecoderLayer.fuse_projections`)."""
-    if hasattr(drafter, "passes"):
+    if drafter.captures:
         drafter.passes = passes
     if passes is EAGER:
         return

@@ -38,20 +38,16 @@ def shown(reads: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 def offered(drafter: Drafter) -> tuple[str, ...]:
     """Names of all features that this drafter shows: those of its logits, and those it has a predictor for; none if it is silent."""
-    return (
-        ()
-        if getattr(drafter, "silent", False)
-        else (*FEATURES, *getattr(drafter, "predictors", {}))
-    )
+    return () if not drafter.has_logits else (*FEATURES, *drafter.predictors)
 
 
 def learnt(names: tuple[str, ...], drafter: Drafter) -> dict[str, Predictor]:
     """The drafter's predictors of those `names` that need one; ValueError where one is missing, or for any name if it is silent."""
-    if names and getattr(drafter, "silent", False):
+    if names and not drafter.has_logits:
         raise ValueError(
             f"feature {names[0]!r}: drafter {drafter.name!r} has no logits and shows none; use a policy that reads none"
         )
-    known = getattr(drafter, "predictors", {})
+    known = drafter.predictors
     wanted = [name for name in names if name in NAMES]
     for name in wanted:
         if name not in known:

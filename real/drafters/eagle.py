@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from real.draft import Pick, Step
+from real.draft import Drafter, Pick, Step
 from real.model.checkpoint import WeightsError, ours
 from real.model.decoder import Decoder, DecoderLayer, KVCache, frequencies
 from real.model.draft_head import fill, load_part, read_state
@@ -95,7 +95,7 @@ class Eagle(nn.Module):
         return self.estimate(target, feature, token[:, self.shift : self.shift + rows], rotation)
 
 
-class EagleDrafter:
+class EagleDrafter(Drafter):
     """Drafts by extrapolated features; what was drafted re-enters with true ones before the next draft.
 
     With m committed tokens rows 0 .. m - 2 hold true features, and row m - 2 proposes d_1; step k then feeds the estimate behind d_{k-1}.
@@ -108,7 +108,7 @@ class EagleDrafter:
     taps = ()
     prefix_only = False
     history_free = True
-    passes = EAGER
+    captures = True
 
     def __init__(self, target: Decoder, part: Eagle):
         self.decoder, self.part = target, part

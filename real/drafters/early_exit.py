@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from real.draft import Pick, Step
+from real.draft import Drafter, Pick, Step
 from real.model.decoder import Decoder, DecoderLayer, RMSNorm
 from real.model.draft_head import load_part
 from real.model.runner import EAGER, At, Span
@@ -53,7 +53,7 @@ class Exit(nn.Module):
         return lm
 
 
-class EarlyExitDrafter:
+class EarlyExitDrafter(Drafter):
     """Drafts through the target's own first layers, whose cache rows the verification then need not compute again.
 
     k draft steps feed x_last, d_1 .. d_{k-1} to the shared layers; `verify` takes over from there (`resume`) and runs
@@ -64,7 +64,7 @@ class EarlyExitDrafter:
     name = "early_exit"
     prefix_only = True
     history_free = True
-    passes = EAGER
+    captures = True
 
     def __init__(self, target: Decoder, exit: Exit):
         self.exit = exit

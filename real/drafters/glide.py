@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from real.draft import Pick, Step
+from real.draft import Drafter, Pick, Step
 from real.model.decoder import Decoder, DecoderConfig, DecoderLayer, KVCache, RMSNorm, rotate
 from real.model.draft_head import load_part
 from real.model.tree_mask import ancestor_mask, branches, chain
@@ -199,7 +199,7 @@ def blockwise(rows: int, block: int) -> Tensor:
     return place < (place // block * block)[:, None]
 
 
-class GlideDrafter:
+class GlideDrafter(Drafter):
     """Drafts with a glimpse of what the target has cached: at every step of a round the keys of all committed rows, no more.
 
     Step i of a round is so i rows away from the newest key (not `prefix_only`, but for `cross=False`). One layer: its own keys depend

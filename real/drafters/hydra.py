@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from real.draft import Pick, Step
+from real.draft import Drafter, Pick, Step
 from real.model.checkpoint import WeightsError
 from real.model.decoder import Decoder
 from real.model.draft_head import fill, load_part, read_state
@@ -89,7 +89,7 @@ class Hydra(nn.Module):
         return self.stacks[head](torch.cat([feature, *seen], -1))
 
 
-class HydraDrafter:
+class HydraDrafter(Drafter):
     """Drafts one token a head, each head fed the token that the head before it drafted.
 
     A draft is a function of the feature that the last committed token was picked from, of that token and of itself (`history_free`, not
@@ -103,7 +103,7 @@ class HydraDrafter:
 
     def __init__(self, target: Decoder, part: Hydra):
         self.decoder, self.part = target, part
-        self.deepest = len(part.stacks)
+        self.max_draft_length = len(part.stacks)
         self.predictors = {}
 
     @classmethod

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from real.draft import Pick, Step
+from real.draft import Drafter, Pick, Step
 from real.model.checkpoint import WeightsError
 from real.model.decoder import Decoder
 from real.model.draft_head import fill, load_part, read_state
-from real.model.runner import EAGER
 from real.model.tree_mask import depths
 
 
@@ -64,7 +63,7 @@ class Medusa(nn.Module):
         return self.stacks[head](feature)
 
 
-class MedusaDrafter:
+class MedusaDrafter(Drafter):
     """Drafts one token a head from the feature that the last committed token was picked from; all heads cost one lump.
 
     That token itself has not been through the target yet and no head sees it, nor any draft: the draft is a function of the
@@ -75,11 +74,11 @@ class MedusaDrafter:
     taps = ()
     prefix_only = False
     history_free = True
-    passes = EAGER
+    captures = True
 
     def __init__(self, target: Decoder, part: Medusa):
         self.decoder, self.part = target, part
-        self.deepest = len(part.stacks)
+        self.max_draft_length = len(part.stacks)
         self.predictors = {}
 
     @classmethod
@@ -137,7 +136,7 @@ class MedusaDrafter:
             return *hidden, *(part.logits(target, j, each) for j, each in enumerate(hidden))
 
         found = self.passes.call(self.name, heads, self.feature)
-        self.hidden, self.logits = found[: self.deepest], found[self.deepest :]
+        self.hidden, self.logits = found[: self.max_draft_length], found[self.max_draft_length :]
 
 
 def published(folder: Path, target: Decoder) -> Medusa:

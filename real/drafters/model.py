@@ -6,13 +6,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from real.draft import Pick, Step
+from real.draft import Drafter, Pick, Step
 from real.model.checkpoint import WeightsError, load_decoder
 from real.model.decoder import Decoder
 from real.model.runner import EAGER, At, Span
 
 
-class ModelDrafter:
+class ModelDrafter(Drafter):
     """A decoder of its own, with its own cache; what it proposes depends on the token prefix alone.
 
     Rows that a short round left out (the last draft after a full acceptance, every round of k = 0) enter together with
@@ -23,7 +23,7 @@ class ModelDrafter:
     taps = ()
     prefix_only = True
     history_free = True
-    passes = EAGER
+    captures = True
 
     def __init__(self, lm: Decoder):
         self.lm = lm

@@ -4,19 +4,19 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from real.draft import Pick, Step
+from real.draft import Drafter, Pick, Step
 from real.model.checkpoint import WeightsError
 from real.model.decoder import Decoder
 
 
-class PromptLookupDrafter:
+class PromptLookupDrafter(Drafter):
     """Looks up the longest suffix of the text, `ngram_max` down to `ngram_min` tokens, among what came before; proposes what followed.
 
     Of several occurrences of that suffix `match` takes the "first" or the "last" (the one before the suffix itself). The offer goes on
     to the text's end; occurrences may overlap the suffix. transformers 5 searches as "first" with `ngram_min` 1 and `ngram_max` 2 by
     default, vLLM as "first" with 5 and 5; "last" is neither. One search a round, in a table that grows with each committed token.
 
-    It is `silent` (no logits, no features). A chain drafted one token later comes from a longer suffix, so not `prefix_only`.
+    It has no logits, so no features. A chain drafted one token later comes from a longer suffix, so not `prefix_only`.
     ValueError for n-gram sizes other than 1 <= ngram_min <= ngram_max, or another `match`.
     """
 
@@ -24,7 +24,7 @@ class PromptLookupDrafter:
     taps = ()
     prefix_only = False
     history_free = True
-    silent = True
+    has_logits = False
 
     def __init__(self, ngram_max: int = 3, ngram_min: int = 1, match: str = "first"):
         if (

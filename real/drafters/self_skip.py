@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from real.draft import Pick, Step
+from real.draft import Drafter, Pick, Step
 from real.model.checkpoint import WeightsError
 from real.model.decoder import Decoder, KVCache
 from real.model.draft_head import settings_of
@@ -78,7 +78,7 @@ def passing(
     return x[0]
 
 
-class SelfSkipDrafter:
+class SelfSkipDrafter(Drafter):
     """Drafts by the target without the sub-layers `skips`, on the target's own cache; nothing is learnt, nothing caught up.
 
     Step j feeds x_last or d_j as the target's row `length` + j. It sees the committed rows as full passes left them, and the

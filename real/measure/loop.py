@@ -70,7 +70,7 @@ def measure(
     baseline a whole round of plain decoding without a drafter. Texts start from `context` random tokens and go on for
     about `rounds` rounds; lengths come in a new random order in each of `repeats`, so that a slow minute of the machine
     falls on all alike. A text's first round counts only for a length that no later one drafted. feature is what a policy that
-    reads the confidence pays for each token. For a drafter without logits (`silent`) it is 0, and the second half of the
+    reads the confidence pays for each token. For a drafter without logits it is 0, and the second half of the
     `context` tokens repeats the first: one that looks back then has up to `context` / 2 to offer in the first round.
 
     With `rows` >= K trees are priced too: verify[j] for K < j <= rows is the pass over a tree of j rows that nobody drafted (where the
@@ -130,7 +130,7 @@ def measure_table(
     }
     cells: dict[tuple[int, int], Isolated] = {}
     if batches != [1]:
-        lm = getattr(drafter, "lm", None)
+        lm = drafter.lm
         if lm is None:
             raise ValueError(
                 f"drafter {drafter.name!r} has no language model of its own to batch: measure it with batch 1 only"
@@ -181,7 +181,7 @@ def _sizes(name: str, values) -> list[int]:
 
 
 def _prompt(rng, vocab: int, context: int, drafter: Drafter) -> list[int]:
-    different = (context + 1) // 2 if getattr(drafter, "silent", False) else context
+    different = (context + 1) // 2 if not drafter.has_logits else context
     return np.resize(rng.integers(0, vocab, different), context).tolist()
 
 
@@ -255,11 +255,11 @@ class _Loop:
             j: policies.BUILTIN["fixed"](j) for j in range(K + 1)
         }
         self.jobs |= {(b,): after(b) for b in range(1, OWED + 1)}
-        if not getattr(drafter, "silent", False):
+        if drafter.has_logits:
             self.jobs[READING] = policies.BUILTIN["confidence"](0.0, K=min(READ, K))
         # trees, by what is told apart: how many rows the target passes, or the drafter in its second pass
         self.trees = {("rows", j): Undrafted(j) for j in range(K + 1, rows + 1)}
-        if rows and hasattr(drafter, "grow") and getattr(drafter, "deepest", 2) > 1 and K > 1:
+        if rows and drafter.grows and drafter.max_draft_length != 1 and K > 1:
             self.trees |= {
                 ("wide", w): Static(full((w, 1))) for w in WIDE if w <= target.decoder.config.vocab
             }

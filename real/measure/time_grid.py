@@ -225,7 +225,7 @@ class _Climb:
     def _step(self, key: tuple) -> Callable[[], tuple]:
         part, batch, context, _ = key
         drafter, token, target = self.drafters[part], self._tokens(batch, 1), self.decoder
-        if (lm := getattr(drafter, "lm", None)) is not None:
+        if (lm := drafter.lm) is not None:
             return rows_pass(
                 lm, _filled(lm, batch, _even(context + 1), self.random), token, context, self.graphs
             )
@@ -246,7 +246,7 @@ class _Climb:
         if part == TARGET:
             return floor(self.shape, speeds, width, batch, context)
         drafter, deep = self.drafters[part], self.shape.width**2
-        if (lm := getattr(drafter, "lm", None)) is not None:
+        if (lm := drafter.lm) is not None:
             s = lm.config
             sizes = {
                 name: getattr(s, name)

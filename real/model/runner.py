@@ -88,6 +88,10 @@ Body = Callable[..., tuple[Tensor, ...]]
 class EagerPasses:
     """Passes as they come: every kernel issued from Python."""
 
+    name = "eager"
+    widths: tuple[int, ...] = ()
+    smallest = 0
+
     def cache(self, name: str, decoder: Decoder, layers: int, rows: int) -> KVCache:
         """A cache for the owner `name`, with room for `rows` rows at first."""
         return decoder.cache(layers, capacity=rows)
@@ -154,6 +158,11 @@ class CapturedPasses(EagerPasses):
         self.caches: dict[str, KVCache] = {}
         self.made: dict[tuple, _Pass] = {}
         self.pool = None
+
+    @property
+    def name(self) -> str:
+        """The engine: strict where all passes have one width and one KV window, else fast."""
+        return "strict" if len(self.widths) == 1 and self.smallest >= self.capacity else "fast"
 
     def cache(self, name: str, decoder: Decoder, layers: int, rows: int) -> KVCache:
         """The cache of that owner, one for all texts."""

@@ -141,7 +141,10 @@ def forked(
     """
     n, K, names, rule = len(text), settings.K, settings.features, settings.rule
     known = Known(target.decoder, prompt, text.tolist())
-    device, deep = known.token.device, min(K, getattr(drafter, "deepest", K))
+    device, deep = (
+        known.token.device,
+        K if drafter.max_draft_length is None else min(K, drafter.max_draft_length),
+    )
     predictors = {name: predictor.folded() for name, predictor in learnt(names, drafter).items()}
     scored = Scores(rule, sequence, n + K)
     wanted = torch.from_numpy(np.concatenate((text, np.repeat(text[-1:], K))).astype(np.int64)).to(

@@ -56,9 +56,9 @@ def chains(
 ) -> Rows:
     """Rows of `text` through the protocol: at each position one free chain, then one along the text for the ranks.
 
-    Of a `silent` drafter, which shows no distribution, a token of its chain has rank 0 if it is the text's and 255 if not, and no
+    Of a drafter without logits a token of its chain has rank 0 if it is the text's and 255 if not, and no
     near-tie (the largest margin). What a drafter does not offer has rank 255. RecordError for one that is not history-free,
-    ValueError for features of a silent one.
+    ValueError for features of one without logits.
     """
     if not drafter.history_free:
         raise RecordError(
@@ -70,7 +70,7 @@ def chains(
     gap, edge = np.zeros((n, K), np.uint8), np.zeros((n, K), np.uint8)
     rank = np.zeros((n, K), np.uint8)
     depth = np.zeros(n, np.uint8)
-    t, forced, quiet = 0, None, getattr(drafter, "silent", False)
+    t, forced, quiet = 0, None, not drafter.has_logits
 
     def pick(logits, slot: int, hidden=None) -> int:
         scores = rule.scores(logits[None], sequence, [t + slot])
@@ -142,7 +142,7 @@ def record_text(
     if texts and not found:
         texts.add(sequence, prompt, (text, gaps))
     wide = type(drafter) in FORKS and not slow
-    if drafter.prefix_only and hasattr(drafter, "lm") and not slow:
+    if drafter.prefix_only and drafter.lm is not None and not slow:
         rows = one_bit(target, drafter, settings, prompt, text, sequence)
     elif wide and drafter.history_free:
         rows = forked(target, drafter, settings, prompt, text, sequence)

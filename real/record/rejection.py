@@ -44,7 +44,7 @@ def ratios(
     """A text drawn from the target and, for each row t and slot j, min(1, q(y) / p(y)) of its token y = token[t + j].
 
     p is the target's distribution there, q the drafter's in a draft from row t that followed the text so far, both as the rule processes
-    them. A `silent` drafter is sure of its tokens: 1 as long as they are the text's, then 0. Past the text's end 0. `depth` is what the
+    them. A drafter without logits is sure of its tokens: 1 as long as they are the text's, then 0. Past the text's end 0. `depth` is what the
     drafter offers, for drafts do not end at end tokens under this rule. RecordError for a drafter that is not history-free.
     """
     if not drafter.history_free:
@@ -60,7 +60,7 @@ def ratios(
         lambda r: draws.append(float(r.accept_exact.scores[0, r.accept_exact.token[0]].exp())),
     )
     p, n, K = np.array(draws), len(text), settings.K
-    if drafter.prefix_only and hasattr(drafter, "lm"):
+    if drafter.prefix_only and drafter.lm is not None:
         q, depth = _straight(drafter, settings, prompt, text), np.full(n, K, np.uint8)
         ahead = np.arange(n)[:, None] + np.arange(K)
         ratio = np.where(ahead < n, np.minimum(1.0, q / p)[np.minimum(ahead, n - 1)], 0.0)
@@ -86,7 +86,7 @@ def _stepwise(target, drafter, settings, prompt, text, p):
     """(ratio, depth) through the protocol, position by position: a draft along the text from each."""
     n, K, rule = len(text), settings.K, settings.rule
     ratio, depth, t = np.zeros((n, K)), np.full(n, K, np.uint8), 0
-    quiet = getattr(drafter, "silent", False)
+    quiet = not drafter.has_logits
 
     def pick(logits, slot: int, hidden=None) -> int:
         if t + slot >= n:

@@ -51,8 +51,8 @@ class Texts:
         }
         made["passes"] = [
             type(target.passes).__name__,
-            *getattr(target.passes, "widths", ()),
-            getattr(target.passes, "smallest", 0),
+            *target.passes.widths,
+            target.passes.smallest,
         ]
         self.made_with = json.loads(json.dumps(made))
         self.texts = self._read() if self.path.exists() else {}

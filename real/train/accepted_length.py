@@ -62,7 +62,7 @@ def acceptance(target: Decoder, drafter: Drafter, texts: Sequence[Text], K: int)
 
     Drafters that are language models of the prefix take one pass a text, others go through the protocol position by position.
     """
-    plain = drafter.prefix_only and hasattr(drafter, "lm")
+    plain = drafter.prefix_only and drafter.lm is not None
     found = [
         _plain(drafter.lm, *text, K) if plain else _walked(target, drafter, *text, K)
         for text in texts

@@ -540,7 +540,7 @@ def _drafters(lab: TrainConfig, material: Material, out: Path) -> Iterator[tuple
     """Those that are language models of the prefix, by folder."""
     for each in lab.lessons:
         made = BUILTIN[each.drafter](out / each.place, material.target, material.made_for)
-        if made.prefix_only and hasattr(made, "lm"):
+        if made.prefix_only and made.lm is not None:
             yield each.place, made.lm
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from real.draft import Pick, Step
+from real.draft import Drafter, Pick, Step
 
 MOST = 50_000_000
 
@@ -78,14 +78,14 @@ def _commonest(code: np.ndarray, vocab: int) -> tuple[np.ndarray, np.ndarray]:
     return key[top][first], code[top][first] % vocab
 
 
-class TrigramDrafter:
+class TrigramDrafter(Drafter):
     """Drafts by a table, one look-up a token."""
 
     name = "trigram"
     taps = ()
     prefix_only = True
     history_free = True
-    silent = True
+    has_logits = False
 
     def __init__(self, table: Table):
         self.table = table

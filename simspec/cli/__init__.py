@@ -499,7 +499,3 @@ def main(arguments: list[str] | None = None) -> None:
     except (ValueError, OSError) as error:
         print(f"simspec: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
-
-
-if __name__ == "__main__":
-    main()
