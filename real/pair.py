@@ -19,6 +19,7 @@ from real.drafters import BUILTIN
 from real.model.checkpoint import WeightsError, load_decoder, load_tokenizer, made_for
 from real.model.runner import EAGER, EagerPasses
 from real.model.target import Target
+from real.progress import Progress, quiet
 from real.provenance import check_device
 from real.sampling import Rule, forget_noise
 from simspec import CostModel, Policy, Stepper, Trace, policies
@@ -222,7 +223,7 @@ def rerun(
     policies_: Sequence[Policy | TreePolicy | Beam],
     seed: int,
     cost: CostModel,
-    progress=lambda done, of: None,
+    progress: Progress = quiet,
 ) -> list[list[DecodeResult]]:
     """Runs every policy for real on all sequences of a trace, sequence by sequence so that a slow minute hits all.
 
@@ -268,7 +269,7 @@ def rerun(
                     int(trace.sequence[s]),
                 )
             )
-        progress(s + 1, len(prompts))
+        progress("running", s + 1, len(prompts))
     return made
 
 

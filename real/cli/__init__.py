@@ -3,12 +3,13 @@
 import json
 import sys
 from contextlib import contextmanager
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from real.progress import relabel
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")]
@@ -90,7 +91,7 @@ def register(app: typer.Typer) -> None:
 
 @contextmanager
 def _progress():
-    """Gives tell(remark, done, of): one bar a remark on stderr, and a plain line at its end where there is no terminal."""
+    """Gives the progress callback: one bar a label on stderr, and a plain line at its end where there is no terminal."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -112,12 +113,12 @@ def _progress():
     )
     with Progress(*columns, console=console, disable=not console.is_terminal) as display:
 
-        def progress(remark: str, done: int, of: int, note: str = "") -> None:
-            if remark not in bars:
-                bars[remark] = display.add_task(remark, total=of, note=note)
-            display.update(bars[remark], completed=done, total=of, note=note)
-            if not console.is_terminal and done == of:
-                print(f"{remark}: {done}/{of} {note}".rstrip(), file=sys.stderr)
+        def progress(label: str, done: int, total: int, note: str = "") -> None:
+            if label not in bars:
+                bars[label] = display.add_task(label, total=total, note=note)
+            display.update(bars[label], completed=done, total=total, note=note)
+            if not console.is_terminal and done == total:
+                print(f"{label}: {done}/{total} {note}".rstrip(), file=sys.stderr)
 
         yield progress
 
@@ -275,7 +276,7 @@ def measure(
     passes = passes_of(engine, max(k, rows) + 1, max(*sizes[1], 1) + longest_run(k))
     pair = _pair(models, drafter, device, dtype, target, weights, passes)
     with _progress() as progress:
-        said = partial(progress, f"measuring {out.stem}")
+        said = relabel(progress, f"measuring {out.stem}")
         table = measure_table(
             pair.target,
             pair.drafter,
@@ -362,7 +363,7 @@ def run(
     check_pair(recorded, pair, trace)
     with _progress() as progress:
         if price is None:
-            said = partial(progress, "measuring")
+            said = relabel(progress, "measuring")
             rows, rule = submitted(meant, recorded.K), rule_of(recorded)
             price = time(
                 pair.target, pair.drafter, rule, recorded.K, repeats=2, progress=said, rows=rows
@@ -462,7 +463,7 @@ def audit(
             reference,
             pair.drafter if leans else None,
             risk,
-            partial(progress, "auditing"),
+            relabel(progress, "auditing"),
         )
     if as_json:
         print(json.dumps(found.summary()))

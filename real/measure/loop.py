@@ -20,6 +20,7 @@ from real.decode.trees import Static
 from real.draft import Draft, Drafter, Silent
 from real.measure.batched import OWED, Isolated, shared_layers
 from real.model.target import Target
+from real.progress import Progress, quiet
 from real.provenance import device_name
 from real.sampling import AddressedDraws, Rule
 from simspec import CostModel, Policy, Stepper, policies
@@ -60,7 +61,7 @@ def measure(
     rounds: int = 24,
     repeats: int = 4,
     seed: int = 0,
-    progress: Callable[[int, int], None] = lambda done, all: None,
+    progress: Progress = quiet,
     rows: int = 0,
 ) -> CostModel:
     """A CostModel from runs of the decode loop at every fixed draft length: medians of its own clock, in seconds.
@@ -92,7 +93,7 @@ def measure_table(
     rounds: int = 24,
     repeats: int = 4,
     seed: int = 0,
-    progress: Callable[[int, int], None] = lambda done, all: None,
+    progress: Progress = quiet,
     timer: Callable[[], float] = perf_counter,
     rows: int = 0,
 ) -> CostTable:
@@ -148,7 +149,7 @@ def measure_table(
         for i in rng.permutation(len(jobs)):
             jobs[i](repeat > 0)  # the first repeat warms caches and allocators
             done += 1
-            progress(done, (repeats + 1) * len(jobs))
+            progress("measuring", done, (repeats + 1) * len(jobs))
         if not repeat:
             target.passes.warm()
     lost = [c for c in contexts if cells and (1, c) not in cells]

@@ -7,7 +7,7 @@ the text gives the pick at every true prefix, and only behind the misses are the
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from real.draft import Drafter
 from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.files import replace_json
 from real.model.target import Target
+from real.progress import Progress, quiet
 from real.prompts import Prompt
 from real.record.parallel import forked, one_bit, states  # noqa: F401  (states is known by this address)
 from real.record.parallel_drafters import FORKS, Still
@@ -191,7 +192,7 @@ def record(
     out: Path,
     meta: TraceMeta,
     shard: int = 8,
-    progress: Callable[[int, int], None] = lambda done, all: None,
+    progress: Progress = quiet,
     texts: Path | None = None,
 ) -> Trace:
     """Records all prompts into the trace file `out`; a killed recording continues at its last whole shard.
@@ -239,12 +240,12 @@ def record(
                         raise RecordError(
                             f"text {first + i} (prompt {p.id!r}) cannot be recorded: {error}"
                         ) from error
-                    progress(first + i + 1, len(prompts))
+                    progress("recording", first + i + 1, len(prompts))
                 if kept:
                     kept.save()
                 assemble(rows, group, first, settings, meta).save(path)
             shards.append(_shard(path, settings, group, first))
-            progress(first + len(group), len(prompts))
+            progress("recording", first + len(group), len(prompts))
         trace = join(shards, meta)
     except BaseException:
         if not any(parts.glob("*.parquet")):
