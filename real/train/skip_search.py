@@ -197,7 +197,7 @@ def find(
                 )
             )
         )
-        study.progress(asked, made[-1].speedup)
+        study.tell(asked, made[-1].speedup)
         best = max(made, key=lambda t: t.speedup)
         progress("searching", done, trials, f"speedup {best.speedup:.3f}")
     return Found(max(made, key=lambda t: t.speedup), tuple(made), seed, K, len(prepared), tokens)
