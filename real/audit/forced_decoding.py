@@ -146,7 +146,7 @@ def _apart(
     rule: Rule, r: Round, text: list[int], s: int, address: int, dtype: torch.dtype
 ) -> list[Divergence]:
     """The divergences of a round; logits are what scores are without the rule's noise and temperature."""
-    scores = r.accept_exact.scores[: len(r.accept_exact.token)]
+    scores = r.verified.scores[: len(r.verified.token)]
     best, found = scores.argmax(-1).tolist(), []
     for row in range(len(best)):
         at = r.position + row

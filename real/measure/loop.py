@@ -13,6 +13,7 @@ from time import perf_counter
 import numpy as np
 import torch
 
+from real.decode.along import start
 from real.decode.features import shown
 from real.decode.loop import DecodeResult, decode
 from real.decode.phase_timer import DRAFTING, OTHER, POLICY, VERIFICATION, PhaseTimer
@@ -311,8 +312,8 @@ class _Loop:
     def _grow(self, name, keep: bool) -> None:
         """Drafts the tree of that name for several rounds, of which nothing is verified: nothing is owed either, but in the first."""
         plan, prompt, clock = self.trees[name], self.prompt, PhaseTimer(self.target.decoder.device)
-        prefill, draws = self.target.prefill(prompt[:-1]), AddressedDraws(self.rule.seed, self.runs)
-        self.drafter.begin(self.target, prompt, prefill, lambda logits, *_: int(logits.argmax()))
+        prefill = start(self.target, self.drafter, prompt)
+        draws = AddressedDraws(self.rule.seed, self.runs)
         plan.begin(self.drafter, self.rule, self.runs, prefill, draws)
         for i in range(self.rounds):
             clock.begin()

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from real.decode.along import along
 from real.decode.features import Reader, learnt, shown
 from real.draft import Drafter
 from real.drafters.prompt_lookup import PromptLookupDrafter
@@ -42,7 +43,7 @@ def target_text(
         settings,
         prompt,
         sequence,
-        lambda r: gaps.extend(margin(r.accept_exact.scores).tolist()),
+        lambda r: gaps.extend(margin(r.verified.scores).tolist()),
     )
     return text, encode_margin(np.array(gaps))
 
@@ -82,11 +83,8 @@ def chains(
         return int(scores.argmax())
 
     reader = Reader(names, rule.temperature, drafter)
-    prefill = target.prefill(prompt[:-1])
-    reader.begin(prefill)
-    drafter.begin(target, prompt, prefill, pick)
-    last = prompt[-1]
-    for t in range(n):
+    for t, _, output in along(target, drafter, prompt, text, pick):
+        reader.begin(output)
         limit = min(K, settings.budget - t)
         depth[t] = K
         rank[t, : n - t] = MOST
@@ -113,12 +111,6 @@ def chains(
                 break
         drafter.rollback(0)
         forced = None
-        output = target.verify([last], [-1])
-        target.commit([0])
-        drafter.rollback(0)
-        last = int(text[t])
-        drafter.catch_up([last], output, [0])
-        reader.learn(output, [0])
     run = runs(chain, text, depth)
     return Rows(text, depth, run, feature, rank, np.zeros(n, np.uint8), gap, edge)
 
