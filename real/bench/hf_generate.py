@@ -14,7 +14,7 @@ from real.decode.features import learnt
 from real.decode.loop import decode
 from real.draft import Drafter, Silent, growing
 from real.model.checkpoint import WeightsError
-from real.pair import DTYPES, Pair, load_pair, plan_of, submitted
+from real.pair import DTYPES, Pair, load_pair, plan_of
 from real.sampling import Rule
 from simspec import CostModel, Policy, Trace, policies
 from simspec.tree_policy import TreePolicy
@@ -96,7 +96,7 @@ def rival(text: str, model, assistant=None, end_tokens: Sequence[int] = ()) -> C
     kind, options = check_rival(text)
     if kind == "assisted" and assistant is None:
         raise RivalError(
-            f"rival {text!r} needs a small model; expected one in <bundle>/model, or leave the rival out"
+            f"rival {text!r} needs a small model; expected one in <models>/model, or leave the rival out"
         )
     ends = {
         "eos_token_id": list(end_tokens) or None,
@@ -177,7 +177,7 @@ def own(
     plan = plan_of(
         policy, K, seed, told, tree
     )  # what cannot run is refused before the race, not in it
-    learnt(tuple(getattr(policy, "reads", ())), drafter)
+    learnt(tuple(policy.reads), drafter)
     if isinstance(policy, TreePolicy) and policy.kind != "cape":
         growing(drafter, plan.K)
 
@@ -219,7 +219,7 @@ def check_own(text: str) -> tuple[str, str]:
 
 
 def pairs(
-    bundle: Path,
+    models: Path,
     trace: Trace,
     wanted: Sequence[str],
     engine: str = "eager",
@@ -233,13 +233,13 @@ def pairs(
     """
     asked = [check_own(text) for text in wanted]
     rows = {
-        drafter: max(submitted(policies.parse(p), trace.K) for d, p in asked if d == drafter)
+        drafter: max(policies.parse(p).submitted(trace.K) for d, p in asked if d == drafter)
         for drafter, _ in asked
     }
     widest = max(rows.values(), default=0)
 
     def load(drafter: str, passes) -> Pair:
-        return load_pair(bundle, drafter, device, dtype, target, passes=passes)
+        return load_pair(models, drafter, device, dtype, target, passes=passes)
 
     if engine == "strict":
         return {
@@ -256,7 +256,7 @@ def pairs(
 
 
 def entrants(
-    bundle: Path,
+    models: Path,
     trace: Trace,
     made: Mapping[str, Pair],
     wanted: Sequence[str],
@@ -292,8 +292,8 @@ def entrants(
                 tree,
             )
         )
-    model = load_rival(target or bundle / "target", dtype, device) if rivals else None
-    small = bundle / "model"
+    model = load_rival(target or models / "target", dtype, device) if rivals else None
+    small = models / "model"
     assistant = (
         load_rival(small, dtype, device)
         if "assisted" in kinds and (small / "config.json").exists()

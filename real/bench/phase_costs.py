@@ -64,7 +64,7 @@ class PhaseCosts:
 
 
 def backlogs(rounds: Rounds) -> np.ndarray:
-    """int64 `[R]`: rows that the drafter lags by when each round starts; 0 at a sequence's first."""
+    """int64 `[R]`: rows that the drafter lags by before each round; 0 at a sequence's first."""
     backlog = np.zeros(len(rounds), np.int64)
     for s in range(len(rounds.offset) - 1):
         current = 0

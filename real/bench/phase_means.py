@@ -11,7 +11,7 @@ from real.measure.job import MAX_BACKLOG, Job, chain_jobs
 from real.measure.round_times import RoundTimes
 
 DENSE, STRIDE = 8, 4
-"""Draft lengths that are run: all up to DENSE, then each STRIDE-th; those between are interpolated."""
+"""Draft lengths that are run: all up to DENSE, then each STRIDE-th."""
 MIN_ROUNDS = 3
 """Rounds that a length needs to count; where no length has as many, one is enough."""
 
@@ -70,9 +70,7 @@ def _without_backlog(drafting: Mapping[tuple[int, int], list[float]]) -> dict[in
     return by_length
 
 
-def _catch_up(
-    drafting: Mapping[tuple[int, int], list[float]], draft: np.ndarray
-) -> np.ndarray:
+def _catch_up(drafting: Mapping[tuple[int, int], list[float]], draft: np.ndarray) -> np.ndarray:
     """Mean excess over `draft` by backlog; one of fewer than MIN_ROUNDS costs as the one before."""
     excess: list[list[float]] = [[] for _ in range(MAX_BACKLOG + 1)]
     for (j, backlog), seconds in drafting.items():
@@ -86,7 +84,7 @@ def _catch_up(
 
 
 def interpolated_means(by_length: Mapping[int, list[float]], K: int) -> np.ndarray:
-    """float64 `[K + 1]`: means, linear between measured lengths and beyond the last, never below 0."""
+    """float64 `[K + 1]`: means >= 0, linear between and beyond the measured lengths."""
     most = max(map(len, by_length.values()))
     measured = sorted(j for j, s in by_length.items() if len(s) >= min(MIN_ROUNDS, most))
     mean = [float(np.mean(by_length[j])) for j in measured]

@@ -23,9 +23,9 @@ def scorecard_rows(
     costs: PhaseCosts,
     runs: Sequence[Sequence[Run]],
 ) -> list[ScorecardRow]:
-    """A row for each replayed policy of runs[repeat][policy] on `trace`; the last policy is plain decoding.
+    """A row for each replayed policy of runs[repeat][policy] on `trace`.
 
-    `costs` come from other prompts than those of `trace`.
+    The last policy of `runs` is plain decoding. `costs` come from other prompts.
     """
     plain, _ = median_run([repeat[-1] for repeat in runs])
     plain_rate = _tokens(plain) / _seconds(plain).sum()

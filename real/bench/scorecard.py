@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 MEDIAN_BOUND, P90_BOUND, NOISE_FACTOR = 0.03, 0.08, 2.0
-"""Good: median error <= max(MEDIAN_BOUND, NOISE_FACTOR x noise floor), 90th percentile <= P90_BOUND."""
+"""Bounds of |error|: median <= max(MEDIAN_BOUND, NOISE_FACTOR x noise floor), 90th percentile."""
 
 
 @dataclass(frozen=True)

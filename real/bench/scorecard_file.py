@@ -24,13 +24,17 @@ def load_rows(path: Path, settings: Mapping) -> dict[str, tuple[ScorecardRow, ..
     """
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
-        rows = {name: tuple(_row(values) for values in group) for name, group in data["rows"].items()}
+        rows = {
+            name: tuple(_row(values) for values in group) for name, group in data["rows"].items()
+        }
         saved = dict(data["settings"])
     except FileNotFoundError:
         return {}
     except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise ValueError(f"{path} holds no rows of a scorecard: {reason}; name another file") from error
+        raise ValueError(
+            f"{path} holds no rows of a scorecard: {reason}; name another file"
+        ) from error
     for name in sorted(saved.keys() | settings.keys()):
         if saved.get(name) != settings.get(name):
             raise ValueError(

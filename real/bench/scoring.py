@@ -1,6 +1,6 @@
 """Runs behind a scorecard: policies on some prompts of a recording, timing jobs on others."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ from real.draft import Drafter, Silent
 from real.measure.job import PLAIN, Job
 from real.measure.round_times import RoundTimes
 from real.pair import Pair, prompts_of, rule_of, same_predictors, stepper
+from real.progress import Progress, quiet
 from real.sampling import forget_noise
 from simspec import CostModel, Policy, Stepper, Trace, policies, replay
 
@@ -31,6 +32,9 @@ class ScoreSettings:
     prompts: int = 12
     repeats: int = 3
     seed: int = 0
+
+
+DEFAULTS = ScoreSettings()
 
 
 def split_prompts(trace: Trace, prompts: int, seed: int) -> tuple[Trace, Trace]:
@@ -55,8 +59,8 @@ def score(
     pair: Pair,
     policies_: Sequence[Policy | str],
     policy_cost: CostModel,
-    settings: ScoreSettings = ScoreSettings(),
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    settings: ScoreSettings = DEFAULTS,
+    progress: Progress = quiet,
 ) -> list[ScorecardRow]:
     """The rows of one recording: every policy on the scored prompts, costs from the others.
 
@@ -98,7 +102,7 @@ def score(
                 plan = stepper(jobs[job], max(deepest, 1), seed, unit)
                 times.add(job, prompts[1].run(job.drafter(pair.drafter), plan, s))
             done += 1
-            progress(done, sum(map(len, queue)))
+            progress("running", done, sum(map(len, queue)))
         results.append(by_policy)
     # a run may draft longer than any replay where a tie flips
     longest = max((p.longest(trace.K) for p in built), default=0)
@@ -114,7 +118,7 @@ def _shuffled(
     other_prompts: int,
     repeats: int,
 ) -> list[list[int | tuple[Job, int]]]:
-    """By repeat, in random order: every policy's number once a prompt, and its share of (job, other prompt)."""
+    """By repeat, in random order: each policy's number once a prompt, and some (job, other prompt)."""
     scored = [i for i in range(policies_) for _ in range(prompts)]
     timed = [(job, s) for s in range(other_prompts) for job in jobs]
     order = rng.permutation(len(timed))

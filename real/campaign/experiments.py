@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -13,15 +12,17 @@ from real.audit.judge import audit
 from real.audit.run_file import Emitted, header_of, texts_of
 from real.bench import trace_driven as driving
 from real.bench.figures import draw
-from real.bench.scorecard import Row, Scorecard, halves, score
+from real.bench.scorecard import Scorecard, ScorecardRow
+from real.bench.scoring import ScoreSettings, score, split_prompts
 from real.campaign.workspace import Folder
 from real.decode.features import offered
 from real.equality import NOTHING, compare
 from real.files import replacing
 from real.jobs import RULES, record_to, run_on
-from real.measure.loop import measure
+from real.measure import MeasureSettings, measure
 from real.model.random_models import check_room, random_decoder, read_shape
 from real.pair import DTYPES, rerun, rule_of, spread, stepper
+from real.progress import relabel
 from real.provenance import device_name
 from real.record.recorder import Settings
 from real.sampling import Rule
@@ -48,7 +49,7 @@ def chosen(folder: Folder, trace: Trace, cost: CostModel) -> list[Policy]:
     parsed = [
         policies.make(text, trace, cost)
         for text in folder.size.policies
-        if set(getattr(policies.parse(text), "reads", ())) <= shown
+        if set(policies.parse(text).reads) <= shown
     ]
     return [policies.BUILTIN["fixed"](max(1, best_fixed(trace, cost, folder.seed))), *parsed]
 
@@ -58,19 +59,15 @@ def priced(folder: Folder, path: Path, drafter: str, rule: Rule, K: int, rows: i
     size, seed = folder.size, folder.seed
     if not path.exists():
         pair = folder.pair(drafter, "bfloat16", "eager" if rows > size.K else None)
-        progress = partial(folder.progress, f"measuring {path.stem}")
-        cost = measure(
-            pair.target,
-            pair.drafter,
-            rule,
-            K,
-            size.context,
-            size.rounds,
-            size.repeats,
-            seed,
-            progress,
-            rows,
+        progress = relabel(folder.progress, f"measuring {path.stem}")
+        settings = MeasureSettings(
+            context=(size.context,),
+            rounds=size.rounds,
+            repeats=size.repeats,
+            seed=seed,
+            tree_nodes=rows,
         )
+        cost = measure(pair.target, pair.drafter, rule, K, settings, progress)
         with replacing(path) as temporary:
             cost.to_json(temporary)
     return CostModel.from_json(path)
@@ -93,7 +90,7 @@ def equal(folder: Folder, drafter: str) -> dict:
             made,
             folder.seed,
             cost,
-            partial(folder.progress, f"running {drafter} {rule}"),
+            relabel(folder.progress, f"running {drafter} {rule}"),
         )
         for policy, results in zip([*made, policies.BUILTIN["fixed"](0)], ran):
             found = compare(
@@ -129,7 +126,7 @@ def forced(folder: Folder, drafter: str) -> dict:
             pair.drafter,
             drive,
             trace,
-            partial(folder.progress, f"forcing {drafter} {rule}"),
+            relabel(folder.progress, f"forcing {drafter} {rule}"),
         )
         found = compare_forced(
             trace, replay(trace, policy, seed=folder.seed, cost=cost), ran, apart
@@ -160,7 +157,7 @@ def audited(folder: Folder, drafter: str) -> dict:
             [policy],
             folder.seed,
             cost,
-            partial(folder.progress, f"running {drafter} {rule}"),
+            relabel(folder.progress, f"running {drafter} {rule}"),
         )
         header = header_of(rule_of(trace), pair, policy.name, trace.meta.end_tokens)
         made[rule] = audit(pair.target, Emitted(header, texts_of(trace, ran))).summary() | {
@@ -173,12 +170,12 @@ def scored(folder: Folder, drafter: str) -> dict:
     """Bf16: tokens a second predicted from other prompts' costs against the clock; the best fixed length is chosen on other prompts."""
     size, pair = folder.size, folder.pair(drafter, "bfloat16")
     trace, cost = folder.opened(drafter, RULE)
-    kept, _ = halves(trace, size.scored, folder.seed)
+    kept, _ = split_prompts(trace, size.scored, folder.seed)
     mine = set(kept.sequence.tolist())
     others = trace.select([s for s in range(trace.sequences) if int(trace.sequence[s]) not in mine])
     name, progress = (
         folder.trace(drafter, RULE).stem,
-        partial(folder.progress, f"scoring {drafter}"),
+        relabel(folder.progress, f"scoring {drafter}"),
     )
     rows = score(
         name,
@@ -186,9 +183,7 @@ def scored(folder: Folder, drafter: str) -> dict:
         pair,
         chosen(folder, others, cost),
         cost,
-        size.scored,
-        size.times,
-        folder.seed,
+        ScoreSettings(size.scored, size.times, folder.seed),
         progress,
     )
     return {"dtype": "bfloat16", "repeats": size.times, "rows": [asdict(row) for row in rows]}
@@ -198,7 +193,7 @@ def scorecard(folder: Folder, drafters: Sequence[str]) -> Scorecard | None:
     """The scorecard of all drafters that were scored; None where none was."""
     found = [folder.found(f"score-{drafter}") for drafter in drafters]
     rows = [
-        Row(**(row | {n: tuple(row[n]) for n in ("phases", "phases_measured")}))
+        ScorecardRow(**(row | {n: tuple(row[n]) for n in ("phases", "phases_measured")}))
         for each in found
         if each
         for row in each["rows"]
@@ -216,7 +211,7 @@ def treed(folder: Folder, drafter: str) -> dict:
     """Bf16: one static tree, run on the prompts that chains are scored on, plain decoding beside it."""
     pair = folder.pair(drafter, "bfloat16")
     whole, cost = folder.opened(drafter, RULE)
-    trace, _ = halves(whole, folder.size.scored, folder.seed)
+    trace, _ = split_prompts(whole, folder.size.scored, folder.seed)
     found = run_on(trace, pair, folder.size.tree, cost, folder.seed, folder.progress).summary()
     return {"dtype": "bfloat16"} | {
         name: value for name, value in found.items() if name not in ("exceptions", "failures")
@@ -246,7 +241,7 @@ def driven(folder: Folder, drafter: str) -> dict:
     }
     label |= {"dtype": "bfloat16", "engine": size.engine}
     passes = driving.driven_passes(size.engine, trace)
-    progress = partial(folder.progress, f"driving {shape.name} {drafter}")
+    progress = relabel(folder.progress, f"driving {shape.name} {drafter}")
     return driving.drive(
         decoder, made, trace, asked, cost, folder.seed, None, label, progress, passes
     ).summary()

@@ -3,17 +3,18 @@
 import json
 import sys
 from contextlib import contextmanager
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from real.progress import relabel
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")]
 Dtype = Annotated[str, typer.Option(help="float32, float64 or bfloat16.")]
-Bundle = Annotated[
+Models = Annotated[
     Path | None,
     typer.Option(
         help="Folder with target/ and the drafters' folders; default: the embedded models."
@@ -21,10 +22,10 @@ Bundle = Annotated[
 ]
 TargetPath = Annotated[
     str | None,
-    typer.Option("--target", help="A transformers checkpoint in place of <bundle>/target."),
+    typer.Option("--target", help="A transformers checkpoint in place of <models>/target."),
 ]
 Weights = Annotated[
-    Path | None, typer.Option(help="The drafter's folder, in place of <bundle>/<drafter>.")
+    Path | None, typer.Option(help="The drafter's folder, in place of <models>/<drafter>.")
 ]
 DrafterName = Annotated[
     str,
@@ -67,9 +68,9 @@ def register(app: typer.Typer) -> None:
     for name in ("torch", "transformers", "safetensors"):
         if find_spec(name) is None:
             raise ImportError(f"{name} is not installed")
-    from real.cli.latency import ladder
-    from real.cli.race import rivals
-    from real.cli.runs import demo, drive, force, scorecard
+    from real.cli.latency import latency
+    from real.cli.race import race
+    from real.cli.runs import demo, emulate, scorecard, teacher_force
     from real.cli.train import train
 
     for command in (
@@ -79,18 +80,18 @@ def register(app: typer.Typer) -> None:
         measure,
         run,
         audit,
-        force,
-        drive,
+        teacher_force,
+        emulate,
         scorecard,
-        ladder,
-        rivals,
+        latency,
+        race,
     ):
         app.command()(command)
 
 
 @contextmanager
 def _progress():
-    """Gives tell(remark, done, of): one bar a remark on stderr, and a plain line at its end where there is no terminal."""
+    """Gives the progress callback: one bar a label on stderr, and a plain line at its end where there is no terminal."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -112,12 +113,12 @@ def _progress():
     )
     with Progress(*columns, console=console, disable=not console.is_terminal) as display:
 
-        def progress(remark: str, done: int, of: int, note: str = "") -> None:
-            if remark not in bars:
-                bars[remark] = display.add_task(remark, total=of, note=note)
-            display.update(bars[remark], completed=done, total=of, note=note)
-            if not console.is_terminal and done == of:
-                print(f"{remark}: {done}/{of} {note}".rstrip(), file=sys.stderr)
+        def progress(label: str, done: int, total: int, note: str = "") -> None:
+            if label not in bars:
+                bars[label] = display.add_task(label, total=total, note=note)
+            display.update(bars[label], completed=done, total=total, note=note)
+            if not console.is_terminal and done == total:
+                print(f"{label}: {done}/{total} {note}".rstrip(), file=sys.stderr)
 
         yield progress
 
@@ -145,11 +146,11 @@ def _grown(tree: str | None) -> tuple:
     return int(width), int(levels)
 
 
-def _pair(bundle, drafter, device, dtype, target, weights, passes=None):
+def _pair(models, drafter, device, dtype, target, weights, passes=None):
     from real.model.runner import EAGER
     from real.pair import TINY, load_pair
 
-    return load_pair(bundle or TINY, drafter, device, dtype, target, weights, passes or EAGER)
+    return load_pair(models or TINY, drafter, device, dtype, target, weights, passes or EAGER)
 
 
 def record(
@@ -175,7 +176,7 @@ def record(
     device: Device = "cpu",
     dtype: Dtype = "float32",
     engine: Engine = "eager",
-    bundle: Bundle = None,
+    models: Models = None,
     target: TargetPath = None,
     weights: Weights = None,
     seed: Seed = 0,
@@ -205,7 +206,7 @@ def record(
     if per_task < 1:
         raise ValueError(f"{per_task} prompts of every task asked for, expected at least 1")
     passes = passes_of(engine, k + 1, longest + budget)
-    pair = _pair(bundle, drafter, device, dtype, target, weights, passes)
+    pair = _pair(models, drafter, device, dtype, target, weights, passes)
     chosen = draw(
         [p for path in prompts for p in read_prompts(path, pair.tokenizer, longest)], per_task, seed
     )
@@ -250,7 +251,7 @@ def measure(
     device: Device = "cpu",
     dtype: Dtype = "float32",
     engine: Engine = "eager",
-    bundle: Bundle = None,
+    models: Models = None,
     target: TargetPath = None,
     weights: Weights = None,
     seed: Seed = 0,
@@ -262,7 +263,7 @@ def measure(
     the card is left out. Example: simspec measure --drafter early_exit --batch 1 --batch 8 --context 128 --context 512 --out costs.json
     """
     from real.decode.engine import passes_of
-    from real.measure.loop import longest_run, measure_table
+    from real.measure import MeasureSettings, max_new_tokens, measure_table
     from simspec.files import check_output
 
     check_output(out)
@@ -271,22 +272,14 @@ def measure(
             f"depth is {k} and repeats {repeats}; expected 1 <= depth <= 255 and at least one repeat"
         )
     made_by = _rule(rule, temperature, seed, top_k, top_p)
-    sizes = batch or [1], context or [128]
-    passes = passes_of(engine, max(k, rows) + 1, max(*sizes[1], 1) + longest_run(k))
-    pair = _pair(bundle, drafter, device, dtype, target, weights, passes)
+    settings = MeasureSettings(
+        tuple(batch or [1]), tuple(context or [128]), repeats=repeats, seed=seed, tree_nodes=rows
+    )
+    passes = passes_of(engine, max(k, rows) + 1, settings.context[-1] + max_new_tokens(k))
+    pair = _pair(models, drafter, device, dtype, target, weights, passes)
     with _progress() as progress:
-        said = partial(progress, f"measuring {out.stem}")
-        table = measure_table(
-            pair.target,
-            pair.drafter,
-            made_by,
-            k,
-            *sizes,
-            repeats=repeats,
-            seed=seed,
-            progress=said,
-            rows=rows,
-        )
+        said = relabel(progress, f"measuring {out.stem}")
+        table = measure_table(pair.target, pair.drafter, made_by, k, settings, said)
     made = table.simplest()
     made.to_json(out)
     lines = *table.describe(), f"wrote {out}, measured on {table.device}"
@@ -315,7 +308,7 @@ def run(
     device: Device = "cpu",
     dtype: Dtype = "float32",
     engine: Engine = "eager",
-    bundle: Bundle = None,
+    models: Models = None,
     target: TargetPath = None,
     weights: Weights = None,
     seed: Seed = 0,
@@ -334,8 +327,9 @@ def run(
     from real.decode.engine import passes_for
     from real.decode.trees import beam
     from real.jobs import run_on
-    from real.measure.loop import measure as time
-    from real.pair import check_pair, rule_of, spread, submitted
+    from real.measure import MeasureSettings
+    from real.measure import measure as time
+    from real.pair import check_pair, rule_of, spread
     from simspec import CostModel, load_trace, policies
     from simspec.files import check_output
     from simspec.recordings import locate
@@ -348,7 +342,7 @@ def run(
     if prompts:
         recorded = recorded.select(spread(recorded.sequences, prompts))
     meant = beam(policy, recorded.K) if policy.startswith("beam") else policies.parse(policy)
-    recorded.features(getattr(meant, "reads", ()))  # a slip is told before models are loaded
+    recorded.features(meant.reads)  # a slip is told before models are loaded
     if isinstance(meant, TreePolicy):
         check_trace(recorded, meant)
     elif meant is policies.tree_oracle:
@@ -357,16 +351,15 @@ def run(
         )
     price = None if cost is None else CostModel.from_json(cost)
     rule_of(recorded)
-    passes = passes_for(engine, recorded, submitted(meant, recorded.K))
-    pair = _pair(bundle, recorded.meta.drafter, device, dtype, target, weights, passes)
+    passes = passes_for(engine, recorded, meant.submitted(recorded.K))
+    pair = _pair(models, recorded.meta.drafter, device, dtype, target, weights, passes)
     check_pair(recorded, pair, trace)
     with _progress() as progress:
         if price is None:
-            said = partial(progress, "measuring")
-            rows, rule = submitted(meant, recorded.K), rule_of(recorded)
-            price = time(
-                pair.target, pair.drafter, rule, recorded.K, repeats=2, progress=said, rows=rows
-            )
+            said = relabel(progress, "measuring")
+            settings = MeasureSettings(repeats=2, tree_nodes=meant.submitted(recorded.K))
+            rule = rule_of(recorded)
+            price = time(pair.target, pair.drafter, rule, recorded.K, settings, said)
         found = run_on(recorded, pair, meant, price, seed, progress)
     if save is not None:
         save_run(
@@ -400,7 +393,7 @@ def audit(
         str | None,
         typer.Option(help="A recording of the same prompts: tells target flips from draft flips."),
     ] = None,
-    bundle: Bundle = None,
+    models: Models = None,
     target: TargetPath = None,
     device: Device = "cpu",
     dtype: Annotated[
@@ -416,7 +409,7 @@ def audit(
 
     Greedy and coupled texts: how far each token is from the target's pick, in nats and units in the last place; what rounding explains is
     excused. Sampled texts: tokens of probability 0, and tests of the law, with both error rates; whether a text leans to its drafter is
-    tested where that lies in the bundle. Exits with code 1 where something is wrong.
+    tested where that lies in the model folder. Exits with code 1 where something is wrong.
 
     Example: simspec run tiny-model-greedy --prompts 20 --save run.jsonl; simspec audit run.jsonl --against tiny-model-greedy
     """
@@ -438,10 +431,10 @@ def audit(
     leans = (
         emitted.header.rule == "rejection"
         and name in BUILTIN
-        and (weights or (bundle or TINY) / name).is_dir()
+        and (weights or (models or TINY) / name).is_dir()
     )
     pair = _pair(
-        bundle,
+        models,
         name if leans else "prompt_lookup",
         device,
         dtype or emitted.header.dtype,
@@ -453,7 +446,7 @@ def audit(
         raise ValueError(f"--risk is {risk}; expected a chance in (0, 1) such as 1e-4")
     if wrote and wrote.split("/")[-1] != pair.name.split("/")[-1]:
         raise ValueError(
-            f"{run} was made with target {wrote}, this is {pair.name}; name that one by --bundle or --target"
+            f"{run} was made with target {wrote}, this is {pair.name}; name that one by --models or --target"
         )
     with _progress() as progress:
         found = judge(
@@ -462,7 +455,7 @@ def audit(
             reference,
             pair.drafter if leans else None,
             risk,
-            partial(progress, "auditing"),
+            relabel(progress, "auditing"),
         )
     if as_json:
         print(json.dumps(found.summary()))

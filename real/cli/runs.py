@@ -1,25 +1,25 @@
-"""Commands that hold runs against recordings: force, drive, scorecard, demo."""
+"""Commands that hold runs against recordings: teacher_force, emulate, scorecard, demo."""
 
 import json
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from real.cli import (
-    Bundle,
     Device,
     Dtype,
     Engine,
     Json,
+    Models,
     Seed,
     TargetPath,
     Weights,
     _pair,
     _progress,
 )
+from real.progress import relabel
 
 Recording = Annotated[str, typer.Argument(help="A recording's file or bundled name.")]
 Policies = Annotated[
@@ -60,7 +60,7 @@ def _told(path: Path, cost: Path | None, K: int):
     return told if isinstance(told, CostModel) else CostModel.from_ratio(told, K)
 
 
-def force(
+def teacher_force(
     trace: Recording,
     policy: Annotated[str, typer.Option(help="name[:arg,...], as in `simspec sweep`.")] = "fixed:3",
     prompts: Prompts = 0,
@@ -68,7 +68,7 @@ def force(
     device: Device = "cpu",
     dtype: Dtype = "float32",
     engine: Engine = "eager",
-    bundle: Bundle = None,
+    models: Models = None,
     target: TargetPath = None,
     weights: Weights = None,
     seed: Seed = 0,
@@ -78,7 +78,7 @@ def force(
 
     Exits with code 1 unless 97% of rounds accept as recorded and every divergence is within rounding of the dtype.
 
-    Example: simspec force tiny-model-greedy --policy fixed:3 --dtype bfloat16
+    Example: simspec teacher-force tiny-model-greedy --policy fixed:3 --dtype bfloat16
     """
     from real.audit.forced_decoding import compare_forced
     from real.audit.forced_decoding import force as run
@@ -92,14 +92,14 @@ def force(
     made = policies.make(policy, recorded, told)
     replayed = replay(recorded, made, seed=seed, cost=told)
     pair = _pair(
-        bundle, recorded.meta.drafter, device, dtype, target, weights, passes_for(engine, recorded)
+        models, recorded.meta.drafter, device, dtype, target, weights, passes_for(engine, recorded)
     )
     check_pair(recorded, pair, trace)
     same_predictors(pair.drafter, recorded, [made])
     with _progress() as progress:
         drive = stepper(made, recorded.K, seed, told)
         ran, apart = run(
-            pair.target, pair.drafter, drive, recorded, partial(progress, f"forcing {made.name}")
+            pair.target, pair.drafter, drive, recorded, relabel(progress, f"forcing {made.name}")
         )
     found = compare_forced(recorded, replayed, ran, apart)
     if as_json:
@@ -114,7 +114,7 @@ def force(
         raise typer.Exit(1)
 
 
-def drive(
+def emulate(
     trace: Recording,
     target: Annotated[
         str,
@@ -142,7 +142,7 @@ def drive(
     Real passes, recorded acceptances: what these acceptances would give on that model here, not what its own drafter would reach.
     Exits with code 1 if the rounds are not those of the replay.
 
-    Example: simspec drive tiny-early_exit-greedy --target llama-3-8b --drafter early_exit:4 --device cuda --dtype bfloat16
+    Example: simspec emulate tiny-early_exit-greedy --target llama-3-8b --drafter early_exit:4 --device cuda --dtype bfloat16
     """
     from real.bench.trace_driven import drive as run
     from real.bench.trace_driven import driven_passes
@@ -182,7 +182,7 @@ def drive(
     }
     passes = driven_passes(engine, recorded, context)
     with _progress() as progress:
-        said = partial(progress, f"driving {shape.name}")
+        said = relabel(progress, f"driving {shape.name}")
         found = run(
             decoder, made, recorded, policy or DRIVEN, told, seed, context, label, said, passes
         )
@@ -250,7 +250,7 @@ def scorecard(
     device: Device = "cpu",
     dtype: Dtype = "float32",
     engine: Engine = "eager",
-    bundle: Bundle = None,
+    models: Models = None,
     target: TargetPath = None,
     seed: Seed = 0,
     as_json: Json = False,
@@ -262,7 +262,9 @@ def scorecard(
     Example: simspec scorecard tiny-model-greedy tiny-eagle-greedy --policy fixed:2 --policy beta_ts --repeats 5 --plot score.png
     """
     from real.bench.figures import draw
-    from real.bench.scorecard import Scorecard, halves, keep, kept, score
+    from real.bench.scorecard import Scorecard
+    from real.bench.scorecard_file import load_rows, save_rows
+    from real.bench.scoring import ScoreSettings, score, split_prompts
     from real.decode.engine import passes_for
     from real.model.checkpoint import sha256
     from real.pair import check_pair, rule_of
@@ -282,15 +284,13 @@ def scorecard(
     wanted: dict[str, list[str]] = {}
     for name, (_, recorded) in opened.items():
         rule_of(recorded)
-        halves(recorded, prompts, seed)
+        split_prompts(recorded, prompts, seed)
         shown = {feature for feature, _ in recorded.meta.features}
         wanted[name] = [
-            text
-            for text in policy or SCORED
-            if policy or set(getattr(policies.parse(text), "reads", ())) <= shown
+            text for text in policy or SCORED if policy or set(policies.parse(text).reads) <= shown
         ]
         for text in wanted[name]:
-            recorded.features(getattr(policies.parse(text), "reads", ()))
+            recorded.features(policies.parse(text).reads)
     held = {}
     if save is not None:
         check_output(save, *read)
@@ -304,17 +304,17 @@ def scorecard(
         }
         settings |= {
             "cost": str(cost),
-            "bundle": str(bundle),
+            "bundle": str(models),
             "target": str(target),
             "policies": policy,
         }
         settings |= {"recordings": {name: sha256(path) for name, (path, _) in opened.items()}}
-        held = kept(save, settings)
+        held = load_rows(save, settings)
     for name, (path, recorded) in opened.items():
         if name in held:
             continue
         pair = _pair(
-            bundle, recorded.meta.drafter, device, dtype, target, None, passes_for(engine, recorded)
+            models, recorded.meta.drafter, device, dtype, target, None, passes_for(engine, recorded)
         )
         check_pair(recorded, pair, name)
         told = _told(path, cost, recorded.K)
@@ -325,14 +325,12 @@ def scorecard(
                 pair,
                 wanted[name],
                 told,
-                prompts,
-                repeats,
-                seed,
-                partial(progress, f"running {name}"),
+                ScoreSettings(prompts, repeats, seed),
+                relabel(progress, f"running {name}"),
             )
         del pair  # a large target shall not be there twice
         if save is not None:
-            keep(save, settings, held)
+            save_rows(save, settings, held)
     found = Scorecard(
         device_name(device),
         dtype,

@@ -1,4 +1,4 @@
-"""Bare batched passes: latency of target and drafter by batch size and context, outside the decode loop."""
+"""Latency of bare batched passes of target and drafter, outside the decode loop."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from real.decode.along import start
 from real.draft import Drafter
 from real.measure.job import BACKLOG, MAX_BACKLOG, STEPS, VERIFY, Job
 from real.model.decoder import Decoder, KVCache
@@ -142,7 +143,7 @@ class BatchedPasses:
         return once
 
     def _step(self, cache: KVCache, token: Tensor, start: int, hidden: Tensor | None) -> None:
-        """A draft step; where layers are shared, the backlog has passed those in the target's pass."""
+        """A draft step; the target's pass has taken the backlog through shared layers."""
         lm, rows = self.lm, token.shape[1]
         skipped = rows - 1 if self.shared else 0
         rotation, mask = _positions(lm, start, rows)
@@ -168,10 +169,7 @@ def _positions(model: Decoder, start: int, rows: int) -> tuple:
 
 def shared_layers(target: Target, drafter: Drafter) -> int:
     """How many target layers verification skips, because this drafter has run them."""
-    prompt = [0, 0]
-    drafter.begin(
-        target, prompt, target.prefill(prompt[:-1]), lambda logits, *_: int(logits.argmax())
-    )
+    start(target, drafter, [0, 0])
     drafter.next()
     resume = drafter.resume()
     return 0 if resume is None else resume.layer

@@ -16,8 +16,9 @@ from real.draft import Drafter
 from real.measure.batched import BatchedPasses, shared_layers
 from real.measure.job import Job
 from real.measure.loop import LoopTiming
-from real.measure.settings import MeasureSettings
+from real.measure.settings import DEFAULTS, MeasureSettings
 from real.model.target import Target
+from real.progress import Progress, quiet
 from real.sampling import Rule
 from simspec import CostModel
 from simspec.cost_table import CostTable
@@ -25,7 +26,6 @@ from simspec.tree import MOST
 
 PASSES = 4
 """Passes of a batched job in each repeat."""
-Progress = Callable[[int, int], None]
 
 
 def measure(
@@ -33,8 +33,8 @@ def measure(
     drafter: Drafter,
     rule: Rule,
     K: int,
-    settings: MeasureSettings = MeasureSettings(),
-    progress: Progress = lambda done, total: None,
+    settings: MeasureSettings = DEFAULTS,
+    progress: Progress = quiet,
 ) -> CostModel:
     """A CostModel of medians from runs of the decode loop at every fixed draft length, in seconds.
 
@@ -62,8 +62,8 @@ def measure_table(
     drafter: Drafter,
     rule: Rule,
     K: int,
-    settings: MeasureSettings = MeasureSettings(),
-    progress: Progress = lambda done, total: None,
+    settings: MeasureSettings = DEFAULTS,
+    progress: Progress = quiet,
     timer: Callable[[], float] = perf_counter,
 ) -> CostTable:
     """`measure` at every batch size B and context C, in seconds of a round of the whole batch.
@@ -96,7 +96,7 @@ def measure_table(
         for i in rng.permutation(len(jobs)):
             jobs[i](repeat > 0)  # the first repeat warms caches and allocators
             done += 1
-            progress(done, (settings.repeats + 1) * len(jobs))
+            progress("measuring", done, (settings.repeats + 1) * len(jobs))
         if not repeat:
             target.passes.warm()
     missing = [c for c in contexts if passes and (1, c) not in passes]
@@ -145,11 +145,7 @@ Passes = dict[tuple[int, int], BatchedPasses]
 
 
 def _batched_passes(
-    target: Target,
-    drafter: Drafter,
-    K: int,
-    settings: MeasureSettings,
-    timer: Callable[[], float],
+    target: Target, drafter: Drafter, K: int, settings: MeasureSettings, timer: Callable[[], float]
 ) -> Passes:
     lm = drafter.lm
     if lm is None:

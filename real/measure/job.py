@@ -70,14 +70,10 @@ def chain_jobs(lengths: Iterable[int], has_logits: bool) -> list[Job]:
 
 def draft_after(rounds: int) -> Policy:
     """Drafts one token after every `rounds` rounds without a draft: its first step catches up."""
-    return Policy(
-        f"after:{rounds}", _draft_once, _count, params=(float(rounds),), state0=(0.0,)
-    )
+    return Policy(f"after:{rounds}", _draft_once, _count, params=(float(rounds),), state0=(0.0,))
 
 
-def _draft_once(
-    params: Any, state: Any, slot: int, features: Any, u: float
-) -> tuple[bool, bool]:
+def _draft_once(params: Any, state: Any, slot: int, features: Any, u: float) -> tuple[bool, bool]:
     return slot < 1 and state[0] >= params[0], True
 
 

@@ -1,5 +1,6 @@
-"""Timing jobs run in the decode loop, one sequence at a time, without captured passes of their own."""
+"""Timing jobs run in the decode loop, one sequence at a time."""
 
+from real.decode.along import start
 from real.decode.features import shown
 from real.decode.loop import decode
 from real.decode.phase_timer import DRAFTING, OTHER, VERIFICATION, PhaseTimer
@@ -25,7 +26,7 @@ def max_new_tokens(K: int, rounds: int = MeasureSettings.rounds) -> int:
 
 
 class UndraftedTree:
-    """A plan that submits a binary tree of `nodes` copies of the last token, computed by no drafter."""
+    """A plan that submits a binary tree of `nodes` copies of the last token."""
 
     def __init__(self, nodes: int):
         self.parent = [-1, *((row - 1) // 2 for row in range(1, nodes + 1))]
@@ -58,9 +59,7 @@ class LoopTiming:
         self.target, self.drafter, self.rule, self.K = target, drafter, rule, K
         self.prompt, self.rounds = prompt, settings.rounds
         self.policy_cost = CostModel.from_ratio(0.1, K)
-        self.policies = {
-            job: job.policy for job in chain_jobs(range(K + 1), drafter.has_logits)
-        }
+        self.policies = {job: job.policy for job in chain_jobs(range(K + 1), drafter.has_logits)}
         self.trees = {
             Job(NODES, n): UndraftedTree(n) for n in range(K + 1, settings.tree_nodes + 1)
         }
@@ -95,7 +94,7 @@ class LoopTiming:
             self.tree_times[job] += seconds
 
     def _decode(self, job: Job, plan, extra: int):
-        """One sequence of up to `max_new_tokens`; each has an address of its own, so its own noise."""
+        """One sequence of up to `max_new_tokens`, at an address of its own."""
         self.runs += 1
         return decode(
             self.target,
@@ -109,10 +108,10 @@ class LoopTiming:
         )
 
     def _draft_trees(self, job: Job) -> list[float]:
-        """Seconds of drafting that tree in each round but the first; nothing is verified, so no backlog follows."""
+        """Seconds of drafting that tree, in all rounds but the first; nothing is verified."""
         plan, prompt, clock = self.trees[job], self.prompt, PhaseTimer(self.target.decoder.device)
-        prefill, draws = self.target.prefill(prompt[:-1]), AddressedDraws(self.rule.seed, self.runs)
-        self.drafter.begin(self.target, prompt, prefill, lambda logits, *_: int(logits.argmax()))
+        prefill = start(self.target, self.drafter, prompt)
+        draws = AddressedDraws(self.rule.seed, self.runs)
         plan.begin(self.drafter, self.rule, self.runs, prefill, draws)
         for i in range(self.rounds):
             clock.begin()

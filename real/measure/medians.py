@@ -60,7 +60,7 @@ def _draft_median(drafting: Mapping[tuple[int, int], list[float]], j: int) -> fl
 
 
 def _catch_up(drafting: Mapping[tuple[int, int], list[float]]) -> list[float]:
-    """catch_up[0 .. MAX_BACKLOG] of one-token drafts; a backlog that never occurred costs as the one before."""
+    """catch_up[0 .. MAX_BACKLOG] of one-token drafts; a missing backlog costs as the one before."""
     base, extra = _draft_median(drafting, 1), [0.0]
     for backlog in range(1, MAX_BACKLOG + 1):
         seconds = drafting.get((1, backlog))

@@ -39,3 +39,6 @@ def ascending(name: str, values: Iterable[int], least: int = 1) -> tuple[int, ..
     if not sizes or sizes[0] < least:
         raise ValueError(f"{name} is {values}, expected sizes of at least {least}")
     return tuple(sizes)
+
+
+DEFAULTS = MeasureSettings()
