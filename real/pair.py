@@ -53,7 +53,7 @@ class Pair:
 
 
 def load_pair(
-    bundle: Path,
+    models: Path,
     drafter: str,
     device: str = "cpu",
     dtype: str = "float32",
@@ -61,7 +61,7 @@ def load_pair(
     weights=None,
     passes: EagerPasses = EAGER,
 ) -> Pair:
-    """Loads `<bundle>/target` (or the checkpoint `target`) with the drafter of `<bundle>/<drafter>` (or `weights`).
+    """Loads `<models>/target` (or the checkpoint `target`) with the drafter of `<models>/<drafter>` (or `weights`).
 
     Predictors that lie in the drafter's folder come with it; WeightsError for one of other weights. `passes` as `real.decode.engine.passes_of`
     makes them.
@@ -75,12 +75,12 @@ def load_pair(
     if dtype not in DTYPES:
         raise WeightsError(f"dtype {dtype!r} is unknown; expected one of {', '.join(DTYPES)}")
     check_device(device)
-    path = target or bundle / "target"
+    path = target or models / "target"
     decoder = load_decoder(path, DTYPES[dtype], device)
     tokenizer = load_tokenizer(path)
     hashes = made_for(path, decoder, tokenizer)
     known = hashes["weights"]
-    folder = weights or bundle / drafter
+    folder = weights or models / drafter
     made = BUILTIN[drafter](folder, decoder, hashes)
     made.predictors = load_predictors(folder, known, device)
     _check_tokenizer(Path(folder), tokenizer, path)
@@ -207,7 +207,7 @@ def check_pair(trace: Trace, pair: Pair, name: str) -> None:
     """ValueError where the recording called `name` was made with another target or tokenizer than the pair's, or holds tokens it lacks."""
     if pair.name.split("/")[-1] != trace.meta.target.split("/")[-1]:
         raise ValueError(
-            f"{name} was recorded with target {trace.meta.target}, this is {pair.name}; name that one by --bundle or --target"
+            f"{name} was recorded with target {trace.meta.target}, this is {pair.name}; name that one by --models or --target"
         )
     if trace.meta.tokenizer_sha256 not in ("", pair.tokenizer_sha256):
         raise ValueError(

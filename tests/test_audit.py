@@ -365,7 +365,7 @@ def test_what_cannot_be_audited_gives_exit_code_2(folder):
         (["run.jsonl", "--risk", 2], "--risk is 2.0"),
         (["run.jsonl", "--dtype", "int8"], "dtype 'int8' is unknown"),
         (["run.jsonl", "--against", "tiny-model-coupled"], "expected the same rule"),
-        (["run.jsonl", "--bundle", "nowhere"], "nowhere"),
+        (["run.jsonl", "--models", "nowhere"], "nowhere"),
     ):
         refused(folder, "audit", *arguments, words=words, progress=True)
     refused(

@@ -91,7 +91,7 @@ def test_one_drafter_is_trained_for_a_target_that_is_there(lab):
     out, _ = simspec("train", "self_skip", *few, "--name", "skips", "--set", "trials=3", cwd=lab)
     assert json.loads(out)["search"]["trials"] == 3
     out, _ = simspec(
-        "record", "prompts.jsonl", "--bundle", "models", "--drafter", "eagle", "--weights", "models/token", "-k", 2, "--budget", 4,
+        "record", "prompts.jsonl", "--models", "models", "--drafter", "eagle", "--weights", "models/token", "-k", 2, "--budget", 4,
         "--out", "token.parquet", "--json", cwd=lab,
     )  # fmt: skip
     assert json.loads(out)["texts"] == 6
@@ -115,7 +115,7 @@ def test_demo_prints_one_object_with_the_promised_keys(tmp_path):
 
 def test_record_measure_sweep_and_run_follow_one_another(lab):
     out, _ = simspec(
-        "record", "prompts.jsonl", "--bundle", "models", "--drafter", "early_exit", "--rule", "coupled", "-k", 4, "--budget", 12,
+        "record", "prompts.jsonl", "--models", "models", "--drafter", "early_exit", "--rule", "coupled", "-k", 4, "--budget", 12,
         "--out", "t.parquet", "--json", cwd=lab,
     )  # fmt: skip
     card = json.loads(out)
@@ -125,7 +125,7 @@ def test_record_measure_sweep_and_run_follow_one_another(lab):
     assert json.loads((lab / "t.json").read_text()) == card
     out, _ = simspec(
         "measure",
-        "--bundle",
+        "--models",
         "models",
         "--drafter",
         "early_exit",
@@ -156,7 +156,7 @@ def test_record_measure_sweep_and_run_follow_one_another(lab):
         out, _ = simspec(
             "run",
             "t.parquet",
-            "--bundle",
+            "--models",
             "models",
             "--policy",
             policy,
@@ -169,13 +169,13 @@ def test_record_measure_sweep_and_run_follow_one_another(lab):
         assert shown["replay_equal"]
         assert shown["lossless"]
         assert shown["rounds_compared"] > 0
-    out, _ = simspec("run", "t.parquet", "--bundle", "models", "--prompts", 1, "--text", cwd=lab)
+    out, _ = simspec("run", "t.parquet", "--models", "models", "--prompts", 1, "--text", cwd=lab)
     assert "--- p0" in out
     assert "0 failures" in out
 
 
 def test_trees_are_recorded_priced_and_run(lab):
-    few = "--bundle", "models", "--drafter", "early_exit"
+    few = "--models", "models", "--drafter", "early_exit"
     simspec(
         "record",
         "prompts.jsonl",
@@ -209,7 +209,7 @@ def test_trees_are_recorded_priced_and_run(lab):
         out, _ = simspec(
             "run",
             "trees.parquet",
-            "--bundle",
+            "--models",
             "models",
             "--policy",
             policy,
@@ -227,7 +227,7 @@ def test_trees_are_recorded_priced_and_run(lab):
         "static:1x1x1x1": "4 levels are too deep, here drafts reach 3", "static:40": "too wide", "static:8x8": "over budget",
     }.items():  # fmt: skip
         _, error = simspec(
-            "run", "trees.parquet", "--bundle", "models", "--policy", policy, cwd=lab, code=2
+            "run", "trees.parquet", "--models", "models", "--policy", policy, cwd=lab, code=2
         )
         assert hint in error and len(error.strip().splitlines()) == 1, error
 
@@ -273,7 +273,7 @@ def test_help_teaches_with_an_example(command, tmp_path):
         ),
         (["record", "missing.jsonl", "--out", "x.parquet"], "missing.jsonl cannot be read"),
         (
-            ["record", "text.txt", "--out", "x.parquet", "--bundle", "models"],
+            ["record", "text.txt", "--out", "x.parquet", "--models", "models"],
             "expected a JSON object",
         ),
         (
@@ -304,12 +304,12 @@ def test_help_teaches_with_an_example(command, tmp_path):
             ["run", str(TRACES / "tiny-glide-greedy.parquet"), "--policy", "dynamic_tree:8"],
             "records no order of dynamic trees",
         ),
-        (["measure", "--out", "c.json", "--bundle", "nowhere"], "nowhere"),
+        (["measure", "--out", "c.json", "--models", "nowhere"], "nowhere"),
         (["measure", "--out", "c.json", "--device", "cuda:7"], "no CUDA device"),
         (["run", "text.txt"], "text.txt"),
         (["run", str(TRACES / "tiny-model-greedy.parquet"), "--policy", "fixd:3"], "fixd"),
         (
-            ["run", str(TRACES / "tiny-model-greedy.parquet"), "--bundle", "models"],
+            ["run", str(TRACES / "tiny-model-greedy.parquet"), "--models", "models"],
             "was recorded with target",
         ),
     ],
@@ -327,7 +327,7 @@ def test_drawn_recordings_from_the_command_line(lab):
     """The rejection rule: recorded, swept and described; what has an answer in law only is said in one line."""
     drawn = (
         "prompts.jsonl",
-        "--bundle",
+        "--models",
         "models",
         "--drafter",
         "model",
@@ -351,7 +351,7 @@ def test_drawn_recordings_from_the_command_line(lab):
         cwd=lab,
     )
     assert json.loads(out)["rule"] == "rejection"
-    assert json.loads(out)["mean_run"] > 0
+    assert json.loads(out)["mean_accepted_length"] > 0
     out, _ = simspec(
         "sweep",
         "drawn.parquet",
@@ -377,7 +377,7 @@ def test_drawn_recordings_from_the_command_line(lab):
     assert json.loads(out)["drafters"][0]["rule"] == "rejection"
     assert json.loads(out)["drafters"][0]["speedup"]["value"] > 0
     price = (
-        "--bundle",
+        "--models",
         "models",
         "-k",
         2,
@@ -398,7 +398,7 @@ def test_drawn_recordings_from_the_command_line(lab):
             "replay in law, not one by one",
             "run",
             "drawn.parquet",
-            "--bundle",
+            "--models",
             "models",
             "--policy",
             "fixed:1",

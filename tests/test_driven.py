@@ -266,7 +266,7 @@ def test_a_drafter_less_deep_than_recorded_is_refused():
 
 
 def test_the_command_labels_what_it_timed(tmp_path):
-    given_ = "drive", "tiny-early_exit-greedy", "--target", "3x16x2x64", "--prompts", 2
+    given_ = "emulate", "tiny-early_exit-greedy", "--target", "3x16x2x64", "--prompts", 2
     code, out, _ = command(
         tmp_path,
         *given_,
@@ -297,7 +297,7 @@ def test_the_command_labels_what_it_timed(tmp_path):
     refused(tmp_path, *given_, "--dtype", "int4", words="dtype 'int4' is unknown")
     refused(
         tmp_path,
-        "drive",
+        "emulate",
         "tiny-early_exit-greedy",
         "--target",
         "99x65536x256",

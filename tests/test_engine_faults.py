@@ -28,7 +28,7 @@ SHAPE = {
     "width": 16,
 }
 LADDER = [
-    "ladder",
+    "latency",
     "--target",
     "2x16x2x300",
     "--out",
@@ -40,9 +40,9 @@ LADDER = [
     "--repeats",
     1,
 ]
-RIVALS = ["rivals", "t.parquet", "--rival", "none", "--repeats", 1]
+RIVALS = ["race", "t.parquet", "--rival", "none", "--repeats", 1]
 DRIVE = [
-    "drive",
+    "emulate",
     "t.parquet",
     "--target",
     "2x16x2x300",
@@ -160,11 +160,11 @@ def test_none_twice_is_none(lab):
     "asked, words",
     [
         ([*DRIVE, "--seed", 1 << 64], "seed is 18446744073709551616"),
-        (["drive", "rejection.parquet", *DRIVE[2:]], "is of the rejection rule"),
+        (["emulate", "rejection.parquet", *DRIVE[2:]], "is of the rejection rule"),
         ([*DRIVE, "--policy", "static:2x1"], "takes trees, as do simspec sweep and run"),
         ([*DRIVE, "--context", 1], "a context of 2 or more"),
         (
-            ["force", "t.parquet", "--policy", "static:2x1"],
+            ["teacher-force", "t.parquet", "--policy", "static:2x1"],
             "takes trees, as do simspec sweep and run",
         ),
         ([*SCORE, "--seed", -1], "seed is -1, expected 0 <= seed"),
@@ -190,17 +190,17 @@ def test_slips_with_driven_and_scored_runs_and_their_engines(lab, asked, words):
 
 
 @pytest.mark.parametrize(
-    "name", ["record", "measure", "run", "force", "drive", "scorecard", "rivals"]
+    "name", ["record", "measure", "run", "teacher-force", "emulate", "scorecard", "race"]
 )
 def test_an_engine_that_is_none_is_named(lab, name):
     asked = {
         "record": ["record", "p.jsonl", "--out", "x.parquet"],
         "measure": ["measure", "--out", "x.json"],
         "run": ["run", "t.parquet", "--policy", "fixed:1", "--cost", "c.json"],
-        "force": ["force", "t.parquet"],
-        "drive": DRIVE,
+        "teacher-force": ["teacher-force", "t.parquet"],
+        "emulate": DRIVE,
         "scorecard": SCORE,
-        "rivals": RIVALS,
+        "race": RIVALS,
     }
     refused(
         lab,

@@ -615,8 +615,8 @@ RECORD = ["record", "p.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 4, "--
         (["--device", "cuda:x"], "device 'cuda:x' is unknown"),
         (["--device", "cuda:99"], "device 'cuda:99' asked for"),
         (["--drafter", "eagle9"], "drafter 'eagle9' is unknown"),
-        (["--bundle", "nowhere"], "nowhere/target holds no config.json"),
-        (["--bundle", "empty"], "empty/target holds no config.json"),
+        (["--models", "nowhere"], "nowhere/target holds no config.json"),
+        (["--models", "empty"], "empty/target holds no config.json"),
         (["--target", "no/such/folder"], "no/such/folder holds no config.json"),
         (["--weights", "nowhere"], "nowhere holds no config.json"),
         (["--drafter", "eagel"], "drafter 'eagel' is unknown: did you mean eagle?"),
@@ -699,7 +699,7 @@ def test_prompts_that_cannot_be_read(tmp_path, kind):
         (["--temperature=-1"], "temperature is -1"),
         (["--seed=-1"], "seed is -1"),
         (["--drafter", "eagle9"], "drafter 'eagle9' is unknown"),
-        (["--bundle", "nowhere"], "nowhere/target holds no config.json"),
+        (["--models", "nowhere"], "nowhere/target holds no config.json"),
         (["--out", "nowhere/c.json"], "no folder nowhere"),
         (["--out", "."], ". is a folder"),
     ],
@@ -748,7 +748,7 @@ def test_a_recording_that_cannot_be_run(lab, tmp_path, parts, words):
         (["--seed=-1"], "seed is -1"),
         (["--dtype", "half"], "dtype 'half' is unknown"),
         (["--device", "tpu"], "device 'tpu' is unknown"),
-        (["--bundle", "nowhere"], "nowhere/target holds no config.json"),
+        (["--models", "nowhere"], "nowhere/target holds no config.json"),
         (["--weights", "nowhere"], "nowhere holds no config.json"),
         (["--cost", "p.jsonl"], "p.jsonl: not a cost model"),
         (["--cost", "short.json"], "prices drafts up to 3"),
@@ -784,7 +784,7 @@ def swap_words(tokenizer):
 @pytest.mark.parametrize("drafter", ["model", "early_exit"])
 def test_a_drafter_that_belongs_to_another_target_is_refused(tmp_path, drafter):
     models = bundle(tmp_path)
-    asked = ["record", "p.jsonl", "--bundle", models, "--drafter", drafter, "-k", 2, "--budget", 2]
+    asked = ["record", "p.jsonl", "--models", models, "--drafter", drafter, "-k", 2, "--budget", 2]
     assert (
         command(tmp_path, *asked, "--out", "good.parquet")[0] == 0
     )  # control: the same tokenizer, the right target
@@ -940,7 +940,7 @@ def test_a_target_that_is_damaged_is_refused(tmp_path, kind):
         kind, "is not a tokenizer"
     )
     for asked in (["record", "p.jsonl", "--out", "x.parquet"], ["measure", "--out", "x.json"]):
-        refused(tmp_path, *asked, "--bundle", models, words=words)
+        refused(tmp_path, *asked, "--models", models, words=words)
 
 
 def poisoned(path):
@@ -954,7 +954,7 @@ def poisoned(path):
 @pytest.mark.parametrize("who", ["model", "early_exit", "target"])
 def test_a_model_that_shows_nan_is_refused_by_text(tmp_path, who):
     models = bundle(tmp_path)
-    asked = ["--bundle", models, "--drafter", "model" if who == "target" else who]
+    asked = ["--models", models, "--drafter", "model" if who == "target" else who]
     (tmp_path / "t").mkdir()
     load_trace(TRACES / f"tiny-{asked[-1]}-greedy.parquet").select([0]).save(
         tmp_path / "t" / "t.parquet"
@@ -978,7 +978,7 @@ def test_a_model_that_shows_nan_is_refused_by_text(tmp_path, who):
             tmp_path,
             "run",
             "t/t.parquet",
-            "--bundle",
+            "--models",
             models,
             "--policy",
             "confidence:0.5",

@@ -190,7 +190,7 @@ def test_results_of_another_text_are_refused():
 
 
 def test_the_command_judges_a_bundled_recording(tmp_path):
-    code, out, _ = command(tmp_path, "force", "tiny-model-greedy", "--prompts", 2, "--json")
+    code, out, _ = command(tmp_path, "teacher-force", "tiny-model-greedy", "--prompts", 2, "--json")
     said = json.loads(out)
     assert code == 0
     assert said["sound"]
@@ -198,13 +198,13 @@ def test_the_command_judges_a_bundled_recording(tmp_path):
     assert said["rounds"] > 10
     assert said["failures"] == 0
     code, out, _ = command(
-        tmp_path, "force", "tiny-model-greedy", "--prompts", 1, "--policy", "beta_ts"
+        tmp_path, "teacher-force", "tiny-model-greedy", "--prompts", 1, "--policy", "beta_ts"
     )
     assert code == 0
     assert "rounds accept as recorded" in out
     refused(
         tmp_path,
-        "force",
+        "teacher-force",
         "tiny-model-greedy",
         "--prompts",
         1,
@@ -212,7 +212,7 @@ def test_the_command_judges_a_bundled_recording(tmp_path):
         "fixd:3",
         words="did you mean fixed?",
     )
-    refused(tmp_path, "force", "tiny-modl-greedy", words="did you mean tiny-model-greedy?")
+    refused(tmp_path, "teacher-force", "tiny-modl-greedy", words="did you mean tiny-model-greedy?")
 
 
 def test_margins_of_flips_are_the_recorded_ones():

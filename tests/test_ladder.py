@@ -501,7 +501,7 @@ def test_the_command_writes_cells_a_table_and_a_figure(tmp_path, monkeypatch):
 def test_slips_are_told_before_any_work(tmp_path):
     refused(
         tmp_path,
-        "ladder",
+        "latency",
         "--target",
         "2x16x2",
         "--out",
@@ -512,7 +512,7 @@ def test_slips_are_told_before_any_work(tmp_path):
     )
     refused(
         tmp_path,
-        "ladder",
+        "latency",
         "--target",
         "2x16x2",
         "--out",
@@ -521,8 +521,8 @@ def test_slips_are_told_before_any_work(tmp_path):
         "int8",
         words="dtype 'int8' is unknown",
     )
-    refused(tmp_path, "ladder", "--target", "2x16x3", "--out", "l.json", words="does not split")
+    refused(tmp_path, "latency", "--target", "2x16x3", "--out", "l.json", words="does not split")
     refused(
-        tmp_path, "ladder", "--target", "2x16x2", "--out", "no/l.json", words="there is no folder"
+        tmp_path, "latency", "--target", "2x16x2", "--out", "no/l.json", words="there is no folder"
     )
     refused(tmp_path, *ARGUMENTS, "--out", "l.json", "--plot", "l.json", words="would overwrite")

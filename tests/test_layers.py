@@ -1,6 +1,7 @@
 """What may import what; and each check is shown to be able to fail."""
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -54,7 +55,7 @@ def test_the_check_can_fail(tmp_path):
 def imported(path):
     """Every module that a file imports, also inside functions."""
     found = set()
-    for node in ast.accept_exact(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -135,3 +136,18 @@ def test_a_contract_can_fail(copied, module, line, expected):
         path.unlink() if before is None else path.write_text(before)
     assert done.returncode == 1, done.stdout
     assert expected in done.stdout
+
+
+@pytest.mark.parametrize(
+    "package, names",
+    [
+        ("real.record", {"record", "Settings", "RecordError"}),
+        ("real.audit", {"audit"}),
+        ("real.decode", {"decode", "DecodeResult", "Round", "Plan"}),
+        ("real.measure", {"measure", "measure_table"}),
+    ],
+)
+def test_packages_export_their_entry_points(package, names):
+    module = importlib.import_module(package)
+    assert set(module.__all__) == names
+    assert all(callable(getattr(module, name)) for name in names)

@@ -451,7 +451,7 @@ def test_warnings_are_not_swallowed_but_for_the_one(bundle):
 
 def test_the_command_races_on_the_embedded_models(tmp_path, monkeypatch):
     given = [
-        "rivals",
+        "race",
         "tiny-model-greedy",
         "--contestant",
         "model=fixed:1",
@@ -495,7 +495,7 @@ def test_the_command_races_on_the_embedded_models(tmp_path, monkeypatch):
 
 def test_the_command_says_what_it_found(tmp_path):
     given = (
-        "rivals",
+        "race",
         "tiny-model-greedy",
         "--contestant",
         "model=fixed:1",
@@ -523,7 +523,7 @@ def test_the_command_says_what_it_found(tmp_path):
     refused(tmp_path, *given, "--repeats", 0, words="--repeats is 0")
     refused(tmp_path, *given, "--rival", "generat", words="expected none alone")
     refused(tmp_path, *given, "--contestant", "modell=fixed:1", words="did you mean model?")
-    code, out, _ = command(tmp_path, "rivals", "--help")
+    code, out, _ = command(tmp_path, "race", "--help")
     assert code == 0
     assert "Example:" in out
     assert "--json" in out

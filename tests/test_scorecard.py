@@ -398,7 +398,7 @@ def test_a_killed_scorecard_continues_with_the_next_recording(tmp_path, monkeypa
     assert "was made with seed 0, this is 1" in error
 
 
-@pytest.mark.parametrize("name", ["force", "drive", "scorecard"])
+@pytest.mark.parametrize("name", ["teacher-force", "emulate", "scorecard"])
 def test_help_teaches_with_an_example(name, tmp_path):
     code, out, _ = command(tmp_path, name, "--help")
     assert code == 0

@@ -1,1 +1,5 @@
 """Auditing emitted runs against the target."""
+
+from real.audit.judge import audit
+
+__all__ = ["audit"]

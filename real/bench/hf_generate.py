@@ -96,7 +96,7 @@ def rival(text: str, model, assistant=None, end_tokens: Sequence[int] = ()) -> C
     kind, options = check_rival(text)
     if kind == "assisted" and assistant is None:
         raise RivalError(
-            f"rival {text!r} needs a small model; expected one in <bundle>/model, or leave the rival out"
+            f"rival {text!r} needs a small model; expected one in <models>/model, or leave the rival out"
         )
     ends = {
         "eos_token_id": list(end_tokens) or None,
@@ -219,7 +219,7 @@ def check_own(text: str) -> tuple[str, str]:
 
 
 def pairs(
-    bundle: Path,
+    models: Path,
     trace: Trace,
     wanted: Sequence[str],
     engine: str = "eager",
@@ -239,7 +239,7 @@ def pairs(
     widest = max(rows.values(), default=0)
 
     def load(drafter: str, passes) -> Pair:
-        return load_pair(bundle, drafter, device, dtype, target, passes=passes)
+        return load_pair(models, drafter, device, dtype, target, passes=passes)
 
     if engine == "strict":
         return {
@@ -256,7 +256,7 @@ def pairs(
 
 
 def entrants(
-    bundle: Path,
+    models: Path,
     trace: Trace,
     made: Mapping[str, Pair],
     wanted: Sequence[str],
@@ -292,8 +292,8 @@ def entrants(
                 tree,
             )
         )
-    model = load_rival(target or bundle / "target", dtype, device) if rivals else None
-    small = bundle / "model"
+    model = load_rival(target or models / "target", dtype, device) if rivals else None
+    small = models / "model"
     assistant = (
         load_rival(small, dtype, device)
         if "assisted" in kinds and (small / "config.json").exists()

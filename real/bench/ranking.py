@@ -208,7 +208,7 @@ def verdict(found: Sequence[Row]) -> str:
 
 
 def summary(runs: Sequence[Runs], found: Sequence[Row], tasks: Sequence[str], about: dict) -> dict:
-    """The object that `simspec rivals --json` prints: `about` the run, the rows, the verdict, and the raw seconds by repeat and prompt."""
+    """The object that `simspec race --json` prints: `about` the run, the rows, the verdict, and the raw seconds by repeat and prompt."""
     told = {
         "recommended": recommend(found),
         "verdict": verdict(found),

@@ -259,7 +259,14 @@ def _record(folder: Folder, drafter: str, rule: str) -> dict:
     card = read_card(path.with_suffix(".json"))
     return {
         name: card[name]
-        for name in ("texts", "rows", "mean_run", "repeated_8grams", "by_task", "sha256")
+        for name in (
+            "texts",
+            "rows",
+            "mean_accepted_length",
+            "repeated_8grams",
+            "by_task",
+            "sha256",
+        )
     }
 
 

@@ -13,7 +13,7 @@ import typer
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")]
 Dtype = Annotated[str, typer.Option(help="float32, float64 or bfloat16.")]
-Bundle = Annotated[
+Models = Annotated[
     Path | None,
     typer.Option(
         help="Folder with target/ and the drafters' folders; default: the embedded models."
@@ -21,10 +21,10 @@ Bundle = Annotated[
 ]
 TargetPath = Annotated[
     str | None,
-    typer.Option("--target", help="A transformers checkpoint in place of <bundle>/target."),
+    typer.Option("--target", help="A transformers checkpoint in place of <models>/target."),
 ]
 Weights = Annotated[
-    Path | None, typer.Option(help="The drafter's folder, in place of <bundle>/<drafter>.")
+    Path | None, typer.Option(help="The drafter's folder, in place of <models>/<drafter>.")
 ]
 DrafterName = Annotated[
     str,
@@ -67,9 +67,9 @@ def register(app: typer.Typer) -> None:
     for name in ("torch", "transformers", "safetensors"):
         if find_spec(name) is None:
             raise ImportError(f"{name} is not installed")
-    from real.cli.latency import ladder
-    from real.cli.race import rivals
-    from real.cli.runs import demo, drive, force, scorecard
+    from real.cli.latency import latency
+    from real.cli.race import race
+    from real.cli.runs import demo, emulate, scorecard, teacher_force
     from real.cli.train import train
 
     for command in (
@@ -79,11 +79,11 @@ def register(app: typer.Typer) -> None:
         measure,
         run,
         audit,
-        force,
-        drive,
+        teacher_force,
+        emulate,
         scorecard,
-        ladder,
-        rivals,
+        latency,
+        race,
     ):
         app.command()(command)
 
@@ -145,11 +145,11 @@ def _grown(tree: str | None) -> tuple:
     return int(width), int(levels)
 
 
-def _pair(bundle, drafter, device, dtype, target, weights, passes=None):
+def _pair(models, drafter, device, dtype, target, weights, passes=None):
     from real.model.runner import EAGER
     from real.pair import TINY, load_pair
 
-    return load_pair(bundle or TINY, drafter, device, dtype, target, weights, passes or EAGER)
+    return load_pair(models or TINY, drafter, device, dtype, target, weights, passes or EAGER)
 
 
 def record(
@@ -175,7 +175,7 @@ def record(
     device: Device = "cpu",
     dtype: Dtype = "float32",
     engine: Engine = "eager",
-    bundle: Bundle = None,
+    models: Models = None,
     target: TargetPath = None,
     weights: Weights = None,
     seed: Seed = 0,
@@ -205,7 +205,7 @@ def record(
     if per_task < 1:
         raise ValueError(f"{per_task} prompts of every task asked for, expected at least 1")
     passes = passes_of(engine, k + 1, longest + budget)
-    pair = _pair(bundle, drafter, device, dtype, target, weights, passes)
+    pair = _pair(models, drafter, device, dtype, target, weights, passes)
     chosen = draw(
         [p for path in prompts for p in read_prompts(path, pair.tokenizer, longest)], per_task, seed
     )
@@ -250,7 +250,7 @@ def measure(
     device: Device = "cpu",
     dtype: Dtype = "float32",
     engine: Engine = "eager",
-    bundle: Bundle = None,
+    models: Models = None,
     target: TargetPath = None,
     weights: Weights = None,
     seed: Seed = 0,
@@ -273,7 +273,7 @@ def measure(
     made_by = _rule(rule, temperature, seed, top_k, top_p)
     sizes = batch or [1], context or [128]
     passes = passes_of(engine, max(k, rows) + 1, max(*sizes[1], 1) + longest_run(k))
-    pair = _pair(bundle, drafter, device, dtype, target, weights, passes)
+    pair = _pair(models, drafter, device, dtype, target, weights, passes)
     with _progress() as progress:
         said = partial(progress, f"measuring {out.stem}")
         table = measure_table(
@@ -315,7 +315,7 @@ def run(
     device: Device = "cpu",
     dtype: Dtype = "float32",
     engine: Engine = "eager",
-    bundle: Bundle = None,
+    models: Models = None,
     target: TargetPath = None,
     weights: Weights = None,
     seed: Seed = 0,
@@ -358,7 +358,7 @@ def run(
     price = None if cost is None else CostModel.from_json(cost)
     rule_of(recorded)
     passes = passes_for(engine, recorded, submitted(meant, recorded.K))
-    pair = _pair(bundle, recorded.meta.drafter, device, dtype, target, weights, passes)
+    pair = _pair(models, recorded.meta.drafter, device, dtype, target, weights, passes)
     check_pair(recorded, pair, trace)
     with _progress() as progress:
         if price is None:
@@ -400,7 +400,7 @@ def audit(
         str | None,
         typer.Option(help="A recording of the same prompts: tells target flips from draft flips."),
     ] = None,
-    bundle: Bundle = None,
+    models: Models = None,
     target: TargetPath = None,
     device: Device = "cpu",
     dtype: Annotated[
@@ -416,7 +416,7 @@ def audit(
 
     Greedy and coupled texts: how far each token is from the target's pick, in nats and units in the last place; what rounding explains is
     excused. Sampled texts: tokens of probability 0, and tests of the law, with both error rates; whether a text leans to its drafter is
-    tested where that lies in the bundle. Exits with code 1 where something is wrong.
+    tested where that lies in the model folder. Exits with code 1 where something is wrong.
 
     Example: simspec run tiny-model-greedy --prompts 20 --save run.jsonl; simspec audit run.jsonl --against tiny-model-greedy
     """
@@ -438,10 +438,10 @@ def audit(
     leans = (
         emitted.header.rule == "rejection"
         and name in BUILTIN
-        and (weights or (bundle or TINY) / name).is_dir()
+        and (weights or (models or TINY) / name).is_dir()
     )
     pair = _pair(
-        bundle,
+        models,
         name if leans else "prompt_lookup",
         device,
         dtype or emitted.header.dtype,
@@ -453,7 +453,7 @@ def audit(
         raise ValueError(f"--risk is {risk}; expected a chance in (0, 1) such as 1e-4")
     if wrote and wrote.split("/")[-1] != pair.name.split("/")[-1]:
         raise ValueError(
-            f"{run} was made with target {wrote}, this is {pair.name}; name that one by --bundle or --target"
+            f"{run} was made with target {wrote}, this is {pair.name}; name that one by --models or --target"
         )
     with _progress() as progress:
         found = judge(

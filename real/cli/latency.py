@@ -1,4 +1,4 @@
-"""The command that prices passes of any shape on this device: ladder."""
+"""The command that prices passes of any shape on this device: latency."""
 
 import json
 from functools import partial
@@ -11,7 +11,7 @@ from real.cli import Device, Json, Seed, _progress
 from real.cli.runs import _table
 
 
-def ladder(
+def latency(
     target: Annotated[
         str,
         typer.Option(
@@ -67,7 +67,7 @@ def ladder(
     measured in the same run. Medians as they are, nothing smoothed. By estimate all defaults on llama-3-8b
     take 90 s on an H200; give a CPU small shapes. Killed, it continues.
 
-    Example: simspec ladder --target llama-3-8b --device cuda --drafter early_exit:4 --out out/8b.json --table out/8b.cost.json
+    Example: simspec latency --target llama-3-8b --device cuda --drafter early_exit:4 --out out/8b.json --table out/8b.cost.json
     """
     from real.measure.latency_grid import Ladder
     from real.measure.time_grid import BATCHES, CONTEXTS, WIDTHS

@@ -1,4 +1,4 @@
-"""The command `simspec rivals`."""
+"""The command `simspec race`."""
 
 import json
 from functools import partial
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from real.cli import Bundle, Device, Dtype, Engine, Json, Seed, TargetPath, _progress
+from real.cli import Device, Dtype, Engine, Json, Models, Seed, TargetPath, _progress
 from real.cli.runs import Recording, _opened, _table, _told
 
 OURS = ("fixed:1", "fixed:2", "fixed:4", "beta_ts", "cali_ts", "confidence:0.5", "static:2x1x1")
@@ -20,7 +20,7 @@ Cost = Annotated[
 ]
 
 
-def rivals(
+def race(
     trace: Recording,
     contestant: Annotated[
         list[str] | None,
@@ -54,7 +54,7 @@ def rivals(
     ] = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
-    bundle: Bundle = None,
+    models: Models = None,
     target: TargetPath = None,
     seed: Seed = 0,
     as_json: Json = False,
@@ -63,13 +63,14 @@ def rivals(
 
     Never recommends a drafter and policy that is slower than what does not draft.
 
-    Example: simspec rivals tiny-model-greedy --contestant model=fixed:2 --contestant model=beta_ts --prompts 6 --repeats 3 --out race.json
+    Example: simspec race tiny-model-greedy --contestant model=fixed:2 --contestant model=beta_ts --prompts 6 --repeats 3 --out race.json
     """
     import torch
 
     from real.bench.figures import draw_race
     from real.bench.hf_generate import RIVALS, check_own, check_rival, entrants, pairs
-    from real.bench.race import PLAIN, race
+    from real.bench.race import PLAIN
+    from real.bench.race import race as run_race
     from real.bench.ranking import rows, summary
     from real.pair import DTYPES, TINY, check_pair, prompts_of
     from real.provenance import argv, check_device, device_name, revision, versions
@@ -105,13 +106,15 @@ def rivals(
                 f"--cost is {text!r}; expected drafter=COST.json, of a drafter among {', '.join(sorted(drafters))}"
             )
         told[drafter] = CostModel.from_json(file)
-    folder = bundle or TINY
+    folder = models or TINY
     made = pairs(folder, recorded, wanted, engine, device, dtype, target)
     check_pair(recorded, made[PLAIN], trace)
     running = entrants(folder, recorded, made, wanted, asked, told, seed, device, dtype, target)
     with _progress() as progress:
         texts = prompts_of(recorded), recorded.budget.tolist(), recorded.sequence.tolist()
-        ran = race(running, *texts, repeats, seed, device, partial(progress, f"racing on {trace}"))
+        ran = run_race(
+            running, *texts, repeats, seed, device, partial(progress, f"racing on {trace}")
+        )
     found = rows(ran, recorded.meta.tasks)
     about = {
         "recording": trace,

@@ -1,4 +1,4 @@
-"""Commands that hold runs against recordings: force, drive, scorecard, demo."""
+"""Commands that hold runs against recordings: teacher_force, emulate, scorecard, demo."""
 
 import json
 import sys
@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 
 from real.cli import (
-    Bundle,
     Device,
     Dtype,
     Engine,
     Json,
+    Models,
     Seed,
     TargetPath,
     Weights,
@@ -60,7 +60,7 @@ def _told(path: Path, cost: Path | None, K: int):
     return told if isinstance(told, CostModel) else CostModel.from_ratio(told, K)
 
 
-def force(
+def teacher_force(
     trace: Recording,
     policy: Annotated[str, typer.Option(help="name[:arg,...], as in `simspec sweep`.")] = "fixed:3",
     prompts: Prompts = 0,
@@ -68,7 +68,7 @@ def force(
     device: Device = "cpu",
     dtype: Dtype = "float32",
     engine: Engine = "eager",
-    bundle: Bundle = None,
+    models: Models = None,
     target: TargetPath = None,
     weights: Weights = None,
     seed: Seed = 0,
@@ -78,7 +78,7 @@ def force(
 
     Exits with code 1 unless 97% of rounds accept as recorded and every divergence is within rounding of the dtype.
 
-    Example: simspec force tiny-model-greedy --policy fixed:3 --dtype bfloat16
+    Example: simspec teacher-force tiny-model-greedy --policy fixed:3 --dtype bfloat16
     """
     from real.audit.forced_decoding import compare_forced
     from real.audit.forced_decoding import force as run
@@ -92,7 +92,7 @@ def force(
     made = policies.make(policy, recorded, told)
     replayed = replay(recorded, made, seed=seed, cost=told)
     pair = _pair(
-        bundle, recorded.meta.drafter, device, dtype, target, weights, passes_for(engine, recorded)
+        models, recorded.meta.drafter, device, dtype, target, weights, passes_for(engine, recorded)
     )
     check_pair(recorded, pair, trace)
     same_predictors(pair.drafter, recorded, [made])
@@ -114,7 +114,7 @@ def force(
         raise typer.Exit(1)
 
 
-def drive(
+def emulate(
     trace: Recording,
     target: Annotated[
         str,
@@ -142,7 +142,7 @@ def drive(
     Real passes, recorded acceptances: what these acceptances would give on that model here, not what its own drafter would reach.
     Exits with code 1 if the rounds are not those of the replay.
 
-    Example: simspec drive tiny-early_exit-greedy --target llama-3-8b --drafter early_exit:4 --device cuda --dtype bfloat16
+    Example: simspec emulate tiny-early_exit-greedy --target llama-3-8b --drafter early_exit:4 --device cuda --dtype bfloat16
     """
     from real.bench.trace_driven import drive as run
     from real.bench.trace_driven import driven_passes
@@ -250,7 +250,7 @@ def scorecard(
     device: Device = "cpu",
     dtype: Dtype = "float32",
     engine: Engine = "eager",
-    bundle: Bundle = None,
+    models: Models = None,
     target: TargetPath = None,
     seed: Seed = 0,
     as_json: Json = False,
@@ -304,7 +304,7 @@ def scorecard(
         }
         settings |= {
             "cost": str(cost),
-            "bundle": str(bundle),
+            "bundle": str(models),
             "target": str(target),
             "policies": policy,
         }
@@ -314,7 +314,7 @@ def scorecard(
         if name in held:
             continue
         pair = _pair(
-            bundle, recorded.meta.drafter, device, dtype, target, None, passes_for(engine, recorded)
+            models, recorded.meta.drafter, device, dtype, target, None, passes_for(engine, recorded)
         )
         check_pair(recorded, pair, name)
         told = _told(path, cost, recorded.K)

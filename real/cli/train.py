@@ -19,7 +19,9 @@ def train(
 folders: .txt, .md, .jsonl or .jsonl.xz with a "text" field.',
         ),
     ],
-    out: Annotated[Path, typer.Option(help="The bundle: target/, and a folder for every drafter.")],
+    out: Annotated[
+        Path, typer.Option(help="The model folder: target/, and a folder for every drafter.")
+    ],
     work: Annotated[
         Path | None, typer.Option(help="Tokens, checkpoints, curves; default <out>-work.")
     ] = None,
@@ -60,12 +62,12 @@ default: the drafter's own.",
         ),
     ] = 0,
     name: Annotated[
-        str | None, typer.Option(help="Its folder in the bundle; default: the drafter's name.")
+        str | None, typer.Option(help="Its folder among the models; default: the drafter's name.")
     ] = None,
     against: Annotated[
         str | None,
         typer.Option(
-            help="Another drafter's folder in the bundle, to be compared with on equal texts."
+            help="Another drafter's folder among the models, to be compared with on equal texts."
         ),
     ] = None,
     distil_tokens: Annotated[

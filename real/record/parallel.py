@@ -157,16 +157,13 @@ def forked(
     for at in at_once(torch.arange(first, n, device=device), 1, known, fork, 2) if fork else ():
         places = torch.cat((at, at))
         standing = {name: folded.of_target(known.before(at)) for name, folded in predictors.items()}
+        root = torch.zeros_like(places)[:, None]
+        step = fork.roots(places) if deep else None
         for slot in range(deep):
-            logits, hidden = (
-                t[:, 0] for t in (fork.more(none, token[:, None]) if slot else fork.roots(places))
-            )
+            logits, hidden = (t[:, 0] for t in step)
             free, forced = scored(logits, places + slot).chunk(2)
             logits, hidden = logits[: len(at)], hidden[: len(at)]
-            token, none = (
-                torch.cat((free.argmax(-1), wanted[at + slot])),
-                torch.zeros_like(places)[:, None],
-            )
+            token = torch.cat((free.argmax(-1), wanted[at + slot]))
             found[0, at, slot], found[1, at, slot] = token[: len(at)].double(), margin(free)
             found[2, at, slot] = rank_of(forced, token[len(at) :]).double()
             odds = {
@@ -177,6 +174,8 @@ def forked(
                 found[3:, at, slot] = values(
                     names, logits, rule.temperature, odds, token[: len(at)]
                 ).T
+            if slot + 1 < deep:
+                step = fork.more(root, token[:, None])
     chain, gap, rank, *value = found.cpu().numpy()
     value = np.stack(value, -1) if names else np.zeros((n, K, 0))
     offers = np.where(np.arange(n) < first, 0, deep)
