@@ -1,4 +1,4 @@
-"""MkDocs hooks: pages of the API reference, and copies of the documents that lie beside the code."""
+"""MkDocs hooks: pages of the API reference, and copies of documents that lie beside the code."""
 
 import posixpath
 import re

@@ -15,7 +15,7 @@ BEGIN, END = "<!-- map: begin, written by docs/map.py -->", "<!-- map: end -->"
 
 
 def modules(root: Path) -> dict[str, list[str]]:
-    """Package -> its modules, both dotted; packages of simspec first, each package before its modules."""
+    """Package -> its modules, both dotted; simspec first, a package before its modules."""
     packages: dict[str, list[str]] = {}
     for top in ("simspec", "real"):
         for path in sorted((root / top).rglob("*.py")):
@@ -55,7 +55,7 @@ def tables(root: Path) -> str:
 
 
 def layers(root: Path) -> dict[str, list[list[str]]]:
-    """Top package -> its layers from the top down, each a list of siblings; the contracts of pyproject.toml."""
+    """Top package -> its layers from the top down, as in the contracts of pyproject.toml."""
     config = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = config["tool"]["importlinter"]["contracts"]
     return {

@@ -39,7 +39,7 @@ def printed_by(*arguments: str) -> str:
 
 
 def command_lines(page: Path) -> list[str]:
-    """Each `simspec COMMAND ...` of a page, in backticks or in a fenced block, without line breaks."""
+    """Each `simspec COMMAND ...` of a page, in backticks or in a fenced block."""
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
     code = [
         line
