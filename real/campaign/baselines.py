@@ -72,11 +72,7 @@ def raced(folder: Folder) -> dict:
     for drafter in (*MUST, "prompt_lookup"):
         trace, cost = folder.opened(drafter, "greedy")
         shown, told[drafter] = {name for name, _ in trace.meta.features}, cost
-        texts = [
-            text
-            for text in size.policies
-            if set(getattr(policies.parse(text), "reads", ())) <= shown
-        ]
+        texts = [text for text in size.policies if set(policies.parse(text).reads) <= shown]
         fixed = f"fixed:{max(1, best_fixed(trace, cost, folder.seed))}"
         wanted += [
             f"{drafter}={text}"

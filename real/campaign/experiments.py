@@ -48,7 +48,7 @@ def chosen(folder: Folder, trace: Trace, cost: CostModel) -> list[Policy]:
     parsed = [
         policies.make(text, trace, cost)
         for text in folder.size.policies
-        if set(getattr(policies.parse(text), "reads", ())) <= shown
+        if set(policies.parse(text).reads) <= shown
     ]
     return [policies.BUILTIN["fixed"](max(1, best_fixed(trace, cost, folder.seed))), *parsed]
 

@@ -11,7 +11,7 @@ from real.campaign.config import OFFERS, CampaignConfig, lab_of
 from real.decode.engine import passes_of
 from real.files import replace_json
 from real.model.checkpoint import sha256
-from real.pair import Pair, load_pair, submitted
+from real.pair import Pair, load_pair
 from real.progress import Progress, quiet
 from real.prompts import Prompt, draw, read_prompts
 from real.provenance import device_name, versions
@@ -186,9 +186,7 @@ class Folder:
         if key not in self._held:
             while len(self._held) >= HELD:
                 self._held.pop(next(iter(self._held)))
-            rows = 1 + submitted(
-                policies.parse(size.tree), min(size.K, OFFERS.get(drafter, size.K))
-            )
+            rows = 1 + policies.parse(size.tree).submitted(min(size.K, OFFERS.get(drafter, size.K)))
             compiled = (
                 None if dtype == "bfloat16" else False
             )  # what float32 is for needs no speed, and compiling takes a minute

@@ -336,7 +336,7 @@ def run(
     from real.decode.trees import beam
     from real.jobs import run_on
     from real.measure.loop import measure as time
-    from real.pair import check_pair, rule_of, spread, submitted
+    from real.pair import check_pair, rule_of, spread
     from simspec import CostModel, load_trace, policies
     from simspec.files import check_output
     from simspec.recordings import locate
@@ -349,7 +349,7 @@ def run(
     if prompts:
         recorded = recorded.select(spread(recorded.sequences, prompts))
     meant = beam(policy, recorded.K) if policy.startswith("beam") else policies.parse(policy)
-    recorded.features(getattr(meant, "reads", ()))  # a slip is told before models are loaded
+    recorded.features(meant.reads)  # a slip is told before models are loaded
     if isinstance(meant, TreePolicy):
         check_trace(recorded, meant)
     elif meant is policies.tree_oracle:
@@ -358,13 +358,13 @@ def run(
         )
     price = None if cost is None else CostModel.from_json(cost)
     rule_of(recorded)
-    passes = passes_for(engine, recorded, submitted(meant, recorded.K))
+    passes = passes_for(engine, recorded, meant.submitted(recorded.K))
     pair = _pair(models, recorded.meta.drafter, device, dtype, target, weights, passes)
     check_pair(recorded, pair, trace)
     with _progress() as progress:
         if price is None:
             said = relabel(progress, "measuring")
-            rows, rule = submitted(meant, recorded.K), rule_of(recorded)
+            rows, rule = meant.submitted(recorded.K), rule_of(recorded)
             price = time(
                 pair.target, pair.drafter, rule, recorded.K, repeats=2, progress=said, rows=rows
             )

@@ -285,12 +285,10 @@ def scorecard(
         halves(recorded, prompts, seed)
         shown = {feature for feature, _ in recorded.meta.features}
         wanted[name] = [
-            text
-            for text in policy or SCORED
-            if policy or set(getattr(policies.parse(text), "reads", ())) <= shown
+            text for text in policy or SCORED if policy or set(policies.parse(text).reads) <= shown
         ]
         for text in wanted[name]:
-            recorded.features(getattr(policies.parse(text), "reads", ()))
+            recorded.features(policies.parse(text).reads)
     held = {}
     if save is not None:
         check_output(save, *read)
