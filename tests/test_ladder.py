@@ -294,12 +294,12 @@ def test_layers_are_compiled_around_the_capture_where_asked(machine, monkeypatch
     said = []
 
     @contextmanager
-    def fused():
+    def compiled_layers():
         said.append("compiled")
         yield
         said.append("as they were")
 
-    monkeypatch.setattr(climb, "fused", fused)
+    monkeypatch.setattr(climb, "compiled_layers", compiled_layers)
     monkeypatch.setattr(climb, "capture", lambda *_: said.append("captured") or (lambda: None))
     for compiled, expected in (
         (False, ["captured"]),
