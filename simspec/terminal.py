@@ -87,4 +87,7 @@ def print_text(text: str) -> None:
     if text:
         width = terminal_width()
         console = Console(width=width, highlight=False)
-        console.print(Text(text), soft_wrap=width is None, overflow="fold")
+        if width is None:
+            console.print(Text(text), soft_wrap=True)
+        else:
+            console.print(Text(text), overflow="fold")
