@@ -4,7 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 from real.audit.forced_decoding import SHARE
-from real.bench.scorecard import halves
+from real.bench.scoring import split_prompts
 from real.campaign import experiments as trials
 from real.campaign import report
 from real.campaign.config import FULL, TOY
@@ -119,7 +119,7 @@ def test_the_fixed_length_that_is_scored_is_chosen_on_other_prompts(monkeypatch)
     )
     monkeypatch.setattr(trials, "score", lambda *_: [])
     trials.scored(folder, "model")
-    mine = set(halves(trace, TOY.scored, 0)[0].sequence.tolist())
+    mine = set(split_prompts(trace, TOY.scored, 0)[0].sequence.tolist())
     assert len(seen) == 1
     assert seen[0] == set(trace.sequence.tolist()) - mine
     assert len(mine) == TOY.scored
