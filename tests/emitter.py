@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from toy_lm import END, VOCAB, policy_from, stepper, toy_cost, toy_pair, toy_prompts, toy_target
 
-from real.audit.run_file import Emitted, Header, Text
+from real.audit.run_file import EmittedRun, RunHeader, EmittedSequence
 from real.decode.loop import decode
 from real.draft import Silent
 from real.model.target import Target
@@ -16,8 +16,8 @@ SAMPLED = Rule("rejection", 0.8)
 
 
 def emitted(texts, rule=Rule(), dtype="float64", end_tokens=END):
-    return Emitted(
-        Header(
+    return EmittedRun(
+        RunHeader(
             rule.name,
             rule.temperature,
             rule.top_k,
@@ -51,7 +51,7 @@ def decoded(
         rounds = zip(
             *(c.tolist() for c in (found.position, found.computed, found.drafted, found.accepted))
         )
-        texts.append(Text(prompt, found.token.tolist(), s, tuple(rounds)))
+        texts.append(EmittedSequence(prompt, found.token.tolist(), s, tuple(rounds)))
     return emitted(texts, rule, dtype)
 
 
@@ -63,7 +63,7 @@ def drawn(law, count=100, length=40, seed=1, rule=SAMPLED):
         p, q = toy_target()(text)[:, -1], toy_pair("model")[1].lm(text)[:, -1]
         text = torch.cat((text, torch.multinomial(law(p, q), 1, generator=generator)), 1)
     return emitted(
-        [Text(t[:PROMPT].tolist(), t[PROMPT:].tolist(), s) for s, t in enumerate(text)],
+        [EmittedSequence(t[:PROMPT].tolist(), t[PROMPT:].tolist(), s) for s, t in enumerate(text)],
         rule,
         end_tokens=(),
     )

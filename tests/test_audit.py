@@ -24,10 +24,10 @@ from toy_lm import (
     toy_target,
 )
 
-from real.audit.against_recording import refer
-from real.audit.judge import audit, tolerance_of, too_many
+from real.audit.against_recording import compare_with_recording
+from real.audit.auditor import audit, tolerance_of, excess_alarms
 from real.audit.report import figures
-from real.audit.run_file import RunError, Text, emitted_of, load_run, save_run, texts_of
+from real.audit.run_file import RunError, EmittedSequence, run_of_recording, load_run, save_run, sequences_of_results
 from real.audit.teacher_forcing import spacing
 from real.decode.loop import decode
 from real.demo import TRACES
@@ -54,7 +54,7 @@ def test_a_clean_run_is_clean(rule):
         assert found.tokens == run.tokens == sum(len(t.token) for t in run.texts)
         assert (found.floor is None) == (rule.name == "greedy")
         if found.floor:
-            assert (found.floor.p_lean is not None) == (rule.sampled and drafter == "model")
+            assert (found.floor.p_bias is not None) == (rule.sampled and drafter == "model")
         json.dumps(found.summary(), allow_nan=False)
         assert all(len(row) == 2 for row in figures(found))
 
@@ -106,7 +106,7 @@ def test_a_stale_cache_row_is_found():
     target, drafter = Stale(toy_target()), toy_pair("model")[1]
     drive = stepper(policy_from("fixed:3", None, None), 6, 0, toy_cost())
     texts = [
-        Text(p, decode(target, drafter, drive, Rule(), p, 24, END, s).token.tolist(), s)
+        EmittedSequence(p, decode(target, drafter, drive, Rule(), p, 24, END, s).token.tolist(), s)
         for s, p in enumerate(toy_prompts(12))
     ]
     assert not audit(
@@ -161,7 +161,7 @@ def test_many_excused_divergences_are_no_rounding():
             )
             if token[-1] in END:
                 break
-        texts.append(Text(prompt, token, s))
+        texts.append(EmittedSequence(prompt, token, s))
     found = audit(target, emitted(texts, dtype="bfloat16"))
     assert not found.failures
     assert "each within rounding" in found.alarms[0]
@@ -172,10 +172,10 @@ def test_the_share_of_excused_differences_is_tested_at_its_risk(of):
     class Excused:
         excused = True
 
-    alarm = [bool(too_many([Excused] * n, of, 0.001, 1e-4, "")) for n in range(60)]
+    alarm = [bool(excess_alarms([Excused] * n, of, 0.001, 1e-4, "")) for n in range(60)]
     least = alarm.index(True)
     assert stats.binom.sf(least - 1, of, 0.001) < 1e-4 <= stats.binom.sf(least - 2, of, 0.001)
-    assert too_many([], of, 0.0, 1e-4, "") == []
+    assert excess_alarms([], of, 0.0, 1e-4, "") == []
 
 
 def test_tolerances():
@@ -196,8 +196,8 @@ def test_the_unit_in_the_last_place(dtype):
 def recorded(rule="greedy", policy="beta_ts"):
     trace, target, drafter = toy_recording("model", rule)
     cost = toy_cost()
-    texts = texts_of(trace, run_all(target, drafter, trace, policy_from(policy, trace, cost), cost))
-    return trace, target, replace(emitted_of(trace), texts=texts)
+    texts = sequences_of_results(trace, run_all(target, drafter, trace, policy_from(policy, trace, cost), cost))
+    return trace, target, replace(run_of_recording(trace), texts=texts)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def recorded(rule="greedy", policy="beta_ts"):
 )
 def test_runs_of_every_policy_are_as_the_recording_says(rule, policy):
     trace, target, run = recorded(rule, policy)
-    found = refer(run, trace, 1e-9)
+    found = compare_with_recording(run, trace, 1e-9)
     assert (found.texts, found.equal, found.missing, found.failures) == (
         trace.sequences,
         trace.sequences,
@@ -224,7 +224,7 @@ def test_a_text_that_parts_is_judged_by_the_targets_recorded_margin(margin, kind
     trace = replace(trace, margin=codes)
     token = run.texts[1].token
     other = tampered(run, 1, 2, next(v for v in range(4, VOCAB) if v != token[2]))
-    found = refer(other, trace, 1e-4)
+    found = compare_with_recording(other, trace, 1e-4)
     (parting,) = getattr(found, kind)
     assert (parting.text, parting.position, parting.round) == (1, 2, None)
     assert parting.margin == pytest.approx(margin, rel=0.1)
@@ -248,7 +248,7 @@ def test_a_round_that_accepts_otherwise_is_judged_by_the_drafters_margin(margin,
     trace = replace(
         trace, rank=None, run=runs, draft_margin=codes, meta=replace(trace.meta, prefix_only=False)
     )
-    found = refer(run, trace, 1e-4)
+    found = compare_with_recording(run, trace, 1e-4)
     (parting,) = getattr(found, kind)
     assert (parting.text, parting.position, parting.round) == (s, position, n)
     assert len(found.draft_flips) + len(found.failures) == 1
@@ -271,9 +271,9 @@ def test_a_recording_that_cannot_judge_is_refused():
             audit(target, run, given)
     with pytest.raises(RunError, match="texts of its own"):
         audit(target, decoded(SAMPLED), trace)
-    few = refer(run, trace.select([0, 4]), 1e-9)
+    few = compare_with_recording(run, trace.select([0, 4]), 1e-9)
     assert (few.texts, few.missing) == (2, trace.sequences - 2)
-    assert refer(replace(run, header=replace(run.header, drafter="other")), trace, 1e-9).rounds == 0
+    assert compare_with_recording(replace(run, header=replace(run.header, drafter="other")), trace, 1e-9).rounds == 0
 
 
 # --- the command

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from toy_lm import policy_from, run_all, toy_cost, toy_recording
 
 from real.audit.run_file import (
-    Emitted,
-    Header,
+    EmittedRun,
+    RunHeader,
     RunError,
-    Text,
-    emitted_of,
+    EmittedSequence,
+    run_of_recording,
     load_run,
     save_run,
-    texts_of,
+    sequences_of_results,
 )
 from real.sampling import Rule
 
@@ -39,7 +39,7 @@ def texts(draw, sequence=0):
     elif at > 1 and rounds[-1][3] and draw(st.booleans()):
         token = [*token[:-2], END]
     known = draw(st.booleans())
-    return Text(
+    return EmittedSequence(
         tuple(draw(st.lists(st.integers(0, 99), min_size=1, max_size=3))),
         tuple(token),
         sequence,
@@ -49,13 +49,13 @@ def texts(draw, sequence=0):
 
 HEADERS = st.one_of(
     st.builds(
-        Header,
+        RunHeader,
         st.just("greedy"),
         dtype=st.sampled_from(["float32", "bfloat16"]),
         policy=st.text(max_size=5),
     ),
     st.builds(
-        Header,
+        RunHeader,
         st.sampled_from(["coupled", "rejection"]),
         st.floats(0.1, 3),
         st.integers(0, 50),
@@ -73,7 +73,7 @@ def test_what_is_saved_is_loaded(header, data, tmp_path_factory):
     header = replace(header, end_tokens=(END,))
     made = tuple(data.draw(texts(sequence=s)) for s in range(data.draw(st.integers(1, 3))))
     save_run(path, header, made)
-    assert load_run(path) == Emitted(header, made)
+    assert load_run(path) == EmittedRun(header, made)
     assert [p.name for p in path.parent.iterdir()] == ["run.jsonl"]
 
 
@@ -83,7 +83,7 @@ def test_a_run_of_another_engine_needs_no_more_than_rule_prompt_and_token(tmp_pa
         '{"simspec": "run", "rule": "greedy"}\n{"prompt": [1], "token": [2]}\n\n{"prompt": [1], "token": [2, 5]}\n'
     )
     found = load_run(path)
-    assert found.texts == (Text((1,), (2,), 0), Text((1,), (2, 5), 1))
+    assert found.texts == (EmittedSequence((1,), (2,), 0), EmittedSequence((1,), (2, 5), 1))
     assert found.header.how == Rule()
     assert found.tokens == 3
 
@@ -91,10 +91,10 @@ def test_a_run_of_another_engine_needs_no_more_than_rule_prompt_and_token(tmp_pa
 def test_runs_of_a_recording_and_the_recording_itself_hold_the_same_texts():
     trace, target, drafter = toy_recording("model", "coupled")
     cost = toy_cost()
-    made = texts_of(
+    made = sequences_of_results(
         trace, run_all(target, drafter, trace, policy_from("fixed:3", trace, cost), cost)
     )
-    theirs = emitted_of(trace)
+    theirs = run_of_recording(trace)
     assert [t.token for t in made] == [t.token for t in theirs.texts]
     assert [t.prompt for t in made] == [t.prompt for t in theirs.texts]
     assert theirs.header.how == Rule("coupled", 0.8, 5)
@@ -186,7 +186,7 @@ def test_files_that_are_none(tmp_path):
 
 
 def test_a_token_that_the_target_does_not_have_is_named():
-    run = Emitted(Header("greedy"), (Text((1,), (2,), 0), Text((1,), (24,), 1)))
+    run = EmittedRun(RunHeader("greedy"), (EmittedSequence((1,), (2,), 0), EmittedSequence((1,), (24,), 1)))
     run.check_vocabulary(25)
     with pytest.raises(RunError, match="text 1 holds token 24, the target knows 0..23"):
         run.check_vocabulary(24)
@@ -194,5 +194,5 @@ def test_a_token_that_the_target_does_not_have_is_named():
 
 def test_nothing_is_written_where_the_run_is_wrong(tmp_path):
     with pytest.raises(RunError, match="no text"):
-        save_run(tmp_path / "run.jsonl", Header("greedy"), ())
+        save_run(tmp_path / "run.jsonl", RunHeader("greedy"), ())
     assert not list(tmp_path.iterdir())

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_lm import policy_from, stepper, toy_cost, toy_pair, toy_target
 
-from real.audit.drafter_bias import STEPS, lean, offered
-from real.audit.judge import audit
+from real.audit.drafter_bias import BIAS_TILTS, drafter_bias, drafter_distributions
+from real.audit.auditor import audit
 from real.audit.report import figures
 from real.audit.sampling_tests import floor
-from real.audit.teacher_forcing import TILTS, gaps, kept, odds, spacing
+from real.audit.teacher_forcing import TEMPERATURE_TILTS, score_gaps, kept, odds, spacing
 from real.decode.loop import decode
 from real.sampling import Rule
 from simspec import rng
@@ -47,9 +47,9 @@ def test_draws_from_the_target_pass_and_so_does_the_right_residual():
     for made in (law(SAMPLED), blended(lambda p, q: (p - q).clamp(min=0))):
         found = audit(target, drawn(made), drafter=drafter)
         assert found.clean and found.floor.tokens == 4000, found.alarms
-        assert found.floor.finds_heat < 0.13
-        assert found.floor.finds_distance < 0.08
-        assert found.floor.finds_lean < 0.2
+        assert found.floor.detectable_temperature < 0.13
+        assert found.floor.detectable_variation < 0.08
+        assert found.floor.detectable_bias < 0.2
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -60,7 +60,7 @@ def test_a_fault_of_sampling_is_found(fault):
     assert not found.clean
     assert sign in found.floor.alarms
     if fault == "temperature":
-        assert found.floor.heat == pytest.approx(0.9 / 0.8, rel=0.05)
+        assert found.floor.temperature_ratio == pytest.approx(0.9 / 0.8, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ CUTS = st.tuples(st.integers(0, 6), st.sampled_from([1.0, 0.95, 0.7, 0.3, 0.05])
 def test_gaps_by_definition(data, cuts, temperature):
     rule, logits = Rule("coupled", temperature, 7, *cuts), logits_like(data)
     token = tuple(data.draw(st.lists(st.integers(0, 5), min_size=3, max_size=3)))
-    found = gaps(rule, logits, token, 4, 10, torch.float64, 1e-9)
+    found = score_gaps(rule, logits, token, 4, 10, torch.float64, 1e-9)
     for i, y in enumerate(token):
         p = rule.probs(logits)[i].numpy()
         with np.errstate(divide="ignore"):
@@ -123,18 +123,18 @@ def test_odds_by_definition(data, cuts):
         p = rule.probs(logits)[i].numpy()
         some = p[p > 0]
         assert found.entropy[i] == pytest.approx(-(some * np.log(some)).sum(), abs=1e-12)
-        for power, moment in ((2, found.variance), (3, found.skew)):
+        for power, moment in ((2, found.variance), (3, found.third_moment)):
             assert moment[i] == pytest.approx(
                 (some * (-np.log(some) - found.entropy[i]) ** power).sum(), abs=1e-9
             )
         if not p[y]:
-            assert found.surprise[i] == math.inf
+            assert found.surprisal[i] == math.inf
             continue
         ahead = sum(p[v] for v in range(6) if p[v] > p[y] or (p[v] == p[y] and v < y))
-        assert found.place[i] == pytest.approx(
+        assert found.pit[i] == pytest.approx(
             ahead + rng.uniform(7, 4, 10 + i, 0, 1 << 16) * p[y], abs=1e-12
         )
-        for h, tilt in zip(TILTS, found.tilt[i]):
+        for h, tilt in zip(TEMPERATURE_TILTS, found.tilt[i]):
             assert tilt == pytest.approx(
                 math.log(p[y] ** (1 - h) / (some ** (1 - h)).sum() / p[y]), abs=1e-9
             )
@@ -169,11 +169,11 @@ def test_a_token_at_the_edge_of_top_p_is_excused_in_the_dtype_that_may_have_kept
         [True, True, True, False]
     ]
     logits[0, 0] += 1e-5  # now 0.75 is reached by two
-    assert odds(rule, logits, (2,), 0, 0, 1e-4).edge.all()
-    assert not odds(rule, logits, (2,), 0, 0, 1e-9).edge.any()
-    assert not odds(rule, logits, (3,), 0, 0, 1e-4).edge.any()
+    assert odds(rule, logits, (2,), 0, 0, 1e-4).at_cutoff.all()
+    assert not odds(rule, logits, (2,), 0, 0, 1e-9).at_cutoff.any()
+    assert not odds(rule, logits, (3,), 0, 0, 1e-4).at_cutoff.any()
     coupled = Rule("coupled", 1.0, 1, 0, 0.75)
-    found = gaps(coupled, logits, (2,), 0, 0, torch.float32, 1e-4)
+    found = score_gaps(coupled, logits, (2,), 0, 0, torch.float32, 1e-4)
     assert found.gap[0] in (0, math.inf)
     assert math.isfinite(found.near[0])
 
@@ -182,7 +182,7 @@ def test_a_token_at_the_edge_of_top_p_is_excused_in_the_dtype_that_may_have_kept
 @given(data=st.data())
 def test_leaning_laws_are_laws(data):
     p, q = (Rule("rejection", 1.0, 0, *data.draw(CUTS)).probs(logits_like(data)) for _ in range(2))
-    columns = [lean(p, q, (v, v, v)) for v in range(6)]
+    columns = [drafter_bias(p, q, (v, v, v)) for v in range(6)]
     for i in range(3):
         score = np.array([c.score[i] for c in columns])
         own, theirs = p[i].numpy(), q[i].numpy()
@@ -192,7 +192,7 @@ def test_leaning_laws_are_laws(data):
         assert columns[0].pull[i] > -1e-12
         assert theirs @ score**2 == pytest.approx(columns[0].square[i])
         assert own @ np.exp(np.array([c.step[i] for c in columns])) == pytest.approx(
-            np.ones(len(STEPS))
+            np.ones(len(BIAS_TILTS))
         )
 
 
@@ -202,7 +202,7 @@ def test_leaning_laws_are_laws(data):
 def test_what_a_drafter_offers_along_a_text_is_what_its_first_step_shows(drafter):
     target, made = toy_pair(drafter)
     (text,) = decoded(SAMPLED, 1, 6).texts
-    q = offered(target, made, SAMPLED, text)
+    q = drafter_distributions(target, made, SAMPLED, text)
     for n in range(len(text.token)):
         shown = []
         decode(
@@ -210,7 +210,7 @@ def test_what_a_drafter_offers_along_a_text_is_what_its_first_step_shows(drafter
             listen=lambda r: None, draws=Peek(shown),
         )  # fmt: skip
         assert torch.allclose(q[n], shown[0], atol=1e-9), n
-    assert offered(*toy_pair("prompt_lookup"), SAMPLED, text) is None
+    assert drafter_distributions(*toy_pair("prompt_lookup"), SAMPLED, text) is None
 
 
 class Peek:
@@ -249,7 +249,7 @@ def alarm_share(draws, risk, repeats=300, tokens=200):
     for s in range(repeats):
         token = tuple(torch.multinomial(draws(own, theirs), 1, generator=generator)[:, 0].tolist())
         count += bool(
-            floor(odds(SAMPLED, p, token, s, 0, 1e-9), lean(own, theirs, token), risk).alarms
+            floor(odds(SAMPLED, p, token, s, 0, 1e-9), drafter_bias(own, theirs, token), risk).alarms
         )
     return count / repeats
 
@@ -265,21 +265,21 @@ def test_control_a_share_of_draws_from_q_is_found_as_often_as_stated():
     p, q = fixed_law()
     token = tuple(SAMPLED.probs(p).argmax(-1).tolist())
     told = floor(
-        odds(SAMPLED, p, token, 0, 0, 1e-9), lean(SAMPLED.probs(p), SAMPLED.probs(q), token), 0.05
+        odds(SAMPLED, p, token, 0, 0, 1e-9), drafter_bias(SAMPLED.probs(p), SAMPLED.probs(q), token), 0.05
     )
-    assert 0 < told.finds_lean < 1
-    found = alarm_share(lambda p, q: p + told.finds_lean * (q - p), 0.05)
+    assert 0 < told.detectable_bias < 1
+    found = alarm_share(lambda p, q: p + told.detectable_bias * (q - p), 0.05)
     assert found > 0.99 - 4 * math.sqrt(0.01 * 0.99 / 300)
-    assert alarm_share(lambda p, q: p + told.finds_lean / 10 * (q - p), 0.05) < 0.5
+    assert alarm_share(lambda p, q: p + told.detectable_bias / 10 * (q - p), 0.05) < 0.5
 
 
 @pytest.mark.parametrize("side", [1, -1])
 def test_control_a_temperature_error_is_found_as_often_as_stated(side):
     p, q = fixed_law(2000)
     told = floor(odds(SAMPLED, p, tuple(p.argmax(-1).tolist()), 0, 0, 1e-9), None, 0.01)
-    power = 1 - side * told.finds_heat
+    power = 1 - side * told.detectable_temperature
     found = alarm_share(lambda p, q: p**power / (p**power).sum(-1, keepdim=True), 0.01, 100, 2000)
-    assert 0 < told.finds_heat < 0.3
+    assert 0 < told.detectable_temperature < 0.3
     assert found > 0.99 - 4 * math.sqrt(0.01 * 0.99 / 100)
 
 
@@ -288,8 +288,8 @@ def test_too_few_tokens_say_so():
     found = audit(toy_pair("model")[0], run)
     assert found.clean
     assert found.floor.bins == 1
-    assert math.isinf(found.floor.finds_heat)
-    assert math.isinf(found.floor.finds_distance)
+    assert math.isinf(found.floor.detectable_temperature)
+    assert math.isinf(found.floor.detectable_variation)
     assert "too few tokens" in dict(figures(found))["temperature"]
     with pytest.raises(ValueError, match="risk is 1.5"):
         audit(toy_pair("model")[0], run, risk=1.5)

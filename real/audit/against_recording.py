@@ -4,13 +4,13 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from real.audit.run_file import Emitted, RunError, Text, emitted_of
+from real.audit.run_file import EmittedRun, RunError, EmittedSequence, run_of_recording
 from simspec import Trace
 from simspec.quantization import decode_margin
 
 
 @dataclass(frozen=True)
-class Parting:
+class RecordingMismatch:
     """A difference: which text, at which new token (and round), how near the recorded decision was, and whether that excuses it."""
 
     text: int
@@ -22,7 +22,7 @@ class Parting:
 
 
 @dataclass(frozen=True)
-class Reference:
+class RecordingComparison:
     """What comparing with a recording showed.
 
     | field | meaning |
@@ -39,9 +39,9 @@ class Reference:
     missing: int
     equal: int
     rounds: int
-    target_flips: tuple[Parting, ...]
-    draft_flips: tuple[Parting, ...]
-    failures: tuple[Parting, ...]
+    target_flips: tuple[RecordingMismatch, ...]
+    draft_flips: tuple[RecordingMismatch, ...]
+    failures: tuple[RecordingMismatch, ...]
 
     @property
     def compared(self) -> int:
@@ -53,7 +53,7 @@ class Reference:
         return asdict(self)
 
 
-def refer(run: Emitted, trace: Trace, thin: float) -> Reference:
+def compare_with_recording(run: EmittedRun, trace: Trace, thin: float) -> RecordingComparison:
     """Compares texts with those of the same prompt in `trace` (under the coupled rule: and of the same draws).
 
     The text's first difference is judged by the target's recorded margin there. Before it each round is held to the recording on its
@@ -61,7 +61,7 @@ def refer(run: Emitted, trace: Trace, thin: float) -> Reference:
     there is the drafter's, judged by its margins in that row. A margin is excused under `thin` nats. RunError where rules, targets or
     all prompts differ, or the recording holds no margins.
     """
-    theirs = emitted_of(trace)
+    theirs = run_of_recording(trace)
     a, b = run.header, theirs.header
     if a.how != b.how:
         raise RunError(
@@ -92,7 +92,7 @@ def refer(run: Emitted, trace: Trace, thin: float) -> Reference:
         if parts is not None:
             # a code is rounded up: the one that stands for exactly `thin` may be of a smaller margin, and is not excused
             margin = float(decode_margin(trace.margin[row + parts]))
-            found.append(Parting(i, text.sequence, parts, None, margin, margin < thin))
+            found.append(RecordingMismatch(i, text.sequence, parts, None, margin, margin < thin))
             (flips if margin < thin else failures).append(found[-1])
         if chains:
             count, differ = _rounds(i, text, trace, s, parts, thin)
@@ -101,7 +101,7 @@ def refer(run: Emitted, trace: Trace, thin: float) -> Reference:
             drafts += [f for f in differ if f.excused]
             failures += [f for f in differ if not f.excused]
         equal += not found
-    return Reference(
+    return RecordingComparison(
         len(pairs),
         len(run.texts) - len(pairs),
         equal,
@@ -117,13 +117,13 @@ def first_difference(a: tuple[int, ...], b: tuple[int, ...]) -> int | None:
     return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), None)
 
 
-def _key(text: Text, rule: str) -> tuple:
+def _key(text: EmittedSequence, rule: str) -> tuple:
     return text.prompt, text.sequence if rule == "coupled" else 0
 
 
 def _rounds(
-    i: int, text: Text, trace: Trace, s: int, parts: int | None, thin: float
-) -> tuple[int, list[Parting]]:
+    i: int, text: EmittedSequence, trace: Trace, s: int, parts: int | None, thin: float
+) -> tuple[int, list[RecordingMismatch]]:
     row, length = int(trace.offset[s]), int(np.diff(trace.offset)[s])
     stop = length if parts is None else parts
     ended = int(trace.token[row + length - 1]) in trace.meta.end_tokens
@@ -141,5 +141,5 @@ def _rounds(
         if accepted != min(int(trace.run[t]), drafted) or computed > trace.depth[t]:
             margins = trace.draft_margin[t, : max(computed, 1)]
             margin = float(decode_margin(margins.min()))
-            found.append(Parting(i, text.sequence, position, n, margin, margin < thin))
+            found.append(RecordingMismatch(i, text.sequence, position, n, margin, margin < thin))
     return count, found

@@ -20,7 +20,7 @@ NATS = {"float64": 1e-9, "float32": 1e-4}
 """Gaps that a dtype explains whatever the size of its numbers; `COARSE` for the others."""
 COARSE, ULPS = 0.3, 3.0
 """Nats that bfloat16 explains, and units in the last place that any dtype does."""
-SHARE = 0.97
+MIN_EQUAL_SHARE = 0.97
 """Least share of rounds whose accepted length must be the recording's."""
 
 
@@ -86,7 +86,7 @@ class ForcedComparison:
     @property
     def sound(self) -> bool:
         """No failure, and at least SHARE of the rounds equal."""
-        return not self.failures and self.share >= SHARE
+        return not self.failures and self.share >= MIN_EQUAL_SHARE
 
     def summary(self) -> dict:
         """For machines."""

@@ -3,9 +3,9 @@
 import math
 import sys
 
-from real.audit.judge import Audit
-from real.audit.run_file import Header
-from real.audit.sampling_tests import FOUND, Floor
+from real.audit.auditor import Audit
+from real.audit.run_file import RunHeader
+from real.audit.sampling_tests import POWER, SamplingTests
 
 SHOWN = 5
 
@@ -34,31 +34,31 @@ def figures(found: Audit) -> list[tuple[str, str]]:
         gap, ulps = (max(getattr(d, name) for d in found.divergences) for name in ("gap", "ulps"))
         rows.append(("largest gap", f"{gap:.4g} nats, {ulps:.3g} units"))
     if law is not None:
-        edge = sum(d.excused for d in found.impossible)
-        never = f"{len(found.impossible) - edge} tokens, {edge} more at the edge of top-k or top-p"
-        heat = (
-            f"error over {law.finds_heat:.1%}"
-            if math.isfinite(law.finds_heat)
+        at_cutoff = sum(d.excused for d in found.impossible)
+        never = f"{len(found.impossible) - at_cutoff} tokens, {at_cutoff} more at the edge of top-k or top-p"
+        temperature_ratio = (
+            f"error over {law.detectable_temperature:.1%}"
+            if math.isfinite(law.detectable_temperature)
             else "none: too few tokens"
         )
         apart = (
-            f"over {law.finds_distance:.3f}"
-            if math.isfinite(law.finds_distance)
+            f"over {law.detectable_variation:.3f}"
+            if math.isfinite(law.detectable_variation)
             else "none: too few tokens"
         )
         rows += [
             ("probability 0", never),
             (
                 "surprise",
-                f"{law.surprise:.4f} nats a token, expected {law.entropy:.4f} (z = {law.z:+.2f})",
+                f"{law.surprisal:.4f} nats a token, expected {law.entropy:.4f} (z = {law.z:+.2f})",
             ),
             (
                 "temperature",
-                f"likeliest at {law.heat:.3g} times the stated one, p <= {law.p_heat:.3g}; found with chance {FOUND}: {heat}",
+                f"likeliest at {law.temperature_ratio:.3g} times the stated one, p <= {law.p_temperature:.3g}; found with chance {POWER}: {temperature_ratio}",
             ),
             (
                 "places",
-                f"chi-square {law.chi2:.1f} in {law.bins} bins, p = {law.p_chi2:.3g}; found with chance {FOUND}: distance {apart}",
+                f"chi-square {law.chi2:.1f} in {law.bins} bins, p = {law.p_chi2:.3g}; found with chance {POWER}: distance {apart}",
             ),
             (
                 "distance",
@@ -81,18 +81,18 @@ def figures(found: Audit) -> list[tuple[str, str]]:
     return rows
 
 
-def _leaning(law: Floor) -> str:
-    if law.p_lean is None:
+def _leaning(law: SamplingTests) -> str:
+    if law.p_bias is None:
         return "not tested whether the text leans to it"
     found = (
-        f"over {law.finds_lean:.1%} drawn from it"
-        if math.isfinite(law.finds_lean)
+        f"over {law.detectable_bias:.1%} drawn from it"
+        if math.isfinite(law.detectable_bias)
         else "none: too few tokens"
     )
-    return f"leans {law.lean_z:+.2f} deviations to it, p <= {law.p_lean:.3g}; found with chance {FOUND}: {found}"
+    return f"leans {law.bias_z:+.2f} deviations to it, p <= {law.p_bias:.3g}; found with chance {POWER}: {found}"
 
 
-def show(name: str, header: Header, found: Audit, tokenizer) -> None:
+def show(name: str, header: RunHeader, found: Audit, tokenizer) -> None:
     """Prints the report of the run called `name`: the figures, the first texts that part, and the verdict in the last line."""
     from rich.console import Console
     from rich.markup import escape

@@ -14,7 +14,7 @@ from simspec import Trace
 from simspec.rng import check_seed
 
 DTYPES = ("float64", "float32", "bfloat16")
-MARK = "run"
+FILE_KIND = "run"
 
 
 class RunError(ValueError):
@@ -22,7 +22,7 @@ class RunError(ValueError):
 
 
 @dataclass(frozen=True)
-class Header:
+class RunHeader:
     """How a run was made.
 
     | field | type | meaning |
@@ -75,7 +75,7 @@ class Header:
 
 
 @dataclass(frozen=True)
-class Text:
+class EmittedSequence:
     """One emitted text.
 
     | field | type | meaning |
@@ -132,17 +132,17 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Emitted:
+class EmittedRun:
     """A run: its header and its texts, whose draw addresses differ; RunError where a text goes on behind an end token."""
 
-    header: Header
-    texts: tuple[Text, ...]
+    header: RunHeader
+    texts: tuple[EmittedSequence, ...]
 
     def __post_init__(self):
         if not self.texts:
             raise RunError("the run holds no text; expected at least one")
         for i, text in enumerate(self.texts):
-            check_end(text, self.header.end_tokens, f"text {i}: ")
+            check_end_tokens(text, self.header.end_tokens, f"text {i}: ")
 
     @property
     def tokens(self) -> int:
@@ -157,7 +157,7 @@ class Emitted:
                 )
 
 
-def check_end(text: Text, end_tokens: Sequence[int], where: str = "") -> None:
+def check_end_tokens(text: EmittedSequence, end_tokens: Sequence[int], where: str = "") -> None:
     """RunError unless end tokens stand at the text's end only, and its last round fits that."""
     early = [i for i, token in enumerate(text.token[:-1]) if token in end_tokens]
     if early:
@@ -174,22 +174,22 @@ def check_end(text: Text, end_tokens: Sequence[int], where: str = "") -> None:
         )
 
 
-def header_of(rule: Rule, pair: Pair, policy: str, end_tokens: Sequence[int]) -> Header:
+def run_header(rule: Rule, pair: Pair, policy: str, end_tokens: Sequence[int]) -> RunHeader:
     """The header of a run that this pair makes here."""
     decoder = pair.target.decoder
     dtype = str(decoder.dtype).removeprefix("torch.")
     device = device_name(decoder.device)
     where = dtype, device, pair.name, pair.drafter.name, policy
-    return Header(
+    return RunHeader(
         rule.name, rule.temperature, rule.top_k, rule.top_p, rule.seed, *where, tuple(end_tokens)
     )
 
 
-def texts_of(trace: Trace, results: Sequence[DecodeResult]) -> tuple[Text, ...]:
+def sequences_of_results(trace: Trace, results: Sequence[DecodeResult]) -> tuple[EmittedSequence, ...]:
     """The texts that runs of all sequences of a trace emitted, with their rounds."""
     cuts = trace.prompt_offset
     return tuple(
-        Text(
+        EmittedSequence(
             trace.prompt[cuts[s] : cuts[s + 1]].tolist(),
             result.token.tolist(),
             int(trace.sequence[s]),
@@ -211,10 +211,10 @@ def texts_of(trace: Trace, results: Sequence[DecodeResult]) -> tuple[Text, ...]:
     )
 
 
-def emitted_of(trace: Trace) -> Emitted:
+def run_of_recording(trace: Trace) -> EmittedRun:
     """A recording seen as a run: its texts, without rounds. RunError for a synthetic one or one without prompts."""
     meta, cuts, rows = trace.meta, trace.prompt_offset, trace.offset
-    header = Header(
+    header = RunHeader(
         meta.rule,
         meta.temperature or 1.0,
         getattr(meta, "top_k", 0),
@@ -226,10 +226,10 @@ def emitted_of(trace: Trace) -> Emitted:
         meta.drafter,
         end_tokens=meta.end_tokens,
     )
-    return Emitted(
+    return EmittedRun(
         header,
         tuple(
-            Text(
+            EmittedSequence(
                 trace.prompt[cuts[s] : cuts[s + 1]].tolist(),
                 trace.token[rows[s] : rows[s + 1]].tolist(),
                 int(trace.sequence[s]),
@@ -239,15 +239,15 @@ def emitted_of(trace: Trace) -> Emitted:
     )
 
 
-def save_run(path: Path, header: Header, texts: Sequence[Text]) -> None:
+def save_run(path: Path, header: RunHeader, texts: Sequence[EmittedSequence]) -> None:
     """Writes a run, whole or not at all: a line with the header, then a line a text; see `load_run`."""
-    run = Emitted(header, tuple(texts))
+    run = EmittedRun(header, tuple(texts))
     with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
-        for line in ({"simspec": MARK, **asdict(run.header)}, *map(asdict, run.texts)):
+        for line in ({"simspec": FILE_KIND, **asdict(run.header)}, *map(asdict, run.texts)):
             file.write(json.dumps(line) + "\n")
 
 
-def load_run(path: Path) -> Emitted:
+def load_run(path: Path) -> EmittedRun:
     """Reads a run that `save_run` or another engine wrote; RunError, one line with the path and the line, for whatever is wrong with it.
 
     The header needs "simspec": "run" and "rule", a text needs "prompt" and "token"; what else is left out is as the types say, and a
@@ -261,9 +261,9 @@ def load_run(path: Path) -> Emitted:
                     header = _header(_object(line))
                 elif line.strip():
                     made = {"sequence": len(texts)} | _object(line)
-                    _only(made, Text, ("prompt", "token"))
-                    text = Text(**made)
-                    check_end(text, header.end_tokens)
+                    _only(made, EmittedSequence, ("prompt", "token"))
+                    text = EmittedSequence(**made)
+                    check_end_tokens(text, header.end_tokens)
                     if text.sequence in seen:
                         raise RunError(
                             f"sequence {text.sequence} occurs twice; expected an address of its own for every text"
@@ -272,7 +272,7 @@ def load_run(path: Path) -> Emitted:
                     texts.append(text)
         if not number:
             raise RunError("the file is empty; expected a header and a text a line")
-        return Emitted(header, tuple(texts))
+        return EmittedRun(header, tuple(texts))
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, OverflowError, RecursionError) as error:
@@ -280,13 +280,13 @@ def load_run(path: Path) -> Emitted:
         raise RunError(f"{path}: {where}{' '.join(str(error).split())[:300]}") from None
 
 
-def _header(found: dict) -> Header:
-    if found.pop("simspec", None) != MARK:
+def _header(found: dict) -> RunHeader:
+    if found.pop("simspec", None) != FILE_KIND:
         raise RunError(
             'not an emitted run: expected a header with "simspec": "run", as `simspec run --save` writes it'
         )
-    _only(found, Header, ("rule",))
-    return Header(**found)
+    _only(found, RunHeader, ("rule",))
+    return RunHeader(**found)
 
 
 def _object(line: str) -> dict:

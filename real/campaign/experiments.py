@@ -9,8 +9,8 @@ import torch
 
 from real import drafters
 from real.audit.forced_decoding import compare_forced, force
-from real.audit.judge import audit
-from real.audit.run_file import Emitted, header_of, texts_of
+from real.audit.auditor import audit
+from real.audit.run_file import EmittedRun, run_header, sequences_of_results
 from real.bench import trace_driven as driving
 from real.bench.figures import draw
 from real.bench.scorecard import Row, Scorecard, halves, score
@@ -162,8 +162,8 @@ def audited(folder: Folder, drafter: str) -> dict:
             cost,
             partial(folder.progress, f"running {drafter} {rule}"),
         )
-        header = header_of(rule_of(trace), pair, policy.name, trace.meta.end_tokens)
-        made[rule] = audit(pair.target, Emitted(header, texts_of(trace, ran))).summary() | {
+        header = run_header(rule_of(trace), pair, policy.name, trace.meta.end_tokens)
+        made[rule] = audit(pair.target, EmittedRun(header, sequences_of_results(trace, ran))).summary() | {
             "policy": policy.name
         }
     return {"dtype": "bfloat16", "engine": "strict", "rules": made}

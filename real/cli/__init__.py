@@ -330,7 +330,7 @@ def run(
 
     Exits with code 1 if they differ. Example: simspec run tiny-model-greedy --policy fixed:3 --prompts 20
     """
-    from real.audit.run_file import header_of, save_run, texts_of
+    from real.audit.run_file import run_header, save_run, sequences_of_results
     from real.decode.engine import passes_for
     from real.decode.trees import beam
     from real.jobs import run_on
@@ -371,8 +371,8 @@ def run(
     if save is not None:
         save_run(
             save,
-            header_of(rule_of(recorded), pair, found.policy, recorded.meta.end_tokens),
-            texts_of(recorded, found.results),
+            run_header(rule_of(recorded), pair, found.policy, recorded.meta.end_tokens),
+            sequences_of_results(recorded, found.results),
         )
     if as_json:
         print(json.dumps(found.summary()))
@@ -420,9 +420,9 @@ def audit(
 
     Example: simspec run tiny-model-greedy --prompts 20 --save run.jsonl; simspec audit run.jsonl --against tiny-model-greedy
     """
-    from real.audit.judge import audit as judge
+    from real.audit.auditor import audit as judge
     from real.audit.report import show
-    from real.audit.run_file import emitted_of, load_run
+    from real.audit.run_file import run_of_recording, load_run
     from real.drafters import BUILTIN
     from real.pair import TINY
     from simspec import load_trace
@@ -432,7 +432,7 @@ def audit(
         (path,) = locate([name]).values()
         return load_trace(path)
 
-    emitted = load_run(Path(run)) if run.endswith(".jsonl") else emitted_of(recording(run))
+    emitted = load_run(Path(run)) if run.endswith(".jsonl") else run_of_recording(recording(run))
     reference = None if against is None else recording(against)
     name = emitted.header.drafter
     leans = (
