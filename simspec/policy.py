@@ -14,6 +14,7 @@ from simspec.cost import CostModel, next_backlog, round_seconds
 from simspec.quantization import table
 from simspec.rng import POLICY, check_seed, uniform
 from simspec.specialize import specialise
+from simspec.trace import Trace
 
 IDENTITY = ("probability",)
 """Features that depend on which token was picked, not on the drafter's distribution alone."""
@@ -159,6 +160,14 @@ class Policy:
                 f"policy {self.name!r}: {name} does not compile under numba: it takes ({', '.join(given)}), "
                 f"expected a plain function of ({', '.join(names)})"
             )
+
+    def resolve(self, trace: Trace, cost: CostModel) -> "Policy":
+        """The policy for this trace at these costs: itself."""
+        return self
+
+    def submitted(self, K: int) -> int:
+        """Tree nodes that costs must price where drafts reach K: 0, a chain has none."""
+        return 0
 
     def longest(self, K: int) -> int:
         """Longest draft when the recording or engine reaches K; PolicyError if the policy wants more."""

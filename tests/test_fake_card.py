@@ -137,8 +137,8 @@ def test_learning_that_was_stopped_goes_on_where_its_kernels_read(tmp_path):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)).to("cuda")
 
-        def progress(step, steps, loss):
-            if step == stop:
+        def progress(label, done, total, note=""):
+            if done == stop:
                 raise Paused("stop")
 
         def loss(step):

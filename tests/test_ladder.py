@@ -127,7 +127,7 @@ def test_every_cell_has_its_own_median_and_percentiles(machine):
             ((0.25 + 0.2 * 0.25) * (n + 1), (0.5 + 0.8 * 3.5) * (n + 1))
         )
         assert c.distance == c.median_s / c.floor_s
-    assert told == [(4, 16), (8, 16), (12, 16), (16, 16)]
+    assert told == [("timing", n, 16) for n in (4, 8, 12, 16)]
     assert found.graphed
     assert not found.fused
     assert found.speeds == SPEEDS
@@ -328,7 +328,7 @@ def test_killed_it_continues_where_it_was(machine, monkeypatch, tmp_path):
     path = tmp_path / "l.json"
     whole = small(machine)
 
-    def killed(done, of):
+    def killed(label, done, total):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

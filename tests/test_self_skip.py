@@ -297,8 +297,8 @@ def test_the_same_seed_makes_the_same_trials_and_another_seed_others():
         == found
         != skips.find(SMALL, own_texts(SMALL), **how, seed=5)
     )
-    assert [said[:2] for said in heard] == [(i, 25) for i in range(1, 26)]
-    assert heard[-1][2] == found.best
+    assert [said[1:3] for said in heard] == [(i, 25) for i in range(1, 26)]
+    assert heard[-1][3] == f"speedup {found.best.speedup:.3f}"
 
 
 def test_a_measured_cost_steers_the_search():

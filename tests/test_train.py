@@ -390,8 +390,8 @@ def test_a_lab_killed_at_every_stage_makes_what_an_unbroken_one_makes(tmp_path):
     build(lab, tmp_path / "a" / "out", tmp_path / "a" / "work")
     for stage, at in dies.items():
 
-        def progress(now, done, of, remark):
-            if (now, done) == (stage, at):
+        def progress(label, done, total, note=""):
+            if (label, done) == (stage, at):
                 raise Killed
 
         with pytest.raises(Killed):

@@ -207,13 +207,12 @@ def at_random(go: float, keep: float) -> Policy:
 
 def reads(text: str) -> tuple[str, ...]:
     """Names of the features that the policy of this text reads."""
-    return getattr(policies.parse(text), "reads", ())
+    return policies.parse(text).reads
 
 
 def policy_from(text: str, trace, cost):
     """The Policy of a text; the oracle's for this trace and cost."""
-    made = policies.parse(text)
-    return made if hasattr(made, "draft_more") else made(trace, cost)
+    return policies.parse(text).resolve(trace, cost)
 
 
 def run_all(target, drafter, trace, policy, cost, seed: int = 0):

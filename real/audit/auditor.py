@@ -1,6 +1,6 @@
 """The audit of an emitted run: every token is checked against the target's distribution."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from real.audit.teacher_forcing import teacher_forced_logits
 from real.audit.tolerance import Tolerance, tolerance_of
 from real.draft import Drafter
 from real.model.target import Target
+from real.progress import Progress, quiet
 from simspec import Trace
 
 Place = tuple[int, int, int, int]
@@ -29,7 +30,7 @@ def audit(
     recording: Trace | None = None,
     drafter: Drafter | None = None,
     risk: float = 1e-4,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = quiet,
 ) -> AuditResult:
     """Teacher-forces each sequence of `run` through `target` and checks every token.
 
@@ -69,7 +70,7 @@ def audit(
                 biases.append(
                     drafter_bias(rule.probs(logits), q[start : start + len(logits)], token)
                 )
-        progress(i + 1, len(run.sequences))
+        progress("auditing", i + 1, len(run.sequences))
     places = [
         (i, sequence.sequence, position, token)
         for i, sequence in enumerate(run.sequences)
@@ -114,9 +115,7 @@ def _divergences(
             gap=float(gaps.gap[n]),
             ulps=float(gaps.ulps[n]),
             margin=float(gaps.margin[n]),
-            excused=bool(
-                gaps.least_gap[n] <= tolerance.nats or gaps.ulps[n] <= tolerance.ulps
-            ),
+            excused=bool(gaps.least_gap[n] <= tolerance.nats or gaps.ulps[n] <= tolerance.ulps),
         )
         for n in np.flatnonzero(gaps.best != [token for *_, token in places])
     )
@@ -130,7 +129,8 @@ def _sampling(
     statistics = _concatenated(SamplingStatistics, parts)
     possible = np.isfinite(statistics.surprisal)
     impossible = tuple(
-        ImpossibleToken(*places[n], bool(statistics.at_cutoff[n])) for n in np.flatnonzero(~possible)
+        ImpossibleToken(*places[n], bool(statistics.at_cutoff[n]))
+        for n in np.flatnonzero(~possible)
     )
     if not possible.any():
         return impossible, None
@@ -150,7 +150,9 @@ def _compared(
     return comparison, excess_alarms(mismatches, *of, "differences from the recording")
 
 
-def excess_alarms(differences: Sequence, of: int, share: float, risk: float, what: str) -> list[str]:
+def excess_alarms(
+    differences: Sequence, of: int, share: float, risk: float, what: str
+) -> list[str]:
     """At most one alarm: for unexcused differences, or for more excused ones than `share` explains.
 
     The second is a binomial test of `len(differences)` in `of` at level `risk`.

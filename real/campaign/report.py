@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 
-from real.audit.forced_decoding import MIN_EQUAL_SHARE
+from real.audit.forced_comparison import MIN_EQUAL_SHARE
 from real.bench.scorecard import FAR, NEAR, TIMES
 from real.campaign.config import MUST
 from real.campaign.experiments import scorecard

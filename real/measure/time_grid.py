@@ -17,6 +17,7 @@ from real.model.cuda_graphs import capture, fused
 from real.model.decoder import Decoder, DecoderLayer, KVCache, StaticKVCache
 from real.model.random_models import check_room, free, random_decoder
 from real.model.tree_mask import ancestor_mask, chain
+from real.progress import Progress, quiet
 from real.provenance import device_name
 from simspec.roofline import ModelShape, cache_bytes
 
@@ -39,7 +40,7 @@ def ladder(
     seed: int = 0,
     known: Ladder | None = None,
     keep: Callable[[Ladder], None] = lambda made: None,
-    progress: Callable[[int, int], None] = lambda done, of: None,
+    progress: Progress = quiet,
     timer: Callable[[], float] | None = None,
     mode: str | None = None,
 ) -> Ladder:
@@ -101,7 +102,7 @@ def ladder(
         found = found.added(climb.cells(keys, found.speeds))
         done += len(keys)
         keep(found)
-        progress(done, total)
+        progress("timing", done, total)
     return found
 
 

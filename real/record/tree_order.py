@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from real.decode.along import along
 from real.decode.trees import Offer, best, search
 from real.draft import Drafter, growing
 from real.model.target import Target
@@ -33,26 +34,18 @@ def orders(
     _check(drafter, settings)
     (width, levels), n = settings.tree, len(text)
     places, beam = np.full((n, settings.K), OUT, np.uint8), np.zeros((n, 2), np.uint8)
-    prefill = target.prefill(prompt[:-1])
-    drafter.begin(target, prompt, prefill, lambda logits, *_: int(logits.argmax()))
-    last = prompt[-1]
-    for t in range(n):
+    for t, last, _ in along(target, drafter, prompt, text):
         deep = min(levels, settings.budget - t - 1)
         offer = search(drafter, settings.rule, sequence, t, last, width, deep) if deep else None
         if offer is not None:
-            along, place = (
-                _along(offer, text[t : t + deep].tolist()),
+            rows, place = (
+                _rows_along(offer, text[t : t + deep].tolist()),
                 {row: i for i, row in enumerate(offer.order())},
             )
-            places[t, : len(along)] = np.minimum([place[row] for row in along], OUT)
+            places[t, : len(rows)] = np.minimum([place[row] for row in rows], OUT)
             ends = offer.ends()
-            beam[t] = sum(row in ends for row in along), len(ends)
+            beam[t] = sum(row in ends for row in rows), len(ends)
         drafter.rollback(0)
-        output = target.verify([last], [-1])
-        target.commit([0])
-        drafter.rollback(0)
-        last = int(text[t])
-        drafter.catch_up([last], output, [0])
     return places, beam
 
 
@@ -68,7 +61,7 @@ def _check(drafter: Drafter, settings: Settings) -> None:
     growing(drafter, settings.tree[1])
 
 
-def _along(offer: Offer, text: list[int]) -> list[int]:
+def _rows_along(offer: Offer, text: list[int]) -> list[int]:
     """Rows along `text`, for as long as there are."""
     row, found = 0, []
     child = {

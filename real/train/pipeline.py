@@ -17,24 +17,14 @@ from real.drafters import BUILTIN
 from real.files import replace_json, replacing
 from real.model.checkpoint import load_decoder, load_tokenizer, made_for, save_decoder, sha256
 from real.model.decoder import Decoder, DecoderConfig
+from real.progress import Progress, quiet, relabel
 from real.train import skip_search as skips
 from real.train.accepted_length import Text
 from real.train.corpus import END, documents, encode, train_tokenizer, windows
 from real.train.generate import together, write
 from real.train.losses import next_token
 from real.train.recipes import LEARNT, DrafterTraining, check_folder, training
-from real.train.train_drafter import (
-    K,
-    Material,
-    Progress,
-    against,
-    judged,
-    made_by,
-    read_card,
-    same,
-    teach,
-    told,
-)
+from real.train.train_drafter import K, Material, against, judged, made_by, read_card, same, teach
 from real.train.train_predictor import train_predictors
 from real.train.train_predictor import write as one_by_one
 from real.train.trainer import Plan, compiled, curve, fit, initialise
@@ -139,7 +129,7 @@ def toy(lab: TrainConfig) -> TrainConfig:
     )
 
 
-def build(lab: TrainConfig, out: Path, work: Path, progress: Progress = lambda *_: None) -> None:
+def build(lab: TrainConfig, out: Path, work: Path, progress: Progress = quiet) -> None:
     """Runs all stages: models to `out`, tokens, checkpoints and curves to `work`. Killed, it continues where it was."""
     text = read(lab, out, work, progress)
     learn_target(lab, text, out, work, progress)
@@ -169,7 +159,7 @@ class Known:
     material: Material
 
 
-def read(lab: TrainConfig, out: Path, work: Path, progress: Progress = lambda *_: None) -> Read:
+def read(lab: TrainConfig, out: Path, work: Path, progress: Progress = quiet) -> Read:
     """Fits the tokenizer and encodes the text, once; text that cannot be used is refused and leaves nothing behind."""
     made = [_missing(folder) for folder in (out, work) if not folder.exists()]
     try:
@@ -192,14 +182,14 @@ def read(lab: TrainConfig, out: Path, work: Path, progress: Progress = lambda *_
 
 
 def learn_target(
-    lab: TrainConfig, text: Read, out: Path, work: Path, progress: Progress = lambda *_: None
+    lab: TrainConfig, text: Read, out: Path, work: Path, progress: Progress = quiet
 ) -> None:
     """Trains the target into `<out>/target`, unless it is there."""
     _target(lab, text.tokens, text.heldout, out, work, text.tokenizer.token_to_id(END), progress)
 
 
 def known_target(
-    lab: TrainConfig, text: Read, out: Path, work: Path, progress: Progress = lambda *_: None
+    lab: TrainConfig, text: Read, out: Path, work: Path, progress: Progress = quiet
 ) -> Known:
     """Loads the target, and has it write what drafters learn from, where it has not yet."""
     target = load_decoder(out / "target", device=lab.device)
@@ -208,7 +198,7 @@ def known_target(
 
 
 def learn_predictors(
-    lab: TrainConfig, text: Read, known: Known, out: Path, progress: Progress = lambda *_: None
+    lab: TrainConfig, text: Read, known: Known, out: Path, progress: Progress = quiet
 ) -> None:
     """Trains the predictors of acceptance that are not there."""
     material = known.material
@@ -229,12 +219,7 @@ def learn_predictors(
 
 
 def describe(
-    lab: TrainConfig,
-    text: Read,
-    known: Known,
-    out: Path,
-    work: Path,
-    progress: Progress = lambda *_: None,
+    lab: TrainConfig, text: Read, known: Known, out: Path, work: Path, progress: Progress = quiet
 ) -> None:
     """Writes `<out>/card.json`: settings, sizes, steps, held-out losses, and the cards of all drafters that are there."""
     places = [each.place for each in lab.lessons] + ["self_skip"] * bool(lab.trials)
@@ -247,7 +232,7 @@ def single(
     asked: "DrafterTraining | Search",
     out: Path,
     work: Path,
-    progress: Progress = lambda *_: None,
+    progress: Progress = quiet,
     other: str | None = None,
 ) -> dict:
     """Trains one drafter for the target that lies in `out`, or searches self_skip; returns its card.
@@ -301,7 +286,7 @@ def _tokenizer(lab: TrainConfig, out: Path, progress: Progress):
         texts = [d["text"] for _, d in zip(range(lab.sample), documents(lab.text))]
         with replacing(path) as temporary:
             train_tokenizer(texts, lab.vocab).save(str(temporary))
-    progress("tokenizer", 1, 1, "")
+    progress("tokenizer", 1, 1)
     return load_tokenizer(out / "target")
 
 
@@ -342,7 +327,7 @@ def _target(
 
     if lab.compiled and (note := compiled(decoder.layers, lambda: loss(0))):
         progress("target", 0, 1, note)
-    log = fit(work / "target", decoder, loss, plan, told(progress, "target"))
+    log = fit(work / "target", decoder, loss, plan, relabel(progress, "target"))
     curve(log, work / "target.png", "target: training loss")
     save_decoder(decoder, folder, end, plan.length)
 
@@ -376,7 +361,7 @@ def _distil(
                 )
                 with replacing(part) as temporary, open(temporary, "wb") as file:
                     np.save(file, made)
-            progress("distil", i + 1, count, "")
+            progress("distil", i + 1, count)
         with replacing(path) as temporary, open(temporary, "wb") as file:
             np.save(file, np.concatenate([np.load(parts / f"{i:05d}.npy") for i in range(count)]))
     return np.load(path)
@@ -476,11 +461,7 @@ def searched(lab: TrainConfig, settings: dict, folder: str | None) -> Search:
 
 
 def search(
-    asked: Search,
-    material: Material,
-    own: np.ndarray,
-    out: Path,
-    progress: Progress = lambda *_: None,
+    asked: Search, material: Material, own: np.ndarray, out: Path, progress: Progress = quiet
 ) -> dict:
     """Searches self_skip's sub-layers on greedy texts that the target wrote for training, judges them, and returns the card."""
     folder = out / asked.place
@@ -497,7 +478,7 @@ def search(
         pairs = [(row[:cut], row[cut : 2 * cut]) for row in rows]
         found = skips.find(
             material.target, pairs, asked.trials, asked.seed,
-            progress=lambda done, of, best: progress(asked.place, done, of, f"speedup {best.speedup:.3f}"),
+            progress=relabel(progress, asked.place),
         )  # fmt: skip
         skips.save(found, folder, material.made_for, "target-written, for training")
     found = read_card(folder / "self_skip.json")

@@ -18,6 +18,7 @@ from real.model.checkpoint import save_decoder, sha256
 from real.model.compressed import is_there
 from real.model.decoder import Decoder
 from real.model.draft_head import save_part
+from real.progress import Progress, quiet, relabel
 from real.provenance import device_name, revision, versions
 from real.train.accepted_length import (
     Accepted,
@@ -34,9 +35,6 @@ from real.train.trigram import count
 
 K = 5
 """Draft length of every figure in a card."""
-
-Progress = Callable[[str, int, int, str], None]
-"""(stage, done, of, remark): how progress is told."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +63,7 @@ class Material:
 
 
 def teach(
-    training: DrafterTraining,
-    material: Material,
-    out: Path,
-    work: Path,
-    progress: Progress = lambda *_: None,
+    training: DrafterTraining, material: Material, out: Path, work: Path, progress: Progress = quiet
 ) -> dict:
     """Trains one drafter into `<out>/<folder>`, judges what was saved, and returns its card.
 
@@ -110,7 +104,7 @@ def teach(
             part,
             loss,
             training.plan,
-            told(progress, training.place),
+            relabel(progress, training.place),
             validate if material.check else None,
         )
         curve(log, work / f"{training.place}.png", f"drafter {training.place}: training loss")
@@ -118,7 +112,7 @@ def teach(
             save_decoder(part, folder, material.end[0], material.context)
         else:
             save_part(part, folder, recipe.file, material.made_for)
-    progress(f"judging {training.place}", 0, 1, "")
+    progress(f"judging {training.place}", 0, 1)
     made = _card(training, part, material, asked, log, clock, folder, loss)
     replace_json(card, made)
     judged = made["evaluation"]
@@ -129,11 +123,6 @@ def teach(
         f"accepted length {judged['trained']['accepted_length']['value']:.2f} of {judged['K']}",
     )
     return made
-
-
-def told(progress: Progress, stage: str) -> Callable[[int, int, float], None]:
-    """How `fit` tells its progress as that of a stage."""
-    return lambda step, steps, loss: progress(stage, step, steps or step + 1, f"loss {loss:.3f}")
 
 
 def _asked(training: DrafterTraining, part: nn.Module, material: Material) -> dict:

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from real.files import replace_json, replacing
+from real.progress import Progress, quiet
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Plan:
 
 
 class Paused(Exception):
-    """Raised by who is told of progress, to stop here: what was learnt is saved first, and a second call goes on."""
+    """Raised by a progress callback to stop here: what was learnt is saved first, and a second call goes on."""
 
 
 OUTER = re.compile(r"(^|\.)(\w*embed\w*|\w*head)\.")
@@ -128,7 +129,7 @@ def fit(
     model: nn.Module,
     loss: Callable[[int], Tensor],
     plan: Plan,
-    progress: Callable[[int, int, float], None] = lambda step, steps, loss: None,
+    progress: Progress = quiet,
     validate: Callable[[], dict] | None = None,
 ) -> list[dict]:
     """Minimises `loss(step)` over the parameters of `model` that require gradients; returns the log.
@@ -174,7 +175,7 @@ def fit(
         if step % 10 == 0 or step == steps or judged:
             log.append({"step": step, "loss": round(value.item(), 4)})
             try:
-                progress(step, steps, value.item())
+                progress("training", step, steps or step + 1, f"loss {value.item():.3f}")
             except Paused as stop:
                 paused = stop
         if judged:

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 from numba import njit
 
+from simspec.deferred_policy import DeferredPolicy
 from simspec.policy import Policy, PolicyError
 from simspec.rng import philox
 
@@ -178,7 +179,7 @@ def cost_ts(
     greedy: bool = False,
     scope: str = "sequence",
     K: int | None = None,
-) -> partial:
+) -> DeferredPolicy:
     """Cost-aware Thompson sampling: a function (trace, cost) -> Policy, for the plan needs the costs.
 
     Before each round an acceptance is sampled, alpha ~ Beta(alpha0 + accepted, beta0 + rejected), and the k drafted that
@@ -208,16 +209,7 @@ def cost_ts(
         raise PolicyError(f"cost_ts: K is {K!r}, expected none or an integer in 0..255")
     if scope not in ("sequence", "stream"):
         raise PolicyError(f"cost_ts: scope is {scope!r}, expected 'sequence' or 'stream'")
-    return partial(_made, variant, alpha0, beta0, decay, greedy, scope, K)
-
-
-def _made(variant, alpha0, beta0, decay, greedy, scope, K, trace, cost):
-    longest = trace.K if K is None else K
-    if cost.K < longest:
-        raise PolicyError(
-            f"cost {cost.name!r} prices drafts up to {cost.K}, cost_ts plans up to {longest}: measure further"
-        )
-    given = {
+    settings = {
         "variant": variant,
         "alpha0": alpha0,
         "beta0": beta0,
@@ -226,16 +218,30 @@ def _made(variant, alpha0, beta0, decay, greedy, scope, K, trace, cost):
         "scope": scope,
         "K": K,
     }
-    usual = dict(zip(given, cost_ts.__defaults__))
-    told = [
+    defaults = dict(zip(settings, cost_ts.__defaults__))
+    parts = [
         f"{key}={str(value).lower() if key == 'greedy' else value}"
-        for key, value in given.items()
-        if value != usual[key]
+        for key, value in settings.items()
+        if value != defaults[key]
     ]
+    name = "cost_ts:" + ",".join(parts) if parts else "cost_ts"
+    return DeferredPolicy(name, partial(_plan, name, settings))
+
+
+def _plan(name, settings, trace, cost):
+    """The policy with the costs among its parameters."""
+    variant, greedy, K = settings["variant"], settings["greedy"], settings["K"]
+    longest = trace.K if K is None else K
+    if cost.K < longest:
+        raise PolicyError(
+            f"cost {cost.name!r} prices drafts up to {cost.K}, cost_ts plans up to {longest}: measure further"
+        )
     params = (
-        variant == "depth", greedy, decay, alpha0, beta0, longest, len(cost.catch_up), cost.overhead,
+        variant == "depth", greedy, settings["decay"], settings["alpha0"], settings["beta0"], longest, len(cost.catch_up), cost.overhead,
         *cost.draft[: longest + 1], *cost.verify[: longest + 1], *cost.catch_up,
     )  # fmt: skip
     state0 = (0.0,) * (2 + 2 * (max(longest, 1) if variant == "depth" else 1))
-    name = "cost_ts:" + ",".join(told) if told else "cost_ts"
-    return Policy(name, _draft_more, _observe, params, state0, K=K, scope=scope, random=not greedy)
+    return Policy(
+        name, _draft_more, _observe, params, state0,
+        K=K, scope=settings["scope"], random=not greedy,
+    )  # fmt: skip
