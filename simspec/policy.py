@@ -13,7 +13,7 @@ from numba.core.errors import NumbaError
 from simspec.cost import CostModel, next_backlog, round_seconds
 from simspec.quantization import table
 from simspec.rng import POLICY, check_seed, uniform
-from simspec.specialize import specialise
+from simspec.specialize import specialize
 from simspec.trace import Trace
 
 IDENTITY = ("probability",)
@@ -198,7 +198,7 @@ def _observe(key):
 
 @lru_cache(maxsize=512)
 def _compile(function, template, signature):
-    return specialise(
+    return specialize(
         template, signature, given=njit(getattr(function, "py_func", function), error_model="numpy")
     )
 

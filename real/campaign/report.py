@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 
 from real.audit.forced_comparison import MIN_EQUAL_SHARE
-from real.bench.scorecard import FAR, NEAR, TIMES
+from real.bench.scorecard import MEDIAN_BOUND, NOISE_FACTOR, P90_BOUND
 from real.campaign.config import MUST
 from real.campaign.experiments import scorecard
 from real.campaign.workspace import Folder
@@ -188,7 +188,10 @@ def _audited(folder: Folder) -> Requirement:
 
 def _scored(folder: Folder) -> Requirement:
     name = "scorecard on held-out prompts"
-    wanted = f"median error at most max({NEAR:.0%}, {TIMES:g} x noise), 90th percentile at most {FAR:.0%}"
+    wanted = (
+        f"median error at most max({MEDIAN_BOUND:.0%}, {NOISE_FACTOR:g} x noise), "
+        f"90th percentile at most {P90_BOUND:.0%}"
+    )
     card = scorecard(folder, DRAFTERS)
     if card is None:
         return _open(name, wanted)

@@ -4,8 +4,8 @@ import math
 from functools import partial
 
 import numpy as np
-from numba import njit
 
+from simspec.compile_cache import cached_njit
 from simspec.deferred_policy import DeferredPolicy
 from simspec.policy import Policy, PolicyError
 from simspec.rng import philox
@@ -19,7 +19,7 @@ _KEY0, _KEY1, _ZERO = np.uint64(0x636F7374), np.uint64(0x5F7473), np.uint64(0)
 # verify[0..K], catch_up. state: the round's k, rows owed, then per posterior accepted and rejected trials beyond the prior.
 
 
-@njit(cache=True)
+@cached_njit
 def _fraction(a, b, x):
     """1 + d_1 / (1 + d_2 / (1 + ...)), DLMF 8.17.22, by Lentz's method; quick for x < (a + 1) / (a + b + 2)."""
     value = upper = 1.0
@@ -41,19 +41,19 @@ def _fraction(a, b, x):
     return value
 
 
-@njit(cache=True)
+@cached_njit
 def _softplus(t):
     return max(t, 0.0) + math.log1p(math.exp(-abs(t)))
 
 
-@njit(cache=True)
+@cached_njit
 def _stirling(z):
     return (
         1.0 / 12.0 - (1.0 / 360.0 - (1.0 / 1260.0 - 1.0 / (1680.0 * z * z)) / (z * z)) / (z * z)
     ) / z
 
 
-@njit(cache=True)
+@cached_njit
 def log_beta(a, b):
     """ln B(a, b) for a, b > 0, by Stirling's series (DLMF 5.11.1) where the logarithms of large gammas would cancel."""
     small, big = min(a, b), max(a, b)
@@ -70,7 +70,7 @@ def log_beta(a, b):
     return math.lgamma(small) - ratio
 
 
-@njit(cache=True)
+@cached_njit
 def beta_quantile(u, a, b):
     """The x in (0, 1) with I_x(a, b) = u, for 0 < u < 1 and a, b > 0: an exact Beta(a, b) sample from one uniform.
 
@@ -109,7 +109,7 @@ def beta_quantile(u, a, b):
     return math.exp(-_softplus(-t))
 
 
-@njit(cache=True)
+@cached_njit
 def depth_uniform(u, depth):
     """A uniform of its own for each depth >= 0 from one u = (word + 1/2) / 2^32: Philox at address (word, depth // 4).
 
@@ -127,7 +127,7 @@ def depth_uniform(u, depth):
     return (np.float64(word) + 0.5) / _WORD
 
 
-@njit(cache=True)
+@cached_njit
 def planned(params, state, u):
     """The k in 0..K of most committed tokens per second at the acceptances sampled with u; ties go to the shorter draft."""
     K, width = int(params[5]), int(params[6])

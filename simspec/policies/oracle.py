@@ -4,8 +4,8 @@ Only the dynamic program is an upper bound and only it is called 'oracle'; the g
 """
 
 import numpy as np
-from numba import njit
 
+from simspec.compile_cache import cached_njit
 from simspec.cost import CostModel, next_backlog
 from simspec.deferred_policy import DeferredPolicy
 from simspec.policy import Policy, PolicyError
@@ -32,7 +32,7 @@ def _observe(params, state, computed, drafted, accepted, features, cost):
         state[1] = min(next_backlog(int(state[1]), computed, accepted), width - 1)
 
 
-@njit(cache=True)
+@cached_njit
 def _solve(offset, budget, depth, run, K, draft, verify, catch_up, overhead, plan, value):
     width = catch_up.shape[0]
     for s in range(budget.shape[0]):
@@ -81,7 +81,7 @@ oracle = DeferredPolicy("oracle", _oracle, clairvoyant=True)
 """The schedule of least modelled time."""
 
 
-@njit(cache=True)
+@cached_njit
 def _solve_greedily(offset, budget, depth, run, K, draft, verify, catch_up, overhead, plan):
     for s in range(budget.shape[0]):
         n = offset[s + 1] - offset[s]

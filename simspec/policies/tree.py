@@ -4,8 +4,8 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from numba import njit
 
+from simspec.compile_cache import cached_njit
 from simspec.cost import CostModel
 from simspec.deferred_policy import DeferredPolicy
 from simspec.policy import PolicyError
@@ -202,7 +202,7 @@ def _priced_levels(name, found, cost):
         )
 
 
-@njit(cache=True)
+@cached_njit
 def _solve(offset, seconds, catch_up, choice, value):
     width = catch_up.shape[0]
     for s in range(offset.shape[0] - 1):
