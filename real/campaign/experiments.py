@@ -29,7 +29,8 @@ from real.provenance import device_name
 from real.record.recorder import Settings
 from real.sampling import Rule
 from simspec import CostModel, Policy, Trace, load_trace, policies, replay
-from simspec.reports import speedup_curve as curve
+from simspec.reports.curve_plot import plot_curves
+from simspec.reports.speedup_curve import speedup_curve
 
 RULE = "coupled"
 """The rule of what is timed: sampled texts hardly loop, and a loop flatters every drafter."""
@@ -294,12 +295,12 @@ def figures(folder: Folder) -> dict:
             trace, cost = folder.opened(drafter, RULE)
             longest = min(trace.K, cost.K)
             asked = chosen(folder, trace, cost)[1:]
-            panels[path.stem] = curve.curve(
+            panels[path.stem] = speedup_curve(
                 trace, [*asked, "oracle"], cost, seed=folder.seed, longest=longest
             )
     (folder.out / "figures").mkdir(exist_ok=True)
     if panels:
-        curve.draw(panels, folder.out / "figures" / "speedup.png")
+        plot_curves(panels, folder.out / "figures" / "speedup.png")
         made.append("speedup.png")
     if card := scorecard(folder, [name.split("-")[1] for name in panels]):
         draw(card, folder.out / "figures" / "scorecard.png")
