@@ -3,6 +3,7 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
+from real.audit.forced_comparison import MIN_EQUAL_SHARE
 from real.bench.scoring import split_prompts
 from real.campaign import experiments as trials
 from real.campaign import report
