@@ -64,9 +64,9 @@ def compare_with_recording(run: EmittedRun, trace: Trace, nats: float) -> Record
     | compared | expected | margin |
     | --- | --- | --- |
     | tokens, up to the first difference | token[t] | margin[t] of the target |
-    | rounds before it, from row t | accepted min(run[t], k), computed <= depth[t] | draft_margin[t] |
+    | rounds before it | accepted min(run[t], k), computed <= depth[t] | draft_margin[t] |
 
-    A difference is excused where its margin is below `nats`. RunError where rule or target differ,
+    t is a round's first row, k its draft length. A difference is excused where its margin is below `nats`. RunError where rule or target differ,
     no prompt is shared, or the recording has no margins.
     """
     recorded = recorded_run(trace)

@@ -17,7 +17,7 @@ class ScoreGaps:
     | field | shape, dtype | meaning |
     | --- | --- | --- |
     | best | int64 `[n]` | the target's pick |
-    | gap | float64 `[n]` | score of the pick minus that of the token, nats; inf for a removed token |
+    | gap | float64 `[n]` | score of the pick minus the token's, nats; inf if removed |
     | least_gap | float64 `[n]` | smallest gap if top-k and top-p may be off by `slack` nats |
     | ulps | float64 `[n]` | `least_gap` in units in the last place of the larger logit |
     | margin | float64 `[n]` | best minus second-best score |
