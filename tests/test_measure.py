@@ -15,7 +15,7 @@ from real.draft import Silent
 from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.measure import batched as isolated
 from real.measure import loop as measure
-from real.model.decoder import DecoderLayer
+from real.model.layer import DecoderLayer
 from simspec import CostModel, cli, sweep, synthetic
 from simspec.cost_table import CostTable, load_cost
 

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from real.draft import Drafter
-from real.model.decoder import Decoder, KVCache
+from real.model.decoder import Decoder
+from real.model.kv_cache import KVCache
 from real.model.target import Target
 from real.model.tree_mask import ancestor_mask, chain
 
