@@ -17,7 +17,7 @@ from real.measure.latency_grid import TARGET, Cell, Ladder, floor
 from real.measure.time_grid import ladder, rows_pass
 from real.measure.timer import Spread
 from real.model.cuda_graphs import capture
-from real.model.decoder import DecoderLayer
+from real.model.layer import DecoderLayer
 from real.model.random_models import random_decoder, read_shape, read_target
 from real.model.tree_mask import ancestor_mask, chain
 from simspec import CostModel
@@ -294,12 +294,12 @@ def test_layers_are_compiled_around_the_capture_where_asked(machine, monkeypatch
     said = []
 
     @contextmanager
-    def fused():
+    def compiled_layers():
         said.append("compiled")
         yield
         said.append("as they were")
 
-    monkeypatch.setattr(climb, "fused", fused)
+    monkeypatch.setattr(climb, "compiled_layers", compiled_layers)
     monkeypatch.setattr(climb, "capture", lambda *_: said.append("captured") or (lambda: None))
     for compiled, expected in (
         (False, ["captured"]),
