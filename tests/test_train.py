@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 from toy_lm import VOCAB, toy_decoder
 
 import real.train.trainer
-from real.model.decoder import Decoder, DecoderConfig
+from real.model.config import DecoderConfig
+from real.model.decoder import Decoder
 from real.train.corpus import windows
 from real.train.losses import next_token
 from real.train.pipeline import (

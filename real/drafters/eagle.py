@@ -11,8 +11,11 @@ from torch import Tensor, nn
 
 from real.draft import Drafter, Pick, Step
 from real.model.checkpoint import WeightsError, ours
-from real.model.decoder import Decoder, DecoderLayer, KVCache, frequencies
+from real.model.decoder import Decoder
 from real.model.draft_head import fill, load_part, read_state
+from real.model.kv_cache import KVCache
+from real.model.layer import DecoderLayer
+from real.model.rotary import frequencies
 from real.model.runner import EAGER, At, Span
 
 INPUTS = ("feature&shifted_token", "feature&unshifted_token", "token", "feature")

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from real.draft import Drafter, Pick, Step
-from real.model.decoder import Decoder, DecoderLayer, RMSNorm
+from real.model.decoder import Decoder
 from real.model.draft_head import load_part
+from real.model.layer import DecoderLayer, RMSNorm
 from real.model.runner import EAGER, At, Span
 from real.model.target import Resume
 

@@ -9,8 +9,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from real.draft import Drafter, Pick, Step
-from real.model.decoder import Decoder, DecoderConfig, DecoderLayer, KVCache, RMSNorm, rotate
+from real.model.config import DecoderConfig
+from real.model.decoder import Decoder
 from real.model.draft_head import load_part
+from real.model.kv_cache import KVCache
+from real.model.layer import DecoderLayer, RMSNorm
+from real.model.rotary import rotate
 from real.model.tree_mask import ancestor_mask, branches, chain
 
 Keys = Sequence[tuple[Tensor, Tensor]]

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from real.draft import Drafter, Pick, Step
 from real.model.checkpoint import WeightsError
-from real.model.decoder import Decoder, KVCache
+from real.model.decoder import Decoder
 from real.model.draft_head import settings_of
+from real.model.kv_cache import KVCache
 from real.model.tree_mask import branches
 
 

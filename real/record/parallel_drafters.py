@@ -22,7 +22,8 @@ from real.drafters.hydra import HydraDrafter
 from real.drafters.medusa import MedusaDrafter
 from real.drafters.model import ModelDrafter
 from real.drafters.self_skip import SelfSkipDrafter
-from real.model.decoder import Decoder, KVCache
+from real.model.decoder import Decoder
+from real.model.kv_cache import KVCache
 from real.model.target import TargetOutput
 
 Both = tuple[Tensor, Tensor]

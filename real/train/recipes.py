@@ -18,7 +18,8 @@ from real.drafters.glide import Glide, GlideDrafter
 from real.drafters.hydra import Hydra, HydraDrafter
 from real.drafters.medusa import Medusa, MedusaDrafter
 from real.drafters.model import ModelDrafter
-from real.model.decoder import Decoder, DecoderConfig
+from real.model.config import DecoderConfig
+from real.model.decoder import Decoder
 from real.train import losses
 from real.train.trainer import Plan, initialise
 
