@@ -84,7 +84,10 @@ def compare_with_recording(run: EmittedRun, trace: Trace, nats: float) -> Record
             "name the recording that the run was made from"
         )
     same_drafter = run.header.drafter == recorded.header.drafter
-    target_flips, draft_flips, failures, equal, rounds = [], [], [], 0, 0
+    target_flips: list[RecordingMismatch] = []
+    draft_flips: list[RecordingMismatch] = []
+    failures: list[RecordingMismatch] = []
+    equal = rounds = 0
     for i, s in pairs:
         sequence = run.sequences[i]
         difference = first_difference(sequence.token, recorded.sequences[s].token)

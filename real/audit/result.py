@@ -33,7 +33,7 @@ class Divergence:
 
 @dataclass(frozen=True)
 class ImpossibleToken:
-    """An emitted token of probability 0, excused if rounding explains its removal by top-k or top-p."""
+    """An emitted token of probability 0, excused if it lies at the edge of top-k or top-p."""
 
     index: int
     sequence: int
@@ -87,7 +87,8 @@ class AuditResult:
     @property
     def failures(self) -> tuple[Divergence | ImpossibleToken, ...]:
         """Differences that rounding does not explain."""
-        return tuple(d for d in (*self.divergences, *self.impossible) if not d.excused)
+        differences: list[Divergence | ImpossibleToken] = [*self.divergences, *self.impossible]
+        return tuple(d for d in differences if not d.excused)
 
     def summary(self) -> dict:
         """The result as JSON values; infinite numbers become null."""
