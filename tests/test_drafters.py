@@ -180,7 +180,7 @@ def test_no_toy_is_left_untaught():
         trained = toy_pair(name)[1]
         fresh = type(trained)(
             target.decoder,
-            type(trained.part)(target.decoder, **trained.part.settings).requires_grad_(False),
+            type(trained.head)(target.decoder, **trained.head.settings).requires_grad_(False),
         )
         hits = []
         for drafter in (trained, fresh):

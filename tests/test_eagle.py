@@ -8,8 +8,8 @@ from test_weights import refused
 from torch.nn import functional as F
 from toy_lm import VOCAB, toy_target
 
-from real.drafters.eagle import INPUTS, Eagle, EagleDrafter
-from real.model.draft_head import save_part
+from real.drafters.eagle import INPUTS, EagleHead, EagleDrafter
+from real.model.draft_head import save_draft_head
 from real.model.target import Target
 from real.model.tree_mask import chain
 from real.train.losses import eagle
@@ -20,7 +20,7 @@ EACH = pytest.mark.parametrize("inputs", INPUTS)
 
 def part_of(decoder, inputs=INPUTS[0], seed=0, **changes):
     torch.manual_seed(seed)
-    part = Eagle(decoder, inputs, **changes).requires_grad_(False)
+    part = EagleHead(decoder, inputs, **changes).requires_grad_(False)
     for p in part.parameters():
         p.mul_(3 if p.ndim == 2 else 0.9).add_(0 if p.ndim == 2 else 0.05)
     return part
@@ -88,15 +88,15 @@ def test_taught_in_parallel_is_drafted_step_by_step(inputs, changes):
     target, drafter = pair_of(inputs, **changes)
     text, start = text_of(13), 3
     read, token = features(target.decoder, text)[:-1], torch.tensor([text])
-    taught = drafter.part.teach(target.decoder, read[None], token)[0]
+    taught = drafter.head.teacher_forced(target.decoder, read[None], token)[0]
     drafted = along(target, drafter, text, start)
     torch.testing.assert_close(drafted, taught[start - 2 : -1], rtol=0, atol=1e-10)
     controls = [
         taught[start - 1 :],
-        drafter.part.teach(target.decoder, read[None], token.roll(1, 1))[0, start - 2 : -1],
+        drafter.head.teacher_forced(target.decoder, read[None], token.roll(1, 1))[0, start - 2 : -1],
     ]
     controls.append(
-        drafter.part.teach(target.decoder, read.roll(1, 0)[None], token)[0, start - 2 : -1]
+        drafter.head.teacher_forced(target.decoder, read.roll(1, 0)[None], token)[0, start - 2 : -1]
     )
     reads = [True, "token" in inputs, "feature" in inputs]
     for control, matters in zip(controls, reads, strict=True):
@@ -129,7 +129,7 @@ def test_a_draft_feeds_estimates_and_what_was_drafted(inputs, seed, prompt, step
     drafted = [drafter.next() for _ in range(steps)]
     assert [step.token for step in drafted] == forced
     assert [step.parent for step in drafted] == list(range(steps))
-    expected = reference(target.decoder, drafter.part, text, steps, forced)
+    expected = reference(target.decoder, drafter.head, text, steps, forced)
     torch.testing.assert_close(
         torch.stack([step.hidden for step in drafted]), expected, rtol=0, atol=1e-10
     )
@@ -311,7 +311,7 @@ def test_training_lowers_the_loss_and_leaves_the_target_alone(inputs, soft):
     token = torch.tensor([text_of(16, i) for i in range(8)])
     before = {k: v.clone() for k, v in decoder.state_dict().items()}
     torch.manual_seed(1)
-    part = Eagle(decoder, inputs)
+    part = EagleHead(decoder, inputs)
     optimiser = torch.optim.AdamW(part.parameters(), 5e-3)
     generator, losses = torch.Generator().manual_seed(0), []
     for _ in range(40):
@@ -336,25 +336,25 @@ def test_texts_too_short_to_teach_anything_are_refused():
 @EACH
 def test_a_saved_part_comes_back(tmp_path, inputs, changes):
     target, drafter = pair_of(inputs, **changes)
-    part = drafter.part
+    part = drafter.head
     assert any("layers.0.attention_norm" in k for k in part.state_dict()) == (
         "first_norm" in changes
     )
-    assert Eagle(target.decoder, **part.settings).settings == part.settings
-    save_part(part, tmp_path, "eagle", MADE_FOR, torch.float64)
-    loaded = EagleDrafter.load(tmp_path, target.decoder, MADE_FOR).part
+    assert EagleHead(target.decoder, **part.settings).settings == part.settings
+    save_draft_head(part, tmp_path, "eagle", MADE_FOR, torch.float64)
+    loaded = EagleDrafter.load(tmp_path, target.decoder, MADE_FOR).head
     assert loaded.settings == part.settings
     assert not any(p.requires_grad for p in loaded.parameters())
     text = torch.tensor([text_of(9)])
     read = features(target.decoder, text[0].tolist())[None, :-1]
     assert torch.equal(
-        loaded.teach(target.decoder, read, text), part.teach(target.decoder, read, text)
+        loaded.teacher_forced(target.decoder, read, text), part.teacher_forced(target.decoder, read, text)
     )
 
 
 def test_a_part_of_another_target_is_refused(tmp_path):
     target, drafter = pair_of()
-    save_part(drafter.part, tmp_path, "eagle", MADE_FOR)
+    save_draft_head(drafter.head, tmp_path, "eagle", MADE_FOR)
     for what in MADE_FOR:
         refused(
             f"made for a target with {what}",
@@ -378,4 +378,4 @@ def test_a_part_of_another_target_is_refused(tmp_path):
 )
 def test_settings_that_make_no_sense_are_refused(wrong):
     with pytest.raises(ValueError, match="expected"):
-        Eagle(toy_target(), **wrong)
+        EagleHead(toy_target(), **wrong)

@@ -15,7 +15,7 @@ from real.audit.forced_decoding import compare_forced, force
 from real.decode.loop import decode
 from real.decode.verify import accept_exact
 from real.draft import Silent
-from real.drafters.early_exit import EarlyExitDrafter, Exit
+from real.drafters.early_exit import EarlyExitDrafter, EarlyExitHead
 from real.pair import prompts_of, rule_of, stepper
 from real.sampling import Rule
 from simspec import Trace, replay
@@ -55,7 +55,7 @@ def test_in_float64_forced_rounds_are_the_replays_and_the_target_picks_every_tok
 def test_texts_of_a_target_that_is_off_cannot_drift_apart():
     trace, target, model = toy_recording("early_exit", "greedy")
     shaken = _shaken(target.decoder)
-    exit = EarlyExitDrafter(shaken, Exit(shaken, 2).requires_grad_(False))
+    exit = EarlyExitDrafter(shaken, EarlyExitHead(shaken, 2).requires_grad_(False))
     found = forced(trace, type(target)(shaken, exit.taps, capacity=32), exit, "fixed:3")
     assert found.tokens == trace.rows
     assert found.rounds > 20

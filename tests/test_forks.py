@@ -17,10 +17,10 @@ from real import sampling
 from real.decode.acceptance_predictor import Predictor
 from real.decode.features import offered
 from real.drafters.eagle import INPUTS, EagleDrafter
-from real.drafters.glide import Glide, GlideDrafter
-from real.drafters.hydra import Hydra, HydraDrafter
-from real.drafters.medusa import Medusa, MedusaDrafter
-from real.drafters.self_skip import SelfSkipDrafter, Skips
+from real.drafters.glide import GlideModel, GlideDrafter
+from real.drafters.hydra import HydraHeads, HydraDrafter
+from real.drafters.medusa import MedusaHeads, MedusaDrafter
+from real.drafters.self_skip import SelfSkipDrafter, SkipConfig
 from real.model.runner import CapturedPasses
 from real.model.target import Target
 from real.prompts import Prompt
@@ -49,18 +49,18 @@ ALL_RULES = RULES | {"cut": Rule("coupled", 1.3, 2, top_k=6, top_p=0.9)}
 KINDS = {
     "hydra, residual, own head": (
         HydraDrafter,
-        lambda t: shaken(Hydra, t, heads=3, blocks=2, own_head=True, residual=True),
+        lambda t: shaken(HydraHeads, t, heads=3, blocks=2, own_head=True, residual=True),
     ),
     "medusa, own head": (
         MedusaDrafter,
-        lambda t: shaken(Medusa, t, heads=2, blocks=2, own_head=True),
+        lambda t: shaken(MedusaHeads, t, heads=2, blocks=2, own_head=True),
     ),
-    "glide, blind": (GlideDrafter, lambda t: shaken(Glide, t, cross=False)),
+    "glide, blind": (GlideDrafter, lambda t: shaken(GlideModel, t, cross=False)),
     "glide, its own embedding": (
         GlideDrafter,
-        lambda t: shaken(Glide, t, layers=2, reads=[0, 3], shared=False, width=24),
+        lambda t: shaken(GlideModel, t, layers=2, reads=[0, 3], shared=False, width=24),
     ),
-    "self_skip, attention": (SelfSkipDrafter, lambda t: Skips((1,), (2,))),
+    "self_skip, attention": (SelfSkipDrafter, lambda t: SkipConfig((1,), (2,))),
     "eagle, two layers": (EagleDrafter, lambda t: part_of(t, layers=2, first_norm=True)),
     **{
         f"eagle, {inputs}": (EagleDrafter, lambda t, inputs=inputs: part_of(t, inputs))
@@ -250,9 +250,9 @@ def test_control_an_order_by_the_last_token_alone_is_noticed(monkeypatch):
 def test_one_pass_of_the_target_and_k_steps_whatever_the_text(monkeypatch):
     target, drafter = PAIRS["eagle"]
     passes, steps = [], []
-    straight, estimate = forks.straight, type(drafter.part).estimate
+    straight, estimate = forks.straight, type(drafter.head).estimate
     monkeypatch.setattr(forks, "straight", lambda *a: passes.append(1) or straight(*a))
-    monkeypatch.setattr(type(drafter.part), "estimate", lambda *a: steps.append(1) or estimate(*a))
+    monkeypatch.setattr(type(drafter.head), "estimate", lambda *a: steps.append(1) or estimate(*a))
     asked, prompt = Settings(5, 18, RULES["coupled"], ()), toy_prompts(1, 9)[0]
     text, _ = target_text(target, asked, prompt, 9)
     forked(target, drafter, asked, prompt, text, 9)
@@ -284,7 +284,7 @@ def test_a_drafter_that_derives_from_one_of_ours_is_walked():
 
     target, eagle = PAIRS["eagle"]
     rows = record_text(
-        target, Other(eagle.decoder, eagle.part), Settings(4, 8, RULES["greedy"], END), [5, 6], 0
+        target, Other(eagle.decoder, eagle.head), Settings(4, 8, RULES["greedy"], END), [5, 6], 0
     )
     assert (rows.depth == 0).all()
 

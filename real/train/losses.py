@@ -42,7 +42,7 @@ def early_exit(
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """As `model`, of the exit `part` behind the target's first layers (EESD §3.2)."""
-    return model(part.stand_alone(target), target, token, soft, generator)
+    return model(part.as_language_model(target), target, token, soft, generator)
 
 
 def eagle(
@@ -74,7 +74,7 @@ def eagle(
         read, true = feature[:, :-1], feature[:, 1:]
         draw = torch.rand(read.shape, generator=_there(generator, read.device), device=read.device)
         read = read + ((2 * draw - 1) * noise).to(read)
-    estimate = part.teach(target, read, token[:, :-1])
+    estimate = part.teacher_forced(target, read, token[:, :-1])
     logits = target.head(estimate)
     fit = towards(logits, target.head(true).detach()) if soft else next_token(logits, token[:, 2:])
     return F.smooth_l1_loss(estimate.float(), true.float()) + weight * fit
@@ -123,7 +123,7 @@ def medusa(
     for j in range(heads):
         rows = slice(first, feature.shape[1] - 1 - j, stride)
         logits = part.logits(
-            target, j, part.teach(target, feature[:, : feature.shape[1] - 1 - j], token, j)[:, rows]
+            target, j, part.teacher_forced(target, feature[:, : feature.shape[1] - 1 - j], token, j)[:, rows]
         )
         if soft:
             fit = towards(logits, target.head(feature[:, 1 + j :][:, rows]).detach())
@@ -150,7 +150,7 @@ def glide(
     `token [b, n + 1]`; towards the target's distribution, or with `soft=False` (as in the paper) the text's next token.
     """
     keys, hidden = part.read(target, token[:, :-1])
-    logits = part.logits(target, part.teach(target, token[:, :-1], keys, block))
+    logits = part.logits(target, part.teacher_forced(target, token[:, :-1], keys, block))
     return (
         towards(logits, target.logits(hidden).detach())
         if soft

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from real.draft import Drafter
 from real.drafters import BUILTIN
-from real.drafters.eagle import Eagle, EagleDrafter
-from real.drafters.early_exit import EarlyExitDrafter, Exit
-from real.drafters.glide import Glide, GlideDrafter
-from real.drafters.hydra import Hydra, HydraDrafter
-from real.drafters.medusa import Medusa, MedusaDrafter
+from real.drafters.eagle import EagleHead, EagleDrafter
+from real.drafters.early_exit import EarlyExitDrafter, EarlyExitHead
+from real.drafters.glide import GlideModel, GlideDrafter
+from real.drafters.hydra import HydraHeads, HydraDrafter
+from real.drafters.medusa import MedusaHeads, MedusaDrafter
 from real.drafters.model import ModelDrafter
 from real.model.decoder import Decoder, DecoderConfig
 from real.train import losses
@@ -78,16 +78,16 @@ LEARNT = {
         small, losses.model, lambda target, part: ModelDrafter(part), "model", soft=True
     ),
     "early_exit": Recipe(
-        Exit, losses.early_exit, EarlyExitDrafter, "exit", soft=False, rate=2e-3, given={"depth": 1}
+        EarlyExitHead, losses.early_exit, EarlyExitDrafter, "exit", soft=False, rate=2e-3, given={"depth": 1}
     ),
     "eagle": Recipe(
-        Eagle, losses.eagle, EagleDrafter, "eagle", soft=True, rate=8e-3, given={"weight": 1}
+        EagleHead, losses.eagle, EagleDrafter, "eagle", soft=True, rate=8e-3, given={"weight": 1}
     ),
     "medusa": Recipe(
-        Medusa, losses.medusa, MedusaDrafter, "medusa", soft=True, rate=8e-3, given={"blocks": 3}
+        MedusaHeads, losses.medusa, MedusaDrafter, "medusa", soft=True, rate=8e-3, given={"blocks": 3}
     ),
     "hydra": Recipe(
-        Hydra,
+        HydraHeads,
         losses.hydra,
         HydraDrafter,
         "hydra",
@@ -95,7 +95,7 @@ LEARNT = {
         rate=8e-3,
         given={"residual": True, "blocks": 2},
     ),
-    "glide": Recipe(Glide, losses.glide, GlideDrafter, "glide", soft=True, rate=8e-3),
+    "glide": Recipe(GlideModel, losses.glide, GlideDrafter, "glide", soft=True, rate=8e-3),
 }
 
 

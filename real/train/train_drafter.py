@@ -17,7 +17,7 @@ from real.files import replace_json
 from real.model.checkpoint import save_decoder, sha256
 from real.model.compressed import is_there
 from real.model.decoder import Decoder
-from real.model.draft_head import save_part
+from real.model.draft_head import save_draft_head
 from real.provenance import device_name, revision, versions
 from real.train.accepted_length import (
     Accepted,
@@ -117,7 +117,7 @@ def teach(
         if isinstance(part, Decoder):
             save_decoder(part, folder, material.end[0], material.context)
         else:
-            save_part(part, folder, recipe.file, material.made_for)
+            save_draft_head(part, folder, recipe.file, material.made_for)
     progress(f"judging {training.place}", 0, 1, "")
     made = _card(training, part, material, asked, log, clock, folder, loss)
     replace_json(card, made)
