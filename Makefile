@@ -8,7 +8,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-CORE := rng trace cost cost_table roofline jit policy policies posterior exits cost_aware predictor simulate synthetic formulas metrics sweep
+CORE := rng trace cost cost_table roofline specialize policy deferred_policy policies posterior exits cost_aware predictor simulate synthetic formulas metrics sweep
 CORE += check papers stats score tail lineup drawn tree tree_policy trees_cli
 
 SLOW := embedded equality tree_engine tree_embedded sampling_law

@@ -343,7 +343,7 @@ axes[0].set_ylabel("share accepted")
 # %%
 file = paths[name].with_suffix(".json")
 card = json.loads(file.read_text()) if file.exists() else {}
-told = "row rule temperature seed target drafter K texts rows mean_run repeated_8grams ended_by_end_token"
+told = "row rule temperature seed target drafter K texts rows mean_accepted_length repeated_8grams ended_by_end_token"
 for key in told.split():
     if key in card:
         print(f"{key:>20}  {card[key]}")
@@ -352,7 +352,7 @@ ended = float(np.isin(trace.token[trace.offset[1:] - 1], trace.meta.end_tokens).
 again = {
     "texts": trace.sequences,
     "rows": trace.rows,
-    "mean_run": trace.run.mean(),
+    "mean_accepted_length": trace.run.mean(),
     "ended_by_end_token": ended,
 }
 again["repeated_8grams"] = repeated(trace).sum() / np.maximum(np.diff(trace.offset) - 7, 0).sum()

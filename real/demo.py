@@ -8,9 +8,10 @@ from pandas import DataFrame
 
 from real.equality import NOTHING, Comparison
 from real.files import replacing
-from real.jobs import Outcome, Progress, run_on, silent
+from real.jobs import Outcome, run_on
 from real.measure.loop import measure
 from real.pair import TINY, load_pair, rule_of, spread
+from real.progress import Progress, quiet
 from simspec import CostModel, load_trace, sweep
 
 TRACES = Path(__file__).parent.parent / "traces"
@@ -74,7 +75,7 @@ def demo(
     prompts: int = 10,
     seed: int = 0,
     rounds: int = 10,
-    progress: Progress = silent,
+    progress: Progress = quiet,
     folder: Path = TRACES,
 ) -> Demo:
     """Sweeps the recordings of DRAFTERS at costs measured here, then runs each one's best policy on `prompts` of its prompts."""
@@ -107,11 +108,11 @@ def _demo(prompts: int, seed: int, rounds: int, progress: Progress, folder: Path
     for name, trace in traces.items():
         part = trace.select(spread(trace.sequences, prompts))
 
-        def told(remark: str, done: int, of: int, name=name) -> None:
-            progress(f"{name}: {remark}", done, of)
+        def labeled(label: str, done: int, total: int, note: str = "", name=name) -> None:
+            progress(f"{name}: {label}", done, total, note)
 
         outcomes[name] = run_on(
-            part, pairs[trace.meta.drafter], speed[name].idxmax(), costs[name], seed, told
+            part, pairs[trace.meta.drafter], speed[name].idxmax(), costs[name], seed, labeled
         )
     best = speed.idxmax()
     return Demo(table, best[0], outcomes)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ from real.decode.trees import Beam
 from real.equality import Comparison, compare, rounds_of
 from real.files import replace_json
 from real.pair import Pair, rerun, seconds
+from real.progress import Progress, quiet, relabel
 from real.prompts import Prompt
 from real.record.data_card import card
 from real.record.recorder import Settings, describe, record
@@ -19,19 +19,13 @@ from simspec import CostModel, Policy, Rounds, Trace, policies, replay
 from simspec.tree_policy import TreePolicy
 from simspec.tree_replay import prepare_tree, replay_tree, tree_seconds
 
-Progress = Callable[[str, int, int], None]
-
-
-def silent(remark: str, done: int, of: int) -> None:
-    """Tells nobody."""
-
 
 def record_to(
     out: Path,
     pair: Pair,
     prompts: Sequence[Prompt],
     settings: Settings,
-    progress: Progress = silent,
+    progress: Progress = quiet,
     texts: Path | None = None,
 ) -> dict:
     """Records a trace with its card beside it (`<out>.json`), and returns the card; the target's texts are kept in `texts`, if given."""
@@ -52,7 +46,7 @@ def record_to(
         prompts,
         out,
         meta,
-        progress=partial(progress, f"recording {out.stem}"),
+        progress=relabel(progress, f"recording {out.stem}"),
         texts=texts,
     )
     described = card(out, trace)
@@ -100,7 +94,7 @@ def run_on(
     policy: Policy | TreePolicy | Beam | str | Callable,
     cost: CostModel,
     seed: int = 0,
-    progress: Progress = silent,
+    progress: Progress = quiet,
 ) -> Outcome:
     """Runs `policy` (or what its text means) on a trace's prompts, plain decoding beside it, and compares every round with the replay.
 
@@ -111,7 +105,7 @@ def run_on(
     if isinstance(policy, TreePolicy):
         prepare_tree(trace, policy, cost.reading(policy.reads))
     ran, plain = rerun(
-        pair, trace, [policy], seed, cost, partial(progress, f"running {policy.name}")
+        pair, trace, [policy], seed, cost, relabel(progress, f"running {policy.name}")
     )
     cost = cost.reading(policy.reads)
     replayed, spent = _replayed(trace, policy, seed, cost, ran)

@@ -1,7 +1,7 @@
 """A target with one drafter, loaded and ready for the loop."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -19,11 +19,11 @@ from real.drafters import BUILTIN
 from real.model.checkpoint import WeightsError, load_decoder, load_tokenizer, made_for
 from real.model.runner import EAGER, EagerPasses
 from real.model.target import Target
+from real.progress import Progress, quiet
 from real.provenance import check_device
 from real.sampling import Rule, forget_noise
 from simspec import CostModel, Policy, Stepper, Trace, policies
-from simspec.tree import MOST
-from simspec.tree_policy import SUBMITTED, TreePolicy
+from simspec.tree_policy import TreePolicy
 
 TINY = Path(__file__).parent / "tiny"
 WARM = 24
@@ -81,7 +81,7 @@ def load_pair(
     hashes = made_for(path, decoder, tokenizer)
     known = hashes["weights"]
     folder = weights or models / drafter
-    made = BUILTIN[drafter](folder, decoder, hashes)
+    made = BUILTIN[drafter].load(folder, decoder, hashes)
     made.predictors = load_predictors(folder, known, device)
     _check_tokenizer(Path(folder), tokenizer, path)
     engage(passes, decoder, made)
@@ -222,7 +222,7 @@ def rerun(
     policies_: Sequence[Policy | TreePolicy | Beam],
     seed: int,
     cost: CostModel,
-    progress=lambda done, of: None,
+    progress: Progress = quiet,
 ) -> list[list[DecodeResult]]:
     """Runs every policy for real on all sequences of a trace, sequence by sequence so that a slow minute hits all.
 
@@ -268,28 +268,13 @@ def rerun(
                     int(trace.sequence[s]),
                 )
             )
-        progress(s + 1, len(prompts))
+        progress("running", s + 1, len(prompts))
     return made
 
 
 def seconds(results: Sequence[DecodeResult]) -> float:
     """Decoding time of several runs, prefill apart."""
     return float(sum(r.seconds.sum() for r in results))
-
-
-def submitted(policy: Policy | TreePolicy | Beam | Callable, K: int) -> int:
-    """How many submitted tokens costs must price for this policy, as `measure` takes it: 0 for chains."""
-    if isinstance(policy, Beam):
-        return max(K, policy.width * policy.K)
-    if isinstance(policy, TreePolicy):
-        return max(
-            K,
-            {"static": len(policy.tree), "dynamic": policy.nodes, "beam": MOST}.get(
-                policy.kind, SUBMITTED
-            ),
-        )
-    made_by = getattr(policy, "func", policy)  # trees made from a recording's ranks
-    return MOST if getattr(made_by, "__module__", "") == "simspec.policies.tree" else 0
 
 
 def spread(count: int, wanted: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 from simspec import formulas, policies, synthetic
 from simspec.cost import CostModel
+from simspec.deferred_policy import DeferredPolicy
 from simspec.metrics import Metrics, summary
 from simspec.policy import Policy, PolicyError, Stepper
 from simspec.simulate import Rounds, committed, replay
@@ -12,7 +13,7 @@ from simspec.tree_policy import TreePolicy
 from simspec.tree_replay import replay_tree
 
 __all__ = [
-    "CostModel", "Metrics", "Policy", "PolicyError", "Rounds", "Stepper", "Trace", "TraceError", "TraceMeta",
+    "CostModel", "DeferredPolicy", "Metrics", "Policy", "PolicyError", "Rounds", "Stepper", "Trace", "TraceError", "TraceMeta",
     "Tree", "TreeError", "TreePolicy", "committed", "formulas", "load_trace", "policies", "replay",
     "replay_tree", "summary", "sweep", "synthetic",
 ]  # fmt: skip

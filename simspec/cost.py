@@ -3,12 +3,12 @@
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-from numba import njit
 
+from simspec.compile_cache import cached_njit
 from simspec.files import check_keys, read_json, write_json
 
 
-@njit(cache=True)
+@cached_njit
 def round_seconds(draft, verify, catch_up, overhead, computed, drafted, backlog):
     """Seconds of one round: overhead + draft[computed] + verify[drafted] + catch_up[min(backlog, B)] if computed >= 1."""
     # One lookup, whatever the round: behind a branch numba would count references to the array, which costs more than the round.
@@ -17,7 +17,7 @@ def round_seconds(draft, verify, catch_up, overhead, computed, drafted, backlog)
     return seconds
 
 
-@njit(cache=True)
+@cached_njit
 def next_backlog(backlog, computed, accepted):
     """Rows the drafter owes after a round.
 
@@ -260,7 +260,7 @@ class CostModel:
         return read_json(path, cls.from_dict, "cost model")
 
 
-@njit(cache=True)
+@cached_njit
 def _all_seconds(draft, verify, catch_up, overhead, offset, computed, drafted, accepted):
     seconds = np.empty(computed.shape[0])
     for s in range(offset.shape[0] - 1):
@@ -273,7 +273,7 @@ def _all_seconds(draft, verify, catch_up, overhead, offset, computed, drafted, a
     return seconds
 
 
-@njit(cache=True)
+@cached_njit
 def _tree_seconds(draft, verify, catch_up, overhead, offset, computed, drafted, owed):
     seconds = np.empty(computed.shape[0])
     for s in range(offset.shape[0] - 1):

@@ -13,7 +13,8 @@ from numba.core.errors import NumbaError
 from simspec.cost import CostModel, next_backlog, round_seconds
 from simspec.quantization import table
 from simspec.rng import POLICY, check_seed, uniform
-from simspec.specialize import specialise
+from simspec.specialize import specialize
+from simspec.trace import Trace
 
 IDENTITY = ("probability",)
 """Features that depend on which token was picked, not on the drafter's distribution alone."""
@@ -160,6 +161,14 @@ class Policy:
                 f"expected a plain function of ({', '.join(names)})"
             )
 
+    def resolve(self, trace: Trace, cost: CostModel) -> "Policy":
+        """The policy for this trace at these costs: itself."""
+        return self
+
+    def submitted(self, K: int) -> int:
+        """Tree nodes that costs must price where drafts reach K: 0, a chain has none."""
+        return 0
+
     def longest(self, K: int) -> int:
         """Longest draft when the recording or engine reaches K; PolicyError if the policy wants more."""
         if self.K is not None and self.K > K:
@@ -189,7 +198,7 @@ def _observe(key):
 
 @lru_cache(maxsize=512)
 def _compile(function, template, signature):
-    return specialise(
+    return specialize(
         template, signature, given=njit(getattr(function, "py_func", function), error_model="numpy")
     )
 

@@ -6,7 +6,8 @@ random numbers: as easy as 1, 2, 3" (SC 2011); tests hold it to the published Ra
 """
 
 import numpy as np
-from numba import njit
+
+from simspec.compile_cache import cached_njit
 
 POLICY, DRAFT, ACCEPT, RESIDUAL, GUMBEL = 0, 1, 2, 3, 4
 
@@ -16,7 +17,7 @@ _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 
 
-@njit(cache=True)
+@cached_njit
 def philox(c0, c1, c2, c3, k0, k1):
     """Philox-4x32-10 of counter (c0..c3) under key (k0, k1): four 32-bit words held in uint64.
 
@@ -32,7 +33,7 @@ def philox(c0, c1, c2, c3, k0, k1):
     return c0, c1, c2, c3
 
 
-@njit(cache=True)
+@cached_njit
 def block(seed, sequence, round_, quarter, role):
     """The four uniforms, float64 in (0, 1), of slots 4*quarter .. 4*quarter + 3: u = (word + 0.5) / 2**32.
 
@@ -51,12 +52,12 @@ def block(seed, sequence, round_, quarter, role):
     return _unit(w0), _unit(w1), _unit(w2), _unit(w3)
 
 
-@njit(cache=True)
+@cached_njit
 def _unit(word):
     return (np.float64(word) + 0.5) * 2.0**-32
 
 
-@njit(cache=True)
+@cached_njit
 def _fill_uniforms(out, seed, sequence, position):
     for v in range(0, out.shape[0], 4):
         u = block(seed, sequence, position, v // 4, GUMBEL)

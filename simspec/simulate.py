@@ -4,13 +4,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
+from simspec.compile_cache import cached_njit
 from simspec.cost import CostModel, next_backlog, round_seconds
 from simspec.policy import Policy, PolicyError
 from simspec.quantization import table
 from simspec.rng import ACCEPT, POLICY, block, check_seed
-from simspec.specialize import borrowed, specialise
+from simspec.specialize import borrowed, specialize
 from simspec.trace import Trace
 
 
@@ -126,7 +127,7 @@ def _standing(trace):
     return np.where(live, trace.ratio.astype(np.float64), 0.0).cumprod(axis=1)
 
 
-@njit(cache=True)
+@cached_njit
 def _draw(offset, address, depth, ratio, seed, run):
     for s in range(offset.shape[0] - 1):
         n = offset[s + 1] - offset[s]
@@ -200,7 +201,7 @@ def kernel(policy: Policy):
 
 @lru_cache(maxsize=512)
 def _kernel(draft_more, observe, random, width):
-    return specialise(_template, _SIGNATURE, random, width, draft_more=draft_more, observe=observe)
+    return specialize(_template, _SIGNATURE, random, width, draft_more=draft_more, observe=observe)
 
 
 _INTS, _FLOATS, _BYTES = types.int64[::1], types.float64[::1], types.uint8[::1]
@@ -211,7 +212,7 @@ _SIGNATURE = types.void(
 )  # fmt: skip
 
 
-# draft_more and observe are put among the globals by `specialise`; random and width (features shown) are constants.
+# draft_more and observe are put among the globals by `specialize`; random and width (features shown) are constants.
 def _template(key):
     def loop(
         offset, budget, address, depth, run, feature, columns, tables,

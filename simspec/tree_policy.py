@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simspec.cost import CostModel
 from simspec.policy import PolicyError
 from simspec.quantization import decode, table
 from simspec.trace import Trace, TraceError
@@ -84,6 +85,15 @@ class TreePolicy:
     def reads(self) -> tuple:
         """Features that it is shown, and pays `CostModel.feature` for."""
         return ("confidence",) if self.kind == "cape" and isinstance(self.sets, str) else ()
+
+    def resolve(self, trace: Trace, cost: CostModel) -> "TreePolicy":
+        """The policy for this trace at these costs: itself."""
+        return self
+
+    def submitted(self, K: int) -> int:
+        """Tree nodes that costs must price where drafts reach K."""
+        nodes = {"static": len(self.tree), "dynamic": self.nodes, "beam": MOST}
+        return max(K, nodes.get(self.kind, SUBMITTED))
 
     def longest(self, K: int) -> int:
         """The longest chain that the row's `depth` may cut where drafts reach K: 0 but for CAPE, whose chain is the greedy one."""

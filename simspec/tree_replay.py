@@ -1,8 +1,8 @@
 """Replay of tree policies: the rounds they make on a recording, and their seconds."""
 
 import numpy as np
-from numba import njit
 
+from simspec.compile_cache import cached_njit
 from simspec.cost import CostModel
 from simspec.simulate import Rounds
 from simspec.trace import Trace
@@ -58,7 +58,7 @@ def _walk(trace, policy):
     return Rounds(offset, row, levels, nodes, accepted), rows, owed
 
 
-@njit(cache=True)
+@cached_njit
 def _chase(offset, outcome, choice, columns, out_offset):
     # outcome [5, C, N] in the order of Outcome's fields
     r = 0

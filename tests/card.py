@@ -265,7 +265,7 @@ def card():
         patch.setitem(real.measure.device_limits.SIDE, "cuda", 8)
         for module in (real.model.runner, real.measure.time_grid):
             patch.setattr(module, "capture", captured, raising=False)
-            patch.setattr(module, "fused", lambda **_: nullcontext(), raising=False)
+            patch.setattr(module, "compiled_layers", lambda **_: nullcontext(), raising=False)
         mode.waits = waits
         with mode:
             yield mode

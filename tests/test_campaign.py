@@ -510,8 +510,8 @@ def test_training_that_is_paused_goes_on_to_the_same_weights(tmp_path):
         model = torch.nn.Linear(4, 4)
         x = torch.randn(8, 4)
 
-        def progress(step, steps, loss):
-            if step == pause:
+        def progress(label, done, total, note=""):
+            if done == pause:
                 raise Paused("time")
 
         return model, lambda: fit(

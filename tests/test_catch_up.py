@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 from toy_lm import DRAFTERS, PREFIX, RULES, taught, toy_pair, toy_prompts
 
 from real.draft import Step
-from real.drafters.glide import GlideModel, GlideDrafter
+from real.drafters.glide import GlideDrafter, GlideModel, glide_loss
 from real.drafters.model import ModelDrafter
 from real.model.tree_mask import chain
-from real.train import losses
 
 PICK = RULES["greedy"]
 
@@ -179,7 +178,7 @@ def test_declared_history_free_holds(name):
 def test_control_a_drafter_with_a_history_is_noticed():
     """Two layers of GLIDE whose accepted rows stay as they were drafted, as published: declared, and seen."""
     target, _ = toy_pair("glide2")
-    part = taught(GlideModel, losses.glide, layers=2, rebuild=False)
+    part = taught(GlideModel, glide_loss, layers=2, rebuild=False)
     assert not GlideDrafter(target.decoder, part).history_free
     assert len({_reached(target, GlideDrafter(target.decoder, part), *way) for way in WAYS}) > 1
 

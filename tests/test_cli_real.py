@@ -351,7 +351,7 @@ def test_drawn_recordings_from_the_command_line(lab):
         cwd=lab,
     )
     assert json.loads(out)["rule"] == "rejection"
-    assert json.loads(out)["mean_run"] > 0
+    assert json.loads(out)["mean_accepted_length"] > 0
     out, _ = simspec(
         "sweep",
         "drawn.parquet",

@@ -72,7 +72,7 @@ def test_show(capsys, recording):
     code, out, _ = run(capsys, "show", recording)
     assert code == 0
     assert "synthetic" in out
-    assert "mean_run" in out
+    assert "mean_accepted_length" in out
     card = json.loads(run(capsys, "show", recording, "--json")[1])
     assert card["sequences"] == 3
     assert card["K"] == 6

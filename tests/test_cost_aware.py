@@ -1,7 +1,6 @@
 """Cost-aware Thompson sampling: the sample, the plan, what is learned, and that k = 0 is no trap."""
 
 import math
-from functools import partial
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import special, stats
 from strategies import costs
 
-from simspec import CostModel, PolicyError, replay, synthetic
+from simspec import CostModel, DeferredPolicy, PolicyError, replay, synthetic
 from simspec.policies import cost_ts, fixed, make, oracle, parse
 from simspec.policies.cost_aware import beta_quantile, depth_uniform, log_beta, planned
 
@@ -214,8 +213,8 @@ def test_it_knows_what_a_draft_costs():
 
 def test_doors_and_names():
     cost = CostModel.from_ratio(0.1, 6)
-    assert isinstance(parse("cost_ts"), partial)
-    assert isinstance(parse("cost_ts:depth,alpha0=2"), partial)
+    assert isinstance(parse("cost_ts"), DeferredPolicy)
+    assert isinstance(parse("cost_ts:depth,alpha0=2"), DeferredPolicy)
     for text in (
         "cost_ts",
         "cost_ts:variant=depth,alpha0=2",

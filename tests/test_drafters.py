@@ -33,7 +33,7 @@ def test_it_says_what_it_is(name):
     assert drafter.predictors == {}
     assert getattr(drafter, "sublayers", 0) == SUBLAYERS.get(name, 0)
     assert offered(drafter) == (() if silent else ("confidence", "entropy"))
-    assert list(inspect.signature(BUILTIN[drafter.name]).parameters) == [
+    assert list(inspect.signature(BUILTIN[drafter.name].load).parameters) == [
         "folder",
         "target",
         "made_for",

@@ -8,11 +8,10 @@ from test_weights import refused
 from torch.nn import functional as F
 from toy_lm import VOCAB, toy_target
 
-from real.drafters.eagle import INPUTS, EagleHead, EagleDrafter
+from real.drafters.eagle import INPUTS, EagleDrafter, EagleHead, eagle_loss
 from real.model.draft_head import save_draft_head
 from real.model.target import Target
 from real.model.tree_mask import chain
-from real.train.losses import eagle
 
 MADE_FOR = {"weights": "a" * 64, "config": "c" * 64, "tokenizer": "t" * 64}
 EACH = pytest.mark.parametrize("inputs", INPUTS)
@@ -93,7 +92,9 @@ def test_taught_in_parallel_is_drafted_step_by_step(inputs, changes):
     torch.testing.assert_close(drafted, taught[start - 2 : -1], rtol=0, atol=1e-10)
     controls = [
         taught[start - 1 :],
-        drafter.head.teacher_forced(target.decoder, read[None], token.roll(1, 1))[0, start - 2 : -1],
+        drafter.head.teacher_forced(target.decoder, read[None], token.roll(1, 1))[
+            0, start - 2 : -1
+        ],
     ]
     controls.append(
         drafter.head.teacher_forced(target.decoder, read.roll(1, 0)[None], token)[0, start - 2 : -1]
@@ -265,18 +266,18 @@ def test_the_loss_of_true_features_is_the_targets_entropy():
     p = decoder.head(true[:, 1:]).softmax(-1)
     entropy = -(p * p.log()).sum(-1).mean()
     told = Told(lambda feature: true[:, 1:])
-    assert float(eagle(told, decoder, token)) == pytest.approx(0.1 * float(entropy), rel=1e-5)
-    assert float(eagle(told, decoder, token, weight=2.0)) == pytest.approx(
+    assert float(eagle_loss(told, decoder, token)) == pytest.approx(0.1 * float(entropy), rel=1e-5)
+    assert float(eagle_loss(told, decoder, token, weight=2.0)) == pytest.approx(
         2 * float(entropy), rel=1e-5
     )
     text = F.nll_loss(p.log().flatten(0, 1), token[:, 2:].flatten())
-    assert float(eagle(told, decoder, token, soft=False)) == pytest.approx(
+    assert float(eagle_loss(told, decoder, token, soft=False)) == pytest.approx(
         0.1 * float(text), rel=1e-5
     )
     for late in (Told(lambda feature: true[:, :-1]), Told(lambda feature: true[:, 1:].roll(1, 1))):
-        assert float(eagle(late, decoder, token)) > 0.1 * float(entropy) + 0.05
+        assert float(eagle_loss(late, decoder, token)) > 0.1 * float(entropy) + 0.05
     half = Told(lambda feature: true[:, 1:] + 0.5)  # SmoothL1 is x^2 / 2 up to 1
-    assert float(eagle(half, decoder, token, weight=0.0)) == pytest.approx(0.125, rel=1e-5)
+    assert float(eagle_loss(half, decoder, token, weight=0.0)) == pytest.approx(0.125, rel=1e-5)
 
 
 @settings(deadline=None, max_examples=10)
@@ -289,7 +290,7 @@ def test_noise_is_uniform_and_on_what_is_read_alone(seed, noise):
     for _ in range(2):
         told = Told(lambda feature: true[:, 1:])
         drawn.append(
-            eagle(told, decoder, token, True, torch.Generator().manual_seed(seed), noise=noise)
+            eagle_loss(told, decoder, token, True, torch.Generator().manual_seed(seed), noise=noise)
         )
         shift = told.feature - true[:, :-1]
         drawn.append(shift)
@@ -301,7 +302,9 @@ def test_noise_is_uniform_and_on_what_is_read_alone(seed, noise):
         assert abs(float(shift.mean())) < 5 * noise / (3 * shift.numel()) ** 0.5
         assert 0.95 < float(shift.std()) * 3**0.5 / noise < 1.05
     clean = Told(lambda feature: true[:, 1:])
-    assert float(eagle(clean, decoder, token, noise=0.0)) == float(drawn[0])  # the goal has none
+    assert float(eagle_loss(clean, decoder, token, noise=0.0)) == float(
+        drawn[0]
+    )  # the goal has none
 
 
 @EACH
@@ -315,7 +318,7 @@ def test_training_lowers_the_loss_and_leaves_the_target_alone(inputs, soft):
     optimiser = torch.optim.AdamW(part.parameters(), 5e-3)
     generator, losses = torch.Generator().manual_seed(0), []
     for _ in range(40):
-        loss = eagle(part, decoder, token, soft, generator)
+        loss = eagle_loss(part, decoder, token, soft, generator)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -326,8 +329,8 @@ def test_training_lowers_the_loss_and_leaves_the_target_alone(inputs, soft):
 
 def test_texts_too_short_to_teach_anything_are_refused():
     decoder = toy_target()
-    with pytest.raises(ValueError, match="texts of 2 tokens; expected at least 3"):
-        eagle(part_of(decoder), decoder, torch.tensor([[4, 5]]))
+    with pytest.raises(ValueError, match="2 tokens; expected at least 3"):
+        eagle_loss(part_of(decoder), decoder, torch.tensor([[4, 5]]))
 
 
 @pytest.mark.parametrize(
@@ -348,7 +351,8 @@ def test_a_saved_part_comes_back(tmp_path, inputs, changes):
     text = torch.tensor([text_of(9)])
     read = features(target.decoder, text[0].tolist())[None, :-1]
     assert torch.equal(
-        loaded.teacher_forced(target.decoder, read, text), part.teacher_forced(target.decoder, read, text)
+        loaded.teacher_forced(target.decoder, read, text),
+        part.teacher_forced(target.decoder, read, text),
     )
 
 

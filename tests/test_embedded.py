@@ -123,7 +123,7 @@ def _exam(name, trace):
     return [
         g
         for g, p in parsed
-        if known.issuperset(getattr(p, "reads", ())) and (getattr(p, "K", None) or 0) <= trace.K
+        if known.issuperset(p.reads) and (getattr(p, "K", None) or 0) <= trace.K
     ]
 
 

@@ -137,8 +137,8 @@ def test_learning_that_was_stopped_goes_on_where_its_kernels_read(tmp_path):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)).to("cuda")
 
-        def progress(step, steps, loss):
-            if step == stop:
+        def progress(label, done, total, note=""):
+            if done == stop:
                 raise Paused("stop")
 
         def loss(step):
@@ -209,8 +209,9 @@ def test_layers_compiled_for_captured_passes_are_few_and_give_the_same():
 
     class Compiled(CapturedPasses):
         def _replayed(self, made):
-            with passes.fused(backend="aot_eager"):  # no tape: it would keep the compiler out
-                return made.function()
+            # no tape: it would keep the compiler out
+            with passes.compiled_layers(backend="aot_eager") as layer_forward:
+                return made.function(layer_forward)
 
     torch._dynamo.reset()
     before, fixed = counters["stats"]["unique_graphs"], Compiled((1, 2, 17), 96, smallest=48)

@@ -11,12 +11,11 @@ from test_medusa import MADE_FOR, accept_exact, shaken
 from test_weights import refused
 from toy_lm import RULES, VOCAB, toy_prompts, toy_target
 
-from real.drafters.glide import GlideModel, GlideDrafter, blockwise_mask
+from real.drafters.glide import GlideDrafter, GlideModel, blockwise_mask, glide_loss
 from real.model.decoder import Decoder
 from real.model.draft_head import save_draft_head
 from real.model.target import Target
 from real.record.recorder import Settings, target_text
-from real.train import losses
 
 
 def grouped(kv_heads: int, seed: int = 0) -> Decoder:
@@ -180,7 +179,7 @@ def test_learning_helps_and_gives_no_nan(form, soft):
     optimiser = torch.optim.Adam(part.parameters(), lr=0.01)
     seen = []
     for _ in range(50):
-        value = losses.glide(part, target, token, soft)
+        value = glide_loss(part, target, token, soft)
         optimiser.zero_grad()
         value.backward()
         assert all(p.grad.isfinite().all() for p in part.parameters() if p.grad is not None)
@@ -195,9 +194,9 @@ def test_the_loss_takes_autocast(soft):
     target.load_state_dict(toy_target().state_dict())
     part = shaken(GlideModel, target, layers=2).requires_grad_(True)
     token = torch.randint(4, VOCAB, (2, 13), generator=torch.Generator().manual_seed(2))
-    plain = losses.glide(part, target, token, soft)
+    plain = glide_loss(part, target, token, soft)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        value = losses.glide(part, target, token, soft)
+        value = glide_loss(part, target, token, soft)
     value.backward()
     assert all(p.grad.isfinite().all() for p in part.parameters())
     assert abs(value.item() - plain.item()) < 0.1 * plain.item()
@@ -206,7 +205,7 @@ def test_the_loss_takes_autocast(soft):
 @pytest.mark.parametrize("block", [0, -5, 2.5, "five"])
 def test_blocks_without_rows_are_refused(block):
     with pytest.raises(ValueError, match=f"block is {block!r}"):
-        losses.glide(
+        glide_loss(
             shaken(GlideModel, toy_target()),
             toy_target(),
             torch.zeros(1, 9, dtype=torch.long),
@@ -225,7 +224,9 @@ def test_the_loss_is_blind_within_a_block():
         moved = [(key.clone(), value.clone()) for key, value in keys]
         for key, value in moved:
             value[:, :, k] += 1.0
-        changed = ((part.teacher_forced(target, token, moved, 5) - base).abs().amax(-1)[0] > 1e-9).tolist()
+        changed = (
+            (part.teacher_forced(target, token, moved, 5) - base).abs().amax(-1)[0] > 1e-9
+        ).tolist()
         assert changed == [j // 5 > k // 5 for j in range(12)]
 
 

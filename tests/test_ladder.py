@@ -127,7 +127,7 @@ def test_every_cell_has_its_own_median_and_percentiles(machine):
             ((0.25 + 0.2 * 0.25) * (n + 1), (0.5 + 0.8 * 3.5) * (n + 1))
         )
         assert c.distance == c.median_s / c.floor_s
-    assert told == [(4, 16), (8, 16), (12, 16), (16, 16)]
+    assert told == [("timing", n, 16) for n in (4, 8, 12, 16)]
     assert found.graphed
     assert not found.fused
     assert found.speeds == SPEEDS
@@ -179,7 +179,7 @@ def test_layers_are_packed_for_captures_alone(machine):
             if isinstance(layer, DecoderLayer)
         ]
         assert len(layers) == 2 + 1 + 2 + 1
-        assert {layer.packed for layer in layers} == {graphs}
+        assert {layer.fused for layer in layers} == {graphs}
 
 
 @torch.inference_mode()
@@ -294,12 +294,12 @@ def test_layers_are_compiled_around_the_capture_where_asked(machine, monkeypatch
     said = []
 
     @contextmanager
-    def fused():
+    def compiled_layers():
         said.append("compiled")
         yield
         said.append("as they were")
 
-    monkeypatch.setattr(climb, "fused", fused)
+    monkeypatch.setattr(climb, "compiled_layers", compiled_layers)
     monkeypatch.setattr(climb, "capture", lambda *_: said.append("captured") or (lambda: None))
     for compiled, expected in (
         (False, ["captured"]),
@@ -328,7 +328,7 @@ def test_killed_it_continues_where_it_was(machine, monkeypatch, tmp_path):
     path = tmp_path / "l.json"
     whole = small(machine)
 
-    def killed(done, of):
+    def killed(label, done, total):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -463,7 +463,7 @@ def test_a_target_is_a_name_or_a_models_folder(tmp_path):
 
 
 SIZES = "--width 1 --width 3 --batch 1 --batch 2 --context 8 --repeats 2 --drafter medusa"
-ARGUMENTS = f"ladder --target 2x16x2x24 --dtype float32 {SIZES}".split()
+ARGUMENTS = f"latency --target 2x16x2x24 --dtype float32 {SIZES}".split()
 
 
 def test_the_command_writes_cells_a_table_and_a_figure(tmp_path, monkeypatch):

@@ -298,7 +298,7 @@ def test_all_jobs_of_all_cells_share_one_random_order(machine, monkeypatch):
     monkeypatch.setattr(measure._Loop, "run", noted)
     monkeypatch.setattr(isolated.Isolated, "run", noted_bare)
     heard = []
-    table_of("model", machine, progress=lambda done, of: heard.append((done, of)))
+    table_of("model", machine, progress=lambda _, done, total: heard.append((done, total)))
     jobs = len(seen) // 2
     loops, bares = 2 * (K + 1 + 1 + OWED + 1), 6 * (K + 1 + 1 + OWED + 1)
     assert jobs == loops + bares

@@ -8,19 +8,19 @@ from safetensors.torch import save_file
 from test_weights import refused
 from toy_lm import RULES, toy_prompts, toy_target
 
-from real.drafters.hydra import HydraHeads, HydraDrafter
+from real.draft.losses import multi_head_loss
+from real.drafters.hydra import HydraDrafter, HydraHeads
 from real.drafters.hydra import published as published_hydra
-from real.drafters.medusa import MedusaHeads, MedusaDrafter
+from real.drafters.medusa import MedusaDrafter, MedusaHeads
 from real.drafters.medusa import published as published_medusa
 from real.model.draft_head import load_draft_head, save_draft_head
 from real.model.target import Target
 from real.record.recorder import Settings, target_text
-from real.train import losses
 
 MADE_FOR = {"weights": "a" * 64, "config": "c" * 64, "tokenizer": "t" * 64}
 KINDS = {
-    "medusa": (MedusaHeads, MedusaDrafter, losses.medusa),
-    "hydra": (HydraHeads, HydraDrafter, losses.hydra),
+    "medusa": (MedusaHeads, MedusaDrafter, multi_head_loss),
+    "hydra": (HydraHeads, HydraDrafter, multi_head_loss),
 }
 ROWS = 24
 
@@ -174,7 +174,7 @@ def test_the_loss_is_its_definition():
                 logprob = part.logits(target, j, part.stacks[j](hidden[i])).log_softmax(-1)
                 terms.append(-logprob[row[i + 2 + j]])
         expected += 0.8**j * torch.stack(terms).mean()
-    assert float(losses.medusa(part, target, token, soft=False, stride=1)) == pytest.approx(
+    assert float(multi_head_loss(part, target, token, soft=False, stride=1)) == pytest.approx(
         float(expected), abs=1e-5
     )
 

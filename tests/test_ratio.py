@@ -88,7 +88,7 @@ def replayed(world, rule, policy, budget, K, seed, ends) -> dict:
     return found
 
 
-FREE = [text for text in ALLOWED if not getattr(policies.parse(text), "reads", ())]
+FREE = [text for text in ALLOWED if not policies.parse(text).reads]
 
 
 @pytest.mark.parametrize("text", FREE)
@@ -226,7 +226,7 @@ class Dictated(AddressedDraws):
         return token
 
     def hear(self, r):
-        self.at += len(r.accept_exact.token)
+        self.at += len(r.verified.token)
 
 
 @pytest.mark.parametrize("name", sorted(set(TOYS) - {"prompt_lookup"}))
@@ -238,7 +238,7 @@ def test_ratios_are_those_of_the_engine(name):
     p: list[float] = []
     plain = decode(
         target, Silent(), stepper(policies.parse("fixed:0"), K, 0, CostModel.from_ratio(0, K)), RULE, prompt, budget, END, 7,
-        lambda r: p.append(float(r.accept_exact.scores[0, r.accept_exact.token[0]].exp())),
+        lambda r: p.append(float(r.verified.scores[0, r.verified.token[0]].exp())),
     )  # fmt: skip
     assert plain.token.tolist() == rows.token.tolist()
     assert len(rows.token) > 4
@@ -267,7 +267,7 @@ def test_one_pass_finds_what_the_definition_finds(name):
     p: list[float] = []
     decode(
         target, Silent(), stepper(policies.parse("fixed:0"), 5, 0, CostModel.from_ratio(0, 5)), RULE, prompt, 16, END, 1,
-        lambda r: p.append(float(r.accept_exact.scores[0, r.accept_exact.token[0]].exp())),
+        lambda r: p.append(float(r.verified.scores[0, r.verified.token[0]].exp())),
     )  # fmt: skip
     ratio, depth = _stepwise(target, drafter, asked, prompt, quick.token, np.array(p))
     assert np.allclose(ratio, quick.ratio, atol=1e-6)
@@ -353,7 +353,7 @@ def test_processed_text_stays_within_what_the_rule_allows():
         ranks: list[int] = []
 
         def hear(r):
-            ranks.append(int((r.accept_exact.scores[0] > -torch.inf).sum()))  # noqa: B023
+            ranks.append(int((r.verified.scores[0] > -torch.inf).sum()))  # noqa: B023
 
         drive = stepper(policies.parse("fixed:0"), 1, 0, CostModel.from_ratio(0, 1))
         decode(Target(target.decoder), Silent(), drive, rule, [5, 9], 20, (), 0, hear)

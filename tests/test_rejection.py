@@ -440,10 +440,10 @@ class Listener:
             torch.zeros(len(token), 1), torch.stack([self.world.p(row) for row in rows])
         )
 
-    def keep(self, path): ...
+    def commit(self, path): ...
 
     def heard(self, r):
-        self.text += r.accept_exact.token
+        self.text += r.verified.token
 
 
 def verdict_of(hidden, logits=None):

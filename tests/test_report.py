@@ -91,7 +91,7 @@ def test_recordings_need_enough_prompts_of_enough_tasks():
         one = {
             "texts": 9,
             "rows": 99,
-            "mean_run": 1.0,
+            "mean_accepted_length": 1.0,
             "repeated_8grams": 0.0,
             "by_task": {f"t{i}": {"texts": many} for i in range(tasks)},
         }

@@ -297,8 +297,8 @@ def test_the_same_seed_makes_the_same_trials_and_another_seed_others():
         == found
         != skips.find(SMALL, own_texts(SMALL), **how, seed=5)
     )
-    assert [said[:2] for said in heard] == [(i, 25) for i in range(1, 26)]
-    assert heard[-1][2] == found.best
+    assert [said[1:3] for said in heard] == [(i, 25) for i in range(1, 26)]
+    assert heard[-1][3] == f"speedup {found.best.speedup:.3f}"
 
 
 def test_a_measured_cost_steers_the_search():
@@ -327,7 +327,7 @@ def test_what_was_found_is_saved_with_its_score_and_loaded(tmp_path):
         "split": "dev", "texts": 8, "tokens": tokens, "trials": 15, "seed": 2, "K": 8,
         "score": found.best.speedup, "k": found.best.k, "acceptance": found.best.acceptance, "cost": found.best.cost,
     }  # fmt: skip
-    drafter = BUILTIN["self_skip"](tmp_path / "self_skip", DECODER, MADE_FOR)
+    drafter = BUILTIN["self_skip"].load(tmp_path / "self_skip", DECODER, MADE_FOR)
     assert isinstance(drafter, Drafter)
     assert drafter.skips == found.best.skips
     assert drafter.predictors == {}

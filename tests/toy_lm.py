@@ -7,11 +7,12 @@ import torch
 
 from real.decode.features import offered
 from real.decode.loop import decode
-from real.drafters.eagle import EagleHead, EagleDrafter
+from real.draft.losses import multi_head_loss
+from real.drafters.eagle import EagleDrafter, EagleHead, eagle_loss
 from real.drafters.early_exit import EarlyExitDrafter, EarlyExitHead
-from real.drafters.glide import GlideModel, GlideDrafter
-from real.drafters.hydra import HydraHeads, HydraDrafter
-from real.drafters.medusa import MedusaHeads, MedusaDrafter
+from real.drafters.glide import GlideDrafter, GlideModel, glide_loss
+from real.drafters.hydra import HydraDrafter, HydraHeads
+from real.drafters.medusa import MedusaDrafter, MedusaHeads
 from real.drafters.model import ModelDrafter
 from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.drafters.self_skip import SelfSkipDrafter, SkipConfig
@@ -21,7 +22,6 @@ from real.pair import prompts_of, rule_of, stepper
 from real.prompts import Prompt
 from real.record.recorder import Settings, assemble, describe, record_text
 from real.sampling import Rule
-from real.train import losses
 from simspec import CostModel, Policy, policies
 
 VOCAB = 24
@@ -104,11 +104,11 @@ TOYS = {
     "glide2": lambda target, seed: GlideDrafter(target, part_of("glide2", seed)),
 }
 PARTS = {
-    "eagle": (EagleHead, losses.eagle, {}),
-    "medusa": (MedusaHeads, losses.medusa, {"heads": 4}),
-    "hydra": (HydraHeads, losses.hydra, {"heads": 4}),
-    "glide": (GlideModel, losses.glide, {}),
-    "glide2": (GlideModel, losses.glide, {"layers": 2}),
+    "eagle": (EagleHead, eagle_loss, {}),
+    "medusa": (MedusaHeads, multi_head_loss, {"heads": 4}),
+    "hydra": (HydraHeads, multi_head_loss, {"heads": 4}),
+    "glide": (GlideModel, glide_loss, {}),
+    "glide2": (GlideModel, glide_loss, {"layers": 2}),
 }
 
 
@@ -207,13 +207,12 @@ def at_random(go: float, keep: float) -> Policy:
 
 def reads(text: str) -> tuple[str, ...]:
     """Names of the features that the policy of this text reads."""
-    return getattr(policies.parse(text), "reads", ())
+    return policies.parse(text).reads
 
 
 def policy_from(text: str, trace, cost):
     """The Policy of a text; the oracle's for this trace and cost."""
-    made = policies.parse(text)
-    return made if hasattr(made, "draft_more") else made(trace, cost)
+    return policies.parse(text).resolve(trace, cost)
 
 
 def run_all(target, drafter, trace, policy, cost, seed: int = 0):

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from real.audit.run_file import Text
 from real.audit.teacher_forcing import logits_of
+from real.decode.along import along
 from real.draft import Drafter
 from real.model.target import Target
 from real.sampling import Rule
@@ -68,17 +69,10 @@ def offered(target: Target, drafter: Drafter, rule: Rule, text: Text) -> Tensor 
                 for _, logits in logits_of(drafter.lm, text.prompt, text.token)
             ]
         )
-    rows, last = [], text.prompt[-1]
-    prefill = target.prefill(list(text.prompt[:-1]))
-    drafter.begin(target, list(text.prompt), prefill, lambda logits, *_: int(logits.argmax()))
-    for token in text.token:
+    rows = []
+    for _ in along(target, drafter, text.prompt, text.token):
         step = drafter.next()
         if step is None or step.logits is None:
             return None
         rows.append(rule.probs(step.logits[None])[0].to(target.decoder.device))
-        output = target.verify([last], [-1])
-        target.commit([0])
-        drafter.rollback(0)
-        drafter.catch_up([token], output, [0])
-        last = token
     return torch.stack(rows)

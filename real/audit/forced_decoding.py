@@ -12,6 +12,7 @@ from real.draft import Drafter
 from real.equality import rounds_of
 from real.model.target import Target
 from real.pair import prompts_of, rule_of
+from real.progress import Progress, quiet
 from real.sampling import Rule, forget_noise
 from simspec import Rounds, Stepper, Trace
 from simspec.quantization import decode_margin
@@ -109,7 +110,7 @@ def force(
     drafter: Drafter,
     drive: Stepper | Plan,
     trace: Trace,
-    progress=lambda done, of: None,
+    progress: Progress = quiet,
 ) -> tuple[list[DecodeResult], list[Divergence]]:
     """Decodes every sequence of `trace` with its own text forced: (results, divergences), the latter judged outside the clock."""
     rule, results, found = rule_of(trace), [], []
@@ -137,7 +138,7 @@ def force(
                 text=text,
             )
         )
-        progress(s + 1, trace.sequences)
+        progress("forcing", s + 1, trace.sequences)
     return results, found
 
 
@@ -145,7 +146,7 @@ def _apart(
     rule: Rule, r: Round, text: list[int], s: int, address: int, dtype: torch.dtype
 ) -> list[Divergence]:
     """The divergences of a round; logits are what scores are without the rule's noise and temperature."""
-    scores = r.accept_exact.scores[: len(r.accept_exact.token)]
+    scores = r.verified.scores[: len(r.verified.token)]
     best, found = scores.argmax(-1).tolist(), []
     for row in range(len(best)):
         at = r.position + row

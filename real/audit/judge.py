@@ -1,7 +1,7 @@
 """The audit of an emitted run: every token against the target that should have picked or drawn it. A report, not a boolean."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ from real.audit.teacher_forcing import Gaps, Odds, gaps, logits_of, odds
 from real.draft import Drafter
 from real.equality import ALLOWED, THIN
 from real.model.target import Target
+from real.progress import Progress, quiet
 from simspec import Trace
 
 
@@ -150,7 +151,7 @@ def audit(
     against: Trace | None = None,
     drafter: Drafter | None = None,
     risk: float = 1e-4,
-    progress: Callable[[int, int], None] = lambda done, of: None,
+    progress: Progress = quiet,
 ) -> Audit:
     """Forces each text of `run` through `target` and judges every token by the rule that the run says it was made under.
 
@@ -182,7 +183,7 @@ def audit(
             if q is not None:
                 leaned.append(lean(rule.probs(logits), q[at : at + len(logits)], token))
         where += [(i, text.sequence, at, token) for at, token in enumerate(text.token)]
-        progress(i + 1, len(run.texts))
+        progress("auditing", i + 1, len(run.texts))
     alarms: list[str] = []
     apart, near, ties = (), 0, 0
     if picked:

@@ -14,7 +14,7 @@ from real.decode.features import learnt
 from real.decode.loop import decode
 from real.draft import Drafter, Silent, growing
 from real.model.checkpoint import WeightsError
-from real.pair import DTYPES, Pair, load_pair, plan_of, submitted
+from real.pair import DTYPES, Pair, load_pair, plan_of
 from real.sampling import Rule
 from simspec import CostModel, Policy, Trace, policies
 from simspec.tree_policy import TreePolicy
@@ -177,7 +177,7 @@ def own(
     plan = plan_of(
         policy, K, seed, told, tree
     )  # what cannot run is refused before the race, not in it
-    learnt(tuple(getattr(policy, "reads", ())), drafter)
+    learnt(tuple(policy.reads), drafter)
     if isinstance(policy, TreePolicy) and policy.kind != "cape":
         growing(drafter, plan.K)
 
@@ -233,7 +233,7 @@ def pairs(
     """
     asked = [check_own(text) for text in wanted]
     rows = {
-        drafter: max(submitted(policies.parse(p), trace.K) for d, p in asked if d == drafter)
+        drafter: max(policies.parse(p).submitted(trace.K) for d, p in asked if d == drafter)
         for drafter, _ in asked
     }
     widest = max(rows.values(), default=0)

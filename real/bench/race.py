@@ -7,6 +7,8 @@ from time import perf_counter
 import numpy as np
 import torch
 
+from real.progress import Progress, quiet
+
 PLAIN = "plain"
 
 Once = Callable[[Sequence[int], int, int], tuple[list[int], int]]
@@ -101,7 +103,7 @@ def race(
     repeats: int = 3,
     seed: int = 0,
     device: str = "cpu",
-    progress: Callable[[int, int], None] = lambda done, of: None,
+    progress: Progress = quiet,
     timer: Callable[[], float] = perf_counter,
 ) -> list[Runs]:
     """Every contestant on every prompt, `repeats` times; one call at a time, those of all contestants in one order shuffled by `seed`.
@@ -157,5 +159,5 @@ def race(
                 for column, value in zip((lane.token, lane.passes, lane.seconds), found):
                     column[-1].append(value)
             done += 1
-            progress(done, of)
+            progress("racing", done, of)
     return [lane.runs() for lane in lanes]

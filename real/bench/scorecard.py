@@ -15,6 +15,7 @@ from real.equality import rounds_of
 from real.files import replace_json
 from real.measure.loop import PLAIN
 from real.pair import Pair, prompts_of, rule_of, same_predictors, stepper
+from real.progress import Progress, quiet
 from real.sampling import forget_noise
 from simspec import CostModel, Policy, Rounds, Trace, policies, replay
 
@@ -128,7 +129,7 @@ def score(
     prompts: int = 12,
     repeats: int = 3,
     seed: int = 0,
-    progress=lambda done, of: None,
+    progress: Progress = quiet,
 ) -> list[Row]:
     """The rows of one recording: every policy on `prompts` of its prompts, `repeats` times, costs from as many others.
 
@@ -190,7 +191,7 @@ def score(
                     job, once(others, drafter, stepper(priced[job], max(deepest, 1), seed, unit), s)
                 )
             done += 1
-            progress(done, sum(map(len, todo)))
+            progress("running", done, sum(map(len, todo)))
     return rows(name, scored, pair.drafter.name, made, replays, pricing.cost(), runs)
 
 

@@ -21,6 +21,7 @@ from real.equality import rounds_of
 from real.model.decoder import Decoder
 from real.model.runner import EAGER, EagerPasses
 from real.model.target import Target
+from real.progress import Progress, quiet
 from real.prompts import groups
 from real.provenance import device_name
 from real.sampling import Rule
@@ -262,7 +263,7 @@ def drive(
     seed: int = 0,
     context: int | None = None,
     label: dict | None = None,
-    progress=lambda done, of: None,
+    progress: Progress = quiet,
     passes: EagerPasses = EAGER,
 ) -> Driven:
     """Times every policy on every sequence of `trace`, sequence by sequence, plain decoding beside them; the first one is run once more.
@@ -309,7 +310,7 @@ def drive(
                 text=script.text,
             )
             found += [ran] if i else []
-        progress(i + 1, len(texts) + 1)
+        progress("driving", i + 1, len(texts) + 1)
         if not i:  # streams start anew
             passes.warm()
             for plan, policy, f in zip(plans, made, shown):

@@ -84,12 +84,12 @@ def advance(
 def _done(folder: Folder, part: Part, until: float, clock, say) -> State:
     began, last = clock(), [-1]
 
-    def progress(what: str, done: int, of: int, note: str = "") -> None:
-        tenth = 10 * done // max(of, 1)
-        if done == of or tenth != last[0]:
-            say(f"[{clock() - began:5.0f} s] {part.name}: {what} {done}/{of} {note}".rstrip())
+    def progress(label: str, done: int, total: int, note: str = "") -> None:
+        tenth = 10 * done // max(total, 1)
+        if done == total or tenth != last[0]:
+            say(f"[{clock() - began:5.0f} s] {part.name}: {label} {done}/{total} {note}".rstrip())
             last[0] = tenth
-        if clock() > until + (0 if part.resumes else GRACE * folder.size.pace) and done < of:
+        if clock() > until + (0 if part.resumes else GRACE * folder.size.pace) and done < total:
             raise Paused(part.name)
 
     folder.progress = progress

@@ -1,7 +1,5 @@
 """What a campaign's figures are held against: the card's own floor, and transformers on the same prompts."""
 
-from functools import partial
-
 from real.bench import race
 from real.bench.figures import draw_race
 from real.bench.hf_generate import entrants, pairs
@@ -15,6 +13,7 @@ from real.measure.latency_grid import Ladder
 from real.measure.time_grid import ladder
 from real.model.random_models import read_target
 from real.pair import DTYPES, prompts_of, spread
+from real.progress import relabel
 from real.provenance import device_name
 from simspec import policies
 
@@ -36,7 +35,7 @@ def climbed(folder: Folder, name: str) -> dict:
     found = ladder(
         shape, size.widths, batches, contexts, DTYPES["bfloat16"], folder.device, size.climbs, drafters=size.steps, seed=folder.seed,
         graphs=name != EAGER, mode="max-autotune-no-cudagraphs" if name == TUNED else None, known=known,
-        keep=lambda made: made.to_json(path), progress=partial(folder.progress, f"timing {shape.name}"),
+        keep=lambda made: made.to_json(path), progress=relabel(folder.progress, f"timing {shape.name}"),
     )  # fmt: skip
     plain = [cell for cell in found.cells if cell.part == "target" and cell.width == 1]
     steps = {
@@ -73,11 +72,7 @@ def raced(folder: Folder) -> dict:
     for drafter in (*MUST, "prompt_lookup"):
         trace, cost = folder.opened(drafter, "greedy")
         shown, told[drafter] = {name for name, _ in trace.meta.features}, cost
-        texts = [
-            text
-            for text in size.policies
-            if set(getattr(policies.parse(text), "reads", ())) <= shown
-        ]
+        texts = [text for text in size.policies if set(policies.parse(text).reads) <= shown]
         fixed = f"fixed:{max(1, best_fixed(trace, cost, folder.seed))}"
         wanted += [
             f"{drafter}={text}"
@@ -98,7 +93,7 @@ def raced(folder: Folder) -> dict:
         "bfloat16",
     )
     budgets = [min(int(budget), size.race_budget) for budget in trace.budget]
-    progress = partial(folder.progress, "racing")
+    progress = relabel(folder.progress, "racing")
     ran = race.race(
         running,
         prompts_of(trace),

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,6 +21,7 @@ from real.jobs import RULES, record_to, run_on
 from real.measure.loop import measure
 from real.model.random_models import check_room, random_decoder, read_shape
 from real.pair import DTYPES, rerun, rule_of, spread, stepper
+from real.progress import relabel
 from real.provenance import device_name
 from real.record.recorder import Settings
 from real.sampling import Rule
@@ -48,7 +48,7 @@ def chosen(folder: Folder, trace: Trace, cost: CostModel) -> list[Policy]:
     parsed = [
         policies.make(text, trace, cost)
         for text in folder.size.policies
-        if set(getattr(policies.parse(text), "reads", ())) <= shown
+        if set(policies.parse(text).reads) <= shown
     ]
     return [policies.BUILTIN["fixed"](max(1, best_fixed(trace, cost, folder.seed))), *parsed]
 
@@ -58,7 +58,7 @@ def priced(folder: Folder, path: Path, drafter: str, rule: Rule, K: int, rows: i
     size, seed = folder.size, folder.seed
     if not path.exists():
         pair = folder.pair(drafter, "bfloat16", "eager" if rows > size.K else None)
-        progress = partial(folder.progress, f"measuring {path.stem}")
+        progress = relabel(folder.progress, f"measuring {path.stem}")
         cost = measure(
             pair.target,
             pair.drafter,
@@ -93,7 +93,7 @@ def equal(folder: Folder, drafter: str) -> dict:
             made,
             folder.seed,
             cost,
-            partial(folder.progress, f"running {drafter} {rule}"),
+            relabel(folder.progress, f"running {drafter} {rule}"),
         )
         for policy, results in zip([*made, policies.BUILTIN["fixed"](0)], ran):
             found = compare(
@@ -129,7 +129,7 @@ def forced(folder: Folder, drafter: str) -> dict:
             pair.drafter,
             drive,
             trace,
-            partial(folder.progress, f"forcing {drafter} {rule}"),
+            relabel(folder.progress, f"forcing {drafter} {rule}"),
         )
         found = compare_forced(
             trace, replay(trace, policy, seed=folder.seed, cost=cost), ran, apart
@@ -160,7 +160,7 @@ def audited(folder: Folder, drafter: str) -> dict:
             [policy],
             folder.seed,
             cost,
-            partial(folder.progress, f"running {drafter} {rule}"),
+            relabel(folder.progress, f"running {drafter} {rule}"),
         )
         header = header_of(rule_of(trace), pair, policy.name, trace.meta.end_tokens)
         made[rule] = audit(pair.target, Emitted(header, texts_of(trace, ran))).summary() | {
@@ -178,7 +178,7 @@ def scored(folder: Folder, drafter: str) -> dict:
     others = trace.select([s for s in range(trace.sequences) if int(trace.sequence[s]) not in mine])
     name, progress = (
         folder.trace(drafter, RULE).stem,
-        partial(folder.progress, f"scoring {drafter}"),
+        relabel(folder.progress, f"scoring {drafter}"),
     )
     rows = score(
         name,
@@ -246,7 +246,7 @@ def driven(folder: Folder, drafter: str) -> dict:
     }
     label |= {"dtype": "bfloat16", "engine": size.engine}
     passes = driving.driven_passes(size.engine, trace)
-    progress = partial(folder.progress, f"driving {shape.name} {drafter}")
+    progress = relabel(folder.progress, f"driving {shape.name} {drafter}")
     return driving.drive(
         decoder, made, trace, asked, cost, folder.seed, None, label, progress, passes
     ).summary()

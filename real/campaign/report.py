@@ -102,7 +102,9 @@ def _recorded(folder: Folder) -> Requirement:
     parts = {}
     for key, each in found.items():
         fewest = min(task["texts"] for task in each["by_task"].values())
-        parts[key] = {n: each[n] for n in ("texts", "rows", "mean_run", "repeated_8grams")}
+        parts[key] = {
+            n: each[n] for n in ("texts", "rows", "mean_accepted_length", "repeated_8grams")
+        }
         parts[key] |= {"tasks": len(each["by_task"]), "fewest": fewest}
     enough = [p for p in parts.values() if p["fewest"] >= size.per_task and p["tasks"] >= tasks]
     rows = sum(p["rows"] for p in parts.values())

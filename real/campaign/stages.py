@@ -21,7 +21,6 @@ from real.campaign.workspace import Folder
 from real.decode.features import offered
 from real.drafters import BUILTIN
 from real.jobs import RULES, record_to
-from real.pair import submitted
 from real.record.recorder import Settings
 from real.train.pipeline import (
     Search,
@@ -231,7 +230,7 @@ def _deepest(folder: Folder, drafter: str) -> int:
 def _cost(folder: Folder, drafter: str, rule: str) -> dict:
     path = folder.trace(drafter, rule).with_suffix(".cost.json")
     K = _deepest(folder, drafter)
-    rows = submitted(policies.parse(folder.size.tree), K) if drafter in GROWN else 0
+    rows = policies.parse(folder.size.tree).submitted(K) if drafter in GROWN else 0
     cost = priced(folder, path, drafter, RULES[rule], K, rows)
     return {
         "baseline": cost.baseline,
@@ -259,7 +258,14 @@ def _record(folder: Folder, drafter: str, rule: str) -> dict:
     card = read_card(path.with_suffix(".json"))
     return {
         name: card[name]
-        for name in ("texts", "rows", "mean_run", "repeated_8grams", "by_task", "sha256")
+        for name in (
+            "texts",
+            "rows",
+            "mean_accepted_length",
+            "repeated_8grams",
+            "by_task",
+            "sha256",
+        )
     }
 
 

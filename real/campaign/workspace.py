@@ -11,12 +11,13 @@ from real.campaign.config import OFFERS, CampaignConfig, lab_of
 from real.decode.engine import passes_of
 from real.files import replace_json
 from real.model.checkpoint import sha256
-from real.pair import Pair, load_pair, submitted
+from real.pair import Pair, load_pair
+from real.progress import Progress, quiet
 from real.prompts import Prompt, draw, read_prompts
 from real.provenance import device_name, versions
 from real.train.corpus import CorpusError
 from real.train.pipeline import Known, Read, TrainConfig, known_target, read
-from real.train.train_drafter import Progress, read_card
+from real.train.train_drafter import read_card
 from simspec import CostModel, Trace, load_trace, policies
 
 HELD = 3
@@ -47,7 +48,7 @@ class Folder:
     prompts: tuple[Path, ...]
     device: str = "cuda"
     seed: int = 0
-    progress: Progress = lambda *_: None
+    progress: Progress = quiet
     _held: dict = field(default_factory=dict)
 
     @property
@@ -185,9 +186,7 @@ class Folder:
         if key not in self._held:
             while len(self._held) >= HELD:
                 self._held.pop(next(iter(self._held)))
-            rows = 1 + submitted(
-                policies.parse(size.tree), min(size.K, OFFERS.get(drafter, size.K))
-            )
+            rows = 1 + policies.parse(size.tree).submitted(min(size.K, OFFERS.get(drafter, size.K)))
             compiled = (
                 None if dtype == "bfloat16" else False
             )  # what float32 is for needs no speed, and compiling takes a minute

@@ -3,12 +3,13 @@
 import json
 import sys
 from contextlib import contextmanager
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from real.progress import relabel
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")]
@@ -90,7 +91,7 @@ def register(app: typer.Typer) -> None:
 
 @contextmanager
 def _progress():
-    """Gives tell(remark, done, of): one bar a remark on stderr, and a plain line at its end where there is no terminal."""
+    """Gives the progress callback: one bar a label on stderr, and a plain line at its end where there is no terminal."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -112,12 +113,12 @@ def _progress():
     )
     with Progress(*columns, console=console, disable=not console.is_terminal) as display:
 
-        def progress(remark: str, done: int, of: int, note: str = "") -> None:
-            if remark not in bars:
-                bars[remark] = display.add_task(remark, total=of, note=note)
-            display.update(bars[remark], completed=done, total=of, note=note)
-            if not console.is_terminal and done == of:
-                print(f"{remark}: {done}/{of} {note}".rstrip(), file=sys.stderr)
+        def progress(label: str, done: int, total: int, note: str = "") -> None:
+            if label not in bars:
+                bars[label] = display.add_task(label, total=total, note=note)
+            display.update(bars[label], completed=done, total=total, note=note)
+            if not console.is_terminal and done == total:
+                print(f"{label}: {done}/{total} {note}".rstrip(), file=sys.stderr)
 
         yield progress
 
@@ -275,7 +276,7 @@ def measure(
     passes = passes_of(engine, max(k, rows) + 1, max(*sizes[1], 1) + longest_run(k))
     pair = _pair(models, drafter, device, dtype, target, weights, passes)
     with _progress() as progress:
-        said = partial(progress, f"measuring {out.stem}")
+        said = relabel(progress, f"measuring {out.stem}")
         table = measure_table(
             pair.target,
             pair.drafter,
@@ -335,7 +336,7 @@ def run(
     from real.decode.trees import beam
     from real.jobs import run_on
     from real.measure.loop import measure as time
-    from real.pair import check_pair, rule_of, spread, submitted
+    from real.pair import check_pair, rule_of, spread
     from simspec import CostModel, load_trace, policies
     from simspec.files import check_output
     from simspec.recordings import locate
@@ -348,7 +349,7 @@ def run(
     if prompts:
         recorded = recorded.select(spread(recorded.sequences, prompts))
     meant = beam(policy, recorded.K) if policy.startswith("beam") else policies.parse(policy)
-    recorded.features(getattr(meant, "reads", ()))  # a slip is told before models are loaded
+    recorded.features(meant.reads)  # a slip is told before models are loaded
     if isinstance(meant, TreePolicy):
         check_trace(recorded, meant)
     elif meant is policies.tree_oracle:
@@ -357,13 +358,13 @@ def run(
         )
     price = None if cost is None else CostModel.from_json(cost)
     rule_of(recorded)
-    passes = passes_for(engine, recorded, submitted(meant, recorded.K))
+    passes = passes_for(engine, recorded, meant.submitted(recorded.K))
     pair = _pair(models, recorded.meta.drafter, device, dtype, target, weights, passes)
     check_pair(recorded, pair, trace)
     with _progress() as progress:
         if price is None:
-            said = partial(progress, "measuring")
-            rows, rule = submitted(meant, recorded.K), rule_of(recorded)
+            said = relabel(progress, "measuring")
+            rows, rule = meant.submitted(recorded.K), rule_of(recorded)
             price = time(
                 pair.target, pair.drafter, rule, recorded.K, repeats=2, progress=said, rows=rows
             )
@@ -462,7 +463,7 @@ def audit(
             reference,
             pair.drafter if leans else None,
             risk,
-            partial(progress, "auditing"),
+            relabel(progress, "auditing"),
         )
     if as_json:
         print(json.dumps(found.summary()))

@@ -1,7 +1,6 @@
 """The command that prices passes of any shape on this device: latency."""
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +8,7 @@ import typer
 
 from real.cli import Device, Json, Seed, _progress
 from real.cli.runs import _table
+from real.progress import relabel
 
 
 def latency(
@@ -115,7 +115,7 @@ def latency(
             seed,
             known,
             lambda made: made.to_json(out),
-            partial(progress, f"timing {shape.name}"),
+            relabel(progress, f"timing {shape.name}"),
         )
     if table is not None:
         found.table(drafter[0]).to_json(table)

@@ -1,7 +1,6 @@
 """The command `simspec race`."""
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +8,7 @@ import typer
 
 from real.cli import Device, Dtype, Engine, Json, Models, Seed, TargetPath, _progress
 from real.cli.runs import Recording, _opened, _table, _told
+from real.progress import relabel
 
 OURS = ("fixed:1", "fixed:2", "fixed:4", "beta_ts", "cali_ts", "confidence:0.5", "static:2x1x1")
 Cost = Annotated[
@@ -113,7 +113,7 @@ def race(
     with _progress() as progress:
         texts = prompts_of(recorded), recorded.budget.tolist(), recorded.sequence.tolist()
         ran = run_race(
-            running, *texts, repeats, seed, device, partial(progress, f"racing on {trace}")
+            running, *texts, repeats, seed, device, relabel(progress, f"racing on {trace}")
         )
     found = rows(ran, recorded.meta.tasks)
     about = {

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +19,7 @@ from real.cli import (
     _pair,
     _progress,
 )
+from real.progress import relabel
 
 Recording = Annotated[str, typer.Argument(help="A recording's file or bundled name.")]
 Policies = Annotated[
@@ -99,7 +99,7 @@ def teacher_force(
     with _progress() as progress:
         drive = stepper(made, recorded.K, seed, told)
         ran, apart = run(
-            pair.target, pair.drafter, drive, recorded, partial(progress, f"forcing {made.name}")
+            pair.target, pair.drafter, drive, recorded, relabel(progress, f"forcing {made.name}")
         )
     found = compare_forced(recorded, replayed, ran, apart)
     if as_json:
@@ -182,7 +182,7 @@ def emulate(
     }
     passes = driven_passes(engine, recorded, context)
     with _progress() as progress:
-        said = partial(progress, f"driving {shape.name}")
+        said = relabel(progress, f"driving {shape.name}")
         found = run(
             decoder, made, recorded, policy or DRIVEN, told, seed, context, label, said, passes
         )
@@ -285,12 +285,10 @@ def scorecard(
         halves(recorded, prompts, seed)
         shown = {feature for feature, _ in recorded.meta.features}
         wanted[name] = [
-            text
-            for text in policy or SCORED
-            if policy or set(getattr(policies.parse(text), "reads", ())) <= shown
+            text for text in policy or SCORED if policy or set(policies.parse(text).reads) <= shown
         ]
         for text in wanted[name]:
-            recorded.features(getattr(policies.parse(text), "reads", ()))
+            recorded.features(policies.parse(text).reads)
     held = {}
     if save is not None:
         check_output(save, *read)
@@ -328,7 +326,7 @@ def scorecard(
                 prompts,
                 repeats,
                 seed,
-                partial(progress, f"running {name}"),
+                relabel(progress, f"running {name}"),
             )
         del pair  # a large target shall not be there twice
         if save is not None:

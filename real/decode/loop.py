@@ -26,14 +26,14 @@ class Round:
     | --- | --- |
     | position | new tokens committed before the round |
     | computed, drafted, accepted | draft tokens paid for, submitted, emitted |
-    | walk | the tokens committed, the path through the pass's rows, and the scores it was judged by |
+    | verified | the tokens committed, the path through the pass's rows, and the scores it was judged by |
     """
 
     position: int
     computed: int
     drafted: int
     accepted: int
-    accept_exact: VerifyResult
+    verified: VerifyResult
 
 
 @dataclass(frozen=True)

@@ -303,6 +303,10 @@ class Beam(_Searched):
         """As of a `simspec.tree_policy.TreePolicy`: no recorded depth cuts it."""
         return 0
 
+    def submitted(self, K: int) -> int:
+        """Tree nodes that costs must price where drafts reach K."""
+        return max(K, self.width * self.K)
+
     def rows(self, levels: np.ndarray) -> np.ndarray:
         """Rows that the drafter reads in rounds of so many levels."""
         return np.where(levels > 0, 1 + (levels - 1) * self.width, 0)

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from real.draft.protocol import Drafter

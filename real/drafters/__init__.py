@@ -2,16 +2,7 @@
 
 from real.draft import Drafter, DrafterKind, RandomInit
 from real.draft.parallel import ParallelFactory
-from real.drafters import (
-    eagle,
-    early_exit,
-    glide,
-    hydra,
-    medusa,
-    model,
-    prompt_lookup,
-    self_skip,
-)
+from real.drafters import eagle, early_exit, glide, hydra, medusa, model, prompt_lookup, self_skip
 from real.model.decoder import Decoder
 from simspec.roofline import ModelShape
 

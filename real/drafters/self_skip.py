@@ -117,7 +117,7 @@ class SelfSkipDrafter(Drafter):
             return cls(target, SkipConfig(**settings))
         except (TypeError, ValueError) as error:
             raise WeightsError(
-                f"{Path(folder) / 'self_skip.json'} does not fit this target: {error}"
+                f"{Path(folder) / 'self_skip.json'} has settings that this target cannot have: {error}"
             ) from error
 
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
@@ -133,7 +133,9 @@ class SelfSkipDrafter(Drafter):
         token, position = torch.tensor(
             [[self.draft[-1] if slot else self.last], [row]], device=target.decoder.device
         )
-        hidden = skipping_pass(target.decoder, self.skips, token, position, None, target.cache, row)[0]
+        hidden = skipping_pass(
+            target.decoder, self.skips, token, position, None, target.cache, row
+        )[0]
         logits = target.decoder.logits(hidden)
         self.draft.append(self.pick(logits, slot))
         return Step(self.draft[-1], slot, logits, hidden)

@@ -13,6 +13,7 @@ from time import perf_counter
 import numpy as np
 import torch
 
+from real.decode.along import start
 from real.decode.features import shown
 from real.decode.loop import DecodeResult, decode
 from real.decode.phase_timer import DRAFTING, OTHER, POLICY, VERIFICATION, PhaseTimer
@@ -20,6 +21,7 @@ from real.decode.trees import Static
 from real.draft import Draft, Drafter, Silent
 from real.measure.batched import OWED, Isolated, shared_layers
 from real.model.target import Target
+from real.progress import Progress, quiet
 from real.provenance import device_name
 from real.sampling import AddressedDraws, Rule
 from simspec import CostModel, Policy, Stepper, policies
@@ -60,7 +62,7 @@ def measure(
     rounds: int = 24,
     repeats: int = 4,
     seed: int = 0,
-    progress: Callable[[int, int], None] = lambda done, all: None,
+    progress: Progress = quiet,
     rows: int = 0,
 ) -> CostModel:
     """A CostModel from runs of the decode loop at every fixed draft length: medians of its own clock, in seconds.
@@ -92,7 +94,7 @@ def measure_table(
     rounds: int = 24,
     repeats: int = 4,
     seed: int = 0,
-    progress: Callable[[int, int], None] = lambda done, all: None,
+    progress: Progress = quiet,
     timer: Callable[[], float] = perf_counter,
     rows: int = 0,
 ) -> CostTable:
@@ -148,7 +150,7 @@ def measure_table(
         for i in rng.permutation(len(jobs)):
             jobs[i](repeat > 0)  # the first repeat warms caches and allocators
             done += 1
-            progress(done, (repeats + 1) * len(jobs))
+            progress("measuring", done, (repeats + 1) * len(jobs))
         if not repeat:
             target.passes.warm()
     lost = [c for c in contexts if cells and (1, c) not in cells]
@@ -310,8 +312,8 @@ class _Loop:
     def _grow(self, name, keep: bool) -> None:
         """Drafts the tree of that name for several rounds, of which nothing is verified: nothing is owed either, but in the first."""
         plan, prompt, clock = self.trees[name], self.prompt, PhaseTimer(self.target.decoder.device)
-        prefill, draws = self.target.prefill(prompt[:-1]), AddressedDraws(self.rule.seed, self.runs)
-        self.drafter.begin(self.target, prompt, prefill, lambda logits, *_: int(logits.argmax()))
+        prefill = start(self.target, self.drafter, prompt)
+        draws = AddressedDraws(self.rule.seed, self.runs)
         plan.begin(self.drafter, self.rule, self.runs, prefill, draws)
         for i in range(self.rounds):
             clock.begin()

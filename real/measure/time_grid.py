@@ -13,10 +13,11 @@ from real.drafters import drafter_shapes, random_drafter
 from real.measure.device_limits import speeds
 from real.measure.latency_grid import TARGET, Cell, Ladder, cell, floor
 from real.measure.timer import laps, spread
-from real.model.cuda_graphs import capture, fused
+from real.model.cuda_graphs import capture, compiled_layers
 from real.model.decoder import Decoder, DecoderLayer, KVCache, StaticKVCache
 from real.model.random_models import check_room, free, random_decoder
 from real.model.tree_mask import ancestor_mask, chain
+from real.progress import Progress, quiet
 from real.provenance import device_name
 from simspec.roofline import ModelShape, cache_bytes
 
@@ -39,7 +40,7 @@ def ladder(
     seed: int = 0,
     known: Ladder | None = None,
     keep: Callable[[Ladder], None] = lambda made: None,
-    progress: Callable[[int, int], None] = lambda done, of: None,
+    progress: Progress = quiet,
     timer: Callable[[], float] | None = None,
     mode: str | None = None,
 ) -> Ladder:
@@ -101,7 +102,7 @@ def ladder(
         found = found.added(climb.cells(keys, found.speeds))
         done += len(keys)
         keep(found)
-        progress(done, total)
+        progress("timing", done, total)
     return found
 
 
@@ -203,31 +204,40 @@ class _Climb:
     def _prime(self) -> None:
         # sizes seen to differ at once are compiled as open ones: else kernels are made for every context
         for few in (2, 3):
-            with fused(**self.how):
+            with compiled_layers(**self.how) as layer_forward:
                 rows_pass(
                     self.decoder,
                     _filled(self.decoder, few, 8 * few, self.random),
                     self._tokens(few, few),
                     2 * few,
+                    layer_forward=layer_forward,
                 )()
 
     def _work(self, key: tuple, cache: KVCache, pool) -> Callable[[], object]:
-        function = self._pass(key, cache) if key[0] == TARGET else self._step(key)
-        if not self.graphs:
-            return function
-        with fused(**self.how) if self.compiled else nullcontext():
-            return capture(function, self.decoder.device, pool)
+        compiling = compiled_layers(**self.how) if self.compiled else nullcontext()
+        with compiling as layer_forward:
+            if key[0] == TARGET:
+                function = self._pass(key, cache, layer_forward)
+            else:
+                function = self._step(key, layer_forward)
+            return capture(function, self.decoder.device, pool) if self.graphs else function
 
-    def _pass(self, key: tuple, cache: KVCache) -> Callable[[], tuple]:
+    def _pass(self, key: tuple, cache: KVCache, layer_forward=None) -> Callable[[], tuple]:
         _, batch, context, width = key
-        return rows_pass(self.decoder, cache, self._tokens(batch, width), context, self.graphs)
+        token = self._tokens(batch, width)
+        return rows_pass(self.decoder, cache, token, context, self.graphs, layer_forward)
 
-    def _step(self, key: tuple) -> Callable[[], tuple]:
+    def _step(self, key: tuple, layer_forward=None) -> Callable[[], tuple]:
         part, batch, context, _ = key
         drafter, token, target = self.drafters[part], self._tokens(batch, 1), self.decoder
         if (lm := drafter.lm) is not None:
             return rows_pass(
-                lm, _filled(lm, batch, _even(context + 1), self.random), token, context, self.graphs
+                lm,
+                _filled(lm, batch, _even(context + 1), self.random),
+                token,
+                context,
+                self.graphs,
+                layer_forward,
             )
         learnt = drafter.head
         feature = torch.empty(
@@ -236,7 +246,7 @@ class _Climb:
         if hasattr(learnt, "stacks"):
             return lambda: (learnt.logits(target, 0, learnt.stacks[0](feature)),)
         cache = _filled(target, batch, _even(context + 1), self.random, len(learnt.layers))
-        rotation, mask, held, start = _places(target, cache, context, 1, self.graphs)
+        rotation, mask, held, start = _places(target, cache, context, 1, self.graphs, layer_forward)
         return lambda: (
             target.head(learnt.estimate(target, feature, token, rotation, mask, held, start)),
         )
@@ -278,7 +288,12 @@ class _Climb:
 
 
 def rows_pass(
-    model: Decoder, cache: KVCache, token: Tensor, start: int, still: bool = True
+    model: Decoder,
+    cache: KVCache,
+    token: Tensor,
+    start: int,
+    still: bool = True,
+    layer_forward: Callable | None = None,
 ) -> Callable[[], tuple[Tensor]]:
     """A pass of `token [batch, n]` behind `start` cached rows, giving logits `[batch, n, vocab]`; what it reads is made here, once.
 
@@ -287,14 +302,16 @@ def rows_pass(
     """
     layers, (rotation, mask, held, first) = (
         range(len(model.layers)),
-        _places(model, cache, start, token.shape[1], still),
+        _places(model, cache, start, token.shape[1], still, layer_forward),
     )
     return lambda: (
         model.logits(model.run(model.embed(token), layers, rotation, mask, held, first)),
     )
 
 
-def _places(model: Decoder, cache: KVCache, start: int, rows: int, still: bool) -> tuple:
+def _places(
+    model: Decoder, cache: KVCache, start: int, rows: int, still: bool, layer_forward=None
+) -> tuple:
     """(rotation, mask, cache, start) of a chain, as `Decoder.run` takes them."""
     position = torch.arange(start, start + rows, device=model.device)
     rotation = model.rotation(position)
@@ -302,7 +319,7 @@ def _places(model: Decoder, cache: KVCache, start: int, rows: int, still: bool) 
         return rotation, ancestor_mask(start, chain(rows), model.device), cache, start
     sees = torch.arange(cache.key.shape[3], device=model.device) <= position[:, None]
     mask = torch.zeros_like(sees, dtype=model.dtype).masked_fill(~sees, -torch.inf)
-    return rotation, mask, StaticKVCache(cache.key, cache.value, position), 0
+    return rotation, mask, StaticKVCache(cache.key, cache.value, position, layer_forward), 0
 
 
 def _pack(*wholes: nn.Module) -> None:

@@ -4,7 +4,7 @@ On a card it is a CUDA graph. On a CPU the same rules are kept by a tape of the 
 lie where the first ones lay, and a value that the host reads is refused. So what is proven here holds there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -90,10 +90,7 @@ class _Tape(TorchDispatchMode):
         return self.out
 
 
-_plain = DecoderLayer.forward
-
-
-def _alone(
+def _layer_rows(
     layer: DecoderLayer,
     x: Tensor,
     cos: Tensor,
@@ -104,23 +101,20 @@ def _alone(
     row: Tensor,
 ) -> Tensor:
     # one layer's rows by themselves: with its number as an argument every layer would be compiled anew
-    return _plain(layer, x, (cos, sin), mask, LayerKV(key, value, row))
+    return layer.mlp(layer.attend(x, (cos, sin), mask, LayerKV(key, value, row)))
 
 
 @contextmanager
-def fused(**how):
-    """Within it layers run as compiled by torch, all alike ones by the same kernels: for passes over a `real.model.decoder.StaticKVCache`, to be captured.
+def compiled_layers(**options) -> Iterator[Callable[..., Tensor]]:
+    """Yields the `layer_forward` of a `real.model.decoder.StaticKVCache` that runs layers as compiled by torch, for passes to be captured.
 
-    Their elementwise operations, each a kernel of its own otherwise, become few. `how` goes to torch.compile: backend, mode.
+    Layers of one shape share their kernels; their elementwise operations, each a kernel of its own otherwise, become few. `options` go to
+    torch.compile (backend, mode). Only passes over that cache, and only within the context, are compiled.
     """
-    compiled = torch.compile(_alone, fullgraph=True, **how)
+    compiled = torch.compile(_layer_rows, fullgraph=True, **options)
 
-    def forward(layer, x, rotation, mask=None, cache=None, index=0, start=0):
+    def layer_forward(layer, x, rotation, mask, cache, index):
         return compiled(layer, x, *rotation, mask, *cache.layer(index), cache.row)
 
-    DecoderLayer.forward = forward
-    try:
-        with torch._dynamo.config.patch(recompile_limit=64, accumulated_recompile_limit=512):
-            yield
-    finally:
-        DecoderLayer.forward = _plain
+    with torch._dynamo.config.patch(recompile_limit=64, accumulated_recompile_limit=512):
+        yield layer_forward

@@ -5,6 +5,7 @@ in float32), and adds what speculative decoding needs and a framework's model hi
 attention mask, and caches that are indexed tensors.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -104,10 +105,14 @@ class StaticKVCache:
     """The first rows of a cache, all of them seen whatever is valid, and the places `row` int64 `[n]` where a pass's rows go.
 
     A `KVCache` to the layers, but nothing in it depends on where a text stands: what a captured pass needs (see real/model/runner.py).
+    `layer_forward`, if given, runs the layers that write here (`real.model.cuda_graphs.compiled_layers`).
     """
 
-    def __init__(self, key: Tensor, value: Tensor, row: Tensor):
+    def __init__(
+        self, key: Tensor, value: Tensor, row: Tensor, layer_forward: Callable | None = None
+    ):
         self.key, self.value, self.row = key, value, row
+        self.layer_forward = layer_forward
 
     def reserve(self, rows: int) -> None:
         """Nothing: its owner has made room."""
@@ -169,6 +174,8 @@ class DecoderLayer(nn.Module):
         start: int = 0,
     ) -> Tensor:
         """Passes rows `x [batch, n, width]`; with a cache their keys go to rows `start ...` of its layer `index`."""
+        if isinstance(cache, StaticKVCache) and cache.layer_forward is not None:
+            return cache.layer_forward(self, x, rotation, mask, cache, index)
         return self.mlp(self.attend(x, rotation, mask, cache, index, start))
 
     def attend(

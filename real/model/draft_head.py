@@ -64,7 +64,7 @@ def load_draft_head(
         part = make(target, **settings)
     except (RuntimeError, ValueError, TypeError) as error:
         raise WeightsError(
-            f"{folder / name}.json asks for what this target cannot have: {_line(error)}"
+            f"{folder / name}.json has settings that this target cannot have: {_line(error)}"
         ) from error
     fill(part, read_state(folder / f"{name}.safetensors"), str(folder))
     return part.to(target.device, target.dtype).requires_grad_(False).eval()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from real.model.cuda_graphs import Replay, capture, fused
+from real.model.cuda_graphs import Replay, capture, compiled_layers
 from real.model.decoder import Decoder, KVCache, StaticKVCache
 from real.model.tree_mask import ancestor_mask, branches, chain, depths
 
@@ -244,12 +244,9 @@ class CapturedPasses(EagerPasses):
             if card and self.pool is None:
                 self.pool = torch.cuda.graph_pool_handle()
             compiled = card if self.compiled is None else self.compiled
-            with (
-                fused(**(compiled if isinstance(compiled, dict) else {}))
-                if compiled
-                else nullcontext()
-            ):
-                made.replay = capture(made.function, made.device, self.pool)
+            options = compiled if isinstance(compiled, dict) else {}
+            with compiled_layers(**options) if compiled else nullcontext() as layer_forward:
+                made.replay = capture(lambda: made.function(layer_forward), made.device, self.pool)
         return made.replay()
 
     def _width(self, span: Span) -> int | None:
@@ -278,7 +275,7 @@ class _Call:
         for held, x in zip(self.held, inputs):
             held.copy_(x)
 
-    def function(self) -> tuple[Tensor, ...]:
+    def function(self, layer_forward: Callable | None = None) -> tuple[Tensor, ...]:
         return self.body(*self.held)
 
 
@@ -338,7 +335,7 @@ class _Pass(_Call):
         card = self.device.type == "cuda"
         self.numbers.copy_(torch.tensor(numbers, pin_memory=card), non_blocking=card)
 
-    def function(self) -> tuple[Tensor, ...]:
+    def function(self, layer_forward: Callable | None = None) -> tuple[Tensor, ...]:
         numbers, width, most = self.numbers, self.width, self.most
         start, base, last = numbers[0], numbers[1], numbers[2:3]
         inputs, at = [], 3
@@ -358,6 +355,9 @@ class _Pass(_Call):
         decoder = self.decoder
         mask = torch.zeros_like(sees, dtype=decoder.dtype).masked_fill(~sees, -torch.inf)
         window = StaticKVCache(
-            self.cache.key[:, :, :, : self.seen], self.cache.value[:, :, :, : self.seen], row
+            self.cache.key[:, :, :, : self.seen],
+            self.cache.value[:, :, :, : self.seen],
+            row,
+            layer_forward,
         )
         return self.body(*inputs, At(decoder.rotation(position), mask, window, 0, last))

@@ -32,13 +32,13 @@ def card(path: Path, trace: Trace) -> dict:
         "K": meta.K,
         "texts": trace.sequences,
         "rows": trace.rows,
-        "mean_run": round(float(run.mean()), 4),
+        "mean_accepted_length": round(float(run.mean()), 4),
         "repeated_8grams": round(repeated_ngrams(texts), 4),
         "ended_by_end_token": round(float(ended.mean()), 4),
         "by_task": {
             task: {
                 "texts": len(of),
-                "mean_run": round(
+                "mean_accepted_length": round(
                     float(np.concatenate([run[cuts[s] : cuts[s + 1]] for s in of]).mean()), 4
                 ),
                 "repeated_8grams": round(repeated_ngrams(texts[s] for s in of), 4),

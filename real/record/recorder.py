@@ -7,21 +7,24 @@ the text gives the pick at every true prefix, and only behind the misses are the
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from real.decode.along import along
 from real.decode.features import Reader, learnt, shown
 from real.draft import Drafter
+from real.drafters import parallel_form
 from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.files import replace_json
 from real.model.target import Target
+from real.progress import Progress, quiet
 from real.prompts import Prompt
+from real.record.idle_target import IdleTarget
 from real.record.parallel import forked, one_bit, states  # noqa: F401  (states is known by this address)
-from real.record.parallel_drafters import FORKS, Still
 from real.record.rejection import alone, ratios
 from real.record.rows import MOST, RecordError, Rows, Settings, rank_of, runs
 from real.record.text_cache import Texts
@@ -41,7 +44,7 @@ def target_text(
         settings,
         prompt,
         sequence,
-        lambda r: gaps.extend(margin(r.accept_exact.scores).tolist()),
+        lambda r: gaps.extend(margin(r.verified.scores).tolist()),
     )
     return text, encode_margin(np.array(gaps))
 
@@ -81,11 +84,8 @@ def chains(
         return int(scores.argmax())
 
     reader = Reader(names, rule.temperature, drafter)
-    prefill = target.prefill(prompt[:-1])
-    reader.begin(prefill)
-    drafter.begin(target, prompt, prefill, pick)
-    last = prompt[-1]
-    for t in range(n):
+    for t, _, output in along(target, drafter, prompt, text, pick):
+        reader.begin(output)
         limit = min(K, settings.budget - t)
         depth[t] = K
         rank[t, : n - t] = MOST
@@ -112,12 +112,6 @@ def chains(
                 break
         drafter.rollback(0)
         forced = None
-        output = target.verify([last], [-1])
-        target.commit([0])
-        drafter.rollback(0)
-        last = int(text[t])
-        drafter.catch_up([last], output, [0])
-        reader.learn(output, [0])
     run = runs(chain, text, depth)
     return Rows(text, depth, run, feature, rank, np.zeros(n, np.uint8), gap, edge)
 
@@ -141,7 +135,7 @@ def record_text(
     text, gaps = found or target_text(target, settings, prompt, sequence)
     if texts and not found:
         texts.add(sequence, prompt, (text, gaps))
-    wide = type(drafter) in FORKS and not slow
+    wide = parallel_form(drafter) is not None and not slow
     if drafter.prefix_only and drafter.lm is not None and not slow:
         rows = one_bit(target, drafter, settings, prompt, text, sequence)
     elif wide and drafter.history_free:
@@ -149,7 +143,12 @@ def record_text(
     else:
         still = type(drafter) is PromptLookupDrafter and not slow  # it reads tokens alone
         rows = chains(
-            Still(target.decoder) if still else target, drafter, settings, prompt, text, sequence
+            IdleTarget(target.decoder) if still else target,
+            drafter,
+            settings,
+            prompt,
+            text,
+            sequence,
         )
     place = ordered if wide else orders
     order, beam = (
@@ -191,7 +190,7 @@ def record(
     out: Path,
     meta: TraceMeta,
     shard: int = 8,
-    progress: Callable[[int, int], None] = lambda done, all: None,
+    progress: Progress = quiet,
     texts: Path | None = None,
 ) -> Trace:
     """Records all prompts into the trace file `out`; a killed recording continues at its last whole shard.
@@ -239,12 +238,12 @@ def record(
                         raise RecordError(
                             f"text {first + i} (prompt {p.id!r}) cannot be recorded: {error}"
                         ) from error
-                    progress(first + i + 1, len(prompts))
+                    progress("recording", first + i + 1, len(prompts))
                 if kept:
                     kept.save()
                 assemble(rows, group, first, settings, meta).save(path)
             shards.append(_shard(path, settings, group, first))
-            progress(first + len(group), len(prompts))
+            progress("recording", first + len(group), len(prompts))
         trace = join(shards, meta)
     except BaseException:
         if not any(parts.glob("*.parquet")):

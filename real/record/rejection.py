@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from real.decode.along import along
 from real.decode.loop import Round, decode
 from real.draft import Drafter, Silent
 from real.model.target import Target
@@ -57,7 +58,7 @@ def ratios(
         settings,
         prompt,
         sequence,
-        lambda r: draws.append(float(r.accept_exact.scores[0, r.accept_exact.token[0]].exp())),
+        lambda r: draws.append(float(r.verified.scores[0, r.verified.token[0]].exp())),
     )
     p, n, K = np.array(draws), len(text), settings.K
     if drafter.prefix_only and drafter.lm is not None:
@@ -95,10 +96,7 @@ def _stepwise(target, drafter, settings, prompt, text, p):
         ratio[t, slot] = min(1.0, float(rule.probs(logits[None])[0, token]) / p[t + slot])
         return token
 
-    prefill = target.prefill(prompt[:-1])
-    drafter.begin(target, prompt, prefill, pick)
-    last = prompt[-1]
-    for t in range(n):
+    for t, _, _ in along(target, drafter, prompt, text, pick):
         right = True
         for slot in range(min(K, settings.budget - t)):
             step = drafter.next()
@@ -109,9 +107,4 @@ def _stepwise(target, drafter, settings, prompt, text, p):
                 right = right and t + slot < n and step.token == text[t + slot]
                 ratio[t, slot] = right
         drafter.rollback(0)
-        output = target.verify([last], [-1])
-        target.commit([0])
-        drafter.rollback(0)
-        last = int(text[t])
-        drafter.catch_up([last], output, [0])
     return ratio, depth

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from real.decode.along import along, start
 from real.draft import Drafter
 from real.model.decoder import Decoder
 from real.model.target import Target
@@ -76,9 +77,7 @@ def offers(target: Decoder, drafter: Drafter, texts: Sequence[Text], K: int) -> 
     most = 0
     for prompt, _ in texts:
         engine, length = Target(target, drafter.taps, len(prompt) + K + 1), 0
-        drafter.begin(
-            engine, prompt, engine.prefill(prompt[:-1]), lambda logits, *_: int(logits.argmax())
-        )
+        start(engine, drafter, prompt)
         while most < K and drafter.next() is not None:
             length += 1
             most = max(most, length)
@@ -101,11 +100,7 @@ def _walked(decoder: Decoder, drafter: Drafter, prompt: list[int], text: np.ndar
     wanted, n = text.tolist(), len(text)
     run, room = np.zeros(n, np.int64), np.minimum(K, n - np.arange(n))
     target = Target(decoder, drafter.taps, len(prompt) + n + K + 1)
-    drafter.begin(
-        target, prompt, target.prefill(prompt[:-1]), lambda logits, *_: int(logits.argmax())
-    )
-    last = prompt[-1]
-    for t in range(n):
+    for t, _, _ in along(target, drafter, prompt, wanted):
         while run[t] < room[t]:
             step = drafter.next()
             if step is None:
@@ -114,11 +109,6 @@ def _walked(decoder: Decoder, drafter: Drafter, prompt: list[int], text: np.ndar
                 run[t] += 1
             else:
                 break
-        output = target.verify([last], [-1])
-        target.commit([0])
-        drafter.rollback(0)
-        last = wanted[t]
-        drafter.catch_up([last], output, [0])
     return run, room
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from real.model.decoder import Decoder
 from real.model.target import Target
+from real.progress import Progress, quiet
 from real.record.parallel import states
 from real.record.recorder import Settings
 from real.sampling import gumbel
@@ -55,7 +56,7 @@ def together(
     asked: Sequence[Settings],
     prompts: Sequence[list[int]],
     first: int,
-    progress: Callable[[int, int], None] = lambda done, of: None,
+    progress: Progress = quiet,
 ) -> list[Written]:
     """As `real.train.train_predictor.write`, all prompts at once, which must be of one length: the same texts but where rounding flips a near-tie."""
     decoder, made = target.decoder, []
@@ -84,5 +85,5 @@ def together(
                     settings, first + len(made), prompt, text, states(decoder, prompt, text, -1)
                 )
             )
-        progress(len(made), len(asked) * len(prompts))
+        progress("writing", len(made), len(asked) * len(prompts))
     return made

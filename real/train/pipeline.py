@@ -1,6 +1,6 @@
 """A target and its drafters from text, in stages that each leave a file and are skipped when it is there.
 
-tokenizer -> tokens -> target -> distilled text -> every drafter of `LEARNT` -> self_skip's search -> predictors -> card.
+tokenizer -> tokens -> target -> distilled text -> every drafter with a training recipe -> self_skip's search -> predictors -> card.
 """
 
 import json
@@ -13,31 +13,22 @@ import numpy as np
 import torch
 
 from real.decode.acceptance_predictor import NAMES
-from real.drafters import BUILTIN
+from real.drafters import BUILTIN, trainable
 from real.files import replace_json, replacing
 from real.model.checkpoint import load_decoder, load_tokenizer, made_for, save_decoder, sha256
 from real.model.decoder import Decoder, DecoderConfig
+from real.model.initialization import initialize
+from real.model.losses import next_token_loss
+from real.progress import Progress, quiet, relabel
 from real.train import skip_search as skips
 from real.train.accepted_length import Text
 from real.train.corpus import END, documents, encode, train_tokenizer, windows
 from real.train.generate import together, write
-from real.train.losses import next_token
-from real.train.recipes import LEARNT, DrafterTraining, check_folder, training
-from real.train.train_drafter import (
-    K,
-    Material,
-    Progress,
-    against,
-    judged,
-    made_by,
-    read_card,
-    same,
-    teach,
-    told,
-)
+from real.train.recipes import DrafterTraining, check_folder, training
+from real.train.train_drafter import K, Material, against, judged, made_by, read_card, same, teach
 from real.train.train_predictor import train_predictors
 from real.train.train_predictor import write as one_by_one
-from real.train.trainer import Plan, compiled, curve, fit, initialise
+from real.train.trainer import Plan, compiled, curve, fit
 
 
 @dataclass(frozen=True)
@@ -67,7 +58,7 @@ class TrainConfig:
     target: DecoderConfig = DecoderConfig(4096, 160, 10, 5, 5, 32, 400)
     target_plan: Plan = field(default_factory=lambda: Plan(minutes=62, rows=8, length=512))
     lessons: tuple[DrafterTraining, ...] = field(
-        default_factory=lambda: tuple(map(training, LEARNT))
+        default_factory=lambda: tuple(map(training, trainable()))
     )
     distil_tokens: int = 1_000_000
     blend: float = 0.5
@@ -139,7 +130,7 @@ def toy(lab: TrainConfig) -> TrainConfig:
     )
 
 
-def build(lab: TrainConfig, out: Path, work: Path, progress: Progress = lambda *_: None) -> None:
+def build(lab: TrainConfig, out: Path, work: Path, progress: Progress = quiet) -> None:
     """Runs all stages: models to `out`, tokens, checkpoints and curves to `work`. Killed, it continues where it was."""
     text = read(lab, out, work, progress)
     learn_target(lab, text, out, work, progress)
@@ -169,7 +160,7 @@ class Known:
     material: Material
 
 
-def read(lab: TrainConfig, out: Path, work: Path, progress: Progress = lambda *_: None) -> Read:
+def read(lab: TrainConfig, out: Path, work: Path, progress: Progress = quiet) -> Read:
     """Fits the tokenizer and encodes the text, once; text that cannot be used is refused and leaves nothing behind."""
     made = [_missing(folder) for folder in (out, work) if not folder.exists()]
     try:
@@ -192,14 +183,14 @@ def read(lab: TrainConfig, out: Path, work: Path, progress: Progress = lambda *_
 
 
 def learn_target(
-    lab: TrainConfig, text: Read, out: Path, work: Path, progress: Progress = lambda *_: None
+    lab: TrainConfig, text: Read, out: Path, work: Path, progress: Progress = quiet
 ) -> None:
     """Trains the target into `<out>/target`, unless it is there."""
     _target(lab, text.tokens, text.heldout, out, work, text.tokenizer.token_to_id(END), progress)
 
 
 def known_target(
-    lab: TrainConfig, text: Read, out: Path, work: Path, progress: Progress = lambda *_: None
+    lab: TrainConfig, text: Read, out: Path, work: Path, progress: Progress = quiet
 ) -> Known:
     """Loads the target, and has it write what drafters learn from, where it has not yet."""
     target = load_decoder(out / "target", device=lab.device)
@@ -208,7 +199,7 @@ def known_target(
 
 
 def learn_predictors(
-    lab: TrainConfig, text: Read, known: Known, out: Path, progress: Progress = lambda *_: None
+    lab: TrainConfig, text: Read, known: Known, out: Path, progress: Progress = quiet
 ) -> None:
     """Trains the predictors of acceptance that are not there."""
     material = known.material
@@ -229,12 +220,7 @@ def learn_predictors(
 
 
 def describe(
-    lab: TrainConfig,
-    text: Read,
-    known: Known,
-    out: Path,
-    work: Path,
-    progress: Progress = lambda *_: None,
+    lab: TrainConfig, text: Read, known: Known, out: Path, work: Path, progress: Progress = quiet
 ) -> None:
     """Writes `<out>/card.json`: settings, sizes, steps, held-out losses, and the cards of all drafters that are there."""
     places = [each.place for each in lab.lessons] + ["self_skip"] * bool(lab.trials)
@@ -247,7 +233,7 @@ def single(
     asked: "DrafterTraining | Search",
     out: Path,
     work: Path,
-    progress: Progress = lambda *_: None,
+    progress: Progress = quiet,
     other: str | None = None,
 ) -> dict:
     """Trains one drafter for the target that lies in `out`, or searches self_skip; returns its card.
@@ -301,7 +287,7 @@ def _tokenizer(lab: TrainConfig, out: Path, progress: Progress):
         texts = [d["text"] for _, d in zip(range(lab.sample), documents(lab.text))]
         with replacing(path) as temporary:
             train_tokenizer(texts, lab.vocab).save(str(temporary))
-    progress("tokenizer", 1, 1, "")
+    progress("tokenizer", 1, 1)
     return load_tokenizer(out / "target")
 
 
@@ -331,18 +317,18 @@ def _target(
     if (folder / "model.safetensors").exists():
         return
     decoder, plan = Decoder(replace(lab.target, vocab=lab.vocab)), lab.target_plan
-    initialise(decoder, lab.seed)
+    initialize(decoder, lab.seed)
     decoder.to(lab.device)
 
     def loss(step):
         batch = _batch(lab, tokens, plan, step)
         with _autocast(lab):
             logits = decoder(batch[:, :-1])
-        return next_token(logits, batch[:, 1:])
+        return next_token_loss(logits, batch[:, 1:])
 
     if lab.compiled and (note := compiled(decoder.layers, lambda: loss(0))):
         progress("target", 0, 1, note)
-    log = fit(work / "target", decoder, loss, plan, told(progress, "target"))
+    log = fit(work / "target", decoder, loss, plan, relabel(progress, "target"))
     curve(log, work / "target.png", "target: training loss")
     save_decoder(decoder, folder, end, plan.length)
 
@@ -376,7 +362,7 @@ def _distil(
                 )
                 with replacing(part) as temporary, open(temporary, "wb") as file:
                     np.save(file, made)
-            progress("distil", i + 1, count, "")
+            progress("distil", i + 1, count)
         with replacing(path) as temporary, open(temporary, "wb") as file:
             np.save(file, np.concatenate([np.load(parts / f"{i:05d}.npy") for i in range(count)]))
     return np.load(path)
@@ -476,11 +462,7 @@ def searched(lab: TrainConfig, settings: dict, folder: str | None) -> Search:
 
 
 def search(
-    asked: Search,
-    material: Material,
-    own: np.ndarray,
-    out: Path,
-    progress: Progress = lambda *_: None,
+    asked: Search, material: Material, own: np.ndarray, out: Path, progress: Progress = quiet
 ) -> dict:
     """Searches self_skip's sub-layers on greedy texts that the target wrote for training, judges them, and returns the card."""
     folder = out / asked.place
@@ -497,7 +479,7 @@ def search(
         pairs = [(row[:cut], row[cut : 2 * cut]) for row in rows]
         found = skips.find(
             material.target, pairs, asked.trials, asked.seed,
-            progress=lambda done, of, best: progress(asked.place, done, of, f"speedup {best.speedup:.3f}"),
+            progress=relabel(progress, asked.place),
         )  # fmt: skip
         skips.save(found, folder, material.made_for, "target-written, for training")
     found = read_card(folder / "self_skip.json")
@@ -519,7 +501,7 @@ def heldout_loss(decoder: Decoder, tokens: np.ndarray, length: int, most: int = 
     row = torch.from_numpy(tokens[: count * length + 1].astype(np.int64)).to(decoder.device)
     x, y = row[:-1].view(count, length), row[1:].view(count, length)
     parts = [
-        next_token(decoder(x[i : i + 8]), y[i : i + 8]).item() * len(x[i : i + 8])
+        next_token_loss(decoder(x[i : i + 8]), y[i : i + 8]).item() * len(x[i : i + 8])
         for i in range(0, count, 8)
     ]
     return sum(parts) / count
@@ -539,7 +521,7 @@ def agreement(lm: Decoder, target: Decoder, own: np.ndarray) -> float:
 def _drafters(lab: TrainConfig, material: Material, out: Path) -> Iterator[tuple[str, Decoder]]:
     """Those that are language models of the prefix, by folder."""
     for each in lab.lessons:
-        made = BUILTIN[each.drafter](out / each.place, material.target, material.made_for)
+        made = BUILTIN[each.drafter].load(out / each.place, material.target, material.made_for)
         if made.prefix_only and made.lm is not None:
             yield each.place, made.lm
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from real.drafters.self_skip import SkipConfig, skipping_pass
 from real.files import replace_json
 from real.model.decoder import Decoder, KVCache
+from real.progress import Progress, quiet
 from simspec.formulas import expected_speedup
 
 
@@ -111,7 +112,9 @@ def _prepare(decoder: Decoder, prompt: Sequence[int], text: Sequence[int]) -> _T
 
 @torch.inference_mode()
 def _agreeing(decoder: Decoder, skips: SkipConfig, text: _Text) -> int:
-    hidden = skipping_pass(decoder, skips, text.token, text.position, text.mask, text.cache, text.start)
+    hidden = skipping_pass(
+        decoder, skips, text.token, text.position, text.mask, text.cache, text.start
+    )
     return int((decoder.logits(hidden).argmax(-1) == text.pick).sum())
 
 
@@ -141,13 +144,13 @@ def find(
     seed: int = 0,
     K: int = 16,
     cost: Callable[[Decoder, SkipConfig], float] = sublayer_share,
-    progress: Callable[[int, int, Trial], None] = lambda done, of, best: None,
+    progress: Progress = quiet,
 ) -> Found:
     """The skipped sub-layers of the largest expected speedup in `trials` trials of optuna's TPE over the 2L binary choices.
 
     The first trial skips nothing, so a result is never worse than 1. `texts` are pairs (prompt, what the target wrote after it) of
     a development split; `cost` gives c of a setting, a measured one if you like. The same seed gives the same trials, as long
-    as `cost` is a function. `progress` hears trials done, trials in all, and the best so far. ValueError for no texts, an
+    as `cost` is a function. `progress` receives the trials done and, as a note, the best speedup. ValueError for no texts, an
     empty one, or no trials.
     """
     import optuna
@@ -196,8 +199,9 @@ def find(
                 )
             )
         )
-        study.progress(asked, made[-1].speedup)
-        progress(done, trials, max(made, key=lambda t: t.speedup))
+        study.tell(asked, made[-1].speedup)
+        best = max(made, key=lambda t: t.speedup)
+        progress("searching", done, trials, f"speedup {best.speedup:.3f}")
     return Found(max(made, key=lambda t: t.speedup), tuple(made), seed, K, len(prepared), tokens)
 
 

@@ -18,6 +18,7 @@ from real.model.checkpoint import save_decoder, sha256
 from real.model.compressed import is_there
 from real.model.decoder import Decoder
 from real.model.draft_head import save_draft_head
+from real.progress import Progress, quiet, relabel
 from real.provenance import device_name, revision, versions
 from real.train.accepted_length import (
     Accepted,
@@ -28,15 +29,12 @@ from real.train.accepted_length import (
     offers,
     straight,
 )
-from real.train.recipes import LEARNT, DrafterTraining, fresh, loss_settings
+from real.train.recipes import DrafterTraining, fresh, loss_settings, recipe_of
 from real.train.trainer import Plan, curve, fit
 from real.train.trigram import count
 
 K = 5
 """Draft length of every figure in a card."""
-
-Progress = Callable[[str, int, int, str], None]
-"""(stage, done, of, remark): how progress is told."""
 
 
 @dataclass(frozen=True)
@@ -65,18 +63,14 @@ class Material:
 
 
 def teach(
-    training: DrafterTraining,
-    material: Material,
-    out: Path,
-    work: Path,
-    progress: Progress = lambda *_: None,
+    training: DrafterTraining, material: Material, out: Path, work: Path, progress: Progress = quiet
 ) -> dict:
     """Trains one drafter into `<out>/<folder>`, judges what was saved, and returns its card.
 
     What is there is kept: a card says that all was done, weights without one are judged only. ValueError where that folder, or the
     checkpoint in `<work>/<folder>`, was asked for with other settings.
     """
-    recipe, folder, store = LEARNT[training.drafter], out / training.place, work / training.place
+    recipe, folder, store = recipe_of(training.drafter), out / training.place, work / training.place
     part = fresh(training, material.target)
     asked = _asked(training, part, material)
     card = folder / "card.json"
@@ -110,7 +104,7 @@ def teach(
             part,
             loss,
             training.plan,
-            told(progress, training.place),
+            relabel(progress, training.place),
             validate if material.check else None,
         )
         curve(log, work / f"{training.place}.png", f"drafter {training.place}: training loss")
@@ -118,7 +112,7 @@ def teach(
             save_decoder(part, folder, material.end[0], material.context)
         else:
             save_draft_head(part, folder, recipe.file, material.made_for)
-    progress(f"judging {training.place}", 0, 1, "")
+    progress(f"judging {training.place}", 0, 1)
     made = _card(training, part, material, asked, log, clock, folder, loss)
     replace_json(card, made)
     judged = made["evaluation"]
@@ -129,11 +123,6 @@ def teach(
         f"accepted length {judged['trained']['accepted_length']['value']:.2f} of {judged['K']}",
     )
     return made
-
-
-def told(progress: Progress, stage: str) -> Callable[[int, int, float], None]:
-    """How `fit` tells its progress as that of a stage."""
-    return lambda step, steps, loss: progress(stage, step, steps or step + 1, f"loss {loss:.3f}")
 
 
 def _asked(training: DrafterTraining, part: nn.Module, material: Material) -> dict:
@@ -183,7 +172,7 @@ def _loss(
     draw, target, recipe = (
         material.batches(training.plan),
         material.target,
-        LEARNT[training.drafter],
+        recipe_of(training.drafter),
     )
     more = loss_settings(training)
     mixed = (
@@ -220,7 +209,7 @@ def loaded(part: nn.Module, target: Decoder, run: Callable[[], object]) -> int:
 
 def examined(drafter: str, folder: Path, material: Material) -> Accepted:
     """How a drafter, as it was saved, does on the exam; at what it offers, if that is less than K."""
-    made = BUILTIN[drafter](folder, material.target, material.made_for)
+    made = BUILTIN[drafter].load(folder, material.target, material.made_for)
     return acceptance(
         material.target, made, material.exam, offers(material.target, made, material.exam, K)
     )
@@ -236,7 +225,7 @@ def _card(
     folder: Path,
     loss,
 ) -> dict:
-    target, plan, recipe = material.target, training.plan, LEARNT[training.drafter]
+    target, plan, recipe = material.target, training.plan, recipe_of(training.drafter)
     steps = log[-1]["step"] if log else 0
     valid = [row for row in log if "valid" in row]
     laps = [b - a for a, b in zip(clock, clock[1:])]

@@ -13,6 +13,7 @@ from real.decode.acceptance_predictor import NAMES, Predictor, load_predictor, s
 from real.model.checkpoint import WeightsError, identity
 from real.model.decoder import Decoder
 from real.model.target import Target
+from real.progress import Progress, quiet, relabel
 from real.record.parallel import states
 from real.record.recorder import Settings, target_text
 from real.sampling import Rule
@@ -68,7 +69,7 @@ def write(
     asked: Sequence[Settings],
     prompts: Sequence[list[int]],
     first: int,
-    progress: Callable[[int, int], None] = lambda done, of: None,
+    progress: Progress = quiet,
 ) -> list[Written]:
     """The target's own texts after all prompts under all of `asked`, at the draw addresses `first`, `first + 1`, ..."""
     made: list[Written] = []
@@ -84,7 +85,7 @@ def write(
                     states(target.decoder, prompt, text, -1),
                 )
             )
-            progress(len(made), len(asked) * len(prompts))
+            progress("writing", len(made), len(asked) * len(prompts))
     return made
 
 
@@ -206,7 +207,7 @@ def train_predictors(
     texts: int,
     rank: int,
     seed: int,
-    progress: Callable[[str, int, int, str], None],
+    progress: Progress,
     writer: Callable[..., list[Written]] = write,
 ) -> None:
     """Trains both forms for every drafter of the bundle `out`, but those that are there for its very weights.
@@ -226,11 +227,7 @@ def train_predictors(
             ]
             prompts = windows(tokens, texts, 96, seed + 2, 0)[:, :96].tolist()
             written = writer(
-                Target(target),
-                asked,
-                prompts,
-                1 << 20,
-                lambda done, of: progress("texts for predictors", done, of, ""),
+                Target(target), asked, prompts, 1 << 20, relabel(progress, "texts for predictors")
             )
         found = examples(written, lm) if missing else None
         for name, size in missing.items():

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from real.files import replace_json, replacing
+from real.progress import Progress, quiet
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Plan:
 
 
 class Paused(Exception):
-    """Raised by who is told of progress, to stop here: what was learnt is saved first, and a second call goes on."""
+    """Raised by a progress callback to stop here: what was learnt is saved first, and a second call goes on."""
 
 
 OUTER = re.compile(r"(^|\.)(\w*embed\w*|\w*head)\.")
@@ -128,7 +129,7 @@ def fit(
     model: nn.Module,
     loss: Callable[[int], Tensor],
     plan: Plan,
-    progress: Callable[[int, int, float], None] = lambda step, steps, loss: None,
+    progress: Progress = quiet,
     validate: Callable[[], dict] | None = None,
 ) -> list[dict]:
     """Minimises `loss(step)` over the parameters of `model` that require gradients; returns the log.
@@ -174,7 +175,7 @@ def fit(
         if step % 10 == 0 or step == steps or judged:
             log.append({"step": step, "loss": round(value.item(), 4)})
             try:
-                progress(step, steps, value.item())
+                progress("training", step, steps or step + 1, f"loss {value.item():.3f}")
             except Paused as stop:
                 paused = stop
         if judged:
@@ -254,16 +255,6 @@ def _resume(folder, learnt, optimiser) -> tuple[int, int, list[dict], Best]:
         n: held[f"best/{n}"].to(p.device) for n, p in learnt.items() if f"best/{n}" in held
     }
     return int(head["step"]), int(head["steps"]), json.loads(head["log"]), best
-
-
-def initialise(model: nn.Module, seed: int) -> None:
-    """Normal weights of spread 0.02, and 1/sqrt(2 layers) of that where a layer writes to the residual stream."""
-    torch.manual_seed(seed)
-    layers = len(getattr(model, "layers", [])) or 1
-    for name, p in model.named_parameters():
-        if p.ndim == 2:
-            writes = name.endswith(("output.weight", "down.weight"))
-            nn.init.normal_(p, std=0.02 / (math.sqrt(2 * layers) if writes else 1.0))
 
 
 def curve(log: Iterable[dict], path: Path, title: str) -> None:

@@ -186,7 +186,7 @@ def _card(trace) -> dict:
                 "prompt_tokens": len(trace.prompt),
                 "tasks": {task: trace.task.count(task) for task in sorted(set(trace.task))},
                 "ended_by_token": sum(token in trace.meta.end_tokens for token in end),
-                "mean_run": round(float(expected_run(trace).mean()), 4),
+                "mean_accepted_length": round(float(expected_run(trace).mean()), 4),
                 "committed_at_K": round(full.committed_per_round, 4),
                 "accept_by_depth_at_K": by_depth,
                 "recorded": [name for name in OPTIONAL if getattr(trace, name) is not None],

@@ -1,8 +1,8 @@
 """The built-in policies, one mechanism a file, and their text form."""
 
-from collections.abc import Callable
 from difflib import get_close_matches
 
+from simspec.deferred_policy import DeferredPolicy
 from simspec.policies.adaptive import hf_heuristic
 from simspec.policies.calibrated import cali_ts, model_only, sampling_only
 from simspec.policies.confidence import adaedl, confidence, draft_verify, entropy, product
@@ -53,15 +53,19 @@ TREES = {
     "tree_oracle": tree_oracle,
 }
 
-# These are functions of (trace, cost) themselves and take nothing else.
-CLAIRVOYANT = ("oracle", "greedy_oracle", "tree_oracle")
+CLAIRVOYANT = tuple(
+    name
+    for name, entry in (BUILTIN | TREES).items()
+    if isinstance(entry, DeferredPolicy) and entry.clairvoyant
+)
+"""Names of the policies that know the recorded tokens: they are replayed and never run."""
 
 
-def parse(text: str) -> Policy | TreePolicy | Callable:
+def parse(text: str) -> Policy | TreePolicy | DeferredPolicy:
     """The policy written as name[:arg,...], each arg a value or key=value: fixed:3, beta_ts:censored,alpha0=2, static:4x2x1, sets:3,k=5.
 
     A built-in policy's own name reads back as itself. Names of policies that need the trace and the cost (the oracles,
-    cost_ts, trees made from ranks) give the function of (trace, cost) that makes them, see `make`. PolicyError, one line, for an
+    cost_ts, trees made from ranks) give a DeferredPolicy, see `make`. PolicyError, one line, for an
     unknown name, with the nearest known one, or for arguments the policy does not take; TreeError for a tree that cannot be.
     """
     name, _, rest = text.partition(":")
@@ -72,12 +76,13 @@ def parse(text: str) -> Policy | TreePolicy | Callable:
         raise PolicyError(
             f"policy {text!r}: no policy is named {name!r}: {hint}expected one of {', '.join(known)}"
         )
-    if name in CLAIRVOYANT:
+    entry = known[name]
+    if isinstance(entry, DeferredPolicy):
         if rest:
             raise PolicyError(
                 f"policy {text!r}: {name} takes no arguments, it reads the trace and the cost"
             )
-        return known[name]
+        return entry
     positional, named = [], {}
     for part in rest.split(",") if rest else []:
         key, equals, value = part.partition("=")
@@ -86,7 +91,7 @@ def parse(text: str) -> Policy | TreePolicy | Callable:
         else:
             positional.append(_value(part))
     try:
-        return known[name](*positional, **named)
+        return entry(*positional, **named)
     except TypeError as error:
         raise PolicyError(
             f"policy {text!r}: {str(error).replace('()', '')}: expected name:arg,key=value"
@@ -94,14 +99,17 @@ def parse(text: str) -> Policy | TreePolicy | Callable:
 
 
 def make(policy, trace, cost) -> Policy | TreePolicy:
-    """The policy meant by a Policy, a TreePolicy, its text, or a function of (trace, cost) such as `oracle`; PolicyError otherwise."""
-    given = parse(policy) if isinstance(policy, str) else policy
-    made = given if isinstance(given, Policy) or not callable(given) else given(trace, cost)
-    if not isinstance(made, (Policy, TreePolicy)):
+    """The policy meant by a policy, its text, or a function of (trace, cost) that returns one; PolicyError otherwise."""
+    parsed = parse(policy) if isinstance(policy, str) else policy
+    if isinstance(parsed, Policy | TreePolicy | DeferredPolicy):
+        resolved = parsed.resolve(trace, cost)
+    else:
+        resolved = parsed(trace, cost) if callable(parsed) else parsed
+    if not isinstance(resolved, Policy | TreePolicy):
         raise PolicyError(
             f"{policy!r} is no policy: expected a Policy, text such as 'fixed:3', or a function of (trace, cost)"
         )
-    return made
+    return resolved
 
 
 def _value(text: str):

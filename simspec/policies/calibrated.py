@@ -3,8 +3,7 @@
 import math
 import os
 
-from numba import njit
-
+from simspec.compile_cache import cached_njit
 from simspec.policy import Policy, PolicyError
 from simspec.scalar_predictor import READS, Scalar
 
@@ -20,7 +19,7 @@ _READING, _RECORDED, _SCALAR = "validated", (0.8, 0.06, 0.0), (0.05, 0.25, 0.25)
 # state: accepted tokens, trials (what a trial is depends on the reading), rounds in which something was verified.
 
 
-@njit(cache=True)
+@cached_njit
 def clipped_mean(mean, sigma):
     """E[min(max(X, 0), 1)] of X ~ N(mean, sigma^2) = g(mean) - g(mean - 1), g(d) = d Phi(d / sigma) + sigma phi(d / sigma)."""
     if sigma <= 0.0:
@@ -34,7 +33,7 @@ def clipped_mean(mean, sigma):
     return min(max(total, 0.0), 1.0)
 
 
-@njit(cache=True)
+@cached_njit
 def predicted(params, features, i):
     """theta_M of slot i: the recorded feature, or the Scalar's value from (confidence, entropy, depth)."""
     if params[4] == 0.0:
@@ -57,7 +56,7 @@ def predicted(params, features, i):
     return 1.0 / (1.0 + math.exp(-z)) if z >= 0.0 else math.exp(z) / (1.0 + math.exp(z))
 
 
-@njit(cache=True)
+@cached_njit
 def observed(params, state):
     """theta-hat = (theta_0 + accepted) / (1 + trials), in [0, 1] since accepted <= trials in every reading."""
     return (params[3] + state[0]) / (1.0 + state[1])

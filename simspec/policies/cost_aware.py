@@ -4,8 +4,9 @@ import math
 from functools import partial
 
 import numpy as np
-from numba import njit
 
+from simspec.compile_cache import cached_njit
+from simspec.deferred_policy import DeferredPolicy
 from simspec.policy import Policy, PolicyError
 from simspec.rng import philox
 
@@ -18,7 +19,7 @@ _KEY0, _KEY1, _ZERO = np.uint64(0x636F7374), np.uint64(0x5F7473), np.uint64(0)
 # verify[0..K], catch_up. state: the round's k, rows owed, then per posterior accepted and rejected trials beyond the prior.
 
 
-@njit(cache=True)
+@cached_njit
 def _fraction(a, b, x):
     """1 + d_1 / (1 + d_2 / (1 + ...)), DLMF 8.17.22, by Lentz's method; quick for x < (a + 1) / (a + b + 2)."""
     value = upper = 1.0
@@ -40,19 +41,19 @@ def _fraction(a, b, x):
     return value
 
 
-@njit(cache=True)
+@cached_njit
 def _softplus(t):
     return max(t, 0.0) + math.log1p(math.exp(-abs(t)))
 
 
-@njit(cache=True)
+@cached_njit
 def _stirling(z):
     return (
         1.0 / 12.0 - (1.0 / 360.0 - (1.0 / 1260.0 - 1.0 / (1680.0 * z * z)) / (z * z)) / (z * z)
     ) / z
 
 
-@njit(cache=True)
+@cached_njit
 def log_beta(a, b):
     """ln B(a, b) for a, b > 0, by Stirling's series (DLMF 5.11.1) where the logarithms of large gammas would cancel."""
     small, big = min(a, b), max(a, b)
@@ -69,7 +70,7 @@ def log_beta(a, b):
     return math.lgamma(small) - ratio
 
 
-@njit(cache=True)
+@cached_njit
 def beta_quantile(u, a, b):
     """The x in (0, 1) with I_x(a, b) = u, for 0 < u < 1 and a, b > 0: an exact Beta(a, b) sample from one uniform.
 
@@ -108,7 +109,7 @@ def beta_quantile(u, a, b):
     return math.exp(-_softplus(-t))
 
 
-@njit(cache=True)
+@cached_njit
 def depth_uniform(u, depth):
     """A uniform of its own for each depth >= 0 from one u = (word + 1/2) / 2^32: Philox at address (word, depth // 4).
 
@@ -126,7 +127,7 @@ def depth_uniform(u, depth):
     return (np.float64(word) + 0.5) / _WORD
 
 
-@njit(cache=True)
+@cached_njit
 def planned(params, state, u):
     """The k in 0..K of most committed tokens per second at the acceptances sampled with u; ties go to the shorter draft."""
     K, width = int(params[5]), int(params[6])
@@ -178,7 +179,7 @@ def cost_ts(
     greedy: bool = False,
     scope: str = "sequence",
     K: int | None = None,
-) -> partial:
+) -> DeferredPolicy:
     """Cost-aware Thompson sampling: a function (trace, cost) -> Policy, for the plan needs the costs.
 
     Before each round an acceptance is sampled, alpha ~ Beta(alpha0 + accepted, beta0 + rejected), and the k drafted that
@@ -208,16 +209,7 @@ def cost_ts(
         raise PolicyError(f"cost_ts: K is {K!r}, expected none or an integer in 0..255")
     if scope not in ("sequence", "stream"):
         raise PolicyError(f"cost_ts: scope is {scope!r}, expected 'sequence' or 'stream'")
-    return partial(_made, variant, alpha0, beta0, decay, greedy, scope, K)
-
-
-def _made(variant, alpha0, beta0, decay, greedy, scope, K, trace, cost):
-    longest = trace.K if K is None else K
-    if cost.K < longest:
-        raise PolicyError(
-            f"cost {cost.name!r} prices drafts up to {cost.K}, cost_ts plans up to {longest}: measure further"
-        )
-    given = {
+    settings = {
         "variant": variant,
         "alpha0": alpha0,
         "beta0": beta0,
@@ -226,16 +218,30 @@ def _made(variant, alpha0, beta0, decay, greedy, scope, K, trace, cost):
         "scope": scope,
         "K": K,
     }
-    usual = dict(zip(given, cost_ts.__defaults__))
-    told = [
+    defaults = dict(zip(settings, cost_ts.__defaults__))
+    parts = [
         f"{key}={str(value).lower() if key == 'greedy' else value}"
-        for key, value in given.items()
-        if value != usual[key]
+        for key, value in settings.items()
+        if value != defaults[key]
     ]
+    name = "cost_ts:" + ",".join(parts) if parts else "cost_ts"
+    return DeferredPolicy(name, partial(_plan, name, settings))
+
+
+def _plan(name, settings, trace, cost):
+    """The policy with the costs among its parameters."""
+    variant, greedy, K = settings["variant"], settings["greedy"], settings["K"]
+    longest = trace.K if K is None else K
+    if cost.K < longest:
+        raise PolicyError(
+            f"cost {cost.name!r} prices drafts up to {cost.K}, cost_ts plans up to {longest}: measure further"
+        )
     params = (
-        variant == "depth", greedy, decay, alpha0, beta0, longest, len(cost.catch_up), cost.overhead,
+        variant == "depth", greedy, settings["decay"], settings["alpha0"], settings["beta0"], longest, len(cost.catch_up), cost.overhead,
         *cost.draft[: longest + 1], *cost.verify[: longest + 1], *cost.catch_up,
     )  # fmt: skip
     state0 = (0.0,) * (2 + 2 * (max(longest, 1) if variant == "depth" else 1))
-    name = "cost_ts:" + ",".join(told) if told else "cost_ts"
-    return Policy(name, _draft_more, _observe, params, state0, K=K, scope=scope, random=not greedy)
+    return Policy(
+        name, _draft_more, _observe, params, state0,
+        K=K, scope=settings["scope"], random=not greedy,
+    )  # fmt: skip

@@ -4,9 +4,10 @@ Only the dynamic program is an upper bound and only it is called 'oracle'; the g
 """
 
 import numpy as np
-from numba import njit
 
+from simspec.compile_cache import cached_njit
 from simspec.cost import CostModel, next_backlog
+from simspec.deferred_policy import DeferredPolicy
 from simspec.policy import Policy, PolicyError
 from simspec.trace import Trace
 
@@ -31,7 +32,7 @@ def _observe(params, state, computed, drafted, accepted, features, cost):
         state[1] = min(next_backlog(int(state[1]), computed, accepted), width - 1)
 
 
-@njit(cache=True)
+@cached_njit
 def _solve(offset, budget, depth, run, K, draft, verify, catch_up, overhead, plan, value):
     width = catch_up.shape[0]
     for s in range(budget.shape[0]):
@@ -57,7 +58,7 @@ def _solve(offset, budget, depth, run, K, draft, verify, catch_up, overhead, pla
                 plan[t, b] = choice
 
 
-def oracle(trace: Trace, cost: CostModel) -> Policy:
+def _oracle(trace: Trace, cost: CostModel) -> Policy:
     """The schedule of least modelled time, by dynamic programming over (row, backlog), exact in the catch-up cost.
 
     V[t, b] = min of overhead + verify[0] + V[t+1, min(b+1, B)] and, over 1 <= k <= cap and d in {0, 1},
@@ -76,7 +77,11 @@ def oracle(trace: Trace, cost: CostModel) -> Policy:
     return _scheduled("oracle", trace, plan)
 
 
-@njit(cache=True)
+oracle = DeferredPolicy("oracle", _oracle, clairvoyant=True)
+"""The schedule of least modelled time."""
+
+
+@cached_njit
 def _solve_greedily(offset, budget, depth, run, K, draft, verify, catch_up, overhead, plan):
     for s in range(budget.shape[0]):
         n = offset[s + 1] - offset[s]
@@ -93,7 +98,7 @@ def _solve_greedily(offset, budget, depth, run, K, draft, verify, catch_up, over
                         plan[t, b] = k
 
 
-def greedy_oracle(trace: Trace, cost: CostModel) -> Policy:
+def _greedy_oracle(trace: Trace, cost: CostModel) -> Policy:
     """A clairvoyant that sees one round far: the k of most committed tokens per second of this round alone. No upper bound.
 
     argmax over 0 <= k <= cap of min(min(k, run[t]) + 1, text left) / (overhead + catch_up[b] if k + draft[k] + verify[k]); ties go
@@ -106,6 +111,10 @@ def greedy_oracle(trace: Trace, cost: CostModel) -> Policy:
         cost.draft, cost.verify, cost.catch_up, cost.overhead, plan,
     )  # fmt: skip
     return _scheduled("greedy_oracle", trace, plan)
+
+
+greedy_oracle = DeferredPolicy("greedy_oracle", _greedy_oracle, clairvoyant=True)
+"""A clairvoyant that looks one round ahead."""
 
 
 def _empty(trace, cost):

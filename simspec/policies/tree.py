@@ -1,13 +1,13 @@
 """Policies that submit trees, by name: shapes that are given, made from ranks or from the order, CAPE's sets, the clairvoyant choice."""
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from numba import njit
 
+from simspec.compile_cache import cached_njit
 from simspec.cost import CostModel
+from simspec.deferred_policy import DeferredPolicy
 from simspec.policy import PolicyError
 from simspec.trace import Trace
 from simspec.tree import (
@@ -39,13 +39,13 @@ def static(shape: str | int) -> TreePolicy:
     return TreePolicy(name, "static", tree=full(wide))
 
 
-def medusa_tree(nodes: int, fit=None) -> Callable:
+def medusa_tree(nodes: int, fit=None) -> DeferredPolicy:
     """(trace, cost) -> TreePolicy: the `medusa_like` tree of that many nodes, from each depth's rank accuracies over all rows.
 
     fit: indices of the sequences to count, default all of the trace; the depth is that of the best rate at the costs.
     """
     check_whole("medusa_tree", "nodes", nodes, 0, MOST)
-    return partial(_medusa, nodes, fit)
+    return _deferred(f"medusa_tree:{nodes}", partial(_medusa, nodes, fit))
 
 
 def _medusa(nodes, fit, trace, cost):
@@ -55,14 +55,15 @@ def _medusa(nodes, fit, trace, cost):
     return TreePolicy(f"medusa_tree:{nodes}", "static", tree=fastest(trees, accuracy, cost, nodes))
 
 
-def optimal_tree(nodes: int | None = None, fit=None) -> Callable:
+def optimal_tree(nodes: int | None = None, fit=None) -> DeferredPolicy:
     """(trace, cost) -> TreePolicy: Sequoia's tree of that many nodes at the depth of the best rate, or (None) of the best number too.
 
     Made from the ranks of the trace's own sequences `fit` (indices, default all), see `rank_acceptance` and `best`: report on others.
     """
     if nodes is not None:
         check_whole("optimal_tree", "nodes", nodes, 0, MOST)
-    return partial(_optimal, nodes, fit)
+    name = "optimal_tree" if nodes is None else f"optimal_tree:{nodes}"
+    return _deferred(name, partial(_optimal, nodes, fit))
 
 
 def _optimal(nodes, fit, trace, cost):
@@ -77,10 +78,10 @@ def _optimal(nodes, fit, trace, cost):
     )
 
 
-def full_tree(nodes: int, fit=None) -> Callable:
+def full_tree(nodes: int, fit=None) -> DeferredPolicy:
     """(trace, cost) -> TreePolicy: the full tree of that many nodes, widths not growing by level, of the best rate; see `optimal_tree`."""
     check_whole("full_tree", "nodes", nodes, 1, MOST)
-    return partial(_full, nodes, fit)
+    return _deferred(f"full_tree:{nodes}", partial(_full, nodes, fit))
 
 
 def _full(nodes, fit, trace, cost):
@@ -101,6 +102,10 @@ def _full(nodes, fit, trace, cost):
     return TreePolicy(
         f"full_tree:{nodes}", "static", tree=fastest(shapes((), 1, 0), acceptance, cost, nodes)
     )
+
+
+def _deferred(name, make):
+    return DeferredPolicy(name, make, submits=MOST)
 
 
 def _depths(trace, cost):
@@ -138,7 +143,7 @@ def _told(name, k):
     return name if k is None else f"{name},k={k}"
 
 
-def tree_oracle(trace: Trace, cost: CostModel) -> TreePolicy:
+def _tree_oracle(trace: Trace, cost: CostModel) -> TreePolicy:
     """The clairvoyant choice of a tree at each row, of least modelled time, by dynamic programming over (row, rows owed).
 
     V[t, b] = min of overhead + verify[0] + V[t + 1, min(b + 1, B)] and, over the trees, overhead + draft[levels] + node (rows - levels) +
@@ -186,6 +191,10 @@ def tree_oracle(trace: Trace, cost: CostModel) -> TreePolicy:
     return TreePolicy("tree_oracle", "planned", plan=(choice, Outcome(*kept)))
 
 
+tree_oracle = DeferredPolicy("tree_oracle", _tree_oracle, submits=MOST, clairvoyant=True)
+"""The clairvoyant choice of a tree at each row."""
+
+
 def _priced_levels(name, found, cost):
     if int(found.levels.max()) > cost.K:
         raise PolicyError(
@@ -193,7 +202,7 @@ def _priced_levels(name, found, cost):
         )
 
 
-@njit(cache=True)
+@cached_njit
 def _solve(offset, seconds, catch_up, choice, value):
     width = catch_up.shape[0]
     for s in range(offset.shape[0] - 1):

@@ -58,7 +58,7 @@ def published(folder: Path, target: Decoder) -> EagleHead:
         )
     except ValueError as error:
         raise WeightsError(
-            f"{folder / 'config.json'} asks for what this target cannot have: {error}"
+            f"{folder / 'config.json'} has settings that this target cannot have: {error}"
         ) from error
     fill(head, state, str(folder))
     return head.requires_grad_(False).eval()

@@ -129,9 +129,7 @@ class GlideModel(nn.Module):
         hidden = target.run(target.embed(token), range(len(target.layers)), rotation, mask, cache)
         return [(cache.key[i], cache.value[i]) for i in self.reads], hidden
 
-    def teacher_forced(
-        self, target: Decoder, token: Tensor, keys: TargetKV, block: int
-    ) -> Tensor:
+    def teacher_forced(self, target: Decoder, token: Tensor, keys: TargetKV, block: int) -> Tensor:
         """`run` on whole sequences `token [b, n]` under `blockwise_mask`."""
         mask = blockwise_mask(token.shape[1], block).to(token.device)
         return self.run(target, token, keys, mask)
@@ -163,9 +161,7 @@ def _checked_reads(layers: int, reads: Sequence[int] | None, target: DecoderConf
 
 
 def _check_width(width: int | None, shared: bool, target: DecoderConfig) -> None:
-    valid = width is None or (
-        type(width) is int and width >= 1 and width % target.head_dim == 0
-    )
+    valid = width is None or (type(width) is int and width >= 1 and width % target.head_dim == 0)
     if not valid or (shared and width not in (None, target.width)):
         raise ValueError(
             f"width is {width!r}; expected a multiple of {target.head_dim}, "

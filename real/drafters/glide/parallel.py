@@ -22,9 +22,9 @@ class ParallelGlide:
         self.cache = KVCache(self.head.config, self.cached_layers, 1, self.rows, dtype, device)
         own = causal_mask(self.rows, device)
         rotation = self.target.rotation(torch.arange(self.rows, device=device))
-        self.true = self._forward(
-            sequence.token[None], rotation, (own, own.tril(-1)), self.cache
-        )[0]
+        self.true = self._forward(sequence.token[None], rotation, (own, own.tril(-1)), self.cache)[
+            0
+        ]
 
     def start(self, position: Tensor) -> Proposal:
         row = position + self.sequence.prompt_length - 1
@@ -44,10 +44,7 @@ class ParallelGlide:
         if self.head.cross:
             stored, batch = self.sequence.cache, len(token)
             keys = [
-                (
-                    stored.key[i].expand(batch, -1, -1, -1),
-                    stored.value[i].expand(batch, -1, -1, -1),
-                )
+                (stored.key[i].expand(batch, -1, -1, -1), stored.value[i].expand(batch, -1, -1, -1))
                 for i in self.head.reads
             ]
         return self.head.layered(self.target, token, rotation, masks, keys, cache)

@@ -5,9 +5,9 @@ import torch
 from test_block import RICH
 from toy_lm import toy_decoder
 
-from real.model import cuda_graphs as graph
-from real.model.cuda_graphs import CaptureError, capture, fused
+from real.model.cuda_graphs import CaptureError, capture, compiled_layers
 from real.model.decoder import Decoder, DecoderLayer, StaticKVCache
+from real.model.runner import CapturedPasses, Span
 
 CPU = torch.device("cpu")
 
@@ -85,18 +85,61 @@ def test_fused_layers_give_what_layers_give(shape, packed):
     if packed:
         for layer in decoder.layers:
             layer.fuse_projections()
-    with fused(backend="aot_eager"):
-        assert DecoderLayer.forward is not graph._plain
+    compiled = []
+    with compiled_layers(backend="aot_eager") as layer_forward:
+        window.layer_forward = lambda *args: compiled.append(1) or layer_forward(*args)
         made = decoder.run(x, range(len(decoder.layers)), rotation, mask, window)
-    assert DecoderLayer.forward is graph._plain
+    assert len(compiled) == len(decoder.layers)
     assert torch.allclose(made, plain, rtol=0, atol=1e-12)
     assert torch.allclose(window.key, keys, rtol=0, atol=1e-12)
 
 
-def test_fusing_ends_with_an_error_too():
-    with pytest.raises(ZeroDivisionError), fused(backend="aot_eager"):
+def test_other_decoders_behave_as_always_while_layers_are_compiled():
+    decoder, other = toy_decoder(3), toy_decoder(4)
+    forward, token = DecoderLayer.forward, torch.arange(6)[None]
+    wanted = other(token)
+    x, rotation, mask, window = _rows(decoder, 1)
+
+    def body():
+        assert DecoderLayer.forward is forward
+        assert torch.equal(other(token), wanted)
+        rows = decoder.run(x, range(len(decoder.layers)), rotation, mask, window)
+        assert torch.equal(other(token), wanted)
+        return (rows,)
+
+    with compiled_layers(backend="aot_eager") as layer_forward:
+        window.layer_forward = layer_forward
+        body()
+    assert DecoderLayer.forward is forward
+
+
+def test_other_decoders_behave_as_always_while_a_pass_is_captured():
+    decoder, other = toy_decoder(3), toy_decoder(4)
+    forward, token, checked = DecoderLayer.forward, torch.arange(6)[None], []
+    wanted = other(token)
+
+    class Compiled(CapturedPasses):  # no tape: it would keep the compiler out
+        def _replayed(self, made):
+            with compiled_layers(backend="aot_eager") as layer_forward:
+                return made.function(layer_forward)
+
+    passes = Compiled((1,), 64)
+
+    def body(x, at):
+        checked.append(DecoderLayer.forward is forward and torch.equal(other(token), wanted))
+        return (at.through(decoder, decoder.embed(x), range(len(decoder.layers))),)
+
+    cache = passes.cache("target", decoder, len(decoder.layers), 64)
+    passes.run("body", decoder, body, [[5]], Span(0, 1), cache)
+    assert checked == [True]
+
+
+def test_compiling_ends_with_an_error_too():
+    limit = torch._dynamo.config.recompile_limit
+    with pytest.raises(ZeroDivisionError), compiled_layers(backend="aot_eager"):
+        assert torch._dynamo.config.recompile_limit != limit
         1 / 0  # noqa: B018
-    assert DecoderLayer.forward is graph._plain
+    assert torch._dynamo.config.recompile_limit == limit
 
 
 def test_packing_keeps_parameters_and_results():

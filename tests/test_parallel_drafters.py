@@ -16,18 +16,20 @@ from toy_lm import DRAFTERS, END, RULES, VOCAB, toy_pair, toy_prompts, toy_targe
 from real import sampling
 from real.decode.acceptance_predictor import Predictor
 from real.decode.features import offered
+from real.draft import parallel
+from real.drafters import parallel_form
 from real.drafters.eagle import INPUTS, EagleDrafter
-from real.drafters.glide import GlideModel, GlideDrafter
-from real.drafters.hydra import HydraHeads, HydraDrafter
-from real.drafters.medusa import MedusaHeads, MedusaDrafter
+from real.drafters.glide import GlideDrafter, GlideModel
+from real.drafters.hydra import HydraDrafter, HydraHeads
+from real.drafters.medusa import MedusaDrafter, MedusaHeads
 from real.drafters.self_skip import SelfSkipDrafter, SkipConfig
+from real.model import full_pass
+from real.model.branch_cache import BranchCache
 from real.model.runner import CapturedPasses
 from real.model.target import Target
 from real.prompts import Prompt
-from real.record import parallel_drafters as forks
 from real.record import recorder as record
 from real.record.parallel import forked, one_bit
-from real.record.parallel_drafters import FORKS
 from real.record.recorder import (
     RecordError,
     Rows,
@@ -162,15 +164,15 @@ def test_a_text_in_parts_is_the_text(monkeypatch):
         prompt = toy_prompts(1, 9)[0]
         whole = record_text(*PAIRS[name], asked, prompt, 9)
         with monkeypatch.context() as patch:
-            patch.setattr(forks, "ROOM", 8 * 3 * VOCAB * 4)
-            known = forks.Known(toy_target(), prompt, whole.token.tolist())
+            patch.setattr(parallel, "MAX_BYTES", 8 * 3 * VOCAB * 4)
+            known = full_pass.TargetPass(toy_target(), prompt, whole.token.tolist())
             assert (
                 len(
-                    forks.at_once(
+                    parallel.position_batches(
                         torch.arange(18),
                         3,
                         known,
-                        FORKS[type(PAIRS[name][1])](PAIRS[name][1], known),
+                        parallel_form(PAIRS[name][1])(PAIRS[name][1], known),
                     )
                 )
                 > 2
@@ -182,24 +184,24 @@ def test_a_text_in_parts_is_the_text(monkeypatch):
 def test_control_a_draft_that_sees_its_neighbour_or_a_row_too_many_is_noticed(name, monkeypatch):
     asked = Settings(5, 18, RULES["greedy"], END)
     assert same(*both(PAIRS[name], asked, 9))
-    step = forks.Beside.step
+    step = BranchCache.step
 
     def late(self, parent, decoder):
         if self.depth < 0:
-            self.text = self.text.roll(1, 0)
+            self.visible = self.visible.roll(1, 0)
         return step(self, parent, decoder)
 
-    monkeypatch.setattr(forks.Beside, "step", late)
+    monkeypatch.setattr(BranchCache, "step", late)
     with pytest.raises(AssertionError):
         same(*both(PAIRS[name], asked, 9))
 
 
 @pytest.mark.parametrize("name", ["medusa", "hydra"])
 def test_control_a_feature_of_the_next_row_is_noticed(name, monkeypatch):
-    asked, kind = Settings(4, 18, RULES["greedy"], END), FORKS[type(PAIRS[name][1])]
-    roots = kind.roots
+    asked, kind = Settings(4, 18, RULES["greedy"], END), parallel_form(PAIRS[name][1])
+    start = kind.start
     monkeypatch.setattr(
-        kind, "roots", lambda self, at: roots(self, (at + 1).clamp(max=int(at[-1])))
+        kind, "start", lambda self, at: start(self, (at + 1).clamp(max=int(at[-1])))
     )
     with pytest.raises(AssertionError):
         same(*both(PAIRS[name], asked, 9))
@@ -250,8 +252,8 @@ def test_control_an_order_by_the_last_token_alone_is_noticed(monkeypatch):
 def test_one_pass_of_the_target_and_k_steps_whatever_the_text(monkeypatch):
     target, drafter = PAIRS["eagle"]
     passes, steps = [], []
-    straight, estimate = forks.straight, type(drafter.head).estimate
-    monkeypatch.setattr(forks, "straight", lambda *a: passes.append(1) or straight(*a))
+    one_pass, estimate = full_pass.full_pass, type(drafter.head).estimate
+    monkeypatch.setattr(full_pass, "full_pass", lambda *a: passes.append(1) or one_pass(*a))
     monkeypatch.setattr(type(drafter.head), "estimate", lambda *a: steps.append(1) or estimate(*a))
     asked, prompt = Settings(5, 18, RULES["coupled"], ()), toy_prompts(1, 9)[0]
     text, _ = target_text(target, asked, prompt, 9)

@@ -1,4 +1,5 @@
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -9,8 +10,9 @@ import pytest
 from numba import njit, types
 
 from simspec import Policy, PolicyError, replay, synthetic
+from simspec.fingerprint import fingerprint
 from simspec.policies import confidence, fixed
-from simspec.specialize import fingerprint, specialise
+from simspec.specialize import specialize
 
 SCALE = 2.0
 
@@ -38,11 +40,11 @@ def _template(key):
 def test_a_template_runs_the_functions_it_is_given():
     signature = types.float64(types.float64)
     double, triple = (
-        specialise(_template, signature, 1.0, given=njit(f))
+        specialize(_template, signature, 1.0, given=njit(f))
         for f in (lambda x: 2.0 * x, lambda x: 3.0 * x)
     )
     assert (double(5.0), triple(5.0)) == (11.0, 16.0)
-    assert specialise(_template, signature, 7.0, given=_helper)(1.0) == 9.0
+    assert specialize(_template, signature, 7.0, given=_helper)(1.0) == 9.0
 
 
 def test_fingerprints_follow_what_is_called(monkeypatch):
@@ -172,49 +174,68 @@ def test_two_kernels_share_no_file_of_the_cache(tmp_path):
 
 ONE_SIGNATURE = """
 import sys
-from numba import njit
-sys.argv[2:] and __import__(sys.argv[2])
 from helper import double
 print(double({"int": 2, "float": 2.5}[sys.argv[1]]))
 """
+NUMBA = "from numba import njit as compiled"
+FOREIGN = f"import simspec\n{NUMBA}"
+SHARED = "from simspec.compile_cache import cached_njit as compiled"
+
+
+def _helper_files(tmp_path, kind, folder, imports):
+    """Runs `double` with one signature; (what it printed, the names of its code files in that cache folder)."""
+    options = "" if imports == SHARED else "(cache=True)"
+    source = f"{imports}\n\n@compiled{options}\ndef double(x):\n    return x + x\n"
+    if not (helper := tmp_path / "helper.py").exists() or helper.read_text() != source:
+        helper.write_text(source)
+    (tmp_path / "main.py").write_text(ONE_SIGNATURE)
+    environment = os.environ | {
+        "NUMBA_CACHE_DIR": str(tmp_path / folder),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "main.py", kind],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    names = {path.name for path in (tmp_path / folder).rglob("*.nbc") if "double" in path.name}
+    return done.stdout.strip(), names
 
 
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="there is no cache where numba is disabled")
-def test_two_signatures_of_a_helper_share_no_file_of_code(tmp_path):
+def test_two_signatures_of_a_helper_share_no_code_file(tmp_path):
     """Of two processes that compile a helper's signatures at once, the last index and the last code may be of different ones."""
-    (tmp_path / "helper.py").write_text(
-        "from numba import njit\n\n@njit(cache=True)\ndef double(x):\n    return x + x\n"
-    )
-    (tmp_path / "main.py").write_text(ONE_SIGNATURE)
-
-    def compiled(kind, folder, *more):
-        environment = os.environ | {
-            "NUMBA_CACHE_DIR": str(tmp_path / folder),
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
-        asked = [sys.executable, "main.py", kind, *more]
-        done = subprocess.run(
-            asked, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
-        )
-        return done.stdout.strip(), {
-            path.name for path in (tmp_path / folder).rglob("*.nbc") if "double" in path.name
-        }
-
-    _, mine = compiled("int", "a", "simspec.specialize")
-    _, other = compiled("float", "b", "simspec.specialize")
-    assert len(mine) == len(other) == 1
-    assert not mine & other
+    _, ints = _helper_files(tmp_path, "int", "a", SHARED)
+    _, floats = _helper_files(tmp_path, "float", "b", SHARED)
+    assert len(ints) == len(floats) == 1
+    assert not ints & floats
     (index,), (code,) = ([*(tmp_path / "b").rglob(f"*double*{kind}")] for kind in (".nbi", ".nbc"))
     (place,) = (path.parent for path in (tmp_path / "a").rglob("*double*.nbi"))
-    for file in (
-        index,
-        code,
-    ):  # the worst order: both indices and all code in one folder, the last index that of the floats
+    # The worst order: both code files in one folder, the last index that of the floats.
+    for file in (index, code):
         (place / file.name).write_bytes(file.read_bytes())
-    assert compiled("float", "a", "simspec.specialize")[0] == "5.0"
-    assert compiled("int", "a", "simspec.specialize")[0] == "4"
-    control = [compiled(kind, folder)[1] for kind, folder in (("int", "c"), ("float", "d"))]
-    assert control[0] == control[1]  # numba alone gives both the same name
+    assert _helper_files(tmp_path, "float", "a", SHARED)[0] == "5.0"
+    assert _helper_files(tmp_path, "int", "a", SHARED)[0] == "4"
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="there is no cache where numba is disabled")
+def test_numba_alone_gives_two_signatures_the_same_file(tmp_path):
+    ints, floats = (
+        _helper_files(tmp_path, kind, folder, NUMBA)[1]
+        for kind, folder in (("int", "c"), ("float", "d"))
+    )
+    assert ints == floats
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="there is no cache where numba is disabled")
+def test_foreign_functions_keep_numbas_file_names(tmp_path):
+    _, foreign = _helper_files(tmp_path, "int", "foreign", FOREIGN)
+    (name,) = foreign
+    # numba's form: function-line.pyXY.number.nbc, without a process id
+    assert re.fullmatch(r"helper\.double-\d+\.py\d+\.1\.nbc", name)
 
 
 def test_a_wrong_signature_is_one_line_that_names_the_policy():

@@ -1,0 +1,93 @@
+"""Tables and text on a terminal: names are never cut, a narrow terminal gets another layout."""
+
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from simspec.text_table import TextTable, one_line, printable
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal behind stdout; None where stdout is a pipe or a file."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def print_table(
+    headings: Sequence[str], rows: Iterable[Sequence[object]], *, names: int = 1, title: str = "",
+    optional: Sequence[str] = (), elsewhere: str = "--json",
+) -> None:  # fmt: skip
+    """Print a table whose first `names` columns name the row; a pipe receives its full width.
+
+    A table too wide for the terminal takes the first of these layouts that fits:
+
+    | layout | what changes |
+    | --- | --- |
+    | wrapped | headings wrap at spaces; name columns that are equal in all rows move to the title |
+    | transposed | one column per row |
+    | sections | one table per name in the first column |
+    | reduced | `optional` columns are left out, and named in a line with `elsewhere` |
+    | stacked | the columns continue in further tables, each with the names |
+    | list | one line per cell |
+
+    optional: headings, least important first. Brackets in cells are no markup.
+    """
+    table = TextTable(
+        tuple(map(printable, headings)),
+        tuple(tuple(printable(str(cell)) for cell in row) for row in rows),
+        names,
+    )
+    width = terminal_width()
+    if width is None or table.width <= width:
+        print_text(title)
+        table.print()
+        return
+    left_out = _print_narrow(table, title, width, tuple(map(printable, optional)))
+    if left_out:
+        print_text(f"left out: {', '.join(left_out)} (in a wider terminal or with {elsewhere})")
+
+
+def _print_narrow(table: TextTable, title: str, width: int, optional: Sequence[str]) -> list[str]:
+    """Print the first layout that fits; the headings left out."""
+    table, title = table.without_constant_names(title)
+    table = table.wrapped()
+    print_text(title)
+    if table.width <= width:
+        table.print()
+        return []
+    if not table.rows:
+        print_text(f"no rows of {', '.join(map(one_line, table.headings))}")
+        return []
+    if (transposed := table.transposed()).width <= width:
+        transposed.print()
+        return []
+    if table.names > 1 and len(sections := table.sections()) * 3 <= len(table.rows):
+        left_out: list[str] = []
+        for name, section in sections.items():
+            left_out += _print_narrow(section, name, width, optional)
+        return list(dict.fromkeys(left_out))
+    left_out = []
+    for heading in optional:
+        if table.width > width and len(table.headings) > table.names + 1:
+            table = table.without(heading)
+            left_out.append(heading)
+    stack = table.stacked(width)
+    if max(part.width for part in stack) > width:
+        table.print_list(width)
+    else:
+        for part in stack:
+            part.print()
+    return left_out
+
+
+def print_text(text: str) -> None:
+    """Print text, wrapped at spaces to the terminal; a pipe receives it as it is."""
+    if text:
+        width = terminal_width()
+        console = Console(width=width, highlight=False)
+        if width is None:
+            console.print(Text(text), soft_wrap=True)
+        else:
+            console.print(Text(text), overflow="fold")

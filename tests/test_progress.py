@@ -1,0 +1,40 @@
+"""One progress callback for all jobs."""
+
+import inspect
+from importlib import import_module
+
+import pytest
+
+from real.progress import Progress, quiet, relabel
+
+JOBS = (
+    "audit.forced_decoding.force", "audit.judge.audit", "bench.race.race",
+    "bench.scorecard.score", "bench.trace_driven.drive", "demo.demo", "jobs.record_to",
+    "jobs.run_on", "measure.loop.measure", "measure.loop.measure_table",
+    "measure.time_grid.ladder", "pair.rerun", "record.recorder.record", "train.generate.together",
+    "train.pipeline.build", "train.skip_search.find", "train.train_drafter.teach",
+    "train.trainer.fit",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_jobs_are_quiet_by_default(job):
+    module, _, name = job.rpartition(".")
+    parameter = inspect.signature(getattr(import_module(f"real.{module}"), name)).parameters
+    assert parameter["progress"].default is quiet
+    assert parameter["progress"].annotation is Progress
+
+
+def test_relabel_keeps_counts_and_note():
+    reported = []
+
+    def progress(label, done, total, note=""):
+        reported.append((label, done, total, note))
+
+    relabel(progress, "running a")("running", 1, 2, "note")
+    relabel(progress, "running a")("running", 2, 2)
+    assert reported == [("running a", 1, 2, "note"), ("running a", 2, 2, "")]
+
+
+def test_quiet_takes_what_every_job_reports():
+    assert quiet("job", 1, 2, "note") is None
