@@ -103,7 +103,7 @@ def test_which_drafters_have_a_cache_of_their_own():
     for name in DRAFTERS:
         target, drafter = toy_pair(name)
         _begin(drafter, target, [5, 6, 7])
-        held = [key for key, value in vars(drafter).items() if type(value).__name__ == "Cache"]
+        held = [key for key, value in vars(drafter).items() if type(value).__name__ == "KVCache"]
         assert held == (["cache"] if name in with_cache else []), name
         assert hasattr(drafter, "rows") == (name in with_cache), name
 

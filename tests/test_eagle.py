@@ -187,7 +187,7 @@ class Lazy(EagleDrafter):
 
     def rollback(self, accepted):
         if self.draft:
-            self.rows = min(self.rows, len(self.text) - 1 + min(accepted, len(self.draft) - 1))
+            self.rows = min(self.rows, len(self.committed) - 1 + min(accepted, len(self.draft) - 1))
         self.draft = []
 
 
