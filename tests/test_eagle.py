@@ -254,7 +254,7 @@ class Told:
     def __init__(self, answer):
         self.answer = answer
 
-    def teach(self, target, feature, token):
+    def teacher_forced(self, target, feature, token):
         self.feature, self.token = feature, token
         return self.answer(feature)
 
