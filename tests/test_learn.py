@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from toy_lm import TOYS, VOCAB, toy_prompts, toy_target, toy_texts
 
 from real.drafters import BUILTIN, trainable
-from real.model.decoder import DecoderConfig
+from real.model.config import DecoderConfig
 from real.model.target import Target
 from real.record.recorder import Settings, chains, target_text
 from real.sampling import Rule

@@ -14,7 +14,8 @@ from toy_lm import VOCAB, toy_decoder
 
 import real.train.trainer
 from real.drafters import trainable
-from real.model.decoder import Decoder, DecoderConfig
+from real.model.config import DecoderConfig
+from real.model.decoder import Decoder
 from real.model.initialization import initialize
 from real.model.losses import next_token_loss
 from real.train.corpus import windows

@@ -1,4 +1,4 @@
-"""The command that prices passes of any shape on this device: latency."""
+"""The command `simspec latency`."""
 
 import json
 from pathlib import Path
@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from real.cli import Device, Json, Seed, _progress
-from real.cli.runs import _table
+from real.cli.options import Device, Json, Seed
+from real.cli.progress import show_progress
+from real.cli.tables import _table
 from real.progress import relabel
 
 
@@ -100,7 +101,7 @@ def latency(
         )
     shape = read_target(target)
     known = Ladder.from_json(out) if out.exists() else None
-    with _progress() as progress:
+    with show_progress() as progress:
         found = measured(
             shape,
             width or WIDTHS,

@@ -6,12 +6,26 @@ from typing import Annotated
 
 import typer
 
-from real.cli import Device, Dtype, Engine, Json, Models, Seed, TargetPath, _progress
-from real.cli.runs import Recording, _opened, _table, _told
+from real.cli.options import (
+    Device,
+    Dtype,
+    Engine,
+    Json,
+    Models,
+    Recording,
+    Seed,
+    TargetPath,
+    cost_of,
+    open_recording,
+)
+from real.cli.progress import show_progress
+from real.cli.tables import _table
 from real.progress import relabel
 
 OURS = ("fixed:1", "fixed:2", "fixed:4", "beta_ts", "cali_ts", "confidence:0.5", "static:2x1x1")
-Cost = Annotated[
+
+
+Costs = Annotated[
     list[str] | None,
     typer.Option(
         "--cost",
@@ -38,7 +52,7 @@ def race(
     repeats: Annotated[
         int, typer.Option(help="Times that every contestant meets every prompt.")
     ] = 3,
-    cost: Cost = None,
+    cost: Costs = None,
     engine: Engine = "eager",
     out: Annotated[
         Path | None,
@@ -94,11 +108,11 @@ def race(
     drafters = {check_own(text)[0] for text in wanted}
     for text in asked:
         check_rival(text)
-    path, recorded = _opened(trace, prompts)
+    path, recorded = open_recording(trace, prompts)
     read = [path, *(text.partition("=")[2] for text in cost or ())]
     for i, each in enumerate(written := [each for each in (out, plot) if each is not None]):
         check_output(each, *read, *written[:i])
-    told = {recorded.meta.drafter: _told(path, None, recorded.K)}
+    told = {recorded.meta.drafter: cost_of(path, None, recorded.K)}
     for text in cost or ():
         drafter, equals, file = text.partition("=")
         if not equals or drafter not in drafters:
@@ -110,7 +124,7 @@ def race(
     made = pairs(folder, recorded, wanted, engine, device, dtype, target)
     check_pair(recorded, made[PLAIN], trace)
     running = entrants(folder, recorded, made, wanted, asked, told, seed, device, dtype, target)
-    with _progress() as progress:
+    with show_progress() as progress:
         texts = prompts_of(recorded), recorded.budget.tolist(), recorded.sequence.tolist()
         ran = run_race(
             running, *texts, repeats, seed, device, relabel(progress, f"racing on {trace}")

@@ -1,4 +1,4 @@
-"""The command that makes models: train."""
+"""The command `simspec train`."""
 
 import json
 from dataclasses import replace
@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from real.cli import Device, Json, Seed, _progress
+from real.cli.options import Device, Json, Seed
+from real.cli.progress import show_progress
 
 
 def train(
@@ -148,7 +149,7 @@ windows of a drafter alone [16]."
     )
     lab = small(lab) if toy else timed(lab, minutes, minutes / 10, rows)
     work = work or out.with_name(out.name + "-work")
-    with _progress() as progress:
+    with show_progress() as progress:
         if drafter is None:
             lab = lab if soft is None and not patience else varied(lab, soft, patience)
             build(stepped(lab, *map(int, counts)) if counts else lab, out, work, progress)

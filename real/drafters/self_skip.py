@@ -11,7 +11,7 @@ from real.draft import Drafter, DrafterKind, Pick, Step
 from real.draft.parallel import Proposal
 from real.model.branch_cache import BranchCache
 from real.model.checkpoint import WeightsError
-from real.model.decoder import Decoder, KVCache
+from real.model.decoder import Decoder
 from real.model.draft_head import settings_of
 from real.model.full_pass import TargetPass
 from real.model.tree_mask import branches

@@ -14,7 +14,9 @@ from real.measure.device_limits import speeds
 from real.measure.latency_grid import TARGET, Cell, Ladder, cell, floor
 from real.measure.timer import laps, spread
 from real.model.cuda_graphs import capture, compiled_layers
-from real.model.decoder import Decoder, DecoderLayer, KVCache, StaticKVCache
+from real.model.decoder import Decoder
+from real.model.kv_cache import KVCache, StaticKVCache
+from real.model.layer import DecoderLayer
 from real.model.random_models import check_room, free, random_decoder
 from real.model.tree_mask import ancestor_mask, chain
 from real.progress import Progress, quiet

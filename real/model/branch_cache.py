@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from real.model.decoder import Decoder, KVCache
+from real.model.decoder import Decoder
+from real.model.kv_cache import KVCache
 
 
 class BranchCache:

@@ -5,7 +5,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from real.model.decoder import Decoder, KVCache
+from real.model.decoder import Decoder
+from real.model.kv_cache import KVCache
 
 
 def causal_mask(rows: int, device) -> Tensor:

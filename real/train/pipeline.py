@@ -16,7 +16,8 @@ from real.decode.acceptance_predictor import NAMES
 from real.drafters import BUILTIN, trainable
 from real.files import replace_json, replacing
 from real.model.checkpoint import load_decoder, load_tokenizer, made_for, save_decoder, sha256
-from real.model.decoder import Decoder, DecoderConfig
+from real.model.config import DecoderConfig
+from real.model.decoder import Decoder
 from real.model.initialization import initialize
 from real.model.losses import next_token_loss
 from real.progress import Progress, quiet, relabel

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from real.drafters.self_skip import SkipConfig, skipping_pass
 from real.files import replace_json
-from real.model.decoder import Decoder, KVCache
+from real.model.decoder import Decoder
+from real.model.kv_cache import KVCache
 from real.progress import Progress, quiet
 from simspec.formulas import expected_speedup
 

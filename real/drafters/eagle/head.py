@@ -5,7 +5,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from real.model.decoder import Decoder, DecoderLayer, KVCache
+from real.model.decoder import Decoder
+from real.model.kv_cache import KVCache
+from real.model.layer import DecoderLayer
 
 INPUTS = ("feature&shifted_token", "feature&unshifted_token", "token", "feature")
 """What row i reads (EAGLE §5.3.2, Figure 10): (f_i, t_{i+1}), (f_i, t_i), t_{i+1} or f_i."""

@@ -9,8 +9,9 @@ import torch
 
 from real.drafters.eagle.head import EagleHead
 from real.model.checkpoint import WeightsError, ours
-from real.model.decoder import Decoder, frequencies
+from real.model.decoder import Decoder
 from real.model.draft_head import fill, read_state
+from real.model.rotary import frequencies
 
 
 def published(folder: Path, target: Decoder) -> EagleHead:

@@ -2,7 +2,8 @@
 
 from torch import nn
 
-from real.model.decoder import Decoder, DecoderLayer, RMSNorm
+from real.model.decoder import Decoder
+from real.model.layer import DecoderLayer, RMSNorm
 
 
 class EarlyExitHead(nn.Module):

@@ -4,7 +4,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from real.model.decoder import DecoderConfig, RMSNorm, rotate
+from real.model.config import DecoderConfig
+from real.model.layer import RMSNorm
+from real.model.rotary import rotate
 
 
 class TargetCrossAttention(nn.Module):

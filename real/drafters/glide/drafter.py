@@ -8,8 +8,9 @@ from torch import Tensor
 
 from real.draft import Drafter, Pick, Step
 from real.drafters.glide.model import GlideModel
-from real.model.decoder import Decoder, KVCache
+from real.model.decoder import Decoder
 from real.model.draft_head import load_draft_head
+from real.model.kv_cache import KVCache
 
 
 class GlideDrafter(Drafter):

@@ -8,7 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from real.drafters.glide.cross_attention import TargetCrossAttention, blockwise_mask
-from real.model.decoder import Decoder, DecoderConfig, DecoderLayer, KVCache, RMSNorm
+from real.model.config import DecoderConfig
+from real.model.decoder import Decoder
+from real.model.kv_cache import KVCache
+from real.model.layer import DecoderLayer, RMSNorm
 from real.model.tree_mask import ancestor_mask, branches, chain
 
 TargetKV = Sequence[tuple[Tensor, Tensor]]

@@ -6,8 +6,8 @@ from torch import Tensor
 from real.draft.parallel import Proposal
 from real.drafters.glide.drafter import GlideDrafter
 from real.model.branch_cache import BranchCache
-from real.model.decoder import KVCache
 from real.model.full_pass import TargetPass, causal_mask
+from real.model.kv_cache import KVCache
 
 
 class ParallelGlide:

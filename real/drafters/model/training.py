@@ -6,7 +6,8 @@ from torch import Tensor
 from real.draft import TrainingRecipe
 from real.draft.losses import language_model_loss
 from real.drafters.model.drafter import ModelDrafter
-from real.model.decoder import Decoder, DecoderConfig
+from real.model.config import DecoderConfig
+from real.model.decoder import Decoder
 from real.model.initialization import initialize
 
 

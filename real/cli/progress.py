@@ -1,0 +1,38 @@
+"""The progress display of the commands."""
+
+import sys
+from contextlib import contextmanager
+
+
+@contextmanager
+def show_progress():
+    """Gives the progress callback: one bar a label on stderr, and a plain line at its end where there is no terminal."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True)
+    bars: dict[str, int] = {}
+    note = TextColumn("{task.fields[note]}")
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        note,
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as display:
+
+        def progress(label: str, done: int, total: int, note: str = "") -> None:
+            if label not in bars:
+                bars[label] = display.add_task(label, total=total, note=note)
+            display.update(bars[label], completed=done, total=total, note=note)
+            if not console.is_terminal and done == total:
+                print(f"{label}: {done}/{total} {note}".rstrip(), file=sys.stderr)
+
+        yield progress
