@@ -14,6 +14,7 @@ from real.model.checkpoint import WeightsError
 from real.model.decoder import Decoder
 from real.model.draft_head import settings_of
 from real.model.full_pass import TargetPass
+from real.model.kv_cache import KVCache
 from real.model.tree_mask import branches
 
 
