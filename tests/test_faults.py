@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load, load_file, save_file
 from shell import command, refused
 
-import simspec.trace
+import simspec.trace_file
 from real.demo import TRACES
 from real.drafters.eagle import EagleHead
 from real.drafters.glide import GlideModel
@@ -143,9 +143,9 @@ def test_a_truncated_file_is_always_refused(tmp_path, raw, data):
 
 def test_control_without_hash_and_page_checksums_another_trace_is_read(tmp_path, raw, monkeypatch):
     """The two guards that the tests above rely on: with both off, some bit of the pages gives another valid trace."""
-    stored = simspec.trace._digest(whole())
+    stored = simspec.trace_file.digest(whole())
     opened = pq.ParquetFile
-    monkeypatch.setattr(simspec.trace, "_digest", lambda trace: stored)
+    monkeypatch.setattr(simspec.trace_file, "digest", lambda trace: stored)
     monkeypatch.setattr(pq, "ParquetFile", lambda path, **_: opened(path))
     other, path = 0, tmp_path / "t.parquet"
     for at in range(4, len(raw), max(1, len(raw) // 400)):
