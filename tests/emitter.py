@@ -1,23 +1,23 @@
-"""Runs to audit: of the engine itself, of no engine at all, and with one token exchanged."""
+"""Runs to audit: of the engine, drawn without it, and with one token replaced."""
 
 from dataclasses import replace
 
 import torch
 from toy_lm import END, VOCAB, policy_from, stepper, toy_cost, toy_pair, toy_prompts, toy_target
 
-from real.audit.run_file import Emitted, Header, Text
+from real.audit.emitted_run import EmittedRun, EmittedSequence, RunHeader
 from real.decode.loop import decode
 from real.draft import Silent
 from real.model.target import Target
 from real.sampling import Rule
 
 PROMPT = 4
-SAMPLED = Rule("rejection", 0.8)
+GREEDY, SAMPLED = Rule(), Rule("rejection", 0.8)
 
 
-def emitted(texts, rule=Rule(), dtype="float64", end_tokens=END):
-    return Emitted(
-        Header(
+def emitted(sequences, rule=GREEDY, dtype="float64", end_tokens=END):
+    return EmittedRun(
+        RunHeader(
             rule.name,
             rule.temperature,
             rule.top_k,
@@ -26,7 +26,7 @@ def emitted(texts, rule=Rule(), dtype="float64", end_tokens=END):
             dtype,
             end_tokens=end_tokens,
         ),
-        tuple(texts),
+        tuple(sequences),
     )
 
 
@@ -40,44 +40,44 @@ def decoded(
     drafter="model",
     seed=0,
 ):
-    """A run of the engine itself on random prompts, by a target of its own or by `decoder`."""
+    """A run of the engine on random prompts, by the toy target or by `decoder`."""
     target, made = toy_pair(drafter)
     target = target if decoder is None else Target(decoder)
     made = made if decoder is None else Silent()
     drive = stepper(policy_from(policy, None, None), 6, 0, toy_cost())
-    texts = []
+    sequences = []
     for s, prompt in enumerate(toy_prompts(count, seed)):
         found = decode(target, made, drive, rule, prompt, budget, END, s)
         rounds = zip(
             *(c.tolist() for c in (found.position, found.computed, found.drafted, found.accepted))
         )
-        texts.append(Text(prompt, found.token.tolist(), s, tuple(rounds)))
-    return emitted(texts, rule, dtype)
+        sequences.append(EmittedSequence(prompt, found.token.tolist(), s, tuple(rounds)))
+    return emitted(sequences, rule, dtype)
 
 
-def drawn(law, count=100, length=40, seed=1, rule=SAMPLED):
-    """Texts whose next token is drawn from law(logits of the target, logits of the drafter), no engine about."""
+def drawn(distribution, count=100, length=40, seed=1, rule=SAMPLED):
+    """Sequences drawn from distribution(target logits, drafter logits), without the engine."""
     generator = torch.Generator().manual_seed(seed)
     text = torch.randint(4, VOCAB, (count, PROMPT), generator=generator)
     for _ in range(length):
         p, q = toy_target()(text)[:, -1], toy_pair("model")[1].lm(text)[:, -1]
-        text = torch.cat((text, torch.multinomial(law(p, q), 1, generator=generator)), 1)
+        text = torch.cat((text, torch.multinomial(distribution(p, q), 1, generator=generator)), 1)
     return emitted(
-        [Text(t[:PROMPT].tolist(), t[PROMPT:].tolist(), s) for s, t in enumerate(text)],
+        [EmittedSequence(t[:PROMPT].tolist(), t[PROMPT:].tolist(), s) for s, t in enumerate(text)],
         rule,
         end_tokens=(),
     )
 
 
 def tampered(run, text, position, token):
-    """The run with one token exchanged; what followed it stays."""
-    changed = list(run.texts[text].token)
+    """The run with one token replaced and the later ones unchanged."""
+    changed = list(run.sequences[text].token)
     changed[position] = token
-    texts = list(run.texts)
-    texts[text] = replace(texts[text], token=tuple(changed), rounds=())
-    return replace(run, texts=tuple(texts))
+    sequences = list(run.sequences)
+    sequences[text] = replace(sequences[text], token=tuple(changed), rounds=())
+    return replace(run, sequences=tuple(sequences))
 
 
-def law(rule):
+def distribution(rule):
     """Draws by the rule."""
     return lambda p, q: rule.probs(p)

@@ -17,7 +17,7 @@ from real.measure.latency_grid import TARGET, Cell, Ladder, floor
 from real.measure.time_grid import ladder, rows_pass
 from real.measure.timer import Spread
 from real.model.cuda_graphs import capture
-from real.model.decoder import DecoderLayer
+from real.model.layer import DecoderLayer
 from real.model.random_models import random_decoder, read_shape, read_target
 from real.model.tree_mask import ancestor_mask, chain
 from simspec import CostModel

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
-from real.audit.forced_decoding import SHARE
+from real.audit.forced_comparison import MIN_EQUAL_SHARE
 from real.bench.scoring import split_prompts
 from real.campaign import experiments as trials
 from real.campaign import report
@@ -29,7 +29,7 @@ def test_the_worst_rule_of_the_worst_drafter_decides_on_forced_texts():
             for d in report.DRAFTERS
         }
 
-    name, edge = "bf16 on the recordings' texts", round(1000 * SHARE)
+    name, edge = "bf16 on the recordings' texts", round(1000 * MIN_EQUAL_SHARE)
     assert passed(found(edge))[name] is True
     assert passed(found(edge - 1))[name] is False
     assert passed({})[name] is None

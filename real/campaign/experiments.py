@@ -7,9 +7,11 @@ from pathlib import Path
 import torch
 
 from real import drafters
-from real.audit.forced_decoding import compare_forced, force
-from real.audit.judge import audit
-from real.audit.run_file import Emitted, header_of, texts_of
+from real.audit import audit
+from real.audit.emitted_run import EmittedRun
+from real.audit.engine_runs import emitted_sequences, run_header
+from real.audit.forced_comparison import compare_forced
+from real.audit.forced_decoding import decode_forced
 from real.bench import trace_driven as driving
 from real.bench.figures import draw
 from real.bench.scorecard import Scorecard, ScorecardRow
@@ -122,7 +124,7 @@ def forced(folder: Folder, drafter: str) -> dict:
         trace = _some(whole, folder.size.forced)
         policy = policies.BUILTIN["fixed"](min(4, whole.K))
         drive = stepper(policy, trace.K, folder.seed, cost)
-        ran, apart = force(
+        ran, apart = decode_forced(
             pair.target,
             pair.drafter,
             drive,
@@ -160,10 +162,10 @@ def audited(folder: Folder, drafter: str) -> dict:
             cost,
             relabel(folder.progress, f"running {drafter} {rule}"),
         )
-        header = header_of(rule_of(trace), pair, policy.name, trace.meta.end_tokens)
-        made[rule] = audit(pair.target, Emitted(header, texts_of(trace, ran))).summary() | {
-            "policy": policy.name
-        }
+        header = run_header(rule_of(trace), pair, policy.name, trace.meta.end_tokens)
+        made[rule] = audit(
+            pair.target, EmittedRun(header, emitted_sequences(trace, ran))
+        ).summary() | {"policy": policy.name}
     return {"dtype": "bfloat16", "engine": "strict", "rules": made}
 
 

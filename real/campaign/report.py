@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 
-from real.audit.forced_decoding import SHARE
+from real.audit.forced_comparison import MIN_EQUAL_SHARE
 from real.bench.scorecard import MEDIAN_BOUND, NOISE_FACTOR, P90_BOUND
 from real.campaign.config import MUST
 from real.campaign.experiments import scorecard
@@ -140,7 +140,7 @@ def _equal(folder: Folder) -> Requirement:
 def _forced(folder: Folder) -> Requirement:
     name, wanted = (
         "bf16 on the recordings' texts",
-        f"accepted lengths equal in at least {SHARE:.0%} of rounds, of every drafter and rule",
+        f"accepted lengths equal in at least {MIN_EQUAL_SHARE:.0%} of rounds, of every drafter and rule",
     )
     parts = {
         f"{d} {r}": one
@@ -159,7 +159,7 @@ def _forced(folder: Folder) -> Requirement:
     return Requirement(
         name,
         wanted,
-        share >= SHARE,
+        share >= MIN_EQUAL_SHARE,
         f"{equal / rounds:.2%} of {rounds:,} rounds, least {share:.2%} ({worst})",
         parts,
     )

@@ -58,7 +58,8 @@ def run(
 
     Exits with code 1 if they differ. Example: simspec run tiny-model-greedy --policy fixed:3 --prompts 20
     """
-    from real.audit.run_file import header_of, save_run, texts_of
+    from real.audit.engine_runs import emitted_sequences, run_header
+    from real.audit.run_file import save_run
     from real.decode.engine import passes_for
     from real.decode.trees import beam
     from real.jobs import run_on
@@ -99,8 +100,8 @@ def run(
     if save is not None:
         save_run(
             save,
-            header_of(rule_of(recorded), pair, found.policy, recorded.meta.end_tokens),
-            texts_of(recorded, found.results),
+            run_header(rule_of(recorded), pair, found.policy, recorded.meta.end_tokens),
+            emitted_sequences(recorded, found.results),
         )
     if as_json:
         print(json.dumps(found.summary()))

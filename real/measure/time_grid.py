@@ -14,7 +14,9 @@ from real.measure.device_limits import speeds
 from real.measure.latency_grid import TARGET, Cell, Ladder, cell, floor
 from real.measure.timer import laps, spread
 from real.model.cuda_graphs import capture, compiled_layers
-from real.model.decoder import Decoder, DecoderLayer, KVCache, StaticKVCache
+from real.model.decoder import Decoder
+from real.model.kv_cache import KVCache, StaticKVCache
+from real.model.layer import DecoderLayer
 from real.model.random_models import check_room, free, random_decoder
 from real.model.tree_mask import ancestor_mask, chain
 from real.progress import Progress, quiet
@@ -239,7 +241,7 @@ class _Climb:
                 self.graphs,
                 layer_forward,
             )
-        learnt = drafter.part
+        learnt = drafter.head
         feature = torch.empty(
             batch, 1, target.config.width, dtype=target.dtype, device=target.device
         ).normal_(generator=self.random)
@@ -265,9 +267,9 @@ class _Climb:
             return floor(
                 replace(self.shape, layers=len(lm.layers), **sizes), speeds, 1, batch, context
             )
-        if hasattr(drafter.part, "stacks"):
+        if hasattr(drafter.head, "stacks"):
             return floor(self.shape, speeds, 1, batch, context, 0, deep)
-        return floor(self.shape, speeds, 1, batch, context, len(drafter.part.layers), 2 * deep)
+        return floor(self.shape, speeds, 1, batch, context, len(drafter.head.layers), 2 * deep)
 
     def _room(self, batch: int, rows: int) -> float:
         """Bytes of the cache, and of the largest that the widest pass makes: its logits and what is inside a SwiGLU, twice."""
