@@ -12,8 +12,9 @@ from real.files import replace_json
 from real.pair import Pair, rerun, seconds
 from real.progress import Progress, quiet, relabel
 from real.prompts import Prompt
+from real.record import RecordingFiles, Settings, record
 from real.record.data_card import card
-from real.record.recorder import Settings, describe, record
+from real.record.metadata import describe
 from real.sampling import Rule
 from simspec import CostModel, Policy, Rounds, Trace, policies, replay
 from simspec.tree_policy import TreePolicy
@@ -26,9 +27,12 @@ def record_to(
     prompts: Sequence[Prompt],
     settings: Settings,
     progress: Progress = quiet,
-    texts: Path | None = None,
+    sequence_cache: Path | None = None,
 ) -> dict:
-    """Records a trace with its card beside it (`<out>.json`), and returns the card; the target's texts are kept in `texts`, if given."""
+    """Records a trace with its card beside it (`<out>.json`), and returns the card.
+
+    `sequence_cache` keeps the target's sequences for recordings of other drafters.
+    """
     decoder = pair.target.decoder
     meta = describe(
         pair.name,
@@ -44,10 +48,9 @@ def record_to(
         pair.drafter,
         settings,
         prompts,
-        out,
+        RecordingFiles(out, sequence_cache=sequence_cache),
         meta,
-        progress=relabel(progress, f"recording {out.stem}"),
-        texts=texts,
+        relabel(progress, f"recording {out.stem}"),
     )
     described = card(out, trace)
     replace_json(out.with_suffix(".json"), described)

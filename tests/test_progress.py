@@ -8,7 +8,7 @@ import pytest
 from real.progress import Progress, quiet, relabel
 
 JOBS = (
-    "audit.forced_decoding.force", "audit.judge.audit", "bench.race.race",
+    "audit.forced_decoding.decode_forced", "audit.auditor.audit", "bench.race.race",
     "bench.scoring.score", "bench.trace_driven.drive", "demo.demo", "jobs.record_to",
     "jobs.run_on", "measure.cost_table.measure", "measure.cost_table.measure_table",
     "measure.time_grid.ladder", "pair.rerun", "record.recorder.record", "train.generate.together",

@@ -65,7 +65,7 @@ def record(
     from real.draft import growing
     from real.jobs import record_to
     from real.prompts import draw, read_prompts
-    from real.record.recorder import Settings
+    from real.record import Settings
     from simspec.files import check_output
 
     if out.suffix != ".parquet":
