@@ -6,6 +6,7 @@ from torch import nn
 from real.draft import Drafter
 from real.model.decoder import Decoder, DecoderLayer
 from real.model.runner import EAGER, CapturedPasses, EagerPasses
+from real.model.target import Target
 from simspec import Trace
 
 ENGINES = ("eager", "fast", "strict")
@@ -49,3 +50,8 @@ def engage(passes: EagerPasses, target: Decoder, drafter: Drafter) -> None:
         for layer in whole.modules():
             if isinstance(layer, DecoderLayer) and not layer.fused:
                 layer.fuse_projections()
+
+
+def engines_of(target: Target, drafter: Drafter) -> dict[str, str]:
+    """The engine that each really runs on; "eager" for a drafter whose passes cannot be captured."""
+    return {"target": target.passes.name, "drafter": drafter.engine}
