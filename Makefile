@@ -1,5 +1,7 @@
 # make demo   sweep the bundled recordings, pick a policy, run it for real, compare with the replay
 # make test   the whole suite, compiled and then once more with numba interpreted
+# make lint   format, style, types and import layers
+# make docs   build the documentation into out/site, without a network
 # make bench  time of a simulated round, against the slow twin, NumPy and the latency limit: one JSON
 # make notebooks  run the notebooks and write their .ipynb with outputs and plots
 # make example    cut the small recording that the wheel carries out of traces/
@@ -13,11 +15,11 @@ CORE += check papers stats score tail lineup drawn tree tree_policy trees_cli
 
 SLOW := embedded equality tree_engine tree_embedded sampling_law
 
-.PHONY: demo test test-slow bench notebooks example gpu lint clean
+.PHONY: demo test test-slow lint docs bench notebooks example gpu clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet -e '.[real,dev,notebooks]'
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet -e '.[real,dev,docs,notebooks]'
 	touch $@
 
 demo: $(VENV)/.installed
@@ -26,6 +28,15 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(CORE:%=tests/test_%.py)
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+docs: $(VENV)/.installed
+	$(BIN)/python -m mkdocs build --strict --quiet
 
 bench: $(VENV)/.installed
 	@$(BIN)/python tests/bench/replay.py $(BENCH_ARGS)

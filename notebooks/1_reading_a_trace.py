@@ -29,7 +29,7 @@ import simspec
 from simspec.quantization import decode, table
 from simspec.recordings import recordings
 from simspec.scalar_predictor import brier, examples, fit, reliability, split
-from simspec.validation.check import depth_acceptance
+from simspec.reports.acceptance_by_depth import depth_acceptance
 
 plt.rcParams |= {
     "figure.dpi": 96,

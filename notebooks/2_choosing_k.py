@@ -32,7 +32,7 @@ from simspec.recordings import cost_beside, recordings
 from simspec.reports.oracle_gap import score
 from simspec.roofline import CARDS, SHAPES, roofline_cost, roofline_table
 from simspec.scalar_predictor import split
-from simspec.validation.check import depth_acceptance
+from simspec.reports.acceptance_by_depth import depth_acceptance
 
 FAST = os.environ.get("SIMSPEC_FAST") == "1"  # fewer draws; the suite runs it so
 plt.rcParams |= {

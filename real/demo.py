@@ -9,7 +9,7 @@ from pandas import DataFrame
 from real.equality import NOTHING, Comparison
 from real.files import replacing
 from real.jobs import Outcome, run_on
-from real.measure.loop import measure
+from real.measure import MeasureSettings, measure
 from real.pair import TINY, load_pair, rule_of, spread
 from real.progress import Progress, quiet
 from simspec import CostModel, load_trace, sweep
@@ -98,9 +98,8 @@ def _demo(prompts: int, seed: int, rounds: int, progress: Progress, folder: Path
     for i, (name, trace) in enumerate(traces.items()):
         progress("measuring costs", i, len(traces))
         pair = pairs[trace.meta.drafter]
-        costs[name] = measure(
-            pair.target, pair.drafter, rule_of(trace), trace.K, rounds=rounds, repeats=1
-        )
+        settings = MeasureSettings(rounds=rounds, repeats=1)
+        costs[name] = measure(pair.target, pair.drafter, rule_of(trace), trace.K, settings)
     progress("sweeping", 0, 1)
     table = sweep(traces, [*CANDIDATES, "oracle"], costs, replicates=2, seed=seed, progress=False)
     speed = table[table.policy != "oracle"].groupby(["trace", "policy"], sort=False).speedup.mean()

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from toy_lm import END, VOCAB, policy_from, stepper, toy_cost, toy_pair, toy_prompts, toy_target
 
-from real.audit.run_file import Emitted, Header, Text
+from real.audit.emitted_run import EmittedRun, EmittedSequence, RunHeader
 from real.decode.loop import decode
 from real.draft import Silent
 from real.model.target import Target
@@ -15,9 +15,9 @@ PROMPT = 4
 SAMPLED = Rule("rejection", 0.8)
 
 
-def emitted(texts, rule=Rule(), dtype="float64", end_tokens=END):
-    return Emitted(
-        Header(
+def emitted(sequences, rule=Rule(), dtype="float64", end_tokens=END):
+    return EmittedRun(
+        RunHeader(
             rule.name,
             rule.temperature,
             rule.top_k,
@@ -26,7 +26,7 @@ def emitted(texts, rule=Rule(), dtype="float64", end_tokens=END):
             dtype,
             end_tokens=end_tokens,
         ),
-        tuple(texts),
+        tuple(sequences),
     )
 
 
@@ -45,14 +45,14 @@ def decoded(
     target = target if decoder is None else Target(decoder)
     made = made if decoder is None else Silent()
     drive = stepper(policy_from(policy, None, None), 6, 0, toy_cost())
-    texts = []
+    sequences = []
     for s, prompt in enumerate(toy_prompts(count, seed)):
         found = decode(target, made, drive, rule, prompt, budget, END, s)
         rounds = zip(
             *(c.tolist() for c in (found.position, found.computed, found.drafted, found.accepted))
         )
-        texts.append(Text(prompt, found.token.tolist(), s, tuple(rounds)))
-    return emitted(texts, rule, dtype)
+        sequences.append(EmittedSequence(prompt, found.token.tolist(), s, tuple(rounds)))
+    return emitted(sequences, rule, dtype)
 
 
 def drawn(law, count=100, length=40, seed=1, rule=SAMPLED):
@@ -63,7 +63,7 @@ def drawn(law, count=100, length=40, seed=1, rule=SAMPLED):
         p, q = toy_target()(text)[:, -1], toy_pair("model")[1].lm(text)[:, -1]
         text = torch.cat((text, torch.multinomial(law(p, q), 1, generator=generator)), 1)
     return emitted(
-        [Text(t[:PROMPT].tolist(), t[PROMPT:].tolist(), s) for s, t in enumerate(text)],
+        [EmittedSequence(t[:PROMPT].tolist(), t[PROMPT:].tolist(), s) for s, t in enumerate(text)],
         rule,
         end_tokens=(),
     )
@@ -71,11 +71,11 @@ def drawn(law, count=100, length=40, seed=1, rule=SAMPLED):
 
 def tampered(run, text, position, token):
     """The run with one token exchanged; what followed it stays."""
-    changed = list(run.texts[text].token)
+    changed = list(run.sequences[text].token)
     changed[position] = token
-    texts = list(run.texts)
-    texts[text] = replace(texts[text], token=tuple(changed), rounds=())
-    return replace(run, texts=tuple(texts))
+    sequences = list(run.sequences)
+    sequences[text] = replace(sequences[text], token=tuple(changed), rounds=())
+    return replace(run, sequences=tuple(sequences))
 
 
 def law(rule):

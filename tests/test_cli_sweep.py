@@ -149,7 +149,7 @@ def test_extras_add_commands_and_broken_ones_do_not_kill_sweep(capsys, recording
     points = [Point("good", lambda: register), Point("real", _absent), Point("odd", _broken)]
     monkeypatch.setattr(cli, "entry_points", lambda group: points)
     monkeypatch.setattr(
-        cli, "_commands", cli._commands.__wrapped__
+        cli, "_load_extras", cli._load_extras.__wrapped__
     )  # not what an earlier call has loaded
     assert run(capsys, "record")[1] == "recorded\n"
     assert run(capsys, "sweep", recording, "--policy", "fixed:1")[0] == 0

@@ -5,7 +5,8 @@ import pytest
 from shell import run
 
 from simspec import CostModel, policies, replay, summary, sweep, synthetic
-from simspec.reports.speedup_curve import Point, curve, draw
+from simspec.reports.curve_plot import plot_curves
+from simspec.reports.speedup_curve import Point, speedup_curve
 from simspec.stats import Interval, ratio
 
 COST = CostModel.from_ratio(0.2, 5)
@@ -13,7 +14,7 @@ COST = CostModel.from_ratio(0.2, 5)
 
 def test_points_are_what_a_sweep_says_and_intervals_are_over_prompts():
     trace = synthetic.iid(0.7, 12, 40, 5, confidence=True)
-    found = curve(trace, ["fixed:2", "beta_ts", "oracle"], COST, replicates=3, seed=4)
+    found = speedup_curve(trace, ["fixed:2", "beta_ts", "oracle"], COST, replicates=3, seed=4)
     assert [(p.policy, p.K) for p in found] == [
         *((f"fixed:{k}", k) for k in range(6)),
         ("beta_ts:acceptance", None),
@@ -43,28 +44,30 @@ def test_points_are_what_a_sweep_says_and_intervals_are_over_prompts():
 
 def test_few_prompts_have_no_band_and_lengths_end_where_costs_do():
     trace = synthetic.iid(0.5, 3, 20, 8)
-    found = curve(trace, [], COST)
+    found = speedup_curve(trace, [], COST)
     assert [p.K for p in found] == list(range(6))
     assert all(p.speedup.low == p.speedup.value == p.speedup.high for p in found)
-    assert [p.K for p in curve(trace, [], 0.2, longest=2)] == [0, 1, 2]
-    assert len(curve(trace, [], 0.2)) == 9
+    assert [p.K for p in speedup_curve(trace, [], 0.2, longest=2)] == [0, 1, 2]
+    assert len(speedup_curve(trace, [], 0.2)) == 9
     for longest in (-1, 6):
         with pytest.raises(ValueError, match=f"longest is {longest}, expected 0 to 5"):
-            curve(trace, [], COST, longest=longest)
+            speedup_curve(trace, [], COST, longest=longest)
 
 
 def test_fixed_lengths_that_were_asked_for_are_on_the_curve_not_beside_it():
     trace = synthetic.iid(0.5, 3, 20, 4)
     assert [
         p.policy
-        for p in curve(trace, [policies.fixed(2), "fixed:3", policies.parse("beta_ts")], 0.1)
+        for p in speedup_curve(
+            trace, [policies.fixed(2), "fixed:3", policies.parse("beta_ts")], 0.1
+        )
         if p.K is None
     ] == ["beta_ts:acceptance"]
 
 
 def test_the_picture_has_a_panel_for_each_recording(tmp_path):
     points = [Point(f"fixed:{k}", k, Interval(1.0 + k, 0.5 + k, 1.5 + k, 0.9, 9)) for k in (1, 0)]
-    draw(
+    plot_curves(
         {"a/b.parquet": points, "b": [*points, Point("oracle", None, points[0].speedup)]},
         tmp_path / "c.png",
     )

@@ -22,7 +22,8 @@ from simspec import (
     sweep,
 )
 from simspec.policies import fixed, greedy_oracle, hf_heuristic, oracle
-from simspec.reports.drafters import by_depth, lineup
+from simspec.reports.acceptance_by_depth import by_depth
+from simspec.reports.drafters import compare_drafters
 from simspec.reports.oracle_gap import score
 from simspec.rng import ACCEPT
 from simspec.simulate import drawn, expected_accepted, expected_run
@@ -207,7 +208,7 @@ def test_sweeps_lineups_and_checks_work_on_draws():
     table = sweep(trace, ["fixed:0", "fixed:3", "beta_ts"], 0.1, replicates=3, progress=False)
     assert table.random.all()
     assert (table.groupby("policy").accepted.nunique() > 1).tolist() == [True, False, True]
-    row = lineup({"r": trace})[0]
+    row = compare_drafters({"r": trace})[0]
     assert row.rule == "rejection"
     assert row.best_k > 0
     assert row.speedup.value == pytest.approx(row.expected.value, rel=0.2)

@@ -13,7 +13,9 @@ from strategies import costs, traces
 from simspec import CostModel, load_trace, replay, synthetic
 from simspec.policies import fixed
 from simspec.recordings import recordings
-from simspec.reports.drafters import ALL, by_depth, lineup, markdown, table
+from simspec.reports.acceptance_by_depth import by_depth, depth_acceptance
+from simspec.reports.drafter_tables import markdown, table
+from simspec.reports.drafters import ALL, compare_drafters
 from simspec.validation import check
 
 
@@ -55,14 +57,14 @@ def test_acceptance_by_depth_is_its_definition(trace):
                     went += 1
                     right += trace.run[t] >= j
             assert (held[s, j - 1], tried[s, j - 1]) == (right, went)
-    alphas = check.depth_acceptance(trace)[1]
+    alphas = depth_acceptance(trace)[1]
     np.testing.assert_array_equal(np.isnan(alphas), tried.sum(0) == 0)
 
 
 @settings(deadline=None, max_examples=40)
 @given(traces(optional=False, max_sequences=12), costs())
 def test_any_recording_has_figures_and_only_missing_ones_are_missing(trace, cost):
-    rows = lineup({"x": trace}, cost, resamples=100)
+    rows = compare_drafters({"x": trace}, cost, resamples=100)
     assert sum(row.tokens for row in rows[1:]) == rows[0].tokens == trace.rows
     for row in rows:
         assert row.speedup.value > 0
@@ -78,7 +80,7 @@ def test_on_iid_text_acceptance_is_the_rate_at_every_depth():
     trace = synthetic.iid(0.7, 200, 60, 5, seed=1)
     held, tried = (x.sum(0) for x in by_depth(trace))
     assert (abs(held / tried - 0.7) < 5 * np.sqrt(0.21 / tried)).all()
-    row = lineup({"x": trace}, 0.1)[0]
+    row = compare_drafters({"x": trace}, 0.1)[0]
     for alpha, h, t in zip(row.alpha, held, tried):
         assert alpha.value == pytest.approx(h / t)
         assert alpha.low < alpha.value < alpha.high
@@ -97,7 +99,7 @@ def test_control_rows_behind_the_first_miss_would_say_otherwise():
 def test_a_row_is_what_its_fields_say():
     trace = recording()
     cost = CostModel([0, 0.3, 0.4, 0.5, 0.6], [1.0, 1.05, 1.1, 1.15, 1.2], [0, 0.1], 0.05, 1.25)
-    row = lineup({"x": trace}, {"x": cost})[0]
+    row = compare_drafters({"x": trace}, {"x": cost})[0]
     assert (row.drafter, row.rule, row.task, row.prompts, row.tokens) == (
         trace.meta.drafter,
         trace.meta.rule,
@@ -118,13 +120,13 @@ def test_a_row_is_what_its_fields_say():
     assert row.expected.value == pytest.approx(committed / (1 + cost.draft[row.best_k] / 1.25))
     for each in (row.speedup, row.expected, *row.alpha):
         assert each.low < each.value < each.high
-    narrow = lineup({"x": trace}, cost, level=0.5)[0].speedup
+    narrow = compare_drafters({"x": trace}, cost, level=0.5)[0].speedup
     assert row.speedup.low < narrow.low < narrow.high < row.speedup.high
     assert narrow.level == 0.5
 
 
 def test_steps_of_one_price_give_the_papers_formula():
-    row = lineup({"x": recording()}, 0.2)[0]
+    row = compare_drafters({"x": recording()}, 0.2)[0]
     assert (row.c, row.marginal) == pytest.approx((0.2, 0.2))
     alpha = [each.value for each in row.alpha[: row.best_k]]
     assert row.expected.value == pytest.approx(
@@ -134,20 +136,23 @@ def test_steps_of_one_price_give_the_papers_formula():
 
 def test_a_shorter_limit_is_the_shallower_recording():
     trace = recording(rate=0.9)
-    limited, cut = lineup({"x": trace}, 0.1, K=2)[0], lineup({"x": shallow(trace, 2)}, 0.1)[0]
+    limited, cut = (
+        compare_drafters({"x": trace}, 0.1, K=2)[0],
+        compare_drafters({"x": shallow(trace, 2)}, 0.1)[0],
+    )
     assert limited == cut
     assert len(cut.alpha) == 2
-    assert cut.best_k == 2 < lineup({"x": trace}, 0.1)[0].best_k
-    assert np.isnan(lineup({"x": trace}, 0.1, K=1)[0].marginal)
+    assert cut.best_k == 2 < compare_drafters({"x": trace}, 0.1)[0].best_k
+    assert np.isnan(compare_drafters({"x": trace}, 0.1, K=1)[0].marginal)
     for bad in ({"K": 0}, {"level": 0.0}, {"level": 1.0}):
         with pytest.raises(ValueError, match="expected"):
-            lineup({"x": trace}, 0.1, **bad)
+            compare_drafters({"x": trace}, 0.1, **bad)
 
 
 def test_domains_partition_the_prompts_and_few_prompts_get_no_interval():
     trace = recording()
     trace = replace(trace, meta=replace(trace.meta, tasks=("a",) * 9 + ("b",) * 3))
-    everything, a, b = lineup({"x": trace}, 0.1)
+    everything, a, b = compare_drafters({"x": trace}, 0.1)
     assert [row.task for row in (everything, a, b)] == [ALL, "a", "b"]
     assert everything.tokens == a.tokens + b.tokens
     assert (a.prompts, b.prompts) == (9, 3)
@@ -156,11 +161,14 @@ def test_domains_partition_the_prompts_and_few_prompts_get_no_interval():
     assert np.isnan(b.speedup.low)
     assert b.speedup.value > 0
     assert "3 prompts" in b.note
-    assert replace(a, recording="y", task=ALL) == lineup({"y": trace.select(range(9))}, 0.1)[0]
+    assert (
+        replace(a, recording="y", task=ALL)
+        == compare_drafters({"y": trace.select(range(9))}, 0.1)[0]
+    )
 
 
 def test_a_drafter_that_is_never_right_is_best_not_asked():
-    row = lineup({"x": synthetic.iid(0.0, 10, 20, 3)}, 0.1)[0]
+    row = compare_drafters({"x": synthetic.iid(0.0, 10, 20, 3)}, 0.1)[0]
     assert row.best_k == 0
     assert row.expected.value == row.speedup.value == 1.0
     assert row.alpha[0].value == 0
@@ -170,7 +178,7 @@ def test_a_drafter_that_is_never_right_is_best_not_asked():
 
 
 def test_the_table_is_flat_and_holds_every_row():
-    rows = lineup({"x": recording(), "y": recording(1, K=2)}, 0.1)
+    rows = compare_drafters({"x": recording(), "y": recording(1, K=2)}, 0.1)
     made = table(rows)
     assert len(made) == len(rows)
     assert {"alpha_4", "alpha_4_low", "speedup", "expected_high", "best_k"} <= set(made)

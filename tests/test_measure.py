@@ -1,8 +1,9 @@
-"""Measuring, on a machine whose clock only work moves, so that every figure is known; and once on the real clock."""
+"""Measured costs on a simulated clock that only layers advance; and once on the real clock."""
 
 import json
 from collections import Counter
 from contextlib import redirect_stdout, suppress
+from dataclasses import replace
 from io import StringIO
 from types import SimpleNamespace
 
@@ -13,13 +14,13 @@ from toy_lm import DRAFTERS, PREFIX, RULES, toy_pair
 
 from real.draft import Silent
 from real.drafters.prompt_lookup import PromptLookupDrafter
-from real.measure import batched as isolated
-from real.measure import loop as measure
+from real.measure import MeasureSettings, batched, cost_table, loop, measure, measure_table
+from real.measure.job import FEATURES, MAX_BACKLOG, VERIFY, Job
 from real.model.decoder import DecoderLayer
 from simspec import CostModel, cli, sweep, synthetic
 from simspec.cost_table import CostTable, load_cost
 
-K, OWED = 2, isolated.OWED
+K = 2
 LAUNCH, ROW = 1.0, 1 / 64  # seconds of a layer and of a row in it; exact in binary
 TARGET, SHARED = 4, 2  # layers of the toy target, and those before its exit
 
@@ -63,7 +64,7 @@ def expected(name, batch):
             layers(SHARED, 1, batch) + layers(TARGET - SHARED, j + 1, batch)
             for j in range(1, K + 1)
         ]
-    catch_up = [own * ROW * b * batch for b in range(OWED + 1)]
+    catch_up = [own * ROW * b * batch for b in range(MAX_BACKLOG + 1)]
     return draft, verify, catch_up, layers(TARGET, 1, batch)
 
 
@@ -73,9 +74,8 @@ def figures(cost):
 
 def table_of(name, machine, batch=(1, 2, 5), context=(6, 12), seed=0, rule="greedy", **more):
     target, drafter = toy_pair(name)
-    return measure.measure_table(
-        target, drafter, RULES[rule], K, batch, context, 12, 1, seed, timer=machine.now, **more
-    )
+    settings = MeasureSettings(batch, context, 12, 1, seed)
+    return measure_table(target, drafter, RULES[rule], K, settings, timer=machine.now, **more)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -99,36 +99,39 @@ def test_every_cell_is_what_the_work_costs_in_any_order(name, rule, machine):
 
 @pytest.mark.parametrize("name", PREFIX)
 def test_bare_passes_of_one_text_are_the_loops_own(name, machine):
-    """What is laid on top of the loop is measured alike: at batch 1 both find the same."""
+    """At batch 1 bare passes and the decode loop give the same seconds."""
     target, drafter = toy_pair(name)
-    shared = isolated.shared_layers(target, drafter)
+    shared = batched.shared_layers(target, drafter)
     assert shared == (SHARED if name == "early_exit" else 0)
-    bare = isolated.Isolated(target.decoder, drafter.lm, shared, K, 1, 9, timer=machine.now)
+    bare = batched.BatchedPasses(target.decoder, drafter.lm, shared, K, 1, 9, timer=machine.now)
     for job in bare.jobs():
         bare.run(job, 2)
-    draft, verify, catch_up, _ = figures(
-        measure.measure(target, drafter, RULES["greedy"], K, 9, 8, 1)
-    )
+    settings = MeasureSettings(context=(9,), rounds=8, repeats=1)
+    draft, verify, catch_up, _ = figures(measure(target, drafter, RULES["greedy"], K, settings))
     assert [found.tolist() for found in bare.seconds()] == [verify, draft, catch_up]
     assert sum(catch_up) > 0
 
 
 def test_control_a_verification_that_forgets_what_the_drafter_ran_is_seen(machine, monkeypatch):
-    monkeypatch.setattr(measure, "shared_layers", lambda target, drafter: 0)
+    monkeypatch.setattr(cost_table, "shared_layers", lambda target, drafter: 0)
     assert figures(table_of("early_exit", machine).at(5, 6)) != expected("early_exit", 5)
 
 
 def test_measure_is_the_table_of_one_text(machine):
     target, drafter = toy_pair("model")
-    cost = measure.measure(target, drafter, RULES["greedy"], K, 6, 8, 1)
+    settings = MeasureSettings(context=(6,), rounds=8, repeats=1)
+    cost = measure(target, drafter, RULES["greedy"], K, settings)
     assert isinstance(cost, CostModel)
     assert cost.name == "model-greedy"
     assert figures(cost) == expected("model", 1)
 
 
+SHORT = MeasureSettings(context=(24,), rounds=8, repeats=1)
+
+
 def cost_of(name, K, rule="greedy"):
     target, drafter = toy_pair(name)
-    return measure.measure(target, drafter, RULES[rule], K, 24, 8, 1)
+    return measure(target, drafter, RULES[rule], K, SHORT)
 
 
 def test_drafters_without_a_model_of_their_own_are_measured_as_what_they_run(machine):
@@ -162,8 +165,8 @@ OWN = [
 @pytest.mark.parametrize("name, own", OWN)
 def test_trees_are_priced_by_rows_of_the_target_and_of_a_pass_of_the_drafter(name, own, machine):
     target, drafter = toy_pair(name)
-    plain = measure.measure(target, drafter, RULES["greedy"], K, 24, 8, 1)
-    cost = measure.measure(target, drafter, RULES["greedy"], K, 24, 8, 1, rows=9)
+    plain = measure(target, drafter, RULES["greedy"], K, SHORT)
+    cost = measure(target, drafter, RULES["greedy"], K, replace(SHORT, tree_nodes=9))
     assert cost.nodes == 9
     assert plain.nodes == K
     assert plain.node == 0
@@ -177,9 +180,10 @@ def test_trees_are_priced_by_rows_of_the_target_and_of_a_pass_of_the_drafter(nam
 
 def test_more_rows_than_a_tree_has_or_fewer_than_the_depth_or_a_batch_of_trees_are_refused():
     target, drafter = toy_pair("model")
-    for rows, batch in ((1, (1,)), (64, (1,)), (8, (1, 2))):
-        with pytest.raises(ValueError, match="rows is|one text at a time") as refused:
-            measure.measure_table(target, drafter, RULES["greedy"], K, batch, (8,), 8, 1, rows=rows)
+    for nodes, batch in ((1, (1,)), (64, (1,)), (8, (1, 2))):
+        settings = MeasureSettings(batch, (8,), 8, 1, tree_nodes=nodes)
+        with pytest.raises(ValueError, match="tree nodes are|one sequence at a time") as refused:
+            measure_table(target, drafter, RULES["greedy"], K, settings)
         assert "\n" not in str(refused.value)
 
 
@@ -210,7 +214,8 @@ def test_first_rounds_count_only_where_no_later_one_drafted_as_much(machine):
             self.left = 1
 
     target, _ = toy_pair("model")
-    cost = measure.measure(target, Once(ngram_max=1), RULES["greedy"], 4, 24, 12, 1)
+    settings = replace(SHORT, rounds=12)
+    cost = measure(target, Once(ngram_max=1), RULES["greedy"], 4, settings)
     assert cost.draft.tolist()[2:] == [2, 3, 4]
     assert cost.draft[1] < 1
     assert cost.verify.tolist() == [layers(TARGET, j + 1, 1) for j in range(5)]
@@ -219,10 +224,10 @@ def test_first_rounds_count_only_where_no_later_one_drafted_as_much(machine):
 def test_silent_drafters_are_asked_for_no_features_and_others_are():
     for name in DRAFTERS:
         target, drafter = toy_pair(name)
-        loop = measure._Loop(target, drafter, RULES["greedy"], 4, [5, 6, 7], 4)
-        assert (measure.READING in loop.jobs) != (name == "prompt_lookup")
+        timing = loop.LoopTiming(target, drafter, RULES["greedy"], 4, [5, 6, 7], SHORT)
+        assert (Job(FEATURES, 4) in timing.jobs) != (name == "prompt_lookup")
     repeats, plain = (
-        measure._prompt(np.random.default_rng(0), 24, 7, toy_pair(name)[1])
+        cost_table.random_prompt(np.random.default_rng(0), 24, 7, toy_pair(name)[1])
         for name in ("prompt_lookup", "model")
     )
     assert len(repeats) == len(plain) == 7
@@ -234,33 +239,34 @@ def test_overhead_and_reading_are_those_of_the_questions(monkeypatch):
     ticks = iter(range(10**9))
     monkeypatch.setattr("real.decode.phase_timer.perf_counter", lambda: float(next(ticks)))
     target, drafter = toy_pair("model")
-    cost = measure.measure(target, drafter, RULES["greedy"], K, 6, 8, 1)
+    settings = MeasureSettings(context=(6,), rounds=8, repeats=1)
+    cost = measure(target, drafter, RULES["greedy"], K, settings)
     # a round of j: j + 1 questions of which one is overhead, j steps; the pass and the rest
     assert cost.overhead == 1
     assert cost.draft.tolist() == [0, 2, 4]
     assert cost.verify.tolist() == [2] * (K + 1)
     assert cost.feature == pytest.approx(2)
     assert cost.baseline == 3
-    assert cost.catch_up.tolist() == [0] * (OWED + 1)
+    assert cost.catch_up.tolist() == [0] * (MAX_BACKLOG + 1)
 
 
 def test_medians_are_of_the_laps_and_the_first_pass_is_not_counted(machine):
-    laps = iter([100, 1, 5, 2, 3, 100, 7, 9, 8, 7])
+    seconds = iter([100, 1, 5, 2, 3, 100, 7, 9, 8, 7])
     now = [0.0]
 
     def timer():
         timer.calls += 1
         if timer.calls % 2 == 0:
-            now[0] += next(laps)
+            now[0] += next(seconds)
         return now[0]
 
     timer.calls = 0
     target, drafter = toy_pair("model")
-    bare = isolated.Isolated(target.decoder, drafter.lm, 0, 1, 2, 4, timer=timer)
-    bare.run(("verify", 0), 4)
-    bare.run(("verify", 1), 4, keep=False)
-    assert bare.found == {("verify", 0): [1, 5, 2, 3]}
-    assert float(np.median(bare.found["verify", 0])) == 2.5
+    bare = batched.BatchedPasses(target.decoder, drafter.lm, 0, 1, 2, 4, timer=timer)
+    bare.run(Job(VERIFY, 0), 4)
+    bare.run(Job(VERIFY, 1), 4, counted=False)
+    assert bare.times == {Job(VERIFY, 0): [[1], [5], [2], [3]]}
+    assert float(np.median(bare.times[Job(VERIFY, 0)])) == 2.5
 
 
 def test_noise_cannot_make_a_batch_cheaper_than_its_own_pass():
@@ -274,7 +280,7 @@ def test_noise_cannot_make_a_batch_cheaper_than_its_own_pass():
             return self.found
 
     def cell(alone, many):
-        return measure._batched(one, Bare(*alone), Bare(*many), "n")
+        return cost_table.add_batch(one, Bare(*alone), Bare(*many), "n")
 
     fair = cell(([3, 4], [0, 0.5], [0.0, 0, 0, 0, 0]), ([6, 9], [0, 2], [0.0, 1, 2, 3, 4]))
     assert figures(fair) == ([0, 2.5], [7, 10], [0, 2, 3, 4, 5], 7)
@@ -285,22 +291,22 @@ def test_noise_cannot_make_a_batch_cheaper_than_its_own_pass():
 
 def test_all_jobs_of_all_cells_share_one_random_order(machine, monkeypatch):
     seen = []
-    loop, bare = measure._Loop.run, isolated.Isolated.run
+    in_loop, bare = loop.LoopTiming.run, batched.BatchedPasses.run
 
-    def noted(self, name, keep):
-        seen.append((1, len(self.prompt), name, keep))
-        loop(self, name, keep)
+    def noted(self, job, counted):
+        seen.append((1, len(self.prompt), ("loop", job), counted))
+        in_loop(self, job, counted)
 
-    def noted_bare(self, job, times, keep):
-        seen.append((self.batch, self.context, job, keep))
-        bare(self, job, times, keep)
+    def noted_bare(self, job, times, counted):
+        seen.append((self.batch, self.context, job, counted))
+        bare(self, job, times, counted)
 
-    monkeypatch.setattr(measure._Loop, "run", noted)
-    monkeypatch.setattr(isolated.Isolated, "run", noted_bare)
+    monkeypatch.setattr(loop.LoopTiming, "run", noted)
+    monkeypatch.setattr(batched.BatchedPasses, "run", noted_bare)
     heard = []
     table_of("model", machine, progress=lambda _, done, total: heard.append((done, total)))
     jobs = len(seen) // 2
-    loops, bares = 2 * (K + 1 + 1 + OWED + 1), 6 * (K + 1 + 1 + OWED + 1)
+    loops, bares = 2 * (K + 1 + 1 + MAX_BACKLOG + 1), 6 * (K + 1 + 1 + MAX_BACKLOG + 1)
     assert jobs == loops + bares
     assert heard == [(i + 1, 2 * jobs) for i in range(2 * jobs)]
     repeats = [[job[:3] for job in seen[i * jobs : (i + 1) * jobs]] for i in range(2)]
@@ -314,27 +320,29 @@ def test_all_jobs_of_all_cells_share_one_random_order(machine, monkeypatch):
 
 
 def test_a_cell_that_does_not_fit_is_missing(machine, monkeypatch):
-    run = isolated.Isolated.run
+    run = batched.BatchedPasses.run
 
-    def short(self, job, times, keep):
+    def short(self, job, times, counted):
         if self.batch * self.context > 50:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        run(self, job, times, keep)
+        run(self, job, times, counted)
 
-    monkeypatch.setattr(isolated.Isolated, "run", short)
+    monkeypatch.setattr(batched.BatchedPasses, "run", short)
     table = table_of("model", machine)
     assert table.cells[2][1] is None
     assert sum(cell is None for row in table.cells for cell in row) == 1
     assert figures(table.at(5, 6)) == expected("model", 5)
-    with pytest.raises(ValueError, match="one text of context 60 does not fit"):
+    with pytest.raises(ValueError, match="one sequence of context 60 does not fit"):
         table_of("model", machine, context=(6, 60))
 
 
 def test_what_cannot_be_measured_is_refused(machine):
     target, drafter = toy_pair("model")
-    go = lambda drafter, *sizes: measure.measure_table(
-        target, drafter, RULES["greedy"], K, *sizes, 4, 1, timer=machine.now
-    )  # noqa: E731
+
+    def go(drafter, *sizes):
+        settings = MeasureSettings(*sizes, 4, 1)
+        return measure_table(target, drafter, RULES["greedy"], K, settings, timer=machine.now)
+
     with pytest.raises(ValueError, match="'none' has no language model of its own"):
         go(Silent(), (1, 2), (6,))
     with pytest.raises(ValueError, match="batch is .0, 2., expected sizes of at least 1"):
@@ -348,14 +356,15 @@ def test_what_cannot_be_measured_is_refused(machine):
 def test_short_contexts_owe_no_more_rows_than_there_are(machine):
     table = table_of("model", machine, batch=(2,), context=(2,))
     # what the loop finds, and of the batch's own part two rows at most
-    rows = np.arange(OWED + 1)
+    rows = np.arange(MAX_BACKLOG + 1)
     assert table.at().catch_up.tolist() == (3 * ROW * (rows + np.minimum(rows, 2))).tolist()
 
 
 @pytest.mark.parametrize("name", PREFIX)
 def test_on_the_real_clock_a_table_is_whole_positive_and_prices_a_sweep(name, tmp_path):
     target, drafter = toy_pair(name)
-    table = measure.measure_table(target, drafter, RULES["greedy"], 2, (1, 3), (4, 8), 8, 1)
+    settings = MeasureSettings((1, 3), (4, 8), 8, 1)
+    table = measure_table(target, drafter, RULES["greedy"], 2, settings)
     for row in table.cells:
         for cell in row:
             assert (cell.verify > 0).all()
@@ -374,7 +383,8 @@ def test_on_the_real_clock_a_table_is_whole_positive_and_prices_a_sweep(name, tm
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_on_the_real_clock_every_drafter_has_a_cost(name):
     target, drafter = toy_pair(name)
-    cost = measure.measure(target, drafter, RULES["coupled"], 4, 16, 8, 1)
+    settings = replace(SHORT, context=(16,))
+    cost = measure(target, drafter, RULES["coupled"], 4, settings)
     assert cost.K == 4
     assert (cost.verify > 0).all()
     assert (cost.draft >= 0).all()
@@ -384,7 +394,7 @@ def test_on_the_real_clock_every_drafter_has_a_cost(name):
         with pytest.raises(
             ValueError, match=f"drafter '{drafter.name}' has no language model of its own to batch"
         ):
-            measure.measure_table(target, drafter, RULES["coupled"], 4, (1, 2), (16,), 8, 1)
+            measure_table(target, drafter, RULES["coupled"], 4, replace(settings, batch=(1, 2)))
 
 
 def toy(bundle, drafter, *rest):

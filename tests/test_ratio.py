@@ -34,7 +34,8 @@ from simspec import (
     sweep,
 )
 from simspec.policies import make
-from simspec.reports.drafters import by_depth, lineup
+from simspec.reports.acceptance_by_depth import by_depth
+from simspec.reports.drafters import compare_drafters
 from simspec.rng import ACCEPT, DRAFT
 from simspec.simulate import drawn, expected_accepted, expected_run
 
@@ -326,7 +327,7 @@ def test_sweeps_draw_anew_for_each_replicate_and_lineups_stand(recording):
     assert table.random.all()
     assert table[table.policy == "fixed:2"].accepted.nunique() > 1
     assert table[table.policy == "fixed:0"].accepted.nunique() == 1
-    assert lineup({"r": recording})[0].rule == "rejection"
+    assert compare_drafters({"r": recording})[0].rule == "rejection"
 
 
 @pytest.mark.parametrize("text", ["confidence:0.5", "oracle", "greedy_oracle"])

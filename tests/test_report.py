@@ -3,8 +3,8 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
-from real.audit.forced_decoding import SHARE
-from real.bench.scorecard import halves
+from real.audit.forced_comparison import MIN_EQUAL_SHARE
+from real.bench.scoring import split_prompts
 from real.campaign import experiments as trials
 from real.campaign import report
 from real.campaign.config import FULL, TOY
@@ -29,7 +29,7 @@ def test_the_worst_rule_of_the_worst_drafter_decides_on_forced_texts():
             for d in report.DRAFTERS
         }
 
-    name, edge = "bf16 on the recordings' texts", round(1000 * SHARE)
+    name, edge = "bf16 on the recordings' texts", round(1000 * MIN_EQUAL_SHARE)
     assert passed(found(edge))[name] is True
     assert passed(found(edge - 1))[name] is False
     assert passed({})[name] is None
@@ -119,7 +119,7 @@ def test_the_fixed_length_that_is_scored_is_chosen_on_other_prompts(monkeypatch)
     )
     monkeypatch.setattr(trials, "score", lambda *_: [])
     trials.scored(folder, "model")
-    mine = set(halves(trace, TOY.scored, 0)[0].sequence.tolist())
+    mine = set(split_prompts(trace, TOY.scored, 0)[0].sequence.tolist())
     assert len(seen) == 1
     assert seen[0] == set(trace.sequence.tolist()) - mine
     assert len(mine) == TOY.scored

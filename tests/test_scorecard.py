@@ -10,17 +10,24 @@ from shell import command, refused, run
 from test_measure import ROW, Machine, layers
 from toy_lm import toy_cost, toy_recording
 
-from real.bench import scorecard
+from real.bench import scoring
 from real.bench.figures import draw
-from real.bench.phase_costs import PhaseCost, Pricing, backlog, jobs
-from real.bench.scorecard import Row, Scorecard, halves, keep, kept, rows, score
+from real.bench.phase_costs import PhaseCosts, backlogs
+from real.bench.phase_means import interpolated_means, phase_costs, phase_jobs
+from real.bench.prediction import scorecard_rows
+from real.bench.scorecard import Scorecard, ScorecardRow
+from real.bench.scorecard_file import load_rows, save_rows
+from real.bench.scoring import ScoreSettings, score, split_prompts
 from real.decode.features import Reader
 from real.decode.loop import DecodeResult, decode
 from real.decode.phase_timer import OTHER
-from real.draft import Silent
-from real.measure.loop import PLAIN, READING
+from real.measure.job import FEATURES, FIXED, PLAIN, Job
+from real.measure.loop import LoopTiming
+from real.measure.round_times import RoundTimes
+from real.measure.settings import MeasureSettings
 from real.model.target import Target
 from real.pair import Pair, prompts_of, rule_of, stepper
+from real.sampling import Rule
 from simspec import Stepper, policies, replay, synthetic
 
 ASK, READ, KEEP = 1 / 8, 1 / 4, 1 / 16
@@ -54,9 +61,8 @@ def toy(name):
 
 def scored(name, texts, **more):
     trace, pair = toy(name)
-    return score(
-        "toy", trace, pair, texts, toy_cost(), **{"prompts": 5, "repeats": 2, "seed": 1} | more
-    )
+    settings = ScoreSettings(**{"prompts": 5, "repeats": 2, "seed": 1} | more)
+    return score("toy", trace, pair, texts, toy_cost(), settings)
 
 
 @pytest.mark.parametrize("name", ["model", "early_exit"])
@@ -94,26 +100,25 @@ def test_prices_are_those_of_the_work(machine):
 
 
 def priced(trace, pair, K):
-    pricing = Pricing(K)
-    for job, policy in jobs(K, has_logits=True).items():
-        drafter = Silent() if job == PLAIN else pair.drafter
+    times = RoundTimes()
+    for job in phase_jobs(K, has_logits=True):
         for s, prompt in enumerate(prompts_of(trace)):
-            drive = stepper(policy, trace.K, 0, toy_cost())
+            plan = stepper(job.policy, trace.K, 0, toy_cost())
             ran = decode(
                 pair.target,
-                drafter,
-                drive,
+                job.drafter(pair.drafter),
+                plan,
                 rule_of(trace),
                 prompt,
                 int(trace.budget[s]),
                 trace.meta.end_tokens,
                 s,
             )
-            pricing.hear(job, ran)
-    return pricing.cost()
+            times.add(job, ran)
+    return phase_costs(times, K)
 
 
-PRICE = PhaseCost(
+PRICE = PhaseCosts(
     np.array([0, 1.0, 2.5, 4]), np.array([3, 3.25, 3.5, 3.75]), np.array([0.25, 0.5, 0.625, 0.75]), np.array([0.5, 0.5, 0.75, 1]),
     np.array([0, 0.125, 0.5]), 0.0625, np.array([0, 3, 0.25, 0.5]),
 )  # fmt: skip
@@ -122,19 +127,19 @@ PRICE = PhaseCost(
 def test_phases_and_the_cost_model_agree_round_by_round():
     trace = synthetic.iid(0.6, 5, 30, 3, confidence=True)
     for text in ("fixed:0", "fixed:3", "beta_ts", "confidence:0.9", "cost_ts"):
-        policy = policies.make(text, trace, PRICE.model())
+        policy = policies.make(text, trace, PRICE.cost_model())
         rounds = replay(trace, policy)
-        model = PRICE.model("n", "d").reading(policy.reads)
+        model = PRICE.cost_model("n", "d").reading(policy.reads)
         assert (model.name, model.device, model.baseline) == ("n", "d", 3.75)
         assert PRICE.seconds(rounds, policy.reads).sum(1) == pytest.approx(
             model.seconds(rounds), rel=1e-12
         )
-    rounds = replay(trace, policies.make("sampling_only", trace, PRICE.model()))
+    rounds = replay(trace, policies.make("sampling_only", trace, PRICE.cost_model()))
     slow = PRICE.drafting[rounds.computed] + np.where(
-        rounds.computed > 0, PRICE.catch_up[np.minimum(backlog(rounds), 2)], 0
+        rounds.computed > 0, PRICE.catch_up[np.minimum(backlogs(rounds), 2)], 0
     )
     assert np.array_equal(PRICE.seconds(rounds)[:, 0], slow)
-    assert backlog(rounds)[rounds.offset[:-1]].tolist() == [0] * 5
+    assert backlogs(rounds)[rounds.offset[:-1]].tolist() == [0] * 5
 
 
 def doctored(change=lambda result, i: result, moved=False, repeats=3):
@@ -163,7 +168,7 @@ def doctored(change=lambda result, i: result, moved=False, repeats=3):
     ran = replay(replace(trace, run=np.minimum(trace.run, 1)) if moved else trace, policy)
     plain = results(replay(trace, policies.BUILTIN["fixed"](0)), PRICE.plain)
     runs = [[[change(r, i) for r in results(ran)], plain] for i in range(repeats)]
-    (row,) = rows("t", trace, "d", [policy], [replayed], PRICE, runs)
+    (row,) = scorecard_rows("t", trace, "d", [(policy, replayed)], PRICE, runs)
     return row, trace, replayed, ran
 
 
@@ -245,27 +250,27 @@ def test_a_card_is_judged_by_its_median_its_tail_and_its_noise():
     assert alone.good
     said = found.summary()
     assert {"device", "rows", "median_abs_error", "p90_abs_error", "noise_floor"} <= said.keys()
-    assert json.loads(json.dumps(said))["rows"][0].keys() == set(Row.__dataclass_fields__)
+    assert json.loads(json.dumps(said))["rows"][0].keys() == set(ScorecardRow.__dataclass_fields__)
 
 
 def test_prompts_are_either_scored_or_priced():
     trace = toy("model")[0]
     for seed in range(4):
-        one, other = halves(trace, 5, seed)
+        one, other = split_prompts(trace, 5, seed)
         assert one.sequences == 5 == other.sequences
         assert not set(one.meta.ids) & set(other.meta.ids)
-    assert halves(trace, 5, 0)[0].meta.ids != halves(trace, 5, 1)[0].meta.ids
-    assert halves(trace, 11, 0)[1].sequences == 1
+    assert split_prompts(trace, 5, 0)[0].meta.ids != split_prompts(trace, 5, 1)[0].meta.ids
+    assert split_prompts(trace, 11, 0)[1].sequences == 1
     for prompts in (0, 12):
         with pytest.raises(
             ValueError, match="prompts to score of 12; expected at least 1, and one left over"
         ):
-            halves(trace, prompts, 0)
+            split_prompts(trace, prompts, 0)
 
 
 def test_control_prices_of_prompts_that_cost_more_are_seen_as_cost(machine, monkeypatch):
     """Costs come from the other prompts alone: where only those are slow the prediction is wrong by that."""
-    honest = scorecard.halves
+    honest = scoring.split_prompts
 
     def noted(trace, prompts, seed):
         one, other = honest(trace, prompts, seed)
@@ -278,8 +283,8 @@ def test_control_prices_of_prompts_that_cost_more_are_seen_as_cost(machine, monk
         result = decode(*arguments)
         return replace(result, seconds=result.seconds * (2 if arguments[-1] in slow else 1))
 
-    monkeypatch.setattr(scorecard, "halves", noted)
-    monkeypatch.setattr(scorecard, "decode", slower_there)
+    monkeypatch.setattr(scoring, "split_prompts", noted)
+    monkeypatch.setattr(scoring, "decode", slower_there)
     (row,) = scored("model", ["fixed:2"])
     assert row.error == pytest.approx(-0.5)
     assert row.cost < -0.5
@@ -296,17 +301,28 @@ def test_streams_keep_their_order_and_silent_drafters_are_scored(machine):
     assert row.tau == row.tau_measured
 
 
-def test_lengths_that_are_not_run_lie_on_lines_between():
-    assert [j for j in jobs(20, True) if isinstance(j, int)] == [PLAIN, *range(9), 12, 16, 20]
-    assert READING not in jobs(3, True)
-    assert READING in jobs(3, False)
-    assert list(jobs(0, False)) == [PLAIN, 0]
-    pricing = Pricing(10)
-    line = pricing._line({0: [1.0] * 3, 2: [2.0] * 3, 4: [4.0] * 5, 7: [99.0]})
+def test_unmeasured_lengths_are_interpolated():
+    jobs = phase_jobs(20, True)
+    assert jobs[0] == Job(PLAIN)
+    assert [j.size for j in jobs if j.kind == FIXED] == [*range(9), 12, 16, 20]
+    assert Job(FEATURES, 3) not in phase_jobs(3, False)
+    assert Job(FEATURES, 3) in phase_jobs(3, True)
+    assert phase_jobs(0, False) == [Job(PLAIN), Job(FIXED, 0)]
+    line = interpolated_means({0: [1.0] * 3, 2: [2.0] * 3, 4: [4.0] * 5, 7: [99.0]}, 10)
     assert line.tolist() == [1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9, 10]
-    assert pricing._line({0: [5.0] * 4, 1: [1.0] * 4}).tolist() == [5, 1, *[0] * 9]
+    line = interpolated_means({0: [5.0] * 4, 1: [1.0] * 4}, 10)
+    assert line.tolist() == [5, 1, *[0] * 9]
     with pytest.raises(ValueError, match="take other prompts for the costs"):
-        pricing.cost()
+        phase_costs(RoundTimes(), 10)
+
+
+@pytest.mark.parametrize("name", ["model", "prompt_lookup"])
+def test_scorecard_and_measure_run_the_same_jobs(name):
+    _, pair = toy(name)
+    for K in (1, 5, 8):
+        settings = MeasureSettings()
+        timing = LoopTiming(pair.target, pair.drafter, Rule(), K, [1, 2, 3], settings)
+        assert phase_jobs(K, pair.drafter.has_logits) == timing.jobs
 
 
 def test_the_picture_shows_every_row(tmp_path):
@@ -319,9 +335,9 @@ def test_the_picture_shows_every_row(tmp_path):
 def test_kept_rows_come_back_to_the_last_digit_and_only_for_the_settings_they_hold_for(tmp_path):
     path, settings = tmp_path / "s.json", {"device": "cpu", "seed": 3, "recordings": {"a": "0f"}}
     held = {"a": (doctored(slower(2))[0],), "b": (replace(doctored(slower(1))[0], noise=None),)}
-    assert kept(path, settings) == {}
-    keep(path, settings, held)
-    assert kept(path, settings) == held
+    assert load_rows(path, settings) == {}
+    save_rows(path, settings, held)
+    assert load_rows(path, settings) == held
     for other in (
         settings | {"seed": 4},
         settings | {"fast": True},
@@ -332,7 +348,7 @@ def test_kept_rows_come_back_to_the_last_digit_and_only_for_the_settings_they_ho
             ValueError,
             match="s.json was made with (seed 3|fast None|recordings {'a': '0f'}), this is",
         ):
-            kept(path, other)
+            load_rows(path, other)
 
 
 @pytest.mark.parametrize(
@@ -351,12 +367,12 @@ def test_kept_rows_come_back_to_the_last_digit_and_only_for_the_settings_they_ho
 )
 def test_a_damaged_file_of_rows_is_refused_in_one_line(tmp_path, spoil):
     path = tmp_path / "s.json"
-    keep(path, {}, {"a": [doctored(slower(2))[0]]})
+    save_rows(path, {}, {"a": [doctored(slower(2))[0]]})
     said = json.loads(path.read_text())
     spoil(said)
     path.write_text(json.dumps(said))
     with pytest.raises(ValueError, match="s.json holds no rows of a scorecard: ") as caught:
-        kept(path, {})
+        load_rows(path, {})
     assert "\n" not in str(caught.value)
 
 
@@ -373,7 +389,7 @@ def test_a_killed_scorecard_continues_with_the_next_recording(tmp_path, monkeypa
         done.append(name)
         return [replace(doctored(slower(1))[0], recording=name)]
 
-    monkeypatch.setattr(scorecard, "score", scored)
+    monkeypatch.setattr(scoring, "score", scored)
     monkeypatch.setattr("real.pair.check_pair", lambda *given: None)
     monkeypatch.setattr("real.cli.scorecard.load_models", lambda *given: None)
 

@@ -13,7 +13,8 @@ from simspec import CostModel, policies, synthetic
 from simspec.metrics import summary
 from simspec.policies import fixed
 from simspec.policies.tree import optimal_tree, sets
-from simspec.reports.trees import grove, markdown, table
+from simspec.reports.tree_tables import markdown, table
+from simspec.reports.trees import compare_trees
 from simspec.simulate import replay
 from simspec.tree import MOST, room
 from simspec.tree_replay import replay_tree, tree_seconds
@@ -53,7 +54,7 @@ def files(tmp_path_factory):
 
 
 def lines_of(trace, **options):
-    lines, notes = grove({"x": trace}, COST, (4, 8), resamples=100, **options)
+    lines, notes = compare_trees({"x": trace}, COST, (4, 8), resamples=100, **options)
     return {line.policy: line for line in lines}, notes
 
 
@@ -129,7 +130,7 @@ def test_what_a_recording_lacks_is_left_out_with_a_note():
     found, notes = lines_of(synthetic.iid(0.5, 9, 20, 4))
     assert set(found) == {"plain", "best chain", "oracle"}
     assert "without none, sets:1" in notes[0]
-    lines, notes = grove(
+    lines, notes = compare_trees(
         {"x": recording(4)},
         CostModel([0, 0.1, 0.2, 0.3, 0.4], [1, 1.1, 1.2, 1.3, 1.4], [0], 0, 1),
         (8,),
@@ -137,20 +138,22 @@ def test_what_a_recording_lacks_is_left_out_with_a_note():
     )
     assert "prices 4 submitted tokens, more are extrapolated" in notes[0]
     assert all(np.isnan(line.tau.low) and line.tau.value > 0 for line in lines)
-    assert len(grove({"x": recording(1)}, COST, (4,))[0]) > 10
+    assert len(compare_trees({"x": recording(1)}, COST, (4,))[0]) > 10
 
 
 def test_what_was_measured_elsewhere_enters():
     def beams(trace, cost):
         return {"beams:2": policies.parse("static:2x1")}
 
-    found, _ = lines_of(recording(), more=beams, policies=["static:2x1", "fixed:2"])
+    found, _ = lines_of(recording(), measured=beams, policies=["static:2x1", "fixed:2"])
     assert found["beams:2"].tau == found["static:2x1"].tau
     assert found["fixed:2"].nodes.value <= 2
 
 
 def test_tables_hold_every_line():
-    lines, _ = grove({"x": recording(), "y": recording(order=False)}, COST, (4,), resamples=100)
+    lines, _ = compare_trees(
+        {"x": recording(), "y": recording(order=False)}, COST, (4,), resamples=100
+    )
     flat = table(lines)
     assert len(flat) == len(lines)
     assert {"tau_low", "gain_high", "alpha_4", "budget"} <= set(flat)

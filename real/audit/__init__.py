@@ -1,5 +1,5 @@
 """Auditing emitted runs against the target."""
 
-from real.audit.judge import audit
+from real.audit.auditor import audit
 
 __all__ = ["audit"]

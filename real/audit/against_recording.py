@@ -1,19 +1,28 @@
-"""A run against a recording of the same prompts: where they part, and whether the target's pick flipped or the drafter's."""
+"""Comparison of an emitted run with a recording of the same prompts."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
-from real.audit.run_file import Emitted, RunError, Text, emitted_of
+from real.audit.emitted_run import EmittedRun, EmittedSequence, RunError
+from real.audit.engine_runs import recorded_run
 from simspec import Trace
 from simspec.quantization import decode_margin
 
 
 @dataclass(frozen=True)
-class Parting:
-    """A difference: which text, at which new token (and round), how near the recorded decision was, and whether that excuses it."""
+class RecordingMismatch:
+    """A token or a round that differs from the recording.
 
-    text: int
+    | field | meaning |
+    | --- | --- |
+    | index, sequence | of its sequence in the run; the address of that sequence's draws |
+    | position, round | among the new tokens; the round's number, None for a token |
+    | margin | of the recorded decision, nats |
+    | excused | whether rounding explains it: a margin below the tolerance |
+    """
+
+    index: int
     sequence: int
     position: int
     round: int | None
@@ -22,124 +31,138 @@ class Parting:
 
 
 @dataclass(frozen=True)
-class Reference:
-    """What comparing with a recording showed.
+class RecordingComparison:
+    """The differences between a run and a recording.
 
     | field | meaning |
     | --- | --- |
-    | texts, missing | texts that the recording has too, and that it has not |
-    | equal | those of them without a difference |
-    | rounds | rounds that could be compared: chains of the recording's own drafter, up to the text's first difference |
-    | target_flips | texts that part where the recorded margin of the target is thin; the first difference of each |
-    | draft_flips | rounds of equal text that accepted otherwise, where a recorded margin of the drafter is thin |
-    | failures | differences of either kind without that excuse |
+    | sequences, missing | sequences that the recording contains, and that it does not |
+    | equal | sequences without a difference |
+    | rounds | compared rounds: chains of the recorded drafter before the first differing token |
+    | target_flips | excused first differing tokens |
+    | draft_flips | excused rounds whose accepted length differs |
+    | failures | differences of either kind that are not excused |
     """
 
-    texts: int
+    sequences: int
     missing: int
     equal: int
     rounds: int
-    target_flips: tuple[Parting, ...]
-    draft_flips: tuple[Parting, ...]
-    failures: tuple[Parting, ...]
+    target_flips: tuple[RecordingMismatch, ...]
+    draft_flips: tuple[RecordingMismatch, ...]
+    failures: tuple[RecordingMismatch, ...]
 
     @property
     def compared(self) -> int:
-        """Decisions that could differ: texts and rounds."""
-        return self.texts + self.rounds
-
-    def summary(self) -> dict:
-        """For machines."""
-        return asdict(self)
+        """Decisions that can differ: sequences and rounds."""
+        return self.sequences + self.rounds
 
 
-def refer(run: Emitted, trace: Trace, thin: float) -> Reference:
-    """Compares texts with those of the same prompt in `trace` (under the coupled rule: and of the same draws).
+def compare_with_recording(run: EmittedRun, trace: Trace, nats: float) -> RecordingComparison:
+    """Compares sequences with those of the same prompt (coupled rule: and the same draws).
 
-    The text's first difference is judged by the target's recorded margin there. Before it each round is held to the recording on its
-    own, whatever the policy: a chain of k tokens from row t accepts min(run[t], k), and is computed no further than depth[t]; a difference
-    there is the drafter's, judged by its margins in that row. A margin is excused under `thin` nats. RunError where rules, targets or
-    all prompts differ, or the recording holds no margins.
+    | compared | expected | margin |
+    | --- | --- | --- |
+    | tokens, up to the first difference | token[t] | margin[t] of the target |
+    | rounds before it, from row t | accepted min(run[t], k), computed <= depth[t] | draft_margin[t] |
+
+    A difference is excused where its margin is below `nats`. RunError where rule or target differ,
+    no prompt is shared, or the recording has no margins.
     """
-    theirs = emitted_of(trace)
-    a, b = run.header, theirs.header
-    if a.how != b.how:
-        raise RunError(
-            f"the recording was made under {b.how}, the run under {a.how}; expected the same rule"
-        )
-    if a.target and a.target.split("/")[-1] != b.target.split("/")[-1]:
-        raise RunError(
-            f"the recording was made with target {b.target}, the run with {a.target}; expected the same"
-        )
-    if trace.margin is None:
-        raise RunError(
-            "the recording holds no margins, so that no difference could be judged; record its prompts anew"
-        )
-    known = {_key(text, a.rule): s for s, text in enumerate(theirs.texts)}
+    recorded = recorded_run(trace)
+    _check_comparable(run, recorded, trace)
+    rule = run.header.rule
+    recorded_index = {_key(s, rule): i for i, s in enumerate(recorded.sequences)}
     pairs = [
-        (i, known[key]) for i, text in enumerate(run.texts) if (key := _key(text, a.rule)) in known
+        (i, recorded_index[key])
+        for i, sequence in enumerate(run.sequences)
+        if (key := _key(sequence, rule)) in recorded_index
     ]
     if not pairs:
         raise RunError(
-            "the recording holds none of the run's prompts (and, if coupled, draws); name the one that it was run from"
+            "the recording holds none of the run's prompts (coupled rule: with their draws); "
+            "name the recording that the run was made from"
         )
-    chains = a.drafter == b.drafter and trace.draft_margin is not None
-    flips, drafts, failures, equal, rounds = [], [], [], 0, 0
+    same_drafter = run.header.drafter == recorded.header.drafter
+    target_flips, draft_flips, failures, equal, rounds = [], [], [], 0, 0
     for i, s in pairs:
-        text, row = run.texts[i], int(trace.offset[s])
-        parts = first_difference(text.token, theirs.texts[s].token)
-        found = []
-        if parts is not None:
-            # a code is rounded up: the one that stands for exactly `thin` may be of a smaller margin, and is not excused
-            margin = float(decode_margin(trace.margin[row + parts]))
-            found.append(Parting(i, text.sequence, parts, None, margin, margin < thin))
-            (flips if margin < thin else failures).append(found[-1])
-        if chains:
-            count, differ = _rounds(i, text, trace, s, parts, thin)
+        sequence = run.sequences[i]
+        difference = first_difference(sequence.token, recorded.sequences[s].token)
+        mismatches = []
+        if difference is not None:
+            # codes are rounded up: a code that decodes to `nats` may be a smaller margin
+            margin = float(decode_margin(trace.margin[int(trace.offset[s]) + difference]))
+            mismatch = RecordingMismatch(
+                i, sequence.sequence, difference, None, margin, margin < nats
+            )
+            mismatches.append(mismatch)
+            (target_flips if mismatch.excused else failures).append(mismatch)
+        if same_drafter and trace.draft_margin is not None:
+            count, differing = _compare_rounds(i, sequence, trace, s, difference, nats)
             rounds += count
-            found += differ
-            drafts += [f for f in differ if f.excused]
-            failures += [f for f in differ if not f.excused]
-        equal += not found
-    return Reference(
-        len(pairs),
-        len(run.texts) - len(pairs),
-        equal,
-        rounds,
-        tuple(flips),
-        tuple(drafts),
-        tuple(failures),
+            mismatches += differing
+            draft_flips += [m for m in differing if m.excused]
+            failures += [m for m in differing if not m.excused]
+        equal += not mismatches
+    return RecordingComparison(
+        sequences=len(pairs),
+        missing=len(run.sequences) - len(pairs),
+        equal=equal,
+        rounds=rounds,
+        target_flips=tuple(target_flips),
+        draft_flips=tuple(draft_flips),
+        failures=tuple(failures),
     )
 
 
 def first_difference(a: tuple[int, ...], b: tuple[int, ...]) -> int | None:
-    """The first position at which two texts differ; None where one only goes on longer, as a larger budget lets it."""
+    """The first position where two sequences differ; None if one is a prefix of the other."""
     return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), None)
 
 
-def _key(text: Text, rule: str) -> tuple:
-    return text.prompt, text.sequence if rule == "coupled" else 0
+def _check_comparable(run: EmittedRun, recorded: EmittedRun, trace: Trace) -> None:
+    ours, theirs = run.header, recorded.header
+    if ours.sampling_rule != theirs.sampling_rule:
+        raise RunError(
+            f"the recording was made under {theirs.sampling_rule}, "
+            f"the run under {ours.sampling_rule}; expected the same rule"
+        )
+    if ours.target and ours.target.split("/")[-1] != theirs.target.split("/")[-1]:
+        raise RunError(
+            f"the recording was made with target {theirs.target}, the run with {ours.target}; "
+            "expected the same"
+        )
+    if trace.margin is None:
+        raise RunError(
+            "the recording holds no margins, which differences are compared with; "
+            "record its prompts again"
+        )
 
 
-def _rounds(
-    i: int, text: Text, trace: Trace, s: int, parts: int | None, thin: float
-) -> tuple[int, list[Parting]]:
-    row, length = int(trace.offset[s]), int(np.diff(trace.offset)[s])
-    stop = length if parts is None else parts
-    ended = int(trace.token[row + length - 1]) in trace.meta.end_tokens
-    count, found = 0, []
-    for n, (position, computed, drafted, accepted) in enumerate(text.rounds):
-        t = row + position
-        if (
-            position + accepted + (accepted < drafted or parts is not None) > stop
-            or position >= length
-        ):
-            break  # what this round committed lies behind the difference, or behind the recording
+def _key(sequence: EmittedSequence, rule: str) -> tuple:
+    return sequence.prompt, sequence.sequence if rule == "coupled" else 0
+
+
+def _compare_rounds(
+    i: int, sequence: EmittedSequence, trace: Trace, s: int, difference: int | None, nats: float
+) -> tuple[int, list[RecordingMismatch]]:
+    """(rounds compared, mismatches) of sequence s of the trace."""
+    first, length = int(trace.offset[s]), int(np.diff(trace.offset)[s])
+    stop = length if difference is None else difference
+    ended = int(trace.token[first + length - 1]) in trace.meta.end_tokens
+    count, mismatches = 0, []
+    for n, (position, computed, drafted, accepted) in enumerate(sequence.rounds):
+        t = first + position
+        committed = position + accepted + (accepted < drafted or difference is not None)
+        if committed > stop or position >= length:
+            break  # behind the difference, or behind the recording
         if drafted > computed or computed > trace.K or (position + drafted >= length and not ended):
-            continue  # a tree, or a chain longer than was recorded
+            continue  # a tree, or a chain deeper than the recording
         count += 1
         if accepted != min(int(trace.run[t]), drafted) or computed > trace.depth[t]:
             margins = trace.draft_margin[t, : max(computed, 1)]
             margin = float(decode_margin(margins.min()))
-            found.append(Parting(i, text.sequence, position, n, margin, margin < thin))
-    return count, found
+            mismatches.append(
+                RecordingMismatch(i, sequence.sequence, position, n, margin, margin < nats)
+            )
+    return count, mismatches

@@ -1,116 +1,134 @@
-"""What an audit found, as people read it."""
+"""The printed report of an audit."""
 
 import math
 import sys
 
-from real.audit.judge import Audit
-from real.audit.run_file import Header
-from real.audit.sampling_tests import FOUND, Floor
+from real.audit.emitted_run import RunHeader
+from real.audit.power import POWER
+from real.audit.result import AuditResult
+from real.audit.sampling_tests import SamplingTests
 
 SHOWN = 5
+"""Most divergences, failures and mismatches that are printed, each."""
 
 
-def figures(found: Audit) -> list[tuple[str, str]]:
-    """The report: what was looked at and what it came to."""
-    t, law, ref = found.tolerance, found.floor, found.reference
-    rows = [("texts, tokens", f"{found.texts}, {found.tokens}")]
-    if found.rule != "rejection":
-        apart, excused = len(found.divergences), sum(d.excused for d in found.divergences)
-        rows += [
-            (
-                "excused",
-                f"{t.dtype}: gaps up to max({t.nats:g} nats, {t.ulps:g} units in the last place), {t.share:.1%} of tokens",
-            ),
-            (
-                "near-ties",
-                f"{found.near_ties} ({found.near_ties / found.tokens:.2%}) within that many nats, {found.ties} exact ties",
-            ),
-            (
-                "not the pick",
-                f"{apart}: {excused} excused, {apart - excused} not; in {len(found.first)} texts",
-            ),
-        ]
-    if found.divergences:
-        gap, ulps = (max(getattr(d, name) for d in found.divergences) for name in ("gap", "ulps"))
-        rows.append(("largest gap", f"{gap:.4g} nats, {ulps:.3g} units"))
-    if law is not None:
-        edge = sum(d.excused for d in found.impossible)
-        never = f"{len(found.impossible) - edge} tokens, {edge} more at the edge of top-k or top-p"
-        heat = (
-            f"error over {law.finds_heat:.1%}"
-            if math.isfinite(law.finds_heat)
-            else "none: too few tokens"
+def report_rows(result: AuditResult) -> list[tuple[str, str]]:
+    """(name, figures) of each line of the report."""
+    rows = [("sequences, tokens", f"{result.sequences}, {result.tokens}")]
+    if result.rule != "rejection":
+        rows += _divergence_rows(result)
+    if result.sampling is not None:
+        cut = sum(d.excused for d in result.impossible)
+        impossible = (
+            f"{len(result.impossible) - cut} tokens, {cut} more at the edge of top-k or top-p"
         )
-        apart = (
-            f"over {law.finds_distance:.3f}"
-            if math.isfinite(law.finds_distance)
-            else "none: too few tokens"
-        )
-        rows += [
-            ("probability 0", never),
-            (
-                "surprise",
-                f"{law.surprise:.4f} nats a token, expected {law.entropy:.4f} (z = {law.z:+.2f})",
-            ),
-            (
-                "temperature",
-                f"likeliest at {law.heat:.3g} times the stated one, p <= {law.p_heat:.3g}; found with chance {FOUND}: {heat}",
-            ),
-            (
-                "places",
-                f"chi-square {law.chi2:.1f} in {law.bins} bins, p = {law.p_chi2:.3g}; found with chance {FOUND}: distance {apart}",
-            ),
-            (
-                "distance",
-                f"{law.distance:.4f}, by chance {law.expected:.4f}, alarm over {law.limit:.4f}",
-            ),
-            ("drafter", _leaning(law)),
-            ("false alarm", f"chance {law.risk:g} at most, these tests together"),
-        ]
-    if ref is not None:
+        rows += [("probability 0", impossible), *_sampling_rows(result.sampling)]
+    if result.recording is not None:
+        recording = result.recording
         rows += [
             (
                 "recording",
-                f"{ref.texts} texts ({ref.missing} not in it), {ref.equal} equal, {ref.rounds} rounds compared",
+                f"{recording.sequences} sequences ({recording.missing} not in it), "
+                f"{recording.equal} equal, {recording.rounds} rounds compared",
             ),
             (
                 "flips",
-                f"{len(ref.target_flips)} of the target, {len(ref.draft_flips)} of the drafter; {len(ref.failures)} not excused",
+                f"{len(recording.target_flips)} of the target, {len(recording.draft_flips)} of the "
+                f"drafter; {len(recording.failures)} not excused",
             ),
         ]
     return rows
 
 
-def _leaning(law: Floor) -> str:
-    if law.p_lean is None:
-        return "not tested whether the text leans to it"
-    found = (
-        f"over {law.finds_lean:.1%} drawn from it"
-        if math.isfinite(law.finds_lean)
-        else "none: too few tokens"
-    )
-    return f"leans {law.lean_z:+.2f} deviations to it, p <= {law.p_lean:.3g}; found with chance {FOUND}: {found}"
+def _divergence_rows(result: AuditResult) -> list[tuple[str, str]]:
+    tolerance, divergences = result.tolerance, result.divergences
+    excused = sum(d.excused for d in divergences)
+    rows = [
+        (
+            "excused",
+            f"{tolerance.dtype}: gaps up to max({tolerance.nats:g} nats, {tolerance.ulps:g} units "
+            f"in the last place), {tolerance.share:.1%} of tokens",
+        ),
+        (
+            "near-ties",
+            f"{result.near_ties} ({result.near_ties / result.tokens:.2%}) within that many nats, "
+            f"{result.ties} exact ties",
+        ),
+        (
+            "not the pick",
+            f"{len(divergences)}: {excused} excused, {len(divergences) - excused} not; "
+            f"in {len(result.first)} sequences",
+        ),
+    ]
+    if divergences:
+        gap, ulps = (max(getattr(d, name) for d in divergences) for name in ("gap", "ulps"))
+        rows.append(("largest gap", f"{gap:.4g} nats, {ulps:.3g} units"))
+    return rows
 
 
-def show(name: str, header: Header, found: Audit, tokenizer) -> None:
-    """Prints the report of the run called `name`: the figures, the first texts that part, and the verdict in the last line."""
+def _sampling_rows(tests: SamplingTests) -> list[tuple[str, str]]:
+    detected = f"detected with probability {POWER}"
+    temperature = _detectable(tests.detectable_temperature, "error over {:.1%}")
+    variation = _detectable(tests.detectable_variation, "variation over {:.3f}")
+    bias = "not tested: the run's drafter is not at hand"
+    if tests.p_bias is not None:
+        share = _detectable(tests.detectable_bias, "over {:.1%} drawn from it")
+        bias = f"z = {tests.bias_z:+.2f}, p <= {tests.p_bias:.3g}; {detected}: {share}"
+    return [
+        (
+            "surprisal",
+            f"{tests.surprisal:.4f} nats/token, expected {tests.entropy:.4f} (z = {tests.z:+.2f})",
+        ),
+        (
+            "temperature",
+            f"likeliest at {tests.temperature_ratio:.3g} times the stated one, "
+            f"p <= {tests.p_temperature:.3g}; {detected}: {temperature}",
+        ),
+        (
+            "uniformity",
+            f"chi-square {tests.chi2:.1f} in {tests.bins} bins, p = {tests.p_chi2:.3g}; "
+            f"{detected}: {variation}",
+        ),
+        (
+            "total variation",
+            f"{tests.total_variation:.4f}, expected {tests.expected_variation:.4f}, "
+            f"alarm over {tests.variation_limit:.4f}",
+        ),
+        ("drafter bias", bias),
+        ("false alarm", f"probability {tests.risk:g} at most, these tests together"),
+    ]
+
+
+def _detectable(effect: float, text: str) -> str:
+    return text.format(effect) if math.isfinite(effect) else "none: too few tokens"
+
+
+def print_report(name: str, header: RunHeader, result: AuditResult, tokenizer) -> None:
+    """Prints the figures, the first divergences, and the outcome in the last line."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    made = " ".join(filter(None, (header.rule, header.dtype, header.drafter, header.policy)))
-    table = Table("", "", title=escape(f"{name}: {made}"), show_header=False)
-    for row in figures(found):
+    how = " ".join(filter(None, (header.rule, header.dtype, header.drafter, header.policy)))
+    table = Table("", "", title=escape(f"{name}: {how}"), show_header=False)
+    for row in report_rows(result):
         table.add_row(*row)
     Console(width=None if sys.stdout.isatty() else 160).print(table)
-    for d in [d for d in found.first if d.excused][:SHOWN] + list(found.failures)[:SHOWN]:
-        told = f"text {d.text} (sequence {d.sequence}) at {d.position}: {tokenizer.decode([d.token])!r} ({d.token})"
-        if hasattr(d, "best"):
-            told += f", the target's pick {tokenizer.decode([d.best])!r} ({d.best}), {d.gap:.4g} nats, {d.ulps:.3g} units"
-        print(f"{told}: {'excused' if d.excused else 'FAILED'}")
-    for d in found.reference.failures[:SHOWN] if found.reference else ():
-        where = f"at {d.position}" if d.round is None else f"in round {d.round}, at {d.position}"
-        print(
-            f"text {d.text} (sequence {d.sequence}) differs from the recording {where}, whose margin is {d.margin:.3g} nats: FAILED"
+    for d in [d for d in result.first if d.excused][:SHOWN] + list(result.failures)[:SHOWN]:
+        line = (
+            f"sequence {d.index} (address {d.sequence}) at {d.position}: "
+            f"{tokenizer.decode([d.token])!r} ({d.token})"
         )
-    print("clean" if found.clean else f"NOT CLEAN: {'; '.join(found.alarms)}")
+        if hasattr(d, "best"):
+            line += (
+                f", the target's pick {tokenizer.decode([d.best])!r} ({d.best}), "
+                f"{d.gap:.4g} nats, {d.ulps:.3g} units"
+            )
+        print(f"{line}: {'excused' if d.excused else 'FAILED'}")
+    for m in result.recording.failures[:SHOWN] if result.recording else ():
+        where = f"at {m.position}" if m.round is None else f"in round {m.round}, at {m.position}"
+        print(
+            f"sequence {m.index} (address {m.sequence}) differs from the recording {where}, "
+            f"whose margin is {m.margin:.3g} nats: FAILED"
+        )
+    print("clean" if result.clean else f"NOT CLEAN: {'; '.join(result.alarms)}")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from real.bench.scorecard import NEAR, Scorecard
+from real.bench.scorecard import MEDIAN_BOUND, Scorecard
 from real.files import replacing
 from real.prompts import ALL, LOW_REPEAT
 
@@ -26,7 +26,11 @@ def draw(found: Scorecard, path: Path) -> None:
     ends = ends * (0.95, 1.05)
     left.set(xlim=ends, ylim=ends, box_aspect=1)
     left.fill_between(
-        ends, ends * (1 - NEAR), ends * (1 + NEAR), color="0.88", label=f"within {NEAR:.0%}"
+        ends,
+        ends * (1 - MEDIAN_BOUND),
+        ends * (1 + MEDIAN_BOUND),
+        color="0.88",
+        label=f"within {MEDIAN_BOUND:.0%}",
     )
     left.plot(ends, ends, color="0.5", lw=0.8)
     for i, name in enumerate(dict.fromkeys(r.recording for r in found.rows)):

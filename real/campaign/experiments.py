@@ -7,18 +7,21 @@ from pathlib import Path
 import torch
 
 from real import drafters
-from real.audit.forced_decoding import compare_forced, force
-from real.audit.judge import audit
-from real.audit.run_file import Emitted, header_of, texts_of
+from real.audit import audit
+from real.audit.emitted_run import EmittedRun
+from real.audit.engine_runs import emitted_sequences, run_header
+from real.audit.forced_comparison import compare_forced
+from real.audit.forced_decoding import decode_forced
 from real.bench import trace_driven as driving
 from real.bench.figures import draw
-from real.bench.scorecard import Row, Scorecard, halves, score
+from real.bench.scorecard import Scorecard, ScorecardRow
+from real.bench.scoring import ScoreSettings, score, split_prompts
 from real.campaign.workspace import Folder
 from real.decode.features import offered
 from real.equality import NOTHING, compare
 from real.files import replacing
 from real.jobs import RULES, record_to, run_on
-from real.measure.loop import measure
+from real.measure import MeasureSettings, measure
 from real.model.random_models import check_room, random_decoder, read_shape
 from real.pair import DTYPES, rerun, rule_of, spread, stepper
 from real.progress import relabel
@@ -26,7 +29,8 @@ from real.provenance import device_name
 from real.record.recorder import Settings
 from real.sampling import Rule
 from simspec import CostModel, Policy, Trace, load_trace, policies, replay
-from simspec.reports import speedup_curve as curve
+from simspec.reports.curve_plot import plot_curves
+from simspec.reports.speedup_curve import speedup_curve
 
 RULE = "coupled"
 """The rule of what is timed: sampled texts hardly loop, and a loop flatters every drafter."""
@@ -59,18 +63,14 @@ def priced(folder: Folder, path: Path, drafter: str, rule: Rule, K: int, rows: i
     if not path.exists():
         pair = folder.pair(drafter, "bfloat16", "eager" if rows > size.K else None)
         progress = relabel(folder.progress, f"measuring {path.stem}")
-        cost = measure(
-            pair.target,
-            pair.drafter,
-            rule,
-            K,
-            size.context,
-            size.rounds,
-            size.repeats,
-            seed,
-            progress,
-            rows,
+        settings = MeasureSettings(
+            context=(size.context,),
+            rounds=size.rounds,
+            repeats=size.repeats,
+            seed=seed,
+            tree_nodes=rows,
         )
+        cost = measure(pair.target, pair.drafter, rule, K, settings, progress)
         with replacing(path) as temporary:
             cost.to_json(temporary)
     return CostModel.from_json(path)
@@ -124,7 +124,7 @@ def forced(folder: Folder, drafter: str) -> dict:
         trace = _some(whole, folder.size.forced)
         policy = policies.BUILTIN["fixed"](min(4, whole.K))
         drive = stepper(policy, trace.K, folder.seed, cost)
-        ran, apart = force(
+        ran, apart = decode_forced(
             pair.target,
             pair.drafter,
             drive,
@@ -162,10 +162,10 @@ def audited(folder: Folder, drafter: str) -> dict:
             cost,
             relabel(folder.progress, f"running {drafter} {rule}"),
         )
-        header = header_of(rule_of(trace), pair, policy.name, trace.meta.end_tokens)
-        made[rule] = audit(pair.target, Emitted(header, texts_of(trace, ran))).summary() | {
-            "policy": policy.name
-        }
+        header = run_header(rule_of(trace), pair, policy.name, trace.meta.end_tokens)
+        made[rule] = audit(
+            pair.target, EmittedRun(header, emitted_sequences(trace, ran))
+        ).summary() | {"policy": policy.name}
     return {"dtype": "bfloat16", "engine": "strict", "rules": made}
 
 
@@ -173,7 +173,7 @@ def scored(folder: Folder, drafter: str) -> dict:
     """Bf16: tokens a second predicted from other prompts' costs against the clock; the best fixed length is chosen on other prompts."""
     size, pair = folder.size, folder.pair(drafter, "bfloat16")
     trace, cost = folder.opened(drafter, RULE)
-    kept, _ = halves(trace, size.scored, folder.seed)
+    kept, _ = split_prompts(trace, size.scored, folder.seed)
     mine = set(kept.sequence.tolist())
     others = trace.select([s for s in range(trace.sequences) if int(trace.sequence[s]) not in mine])
     name, progress = (
@@ -186,9 +186,7 @@ def scored(folder: Folder, drafter: str) -> dict:
         pair,
         chosen(folder, others, cost),
         cost,
-        size.scored,
-        size.times,
-        folder.seed,
+        ScoreSettings(size.scored, size.times, folder.seed),
         progress,
     )
     return {"dtype": "bfloat16", "repeats": size.times, "rows": [asdict(row) for row in rows]}
@@ -198,7 +196,7 @@ def scorecard(folder: Folder, drafters: Sequence[str]) -> Scorecard | None:
     """The scorecard of all drafters that were scored; None where none was."""
     found = [folder.found(f"score-{drafter}") for drafter in drafters]
     rows = [
-        Row(**(row | {n: tuple(row[n]) for n in ("phases", "phases_measured")}))
+        ScorecardRow(**(row | {n: tuple(row[n]) for n in ("phases", "phases_measured")}))
         for each in found
         if each
         for row in each["rows"]
@@ -216,7 +214,7 @@ def treed(folder: Folder, drafter: str) -> dict:
     """Bf16: one static tree, run on the prompts that chains are scored on, plain decoding beside it."""
     pair = folder.pair(drafter, "bfloat16")
     whole, cost = folder.opened(drafter, RULE)
-    trace, _ = halves(whole, folder.size.scored, folder.seed)
+    trace, _ = split_prompts(whole, folder.size.scored, folder.seed)
     found = run_on(trace, pair, folder.size.tree, cost, folder.seed, folder.progress).summary()
     return {"dtype": "bfloat16"} | {
         name: value for name, value in found.items() if name not in ("exceptions", "failures")
@@ -297,12 +295,12 @@ def figures(folder: Folder) -> dict:
             trace, cost = folder.opened(drafter, RULE)
             longest = min(trace.K, cost.K)
             asked = chosen(folder, trace, cost)[1:]
-            panels[path.stem] = curve.curve(
+            panels[path.stem] = speedup_curve(
                 trace, [*asked, "oracle"], cost, seed=folder.seed, longest=longest
             )
     (folder.out / "figures").mkdir(exist_ok=True)
     if panels:
-        curve.draw(panels, folder.out / "figures" / "speedup.png")
+        plot_curves(panels, folder.out / "figures" / "speedup.png")
         made.append("speedup.png")
     if card := scorecard(folder, [name.split("-")[1] for name in panels]):
         draw(card, folder.out / "figures" / "scorecard.png")

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 
-from real.audit.forced_decoding import SHARE
-from real.bench.scorecard import FAR, NEAR, TIMES
+from real.audit.forced_comparison import MIN_EQUAL_SHARE
+from real.bench.scorecard import MEDIAN_BOUND, NOISE_FACTOR, P90_BOUND
 from real.campaign.config import MUST
 from real.campaign.experiments import scorecard
 from real.campaign.workspace import Folder
@@ -140,7 +140,7 @@ def _equal(folder: Folder) -> Requirement:
 def _forced(folder: Folder) -> Requirement:
     name, wanted = (
         "bf16 on the recordings' texts",
-        f"accepted lengths equal in at least {SHARE:.0%} of rounds, of every drafter and rule",
+        f"accepted lengths equal in at least {MIN_EQUAL_SHARE:.0%} of rounds, of every drafter and rule",
     )
     parts = {
         f"{d} {r}": one
@@ -159,7 +159,7 @@ def _forced(folder: Folder) -> Requirement:
     return Requirement(
         name,
         wanted,
-        share >= SHARE,
+        share >= MIN_EQUAL_SHARE,
         f"{equal / rounds:.2%} of {rounds:,} rounds, least {share:.2%} ({worst})",
         parts,
     )
@@ -188,7 +188,10 @@ def _audited(folder: Folder) -> Requirement:
 
 def _scored(folder: Folder) -> Requirement:
     name = "scorecard on held-out prompts"
-    wanted = f"median error at most max({NEAR:.0%}, {TIMES:g} x noise), 90th percentile at most {FAR:.0%}"
+    wanted = (
+        f"median error at most max({MEDIAN_BOUND:.0%}, {NOISE_FACTOR:g} x noise), "
+        f"90th percentile at most {P90_BOUND:.0%}"
+    )
     card = scorecard(folder, DRAFTERS)
     if card is None:
         return _open(name, wanted)

@@ -42,9 +42,10 @@ def audit(
 
     Example: simspec run tiny-model-greedy --prompts 20 --save run.jsonl; simspec audit run.jsonl --against tiny-model-greedy
     """
-    from real.audit.judge import audit as judge
-    from real.audit.report import show
-    from real.audit.run_file import emitted_of, load_run
+    from real.audit import audit as audit_run
+    from real.audit.engine_runs import recorded_run
+    from real.audit.report import print_report
+    from real.audit.run_file import load_run
     from real.drafters import BUILTIN
     from real.pair import TINY
     from simspec import load_trace
@@ -54,7 +55,7 @@ def audit(
         (path,) = locate([name]).values()
         return load_trace(path)
 
-    emitted = load_run(Path(run)) if run.endswith(".jsonl") else emitted_of(recording(run))
+    emitted = load_run(Path(run)) if run.endswith(".jsonl") else recorded_run(recording(run))
     reference = None if against is None else recording(against)
     name = emitted.header.drafter
     leans = (
@@ -78,7 +79,7 @@ def audit(
             f"{run} was made with target {wrote}, this is {pair.name}; name that one by --models or --target"
         )
     with show_progress() as progress:
-        found = judge(
+        found = audit_run(
             pair.target,
             emitted,
             reference,
@@ -89,6 +90,6 @@ def audit(
     if as_json:
         print(json.dumps(found.summary()))
     else:
-        show(run, emitted.header, found, pair.tokenizer)
+        print_report(run, emitted.header, found, pair.tokenizer)
     if not found.clean:
         raise typer.Exit(1)

@@ -66,7 +66,7 @@ def measure(
     the card is left out. Example: simspec measure --drafter early_exit --batch 1 --batch 8 --context 128 --context 512 --out costs.json
     """
     from real.decode.engine import passes_of
-    from real.measure.loop import longest_run, measure_table
+    from real.measure import MeasureSettings, max_new_tokens, measure_table
     from simspec.files import check_output
 
     check_output(out)
@@ -75,22 +75,14 @@ def measure(
             f"depth is {k} and repeats {repeats}; expected 1 <= depth <= 255 and at least one repeat"
         )
     made_by = rule_of_options(rule, temperature, seed, top_k, top_p)
-    sizes = batch or [1], context or [128]
-    passes = passes_of(engine, max(k, rows) + 1, max(*sizes[1], 1) + longest_run(k))
+    settings = MeasureSettings(
+        tuple(batch or [1]), tuple(context or [128]), repeats=repeats, seed=seed, tree_nodes=rows
+    )
+    passes = passes_of(engine, max(k, rows) + 1, settings.context[-1] + max_new_tokens(k))
     pair = load_models(models, drafter, device, dtype, target, weights, passes)
     with show_progress() as progress:
         said = relabel(progress, f"measuring {out.stem}")
-        table = measure_table(
-            pair.target,
-            pair.drafter,
-            made_by,
-            k,
-            *sizes,
-            repeats=repeats,
-            seed=seed,
-            progress=said,
-            rows=rows,
-        )
+        table = measure_table(pair.target, pair.drafter, made_by, k, settings, said)
     made = table.simplest()
     made.to_json(out)
     lines = *table.describe(), f"wrote {out}, measured on {table.device}"

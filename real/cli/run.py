@@ -58,11 +58,13 @@ def run(
 
     Exits with code 1 if they differ. Example: simspec run tiny-model-greedy --policy fixed:3 --prompts 20
     """
-    from real.audit.run_file import header_of, save_run, texts_of
+    from real.audit.engine_runs import emitted_sequences, run_header
+    from real.audit.run_file import save_run
     from real.decode.engine import passes_for
     from real.decode.trees import beam
     from real.jobs import run_on
-    from real.measure.loop import measure as time
+    from real.measure import MeasureSettings
+    from real.measure import measure as time
     from real.pair import check_pair, rule_of, spread
     from simspec import CostModel, load_trace, policies
     from simspec.files import check_output
@@ -91,16 +93,15 @@ def run(
     with show_progress() as progress:
         if price is None:
             said = relabel(progress, "measuring")
-            rows, rule = meant.submitted(recorded.K), rule_of(recorded)
-            price = time(
-                pair.target, pair.drafter, rule, recorded.K, repeats=2, progress=said, rows=rows
-            )
+            settings = MeasureSettings(repeats=2, tree_nodes=meant.submitted(recorded.K))
+            rule = rule_of(recorded)
+            price = time(pair.target, pair.drafter, rule, recorded.K, settings, said)
         found = run_on(recorded, pair, meant, price, seed, progress)
     if save is not None:
         save_run(
             save,
-            header_of(rule_of(recorded), pair, found.policy, recorded.meta.end_tokens),
-            texts_of(recorded, found.results),
+            run_header(rule_of(recorded), pair, found.policy, recorded.meta.end_tokens),
+            emitted_sequences(recorded, found.results),
         )
     if as_json:
         print(json.dumps(found.summary()))

@@ -60,7 +60,9 @@ def scorecard(
     Example: simspec scorecard tiny-model-greedy tiny-eagle-greedy --policy fixed:2 --policy beta_ts --repeats 5 --plot score.png
     """
     from real.bench.figures import draw
-    from real.bench.scorecard import Scorecard, halves, keep, kept, score
+    from real.bench.scorecard import Scorecard
+    from real.bench.scorecard_file import load_rows, save_rows
+    from real.bench.scoring import ScoreSettings, score, split_prompts
     from real.decode.engine import passes_for
     from real.model.checkpoint import sha256
     from real.pair import check_pair, rule_of
@@ -80,7 +82,7 @@ def scorecard(
     wanted: dict[str, list[str]] = {}
     for name, (_, recorded) in opened.items():
         rule_of(recorded)
-        halves(recorded, prompts, seed)
+        split_prompts(recorded, prompts, seed)
         shown = {feature for feature, _ in recorded.meta.features}
         wanted[name] = [
             text for text in policy or SCORED if policy or set(policies.parse(text).reads) <= shown
@@ -105,7 +107,7 @@ def scorecard(
             "policies": policy,
         }
         settings |= {"recordings": {name: sha256(path) for name, (path, _) in opened.items()}}
-        held = kept(save, settings)
+        held = load_rows(save, settings)
     for name, (path, recorded) in opened.items():
         if name in held:
             continue
@@ -121,14 +123,12 @@ def scorecard(
                 pair,
                 wanted[name],
                 told,
-                prompts,
-                repeats,
-                seed,
+                ScoreSettings(prompts, repeats, seed),
                 relabel(progress, f"running {name}"),
             )
         del pair  # a large target shall not be there twice
         if save is not None:
-            keep(save, settings, held)
+            save_rows(save, settings, held)
     found = Scorecard(
         device_name(device),
         dtype,

@@ -45,8 +45,8 @@ def teacher_force(
 
     Example: simspec teacher-force tiny-model-greedy --policy fixed:3 --dtype bfloat16
     """
-    from real.audit.forced_decoding import compare_forced
-    from real.audit.forced_decoding import force as run
+    from real.audit.forced_comparison import compare_forced
+    from real.audit.forced_decoding import decode_forced
     from real.decode.engine import passes_for
     from real.pair import check_pair, rule_of, same_predictors, stepper
     from simspec import policies, replay
@@ -63,7 +63,7 @@ def teacher_force(
     same_predictors(pair.drafter, recorded, [made])
     with show_progress() as progress:
         drive = stepper(made, recorded.K, seed, told)
-        ran, apart = run(
+        ran, apart = decode_forced(
             pair.target, pair.drafter, drive, recorded, relabel(progress, f"forcing {made.name}")
         )
     found = compare_forced(recorded, replayed, ran, apart)

@@ -1,4 +1,4 @@
-"""Bare batched passes: what target and drafter cost at a batch size and context, outside the decode loop."""
+"""Latency of bare batched passes of target and drafter, outside the decode loop."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -6,22 +6,29 @@ from time import perf_counter
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from real.decode.along import start
 from real.draft import Drafter
+from real.measure.job import BACKLOG, MAX_BACKLOG, STEPS, VERIFY, Job
 from real.model.decoder import Decoder, KVCache
 from real.model.target import Target
 from real.model.tree_mask import ancestor_mask, chain
 
-OWED = 4  # catch-up is measured up to this many rows
+Run = Callable[[], list[float]]
+"""One run of a job: seconds of each of its passes."""
 
 
-class Isolated:
-    """Times of single passes of `batch` sequences behind `context` cached rows of random numbers.
+class BatchedPasses:
+    """Times single passes of `batch` sequences behind `context` cached rows of random numbers.
 
-    Jobs, for `run`: ("verify", j), the target's pass over a round of j drafts and its head, where the drafter has taken the
-    first j rows through the first `shared` layers already; ("draft",), K steps of one row each through the drafter and
-    its head; ("owed", b), the first step with b rows owed. Each job allocates its cache, passes once unmeasured, and frees it.
-    Picking tokens, the walk and whatever a batched engine does between passes are not in these times.
+    | job | passes |
+    | --- | --- |
+    | verify j | the target and its head over j + 1 rows; the first j have passed `shared` layers |
+    | steps | the drafter and its head, K steps of one row each |
+    | backlog b | the first step, over b + 1 rows |
+
+    Picking tokens, verification and a batched engine's own work are not included.
     """
 
     def __init__(
@@ -33,157 +40,136 @@ class Isolated:
         batch: int,
         context: int,
         seed: int = 0,
-        timer=perf_counter,
+        timer: Callable[[], float] = perf_counter,
     ):
         self.decoder, self.lm, self.shared, self.K = decoder, lm, shared, K
         self.batch, self.context, self.timer = batch, context, timer
         self.random = torch.Generator(decoder.device).manual_seed(seed)
         self.wait = torch.cuda.synchronize if decoder.device.type == "cuda" else lambda: None
-        self.found: dict[tuple, list[float]] = defaultdict(list)
+        self.times: dict[Job, list[list[float]]] = defaultdict(list)
 
-    def jobs(self) -> list[tuple]:
-        """Every job that a cell needs."""
+    def jobs(self) -> list[Job]:
+        """Every job that `seconds` needs."""
         return [
-            *(("verify", j) for j in range(self.K + 1)),
-            ("draft",),
-            *(("owed", b) for b in range(self.owed + 1)),
+            *(Job(VERIFY, j) for j in range(self.K + 1)),
+            Job(STEPS),
+            *(Job(BACKLOG, b) for b in range(self.backlog + 1)),
         ]
 
     @property
-    def owed(self) -> int:
-        """Rows that can be owed: not more than the context holds."""
-        return min(OWED, self.context)
+    def backlog(self) -> int:
+        """The longest backlog to time, limited by the context."""
+        return min(MAX_BACKLOG, self.context)
 
     @torch.inference_mode()
-    def run(self, job: tuple, times: int, keep: bool = True) -> None:
-        """Does a job `times` times; `keep` says whether its seconds count."""
-        name, *sizes = job
-        made = {"verify": self._verify, "draft": self._draft, "owed": self._owe}[name](*sizes)
-        made()
+    def run(self, job: Job, times: int, counted: bool = True) -> None:
+        """Allocates the job's cache, runs it once unmeasured, then `times` times."""
+        if job.kind == STEPS:
+            once = self._steps()
+        else:
+            once = {VERIFY: self._verify, BACKLOG: self._catch_up}[job.kind](job.size)
+        once()
         for _ in range(times):
-            laps = made()
-            if keep:
-                for i, seconds in enumerate(laps):
-                    self.found[(*job, i) if name == "draft" else job].append(seconds)
+            seconds = once()
+            if counted:
+                self.times[job].append(seconds)
 
     def seconds(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Medians: verify[j] for j = 0 .. K, draft[j] cumulative, catch_up[b] (a first step with b rows less one with none)."""
-        at = {job: float(np.median(seconds)) for job, seconds in self.found.items()}
-        step = [at["draft", i] for i in range(self.K)]
-        owed = np.array([at["owed", b] - at["owed", 0] for b in range(self.owed + 1)])
+        """Medians: verify[0 .. K]; draft[0 .. K], cumulative; catch_up[0 .. MAX_BACKLOG]."""
+        median = {job: np.median(np.array(runs), 0) for job, runs in self.times.items()}
+        backlog = [float(median[Job(BACKLOG, b)][0]) for b in range(self.backlog + 1)]
+        catch_up = np.array(backlog) - backlog[0]
         return (
-            np.array([at["verify", j] for j in range(self.K + 1)]),
-            np.concatenate(([0.0], np.cumsum(step))),
-            np.pad(owed, (0, OWED - self.owed), mode="edge"),
+            np.array([float(median[Job(VERIFY, j)][0]) for j in range(self.K + 1)]),
+            np.concatenate(([0.0], np.cumsum(median[Job(STEPS)]))),
+            np.pad(catch_up, (0, MAX_BACKLOG - self.backlog), mode="edge"),
         )
 
-    def _filled(self, model: Decoder) -> KVCache:
+    def _random_cache(self, model: Decoder) -> KVCache:
         cache = model.cache(len(model.layers), self.batch, self.context + self.K + 1)
         for rows in (cache.key, cache.value):
             rows.normal_(generator=self.random)
         return cache
 
-    def _tokens(self, rows: int) -> torch.Tensor:
-        device = self.decoder.device
+    def _tokens(self, rows: int) -> Tensor:
         return torch.randint(
-            self.decoder.config.vocab, (self.batch, rows), generator=self.random, device=device
+            self.decoder.config.vocab,
+            (self.batch, rows),
+            generator=self.random,
+            device=self.decoder.device,
         )
 
-    def _verify(self, drafted: int) -> Callable[[], list[float]]:
-        decoder, start, layers = self.decoder, self.context, len(self.decoder.layers)
-        cache, token, done = (
-            self._filled(decoder),
-            self._tokens(drafted + 1),
-            drafted if self.shared else 0,
-        )
+    def _verify(self, drafted: int) -> Run:
+        decoder, start = self.decoder, self.context
+        cache, token = self._random_cache(decoder), self._tokens(drafted + 1)
+        done = drafted if self.shared else 0
         hidden = decoder.embed(token[:, :done])
 
         def once():
-            then = self._now()
-            rotation, mask = _places(decoder, start, drafted + 1)
-            if done:
-                # as Target._pass: the last draft catches up through the drafter's layers
+            begin = self._now()
+            rotation, mask = _positions(decoder, start, drafted + 1)
+            x, layers = decoder.embed(token[:, done:]), range(len(decoder.layers))
+            if done:  # as Target._pass: the last draft catches up through the shared layers
                 last = tuple(t[done:] for t in rotation)
-                late = decoder.run(
-                    decoder.embed(token[:, done:]),
-                    range(self.shared),
-                    last,
-                    mask[done:],
-                    cache,
-                    start + done,
-                )
-                x = torch.cat((hidden, late), 1)
-            else:
-                x = decoder.embed(token)
-            decoder.logits(
-                decoder.run(
-                    x, range(self.shared if done else 0, layers), rotation, mask, cache, start
-                )
-            )
-            return [self._now() - then]
+                x = decoder.run(x, layers[: self.shared], last, mask[done:], cache, start + done)
+                x, layers = torch.cat((hidden, x), 1), layers[self.shared :]
+            decoder.logits(decoder.run(x, layers, rotation, mask, cache, start))
+            return [self._now() - begin]
 
         return once
 
-    def _draft(self) -> Callable[[], list[float]]:
-        cache, token = self._filled(self.lm), self._tokens(1)
+    def _steps(self) -> Run:
+        cache, token = self._random_cache(self.lm), self._tokens(1)
 
         def once():
-            laps = []
+            seconds = []
             for i in range(self.K):
-                then = self._now()
+                begin = self._now()
                 self._step(cache, token, self.context + i, None)
-                laps.append(self._now() - then)
-            return laps
+                seconds.append(self._now() - begin)
+            return seconds
 
         return once
 
-    def _owe(self, rows: int) -> Callable[[], list[float]]:
-        cache, token = self._filled(self.lm), self._tokens(rows + 1)
-        held = self.lm.embed(token[:, :rows])
+    def _catch_up(self, rows: int) -> Run:
+        cache, token = self._random_cache(self.lm), self._tokens(rows + 1)
+        hidden = self.lm.embed(token[:, :rows])
 
         def once():
-            then = self._now()
-            self._step(cache, token, self.context - rows, held)
-            return [self._now() - then]
+            begin = self._now()
+            self._step(cache, token, self.context - rows, hidden)
+            return [self._now() - begin]
 
         return once
 
-    def _step(self, cache: KVCache, token, start: int, held) -> None:
-        """A draft step: owed rows pass the whole drafter, or its own layers only where the target's pass took them through the others."""
-        lm, rows, skipped = self.lm, token.shape[1], token.shape[1] - 1 if self.shared else 0
-        rotation, mask = _places(lm, start, rows)
+    def _step(self, cache: KVCache, token: Tensor, start: int, hidden: Tensor | None) -> None:
+        """A draft step; the target's pass has taken the backlog through shared layers."""
+        lm, rows = self.lm, token.shape[1]
+        skipped = rows - 1 if self.shared else 0
+        rotation, mask = _positions(lm, start, rows)
         x = lm.embed(token[:, skipped:])
         if self.shared:
             last = tuple(t[skipped:] for t in rotation)
-            x = lm.run(
-                x,
-                range(self.shared),
-                last,
-                None if mask is None else mask[skipped:],
-                cache,
-                start + skipped,
-            )
-            x = torch.cat((held, x), 1) if skipped else x
-        lm.logits(
-            lm.run(x, range(self.shared, len(lm.layers)), rotation, mask, cache, start)[:, -1]
-        )
+            last_mask = None if mask is None else mask[skipped:]
+            x = lm.run(x, range(self.shared), last, last_mask, cache, start + skipped)
+            if skipped and hidden is not None:
+                x = torch.cat((hidden, x), 1)
+        layers = range(self.shared, len(lm.layers))
+        lm.logits(lm.run(x, layers, rotation, mask, cache, start)[:, -1])
 
     def _now(self) -> float:
         self.wait()
         return self.timer()
 
 
-def _places(model: Decoder, start: int, rows: int):
+def _positions(model: Decoder, start: int, rows: int) -> tuple:
     position = torch.arange(start, start + rows, device=model.device)
     return model.rotation(position), ancestor_mask(start, chain(rows), model.device)
 
 
 def shared_layers(target: Target, drafter: Drafter) -> int:
-    """How many of the target's layers the verification of a draft need not run again: asked of the drafter itself."""
-    prompt = [0, 0]
-    drafter.begin(
-        target, prompt, target.prefill(prompt[:-1]), lambda logits, *_: int(logits.argmax())
-    )
+    """How many target layers verification skips, because this drafter has run them."""
+    start(target, drafter, [0, 0])
     drafter.next()
     resume = drafter.resume()
     return 0 if resume is None else resume.layer

@@ -1,182 +1,152 @@
-"""How much of what a perfect signal could add a policy gets: its share of the gap between the best fixed K and the oracle."""
+"""The share of the gap between the best fixed K and the oracle that a policy gains."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from simspec import policies as policy_texts
+from simspec import policies as policy_names
 from simspec.cost import CostModel
-from simspec.policies import fixed, oracle
+from simspec.policies.fixed import fixed
+from simspec.policies.oracle import oracle
 from simspec.policy import Policy
+from simspec.reports.prompt_seconds import prompt_seconds
 from simspec.simulate import drawn, prepare
 from simspec.stats import FEWEST, bootstrap
-from simspec.sweep import rows
+from simspec.text_table import markdown_table
 from simspec.trace import Trace, load_trace
 from simspec.tree import MOST
 
-# What needs a feature that a recording lacks is left out there, with a dash in the table.
+# A policy that reads a feature which a recording lacks is left out there: a dash in the table.
 DEFAULT_POLICIES = (
-    "beta_ts", "beta_ts:censored", "cali_ts", "model_only", "sampling_only", "cost_ts", "cost_ts:depth",
-    "confidence:0.3", "confidence:0.5", "confidence:0.7", "entropy", "product", "adaedl", "draft_verify", "hf_heuristic",
+    "beta_ts", "beta_ts:censored", "cali_ts", "model_only", "sampling_only", "cost_ts",
+    "cost_ts:depth", "confidence:0.3", "confidence:0.5", "confidence:0.7", "entropy", "product",
+    "adaedl", "draft_verify", "hf_heuristic",
 )  # fmt: skip
+
+Array = NDArray[np.float64]
 
 
 def score(
-    traces: Mapping,
-    policies=None,
-    costs=0.1,
+    traces: Mapping[str, Trace | Path | str],
+    policies: Sequence[Any] | None = None,
+    costs: Any = 0.1,
     replicates: int = 4,
     seed: int = 0,
     resamples: int = 4000,
-) -> list[dict]:
-    """One dict per recording: {recording, cost, prompts, tokens, best_fixed, speedup_fixed, speedup_oracle, policies: [...]}.
+) -> list[dict[str, Any]]:
+    """One dict per recording: {recording, cost, prompts, tokens, best_fixed, ..., policies: [...]}.
 
-    Per policy: speedup = tokens x plain step / T; regret_fixed = T / T_fixed - 1; regret_oracle = T / T_oracle - 1; share =
-    (T_fixed - T) / (T_fixed - T_oracle), modelled seconds T summed over prompts, replicates averaged. T_fixed is the best
-    of fixed:0 .. fixed:K in hindsight, chosen once on all prompts; low and high are the share's 95% interval by BCa
-    bootstrap over prompts with that choice held. Share, low, high are None where the oracle gains nothing, low and high also where it gains
-    on so few prompts that a resample may hold none of them. traces {name: Trace or
-    path}; costs a CostModel, a ratio or {name: either}; policies as `sweep` takes them, default those of DEFAULT_POLICIES
-    whose features the recording has. On a recording of the rejection rule each replicate draws what is accepted, and its oracle knows that
-    draw. ValueError, one line, for what cannot run and for fewer than 8 prompts.
+    | key of a policy | meaning; T: modelled seconds summed over prompts, mean of replicates |
+    | --- | --- |
+    | speedup | tokens x plain step / T |
+    | regret_fixed | T / T_fixed - 1; T_fixed: the best of fixed:0 .. fixed:K in hindsight |
+    | regret_oracle | T / T_oracle - 1 |
+    | share | (T_fixed - T) / (T_fixed - T_oracle); None where the oracle gains nothing |
+    | low, high | 95% BCa bootstrap interval of the share over prompts, best fixed K held |
+
+    low and high are None where some resample may hold no prompt on which the oracle gains. traces
+    {name: Trace or path}; costs a CostModel, a ratio or {name: either}; policies as `sweep` takes
+    them, default those of DEFAULT_POLICIES whose features the recording has. Under the rejection
+    rule each replicate draws what is accepted, and its oracle knows that draw. ValueError for what
+    cannot run, and for fewer than 8 prompts.
     """
-    found = []
-    for name, given in traces.items():
-        trace = given if isinstance(given, Trace) else load_trace(given)
+    scores = []
+    for name, source in traces.items():
+        trace = source if isinstance(source, Trace) else load_trace(source)
         cost = costs[name] if isinstance(costs, Mapping) else costs
         cost = cost if isinstance(cost, CostModel) else CostModel.from_ratio(cost, trace.K, MOST)
-        found.append(_one(name, trace, cost, policies, replicates, seed, resamples))
-    return found
+        resolved = [policy_names.make(p, trace, cost) for p in policies or DEFAULT_POLICIES]
+        if not policies:
+            features = {feature for feature, _ in trace.meta.features}
+            resolved = [policy for policy in resolved if features.issuperset(policy.reads)]
+        lengths = [fixed(k) for k in range(trace.K + 1)]
+        seconds, tokens = _seconds(trace, [*lengths, *resolved], cost, replicates, seed)
+        best = min((policy.name for policy in lengths), key=lambda name: seconds[name].sum())
+        plain = float(tokens.sum() * cost.baseline)
+        rows = []
+        for policy in resolved:
+            columns = np.stack((seconds[best], seconds[policy.name], seconds["oracle"]), axis=-1)
+            speedup = {"policy": policy.name, "speedup": plain / float(columns.sum(axis=0)[1])}
+            rows.append(speedup | _gap(columns, resamples, seed))
+        scores.append(
+            {
+                "recording": name,
+                "cost": cost.name,
+                "prompts": len(tokens),
+                "tokens": int(tokens.sum()),
+                "best_fixed": best,
+                "speedup_fixed": plain / float(seconds[best].sum()),
+                "speedup_oracle": plain / float(seconds["oracle"].sum()),
+                "policies": rows,
+            }
+        )
+    return scores
 
 
-def _one(name, trace, cost, policies, replicates, seed, resamples):
-    made = [policy_texts.make(policy, trace, cost) for policy in policies or DEFAULT_POLICIES]
-    if not policies:
-        known = {feature for feature, _ in trace.meta.features}
-        made = [policy for policy in made if known.issuperset(policy.reads)]
-    lengths = [fixed(k) for k in range(trace.K + 1)]
-    seconds, tokens = _times(trace, [*lengths, *made], cost, replicates, seed)
-    best = min((policy.name for policy in lengths), key=lambda each: seconds[each].sum())
-    table = []
-    for policy in made:
-        columns = np.stack((seconds[best], seconds[policy.name], seconds["oracle"]), axis=-1)
-        table.append(_row(policy.name, columns, tokens, cost, resamples, seed))
-    fixed_time, oracle_time = seconds[best].sum(), seconds["oracle"].sum()
-    return {
-        "recording": name,
-        "cost": cost.name,
-        "prompts": len(tokens),
-        "tokens": int(tokens.sum()),
-        "best_fixed": best,
-        "speedup_fixed": float(tokens.sum() * cost.baseline / fixed_time),
-        "speedup_oracle": float(tokens.sum() * cost.baseline / oracle_time),
-        "policies": table,
-    }
-
-
-def _times(trace, policies, cost, replicates, seed):
-    """As `by_prompt`, the oracle among the policies."""
+def _seconds(
+    trace: Trace, policies: Sequence[Any], cost: CostModel, replicates: int, seed: int
+) -> tuple[dict[str, Array], NDArray[np.int64]]:
+    """As `prompt_seconds`, the oracle among the policies."""
     if replicates < 1:
         raise ValueError(f"replicates is {replicates}, expected at least 1")
-    draws, found = [trace], []
-    if trace.ratio is not None:  # a draw is an ordinary recording, and there an oracle can be
+    draws = [trace]
+    if trace.ratio is not None:  # a draw is an ordinary recording, and has an oracle
         for policy in policies:
             if isinstance(policy, Policy):
                 prepare(trace, policy, cost)
         draws, replicates = [drawn(trace, seed + i) for i in range(replicates)], 1
-    for i, one in enumerate(draws):
-        everyone = {policy.name: policy for policy in (*policies, oracle(one, cost))}
-        found.append(by_prompt(one, list(everyone.values()), cost, replicates, seed + i))
+    times = []
+    for i, draw in enumerate(draws):
+        named = {policy.name: policy for policy in (*policies, oracle.resolve(draw, cost))}
+        times.append(prompt_seconds(draw, list(named.values()), cost, replicates, seed + i))
+    names, tokens = times[0]
     return {
-        name: np.mean([seconds[name] for seconds, _ in found], axis=0) for name in found[0][0]
-    }, found[0][1]
+        name: np.mean([seconds[name] for seconds, _ in times], axis=0) for name in names
+    }, tokens
 
 
-def _row(name, columns, tokens, cost, resamples, seed):
-    best, own, least = columns.sum(axis=0)
-    limits = {"share": None, "low": None, "high": None}
-    if best - least > 1e-12 * best:
+def _gap(columns: Array, resamples: int, seed: int) -> dict[str, float | None]:
+    fixed_time, policy_time, oracle_time = columns.sum(axis=0)
+    limits: dict[str, float | None] = {"share": None, "low": None, "high": None}
+    if fixed_time - oracle_time > 1e-12 * fixed_time:
         limits["share"] = float(share(columns.sum(axis=0)))
         try:
-            inside = bootstrap(columns, share, resamples=resamples, seed=seed)
-            limits |= {"low": inside.low, "high": inside.high}
+            interval = bootstrap(columns, share, resamples=resamples, seed=seed)
+            limits |= {"low": interval.low, "high": interval.high}
         except ValueError:
             if len(columns) < FEWEST:
                 raise
-    speedup = float(tokens.sum() * cost.baseline / own)
     return {
-        "policy": name,
-        "speedup": speedup,
-        "regret_fixed": float(own / best - 1),
-        "regret_oracle": float(own / least - 1),
+        "regret_fixed": float(policy_time / fixed_time - 1),
+        "regret_oracle": float(policy_time / oracle_time - 1),
     } | limits
 
 
-def share(seconds):
-    """(T_fixed - T) / (T_fixed - T_oracle) of totals [..., 3] in the order fixed, policy, oracle: 1 is the oracle, 0 the best fixed K."""
+def share(seconds: Array) -> Array:
+    """(T_fixed - T) / (T_fixed - T_oracle) of totals float64[..., 3]: fixed, policy, oracle."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return (seconds[..., 0] - seconds[..., 1]) / (seconds[..., 0] - seconds[..., 2])
 
 
-def by_prompt(
-    trace: Trace, policies, cost: CostModel, replicates: int, seed: int
-) -> tuple[dict, np.ndarray]:
-    """({policy name: modelled seconds float64 [S], averaged over replicates}, tokens [S]) of each prompt."""
-    seconds, tokens = {}, {}
-    for row in rows(
-        {"": trace}, policies, {"": cost}, replicates=replicates, seed=seed, by="prompt"
-    ):
-        own = seconds.setdefault(row["policy"], {})
-        own[row["group"]] = own.get(row["group"], 0.0) + row["seconds"] / replicates
-        tokens[row["group"]] = row["tokens"]
-    return {name: np.array(list(own.values())) for name, own in seconds.items()}, np.array(
-        list(tokens.values())
-    )
+def markdown(scores: Sequence[dict[str, Any]]) -> str:
+    """Policies down, recordings across, each cell 'share [low, high]' of the gap to the oracle."""
+    names = dict.fromkeys(row["policy"] for score in scores for row in score["policies"])
+    by_name = [{row["policy"]: row for row in score["policies"]} for score in scores]
+    fixed_cells = (f"{s['best_fixed']}, {s['speedup_fixed']:.2f}x" for s in scores)
+    rows = [
+        ["best fixed K", *fixed_cells],
+        ["oracle", *(f"{score['speedup_oracle']:.2f}x" for score in scores)],
+        *([name, *(share_cell(of.get(name)) for of in by_name)] for name in names),
+    ]
+    return markdown_table(["policy", *(score["recording"] for score in scores)], rows)
 
 
-def markdown(scores: list[dict]) -> str:
-    """The table of the README: policies down, recordings across, each cell 'share [low, high]' of the gap to the oracle."""
-    names = list(dict.fromkeys(row["policy"] for each in scores for row in each["policies"]))
-    shown = [{row["policy"]: row for row in each["policies"]} for each in scores]
-    lines = [["policy", *(each["recording"] for each in scores)], ["---"] * (len(scores) + 1)]
-    lines.append(
-        [
-            "best fixed K",
-            *(f"{each['best_fixed']}, {each['speedup_fixed']:.2f}x" for each in scores),
-        ]
-    )
-    lines.append(["oracle", *(f"{each['speedup_oracle']:.2f}x" for each in scores)])
-    lines += [[name, *(_cell(each.get(name)) for each in shown)] for name in names]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _cell(row):
+def share_cell(row: Mapping[str, Any] | None) -> str:
+    """A policy's 'share [low, high]', '-' where there is none."""
     if row is None or row["share"] is None:
         return "-"
     limits = "no interval" if row["low"] is None else f"{row['low']:.2f}, {row['high']:.2f}"
     return f"{row['share']:.2f} [{limits}]"
-
-
-def show(scores: list[dict], console) -> None:
-    """Print what `score` gives to a rich Console, a table per recording."""
-    from rich.table import Table
-
-    for each in scores:
-        title = f"{each['recording']}: best fixed K {each['best_fixed']} {each['speedup_fixed']:.3f}, oracle {each['speedup_oracle']:.3f}"
-        console.print(f"{title} ({each['prompts']} prompts, cost {each['cost']})", highlight=False)
-        table = Table(
-            "policy",
-            "speedup",
-            "time over best fixed",
-            "time over oracle",
-            "share of the gap [95%]",
-        )
-        for row in each["policies"]:
-            regrets = (f"{row[name]:+.1%}" for name in ("regret_fixed", "regret_oracle"))
-            table.add_row(
-                row["policy"], f"{row['speedup']:.3f}", *regrets, _cell(row).replace("[", "\\[")
-            )
-        console.print(table)
-    console.print(
-        "Intervals: bootstrap over prompts, the best fixed K held at its choice on all of them."
-    )

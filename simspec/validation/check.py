@@ -7,7 +7,7 @@ import numpy as np
 
 from simspec import formulas, metrics, policies, simulate
 from simspec.cost import CostModel
-from simspec.reports.drafters import by_depth
+from simspec.reports.acceptance_by_depth import depth_acceptance
 from simspec.trace import Trace, load_trace
 from simspec.validation import paper_tables as papers
 from simspec.validation import synthetic_checks as known
@@ -45,16 +45,6 @@ def check(recordings: Mapping[str, Trace | Path | str], seed: int = 0) -> dict:
         "papers": _papers(),
         "false_alarm": FALSE_ALARM,
     }
-
-
-def depth_acceptance(trace: Trace) -> tuple[float, np.ndarray]:
-    """(alpha, alphas[K]) over all rows: the share of draft tokens accepted, given those before; at any depth, and at each.
-
-    A slot counts where the draft and the text reach it; a depth that none reached has NaN.
-    """
-    taken, tried = (counts.sum(axis=0) for counts in by_depth(trace))
-    with np.errstate(invalid="ignore"):
-        return float(taken.sum() / max(tried.sum(), 1)), taken / np.where(tried > 0, tried, np.nan)
 
 
 def _recording(name, trace, seed):
@@ -149,70 +139,3 @@ def _papers():
         "misfits": [cell.name for cell in papers.misfits()],
         "eq_14_cost": costs,
     }
-
-
-def show(report: dict, console) -> None:
-    """Print a report of `check` to a rich Console, short: families of checks, recordings, papers, verdict."""
-    from rich.table import Table
-
-    families = {}
-    for each in report["checks"]:
-        families.setdefault(each["name"].partition(":")[0], []).append(each)
-    table = Table("checks of", "number", "failed", "furthest, in half intervals")
-    for family, group in families.items():
-        failed = sum(not each["ok"] for each in group)
-        table.add_row(family, str(len(group)), str(failed), f"{max(map(_stray, group)):.2f}")
-    console.print(table)
-    if report["recordings"]:
-        table = Table(
-            "recording",
-            "alpha",
-            "k",
-            "tokens/round",
-            "formula 1",
-            "formula 2",
-            "ended without correction",
-        )
-        for facts in report["recordings"]:
-            for row in (row for row in facts["tokens_per_round"] if row["k"] in (1, 4, 16)):
-                spread = (
-                    f"{row[f'formula_{i}']:.3f} ({row[f'deviation_{i}']:+.1%})" for i in (1, 2)
-                )
-                label = (
-                    facts["name"],
-                    f"{facts['alpha']:.3f}",
-                    str(row["k"]),
-                    f"{row['replayed']:.3f}",
-                )
-                table.add_row(
-                    *label, *spread, f"{row['ended_without_correction']} of {facts['texts']}"
-                )
-        console.print(table)
-        console.print(
-            "The formulas' deviation from replay is shown, not judged: real acceptance is neither independent nor steady."
-        )
-    page = report["papers"]
-    shared = sum(
-        each["shared"] is not None for each in page["eq_14_cost"] if len(each["tables"]) > 1
-    )
-    several = sum(len(each["tables"]) > 1 for each in page["eq_14_cost"])
-    console.print(
-        f"papers: one c serves Eq. 14 in all tables for {shared} of {several} (target, method, drafter) in several of them;"
-    )
-    misfits = "".join(f"\n  {name}" for name in page["misfits"])
-    console.print(
-        f"{len(page['misfits'])} of {page['cells']} cells do not fit their own row:{misfits}",
-        highlight=False,
-    )
-    for each in [each for each in report["checks"] if not each["ok"]][:20]:
-        figures = f"got {each['got']:.6g}, expected {each['expected']:.6g} in {each['interval']}"
-        console.print(f"FAILED {each['name']}: {figures}", highlight=False)
-    number = len(report["checks"])
-    chance = f"a right simulator fails with chance {report['false_alarm']:g} at most"
-    console.print(f"{number} checks: {'all hold' if report['ok'] else 'NOT ALL HOLD'} ({chance})")
-
-
-def _stray(each):
-    low, high = each["interval"]
-    half = (high - low) / 2
-    return abs(each["got"] - (low + high) / 2) / half if half > 0 else 0.0

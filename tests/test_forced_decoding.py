@@ -1,4 +1,4 @@
-"""Forced text: rounds on the recording's own text are the replay's, and what is wrong in either is seen."""
+"""Teacher-forced decoding: rounds equal the replay, and every planted fault is located."""
 
 import json
 from copy import deepcopy
@@ -11,7 +11,8 @@ from shell import command, refused
 from test_equality import _lied_about, _thick
 from toy_lm import END, RULES, policy_from, reads, toy_cost, toy_recording
 
-from real.audit.forced_decoding import compare_forced, force
+from real.audit.forced_comparison import compare_forced
+from real.audit.forced_decoding import decode_forced
 from real.decode.loop import decode
 from real.decode.verify import accept_exact
 from real.draft import Silent
@@ -33,37 +34,39 @@ EXAM = ("fixed:0", "fixed:3", "beta_ts:censored", "confidence:0.5", "cost_ts")
 def forced(trace: Trace, target, drafter, text: str, seed: int = 3):
     """The comparison of forced runs of the policy of that text."""
     policy = policy_from(text, trace, toy_cost())
-    results, found = force(target, drafter, stepper(policy, trace.K, seed, toy_cost()), trace)
-    return compare_forced(trace, replay(trace, policy, seed=seed, cost=toy_cost()), results, found)
+    results, result = decode_forced(
+        target, drafter, stepper(policy, trace.K, seed, toy_cost()), trace
+    )
+    return compare_forced(trace, replay(trace, policy, seed=seed, cost=toy_cost()), results, result)
 
 
 @pytest.mark.parametrize(
     "drafter, rule",
     [*((each, "greedy") for each in FEW), ("model", "coupled"), ("prompt_lookup", "coupled")],
 )
-def test_in_float64_forced_rounds_are_the_replays_and_the_target_picks_every_token(drafter, rule):
+def test_forced_float64_rounds_equal_the_replay(drafter, rule):
     trace, target, model = toy_recording(drafter, rule)
     part = trace.select(range(0, trace.sequences, 3))
     for text in [text for text in EXAM if part.meta.features or not reads(text)]:
-        found = forced(part, target, model, text)
-        assert found.rounds == found.equal == found.replayed > 0 and found.sound, text
-        assert found.tokens == part.rows
-        assert not found.divergences
-        assert not found.draft_flips
+        result = forced(part, target, model, text)
+        assert result.rounds == result.equal == result.replayed > 0 and result.sound, text
+        assert result.tokens == part.rows
+        assert not result.divergences
+        assert not result.draft_flips
 
 
-def test_texts_of_a_target_that_is_off_cannot_drift_apart():
+def test_forcing_keeps_a_perturbed_target_on_the_sequence():
     trace, target, model = toy_recording("early_exit", "greedy")
     shaken = _shaken(target.decoder)
     exit = EarlyExitDrafter(shaken, Exit(shaken, 2).requires_grad_(False))
-    found = forced(trace, type(target)(shaken, exit.taps, capacity=32), exit, "fixed:3")
-    assert found.tokens == trace.rows
-    assert found.rounds > 20
-    assert found.divergences
-    assert found.draft_flips
-    assert found.equal < found.rounds
-    assert found.share > 0.3
-    for d in found.divergences:
+    result = forced(trace, type(target)(shaken, exit.taps, capacity=32), exit, "fixed:3")
+    assert result.tokens == trace.rows
+    assert result.rounds > 20
+    assert result.divergences
+    assert result.draft_flips
+    assert result.equal < result.rounds
+    assert result.share > 0.3
+    for d in result.divergences:
         s = slice(trace.offset[d.sequence], trace.offset[d.sequence + 1])
         assert trace.token[s][d.position] == d.token != d.best
         assert d.gap > 0
@@ -77,20 +80,20 @@ def _shaken(decoder):
     return other
 
 
-def test_control_a_wrong_recorded_bit_is_seen_where_it_is():
+def test_wrong_recorded_accepted_length_is_located():
     trace, target, model = toy_recording("model", "greedy")
     wrong, t = _lied_about(_thick(trace), 0)
-    found = forced(wrong, target, model, "fixed:6")
-    assert found.equal == found.rounds - 1
-    assert found.replayed < found.rounds
-    (flip,) = found.draft_flips
+    result = forced(wrong, target, model, "fixed:6")
+    assert result.equal == result.rounds - 1
+    assert result.replayed < result.rounds
+    (flip,) = result.draft_flips
     assert (flip.row, flip.slot, flip.accepted - flip.expected) == (t, int(wrong.run[t]), 1)
     assert flip.margin > 0.1
-    assert not found.divergences
-    assert found.share == 1 - 1 / found.rounds
+    assert not result.divergences
+    assert result.share == 1 - 1 / result.rounds
 
 
-def test_control_a_wrong_recorded_token_is_a_divergence_that_nothing_excuses():
+def test_wrong_recorded_token_is_not_excused():
     trace, target, model = toy_recording("model", "greedy")
     token = trace.token.copy()
     at = int(trace.offset[2]) + 3
@@ -102,19 +105,19 @@ def test_control_a_wrong_recorded_token_is_a_divergence_that_nothing_excuses():
         rank=None,
         meta=replace(trace.meta, prefix_only=False),
     )
-    found = forced(wrong, target, model, "fixed:0")
-    assert found.equal == found.rounds
-    assert not found.sound
-    first = found.divergences[0]
+    result = forced(wrong, target, model, "fixed:0")
+    assert result.equal == result.rounds
+    assert not result.sound
+    first = result.divergences[0]
     assert (first.sequence, first.position, first.token) == (2, 3, token[at])
     assert first.best == trace.token[at]
-    assert first in found.failures
+    assert first in result.failures
     assert first.gap > 1e-9
     assert first.ulps > 3
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_gaps_are_those_of_scores_and_ulps_those_of_logits(rule):
+def test_gaps_use_scores_and_ulps_use_logits(rule):
     trace, target, model = toy_recording("model", rule)
     token = trace.token.copy()
     at = int(trace.offset[4])
@@ -136,20 +139,20 @@ def test_gaps_are_those_of_scores_and_ulps_those_of_logits(rule):
     assert first.ulps == pytest.approx(first.gap * law.temperature / ulp, rel=1e-6)
 
 
-def test_a_near_tie_of_the_target_is_a_flip_and_not_a_failure():
+def test_near_tie_is_excused():
     trace, target, model = toy_recording("model", "greedy")
     trace = replace(
         trace, meta=replace(trace.meta, dtype="bfloat16")
     )  # judged by the coarser dtype of the two
     shaken = type(target)(_shaken(target.decoder), (), capacity=32)
-    found = forced(trace, shaken, model, "fixed:2")
-    assert {d.flip for d in found.divergences} <= {True, False}
-    assert found.divergences
-    assert all(d.flip == (d.gap <= 0.3 or d.ulps <= 3) for d in found.divergences)
-    assert found.failures == tuple(d for d in found.divergences if d.gap > 0.3 and d.ulps > 3)
+    result = forced(trace, shaken, model, "fixed:2")
+    assert {d.excused for d in result.divergences} <= {True, False}
+    assert result.divergences
+    assert all(d.excused == (d.gap <= 0.3 or d.ulps <= 3) for d in result.divergences)
+    assert result.failures == tuple(d for d in result.divergences if d.gap > 0.3 and d.ulps > 3)
 
 
-def test_walking_a_text_follows_its_tokens_and_keeps_the_scores():
+def test_forced_verification_commits_the_given_tokens():
     logits = torch.eye(5, dtype=torch.float64)[[1, 2, 3]]
     args = Rule(), logits, [0, 4, 2], [-1, 0, 1], 0, 7, ()
     assert accept_exact(*args).token == [1]
@@ -164,7 +167,7 @@ def test_walking_a_text_follows_its_tokens_and_keeps_the_scores():
     assert (ended.token, ended.accepted) == ([4], 1)
 
 
-def test_texts_that_cannot_be_forced_are_refused():
+def test_invalid_forced_tokens_are_refused():
     _, target, _ = toy_recording("model", "greedy")
     drive = stepper(policy_from("fixed:0", None, None), 3, 0, toy_cost())
     with pytest.raises(
@@ -180,16 +183,16 @@ def test_texts_that_cannot_be_forced_are_refused():
     ]
 
 
-def test_results_of_another_text_are_refused():
+def test_results_with_other_tokens_are_refused():
     trace, target, model = toy_recording("model", "greedy")
     policy = policy_from("fixed:1", trace, toy_cost())
-    results, _ = force(target, model, stepper(policy, trace.K, 0, toy_cost()), trace)
+    results, _ = decode_forced(target, model, stepper(policy, trace.K, 0, toy_cost()), trace)
     results[3].token[0] += 1
-    with pytest.raises(ValueError, match="run 3 has another text"):
+    with pytest.raises(ValueError, match="run 3 has other tokens"):
         compare_forced(trace, replay(trace, policy), results)
 
 
-def test_the_command_judges_a_bundled_recording(tmp_path):
+def test_command_on_a_bundled_recording(tmp_path):
     code, out, _ = command(tmp_path, "teacher-force", "tiny-model-greedy", "--prompts", 2, "--json")
     said = json.loads(out)
     assert code == 0
@@ -215,7 +218,7 @@ def test_the_command_judges_a_bundled_recording(tmp_path):
     refused(tmp_path, "teacher-force", "tiny-modl-greedy", words="did you mean tiny-model-greedy?")
 
 
-def test_margins_of_flips_are_the_recorded_ones():
+def test_flips_have_the_recorded_margins():
     trace, target, model = toy_recording("model", "greedy")
     wrong, t = _lied_about(_thick(trace), 0)
     margin = wrong.draft_margin.copy()

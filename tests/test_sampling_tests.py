@@ -1,4 +1,4 @@
-"""The tests of sampled text: their figures by definition, the faults they find, and both error rates."""
+"""Tests of sampled tokens: statistics by definition, detected faults, and both error rates."""
 
 import math
 
@@ -10,11 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_lm import policy_from, stepper, toy_cost, toy_pair, toy_target
 
-from real.audit.drafter_bias import STEPS, lean, offered
-from real.audit.judge import audit
-from real.audit.report import figures
-from real.audit.sampling_tests import floor
-from real.audit.teacher_forcing import TILTS, gaps, kept, odds, spacing
+from real.audit.auditor import audit
+from real.audit.drafter_bias import BIAS_TILTS, drafter_bias, drafter_distributions
+from real.audit.report import report_rows
+from real.audit.sampling_statistics import TEMPERATURE_TILTS, sampling_statistics
+from real.audit.sampling_tests import sampling_tests
+from real.audit.score_gaps import score_gaps, spacing
+from real.audit.truncation import truncation_mask
 from real.decode.loop import decode
 from real.sampling import Rule
 from simspec import rng
@@ -36,53 +38,53 @@ def blended(clip):
 
 FAULTS = {
     "temperature": (law(Rule("rejection", 0.9)), "temperature"),
-    "bonus from q": (blended(lambda p, q: q), "drafter"),
-    "residual not clipped": (blended(lambda p, q: (p - q).abs()), "drafter"),
-    "accepts whatever is drafted": (lambda p, q: SAMPLED.probs(q), "drafter"),
+    "bonus from q": (blended(lambda p, q: q), "drafter bias"),
+    "residual not clipped": (blended(lambda p, q: (p - q).abs()), "drafter bias"),
+    "accepts every draft": (lambda p, q: SAMPLED.probs(q), "drafter bias"),
 }
 
 
-def test_draws_from_the_target_pass_and_so_does_the_right_residual():
+def test_correct_sampling_passes():
     target, drafter = toy_pair("model")
     for made in (law(SAMPLED), blended(lambda p, q: (p - q).clamp(min=0))):
-        found = audit(target, drawn(made), drafter=drafter)
-        assert found.clean and found.floor.tokens == 4000, found.alarms
-        assert found.floor.finds_heat < 0.13
-        assert found.floor.finds_distance < 0.08
-        assert found.floor.finds_lean < 0.2
+        result = audit(target, drawn(made), drafter=drafter)
+        assert result.clean and result.sampling.tokens == 4000, result.alarms
+        assert result.sampling.detectable_temperature < 0.13
+        assert result.sampling.detectable_variation < 0.08
+        assert result.sampling.detectable_bias < 0.2
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_of_sampling_is_found(fault):
+def test_sampling_fault_is_detected(fault):
     target, drafter = toy_pair("model")
     made, sign = FAULTS[fault]
-    found = audit(target, drawn(made), drafter=drafter)
-    assert not found.clean
-    assert sign in found.floor.alarms
+    result = audit(target, drawn(made), drafter=drafter)
+    assert not result.clean
+    assert sign in result.sampling.alarms
     if fault == "temperature":
-        assert found.floor.heat == pytest.approx(0.9 / 0.8, rel=0.05)
+        assert result.sampling.temperature_ratio == pytest.approx(0.9 / 0.8, rel=0.05)
 
 
 @pytest.mark.parametrize(
     "rule", [Rule("rejection", 0.8, 0, 0, 0.9), Rule("rejection", 0.8, 0, 3)], ids=str
 )
-def test_top_k_or_top_p_left_out_shows_tokens_of_probability_0(rule):
+def test_missing_truncation_gives_tokens_of_probability_0(rule):
     target = toy_pair("model")[0]
     assert audit(target, drawn(law(rule), 30, rule=rule)).clean
-    found = audit(target, drawn(law(SAMPLED), 30, rule=rule))
-    assert not found.clean
-    assert "have probability 0" in found.alarms[0]
-    assert not any(d.excused for d in found.impossible)
+    result = audit(target, drawn(law(SAMPLED), 30, rule=rule))
+    assert not result.clean
+    assert "have probability 0" in result.alarms[0]
+    assert not any(d.excused for d in result.impossible)
 
 
-def test_top_p_that_the_header_does_not_name_is_found():
-    found = audit(toy_pair("model")[0], drawn(law(Rule("rejection", 0.8, 0, 0, 0.9))))
-    assert not found.clean
-    assert not found.impossible
-    assert "temperature" in found.floor.alarms
+def test_undeclared_top_p_is_detected():
+    result = audit(toy_pair("model")[0], drawn(law(Rule("rejection", 0.8, 0, 0, 0.9))))
+    assert not result.clean
+    assert not result.impossible
+    assert "temperature" in result.sampling.alarms
 
 
-# --- figures against their definitions
+# --- statistics against their definitions
 
 
 def logits_like(data, rows=3, vocab=6):
@@ -95,46 +97,46 @@ CUTS = st.tuples(st.integers(0, 6), st.sampled_from([1.0, 0.95, 0.7, 0.3, 0.05])
 
 @HELD
 @given(data=st.data(), cuts=CUTS, temperature=st.sampled_from([0.5, 1.0, 1.7]))
-def test_gaps_by_definition(data, cuts, temperature):
+def test_score_gaps_by_definition(data, cuts, temperature):
     rule, logits = Rule("coupled", temperature, 7, *cuts), logits_like(data)
     token = tuple(data.draw(st.lists(st.integers(0, 5), min_size=3, max_size=3)))
-    found = gaps(rule, logits, token, 4, 10, torch.float64, 1e-9)
+    result = score_gaps(rule, logits, token, 4, 10, torch.float64, 1e-9)
     for i, y in enumerate(token):
         p = rule.probs(logits)[i].numpy()
         with np.errstate(divide="ignore"):
             score = np.log(p) + rng.gumbel(7, 4, 10 + i, 6)
-        assert found.best[i] == score.argmax()
-        assert found.gap[i] == (
+        assert result.best[i] == score.argmax()
+        assert result.gap[i] == (
             pytest.approx(score.max() - score[y], abs=1e-9) if p[y] else math.inf
         )
-        assert found.near[i] <= found.gap[i]
-        if math.isfinite(found.near[i]):
-            unit = float(spacing(logits[i, [y, int(found.best[i])]].abs().max(), torch.float64))
-            assert found.ulps[i] == pytest.approx(found.near[i] * temperature / unit)
+        assert result.least_gap[i] <= result.gap[i]
+        if math.isfinite(result.least_gap[i]):
+            unit = float(spacing(logits[i, [y, int(result.best[i])]].abs().max(), torch.float64))
+            assert result.ulps[i] == pytest.approx(result.least_gap[i] * temperature / unit)
 
 
 @HELD
 @given(data=st.data(), cuts=CUTS)
-def test_odds_by_definition(data, cuts):
+def test_sampling_statistics_by_definition(data, cuts):
     rule, logits = Rule("rejection", 0.8, 7, *cuts), logits_like(data)
     token = tuple(data.draw(st.lists(st.integers(0, 5), min_size=3, max_size=3)))
-    found = odds(rule, logits, token, 4, 10, 1e-9)
+    result = sampling_statistics(rule, logits, token, 4, 10, 1e-9)
     for i, y in enumerate(token):
         p = rule.probs(logits)[i].numpy()
         some = p[p > 0]
-        assert found.entropy[i] == pytest.approx(-(some * np.log(some)).sum(), abs=1e-12)
-        for power, moment in ((2, found.variance), (3, found.skew)):
+        assert result.entropy[i] == pytest.approx(-(some * np.log(some)).sum(), abs=1e-12)
+        for power, moment in ((2, result.variance), (3, result.third_moment)):
             assert moment[i] == pytest.approx(
-                (some * (-np.log(some) - found.entropy[i]) ** power).sum(), abs=1e-9
+                (some * (-np.log(some) - result.entropy[i]) ** power).sum(), abs=1e-9
             )
         if not p[y]:
-            assert found.surprise[i] == math.inf
+            assert result.surprisal[i] == math.inf
             continue
         ahead = sum(p[v] for v in range(6) if p[v] > p[y] or (p[v] == p[y] and v < y))
-        assert found.place[i] == pytest.approx(
+        assert result.pit[i] == pytest.approx(
             ahead + rng.uniform(7, 4, 10 + i, 0, 1 << 16) * p[y], abs=1e-12
         )
-        for h, tilt in zip(TILTS, found.tilt[i]):
+        for h, tilt in zip(TEMPERATURE_TILTS, result.tilt[i]):
             assert tilt == pytest.approx(
                 math.log(p[y] ** (1 - h) / (some ** (1 - h)).sum() / p[y]), abs=1e-9
             )
@@ -142,9 +144,13 @@ def test_odds_by_definition(data, cuts):
 
 @HELD
 @given(data=st.data(), cuts=CUTS, slack=st.sampled_from([1e-9, 0.05, 0.5]))
-def test_what_top_k_and_top_p_may_keep(data, cuts, slack):
+def test_truncation_mask_bounds_every_rounding(data, cuts, slack):
     rule, logits = Rule("rejection", 0.8, 0, *cuts), logits_like(data)
-    stays, may, must = rule.probs(logits) > 0, kept(rule, logits, slack), kept(rule, logits, -slack)
+    stays, may, must = (
+        rule.probs(logits) > 0,
+        truncation_mask(rule, logits, slack),
+        truncation_mask(rule, logits, -slack),
+    )
     assert (may | ~stays).all()
     assert (stays | ~must).all()
     for _ in range(5):  # whatever the rounding, between the two
@@ -161,7 +167,7 @@ def test_what_top_k_and_top_p_may_keep(data, cuts, slack):
         assert (moved | ~must).all()
 
 
-def test_a_token_at_the_edge_of_top_p_is_excused_in_the_dtype_that_may_have_kept_it():
+def test_token_at_the_edge_of_top_p_is_excused_by_coarse_rounding():
     rule = Rule("rejection", 1.0, 0, 0, 0.75)
     logits = torch.tensor([[0.5, 0.25, 0.25 - 1e-6, 1e-6]], dtype=torch.float64).log() + 1
     p = rule.probs(logits)
@@ -169,40 +175,40 @@ def test_a_token_at_the_edge_of_top_p_is_excused_in_the_dtype_that_may_have_kept
         [True, True, True, False]
     ]
     logits[0, 0] += 1e-5  # now 0.75 is reached by two
-    assert odds(rule, logits, (2,), 0, 0, 1e-4).edge.all()
-    assert not odds(rule, logits, (2,), 0, 0, 1e-9).edge.any()
-    assert not odds(rule, logits, (3,), 0, 0, 1e-4).edge.any()
+    assert sampling_statistics(rule, logits, (2,), 0, 0, 1e-4).at_cutoff.all()
+    assert not sampling_statistics(rule, logits, (2,), 0, 0, 1e-9).at_cutoff.any()
+    assert not sampling_statistics(rule, logits, (3,), 0, 0, 1e-4).at_cutoff.any()
     coupled = Rule("coupled", 1.0, 1, 0, 0.75)
-    found = gaps(coupled, logits, (2,), 0, 0, torch.float32, 1e-4)
-    assert found.gap[0] in (0, math.inf)
-    assert math.isfinite(found.near[0])
+    result = score_gaps(coupled, logits, (2,), 0, 0, torch.float32, 1e-4)
+    assert result.gap[0] in (0, math.inf)
+    assert math.isfinite(result.least_gap[0])
 
 
 @HELD
 @given(data=st.data())
-def test_leaning_laws_are_laws(data):
+def test_bias_alternatives_are_distributions(data):
     p, q = (Rule("rejection", 1.0, 0, *data.draw(CUTS)).probs(logits_like(data)) for _ in range(2))
-    columns = [lean(p, q, (v, v, v)) for v in range(6)]
+    columns = [drafter_bias(p, q, (v, v, v)) for v in range(6)]
     for i in range(3):
         score = np.array([c.score[i] for c in columns])
         own, theirs = p[i].numpy(), q[i].numpy()
         assert own @ score == pytest.approx(0, abs=1e-12)
         assert own @ score**2 == pytest.approx(columns[0].variance[i])
-        assert theirs @ score == pytest.approx(columns[0].pull[i])
-        assert columns[0].pull[i] > -1e-12
-        assert theirs @ score**2 == pytest.approx(columns[0].square[i])
-        assert own @ np.exp(np.array([c.step[i] for c in columns])) == pytest.approx(
-            np.ones(len(STEPS))
+        assert theirs @ score == pytest.approx(columns[0].drafter_mean[i])
+        assert columns[0].drafter_mean[i] > -1e-12
+        assert theirs @ score**2 == pytest.approx(columns[0].drafter_square[i])
+        assert own @ np.exp(np.array([c.tilt[i] for c in columns])) == pytest.approx(
+            np.ones(len(BIAS_TILTS))
         )
 
 
 @pytest.mark.parametrize(
     "drafter", ["model", "early_exit", "eagle", "medusa", "glide", "self_skip"]
 )
-def test_what_a_drafter_offers_along_a_text_is_what_its_first_step_shows(drafter):
+def test_drafter_distributions_are_those_of_first_steps(drafter):
     target, made = toy_pair(drafter)
-    (text,) = decoded(SAMPLED, 1, 6).texts
-    q = offered(target, made, SAMPLED, text)
+    (text,) = decoded(SAMPLED, 1, 6).sequences
+    q = drafter_distributions(target, made, SAMPLED, text)
     for n in range(len(text.token)):
         shown = []
         decode(
@@ -210,11 +216,11 @@ def test_what_a_drafter_offers_along_a_text_is_what_its_first_step_shows(drafter
             listen=lambda r: None, draws=Peek(shown),
         )  # fmt: skip
         assert torch.allclose(q[n], shown[0], atol=1e-9), n
-    assert offered(*toy_pair("prompt_lookup"), SAMPLED, text) is None
+    assert drafter_distributions(*toy_pair("prompt_lookup"), SAMPLED, text) is None
 
 
 class Peek:
-    """Chance that keeps what the drafter draws from first."""
+    """Draws that keep the first distribution of the drafter."""
 
     def __init__(self, shown):
         self.shown = shown
@@ -223,7 +229,7 @@ class Peek:
         self.shown.append(p)
         return int(p.argmax())
 
-    def accept(self, odds, round, slot):
+    def accept(self, sampling_statistics, round, slot):
         return True
 
 
@@ -233,7 +239,7 @@ class Peek:
 def fixed_law(tokens=200):
     """Logits of the toy target and its drafter at some texts' positions."""
     text = torch.tensor(
-        [[*t.prompt, *t.token] for t in drawn(law(SAMPLED), tokens // 40 + 1).texts]
+        [[*t.prompt, *t.token] for t in drawn(law(SAMPLED), tokens // 40 + 1).sequences]
     )
     return (
         m(text)[:, PROMPT - 1 : -1].flatten(0, 1)[:tokens]
@@ -249,47 +255,55 @@ def alarm_share(draws, risk, repeats=300, tokens=200):
     for s in range(repeats):
         token = tuple(torch.multinomial(draws(own, theirs), 1, generator=generator)[:, 0].tolist())
         count += bool(
-            floor(odds(SAMPLED, p, token, s, 0, 1e-9), lean(own, theirs, token), risk).alarms
+            sampling_tests(
+                sampling_statistics(SAMPLED, p, token, s, 0, 1e-9),
+                drafter_bias(own, theirs, token),
+                risk,
+            ).alarms
         )
     return count / repeats
 
 
-def test_false_alarms_are_as_rare_as_stated():
+def test_false_alarm_rate_is_at_most_the_risk():
     share = alarm_share(lambda p, q: p, 0.2)
     assert (
         0 < share < 0.2 + 4 * math.sqrt(0.2 * 0.8 / 300)
     )  # not all tests are tight; chi-square is
 
 
-def test_control_a_share_of_draws_from_q_is_found_as_often_as_stated():
+def test_detectable_bias_has_the_stated_power():
     p, q = fixed_law()
     token = tuple(SAMPLED.probs(p).argmax(-1).tolist())
-    told = floor(
-        odds(SAMPLED, p, token, 0, 0, 1e-9), lean(SAMPLED.probs(p), SAMPLED.probs(q), token), 0.05
+    told = sampling_tests(
+        sampling_statistics(SAMPLED, p, token, 0, 0, 1e-9),
+        drafter_bias(SAMPLED.probs(p), SAMPLED.probs(q), token),
+        0.05,
     )
-    assert 0 < told.finds_lean < 1
-    found = alarm_share(lambda p, q: p + told.finds_lean * (q - p), 0.05)
-    assert found > 0.99 - 4 * math.sqrt(0.01 * 0.99 / 300)
-    assert alarm_share(lambda p, q: p + told.finds_lean / 10 * (q - p), 0.05) < 0.5
+    assert 0 < told.detectable_bias < 1
+    result = alarm_share(lambda p, q: p + told.detectable_bias * (q - p), 0.05)
+    assert result > 0.99 - 4 * math.sqrt(0.01 * 0.99 / 300)
+    assert alarm_share(lambda p, q: p + told.detectable_bias / 10 * (q - p), 0.05) < 0.5
 
 
 @pytest.mark.parametrize("side", [1, -1])
-def test_control_a_temperature_error_is_found_as_often_as_stated(side):
+def test_detectable_temperature_has_the_stated_power(side):
     p, q = fixed_law(2000)
-    told = floor(odds(SAMPLED, p, tuple(p.argmax(-1).tolist()), 0, 0, 1e-9), None, 0.01)
-    power = 1 - side * told.finds_heat
-    found = alarm_share(lambda p, q: p**power / (p**power).sum(-1, keepdim=True), 0.01, 100, 2000)
-    assert 0 < told.finds_heat < 0.3
-    assert found > 0.99 - 4 * math.sqrt(0.01 * 0.99 / 100)
+    told = sampling_tests(
+        sampling_statistics(SAMPLED, p, tuple(p.argmax(-1).tolist()), 0, 0, 1e-9), None, 0.01
+    )
+    power = 1 - side * told.detectable_temperature
+    result = alarm_share(lambda p, q: p**power / (p**power).sum(-1, keepdim=True), 0.01, 100, 2000)
+    assert 0 < told.detectable_temperature < 0.3
+    assert result > 0.99 - 4 * math.sqrt(0.01 * 0.99 / 100)
 
 
-def test_too_few_tokens_say_so():
+def test_too_few_tokens_are_reported():
     run = decoded(SAMPLED, 1, 3)
-    found = audit(toy_pair("model")[0], run)
-    assert found.clean
-    assert found.floor.bins == 1
-    assert math.isinf(found.floor.finds_heat)
-    assert math.isinf(found.floor.finds_distance)
-    assert "too few tokens" in dict(figures(found))["temperature"]
+    result = audit(toy_pair("model")[0], run)
+    assert result.clean
+    assert result.sampling.bins == 1
+    assert math.isinf(result.sampling.detectable_temperature)
+    assert math.isinf(result.sampling.detectable_variation)
+    assert "too few tokens" in dict(report_rows(result))["temperature"]
     with pytest.raises(ValueError, match="risk is 1.5"):
         audit(toy_pair("model")[0], run, risk=1.5)

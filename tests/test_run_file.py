@@ -1,4 +1,4 @@
-"""Emitted runs: what is written is read again, and whatever is wrong with a file is said in one line."""
+"""Files of emitted runs: round trips, and one-line errors for invalid files."""
 
 import json
 from dataclasses import replace
@@ -8,16 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_lm import policy_from, run_all, toy_cost, toy_recording
 
-from real.audit.run_file import (
-    Emitted,
-    Header,
-    RunError,
-    Text,
-    emitted_of,
-    load_run,
-    save_run,
-    texts_of,
-)
+from real.audit.emitted_run import EmittedRun, EmittedSequence, RunError, RunHeader
+from real.audit.engine_runs import emitted_sequences, recorded_run
+from real.audit.run_file import load_run, save_run
 from real.sampling import Rule
 
 HELD = settings(deadline=None, max_examples=60, derandomize=True)
@@ -39,7 +32,7 @@ def texts(draw, sequence=0):
     elif at > 1 and rounds[-1][3] and draw(st.booleans()):
         token = [*token[:-2], END]
     known = draw(st.booleans())
-    return Text(
+    return EmittedSequence(
         tuple(draw(st.lists(st.integers(0, 99), min_size=1, max_size=3))),
         tuple(token),
         sequence,
@@ -49,13 +42,13 @@ def texts(draw, sequence=0):
 
 HEADERS = st.one_of(
     st.builds(
-        Header,
+        RunHeader,
         st.just("greedy"),
         dtype=st.sampled_from(["float32", "bfloat16"]),
         policy=st.text(max_size=5),
     ),
     st.builds(
-        Header,
+        RunHeader,
         st.sampled_from(["coupled", "rejection"]),
         st.floats(0.1, 3),
         st.integers(0, 50),
@@ -68,39 +61,39 @@ HEADERS = st.one_of(
 
 @HELD
 @given(header=HEADERS, data=st.data())
-def test_what_is_saved_is_loaded(header, data, tmp_path_factory):
+def test_save_and_load_round_trip(header, data, tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "run.jsonl"
     header = replace(header, end_tokens=(END,))
     made = tuple(data.draw(texts(sequence=s)) for s in range(data.draw(st.integers(1, 3))))
     save_run(path, header, made)
-    assert load_run(path) == Emitted(header, made)
+    assert load_run(path) == EmittedRun(header, made)
     assert [p.name for p in path.parent.iterdir()] == ["run.jsonl"]
 
 
-def test_a_run_of_another_engine_needs_no_more_than_rule_prompt_and_token(tmp_path):
+def test_required_keys_are_rule_prompt_and_token(tmp_path):
     path = tmp_path / "run.jsonl"
     path.write_text(
         '{"simspec": "run", "rule": "greedy"}\n{"prompt": [1], "token": [2]}\n\n{"prompt": [1], "token": [2, 5]}\n'
     )
-    found = load_run(path)
-    assert found.texts == (Text((1,), (2,), 0), Text((1,), (2, 5), 1))
-    assert found.header.how == Rule()
-    assert found.tokens == 3
+    result = load_run(path)
+    assert result.sequences == (EmittedSequence((1,), (2,), 0), EmittedSequence((1,), (2, 5), 1))
+    assert result.header.sampling_rule == Rule()
+    assert result.tokens == 3
 
 
-def test_runs_of_a_recording_and_the_recording_itself_hold_the_same_texts():
+def test_run_and_recording_have_the_same_sequences():
     trace, target, drafter = toy_recording("model", "coupled")
     cost = toy_cost()
-    made = texts_of(
+    made = emitted_sequences(
         trace, run_all(target, drafter, trace, policy_from("fixed:3", trace, cost), cost)
     )
-    theirs = emitted_of(trace)
-    assert [t.token for t in made] == [t.token for t in theirs.texts]
-    assert [t.prompt for t in made] == [t.prompt for t in theirs.texts]
-    assert theirs.header.how == Rule("coupled", 0.8, 5)
+    theirs = recorded_run(trace)
+    assert [t.token for t in made] == [t.token for t in theirs.sequences]
+    assert [t.prompt for t in made] == [t.prompt for t in theirs.sequences]
+    assert theirs.header.sampling_rule == Rule("coupled", 0.8, 5)
     assert theirs.header.dtype == "float64"
     assert all(t.rounds for t in made)
-    assert not any(t.rounds for t in theirs.texts)
+    assert not any(t.rounds for t in theirs.sequences)
 
 
 GOOD = {"simspec": "run", "rule": "greedy", "end_tokens": [END]}
@@ -115,7 +108,7 @@ def lines(*values):
     "content, words",
     [
         ("", "the file is empty"),
-        (lines(GOOD), "holds no text"),
+        (lines(GOOD), "holds no sequence"),
         ("not json\n", "line 1: Expecting value"),
         (lines([1]), "line 1: holds a list"),
         (lines({"rule": "greedy"}), "line 1: not an emitted run"),
@@ -140,7 +133,7 @@ def lines(*values):
         (lines(GOOD, {"prompt": "hi", "token": [1]}), "line 2: prompt is not a list"),
         (
             lines(GOOD, TEXT | {"token": [7, END, 9]}),
-            "line 2: token[1] = 3 ends a text, but 1 more follow",
+            "line 2: token[1] = 3 ends a sequence, but 1 more follow",
         ),
         (lines(GOOD, TEXT | {"sequence": 2**32}), "line 2: sequence is 4294967296"),
         (lines(GOOD, TEXT, TEXT), "line 3: sequence 0 occurs twice"),
@@ -153,16 +146,13 @@ def lines(*values):
         (lines(GOOD, TEXT | {"rounds": [[0, 2, 1, 2]]}), "rounds[0] accepts 2 of 1"),
         (
             lines(GOOD, TEXT | {"rounds": [[0, 0, 0, 0]]}),
-            "the rounds commit 1 tokens, the text has 3",
+            "the rounds commit 1 tokens, the sequence has 3",
         ),
-        (
-            lines(GOOD, TEXT | {"rounds": [[0, 3, 3, 3]]}),
-            "the last round has no token of the target's own",
-        ),
+        (lines(GOOD, TEXT | {"rounds": [[0, 3, 3, 3]]}), "the last round has no bonus token"),
         (lines(GOOD) + "[" * 100_000, "line 2: "),
     ],
 )
-def test_a_broken_file_is_refused_in_one_line(content, words, tmp_path):
+def test_invalid_file_is_refused_in_one_line(content, words, tmp_path):
     path = tmp_path / "run.jsonl"
     path.write_text(content)
     with pytest.raises(RunError) as caught:
@@ -174,7 +164,7 @@ def test_a_broken_file_is_refused_in_one_line(content, words, tmp_path):
     assert len(said) < 500 + len(str(path))
 
 
-def test_files_that_are_none(tmp_path):
+def test_unreadable_files_are_refused(tmp_path):
     (tmp_path / "bytes.jsonl").write_bytes(b"\xff\xfe\x00")
     for name, words in (
         ("bytes.jsonl", "utf-8"),
@@ -185,14 +175,18 @@ def test_files_that_are_none(tmp_path):
             load_run(tmp_path / name)
 
 
-def test_a_token_that_the_target_does_not_have_is_named():
-    run = Emitted(Header("greedy"), (Text((1,), (2,), 0), Text((1,), (24,), 1)))
+def test_token_outside_the_vocabulary_is_refused():
+    run = EmittedRun(
+        RunHeader("greedy"), (EmittedSequence((1,), (2,), 0), EmittedSequence((1,), (24,), 1))
+    )
     run.check_vocabulary(25)
-    with pytest.raises(RunError, match="text 1 holds token 24, the target knows 0..23"):
+    with pytest.raises(
+        RunError, match="sequence 1 holds token 24, the target's vocabulary is 0..23"
+    ):
         run.check_vocabulary(24)
 
 
-def test_nothing_is_written_where_the_run_is_wrong(tmp_path):
-    with pytest.raises(RunError, match="no text"):
-        save_run(tmp_path / "run.jsonl", Header("greedy"), ())
+def test_invalid_run_is_not_written(tmp_path):
+    with pytest.raises(RunError, match="no sequence"):
+        save_run(tmp_path / "run.jsonl", RunHeader("greedy"), ())
     assert not list(tmp_path.iterdir())

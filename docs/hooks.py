@@ -1,0 +1,77 @@
+"""MkDocs hooks: pages of the API reference, and copies of documents that lie beside the code."""
+
+import posixpath
+import re
+import sys
+from pathlib import Path
+
+from mkdocs.structure.files import File
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "docs"))
+
+from map import modules, summary  # noqa: E402
+
+COPIES = {
+    "NOTATION.md": "notation.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "traces/README.md": "bundled_recordings.md",
+    "real/tiny/README.md": "embedded_models.md",
+    "real/tiny/SOURCES.md": "text_sources.md",
+}
+"""Path in the repository -> page of the site."""
+
+LINK = re.compile(r"(!?)\[([^\]\n]+)\]\(([^)\s]+)\)")
+
+
+def on_files(files, config):
+    """Adds the copied documents and one reference page for each module."""
+    for source, page in COPIES.items():
+        text = (ROOT / source).read_text(encoding="utf-8")
+        files.append(File.generated(config, page, content=relink(text, source)))
+    for page, text in reference().items():
+        files.append(File.generated(config, page, content=text))
+    return files
+
+
+def on_page_markdown(markdown, page, config, files):
+    """Links of docs/ that lead out of it lead to the copied pages."""
+    if page.file.generated_by:
+        return markdown
+    return relink(markdown, posixpath.join("docs", page.file.src_uri))
+
+
+def relink(text: str, source: str) -> str:
+    """The Markdown of the repository's file `source` with its relative links as the site has them.
+
+    A link to a file that is not on the site becomes its plain text.
+    """
+
+    def replace(match):
+        image, label, address = match.groups()
+        path, _, anchor = address.partition("#")
+        if not path or ":" in path:
+            return match[0]
+        place = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
+        page = COPIES.get(place) or (
+            place.removeprefix("docs/") if place.startswith("docs/") else ""
+        )
+        if not page:
+            return label
+        return f"{image}[{label}]({page}{'#' + anchor if anchor else ''})"
+
+    return LINK.sub(replace, text)
+
+
+def reference() -> dict[str, str]:
+    """Page of the site -> Markdown: an index of all modules, and one page a module."""
+    index, pages = ["# API reference\n"], {}
+    for package, names in modules(ROOT).items():
+        index += [f"\n## {package}\n", "| module | what it holds |", "| --- | --- |"]
+        for name in names:
+            index.append(f"| [`{name}`]({name}.md) | {summary(ROOT, name)} |")
+            pages[f"reference/{name}.md"] = (
+                f"# `{name}`\n\n::: {name}\n    options:\n      show_root_heading: false\n"
+            )
+    return {"reference/index.md": "\n".join(index) + "\n", **pages}

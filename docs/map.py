@@ -1,0 +1,168 @@
+"""Writes docs/architecture.md's map of modules and docs/architecture.svg from the code itself.
+
+`python docs/map.py` compares, `python docs/map.py --write` writes.
+"""
+
+import ast
+import re
+import sys
+import tomllib
+from html import escape
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+BEGIN, END = "<!-- map: begin, written by docs/map.py -->", "<!-- map: end -->"
+
+
+def modules(root: Path) -> dict[str, list[str]]:
+    """Package -> its modules, both dotted; simspec first, a package before its modules."""
+    packages: dict[str, list[str]] = {}
+    for top in ("simspec", "real"):
+        for path in sorted((root / top).rglob("*.py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            if parts[-1] == "__init__":
+                parts = parts[:-1]
+            package = parts if path.stem == "__init__" else parts[:-1]
+            packages.setdefault(".".join(package), []).append(".".join(parts))
+    return {package: sorted(names) for package, names in sorted(packages.items(), key=_order)}
+
+
+def _order(item):
+    return item[0].split(".")[0] != "simspec", item[0]
+
+
+def summary(root: Path, module: str) -> str:
+    """First sentence of the module's docstring, fit for a cell of a table."""
+    path = root.joinpath(*module.split("."))
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    sentence = re.split(r"(?<=[.!?:])\s+(?=[A-Z`])", " ".join(text.split("\n\n")[0].split()))[0]
+    return sentence.rstrip(":").replace("|", "\\|")
+
+
+def tables(root: Path) -> str:
+    """The map: a table for each package."""
+    lines = []
+    for package, names in modules(root).items():
+        lines += (
+            [f"\n### {package}\n", summary(root, package), ""]
+            if package in names
+            else [f"\n### {package}\n"]
+        )
+        lines += ["| module | what it holds |", "| --- | --- |"]
+        lines += [f"| `{name}` | {summary(root, name)} |" for name in names if name != package]
+    return "\n".join(lines).strip() + "\n"
+
+
+def layers(root: Path) -> dict[str, list[list[str]]]:
+    """Top package -> its layers from the top down, as in the contracts of pyproject.toml."""
+    config = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = config["tool"]["importlinter"]["contracts"]
+    return {
+        contract["containers"][0]: [re.split(r"\s*[|:]\s*", layer) for layer in contract["layers"]]
+        for contract in contracts
+        if contract["type"] == "layers"
+    }
+
+
+WIDTH, PANEL, MARGIN, ROW, GAP = 960, 460, 14, 30, 10
+FONT = 'font-family="Helvetica, Arial, sans-serif"'
+FLOW = (
+    ("prompts", "your text"),
+    ("record", "torch, once"),
+    ("recording", "Parquet file"),
+    ("replay", "numba, all policies"),
+    ("policy", "the best at your costs"),
+    ("run", "rounds equal the replay"),
+)
+COLORS = {"simspec": ("#eef4fb", "#2b6cb0"), "real": ("#fdf3e7", "#b7791f")}
+
+
+def picture(root: Path) -> str:
+    """The architecture as SVG: the way of the data above, the layers of both packages below."""
+    shapes, top = [], 92
+    step = (WIDTH - 2 * MARGIN) / len(FLOW)
+    for i, (title, note) in enumerate(FLOW):
+        x = MARGIN + i * step
+        shapes.append(_box(x, MARGIN, step - 22, 48, "#f7fafc", "#4a5568"))
+        shapes.append(_text(x + (step - 22) / 2, MARGIN + 20, title, 14, "bold"))
+        shapes.append(_text(x + (step - 22) / 2, MARGIN + 38, note, 11))
+        if i:
+            shapes.append(_arrow(x - 20, MARGIN + 24, x - 4, MARGIN + 24))
+    bottoms = []
+    for column, (package, rows) in enumerate(layers(root).items()):
+        left = MARGIN + column * (WIDTH - 2 * MARGIN - PANEL)
+        fill, stroke = COLORS[package]
+        note = "numpy and numba" if package == "simspec" else "torch"
+        shapes.append(_text(left + PANEL / 2, top + 8, f"{package}/  ({note})", 15, "bold"))
+        y = top + 20
+        for row in rows:
+            width = (PANEL - GAP * (len(row) - 1)) / len(row)
+            size = 13 if width > 90 else 10.5
+            for i, name in enumerate(row):
+                x = left + i * (width + GAP)
+                shapes.append(_box(x, y, width, ROW, fill, stroke))
+                shapes.append(_text(x + width / 2, y + 20, name, size))
+            y += ROW + 8
+        bottoms.append(y)
+    foot = max(bottoms) + 14
+    note = "A layer imports layers below it only; real imports simspec, never the other way."
+    shapes.append(_text(WIDTH / 2, foot, note, 12))
+    height = foot + 14
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+        f'width="{WIDTH}" height="{height}" role="img">\n'
+        "<title>simspec: the way of the data, and the layers of both packages</title>\n"
+        f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>\n'
+        + "\n".join(shapes)
+        + "\n</svg>\n"
+    )
+
+
+def _box(x, y, width, height, fill, stroke):
+    return (
+        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height}" rx="5" '
+        f'fill="{fill}" stroke="{stroke}"/>'
+    )
+
+
+def _text(x, y, words, size, weight="normal"):
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" {FONT} font-size="{size}" font-weight="{weight}" '
+        f'text-anchor="middle" fill="#1a202c">{escape(words)}</text>'
+    )
+
+
+def _arrow(x, y, to, at):
+    return (
+        f'<path d="M{x:.1f} {y:.1f} H{to:.1f} m-6 -4 l6 4 l-6 4" fill="none" stroke="#4a5568" '
+        'stroke-width="1.5"/>'
+    )
+
+
+def written(root: Path) -> dict[Path, str]:
+    """Each file that this script writes, as the code of today wants it."""
+    page = root / "docs" / "architecture.md"
+    head, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    tail = rest.partition(END)[2]
+    return {
+        page: f"{head}{BEGIN}\n\n{tables(root)}\n{END}{tail}",
+        root / "docs" / "architecture.svg": picture(root),
+    }
+
+
+def main(arguments: list[str]) -> int:
+    stale = [
+        path
+        for path, text in written(ROOT).items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
+    for path in stale:
+        if "--write" in arguments:
+            path.write_text(written(ROOT)[path], encoding="utf-8")
+        print(path.relative_to(ROOT), "written" if "--write" in arguments else "is stale: --write")
+    return int(bool(stale) and "--write" not in arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

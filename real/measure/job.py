@@ -1,0 +1,83 @@
+"""Timing jobs: what runs repeatedly to price one part of a round."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from real.draft import Drafter, Silent
+from simspec import Policy, policies
+
+PLAIN, FIXED, BACKLOG, FEATURES = "plain", "fixed", "backlog", "features"
+NODES, WIDTH = "nodes", "width"
+VERIFY, STEPS = "verify", "steps"
+
+MAX_BACKLOG = 4
+"""Catching up is measured up to this many rows."""
+FEATURE_TOKENS = 4
+"""Draft length at which reading features is measured."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One thing to time.
+
+    | kind | size | in the decode loop |
+    | --- | --- | --- |
+    | plain | 0 | plain decoding without a drafter |
+    | fixed | draft length | drafts of that length |
+    | backlog | rows | drafts of one token after that many rounds without a draft |
+    | features | draft length | drafts whose confidence the policy reads |
+    | nodes | submitted tokens | verification of a tree that no drafter computed |
+    | width | rows of a pass | drafting a two-level tree, without verification |
+
+    | kind | size | as a bare batched pass (`real.measure.batched`) |
+    | --- | --- | --- |
+    | verify | draft length | the target's pass |
+    | steps | 0 | K draft steps |
+    | backlog | rows | the first draft step behind that backlog |
+    """
+
+    kind: str
+    size: int = 0
+
+    @property
+    def policy(self) -> Policy:
+        """The chain policy that makes the loop do this job."""
+        if self.kind == BACKLOG:
+            return draft_after(self.size)
+        if self.kind == FEATURES:
+            return policies.BUILTIN["confidence"](0.0, K=self.size)
+        return policies.BUILTIN["fixed"](self.size)
+
+    def drafter(self, drafter: Drafter) -> Drafter:
+        """The drafter that the loop runs for this job."""
+        return Silent() if self.kind == PLAIN else drafter
+
+
+def chain_jobs(lengths: Iterable[int], has_logits: bool) -> list[Job]:
+    """Jobs that price chains: plain decoding, every draft length, catching up, reading features.
+
+    Drafters without logits expose no features; a longest length of 0 leaves nothing to catch up.
+    """
+    lengths = list(lengths)
+    jobs = [Job(PLAIN), *(Job(FIXED, length) for length in lengths)]
+    if K := max(lengths):
+        jobs += [Job(BACKLOG, rows) for rows in range(1, MAX_BACKLOG + 1)]
+        if has_logits:
+            jobs.append(Job(FEATURES, min(FEATURE_TOKENS, K)))
+    return jobs
+
+
+def draft_after(rounds: int) -> Policy:
+    """Drafts one token after every `rounds` rounds without a draft: its first step catches up."""
+    return Policy(f"after:{rounds}", _draft_once, _count, params=(float(rounds),), state0=(0.0,))
+
+
+def _draft_once(params: Any, state: Any, slot: int, features: Any, u: float) -> tuple[bool, bool]:
+    return slot < 1 and state[0] >= params[0], True
+
+
+def _count(
+    params: Any, state: Any, computed: int, drafted: int, accepted: int, features: Any, cost: Any
+) -> None:
+    state[0] = 0.0 if computed > 0 else state[0] + 1.0

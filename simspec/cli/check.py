@@ -1,0 +1,112 @@
+"""simspec check: simulator, recordings and papers against formulas."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from simspec.cli.options import Json, Traces
+
+LENGTHS = (1, 4, 16)
+"""Draft lengths shown."""
+
+MOST_FAILURES = 20
+
+
+def check(
+    traces: Traces = None,
+    as_json: Json = False,
+    seed: Annotated[int, typer.Option(help="Seed of the synthetic texts and of every draw.")] = 0,
+) -> None:
+    """Check the simulator against closed forms and exact distributions, recordings against Eq. 13.
+
+    The exit code is 1 if anything disagrees.
+
+    Example: simspec check traces/prose.parquet --json
+    """
+    from simspec.recordings import locate
+    from simspec.validation.check import check as run_checks
+
+    report = run_checks(locate(traces), seed)
+    if as_json:
+        print(json.dumps(report))
+    else:
+        _print(report)
+    if not report["ok"]:
+        raise typer.Exit(1)
+
+
+def _print(report: dict[str, Any]) -> None:
+    from simspec.terminal import print_table, print_text
+
+    checks = report["checks"]
+    families: dict[str, list[dict[str, Any]]] = {}
+    for result in checks:
+        families.setdefault(result["name"].partition(":")[0], []).append(result)
+    print_table(
+        ("checks of", "number", "failed", "furthest, in half intervals"),
+        [
+            (name, len(group), sum(not c["ok"] for c in group), f"{max(map(_offset, group)):.2f}")
+            for name, group in families.items()
+        ],
+    )
+    if report["recordings"]:
+        _print_recordings(report["recordings"])
+    _print_papers(report["papers"])
+    for result in [result for result in checks if not result["ok"]][:MOST_FAILURES]:
+        figures = f"got {result['got']:.6g}, expected {result['expected']:.6g}"
+        print_text(f"FAILED {result['name']}: {figures} in {result['interval']}")
+    verdict = "all hold" if report["ok"] else "NOT ALL HOLD"
+    risk = f"a correct simulator fails with probability {report['false_alarm']:g} at most"
+    print_text(f"{len(checks)} checks: {verdict} ({risk})")
+
+
+def _print_recordings(recordings: list[dict[str, Any]]) -> None:
+    from simspec.terminal import print_table, print_text
+
+    headings = ("recording", "k", "alpha", "tokens/round")
+    rows = [
+        (
+            facts["name"],
+            row["k"],
+            f"{facts['alpha']:.3f}",
+            f"{row['replayed']:.3f}",
+            *(f"{row[f'formula_{i}']:.3f} ({row[f'deviation_{i}']:+.1%})" for i in (1, 2)),
+            f"{row['ended_without_correction']} of {facts['texts']}",
+        )
+        for facts in recordings
+        for row in facts["tokens_per_round"]
+        if row["k"] in LENGTHS
+    ]
+    print_table(
+        (*headings, "formula 1", "formula 2", "ended without correction"),
+        rows,
+        names=2,
+        optional=("ended without correction",),
+    )
+    print_text(
+        "The formulas' deviation from replay is no failure: "
+        "real acceptance is neither independent nor constant."
+    )
+
+
+def _print_papers(papers: dict[str, Any]) -> None:
+    from simspec.terminal import print_text
+
+    several = [entry for entry in papers["eq_14_cost"] if len(entry["tables"]) > 1]
+    shared = sum(entry["shared"] is not None for entry in several)
+    print_text(
+        f"papers: one c serves Eq. 14 in all tables for {shared} of {len(several)} "
+        "(target, method, drafter) in several of them;"
+    )
+    misfits = papers["misfits"]
+    print_text(f"{len(misfits)} of {papers['cells']} cells do not fit their own row:")
+    for name in misfits:
+        print_text(f"  {name}")
+
+
+def _offset(result: dict[str, Any]) -> float:
+    """How far the result lies from the middle of its interval, in half intervals."""
+    low, high = result["interval"]
+    half = (high - low) / 2
+    return abs(result["got"] - (low + high) / 2) / half if half > 0 else 0.0

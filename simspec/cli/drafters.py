@@ -1,0 +1,84 @@
+"""simspec drafters: drafters compared by their recordings."""
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from simspec.cli.options import Cost, Csv, Json, Level, Markdown, Traces
+
+
+def drafters(  # noqa: PLR0913
+    traces: Traces = None,
+    cost: Cost = None,
+    by_task: Annotated[
+        bool,
+        typer.Option("--by-task", help="A row per task too; --json and --csv have them anyway."),
+    ] = False,
+    longest: Annotated[
+        int | None,
+        typer.Option("--K", "-k", help="Longest draft to look at; default: each recording's."),
+    ] = None,
+    depth: Annotated[
+        int, typer.Option(help="Depths of acceptance to show; --json and --csv have them all.")
+    ] = 4,
+    level: Level = 0.95,
+    seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
+    as_json: Json = False,
+    as_markdown: Markdown = False,
+    out: Csv = None,
+) -> None:
+    """Compare drafters by their recordings: acceptance by depth, cost, best fixed K, speedup.
+
+    Example: simspec drafters tiny-model-coupled tiny-early_exit-coupled --by-task
+    """
+    from simspec.files import check_output, replacing
+    from simspec.recordings import costs_of, locate
+    from simspec.reports.drafter_tables import check_depth, markdown, table
+    from simspec.reports.drafters import ALL, compare_drafters
+
+    check_depth(depth)
+    paths = locate(traces)
+    if out is not None:
+        check_output(out, *paths.values(), cost or "")
+    rows = compare_drafters(paths, costs_of(paths, cost), longest, level, seed=seed)
+    for row in rows:
+        if row.task == ALL and row.note:
+            print(f"simspec: {row.recording}: {row.note}", file=sys.stderr)
+    if out is not None:
+        with replacing(out) as temporary:
+            table(rows).to_csv(temporary, index=False)
+    shown = [row for row in rows if by_task or row.task == ALL]
+    if as_json:
+        data = [row.to_dict() for row in rows]
+        print(json.dumps({"seed": seed, "level": level, "drafters": data}))
+    elif as_markdown:
+        print(markdown(shown, depth))
+    else:
+        _print(shown, depth)
+
+
+def _print(rows: list[Any], depth: int) -> None:
+    from simspec.reports.drafter_tables import cells, headings
+    from simspec.stats import FEWEST
+    from simspec.terminal import print_table, print_text
+
+    print_table(
+        headings(depth),
+        [cells(row, depth, alpha_limits=False) for row in rows],
+        names=3,
+        optional=("expected", "then", *(f"a{j}" for j in range(depth, 1, -1))),
+    )
+    print_text(
+        "a1, a2 ..: acceptance by depth, given the tokens before. "
+        "c, then: the first draft step and a further one, in plain steps."
+    )
+    print_text(
+        "speedup: at the best K in hindsight, replayed at the recording's costs; "
+        "expected: by GLIDE's formula from a1, a2 .."
+    )
+    print_text(
+        f"Intervals: bootstrap over prompts, none for fewer than {FEWEST} "
+        "(those of a1, a2 .. with --json, --csv and --markdown)."
+    )

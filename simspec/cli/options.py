@@ -1,0 +1,34 @@
+"""Arguments and options that several commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Traces = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Recordings: files, or names of bundled ones; default: all bundled ones.",
+        show_default=False,
+    ),
+]
+Policies = Annotated[
+    list[str] | None,
+    typer.Option("--policy", help="name[:arg,...], repeatable; default: a range of all families."),
+]
+Cost = Annotated[
+    str | None,
+    typer.Option(
+        help="A cost file, or the ratio draft step / target step; "
+        "default: NAME.cost.json beside each recording, else 0.1."
+    ),
+]
+Batch = Annotated[int | None, typer.Option(help="Of a cost table: sequences decoded together.")]
+Context = Annotated[int | None, typer.Option(help="Of a cost table: tokens before the round.")]
+Replicates = Annotated[int, typer.Option(help="Draws of each policy that draws.")]
+Level = Annotated[float, typer.Option(help="Level of the intervals.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+Csv = Annotated[
+    Path | None, typer.Option("--out", "--csv", help="Write every row to this CSV file.")
+]
+Markdown = Annotated[bool, typer.Option("--markdown", help="Print Markdown instead of a table.")]

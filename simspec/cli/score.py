@@ -1,0 +1,77 @@
+"""simspec score: the share of the gap to the oracle that policies gain."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from simspec.cli.options import Cost, Json, Markdown, Policies, Replicates, Traces
+
+
+def score(  # noqa: PLR0913
+    traces: Traces = None,
+    policy: Policies = None,
+    cost: Cost = None,
+    replicates: Replicates = 4,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the first replicate and of the bootstrap.")
+    ] = 0,
+    as_json: Json = False,
+    as_markdown: Markdown = False,
+) -> None:
+    """Score policies by their share of the gap from the best fixed K in hindsight to the oracle.
+
+    Intervals are at 95%.
+
+    Example: simspec score traces/prose.parquet --policy beta_ts --policy confidence:0.5 --markdown
+    """
+    from simspec.cli.selection import servable_groups
+    from simspec.recordings import costs_of, locate
+    from simspec.reports.oracle_gap import markdown
+    from simspec.reports.oracle_gap import score as score_policies
+
+    paths = locate(traces)
+    costs = costs_of(paths, cost)
+    groups: list[tuple[Any, Any]] = [(None, paths)]
+    if policy:
+        groups = list(servable_groups(paths, policy, costs))
+    scores = [
+        of_recording
+        for served, group in groups
+        for of_recording in score_policies(group, served, costs, replicates=replicates, seed=seed)
+    ]
+    if as_json:
+        report = {"seed": seed, "replicates": replicates, "level": 0.95, "recordings": scores}
+        print(json.dumps(report))
+    elif as_markdown:
+        print(markdown(scores))
+    else:
+        _print(scores)
+
+
+def _print(scores: list[dict[str, Any]]) -> None:
+    from simspec.reports.oracle_gap import share_cell
+    from simspec.terminal import print_table, print_text
+
+    headings = ("policy", "speedup", "time over best fixed", "time over oracle")
+    for of_recording in scores:
+        fixed = f"best fixed K {of_recording['best_fixed']} {of_recording['speedup_fixed']:.3f}"
+        source = f"{of_recording['prompts']} prompts, cost {of_recording['cost']}"
+        print_table(
+            (*headings, "share of the gap [95%]"),
+            [
+                (
+                    row["policy"],
+                    f"{row['speedup']:.3f}",
+                    *(f"{row[name]:+.1%}" for name in ("regret_fixed", "regret_oracle")),
+                    share_cell(row),
+                )
+                for row in of_recording["policies"]
+            ],
+            title=f"{of_recording['recording']}: {fixed}, "
+            f"oracle {of_recording['speedup_oracle']:.3f} ({source})",
+            optional=headings[3:],
+        )
+    print_text(
+        "Intervals: bootstrap over prompts, the best fixed K held at its choice on all of them."
+    )

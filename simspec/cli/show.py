@@ -1,0 +1,31 @@
+"""simspec show: what a recording holds."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from simspec.cli.options import Json
+
+
+def show(
+    trace: Annotated[str, typer.Argument(help="A recording's file, or the name of a bundled one.")],
+    as_json: Json = False,
+) -> None:
+    """Describe a recording: where it comes from, its size, its acceptance by depth.
+
+    Example: simspec show traces/prose.parquet
+    """
+    from simspec.recordings import locate
+    from simspec.reports.trace_summary import trace_summary
+    from simspec.terminal import print_text
+    from simspec.trace import load_trace
+
+    (path,) = locate([trace]).values()
+    summary = trace_summary(load_trace(path))
+    if as_json:
+        print(json.dumps(summary))
+        return
+    for key, value in summary.items():
+        text = ", ".join(map(str, value)) if isinstance(value, list) else value
+        print_text(f"{key:>20}  {text}")

@@ -1,0 +1,126 @@
+"""simspec sweep: policies replayed on recordings."""
+
+import json
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from simspec.cli.options import Batch, Context, Cost, Csv, Json, Policies, Replicates, Traces
+
+DEFAULT_POLICIES = (
+    "fixed:0", "fixed:1", "fixed:2", "fixed:3", "fixed:4", "fixed:6", "fixed:8", "hf_heuristic",
+    "beta_ts", "cost_ts", "cali_ts", "confidence:0.5", "entropy", "product", "oracle",
+)  # fmt: skip
+
+
+def sweep(  # noqa: PLR0913
+    traces: Traces = None,
+    policy: Policies = None,
+    cost: Cost = None,
+    batch: Batch = None,
+    context: Context = None,
+    replicates: Replicates = 4,
+    seed: Annotated[int, typer.Option(help="Seed of the first replicate.")] = 0,
+    by: Annotated[str, typer.Option(help="trace, task or prompt.")] = "trace",
+    jobs: Annotated[int, typer.Option(help="Threads.")] = 1,
+    as_json: Json = False,
+    stream: Annotated[
+        bool, typer.Option(help="Print each row as one line of JSON as soon as it is computed.")
+    ] = False,
+    out: Csv = None,
+    plot: Annotated[Path | None, typer.Option(help="Write a PNG of the speedups.")] = None,
+    curve: Annotated[
+        Path | None,
+        typer.Option(help="Write a PNG of speedup against K, adaptive policies as lines."),
+    ] = None,
+) -> None:
+    """Replay policies on recordings and print what each would gain.
+
+    Example: simspec sweep traces/prose.parquet --policy fixed:3 --policy oracle --cost 0.08
+
+    Many settings: simspec sweep --policy=fixed:{0..8} --policy=beta_ts:alpha0={1,2,4,8}
+    (the shell expands the braces)
+    """
+    from simspec.cli.selection import servable_groups
+    from simspec.files import check_output, replacing
+    from simspec.recordings import costs_of, locate
+    from simspec.reports.sweep_means import plot_sweep
+    from simspec.sweep import rows
+
+    paths = locate(traces)
+    outputs = [path for path in (out, plot, curve) if path is not None]
+    for i, output in enumerate(outputs):
+        check_output(output, *paths.values(), cost or "", *outputs[:i])
+    costs = costs_of(paths, cost, batch, context)
+    groups = list(servable_groups(paths, policy or DEFAULT_POLICIES, costs, quiet=not policy))
+    options = {"seed": seed, "by": by, "jobs": jobs, "progress": sys.stderr.isatty()}
+    # A list: all input is validated before the first replay.
+    results = [
+        rows(group, served, {name: costs[name] for name in group}, replicates, **options)
+        for served, group in groups
+    ]
+    table = list(_rows(chain(*results), stream, as_json))
+    if as_json:
+        print(json.dumps({"seed": seed, "replicates": replicates, "by": by, "rows": table}))
+    if curve is not None:
+        _plot_curves(groups, costs, curve, (replicates, seed, jobs))
+    if (stream or as_json) and out is None and plot is None:
+        return
+    import pandas
+
+    if out is not None:
+        with replacing(out) as temporary:
+            pandas.DataFrame(table).to_csv(temporary, index=False)
+    if plot is not None:
+        plot_sweep(pandas.DataFrame(table), plot)
+    if not (stream or as_json):
+        _print(pandas.DataFrame(table))
+
+
+def _rows(rows: Iterator[dict[str, Any]], stream: bool, as_json: bool) -> Iterator[dict[str, Any]]:
+    """The rows, NaN as None where they become JSON; printed one by one where streamed."""
+    for row in rows:
+        if stream or as_json:
+            row = {key: None if _is_nan(value) else value for key, value in row.items()}
+        if stream:
+            print(json.dumps(row), flush=True)
+        yield row
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _plot_curves(
+    groups: Sequence[tuple[list[Any], dict[str, Any]]],
+    costs: dict[str, Any],
+    path: Path,
+    options: tuple[int, int, int],
+) -> None:
+    from simspec.reports.curve_plot import plot_curves, source_note
+    from simspec.reports.speedup_curve import speedup_curve
+
+    replicates, seed, jobs = options
+    curves, notes = {}, {}
+    for served, group in groups:
+        for name, trace in group.items():
+            curves[name] = speedup_curve(trace, served, costs[name], replicates, seed, jobs=jobs)
+            notes[name] = source_note(trace, costs[name])
+    plot_curves(curves, path, notes)
+
+
+def _print(table: Any) -> None:
+    from simspec.reports.sweep_means import FIGURES, NAMES, sweep_means
+    from simspec.terminal import print_table
+
+    rows = [
+        (*(getattr(row, name) for name in NAMES), *(f"{getattr(row, f):.3f}" for f in FIGURES))
+        for row in sweep_means(table).itertuples(index=False)
+    ]
+    headings = (*NAMES, "tokens/round", "v_d", "r_d", "HM", "speedup", "cut")
+    print_table(headings, rows, names=len(NAMES), optional=("cut", "HM", "r_d", "v_d"))

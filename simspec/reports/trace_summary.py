@@ -1,0 +1,36 @@
+"""What a recording holds, as plain data."""
+
+import json
+import math
+from dataclasses import asdict
+from typing import Any
+
+from simspec.cost import CostModel
+from simspec.metrics import Metrics, summary
+from simspec.policies.fixed import fixed
+from simspec.simulate import expected_run, replay
+from simspec.trace import OPTIONAL, Trace
+
+
+def trace_summary(trace: Trace) -> dict[str, Any]:
+    """The recording's metadata, its size, and its acceptance by depth at K.
+
+    Acceptance by depth is that of rounds at K: it holds for that draft length only.
+    """
+    meta = {key: value for key, value in asdict(trace.meta).items() if key not in ("tasks", "ids")}
+    figures = summary(replay(trace, fixed(trace.K)), trace, CostModel.from_ratio(0.1, trace.K))
+    assert isinstance(figures, Metrics)
+    last = [int(token) for token in trace.token[trace.offset[1:] - 1]]
+    by_depth = [None if math.isnan(r) else round(r, 4) for r in figures.accept_by_depth]
+    counts = {
+        "sequences": trace.sequences,
+        "rows": trace.rows,
+        "prompt_tokens": 0 if trace.prompt is None else len(trace.prompt),
+        "tasks": {task: trace.task.count(task) for task in sorted(set(trace.task))},
+        "ended_by_token": sum(token in trace.meta.end_tokens for token in last),
+        "mean_accepted_length": round(float(expected_run(trace).mean()), 4),
+        "committed_at_K": round(figures.committed_per_round, 4),
+        "accept_by_depth_at_K": by_depth,
+        "recorded": [name for name in OPTIONAL if getattr(trace, name) is not None],
+    }
+    return json.loads(json.dumps(meta | counts))

@@ -1,0 +1,115 @@
+"""One policy's figures on one recording, chains and trees alike, with intervals over prompts."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simspec.cost import CostModel
+from simspec.policy import Policy
+from simspec.reports.intervals import interval_data, number_or_none
+from simspec.simulate import replay
+from simspec.stats import Interval, ratio, ratio_difference
+from simspec.trace import Trace
+from simspec.tree_policy import TreePolicy
+from simspec.tree_replay import replay_tree, tree_seconds
+
+Array = NDArray[np.float64]
+
+TOKENS, ROUNDS, NODES, SECONDS, PASSES, DEPTHS = range(6)
+"""Columns of `prompt_figures`; DEPTHS is the first of those by depth."""
+
+
+@dataclass(frozen=True)
+class TreeRow:
+    """One policy on one recording; low and high are NaN where there is no interval.
+
+    | field | meaning |
+    | --- | --- |
+    | recording, rule, policy | what was replayed, the policy without what was chosen for it |
+    | chosen | what the other half of the prompts chose: k, or levels and nodes, one per half |
+    | budget | node budget of a tree; 0: none is set |
+    | clairvoyant | whether the policy knows the recorded tokens |
+    | tau | Interval: committed tokens per round, EAGLE's tau |
+    | nodes | Interval: submitted tokens per round |
+    | passes | float: the drafter's passes per round |
+    | alpha | (float,) [K]: n-alpha of the replayed rounds; NaN: never so deep |
+    | speedup | Interval at the costs |
+    | gain | Interval: speedup less the best chain's, paired by prompt |
+    """
+
+    recording: str
+    rule: str
+    policy: str
+    chosen: str
+    budget: int
+    clairvoyant: bool
+    tau: Interval
+    nodes: Interval
+    passes: float
+    alpha: tuple[float, ...]
+    speedup: Interval
+    gain: Interval
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data for JSON: an interval is {value, low, high}, and NaN None."""
+        intervals = ("tau", "nodes", "speedup", "gain")
+        return (
+            asdict(self)
+            | {name: interval_data(getattr(self, name)) for name in intervals}
+            | {"alpha": [number_or_none(alpha) for alpha in self.alpha]}
+        )
+
+
+def prompt_figures(trace: Trace, policy: Policy | TreePolicy, cost: CostModel) -> Array:
+    """float64[S, 5 + 2 K] per prompt: tokens, rounds, nodes, seconds, passes, right[K], tried[K].
+
+    right and tried count the rounds whose draft was right at, and reached, each depth.
+    """
+    cost = cost.reading(policy.reads)
+    if isinstance(policy, Policy):
+        rounds = replay(trace, policy, cost=cost)
+        seconds = cost.seconds(rounds)
+    else:
+        rounds = replay_tree(trace, policy, cost)
+        seconds = tree_seconds(rounds, trace, policy, cost)
+    slot = np.arange(trace.K)
+    right = slot < rounds.accepted[:, None]
+    reached = np.minimum(np.minimum(rounds.computed, rounds.drafted), rounds.accepted + 1)
+    tried = slot < reached[:, None]
+    of_round = np.column_stack(
+        (np.ones(len(rounds)), rounds.drafted, seconds, rounds.computed, right, tried)
+    )
+    of_prompt = np.add.reduceat(of_round, rounds.offset[:-1], axis=0)
+    return np.column_stack((np.diff(trace.offset), of_prompt))
+
+
+def row_figures(
+    figures: Array, best_chain: Array, cost: CostModel, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """tau, nodes, passes, alpha, speedup and gain of a TreeRow, from `prompt_figures`.
+
+    best_chain: the same of the best fixed length; options: level, resamples and seed of intervals.
+    """
+    tokens, rounds, nodes, seconds = figures[:, :PASSES].T
+    plain = tokens * cost.baseline
+    right, tried = figures[:, DEPTHS:].sum(axis=0).reshape(2, -1)
+
+    def interval(function: Callable[..., Interval], *columns: Array) -> Interval:
+        try:
+            return function(*columns, **options)
+        except ValueError:  # too few prompts
+            sums = np.stack(columns, axis=-1).sum(axis=0)
+            value = sums[0] / sums[1] - (sums[2] / sums[3] if len(sums) > 2 else 0)
+            return Interval(float(value), np.nan, np.nan, options["level"], len(tokens))
+
+    return {
+        "tau": interval(ratio, tokens, rounds),
+        "nodes": interval(ratio, nodes, rounds),
+        "passes": float(figures[:, PASSES].sum() / rounds.sum()),
+        "alpha": tuple(float(r / t) if t else float("nan") for r, t in zip(right, tried)),
+        "speedup": interval(ratio, plain, seconds),
+        "gain": interval(ratio_difference, plain, seconds, plain, best_chain[:, SECONDS]),
+    }

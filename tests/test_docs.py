@@ -1,0 +1,174 @@
+"""The documentation: examples, doctests, links, commands, the map of modules, the site."""
+
+import doctest
+import importlib.util
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import pytest
+import typer
+from documents import PAGES, ROOT, blocks, broken_links, command_lines, output_of
+
+import simspec
+from simspec.cli import app, load_commands
+
+DOCS = ROOT / "docs"
+EXTENDING = blocks(DOCS / "extending.md")
+RECORDINGS = DOCS / "recordings.md"
+
+
+def _script(name):
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+MAP = _script("map")
+MODULES = [name for names in MAP.modules(ROOT).values() for name in names]
+
+
+@pytest.mark.parametrize("number", range(len(EXTENDING)))
+def test_extending_examples_run(number):
+    assert output_of(EXTENDING[number]).strip()
+
+
+def test_recording_written_by_the_format_example_replays(tmp_path):
+    (code,) = blocks(RECORDINGS)
+    blocked = "import sys\nsys.modules['simspec'] = None\n"
+    output_of(blocked + code, tmp_path)
+    trace = simspec.load_trace(tmp_path / "mine.parquet")
+    rounds = simspec.replay(trace, simspec.policies.parse("confidence:0.5"), seed=0)
+    assert rounds.offset.tolist() == [0, 2, 4]
+    assert simspec.committed(rounds, trace).sum() == trace.rows
+    trace.save(tmp_path / "again.parquet")
+    assert simspec.load_trace(tmp_path / "again.parquet") == trace
+
+
+def test_format_page_names_every_field():
+    text = RECORDINGS.read_text(encoding="utf-8")
+    fields = [*simspec.Trace.__dataclass_fields__, *simspec.TraceMeta.__dataclass_fields__]
+    assert [name for name in fields if f"`{name}`" not in text] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_doctests_pass(page):
+    flags = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL
+    failed, _ = doctest.testfile(str(page), module_relative=False, optionflags=flags)
+    assert failed == 0
+
+
+def test_pages_have_doctests():
+    assert sum(page.read_text(encoding="utf-8").count(">>> ") for page in PAGES) >= 5
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_relative_links_exist(page):
+    assert broken_links(page) == []
+
+
+def test_control_a_broken_link_is_noticed(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("[here](page.md) [web](https://example.org) [gone](gone.md#part)")
+    assert broken_links(page) == ["gone.md"]
+
+
+def _commands():
+    root = typer.Typer()
+    root.registered_commands = list(app.registered_commands)
+    names = {command.name for command in root.registered_commands}
+    if "record" not in names:
+        from importlib.metadata import entry_points
+
+        assert load_commands(root, entry_points(group="simspec.commands")) == []
+    commands = typer.main.get_command(root).commands
+    return {
+        name: {
+            option
+            for parameter in command.params
+            for option in (*parameter.opts, *parameter.secondary_opts)
+        }
+        for name, command in commands.items()
+    }
+
+
+def test_documented_commands_and_options_exist():
+    commands = _commands()
+    lines = [line for page in PAGES for line in command_lines(page)]
+    assert len(lines) >= 20
+    for line in lines:
+        _, name, *rest = line.split()
+        assert name in commands, line
+        options = {word for word in rest if re.match(r"--?[a-z]", word)}
+        assert options <= commands[name] | {"--help"}, line
+
+
+def test_readme_shows_every_command():
+    shown = {line.split()[1] for line in command_lines(ROOT / "README.md")}
+    assert set(_commands()) - {"demo"} <= shown
+
+
+@pytest.mark.parametrize("package", ["simspec", "real"])
+def test_map_names_every_module(package):
+    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    names = [name for name in MODULES if name.split(".")[0] == package]
+    missing = [name for name in names if f"`{name}`" not in page and f"### {name}\n" not in page]
+    assert missing == [], "run: python docs/map.py --write"
+
+
+def test_map_and_picture_are_current():
+    stale = [
+        path.name for path, text in MAP.written(ROOT).items() if path.read_text("utf-8") != text
+    ]
+    assert stale == [], "run: python docs/map.py --write"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    pytest.importorskip("mkdocs")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=500)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_every_module_has_a_reference_page(site):
+    missing = [name for name in MODULES if not (site / "reference" / f"{name}.html").exists()]
+    assert missing == []
+
+
+def test_every_public_name_is_in_the_reference(site):
+    page = (site / "reference" / "simspec.html").read_text(encoding="utf-8")
+    modules = {name.rpartition(".")[2] for name in MODULES if name.count(".") == 1}
+    names = [name for name in simspec.__all__ if name not in modules]
+    assert [name for name in names if f'id="simspec.{name}"' not in page] == []
+
+
+class _Resources(HTMLParser):
+    """Collects addresses that a browser loads with the page."""
+
+    def __init__(self):
+        super().__init__()
+        self.addresses = []
+
+    def handle_starttag(self, tag, attrs):
+        attributes = dict(attrs)
+        if tag in ("script", "img", "iframe", "source", "video", "audio", "embed"):
+            self.addresses.append(attributes.get("src") or "")
+        if tag == "link":
+            self.addresses.append(attributes.get("href") or "")
+
+
+def test_site_loads_nothing_from_elsewhere(site):
+    pages = [*site.rglob("*.html")]
+    assert len(pages) > len(MODULES)
+    for page in pages:
+        resources = _Resources()
+        resources.feed(page.read_text(encoding="utf-8"))
+        outside = [link for link in resources.addresses if re.match(r"(https?:)?//", link)]
+        assert outside == [], page.name
+    for style in site.rglob("*.css"):
+        assert not re.search(r"(@import|url\()[^;)]*//", style.read_text(encoding="utf-8"))
