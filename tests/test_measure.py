@@ -411,7 +411,7 @@ def command(*arguments):
 
 
 def test_the_command_writes_a_model_for_one_text_and_a_table_for_more(tmp_path, monkeypatch):
-    monkeypatch.setattr("real.cli.measure.load_models", toy)
+    monkeypatch.setattr("real.jobs.models.load_pair", toy)
     out = tmp_path / "c.json"
     given = "-k", 1, "--repeats", 1, "--out", out
     shown = json.loads(command(*given, "--json", "--context", 8))
@@ -436,7 +436,7 @@ def test_the_command_writes_a_model_for_one_text_and_a_table_for_more(tmp_path, 
 )
 def test_a_users_error_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, capsys, arguments):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("real.cli.measure.load_models", toy)
+    monkeypatch.setattr("real.jobs.models.load_pair", toy)
     with pytest.raises(SystemExit) as stop:
         cli.main(["measure", *map(str, ["--out", "c.json", "-k", 1, *arguments])])
     error = capsys.readouterr().err

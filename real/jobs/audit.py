@@ -3,9 +3,11 @@
 from dataclasses import replace
 from pathlib import Path
 
-from real.audit.judge import Audit
-from real.audit.judge import audit as audit_tokens
-from real.audit.run_file import Emitted, emitted_of, load_run
+from real.audit import audit as audit_tokens
+from real.audit.emitted_run import EmittedRun
+from real.audit.engine_runs import recorded_run
+from real.audit.result import AuditResult
+from real.audit.run_file import load_run
 from real.drafters import BUILTIN
 from real.jobs.models import ModelSettings
 from real.jobs.recordings import open_recording
@@ -20,7 +22,7 @@ def audit_run(
     dtype: str | None = None,
     risk: float = 1e-4,
     progress: Progress = quiet,
-) -> tuple[Audit, Emitted, Pair]:
+) -> tuple[AuditResult, EmittedRun, Pair]:
     """Audits a saved run (.jsonl) or a recording: (findings, what was audited, models).
 
     against: a recording of the same prompts. dtype: the run's own where None. risk: largest
@@ -32,7 +34,7 @@ def audit_run(
     if name.endswith(".jsonl"):
         emitted = load_run(Path(name))
     else:
-        emitted = emitted_of(open_recording(name)[1])
+        emitted = recorded_run(open_recording(name)[1])
     reference = None if against is None else open_recording(against)[1]
     header = emitted.header
     biased = (

@@ -52,7 +52,7 @@ def measure_latency(
     files: LatencyFiles,
     progress: Progress = quiet,
 ) -> Ladder:
-    """Times passes of the model `target` with random weights, beside what the device allows at best.
+    """Times passes of the model `target` with random weights, beside the device's floor.
 
     Of `models` only device and dtype are used.
     """

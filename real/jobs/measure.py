@@ -4,7 +4,7 @@ from pathlib import Path
 
 from real.decode.engine import engines_of
 from real.jobs.models import ModelSettings
-from real.measure.loop import longest_run, measure_table
+from real.measure import MeasureSettings, max_new_tokens, measure_table
 from real.progress import Progress, quiet, relabel
 from real.sampling import Rule
 from simspec.cost_table import CostTable
@@ -17,29 +17,21 @@ def measure_costs(
     drafter: str,
     rule: Rule,
     K: int,
-    sizes: tuple[list[int], list[int]] = ([1], [128]),
-    repeats: int = 4,
-    rows: int = 0,
-    seed: int = 0,
+    settings: MeasureSettings,
     progress: Progress = quiet,
 ) -> tuple[CostTable, dict[str, str]]:
-    """Measures drafts of up to K tokens at these batches and contexts, and writes the costs to `out`."""
+    """Measures drafts of up to K tokens, and writes `out`: (costs, engines that ran)."""
     check_output(out)
-    if not 1 <= K <= 255 or repeats < 1:
+    if not 1 <= K <= 255 or settings.repeats < 1:
         raise ValueError(
-            f"depth is {K} and repeats {repeats}; expected 1 <= depth <= 255 and at least one repeat"
+            f"depth is {K} and repeats {settings.repeats}; "
+            "expected 1 <= depth <= 255 and at least one repeat"
         )
-    pair = models.load(drafter, max(K, rows) + 1, max(*sizes[1], 1) + longest_run(K))
+    pair = models.load(
+        drafter, max(K, settings.tree_nodes) + 1, settings.context[-1] + max_new_tokens(K)
+    )
     table = measure_table(
-        pair.target,
-        pair.drafter,
-        rule,
-        K,
-        *sizes,
-        repeats=repeats,
-        seed=seed,
-        progress=relabel(progress, f"measuring {out.stem}"),
-        rows=rows,
+        pair.target, pair.drafter, rule, K, settings, relabel(progress, f"measuring {out.stem}")
     )
     table.simplest().to_json(out)
     return table, engines_of(pair.target, pair.drafter)

@@ -40,7 +40,7 @@ class ModelSettings:
         return self._load(drafter, passes_of(self.engine, rows, capacity))
 
     def load_for(self, trace: Trace, name: str, submitted: int = 0) -> Pair:
-        """The pair that the recording called `name` was made with, for drafts of `submitted` tokens."""
+        """The pair of the recording called `name`, for drafts of `submitted` tokens."""
         pair = self._load(trace.meta.drafter, passes_for(self.engine, trace, submitted))
         check_pair(trace, pair, name)
         return pair

@@ -18,7 +18,7 @@ from simspec.files import check_output
 
 @dataclass(frozen=True)
 class PromptSettings:
-    """Which prompts of which files: `per_task` of every task, drawn by `seed`, of `longest` tokens."""
+    """Prompts of JSON-lines files: `per_task` of every task, drawn by `seed`, up to `longest`."""
 
     files: tuple[Path, ...]
     per_task: int = 20

@@ -21,6 +21,6 @@ def open_recording(name: str, prompts: int = 0) -> tuple[Path, Trace]:
 
 
 def policy_cost_of(path: Path, cost: Path | None, K: int) -> CostModel:
-    """The costs that policies observe: of `cost`, else beside the recording, else a ratio of 0.1."""
+    """Costs that policies observe: of `cost`, else beside the recording, else a ratio of 0.1."""
     costs = costs_of({"": path}, None if cost is None else str(cost))[""]
     return costs if isinstance(costs, CostModel) else CostModel.from_ratio(costs, K)

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
-from real.audit.run_file import header_of, save_run, texts_of
+from real.audit.engine_runs import emitted_sequences, run_header
+from real.audit.run_file import save_run
 from real.decode.engine import engines_of
 from real.decode.trees import Beam, beam
 from real.equality import Comparison, compare, rounds_of
 from real.jobs.models import ModelSettings
 from real.jobs.recordings import open_recording
-from real.measure.loop import measure
+from real.measure import MeasureSettings, measure
 from real.pair import Pair, rerun, rule_of, seconds
 from real.progress import Progress, quiet, relabel
 from simspec import CostModel, Policy, Rounds, Trace, policies, replay
@@ -71,7 +72,7 @@ def run_on(
     seed: int = 0,
     progress: Progress = quiet,
 ) -> Outcome:
-    """Runs `policy` on a trace's prompts, and plain decoding, and compares every round with the replay.
+    """Runs `policy` and plain decoding on a trace's prompts, and compares rounds with the replay.
 
     Both speedups are time per token of plain decoding over that of the policy, without prefill.
     """
@@ -135,7 +136,7 @@ class RunSettings:
 def run_recording(
     name: str, models: ModelSettings, settings: RunSettings, progress: Progress = quiet
 ) -> tuple[Outcome, Trace, Pair]:
-    """Runs a policy on the prompts of the recording `name`: (outcome, what was run of it, models)."""
+    """Runs a policy on prompts of the recording `name`: (outcome, selected recording, models)."""
     path, trace = open_recording(name, settings.prompts)
     if settings.save is not None:
         check_output(settings.save, path, settings.cost or "")
@@ -144,20 +145,13 @@ def run_recording(
     rule, submitted = rule_of(trace), policy.submitted(trace.K)
     pair = models.load_for(trace, name, submitted)
     if cost is None:
+        timing = MeasureSettings(repeats=2, tree_nodes=submitted)
         measuring = relabel(progress, "measuring")
-        cost = measure(
-            pair.target,
-            pair.drafter,
-            rule,
-            trace.K,
-            repeats=2,
-            progress=measuring,
-            rows=submitted,
-        )
+        cost = measure(pair.target, pair.drafter, rule, trace.K, timing, measuring)
     outcome = run_on(trace, pair, policy, cost, settings.seed, progress)
     if settings.save is not None:
-        header = header_of(rule, pair, outcome.policy, trace.meta.end_tokens)
-        save_run(settings.save, header, texts_of(trace, outcome.results))
+        header = run_header(rule, pair, outcome.policy, trace.meta.end_tokens)
+        save_run(settings.save, header, emitted_sequences(trace, outcome.results))
     return outcome, trace, pair
 
 

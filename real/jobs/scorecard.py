@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from real.bench.scorecard import Scorecard, halves, keep, kept, score
+from real.bench.scorecard import Scorecard
+from real.bench.scorecard_file import load_rows, save_rows
+from real.bench.scoring import ScoreSettings, score, split_prompts
 from real.jobs.models import ModelSettings, check_models
 from real.jobs.recordings import open_recording, policy_cost_of
 from real.model.checkpoint import sha256
@@ -62,7 +64,7 @@ def score_recordings(
         check_output(settings.save, *inputs)
         hashes = {name: sha256(path) for name, (path, _) in recordings.items()}
         saved = _saved_settings(models, settings, hashes)
-        rows = kept(settings.save, saved)
+        rows = load_rows(settings.save, saved)
     for name, (path, trace) in recordings.items():
         if name in rows:
             continue
@@ -72,13 +74,11 @@ def score_recordings(
             models.load_for(trace, name),
             wanted[name],
             policy_cost_of(path, settings.cost, trace.K),
-            settings.prompts,
-            settings.repeats,
-            settings.seed,
+            ScoreSettings(settings.prompts, settings.repeats, settings.seed),
             relabel(progress, f"running {name}"),
         )
         if settings.save is not None:
-            keep(settings.save, saved, rows)
+            save_rows(settings.save, saved, rows)
     scorecard = Scorecard(
         device_name(models.device),
         models.dtype,
@@ -94,9 +94,9 @@ def score_recordings(
 
 
 def _scored(trace: Trace, settings: ScoringSettings) -> list[str]:
-    """The policies to score on a recording; ValueError where one of them, or the split, cannot be."""
+    """The policies to score on a recording; ValueError where one, or the split, cannot be."""
     rule_of(trace)
-    halves(trace, settings.prompts, settings.seed)
+    split_prompts(trace, settings.prompts, settings.seed)
     if settings.policies is None:
         recorded = {feature for feature, _ in trace.meta.features}
         return [text for text in POLICIES if set(policies.parse(text).reads) <= recorded]

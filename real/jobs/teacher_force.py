@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from real.audit.forced_decoding import ForcedComparison, compare_forced, force
+from real.audit.forced_comparison import ForcedComparison, compare_forced
+from real.audit.forced_decoding import decode_forced
 from real.decode.engine import engines_of
 from real.jobs.models import ModelSettings
 from real.jobs.recordings import open_recording, policy_cost_of
@@ -47,7 +48,7 @@ def force_recording(
     replayed = replay(trace, chosen, seed=seed, cost=policy_cost)
     pair = models.load_for(trace, name)
     same_predictors(pair.drafter, trace, [chosen])
-    results, divergences = force(
+    results, divergences = decode_forced(
         pair.target,
         pair.drafter,
         stepper(chosen, trace.K, seed, policy_cost),
@@ -55,6 +56,4 @@ def force_recording(
         relabel(progress, f"forcing {chosen.name}"),
     )
     comparison = compare_forced(trace, replayed, results, divergences)
-    return ForcedRun(
-        chosen.name, models.dtype, comparison, engines_of(pair.target, pair.drafter)
-    )
+    return ForcedRun(chosen.name, models.dtype, comparison, engines_of(pair.target, pair.drafter))

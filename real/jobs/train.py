@@ -7,16 +7,7 @@ from pathlib import Path
 
 from real.progress import Progress, quiet
 from real.provenance import check_device
-from real.train.pipeline import (
-    TrainConfig,
-    build,
-    searched,
-    single,
-    stepped,
-    timed,
-    toy,
-    varied,
-)
+from real.train.pipeline import TrainConfig, build, searched, single, stepped, timed, toy, varied
 from real.train.recipes import read_settings, training
 from real.train.trainer import Plan
 from simspec.rng import check_seed
@@ -51,7 +42,7 @@ class TrainingLength:
     | field | meaning |
     | --- | --- |
     | minutes | of the target (a tenth for each drafter), or of the one drafter |
-    | steps | exact steps in place of minutes: of target, model, early_exit ..., or of the one drafter |
+    | steps | exact steps in place of minutes: target,model,early_exit ... or of the drafter |
     | rows | windows per step |
     | patience | validations without improvement before a drafter stops; 0: never |
     | toy | minute sizes |
