@@ -221,7 +221,7 @@ def test_minimum_of_drafter_step_counts_its_weights(machine, text):
     decoder = random_decoder(TINY, torch.float32, "cpu")
     drafter = random_drafter(text, decoder, TINY, 1)
     lm = getattr(drafter, "lm", None)
-    read = [*lm.layers, lm.head] if lm else [drafter.part, decoder.head]
+    read = [*lm.layers, lm.head] if lm else [drafter.head, decoder.head]
     weights = sum(
         m.weight.numel() for part in read for m in part.modules() if isinstance(m, torch.nn.Linear)
     )

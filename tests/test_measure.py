@@ -16,7 +16,7 @@ from real.draft import Silent
 from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.measure import MeasureSettings, batched, cost_table, loop, measure, measure_table
 from real.measure.job import FEATURES, MAX_BACKLOG, VERIFY, Job
-from real.model.decoder import DecoderLayer
+from real.model.layer import DecoderLayer
 from simspec import CostModel, cli, sweep, synthetic
 from simspec.cost_table import CostTable, load_cost
 

@@ -16,7 +16,7 @@ from real.measure.grid_timer import GridTimer
 from real.measure.latency_grid import LatencyGrid
 from real.measure.pass_latency import TARGET
 from real.model.cuda_graphs import capture
-from real.model.decoder import DecoderLayer
+from real.model.layer import DecoderLayer
 from real.model.random_models import random_decoder
 from real.model.tree_mask import ancestor_mask, chain
 
@@ -126,7 +126,7 @@ def test_projections_are_fused_for_captures_only(machine):
         made = GridTimer(TINY, on_cpu(1, graphs=graphs, drafters=DRAFTERS), 4, machine.now)
         wholes = [
             made.decoder,
-            made.drafters["eagle"].part,
+            made.drafters["eagle"].head,
             made.drafters["early_exit:1"].lm,
             made.drafters["model:1x8x1x24"].lm,
         ]

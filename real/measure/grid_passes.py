@@ -9,7 +9,8 @@ from torch import Tensor
 from real.draft import Drafter
 from real.measure.device_limits import DeviceSpeeds
 from real.measure.pass_latency import TARGET, Key, minimum_latency
-from real.model.decoder import Decoder, KVCache, StaticKVCache
+from real.model.decoder import Decoder
+from real.model.kv_cache import KVCache, StaticKVCache
 from real.model.tree_mask import ancestor_mask, chain
 from simspec.roofline import ModelShape
 
@@ -56,7 +57,7 @@ def drafter_step(
     if (lm := drafter.lm) is not None:
         cache = random_cache(lm, batch, round_up(context + 1), random)
         return rows_pass(lm, cache, token, context, static, layer_forward)
-    head = drafter.part
+    head = drafter.head
     feature = torch.empty(
         batch, 1, target.config.width, dtype=target.dtype, device=target.device
     ).normal_(generator=random)
@@ -82,9 +83,9 @@ def pass_minimum(
         lm_shape = replace(shape, layers=len(lm.layers), **sizes)
         return minimum_latency(lm_shape, speeds, 1, batch, context)
     square = shape.width**2
-    if hasattr(drafter.part, "stacks"):
+    if hasattr(drafter.head, "stacks"):
         return minimum_latency(shape, speeds, 1, batch, context, 0, square)
-    layers = len(drafter.part.layers)
+    layers = len(drafter.head.layers)
     return minimum_latency(shape, speeds, 1, batch, context, layers, 2 * square)
 
 

@@ -23,7 +23,8 @@ from real.measure.grid_settings import GridSettings
 from real.measure.pass_latency import TARGET, Key, PassLatency, pass_latency
 from real.measure.timer import Timer, Work, elapsed, quantiles
 from real.model.cuda_graphs import capture, compiled_layers
-from real.model.decoder import DecoderLayer, KVCache
+from real.model.kv_cache import KVCache
+from real.model.layer import DecoderLayer
 from real.model.random_models import free, random_decoder
 from simspec.roofline import ModelShape, cache_bytes
 
