@@ -2,11 +2,13 @@
 
 import pytest
 import torch
-from test_block import RICH
+from test_decoder import RICH
 from toy_lm import toy_decoder
 
 from real.model.cuda_graphs import CaptureError, capture, compiled_layers
-from real.model.decoder import Decoder, DecoderLayer, StaticKVCache
+from real.model.decoder import Decoder
+from real.model.kv_cache import StaticKVCache
+from real.model.layer import DecoderLayer
 from real.model.runner import CapturedPasses, Span
 
 CPU = torch.device("cpu")
@@ -152,8 +154,8 @@ def test_packing_keeps_parameters_and_results():
     )
     for layer in decoder.layers:
         layer.fuse_projections()
-        assert layer.query.weight.data_ptr() == layer.narrow.data_ptr()
-        assert layer.gate.weight.data_ptr() == layer.wide.data_ptr()
+        assert layer.query.weight.data_ptr() == layer.qkv.data_ptr()
+        assert layer.gate.weight.data_ptr() == layer.gate_up.data_ptr()
     assert torch.allclose(decoder(text), before, rtol=0, atol=1e-12)
     after = decoder.state_dict()
     assert list(after) == list(names)

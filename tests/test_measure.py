@@ -16,7 +16,7 @@ from real.draft import Silent
 from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.measure import MeasureSettings, batched, cost_table, loop, measure, measure_table
 from real.measure.job import FEATURES, MAX_BACKLOG, VERIFY, Job
-from real.model.decoder import DecoderLayer
+from real.model.layer import DecoderLayer
 from simspec import CostModel, cli, sweep, synthetic
 from simspec.cost_table import CostTable, load_cost
 
@@ -345,9 +345,9 @@ def test_what_cannot_be_measured_is_refused(machine):
 
     with pytest.raises(ValueError, match="'none' has no language model of its own"):
         go(Silent(), (1, 2), (6,))
-    with pytest.raises(ValueError, match="batch is .0, 2., expected sizes of at least 1"):
+    with pytest.raises(ValueError, match="batch .0, 2. given, expected sizes of at least 1"):
         go(drafter, (0, 2), (6,))
-    with pytest.raises(ValueError, match="context is .., expected sizes"):
+    with pytest.raises(ValueError, match="context .. given, expected sizes"):
         go(drafter, (1,), ())
     with pytest.raises(ValueError, match="never drafted 1 tokens"):
         go(Silent(), (1,), (6,))
@@ -417,6 +417,7 @@ def test_the_command_writes_a_model_for_one_text_and_a_table_for_more(tmp_path, 
     shown = json.loads(command(*given, "--json", "--context", 8))
     cost = load_cost(out)
     assert isinstance(cost, CostModel)
+    assert shown.pop("engines") == {"target": "eager", "drafter": "eager"}
     assert cost.to_dict() == shown
     assert cost.K == 1
     assert cost.name == "model-greedy"
@@ -428,6 +429,7 @@ def test_the_command_writes_a_model_for_one_text_and_a_table_for_more(tmp_path, 
     assert "batch 2, context 12: draft of 1" in said
     assert "measured on cpu" in said
     shown = json.loads(command(*given, "--batch", 1, "--batch", 2, "--context", 8, "--json"))
+    del shown["engines"]
     assert CostTable.from_dict(shown) == load_cost(out)
 
 

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from real.model.decoder import Decoder, DecoderConfig
+from real.model.config import DecoderConfig
+from real.model.decoder import Decoder
 from simspec import CostModel, formulas
 from simspec.cost_table import CostTable, load_cost
 from simspec.roofline import (

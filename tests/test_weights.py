@@ -13,7 +13,8 @@ from transformers import AutoModelForCausalLM
 from real.drafters.model import ModelDrafter
 from real.files import replace_json, replacing
 from real.model.checkpoint import WeightsError, identity, load_decoder, ours, save_decoder, theirs
-from real.model.decoder import Decoder, frequencies
+from real.model.decoder import Decoder
+from real.model.rotary import frequencies
 
 TEXT = torch.arange(20)[None]
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from real.files import replacing
-from real.measure.latency_grid import Ladder
+from real.measure.latency_grid import LatencyGrid
 
 
-def draw_latency(grid: Ladder, path: Path) -> None:
+def draw_latency(grid: LatencyGrid, path: Path) -> None:
     """Writes a PNG: per context milliseconds against width, one line per batch, floors dashed.
 
     Bands are the 10th to 90th percentile.
@@ -18,7 +18,7 @@ def draw_latency(grid: Ladder, path: Path) -> None:
     panels = figure.subplots(1, len(contexts), sharey=True, squeeze=False)[0]
     for panel, context in zip(panels, contexts):
         for i, batch in enumerate(batches):
-            cells = [c for c in grid.line(batch, context) if c.fits]
+            cells = [c for c in grid.by_width(batch, context) if c.fits]
             if not cells:
                 continue
             across, colour = [c.width for c in cells], f"C{i % 10}"
@@ -51,6 +51,6 @@ def draw_latency(grid: Ladder, path: Path) -> None:
         figure.savefig(temporary, format="png", dpi=130)
 
 
-def execution(grid: Ladder) -> str:
+def execution(grid: LatencyGrid) -> str:
     """How passes were executed: "eager", "captured" or "captured, fused"."""
     return "eager" if not grid.graphed else "captured" + (", fused" if grid.fused else "")

@@ -71,28 +71,32 @@ def latency(  # noqa: PLR0913
 
     Example: simspec latency --target llama-3-8b --device cuda --drafter eagle --out 8b.json
     """
-    from real.jobs import LatencyFiles, LatencySettings, ModelSettings, measure_latency
-    from real.measure.time_grid import BATCHES, CONTEXTS, WIDTHS
+    from real.jobs import LatencyFiles, dtype_of, measure_latency
+    from real.measure.grid_settings import BATCHES, CONTEXTS, WIDTHS, GridAxes, GridSettings
+    from real.provenance import check_device
 
-    settings = LatencySettings(
-        width or WIDTHS,
-        batch or BATCHES,
-        context or CONTEXTS,
-        drafter or (),
+    check_device(device)
+    if compiled and (eager or not device.startswith("cuda")):
+        where = "--eager" if eager else device
+        raise ValueError(f"--fuse is for captured passes on a GPU, not {where}: leave it out")
+    axes = GridAxes(tuple(width or WIDTHS), tuple(batch or BATCHES), tuple(context or CONTEXTS))
+    settings = GridSettings(
+        dtype_of(dtype),
+        device,
         repeats,
-        seed,
-        not eager,
-        compiled,
+        graphs=not eager,
+        compiled=compiled,
+        drafters=tuple(drafter or ()),
+        seed=seed,
     )
-    models, files = ModelSettings(device=device, dtype=dtype), LatencyFiles(out, table, plot)
     with show_progress() as progress:
-        grid = measure_latency(target, models, settings, files, progress)
+        grid = measure_latency(target, axes, settings, LatencyFiles(out, table, plot), progress)
     print(json.dumps(grid.to_dict())) if as_json else _print(grid)
 
 
 def _print(grid) -> None:
     from real.bench.latency_figure import execution
-    from real.measure.latency_grid import TARGET
+    from real.measure.pass_latency import TARGET
 
     for part in [TARGET, *dict.fromkeys(c.part for c in grid.cells if c.part != TARGET)]:
         widths = grid.axis("width", part)
@@ -100,7 +104,7 @@ def _print(grid) -> None:
         rows = []
         for batch in grid.axis("batch", part):
             for context in grid.axis("context", part):
-                cells = {c.width: c for c in grid.line(batch, context, part) if c.fits}
+                cells = {c.width: c for c in grid.by_width(batch, context, part) if c.fits}
                 times = (
                     f"{1e3 * cells[w].median_s:.3f} ({cells[w].distance:.2f})"
                     if w in cells

@@ -4,7 +4,8 @@ import numpy as np
 from torch import nn
 
 from real.draft import Drafter
-from real.model.decoder import Decoder, DecoderLayer
+from real.model.decoder import Decoder
+from real.model.layer import DecoderLayer
 from real.model.runner import EAGER, CapturedPasses, EagerPasses
 from real.model.target import Target
 from simspec import Trace

@@ -2,9 +2,9 @@
 
 from real.jobs.audit import audit_run
 from real.jobs.emulate import EmulationSettings, emulate_recording
-from real.jobs.latency import LatencyFiles, LatencySettings, measure_latency
+from real.jobs.latency import LatencyFiles, measure_latency
 from real.jobs.measure import measure_costs
-from real.jobs.models import ModelSettings
+from real.jobs.models import ModelSettings, dtype_of
 from real.jobs.race import RaceSettings, race_recording
 from real.jobs.record import PromptSettings, record_prompts, record_to
 from real.jobs.recordings import RULES, open_recording, policy_cost_of
@@ -26,7 +26,6 @@ __all__ = [
     "EmulationSettings",
     "ForcedRun",
     "LatencyFiles",
-    "LatencySettings",
     "ModelSettings",
     "Outcome",
     "PromptSettings",
@@ -37,6 +36,7 @@ __all__ = [
     "TrainingPlace",
     "TrainingText",
     "audit_run",
+    "dtype_of",
     "emulate_recording",
     "force_recording",
     "measure_costs",

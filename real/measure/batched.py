@@ -11,7 +11,8 @@ from torch import Tensor
 from real.decode.along import start
 from real.draft import Drafter
 from real.measure.job import BACKLOG, MAX_BACKLOG, STEPS, VERIFY, Job
-from real.model.decoder import Decoder, KVCache
+from real.model.decoder import Decoder
+from real.model.kv_cache import KVCache
 from real.model.target import Target
 from real.model.tree_mask import ancestor_mask, chain
 

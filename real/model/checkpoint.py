@@ -11,7 +11,9 @@ from safetensors.torch import save_file
 
 from real.files import replace_json, replacing
 from real.model.compressed import content, weights_in
-from real.model.decoder import Decoder, DecoderConfig, frequencies
+from real.model.config import DecoderConfig
+from real.model.decoder import Decoder
+from real.model.rotary import frequencies
 
 FAMILIES = {"llama": {}, "mistral": {}, "qwen2": {"qkv_bias": True}, "qwen3": {"qk_norm": True}}
 _LAYER = {

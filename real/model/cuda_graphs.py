@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from real.model.decoder import DecoderLayer, LayerKV
+from real.model.kv_cache import LayerKV
+from real.model.layer import DecoderLayer
 
 Replay = Callable[[], tuple[Tensor, ...]]
 """Runs what was captured, on what its tensors hold now; returns the same output tensors each time, overwritten."""
@@ -106,7 +107,7 @@ def _layer_rows(
 
 @contextmanager
 def compiled_layers(**options) -> Iterator[Callable[..., Tensor]]:
-    """Yields the `layer_forward` of a `real.model.decoder.StaticKVCache` that runs layers as compiled by torch, for passes to be captured.
+    """Yields the `layer_forward` of a `real.model.kv_cache.StaticKVCache` that runs layers as compiled by torch, for passes to be captured.
 
     Layers of one shape share their kernels; their elementwise operations, each a kernel of its own otherwise, become few. `options` go to
     torch.compile (backend, mode). Only passes over that cache, and only within the context, are compiled.

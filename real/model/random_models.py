@@ -7,7 +7,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from real.model.decoder import Decoder, DecoderConfig, RMSNorm, frequencies
+from real.model.config import DecoderConfig
+from real.model.decoder import Decoder
+from real.model.layer import RMSNorm
+from real.model.rotary import frequencies
 from simspec.files import read_json
 from simspec.roofline import SHAPES, ModelShape, known, memory
 

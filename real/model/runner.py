@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from real.model.cuda_graphs import Replay, capture, compiled_layers
-from real.model.decoder import Decoder, KVCache, StaticKVCache
+from real.model.decoder import Decoder
+from real.model.kv_cache import KVCache, StaticKVCache
 from real.model.tree_mask import ancestor_mask, branches, chain, depths
 
 Input = Tensor | Sequence[int]

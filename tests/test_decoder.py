@@ -19,7 +19,9 @@ from transformers import (
 )
 
 from real.model.checkpoint import from_transformers
-from real.model.decoder import Decoder, DecoderConfig, frequencies
+from real.model.config import DecoderConfig
+from real.model.decoder import Decoder
+from real.model.rotary import frequencies
 from real.model.target import Resume, Target
 from real.model.tree_mask import ancestor_mask, chain, depths
 
