@@ -21,7 +21,7 @@ from real.drafters.glide import Glide, GlideDrafter
 from real.drafters.hydra import Hydra, HydraDrafter
 from real.drafters.medusa import Medusa, MedusaDrafter
 from real.drafters.self_skip import SelfSkipDrafter, Skips
-from real.model.runner import CapturedPasses
+from real.model.captured_passes import CapturedPasses
 from real.model.target import Target
 from real.prompts import Prompt
 from real.record import parallel_drafters as forks

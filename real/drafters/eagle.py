@@ -16,7 +16,8 @@ from real.model.draft_head import fill, load_part, read_state
 from real.model.kv_cache import KVCache
 from real.model.layer import DecoderLayer
 from real.model.rotary import frequencies
-from real.model.runner import EAGER, At, Span
+from real.model.runner import EAGER
+from real.model.span import ForwardContext, Span
 
 INPUTS = ("feature&shifted_token", "feature&unshifted_token", "token", "feature")
 """What row i reads (EAGLE §5.3.2, Figure 10): (f_i, t_{i+1}), (f_i, t_i), t_{i+1} alone, f_i alone."""
@@ -209,7 +210,7 @@ class EagleDrafter(Drafter):
     ) -> tuple[Tensor, ...]:
         target, part = self.decoder, self.part
 
-        def body(feature: Tensor, token: Tensor, at: At) -> tuple[Tensor, ...]:
+        def body(feature: Tensor, token: Tensor, at: ForwardContext) -> tuple[Tensor, ...]:
             x = part.estimate(
                 target, feature[None], token[None], at.rotation, at.mask, at.cache, at.start
             )[0]
