@@ -230,9 +230,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_allocated(monkeypatch):
     target = decoder()
     whole = lambda d: sum(p.numel() for p in torch.nn.Module.parameters(d))  # noqa: E731
     for name, part in (
-        ("early_exit:2", "exit"),
-        ("eagle", "part"),
-        ("medusa", "part"),
+        ("early_exit:2", "head"),
+        ("eagle", "head"),
+        ("medusa", "head"),
         ("model:1x8x1", "lm"),
     ):
         made = getattr(random_drafter(name, target, TINY, 4), part)

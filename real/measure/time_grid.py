@@ -241,7 +241,7 @@ class _Climb:
                 self.graphs,
                 layer_forward,
             )
-        learnt = drafter.part
+        learnt = drafter.head
         feature = torch.empty(
             batch, 1, target.config.width, dtype=target.dtype, device=target.device
         ).normal_(generator=self.random)
@@ -267,9 +267,9 @@ class _Climb:
             return floor(
                 replace(self.shape, layers=len(lm.layers), **sizes), speeds, 1, batch, context
             )
-        if hasattr(drafter.part, "stacks"):
+        if hasattr(drafter.head, "stacks"):
             return floor(self.shape, speeds, 1, batch, context, 0, deep)
-        return floor(self.shape, speeds, 1, batch, context, len(drafter.part.layers), 2 * deep)
+        return floor(self.shape, speeds, 1, batch, context, len(drafter.head.layers), 2 * deep)
 
     def _room(self, batch: int, rows: int) -> float:
         """Bytes of the cache, and of the largest that the widest pass makes: its logits and what is inside a SwiGLU, twice."""

@@ -16,18 +16,20 @@ from toy_lm import DRAFTERS, END, RULES, VOCAB, toy_pair, toy_prompts, toy_targe
 from real import sampling
 from real.decode.acceptance_predictor import Predictor
 from real.decode.features import offered
+from real.draft import parallel
+from real.drafters import parallel_form
 from real.drafters.eagle import INPUTS, EagleDrafter
-from real.drafters.glide import Glide, GlideDrafter
-from real.drafters.hydra import Hydra, HydraDrafter
-from real.drafters.medusa import Medusa, MedusaDrafter
-from real.drafters.self_skip import SelfSkipDrafter, Skips
+from real.drafters.glide import GlideDrafter, GlideModel
+from real.drafters.hydra import HydraDrafter, HydraHeads
+from real.drafters.medusa import MedusaDrafter, MedusaHeads
+from real.drafters.self_skip import SelfSkipDrafter, SkipConfig
+from real.model import full_pass
+from real.model.branch_cache import BranchCache
 from real.model.runner import CapturedPasses
 from real.model.target import Target
 from real.prompts import Prompt
-from real.record import parallel_drafters as forks
 from real.record import recorder as record
 from real.record.parallel import forked, one_bit
-from real.record.parallel_drafters import FORKS
 from real.record.recorder import (
     RecordError,
     Rows,
@@ -49,18 +51,18 @@ ALL_RULES = RULES | {"cut": Rule("coupled", 1.3, 2, top_k=6, top_p=0.9)}
 KINDS = {
     "hydra, residual, own head": (
         HydraDrafter,
-        lambda t: shaken(Hydra, t, heads=3, blocks=2, own_head=True, residual=True),
+        lambda t: shaken(HydraHeads, t, heads=3, blocks=2, own_head=True, residual=True),
     ),
     "medusa, own head": (
         MedusaDrafter,
-        lambda t: shaken(Medusa, t, heads=2, blocks=2, own_head=True),
+        lambda t: shaken(MedusaHeads, t, heads=2, blocks=2, own_head=True),
     ),
-    "glide, blind": (GlideDrafter, lambda t: shaken(Glide, t, cross=False)),
+    "glide, blind": (GlideDrafter, lambda t: shaken(GlideModel, t, cross=False)),
     "glide, its own embedding": (
         GlideDrafter,
-        lambda t: shaken(Glide, t, layers=2, reads=[0, 3], shared=False, width=24),
+        lambda t: shaken(GlideModel, t, layers=2, reads=[0, 3], shared=False, width=24),
     ),
-    "self_skip, attention": (SelfSkipDrafter, lambda t: Skips((1,), (2,))),
+    "self_skip, attention": (SelfSkipDrafter, lambda t: SkipConfig((1,), (2,))),
     "eagle, two layers": (EagleDrafter, lambda t: part_of(t, layers=2, first_norm=True)),
     **{
         f"eagle, {inputs}": (EagleDrafter, lambda t, inputs=inputs: part_of(t, inputs))
@@ -162,15 +164,15 @@ def test_a_text_in_parts_is_the_text(monkeypatch):
         prompt = toy_prompts(1, 9)[0]
         whole = record_text(*PAIRS[name], asked, prompt, 9)
         with monkeypatch.context() as patch:
-            patch.setattr(forks, "ROOM", 8 * 3 * VOCAB * 4)
-            known = forks.Known(toy_target(), prompt, whole.token.tolist())
+            patch.setattr(parallel, "MAX_BYTES", 8 * 3 * VOCAB * 4)
+            known = full_pass.TargetPass(toy_target(), prompt, whole.token.tolist())
             assert (
                 len(
-                    forks.at_once(
+                    parallel.position_batches(
                         torch.arange(18),
                         3,
                         known,
-                        FORKS[type(PAIRS[name][1])](PAIRS[name][1], known),
+                        parallel_form(PAIRS[name][1])(PAIRS[name][1], known),
                     )
                 )
                 > 2
@@ -182,24 +184,24 @@ def test_a_text_in_parts_is_the_text(monkeypatch):
 def test_control_a_draft_that_sees_its_neighbour_or_a_row_too_many_is_noticed(name, monkeypatch):
     asked = Settings(5, 18, RULES["greedy"], END)
     assert same(*both(PAIRS[name], asked, 9))
-    step = forks.Beside.step
+    step = BranchCache.step
 
     def late(self, parent, decoder):
         if self.depth < 0:
-            self.text = self.text.roll(1, 0)
+            self.visible = self.visible.roll(1, 0)
         return step(self, parent, decoder)
 
-    monkeypatch.setattr(forks.Beside, "step", late)
+    monkeypatch.setattr(BranchCache, "step", late)
     with pytest.raises(AssertionError):
         same(*both(PAIRS[name], asked, 9))
 
 
 @pytest.mark.parametrize("name", ["medusa", "hydra"])
 def test_control_a_feature_of_the_next_row_is_noticed(name, monkeypatch):
-    asked, kind = Settings(4, 18, RULES["greedy"], END), FORKS[type(PAIRS[name][1])]
-    roots = kind.roots
+    asked, kind = Settings(4, 18, RULES["greedy"], END), parallel_form(PAIRS[name][1])
+    start = kind.start
     monkeypatch.setattr(
-        kind, "roots", lambda self, at: roots(self, (at + 1).clamp(max=int(at[-1])))
+        kind, "start", lambda self, at: start(self, (at + 1).clamp(max=int(at[-1])))
     )
     with pytest.raises(AssertionError):
         same(*both(PAIRS[name], asked, 9))
@@ -250,9 +252,9 @@ def test_control_an_order_by_the_last_token_alone_is_noticed(monkeypatch):
 def test_one_pass_of_the_target_and_k_steps_whatever_the_text(monkeypatch):
     target, drafter = PAIRS["eagle"]
     passes, steps = [], []
-    straight, estimate = forks.straight, type(drafter.part).estimate
-    monkeypatch.setattr(forks, "straight", lambda *a: passes.append(1) or straight(*a))
-    monkeypatch.setattr(type(drafter.part), "estimate", lambda *a: steps.append(1) or estimate(*a))
+    one_pass, estimate = full_pass.full_pass, type(drafter.head).estimate
+    monkeypatch.setattr(full_pass, "full_pass", lambda *a: passes.append(1) or one_pass(*a))
+    monkeypatch.setattr(type(drafter.head), "estimate", lambda *a: steps.append(1) or estimate(*a))
     asked, prompt = Settings(5, 18, RULES["coupled"], ()), toy_prompts(1, 9)[0]
     text, _ = target_text(target, asked, prompt, 9)
     forked(target, drafter, asked, prompt, text, 9)
@@ -284,7 +286,7 @@ def test_a_drafter_that_derives_from_one_of_ours_is_walked():
 
     target, eagle = PAIRS["eagle"]
     rows = record_text(
-        target, Other(eagle.decoder, eagle.part), Settings(4, 8, RULES["greedy"], END), [5, 6], 0
+        target, Other(eagle.decoder, eagle.head), Settings(4, 8, RULES["greedy"], END), [5, 6], 0
     )
     assert (rows.depth == 0).all()
 
