@@ -1,19 +1,15 @@
 """Acceptance on a recording: drawn under the rejection rule, and expected."""
 
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import replace
+
 import numpy as np
-from numba import types
+
 from simspec.compile_cache import cached_njit
-from simspec.cost import CostModel, next_backlog, round_seconds
-from simspec.policy import Policy, PolicyError
-from simspec.quantization import table
-from simspec.rng import ACCEPT, POLICY, block, check_seed
-from simspec.specialize import borrowed, specialize
+from simspec.rng import ACCEPT, block, check_seed
 from simspec.trace import Trace
 
 
-def drawn(trace: Trace, seed: int = 0) -> Trace:
+def drawn_trace(trace: Trace, seed: int = 0) -> Trace:
     """One draw of what would have been accepted on a recording of the rejection rule, as an ordinary trace; others as they are.
 
     Given the text y ~ p, the draft token at slot j of a round from row t, its elders accepted, is accepted with chance
@@ -29,7 +25,7 @@ def drawn(trace: Trace, seed: int = 0) -> Trace:
     return replace(trace, run=run, ratio=None, meta=meta)
 
 
-def expected_run(trace: Trace) -> np.ndarray:
+def expected_accepted_length(trace: Trace) -> np.ndarray:
     """float64[N]: the mean run of each row: `run`, or under the rejection rule sum over j of prod_{i <= j} ratio[t, i].
 
     As far as depth and text go.
@@ -38,7 +34,7 @@ def expected_run(trace: Trace) -> np.ndarray:
 
 
 def expected_accepted(trace: Trace, K: int) -> np.ndarray:
-    """float64[N]: the mean number of accepted tokens of a draft of K from each row, the sum of `expected_run` over fewer slots.
+    """float64[N]: the mean number of accepted tokens of a draft of K from each row, the sum of `expected_accepted_length` over fewer slots.
 
     They are min(K, budget left - 1). ValueError for K outside 0 .. the trace's.
     """

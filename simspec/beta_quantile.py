@@ -1,12 +1,8 @@
 """Quantiles of the Beta distribution in compiled code."""
 
 import math
-from functools import partial
-import numpy as np
+
 from simspec.compile_cache import cached_njit
-from simspec.deferred_policy import DeferredPolicy
-from simspec.policy import Policy, PolicyError
-from simspec.rng import philox
 
 
 @cached_njit

@@ -1,11 +1,6 @@
 """Calibration of predicted probabilities."""
 
-import math
-from dataclasses import asdict, dataclass, fields
 import numpy as np
-from simspec.files import check_keys, read_json, write_json
-from simspec.quantization import LOG_ODDS, decode, table
-from simspec.trace import Trace
 
 
 def reliability(probability: np.ndarray, label: np.ndarray, bins: int = 10) -> np.ndarray:

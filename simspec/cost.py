@@ -4,12 +4,8 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from simspec.compile_cache import cached_njit
 from simspec.files import check_keys, read_json, write_json
-
-
-
-
+from simspec.round_cost import chain_seconds, tree_seconds
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +161,7 @@ class CostModel:
             raise ValueError(
                 f"cost {self.name!r} prices drafts up to {self.K}, a round computed {rounds.computed.max()}"
             )
-        return _all_seconds(
+        return chain_seconds(
             self.draft,
             self.verify,
             self.catch_up,
@@ -191,7 +187,7 @@ class CostModel:
                     f"cost {self.name!r} prices {known} {what} tokens, a round has {most.max()}: measure with more rows"
                 )
         owed = np.asarray(owed, np.int64)
-        seconds = _tree_seconds(
+        seconds = tree_seconds(
             self.draft,
             self.verify,
             self.catch_up,
@@ -241,7 +237,3 @@ class CostModel:
     def from_json(cls, path) -> "CostModel":
         """Read what `to_json` wrote; ValueError, one line with the path, for a missing or unknown key or a bad value."""
         return read_json(path, cls.from_dict, "cost model")
-
-
-
-

@@ -1,13 +1,11 @@
 """Published figures of devices."""
 
 import math
-from dataclasses import dataclass, fields
-from simspec.cost import CostModel
-from simspec.cost_table import CostTable
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Card:
+class Device:
     """A device's figures.
 
     | field     | unit    | meaning                                                                                     |
@@ -50,9 +48,9 @@ class Card:
 
 # NVIDIA's data sheets: memory, its bandwidth, dense bfloat16 tensor FLOP/s (half of the figure printed 'with sparsity' for Hopper).
 # tile: 64 rows, the smaller side of most tiles that cuBLAS chooses from (cublasLtMatmulTile_t). No data sheet states launch times: 0.
-CARDS = {
-    "h100": Card("H100 SXM", 3.35e12, 989.5e12, 80e9, 64),
-    "h200": Card("H200 SXM", 4.8e12, 989.5e12, 141e9, 64),
-    "a100": Card("A100 80GB SXM", 2.039e12, 312e12, 80e9, 64),
-    "l40s": Card("L40S", 0.864e12, 362.05e12, 48e9, 64),
+DEVICES = {
+    "h100": Device("H100 SXM", 3.35e12, 989.5e12, 80e9, 64),
+    "h200": Device("H200 SXM", 4.8e12, 989.5e12, 141e9, 64),
+    "a100": Device("A100 80GB SXM", 2.039e12, 312e12, 80e9, 64),
+    "l40s": Device("L40S", 0.864e12, 362.05e12, 48e9, 64),
 }

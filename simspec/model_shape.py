@@ -2,8 +2,6 @@
 
 import math
 from dataclasses import dataclass, fields
-from simspec.cost import CostModel
-from simspec.cost_table import CostTable
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,7 @@ def memory(shape: ModelShape, batch: int, context: int) -> float:
     return parameters(shape) * shape.weight_bytes + batch * context * cache_bytes(shape)
 
 
-def known(table: dict, kind: str, name: str):
+def look_up(table: dict, kind: str, name: str):
     """The entry of SHAPES or CARDS; ValueError that lists the names."""
     if name not in table:
         raise ValueError(f"{kind} {name!r} is unknown, expected one of {', '.join(table)}")

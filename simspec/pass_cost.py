@@ -1,9 +1,7 @@
 """Bytes, operations and least time of one pass of a decoder."""
 
-import math
-from dataclasses import dataclass, fields
-from simspec.cost import CostModel
-from simspec.cost_table import CostTable
+from simspec.device import Device
+from simspec.model_shape import ModelShape, cache_bytes, matrix_weights
 
 
 def pass_bytes(
@@ -48,7 +46,7 @@ def pass_flops(
 
 def pass_seconds(
     shape: ModelShape,
-    card: Card,
+    card: Device,
     rows: int,
     batch: int = 1,
     context: int = 0,

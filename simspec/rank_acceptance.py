@@ -1,14 +1,9 @@
 """Acceptance by depth and rank, counted on a recording."""
 
-import heapq
-from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
 import numpy as np
-from simspec.cost import CostModel
-from simspec.files import check_keys, read_json
+
 from simspec.trace import Trace, TraceError
+from simspec.tree import MAX_RANKS, TreeError
 
 
 def rank_acceptance(trace: Trace, R: int = 16, indices=None, reached: bool = True) -> np.ndarray:
@@ -19,9 +14,9 @@ def rank_acceptance(trace: Trace, R: int = 16, indices=None, reached: bool = Tru
     """
     if trace.rank is None:
         raise TraceError("this trace records no rank, which trees need: record it again")
-    if not 1 <= R <= WIDEST:
-        raise TreeError(f"R is {R}, expected 1 to {WIDEST} ranks")
-    cap, left = room(trace)
+    if not 1 <= R <= MAX_RANKS:
+        raise TreeError(f"R is {R}, expected 1 to {MAX_RANKS} ranks")
+    cap, left = draft_room(trace)
     live = np.arange(trace.K) < np.minimum(cap, left)[:, None]
     if indices is not None:
         chosen = np.zeros(trace.sequences, bool)
@@ -35,7 +30,7 @@ def rank_acceptance(trace: Trace, R: int = 16, indices=None, reached: bool = Tru
     return counts / np.maximum(live.sum(axis=0), 1)[:, None]
 
 
-def room(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
+def draft_room(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
     """(cap, left), int64[N]: how deep a tree may be drafted at each row, min(K, budget left - 1), and how much text is left.
 
     A row of depth 0 has a cap of 0: there the drafter has nothing to offer, as EAGLE behind a prompt of one token.

@@ -1,16 +1,14 @@
 """The compiled replay loop."""
 
-from dataclasses import dataclass, replace
 from functools import lru_cache
+
 import numpy as np
 from numba import types
-from simspec.compile_cache import cached_njit
-from simspec.cost import CostModel, next_backlog, round_seconds
-from simspec.policy import Policy, PolicyError
-from simspec.quantization import table
-from simspec.rng import ACCEPT, POLICY, block, check_seed
+
+from simspec.policy import Policy
+from simspec.rng import POLICY, block
+from simspec.round_cost import next_backlog, round_seconds
 from simspec.specialize import borrowed, specialize
-from simspec.trace import Trace
 
 
 def kernel(policy: Policy):

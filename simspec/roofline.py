@@ -5,39 +5,20 @@ what data sheets do not say (launches, sampling, the host) counts as 0 unless a 
 """
 
 import math
-from dataclasses import dataclass, fields
 
 from simspec.cost import CostModel
 from simspec.cost_table import CostTable
+from simspec.device import Device
+from simspec.model_shape import ModelShape, cache_bytes, matrix_weights, memory
+from simspec.pass_cost import pass_seconds
 
-OWED = 4  # catch_up is priced up to this many rows
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
+MAX_BACKLOG = 4  # catch_up is priced up to this many rows
 
 
 def roofline_cost(
     target: ModelShape,
     drafter: "ModelShape | float",
-    card: Card,
+    card: Device,
     K: int,
     batch: int = 1,
     context: int = 1024,
@@ -76,7 +57,7 @@ def roofline_cost(
     first = pass_seconds(lm, card, 1, batch, context, *entered)
     owed = [
         pass_seconds(lm, card, 1 + b, batch, context - b, *entered) - first
-        for b in range(1, OWED + 1)
+        for b in range(1, MAX_BACKLOG + 1)
     ]
     return CostModel(
         draft=[math.fsum(step[:j]) for j in range(K + 1)],
@@ -95,7 +76,7 @@ def roofline_cost(
 def roofline_table(
     target: ModelShape,
     drafter: "ModelShape | float",
-    card: Card,
+    card: Device,
     K: int,
     batches,
     contexts,
@@ -130,10 +111,10 @@ def roofline_memory(
         or not isinstance(K, int)
         or not 1 <= K <= 255
         or batch < 1
-        or context < OWED
+        or context < MAX_BACKLOG
     ):
         raise ValueError(
-            f"K is {K}, batch {batch} and context {context}, expected 1 to 255, at least 1 and at least {OWED}"
+            f"K is {K}, batch {batch} and context {context}, expected 1 to 255, at least 1 and at least {MAX_BACKLOG}"
         )
     rows = context + K + 1
     if not _shared(target, drafter):
@@ -169,5 +150,3 @@ def _shared(target, drafter) -> int:
 
 def _label(target, drafter) -> str:
     return f"{target.name} {drafter.name if isinstance(drafter, ModelShape) else f'exit {_shared(target, drafter)}'}"
-
-

@@ -1,9 +1,8 @@
 """Seconds of a round, and the drafter's backlog after it."""
 
-from dataclasses import dataclass, fields, replace
 import numpy as np
+
 from simspec.compile_cache import cached_njit
-from simspec.files import check_keys, read_json, write_json
 
 
 @cached_njit
@@ -28,7 +27,7 @@ def next_backlog(backlog, computed, accepted):
 
 
 @cached_njit
-def _all_seconds(draft, verify, catch_up, overhead, offset, computed, drafted, accepted):
+def chain_seconds(draft, verify, catch_up, overhead, offset, computed, drafted, accepted):
     seconds = np.empty(computed.shape[0])
     for s in range(offset.shape[0] - 1):
         backlog = 0
@@ -41,7 +40,7 @@ def _all_seconds(draft, verify, catch_up, overhead, offset, computed, drafted, a
 
 
 @cached_njit
-def _tree_seconds(draft, verify, catch_up, overhead, offset, computed, drafted, owed):
+def tree_seconds(draft, verify, catch_up, overhead, offset, computed, drafted, owed):
     seconds = np.empty(computed.shape[0])
     for s in range(offset.shape[0] - 1):
         backlog = 0

@@ -1,15 +1,9 @@
 """Rounds: what happened, in a simulator or an engine."""
 
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
+
 import numpy as np
-from numba import types
-from simspec.compile_cache import cached_njit
-from simspec.cost import CostModel, next_backlog, round_seconds
-from simspec.policy import Policy, PolicyError
-from simspec.quantization import table
-from simspec.rng import ACCEPT, POLICY, block, check_seed
-from simspec.specialize import borrowed, specialize
+
 from simspec.trace import Trace
 
 

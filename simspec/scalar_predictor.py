@@ -15,7 +15,7 @@ _LOWEST, _HIGHEST = (math.log(p / (1 - p)) for p in LOG_ODDS[[0, -1]])
 
 
 @dataclass(frozen=True)
-class Scalar:
+class ScalarPredictor:
     """sigmoid(bias + confidence * logit(c) + entropy * H + depth * min(i, 10)), a small stand-in for theta_M of EESD Eq. 5.
 
     | field      | type  | meaning                                                                          |
@@ -71,7 +71,7 @@ class Scalar:
         write_json(path, asdict(self))
 
     @classmethod
-    def from_json(cls, path) -> "Scalar":
+    def from_json(cls, path) -> "ScalarPredictor":
         """Read what `to_json` wrote; ValueError, one line with the path, for anything else."""
 
         def made(data):
@@ -104,7 +104,7 @@ def examples(trace: Trace, names=READS) -> tuple[np.ndarray, np.ndarray, np.ndar
     return feature, slot, slot < trace.run[row], np.repeat(np.arange(trace.sequences), length)[row]
 
 
-def split(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
+def split_by_task(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
     """(indices to fit on, indices to report on), int64: alternate sequences within each task, in file order.
 
     Nothing that is tuned on the first may be reported on them. ValueError where that leaves nothing to report.
@@ -121,7 +121,7 @@ def split(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
     return np.flatnonzero(second == 0), np.flatnonzero(second == 1)
 
 
-def fit(trace: Trace, sequences=None) -> Scalar:
+def fit_predictor(trace: Trace, sequences=None) -> ScalarPredictor:
     """The Scalar of greatest likelihood on `examples` of these sequences (indices; default all).
 
     A logistic regression on (1, logit of confidence, entropy, depth) by statsmodels; examples of one text depend on each
@@ -155,10 +155,4 @@ def fit(trace: Trace, sequences=None) -> Scalar:
     if not (found.converged and np.isfinite(found.params).all()):
         raise ValueError("the logistic fit does not converge: record more text")
     source = f"{len(label)} examples of {chosen.sequences} sequences, {trace.meta.target} with {trace.meta.drafter}, {trace.meta.rule}"
-    return Scalar(*map(float, found.params), source)
-
-
-
-
-
-
+    return ScalarPredictor(*map(float, found.params), source)

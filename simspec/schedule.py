@@ -1,11 +1,9 @@
 """A policy that follows a schedule planned for one trace."""
 
 import numpy as np
-from simspec.compile_cache import cached_njit
-from simspec.cost import CostModel, next_backlog
-from simspec.deferred_policy import DeferredPolicy
+
 from simspec.policy import Policy, PolicyError
-from simspec.trace import Trace
+from simspec.round_cost import next_backlog
 
 
 def _draft_more(params, state, slot, features, u):
@@ -28,7 +26,7 @@ def _observe(params, state, computed, drafted, accepted, features, cost):
         state[1] = min(next_backlog(int(state[1]), computed, accepted), width - 1)
 
 
-def _empty(trace, cost):
+def empty_schedule(trace, cost):
     if trace.ratio is not None:
         raise PolicyError(
             "under the rejection rule each replay draws its future, nobody can know it: take a greedy or coupled recording"
@@ -40,7 +38,7 @@ def _empty(trace, cost):
     return np.zeros((trace.rows, len(cost.catch_up)))
 
 
-def _scheduled(name, trace, plan):
+def scheduled_policy(name, trace, plan):
     ends = np.repeat(trace.offset[1:], np.diff(trace.offset))
     params = (plan.shape[1], trace.rows, *plan.ravel().tolist(), *ends.tolist())
     return Policy(name, _draft_more, _observe, params, (0.0, 0.0), scope="stream")

@@ -1,36 +1,19 @@
 """Replay: what a policy would have done on a recording, round by round."""
 
-from dataclasses import dataclass, replace
-from functools import lru_cache
-
 import numpy as np
-from numba import types
 
-from simspec.compile_cache import cached_njit
-from simspec.cost import CostModel, next_backlog, round_seconds
+from simspec.acceptance import drawn_trace
+from simspec.cost import CostModel
 from simspec.policy import Policy, PolicyError
 from simspec.quantization import table
-from simspec.rng import ACCEPT, POLICY, block, check_seed
-from simspec.specialize import borrowed, specialize
+from simspec.replay_kernel import kernel
+from simspec.rng import check_seed
+from simspec.rounds import Rounds
 from simspec.trace import Trace
 
 
-
-
-
-
-
-
-
-
-
-
-
-
-
-
 def replay(trace: Trace, policy: Policy, seed: int = 0, cost: CostModel | None = None) -> Rounds:
-    """The rounds that this policy makes on this recording: exact, not modelled; under the rejection rule exact in law, see `drawn`.
+    """The rounds that this policy makes on this recording: exact, not modelled; under the rejection rule exact in law, see `drawn_trace`.
 
     seed keys the policy's draws together with each sequence's address, so neither other sequences nor threads
     matter. cost (default CostModel.from_ratio(0.1, K)) is what `observe` is told; most policies ignore it.
@@ -42,7 +25,7 @@ def replay(trace: Trace, policy: Policy, seed: int = 0, cost: CostModel | None =
             f"{name!r} is no policy of chains: replay_tree() takes trees, as do simspec sweep and run"
         )
     K, cost, columns, tables = prepare(trace, policy, cost)
-    trace = drawn(trace, seed)
+    trace = drawn_trace(trace, seed)
     params, state0 = policy.start()
     shown = np.full((K, len(policy.reads)), np.nan)
     outputs = tuple(np.empty(trace.rows, np.int64) for _ in range(4))
@@ -78,11 +61,3 @@ def prepare(
     grids = dict(trace.meta.features)
     tables = np.array([table(grids[name]) for name in policy.reads]).reshape(-1, 256)
     return K, cost.reading(policy.reads), columns, tables
-
-
-
-
-
-
-
-

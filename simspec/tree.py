@@ -1,20 +1,14 @@
 """Draft trees: their shape, its file form, and the best shape for what a recording's drafter is right about."""
 
-import heapq
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from simspec.cost import CostModel
-from simspec.files import check_keys, read_json
-from simspec.trace import Trace, TraceError
-
-MOST = 63
+MAX_NODES = 63
 """Nodes that a tree may have: 64 rows with the last committed token's."""
-WIDEST = 32
+MAX_RANKS = 32
 """Ranks that a node may carry are below this."""
 
 
@@ -52,8 +46,10 @@ class Tree:
             raise TreeError(
                 f"tree: {n} parents and {len(self.rank)} ranks, expected as many of both"
             )
-        if n > MOST:
-            raise TreeError(f"tree: {n} nodes are over budget, expected at most {MOST}: cut it")
+        if n > MAX_NODES:
+            raise TreeError(
+                f"tree: {n} nodes are over budget, expected at most {MAX_NODES}: cut it"
+            )
         for i, (parent, rank) in enumerate(zip(self.parent, self.rank)):
             if parent > n:
                 raise TreeError(
@@ -64,9 +60,9 @@ class Tree:
                 raise TreeError(
                     f"tree: node {i} has its parent in row {parent}, which comes later: put parents before their children"
                 )
-            if rank >= WIDEST:
+            if rank >= MAX_RANKS:
                 raise TreeError(
-                    f"tree: node {i} has rank {rank}, too wide: expected a rank below {WIDEST}"
+                    f"tree: node {i} has rank {rank}, too wide: expected a rank below {MAX_RANKS}"
                 )
         if len(set(zip(self.parent, self.rank))) < n:
             seen = list(zip(self.parent, self.rank))
@@ -155,35 +151,3 @@ def from_paths(paths: Iterable) -> Tree:
         parents.append(row[path[:-1]])
         row[path] = len(row)
     return Tree(tuple(parents), tuple(path[-1] for path in row if path))
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-

@@ -1,14 +1,14 @@
 """What a round of a tree policy comes to at each row."""
 
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
 import numpy as np
-from simspec.cost import CostModel
+
 from simspec.policy import PolicyError
 from simspec.quantization import decode, table
+from simspec.rank_acceptance import draft_room
 from simspec.trace import Trace, TraceError
-from simspec.tree import MOST, Tree, room
-
+from simspec.tree_policy import MAX_SUBMITTED, TreePolicy
 
 EDGES = (0.3, 0.6, 0.8)
 
@@ -91,7 +91,7 @@ def check_trace(trace: Trace, policy: TreePolicy) -> None:
 
 
 def _static(trace, policy):
-    cap, left = room(trace)
+    cap, left = draft_room(trace)
     tree = policy.tree
     cuts = [tree.cut(level) for level in range(tree.levels + 1)]
     levels = np.minimum(cap, tree.levels)
@@ -111,7 +111,7 @@ def _static(trace, policy):
 
 
 def _dynamic(trace, policy):
-    cap, left = room(trace)
+    cap, left = draft_room(trace)
     width, deepest = trace.meta.tree
     levels = np.minimum(cap, deepest) if policy.nodes else np.zeros_like(cap)
     # one row offers `width` nodes, then each of `width` rows as many
@@ -123,7 +123,7 @@ def _dynamic(trace, policy):
 
 
 def _beam(trace, policy):
-    cap, left = room(trace)
+    cap, left = draft_room(trace)
     width, deepest = trace.meta.tree
     levels = np.minimum(cap, deepest)
     rows = np.where(levels > 0, 1 + (levels - 1) * width, 0)
@@ -131,7 +131,7 @@ def _beam(trace, policy):
     return Outcome(levels, nodes, rows, np.minimum(held, left), np.minimum(held, left))
 
 
-def widths(confidence, sets: str | int) -> np.ndarray:
+def sibling_counts(confidence, sets: str | int) -> np.ndarray:
     """How many siblings CAPE gives to chain tokens of this confidence, int64 in its shape.
 
     'section' (section 4.2): 7, 5, 3, 1 for a confidence in (0, .3], (.3, .6], (.6, .8], (.8, 1]. 'appendix' (Appendix A) prints them with
@@ -146,7 +146,7 @@ def widths(confidence, sets: str | int) -> np.ndarray:
 
 
 def _cape(trace, policy):
-    cap, left = room(trace)
+    cap, left = draft_room(trace)
     slot = np.arange(trace.K)
     k = np.minimum(np.minimum(cap, trace.depth), policy.longest(trace.K))
     shown = np.zeros((trace.rows, trace.K))
@@ -154,9 +154,9 @@ def _cape(trace, policy):
         shown = decode(
             trace.feature[:, :, trace.features((name,))[0]], table(dict(trace.meta.features)[name])
         )
-    wanted = np.where(slot < k[:, None], widths(shown, policy.sets), 0)
+    wanted = np.where(slot < k[:, None], sibling_counts(shown, policy.sets), 0)
     before = wanted.cumsum(axis=1) - wanted
-    given = np.clip((SUBMITTED - k)[:, None] - before, 0, wanted)
+    given = np.clip((MAX_SUBMITTED - k)[:, None] - before, 0, wanted)
     run, row = np.minimum(trace.run, k), np.arange(trace.rows)
     at = np.minimum(run, trace.K - 1)
     saved = (run < np.minimum(k, left)) & (trace.rank[row, at] <= given[row, at])

@@ -1,21 +1,15 @@
 """Policies that submit trees, of one shape, by cumulative confidence, or with CAPE's sets: what a round at each row comes to."""
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
-
-import numpy as np
 
 from simspec.cost import CostModel
 from simspec.policy import PolicyError
-from simspec.quantization import decode, table
-from simspec.trace import Trace, TraceError
-from simspec.tree import MOST, Tree, room
+from simspec.trace import Trace
+from simspec.tree import MAX_NODES, Tree
 
 KINDS = ("static", "dynamic", "beam", "cape", "planned")
-SUBMITTED = 32
+MAX_SUBMITTED = 32
 """Tokens that a round of CAPE submits at most."""
-
-
 
 
 @dataclass(frozen=True)
@@ -51,16 +45,16 @@ class TreePolicy:
             )
         if not isinstance(self.tree, Tree):
             raise PolicyError(f"{self.name}: tree is {self.tree!r}, expected a Tree")
-        check_whole(self.name, "nodes", self.nodes, 0, MOST)
+        check_integer(self.name, "nodes", self.nodes, 0, MAX_NODES)
         if self.k is not None:
-            check_whole(self.name, "k", self.k, 0, SUBMITTED)
+            check_integer(self.name, "k", self.k, 0, MAX_SUBMITTED)
         if isinstance(self.sets, str):
             if self.sets not in ("section", "appendix"):
                 raise PolicyError(
                     f"{self.name}: the table of widths is {self.sets!r}, expected section or appendix"
                 )
         else:
-            check_whole(self.name, "width", self.sets, 0, SUBMITTED - 1)
+            check_integer(self.name, "width", self.sets, 0, MAX_SUBMITTED - 1)
 
     @property
     def reads(self) -> tuple:
@@ -73,29 +67,15 @@ class TreePolicy:
 
     def submitted(self, K: int) -> int:
         """Tree nodes that costs must price where drafts reach K."""
-        nodes = {"static": len(self.tree), "dynamic": self.nodes, "beam": MOST}
-        return max(K, nodes.get(self.kind, SUBMITTED))
+        nodes = {"static": len(self.tree), "dynamic": self.nodes, "beam": MAX_NODES}
+        return max(K, nodes.get(self.kind, MAX_SUBMITTED))
 
     def longest(self, K: int) -> int:
         """The longest chain that the row's `depth` may cut where drafts reach K: 0 but for CAPE, whose chain is the greedy one."""
-        return (min(K, SUBMITTED) if self.k is None else self.k) if self.kind == "cape" else 0
+        return (min(K, MAX_SUBMITTED) if self.k is None else self.k) if self.kind == "cape" else 0
 
 
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-def check_whole(name, what, value, low, high):
+def check_integer(name, what, value, low, high):
     """PolicyError, one line, unless the value is an integer in low..high."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise PolicyError(f"{name}: {what} is {value!r}, expected an integer in {low}..{high}")

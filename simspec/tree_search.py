@@ -3,15 +3,14 @@
 import heapq
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
+
 import numpy as np
+
 from simspec.cost import CostModel
-from simspec.files import check_keys, read_json
-from simspec.trace import Trace, TraceError
+from simspec.tree import MAX_NODES, MAX_RANKS, Tree, TreeError, from_paths
 
 
-def expected(tree: Tree, acceptance) -> float:
+def expected_committed(tree: Tree, acceptance) -> float:
     """Committed tokens a round: 1 + sum over nodes of the product, along its path, of acceptance[depth - 1, rank].
 
     acceptance float[K, R]: the chance that the text's token has that rank at that depth, given its path so far; taken as independent
@@ -40,18 +39,18 @@ def medusa_like(accuracy, nodes: int) -> Tree:
     return from_paths(chosen)
 
 
-def optimal(acceptance, nodes: int) -> Tree:
-    """The tree of at most `nodes` nodes of greatest `expected`, by Sequoia's dynamic programme (Chen et al. 2024, section 3.1).
+def sequoia_tree(acceptance, nodes: int) -> Tree:
+    """The tree of at most `nodes` nodes of greatest `expected_committed`, by Sequoia's dynamic programme (Chen et al. 2024, section 3.1).
 
     F[d, m]: the most that m nodes under an accepted node of depth d can add = max over how many of them, s, go to the subtree of its
     child of rank r, r = 0, 1, ..: acceptance[d, r] (1 + F[d + 1, s - 1]) + the rest's. acceptance float[K, R]; no node without a chance.
     """
-    *_, last = family(acceptance, nodes)
+    *_, last = sequoia_trees(acceptance, nodes)
     return last
 
 
-def family(acceptance, nodes: int) -> Iterator[Tree]:
-    """`optimal` of 0, 1, .. `nodes` nodes, from one programme."""
+def sequoia_trees(acceptance, nodes: int) -> Iterator[Tree]:
+    """`sequoia_tree` of 0, 1, .. `nodes` nodes, from one programme."""
     acceptance, nodes = _table(acceptance), _budget(nodes)
     K, R = acceptance.shape
     budget = np.arange(nodes + 1)
@@ -83,7 +82,7 @@ def _rebuilt(taken, nodes):
     return Tree(tuple(parents), tuple(ranks))
 
 
-def seconds_of(tree: Tree, acceptance, cost: CostModel) -> float:
+def expected_seconds(tree: Tree, acceptance, cost: CostModel) -> float:
     """Seconds of a round on average: overhead + draft[levels] + node (rows - levels) + verify[n] + E[catch_up[accepted]]."""
     if not len(tree):
         return cost.overhead + float(cost.verify[0])
@@ -106,27 +105,29 @@ def seconds_of(tree: Tree, acceptance, cost: CostModel) -> float:
     )
 
 
-def best(acceptance, cost: CostModel, most: int = MOST, least: int = 0) -> Tree:
-    """The tree of most `expected` committed tokens per second, over `least` to `most` nodes and every depth that costs price.
+def best_tree(acceptance, cost: CostModel, most: int = MAX_NODES, least: int = 0) -> Tree:
+    """The tree of most `expected_committed` committed tokens per second, over `least` to `most` nodes and every depth that costs price.
 
-    `optimal` of acceptance[:d] for each depth d, priced by `seconds_of`: the measured staircase of `verify` decides how many nodes pay
+    `sequoia_tree` of acceptance[:d] for each depth d, priced by `expected_seconds`: the measured staircase of `verify` decides how many nodes pay
     (Sequoia's hardware-aware size and depth, section 3.3). Never more nodes than `verify` prices; ties go to the shallower, smaller tree.
     """
     acceptance, depths = _table(acceptance), range(1, min(len(acceptance), cost.K) + 1)
     trees = [
-        tree for d in depths for tree in family(acceptance[:d], min(_budget(most), cost.nodes))
+        tree
+        for d in depths
+        for tree in sequoia_trees(acceptance[:d], min(_budget(most), cost.nodes))
     ]
-    return fastest(trees, acceptance, cost, least)
+    return fastest_tree(trees, acceptance, cost, least)
 
 
-def fastest(trees: Iterable[Tree], acceptance, cost: CostModel, least: int = 0) -> Tree:
-    """Of these trees with at least so many nodes (or as many as any has) the one of most `expected` a second; the first of equals."""
+def fastest_tree(trees: Iterable[Tree], acceptance, cost: CostModel, least: int = 0) -> Tree:
+    """Of these trees with at least so many nodes (or as many as any has) the one of most `expected_committed` a second; the first of equals."""
     trees = list(trees)
     least = min(least, max(map(len, trees), default=0))
     chosen, rate = Tree(), 0.0
     for tree in trees:
         if len(tree) >= least:
-            found = expected(tree, acceptance) / seconds_of(tree, acceptance, cost)
+            found = expected_committed(tree, acceptance) / expected_seconds(tree, acceptance, cost)
             if found > rate * (1 + 1e-12):
                 chosen, rate = tree, found
     return chosen
@@ -148,18 +149,18 @@ def _table(acceptance):
     if (
         acceptance.ndim != 2
         or not acceptance.size
-        or acceptance.shape[1] > WIDEST
+        or acceptance.shape[1] > MAX_RANKS
         or not ((acceptance >= 0) & (acceptance <= 1)).all()
     ):
         raise TreeError(
-            f"acceptance is {list(acceptance.shape)}, expected chances in [0, 1] as [depths, ranks], at most {WIDEST} ranks"
+            f"acceptance is {list(acceptance.shape)}, expected chances in [0, 1] as [depths, ranks], at most {MAX_RANKS} ranks"
         )
     return acceptance
 
 
 def _budget(nodes):
     if isinstance(nodes, bool) or not isinstance(nodes, (int, np.integer)) or not 0 <= nodes:
-        raise TreeError(f"nodes is {nodes!r}, expected an integer in 0..{MOST}")
-    if nodes > MOST:
-        raise TreeError(f"{nodes} nodes are over budget, expected at most {MOST}")
+        raise TreeError(f"nodes is {nodes!r}, expected an integer in 0..{MAX_NODES}")
+    if nodes > MAX_NODES:
+        raise TreeError(f"{nodes} nodes are over budget, expected at most {MAX_NODES}")
     return int(nodes)

@@ -1,14 +1,9 @@
 """Draft trees of a given shape, and their JSON file."""
 
-import heapq
-from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
-import numpy as np
-from simspec.cost import CostModel
+from collections.abc import Iterable
+
 from simspec.files import check_keys, read_json
-from simspec.trace import Trace, TraceError
+from simspec.tree import MAX_NODES, Tree, TreeError, from_paths
 
 
 def chain_tree(k: int) -> Tree:
@@ -16,7 +11,7 @@ def chain_tree(k: int) -> Tree:
     return Tree(tuple(range(k)), (0,) * k)
 
 
-def full(widths: Iterable[int]) -> Tree:
+def tree_of_widths(widths: Iterable[int]) -> Tree:
     """Every node of level l has the widths[l] best children; TreeError for a width below 1."""
     widths, paths, last = tuple(widths), [], [()]
     for width in widths:
@@ -24,9 +19,9 @@ def full(widths: Iterable[int]) -> Tree:
             raise TreeError(f"tree: widths are {widths}, expected numbers of at least 1")
         last = [(*path, rank) for path in last for rank in range(width)]
         paths += last
-        if len(paths) > MOST:
+        if len(paths) > MAX_NODES:
             raise TreeError(
-                f"tree: widths {'x'.join(map(str, widths))} give over {MOST} nodes, over budget: expected at most {MOST}"
+                f"tree: widths {'x'.join(map(str, widths))} give over {MAX_NODES} nodes, over budget: expected at most {MAX_NODES}"
             )
     return from_paths(paths)
 

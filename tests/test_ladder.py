@@ -22,7 +22,9 @@ from real.model.random_models import random_decoder, read_shape, read_target
 from real.model.tree_mask import ancestor_mask, chain
 from simspec import CostModel
 from simspec.cost_table import CostTable, load_cost
-from simspec.roofline import Card, ModelShape, pass_seconds
+from simspec.device import Device
+from simspec.model_shape import ModelShape
+from simspec.pass_cost import pass_seconds
 
 TINY = read_shape("2x16x2x24")
 SHARED = ModelShape("shared", 2, 16, 4, 2, 4, 24, 30)
@@ -211,7 +213,7 @@ def test_a_floor_by_hand():
 
 
 def test_floors_are_the_rooflines_in_the_dtypes_bytes(machine):
-    card = Card("this", 1e9, 1e10, 1e12)
+    card = Device("this", 1e9, 1e10, 1e12)
     for c in small(machine).cells:
         sized = replace(TINY, weight_bytes=4.0, cache_bytes=4.0)
         assert c.floor_s == pass_seconds(sized, card, c.width, c.batch, c.context)

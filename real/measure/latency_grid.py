@@ -10,7 +10,8 @@ from real.measure.timer import Spread
 from simspec import CostModel
 from simspec.cost_table import CostTable
 from simspec.files import check_keys, read_json, write_json
-from simspec.roofline import ModelShape, pass_bytes, pass_flops
+from simspec.model_shape import ModelShape
+from simspec.pass_cost import pass_bytes, pass_flops
 
 TARGET = "target"
 SECONDS = ("median_s", "p10_s", "p90_s", "distance")

@@ -21,7 +21,7 @@ from real.model.random_models import check_room, free, random_decoder
 from real.model.tree_mask import ancestor_mask, chain
 from real.progress import Progress, quiet
 from real.provenance import device_name
-from simspec.roofline import ModelShape, cache_bytes
+from simspec.model_shape import ModelShape, cache_bytes
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 17, 24, 32)
 BATCHES = (1, 4, 16, 64)

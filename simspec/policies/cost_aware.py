@@ -1,10 +1,10 @@
 """Thompson sampling of the acceptance, spent on the draft that pays best at measured costs (ours; no paper has it)."""
 
-import math
 from functools import partial
 
 import numpy as np
 
+from simspec.beta_quantile import beta_quantile
 from simspec.compile_cache import cached_njit
 from simspec.deferred_policy import DeferredPolicy
 from simspec.policy import Policy, PolicyError
@@ -17,16 +17,6 @@ _KEY0, _KEY1, _ZERO = np.uint64(0x636F7374), np.uint64(0x5F7473), np.uint64(0)
 
 # params: 1 for the variant depth, 1 for greedy, decay, alpha0, beta0, K, entries of catch_up, overhead, then draft[0..K],
 # verify[0..K], catch_up. state: the round's k, rows owed, then per posterior accepted and rejected trials beyond the prior.
-
-
-
-
-
-
-
-
-
-
 
 
 @cached_njit

@@ -1,26 +1,14 @@
 """Trees fitted to the ranks of a recording."""
 
 from functools import partial
-from pathlib import Path
-import numpy as np
-from simspec.compile_cache import cached_njit
-from simspec.cost import CostModel
+
 from simspec.deferred_policy import DeferredPolicy
 from simspec.policy import PolicyError
-from simspec.trace import Trace
-from simspec.tree import (
-    MOST,
-    Tree,
-    best,
-    chain_tree,
-    family,
-    fastest,
-    full,
-    load_tree,
-    medusa_like,
-    rank_acceptance,
-)
-from simspec.tree_policy import Outcome, TreePolicy, check_whole, outcomes
+from simspec.rank_acceptance import rank_acceptance
+from simspec.tree import MAX_NODES, Tree
+from simspec.tree_policy import TreePolicy, check_integer
+from simspec.tree_search import best_tree, fastest_tree, medusa_like
+from simspec.tree_shapes import tree_of_widths
 
 
 def medusa_tree(nodes: int, fit=None) -> DeferredPolicy:
@@ -28,7 +16,7 @@ def medusa_tree(nodes: int, fit=None) -> DeferredPolicy:
 
     fit: indices of the sequences to count, default all of the trace; the depth is that of the best rate at the costs.
     """
-    check_whole("medusa_tree", "nodes", nodes, 0, MOST)
+    check_integer("medusa_tree", "nodes", nodes, 0, MAX_NODES)
     return _deferred(f"medusa_tree:{nodes}", partial(_medusa, nodes, fit))
 
 
@@ -36,16 +24,18 @@ def _medusa(nodes, fit, trace, cost):
     accuracy = rank_acceptance(trace, indices=fit, reached=False)
     _priceable(f"medusa_tree:{nodes}", nodes, cost)
     trees = [medusa_like(accuracy[:d], nodes) for d in _depths(trace, cost)]
-    return TreePolicy(f"medusa_tree:{nodes}", "static", tree=fastest(trees, accuracy, cost, nodes))
+    return TreePolicy(
+        f"medusa_tree:{nodes}", "static", tree=fastest_tree(trees, accuracy, cost, nodes)
+    )
 
 
 def optimal_tree(nodes: int | None = None, fit=None) -> DeferredPolicy:
     """(trace, cost) -> TreePolicy: Sequoia's tree of that many nodes at the depth of the best rate, or (None) of the best number too.
 
-    Made from the ranks of the trace's own sequences `fit` (indices, default all), see `rank_acceptance` and `best`: report on others.
+    Made from the ranks of the trace's own sequences `fit` (indices, default all), see `rank_acceptance` and `best_tree`: report on others.
     """
     if nodes is not None:
-        check_whole("optimal_tree", "nodes", nodes, 0, MOST)
+        check_integer("optimal_tree", "nodes", nodes, 0, MAX_NODES)
     name = "optimal_tree" if nodes is None else f"optimal_tree:{nodes}"
     return _deferred(name, partial(_optimal, nodes, fit))
 
@@ -53,18 +43,18 @@ def optimal_tree(nodes: int | None = None, fit=None) -> DeferredPolicy:
 def _optimal(nodes, fit, trace, cost):
     acceptance = rank_acceptance(trace, indices=fit)
     if nodes is None:
-        return TreePolicy("optimal_tree", "static", tree=best(acceptance, cost))
+        return TreePolicy("optimal_tree", "static", tree=best_tree(acceptance, cost))
     _priceable(f"optimal_tree:{nodes}", nodes, cost)
     return TreePolicy(
         f"optimal_tree:{nodes}",
         "static",
-        tree=best(acceptance, cost, nodes, nodes) if nodes else Tree(),
+        tree=best_tree(acceptance, cost, nodes, nodes) if nodes else Tree(),
     )
 
 
 def full_tree(nodes: int, fit=None) -> DeferredPolicy:
     """(trace, cost) -> TreePolicy: the full tree of that many nodes, widths not growing by level, of the best rate; see `optimal_tree`."""
-    check_whole("full_tree", "nodes", nodes, 1, MOST)
+    check_integer("full_tree", "nodes", nodes, 1, MAX_NODES)
     return _deferred(f"full_tree:{nodes}", partial(_full, nodes, fit))
 
 
@@ -74,7 +64,7 @@ def _full(nodes, fit, trace, cost):
 
     def shapes(widths, last, used):
         if widths:
-            yield full(widths)
+            yield tree_of_widths(widths)
         for width in (
             range(1, (widths[-1] if widths else acceptance.shape[1]) + 1)
             if len(widths) < deepest
@@ -84,12 +74,12 @@ def _full(nodes, fit, trace, cost):
                 yield from shapes((*widths, width), last * width, used + last * width)
 
     return TreePolicy(
-        f"full_tree:{nodes}", "static", tree=fastest(shapes((), 1, 0), acceptance, cost, nodes)
+        f"full_tree:{nodes}", "static", tree=fastest_tree(shapes((), 1, 0), acceptance, cost, nodes)
     )
 
 
 def _deferred(name, make):
-    return DeferredPolicy(name, make, submits=MOST)
+    return DeferredPolicy(name, make, submits=MAX_NODES)
 
 
 def _depths(trace, cost):

@@ -1,10 +1,12 @@
 """A clairvoyant that looks one round ahead."""
 
 import numpy as np
+
 from simspec.compile_cache import cached_njit
-from simspec.cost import CostModel, next_backlog
+from simspec.cost import CostModel
 from simspec.deferred_policy import DeferredPolicy
-from simspec.policy import Policy, PolicyError
+from simspec.policy import Policy
+from simspec.schedule import empty_schedule, scheduled_policy
 from simspec.trace import Trace
 
 
@@ -32,12 +34,12 @@ def _greedy_oracle(trace: Trace, cost: CostModel) -> Policy:
     to the shorter draft. It knows the future and still loses to `oracle`, since a round's rate says nothing about where the round
     ends: what a rule of one round could gain from perfect knowledge. Carried and refused as `oracle` is.
     """
-    plan = _empty(trace, cost)
+    plan = empty_schedule(trace, cost)
     _solve_greedily(
         trace.offset, trace.budget, trace.depth, trace.run, trace.K,
         cost.draft, cost.verify, cost.catch_up, cost.overhead, plan,
     )  # fmt: skip
-    return _scheduled("greedy_oracle", trace, plan)
+    return scheduled_policy("greedy_oracle", trace, plan)
 
 
 greedy_oracle = DeferredPolicy("greedy_oracle", _greedy_oracle, clairvoyant=True)

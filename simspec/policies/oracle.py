@@ -6,14 +6,12 @@ Only the dynamic program is an upper bound and only it is called 'oracle'; the g
 import numpy as np
 
 from simspec.compile_cache import cached_njit
-from simspec.cost import CostModel, next_backlog
+from simspec.cost import CostModel
 from simspec.deferred_policy import DeferredPolicy
-from simspec.policy import Policy, PolicyError
+from simspec.policy import Policy
+from simspec.round_cost import next_backlog
+from simspec.schedule import empty_schedule, scheduled_policy
 from simspec.trace import Trace
-
-
-
-
 
 
 @cached_njit
@@ -52,24 +50,14 @@ def _oracle(trace: Trace, cost: CostModel) -> Policy:
     beaten. The plan rides in params and the state is (row, backlog), so the kernel and the engine run it like any other;
     it is valid for this trace's sequences in file order only. PolicyError if the cost model is shorter than K.
     """
-    plan = _empty(trace, cost)
+    plan = empty_schedule(trace, cost)
     value = np.zeros((int(np.diff(trace.offset).max()) + 1, plan.shape[1]))
     _solve(
         trace.offset, trace.budget, trace.depth, trace.run, trace.K,
         cost.draft, cost.verify, cost.catch_up, cost.overhead, plan, value,
     )  # fmt: skip
-    return _scheduled("oracle", trace, plan)
+    return scheduled_policy("oracle", trace, plan)
 
 
 oracle = DeferredPolicy("oracle", _oracle, clairvoyant=True)
 """The schedule of least modelled time."""
-
-
-
-
-
-
-
-
-
-

@@ -1,26 +1,18 @@
 """The clairvoyant choice of trees, by dynamic programming."""
 
-from functools import partial
-from pathlib import Path
 import numpy as np
+
 from simspec.compile_cache import cached_njit
 from simspec.cost import CostModel
 from simspec.deferred_policy import DeferredPolicy
 from simspec.policy import PolicyError
+from simspec.rank_acceptance import rank_acceptance
 from simspec.trace import Trace
-from simspec.tree import (
-    MOST,
-    Tree,
-    best,
-    chain_tree,
-    family,
-    fastest,
-    full,
-    load_tree,
-    medusa_like,
-    rank_acceptance,
-)
-from simspec.tree_policy import Outcome, TreePolicy, check_whole, outcomes
+from simspec.tree import MAX_NODES
+from simspec.tree_outcomes import Outcome, outcomes
+from simspec.tree_policy import TreePolicy
+from simspec.tree_search import sequoia_trees
+from simspec.tree_shapes import chain_tree
 
 
 def _tree_oracle(trace: Trace, cost: CostModel) -> TreePolicy:
@@ -28,15 +20,15 @@ def _tree_oracle(trace: Trace, cost: CostModel) -> TreePolicy:
 
     V[t, b] = min of overhead + verify[0] + V[t + 1, min(b + 1, B)] and, over the trees, overhead + draft[levels] + node (rows - levels) +
     verify[nodes] + catch_up[b] + V[t + a + 1, min(a, B)], a what the text has of the tree; V = 0 behind the text. The trees are chains
-    and `family` of this trace's own ranks, cut at every depth, and, where `order` is recorded, its first 1 .. 63 nodes; no more than
+    and `sequoia_trees` of this trace's own ranks, cut at every depth, and, where `order` is recorded, its first 1 .. 63 nodes; no more than
     the costs price. A lower bound on the time of any schedule over these trees, and of no other. Ties go to plain decoding, then
     to fewer accepted tokens.
     """
     shapes = [chain_tree(k) for k in range(1, min(trace.K, cost.K, cost.nodes) + 1)]
     shapes += [
         tree.cut(d)
-        for tree in family(rank_acceptance(trace), min(MOST, cost.nodes))
-        for d in _depths(trace, cost)
+        for tree in sequoia_trees(rank_acceptance(trace), min(MAX_NODES, cost.nodes))
+        for d in range(1, min(trace.K, cost.K) + 1)
     ]
     options = [
         TreePolicy("tree_oracle", "static", tree=tree)
@@ -44,7 +36,10 @@ def _tree_oracle(trace: Trace, cost: CostModel) -> TreePolicy:
         if len(tree)
     ]
     if trace.order is not None:
-        options += [dynamic_tree(n) for n in range(1, min(MOST, cost.nodes) + 1)]
+        options += [
+            TreePolicy(f"dynamic_tree:{n}", "dynamic", nodes=n)
+            for n in range(1, min(MAX_NODES, cost.nodes) + 1)
+        ]
     plain = Outcome(*(np.zeros(trace.rows, np.int64) for _ in Outcome._fields))
     # Of all trees that come to the same accepted tokens at a row only the cheapest can be part of a best schedule.
     seconds = np.full((trace.K + 2, trace.rows), np.inf)
@@ -71,7 +66,7 @@ def _tree_oracle(trace: Trace, cost: CostModel) -> TreePolicy:
     return TreePolicy("tree_oracle", "planned", plan=(choice, Outcome(*kept)))
 
 
-tree_oracle = DeferredPolicy("tree_oracle", _tree_oracle, submits=MOST, clairvoyant=True)
+tree_oracle = DeferredPolicy("tree_oracle", _tree_oracle, submits=MAX_NODES, clairvoyant=True)
 """The clairvoyant choice of a tree at each row."""
 
 

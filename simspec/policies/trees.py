@@ -1,28 +1,10 @@
 """Policies that submit trees, by name: shapes that are given, made from ranks or from the order, CAPE's sets, the clairvoyant choice."""
 
-from functools import partial
 from pathlib import Path
 
-import numpy as np
-
-from simspec.compile_cache import cached_njit
-from simspec.cost import CostModel
-from simspec.deferred_policy import DeferredPolicy
 from simspec.policy import PolicyError
-from simspec.trace import Trace
-from simspec.tree import (
-    MOST,
-    Tree,
-    best,
-    chain_tree,
-    family,
-    fastest,
-    full,
-    load_tree,
-    medusa_like,
-    rank_acceptance,
-)
-from simspec.tree_policy import Outcome, TreePolicy, check_whole, outcomes
+from simspec.tree_policy import TreePolicy
+from simspec.tree_shapes import load_tree, tree_of_widths
 
 
 def static(shape: str | int) -> TreePolicy:
@@ -36,23 +18,7 @@ def static(shape: str | int) -> TreePolicy:
         raise PolicyError(
             f"{name}: {shape!r} is no shape and no file, expected widths such as 4x2x1, or a tree's .json file"
         ) from None
-    return TreePolicy(name, "static", tree=full(wide))
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
+    return TreePolicy(name, "static", tree=tree_of_widths(wide))
 
 
 def dynamic_tree(nodes: int) -> TreePolicy:
@@ -84,13 +50,3 @@ def sets(width: int, k: int | None = None) -> TreePolicy:
 
 def _told(name, k):
     return name if k is None else f"{name},k={k}"
-
-
-
-
-
-
-
-
-
-

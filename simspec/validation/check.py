@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from simspec import formulas, metrics, policies, simulate
+from simspec import acceptance, formulas, metrics, policies, simulate
 from simspec.cost import CostModel
 from simspec.reports.acceptance_by_depth import depth_acceptance
 from simspec.trace import Trace, load_trace
@@ -54,7 +54,7 @@ def _recording(name, trace, seed):
     if "confidence" in dict(trace.meta.features):
         made.append(policies.confidence(0.5))
     alpha, alphas = depth_acceptance(trace)
-    trace = simulate.drawn(
+    trace = acceptance.drawn_trace(
         trace, seed
     )  # where runs are drawn at each replay: the ones of this seed
     for policy in made:
