@@ -27,7 +27,7 @@ from simspec.reports.acceptance_by_depth import by_depth
 from simspec.reports.drafters import compare_drafters
 from simspec.reports.oracle_gap import score
 from simspec.rng import ACCEPT
-from simspec.validation.check import _recording
+from simspec.validation.recording_checks import recording_checks
 
 HELD = settings(deadline=None, max_examples=60, derandomize=True)
 SEED = st.integers(0, 2**64 - 1)
@@ -214,7 +214,7 @@ def test_sweeps_lineups_and_checks_work_on_draws():
     assert row.rule == "rejection"
     assert row.best_k > 0
     assert row.speedup.value == pytest.approx(row.expected.value, rel=0.2)
-    checks, facts = _recording("r", trace, 0)
+    checks, facts = recording_checks("r", trace, 0)
     assert len(checks) > 8
     assert all(each.ok for each in checks)
     assert 0 < facts["alpha"] < 1
