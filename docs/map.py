@@ -65,15 +65,16 @@ def layers(root: Path) -> dict[str, list[list[str]]]:
     }
 
 
-WIDTH, PANEL, MARGIN, ROW, GAP = 960, 460, 14, 30, 10
+WIDTH, PANEL, MARGIN, ROW, GAP = 960, 455, 14, 28, 8
+MOST = 4  # boxes side by side; a layer of more takes several lines
 FONT = 'font-family="Helvetica, Arial, sans-serif"'
 FLOW = (
     ("prompts", "your text"),
     ("record", "torch, once"),
     ("recording", "Parquet file"),
     ("replay", "numba, all policies"),
-    ("policy", "the best at your costs"),
-    ("run", "rounds equal the replay"),
+    ("policy", "best at your costs"),
+    ("run", "same rounds, for real"),
 )
 COLORS = {"simspec": ("#eef4fb", "#2b6cb0"), "real": ("#fdf3e7", "#b7791f")}
 
@@ -81,7 +82,7 @@ COLORS = {"simspec": ("#eef4fb", "#2b6cb0"), "real": ("#fdf3e7", "#b7791f")}
 def picture(root: Path) -> str:
     """The architecture as SVG: the way of the data above, the layers of both packages below."""
     shapes, top = [], 92
-    step = (WIDTH - 2 * MARGIN) / len(FLOW)
+    step = (WIDTH - 2 * MARGIN + 22) / len(FLOW)
     for i, (title, note) in enumerate(FLOW):
         x = MARGIN + i * step
         shapes.append(_box(x, MARGIN, step - 22, 48, "#f7fafc", "#4a5568"))
@@ -97,13 +98,17 @@ def picture(root: Path) -> str:
         shapes.append(_text(left + PANEL / 2, top + 8, f"{package}/  ({note})", 15, "bold"))
         y = top + 20
         for row in rows:
-            width = (PANEL - GAP * (len(row) - 1)) / len(row)
-            size = 13 if width > 90 else 10.5
-            for i, name in enumerate(row):
-                x = left + i * (width + GAP)
-                shapes.append(_box(x, y, width, ROW, fill, stroke))
-                shapes.append(_text(x + width / 2, y + 20, name, size))
-            y += ROW + 8
+            lines = -(-len(row) // MOST)
+            each = -(-len(row) // lines)
+            for start in range(0, len(row), each):
+                names = row[start : start + each]
+                width = (PANEL - GAP * (len(names) - 1)) / len(names)
+                for i, name in enumerate(names):
+                    x = left + i * (width + GAP)
+                    shapes.append(_box(x, y, width, ROW, fill, stroke))
+                    shapes.append(_text(x + width / 2, y + 19, name, 13))
+                y += ROW + 4
+            y += 6
         bottoms.append(y)
     foot = max(bottoms) + 14
     note = "A layer imports layers below it only; real imports simspec, never the other way."

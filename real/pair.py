@@ -81,7 +81,7 @@ def load_pair(
     hashes = made_for(path, decoder, tokenizer)
     known = hashes["weights"]
     folder = weights or models / drafter
-    made = BUILTIN[drafter](folder, decoder, hashes)
+    made = BUILTIN[drafter].load(folder, decoder, hashes)
     made.predictors = load_predictors(folder, known, device)
     _check_tokenizer(Path(folder), tokenizer, path)
     engage(passes, decoder, made)

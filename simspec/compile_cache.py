@@ -2,41 +2,44 @@
 
 from collections.abc import Callable
 from os import getpid
-from typing import Any
+from typing import Any, cast
 
 from numba import njit
 from numba.core import caching
 from numba.core.dispatcher import Dispatcher
 
 
-def cached_njit(function: Callable) -> Any:
+def cached_njit(function: Callable[..., Any]) -> Any:
     """`njit(cache=True)` whose cache files several processes may write at once."""
     return share_cache(njit(function))
 
 
 def share_cache(compiled: Any) -> Any:
-    """Gives a compiled function a disk cache whose code files carry the process id; plain Python is returned as it is."""
+    """Gives a compiled function a disk cache whose code files carry the process id; plain Python is
+    returned as it is.
+    """
     if isinstance(compiled, Dispatcher):
-        compiled._cache = _SharedCache(compiled.py_func)
+        cast(Any, compiled)._cache = _SharedCache(compiled.py_func)
     return compiled
 
 
 class _ProcessFiles(caching.IndexDataCacheFile):
     """Names the code files of this process.
 
-    A function with several signatures has one index and numbered code files. Two processes that each add a signature
-    take the same next number, so that one's index could lead to the other's code. With the process id in the name
-    an index leads to its own code, or to no file.
+    A function with several signatures has one index and numbered code files. Two processes that
+    each add a signature take the same next number, so that one's index could lead to the other's
+    code. With the process id in the name an index leads to its own code, or to no file.
     """
 
     def _data_name(self, number: int) -> str:
-        return f"{super()._data_name(number).removesuffix('.nbc')}.{getpid()}.nbc"
+        name: str = super()._data_name(number)  # type: ignore[no-untyped-call]
+        return f"{name.removesuffix('.nbc')}.{getpid()}.nbc"
 
 
 class _SharedCache(caching.FunctionCache):
-    def __init__(self, function: Callable):
-        super().__init__(function)
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)  # type: ignore[no-untyped-call]
         locator = self._impl.locator
-        self._cache_file = _ProcessFiles(
+        self._cache_file = _ProcessFiles(  # type: ignore[no-untyped-call]
             self._cache_path, self._impl.filename_base, locator.get_source_stamp()
         )

@@ -1,4 +1,4 @@
-"""Policies that are made for one trace at given costs, such as an oracle or a tree fitted to ranks."""
+"""Policies made for one trace at given costs: oracles, and trees fitted to ranks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from simspec.tree_policy import TreePolicy
 class DeferredPolicy:
     """A policy that needs the trace and the costs before it can run.
 
-    | field       | type     | meaning                                                               |
-    | ----------- | -------- | --------------------------------------------------------------------- |
-    | name        | str      | label in tables                                                       |
-    | make        | function | (trace, cost) -> Policy or TreePolicy                                 |
-    | reads       | (str,)   | names of the features that the policy reads                           |
-    | submits     | int      | most tree nodes that a round submits; 0 for chains                    |
-    | clairvoyant | bool     | it knows the recorded tokens, so that it is replayed and never run    |
+    | field       | type     | meaning                                                            |
+    | ----------- | -------- | ------------------------------------------------------------------ |
+    | name        | str      | label in tables                                                    |
+    | make        | function | (trace, cost) -> Policy or TreePolicy                              |
+    | reads       | (str,)   | names of the features that the policy reads                        |
+    | submits     | int      | most tree nodes that a round submits; 0 for chains                 |
+    | clairvoyant | bool     | it knows the recorded tokens, so that it is replayed and never run |
 
     Calling it is the same as `resolve`.
     """

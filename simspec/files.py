@@ -1,14 +1,18 @@
-"""Where results go: refused before the work where they cannot be, and whole or not there."""
+"""Output files: validated before the work, and written completely or not at all."""
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from os import PathLike
 from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
-def check_output(path: Path, *inputs) -> None:
-    """Refuse an output before the work is done: ValueError, one line, where it is or lacks a folder, or is an `input`."""
+def check_output(path: str | PathLike[str], *inputs: str | PathLike[str]) -> None:
+    """ValueError, one line, where an output is a folder, has none, or would overwrite an input."""
     path = Path(path)
     if not path.name or path.is_dir():
         raise ValueError(f"{path} is a folder, expected a file to write: add a name")
@@ -23,13 +27,16 @@ def check_output(path: Path, *inputs) -> None:
             path.exists() and other.exists() and path.samefile(other)
         ):
             raise ValueError(
-                f"{path} would overwrite {other}, which this command reads or writes too: name another"
+                f"{path} would overwrite {other}, which this command reads or writes too: name "
+                "another"
             )
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Gives a temporary path beside `path`; on success what was written there is on the disk in place of `path`, else removed."""
+def replacing(path: str | PathLike[str]) -> Iterator[Path]:
+    """A temporary path beside `path`: on success it replaces `path` on the disk, otherwise it is
+    removed.
+    """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -44,8 +51,10 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def write_json(path, value) -> None:
-    """Write `value` as JSON: a file of that name is replaced as a whole or left alone. ValueError, one line, where it cannot be."""
+def write_json(path: str | PathLike[str], value: Any) -> None:
+    """Writes `value` as JSON, completely or not at all; ValueError, one line, where it cannot be
+    written.
+    """
     try:
         with replacing(path) as temporary:
             temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
@@ -55,20 +64,23 @@ def write_json(path, value) -> None:
         ) from None
 
 
-def read_json(path, made, what: str):
-    """made(the JSON value in the file); ValueError, one line with the path and `what` it is not, for whatever is wrong with either."""
+def read_json(path: str | PathLike[str], make: Callable[[Any], T], kind: str) -> T:
+    """make(the JSON value in the file); ValueError, one line with the path and the `kind` of file
+    expected.
+    """
     try:
-        return made(json.loads(Path(path).read_text(encoding="utf-8")))
+        return make(json.loads(Path(path).read_text(encoding="utf-8")))
     except (OSError, ValueError, OverflowError, RecursionError) as error:
-        raise ValueError(f"{path}: not a {what}: {' '.join(str(error).split())}") from None
+        raise ValueError(f"{path}: not a {kind}: {' '.join(str(error).split())}") from None
 
 
-def check_keys(data, wanted) -> None:
-    """ValueError unless `data` is one JSON object with exactly the keys `wanted`."""
+def check_keys(data: Any, keys: Iterable[str]) -> None:
+    """ValueError unless `data` is one JSON object with exactly these keys."""
     if not isinstance(data, dict):
         raise ValueError(f"holds a {type(data).__name__}, expected one object")
-    wanted = set(wanted)
-    if set(data) != wanted:
+    expected = set(keys)
+    if set(data) != expected:
         raise ValueError(
-            f"missing keys {sorted(wanted - set(data))}, unknown keys {sorted(set(data) - wanted)}"
+            f"missing keys {sorted(expected - set(data))}, unknown keys "
+            f"{sorted(set(data) - expected)}"
         )

@@ -17,7 +17,8 @@ _VERSIONED_MODULES = ("builtins", "math", "numba", "numpy")
 
 
 def fingerprint(function: Callable) -> str | None:
-    """SHA-256 of a function's code and of all code and constants that its names refer to, in any module.
+    """SHA-256 of a function's code and of all code and constants that its names refer to, in any
+    module.
 
     None where it uses an object whose changes cannot be detected: its caller must not be cached.
     """

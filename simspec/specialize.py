@@ -1,8 +1,9 @@
 """Compiled functions that call functions given at run time: inlined, and cached on disk.
 
-numba calls a function argument through a pointer, and finds no closure over compiled functions in its cache. So a
-template is copied with the given functions as its globals, which inlines them. The copy closes over a fingerprint of
-all that it calls. numba's cache key includes it, so that an edit in any file is noticed.
+numba calls a function argument through a pointer, and finds no closure over compiled functions in
+its cache. So a template is copied with the given functions as its globals, which inlines them. The
+copy closes over a fingerprint of all that it calls. numba's cache key includes it, so that an edit
+in any file is noticed.
 """
 
 import hashlib
@@ -21,10 +22,11 @@ from simspec.fingerprint import fingerprint
 
 
 def specialize(template: Callable, signature: Any, *constants: Any, **functions: Callable) -> Any:
-    """The function that template(key) returns, compiled with `signature` and with `functions` as its globals.
+    """The function that template(key) returns, compiled with `signature` and with `functions` as
+    its globals.
 
-    key is (fingerprints, *constants): the constants are compile-time constants. Plain Python where numba is
-    disabled. Raises what numba raises for functions that it cannot compile.
+    key is (fingerprints, *constants): the constants are compile-time constants. Plain Python where
+    numba is disabled. Raises what numba raises for functions that it cannot compile.
     """
     namespace = {**template.__globals__, **functions}
     prints = tuple(fingerprint(f) for f in (template((None, *constants)), *functions.values()))
@@ -32,13 +34,15 @@ def specialize(template: Callable, signature: Any, *constants: Any, **functions:
     function = FunctionType(
         inner.__code__, namespace, inner.__name__, inner.__defaults__, inner.__closure__
     )
-    # numba numbers the code files of all functions of one name together, so that two processes that add to them
-    # could read each other's code under their own key. Each function here gets its own name and files.
+    # numba numbers the code files of all functions of one name together, so that two processes that
+    # add to them could read each other's code under their own key. Each function here gets its own
+    # name and files.
     key = hashlib.sha256(repr((prints, constants)).encode()).hexdigest()[:16]
     function.__qualname__ += f".{key}"
-    if config.DISABLE_JIT:
+    if config.DISABLE_JIT:  # type: ignore[attr-defined]
         return function
-    # Division as in numpy: an interpreted policy's state holds numpy numbers, which do not raise either.
+    # Division as in numpy: an interpreted policy's state holds numpy numbers, which do not raise
+    # either.
     compiled = njit(nogil=True, error_model="numpy")(function)
     if None not in prints:
         share_cache(compiled)
@@ -48,7 +52,8 @@ def specialize(template: Callable, signature: Any, *constants: Any, **functions:
 
 
 def borrowed(array: np.ndarray) -> np.ndarray:
-    """The same array as a borrowed reference: compiled code does not count it, which would cost more than a round.
+    """The same array as a borrowed reference: compiled code does not count it, which would cost
+    more than a round.
 
     The caller must hold the array meanwhile; a function's argument is held by its caller.
     """
@@ -57,7 +62,7 @@ def borrowed(array: np.ndarray) -> np.ndarray:
 
 @overload(borrowed)
 def _borrowed(array):  # type: ignore[no-untyped-def]
-    return lambda array: _without_owner(array)
+    return lambda array: _without_owner(array)  # type: ignore[call-arg]
 
 
 @intrinsic

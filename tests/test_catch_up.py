@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 from toy_lm import DRAFTERS, PREFIX, RULES, taught, toy_pair, toy_prompts
 
 from real.draft import Step
-from real.drafters.glide import Glide, GlideDrafter
+from real.drafters.glide import GlideDrafter, GlideModel, glide_loss
 from real.drafters.model import ModelDrafter
 from real.model.tree_mask import chain
-from real.train import losses
 
 PICK = RULES["greedy"]
 
@@ -104,7 +103,7 @@ def test_which_drafters_have_a_cache_of_their_own():
     for name in DRAFTERS:
         target, drafter = toy_pair(name)
         _begin(drafter, target, [5, 6, 7])
-        held = [key for key, value in vars(drafter).items() if type(value).__name__ == "Cache"]
+        held = [key for key, value in vars(drafter).items() if type(value).__name__ == "KVCache"]
         assert held == (["cache"] if name in with_cache else []), name
         assert hasattr(drafter, "rows") == (name in with_cache), name
 
@@ -179,7 +178,7 @@ def test_declared_history_free_holds(name):
 def test_control_a_drafter_with_a_history_is_noticed():
     """Two layers of GLIDE whose accepted rows stay as they were drafted, as published: declared, and seen."""
     target, _ = toy_pair("glide2")
-    part = taught(Glide, losses.glide, layers=2, rebuild=False)
+    part = taught(GlideModel, glide_loss, layers=2, rebuild=False)
     assert not GlideDrafter(target.decoder, part).history_free
     assert len({_reached(target, GlideDrafter(target.decoder, part), *way) for way in WAYS}) > 1
 

@@ -33,7 +33,7 @@ def test_it_says_what_it_is(name):
     assert drafter.predictors == {}
     assert getattr(drafter, "sublayers", 0) == SUBLAYERS.get(name, 0)
     assert offered(drafter) == (() if silent else ("confidence", "entropy"))
-    assert list(inspect.signature(BUILTIN[drafter.name]).parameters) == [
+    assert list(inspect.signature(BUILTIN[drafter.name].load).parameters) == [
         "folder",
         "target",
         "made_for",
@@ -180,7 +180,7 @@ def test_no_toy_is_left_untaught():
         trained = toy_pair(name)[1]
         fresh = type(trained)(
             target.decoder,
-            type(trained.part)(target.decoder, **trained.part.settings).requires_grad_(False),
+            type(trained.head)(target.decoder, **trained.head.settings).requires_grad_(False),
         )
         hits = []
         for drafter in (trained, fresh):

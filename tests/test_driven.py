@@ -18,7 +18,7 @@ from real.drafters import drafter_shapes, random_drafter
 from real.model import random_models as shape
 from real.model.random_models import check_room, needed, random_decoder, read_shape
 from simspec import policies, replay, synthetic
-from simspec.roofline import SHAPES, parameters
+from simspec.model_shape import SHAPES, parameters
 
 TINY = read_shape("4x16x2x24")
 NAMES = ("early_exit", "early_exit:3", "model:1x8x1", "eagle", "medusa", "prompt_lookup")
@@ -230,9 +230,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_allocated(monkeypatch):
     target = decoder()
     whole = lambda d: sum(p.numel() for p in torch.nn.Module.parameters(d))  # noqa: E731
     for name, part in (
-        ("early_exit:2", "exit"),
-        ("eagle", "part"),
-        ("medusa", "part"),
+        ("early_exit:2", "head"),
+        ("eagle", "head"),
+        ("medusa", "head"),
         ("model:1x8x1", "lm"),
     ):
         made = getattr(random_drafter(name, target, TINY, 4), part)

@@ -8,11 +8,10 @@ from test_weights import refused
 from torch.nn import functional as F
 from toy_lm import VOCAB, toy_target
 
-from real.drafters.eagle import INPUTS, Eagle, EagleDrafter
-from real.model.draft_head import save_part
+from real.drafters.eagle import INPUTS, EagleDrafter, EagleHead, eagle_loss
+from real.model.draft_head import save_draft_head
 from real.model.target import Target
 from real.model.tree_mask import chain
-from real.train.losses import eagle
 
 MADE_FOR = {"weights": "a" * 64, "config": "c" * 64, "tokenizer": "t" * 64}
 EACH = pytest.mark.parametrize("inputs", INPUTS)
@@ -20,7 +19,7 @@ EACH = pytest.mark.parametrize("inputs", INPUTS)
 
 def part_of(decoder, inputs=INPUTS[0], seed=0, **changes):
     torch.manual_seed(seed)
-    part = Eagle(decoder, inputs, **changes).requires_grad_(False)
+    part = EagleHead(decoder, inputs, **changes).requires_grad_(False)
     for p in part.parameters():
         p.mul_(3 if p.ndim == 2 else 0.9).add_(0 if p.ndim == 2 else 0.05)
     return part
@@ -88,15 +87,17 @@ def test_taught_in_parallel_is_drafted_step_by_step(inputs, changes):
     target, drafter = pair_of(inputs, **changes)
     text, start = text_of(13), 3
     read, token = features(target.decoder, text)[:-1], torch.tensor([text])
-    taught = drafter.part.teach(target.decoder, read[None], token)[0]
+    taught = drafter.head.teacher_forced(target.decoder, read[None], token)[0]
     drafted = along(target, drafter, text, start)
     torch.testing.assert_close(drafted, taught[start - 2 : -1], rtol=0, atol=1e-10)
     controls = [
         taught[start - 1 :],
-        drafter.part.teach(target.decoder, read[None], token.roll(1, 1))[0, start - 2 : -1],
+        drafter.head.teacher_forced(target.decoder, read[None], token.roll(1, 1))[
+            0, start - 2 : -1
+        ],
     ]
     controls.append(
-        drafter.part.teach(target.decoder, read.roll(1, 0)[None], token)[0, start - 2 : -1]
+        drafter.head.teacher_forced(target.decoder, read.roll(1, 0)[None], token)[0, start - 2 : -1]
     )
     reads = [True, "token" in inputs, "feature" in inputs]
     for control, matters in zip(controls, reads, strict=True):
@@ -129,7 +130,7 @@ def test_a_draft_feeds_estimates_and_what_was_drafted(inputs, seed, prompt, step
     drafted = [drafter.next() for _ in range(steps)]
     assert [step.token for step in drafted] == forced
     assert [step.parent for step in drafted] == list(range(steps))
-    expected = reference(target.decoder, drafter.part, text, steps, forced)
+    expected = reference(target.decoder, drafter.head, text, steps, forced)
     torch.testing.assert_close(
         torch.stack([step.hidden for step in drafted]), expected, rtol=0, atol=1e-10
     )
@@ -186,7 +187,7 @@ class Lazy(EagleDrafter):
 
     def rollback(self, accepted):
         if self.draft:
-            self.rows = min(self.rows, len(self.text) - 1 + min(accepted, len(self.draft) - 1))
+            self.rows = min(self.rows, len(self.committed) - 1 + min(accepted, len(self.draft) - 1))
         self.draft = []
 
 
@@ -253,7 +254,7 @@ class Told:
     def __init__(self, answer):
         self.answer = answer
 
-    def teach(self, target, feature, token):
+    def teacher_forced(self, target, feature, token):
         self.feature, self.token = feature, token
         return self.answer(feature)
 
@@ -265,18 +266,18 @@ def test_the_loss_of_true_features_is_the_targets_entropy():
     p = decoder.head(true[:, 1:]).softmax(-1)
     entropy = -(p * p.log()).sum(-1).mean()
     told = Told(lambda feature: true[:, 1:])
-    assert float(eagle(told, decoder, token)) == pytest.approx(0.1 * float(entropy), rel=1e-5)
-    assert float(eagle(told, decoder, token, weight=2.0)) == pytest.approx(
+    assert float(eagle_loss(told, decoder, token)) == pytest.approx(0.1 * float(entropy), rel=1e-5)
+    assert float(eagle_loss(told, decoder, token, weight=2.0)) == pytest.approx(
         2 * float(entropy), rel=1e-5
     )
     text = F.nll_loss(p.log().flatten(0, 1), token[:, 2:].flatten())
-    assert float(eagle(told, decoder, token, soft=False)) == pytest.approx(
+    assert float(eagle_loss(told, decoder, token, soft=False)) == pytest.approx(
         0.1 * float(text), rel=1e-5
     )
     for late in (Told(lambda feature: true[:, :-1]), Told(lambda feature: true[:, 1:].roll(1, 1))):
-        assert float(eagle(late, decoder, token)) > 0.1 * float(entropy) + 0.05
+        assert float(eagle_loss(late, decoder, token)) > 0.1 * float(entropy) + 0.05
     half = Told(lambda feature: true[:, 1:] + 0.5)  # SmoothL1 is x^2 / 2 up to 1
-    assert float(eagle(half, decoder, token, weight=0.0)) == pytest.approx(0.125, rel=1e-5)
+    assert float(eagle_loss(half, decoder, token, weight=0.0)) == pytest.approx(0.125, rel=1e-5)
 
 
 @settings(deadline=None, max_examples=10)
@@ -289,7 +290,7 @@ def test_noise_is_uniform_and_on_what_is_read_alone(seed, noise):
     for _ in range(2):
         told = Told(lambda feature: true[:, 1:])
         drawn.append(
-            eagle(told, decoder, token, True, torch.Generator().manual_seed(seed), noise=noise)
+            eagle_loss(told, decoder, token, True, torch.Generator().manual_seed(seed), noise=noise)
         )
         shift = told.feature - true[:, :-1]
         drawn.append(shift)
@@ -301,7 +302,9 @@ def test_noise_is_uniform_and_on_what_is_read_alone(seed, noise):
         assert abs(float(shift.mean())) < 5 * noise / (3 * shift.numel()) ** 0.5
         assert 0.95 < float(shift.std()) * 3**0.5 / noise < 1.05
     clean = Told(lambda feature: true[:, 1:])
-    assert float(eagle(clean, decoder, token, noise=0.0)) == float(drawn[0])  # the goal has none
+    assert float(eagle_loss(clean, decoder, token, noise=0.0)) == float(
+        drawn[0]
+    )  # the goal has none
 
 
 @EACH
@@ -311,11 +314,11 @@ def test_training_lowers_the_loss_and_leaves_the_target_alone(inputs, soft):
     token = torch.tensor([text_of(16, i) for i in range(8)])
     before = {k: v.clone() for k, v in decoder.state_dict().items()}
     torch.manual_seed(1)
-    part = Eagle(decoder, inputs)
+    part = EagleHead(decoder, inputs)
     optimiser = torch.optim.AdamW(part.parameters(), 5e-3)
     generator, losses = torch.Generator().manual_seed(0), []
     for _ in range(40):
-        loss = eagle(part, decoder, token, soft, generator)
+        loss = eagle_loss(part, decoder, token, soft, generator)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -326,8 +329,8 @@ def test_training_lowers_the_loss_and_leaves_the_target_alone(inputs, soft):
 
 def test_texts_too_short_to_teach_anything_are_refused():
     decoder = toy_target()
-    with pytest.raises(ValueError, match="texts of 2 tokens; expected at least 3"):
-        eagle(part_of(decoder), decoder, torch.tensor([[4, 5]]))
+    with pytest.raises(ValueError, match="2 tokens; expected at least 3"):
+        eagle_loss(part_of(decoder), decoder, torch.tensor([[4, 5]]))
 
 
 @pytest.mark.parametrize(
@@ -336,25 +339,26 @@ def test_texts_too_short_to_teach_anything_are_refused():
 @EACH
 def test_a_saved_part_comes_back(tmp_path, inputs, changes):
     target, drafter = pair_of(inputs, **changes)
-    part = drafter.part
+    part = drafter.head
     assert any("layers.0.attention_norm" in k for k in part.state_dict()) == (
         "first_norm" in changes
     )
-    assert Eagle(target.decoder, **part.settings).settings == part.settings
-    save_part(part, tmp_path, "eagle", MADE_FOR, torch.float64)
-    loaded = EagleDrafter.load(tmp_path, target.decoder, MADE_FOR).part
+    assert EagleHead(target.decoder, **part.settings).settings == part.settings
+    save_draft_head(part, tmp_path, "eagle", MADE_FOR, torch.float64)
+    loaded = EagleDrafter.load(tmp_path, target.decoder, MADE_FOR).head
     assert loaded.settings == part.settings
     assert not any(p.requires_grad for p in loaded.parameters())
     text = torch.tensor([text_of(9)])
     read = features(target.decoder, text[0].tolist())[None, :-1]
     assert torch.equal(
-        loaded.teach(target.decoder, read, text), part.teach(target.decoder, read, text)
+        loaded.teacher_forced(target.decoder, read, text),
+        part.teacher_forced(target.decoder, read, text),
     )
 
 
 def test_a_part_of_another_target_is_refused(tmp_path):
     target, drafter = pair_of()
-    save_part(drafter.part, tmp_path, "eagle", MADE_FOR)
+    save_draft_head(drafter.head, tmp_path, "eagle", MADE_FOR)
     for what in MADE_FOR:
         refused(
             f"made for a target with {what}",
@@ -378,4 +382,4 @@ def test_a_part_of_another_target_is_refused(tmp_path):
 )
 def test_settings_that_make_no_sense_are_refused(wrong):
     with pytest.raises(ValueError, match="expected"):
-        Eagle(toy_target(), **wrong)
+        EagleHead(toy_target(), **wrong)

@@ -21,16 +21,16 @@ from hypothesis import strategies as st
 from safetensors.torch import load, load_file, save_file
 from shell import command, refused
 
-import simspec.trace
+import simspec.trace_file
 from real.demo import TRACES
-from real.drafters.eagle import Eagle
-from real.drafters.glide import Glide
-from real.drafters.hydra import Hydra
-from real.drafters.medusa import Medusa
+from real.drafters.eagle import EagleHead
+from real.drafters.glide import GlideModel
+from real.drafters.hydra import HydraHeads
+from real.drafters.medusa import MedusaHeads
 from real.files import replace_json
 from real.model.checkpoint import load_decoder, load_tokenizer, made_for
 from real.model.compressed import content
-from real.model.draft_head import SAID, save_part
+from real.model.draft_head import SAID, save_draft_head
 from real.pair import TINY
 from simspec import (
     CostModel,
@@ -48,7 +48,7 @@ from simspec.trace_meta import SCHEMA
 HELD = settings(
     deadline=None, max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-PARTS = {"eagle": Eagle, "medusa": Medusa, "hydra": Hydra, "glide": Glide}
+PARTS = {"eagle": EagleHead, "medusa": MedusaHeads, "hydra": HydraHeads, "glide": GlideModel}
 RECORDED, PRICED = TRACES / "tiny-model-greedy.parquet", TRACES / "tiny-model-greedy.cost.json"
 
 
@@ -143,9 +143,9 @@ def test_a_truncated_file_is_always_refused(tmp_path, raw, data):
 
 def test_control_without_hash_and_page_checksums_another_trace_is_read(tmp_path, raw, monkeypatch):
     """The two guards that the tests above rely on: with both off, some bit of the pages gives another valid trace."""
-    stored = simspec.trace._digest(whole())
+    stored = simspec.trace_file.digest(whole())
     opened = pq.ParquetFile
-    monkeypatch.setattr(simspec.trace, "_digest", lambda trace: stored)
+    monkeypatch.setattr(simspec.trace_file, "digest", lambda trace: stored)
     monkeypatch.setattr(pq, "ParquetFile", lambda path, **_: opened(path))
     other, path = 0, tmp_path / "t.parquet"
     for at in range(4, len(raw), max(1, len(raw) // 400)):
@@ -820,7 +820,7 @@ def untrained(tmp_path_factory):
     hashes = made_for(TINY / "target", target, load_tokenizer(TINY / "target"))
     for name, part in PARTS.items():
         (folder / name).mkdir()
-        save_part(part(target), folder / name, name, hashes)
+        save_draft_head(part(target), folder / name, name, hashes)
     (folder / "self_skip").mkdir()
     replace_json(
         folder / "self_skip" / "self_skip.json",

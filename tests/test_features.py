@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from real.decode.features import FEATURES, GRIDS, Reader, learnt, offered, read
 from real.decode.phase_timer import PhaseTimer
 from real.draft import Silent, Step
-from real.train.losses import next_token, towards
+from real.model.losses import distillation_loss, next_token_loss
 from simspec import quantization as grid
-from simspec.policy import IDENTITY
+from simspec.stepper import TOKEN_FEATURES
 
 HELD = settings(deadline=None, max_examples=100, derandomize=True)
 NAMES = ("confidence", "entropy")
@@ -117,10 +117,10 @@ def test_the_probability_is_that_of_the_token_picked(logits, temperature, data):
 
 
 def test_only_the_probability_tells_the_token_and_no_default_shows_it():
-    assert IDENTITY == ("probability",)
-    assert set(IDENTITY) < set(GRIDS)
-    assert not set(IDENTITY) & set(FEATURES)
-    assert not set(IDENTITY) & set(offered(Silent()))
+    assert TOKEN_FEATURES == ("probability",)
+    assert set(TOKEN_FEATURES) < set(GRIDS)
+    assert not set(TOKEN_FEATURES) & set(FEATURES)
+    assert not set(TOKEN_FEATURES) & set(offered(Silent()))
     reader, row = Reader(("probability",), 1.0, Silent()), torch.tensor([2.0, 0.0, -1.0])
     shown = [int(reader.read(Step(token, 0, row), 0)[0][0]) for token in range(3)]
     assert shown == sorted(shown, reverse=True)
@@ -177,20 +177,20 @@ def test_next_token_is_the_mean_negative_log_probability():
         )
         / 6
     )
-    assert abs(next_token(logits, token) - wanted) < 1e-6
+    assert abs(next_token_loss(logits, token) - wanted) < 1e-6
     sure = torch.nn.functional.one_hot(token, 5) * 1e4
-    assert abs(towards(logits, sure) - next_token(logits, token)) < 1e-6
-    assert abs(towards(logits, sure) - next_token(logits, token.roll(1))) > 1e-2
+    assert abs(distillation_loss(logits, sure) - next_token_loss(logits, token)) < 1e-6
+    assert abs(distillation_loss(logits, sure) - next_token_loss(logits, token.roll(1))) > 1e-2
 
 
 def test_towards_is_cross_entropy_with_no_pull_where_both_agree():
     q, p = random_logits(0).requires_grad_(), random_logits(1)
     wanted = -(p.double().softmax(-1) * q.double().log_softmax(-1)).sum(-1).mean()
-    assert abs(towards(q, p) - wanted) < 1e-6
-    assert torch.autograd.grad(towards(q, p), q)[0].abs().max() > 1e-3
+    assert abs(distillation_loss(q, p) - wanted) < 1e-6
+    assert torch.autograd.grad(distillation_loss(q, p), q)[0].abs().max() > 1e-3
     same = (p + 3.0).requires_grad_()  # a shift changes no distribution
-    assert torch.autograd.grad(towards(same, p), same)[0].abs().max() < 1e-7
-    assert towards(same, p) < towards(q, p)
+    assert torch.autograd.grad(distillation_loss(same, p), same)[0].abs().max() < 1e-7
+    assert distillation_loss(same, p) < distillation_loss(q, p)
 
 
 def test_what_was_fetched_is_read_once_and_at_its_slot():

@@ -16,7 +16,7 @@ from real.audit.forced_decoding import decode_forced
 from real.decode.loop import decode
 from real.decode.verify import accept_exact
 from real.draft import Silent
-from real.drafters.early_exit import EarlyExitDrafter, Exit
+from real.drafters.early_exit import EarlyExitDrafter, EarlyExitHead
 from real.pair import prompts_of, rule_of, stepper
 from real.sampling import Rule
 from simspec import Trace, replay
@@ -49,7 +49,8 @@ def test_forced_float64_rounds_equal_the_replay(drafter, rule):
     part = trace.select(range(0, trace.sequences, 3))
     for text in [text for text in EXAM if part.meta.features or not reads(text)]:
         result = forced(part, target, model, text)
-        assert result.rounds == result.equal == result.replayed > 0 and result.sound, text
+        assert result.rounds == result.equal == result.replayed > 0, text
+        assert result.sound, text
         assert result.tokens == part.rows
         assert not result.divergences
         assert not result.draft_flips
@@ -58,7 +59,7 @@ def test_forced_float64_rounds_equal_the_replay(drafter, rule):
 def test_forcing_keeps_a_perturbed_target_on_the_sequence():
     trace, target, model = toy_recording("early_exit", "greedy")
     shaken = _shaken(target.decoder)
-    exit = EarlyExitDrafter(shaken, Exit(shaken, 2).requires_grad_(False))
+    exit = EarlyExitDrafter(shaken, EarlyExitHead(shaken, 2).requires_grad_(False))
     result = forced(trace, type(target)(shaken, exit.taps, capacity=32), exit, "fixed:3")
     assert result.tokens == trace.rows
     assert result.rounds > 20

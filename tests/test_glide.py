@@ -11,12 +11,11 @@ from test_medusa import MADE_FOR, accept_exact, shaken
 from test_weights import refused
 from toy_lm import RULES, VOCAB, toy_prompts, toy_target
 
-from real.drafters.glide import Glide, GlideDrafter, blockwise
+from real.drafters.glide import GlideDrafter, GlideModel, blockwise_mask, glide_loss
 from real.model.decoder import Decoder
-from real.model.draft_head import save_part
+from real.model.draft_head import save_draft_head
 from real.model.target import Target
 from real.record.recorder import Settings, target_text
-from real.train import losses
 
 
 def grouped(kv_heads: int, seed: int = 0) -> Decoder:
@@ -48,7 +47,7 @@ def before(rows, late=0):
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 def test_training_sees_what_a_first_step_sees(form, kv_heads):
     target, prompt = grouped(kv_heads), [5, 9, 11]
-    part = shaken(Glide, target, **form)
+    part = shaken(GlideModel, target, **form)
     text = torch.randint(4, VOCAB, (12,), generator=torch.Generator().manual_seed(1)).tolist()
     shown = accept_exact(target, GlideDrafter(target, part), prompt, text, 1)
     whole = torch.tensor([[*prompt, *text]])
@@ -69,19 +68,19 @@ def test_training_sees_what_a_first_step_sees(form, kv_heads):
 
 @pytest.mark.parametrize("rows, block", [(1, 1), (12, 5), (11, 5), (7, 1), (6, 9)])
 def test_the_block_wise_mask_is_its_definition(rows, block):
-    mask = blockwise(rows, block)
+    mask = blockwise_mask(rows, block)
     for j in range(rows):
         for k in range(rows):
             assert bool(mask[j, k]) == (k // block < j // block)
     if block < rows:
         assert not torch.equal(mask, before(rows, 1))
-        assert not torch.equal(mask, blockwise(rows, block + 1))
+        assert not torch.equal(mask, blockwise_mask(rows, block + 1))
 
 
 def test_a_step_sees_the_keys_of_committed_rows_and_no_others():
     """Slot i of a draft, against one whole pass whose rows of that round all see the same keys; other keys are poisoned."""
     target, prompt = grouped(2), [5, 9, 11, 4, 8]
-    part = shaken(Glide, target)
+    part = shaken(GlideModel, target)
     drafter, engine = GlideDrafter(target, part), Target(target, capacity=32)
     drafter.begin(engine, prompt, engine.prefill(prompt[:-1]), lambda logits, slot, *_: 6 + slot)
     engine.cache.key[:, :, :, engine.length :] = float("nan")
@@ -97,7 +96,7 @@ def test_a_step_sees_the_keys_of_committed_rows_and_no_others():
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_a_prompt_of_one_token_has_no_keys_and_no_nan(form):
     target, text = grouped(2), [7, 5, 6]
-    part = shaken(Glide, target, **form)
+    part = shaken(GlideModel, target, **form)
     drafter, engine = GlideDrafter(target, part), Target(target, capacity=32)
     drafter.begin(
         engine,
@@ -119,7 +118,7 @@ ROUND = st.tuples(st.integers(0, 5), st.booleans(), st.integers(0, 5), st.intege
 
 def _pair(**form):
     target = grouped(2)
-    drafter = GlideDrafter(target, shaken(Glide, target, **form))
+    drafter = GlideDrafter(target, shaken(GlideModel, target, **form))
     return Target(target, capacity=32), drafter
 
 
@@ -161,8 +160,8 @@ def test_control_two_layers_without_rebuilding_remember_their_rounds():
 
 def test_declared_prefix_only_is_without_glimpses_alone():
     target = grouped(2)
-    assert GlideDrafter(target, Glide(target, cross=False)).prefix_only
-    assert not GlideDrafter(target, Glide(target)).prefix_only
+    assert GlideDrafter(target, GlideModel(target, cross=False)).prefix_only
+    assert not GlideDrafter(target, GlideModel(target)).prefix_only
 
 
 @pytest.mark.parametrize("soft", [True, False])
@@ -176,11 +175,11 @@ def test_learning_helps_and_gives_no_nan(form, soft):
     ]
     token = torch.tensor([t for t in texts if len(t) == 25])
     torch.manual_seed(0)
-    part = Glide(target, **form).requires_grad_(True)
+    part = GlideModel(target, **form).requires_grad_(True)
     optimiser = torch.optim.Adam(part.parameters(), lr=0.01)
     seen = []
     for _ in range(50):
-        value = losses.glide(part, target, token, soft)
+        value = glide_loss(part, target, token, soft)
         optimiser.zero_grad()
         value.backward()
         assert all(p.grad.isfinite().all() for p in part.parameters() if p.grad is not None)
@@ -193,11 +192,11 @@ def test_learning_helps_and_gives_no_nan(form, soft):
 def test_the_loss_takes_autocast(soft):
     target = Decoder(toy_target().config).requires_grad_(False)
     target.load_state_dict(toy_target().state_dict())
-    part = shaken(Glide, target, layers=2).requires_grad_(True)
+    part = shaken(GlideModel, target, layers=2).requires_grad_(True)
     token = torch.randint(4, VOCAB, (2, 13), generator=torch.Generator().manual_seed(2))
-    plain = losses.glide(part, target, token, soft)
+    plain = glide_loss(part, target, token, soft)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        value = losses.glide(part, target, token, soft)
+        value = glide_loss(part, target, token, soft)
     value.backward()
     assert all(p.grad.isfinite().all() for p in part.parameters())
     assert abs(value.item() - plain.item()) < 0.1 * plain.item()
@@ -206,8 +205,8 @@ def test_the_loss_takes_autocast(soft):
 @pytest.mark.parametrize("block", [0, -5, 2.5, "five"])
 def test_blocks_without_rows_are_refused(block):
     with pytest.raises(ValueError, match=f"block is {block!r}"):
-        losses.glide(
-            shaken(Glide, toy_target()),
+        glide_loss(
+            shaken(GlideModel, toy_target()),
             toy_target(),
             torch.zeros(1, 9, dtype=torch.long),
             block=block,
@@ -217,15 +216,17 @@ def test_blocks_without_rows_are_refused(block):
 def test_the_loss_is_blind_within_a_block():
     """Poisoned keys of a row's own block and behind do not reach it; those of the block before do (control)."""
     target = toy_target()
-    part = shaken(Glide, target)
+    part = shaken(GlideModel, target)
     token = torch.randint(4, VOCAB, (1, 12), generator=torch.Generator().manual_seed(2))
     keys, _ = part.read(target, token)
-    base = part.teach(target, token, keys, 5)
+    base = part.teacher_forced(target, token, keys, 5)
     for k in range(12):
         moved = [(key.clone(), value.clone()) for key, value in keys]
         for key, value in moved:
             value[:, :, k] += 1.0
-        changed = ((part.teach(target, token, moved, 5) - base).abs().amax(-1)[0] > 1e-9).tolist()
+        changed = (
+            (part.teacher_forced(target, token, moved, 5) - base).abs().amax(-1)[0] > 1e-9
+        ).tolist()
         assert changed == [j // 5 > k // 5 for j in range(12)]
 
 
@@ -243,14 +244,14 @@ def test_the_loss_is_blind_within_a_block():
 )
 def test_settings_that_cannot_be_are_refused(form, said):
     with pytest.raises(ValueError, match=said):
-        Glide(toy_target(), **form)
+        GlideModel(toy_target(), **form)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_saved_parts_come_back(form, tmp_path):
     target = toy_target()
-    part = shaken(Glide, target, **form)
-    save_part(part, tmp_path, "glide", MADE_FOR)
-    loaded = GlideDrafter.load(tmp_path, target, MADE_FOR).part
+    part = shaken(GlideModel, target, **form)
+    save_draft_head(part, tmp_path, "glide", MADE_FOR)
+    loaded = GlideDrafter.load(tmp_path, target, MADE_FOR).head
     assert loaded.settings == part.settings
     refused("bbbbbbbbbbbb", GlideDrafter.load, tmp_path, target, MADE_FOR | {"config": "b" * 64})

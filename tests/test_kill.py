@@ -285,7 +285,7 @@ def test_an_interrupt_before_anything_is_done_leaves_nothing(tmp_path, monkeypat
         refused(folder, *RECORD, words="interrupted", code=130)
     elif job == "sweep":
         synthetic.iid(0.5, 1, 9, 2).save(folder / "t.parquet")
-        monkeypatch.setattr("simspec.trace._digest", stopped)
+        monkeypatch.setattr("simspec.trace_file.digest", stopped)
         refused(
             folder,
             "sweep",

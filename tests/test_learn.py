@@ -11,14 +11,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_lm import TOYS, VOCAB, toy_prompts, toy_target, toy_texts
 
-from real.drafters import BUILTIN
+from real.drafters import BUILTIN, trainable
 from real.model.config import DecoderConfig
 from real.model.target import Target
 from real.record.recorder import Settings, chains, target_text
 from real.sampling import Rule
 from real.train.accepted_length import Accepted, acceptance, compare, described, offers, straight
 from real.train.pipeline import Search, TrainConfig, searched, varied
-from real.train.recipes import LEARNT, TRAINED, fresh, loss_settings, named, read_settings, training
+from real.train.recipes import (
+    fresh,
+    loss_settings,
+    named,
+    read_settings,
+    recipe_of,
+    train_choices,
+    training,
+)
 from real.train.train_drafter import K, Material, against, examined, lines, loaded, teach
 from real.train.trainer import Plan
 from real.train.trigram import Table, TrigramDrafter, count
@@ -198,9 +206,9 @@ def test_the_trigram_drafter_does_what_its_table_says():
 
 
 def test_every_learnt_drafter_can_be_loaded_and_has_settings_with_defaults():
-    assert set(LEARNT) <= set(BUILTIN)
-    assert set(TRAINED) == set(BUILTIN) - {"prompt_lookup"}
-    for name in LEARNT:
+    assert set(trainable()) <= set(BUILTIN)
+    assert set(train_choices()) == set(BUILTIN) - {"prompt_lookup"}
+    for name in trainable():
         part = fresh(training(name, PLAN), toy_target())
         assert json.loads(json.dumps(part.settings)) == part.settings
         assert all(p.requires_grad for p in part.parameters())
@@ -308,7 +316,7 @@ def test_what_training_must_hold_in_memory():
     def held(name, soft):
         part = fresh(training(name, PLAN), target)
         return loaded(
-            part, target, lambda: LEARNT[name].loss(part, target, token, soft, torch.Generator())
+            part, target, lambda: recipe_of(name).loss(part, target, token, soft, torch.Generator())
         ), part
 
     count, part = held("model", False)
@@ -345,7 +353,7 @@ def test_a_lesson_ends_with_a_drafter_and_a_card_that_can_be_checked(tmp_path, n
     assert card["evaluation"]["texts"] == 12
     untrained = acceptance(
         given.target,
-        LEARNT[name].drafter(given.target, fresh(asked, given.target)),
+        recipe_of(name).drafter(given.target, fresh(asked, given.target)),
         given.exam,
         found.K,
     )

@@ -8,19 +8,19 @@ from safetensors.torch import save_file
 from test_weights import refused
 from toy_lm import RULES, toy_prompts, toy_target
 
-from real.drafters.hydra import Hydra, HydraDrafter
+from real.draft.losses import multi_head_loss
+from real.drafters.hydra import HydraDrafter, HydraHeads
 from real.drafters.hydra import published as published_hydra
-from real.drafters.medusa import Medusa, MedusaDrafter
+from real.drafters.medusa import MedusaDrafter, MedusaHeads
 from real.drafters.medusa import published as published_medusa
-from real.model.draft_head import load_part, save_part
+from real.model.draft_head import load_draft_head, save_draft_head
 from real.model.target import Target
 from real.record.recorder import Settings, target_text
-from real.train import losses
 
 MADE_FOR = {"weights": "a" * 64, "config": "c" * 64, "tokenizer": "t" * 64}
 KINDS = {
-    "medusa": (Medusa, MedusaDrafter, losses.medusa),
-    "hydra": (Hydra, HydraDrafter, losses.hydra),
+    "medusa": (MedusaHeads, MedusaDrafter, multi_head_loss),
+    "hydra": (HydraHeads, HydraDrafter, multi_head_loss),
 }
 ROWS = 24
 
@@ -65,7 +65,7 @@ def taught(part, target, prompt, text, shift=0):
     heads, made = len(part.stacks), []
     for j in range(heads):
         rows = feature[:, : whole.shape[1] - 1 - j]
-        made.append(part.logits(target, j, part.teach(target, rows, whole, j))[0])
+        made.append(part.logits(target, j, part.teacher_forced(target, rows, whole, j))[0])
     # row i of a head speaks of t_{i + 2 + j}; the drafter at text row t reads feature len(prompt) - 2 + t
     return lambda t, j: made[j][len(prompt) - 2 + t + shift]
 
@@ -159,7 +159,7 @@ def test_learning_helps_every_head(kind, soft):
 def test_the_loss_is_its_definition():
     """Row by row and head by head, from whole passes; every stride's share of rows averages to it."""
     target = toy_target()
-    part = shaken(Medusa, target, heads=2)
+    part = shaken(MedusaHeads, target, heads=2)
     token = torch.randint(4, 24, (2, 13), generator=torch.Generator().manual_seed(3))
     expected = 0.0
     for j in range(2):
@@ -174,7 +174,7 @@ def test_the_loss_is_its_definition():
                 logprob = part.logits(target, j, part.stacks[j](hidden[i])).log_softmax(-1)
                 terms.append(-logprob[row[i + 2 + j]])
         expected += 0.8**j * torch.stack(terms).mean()
-    assert float(losses.medusa(part, target, token, soft=False, stride=1)) == pytest.approx(
+    assert float(multi_head_loss(part, target, token, soft=False, stride=1)) == pytest.approx(
         float(expected), abs=1e-5
     )
 
@@ -184,10 +184,10 @@ def test_saved_parts_come_back(kind, tmp_path):
     make, drafter, _ = KINDS[kind]
     target = toy_target()
     part = shaken(make, target, heads=2, blocks=2, own_head=True)
-    save_part(part, tmp_path, kind, MADE_FOR)
-    loaded = load_part(make, tmp_path, kind, target, MADE_FOR)
+    save_draft_head(part, tmp_path, kind, MADE_FOR)
+    loaded = load_draft_head(make, tmp_path, kind, target, MADE_FOR)
     assert loaded.settings == part.settings
-    assert drafter.load(tmp_path, target, MADE_FOR).part.settings == part.settings
+    assert drafter.load(tmp_path, target, MADE_FOR).head.settings == part.settings
     refused("bbbbbbbbbbbb", drafter.load, tmp_path, target, MADE_FOR | {"weights": "b" * 64})
     for bad in ({"heads": 0}, {"blocks": 0}, {"heads": 1.5}):
         with pytest.raises(ValueError, match="expected integers"):
@@ -218,14 +218,14 @@ def hydra_state(part):
 
 FORMS = {
     "medusa": (
-        Medusa,
+        MedusaHeads,
         {"own_head": True},
         medusa_state,
         {"medusa_num_heads": 2, "medusa_num_layers": 1},
         published_medusa,
     ),
     "hydra": (
-        Hydra,
+        HydraHeads,
         {"own_head": True, "residual": True},
         hydra_state,
         {"hydra_num_heads": 4, "hydra_num_layers": 1},
@@ -243,8 +243,8 @@ def test_published_heads_load_onto_a_matching_target(kind, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     save_file(state, tmp_path / f"{kind}_lm_head.safetensors")
     drafter = KINDS[kind][1].load(tmp_path, target, MADE_FOR)
-    assert all(torch.equal(v, drafter.part.state_dict()[k]) for k, v in part.state_dict().items())
-    assert drafter.part.settings == part.settings
+    assert all(torch.equal(v, drafter.head.state_dict()[k]) for k, v in part.state_dict().items())
+    assert drafter.head.settings == part.settings
 
     odd = next(iter(state))
     save_file(

@@ -7,21 +7,21 @@ import torch
 from safetensors.torch import load_file, save_file
 from test_weights import TEXT, decoder_of, refused
 
-from real.drafters.early_exit import Exit
-from real.model.draft_head import load_part, save_part
+from real.drafters.early_exit import EarlyExitHead
+from real.model.draft_head import load_draft_head, save_draft_head
 
 MADE_FOR = {"weights": "a" * 64, "config": "c" * 64, "tokenizer": "t" * 64}
 
 
 def exit_of(target, **changes):
-    made = Exit(target, 2, **changes).requires_grad_(False)
+    made = EarlyExitHead(target, 2, **changes).requires_grad_(False)
     for p in made.parameters():
         p.mul_(0.9).add_(0.01)
     return made
 
 
 def load(folder, target, made_for=MADE_FOR):
-    return load_part(Exit, folder, "exit", target, made_for)
+    return load_draft_head(EarlyExitHead, folder, "exit", target, made_for)
 
 
 @pytest.mark.parametrize("layers", [0, 1, 2])
@@ -29,7 +29,7 @@ def load(folder, target, made_for=MADE_FOR):
 def test_a_saved_exit_comes_back(tmp_path, own_head, layers):
     target = decoder_of()
     exit = exit_of(target, own_head=own_head, layers=layers)
-    save_part(exit, tmp_path, "exit", MADE_FOR)
+    save_draft_head(exit, tmp_path, "exit", MADE_FOR)
     loaded = load(tmp_path, target)
     assert loaded.settings == exit.settings == {"depth": 2, "own_head": own_head, "layers": layers}
     assert all(
@@ -37,13 +37,13 @@ def test_a_saved_exit_comes_back(tmp_path, own_head, layers):
         for k, v in loaded.state_dict().items()
     )
     exit.load_state_dict(loaded.state_dict())
-    assert torch.equal(loaded.stand_alone(target)(TEXT), exit.stand_alone(target)(TEXT))
-    assert not torch.equal(loaded.stand_alone(target)(TEXT), target(TEXT))
+    assert torch.equal(loaded.as_language_model(target)(TEXT), exit.as_language_model(target)(TEXT))
+    assert not torch.equal(loaded.as_language_model(target)(TEXT), target(TEXT))
 
 
 def test_a_part_of_another_target_is_refused(tmp_path):
     target = decoder_of()
-    save_part(exit_of(target), tmp_path, "exit", MADE_FOR)
+    save_draft_head(exit_of(target), tmp_path, "exit", MADE_FOR)
     load(tmp_path, target)
     for what in MADE_FOR:
         refused(
@@ -61,7 +61,7 @@ def test_a_part_of_another_target_is_refused(tmp_path):
     "settings", [{"depth": 9}, {"depth": 2, "layers": -1}, {"depth": 2, "width": 3}, {}]
 )
 def test_settings_that_no_target_can_have_are_refused(tmp_path, settings):
-    save_part(exit_of(decoder_of()), tmp_path, "exit", MADE_FOR)
+    save_draft_head(exit_of(decoder_of()), tmp_path, "exit", MADE_FOR)
     (tmp_path / "exit.json").write_text(json.dumps({"settings": settings, "target": MADE_FOR}))
     refused("cannot have", load, tmp_path, decoder_of())
 
@@ -70,13 +70,13 @@ def test_settings_that_no_target_can_have_are_refused(tmp_path, settings):
     "text", ["{", "[1, 2]", '{"settings": {"depth": 2}}', '{"settings": 3, "target": {}}']
 )
 def test_broken_settings_are_refused(tmp_path, text):
-    save_part(exit_of(decoder_of()), tmp_path, "exit", MADE_FOR)
+    save_draft_head(exit_of(decoder_of()), tmp_path, "exit", MADE_FOR)
     (tmp_path / "exit.json").write_text(text)
     refused("holds no drafter 'exit'", load, tmp_path, decoder_of())
 
 
 def test_a_truncated_file_is_refused(tmp_path):
-    save_part(exit_of(decoder_of()), tmp_path, "exit", MADE_FOR)
+    save_draft_head(exit_of(decoder_of()), tmp_path, "exit", MADE_FOR)
     file = tmp_path / "exit.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
     refused("damaged", load, tmp_path, decoder_of())
@@ -112,7 +112,7 @@ def _nan(state):
     ],
 )
 def test_every_tensor_is_checked(tmp_path, change, said):
-    save_part(exit_of(decoder_of()), tmp_path, "exit", MADE_FOR)
+    save_draft_head(exit_of(decoder_of()), tmp_path, "exit", MADE_FOR)
     file = tmp_path / "exit.safetensors"
     state = load_file(file)
     change(state)

@@ -137,7 +137,7 @@ def test_broken_settings_are_refused(tmp_path, text):
 
 
 def test_it_needs_no_folder_and_takes_settings_from_one(tmp_path):
-    drafter = BUILTIN["prompt_lookup"](Path("nowhere"), None, {})
+    drafter = BUILTIN["prompt_lookup"].load(Path("nowhere"), None, {})
     assert isinstance(drafter, Drafter)
     assert not drafter.has_logits
     assert not drafter.prefix_only

@@ -93,10 +93,10 @@ def test_a_released_eagle_computes_what_its_layers_compute(tmp_path, form):
     } <= names
     assert ("fc.bias" in names) == form.get("bias", True)
     drafter = load(tmp_path, decoder)
-    assert drafter.part.settings["norm_eps"] == 1e-6
-    assert not any(p.requires_grad for p in drafter.part.parameters())
+    assert drafter.head.settings["norm_eps"] == 1e-6
+    assert not any(p.requires_grad for p in drafter.head.parameters())
     feature = torch.randn(1, 11, decoder.config.width)
-    mine = drafter.part.teach(decoder, feature, TEXT)
+    mine = drafter.head.teacher_forced(decoder, feature, TEXT)
     torch.testing.assert_close(mine, released(feature, TEXT[:, 1:]), rtol=1e-4, atol=1e-5)
     assert (mine - released(feature, TEXT[:, :-1])).abs().max() > 1e-2  # control: the token before
 

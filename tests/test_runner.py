@@ -22,7 +22,7 @@ from real.model.target import Target
 from real.pair import stepper
 from real.sampling import Rule
 from simspec import policies
-from simspec.tree import full
+from simspec.tree_shapes import tree_of_widths
 
 RULES = Rule(), Rule("coupled", 0.8, 3), Rule("rejection", 0.8, 3)
 CAPACITY = 64
@@ -128,7 +128,7 @@ def test_texts_and_rounds_of_every_drafter_are_those_of_the_eager_engine(name, e
 @pytest.mark.parametrize("name", ["model", "early_exit", "eagle", "medusa"])
 def test_trees_are_those_of_the_eager_engine(name):
     (target, drafter), (fixed, quick) = toy_pair(name), engaged(name, "fast")
-    for plan in (Static(full((3, 2))), Dynamic(2, 3, 6), Beam(2, 3), Cape(2, 3)):
+    for plan in (Static(tree_of_widths((3, 2))), Dynamic(2, 3, 6), Beam(2, 3), Cape(2, 3)):
         for i, prompt in enumerate(toy_prompts(3)):
             runs = [
                 decode(t, d, plan, RULES[1], prompt, 16, END, i)
@@ -138,7 +138,7 @@ def test_trees_are_those_of_the_eager_engine(name):
     assert False in {
         key[3] for key in fixed.passes.captured if len(key) == 4
     }  # trees were captured, too
-    wide = Static(full((3, 3)))  # 13 rows: more than the widest pass, so as they come
+    wide = Static(tree_of_widths((3, 3)))  # 13 rows: more than the widest pass, so as they come
     assert same(
         *(
             decode(t, d, wide, RULES[0], [5, 6, 7], 12, END)
@@ -178,7 +178,7 @@ def test_after_warming_nothing_is_captured_any_more():
 
 def test_a_tree_warmed_leaves_numbers_in_the_cache():
     fixed, drafter = engaged("model", "fast")
-    decode(fixed, drafter, Static(full((2, 2))), RULES[0], [5], 6, ())
+    decode(fixed, drafter, Static(tree_of_widths((2, 2))), RULES[0], [5], 6, ())
     fixed.passes.warm()
     assert all(
         torch.isfinite(rows).all()

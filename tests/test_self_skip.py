@@ -16,7 +16,7 @@ from toy_lm import END, RULES, policy_from, run_all, toy_cost, toy_decoder, toy_
 
 from real.draft import Drafter
 from real.drafters import BUILTIN
-from real.drafters.self_skip import SelfSkipDrafter, Skips
+from real.drafters.self_skip import SelfSkipDrafter, SkipConfig
 from real.equality import compare
 from real.model.target import Target
 from real.model.tree_mask import chain
@@ -29,8 +29,8 @@ from simspec.formulas import expected_speedup, optimal_k
 LAYERS = 4
 MADE_FOR = {"weights": "a" * 64, "config": "c" * 64, "tokenizer": "t" * 64}
 SUBSET = st.sets(st.integers(0, LAYERS - 1)).map(tuple)
-SKIPS = st.builds(Skips, SUBSET, SUBSET)
-SOME = Skips((1, 3), (2,))
+SKIPS = st.builds(SkipConfig, SUBSET, SUBSET)
+SOME = SkipConfig((1, 3), (2,))
 DECODER = toy_decoder(0, spread=0.4)
 
 
@@ -107,7 +107,7 @@ def test_control_the_cache_of_the_muted_target_is_another():
 
 
 def test_with_nothing_skipped_the_draft_is_the_targets_text():
-    target, drafter = pair(Skips())
+    target, drafter = pair(SkipConfig())
     for rule in RULES.values():
         assert_own(target, drafter, Settings(6, 24, rule, END, ()))
 
@@ -233,7 +233,7 @@ def test_control_a_draft_row_that_sees_its_own_full_row_accepts_otherwise(monkey
         own = torch.arange(made.mask.shape[1]) == made.position[:, None]
         return replace(made, mask=made.mask | own)
 
-    settings = [Skips((i,), (j,)) for i in range(LAYERS) for j in range(LAYERS)]
+    settings = [SkipConfig((i,), (j,)) for i in range(LAYERS) for j in range(LAYERS)]
     right = [skips.acceptance(DECODER, s, own_texts()) for s in settings]
     monkeypatch.setattr(skips, "_prepare", shifted)
     assert sum(skips.acceptance(DECODER, s, own_texts()) != a for s, a in zip(settings, right)) > 4
@@ -252,7 +252,7 @@ def test_a_setting_is_judged_by_formula_1(alpha, c, K):
 
 
 def test_shares_of_the_target():
-    whole, none = Skips(), Skips(tuple(range(LAYERS)), tuple(range(LAYERS)))
+    whole, none = SkipConfig(), SkipConfig(tuple(range(LAYERS)), tuple(range(LAYERS)))
     for share in (skips.sublayer_share, skips.weight_share):
         assert share(DECODER, whole) == 1
         assert 0 <= share(DECODER, none) < share(DECODER, SOME) < 1
@@ -269,7 +269,7 @@ SMALL = toy_decoder(1, layers=3, spread=0.5)
 def test_the_search_finds_what_enumeration_finds():
     texts = own_texts(SMALL)
     subsets = [s for n in range(4) for s in itertools.combinations(range(3), n)]
-    every = [Skips(a, m) for a in subsets for m in subsets]
+    every = [SkipConfig(a, m) for a in subsets for m in subsets]
     scores = {
         s: skips.judge(skips.acceptance(SMALL, s, texts), skips.weight_share(SMALL, s), 8)[1]
         for s in every
@@ -281,7 +281,7 @@ def test_the_search_finds_what_enumeration_finds():
         found = skips.find(SMALL, texts, trials=60, seed=seed, K=8, cost=skips.weight_share)
         assert found.best.speedup >= ranked[2]
         assert all(t.speedup == scores[t.skips] for t in found.trials)
-        assert found.trials[0].skips == Skips()
+        assert found.trials[0].skips == SkipConfig()
         assert found.trials[0].speedup == 1
         assert found.best is max(found.trials, key=lambda t: t.speedup)
 
@@ -305,7 +305,7 @@ def test_a_measured_cost_steers_the_search():
     dear = lambda decoder, skipped: 0.9 + 0.1 * skips.sublayer_share(decoder, skipped)
     assert skips.find(SMALL, own_texts(SMALL), trials=20, cost=dear).best.cost >= 0.9
     free = skips.find(SMALL, own_texts(SMALL), trials=20, cost=lambda decoder, skipped: 0.0)
-    assert free.best.skips == Skips(), "where drafting is free, only acceptance counts"
+    assert free.best.skips == SkipConfig(), "where drafting is free, only acceptance counts"
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_what_was_found_is_saved_with_its_score_and_loaded(tmp_path):
         "split": "dev", "texts": 8, "tokens": tokens, "trials": 15, "seed": 2, "K": 8,
         "score": found.best.speedup, "k": found.best.k, "acceptance": found.best.acceptance, "cost": found.best.cost,
     }  # fmt: skip
-    drafter = BUILTIN["self_skip"](tmp_path / "self_skip", DECODER, MADE_FOR)
+    drafter = BUILTIN["self_skip"].load(tmp_path / "self_skip", DECODER, MADE_FOR)
     assert isinstance(drafter, Drafter)
     assert drafter.skips == found.best.skips
     assert drafter.predictors == {}
@@ -337,7 +337,7 @@ def test_settings_of_another_target_are_refused(tmp_path):
     (tmp_path / "self_skip.json").write_text(
         json.dumps({"settings": {"attention": [1], "mlp": []}, "target": MADE_FOR})
     )
-    assert SelfSkipDrafter.load(tmp_path, DECODER, MADE_FOR).skips == Skips((1,))
+    assert SelfSkipDrafter.load(tmp_path, DECODER, MADE_FOR).skips == SkipConfig((1,))
     for what, said in MADE_FOR.items():
         other = MADE_FOR | {what: "b" * 64}
         refused(

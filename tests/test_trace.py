@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 from strategies import traces
 
 from simspec import Trace, TraceError, TraceMeta, load_trace, synthetic
-from simspec.quantization import ENTROPY, LOG_ODDS, TABLES, decode, encode
-from simspec.trace import decode_margin, encode_margin
+from simspec.quantization import (
+    ENTROPY,
+    LOG_ODDS,
+    TABLES,
+    decode,
+    decode_margin,
+    encode,
+    encode_margin,
+)
 
 RELAXED = settings(
     deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -13,10 +13,12 @@ from safetensors.torch import load_file
 from toy_lm import VOCAB, toy_decoder
 
 import real.train.trainer
+from real.drafters import trainable
 from real.model.config import DecoderConfig
 from real.model.decoder import Decoder
+from real.model.initialization import initialize
+from real.model.losses import next_token_loss
 from real.train.corpus import windows
-from real.train.losses import next_token
 from real.train.pipeline import (
     TrainConfig,
     agreement,
@@ -27,8 +29,8 @@ from real.train.pipeline import (
     kept_texts,
     write,
 )
-from real.train.recipes import LEARNT, training
-from real.train.trainer import Plan, factor, fit, initialise, optimisers
+from real.train.recipes import training
+from real.train.trainer import Plan, factor, fit, optimisers
 
 HELD = settings(deadline=None, max_examples=60, derandomize=True)
 TEXT = np.random.default_rng(0).integers(0, VOCAB, 500)
@@ -43,20 +45,20 @@ class Killed(Exception):
 def trained(folder, plan=PLAN, die_at=None, seed=0, shape=SMALL, at=lambda step: step, judge=None):
     """Fits a small model; returns its log and weights. Dies in the loss of step `die_at`."""
     model = Decoder(shape)
-    initialise(model, seed)
+    initialize(model, seed)
 
     def loss(step):
         if step == die_at:
             raise Killed
         batch = torch.from_numpy(windows(TEXT, plan.rows, plan.length, plan.seed, at(step)))
-        return next_token(model(batch[:, :-1]), batch[:, 1:])
+        return next_token_loss(model(batch[:, :-1]), batch[:, 1:])
 
     scores = iter(judge) if judge else None
 
     def validate():
         held = torch.tensor(TEXT[:48].reshape(4, 12))
         with torch.no_grad():
-            found = -next_token(model(held[:, :-1]), held[:, 1:]).item()
+            found = -next_token_loss(model(held[:, :-1]), held[:, 1:]).item()
         return {"score": found if scores is None else next(scores), "part": 1.5}
 
     log = fit(folder, model, loss, plan, validate=validate)
@@ -330,7 +332,7 @@ def test_the_cards_figures():
     )
     rows = torch.tensor(TEXT[:36].reshape(3, 12)), torch.tensor(TEXT[1:37].reshape(3, 12))
     assert (
-        abs(heldout_loss(target, TEXT[:40], 12) - next_token(target(rows[0]), rows[1]).item())
+        abs(heldout_loss(target, TEXT[:40], 12) - next_token_loss(target(rows[0]), rows[1]).item())
         < 1e-6
     )
 
@@ -344,7 +346,7 @@ def toy_lab(folder):
     plan = Plan(steps=12, rows=2, length=16, rate=1e-2, save_every=5)
     sizes = dict(vocab=280, target=replace(SMALL, vocab=280, layers=2), sample=10)
     small = {"model": dict(width=8, layers=1, heads=1, head_dim=8, hidden=12)}
-    lessons = tuple(training(name, plan, settings=small.get(name)) for name in LEARNT)
+    lessons = tuple(training(name, plan, settings=small.get(name)) for name in trainable())
     few = dict(
         judged=7, trials=3, distil_tokens=64 * 256 + 1, predictor_texts=2, rank=2, mixed=False
     )
@@ -403,12 +405,12 @@ def test_a_lab_killed_at_every_stage_makes_what_an_unbroken_one_makes(tmp_path):
         n: held for n, (_, held) in other.items()
     }
     card = before["out/card.json"][1]
-    assert card["steps"] == dict.fromkeys(["target", *LEARNT], 12)
+    assert card["steps"] == dict.fromkeys(["target", *trainable()], 12)
     assert card["distilled_tokens"] == 2 * 64 * 256
     assert set(card["heldout_loss_nats"]["model"]) == {"kept"}
-    assert len(card["sha256"]) == 8 + len(LEARNT) - 2
+    assert len(card["sha256"]) == 8 + len(trainable()) - 2
 
-    assert set(card["drafters"]) == {*LEARNT, "self_skip"}
+    assert set(card["drafters"]) == {*trainable(), "self_skip"}
 
     lost = (
         "out/early_exit/exit.safetensors",

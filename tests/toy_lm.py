@@ -7,14 +7,15 @@ import torch
 
 from real.decode.features import offered
 from real.decode.loop import decode
-from real.drafters.eagle import Eagle, EagleDrafter
-from real.drafters.early_exit import EarlyExitDrafter, Exit
-from real.drafters.glide import Glide, GlideDrafter
-from real.drafters.hydra import Hydra, HydraDrafter
-from real.drafters.medusa import Medusa, MedusaDrafter
+from real.draft.losses import multi_head_loss
+from real.drafters.eagle import EagleDrafter, EagleHead, eagle_loss
+from real.drafters.early_exit import EarlyExitDrafter, EarlyExitHead
+from real.drafters.glide import GlideDrafter, GlideModel, glide_loss
+from real.drafters.hydra import HydraDrafter, HydraHeads
+from real.drafters.medusa import MedusaDrafter, MedusaHeads
 from real.drafters.model import ModelDrafter
 from real.drafters.prompt_lookup import PromptLookupDrafter
-from real.drafters.self_skip import SelfSkipDrafter, Skips
+from real.drafters.self_skip import SelfSkipDrafter, SkipConfig
 from real.model.config import DecoderConfig
 from real.model.decoder import Decoder
 from real.model.target import Target
@@ -22,7 +23,6 @@ from real.pair import prompts_of, rule_of, stepper
 from real.prompts import Prompt
 from real.record.recorder import Settings, assemble, describe, record_text
 from real.sampling import Rule
-from real.train import losses
 from simspec import CostModel, Policy, policies
 
 VOCAB = 24
@@ -94,9 +94,9 @@ def toy_model(decoder: Decoder, seed: int) -> ModelDrafter:
 TOYS = {
     "model": toy_model,
     "early_exit": lambda target, seed: EarlyExitDrafter(
-        target, Exit(target, 2).requires_grad_(False)
+        target, EarlyExitHead(target, 2).requires_grad_(False)
     ),
-    "self_skip": lambda target, seed: SelfSkipDrafter(target, Skips(mlp=(2,))),
+    "self_skip": lambda target, seed: SelfSkipDrafter(target, SkipConfig(mlp=(2,))),
     "prompt_lookup": lambda target, seed: PromptLookupDrafter(),
     "eagle": lambda target, seed: EagleDrafter(target, part_of("eagle", seed)),
     "medusa": lambda target, seed: MedusaDrafter(target, part_of("medusa", seed)),
@@ -105,11 +105,11 @@ TOYS = {
     "glide2": lambda target, seed: GlideDrafter(target, part_of("glide2", seed)),
 }
 PARTS = {
-    "eagle": (Eagle, losses.eagle, {}),
-    "medusa": (Medusa, losses.medusa, {"heads": 4}),
-    "hydra": (Hydra, losses.hydra, {"heads": 4}),
-    "glide": (Glide, losses.glide, {}),
-    "glide2": (Glide, losses.glide, {"layers": 2}),
+    "eagle": (EagleHead, eagle_loss, {}),
+    "medusa": (MedusaHeads, multi_head_loss, {"heads": 4}),
+    "hydra": (HydraHeads, multi_head_loss, {"heads": 4}),
+    "glide": (GlideModel, glide_loss, {}),
+    "glide2": (GlideModel, glide_loss, {"layers": 2}),
 }
 
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, replace
 
 from real.bench.hf_generate import RIVALS
-from real.measure.time_grid import BATCHES, CONTEXTS, WIDTHS
+from real.measure.grid_settings import BATCHES, CONTEXTS, WIDTHS
 from real.model.config import DecoderConfig
 from real.train.pipeline import TrainConfig
-from real.train.recipes import LEARNT, training
+from real.train.recipes import recipe_of, training
 from real.train.trainer import Plan
 
 MUST = ("model", "early_exit", "eagle", "medusa")
@@ -228,7 +228,7 @@ def lab_of(
     plan = replace(size.training, seed=seed)
     return TrainConfig(
         text, heldout, size.vocab, size.sample, size.target, replace(size.plan, seed=seed),
-        tuple(training(name, plan, settings=settings.get(name), rate=size.slow * LEARNT[name].rate) for name in (*MUST, *MORE)),
+        tuple(training(name, plan, settings=settings.get(name), rate=size.slow * recipe_of(name).rate) for name in (*MUST, *MORE)),
         size.distil_tokens, 0.5, size.judged, size.trials, size.predictor_texts, size.rank,
         device=device, seed=seed, batch=size.batch, together=True, compiled=size.compiled and device.startswith("cuda"),
     )  # fmt: skip

@@ -1,27 +1,29 @@
-"""Prompt lookup: what followed the same tokens before, in the prompt or in the text so far."""
+"""Prompt lookup: proposes what followed the same n-gram earlier in the sequence."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from real.draft import Drafter, Pick, Step
+from real.draft import Drafter, DrafterKind, Pick, RandomInit, Step
 from real.model.checkpoint import WeightsError
 from real.model.decoder import Decoder
 
 
 class PromptLookupDrafter(Drafter):
-    """Looks up the longest suffix of the text, `ngram_max` down to `ngram_min` tokens, among what came before; proposes what followed.
+    """Finds an earlier occurrence of the longest suffix, proposes what followed it.
 
-    Of several occurrences of that suffix `match` takes the "first" or the "last" (the one before the suffix itself). The offer goes on
-    to the text's end; occurrences may overlap the suffix. transformers 5 searches as "first" with `ngram_min` 1 and `ngram_max` 2 by
-    default, vLLM as "first" with 5 and 5; "last" is neither. One search a round, in a table that grows with each committed token.
+    | setting | meaning |
+    | --- | --- |
+    | ngram_max, ngram_min | lengths of suffixes tried, longest first |
+    | match | the "first" occurrence, or the "last" one before the suffix itself |
 
-    It has no logits, so no features. A chain drafted one token later comes from a longer suffix, so not `prefix_only`.
-    ValueError for n-gram sizes other than 1 <= ngram_min <= ngram_max, or another `match`.
+    Offers end with the sequence; occurrences may overlap the suffix. transformers 5 searches
+    "first" with lengths 1 to 2 by default, vLLM "first" with 5. One search a round, in a table that
+    grows with each committed token. A chain drafted one token later comes from a longer suffix, so
+    not `prefix_only`. ValueError for other settings than 1 <= ngram_min <= ngram_max.
     """
 
     name = "prompt_lookup"
-    taps = ()
     prefix_only = False
     history_free = True
     has_logits = False
@@ -33,7 +35,8 @@ class PromptLookupDrafter(Drafter):
             or not 1 <= ngram_min <= ngram_max
         ):
             raise ValueError(
-                f"ngram_min is {ngram_min!r} and ngram_max {ngram_max!r}; expected integers, 1 <= ngram_min <= ngram_max"
+                f"ngram_min is {ngram_min!r} and ngram_max {ngram_max!r}; "
+                "expected integers, 1 <= ngram_min <= ngram_max"
             )
         if match not in ("first", "last"):
             raise ValueError(f"match is {match!r}; expected 'first' or 'last'")
@@ -45,7 +48,7 @@ class PromptLookupDrafter(Drafter):
     def load(
         cls, folder: Path, target: Decoder, made_for: Mapping[str, str]
     ) -> "PromptLookupDrafter":
-        """With the "settings" of a prompt_lookup.json in `folder`, or the defaults where there is none; it fits any target."""
+        """With the "settings" of prompt_lookup.json in `folder`, else the defaults."""
         file = Path(folder) / "prompt_lookup.json"
         if not file.exists():
             return cls()
@@ -57,7 +60,7 @@ class PromptLookupDrafter(Drafter):
             ) from error
 
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
-        self.text: list[int] = []
+        self.sequence: list[int] = []
         self.follows: dict[tuple[int, ...], int] = {}
         self.drafted = 0
         self._read(prompt)
@@ -65,14 +68,11 @@ class PromptLookupDrafter(Drafter):
     def next(self) -> Step | None:
         if not self.drafted:
             self.source = self._find()
-        if self.source is None or self.source + self.drafted >= len(self.text):
+        if self.source is None or self.source + self.drafted >= len(self.sequence):
             return None
-        token = self.text[self.source + self.drafted]
+        token = self.sequence[self.source + self.drafted]
         self.drafted += 1
         return Step(token, self.drafted - 1, None)
-
-    def resume(self) -> None:
-        return None
 
     def rollback(self, accepted: int) -> None:
         self.drafted = 0
@@ -81,17 +81,26 @@ class PromptLookupDrafter(Drafter):
         self._read(tokens)
 
     def _read(self, tokens: list[int]) -> None:
-        """Appends tokens one by one; the n-grams that end in front of each are then followed by something."""
+        """Appends tokens one by one; each continues the n-grams that end in front of it."""
         for token in tokens:
-            at = len(self.text)
             for gram in self._suffixes():
                 if self.match == "last" or gram not in self.follows:
-                    self.follows[gram] = at
-            self.text.append(token)
+                    self.follows[gram] = len(self.sequence)
+            self.sequence.append(token)
 
     def _find(self) -> int | None:
-        """Where the continuation of the longest suffix that came before starts."""
+        """Start of the continuation of the longest suffix that occurred before."""
         return next((self.follows[gram] for gram in self._suffixes() if gram in self.follows), None)
 
     def _suffixes(self):
-        return (tuple(self.text[-n:]) for n in self.sizes if n <= len(self.text))
+        return (tuple(self.sequence[-n:]) for n in self.sizes if n <= len(self.sequence))
+
+
+KIND = DrafterKind(
+    PromptLookupDrafter,
+    PromptLookupDrafter.load,
+    random_init=RandomInit(
+        lambda argument, target, shape, depth, seed: PromptLookupDrafter(),
+        lambda argument, target: [],
+    ),
+)

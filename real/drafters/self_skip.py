@@ -1,4 +1,4 @@
-"""Self-speculative drafting: the target itself with some attention and MLP sub-layers left out (Draft & Verify, arXiv 2309.08168)."""
+"""Self-speculative drafting: the target without some sub-layers (arXiv 2309.08168)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,20 +7,23 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from real.draft import Drafter, Pick, Step
+from real.draft import Drafter, DrafterKind, Pick, Step
+from real.draft.parallel import Proposal
+from real.model.branch_cache import BranchCache
 from real.model.checkpoint import WeightsError
 from real.model.decoder import Decoder
 from real.model.draft_head import settings_of
+from real.model.full_pass import TargetPass
 from real.model.kv_cache import KVCache
 from real.model.tree_mask import branches
 
 
 @dataclass(frozen=True)
-class Skips:
-    """Which sub-layers a draft leaves out: indices of layers, each list without repeats, kept in order.
+class SkipConfig:
+    """Layer indices of the attention and MLP sub-layers that a draft leaves out, ascending.
 
-    None of them is allowed (the draft is then the target, at its price), and all of them (a table of what follows a token).
-    ValueError for anything but distinct integers >= 0; `check` adds the target's number of layers.
+    Skipping none (the draft is the target) or all (a bigram table) is allowed. ValueError for
+    anything but distinct integers >= 0; `check` adds the target's number of layers.
     """
 
     attention: tuple[int, ...] = ()
@@ -28,71 +31,77 @@ class Skips:
 
     def __post_init__(self):
         for kind in ("attention", "mlp"):
-            given = getattr(self, kind)
+            layers = getattr(self, kind)
             if (
-                not isinstance(given, list | tuple)
-                or not all(type(i) is int and i >= 0 for i in given)
-                or len(set(given)) < len(given)
+                not isinstance(layers, list | tuple)
+                or not all(type(i) is int and i >= 0 for i in layers)
+                or len(set(layers)) < len(layers)
             ):
                 raise ValueError(
-                    f"{kind} is {given!r}; expected a list of different layer indices, each an integer >= 0"
+                    f"{kind} is {layers!r}; "
+                    "expected a list of different layer indices, each an integer >= 0"
                 )
-            object.__setattr__(self, kind, tuple(sorted(given)))
+            object.__setattr__(self, kind, tuple(sorted(layers)))
 
     @property
     def settings(self) -> dict[str, list[int]]:
         return {"attention": list(self.attention), "mlp": list(self.mlp)}
 
     def check(self, layers: int) -> None:
-        """ValueError where a layer is skipped that a target of so many `layers` does not have."""
-        for kind, given in self.settings.items():
-            if given and given[-1] >= layers:
+        """ValueError for a skipped layer that a target of `layers` layers does not have."""
+        for kind, skipped in self.settings.items():
+            if skipped and skipped[-1] >= layers:
                 raise ValueError(
-                    f"{kind} skips layer {given[-1]} of {layers}; expected indices 0 to {layers - 1}"
+                    f"{kind} skips layer {skipped[-1]} of {layers}; "
+                    f"expected indices 0 to {layers - 1}"
                 )
 
     def count(self, layers: int) -> int:
-        """How many of the 2 `layers` sub-layers still run."""
+        """Sub-layers that still run, of 2 `layers`."""
         return 2 * layers - len(self.attention) - len(self.mlp)
 
 
-def passing(
+def skipping_pass(
     decoder: Decoder,
-    skips: Skips,
+    skips: SkipConfig,
     token: Tensor,
     position: Tensor,
     mask: Tensor | None,
     cache: KVCache,
     start: int,
 ) -> Tensor:
-    """Rows `token [n]` at integer `position [n]` through the sub-layers that are not skipped: residual stream `[n, width]`.
+    """Residual stream `[n, width]` of rows `token [n]` at `position [n]`, some sub-layers skipped.
 
-    Their keys and values go to rows `start ...` of the target's own `cache`, which holds those of full passes before them.
+    Keys and values go to rows `start ...` of the target's own `cache`, behind those of full passes.
     """
     cache.reserve(start + len(token))
-    x, rotation = decoder.embed(token[None]), decoder.rotation(position)
+    rotation = decoder.rotation(position)
+    return _layers(decoder, skips, decoder.embed(token[None]), rotation, mask, cache, start)[0]
+
+
+def _layers(decoder, skips, x, rotation, mask, cache, start) -> Tensor:
     for i, layer in enumerate(decoder.layers):
         if i not in skips.attention:
             x = layer.attend(x, rotation, mask, cache, i, start)
         if i not in skips.mlp:
             x = layer.mlp(x)
-    return x[0]
+    return x
 
 
 class SelfSkipDrafter(Drafter):
-    """Drafts by the target without the sub-layers `skips`, on the target's own cache; nothing is learnt, nothing caught up.
+    """Drafts by the target without the sub-layers `skips`, on the target's own KV cache.
 
-    Step j feeds x_last or d_j as the target's row `length` + j. It sees the committed rows as full passes left them, and the
-    draft's own rows as skipped ones: so a proposal depends on how far it is from verified text (not `prefix_only`), and on
-    nothing else. What a draft leaves in the cache lies behind the committed rows, and the verification writes over it.
+    Step j feeds x_last or d_j as the target's row `length` + j. Committed rows are those of full
+    passes, the draft's own rows skip sub-layers: so a proposal depends on its distance from
+    verified tokens (not `prefix_only`). Verification overwrites the draft's rows. No training, no
+    backlog.
     """
 
     name = "self_skip"
-    taps = ()
     prefix_only = False
     history_free = True
 
-    def __init__(self, target: Decoder, skips: Skips):
+    def __init__(self, target: Decoder, skips: SkipConfig):
         skips.check(target.config.layers)
         self.skips = skips
         self.sublayers = skips.count(target.config.layers)
@@ -100,13 +109,16 @@ class SelfSkipDrafter(Drafter):
 
     @classmethod
     def load(cls, folder: Path, target: Decoder, made_for: Mapping[str, str]) -> "SelfSkipDrafter":
-        """From self_skip.json, as `real.train.skip_search.save` writes it; WeightsError where it is missing, damaged or for another target."""
+        """From self_skip.json, as `real.train.skip_search.save` writes it.
+
+        WeightsError where it is missing, damaged or for another target.
+        """
         settings = settings_of(folder, "self_skip", made_for)
         try:
-            return cls(target, Skips(**settings))
+            return cls(target, SkipConfig(**settings))
         except (TypeError, ValueError) as error:
             raise WeightsError(
-                f"{Path(folder) / 'self_skip.json'} asks for what this target cannot have: {error}"
+                f"{Path(folder) / 'self_skip.json'} has settings that this target cannot have: {error}"
             ) from error
 
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
@@ -122,31 +134,51 @@ class SelfSkipDrafter(Drafter):
         token, position = torch.tensor(
             [[self.draft[-1] if slot else self.last], [row]], device=target.decoder.device
         )
-        hidden = passing(target.decoder, self.skips, token, position, None, target.cache, row)[0]
+        hidden = skipping_pass(
+            target.decoder, self.skips, token, position, None, target.cache, row
+        )[0]
         logits = target.decoder.logits(hidden)
         self.draft.append(self.pick(logits, slot))
         return Step(self.draft[-1], slot, logits, hidden)
 
     @torch.inference_mode()
     def grow(self, token: list[int], parent: list[int]) -> Tensor:
-        target, held, self.parent = self.target, len(self.parent), self.parent + parent
+        target, start, self.parent = self.target, len(self.parent), self.parent + parent
         device = target.decoder.device
-        place = branches(target.length, self.parent, len(token), device)
-        hidden = passing(
-            target.decoder,
-            self.skips,
-            torch.tensor(token, device=device),
-            *place,
-            target.cache,
-            target.length + held,
+        position, mask = branches(target.length, self.parent, len(token), device)
+        rows, start = torch.tensor(token, device=device), target.length + start
+        hidden = skipping_pass(
+            target.decoder, self.skips, rows, position, mask, target.cache, start
         )
         return target.decoder.logits(hidden)
-
-    def resume(self) -> None:
-        return None
 
     def rollback(self, accepted: int) -> None:
         self.draft, self.parent = [], []
 
     def catch_up(self, tokens: list[int], output, path) -> None:
         self.last = tokens[-1]
+
+
+class ParallelSelfSkip:
+    """Drafts from many positions at once; the last committed token is the first row that skips."""
+
+    min_context = 1
+
+    def __init__(self, drafter: SelfSkipDrafter, sequence: TargetPass):
+        self.skips, self.target, self.sequence = drafter.skips, sequence.target, sequence
+        self.cached_layers = len(self.target.layers)
+
+    def start(self, position: Tensor) -> Proposal:
+        row = position + self.sequence.prompt_length - 1
+        self.branches = BranchCache(self.sequence.cache, len(self.sequence.token), row)
+        token = self.sequence.token[row][:, None]
+        return self.extend(torch.zeros_like(token), token)
+
+    def extend(self, parent: Tensor, token: Tensor) -> Proposal:
+        rotation, mask = self.branches.step(parent, self.target)
+        x = self.target.embed(token)
+        x = _layers(self.target, self.skips, x, rotation, mask, self.branches, 0)
+        return self.target.logits(x), x
+
+
+KIND = DrafterKind(SelfSkipDrafter, SelfSkipDrafter.load, parallel=ParallelSelfSkip)

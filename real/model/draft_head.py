@@ -18,7 +18,7 @@ SAID = ("tokenizer", "config", "weights")
 """What names a target, in the order in which differences are told (`real.model.checkpoint.made_for`)."""
 
 
-def save_part(
+def save_draft_head(
     part: nn.Module, folder: Path, name: str, made_for: Mapping[str, str], dtype=torch.bfloat16
 ) -> None:
     """Writes <name>.safetensors and <name>.json: `part.settings`, with which it is built again, and whom it was made for."""
@@ -46,7 +46,7 @@ def settings_of(folder: str | Path, name: str, made_for: Mapping[str, str]) -> d
     return settings
 
 
-def load_part(
+def load_draft_head(
     make: Callable[..., nn.Module],
     folder: str | Path,
     name: str,
@@ -64,7 +64,7 @@ def load_part(
         part = make(target, **settings)
     except (RuntimeError, ValueError, TypeError) as error:
         raise WeightsError(
-            f"{folder / name}.json asks for what this target cannot have: {_line(error)}"
+            f"{folder / name}.json has settings that this target cannot have: {_line(error)}"
         ) from error
     fill(part, read_state(folder / f"{name}.safetensors"), str(folder))
     return part.to(target.device, target.dtype).requires_grad_(False).eval()

@@ -1,6 +1,6 @@
 """Rows of a text, all positions at once (`real.record.recorder` has the definition).
 
-`one_bit` is for drafters that see the token prefix alone, `forked` for those of `real.record.parallel_drafters`. Nothing leaves the device before the end.
+`one_bit` is for drafters that see the token prefix alone, `forked` for those with a parallel form. Nothing leaves the device before the end.
 """
 
 import numpy as np
@@ -8,9 +8,11 @@ import torch
 
 from real.decode.features import learnt, values
 from real.draft import Drafter
+from real.draft.parallel import position_batches
+from real.drafters import parallel_form
 from real.model.decoder import Decoder
+from real.model.full_pass import TargetPass, causal_mask
 from real.model.target import Target
-from real.record.parallel_drafters import FORKS, Known, at_once, causal
 from real.record.rows import Rows, Scores, Settings, finished, rank_of
 from real.sampling import margin
 
@@ -71,14 +73,14 @@ def one_bit(
             odds[i, rows, slot] = folded.of_drafter(x)
         return scores
 
-    known = Known(target.decoder, prompt, text.tolist())
+    known = TargetPass(target.decoder, prompt, text.tolist())
     first, rows = len(prompt), len(known.token)
     cache, layers = lm.cache(capacity=rows + n * (K - 1)), range(len(lm.layers))
     x = lm.run(
         lm.embed(known.token[None]),
         layers,
         lm.rotation(torch.arange(rows, device=device)),
-        causal(rows, device),
+        causal_mask(rows, device),
         cache,
     )
     wanted = torch.from_numpy(text.astype(np.int64)).to(device)
@@ -135,12 +137,12 @@ def forked(
     text: np.ndarray,
     sequence: int,
 ) -> Rows:
-    """Rows of `text` for a drafter in FORKS, of all positions at once: equal to those of `chains`.
+    """Rows of `text` for a drafter with a parallel form, of all positions at once: equal to those of `chains`.
 
     At each place two drafts stand beside each other, a free one and one along the text, whose ranks are recorded.
     """
     n, K, names, rule = len(text), settings.K, settings.features, settings.rule
-    known = Known(target.decoder, prompt, text.tolist())
+    known = TargetPass(target.decoder, prompt, text.tolist())
     device, deep = (
         known.token.device,
         K if drafter.max_draft_length is None else min(K, drafter.max_draft_length),
@@ -151,14 +153,16 @@ def forked(
         device
     )
     found = torch.zeros(3 + len(names), n, K, dtype=torch.float64, device=device)
-    fork = FORKS[type(drafter)]
-    first = max(0, fork.least - len(prompt))
-    fork = fork(drafter, known) if first < n else None
-    for at in at_once(torch.arange(first, n, device=device), 1, known, fork, 2) if fork else ():
+    factory = parallel_form(drafter)
+    assert factory is not None
+    first = max(0, factory.min_context - len(prompt))
+    every = torch.arange(first, n, device=device)
+    fork = factory(drafter, known) if first < n else None
+    for at in position_batches(every, 1, known, fork, 2) if fork else ():
         places = torch.cat((at, at))
         standing = {name: folded.of_target(known.before(at)) for name, folded in predictors.items()}
         root = torch.zeros_like(places)[:, None]
-        step = fork.roots(places) if deep else None
+        step = fork.start(places) if deep else None
         for slot in range(deep):
             logits, hidden = (t[:, 0] for t in step)
             free, forced = scored(logits, places + slot).chunk(2)
@@ -175,7 +179,7 @@ def forked(
                     names, logits, rule.temperature, odds, token[: len(at)]
                 ).T
             if slot + 1 < deep:
-                step = fork.more(root, token[:, None])
+                step = fork.extend(root, token[:, None])
     chain, gap, rank, *value = found.cpu().numpy()
     value = np.stack(value, -1) if names else np.zeros((n, K, 0))
     offers = np.where(np.arange(n) < first, 0, deep)

@@ -17,13 +17,14 @@ import torch
 from real.decode.along import along
 from real.decode.features import Reader, learnt, shown
 from real.draft import Drafter
+from real.drafters import parallel_form
 from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.files import replace_json
 from real.model.target import Target
 from real.progress import Progress, quiet
 from real.prompts import Prompt
+from real.record.idle_target import IdleTarget
 from real.record.parallel import forked, one_bit, states  # noqa: F401  (states is known by this address)
-from real.record.parallel_drafters import FORKS, Still
 from real.record.rejection import alone, ratios
 from real.record.rows import MOST, RecordError, Rows, Settings, rank_of, runs
 from real.record.text_cache import Texts
@@ -134,7 +135,7 @@ def record_text(
     text, gaps = found or target_text(target, settings, prompt, sequence)
     if texts and not found:
         texts.add(sequence, prompt, (text, gaps))
-    wide = type(drafter) in FORKS and not slow
+    wide = parallel_form(drafter) is not None and not slow
     if drafter.prefix_only and drafter.lm is not None and not slow:
         rows = one_bit(target, drafter, settings, prompt, text, sequence)
     elif wide and drafter.history_free:
@@ -142,7 +143,12 @@ def record_text(
     else:
         still = type(drafter) is PromptLookupDrafter and not slow  # it reads tokens alone
         rows = chains(
-            Still(target.decoder) if still else target, drafter, settings, prompt, text, sequence
+            IdleTarget(target.decoder) if still else target,
+            drafter,
+            settings,
+            prompt,
+            text,
+            sequence,
         )
     place = ordered if wide else orders
     order, beam = (

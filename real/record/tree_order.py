@@ -6,9 +6,11 @@ from torch import Tensor
 
 from real.decode.along import along
 from real.decode.trees import Offer, best, search
-from real.draft import Drafter, growing
+from real.draft import Drafter, ParallelDrafter, growing
+from real.draft.parallel import position_batches
+from real.drafters import parallel_form
+from real.model.full_pass import TargetPass
 from real.model.target import Target
-from real.record.parallel_drafters import FORKS, Fork, Known, at_once
 from real.record.rows import RecordError, Scores, Settings
 
 OUT = 255
@@ -84,15 +86,20 @@ def ordered(
     text: np.ndarray,
     sequence: int,
 ):
-    """As `orders`, of all positions at once, for a drafter in `real.record.parallel_drafters.FORKS`."""
+    """As `orders`, of all positions at once, for a drafter with a parallel form."""
     _check(drafter, settings)
     (width, levels), n = settings.tree, len(text)
     places, beam = np.full((n, settings.K), OUT, np.uint8), np.zeros((n, 2), np.uint8)
-    known, make = Known(target.decoder, prompt, text.tolist()), FORKS[type(drafter)]
-    first, scored = max(0, make.least - len(prompt)), Scores(settings.rule, sequence, n + levels)
+    known, make = TargetPass(target.decoder, prompt, text.tolist()), parallel_form(drafter)
+    assert make is not None
+    first, scored = (
+        max(0, make.min_context - len(prompt)),
+        Scores(settings.rule, sequence, n + levels),
+    )
     if first < n:
         fork = make(drafter, known)
-        for at in at_once(torch.arange(first, n, device=known.token.device), width, known, fork):
+        every = torch.arange(first, n, device=known.token.device)
+        for at in position_batches(every, width, known, fork):
             grown = [
                 [t.cpu().numpy() for t in level]
                 for level in _grown(fork, scored, at, width, levels)
@@ -105,7 +112,7 @@ def ordered(
 
 
 def _grown(
-    fork: Fork, scored: Scores, at: Tensor, width: int, levels: int
+    fork: ParallelDrafter, scored: Scores, at: Tensor, width: int, levels: int
 ) -> list[tuple[Tensor, ...]]:
     """`real.decode.trees.search` at all places, level by level: of its nodes token, score and parent `[m, c]`, and those searched on `[m, width]`.
 
@@ -113,7 +120,7 @@ def _grown(
     """
     m, found = len(at), []
     logits, standing, above = (
-        fork.roots(at)[0],
+        fork.start(at)[0],
         torch.zeros(m, 1, dtype=torch.float64, device=at.device),
         torch.zeros_like(at)[:, None],
     )
@@ -129,7 +136,7 @@ def _grown(
         chosen = score.sort(dim=-1, descending=True, stable=True).indices[:, :width]
         found.append((token, score, above.repeat_interleave(width, 1), chosen))
         if level + 1 < levels:
-            logits = fork.more(chosen // width, token.gather(1, chosen))[0]
+            logits = fork.extend(chosen // width, token.gather(1, chosen))[0]
             standing, above = score.gather(1, chosen), chosen
     return found
 

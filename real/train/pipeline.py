@@ -1,6 +1,6 @@
 """A target and its drafters from text, in stages that each leave a file and are skipped when it is there.
 
-tokenizer -> tokens -> target -> distilled text -> every drafter of `LEARNT` -> self_skip's search -> predictors -> card.
+tokenizer -> tokens -> target -> distilled text -> every drafter with a training recipe -> self_skip's search -> predictors -> card.
 """
 
 import json
@@ -13,22 +13,23 @@ import numpy as np
 import torch
 
 from real.decode.acceptance_predictor import NAMES
-from real.drafters import BUILTIN
+from real.drafters import BUILTIN, trainable
 from real.files import replace_json, replacing
 from real.model.checkpoint import load_decoder, load_tokenizer, made_for, save_decoder, sha256
 from real.model.config import DecoderConfig
 from real.model.decoder import Decoder
+from real.model.initialization import initialize
+from real.model.losses import next_token_loss
 from real.progress import Progress, quiet, relabel
 from real.train import skip_search as skips
 from real.train.accepted_length import Text
 from real.train.corpus import END, documents, encode, train_tokenizer, windows
 from real.train.generate import together, write
-from real.train.losses import next_token
-from real.train.recipes import LEARNT, DrafterTraining, check_folder, training
+from real.train.recipes import DrafterTraining, check_folder, training
 from real.train.train_drafter import K, Material, against, judged, made_by, read_card, same, teach
 from real.train.train_predictor import train_predictors
 from real.train.train_predictor import write as one_by_one
-from real.train.trainer import Plan, compiled, curve, fit, initialise
+from real.train.trainer import Plan, compiled, curve, fit
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class TrainConfig:
     target: DecoderConfig = DecoderConfig(4096, 160, 10, 5, 5, 32, 400)
     target_plan: Plan = field(default_factory=lambda: Plan(minutes=62, rows=8, length=512))
     lessons: tuple[DrafterTraining, ...] = field(
-        default_factory=lambda: tuple(map(training, LEARNT))
+        default_factory=lambda: tuple(map(training, trainable()))
     )
     distil_tokens: int = 1_000_000
     blend: float = 0.5
@@ -317,14 +318,14 @@ def _target(
     if (folder / "model.safetensors").exists():
         return
     decoder, plan = Decoder(replace(lab.target, vocab=lab.vocab)), lab.target_plan
-    initialise(decoder, lab.seed)
+    initialize(decoder, lab.seed)
     decoder.to(lab.device)
 
     def loss(step):
         batch = _batch(lab, tokens, plan, step)
         with _autocast(lab):
             logits = decoder(batch[:, :-1])
-        return next_token(logits, batch[:, 1:])
+        return next_token_loss(logits, batch[:, 1:])
 
     if lab.compiled and (note := compiled(decoder.layers, lambda: loss(0))):
         progress("target", 0, 1, note)
@@ -501,7 +502,7 @@ def heldout_loss(decoder: Decoder, tokens: np.ndarray, length: int, most: int = 
     row = torch.from_numpy(tokens[: count * length + 1].astype(np.int64)).to(decoder.device)
     x, y = row[:-1].view(count, length), row[1:].view(count, length)
     parts = [
-        next_token(decoder(x[i : i + 8]), y[i : i + 8]).item() * len(x[i : i + 8])
+        next_token_loss(decoder(x[i : i + 8]), y[i : i + 8]).item() * len(x[i : i + 8])
         for i in range(0, count, 8)
     ]
     return sum(parts) / count
@@ -521,7 +522,7 @@ def agreement(lm: Decoder, target: Decoder, own: np.ndarray) -> float:
 def _drafters(lab: TrainConfig, material: Material, out: Path) -> Iterator[tuple[str, Decoder]]:
     """Those that are language models of the prefix, by folder."""
     for each in lab.lessons:
-        made = BUILTIN[each.drafter](out / each.place, material.target, material.made_for)
+        made = BUILTIN[each.drafter].load(out / each.place, material.target, material.made_for)
         if made.prefix_only and made.lm is not None:
             yield each.place, made.lm
 

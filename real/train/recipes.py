@@ -8,100 +8,27 @@ from difflib import get_close_matches
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from real.draft import Drafter
-from real.drafters import BUILTIN
-from real.drafters.eagle import Eagle, EagleDrafter
-from real.drafters.early_exit import EarlyExitDrafter, Exit
-from real.drafters.glide import Glide, GlideDrafter
-from real.drafters.hydra import Hydra, HydraDrafter
-from real.drafters.medusa import Medusa, MedusaDrafter
-from real.drafters.model import ModelDrafter
-from real.model.config import DecoderConfig
+from real.draft import TrainingRecipe
+from real.drafters import BUILTIN, trainable
 from real.model.decoder import Decoder
-from real.train import losses
-from real.train.trainer import Plan, initialise
+from real.train.trainer import Plan
 
 
-def small(
-    target: Decoder,
-    width: int = 64,
-    layers: int = 2,
-    heads: int = 2,
-    kv_heads: int = 0,
-    head_dim: int = 32,
-    hidden: int = 160,
-) -> Decoder:
-    """A language model with the target's tokens, of sizes of its own, by torch's last seed; `kv_heads` 0 is as many as `heads`."""
-    sizes = {
-        "width": width,
-        "layers": layers,
-        "heads": heads,
-        "kv_heads": kv_heads or heads,
-        "head_dim": head_dim,
-        "hidden": hidden,
-    }
-    if min(sizes.values()) < 1 or head_dim % 2:
-        raise ValueError(f"sizes are {sizes}; expected 1 or more each, and an even head_dim")
-    made = Decoder(DecoderConfig(target.config.vocab, **sizes))
-    initialise(made, torch.initial_seed())
-    made.settings = sizes
-    return made.to(target.device, target.dtype)
+def recipe_of(drafter: str) -> TrainingRecipe:
+    """The training recipe of a drafter; ValueError for one without."""
+    recipe = BUILTIN[drafter].recipe if drafter in BUILTIN else None
+    if recipe is None:
+        raise ValueError(
+            f"drafter {drafter!r} has nothing to train; expected one of {', '.join(trainable())}"
+        )
+    return recipe
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """How one drafter is trained.
-
-    | field | meaning |
-    | --- | --- |
-    | make | (target, **settings) -> what learns, an nn.Module with `settings` |
-    | loss | (part, target, token `[b, n + 1]`, soft, generator, **its settings) -> scalar |
-    | drafter | (target, part) -> Drafter |
-    | file | its weights are <file>.safetensors |
-    | soft | whether its loss is towards the target's distribution where nobody says otherwise |
-    | rate | peak learning rate |
-    | given | settings that `make` has no defaults for, or learns better with in minutes (EAGLE's own weight of the CE is 0.1) |
-    """
-
-    make: Callable[..., nn.Module]
-    loss: Callable[..., Tensor]
-    drafter: Callable[[Decoder, nn.Module], Drafter]
-    file: str
-    soft: bool
-    rate: float = 3e-3
-    given: Mapping[str, object] = field(default_factory=dict)
-
-
-LEARNT = {
-    "model": Recipe(
-        small, losses.model, lambda target, part: ModelDrafter(part), "model", soft=True
-    ),
-    "early_exit": Recipe(
-        Exit, losses.early_exit, EarlyExitDrafter, "exit", soft=False, rate=2e-3, given={"depth": 1}
-    ),
-    "eagle": Recipe(
-        Eagle, losses.eagle, EagleDrafter, "eagle", soft=True, rate=8e-3, given={"weight": 1}
-    ),
-    "medusa": Recipe(
-        Medusa, losses.medusa, MedusaDrafter, "medusa", soft=True, rate=8e-3, given={"blocks": 3}
-    ),
-    "hydra": Recipe(
-        Hydra,
-        losses.hydra,
-        HydraDrafter,
-        "hydra",
-        soft=True,
-        rate=8e-3,
-        given={"residual": True, "blocks": 2},
-    ),
-    "glide": Recipe(Glide, losses.glide, GlideDrafter, "glide", soft=True, rate=8e-3),
-}
-
-
-TRAINED = (*LEARNT, "self_skip")
-"""All that `simspec train` makes: self_skip's settings are searched."""
+def train_choices() -> tuple[str, ...]:
+    """All drafters that `simspec train` makes: self_skip's settings are searched."""
+    return (*trainable(), "self_skip")
 
 
 @dataclass(frozen=True)
@@ -110,7 +37,7 @@ class DrafterTraining:
 
     | field | meaning |
     | --- | --- |
-    | drafter | its name in LEARNT |
+    | drafter | its name in `real.drafters.BUILTIN` |
     | plan | how long and how fast |
     | soft | towards the target's distribution, or the text's own tokens |
     | settings | keywords of its part, and of its loss |
@@ -137,8 +64,8 @@ def training(
     rate: float | None = None,
 ) -> DrafterTraining:
     """The lesson of a drafter as its recipe has it, where nothing else is said; ValueError for a setting that it does not know."""
-    recipe = LEARNT[drafter]
-    known = _keywords(recipe.make, 1) + _keywords(recipe.loss, 5)
+    recipe = recipe_of(drafter)
+    known = _keywords(recipe.head, 1) + _keywords(recipe.loss, 5)
     if unknown := [name for name in settings or {} if name not in known]:
         raise ValueError(
             f"{drafter} has no setting {unknown[0]!r}; expected one of {', '.join(known)}"
@@ -154,7 +81,7 @@ def training(
         drafter,
         replace(plan, rate=recipe.rate if rate is None else rate),
         soft,
-        {**recipe.given, **(settings or {})},
+        {**recipe.defaults, **(settings or {})},
         folder,
     )
 
@@ -164,13 +91,13 @@ def named(words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
     first = words[0]
     if Path(first).exists():
         return None, tuple(words)
-    if first in TRAINED:
+    if first in train_choices():
         return first, tuple(words[1:])
     if first in BUILTIN:
         raise ValueError(
-            f"{first} has nothing to learn; expected one of {', '.join(TRAINED)}, or text"
+            f"{first} has nothing to learn; expected one of {', '.join(train_choices())}, or text"
         )
-    if near := get_close_matches(first, TRAINED, n=1):
+    if near := get_close_matches(first, train_choices(), n=1):
         raise ValueError(
             f"{first} does not exist, and no drafter has that name; did you mean {near[0]}?"
         )
@@ -183,10 +110,10 @@ def _keywords(function: Callable, skip: int) -> list[str]:
 
 def fresh(training: DrafterTraining, target: Decoder) -> nn.Module:
     """What learns, as it is before any training, by the lesson's seed; ValueError, one line, for settings that it refuses."""
-    recipe, known = LEARNT[training.drafter], _keywords(LEARNT[training.drafter].make, 1)
+    recipe, known = recipe_of(training.drafter), _keywords(recipe_of(training.drafter).head, 1)
     torch.manual_seed(training.plan.seed + 1)
     try:
-        return recipe.make(
+        return recipe.head(
             target, **{k: v for k, v in training.settings.items() if k in known}
         ).requires_grad_(True)
     except (TypeError, RuntimeError) as error:
@@ -205,7 +132,7 @@ def check_folder(name: str) -> None:
 
 def loss_settings(training: DrafterTraining) -> dict:
     """Those of the lesson's settings that its loss takes."""
-    known = _keywords(LEARNT[training.drafter].loss, 5)
+    known = _keywords(recipe_of(training.drafter).loss, 5)
     return {k: v for k, v in training.settings.items() if k in known}
 
 

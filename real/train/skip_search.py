@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from real.drafters.self_skip import Skips, passing
+from real.drafters.self_skip import SkipConfig, skipping_pass
 from real.files import replace_json
 from real.model.decoder import Decoder
 from real.model.kv_cache import KVCache
@@ -32,7 +32,7 @@ class Trial:
     | k, speedup | best fixed draft length in 1..K, and formula 1 there |
     """
 
-    skips: Skips
+    skips: SkipConfig
     acceptance: float
     cost: float
     k: int
@@ -63,12 +63,12 @@ class _Text:
     pick: Tensor
 
 
-def sublayer_share(decoder: Decoder, skips: Skips) -> float:
+def sublayer_share(decoder: Decoder, skips: SkipConfig) -> float:
     """c as the share of the target's attention and MLP sub-layers that a draft step runs: the same on every device."""
     return skips.count(len(decoder.layers)) / (2 * len(decoder.layers))
 
 
-def weight_share(decoder: Decoder, skips: Skips) -> float:
+def weight_share(decoder: Decoder, skips: SkipConfig) -> float:
     """c as the share of the weights that a step reads, its head included: what time is made of where memory bounds it."""
     attention = [
         sum(p.numel() for m in (l.query, l.key, l.value, l.output) for p in m.parameters())
@@ -112,13 +112,15 @@ def _prepare(decoder: Decoder, prompt: Sequence[int], text: Sequence[int]) -> _T
 
 
 @torch.inference_mode()
-def _agreeing(decoder: Decoder, skips: Skips, text: _Text) -> int:
-    hidden = passing(decoder, skips, text.token, text.position, text.mask, text.cache, text.start)
+def _agreeing(decoder: Decoder, skips: SkipConfig, text: _Text) -> int:
+    hidden = skipping_pass(
+        decoder, skips, text.token, text.position, text.mask, text.cache, text.start
+    )
     return int((decoder.logits(hidden).argmax(-1) == text.pick).sum())
 
 
 def acceptance(
-    decoder: Decoder, skips: Skips, texts: Sequence[tuple[Sequence[int], Sequence[int]]]
+    decoder: Decoder, skips: SkipConfig, texts: Sequence[tuple[Sequence[int], Sequence[int]]]
 ) -> float:
     """Share of the positions of `texts` (prompt, what the target wrote after it) where the first draft token is the target's pick.
 
@@ -142,7 +144,7 @@ def find(
     trials: int = 200,
     seed: int = 0,
     K: int = 16,
-    cost: Callable[[Decoder, Skips], float] = sublayer_share,
+    cost: Callable[[Decoder, SkipConfig], float] = sublayer_share,
     progress: Progress = quiet,
 ) -> Found:
     """The skipped sub-layers of the largest expected speedup in `trials` trials of optuna's TPE over the 2L binary choices.
@@ -159,9 +161,9 @@ def find(
     layers = len(decoder.layers)
     prepared = [_prepare(decoder, *text) for text in _checked(texts)]
     tokens = sum(len(t.token) for t in prepared)
-    tried: dict[Skips, Trial] = {}
+    tried: dict[SkipConfig, Trial] = {}
 
-    def attempt(skips: Skips) -> Trial:
+    def attempt(skips: SkipConfig) -> Trial:
         if skips not in tried:
             alpha, c = (
                 sum(_agreeing(decoder, skips, t) for t in prepared) / tokens,
@@ -190,7 +192,7 @@ def find(
         ]
         made.append(
             attempt(
-                Skips(
+                SkipConfig(
                     *(
                         tuple(i for kind, i in skipped if kind == wanted)
                         for wanted in ("attention", "mlp")

@@ -17,7 +17,7 @@ from real.files import replace_json
 from real.model.checkpoint import save_decoder, sha256
 from real.model.compressed import is_there
 from real.model.decoder import Decoder
-from real.model.draft_head import save_part
+from real.model.draft_head import save_draft_head
 from real.progress import Progress, quiet, relabel
 from real.provenance import device_name, revision, versions
 from real.train.accepted_length import (
@@ -29,7 +29,7 @@ from real.train.accepted_length import (
     offers,
     straight,
 )
-from real.train.recipes import LEARNT, DrafterTraining, fresh, loss_settings
+from real.train.recipes import DrafterTraining, fresh, loss_settings, recipe_of
 from real.train.trainer import Plan, curve, fit
 from real.train.trigram import count
 
@@ -70,7 +70,7 @@ def teach(
     What is there is kept: a card says that all was done, weights without one are judged only. ValueError where that folder, or the
     checkpoint in `<work>/<folder>`, was asked for with other settings.
     """
-    recipe, folder, store = LEARNT[training.drafter], out / training.place, work / training.place
+    recipe, folder, store = recipe_of(training.drafter), out / training.place, work / training.place
     part = fresh(training, material.target)
     asked = _asked(training, part, material)
     card = folder / "card.json"
@@ -111,7 +111,7 @@ def teach(
         if isinstance(part, Decoder):
             save_decoder(part, folder, material.end[0], material.context)
         else:
-            save_part(part, folder, recipe.file, material.made_for)
+            save_draft_head(part, folder, recipe.file, material.made_for)
     progress(f"judging {training.place}", 0, 1)
     made = _card(training, part, material, asked, log, clock, folder, loss)
     replace_json(card, made)
@@ -172,7 +172,7 @@ def _loss(
     draw, target, recipe = (
         material.batches(training.plan),
         material.target,
-        LEARNT[training.drafter],
+        recipe_of(training.drafter),
     )
     more = loss_settings(training)
     mixed = (
@@ -209,7 +209,7 @@ def loaded(part: nn.Module, target: Decoder, run: Callable[[], object]) -> int:
 
 def examined(drafter: str, folder: Path, material: Material) -> Accepted:
     """How a drafter, as it was saved, does on the exam; at what it offers, if that is less than K."""
-    made = BUILTIN[drafter](folder, material.target, material.made_for)
+    made = BUILTIN[drafter].load(folder, material.target, material.made_for)
     return acceptance(
         material.target, made, material.exam, offers(material.target, made, material.exam, K)
     )
@@ -225,7 +225,7 @@ def _card(
     folder: Path,
     loss,
 ) -> dict:
-    target, plan, recipe = material.target, training.plan, LEARNT[training.drafter]
+    target, plan, recipe = material.target, training.plan, recipe_of(training.drafter)
     steps = log[-1]["step"] if log else 0
     valid = [row for row in log if "valid" in row]
     laps = [b - a for a, b in zip(clock, clock[1:])]

@@ -257,16 +257,6 @@ def _resume(folder, learnt, optimiser) -> tuple[int, int, list[dict], Best]:
     return int(head["step"]), int(head["steps"]), json.loads(head["log"]), best
 
 
-def initialise(model: nn.Module, seed: int) -> None:
-    """Normal weights of spread 0.02, and 1/sqrt(2 layers) of that where a layer writes to the residual stream."""
-    torch.manual_seed(seed)
-    layers = len(getattr(model, "layers", [])) or 1
-    for name, p in model.named_parameters():
-        if p.ndim == 2:
-            writes = name.endswith(("output.weight", "down.weight"))
-            nn.init.normal_(p, std=0.02 / (math.sqrt(2 * layers) if writes else 1.0))
-
-
 def curve(log: Iterable[dict], path: Path, title: str) -> None:
     """Draws the loss of a log over its steps to a picture."""
     from matplotlib.figure import Figure

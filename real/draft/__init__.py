@@ -1,0 +1,18 @@
+"""What the decode loop, the recorder and the trainer require of a drafter."""
+
+from real.draft.kind import DrafterKind, RandomInit, TrainingRecipe
+from real.draft.parallel import ParallelDrafter
+from real.draft.protocol import Draft, Drafter, Pick, Silent, Step, growing
+
+__all__ = [
+    "Draft",
+    "Drafter",
+    "DrafterKind",
+    "ParallelDrafter",
+    "Pick",
+    "RandomInit",
+    "Silent",
+    "Step",
+    "TrainingRecipe",
+    "growing",
+]

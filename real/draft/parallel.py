@@ -1,0 +1,74 @@
+"""Drafts from many positions of one sequence at once: how a drafter is recorded in parallel."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from torch import Tensor
+
+from real.draft.protocol import Drafter
+from real.model.branch_cache import BranchCache
+from real.model.full_pass import TargetPass, full_pass
+
+Proposal = tuple[Tensor, Tensor]
+"""Logits `[m, n, vocab]` of m positions, and the hidden states `[m, n, d_D]` they come from."""
+MAX_BYTES = 1 << 30
+"""Of a step's logits, or of all keys and values; longer sequences are recorded in batches."""
+
+
+class ParallelDrafter(Protocol):
+    """A drafter on a whole sequence; `chains` in real/record/recorder.py has the definition.
+
+    | member | meaning |
+    | --- | --- |
+    | min_context | committed tokens that the drafter needs to offer something |
+    | cached_layers | layers whose keys and values it stores for every position |
+    | start | proposal behind the true prefix of each of `position [m]`; n is 1 |
+    | extend | proposal behind `token [m, n]`, children of rows `parent [m, n]` of the last step |
+    """
+
+    min_context: int
+    cached_layers: int
+    start: Callable[[Tensor], Proposal]
+    extend: Callable[[Tensor, Tensor], Proposal]
+
+
+ParallelFactory = Callable[[Drafter, TargetPass], ParallelDrafter]
+
+
+class ParallelLanguageModel:
+    """Any drafter that is a language model of its own, `drafter.lm`."""
+
+    min_context = 1
+
+    def __init__(self, drafter: Drafter, sequence: TargetPass):
+        assert drafter.lm is not None
+        self.lm, self.prompt_length = drafter.lm, sequence.prompt_length
+        self.rows = len(sequence.token)
+        self.hidden, self.cache = full_pass(self.lm, sequence.token)
+        self.cached_layers = len(self.lm.layers)
+
+    def start(self, position: Tensor) -> Proposal:
+        self.branches = BranchCache(self.cache, self.rows, position + self.prompt_length)
+        hidden = self.hidden[position + self.prompt_length - 1][:, None]
+        return self.lm.logits(hidden), hidden
+
+    def extend(self, parent: Tensor, token: Tensor) -> Proposal:
+        lm = self.lm
+        rotation, mask = self.branches.step(parent, lm)
+        layers = range(len(lm.layers))
+        hidden = lm.run(lm.embed(token), layers, rotation, mask, self.branches)
+        return lm.logits(hidden), hidden
+
+
+def position_batches(
+    position: Tensor, rows: int, sequence: TargetPass, parallel: ParallelDrafter, drafts: int = 1
+) -> tuple[Tensor, ...]:
+    """Splits the positions into batches of at most `MAX_BYTES`.
+
+    Each position takes `drafts` drafts, each of `rows` rows in a step.
+    """
+    s = sequence.target.config
+    size = sequence.target.embed.weight.element_size()
+    row_bytes = 2 * s.kv_heads * s.head_dim * size
+    cache_bytes = drafts * parallel.cached_layers * len(sequence.token) * row_bytes
+    return position.split(max(1, MAX_BYTES // max(8 * drafts * rows * s.vocab, cache_bytes)))

@@ -1,0 +1,172 @@
+"""GLIDE's draft model: decoder layers with cross-attention over the target's KV cache."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from real.drafters.glide.cross_attention import TargetCrossAttention, blockwise_mask
+from real.model.config import DecoderConfig
+from real.model.decoder import Decoder
+from real.model.kv_cache import KVCache
+from real.model.layer import DecoderLayer, RMSNorm
+from real.model.tree_mask import ancestor_mask, branches, chain
+
+TargetKV = Sequence[tuple[Tensor, Tensor]]
+"""Cached keys and values of the target `[b, kv_heads, m, head_dim]`, one pair per draft layer."""
+
+
+class GlideModel(nn.Module):
+    """Layers of self-attention, cross-attention over one target layer's cache and SwiGLU (§4.1).
+
+    | setting | meaning |
+    | --- | --- |
+    | layers | decoder layers |
+    | reads | the target layer whose cache each layer reads; by default the last ones in order |
+    | cross | False: no cross-attention (the ablation of GLIDE's Figure 4) |
+    | shared | embedding and head are the target's; False: a tied pair of its own, as published |
+    | width | of its own pair: a multiple of the target's head size; None: the target's |
+    | rebuild | rows of accepted drafts are recomputed, see `GlideDrafter` |
+
+    ValueError for settings that cannot be.
+    """
+
+    def __init__(
+        self,
+        target: Decoder,
+        layers: int = 1,
+        reads: Sequence[int] | None = None,
+        cross: bool = True,
+        shared: bool = True,
+        width: int | None = None,
+        rebuild: bool = True,
+    ):
+        super().__init__()
+        s = target.config
+        reads = _checked_reads(layers, reads, s)
+        _check_width(width, shared, s)
+        for key, value in {"cross": cross, "shared": shared, "rebuild": rebuild}.items():
+            if type(value) is not bool:
+                raise ValueError(f"{key} is {value!r}; expected true or false")
+        self.settings = {
+            "layers": layers,
+            "reads": reads,
+            "cross": cross,
+            "shared": shared,
+            "width": width,
+            "rebuild": rebuild,
+        }
+        self.reads, self.cross, self.shared, self.rebuild = reads, cross, shared, rebuild
+        own = width or s.width
+        self.config = _config(own, s)
+        self.layers = nn.ModuleList(DecoderLayer(self.config) for _ in range(layers))
+        for layer in self.layers:
+            for residual_writer in (layer.output, layer.down):
+                nn.init.normal_(residual_writer.weight, std=0.02)
+        attentions = (TargetCrossAttention(own, s) for _ in range(layers if cross else 0))
+        self.glimpses = nn.ModuleList(attentions)  # the name is that of the stored tensors
+        self.norm = RMSNorm(own, s.norm_eps)
+        if shared:
+            self.norm.load_state_dict(target.norm.state_dict())
+        else:
+            self.embed = nn.Embedding(s.vocab, own)
+            nn.init.normal_(self.embed.weight, std=0.02)
+        self.to(target.device, target.dtype)
+
+    def run(
+        self,
+        target: Decoder,
+        token: Tensor,
+        keys: TargetKV,
+        mask: Tensor | None,
+        cache: KVCache | None = None,
+        start: int = 0,
+        parent: Sequence[int] = (),
+    ) -> Tensor:
+        """Rows `token [b, n]` at positions start ...: `[b, n, width]` before the final norm.
+
+        `keys` and `mask [n, m]` as for `TargetCrossAttention`. With a cache the drafter's own first
+        `start` rows are visible too. With `parent`, that of all rows of a tree, these are its last
+        n, stored from `start` on; each attends to its ancestors and the rows before the tree.
+        """
+        rows, device = token.shape[1], token.device
+        if parent:
+            position, own = branches(start + rows - len(parent), list(parent), rows, device)
+        else:
+            position = torch.arange(start, start + rows, device=device)
+            own = None if cache is None else ancestor_mask(start, chain(rows), device)
+        rotation = target.rotation(position)
+        if cache is not None:
+            cache.reserve(start + rows)
+        return self.layered(target, token, rotation, (own, mask), keys, cache, start)
+
+    def layered(
+        self, target: Decoder, token: Tensor, rotation, masks, keys: TargetKV, cache, start: int = 0
+    ) -> Tensor:
+        """All layers on `token [b, n]`; `masks`: that of its own rows, and that of the target's."""
+        own, cross = masks
+        x = (target if self.shared else self).embed(token)
+        for i, layer in enumerate(self.layers):
+            x = layer.attend(x, rotation, own, cache, i, start)
+            if self.cross:
+                x = self.glimpses[i](x, rotation, *keys[i], cross)
+            x = layer.mlp(x)
+        return x
+
+    def logits(self, target: Decoder, x: Tensor) -> Tensor:
+        """Logits `[..., vocab]` from the output of `run`."""
+        return F.linear(self.norm(x), (target.head if self.shared else self.embed).weight)
+
+    @torch.no_grad()
+    def read(self, target: Decoder, token: Tensor) -> tuple[TargetKV, Tensor]:
+        """The target's keys and values at whole sequences `token [b, n]`, for the layers read.
+
+        And its last hidden states `[b, n, width]`.
+        """
+        rows = token.shape[1]
+        cache = target.cache(batch=len(token), capacity=rows)
+        rotation = target.rotation(torch.arange(rows, device=token.device))
+        mask = torch.ones(rows, rows, dtype=torch.bool, device=token.device).tril()
+        hidden = target.run(target.embed(token), range(len(target.layers)), rotation, mask, cache)
+        return [(cache.key[i], cache.value[i]) for i in self.reads], hidden
+
+    def teacher_forced(self, target: Decoder, token: Tensor, keys: TargetKV, block: int) -> Tensor:
+        """`run` on whole sequences `token [b, n]` under `blockwise_mask`."""
+        mask = blockwise_mask(token.shape[1], block).to(token.device)
+        return self.run(target, token, keys, mask)
+
+
+def _config(width: int, target: DecoderConfig) -> DecoderConfig:
+    """The target's sizes, scaled to a width."""
+    if width == target.width:
+        return target
+    heads = width // target.head_dim
+    hidden = max(1, target.hidden * width // target.width)
+    return replace(target, width=width, heads=heads, kv_heads=heads, hidden=hidden)
+
+
+def _checked_reads(layers: int, reads: Sequence[int] | None, target: DecoderConfig) -> list[int]:
+    total = target.layers
+    if type(layers) is not int or not 1 <= layers <= total:
+        raise ValueError(
+            f"layers is {layers!r}; expected an integer from 1 to the target's {total}"
+        )
+    if reads is None:
+        reads = range(total - layers, total)
+    reads = [reads] if type(reads) is int else list(reads)
+    if len(reads) != layers or not all(type(i) is int and 0 <= i < total for i in reads):
+        raise ValueError(
+            f"reads is {reads}; expected {layers} target layers, each from 0 to {total - 1}"
+        )
+    return reads
+
+
+def _check_width(width: int | None, shared: bool, target: DecoderConfig) -> None:
+    valid = width is None or (type(width) is int and width >= 1 and width % target.head_dim == 0)
+    if not valid or (shared and width not in (None, target.width)):
+        raise ValueError(
+            f"width is {width!r}; expected a multiple of {target.head_dim}, "
+            f"and with shared=true the target's {target.width}"
+        )

@@ -1,0 +1,56 @@
+"""How a small language model is trained to draft."""
+
+import torch
+from torch import Tensor
+
+from real.draft import TrainingRecipe
+from real.draft.losses import language_model_loss
+from real.drafters.model.drafter import ModelDrafter
+from real.model.config import DecoderConfig
+from real.model.decoder import Decoder
+from real.model.initialization import initialize
+
+
+def small_model(
+    target: Decoder,
+    width: int = 64,
+    layers: int = 2,
+    heads: int = 2,
+    kv_heads: int = 0,
+    head_dim: int = 32,
+    hidden: int = 160,
+) -> Decoder:
+    """A language model of the given sizes with the target's vocabulary, drawn from torch's seed.
+
+    `kv_heads` 0 means as many as `heads`. ValueError for sizes that no decoder has.
+    """
+    sizes = {
+        "width": width,
+        "layers": layers,
+        "heads": heads,
+        "kv_heads": kv_heads or heads,
+        "head_dim": head_dim,
+        "hidden": hidden,
+    }
+    if min(sizes.values()) < 1 or head_dim % 2:
+        raise ValueError(f"sizes are {sizes}; expected 1 or more each, and an even head_dim")
+    model = Decoder(DecoderConfig(target.config.vocab, **sizes))
+    initialize(model, torch.initial_seed())
+    model.settings = sizes
+    return model.to(target.device, target.dtype)
+
+
+def model_loss(
+    head: Decoder,
+    target: Decoder,
+    token: Tensor,
+    soft: bool = True,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Cross-entropy at `token [b, n + 1]`, towards the target's distribution or the next token."""
+    return language_model_loss(head, target, token, soft)
+
+
+RECIPE = TrainingRecipe(
+    small_model, model_loss, lambda target, head: ModelDrafter(head), "model", soft=True
+)

@@ -1,0 +1,152 @@
+"""The Parquet file of a trace: one row group, page checksums, and a hash of everything."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable
+from os import PathLike
+from typing import Any, TypeVar
+
+import numpy as np
+
+from simspec.files import replacing
+from simspec.trace_meta import TraceError, TraceMeta
+from simspec.trace_schema import ARRAYS, BY_ROW, BY_SEQUENCE
+
+T = TypeVar("T")
+
+
+def write_trace(trace: Any, path: str | PathLike[str], small: bool = False) -> None:
+    """Writes the trace to one Parquet file, completely or not at all.
+
+    `small` saves 6% of the size and takes 5 times as long.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {
+        name: array if array.ndim == 1 else _binary_column(_file_axes(name, array))
+        for name in BY_ROW
+        if (array := getattr(trace, name)) is not None and array.size
+    }
+    extra = {name: _pack(getattr(trace, name)) for name in BY_SEQUENCE}
+    extra |= {"meta": trace.meta.to_json(), "sha256": digest(trace)}
+    table = pa.table(columns)
+    options: dict[str, Any] = {
+        "compression": "brotli" if small else "zstd",
+        "compression_level": 11 if small else 19,
+        "use_dictionary": False,
+        "write_page_checksum": True,
+        "write_statistics": False,
+        "store_schema": False,
+    }
+    with replacing(path) as temporary, pq.ParquetWriter(temporary, table.schema, **options) as file:
+        file.write_table(table)
+        file.add_key_value_metadata({"simspec": json.dumps(extra)})
+
+
+def read_trace(path: str | PathLike[str], make: Callable[..., T]) -> T:
+    """make(meta=..., name=array, ...) of the file's content, whose checksums and hash are verified.
+
+    TraceError, one line with the path, whatever is wrong with the file; nothing in it is executed.
+    """
+    import pyarrow as pa
+
+    try:
+        table, extra = _read_table(path)
+        meta = TraceMeta.from_json(extra["meta"])
+        arrays = {name: _unpack(extra[name], ARRAYS[name][0]) for name in BY_SEQUENCE}
+        arrays |= {name: _read_column(table, name, meta) for name in table.column_names}
+        trace = make(meta=meta, **arrays)
+        if digest(trace) != extra["sha256"]:
+            raise TraceError(
+                "its content does not match its hash: the file is damaged, fetch it again"
+            )
+        return trace
+    except FileNotFoundError:
+        raise TraceError(f"{path}: no such file") from None
+    except (
+        OSError, TypeError, ValueError, KeyError, pa.ArrowException,
+        MemoryError, OverflowError, RecursionError,
+    ) as error:  # fmt: skip
+        reason = f"{error} is missing or unknown" if isinstance(error, KeyError) else str(error)
+        reason = " ".join(reason.split())[:300] or type(error).__name__
+        raise TraceError(f"{path}: not a readable trace: {reason}") from None
+
+
+def digest(trace: Any) -> str:
+    """SHA-256 of the metadata and every array: page checksums do not cover the file's footer."""
+    sha256 = hashlib.sha256(trace.meta.to_json().encode())
+    for name in ARRAYS:
+        array = getattr(trace, name)
+        if name in ("order", "beam") and array is None:
+            continue  # recordings made before there were trees keep their hash
+        sha256.update(f"{name}:{'-' if array is None else array.shape}".encode())
+        sha256.update(b"" if array is None else array.tobytes())
+    return sha256.hexdigest()
+
+
+def _read_table(path: str | PathLike[str]) -> tuple[Any, Any]:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        table = file.read(use_threads=False)
+        metadata = file.metadata.metadata or {}
+    if b"simspec" not in metadata:
+        raise TraceError("it is a Parquet file that simspec did not write: name a recording")
+    return table, json.loads(metadata[b"simspec"])
+
+
+def _read_column(table: Any, name: str, meta: TraceMeta) -> np.ndarray:
+    dtype, axes = ARRAYS[name]
+    column = table.column(name)
+    if column.null_count or len(axes) == 1 and column.type != dtype:
+        raise TraceError(
+            f"column {name} is {column.type} with {column.null_count} nulls, "
+            f"expected {dtype} with none"
+        )
+    if len(axes) == 1:
+        # to_numpy would import pandas
+        return np.from_dlpack(column.combine_chunks()).astype(dtype)
+    sizes = {"N": table.num_rows, "K": meta.K, "F": len(meta.features), "2": 2}
+    axes = ("N", "F", "K") if name == "feature" else axes
+    values = np.frombuffer(b"".join(column.to_pylist()), dtype)
+    return _file_axes(name, values.reshape([sizes[axis] for axis in axes])).copy()
+
+
+def _file_axes(name: str, array: np.ndarray) -> np.ndarray:
+    """The array with its axes in file order, or back: a feature's slots are contiguous, since they
+    repeat by row.
+    """
+    return array.swapaxes(1, 2) if name == "feature" else array
+
+
+def _binary_column(array: np.ndarray) -> Any:
+    """One fixed-size binary value a row: rows of a prefix-only drafter are shifted copies, which
+    zstd detects.
+    """
+    import pyarrow as pa
+
+    flat = np.ascontiguousarray(array).reshape(len(array), -1)
+    width = flat.shape[1] * flat.itemsize
+    buffers = [None, pa.py_buffer(flat)]
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(flat), buffers)
+
+
+def _pack(array: np.ndarray) -> list[Any]:
+    """[length, its bytes as zstd in base64]"""
+    import pyarrow as pa
+
+    packed = pa.Codec("zstd", 19).compress(array.tobytes(), asbytes=True)
+    return [len(array), base64.b64encode(packed).decode()]
+
+
+def _unpack(packed: list[Any], dtype: str) -> np.ndarray:
+    import pyarrow as pa
+
+    length, encoded = packed
+    if type(length) is not int or length < 0:
+        raise TraceError(f"a table's length is {length!r}, expected an integer >= 0")
+    size = length * np.dtype(dtype).itemsize
+    raw = pa.decompress(base64.b64decode(encoded, validate=True), size, "zstd", asbytes=True)
+    return np.frombuffer(raw, dtype).copy()

@@ -1,0 +1,283 @@
+"""`simspec trees`: the table of chains, sets and trees, and what it answers to what is wrong."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pandas
+import pytest
+from shell import command, refused, run
+from test_tree_policy import ordered, ranked
+
+from simspec import CostModel, policies, synthetic
+from simspec.metrics import summary
+from simspec.policies import fixed
+from simspec.policies.fitted_trees import optimal_tree
+from simspec.policies.trees import sets
+from simspec.rank_acceptance import draft_room
+from simspec.reports.tree_tables import markdown, table
+from simspec.reports.trees import compare_trees
+from simspec.simulate import replay
+from simspec.tree import MAX_NODES
+from simspec.tree_replay import replay_tree, tree_seconds
+
+COST = CostModel(
+    [0, 0.1, 0.2, 0.3, 0.4], 1 + 0.02 * np.arange(MAX_NODES + 1), [0, 0.05], 0.01, 1.0, node=0.001
+)
+
+
+def recording(prompts=12, order=True):
+    trace = ranked(synthetic.iid(0.6, prompts, 20, 4, seed=3, confidence=True), 1)
+    if not order:
+        return trace
+    trace = ordered(trace, 2, 3)
+    held = np.minimum(
+        (trace.order < 5).sum(1), draft_room(trace)[1]
+    )  # beams of one node beside those that hold
+    return replace(trace, beam=np.stack((held, np.minimum(held + 1, 6)), 1).astype(np.uint8))
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trees")
+    recording().save(folder / "a.parquet")
+    recording(order=False).save(folder / "b.parquet")
+    synthetic.iid(0.5, 9, 20, 4).save(folder / "plain.parquet")
+    COST.to_json(folder / "cost.json")
+    for name, held in (
+        ("good", {"paths": [[0], [1], [0, 0]]}),
+        ("cycle", {"parent": [2, 1], "rank": [0, 0]}),
+        ("deep", {"parent": [0, 1, 2, 3, 4], "rank": [0] * 5}),
+        ("wide", {"parent": [0], "rank": [32]}),
+        ("many", {"parent": [0] * 32 + [1] * 32, "rank": [*range(32)] * 2}),
+    ):
+        (folder / f"{name}.json").write_text(json.dumps(held))
+    return folder
+
+
+def lines_of(trace, **options):
+    lines, notes = compare_trees({"x": trace}, COST, (4, 8), resamples=100, **options)
+    return {line.policy: line for line in lines}, notes
+
+
+def test_a_line_is_what_its_fields_say():
+    trace = recording()
+    found, notes = lines_of(trace, k=2)
+    assert notes == []
+    times = [COST.seconds(replay(trace, fixed(k), cost=COST)).sum() for k in range(5)]
+    best = found["best chain"]
+    assert best.chosen == f"k={int(np.argmin(times))}, in hindsight"
+    assert best.speedup.value == pytest.approx(trace.rows / min(times))
+    assert best.gain.value == 0
+    rounds = replay_tree(trace, sets(3, 2))
+    seconds = tree_seconds(rounds, trace, sets(3, 2), COST)
+    line = found["sets:3"]
+    assert line.chosen == "k=2"
+    assert line.tau.value == pytest.approx(trace.rows / len(rounds))
+    assert line.nodes.value == pytest.approx(rounds.drafted.mean())
+    assert line.passes == pytest.approx(rounds.computed.mean())
+    assert line.speedup.value == pytest.approx(trace.rows / seconds.sum())
+    assert line.gain.value == pytest.approx(line.speedup.value - best.speedup.value)
+    assert line.alpha == pytest.approx(
+        summary(rounds, trace, COST, seconds=seconds).accept_by_depth, nan_ok=True
+    )
+    for each in (line.tau, line.speedup, line.gain):
+        assert each.low < each.value < each.high
+    assert found["none"].tau.value == pytest.approx(trace.rows / len(replay(trace, fixed(2))))
+    assert found["tree_oracle"].clairvoyant
+    assert found["tree_oracle"].speedup.value >= found["dynamic_tree:8"].speedup.value
+    assert {
+        f"{family}:{n}"
+        for family in ("full_tree", "medusa_tree", "optimal_tree", "dynamic_tree")
+        for n in (4, 8)
+    } <= set(found)
+
+
+def test_what_is_chosen_on_one_half_is_counted_on_the_other():
+    trace = recording()
+    line = lines_of(trace)[0]["optimal_tree:8"]
+    even, odd = np.arange(0, 12, 2), np.arange(1, 12, 2)
+    rounds = tokens = 0
+    for fit, rest in ((even, odd), (odd, even)):
+        policy = optimal_tree(8, fit)(trace, COST)
+        part = trace.select(rest)
+        rounds, tokens = rounds + len(replay_tree(part, policy)), tokens + part.rows
+    assert tokens == trace.rows
+    assert line.tau.value == pytest.approx(tokens / rounds)
+    lengths = np.stack([
+        [len(replay_tree(trace, sets(1, k)).select([s])) for s in range(12)] for k in range(1, 5)
+    ])  # fmt: skip
+    seconds = np.empty((4, 12))
+    for k in range(1, 5):
+        made = replay_tree(trace, sets(1, k))
+        seconds[k - 1] = np.add.reduceat(
+            tree_seconds(made, trace, sets(1, k), COST), made.offset[:-1]
+        )
+    chosen = [int(seconds[:, half].sum(axis=1).argmin()) for half in (even, odd)]
+    line = lines_of(trace)[0]["sets:1"]
+    assert line.tau.value == pytest.approx(
+        trace.rows / (lengths[chosen[0], odd].sum() + lengths[chosen[1], even].sum())
+    )
+    assert line.chosen == " / ".join(dict.fromkeys(f"k={k + 1}" for k in chosen))
+
+
+def test_what_a_recording_lacks_is_left_out_with_a_note():
+    found, notes = lines_of(recording(order=False))
+    said = "x: without dynamic_tree:4, dynamic_tree:8: this trace records no order of dynamic trees: record it with one"
+    assert "dynamic_tree:4" not in found
+    assert notes == [
+        "x: without beams: this trace records no beam search: record it with one",
+        said,
+    ]
+    found, notes = lines_of(synthetic.iid(0.5, 9, 20, 4))
+    assert set(found) == {"plain", "best chain", "oracle"}
+    assert "without none, sets:1" in notes[0]
+    lines, notes = compare_trees(
+        {"x": recording(4)},
+        CostModel([0, 0.1, 0.2, 0.3, 0.4], [1, 1.1, 1.2, 1.3, 1.4], [0], 0, 1),
+        (8,),
+        resamples=100,
+    )
+    assert "prices 4 submitted tokens, more are extrapolated" in notes[0]
+    assert all(np.isnan(line.tau.low) and line.tau.value > 0 for line in lines)
+    assert len(compare_trees({"x": recording(1)}, COST, (4,))[0]) > 10
+
+
+def test_what_was_measured_elsewhere_enters():
+    def beams(trace, cost):
+        return {"beams:2": policies.parse("static:2x1")}
+
+    found, _ = lines_of(recording(), measured=beams, policies=["static:2x1", "fixed:2"])
+    assert found["beams:2"].tau == found["static:2x1"].tau
+    assert found["fixed:2"].nodes.value <= 2
+
+
+def test_tables_hold_every_line():
+    lines, _ = compare_trees(
+        {"x": recording(), "y": recording(order=False)}, COST, (4,), resamples=100
+    )
+    flat = table(lines)
+    assert len(flat) == len(lines)
+    assert {"tau_low", "gain_high", "alpha_4", "budget"} <= set(flat)
+    text = markdown(lines)
+    assert text.count("**x**") == text.count("**y**") == 1
+    assert len({row.count("|") for row in text.splitlines() if "|" in row}) == 1
+    json.dumps([line.to_dict() for line in lines], allow_nan=False)
+
+
+def test_one_command_writes_all_forms(files, capsys):
+    options = (
+        "--cost",
+        files / "cost.json",
+        "--nodes",
+        4,
+        "--nodes",
+        8,
+        "--policy",
+        f"static:{files / 'good.json'}",
+    )
+    code, out, err = run(
+        capsys, "trees", files / "a.parquet", *options, "--json", "--csv", files / "t.csv"
+    )
+    data = json.loads(out)
+    assert code == 0
+    assert err == ""
+    assert set(data) == {"seed", "level", "trees", "notes"}
+    names = [line["policy"] for line in data["trees"]]
+    assert {
+        "none",
+        "sets:7",
+        "cape:section",
+        "cape:appendix",
+        "optimal_tree:8",
+        "dynamic_tree:4",
+        "beams",
+        "tree_oracle",
+    } <= set(names)
+    assert len(pandas.read_csv(files / "t.csv")) == len(names)
+    assert any("good.json" in name for name in names)
+    code, out, err = run(
+        capsys,
+        "trees",
+        files / "a.parquet",
+        files / "b.parquet",
+        "--cost",
+        "0.1",
+        "--nodes",
+        4,
+        "--markdown",
+    )
+    assert code == 0
+    assert out.count("| best chain |") == 2
+    assert err.count("records no order") == 1
+    code, out, _ = run(capsys, "trees", files / "a.parquet", "--cost", "0.1", "-k", 2, "--nodes", 4)
+    assert code == 0
+    assert "tokens/round" in out
+    assert "knows the text" in out
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (("--policy", "static:{}/cycle.json"), "node 0 is in a cycle"),
+        (("--policy", "static:{}/deep.json"), "5 levels are too deep, here drafts reach 4"),
+        (("--policy", "static:{}/wide.json"), "too wide"),
+        (("--policy", "static:{}/many.json"), "64 nodes are over budget"),
+        (("--policy", "static:{}/absent.json"), "not a draft tree"),
+        (("--policy", "static:9x9"), "over budget"),
+        (("--policy", "sets:2,k=5"), "drafts chains of 5, here drafts reach 4"),
+        (("--nodes", "0"), "a budget of 0 nodes, expected 1 to 63"),
+        (("--nodes", "64"), "a budget of 64 nodes, expected 1 to 63"),
+        (("-k", "5"), "k is 5, expected a chain of 1 to 4"),
+        (("-k", "0"), "k is 0, expected a chain of 1 to 4"),
+        (("--level", "1"), "level is 1"),
+        (("--csv", "{}"), "is a folder"),
+        (("--cost", "absent.json"), "not a cost model"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(files, arguments, words):
+    refused(files, "trees", files / "a.parquet", *(a.format(files) for a in arguments), words=words)
+
+
+def test_the_sweep_refuses_the_same_trees(files):
+    for name, words in (
+        ("cycle", "in a cycle"),
+        ("deep", "too deep"),
+        ("wide", "too wide"),
+        ("many", "over budget"),
+    ):
+        refused(
+            files,
+            "sweep",
+            files / "a.parquet",
+            "--policy",
+            f"static:{files / name}.json",
+            words=words,
+        )
+    refused(
+        files,
+        "sweep",
+        files / "a.parquet",
+        "--policy",
+        "static:4x4",
+        "--cost",
+        _short(files),
+        words="measure with more rows",
+    )
+    code, out, _ = command(
+        files,
+        "sweep",
+        files / "a.parquet",
+        "--policy",
+        "tree_oracle",
+        "--policy",
+        "static:good.json",
+        "--json",
+    )
+    assert code == 0
+    assert len(json.loads(out)["rows"]) == 8
+
+
+def _short(files):
+    replace(COST, verify=COST.verify[:9]).to_json(files / "short.json")
+    return files / "short.json"

@@ -1,0 +1,472 @@
+"""Rows and orders of all positions at once are those of the walk through the protocol, and a text that was kept is the text."""
+
+import json
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_eagle import part_of
+from test_medusa import shaken
+from toy_lm import DRAFTERS, END, RULES, VOCAB, toy_pair, toy_prompts, toy_target
+
+from real import sampling
+from real.decode.acceptance_predictor import Predictor
+from real.decode.features import offered
+from real.draft import parallel
+from real.drafters import parallel_form
+from real.drafters.eagle import INPUTS, EagleDrafter
+<<<<<<< HEAD:tests/test_forks.py
+from real.drafters.glide import Glide, GlideDrafter
+from real.drafters.hydra import Hydra, HydraDrafter
+from real.drafters.medusa import Medusa, MedusaDrafter
+from real.drafters.self_skip import SelfSkipDrafter, Skips
+from real.model.captured_passes import CapturedPasses
+=======
+from real.drafters.glide import GlideDrafter, GlideModel
+from real.drafters.hydra import HydraDrafter, HydraHeads
+from real.drafters.medusa import MedusaDrafter, MedusaHeads
+from real.drafters.self_skip import SelfSkipDrafter, SkipConfig
+from real.model import full_pass
+from real.model.branch_cache import BranchCache
+from real.model.runner import CapturedPasses
+>>>>>>> main:tests/test_parallel_drafters.py
+from real.model.target import Target
+from real.prompts import Prompt
+from real.record import recorder as record
+from real.record.parallel import forked, one_bit
+from real.record.recorder import (
+    RecordError,
+    Rows,
+    Settings,
+    chains,
+    describe,
+    record_text,
+    target_text,
+)
+from real.record.rows import Scores
+from real.record.tree_order import ordered, orders
+from real.sampling import Rule, gumbel, uniforms
+from simspec import rng
+
+FORKED = [name for name in DRAFTERS if name != "prompt_lookup"]
+PAIRS = {name: toy_pair(name) for name in DRAFTERS}
+EARLY = (3, 5, 7, 9, 11, 20)
+ALL_RULES = RULES | {"cut": Rule("coupled", 1.3, 2, top_k=6, top_p=0.9)}
+KINDS = {
+    "hydra, residual, own head": (
+        HydraDrafter,
+        lambda t: shaken(HydraHeads, t, heads=3, blocks=2, own_head=True, residual=True),
+    ),
+    "medusa, own head": (
+        MedusaDrafter,
+        lambda t: shaken(MedusaHeads, t, heads=2, blocks=2, own_head=True),
+    ),
+    "glide, blind": (GlideDrafter, lambda t: shaken(GlideModel, t, cross=False)),
+    "glide, its own embedding": (
+        GlideDrafter,
+        lambda t: shaken(GlideModel, t, layers=2, reads=[0, 3], shared=False, width=24),
+    ),
+    "self_skip, attention": (SelfSkipDrafter, lambda t: SkipConfig((1,), (2,))),
+    "eagle, two layers": (EagleDrafter, lambda t: part_of(t, layers=2, first_norm=True)),
+    **{
+        f"eagle, {inputs}": (EagleDrafter, lambda t, inputs=inputs: part_of(t, inputs))
+        for inputs in INPUTS
+    },
+}
+
+
+def same(slow: Rows, fast: Rows) -> bool:
+    for name in Rows.__dataclass_fields__:
+        np.testing.assert_array_equal(getattr(slow, name), getattr(fast, name), err_msg=name)
+    return True
+
+
+def both(pair, asked, seed, fast=forked):
+    target, drafter = pair
+    prompt = toy_prompts(1, seed)[0]
+    text, _ = target_text(target, asked, prompt, seed)
+    return chains(target, drafter, asked, prompt, text, seed), fast(
+        target, drafter, asked, prompt, text, seed
+    )
+
+
+@pytest.mark.parametrize("name", FORKED)
+@settings(deadline=None, max_examples=8)
+@given(
+    st.sampled_from(list(ALL_RULES)),
+    st.integers(0, 500),
+    st.integers(1, 7),
+    st.integers(1, 20),
+    st.sampled_from([END, EARLY, ()]),
+)
+def test_all_positions_at_once_equal_the_walk(name, rule, seed, K, budget, ends):
+    features = (*offered(PAIRS[name][1]), *(("probability",) if seed % 2 else ()))
+    same(
+        *both(
+            PAIRS[name],
+            Settings(K, budget, ALL_RULES[rule], ends, features if seed % 3 else ()),
+            seed,
+        )
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(deadline=None, max_examples=3)
+@given(st.sampled_from(list(RULES)), st.integers(0, 500), st.integers(2, 6))
+def test_whatever_a_drafter_is_made_of(kind, rule, seed, K):
+    make, part = KINDS[kind]
+    target = toy_target()
+    pair = Target(target, capacity=32), make(target, part(target))
+    asked = Settings(K, 12, RULES[rule], END)
+    same(*both(pair, asked, seed))
+    asked, prompt = (
+        replace(asked, tree=(3, min(3, K, pair[1].max_draft_length or 3))),
+        toy_prompts(1, seed)[0],
+    )
+    text, _ = target_text(pair[0], asked, prompt, seed)
+    for slow, fast in zip(
+        orders(*pair, asked, prompt, text, seed), ordered(*pair, asked, prompt, text, seed)
+    ):
+        np.testing.assert_array_equal(slow, fast)
+
+
+@pytest.mark.parametrize("name", ["model", "self_skip", "glide"])
+def test_drafts_as_deep_as_no_other_test_has_them(name):
+    """Deeper than the rows that are made room for at first."""
+    same(*both(PAIRS[name], Settings(20, 24, RULES["greedy"], ()), 5))
+
+
+@contextmanager
+def predicting(drafter):
+    width = drafter.decoder.config.width
+    torch.manual_seed(1)
+    made = {
+        name: Predictor(width, width, rank, 3).requires_grad_(False)
+        for name, rank in (("theta", None), ("theta_low_rank", 2))
+    }
+    for predictor in made.values():
+        predictor.judge.add_(0.3 * torch.randn_like(predictor.judge))
+    drafter.predictors = made
+    try:
+        yield ("theta", "entropy", "theta_low_rank")
+    finally:
+        drafter.predictors = {}
+
+
+@pytest.mark.parametrize("name", ["eagle", "medusa"])
+def test_predictors_read_the_same_states(name):
+    with predicting(PAIRS[name][1]) as features:
+        for seed in (3, 4):  # prompts of one token and of more
+            slow, fast = both(PAIRS[name], Settings(5, 16, RULES["greedy"], END, features), seed)
+            assert same(slow, fast)
+            assert len(np.unique(fast.feature[..., 0])) > 5
+
+
+def test_a_text_in_parts_is_the_text(monkeypatch):
+    for name in ("eagle", "self_skip"):
+        asked = Settings(5, 18, RULES["coupled"], END, tree=(3, 3))
+        prompt = toy_prompts(1, 9)[0]
+        whole = record_text(*PAIRS[name], asked, prompt, 9)
+        with monkeypatch.context() as patch:
+            patch.setattr(parallel, "MAX_BYTES", 8 * 3 * VOCAB * 4)
+            known = full_pass.TargetPass(toy_target(), prompt, whole.token.tolist())
+            assert (
+                len(
+                    parallel.position_batches(
+                        torch.arange(18),
+                        3,
+                        known,
+                        parallel_form(PAIRS[name][1])(PAIRS[name][1], known),
+                    )
+                )
+                > 2
+            )
+            assert same(whole, record_text(*PAIRS[name], asked, prompt, 9))
+
+
+@pytest.mark.parametrize("name", ["eagle", "self_skip", "glide2", "model"])
+def test_control_a_draft_that_sees_its_neighbour_or_a_row_too_many_is_noticed(name, monkeypatch):
+    asked = Settings(5, 18, RULES["greedy"], END)
+    assert same(*both(PAIRS[name], asked, 9))
+    step = BranchCache.step
+
+    def late(self, parent, decoder):
+        if self.depth < 0:
+            self.visible = self.visible.roll(1, 0)
+        return step(self, parent, decoder)
+
+    monkeypatch.setattr(BranchCache, "step", late)
+    with pytest.raises(AssertionError):
+        same(*both(PAIRS[name], asked, 9))
+
+
+@pytest.mark.parametrize("name", ["medusa", "hydra"])
+def test_control_a_feature_of_the_next_row_is_noticed(name, monkeypatch):
+    asked, kind = Settings(4, 18, RULES["greedy"], END), parallel_form(PAIRS[name][1])
+    start = kind.start
+    monkeypatch.setattr(
+        kind, "start", lambda self, at: start(self, (at + 1).clamp(max=int(at[-1])))
+    )
+    with pytest.raises(AssertionError):
+        same(*both(PAIRS[name], asked, 9))
+
+
+@pytest.mark.parametrize("name", FORKED)
+@settings(deadline=None, max_examples=4)
+@given(
+    st.sampled_from(list(ALL_RULES)),
+    st.integers(0, 500),
+    st.integers(1, 4),
+    st.integers(1, 6),
+    st.integers(1, 18),
+)
+def test_orders_of_all_positions_equal_the_walk(name, rule, seed, levels, width, budget):
+    target, drafter = PAIRS[name]
+    asked = Settings(5, budget, ALL_RULES[rule], END, (), (width, levels))
+    prompt = toy_prompts(1, seed)[0]
+    text, _ = target_text(target, asked, prompt, seed)
+    slow, fast = (
+        orders(target, drafter, asked, prompt, text, seed),
+        ordered(target, drafter, asked, prompt, text, seed),
+    )
+    for a, b in zip(slow, fast):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_control_an_order_by_the_last_token_alone_is_noticed(monkeypatch):
+    from real.record import tree_order as order
+
+    target, drafter = PAIRS["eagle"]
+    asked, prompt = Settings(5, 18, RULES["greedy"], END, (), (4, 3)), toy_prompts(1, 9)[0]
+    text, _ = target_text(target, asked, prompt, 9)
+    grown = order._grown
+    made = orders(target, drafter, asked, prompt, text, 9)[0]
+    assert (made < order.OUT).sum() > 10
+
+    def flat(*given):
+        return [
+            (token, score - (score.amax(1, keepdim=True)), parent, chosen)
+            for token, score, parent, chosen in grown(*given)
+        ]
+
+    monkeypatch.setattr(order, "_grown", flat)
+    assert (ordered(target, drafter, asked, prompt, text, 9)[0] != made).any()
+
+
+def test_one_pass_of_the_target_and_k_steps_whatever_the_text(monkeypatch):
+    target, drafter = PAIRS["eagle"]
+    passes, steps = [], []
+    one_pass, estimate = full_pass.full_pass, type(drafter.head).estimate
+    monkeypatch.setattr(full_pass, "full_pass", lambda *a: passes.append(1) or one_pass(*a))
+    monkeypatch.setattr(type(drafter.head), "estimate", lambda *a: steps.append(1) or estimate(*a))
+    asked, prompt = Settings(5, 18, RULES["coupled"], ()), toy_prompts(1, 9)[0]
+    text, _ = target_text(target, asked, prompt, 9)
+    forked(target, drafter, asked, prompt, text, 9)
+    assert len(text) == 18
+    assert len(passes) == 1
+    assert len(steps) == asked.K
+
+
+def test_lookup_needs_no_pass_of_the_target(monkeypatch):
+    target, drafter = PAIRS["prompt_lookup"]
+    asked, prompt = Settings(6, 24, RULES["greedy"], END, ()), [5, 6, 7, 5, 6, 7]
+    slow = record_text(target, drafter, asked, prompt, 0, slow=True)
+    kept = Kept((slow.token, slow.margin))
+    monkeypatch.setattr(Target, "verify", lambda *_: pytest.fail("a pass of the target"))
+    assert same(slow, record_text(target, drafter, asked, prompt, 0, texts=kept))
+
+
+class Kept:
+    """One text, whatever the address."""
+
+    def __init__(self, written):
+        self.find = lambda sequence, prompt: written
+
+
+def test_a_drafter_that_derives_from_one_of_ours_is_walked():
+    class Other(EagleDrafter):
+        def next(self):
+            return None
+
+    target, eagle = PAIRS["eagle"]
+    rows = record_text(
+        target, Other(eagle.decoder, eagle.head), Settings(4, 8, RULES["greedy"], END), [5, 6], 0
+    )
+    assert (rows.depth == 0).all()
+
+
+def test_noise_drawn_ahead_is_that_of_the_position():
+    for position in (0, 31, 32, 77):
+        row = sampling._ahead(5, 3, position // sampling.AHEAD, VOCAB, "cpu")[
+            position % sampling.AHEAD
+        ]
+        torch.testing.assert_close(
+            row, sampling.noise(5, 3, [position], VOCAB, "cpu")[0], rtol=0, atol=0
+        )
+
+
+@settings(deadline=None)
+@given(
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 2**31),
+    st.integers(1, 5),
+    st.integers(1, 13),
+)
+def test_noise_is_drawn_of_the_same_uniforms_wherever(seed, sequence, first, count, vocab):
+    host = rng.gumbel_rows(seed, sequence, np.arange(first, first + count), vocab)
+    np.testing.assert_array_equal(gumbel(seed, sequence, first, count, vocab, "cpu").numpy(), host)
+    drawn = uniforms(seed, sequence, first, count, vocab, "cpu").numpy()
+    np.testing.assert_array_equal(-np.log(-np.log(drawn)), host)
+    assert (
+        uniforms(seed, sequence, first + 1, count, vocab, "cpu").numpy() != drawn
+    ).any()  # control
+
+
+@pytest.mark.parametrize("rule", ALL_RULES)
+def test_scores_are_the_rules_own_and_noise_is_drawn_once(rule, monkeypatch):
+    drawn, whole = [], rng.gumbel_rows
+    monkeypatch.setattr(rng, "gumbel_rows", lambda *a: drawn.append(a) or whole(*a))
+    scored, logits = Scores(ALL_RULES[rule], 4, 300), torch.randn(200, VOCAB)
+    for shift in (0, 7, 100):
+        place = torch.arange(200) + shift
+        found = scored(logits, place)
+        if shift == 0:
+            once = len(drawn)
+        assert len(drawn) == once == int(rule != "greedy")
+        with monkeypatch.context() as patch:
+            patch.setattr(rng, "gumbel_rows", whole)
+            torch.testing.assert_close(
+                found, ALL_RULES[rule].scores(logits, 4, place.tolist()), rtol=0, atol=0
+            )
+
+
+@pytest.mark.parametrize("name", ["model", "eagle"])
+def test_one_bit_and_forked_agree_in_long_texts(name):
+    fast = one_bit if name == "model" else forked
+    assert same(*both(PAIRS[name], Settings(4, 150, RULES["coupled"], ()), 21, fast))
+
+
+PROMPTS = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(5))]
+
+
+def made(out, name="eagle", asked=None, texts=None, prompts=PROMPTS, **meta):
+    target, drafter = PAIRS[name]
+    asked = asked or Settings(4, 8, RULES["coupled"], END)
+    told = replace(
+        describe("toy", drafter, asked, prompts, "", "cpu", torch.float64), argv=(), **meta
+    )
+    return record.record(target, drafter, asked, prompts, out, told, shard=2, texts=texts)
+
+
+def test_a_recording_from_kept_texts_is_the_same_and_writes_none(tmp_path, monkeypatch):
+    texts = tmp_path / "texts.json"
+    plain = {name: made(tmp_path / f"{name}.parquet", name) for name in ("eagle", "medusa")}
+    assert made(tmp_path / "a.parquet", texts=texts) == plain["eagle"]
+    wrote = texts.read_bytes()
+    monkeypatch.setattr(
+        record, "target_text", lambda *_: pytest.fail("the target wrote a text again")
+    )
+    assert made(tmp_path / "b.parquet", "medusa", texts=texts) == plain["medusa"]
+    assert texts.read_bytes() == wrote
+    assert (tmp_path / "b.parquet").read_bytes() == (tmp_path / "medusa.parquet").read_bytes()
+
+
+def test_texts_of_other_prompts_are_added(tmp_path):
+    texts = tmp_path / "texts.json"
+    made(tmp_path / "a.parquet", texts=texts, prompts=PROMPTS[:2])
+    turned = PROMPTS[::-1]
+    assert made(tmp_path / "b.parquet", texts=texts, prompts=turned) == made(
+        tmp_path / "c.parquet", prompts=turned
+    )
+    assert len(json.loads(texts.read_text())["texts"]) == 7
+
+
+@pytest.mark.parametrize(
+    "changed, named",
+    [
+        ({"asked": Settings(4, 9, RULES["coupled"], END)}, "budget"),
+        ({"asked": Settings(4, 8, RULES["coupled"], (4,))}, "end_tokens"),
+        ({"asked": Settings(4, 8, RULES["greedy"], END)}, "rule"),
+        ({"device": "another card"}, "device"),
+        ({"target": "toy/2"}, "target"),
+    ],
+)
+def test_texts_of_another_making_are_refused(tmp_path, changed, named):
+    texts = tmp_path / "texts.json"
+    made(tmp_path / "a.parquet", texts=texts)
+    with pytest.raises(
+        RecordError, match=f"texts made with another .*{named if named != 'rule' else ''}"
+    ):
+        made(tmp_path / "b.parquet", texts=texts, **changed)
+    assert not (tmp_path / "b.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda held: held["texts"].popitem(),
+        lambda held: next(iter(held["texts"].values()))[0].append(1),
+        lambda held: held.pop("sha256"),
+        lambda held: held.update(texts=7),
+    ],
+)
+def test_damaged_texts_are_refused(tmp_path, harm):
+    texts = tmp_path / "texts.json"
+    made(tmp_path / "a.parquet", texts=texts)
+    held = json.loads(texts.read_text())
+    harm(held)
+    texts.write_text(json.dumps(held))
+    with pytest.raises(
+        RecordError, match="texts.json (is damaged|holds no texts).* delete it"
+    ) as told:
+        made(tmp_path / "b.parquet", texts=texts)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        [[1, VOCAB], [0, 0]],
+        [[1], [0, 0]],
+        [[], []],
+        [[3, 1], [0, 0]],
+        [[1.0], [0]],
+        [[True], [0]],
+        [[1] * 9, [0] * 9],
+        5,
+    ],
+)
+def test_texts_that_cannot_be_are_refused_whoever_signed_them(tmp_path, text):
+    from real.record.text_cache import _sum
+
+    texts = tmp_path / "texts.json"
+    made(tmp_path / "a.parquet", texts=texts)
+    held = json.loads(texts.read_text())
+    held["texts"][next(iter(held["texts"]))] = text
+    texts.write_text(json.dumps(held | {"sha256": _sum(held["texts"])}))
+    with pytest.raises(RecordError, match="damaged|no texts"):
+        made(tmp_path / "b.parquet", texts=texts)
+
+
+def test_texts_of_other_passes_are_refused(tmp_path, monkeypatch):
+    texts = tmp_path / "texts.json"
+    made(tmp_path / "a.parquet", texts=texts)
+    monkeypatch.setattr(
+        PAIRS["eagle"][0], "passes", CapturedPasses((1, 5), 64, compiled=False), raising=False
+    )
+    with pytest.raises(RecordError, match="made with another passes"):
+        made(tmp_path / "b.parquet", texts=texts)
+
+
+def test_texts_are_not_kept_under_the_rejection_rule(tmp_path):
+    with pytest.raises(RecordError, match="rejection rule"):
+        made(
+            tmp_path / "a.parquet",
+            asked=Settings(4, 8, Rule("rejection", 1.0, 0), END, ()),
+            texts=tmp_path / "t.json",
+        )
