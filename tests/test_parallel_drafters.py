@@ -19,21 +19,13 @@ from real.decode.features import offered
 from real.draft import parallel
 from real.drafters import parallel_form
 from real.drafters.eagle import INPUTS, EagleDrafter
-<<<<<<< HEAD:tests/test_forks.py
-from real.drafters.glide import Glide, GlideDrafter
-from real.drafters.hydra import Hydra, HydraDrafter
-from real.drafters.medusa import Medusa, MedusaDrafter
-from real.drafters.self_skip import SelfSkipDrafter, Skips
-from real.model.captured_passes import CapturedPasses
-=======
 from real.drafters.glide import GlideDrafter, GlideModel
 from real.drafters.hydra import HydraDrafter, HydraHeads
 from real.drafters.medusa import MedusaDrafter, MedusaHeads
 from real.drafters.self_skip import SelfSkipDrafter, SkipConfig
 from real.model import full_pass
 from real.model.branch_cache import BranchCache
-from real.model.runner import CapturedPasses
->>>>>>> main:tests/test_parallel_drafters.py
+from real.model.captured_passes import CapturedPasses
 from real.model.target import Target
 from real.prompts import Prompt
 from real.record import recorder as record
