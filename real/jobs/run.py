@@ -18,7 +18,8 @@ from real.pair import Pair, rerun, rule_of, seconds
 from real.progress import Progress, quiet, relabel
 from simspec import CostModel, Policy, Rounds, Trace, policies, replay
 from simspec.files import check_output
-from simspec.tree_policy import TreePolicy, check_trace
+from simspec.tree_outcomes import check_trace
+from simspec.tree_policy import TreePolicy
 from simspec.tree_replay import prepare_tree, replay_tree, tree_seconds
 
 
