@@ -18,7 +18,7 @@ from real.record.metadata import describe
 from real.record.recorder import record_sequence
 from simspec import TraceError, load_trace
 from simspec.policies import BUILTIN, beams
-from simspec.tree_policy import outcomes
+from simspec.tree_outcomes import outcomes
 from simspec.tree_replay import replay_tree
 
 

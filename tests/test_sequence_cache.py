@@ -7,7 +7,7 @@ import pytest
 import torch
 from toy_lm import END, RULES, VOCAB, toy_pair, toy_prompts
 
-from real.model.runner import CapturedPasses
+from real.model.captured_passes import CapturedPasses
 from real.prompts import Prompt
 from real.record import RecordError, RecordingFiles, Settings, record, recorder
 from real.record.metadata import describe

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from real.sampling import Rule
-from simspec.tree import WIDEST
+from simspec.tree import MAX_RANKS
 
 
 class RecordError(ValueError):
@@ -50,7 +50,7 @@ class Settings:
             )
         if self.tree != () and not _is_tree(self.tree, self.K):
             raise RecordError(
-                f"tree is {self.tree!r}; expected a width from 1 to {WIDEST} and "
+                f"tree is {self.tree!r}; expected a width from 1 to {MAX_RANKS} and "
                 f"levels from 1 to K, here {self.K}, or ()"
             )
 
@@ -59,6 +59,6 @@ def _is_tree(tree, K: int) -> bool:
     return (
         type(tree) is tuple
         and [*map(type, tree)] == [int, int]
-        and 1 <= tree[0] <= WIDEST
+        and 1 <= tree[0] <= MAX_RANKS
         and 1 <= tree[1] <= K
     )
