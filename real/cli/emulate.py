@@ -55,8 +55,8 @@ def emulate(
 
     Example: simspec emulate tiny-early_exit-greedy --target llama-3-8b --drafter early_exit:4 --device cuda --dtype bfloat16
     """
-    from real.bench.trace_driven import drive as run
-    from real.bench.trace_driven import driven_passes
+    from real.bench.trace_driven import EmulationSettings, emulation_passes
+    from real.bench.trace_driven import emulate as run
     from real.drafters import drafter_shapes, random_drafter
     from real.model.random_models import check_room, random_decoder, read_shape
     from real.pair import DTYPES
@@ -91,12 +91,11 @@ def emulate(
         "prompts": recorded.sequences,
         "context": context or "as recorded",
     }
-    passes = driven_passes(engine, recorded, context)
+    passes = emulation_passes(engine, recorded, context)
     with show_progress() as progress:
-        said = relabel(progress, f"driving {shape.name}")
-        found = run(
-            decoder, made, recorded, policy or DRIVEN, told, seed, context, label, said, passes
-        )
+        said = relabel(progress, f"emulating {shape.name}")
+        settings = EmulationSettings(seed, context, label)
+        found = run(decoder, made, recorded, policy or DRIVEN, told, settings, said, passes)
     if as_json:
         print(json.dumps(found.summary()))
     else:
