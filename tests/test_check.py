@@ -10,7 +10,7 @@ from numba.core import config
 from shell import run
 from strategies import traces
 
-from simspec import formulas, metrics, policies, simulate, synthetic
+from simspec import formulas, metrics, policies, rounds, simulate, synthetic
 from simspec.cost import CostModel
 from simspec.reports.acceptance_by_depth import depth_acceptance
 from simspec.trace import Trace
@@ -112,14 +112,14 @@ def test_missing_bonus_token_is_caught(quick, monkeypatch, capsys, recording):
             return RIGHT(trace, policy, seed, cost)
         texts = []
         for s in range(trace.sequences):
-            row, end, rounds = int(trace.offset[s]), int(trace.offset[s + 1]), []
+            row, end, parts = int(trace.offset[s]), int(trace.offset[s + 1]), []
             while row < end:
                 k = min(policy.longest(trace.K), end - row - 1)
                 a = min(k, int(trace.run[row]))
-                rounds.append((row, k, k, a))
+                parts.append((row, k, k, a))
                 row += max(a, 1) if a == k else a + 1
-            texts.append(rounds)
-        return simulate.Rounds.join(texts)
+            texts.append(parts)
+        return rounds.Rounds.join(texts)
 
     monkeypatch.setattr(simulate, "replay", stingy)
     code, names = failed(capsys, recording)

@@ -14,8 +14,8 @@ from toy_lm import POLICIES, reads, toy_cost, toy_recording
 
 from real.bench import recorded_drafter
 from real.bench.emulation import Emulation
-from real.bench.recorded_sequence import END, WRONG, recorded_sequences
-from real.bench.trace_driven import EmulationSettings, emulate
+from real.bench.recorded_sequence import END, WRONG, SequenceSettings, recorded_sequences
+from real.bench.trace_driven import emulate
 from real.drafters import random_drafter
 from real.model.random_models import random_decoder, read_shape
 from simspec import policies, replay, synthetic
@@ -32,7 +32,7 @@ def decoder(dtype=torch.float32):
 def emulated(trace, name, names, cost=None, **more) -> Emulation:
     target = decoder()
     drafter = random_drafter(name, target, TINY, int(trace.depth.max()))
-    return emulate(target, drafter, trace, names, cost, EmulationSettings(**more))
+    return emulate(target, drafter, trace, names, cost, SequenceSettings(**more))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -110,7 +110,7 @@ def test_recorded_sequences_are_random_and_of_recorded_length():
     made, again, other = (
         recorded_sequences(trace, 24),
         recorded_sequences(trace, 24),
-        recorded_sequences(trace, 24, seed=1),
+        recorded_sequences(trace, 24, SequenceSettings(seed=1)),
     )
     assert made[0].tokens == again[0].tokens != other[0].tokens
     for s, sequence in enumerate(made):
@@ -120,10 +120,12 @@ def test_recorded_sequences_are_random_and_of_recorded_length():
         assert (sequence.tokens[-1] == END) == ended
         assert END not in sequence.tokens[:-1]
         assert WRONG not in sequence.tokens + sequence.prompt
-    assert {len(sequence.prompt) for sequence in recorded_sequences(trace, 24, 40)} == {40}
+    assert {
+        len(sequence.prompt) for sequence in recorded_sequences(trace, 24, SequenceSettings(40))
+    } == {40}
     for vocab, context in ((3, None), (24, 1)):
         with pytest.raises(ValueError, match="expected at least 4 tokens"):
-            recorded_sequences(trace, vocab, context)
+            recorded_sequences(trace, vocab, SequenceSettings(context))
 
 
 def test_phase_seconds_equal_the_layers_computed(monkeypatch):

@@ -19,7 +19,8 @@ from real.measure.timer import Quantiles
 from real.model.random_models import random_decoder, read_target
 from simspec import CostModel
 from simspec.cost_table import CostTable, load_cost
-from simspec.roofline import Card, pass_seconds
+from simspec.device import Device
+from simspec.pass_cost import pass_seconds
 
 
 @pytest.fixture
@@ -207,7 +208,7 @@ def test_latency_command_validates_input_first(tmp_path):
 
 
 def test_minimum_of_target_pass_equals_roofline(machine):
-    card = Card("this", 1e9, 1e10, 1e12)
+    card = Device("this", 1e9, 1e10, 1e12)
     for c in small(machine).cells:
         sized = replace(TINY, weight_bytes=4.0, cache_bytes=4.0)
         assert c.floor_s == pass_seconds(sized, card, c.width, c.batch, c.context)

@@ -1,7 +1,7 @@
 """Timings of policies in an emulation."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
@@ -42,7 +42,7 @@ class PolicyTiming:
 
 @dataclass(frozen=True)
 class Emulation:
-    """Timings of all policies, what they describe (label), and the device."""
+    """Timings of all policies, the device, and a label: engines, and what a caller adds."""
 
     label: dict
     device: str
@@ -52,6 +52,10 @@ class Emulation:
     def equal(self) -> bool:
         """Whether every policy's rounds are those of its replay."""
         return all(t.equal for t in self.timings)
+
+    def labeled(self, label: Mapping) -> "Emulation":
+        """The same with more entries in front of its label."""
+        return replace(self, label={**label, **self.label})
 
     def summary(self) -> dict:
         """The object that `simspec emulate --json` prints."""

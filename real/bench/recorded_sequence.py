@@ -11,6 +11,23 @@ END, WRONG, FIRST = 0, 1, 2
 
 
 @dataclass(frozen=True)
+class SequenceSettings:
+    """How random sequences are drawn.
+
+    | field | meaning |
+    | --- | --- |
+    | context | tokens of every prompt; None: as many as recorded, at least 2 |
+    | seed | of the tokens, and of policies' draws |
+    """
+
+    context: int | None = None
+    seed: int = 0
+
+
+RECORDED = SequenceSettings()
+
+
+@dataclass(frozen=True)
 class RecordedSequence:
     """What was recorded of one sequence, with random tokens in place of its own.
 
@@ -33,19 +50,19 @@ class RecordedSequence:
 
 
 def recorded_sequences(
-    trace: Trace, vocab: int, context: int | None = None, seed: int = 0
+    trace: Trace, vocab: int, settings: SequenceSettings = RECORDED
 ) -> list[RecordedSequence]:
     """One RecordedSequence for each of the trace, for a model of `vocab` tokens.
 
-    Prompts have `context` tokens, by default as many as recorded and at least 2.
     ValueError for fewer than 4 tokens, or a context under 2.
     """
+    context = settings.context
     if vocab <= FIRST + 1 or (context is not None and context < 2):
         raise ValueError(
             f"vocabulary {vocab} and context {context}; "
             f"expected at least {FIRST + 2} tokens, and a context of 2 or more"
         )
-    random, sequences = np.random.default_rng(seed), []
+    random, sequences = np.random.default_rng(settings.seed), []
     for s in range(trace.sequences):
         rows = slice(int(trace.offset[s]), int(trace.offset[s + 1]))
         length = context or max(2, int(trace.prompt_offset[s + 1] - trace.prompt_offset[s]))

@@ -5,15 +5,20 @@ teacher-forced on random tokens, and the drafter's picks are replaced by recorde
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from real.bench.emulation import PLAIN, Emulation, policy_timing
 from real.bench.recorded_drafter import RecordedDrafter, RecordedFeatures, constant_predictors
-from real.bench.recorded_sequence import END, RecordedSequence, recorded_sequences
+from real.bench.recorded_sequence import (
+    END,
+    RECORDED,
+    RecordedSequence,
+    SequenceSettings,
+    recorded_sequences,
+)
 from real.decode.chain import ChainDrafting
-from real.decode.engine import engage, passes_of
+from real.decode.engine import engage, engines_of, passes_of
 from real.decode.features import GRIDS
 from real.decode.loop import DecodeResult, Plan, decode
 from real.draft import Drafter, Silent
@@ -25,25 +30,6 @@ from real.prompts import groups
 from real.provenance import device_name
 from real.sampling import Rule
 from simspec import CostModel, Policy, Stepper, Trace, policies, replay
-
-
-@dataclass(frozen=True)
-class EmulationSettings:
-    """What an emulation varies beside its models and policies.
-
-    | field | meaning |
-    | --- | --- |
-    | seed | of random tokens and the policies' draws |
-    | context | tokens of every prompt; None: as recorded |
-    | label | what the result describes, copied into it |
-    """
-
-    seed: int = 0
-    context: int | None = None
-    label: dict = field(default_factory=dict)
-
-
-DEFAULTS = EmulationSettings()
 
 
 def emulation_passes(engine: str, trace: Trace, context: int | None = None) -> EagerPasses:
@@ -58,7 +44,7 @@ def emulate(
     trace: Trace,
     policies_: Sequence[Policy | str],
     policy_cost: CostModel | None = None,
-    settings: EmulationSettings = DEFAULTS,
+    settings: SequenceSettings = RECORDED,
     progress: Progress = quiet,
     passes: EagerPasses = EAGER,
 ) -> Emulation:
@@ -91,7 +77,7 @@ def emulate(
     runs: list[tuple[Drafter, Plan]] = [(recorded_drafter, plan) for plan in plans]
     runs.append((Silent(), plain))
     results: list[list[DecodeResult]] = [[] for _ in runs]
-    sequences = recorded_sequences(trace, decoder.config.vocab, settings.context, seed)
+    sequences = recorded_sequences(trace, decoder.config.vocab, settings)
     for i, recorded in enumerate([sequences[0], *sequences]):  # the first one warms the device up
         recorded_drafter.follow(recorded)
         for policy_results, (model, plan) in zip(results, runs):
@@ -110,7 +96,8 @@ def emulate(
         policy_timing(trace, name, replayed, policy_results, results[-1], members)
         for name, replayed, policy_results in zip(names, replays, results)
     ]
-    return Emulation(settings.label, device_name(decoder.device), tuple(timings))
+    label = {"engines": engines_of(target, drafter)}
+    return Emulation(label, device_name(decoder.device), tuple(timings))
 
 
 def _features(trace: Trace, policies_: Sequence[Policy]) -> list[tuple[tuple[str, str], ...]]:

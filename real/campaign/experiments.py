@@ -13,9 +13,10 @@ from real.audit.engine_runs import emitted_sequences, run_header
 from real.audit.forced_comparison import compare_forced
 from real.audit.forced_decoding import decode_forced
 from real.bench.figures import draw
+from real.bench.recorded_sequence import SequenceSettings
 from real.bench.scorecard import Scorecard, ScorecardRow
 from real.bench.scoring import ScoreSettings, score, split_prompts
-from real.bench.trace_driven import EmulationSettings, emulate, emulation_passes
+from real.bench.trace_driven import emulate, emulation_passes
 from real.campaign.workspace import Folder
 from real.decode.features import offered
 from real.equality import NOTHING, compare
@@ -245,8 +246,12 @@ def driven(folder: Folder, drafter: str) -> dict:
     label |= {"dtype": "bfloat16", "engine": size.engine}
     passes = emulation_passes(size.engine, trace)
     progress = relabel(folder.progress, f"emulating {shape.name} {drafter}")
-    settings = EmulationSettings(folder.seed, label=label)
-    return emulate(decoder, made, trace, asked, cost, settings, progress, passes).summary()
+    settings = SequenceSettings(seed=folder.seed)
+    return (
+        emulate(decoder, made, trace, asked, cost, settings, progress, passes)
+        .labeled(label)
+        .summary()
+    )
 
 
 def grown(folder: Folder, drafter: str) -> dict:

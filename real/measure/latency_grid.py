@@ -10,7 +10,7 @@ from real.measure.device_limits import DeviceSpeeds
 from real.measure.pass_latency import TARGET, PassLatency
 from real.measure.timer import Quantiles
 from simspec.files import check_keys, read_json, write_json
-from simspec.roofline import ModelShape
+from simspec.model_shape import ModelShape
 
 SETTINGS = ("device", "dtype", "shape", "graphed", "fused", "repeats")
 

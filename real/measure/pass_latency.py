@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from real.measure.device_limits import DeviceSpeeds
 from real.measure.timer import Quantiles
-from simspec.roofline import ModelShape, pass_bytes, pass_flops
+from simspec.model_shape import ModelShape
+from simspec.pass_cost import pass_bytes, pass_flops
 
 TARGET = "target"
 SECONDS = ("median_s", "p10_s", "p90_s", "distance")

@@ -14,7 +14,7 @@ from real.measure.timer import Timer
 from real.model.random_models import check_room
 from real.progress import Progress, quiet
 from real.provenance import device_name
-from simspec.roofline import ModelShape
+from simspec.model_shape import ModelShape
 
 
 def measure_grid(

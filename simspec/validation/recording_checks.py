@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from simspec import formulas, metrics, policies, simulate
+from simspec import acceptance, formulas, metrics, policies, simulate
 from simspec.cost import CostModel
 from simspec.reports.acceptance_by_depth import depth_acceptance
-from simspec.simulate import Rounds
+from simspec.rounds import Rounds
 from simspec.trace import Trace
 from simspec.validation.checks import Check
 from simspec.validation.round_rules import broken_rounds
@@ -28,7 +28,9 @@ def recording_checks(name: str, trace: Trace, seed: int) -> tuple[list[Check], d
     if "confidence" in dict(trace.meta.features):
         replayed.append(policies.confidence(0.5))
     alpha, alphas = depth_acceptance(trace)
-    trace = simulate.drawn(trace, seed)  # under the rejection rule: the accepted lengths of a draw
+    trace = acceptance.drawn_trace(
+        trace, seed
+    )  # under the rejection rule: the accepted lengths of a draw
     checks, by_length = [], []
     for policy in replayed:
         rounds = simulate.replay(trace, policy, seed, cost)

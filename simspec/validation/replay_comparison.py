@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from simspec import metrics, simulate
 from simspec.cost import CostModel
 from simspec.policy import Policy
-from simspec.simulate import Rounds
+from simspec.rounds import Rounds
 from simspec.trace import Trace
 from simspec.validation import settings
 from simspec.validation.bounds import moments

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from simspec.simulate import Rounds
+from simspec.rounds import Rounds
 from simspec.trace import Trace
 
 
