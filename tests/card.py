@@ -224,8 +224,8 @@ def card():
     """A card for code that asks for "cuda": the mode, in which torch.cuda answers; captures keep a capture's rules."""
     import real.measure.device_limits
     import real.measure.grid_timer
+    import real.model.captured_passes
     import real.model.cuda_graphs
-    import real.model.runner
 
     mode, plain, waits = Card(), real.model.cuda_graphs._Tape, Counter()
 
@@ -263,7 +263,7 @@ def card():
         patch.setattr(torch.random, "fork_rng", lambda *_, **__: nullcontext())
         patch.setitem(real.measure.device_limits.COPY_BYTES, "cuda", 1 << 12)
         patch.setitem(real.measure.device_limits.MATRIX_SIDE, "cuda", 8)
-        for module in (real.model.runner, real.measure.grid_timer):
+        for module in (real.model.captured_passes, real.measure.grid_timer):
             patch.setattr(module, "capture", captured, raising=False)
             patch.setattr(module, "compiled_layers", lambda **_: nullcontext(), raising=False)
         mode.waits = waits

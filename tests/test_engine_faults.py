@@ -15,7 +15,7 @@ from real.campaign.config import TOY
 from real.campaign.stages import parts
 from real.campaign.workspace import Folder
 from real.demo import TRACES
-from real.model.runner import CapturedPasses
+from real.model.captured_passes import CapturedPasses
 from simspec import CostModel, load_trace
 
 SHAPE = {
