@@ -8,7 +8,7 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
-from real.campaign.archive import without
+from real.campaign.archive import without_features
 from simspec import load_trace
 
 HERE = Path(__file__).parent
@@ -29,7 +29,7 @@ def cut(folder: Path) -> Path:
     for old in (*folder.glob("*.parquet"), *folder.glob("*.json")):
         old.unlink()
     path = folder / f"{RECORDING}-{len(selected)}.parquet"
-    without(trace.select(selected), LEFT_OUT).save(path, small=True)
+    without_features(trace.select(selected), LEFT_OUT).save(path, small=True)
     shutil.copyfile(HERE / f"{RECORDING}.cost.json", path.with_suffix(".cost.json"))
     return path
 

@@ -1,0 +1,104 @@
+"""Training stages of a campaign."""
+
+from dataclasses import replace
+
+from real.campaign.workspace import Workspace
+from real.train.pipeline import (
+    Search,
+    TrainConfig,
+    describe,
+    learn_predictors,
+    learn_target,
+    search,
+)
+from real.train.train_drafter import read_card, teach
+
+
+def prepare_text(workspace: Workspace) -> dict:
+    """Fits the tokenizer and encodes the text."""
+    read = workspace.read
+    return {
+        "tokens": len(read.tokens),
+        "heldout": {name: len(tokens) for name, tokens in read.heldout.items()},
+    }
+
+
+def train_target(workspace: Workspace) -> dict:
+    """Trains the target, and saves its hash."""
+    learn_target(
+        workspace.train_config, workspace.read, workspace.models, workspace.work, workspace.progress
+    )
+    workspace.save_target_hash()
+    return {"sha256": workspace.target}
+
+
+def generate_text(workspace: Workspace) -> dict:
+    """Lets the target generate what drafters learn from."""
+    return {"tokens": int(workspace.known.own.size)}
+
+
+def train_drafter(workspace: Workspace, drafter: str) -> dict:
+    """Trains one drafter."""
+    (training,) = (each for each in workspace.train_config.lessons if each.drafter == drafter)
+    card = teach(
+        training, workspace.known.material, workspace.models, workspace.work, workspace.progress
+    )
+    return {
+        "steps": card["steps"],
+        "parameters": card["parameters"],
+        "evaluation": card["evaluation"],
+    }
+
+
+def search_self_skip(workspace: Workspace) -> dict:
+    """Searches the sub-layers that self_skip leaves out."""
+    config, known = workspace.train_config, workspace.known
+    card = search(
+        Search(config.trials, config.seed),
+        known.material,
+        known.own,
+        workspace.models,
+        workspace.progress,
+    )
+    return {"settings": card["settings"], "evaluation": card["evaluation"]}
+
+
+def _trained_drafters(workspace: Workspace) -> TrainConfig:
+    """The training with those drafters that are trained."""
+    config = workspace.train_config
+    lessons = tuple(
+        each for each in config.lessons if (workspace.models / each.place / "card.json").exists()
+    )
+    return replace(
+        config,
+        lessons=lessons,
+        trials=config.trials * (workspace.models / "self_skip" / "card.json").exists(),
+    )
+
+
+def train_predictors(workspace: Workspace) -> dict:
+    """Trains the acceptance predictors."""
+    learn_predictors(
+        _trained_drafters(workspace),
+        workspace.read,
+        workspace.known,
+        workspace.models,
+        workspace.progress,
+    )
+    return {}
+
+
+def write_card(workspace: Workspace) -> dict:
+    """Writes the card of the model folder."""
+    describe(
+        _trained_drafters(workspace),
+        workspace.read,
+        workspace.known,
+        workspace.models,
+        workspace.work,
+        workspace.progress,
+    )
+    card = read_card(workspace.models / "card.json")
+    return {
+        name: card[name] for name in ("parameters", "heldout_loss_nats", "steps", "text_tokens")
+    }
