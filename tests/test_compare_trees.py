@@ -124,11 +124,14 @@ def test_what_is_chosen_on_one_half_is_counted_on_the_other():
 
 def test_what_a_recording_lacks_is_left_out_with_a_note():
     found, notes = lines_of(recording(order=False))
-    said = "x: without dynamic_tree:4, dynamic_tree:8: this trace records no order of dynamic trees: record it with one"
+    dynamic = (
+        "x: without dynamic_tree:4, dynamic_tree:8: "
+        "this trace records no order of dynamic trees: record it with one"
+    )
     assert "dynamic_tree:4" not in found
     assert notes == [
         "x: without beams: this trace records no beam search: record it with one",
-        said,
+        dynamic,
     ]
     found, notes = lines_of(synthetic.iid(0.5, 9, 20, 4))
     assert set(found) == {"plain", "best chain", "oracle"}
