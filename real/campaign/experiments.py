@@ -27,7 +27,7 @@ from real.model.random_models import check_room, random_decoder, read_shape
 from real.pair import DTYPES, rerun, rule_of, spread, stepper
 from real.progress import relabel
 from real.provenance import device_name
-from real.record.recorder import Settings
+from real.record import Settings
 from real.sampling import Rule
 from simspec import CostModel, Policy, Trace, load_trace, policies, replay
 from simspec.reports.curve_plot import plot_curves
