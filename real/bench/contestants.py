@@ -13,7 +13,7 @@ from real.decode.features import learnt
 from real.decode.loop import decode
 from real.draft import Drafter, Silent, growing
 from real.model.runner import EagerPasses
-from real.pair import Pair, load_pair, plan_of
+from real.pair import Pair, load_pair, plan_of, prompts_of
 from real.sampling import Rule
 from simspec import CostModel, Policy, Trace, policies
 from simspec.tree_policy import TreePolicy
@@ -37,13 +37,18 @@ class Checkpoints:
 
     def load(self, drafter: str, passes: EagerPasses) -> Pair:
         """The target with this drafter."""
-        return load_pair(
-            self.models, drafter, self.device, self.dtype, self.target, passes=passes
-        )
+        return load_pair(self.models, drafter, self.device, self.dtype, self.target, passes=passes)
 
     def load_hf(self, path: str | Path):
         """A checkpoint as transformers' own model."""
         return load_hf_model(path, self.dtype, self.device)
+
+
+def requests_of(trace: Trace, max_budget: int | None = None) -> list[Request]:
+    """The prompts of a recording, each with at most `max_budget` new tokens."""
+    budgets = trace.budget if max_budget is None else np.minimum(trace.budget, max_budget)
+    columns = prompts_of(trace), budgets.tolist(), trace.sequence.tolist()
+    return [Request(*row) for row in zip(*columns)]
 
 
 def parse_contestant(text: str) -> tuple[str, str]:
@@ -156,9 +161,7 @@ def all_contestants(
     parsed = [(name, *parse_contestant(name)) for name in names]
     kinds = [parse_hf_method(method)[0] for method in methods]
     no_drafts = policies.parse("fixed:0")
-    contestants = [
-        loop_contestant(PLAIN, pairs[PLAIN], Silent(), no_drafts, trace, ratio, seed)
-    ]
+    contestants = [loop_contestant(PLAIN, pairs[PLAIN], Silent(), no_drafts, trace, ratio, seed)]
     for name, drafter, text in parsed:
         pair, cost = pairs[drafter], (policy_costs or {}).get(drafter, ratio)
         policy = policies.make(text, trace, cost)

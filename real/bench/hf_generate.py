@@ -28,7 +28,7 @@ def parse_hf_method(text: str) -> tuple[str, dict]:
     | method | options |
     | --- | --- |
     | generate, generate_static | none |
-    | assisted:SCHEDULE[,TOKENS[,THRESHOLD]] | num_assistant_tokens, assistant_confidence_threshold |
+    | assisted:SCHEDULE[,TOKENS[,THRESHOLD]] | num_assistant_tokens, confidence threshold |
     | prompt_lookup:TOKENS | prompt_lookup_num_tokens |
 
     Options that are left out keep transformers' defaults.
@@ -93,9 +93,7 @@ def _is_relevant(record: logging.LogRecord) -> bool:
     return "Passing `generation_config` together with" not in record.getMessage()
 
 
-def hf_contestant(
-    method: str, model, assistant=None, end_tokens: Sequence[int] = ()
-) -> Contestant:
+def hf_contestant(method: str, model, assistant=None, end_tokens: Sequence[int] = ()) -> Contestant:
     """`model.generate` with that method; ContestantError where it lacks an assistant model."""
     kind, options = parse_hf_method(method)
     if kind == "assisted" and assistant is None:

@@ -72,14 +72,10 @@ def race_rows(runs: Sequence[Runs], tasks: Sequence[str]) -> list[RaceRow]:
     ]
 
 
-def _row(
-    runs: Runs, group: str, members: list[int], plain: Runs, generate: Runs | None
-) -> RaceRow:
+def _row(runs: Runs, group: str, members: list[int], plain: Runs, generate: Runs | None) -> RaceRow:
     prompts = len(members)
     if runs.error or not members:
-        return RaceRow(
-            runs.name, group, runs.drafts, prompts, remark=runs.remark, error=runs.error
-        )
+        return RaceRow(runs.name, group, runs.drafts, prompts, remark=runs.remark, error=runs.error)
     repeat, rates = _rates(runs, members)
     tokens = _tokens(runs, members)[repeat]
     seconds = np.array(runs.seconds)[repeat, members].sum()
@@ -100,9 +96,7 @@ def _row(
         after=float((tokens - prompts) / (seconds - first)) if behind else None,
         per_pass=float(tokens / np.array(runs.passes)[repeat, members].sum()),
         speedup=float(rate / median_rate(plain, members)),
-        over_generate=None
-        if generate is None
-        else float(rate / median_rate(generate, members)),
+        over_generate=None if generate is None else float(rate / median_rate(generate, members)),
         low=low,
         high=high,
         equal=sum(all(t[s] == plain.token[0][s] for t in runs.token) for s in members),
@@ -147,9 +141,7 @@ def rate_ratio(
     return ratio, float(interval.low), float(interval.high)
 
 
-def _medians(
-    runs: Runs, members: list[int], value: Callable[[int, int], float]
-) -> np.ndarray:
+def _medians(runs: Runs, members: list[int], value: Callable[[int, int], float]) -> np.ndarray:
     """Median of `value` over repeats, for each prompt."""
     repeats = range(len(runs.token))
     return np.array([np.median([value(s, i) for i in repeats]) for s in members])

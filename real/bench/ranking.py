@@ -34,7 +34,7 @@ def is_loop_with_drafter(row: RaceRow) -> bool:
 
 
 def _beats_undrafted(rows: Sequence[RaceRow], name: str, group: str) -> bool:
-    """Whether it is faster on that group than all contestants without drafts; true for no prompts."""
+    """Whether it is faster there than all contestants without drafts; true for no prompts."""
     rates = {r.contestant: r.rate for r in rows if r.group == group and r.rate is not None}
     undrafted = [rates[r.contestant] for r in rows if r.contestant in rates and not r.drafts]
     return not undrafted or name in rates and rates[name] > max(undrafted)

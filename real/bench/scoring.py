@@ -122,7 +122,7 @@ def _shuffled(
     other_prompts: int,
     repeats: int,
 ) -> list[list[int | tuple[Job, int]]]:
-    """By repeat, in random order: each policy's number once a prompt, and some (job, other prompt)."""
+    """By repeat, in random order: each policy's number once a prompt, and (job, other prompt)."""
     scored = [i for i in range(policies_) for _ in range(prompts)]
     timed = [(job, s) for s in range(other_prompts) for job in jobs]
     order = rng.permutation(len(timed))

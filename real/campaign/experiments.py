@@ -12,9 +12,9 @@ from real.audit.emitted_run import EmittedRun
 from real.audit.engine_runs import emitted_sequences, run_header
 from real.audit.forced_comparison import compare_forced
 from real.audit.forced_decoding import decode_forced
-from real.bench.figures import draw
 from real.bench.recorded_sequence import SequenceSettings
 from real.bench.scorecard import Scorecard, ScorecardRow
+from real.bench.scorecard_figure import draw_scorecard
 from real.bench.scoring import ScoreSettings, score, split_prompts
 from real.bench.trace_driven import emulate, emulation_passes
 from real.campaign.workspace import Folder
@@ -307,6 +307,6 @@ def figures(folder: Folder) -> dict:
         plot_curves(panels, folder.out / "figures" / "speedup.png")
         made.append("speedup.png")
     if card := scorecard(folder, [name.split("-")[1] for name in panels]):
-        draw(card, folder.out / "figures" / "scorecard.png")
+        draw_scorecard(card, folder.out / "figures" / "scorecard.png")
         made.append("scorecard.png")
     return {"files": made, "device": device_name(folder.device)}
