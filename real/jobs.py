@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from real.decode.trees import Beam
+from real.decode.beam_search import BeamSearch
 from real.equality import Comparison, compare, rounds_of
 from real.files import replace_json
 from real.pair import Pair, rerun, seconds
@@ -91,7 +91,7 @@ class Outcome:
 def run_on(
     trace: Trace,
     pair: Pair,
-    policy: Policy | TreePolicy | Beam | str | Callable,
+    policy: Policy | TreePolicy | BeamSearch | str | Callable,
     cost: CostModel,
     seed: int = 0,
     progress: Progress = quiet,
@@ -100,7 +100,7 @@ def run_on(
 
     Both speedups are times per token of plain decoding over those of the policy, prefill apart.
     """
-    if not isinstance(policy, Beam):
+    if not isinstance(policy, BeamSearch):
         policy = policies.make(policy, trace, cost)
     if isinstance(policy, TreePolicy):
         prepare_tree(trace, policy, cost.reading(policy.reads))
@@ -123,10 +123,10 @@ def run_on(
 
 
 def _replayed(
-    trace: Trace, policy: Policy | TreePolicy | Beam, seed: int, cost: CostModel, ran
+    trace: Trace, policy: Policy | TreePolicy | BeamSearch, seed: int, cost: CostModel, ran
 ) -> tuple[Rounds, np.ndarray]:
     """The rounds of the replay, of beams those of the run, and their modelled seconds."""
-    if isinstance(policy, Beam):
+    if isinstance(policy, BeamSearch):
         rounds = rounds_of(trace, ran)
         return rounds, cost.seconds_tree(rounds, policy.rows(rounds.computed), rounds.accepted)
     if isinstance(policy, TreePolicy):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_lm import DRAFTERS, END, PREFIX, RULES, toy_pair, toy_prompts
 
-from real.decode.features import offered, read
+from real.decode.features import drafter_features, read_features
 from real.draft import Silent
 from real.prompts import Prompt
 from real.record import recorder as module
@@ -92,7 +92,7 @@ def verified(name, asked, prompt, text, sequence):
             rows["draft_margin"][t, slot] = encode_margin(
                 margin(rule.scores(step.logits[None], sequence, [t + slot])).numpy()
             )[0]
-            code, edge = read(asked.features, step.logits[None], rule.temperature)
+            code, edge = read_features(asked.features, step.logits[None], rule.temperature)
             rows["feature"][t, slot], rows["feature_margin"][t, slot] = (
                 code[0],
                 encode_margin(edge.min()),
@@ -114,7 +114,7 @@ def verified(name, asked, prompt, text, sequence):
 def test_the_recorder_equals_a_walk_with_nothing_kept(name, rule, seed, K, budget):
     target, drafter = PAIRS[name]
     prompt = toy_prompts(1, seed)[0]
-    asked = Settings(K, budget, RULES[rule], END, offered(drafter))
+    asked = Settings(K, budget, RULES[rule], END, drafter_features(drafter))
     text, _ = target_text(target, asked, prompt, seed)
     found = chains(target, drafter, asked, prompt, text, seed)
     for field, wanted in verified(name, asked, prompt, text, seed).items():
@@ -123,7 +123,10 @@ def test_the_recorder_equals_a_walk_with_nothing_kept(name, rule, seed, K, budge
 
 def test_a_silent_drafter_records_no_features_no_near_ties_and_ranks_of_two_kinds():
     target, drafter = PAIRS["prompt_lookup"]
-    asked, prompt = Settings(6, 24, RULES["greedy"], END, offered(drafter)), [5, 6, 7, 5, 6, 7]
+    asked, prompt = (
+        Settings(6, 24, RULES["greedy"], END, drafter_features(drafter)),
+        [5, 6, 7, 5, 6, 7],
+    )
     rows = record_text(target, drafter, asked, prompt, 0)
     n, slot = len(rows.token), np.arange(6)
     offers = slot < np.minimum(rows.depth, 24 - np.arange(n))[:, None]

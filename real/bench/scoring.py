@@ -8,11 +8,13 @@ import numpy as np
 from real.bench.phase_means import phase_costs, phase_jobs
 from real.bench.prediction import scorecard_rows
 from real.bench.scorecard import ScorecardRow
-from real.decode.loop import DecodeResult, Plan, decode
+from real.decode.loop import decode
+from real.decode.plan import Plan, chain_plan
+from real.decode.result import DecodeResult
 from real.draft import Drafter, Silent
 from real.measure.job import PLAIN, Job
 from real.measure.round_times import RoundTimes
-from real.pair import Pair, prompts_of, rule_of, same_predictors, stepper
+from real.pair import Pair, prompts_of, rule_of, same_predictors
 from real.progress import Progress, quiet
 from real.sampling import forget_noise
 from simspec import CostModel, Policy, Stepper, Trace, policies, replay
@@ -82,7 +84,7 @@ def score(
     prompts = _Prompts(pair, scored), _Prompts(pair, others)
 
     def steppers() -> list[Stepper]:
-        return [stepper(policy, trace.K, seed, policy_cost) for _, policy in runs]
+        return [chain_plan(policy, trace.K, seed, policy_cost) for _, policy in runs]
 
     for (drafter, _), plan in zip(runs, steppers()):  # warms caches and compiled policies
         prompts[1].run(drafter, plan, 0)
@@ -99,7 +101,7 @@ def score(
                 by_policy[item].append(result)
             else:
                 job, s = item
-                plan = stepper(jobs[job], max(deepest, 1), seed, unit)
+                plan = chain_plan(jobs[job], max(deepest, 1), seed, unit)
                 times.add(job, prompts[1].run(job.drafter(pair.drafter), plan, s))
             done += 1
             progress("running", done, sum(map(len, queue)))

@@ -10,12 +10,13 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 import torch
 
-from real.decode.acceptance_predictor import NAMES, Folded
+from real.decode.acceptance_predictor import PREDICTOR_NAMES, FoldedPredictor
 from real.decode.chain import ChainDrafting
-from real.decode.engine import engage, passes_of
+from real.decode.engine import attach_engine, make_passes
 from real.decode.features import GRIDS
-from real.decode.loop import DecodeResult, decode
+from real.decode.loop import decode
 from real.decode.phase_timer import PhaseTimer
+from real.decode.result import DecodeResult
 from real.draft import Draft, Drafter, Silent, Step
 from real.equality import rounds_of
 from real.model.decoder import Decoder
@@ -237,11 +238,11 @@ class Blank:
     def __init__(self, target: int, drafter: int, device):
         self.sizes = target, drafter, device
 
-    def folded(self) -> Folded:
+    def folded(self) -> FoldedPredictor:
         """As `Predictor.folded`."""
         target, drafter, device = self.sizes
         wide = {"dtype": torch.float64, "device": device}
-        return Folded(
+        return FoldedPredictor(
             torch.full((DEPTHS, target), 1e-3, **wide),
             torch.full((drafter,), 1e-3, **wide),
             torch.zeros(1, **wide),
@@ -249,9 +250,9 @@ class Blank:
 
 
 def driven_passes(engine: str, trace: Trace, context: int | None = None) -> EagerPasses:
-    """`real.decode.engine.passes_of` that engine for `drive` on a recording, with prompts of `context` tokens or as long as recorded."""
+    """`real.decode.engine.make_passes` that engine for `drive` on a recording, with prompts of `context` tokens or as long as recorded."""
     length = np.diff(trace.prompt_offset) if context is None else context
-    return passes_of(engine, trace.K + 1, int(np.max(length + trace.budget)) + 2)
+    return make_passes(engine, trace.K + 1, int(np.max(length + trace.budget)) + 2)
 
 
 def drive(
@@ -279,7 +280,7 @@ def drive(
     cost = cost or CostModel.from_ratio(0.1, trace.K)
     made = [policies.make(policy, trace, cost) for policy in policies_]
     replays = [replay(trace, policy, seed=seed, cost=cost) for policy in made]
-    engage(passes, decoder, drafter)
+    attach_engine(passes, decoder, drafter)
     scripted = Scripted(drafter, _predictors(made, decoder, drafter))
     known, target = dict(trace.meta.features), Target(decoder, drafter.taps, passes=passes)
     if odd := [name for p in made for name in p.reads if name not in GRIDS]:
@@ -332,7 +333,7 @@ def _predictors(made: Sequence[Policy], decoder: Decoder, drafter: Drafter) -> d
         n: Blank(decoder.config.width, width, decoder.device)
         for p in made
         for n in p.reads
-        if n in NAMES
+        if n in PREDICTOR_NAMES
     }
 
 

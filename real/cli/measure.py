@@ -65,7 +65,7 @@ def measure(
     One text is timed in the decode loop itself; a larger batch adds what bare batched passes take longer. A size that does not fit
     the card is left out. Example: simspec measure --drafter early_exit --batch 1 --batch 8 --context 128 --context 512 --out costs.json
     """
-    from real.decode.engine import passes_of
+    from real.decode.engine import make_passes
     from real.measure import MeasureSettings, max_new_tokens, measure_table
     from simspec.files import check_output
 
@@ -78,7 +78,7 @@ def measure(
     settings = MeasureSettings(
         tuple(batch or [1]), tuple(context or [128]), repeats=repeats, seed=seed, tree_nodes=rows
     )
-    passes = passes_of(engine, max(k, rows) + 1, settings.context[-1] + max_new_tokens(k))
+    passes = make_passes(engine, max(k, rows) + 1, settings.context[-1] + max_new_tokens(k))
     pair = load_models(models, drafter, device, dtype, target, weights, passes)
     with show_progress() as progress:
         said = relabel(progress, f"measuring {out.stem}")

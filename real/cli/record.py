@@ -60,9 +60,9 @@ def record(
 
     Example: simspec record prompts.jsonl --drafter early_exit --rule coupled --out traces/mine.parquet
     """
-    from real.decode.engine import passes_of
-    from real.decode.features import offered
-    from real.draft import growing
+    from real.decode.engine import make_passes
+    from real.decode.features import drafter_features
+    from real.draft import check_grows
     from real.jobs import record_to
     from real.prompts import draw, read_prompts
     from real.record.recorder import Settings
@@ -79,15 +79,20 @@ def record(
     Settings(k, budget, made_by, (), (), grown)  # refused before the models are read
     if per_task < 1:
         raise ValueError(f"{per_task} prompts of every task asked for, expected at least 1")
-    passes = passes_of(engine, k + 1, longest + budget)
+    passes = make_passes(engine, k + 1, longest + budget)
     pair = load_models(models, drafter, device, dtype, target, weights, passes)
     chosen = draw(
         [p for path in prompts for p in read_prompts(path, pair.tokenizer, longest)], per_task, seed
     )
     if grown:
-        growing(pair.drafter, grown[1])
+        check_grows(pair.drafter, grown[1])
     settings = Settings(
-        k, budget, made_by, pair.end_tokens, () if made_by.sampled else offered(pair.drafter), grown
+        k,
+        budget,
+        made_by,
+        pair.end_tokens,
+        () if made_by.sampled else drafter_features(pair.drafter),
+        grown,
     )
     with show_progress() as progress:
         made = record_to(out, pair, chosen, settings, progress)

@@ -60,8 +60,8 @@ def run(
     """
     from real.audit.engine_runs import emitted_sequences, run_header
     from real.audit.run_file import save_run
-    from real.decode.engine import passes_for
-    from real.decode.trees import beam
+    from real.decode.beam_search import parse_beam
+    from real.decode.engine import passes_for_trace
     from real.jobs import run_on
     from real.measure import MeasureSettings
     from real.measure import measure as time
@@ -78,7 +78,7 @@ def run(
     recorded = load_trace(path)
     if prompts:
         recorded = recorded.select(spread(recorded.sequences, prompts))
-    meant = beam(policy, recorded.K) if policy.startswith("beam") else policies.parse(policy)
+    meant = parse_beam(policy, recorded.K) if policy.startswith("beam") else policies.parse(policy)
     recorded.features(meant.reads)  # a slip is told before models are loaded
     if isinstance(meant, TreePolicy):
         check_trace(recorded, meant)
@@ -88,7 +88,7 @@ def run(
         )
     price = None if cost is None else CostModel.from_json(cost)
     rule_of(recorded)
-    passes = passes_for(engine, recorded, meant.submitted(recorded.K))
+    passes = passes_for_trace(engine, recorded, meant.submitted(recorded.K))
     pair = load_models(models, recorded.meta.drafter, device, dtype, target, weights, passes)
     check_pair(recorded, pair, trace)
     with show_progress() as progress:

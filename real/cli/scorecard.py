@@ -63,7 +63,7 @@ def scorecard(
     from real.bench.scorecard import Scorecard
     from real.bench.scorecard_file import load_rows, save_rows
     from real.bench.scoring import ScoreSettings, score, split_prompts
-    from real.decode.engine import passes_for
+    from real.decode.engine import passes_for_trace
     from real.model.checkpoint import sha256
     from real.pair import check_pair, rule_of
     from real.provenance import check_device, device_name
@@ -112,7 +112,13 @@ def scorecard(
         if name in held:
             continue
         pair = load_models(
-            models, recorded.meta.drafter, device, dtype, target, None, passes_for(engine, recorded)
+            models,
+            recorded.meta.drafter,
+            device,
+            dtype,
+            target,
+            None,
+            passes_for_trace(engine, recorded),
         )
         check_pair(recorded, pair, name)
         told = cost_of(path, cost, recorded.K)

@@ -47,8 +47,9 @@ def teacher_force(
     """
     from real.audit.forced_comparison import compare_forced
     from real.audit.forced_decoding import decode_forced
-    from real.decode.engine import passes_for
-    from real.pair import check_pair, rule_of, same_predictors, stepper
+    from real.decode.engine import passes_for_trace
+    from real.decode.plan import chain_plan
+    from real.pair import check_pair, rule_of, same_predictors
     from simspec import policies, replay
 
     path, recorded = open_recording(trace, prompts)
@@ -57,12 +58,18 @@ def teacher_force(
     made = policies.make(policy, recorded, told)
     replayed = replay(recorded, made, seed=seed, cost=told)
     pair = load_models(
-        models, recorded.meta.drafter, device, dtype, target, weights, passes_for(engine, recorded)
+        models,
+        recorded.meta.drafter,
+        device,
+        dtype,
+        target,
+        weights,
+        passes_for_trace(engine, recorded),
     )
     check_pair(recorded, pair, trace)
     same_predictors(pair.drafter, recorded, [made])
     with show_progress() as progress:
-        drive = stepper(made, recorded.K, seed, told)
+        drive = chain_plan(made, recorded.K, seed, told)
         ran, apart = decode_forced(
             pair.target, pair.drafter, drive, recorded, relabel(progress, f"forcing {made.name}")
         )

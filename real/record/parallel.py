@@ -6,7 +6,7 @@
 import numpy as np
 import torch
 
-from real.decode.features import learnt, values
+from real.decode.features import feature_values, required_predictors
 from real.draft import Drafter
 from real.draft.parallel import position_batches
 from real.drafters import parallel_form
@@ -49,7 +49,9 @@ def one_bit(
     """Rows of `text` for a drafter that is a stand-alone language model, `drafter.lm`: equal to those of `chains`."""
     lm = drafter.lm
     n, K, names, device = len(text), settings.K, settings.features, lm.device
-    predictors = {name: predictor.folded() for name, predictor in learnt(names, drafter).items()}
+    predictors = {
+        name: predictor.folded() for name, predictor in required_predictors(names, drafter).items()
+    }
     plain = tuple(name for name in names if name not in predictors)
     scored = Scores(settings.rule, sequence, n + K)
     wide = {"dtype": torch.float64, "device": device}
@@ -66,7 +68,7 @@ def one_bit(
         scores = scored(logits, rows + slot)
         token[rows, slot], gap[rows, slot] = scores.argmax(-1), margin(scores)
         if plain:
-            value[rows, slot] = values(
+            value[rows, slot] = feature_values(
                 plain, logits, settings.rule.temperature, token=token[rows, slot]
             )
         for i, folded in enumerate(predictors.values()):
@@ -147,7 +149,9 @@ def forked(
         known.token.device,
         K if drafter.max_draft_length is None else min(K, drafter.max_draft_length),
     )
-    predictors = {name: predictor.folded() for name, predictor in learnt(names, drafter).items()}
+    predictors = {
+        name: predictor.folded() for name, predictor in required_predictors(names, drafter).items()
+    }
     scored = Scores(rule, sequence, n + K)
     wanted = torch.from_numpy(np.concatenate((text, np.repeat(text[-1:], K))).astype(np.int64)).to(
         device
@@ -175,7 +179,7 @@ def forked(
                 for name, each in standing.items()
             }
             if names:
-                found[3:, at, slot] = values(
+                found[3:, at, slot] = feature_values(
                     names, logits, rule.temperature, odds, token[: len(at)]
                 ).T
             if slot + 1 < deep:

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 
 from real.decode.along import along
-from real.decode.features import Reader, learnt, shown
+from real.decode.feature_reader import FeatureReader
+from real.decode.features import feature_grids, required_predictors
 from real.draft import Drafter
 from real.drafters import parallel_form
 from real.drafters.prompt_lookup import PromptLookupDrafter
@@ -83,7 +84,7 @@ def chains(
         gap[t, slot] = encode_margin(margin(scores).cpu().numpy())[0]
         return int(scores.argmax())
 
-    reader = Reader(names, rule.temperature, drafter)
+    reader = FeatureReader(names, rule.temperature, drafter)
     for t, _, output in along(target, drafter, prompt, text, pick):
         reader.begin(output)
         limit = min(K, settings.budget - t)
@@ -333,8 +334,10 @@ def describe(
         drafter=drafter.name,
         K=settings.K,
         tokenizer_sha256=tokenizer_sha256,
-        features=shown(settings.features),
-        predictors={name: p.sha256 for name, p in learnt(settings.features, drafter).items()},
+        features=feature_grids(settings.features),
+        predictors={
+            name: p.sha256 for name, p in required_predictors(settings.features, drafter).items()
+        },
         temperature=0.0 if rule.name == "greedy" else rule.temperature,
         top_k=rule.top_k,
         top_p=float(rule.top_p),

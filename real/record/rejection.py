@@ -6,12 +6,14 @@ import numpy as np
 import torch
 
 from real.decode.along import along
-from real.decode.loop import Round, decode
+from real.decode.loop import decode
+from real.decode.plan import chain_plan
+from real.decode.result import Round
 from real.draft import Drafter, Silent
 from real.model.target import Target
 from real.record.parallel import states
 from real.record.rows import RecordError, Rows, Settings
-from simspec import CostModel, Stepper, policies
+from simspec import CostModel, policies
 
 
 def alone(
@@ -19,22 +21,22 @@ def alone(
     settings: Settings,
     prompt: list[int],
     sequence: int,
-    listen: Callable[[Round], None],
+    on_round: Callable[[Round], None],
 ) -> np.ndarray:
-    """The target's own text, int32 `[n]`: plain decoding, one token a pass, each told to `listen`."""
-    stepper = Stepper(
+    """The target's own text, int32 `[n]`: plain decoding, one token a pass, `on_round` is called with each."""
+    plan = chain_plan(
         policies.BUILTIN["fixed"](0), settings.K, 0, CostModel.from_ratio(0.0, settings.K)
     )
     result = decode(
         target,
         Silent(),
-        stepper,
+        plan,
         settings.rule,
         prompt,
         settings.budget,
         settings.end_tokens,
         sequence,
-        listen,
+        on_round,
     )
     return result.token
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from real.decode.features import coded
+from real.decode.features import encode_features
 from real.sampling import Rule, gumbel
 from simspec.quantization import encode_margin
 from simspec.tree import MAX_RANKS
@@ -115,7 +115,7 @@ def finished(
     near = np.zeros((n, K), np.uint8)
     near[live] = encode_margin(gap[live])
     if names and live.any():
-        feature[live], distance = coded(names, value[live])
+        feature[live], distance = encode_features(names, value[live])
         edge[live] = encode_margin(distance.min(-1))
     run = runs(np.where(live, chain, -1), text, depth)
     return Rows(

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from real.decode.along import along
-from real.decode.trees import Offer, best, search
-from real.draft import Drafter, ParallelDrafter, growing
+from real.decode.tree_search import CandidateTree, search_tree, top_tokens
+from real.draft import Drafter, ParallelDrafter, check_grows
 from real.draft.parallel import position_batches
 from real.drafters import parallel_form
 from real.model.full_pass import TargetPass
@@ -27,10 +27,10 @@ def orders(
 ):
     """uint8 `[n, K]`: place of the text's node at depth j + 1 in the order of the dynamic tree of `settings.tree` grown at row t.
 
-    And uint8 `[n, 2]`: of what a beam search of that width and depth ends with (`real.decode.trees.Beam`), the nodes on the text, and all nodes.
+    And uint8 `[n, 2]`: of what a beam search of that width and depth ends with (`real.decode.beam_search.BeamSearch`), the nodes on the text, and all nodes.
 
     The tree is as deep as its D levels, K and the budget left there allow; the first B of the order are the tree of B nodes
-    (`real.decode.trees.Dynamic`), so one recording serves every B. 255 where the text has left the tree, or has ended. ValueError for a drafter
+    (`real.decode.dynamic_tree.DynamicTree`), so one recording serves every B. 255 where the text has left the tree, or has ended. ValueError for a drafter
     that grows no such tree, or whose proposals depend on earlier rounds; RecordError under the rejection rule.
     """
     _check(drafter, settings)
@@ -38,7 +38,9 @@ def orders(
     places, beam = np.full((n, settings.K), OUT, np.uint8), np.zeros((n, 2), np.uint8)
     for t, last, _ in along(target, drafter, prompt, text):
         deep = min(levels, settings.budget - t - 1)
-        offer = search(drafter, settings.rule, sequence, t, last, width, deep) if deep else None
+        offer = (
+            search_tree(drafter, settings.rule, sequence, t, last, width, deep) if deep else None
+        )
         if offer is not None:
             rows, place = (
                 _rows_along(offer, text[t : t + deep].tolist()),
@@ -60,10 +62,10 @@ def _check(drafter: Drafter, settings: Settings) -> None:
         raise RecordError(
             f"drafter {drafter.name!r} depends on earlier rounds; a recording of it would not replay exactly"
         )
-    growing(drafter, settings.tree[1])
+    check_grows(drafter, settings.tree[1])
 
 
-def _rows_along(offer: Offer, text: list[int]) -> list[int]:
+def _rows_along(offer: CandidateTree, text: list[int]) -> list[int]:
     """Rows along `text`, for as long as there are."""
     row, found = 0, []
     child = {
@@ -114,7 +116,7 @@ def ordered(
 def _grown(
     fork: ParallelDrafter, scored: Scores, at: Tensor, width: int, levels: int
 ) -> list[tuple[Tensor, ...]]:
-    """`real.decode.trees.search` at all places, level by level: of its nodes token, score and parent `[m, c]`, and those searched on `[m, width]`.
+    """`real.decode.tree_search.search_tree` at all places, level by level: of its nodes token, score and parent `[m, c]`, and those searched on `[m, width]`.
 
     A parent is the number of a node in the level above, as are those searched on in their own.
     """
@@ -127,7 +129,7 @@ def _grown(
     for level in range(levels):
         rows = logits.shape[1]
         flat = logits.reshape(m * rows, -1)
-        kids, _ = best(scored(flat, (at + level).repeat_interleave(rows)), width)
+        kids, _ = top_tokens(scored(flat, (at + level).repeat_interleave(rows)), width)
         added = (flat.double() / scored.rule.temperature).log_softmax(-1).gather(-1, kids)
         token, score = (
             kids.reshape(m, -1),

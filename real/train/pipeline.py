@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from real.decode.acceptance_predictor import NAMES
+from real.decode.acceptance_predictor import PREDICTOR_NAMES
 from real.drafters import BUILTIN, trainable
 from real.files import replace_json, replacing
 from real.model.checkpoint import load_decoder, load_tokenizer, made_for, save_decoder, sha256
@@ -556,7 +556,7 @@ def _card(
             for name, m in models.items()
         },
         "predictors": {
-            drafter: {name: _training(out / drafter / f"{name}.json") for name in NAMES}
+            drafter: {name: _training(out / drafter / f"{name}.json") for name in PREDICTOR_NAMES}
             for drafter in models
             if drafter != "target"
         },

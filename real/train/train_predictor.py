@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from real.decode.acceptance_predictor import NAMES, Predictor, load_predictor, save_predictor
+from real.decode.acceptance_predictor import PREDICTOR_NAMES, AcceptancePredictor
+from real.decode.predictor_files import load_predictor, save_predictor
 from real.model.checkpoint import WeightsError, identity
 from real.model.decoder import Decoder
 from real.model.target import Target
@@ -130,7 +131,7 @@ def learn(
     steps: int = 300,
     rate: float = 0.02,
     patience: int = 60,
-) -> tuple[Predictor, dict]:
+) -> tuple[AcceptancePredictor, dict]:
     """A predictor of `found` by cross-entropy, and its card: full batches, stopped by the loss on a fifth of the texts.
 
     States enter scaled by their spread; the scales are folded into the weights. The weights returned are those of the
@@ -146,7 +147,9 @@ def learn(
     parts = found.of_texts(~held), found.of_texts(held)
     scale = [x.std(0).clamp(min=1e-6) for x in (found.of_target, found.of_drafter)]
     of_target, of_drafter = (x / s for x, s in zip((found.of_target, found.of_drafter), scale))
-    predictor = Predictor(of_target.shape[1], of_drafter.shape[1], rank).to(found.of_target.device)
+    predictor = AcceptancePredictor(of_target.shape[1], of_drafter.shape[1], rank).to(
+        found.of_target.device
+    )
 
     def loss(part: Examples) -> Tensor:
         folded, depth = predictor.folded(), part.slot.clamp(max=predictor.depths - 1)
@@ -218,7 +221,7 @@ def train_predictors(
     for drafter, lm in drafters:
         missing = {
             name: size
-            for name, size in zip(NAMES, (None, rank))
+            for name, size in zip(PREDICTOR_NAMES, (None, rank))
             if not _fits(out / drafter, name, known)
         }
         if missing and not written:
