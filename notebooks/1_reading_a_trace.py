@@ -26,10 +26,11 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 
 import simspec
+from simspec.calibration import brier, reliability
 from simspec.quantization import decode, table
 from simspec.recordings import recordings
-from simspec.scalar_predictor import brier, examples, fit, reliability, split
 from simspec.reports.acceptance_by_depth import depth_acceptance
+from simspec.scalar_predictor import examples, fit_predictor, split_by_task
 
 plt.rcParams |= {
     "figure.dpi": 96,
@@ -295,14 +296,16 @@ axes[0, 0].legend(fontsize="small")
 # on one half of each task's texts and judged on the other. Brier's score is the mean squared error of a chance: 0 is perfect.
 
 # %%
-first, second = split(trace)
+first, second = split_by_task(trace)
 held_out = trace.select(second)
 chances = [feature for feature, on in trace.meta.features if on in ("confidence", "identity")]
 values, slot, label, _ = examples(held_out, chances)
 shown_as = {f"{feature}, all slots": values[:, i] for i, feature in enumerate(chances)}
 if {"confidence", "entropy"} <= set(dict(trace.meta.features)):
     (conf, entropy), at = examples(held_out)[0].T, examples(held_out)[1]
-    shown_as["fitted on the other half"] = fit(trace, first).probability(conf, entropy, at)
+    shown_as["fitted on the other half"] = fit_predictor(trace, first).probability(
+        conf, entropy, at
+    )
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True)
 for what, chance in shown_as.items():

@@ -14,14 +14,16 @@ from real.campaign.__main__ import advance
 from real.campaign.config import TOY
 from real.campaign.stages import parts
 from real.campaign.workspace import Folder
+from real.model.captured_passes import CapturedPasses
 from real.model.cuda_graphs import WARM
-from real.model.runner import CapturedPasses
 from real.model.target import Target
 from real.record.rows import Settings
 from real.sampling import Rule
-from real.train.generate import together
-from real.train.train_predictor import learn, write
-from real.train.trainer import Paused, Plan, fit
+from real.train.generate import generate_together
+from real.train.predictor_examples import generate_one_by_one
+from real.train.schedule import TrainSchedule
+from real.train.train_predictor import train_predictor
+from real.train.trainer import Paused, fit
 
 WORDS = "the drafter proposes and the target disposes of every token it is shown ".split()
 
@@ -53,7 +55,7 @@ def test_what_a_card_refuses_is_refused():
 @pytest.mark.parametrize("planted", ["host tensor", "read", "copy"])
 def test_what_a_capture_refuses_is_refused(planted):
     with card() as there:
-        import real.model.runner
+        import real.model.captured_passes
 
         held, constant = torch.zeros(2, device="cuda"), torch.ones(2)
 
@@ -72,8 +74,10 @@ def test_what_a_capture_refuses_is_refused(planted):
             )
 
         with pytest.raises(Misplaced):
-            real.model.runner.capture(function, held.device)
-        assert real.model.runner.capture(lambda: (held + 1,), held.device)()[0].tolist() == [1, 1]
+            real.model.captured_passes.capture(function, held.device)
+        assert real.model.captured_passes.capture(lambda: (held + 1,), held.device)()[
+            0
+        ].tolist() == [1, 1]
         assert there.calls["add"] > WARM
 
 
@@ -145,7 +149,7 @@ def test_learning_that_was_stopped_goes_on_where_its_kernels_read(tmp_path):
             return (model(torch.full((2, 4), step / 10, device="cuda")) - 1).square().mean()
 
         try:
-            fit(folder, model, loss, Plan(steps=30), progress)
+            fit(folder, model, loss, TrainSchedule(steps=30), progress)
         except Paused:
             return learnt(folder)
         return [p.tolist() for p in model.parameters()]
@@ -157,7 +161,7 @@ def test_learning_that_was_stopped_goes_on_where_its_kernels_read(tmp_path):
 def test_many_texts_and_predictors_of_a_card_are_those_of_the_host():
     from toy_lm import END, toy_decoder, toy_model
 
-    from real.train.train_predictor import examples
+    from real.train.predictor_examples import acceptance_examples
 
     asked = [Settings(4, 8, rule, END) for rule in (Rule(), Rule("coupled", 0.8, 5))]
     prompts = [[5, 6, 7 + i] for i in range(5)]
@@ -165,9 +169,12 @@ def test_many_texts_and_predictors_of_a_card_are_those_of_the_host():
     def made(device):
         decoder = toy_decoder(0).to(device)
         lm = toy_model(decoder, 0).lm.to(device)
-        by_one, at_once = (how(Target(decoder), asked, prompts, 3) for how in (write, together))
+        by_one, at_once = (
+            how(Target(decoder), asked, prompts, 3)
+            for how in (generate_one_by_one, generate_together)
+        )
         assert [w.text.tolist() for w in by_one] == [w.text.tolist() for w in at_once]
-        predictor, told = learn(examples(at_once, lm), 2, steps=20)
+        predictor, told = train_predictor(acceptance_examples(at_once, lm), 2, steps=20)
         return (
             [w.text.tolist() for w in at_once],
             told,
@@ -190,12 +197,12 @@ def test_layers_compiled_for_captured_passes_are_few_and_give_the_same():
 
     from real.decode.engine import engage
     from real.decode.loop import decode
-    from real.model import runner as passes
+    from real.model import captured_passes, runner
     from simspec import CostModel, Stepper, policies
 
     def texts(fixed):
         target, drafter = deepcopy(toy_pair("eagle"))
-        target = Target(target.decoder, drafter.taps, 96, fixed or passes.EAGER)
+        target = Target(target.decoder, drafter.taps, 96, fixed or runner.EAGER)
         if fixed:
             engage(fixed, target.decoder, drafter)
         drives = [
@@ -210,7 +217,7 @@ def test_layers_compiled_for_captured_passes_are_few_and_give_the_same():
     class Compiled(CapturedPasses):
         def _replayed(self, made):
             # no tape: it would keep the compiler out
-            with passes.compiled_layers(backend="aot_eager") as layer_forward:
+            with captured_passes.compiled_layers(backend="aot_eager") as layer_forward:
                 return made.function(layer_forward)
 
     torch._dynamo.reset()

@@ -102,16 +102,18 @@ windows of a drafter alone [16]."
     import torch
 
     from real.provenance import check_device
-    from real.train.pipeline import TrainConfig, build, searched, single, stepped, timed, varied
-    from real.train.pipeline import toy as small
-    from real.train.recipes import named, read_settings, training
-    from real.train.train_drafter import lines
-    from real.train.trainer import Plan
+    from real.train.arguments import read_settings, split_arguments
+    from real.train.config import TrainConfig, toy_config, with_minutes, with_objective, with_steps
+    from real.train.drafter_card import card_lines
+    from real.train.drafter_training import drafter_training
+    from real.train.pipeline import build, train_one
+    from real.train.schedule import TrainSchedule
+    from real.train.search_skips import configured_search
     from simspec.rng import check_seed
 
     check_device(device)
     check_seed(seed)
-    drafter, files = named(text)
+    drafter, files = split_arguments(text)
     minutes = minutes if minutes is not None else 6.0 if drafter else 60.0
     rows = rows if rows is not None else 16 if drafter else 8
     if not 0 < minutes < float("inf") or min(distil_tokens, rows) < 1 or min(threads, patience) < 0:
@@ -147,15 +149,15 @@ windows of a drafter alone [16]."
         device=device,
         seed=seed,
     )
-    lab = small(lab) if toy else timed(lab, minutes, minutes / 10, rows)
+    lab = toy_config(lab) if toy else with_minutes(lab, minutes, minutes / 10, rows)
     work = work or out.with_name(out.name + "-work")
     with show_progress() as progress:
         if drafter is None:
-            lab = lab if soft is None and not patience else varied(lab, soft, patience)
-            build(stepped(lab, *map(int, counts)) if counts else lab, out, work, progress)
+            lab = lab if soft is None and not patience else with_objective(lab, soft, patience)
+            build(with_steps(lab, *map(int, counts)) if counts else lab, out, work, progress)
             card = json.loads((out / "card.json").read_text())
         else:
-            plan = Plan(
+            plan = TrainSchedule(
                 *map(int, counts),
                 minutes=0 if counts else minutes,
                 rows=rows,
@@ -167,11 +169,11 @@ windows of a drafter alone [16]."
                 plan = replace(plan, steps=plan.steps or 4, rows=2, length=16)
             more = read_settings(settings or ())
             asked = (
-                searched(lab, more, name)
+                configured_search(lab, more, name)
                 if drafter == "self_skip"
-                else training(drafter, plan, soft, more, name or "", rate)
+                else drafter_training(drafter, plan, soft, more, name or "", rate)
             )
-            card = single(lab, asked, out, work, progress, against)
+            card = train_one(lab, asked, out, work, progress, against)
     if as_json:
         print(json.dumps(card))
     elif drafter is None:
@@ -179,4 +181,4 @@ windows of a drafter alone [16]."
             f"wrote {out}: held-out loss {card['heldout_loss_nats']}, agreement {card['agreement_on_target_text']}"
         )
     else:
-        print("\n".join([f"wrote {out / (name or drafter)}", *lines(card)]))
+        print("\n".join([f"wrote {out / (name or drafter)}", *card_lines(card)]))

@@ -11,7 +11,7 @@ from real.draft import Drafter
 from real.model.decoder import Decoder
 from real.model.target import Target
 from real.record.parallel import states
-from simspec.stats import FEWEST, ratio, ratio_difference
+from simspec.stats import MIN_PROMPTS, ratio, ratio_difference
 
 Continuation = tuple[list[int], np.ndarray]
 """A prompt, and the new tokens that the target generated behind it greedily."""
@@ -152,9 +152,9 @@ def compare(a: AcceptedLengths, b: AcceptedLengths) -> dict:
 
 
 def _interval(statistic, value: float, *columns: np.ndarray) -> dict:
-    """95% over sequences that are long enough; without bounds for fewer than `FEWEST`."""
+    """95% over sequences that are long enough; without bounds for fewer than `MIN_PROMPTS`."""
     rows = [c[columns[1] > 0] for c in columns]
-    if len(rows[0]) < FEWEST:
+    if len(rows[0]) < MIN_PROMPTS:
         return {"value": round(value, 4), "low": None, "high": None, "texts": len(rows[0])}
     interval = statistic(*rows)
     return {

@@ -38,8 +38,7 @@ def read_settings(items: Iterable[str]) -> dict:
         key, equals, value = item.partition("=")
         if not (key and equals) or key in settings:
             raise ValueError(
-                f"--set {item!r} is no setting; "
-                "expected key=value, such as layers=2, each key once"
+                f"--set {item!r} is no setting; expected key=value, such as layers=2, each key once"
             )
         try:
             settings[key] = json.loads(value)

@@ -43,9 +43,7 @@ def check_same_settings(stored: dict, requested: dict, folder: Path) -> None:
             (key, name): value
             for key in settings
             for name, value in (
-                settings[key].items()
-                if isinstance(settings[key], dict)
-                else [("", settings[key])]
+                settings[key].items() if isinstance(settings[key], dict) else [("", settings[key])]
             )
         }
         for settings in (stored, requested)
@@ -82,7 +80,9 @@ def loaded_parameters(head: nn.Module, target: Decoder, run: Callable[[], object
     return sum(used.values())
 
 
-def evaluate_trained(training: DrafterTraining, data: DrafterData, folder: Path, steps: int) -> dict:
+def evaluate_trained(
+    training: DrafterTraining, data: DrafterData, folder: Path, steps: int
+) -> dict:
     """The "evaluation" of a card: the saved drafter beside an untrained one and a trigram table."""
     target = data.target
     trained = evaluate_drafter(training.drafter, folder, data)

@@ -76,9 +76,7 @@ def generate_together(
             new_tokens = row[: ends[0] + 1] if len(ends) else row
             before = states(decoder, prompt, new_tokens, -1)
             sequence = first + len(generated)
-            generated.append(
-                GeneratedSequence(rule_settings, sequence, prompt, new_tokens, before)
-            )
+            generated.append(GeneratedSequence(rule_settings, sequence, prompt, new_tokens, before))
         progress("texts", len(generated), len(settings) * len(prompts))
     return generated
 

@@ -22,10 +22,7 @@ def optimizers(
     if inner:
         built.append(
             torch.optim.Muon(
-                inner,
-                lr=schedule.rate,
-                weight_decay=schedule.decay,
-                adjust_lr_fn="match_rms_adamw",
+                inner, lr=schedule.rate, weight_decay=schedule.decay, adjust_lr_fn="match_rms_adamw"
             )
         )
     if outer:

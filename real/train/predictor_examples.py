@@ -82,17 +82,13 @@ def generate_one_by_one(
             sequence = first + len(generated)
             new_tokens, _ = target_text(target, rule_settings, prompt, sequence)
             before = states(target.decoder, prompt, new_tokens, -1)
-            generated.append(
-                GeneratedSequence(rule_settings, sequence, prompt, new_tokens, before)
-            )
+            generated.append(GeneratedSequence(rule_settings, sequence, prompt, new_tokens, before))
             progress("texts", len(generated), len(settings) * len(prompts))
     return generated
 
 
 @torch.inference_mode()
-def acceptance_examples(
-    generated: Sequence[GeneratedSequence], lm: Decoder
-) -> AcceptanceExamples:
+def acceptance_examples(generated: Sequence[GeneratedSequence], lm: Decoder) -> AcceptanceExamples:
     """Slots up to and including the first miss of drafts of `lm` from every position.
 
     Up to there the draft equals the sequence, so that one pass of the drafter has every state and

@@ -74,9 +74,7 @@ def save_state(
 
 
 def load_state(
-    folder: Path,
-    parameters: dict[str, nn.Parameter],
-    optimizers: list[torch.optim.Optimizer],
+    folder: Path, parameters: dict[str, nn.Parameter], optimizers: list[torch.optim.Optimizer]
 ) -> TrainState:
     """Restores parameters and optimizers from `folder`; ValueError for another model's state."""
     path = folder / FILE

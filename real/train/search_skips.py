@@ -54,11 +54,7 @@ def search_skips(
         cut = min(64, distilled.shape[1] // 2)
         pairs = [(row[:cut], row[cut : 2 * cut]) for row in greedy]
         result = skip_search.find(
-            data.target,
-            pairs,
-            search.trials,
-            search.seed,
-            progress=relabel(progress, search.place),
+            data.target, pairs, search.trials, search.seed, progress=relabel(progress, search.place)
         )
         skip_search.save(result, folder, data.made_for, "target-written, for training")
     content = read_card(folder / "self_skip.json")

@@ -98,9 +98,7 @@ def train_predictor(
     return predictor.requires_grad_(False), card
 
 
-def _loss(
-    predictor: Predictor, part: AcceptanceExamples, states: tuple[Tensor, Tensor]
-) -> Tensor:
+def _loss(predictor: Predictor, part: AcceptanceExamples, states: tuple[Tensor, Tensor]) -> Tensor:
     folded, depth = predictor.folded(), part.slot.clamp(max=predictor.depths - 1)
     of_target = folded.of_target(states[0])[part.row, depth]
     logit = of_target + folded.of_drafter(states[1])[part.position]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from real.progress import Progress, quiet
 from real.train.optimizers import optimizers
-from real.train.resume import TrainState, load_state, save_state
+from real.train.resume import load_state, save_state
 from real.train.schedule import TrainSchedule, learning_rate_factor
 
 
