@@ -135,14 +135,14 @@ def test_comparisons_are_paired_and_say_when_they_cannot_know():
     assert (
         compare(high, low)["value"]
         == -compare(low, high)["value"]
-        == round(high.length() - low.length(), 4)
+        == round(high.mean() - low.mean(), 4)
     )
     few = [random_accepted(i, texts=7) for i in range(2)]
     assert compare(*few)["low"] is None
     assert compare(*few)["longer"] is None
     assert summary(few[0])["accepted_length"]["high"] is None
     short = AcceptedLengths(5, *zip(*(lengths_of_hits(np.ones(3, bool), 5) for _ in range(9))))
-    assert short.length() == 0.0
+    assert short.mean() == 0.0
     assert compare(short, short)["texts"] == 0
     for other in (random_accepted(0, texts=19), random_accepted(0, K=4)):
         with pytest.raises(ValueError, match="expected the same texts and K"):
@@ -196,7 +196,7 @@ def test_rows_are_not_joined_and_counting_stops_at_its_limit():
     text = np.array([0, 1, 2, 0, 1, 3, 0, 1, 3])
     assert count_trigrams([text], 5).picks(np.array([0]), np.array([1])) == 3
     assert count_trigrams([text], 5, most=4).picks(np.array([0]), np.array([1])) == 2
-    with pytest.raises(ValueError, match="no text to count"):
+    with pytest.raises(ValueError, match="no tokens to count"):
         count_trigrams([], 5)
 
 
