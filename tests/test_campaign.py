@@ -24,7 +24,7 @@ from real.campaign.workspace import Folder, FolderError
 from real.drafters import BUILTIN
 from real.jobs import RULES
 from real.model.target import Target
-from real.record.recorder import Settings
+from real.record import Settings
 from real.sampling import Rule
 from real.train.compilation import compile_layers
 from real.train.generate import generate_together
@@ -558,15 +558,15 @@ def test_texts_written_together_are_those_written_one_by_one():
         generate_one_by_one(target, asked, prompts, 7),
         generate_together(target, asked, prompts, 7),
     )
-    assert [(w.sequence, w.prompt, w.text.tolist()) for w in a] == [
-        (w.sequence, w.prompt, w.text.tolist()) for w in b
+    assert [(w.sequence, w.prompt, w.new_tokens.tolist()) for w in a] == [
+        (w.sequence, w.prompt, w.new_tokens.tolist()) for w in b
     ]
     assert all(torch.allclose(x.of_target, y.of_target) for x, y in zip(a, b))
-    assert len({tuple(w.text.tolist()) for w in a}) > 1
+    assert len({tuple(w.new_tokens.tolist()) for w in a}) > 1
     other = generate_together(
         target, asked, prompts, 8
     )  # other draw addresses: other sampled texts
-    assert [w.text.tolist() for w in a[3:]] != [w.text.tolist() for w in other[3:]]
+    assert [w.new_tokens.tolist() for w in a[3:]] != [w.new_tokens.tolist() for w in other[3:]]
 
 
 def test_the_call_refuses_what_it_cannot_use_and_says_how_to_go_on(inputs, tmp_path):

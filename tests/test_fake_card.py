@@ -17,7 +17,7 @@ from real.campaign.workspace import Folder
 from real.model.captured_passes import CapturedPasses
 from real.model.cuda_graphs import WARM
 from real.model.target import Target
-from real.record.rows import Settings
+from real.record import Settings
 from real.sampling import Rule
 from real.train.generate import generate_together
 from real.train.predictor_examples import generate_one_by_one
@@ -173,10 +173,10 @@ def test_many_texts_and_predictors_of_a_card_are_those_of_the_host():
             how(Target(decoder), asked, prompts, 3)
             for how in (generate_one_by_one, generate_together)
         )
-        assert [w.text.tolist() for w in by_one] == [w.text.tolist() for w in at_once]
+        assert [w.new_tokens.tolist() for w in by_one] == [w.new_tokens.tolist() for w in at_once]
         predictor, told = train_predictor(acceptance_examples(at_once, lm), 2, steps=20)
         return (
-            [w.text.tolist() for w in at_once],
+            [w.new_tokens.tolist() for w in at_once],
             told,
             [p.tolist() for p in predictor.parameters()],
             predictor.bias.device.type,

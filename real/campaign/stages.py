@@ -21,7 +21,7 @@ from real.campaign.workspace import Folder
 from real.decode.features import offered
 from real.drafters import BUILTIN
 from real.jobs import RULES, record_to
-from real.record.recorder import Settings
+from real.record import Settings
 from real.train.config import TrainConfig
 from real.train.drafter_card import read_card
 from real.train.model_card import write_model_card

@@ -19,7 +19,7 @@ from real.train.config import TrainConfig
 from real.train.corpus import CorpusError
 from real.train.drafter_card import read_card
 from real.train.drafter_data import TrainedTarget, load_trained_target
-from real.train.training_text import TrainingText, read_training_text
+from real.train.training_text import EncodedText, read_training_text
 from simspec import CostModel, Trace, load_trace, policies
 
 HELD = 3
@@ -161,7 +161,7 @@ class Folder:
         return load_trace(path), CostModel.from_json(path.with_suffix(".cost.json"))
 
     @cached_property
-    def read(self) -> TrainingText:
+    def read(self) -> EncodedText:
         """The text, encoded."""
         return read_training_text(self.lab, self.models, self.work, self.progress)
 

@@ -10,7 +10,7 @@ from real.decode.along import along, start
 from real.draft import Drafter
 from real.model.decoder import Decoder
 from real.model.target import Target
-from real.record.parallel import states
+from real.record.hidden_states import hidden_states
 from simspec.stats import MIN_PROMPTS, ratio, ratio_difference
 
 Continuation = tuple[list[int], np.ndarray]
@@ -68,7 +68,7 @@ def accepted_lengths(
 ) -> AcceptedLengths:
     """Drafts greedily from every position, K deep or to the first miss.
 
-    Equal to the accepted lengths that `real.record.recorder.chains` records. A language model of
+    Equal to the accepted lengths that `real.record.stepwise` records. A language model of
     the prefix takes one pass a sequence, others go through the protocol position by position.
     """
     lm = drafter.lm if drafter.prefix_only else None
@@ -106,7 +106,7 @@ def lengths_of_hits(hit: np.ndarray, K: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _one_pass(lm: Decoder, prompt: list[int], new_tokens: np.ndarray, K: int):
-    picks = lm.logits(states(lm, prompt, new_tokens, 0)).argmax(-1)
+    picks = lm.logits(hidden_states(lm, prompt, new_tokens, 0)).argmax(-1)
     return lengths_of_hits(picks.cpu().numpy() == new_tokens, K)
 
 

@@ -9,8 +9,8 @@ from torch import Tensor
 from real.model.decoder import Decoder
 from real.model.target import Target
 from real.progress import Progress, quiet
-from real.record.parallel import states
-from real.record.rows import Settings
+from real.record import Settings
+from real.record.hidden_states import hidden_states
 from real.sampling import gumbel
 from real.train.predictor_examples import GeneratedSequence
 
@@ -74,7 +74,7 @@ def generate_together(
         for prompt, row in zip(prompts, rows[:, prompt_rows.shape[1] :].cpu().numpy()):
             ends = np.flatnonzero(np.isin(row, rule_settings.end_tokens))
             new_tokens = row[: ends[0] + 1] if len(ends) else row
-            before = states(decoder, prompt, new_tokens, -1)
+            before = hidden_states(decoder, prompt, new_tokens, -1)
             sequence = first + len(generated)
             generated.append(GeneratedSequence(rule_settings, sequence, prompt, new_tokens, before))
         progress("texts", len(generated), len(settings) * len(prompts))

@@ -14,7 +14,7 @@ from real.train.config import TrainConfig
 from real.train.drafter_card import environment, read_card
 from real.train.drafter_data import DrafterData, TrainedTarget
 from real.train.evaluate import agreement, heldout_loss
-from real.train.training_text import TrainingText
+from real.train.training_text import EncodedText
 
 
 def language_models(
@@ -30,7 +30,7 @@ def language_models(
 
 def write_model_card(
     config: TrainConfig,
-    text: TrainingText,
+    text: EncodedText,
     trained: TrainedTarget,
     out: Path,
     work: Path,

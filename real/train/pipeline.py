@@ -20,7 +20,7 @@ from real.train.search_skips import SkipSearch, search_skips
 from real.train.train_drafter import train_drafter
 from real.train.train_predictor import PredictorTraining, train_predictors
 from real.train.train_target import train_target
-from real.train.training_text import TrainingText, encoded_text, read_training_text
+from real.train.training_text import EncodedText, encoded_text, read_training_text
 
 
 def build(config: TrainConfig, out: Path, work: Path, progress: Progress = quiet) -> None:
@@ -41,7 +41,7 @@ def build(config: TrainConfig, out: Path, work: Path, progress: Progress = quiet
 
 def train_all_predictors(
     config: TrainConfig,
-    text: TrainingText,
+    text: EncodedText,
     trained: TrainedTarget,
     out: Path,
     progress: Progress = quiet,

@@ -10,9 +10,9 @@ from torch import Tensor
 from real.model.decoder import Decoder
 from real.model.target import Target
 from real.progress import Progress, quiet
-from real.record.parallel import states
-from real.record.recorder import target_text
-from real.record.rows import Settings
+from real.record import Settings
+from real.record.hidden_states import hidden_states
+from real.record.target_sequence import target_sequence
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ def generate_one_by_one(
     for rule_settings in settings:
         for prompt in prompts:
             sequence = first + len(generated)
-            new_tokens, _ = target_text(target, rule_settings, prompt, sequence)
-            before = states(target.decoder, prompt, new_tokens, -1)
+            new_tokens, _ = target_sequence(target, rule_settings, prompt, sequence)
+            before = hidden_states(target.decoder, prompt, new_tokens, -1)
             generated.append(GeneratedSequence(rule_settings, sequence, prompt, new_tokens, before))
             progress("texts", len(generated), len(settings) * len(prompts))
     return generated
@@ -97,7 +97,7 @@ def acceptance_examples(generated: Sequence[GeneratedSequence], lm: Decoder) -> 
     parts, start = [], 0
     for number, one in enumerate(generated):
         n, new_tokens = len(one.new_tokens), one.new_tokens
-        of_drafter = states(lm, one.prompt, new_tokens, 0)
+        of_drafter = hidden_states(lm, one.prompt, new_tokens, 0)
         rule = one.settings.rule
         scores = rule.scores(lm.logits(of_drafter), one.sequence, list(range(n)))
         hit = scores.argmax(-1).cpu().numpy() == new_tokens

@@ -14,7 +14,7 @@ from real.model.checkpoint import WeightsError, identity
 from real.model.decoder import Decoder
 from real.model.target import Target
 from real.progress import Progress, relabel
-from real.record.rows import Settings
+from real.record import Settings
 from real.sampling import Rule
 from real.train.corpus import windows
 from real.train.predictor_examples import (

@@ -15,11 +15,11 @@ from real.train.config import TrainConfig
 from real.train.corpus import END, windows
 from real.train.loss_curve import save_loss_curve
 from real.train.trainer import fit
-from real.train.training_text import TrainingText
+from real.train.training_text import EncodedText
 
 
 def train_target(
-    config: TrainConfig, text: TrainingText, out: Path, work: Path, progress: Progress = quiet
+    config: TrainConfig, text: EncodedText, out: Path, work: Path, progress: Progress = quiet
 ) -> None:
     """Trains the target into `<out>/target`, unless it exists."""
     folder = out / "target"

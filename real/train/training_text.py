@@ -15,7 +15,7 @@ from real.train.corpus import documents, encode, train_tokenizer, windows
 
 
 @dataclass(frozen=True)
-class TrainingText:
+class EncodedText:
     """The tokenizer, the tokens to train on, and those of each held-out file."""
 
     tokenizer: Any
@@ -25,7 +25,7 @@ class TrainingText:
 
 def read_training_text(
     config: TrainConfig, out: Path, work: Path, progress: Progress = quiet
-) -> TrainingText:
+) -> EncodedText:
     """Fits the tokenizer and encodes the text, once; unusable text leaves no files behind."""
     created = [_highest_missing(folder) for folder in (out, work) if not folder.exists()]
     try:
@@ -43,7 +43,7 @@ def read_training_text(
         for folder in created:
             shutil.rmtree(folder, ignore_errors=True)
         raise
-    return TrainingText(tokenizer, tokens, heldout)
+    return EncodedText(tokenizer, tokens, heldout)
 
 
 def encoded_text(config: TrainConfig, tokenizer, work: Path, progress: Progress) -> np.ndarray:
