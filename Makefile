@@ -44,27 +44,8 @@ bench: $(VENV)/.installed
 notebooks: $(VENV)/.installed
 	$(BIN)/python notebooks/execute.py
 
-# The first PER_TASK prompts of each task, without the feature that makes it too heavy: a selection keeps its draw addresses, so it
-# replays as it does in the whole.
-EXAMPLE := tiny-early_exit-coupled
-PER_TASK ?= 4
-WITHOUT ?= theta_low_rank
-define CUT
-import dataclasses, shutil, simspec
-trace = simspec.load_trace("traces/$(EXAMPLE).parquet")
-chosen = [s for s in range(trace.sequences) if trace.task[:s].count(trace.task[s]) < $(PER_TASK)]
-name = f"simspec/example/$(EXAMPLE)-{len(chosen)}"
-trace = trace.select(chosen)
-kept = [i for i, (feature, _) in enumerate(trace.meta.features) if feature != "$(WITHOUT)"]
-predictors = {feature: sha256 for feature, sha256 in trace.meta.predictors.items() if feature != "$(WITHOUT)"}
-meta = dataclasses.replace(trace.meta, features=tuple(trace.meta.features[i] for i in kept), predictors=predictors)
-dataclasses.replace(trace, feature=trace.feature[:, :, kept], meta=meta).save(f"{name}.parquet", small=True)
-shutil.copyfile("traces/$(EXAMPLE).cost.json", f"{name}.cost.json")
-endef
-export CUT
 example: $(VENV)/.installed
-	rm -f simspec/example/*.parquet simspec/example/*.json
-	$(BIN)/python -c "$$CUT"
+	$(BIN)/python traces/cut_example.py
 
 # What takes too long for every change: runs of all policies on all prompts of the exam.
 test-slow: $(VENV)/.installed

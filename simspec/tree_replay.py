@@ -4,6 +4,7 @@ import numpy as np
 
 from simspec.compile_cache import cached_njit
 from simspec.cost import CostModel
+from simspec.policy import PolicyError
 from simspec.rounds import Rounds
 from simspec.trace import Trace
 from simspec.tree_outcomes import Outcome, check_trace, outcomes
@@ -11,9 +12,11 @@ from simspec.tree_policy import TreePolicy
 
 
 def replay_tree(trace: Trace, policy: TreePolicy, cost: CostModel | None = None) -> Rounds:
-    """The rounds that this policy makes: computed counts the drafter's passes, drafted the nodes submitted; exact, no draw.
+    """The rounds that this policy makes: computed counts the drafter's passes, drafted the nodes
+    submitted; exact, no draw.
 
-    Given a cost, it is checked to price them: see `prepare_tree`. TraceError, TreeError, PolicyError as for `outcomes`.
+    Given a cost, it is checked to price them: see `prepare_tree`. TraceError, TreeError,
+    PolicyError as for `outcomes`.
     """
     if cost is not None:
         prepare_tree(trace, policy, cost)
@@ -21,9 +24,11 @@ def replay_tree(trace: Trace, policy: TreePolicy, cost: CostModel | None = None)
 
 
 def tree_seconds(rounds: Rounds, trace: Trace, policy: TreePolicy, cost: CostModel) -> np.ndarray:
-    """float64[R]: seconds of the rounds that `replay_tree` gives for this trace and policy, see `CostModel.seconds_tree`.
+    """float64[R]: seconds of the rounds that `replay_tree` gives for this trace and policy, see
+    `CostModel.seconds_tree`.
 
-    Pass cost.reading(policy.reads). ValueError for other rounds, and for more levels or nodes than are priced.
+    Pass cost.reading(policy.reads). ValueError for other rounds, and for more levels or nodes than
+    are priced.
     """
     made, rows, owed = _walk(trace, policy)
     if made != rounds:
@@ -34,7 +39,7 @@ def tree_seconds(rounds: Rounds, trace: Trace, policy: TreePolicy, cost: CostMod
 
 
 def prepare_tree(trace: Trace, policy: TreePolicy, cost: CostModel) -> None:
-    """ValueError, one line, where the policy cannot be replayed on this trace at these costs: what it lacks, or what was not measured."""
+    """Check that trace and costs hold what the policy needs: TraceError, TreeError, PolicyError."""
     check_trace(trace, policy)
     found = outcomes(trace, policy)
     for what, most, priced in (
@@ -42,8 +47,9 @@ def prepare_tree(trace: Trace, policy: TreePolicy, cost: CostModel) -> None:
         ("nodes", int(found.nodes.max()), cost.nodes),
     ):
         if most > priced:
-            raise ValueError(
-                f"cost {cost.name!r} prices {priced} {what}, policy {policy.name!r} takes {most}: measure with more rows"
+            raise PolicyError(
+                f"cost {cost.name!r} prices {priced} {what}, policy {policy.name!r} takes {most}: "
+                "measure with more rows"
             )
 
 

@@ -26,17 +26,20 @@ from real.equality import rounds_of
 from real.model.checkpoint import WeightsError
 from real.pair import rerun, same_predictors
 from real.prompts import Prompt
-from real.record.recorder import (
-    Rows,
-    Settings,
-    assemble,
-    chains,
-    describe,
-    one_bit,
-    record_text,
-    target_text,
+from real.record import Settings
+from real.record.assembly import assemble
+from real.record.metadata import describe
+from real.record.prefix_only import record_prefix_only
+from real.record.recorder import record_sequence
+from real.record.rows import RecordedRows
+from real.record.stepwise import record_stepwise
+from real.record.target_sequence import target_sequence
+from real.train.predictor_examples import (
+    AcceptanceExamples,
+    acceptance_examples,
+    generate_one_by_one,
 )
-from real.train.train_predictor import Examples, examples, learn, write
+from real.train.train_predictor import train_predictor
 from simspec import Policy, replay
 from simspec import quantization as grid
 from simspec.stepper import TOKEN_FEATURES
@@ -116,12 +119,12 @@ def test_both_ways_of_recording_agree(name, rule, seed, K, budget):
     prompt = toy_prompts(1, seed)[0]
     for names in (("theta",), ("theta_low_rank", "confidence", "theta", "entropy")):
         asked = Settings(K, budget, RULES[rule], END, names)
-        text, _ = target_text(target, asked, prompt, seed)
+        text, _ = target_sequence(target, asked, prompt, seed)
         slow, fast = (
-            chains(target, drafter, asked, prompt, text, seed),
-            one_bit(target, drafter, asked, prompt, text, seed),
+            record_stepwise(target, drafter, asked, prompt, text, seed),
+            record_prefix_only(target, drafter, asked, prompt, text, seed),
         )
-        for field in Rows.__dataclass_fields__:
+        for field in RecordedRows.__dataclass_fields__:
             np.testing.assert_array_equal(getattr(slow, field), getattr(fast, field), err_msg=field)
 
 
@@ -133,7 +136,7 @@ def test_recorded_codes_are_those_of_whole_passes():
         toy_prompts(1, 12)[0],
         3,
     )
-    rows = record_text(target, drafter, asked, prompt, sequence)
+    rows = record_sequence(target, drafter, asked, prompt, sequence)
     made, text, seen = drafter.predictors["theta"], rows.token.tolist(), 0
 
     def last(lm, prefix):
@@ -166,7 +169,9 @@ def test_recorded_codes_are_those_of_whole_passes():
 
 def test_a_prompt_of_one_token_starts_from_zeros():
     target, drafter = PAIRS["early_exit"]
-    rows = record_text(target, drafter, Settings(4, 4, RULES["greedy"], END, ("theta",)), [5], 0)
+    rows = record_sequence(
+        target, drafter, Settings(4, 4, RULES["greedy"], END, ("theta",)), [5], 0
+    )
     drafter.begin(target, [5], target.prefill([]), lambda logits, *_: int(logits.argmax()))
     folded, step = drafter.predictors["theta"].folded(), drafter.next()
     code, _ = grid.encode(folded.of_drafter(step.hidden).sigmoid().numpy(), grid.IDENTITY)
@@ -191,7 +196,7 @@ def reads(name: str, stop: float, drop: float = 0.0) -> Policy:
 def recording(name: str, rule: str, target, drafter, count=5):
     asked = Settings(12, 20, RULES[rule], END, drafter_features(drafter))
     prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(count))]
-    rows = [record_text(target, drafter, asked, p.token, i) for i, p in enumerate(prompts)]
+    rows = [record_sequence(target, drafter, asked, p.token, i) for i, p in enumerate(prompts)]
     return assemble(
         rows, prompts, 0, asked, describe("toy", drafter, asked, prompts, "", "cpu", torch.float64)
     )
@@ -352,7 +357,7 @@ def test_examples_are_what_the_recorder_finds(name):
     target, drafter = PAIRS[name]
     asked = [Settings(12, 20, rule, END, ("theta",)) for rule in RULES.values()]
     prompts = toy_prompts(5, 3)
-    found = examples(write(target, asked, prompts, 100), drafter.lm)
+    found = acceptance_examples(generate_one_by_one(target, asked, prompts, 100), drafter.lm)
     folded = drafter.predictors["theta"].folded()
     odds = (
         folded.of_target(found.of_target)[found.row, found.slot.clamp(max=9)]
@@ -362,7 +367,7 @@ def test_examples_are_what_the_recorder_finds(name):
     wanted, start, number = [], 0, 100
     for settings_ in asked:
         for prompt in prompts:
-            rows = record_text(target, drafter, settings_, prompt, number)
+            rows = record_sequence(target, drafter, settings_, prompt, number)
             n = len(rows.token)
             for t in range(n):
                 for slot in range(min(int(rows.run[t]) + 1, int(rows.depth[t]), n - t)):
@@ -377,7 +382,7 @@ def test_examples_are_what_the_recorder_finds(name):
     assert 0.1 < found.label.double().mean() < 0.9
 
 
-def planted(seed: int, lie: bool = False) -> tuple[Examples, float]:
+def planted(seed: int, lie: bool = False) -> tuple[AcceptanceExamples, float]:
     """Examples of 40 texts whose labels follow a known predictor, or a coin's; with the loss of the truth itself."""
     rng = torch.Generator().manual_seed(seed)
     rows, count = 2000, 12000
@@ -402,14 +407,16 @@ def planted(seed: int, lie: bool = False) -> tuple[Examples, float]:
     draws = torch.full_like(odds, 0.5) if lie else odds.sigmoid()
     label = torch.rand(count, generator=rng, dtype=torch.float64) < draws
     loss = torch.nn.functional.binary_cross_entropy(draws, label.double()).item()
-    return Examples(of_target, of_drafter, row, row + slot, label, torch.arange(rows) // 50), loss
+    return AcceptanceExamples(
+        of_target, of_drafter, row, row + slot, label, torch.arange(rows) // 50
+    ), loss
 
 
 @pytest.mark.parametrize("rank", FORMS.values())
 def test_learning_finds_what_was_planted_and_nothing_where_nothing_is(rank):
     found, best = planted(1)
-    made, card = learn(found, rank, steps=80)
-    again, _ = learn(found, rank, steps=80)
+    made, card = train_predictor(found, rank, steps=80)
+    again, _ = train_predictor(found, rank, steps=80)
     assert made.sha256 == again.sha256
     assert card["examples"] == 12000
     assert card["texts"] == 40
@@ -417,7 +424,7 @@ def test_learning_finds_what_was_planted_and_nothing_where_nothing_is(rank):
         best - 0.02 < card["heldout_loss"] < best + 0.03
     )  # the truth scores `best` on all, chance alone 0.69
     coin, best = planted(1, lie=True)
-    _, card = learn(coin, rank, steps=80)
+    _, card = train_predictor(coin, rank, steps=80)
     assert abs(best - 0.693) < 0.005
     assert 0.68 < card["heldout_loss"] < 0.71
 
@@ -425,8 +432,8 @@ def test_learning_finds_what_was_planted_and_nothing_where_nothing_is(rank):
 def test_one_text_is_not_enough_and_one_outcome_is():
     found, _ = planted(2)
     with pytest.raises(ValueError, match="needs two"):
-        learn(replace(found, text=torch.zeros_like(found.text)), None)
-    _, card = learn(replace(found, label=torch.ones_like(found.label)), 2)
+        train_predictor(replace(found, sequence=torch.zeros_like(found.sequence)), None)
+    _, card = train_predictor(replace(found, label=torch.ones_like(found.label)), 2)
     assert card["heldout_accepted"] == 1.0
     assert card["heldout_loss"] < 0.2
 

@@ -1,13 +1,14 @@
 """Runs behind a scorecard: policies on some prompts of a recording, timing jobs on others."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from real.bench.phase_means import phase_costs, phase_jobs
 from real.bench.prediction import scorecard_rows
 from real.bench.scorecard import ScorecardRow
+from real.decode.engine import engines_of
 from real.decode.loop import decode
 from real.decode.plan import Plan, chain_plan
 from real.decode.result import DecodeResult
@@ -17,7 +18,7 @@ from real.measure.round_times import RoundTimes
 from real.pair import Pair, prompts_of, rule_of, same_predictors
 from real.progress import Progress, quiet
 from real.sampling import forget_noise
-from simspec import CostModel, Policy, Stepper, Trace, policies, replay
+from simspec import CostModel, Policy, Trace, policies, replay
 
 
 @dataclass(frozen=True)
@@ -83,17 +84,17 @@ def score(
     runs.append((Silent(), jobs[Job(PLAIN)]))
     prompts = _Prompts(pair, scored), _Prompts(pair, others)
 
-    def steppers() -> list[Stepper]:
+    def plans_of_runs() -> list[Plan]:
         return [chain_plan(policy, trace.K, seed, policy_cost) for _, policy in runs]
 
-    for (drafter, _), plan in zip(runs, steppers()):  # warms caches and compiled policies
+    for (drafter, _), plan in zip(runs, plans_of_runs()):  # warms caches and compiled policies
         prompts[1].run(drafter, plan, 0)
     pair.target.passes.warm()
     rng = np.random.default_rng(seed)
     queue = _shuffled(rng, len(runs), scored.sequences, list(jobs), others.sequences, repeats)
     times, results, done = RoundTimes(), [], 0
     for repeat in queue:
-        plans, by_policy = steppers(), [[] for _ in runs]
+        plans, by_policy = plans_of_runs(), [[] for _ in runs]
         for item in repeat:
             if isinstance(item, int):
                 # in file order: a stream's state carries over to the next prompt
@@ -109,7 +110,10 @@ def score(
     # a run may draft longer than any replay where a tie flips
     longest = max((p.longest(trace.K) for p in built), default=0)
     costs = phase_costs(times, longest)
-    return scorecard_rows(name, scored, pair.drafter.name, replays, costs, results)
+    rows = scorecard_rows(name, scored, pair.drafter.name, replays, costs, results)
+    ran = engines_of(pair.target, pair.drafter)
+    engines = {f"{model}_engine": engine for model, engine in ran.items()}
+    return [replace(row, **engines) for row in rows]
 
 
 def _shuffled(
@@ -135,7 +139,7 @@ class _Prompts:
         self.pair, self.trace = pair, trace
         self.tokens = prompts_of(trace)
 
-    def run(self, drafter: Drafter, plan: Stepper | Plan, s: int) -> DecodeResult:
+    def run(self, drafter: Drafter, plan: Plan, s: int) -> DecodeResult:
         """Decodes prompt `s` as recorded."""
         forget_noise()
         trace = self.trace
