@@ -28,10 +28,15 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 
 import simspec
+from simspec.calibration import brier, reliability
 from simspec.quantization import decode, table
 from simspec.recordings import recordings
 from simspec.reports.acceptance_by_depth import depth_acceptance
+<<<<<<< HEAD
 from simspec.scalar_predictor import brier, examples, fit, reliability, split
+=======
+from simspec.scalar_predictor import examples, fit_predictor, split_by_task
+>>>>>>> main
 
 plt.rcParams |= {
     "figure.dpi": 96,
@@ -320,7 +325,7 @@ axes[0, 0].legend(fontsize="small")
 # perfect.
 
 # %%
-first, second = split(trace)
+first, second = split_by_task(trace)
 held_out = trace.select(second)
 probability_features = [
     feature for feature, on in trace.meta.features if on in ("confidence", "identity")
@@ -331,7 +336,13 @@ forecasts = {
 }
 if {"confidence", "entropy"} <= set(dict(trace.meta.features)):
     (conf, entropy), at = examples(held_out)[0].T, examples(held_out)[1]
+<<<<<<< HEAD
     forecasts["fitted on the other half"] = fit(trace, first).probability(conf, entropy, at)
+=======
+    shown_as["fitted on the other half"] = fit_predictor(trace, first).probability(
+        conf, entropy, at
+    )
+>>>>>>> main
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True)
 for what, probability in forecasts.items():

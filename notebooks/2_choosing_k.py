@@ -27,13 +27,20 @@ import numpy as np
 import simspec
 from simspec import CostModel, formulas, replay, stats
 from simspec.cost_table import CostTable
+from simspec.device import DEVICES
 from simspec.metrics import summary
+from simspec.model_shape import SHAPES
 from simspec.policies import fixed, make
 from simspec.recordings import cost_beside, recordings
 from simspec.reports.acceptance_by_depth import depth_acceptance
 from simspec.reports.oracle_gap import score
+<<<<<<< HEAD
 from simspec.roofline import CARDS, SHAPES, roofline_cost, roofline_table
 from simspec.scalar_predictor import split
+=======
+from simspec.roofline import roofline_cost, roofline_table
+from simspec.scalar_predictor import split_by_task
+>>>>>>> main
 
 FAST = os.environ.get("SIMSPEC_FAST") == "1"  # fewer draws; the suite runs it so
 plt.rcParams |= {
@@ -69,7 +76,7 @@ for each, one in traces.items():
 # far larger pair of models, as a question: what if this acceptance were theirs?
 
 # %%
-target, drafter, card = SHAPES["llama-3-8b"], SHAPES["llama-3.2-1b"], CARDS["h100"]
+target, drafter, card = SHAPES["llama-3-8b"], SHAPES["llama-3.2-1b"], DEVICES["h100"]
 what_if = roofline_cost(target, drafter, card, trace.K, batch=1, context=1024)
 costs = {
     "measured": cost,
@@ -146,7 +153,7 @@ def by_prompt(rounds, cost):
     return np.add.reduceat(cost.seconds(rounds), rounds.offset[:-1])
 
 
-first, second = split(trace)
+first, second = split_by_task(trace)
 tasks = sorted(set(trace.task))
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.4))
 for shift, (label, price) in enumerate((("measured", cost), ("c = 0.05", costs["c = 0.05"]))):

@@ -32,7 +32,7 @@ from simspec.policies.calibrated import clipped_mean, observed
 from simspec.policies.thompson import READINGS as BETA
 from simspec.recordings import cost_beside, recordings
 from simspec.reports.oracle_gap import score
-from simspec.scalar_predictor import examples, fit, split
+from simspec.scalar_predictor import examples, fit_predictor, split_by_task
 from simspec.synthetic import iid
 
 FAST = os.environ.get("SIMSPEC_FAST") == "1"  # fewer draws; the suite runs it so
@@ -102,7 +102,7 @@ def states(policy, trace, rounds, cost):
 
 
 name = names[-1]
-fitted = {each: fit(trace, split(trace)[0]) for each, trace in traces.items()}
+fitted = {each: fit_predictor(trace, split_by_task(trace)[0]) for each, trace in traces.items()}
 length = np.diff(traces[name].offset)
 runs = np.add.reduceat(traces[name].run.astype(float), traces[name].offset[:-1]) / length
 long = np.flatnonzero(length == length.max())
@@ -386,8 +386,13 @@ for axis in axes:
 # %%
 panels = []
 for each, trace in traces.items():
+<<<<<<< HEAD
     half = trace.select(split(trace)[1])
     contestants = [beta_ts(reading) for reading in BETA] + [
+=======
+    half = trace.select(split_by_task(trace)[1])
+    everyone = [beta_ts(reading) for reading in BETA] + [
+>>>>>>> main
         cali_ts(reading, fitted[each]) for reading in CALI
     ]
     contestants += [

@@ -4,8 +4,10 @@ from simspec import formulas, policies, synthetic
 from simspec.cost import CostModel
 from simspec.deferred_policy import DeferredPolicy
 from simspec.metrics import Metrics, summary
-from simspec.policy import Policy, PolicyError, Stepper
-from simspec.simulate import Rounds, committed, replay
+from simspec.policy import Policy, PolicyError
+from simspec.rounds import Rounds, committed
+from simspec.simulate import replay
+from simspec.stepper import Stepper
 from simspec.sweep import sweep
 from simspec.trace import Trace, TraceError, TraceMeta, load_trace
 from simspec.tree import Tree, TreeError

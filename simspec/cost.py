@@ -4,29 +4,8 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from simspec.compile_cache import cached_njit
 from simspec.files import check_keys, read_json, write_json
-
-
-@cached_njit
-def round_seconds(draft, verify, catch_up, overhead, computed, drafted, backlog):
-    """Seconds of one round: overhead + draft[computed] + verify[drafted] + catch_up[min(backlog, B)] if computed >= 1."""
-    # One lookup, whatever the round: behind a branch numba would count references to the array, which costs more than the round.
-    owed = min(backlog, catch_up.shape[0] - 1) if computed > 0 else 0
-    seconds = overhead + draft[computed] + verify[drafted] + catch_up[owed]
-    return seconds
-
-
-@cached_njit
-def next_backlog(backlog, computed, accepted):
-    """Rows the drafter owes after a round.
-
-    A round without drafting leaves its input unread: one more. Otherwise the drafter has read the input and
-    all drafts but the last computed one, so it owes a row exactly when that last one was accepted.
-    """
-    if computed == 0:
-        return backlog + 1
-    return 1 if accepted == computed else 0
+from simspec.round_cost import chain_seconds, tree_seconds
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +161,7 @@ class CostModel:
             raise ValueError(
                 f"cost {self.name!r} prices drafts up to {self.K}, a round computed {rounds.computed.max()}"
             )
-        return _all_seconds(
+        return chain_seconds(
             self.draft,
             self.verify,
             self.catch_up,
@@ -208,7 +187,7 @@ class CostModel:
                     f"cost {self.name!r} prices {known} {what} tokens, a round has {most.max()}: measure with more rows"
                 )
         owed = np.asarray(owed, np.int64)
-        seconds = _tree_seconds(
+        seconds = tree_seconds(
             self.draft,
             self.verify,
             self.catch_up,
@@ -258,29 +237,3 @@ class CostModel:
     def from_json(cls, path) -> "CostModel":
         """Read what `to_json` wrote; ValueError, one line with the path, for a missing or unknown key or a bad value."""
         return read_json(path, cls.from_dict, "cost model")
-
-
-@cached_njit
-def _all_seconds(draft, verify, catch_up, overhead, offset, computed, drafted, accepted):
-    seconds = np.empty(computed.shape[0])
-    for s in range(offset.shape[0] - 1):
-        backlog = 0
-        for r in range(offset[s], offset[s + 1]):
-            seconds[r] = round_seconds(
-                draft, verify, catch_up, overhead, computed[r], drafted[r], backlog
-            )
-            backlog = next_backlog(backlog, computed[r], accepted[r])
-    return seconds
-
-
-@cached_njit
-def _tree_seconds(draft, verify, catch_up, overhead, offset, computed, drafted, owed):
-    seconds = np.empty(computed.shape[0])
-    for s in range(offset.shape[0] - 1):
-        backlog = 0
-        for r in range(offset[s], offset[s + 1]):
-            seconds[r] = round_seconds(
-                draft, verify, catch_up, overhead, computed[r], drafted[r], backlog
-            )
-            backlog = owed[r] if computed[r] > 0 else backlog + 1
-    return seconds

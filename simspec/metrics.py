@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simspec.cost import CostModel
-from simspec.simulate import Rounds
+from simspec.rounds import Rounds
 from simspec.trace import Trace
 
 

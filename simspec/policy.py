@@ -1,165 +1,124 @@
-"""Policy: two small functions that decide how far to draft, and the Stepper that drives one from Python."""
+"""Policy: two small functions that decide how many tokens to draft."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_VARARGS, CO_VARKEYWORDS
+from functools import cached_property
+from typing import Any
 
 import numpy as np
-from numba import njit, types
-from numba.core.errors import NumbaError
 
-from simspec.cost import CostModel, next_backlog, round_seconds
-from simspec.quantization import table
-from simspec.rng import POLICY, check_seed, uniform
-from simspec.specialize import specialize
+from simspec.cost import CostModel
+from simspec.policy_functions import DRAFT_MORE, OBSERVE, PolicyError, compile_policy
 from simspec.trace import Trace
 
-IDENTITY = ("probability",)
-"""Features that depend on which token was picked, not on the drafter's distribution alone."""
-
-_VECTOR = types.float64[::1]
-_MATRIX = types.float64[:, ::1]
-DRAFT_MORE = types.UniTuple(types.boolean, 2)(_VECTOR, _VECTOR, types.int64, _MATRIX, types.float64)
-OBSERVE = types.void(
-    _VECTOR, _VECTOR, types.int64, types.int64, types.int64, _MATRIX, types.float64
-)
-
-
-class PolicyError(ValueError):
-    """A policy that is malformed, does not compile, or asks for what is not there."""
+__all__ = ["DRAFT_MORE", "OBSERVE", "Policy", "PolicyError"]
 
 
 @dataclass(frozen=True)
 class Policy:
     """When to stop drafting.
 
-    | field      | type      | meaning                                                                                |
-    | ---------- | --------- | ----------------------------------------------------------------------------------------- |
-    | name       | str       | label in tables                                                                        |
-    | draft_more | function  | (params, state, slot, features, u) -> (go, keep)                                        |
-    | observe    | function  | (params, state, computed, drafted, accepted, features, cost) -> None                    |
-    | params     | (float,)  | float64 array to both; not to be changed                                                |
-    | state0     | (float,)  | first state; both may change the float64 array in place                                 |
-    | K          | int, None | longest draft; None: the trace's                                                        |
-    | reads      | (str,)    | names of the features it is shown                                                       |
-    | scope      | str       | 'sequence': state0 anew for each; 'stream': state carried on, sequences in file order    |
-    | random     | bool      | u is a fresh uniform draw at each question; otherwise NaN                                |
-    | anticipates | bool     | whether to drop a token may depend on which token it is: refused where drafts are drawn   |
+    | field       | type      | meaning                                                              |
+    | ----------- | --------- | -------------------------------------------------------------------- |
+    | name        | str       | label in tables                                                      |
+    | draft_more  | function  | (params, state, slot, features, u) -> (go, keep)                     |
+    | observe     | function  | (params, state, computed, drafted, accepted, features, cost) -> None |
+    | params      | (float,)  | float64 array to both; read-only                                     |
+    | state0      | (float,)  | first state; both may change the float64 array in place              |
+    | K           | int, None | longest draft; None: the trace's                                     |
+    | reads       | (str,)    | names of the features that it receives                               |
+    | scope       | str       | 'sequence': state0 anew for each; 'stream': state carried on         |
+    | random      | bool      | u is a fresh uniform draw at each call; otherwise NaN                |
+    | anticipates | bool      | may drop a token because of its identity: refused for drawn drafts   |
 
-    `draft_more` is asked before slot 0, after every computed token, and at the cap too (go is then ignored);
-    slot is the number of tokens computed so far in the round. (True, _): compute one more. (False, True): stop
-    and submit all computed. (False, False): stop and drop the last one, paid for but not submitted; computed is
-    then drafted + 1. At slot 0 keep says nothing. `observe` is told the round's outcome and its modelled
-    seconds, never a clock. features is float64[K, len(reads)], decoded from the recording's grids; rows from
-    slot on are NaN: what was not paid for is not seen.
+    `draft_more` is called before slot 0, after every computed token, and at the cap, where go is ignored.
+    slot is the number of tokens computed so far in the round.
 
-    Non-anticipation: keeping or dropping may depend on the whole drafter distribution q at its slot, never on which token was sampled
-    from it, or the text would no longer follow the target under the rejection rule. Features of IDENTITY tell that token: a policy that
-    reads one may stop by it, but there may not drop by it, and is refused at the moment it does.
+    | (go, keep)     | meaning                                                          |
+    | -------------- | ---------------------------------------------------------------- |
+    | (True, _)      | compute one more token                                           |
+    | (False, True)  | stop and submit all computed tokens                              |
+    | (False, False) | stop and drop the last one: computed is drafted + 1              |
 
-    Both functions must compile under numba with the signatures DRAFT_MORE and OBSERVE. They are compiled into the replay kernel,
-    once for each pair of functions, and found again on disk until they or what they call change, in whatever file that is.
-    State is a mutable array and not the tuple of the first design: it may have any length (per-depth posteriors, bandit arms).
+    At slot 0 keep is ignored. `observe` receives the round's outcome and modelled time, never wall-clock
+    time. features is float64[K, len(reads)], decoded from the recording's grids; rows from slot on are
+    NaN, since a policy sees only features of computed tokens. A stream runs through sequences in file order.
+
+    Non-anticipation: dropping a token may depend on the drafter's distribution q, never on which token was
+    sampled from it. Otherwise the output would not follow the target under the rejection rule. A policy
+    that reads one of TOKEN_FEATURES may stop by it; it is refused if it drops by it.
+
+    Both functions must compile under numba with the signatures DRAFT_MORE and OBSERVE. They are compiled
+    into the replay kernel, and cached on disk until they or what they call change.
     """
 
     name: str
-    draft_more: Callable
-    observe: Callable
-    params: tuple = field(default=(), repr=False)
-    state0: tuple = field(default=(), repr=False)
+    draft_more: Callable[..., Any]
+    observe: Callable[..., Any]
+    params: tuple[float, ...] = field(default=(), repr=False)
+    state0: tuple[float, ...] = field(default=(), repr=False)
     K: int | None = None
-    reads: tuple = ()
+    reads: tuple[str, ...] = ()
     scope: str = "sequence"
     random: bool = False
     anticipates: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise PolicyError(f"a policy's name is {self.name!r}, expected text")
         for name in ("params", "state0"):
-            try:
-                value = tuple(map(float, getattr(self, name)))
-            except (TypeError, ValueError):
-                raise PolicyError(
-                    f"policy {self.name!r}: {name} is {getattr(self, name)!r}, expected numbers"
-                ) from None
-            if any(math.isnan(x) for x in value):
-                raise PolicyError(f"policy {self.name!r}: {name} holds NaN, expected numbers")
-            object.__setattr__(self, name, value)
+            object.__setattr__(self, name, self._floats(name))
         if self.K is not None and not (isinstance(self.K, int) and 0 <= self.K <= 255):
             raise PolicyError(
-                f"policy {self.name!r}: K is {self.K!r}, expected None or an integer in 0..255"
+                f"{self._label}: K is {self.K!r}, expected None or an integer in 0..255"
             )
         reads = tuple(self.reads) if not isinstance(self.reads, str) else (self.reads,)
         if not all(isinstance(name, str) for name in reads) or len(set(reads)) < len(reads):
             raise PolicyError(
-                f"policy {self.name!r}: reads is {self.reads!r}, expected different feature names"
+                f"{self._label}: reads is {self.reads!r}, expected different feature names"
             )
         object.__setattr__(self, "reads", reads)
         if self.scope not in ("sequence", "stream"):
             raise PolicyError(
-                f"policy {self.name!r}: scope is {self.scope!r}, expected 'sequence' or 'stream'"
+                f"{self._label}: scope is {self.scope!r}, expected 'sequence' or 'stream'"
             )
         for name in ("random", "anticipates"):
-            if not isinstance(getattr(self, name), bool):
-                raise PolicyError(
-                    f"policy {self.name!r}: {name} is {getattr(self, name)!r}, expected True or False"
-                )
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise PolicyError(f"{self._label}: {name} is {value!r}, expected True or False")
         for name in ("draft_more", "observe"):
-            if not callable(getattr(self, name)):
-                raise PolicyError(
-                    f"policy {self.name!r}: {name} is {getattr(self, name)!r}, expected a function"
-                )
+            value = getattr(self, name)
+            if not callable(value):
+                raise PolicyError(f"{self._label}: {name} is {value!r}, expected a function")
+
+    def _floats(self, name: str) -> tuple[float, ...]:
+        value = getattr(self, name)
+        try:
+            floats = tuple(map(float, value))
+        except (TypeError, ValueError):
+            raise PolicyError(f"{self._label}: {name} is {value!r}, expected numbers") from None
+        if any(math.isnan(number) for number in floats):
+            raise PolicyError(f"{self._label}: {name} holds NaN, expected numbers")
+        return floats
+
+    @property
+    def _label(self) -> str:
+        return f"policy {self.name!r}"
 
     @cached_property
-    def _numbers(self):
+    def _arrays(self) -> tuple[np.ndarray, np.ndarray]:
         # A plan such as the oracle's is long, and tuples turn into arrays slowly.
         return np.array(self.params, dtype=np.float64), np.array(self.state0, dtype=np.float64)
 
     def start(self) -> tuple[np.ndarray, np.ndarray]:
         """(params, state0) as fresh float64 arrays."""
-        params, state = self._numbers
+        params, state = self._arrays
         return params.copy(), state.copy()
 
-    def compiled(self) -> tuple[Callable, Callable]:
-        """(draft_more, observe) compiled with their signatures, once per process; PolicyError if numba refuses."""
-        done = []
-        for name, template, signature in (
-            ("draft_more", _more, DRAFT_MORE),
-            ("observe", _observe, OBSERVE),
-        ):
-            self._check_form(name, template(()).__code__)
-            try:
-                done.append(_compile(getattr(self, name), template, signature))
-            except (NumbaError, TypeError, NotImplementedError, ValueError) as error:
-                reason = next(
-                    (line.strip() for line in str(error).splitlines()[1:] if line.strip()),
-                    str(error),
-                )
-                raise PolicyError(
-                    f"policy {self.name!r}: {name} does not compile under numba ({reason}): "
-                    f"expected plain arithmetic with the signature of simspec.policy.{name.upper()}"
-                ) from None
-        return done[0], done[1]
-
-    def _check_form(self, name, wanted):
-        code = getattr(
-            getattr(getattr(self, name), "py_func", getattr(self, name)), "__code__", None
-        )
-        if code is None:
-            return  # no Python function: numba says what it is
-        odd = CO_VARARGS | CO_VARKEYWORDS | CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
-        if code.co_argcount != wanted.co_argcount or code.co_kwonlyargcount or code.co_flags & odd:
-            given, names = (
-                code.co_varnames[: code.co_argcount],
-                wanted.co_varnames[: wanted.co_argcount],
-            )
-            raise PolicyError(
-                f"policy {self.name!r}: {name} does not compile under numba: it takes ({', '.join(given)}), "
-                f"expected a plain function of ({', '.join(names)})"
-            )
+    def compiled(self) -> tuple[Any, Any]:
+        """(draft_more, observe) compiled, once per process; PolicyError if numba refuses."""
+        return compile_policy(self.name, self.draft_more, self.observe)
 
     def resolve(self, trace: Trace, cost: CostModel) -> "Policy":
         """The policy for this trace at these costs: itself."""
@@ -170,126 +129,10 @@ class Policy:
         return 0
 
     def longest(self, K: int) -> int:
-        """Longest draft when the recording or engine reaches K; PolicyError if the policy wants more."""
+        """Longest draft where drafts reach K; PolicyError if the policy drafts more."""
         if self.K is not None and self.K > K:
             raise PolicyError(
-                f"policy {self.name!r} drafts up to {self.K}, here drafts reach {K}: lower it, or record deeper"
+                f"{self._label} drafts up to {self.K}, here drafts reach {K}: "
+                "lower it, or record deeper"
             )
         return K if self.K is None else self.K
-
-
-# `given` is the policy's function: these two hold it to its signature, whatever it returns, and carry it to the disk cache.
-def _more(key):
-    def draft_more(params, state, slot, features, u):
-        key
-        go, keep = given(params, state, slot, features, u)  # noqa: F821
-        return go, keep
-
-    return draft_more
-
-
-def _observe(key):
-    def observe(params, state, computed, drafted, accepted, features, cost):
-        key
-        return given(params, state, computed, drafted, accepted, features, cost)  # noqa: F821
-
-    return observe
-
-
-@lru_cache(maxsize=512)
-def _compile(function, template, signature):
-    return specialize(
-        template, signature, given=njit(getattr(function, "py_func", function), error_model="numpy")
-    )
-
-
-class Stepper:
-    """Drives a policy from a Python loop, asking the same compiled functions at the same addresses as `replay`.
-
-    K is the recording's or engine's depth; cost a CostModel of at least that K; features the ((name, grid), ...)
-    whose codes `see` will be handed, as in TraceMeta.features. One sequence:
-    `begin(sequence)`; per round, `ask(0)`, and while go and slot < cap: compute a token, `see(slot, codes)`,
-    `ask(slot + 1)`; verify; `end(computed, drafted, accepted)`. `ask` must be called at the cap as well, its keep
-    decides (drafted = computed, less one if computed >= 1 and not keep). PolicyError for a feature that is not shown.
-    """
-
-    def __init__(self, policy: Policy, K: int, seed: int, cost: CostModel, features: tuple = ()):
-        known = [name for name, _ in features]
-        for name in policy.reads:
-            if name not in known:
-                raise PolicyError(
-                    f"policy {policy.name!r} reads {name!r}, the drafter shows {known}: use another policy or drafter"
-                )
-        self.policy = policy
-        self.K = policy.longest(K)
-        if cost.K < self.K:
-            raise PolicyError(
-                f"cost {cost.name!r} prices drafts up to {cost.K}, policy {policy.name!r} drafts up to {self.K}"
-            )
-        self.cost = cost.reading(policy.reads)
-        self._seed = int(check_seed(seed))
-        self._columns = [known.index(name) for name in policy.reads]
-        self._tables = [table(dict(features)[name]) for name in policy.reads]
-        self._more, self._observe = policy.compiled()
-        self._params, self._state = policy.start()
-        self._features = np.full((self.K, len(policy.reads)), np.nan)
-        self._sequence, self._round, self._backlog = 0, 0, 0
-        self._drawn, self._tells = False, any(name in IDENTITY for name in policy.reads)
-
-    def begin(self, sequence: int) -> None:
-        """Start the sequence with this draw address (Trace.sequence[s]); a stream's state is carried on."""
-        if self.policy.scope == "sequence":
-            self._state[:] = self.policy.state0
-        self._sequence, self._round, self._backlog = int(sequence), 0, 0
-        self._features[:] = np.nan
-
-    def unforeseeing(self, drawn: bool) -> None:
-        """Says whether drafts are drawn (the rejection rule); PolicyError for a policy that then anticipates, here or when it does so."""
-        self._drawn = drawn
-        if drawn and self.policy.anticipates:
-            self._refuse()
-
-    def _refuse(self):
-        raise PolicyError(
-            f"policy {self.policy.name!r} drops a drawn token by which token it is, and the text would no longer follow the target: "
-            "let it submit what it stops at (inclusive), or use the greedy or coupled rule"
-        )
-
-    def ask(self, slot: int) -> tuple[bool, bool]:
-        """(go, keep) with slot tokens computed so far; go implies keep."""
-        u = (
-            uniform(self._seed, self._sequence, self._round, slot, POLICY)
-            if self.policy.random
-            else math.nan
-        )
-        go, keep = self._more(self._params, self._state, slot, self._features, u)
-        if self._drawn and self._tells and slot and not (go or keep):
-            self._refuse()
-        return bool(go), bool(go or keep)
-
-    def see(self, slot: int, codes: np.ndarray) -> None:
-        """Hand over the codes, uint8[F] in the order of `features`, of the token just computed at slot."""
-        for i, (column, grid) in enumerate(zip(self._columns, self._tables)):
-            self._features[slot, i] = grid[codes[column]]
-
-    def end(self, computed: int, drafted: int, accepted: int) -> float:
-        """Close the round: tells the policy its outcome and modelled seconds, which are returned."""
-        cost = self.cost
-        seconds = float(
-            round_seconds(
-                cost.draft,
-                cost.verify,
-                cost.catch_up,
-                cost.overhead,
-                computed,
-                drafted,
-                self._backlog,
-            )
-        )
-        self._backlog = next_backlog(self._backlog, computed, accepted)
-        self._observe(
-            self._params, self._state, computed, drafted, accepted, self._features, seconds
-        )
-        self._round += 1
-        self._features[:] = np.nan
-        return seconds

@@ -5,232 +5,20 @@ what data sheets do not say (launches, sampling, the host) counts as 0 unless a 
 """
 
 import math
-from dataclasses import dataclass, fields
 
 from simspec.cost import CostModel
 from simspec.cost_table import CostTable
+from simspec.device import Device
+from simspec.model_shape import ModelShape, cache_bytes, matrix_weights, memory
+from simspec.pass_cost import pass_seconds
 
-OWED = 4  # catch_up is priced up to this many rows
-
-
-@dataclass(frozen=True)
-class ModelShape:
-    """Sizes of a dense decoder of the Llama kind: RMSNorm, grouped-query attention without biases, SwiGLU.
-
-    | field          | meaning                                                    |
-    | -------------- | ---------------------------------------------------------- |
-    | name           | label in tables                                            |
-    | layers         | decoder layers                                             |
-    | width          | numbers in the residual stream of a token                  |
-    | heads          | query heads                                                |
-    | kv_heads       | key and value heads                                        |
-    | head_dim       | numbers in a head                                          |
-    | hidden         | inner numbers of the SwiGLU                                |
-    | vocab          | tokens                                                     |
-    | tied           | the head is the embedding                                  |
-    | weight_bytes   | bytes of a stored weight                                   |
-    | cache_bytes    | bytes of a cached number                                   |
-
-    ValueError unless all sizes are positive.
-    """
-
-    name: str
-    layers: int
-    width: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    hidden: int
-    vocab: int
-    tied: bool = False
-    weight_bytes: float = 2.0
-    cache_bytes: float = 2.0
-
-    def __post_init__(self):
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name in ("name", "tied"):
-                continue
-            whole = field.name not in ("weight_bytes", "cache_bytes")
-            if (
-                isinstance(value, bool)
-                or not isinstance(value, int if whole else (int, float))
-                or not 0 < value < math.inf
-            ):
-                raise ValueError(
-                    f"model {self.name!r}: {field.name} is {value!r}, expected a positive {'integer' if whole else 'number'}"
-                )
-
-
-@dataclass(frozen=True)
-class Card:
-    """A device's figures.
-
-    | field     | unit    | meaning                                                                                     |
-    | --------- | ------- | --------------------------------------------------------------------------------------------- |
-    | name      |         | label in tables                                                                              |
-    | bandwidth | B/s     | of its memory                                                                                |
-    | rate      | FLOP/s  | of dense matrix products in the weights' arithmetic; a product and a sum are two              |
-    | memory    | B       | what it holds                                                                                |
-    | tile      | rows    | matrix products are done in so many rows at a time: the staircase                             |
-    | launch    | s       | per layer, whatever it computes                                                              |
-    | overhead  | s       | per pass, whatever it computes                                                               |
-
-    ValueError unless bandwidth, rate, memory and tile are positive and launch and overhead finite and >= 0.
-    """
-
-    name: str
-    bandwidth: float
-    rate: float
-    memory: float
-    tile: int = 1
-    launch: float = 0.0
-    overhead: float = 0.0
-
-    def __post_init__(self):
-        for name in ("bandwidth", "rate", "memory", "tile"):
-            if (
-                not 0 < getattr(self, name) < math.inf
-                or name == "tile"
-                and not isinstance(self.tile, int)
-            ):
-                raise ValueError(
-                    f"card {self.name!r}: {name} is {getattr(self, name)!r}, expected a positive number, tile an integer"
-                )
-        for name in ("launch", "overhead"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(
-                    f"card {self.name!r}: {name} is {getattr(self, name)!r}, expected finite seconds >= 0"
-                )
-
-
-# Model cards' config.json, as published with the weights; 16-bit weights and caches.
-SHAPES = {
-    "llama-2-7b": ModelShape("llama-2-7b", 32, 4096, 32, 32, 128, 11008, 32000),
-    "llama-2-13b": ModelShape("llama-2-13b", 40, 5120, 40, 40, 128, 13824, 32000),
-    "llama-2-70b": ModelShape("llama-2-70b", 80, 8192, 64, 8, 128, 28672, 32000),
-    "llama-3-8b": ModelShape("llama-3-8b", 32, 4096, 32, 8, 128, 14336, 128256),
-    "llama-3.2-1b": ModelShape("llama-3.2-1b", 16, 2048, 32, 8, 64, 8192, 128256, tied=True),
-    "tinyllama-1.1b": ModelShape("tinyllama-1.1b", 22, 2048, 32, 4, 64, 5632, 32000),
-    "llama-68m": ModelShape("llama-68m", 2, 768, 12, 12, 64, 3072, 32000),
-}
-
-# NVIDIA's data sheets: memory, its bandwidth, dense bfloat16 tensor FLOP/s (half of the figure printed 'with sparsity' for Hopper).
-# tile: 64 rows, the smaller side of most tiles that cuBLAS chooses from (cublasLtMatmulTile_t). No data sheet states launch times: 0.
-CARDS = {
-    "h100": Card("H100 SXM", 3.35e12, 989.5e12, 80e9, 64),
-    "h200": Card("H200 SXM", 4.8e12, 989.5e12, 141e9, 64),
-    "a100": Card("A100 80GB SXM", 2.039e12, 312e12, 80e9, 64),
-    "l40s": Card("L40S", 0.864e12, 362.05e12, 48e9, 64),
-}
-
-
-def matrix_weights(shape: ModelShape, layers: int | None = None, head: bool = True) -> int:
-    """Weights in the matrices that every row is multiplied by.
-
-    2 d h e + 2 d g e + 3 d f a layer, and d V for the head: d = width, h, g = query and key heads, e = head_dim, f = hidden, V = vocab.
-    """
-    s = shape
-    layer = 2 * s.width * s.head_dim * (s.heads + s.kv_heads) + 3 * s.width * s.hidden
-    return layer * (s.layers if layers is None else layers) + s.width * s.vocab * head
-
-
-def parameters(shape: ModelShape) -> int:
-    """All weights: the matrices, two norms a layer and one at the end, and the embedding where it is not the head."""
-    return (
-        matrix_weights(shape)
-        + (2 * shape.layers + 1) * shape.width
-        + shape.width * shape.vocab * (not shape.tied)
-    )
-
-
-def cache_bytes(shape: ModelShape, layers: int | None = None) -> float:
-    """Bytes that a token's keys and values take: 2 g e b a layer, b = bytes of a number."""
-    return (
-        2
-        * shape.kv_heads
-        * shape.head_dim
-        * shape.cache_bytes
-        * (shape.layers if layers is None else layers)
-    )
-
-
-def memory(shape: ModelShape, batch: int, context: int) -> float:
-    """Bytes of all weights and of the caches of `batch` sequences of `context` tokens."""
-    return parameters(shape) * shape.weight_bytes + batch * context * cache_bytes(shape)
-
-
-def pass_bytes(
-    shape: ModelShape,
-    rows: int,
-    batch: int,
-    context: int,
-    layers: int | None = None,
-    head: bool = True,
-) -> float:
-    """Bytes that a pass moves: its matrices once, and keys and values of the context and of the new rows.
-
-    `batch` sequences pass `rows` rows each behind `context` cached ones. Activations and single embedding rows are left out.
-    """
-    return matrix_weights(shape, layers, head) * shape.weight_bytes + batch * (
-        context + rows
-    ) * cache_bytes(shape, layers)
-
-
-def pass_flops(
-    shape: ModelShape,
-    rows: int,
-    batch: int,
-    context: int,
-    tile: int = 1,
-    layers: int | None = None,
-    head: bool = True,
-) -> float:
-    """Operations of a pass: 2 W ceil(B n / tile) tile for the matrices, and 4 h e a layer for each cached row that a row reads.
-
-    W = matrix_weights, B n = batch x rows. Row i of n reads context + i rows (itself included), so a sequence reads
-    n context + n (n + 1) / 2.
-    """
-    padded = -(-batch * rows // tile) * tile
-    read = batch * (rows * context + rows * (rows + 1) / 2)
-    deep = shape.layers if layers is None else layers
-    return (
-        2 * matrix_weights(shape, layers, head) * padded
-        + 4 * shape.heads * shape.head_dim * deep * read
-    )
-
-
-def pass_seconds(
-    shape: ModelShape,
-    card: Card,
-    rows: int,
-    batch: int = 1,
-    context: int = 0,
-    layers: int | None = None,
-    head: bool = True,
-) -> float:
-    """Seconds of a pass: overhead + launch x layers + max(pass_bytes / bandwidth, pass_flops / rate).
-
-    rows a sequence, batch sequences, context rows cached before them; `layers` of the model's and, or not, its head.
-    Grows with rows in steps of the card's tile. ValueError for rows or batch < 1 or context < 0.
-    """
-    if rows < 1 or batch < 1 or context < 0:
-        raise ValueError(
-            f"rows is {rows}, batch {batch} and context {context}, expected at least 1, 1 and 0"
-        )
-    moved = pass_bytes(shape, rows, batch, context, layers, head) / card.bandwidth
-    computed = pass_flops(shape, rows, batch, context, card.tile, layers, head) / card.rate
-    return (
-        card.overhead
-        + card.launch * (shape.layers if layers is None else layers)
-        + max(moved, computed)
-    )
+MAX_BACKLOG = 4  # catch_up is priced up to this many rows
 
 
 def roofline_cost(
     target: ModelShape,
     drafter: "ModelShape | float",
-    card: Card,
+    card: Device,
     K: int,
     batch: int = 1,
     context: int = 1024,
@@ -269,7 +57,7 @@ def roofline_cost(
     first = pass_seconds(lm, card, 1, batch, context, *entered)
     owed = [
         pass_seconds(lm, card, 1 + b, batch, context - b, *entered) - first
-        for b in range(1, OWED + 1)
+        for b in range(1, MAX_BACKLOG + 1)
     ]
     return CostModel(
         draft=[math.fsum(step[:j]) for j in range(K + 1)],
@@ -288,7 +76,7 @@ def roofline_cost(
 def roofline_table(
     target: ModelShape,
     drafter: "ModelShape | float",
-    card: Card,
+    card: Device,
     K: int,
     batches,
     contexts,
@@ -323,10 +111,10 @@ def roofline_memory(
         or not isinstance(K, int)
         or not 1 <= K <= 255
         or batch < 1
-        or context < OWED
+        or context < MAX_BACKLOG
     ):
         raise ValueError(
-            f"K is {K}, batch {batch} and context {context}, expected 1 to 255, at least 1 and at least {OWED}"
+            f"K is {K}, batch {batch} and context {context}, expected 1 to 255, at least 1 and at least {MAX_BACKLOG}"
         )
     rows = context + K + 1
     if not _shared(target, drafter):
@@ -362,10 +150,3 @@ def _shared(target, drafter) -> int:
 
 def _label(target, drafter) -> str:
     return f"{target.name} {drafter.name if isinstance(drafter, ModelShape) else f'exit {_shared(target, drafter)}'}"
-
-
-def known(table: dict, kind: str, name: str):
-    """The entry of SHAPES or CARDS; ValueError that lists the names."""
-    if name not in table:
-        raise ValueError(f"{kind} {name!r} is unknown, expected one of {', '.join(table)}")
-    return table[name]

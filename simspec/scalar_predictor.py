@@ -15,7 +15,7 @@ _LOWEST, _HIGHEST = (math.log(p / (1 - p)) for p in LOG_ODDS[[0, -1]])
 
 
 @dataclass(frozen=True)
-class Scalar:
+class ScalarPredictor:
     """sigmoid(bias + confidence * logit(c) + entropy * H + depth * min(i, 10)), a small stand-in for theta_M of EESD Eq. 5.
 
     | field      | type  | meaning                                                                          |
@@ -71,7 +71,7 @@ class Scalar:
         write_json(path, asdict(self))
 
     @classmethod
-    def from_json(cls, path) -> "Scalar":
+    def from_json(cls, path) -> "ScalarPredictor":
         """Read what `to_json` wrote; ValueError, one line with the path, for anything else."""
 
         def made(data):
@@ -104,7 +104,7 @@ def examples(trace: Trace, names=READS) -> tuple[np.ndarray, np.ndarray, np.ndar
     return feature, slot, slot < trace.run[row], np.repeat(np.arange(trace.sequences), length)[row]
 
 
-def split(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
+def split_by_task(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
     """(indices to fit on, indices to report on), int64: alternate sequences within each task, in file order.
 
     Nothing that is tuned on the first may be reported on them. ValueError where that leaves nothing to report.
@@ -121,7 +121,7 @@ def split(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
     return np.flatnonzero(second == 0), np.flatnonzero(second == 1)
 
 
-def fit(trace: Trace, sequences=None) -> Scalar:
+def fit_predictor(trace: Trace, sequences=None) -> ScalarPredictor:
     """The Scalar of greatest likelihood on `examples` of these sequences (indices; default all).
 
     A logistic regression on (1, logit of confidence, entropy, depth) by statsmodels; examples of one text depend on each
@@ -155,39 +155,4 @@ def fit(trace: Trace, sequences=None) -> Scalar:
     if not (found.converged and np.isfinite(found.params).all()):
         raise ValueError("the logistic fit does not converge: record more text")
     source = f"{len(label)} examples of {chosen.sequences} sequences, {trace.meta.target} with {trace.meta.drafter}, {trace.meta.rule}"
-    return Scalar(*map(float, found.params), source)
-
-
-def reliability(probability: np.ndarray, label: np.ndarray, bins: int = 10) -> np.ndarray:
-    """Calibration by equal bins of [0, 1], float64[bins, 3]: (count, mean probability, share true), NaN where count is 0.
-
-    A probability on an edge belongs to the upper bin, 1 to the last. ValueError for other shapes, bins < 1 or outside [0, 1].
-    """
-    probability, label = _pairs(probability, label)
-    if bins < 1:
-        raise ValueError(f"bins is {bins}, expected at least 1")
-    bin_of = np.minimum((probability * bins).astype(np.int64), bins - 1)
-    count = np.bincount(bin_of, minlength=bins).astype(np.float64)
-    share = np.where(count > 0, count, np.nan)
-    sums = [
-        np.bincount(bin_of, weights=w, minlength=bins) / share
-        for w in (probability, label.astype(np.float64))
-    ]
-    return np.stack((count, *sums), axis=1)
-
-
-def brier(probability: np.ndarray, label: np.ndarray) -> float:
-    """Mean of (probability - label)^2: 0 is perfect, 1/4 is what a coin gets. ValueError for none or outside [0, 1]."""
-    probability, label = _pairs(probability, label)
-    return float(np.mean((probability - label) ** 2))
-
-
-def _pairs(probability, label):
-    probability, label = np.asarray(probability, dtype=np.float64), np.asarray(label, dtype=bool)
-    if probability.ndim != 1 or probability.shape != label.shape or not len(label):
-        raise ValueError(
-            f"probabilities {list(probability.shape)} and labels {list(label.shape)}, expected the same one axis, not empty"
-        )
-    if not ((probability >= 0) & (probability <= 1)).all():
-        raise ValueError("a probability lies outside [0, 1]")
-    return probability, label
+    return ScalarPredictor(*map(float, found.params), source)

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import ndtr, ndtri, stdtrit
 
-FEWEST = 8
+MIN_PROMPTS = 8
 METHODS = ("bca", "percentile")
 
 
@@ -108,9 +108,9 @@ def _columns(columns):
         raise ValueError(
             f"columns are {columns.dtype}{list(columns.shape)}, expected finite numbers [prompts, parts]"
         )
-    if len(columns) < FEWEST:
+    if len(columns) < MIN_PROMPTS:
         raise ValueError(
-            f"{len(columns)} prompts are too few for an interval over prompts: give at least {FEWEST}"
+            f"{len(columns)} prompts are too few for an interval over prompts: give at least {MIN_PROMPTS}"
         )
     return columns
 

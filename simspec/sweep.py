@@ -8,9 +8,10 @@ from simspec import policies as policy_texts
 from simspec.cost import CostModel
 from simspec.metrics import Metrics, summary
 from simspec.policy import Policy, PolicyError
-from simspec.simulate import kernel, prepare, replay
+from simspec.replay_kernel import kernel
+from simspec.simulate import prepare, replay
 from simspec.trace import Trace, load_trace
-from simspec.tree import MOST
+from simspec.tree import MAX_NODES
 from simspec.tree_policy import TreePolicy
 from simspec.tree_replay import prepare_tree, replay_tree, tree_seconds
 
@@ -44,13 +45,13 @@ def sweep(
     Columns: trace, group, policy, cost, replicate, random and the fields of Metrics but accept_by_depth. Rows follow
     the order of the arguments. ValueError (PolicyError, TraceError) for what cannot run, before anything does.
     """
-    done = list(rows(traces, policies, costs, replicates, seed, by, jobs, progress))
+    done = list(sweep_rows(traces, policies, costs, replicates, seed, by, jobs, progress))
     import pandas
 
     return pandas.DataFrame(done)
 
 
-def rows(
+def sweep_rows(
     traces, policies, costs=0.1, replicates=4, seed=0, by="trace", jobs=1, progress=False
 ) -> Iterator[dict]:
     """The rows of `sweep`, each as a dict as soon as it is known, in the same order."""
@@ -63,7 +64,7 @@ def rows(
     return _rows(todo, replicates, by, jobs, progress)
 
 
-def servable(
+def supported_policies(
     traces: Mapping[str, Trace], policies, costs: Mapping, all_used: bool = True
 ) -> tuple[dict[str, list], list[str]]:
     """({recording: the policies it can be swept with, in order}, a note for each that it cannot, with the reason).
@@ -257,5 +258,5 @@ def _cost(cost, trace) -> CostModel:
     if isinstance(cost, CostModel):
         return cost
     if isinstance(cost, (int, float)) and not isinstance(cost, bool):
-        return CostModel.from_ratio(cost, trace.K, MOST)
+        return CostModel.from_ratio(cost, trace.K, MAX_NODES)
     raise ValueError(f"cost is {cost!r}, expected a CostModel or a ratio such as 0.1")

@@ -4,9 +4,10 @@ import numpy as np
 
 from simspec.compile_cache import cached_njit
 from simspec.cost import CostModel
-from simspec.simulate import Rounds
+from simspec.rounds import Rounds
 from simspec.trace import Trace
-from simspec.tree_policy import Outcome, TreePolicy, check_trace, outcomes
+from simspec.tree_outcomes import Outcome, check_trace, outcomes
+from simspec.tree_policy import TreePolicy
 
 
 def replay_tree(trace: Trace, policy: TreePolicy, cost: CostModel | None = None) -> Rounds:

@@ -223,9 +223,9 @@ class Stream:
 def card():
     """A card for code that asks for "cuda": the mode, in which torch.cuda answers; captures keep a capture's rules."""
     import real.measure.device_limits
-    import real.measure.time_grid
+    import real.measure.grid_timer
+    import real.model.captured_passes
     import real.model.cuda_graphs
-    import real.model.runner
 
     mode, plain, waits = Card(), real.model.cuda_graphs._Tape, Counter()
 
@@ -261,9 +261,9 @@ def card():
         patch.setattr(torch, "Generator", Generator)
         patch.setattr(torch, "autocast", lambda kind, **how: autocast("cpu", **how))
         patch.setattr(torch.random, "fork_rng", lambda *_, **__: nullcontext())
-        patch.setitem(real.measure.device_limits.COPIED, "cuda", 1 << 12)
-        patch.setitem(real.measure.device_limits.SIDE, "cuda", 8)
-        for module in (real.model.runner, real.measure.time_grid):
+        patch.setitem(real.measure.device_limits.COPY_BYTES, "cuda", 1 << 12)
+        patch.setitem(real.measure.device_limits.MATRIX_SIDE, "cuda", 8)
+        for module in (real.model.captured_passes, real.measure.grid_timer):
             patch.setattr(module, "capture", captured, raising=False)
             patch.setattr(module, "compiled_layers", lambda **_: nullcontext(), raising=False)
         mode.waits = waits

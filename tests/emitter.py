@@ -1,4 +1,4 @@
-"""Runs to audit: of the engine itself, of no engine at all, and with one token exchanged."""
+"""Runs to audit: of the engine, drawn without it, and with one token replaced."""
 
 from dataclasses import replace
 
@@ -12,10 +12,10 @@ from real.model.target import Target
 from real.sampling import Rule
 
 PROMPT = 4
-SAMPLED = Rule("rejection", 0.8)
+GREEDY, SAMPLED = Rule(), Rule("rejection", 0.8)
 
 
-def emitted(sequences, rule=Rule(), dtype="float64", end_tokens=END):
+def emitted(sequences, rule=GREEDY, dtype="float64", end_tokens=END):
     return EmittedRun(
         RunHeader(
             rule.name,
@@ -40,7 +40,7 @@ def decoded(
     drafter="model",
     seed=0,
 ):
-    """A run of the engine itself on random prompts, by a target of its own or by `decoder`."""
+    """A run of the engine on random prompts, by the toy target or by `decoder`."""
     target, made = toy_pair(drafter)
     target = target if decoder is None else Target(decoder)
     made = made if decoder is None else Silent()
@@ -55,13 +55,13 @@ def decoded(
     return emitted(sequences, rule, dtype)
 
 
-def drawn(law, count=100, length=40, seed=1, rule=SAMPLED):
-    """Texts whose next token is drawn from law(logits of the target, logits of the drafter), no engine about."""
+def drawn(distribution, count=100, length=40, seed=1, rule=SAMPLED):
+    """Sequences drawn from distribution(target logits, drafter logits), without the engine."""
     generator = torch.Generator().manual_seed(seed)
     text = torch.randint(4, VOCAB, (count, PROMPT), generator=generator)
     for _ in range(length):
         p, q = toy_target()(text)[:, -1], toy_pair("model")[1].lm(text)[:, -1]
-        text = torch.cat((text, torch.multinomial(law(p, q), 1, generator=generator)), 1)
+        text = torch.cat((text, torch.multinomial(distribution(p, q), 1, generator=generator)), 1)
     return emitted(
         [EmittedSequence(t[:PROMPT].tolist(), t[PROMPT:].tolist(), s) for s, t in enumerate(text)],
         rule,
@@ -70,7 +70,7 @@ def drawn(law, count=100, length=40, seed=1, rule=SAMPLED):
 
 
 def tampered(run, text, position, token):
-    """The run with one token exchanged; what followed it stays."""
+    """The run with one token replaced and the later ones unchanged."""
     changed = list(run.sequences[text].token)
     changed[position] = token
     sequences = list(run.sequences)
@@ -78,6 +78,6 @@ def tampered(run, text, position, token):
     return replace(run, sequences=tuple(sequences))
 
 
-def law(rule):
+def distribution(rule):
     """Draws by the rule."""
     return lambda p, q: rule.probs(p)

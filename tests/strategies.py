@@ -20,7 +20,7 @@ from simspec.policies import (
 )  # fmt: skip
 from simspec.policies.thompson import READINGS
 from simspec.quantization import TABLES
-from simspec.scalar_predictor import Scalar
+from simspec.scalar_predictor import ScalarPredictor
 from simspec.synthetic import iid
 
 END = 7
@@ -129,7 +129,7 @@ def nosy(scope="sequence"):
     )
 
 
-SCALAR = Scalar(0.2, 0.6, -0.3, 0.1)
+SCALAR = ScalarPredictor(0.2, 0.6, -0.3, 0.1)
 
 
 def planned(*arguments, **named):

@@ -15,7 +15,7 @@ from real.prompts import Prompt
 from real.record.recorder import Settings, assemble, describe, record_text
 from simspec import TraceError, load_trace
 from simspec.policies import BUILTIN, beams
-from simspec.tree_policy import outcomes
+from simspec.tree_outcomes import outcomes
 from simspec.tree_replay import replay_tree
 
 

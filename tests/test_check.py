@@ -1,4 +1,4 @@
-"""`simspec check`: holds on a right simulator, and fails on planted faults of each kind."""
+"""`simspec check` passes on the simulator and fails on planted faults of each kind."""
 
 import json
 from dataclasses import replace
@@ -10,25 +10,33 @@ from numba.core import config
 from shell import run
 from strategies import traces
 
-from simspec import formulas, metrics, policies, simulate, synthetic
+from simspec import formulas, metrics, policies, rounds, simulate, synthetic
+from simspec.cost import CostModel
+from simspec.reports.acceptance_by_depth import depth_acceptance
 from simspec.trace import Trace
-from simspec.validation import check
-from simspec.validation import synthetic_checks as known
+from simspec.validation import check as check_module
+from simspec.validation import checks as checks_module
+from simspec.validation import settings as sizes
+from simspec.validation.checks import CheckPlan, PlannedCheck
+from simspec.validation.recording_checks import recording_checks
+from simspec.validation.replay_comparison import RewardTables
+from simspec.validation.round_distribution import RoundDistribution
+from simspec.validation.round_rules import broken_rounds
 
 RIGHT = simulate.replay
 
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Fewer texts and laws: every interval is that of its number of texts, so all statements stay true."""
+    """Fewer sequences and settings; intervals are those of the number of sequences."""
     for name, value in (
-        ("TEXTS", 30),
+        ("SEQUENCES", 30),
         ("ALPHAS", (0.3, 0.9)),
-        ("STAY", (0.5,)),
-        ("STILL_ALPHAS", (0.6, 0.95)),
-        ("SOME_K", (1, 4)),
+        ("CONTINUE", (0.5,)),
+        ("CONSTANT_ALPHAS", (0.6, 0.95)),
+        ("SOME_LENGTHS", (1, 4)),
     ):
-        monkeypatch.setattr(known, name, value)
+        monkeypatch.setattr(sizes, name, value)
 
 
 @pytest.fixture
@@ -41,7 +49,7 @@ def recording(tmp_path):
 @pytest.mark.skipif(
     config.DISABLE_JIT, reason="the full number of texts takes minutes when interpreted"
 )
-def test_all_hold(capsys, recording, record_property):
+def test_all_checks_pass(capsys, recording, record_property):
     code, out, err = run(capsys, "check", recording, "--json", "--seed", 3)
     data = json.loads(out)
     assert code == 0
@@ -78,8 +86,8 @@ def failed(capsys, *arguments):
 @pytest.mark.skipif(
     config.DISABLE_JIT, reason="the full number of texts takes minutes when interpreted"
 )
-def test_one_token_too_many_in_a_hundredth_of_the_rounds_is_caught(monkeypatch, capsys, recording):
-    """By the rules, and by the law alone too: at low acceptance a hundredth is much."""
+def test_extra_token_in_one_percent_of_rounds_is_caught(monkeypatch, capsys, recording):
+    """By the rules, and by the distribution alone: at low acceptance one percent is much."""
 
     def generous(trace, policy, seed=0, cost=None):
         left = np.repeat(trace.offset[1:], np.diff(trace.offset)) - np.arange(trace.rows)
@@ -91,27 +99,27 @@ def test_one_token_too_many_in_a_hundredth_of_the_rounds_is_caught(monkeypatch, 
     code, names = failed(capsys, recording)
     assert code == 1
     assert any("break a rule" in name for name in names)
-    by_law = [name for name in names if "break a rule" not in name]
-    assert len(by_law) >= 5
-    assert any("acceptance at depth 1" in name for name in by_law)
+    by_distribution = [name for name in names if "break a rule" not in name]
+    assert len(by_distribution) >= 5
+    assert any("acceptance at depth 1" in name for name in by_distribution)
 
 
-def test_a_dropped_bonus_is_caught(quick, monkeypatch, capsys, recording):
-    """Fully accepted drafts commit no token of the target's own: rounds are too many for the exact law of finite texts."""
+def test_missing_bonus_token_is_caught(quick, monkeypatch, capsys, recording):
+    """Fully accepted drafts commit no bonus token: there are too many rounds."""
 
     def stingy(trace, policy, seed=0, cost=None):
         if not policy.name.startswith("fixed:") or policy.name == "fixed:0":
             return RIGHT(trace, policy, seed, cost)
         texts = []
         for s in range(trace.sequences):
-            row, end, rounds = int(trace.offset[s]), int(trace.offset[s + 1]), []
+            row, end, parts = int(trace.offset[s]), int(trace.offset[s + 1]), []
             while row < end:
                 k = min(policy.longest(trace.K), end - row - 1)
                 a = min(k, int(trace.run[row]))
-                rounds.append((row, k, k, a))
+                parts.append((row, k, k, a))
                 row += max(a, 1) if a == k else a + 1
-            texts.append(rounds)
-        return simulate.Rounds.join(texts)
+            texts.append(parts)
+        return rounds.Rounds.join(texts)
 
     monkeypatch.setattr(simulate, "replay", stingy)
     code, names = failed(capsys, recording)
@@ -120,8 +128,8 @@ def test_a_dropped_bonus_is_caught(quick, monkeypatch, capsys, recording):
     assert any("speedup" in name and name.startswith("iid") for name in names)
 
 
-def test_a_reused_coin_is_caught(quick, monkeypatch, capsys, recording):
-    """A policy that is handed one coin for all questions of a round no longer stops geometrically."""
+def test_reused_random_draw_is_caught(quick, monkeypatch, capsys, recording):
+    """One uniform for all decisions of a round: drafts no longer stop geometrically."""
 
     def once(params, state, slot, features, u):
         return slot == 0 or (slot >= 2 or u < state[0] / (state[0] + state[1])), True
@@ -132,28 +140,28 @@ def test_a_reused_coin_is_caught(quick, monkeypatch, capsys, recording):
     monkeypatch.setattr(policies, "beta_ts", sticky)
     code, names = failed(capsys, recording)
     assert code == 1
-    assert all(name.startswith("beta_ts standing still") for name in names)
+    assert all(name.startswith("beta_ts with a constant posterior") for name in names)
     assert any("drafted per round" in name for name in names)
 
 
 RIGHT_TS = policies.beta_ts
 
 
-def test_a_wrong_price_is_caught(quick, monkeypatch, capsys, recording):
-    """Verification charged twice in one round of twenty: Eq. 13 on recordings and the exact speedups notice."""
-    right = known.CostModel.seconds
+def test_wrong_cost_is_caught(quick, monkeypatch, capsys, recording):
+    """Verification charged twice in every twentieth round: Eq. 13 and exact speedups fail."""
+    right = CostModel.seconds
 
     def dear(self, rounds):
         return right(self, rounds) + (np.arange(len(rounds)) % 20 == 0)
 
-    monkeypatch.setattr(known.CostModel, "seconds", dear)
+    monkeypatch.setattr(CostModel, "seconds", dear)
     code, names = failed(capsys, recording)
     assert code == 1
     assert any("Eq. 13" in name for name in names)
     assert any("speedup at c=" in name for name in names)
 
 
-def test_a_wrong_formula_is_caught(quick, monkeypatch, capsys, recording):
+def test_wrong_formula_is_caught(quick, monkeypatch, capsys, recording):
     right = formulas.expected_committed
     monkeypatch.setattr(
         formulas, "expected_committed", lambda alpha, k: 1 + 0.7 * (right(alpha, k) - 1)
@@ -161,33 +169,34 @@ def test_a_wrong_formula_is_caught(quick, monkeypatch, capsys, recording):
     code, names = failed(capsys, recording)
     assert code == 1
     assert any(name.endswith("formula 1") for name in names)
-    right_by_law = {name for name in names if name.endswith("by the exact law")}
+    exact_failures = {name for name in names if name.endswith("by the exact distribution")}
     monkeypatch.setattr(formulas, "expected_committed", lambda alpha, k: right(alpha, k) + 1e-6)
     code, names = failed(capsys, recording)
     assert code == 1
-    assert right_by_law <= set(names)
+    assert exact_failures <= set(names)
 
 
-def test_a_wrong_best_length_is_caught(quick, monkeypatch, capsys, recording):
+def test_wrong_optimal_length_is_caught(quick, monkeypatch, capsys, recording):
     monkeypatch.setattr(formulas, "optimal_k", lambda alpha, c, k_max: k_max)
     code, names = failed(capsys, recording)
     assert code == 1
     assert all(name.startswith("optimal_k") for name in names)
 
 
-def test_misfits_of_papers_do_not_count(quick, monkeypatch, capsys, recording):
-    monkeypatch.setattr(check.papers, "misfits", lambda: check.papers.cells())
+def test_misfits_of_papers_are_no_failures(quick, monkeypatch, capsys, recording):
+    cells = check_module.paper_cells
+    monkeypatch.setattr(cells, "misfits", lambda: cells.cells())
     assert failed(capsys, recording) == (0, [])
 
 
 @settings(deadline=None, max_examples=60)
 @given(traces(optional=False))
 def test_every_valid_recording_obeys_the_rules_and_eq_13(trace):
-    """Cut drafts, end tokens, budgets beyond the text: bookkeeping and Eq. 13 hold exactly, whatever was recorded."""
-    checks, facts = check._recording("r", trace, 0)
+    """Cut drafts, end tokens and large budgets included."""
+    checks, facts = recording_checks("r", trace, 0)
     assert checks
     assert all(each.ok for each in checks)
-    alpha, alphas = check.depth_acceptance(trace)
+    alpha, alphas = depth_acceptance(trace)
     tried, taken = np.zeros(trace.K), np.zeros(trace.K)
     for s in range(trace.sequences):
         for row in range(trace.offset[s], trace.offset[s + 1]):
@@ -207,40 +216,43 @@ def test_every_valid_recording_obeys_the_rules_and_eq_13(trace):
 
 @settings(deadline=None, max_examples=60)
 @given(traces(optional=False))
-def test_any_tampered_round_breaks_a_rule(trace: Trace):
+def test_changed_round_breaks_a_rule(trace: Trace):
     rounds = RIGHT(trace, policies.fixed(1))
-    assert known.faults(trace, rounds, 1) == 0
+    assert broken_rounds(trace, rounds, 1) == 0
     for name in ("accepted", "row"):
         part = getattr(rounds, name).copy()
         part[len(part) // 2] += 1
         assert (
-            known.faults(trace, replace(rounds, **{name: np.minimum(part, trace.rows - 1)}), 1) > 0
+            broken_rounds(trace, replace(rounds, **{name: np.minimum(part, trace.rows - 1)}), 1) > 0
             or part.max() >= trace.rows
         )
 
 
-def test_risks_add_up_to_the_rate(monkeypatch):
-    """Every planned interval gets its share and no more, the exact checks none."""
-    asked = []
+def test_risks_add_up_to_the_false_alarm_rate(monkeypatch):
+    """Every planned interval gets its share and no more, exact checks none."""
+    risks = []
     monkeypatch.setattr(
-        known, "interval", lambda law, reward, texts, risk: asked.append(risk) or (1.0, 1.0, 1.0)
+        checks_module,
+        "interval",
+        lambda distribution, reward, sequences, risk: risks.append(risk) or (1.0, 1.0, 1.0),
     )
-    ledger, tables = known.Ledger(), known.Tables(2)
-    law = known._law(np.full((1, 2, 1), 0.5), np.ones(2))
+    plan, tables = CheckPlan(), RewardTables(2)
+    d = RoundDistribution(np.full((1, 2, 1), 0.5), np.eye(1), np.ones(1), np.ones(2), 64)
     for i in range(7):
-        ledger.ratio(f"r{i}", law, tables.a, tables.k, 0.5, 0.5, 10)
-        ledger.speedup(f"s{i}", law, tables.one, 1.0)
-        ledger.same(f"e{i}", 1.0, 1.0)
-    assert len(ledger.judge(1e-3)) == 21
-    assert sum(asked) == pytest.approx(1e-3)
-    assert len(asked) == 14
+        reward = tables.a - 0.5 * tables.k
+        plan.planned.append(PlannedCheck(f"r{i}", d, reward, "ratio", 0.5, 0.5, 10))
+        plan.planned.append(PlannedCheck(f"s{i}", d, tables.one, "speedup", np.nan, 1.0, 640))
+        plan.add_exact(f"e{i}", 1.0, 1.0)
+    assert len(plan.evaluate(1e-3)) == 21
+    assert sum(risks) == pytest.approx(1e-3)
+    assert len(risks) == 14
 
 
-def test_few_texts_hold_too(quick, capsys, recording):
+def test_checks_pass_with_few_sequences(quick, capsys, recording):
     assert failed(capsys, recording, "--seed", 5) == (0, [])
 
 
-def test_plain_output_is_short_and_names_failures(quick, monkeypatch, capsys, recording):
+def test_text_output_is_short_and_names_failures(quick, monkeypatch, capsys, recording):
     code, out, _ = run(capsys, "check", recording)
     assert code == 0
     assert "all hold" in out
@@ -253,7 +265,7 @@ def test_plain_output_is_short_and_names_failures(quick, monkeypatch, capsys, re
 
 
 @pytest.mark.parametrize("arguments", [["no-such-file.parquet"], ["--seed", "-1"]])
-def test_bad_input_is_one_line_and_exit_code_two(quick, capsys, recording, arguments):
+def test_invalid_input_is_one_line_and_exit_code_two(quick, capsys, recording, arguments):
     code, out, err = run(
         capsys, "check", *([] if arguments[0].endswith("parquet") else [recording]), *arguments
     )
@@ -263,8 +275,8 @@ def test_bad_input_is_one_line_and_exit_code_two(quick, capsys, recording, argum
     assert err.count("\n") == 1
 
 
-def test_a_wrong_summary_is_caught(quick, monkeypatch, capsys, recording):
-    """The package's own summary feeds the checks: a v_d that is a third too small shows."""
+def test_wrong_summary_is_caught(quick, monkeypatch, capsys, recording):
+    """The summary feeds the checks: a v_d that is 30% too small fails."""
     right = metrics.summary
     monkeypatch.setattr(
         metrics, "summary", lambda *given: replace(found := right(*given), v_d=0.7 * found.v_d)

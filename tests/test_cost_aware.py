@@ -10,8 +10,9 @@ from scipy import special, stats
 from strategies import costs
 
 from simspec import CostModel, DeferredPolicy, PolicyError, replay, synthetic
+from simspec.beta_quantile import beta_quantile, log_beta
 from simspec.policies import cost_ts, fixed, make, oracle, parse
-from simspec.policies.cost_aware import beta_quantile, depth_uniform, log_beta, planned
+from simspec.policies.cost_aware import depth_uniform, planned
 
 SHAPE = st.floats(-1.5, 4).map(lambda x: 10.0**x)
 COUNTS = st.lists(st.integers(0, 40), min_size=12, max_size=12)

@@ -6,9 +6,9 @@ import pytest
 
 from simspec import CostModel, DeferredPolicy, Policy, TreePolicy, policies, synthetic
 from simspec.policies import parse
-from simspec.tree import MOST
+from simspec.tree import MAX_NODES
 
-TRACE, COST = synthetic.iid(0.6, 2, 12, 4), CostModel.from_ratio(0.1, 4, MOST)
+TRACE, COST = synthetic.iid(0.6, 2, 12, 4), CostModel.from_ratio(0.1, 4, MAX_NODES)
 CHAINS = ("fixed:2", "beta_ts", "oracle", "greedy_oracle", "cost_ts")
 FITTED_TREES = ("optimal_tree", "optimal_tree:16", "medusa_tree:8", "full_tree:8", "tree_oracle")
 
@@ -20,7 +20,7 @@ def test_chains_submit_no_tree_nodes(text):
 
 @pytest.mark.parametrize("text", FITTED_TREES)
 def test_fitted_trees_submit_up_to_the_largest_tree(text):
-    assert parse(text).submitted(8) == MOST
+    assert parse(text).submitted(8) == MAX_NODES
 
 
 @pytest.mark.parametrize("text, nodes", [("static:2x2", 8), ("dynamic_tree:40", 40), ("cape", 32)])
@@ -35,7 +35,7 @@ def test_a_renamed_maker_is_priced_as_before():
         return tree.resolve(trace, cost)
 
     renamed = replace(tree, name="renamed", make=maker_of_another_module)
-    assert renamed.submitted(8) == tree.submitted(8) == MOST
+    assert renamed.submitted(8) == tree.submitted(8) == MAX_NODES
 
 
 @pytest.mark.parametrize("text", [*CHAINS, "static:2x2", *FITTED_TREES, "cape", "confidence:0.5"])

@@ -1,4 +1,4 @@
-"""Seconds, their spread, and the two figures of a device, by clocks that go as told."""
+"""Elapsed seconds, quantiles and device limits, on simulated clocks."""
 
 from contextlib import contextmanager
 
@@ -7,13 +7,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from real.measure import device_limits as bandwidth
-from real.measure import timer as laps
-from real.measure.device_limits import WARM, copy_bandwidth, matrix_rate, speeds
+from real.measure import device_limits
+from real.measure.device_limits import WARMUP, copy_bandwidth, device_speeds, host_wait, matrix_rate
+from real.measure.timer import elapsed, quantiles
 
 
 class Stopwatch:
-    """A clock that goes on between the two looks at each piece of work, by what it was told, and stands still otherwise."""
+    """A clock that advances by the next of `seconds` at every second reading."""
 
     def __init__(self, seconds):
         self.seconds, self.time, self.looks = list(seconds), 100.0, 0
@@ -26,7 +26,7 @@ class Stopwatch:
 
 
 def percentile(values, share):
-    """By hand: on the line between the two values whose ranks enclose it."""
+    """Linear interpolation between the two nearest ranks."""
     ranked = sorted(values)
     at = share * (len(ranked) - 1)
     low = int(at)
@@ -35,37 +35,37 @@ def percentile(values, share):
 
 
 @given(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=30))
-def test_a_spread_is_median_and_percentiles(values):
-    found = laps.spread(values)
+def test_quantiles_are_median_and_percentiles(values):
+    found = quantiles(values)
     for share, each in ((0.5, found.median), (0.1, found.p10), (0.9, found.p90)):
         assert each == pytest.approx(percentile(values, share), rel=1e-12)
     assert found.p10 <= found.median <= found.p90
 
 
-def test_a_spread_of_nothing_is_refused():
+def test_quantiles_of_nothing_are_refused():
     with pytest.raises(ValueError, match="at least one"):
-        laps.spread([])
+        quantiles([])
 
 
-def test_laps_are_the_timers_seconds_of_each_work_in_order():
+def test_elapsed_returns_timer_seconds_in_order():
     done = []
     works = [lambda i=i: done.append(i) for i in (2, 0, 1)]
-    assert laps.laps(works, "cpu", Stopwatch([0.5, 0.25, 4.0])) == [0.5, 0.25, 4.0]
+    assert elapsed(works, "cpu", Stopwatch([0.5, 0.25, 4.0])) == [0.5, 0.25, 4.0]
     assert done == [2, 0, 1]
 
 
-def test_control_a_clock_that_is_read_once_too_often_is_noticed():
+def test_control_extra_clock_reading_is_detected():
     watch = Stopwatch([0.5, 0.25])
     watch()
-    assert laps.laps([lambda: None], "cpu", watch) != [0.5]
+    assert elapsed([lambda: None], "cpu", watch) != [0.5]
 
 
-def test_without_a_timer_time_passes():
-    (seconds,) = laps.laps([lambda: sum(range(1000))], "cpu")
+def test_elapsed_without_timer_is_positive():
+    (seconds,) = elapsed([lambda: sum(range(1000))], "cpu")
     assert seconds > 0
 
 
-def test_on_a_card_events_are_read_after_all_work_in_milliseconds(monkeypatch):
+def test_cuda_events_are_read_after_all_work(monkeypatch):
     device = {"ms": 0.0, "done": False}
     said = []
 
@@ -96,11 +96,11 @@ def test_on_a_card_events_are_read_after_all_work_in_milliseconds(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "device", here)
     monkeypatch.setattr(torch.cuda, "synchronize", waited)
-    assert laps.laps([lambda: work(2.0), lambda: work(8.0)], "cuda") == [0.002, 0.008]
+    assert elapsed([lambda: work(2.0), lambda: work(8.0)], "cuda") == [0.002, 0.008]
     assert said == ["mark", "work", "mark"] * 2 + ["wait"]
 
 
-def test_a_copy_counts_bytes_read_and_bytes_written():
+def test_copy_bandwidth_counts_reads_and_writes():
     found = copy_bandwidth("cpu", size=1024, repeats=3, timer=Stopwatch([1.0, 2.0, 4.0]))
     assert found.median == 2 * 1024 / 2.0
     assert (found.p10, found.p90) == pytest.approx(
@@ -108,44 +108,44 @@ def test_a_copy_counts_bytes_read_and_bytes_written():
     )
 
 
-def test_a_product_counts_two_operations_for_each_pair():
+def test_matrix_rate_counts_two_flop_per_multiply_add():
     found = matrix_rate(torch.float64, "cpu", side=8, repeats=3, timer=Stopwatch([1.0, 2.0, 4.0]))
     assert found.median == 2 * 8 * 8 * 8 / 2.0
 
 
-def test_the_first_turns_do_not_count(monkeypatch):
+def test_warmup_repeats_are_not_counted(monkeypatch):
     made = []
     monkeypatch.setattr(torch, "mm", lambda a, b, out: made.append(a.dtype))
     matrix_rate(torch.bfloat16, "cpu", side=8, repeats=5, timer=Stopwatch([1.0] * 5))
-    assert made == [torch.bfloat16] * (WARM + 5)
+    assert made == [torch.bfloat16] * (WARMUP + 5)
 
 
-def test_both_are_there_on_any_device_and_in_any_dtype(monkeypatch):
-    monkeypatch.setitem(bandwidth.COPIED, "cpu", 1 << 12)
-    monkeypatch.setitem(bandwidth.SIDE, "cpu", 16)
+def test_device_speeds_in_every_dtype(monkeypatch):
+    monkeypatch.setitem(device_limits.COPY_BYTES, "cpu", 1 << 12)
+    monkeypatch.setitem(device_limits.MATRIX_SIDE, "cpu", 16)
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
-        found = speeds(dtype, "cpu", repeats=2)
+        found = device_speeds(dtype, "cpu", repeats=2)
         assert min(found.bandwidth.p10, found.rate.p10) > 0
 
 
-def test_a_device_with_little_free_copies_less(monkeypatch):
-    monkeypatch.setattr(bandwidth, "free", lambda device: 8 * 512.0)
+def test_copy_size_is_limited_by_free_memory(monkeypatch):
+    monkeypatch.setattr(device_limits, "free", lambda device: 8 * 512.0)
     assert copy_bandwidth("cpu", repeats=1, timer=Stopwatch([1.0])).median == 2 * 512
 
 
 @pytest.mark.parametrize(
     "made", [lambda: copy_bandwidth("cpu", 64, 0), lambda: matrix_rate(torch.float32, "cpu", 4, 0)]
 )
-def test_no_repeat_is_refused(made):
+def test_zero_repeats_are_refused(made):
     with pytest.raises(ValueError, match="repeats is 0"):
         made()
 
 
-def test_the_host_waits_by_its_own_clock(monkeypatch):
+def test_host_wait_uses_the_host_clock(monkeypatch):
     picked = []
     monkeypatch.setattr(torch.Tensor, "__int__", lambda self: picked.append(self.shape) or 0)
-    found = bandwidth.host_wait(50, torch.bfloat16, "cpu", 3, Stopwatch([0.25, 1.0, 0.5]))
-    assert (found.median, len(picked)) == (0.5, 3 + WARM)
+    found = host_wait(50, torch.bfloat16, "cpu", 3, Stopwatch([0.25, 1.0, 0.5]))
+    assert (found.median, len(picked)) == (0.5, 3 + WARMUP)
     assert set(picked) == {(1,)}
     with pytest.raises(ValueError, match="repeats is 0"):
-        bandwidth.host_wait(50, torch.float32, "cpu", 0)
+        host_wait(50, torch.float32, "cpu", 0)

@@ -21,13 +21,13 @@ from simspec import (
     rng,
     sweep,
 )
+from simspec.acceptance import drawn_trace, expected_accepted, expected_accepted_length
 from simspec.policies import fixed, greedy_oracle, hf_heuristic, oracle
 from simspec.reports.acceptance_by_depth import by_depth
 from simspec.reports.drafters import compare_drafters
 from simspec.reports.oracle_gap import score
 from simspec.rng import ACCEPT
-from simspec.simulate import drawn, expected_accepted, expected_run
-from simspec.validation.check import _recording
+from simspec.validation.recording_checks import recording_checks
 
 HELD = settings(deadline=None, max_examples=60, derandomize=True)
 SEED = st.integers(0, 2**64 - 1)
@@ -86,7 +86,7 @@ def sixteen(seed=0, K=4, length=20):
 @HELD
 @given(recordings(), SEED)
 def test_a_run_is_the_leading_coins_under_their_ratio(trace, seed):
-    found = drawn(trace, seed)
+    found = drawn_trace(trace, seed)
     for s in range(trace.sequences):
         first, end = map(int, trace.offset[s : s + 2])
         for t in range(first, end):
@@ -97,14 +97,16 @@ def test_a_run_is_the_leading_coins_under_their_ratio(trace, seed):
             ]
             assert found.run[t] == (coins.index(False) if False in coins else most)
     assert found.ratio is None
-    assert drawn(found, 1) is found
+    assert drawn_trace(found, 1) is found
 
 
 @HELD
 @given(recordings(), SEED, costs())
 def test_replay_is_that_of_the_draw_with_the_same_seed(trace, seed, cost):
     for policy in (fixed(1), hf_heuristic(1), policies.parse("beta_ts")):
-        assert replay(trace, policy, seed, cost) == replay(drawn(trace, seed), policy, seed, cost)
+        assert replay(trace, policy, seed, cost) == replay(
+            drawn_trace(trace, seed), policy, seed, cost
+        )
     part = [trace.sequences - 1, 0]  # a selection draws what the whole drew
     assert replay(trace.select(part), fixed(1), seed, cost) == replay(
         trace, fixed(1), seed, cost
@@ -124,7 +126,7 @@ def ways(trace, t, most):
 @given(recordings(max_K=4), st.data())
 def test_means_are_those_of_all_ways_in_which_coins_fall(trace, data):
     K = data.draw(st.integers(0, trace.K))
-    mean, short = expected_run(trace), expected_accepted(trace, K)
+    mean, short = expected_accepted_length(trace), expected_accepted(trace, K)
     for s in range(trace.sequences):
         for t in range(int(trace.offset[s]), int(trace.offset[s + 1])):
             most = min(int(trace.depth[t]), int(trace.offset[s + 1]) - t)
@@ -158,7 +160,7 @@ def test_the_mean_over_seeds_is_the_mean_over_all_runs(text):
     """Accepted tokens of whole texts: 4,000 seeds within 5 standard errors of the exact mean, a false alarm in a million."""
     trace, policy = some(2), policies.parse(text)
     rows = [list(ways(trace, t, min(2, trace.rows - t))) for t in range(trace.rows)]
-    ordinary, wanted = drawn(trace), 0.0
+    ordinary, wanted = drawn_trace(trace), 0.0
     for runs in product(*rows):
         one = replace(ordinary, run=np.array([run for run, _ in runs], np.uint8))
         wanted += np.prod([odds for _, odds in runs]) * replay(one, policy).accepted.sum()
@@ -173,7 +175,7 @@ def test_the_mean_over_seeds_is_the_mean_over_all_runs(text):
 def test_acceptance_by_depth_counts_chances():
     trace = sixteen()
     held, tried = by_depth(trace)
-    many = np.mean([by_depth(drawn(trace, seed)) for seed in range(300)], axis=0)
+    many = np.mean([by_depth(drawn_trace(trace, seed)) for seed in range(300)], axis=0)
     assert np.allclose(many[0], held, atol=0.7)
     assert np.allclose(many[1], tried, atol=0.7)
     assert not np.allclose(many[0][:, 1:], held[:, :-1], atol=0.7)  # control: another depth
@@ -184,7 +186,7 @@ def test_score_gives_each_draw_its_own_oracle():
     (found,) = score(
         {"r": trace}, ["fixed:2", "beta_ts"], cost, replicates=3, seed=5, resamples=200
     )
-    draws = [drawn(trace, seed) for seed in (5, 6, 7)]
+    draws = [drawn_trace(trace, seed) for seed in (5, 6, 7)]
     best = np.mean([cost.seconds(replay(one, oracle(one, cost), cost=cost)).sum() for one in draws])
     mine = np.mean(
         [
@@ -212,7 +214,7 @@ def test_sweeps_lineups_and_checks_work_on_draws():
     assert row.rule == "rejection"
     assert row.best_k > 0
     assert row.speedup.value == pytest.approx(row.expected.value, rel=0.2)
-    checks, facts = _recording("r", trace, 0)
+    checks, facts = recording_checks("r", trace, 0)
     assert len(checks) > 8
     assert all(each.ok for each in checks)
     assert 0 < facts["alpha"] < 1
@@ -232,7 +234,7 @@ def test_nobody_knows_the_coins(make):
     with pytest.raises(PolicyError, match="nobody can know it"):
         make(trace, cost)
     assert len(
-        replay(drawn(trace, 3), make(drawn(trace, 3), cost), cost=cost)
+        replay(drawn_trace(trace, 3), make(drawn_trace(trace, 3), cost), cost=cost)
     )  # of one draw they can
 
 

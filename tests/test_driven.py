@@ -18,7 +18,7 @@ from real.drafters import drafter_shapes, random_drafter
 from real.model import random_models as shape
 from real.model.random_models import check_room, needed, random_decoder, read_shape
 from simspec import policies, replay, synthetic
-from simspec.roofline import SHAPES, parameters
+from simspec.model_shape import SHAPES, parameters
 
 TINY = read_shape("4x16x2x24")
 NAMES = ("early_exit", "early_exit:3", "model:1x8x1", "eagle", "medusa", "prompt_lookup")

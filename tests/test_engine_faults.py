@@ -15,7 +15,7 @@ from real.campaign.config import TOY
 from real.campaign.stages import parts
 from real.campaign.workspace import Folder
 from real.demo import TRACES
-from real.model.runner import CapturedPasses
+from real.model.captured_passes import CapturedPasses
 from simspec import CostModel, load_trace
 
 SHAPE = {
@@ -103,7 +103,7 @@ def lab(tmp_path_factory):
         ),
         (["--fuse"], "--fuse is for captured passes on a card, not cpu"),
         (["--eager", "--fuse"], "--fuse is for captured passes on a card, not --eager"),
-        (["--out", "t.parquet"], "t.parquet: not a ladder"),
+        (["--out", "t.parquet"], "t.parquet: not a latency grid"),
     ],
 )
 def test_slips_with_a_ladder(lab, options, words):
@@ -403,6 +403,6 @@ def test_a_ladder_that_is_damaged_fails_its_part_alone(inputs):
     (part,) = (each for each in parts() if each.name == "ladder-8b")
     (state,) = advance(folder, [part], 60, say=lambda line: None)
     assert state.state == "failed"
-    assert "8b.json: not a ladder: missing keys" in state.why
+    assert "8b.json: not a latency grid: missing keys" in state.why
     assert (inputs / "out" / "log" / "ladder-8b.txt").exists()
     assert folder.found("ladder-8b") is None

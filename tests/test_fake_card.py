@@ -14,8 +14,8 @@ from real.campaign.__main__ import advance
 from real.campaign.config import TOY
 from real.campaign.stages import parts
 from real.campaign.workspace import Folder
+from real.model.captured_passes import CapturedPasses
 from real.model.cuda_graphs import WARM
-from real.model.runner import CapturedPasses
 from real.model.target import Target
 from real.record.rows import Settings
 from real.sampling import Rule
@@ -53,7 +53,7 @@ def test_what_a_card_refuses_is_refused():
 @pytest.mark.parametrize("planted", ["host tensor", "read", "copy"])
 def test_what_a_capture_refuses_is_refused(planted):
     with card() as there:
-        import real.model.runner
+        import real.model.captured_passes
 
         held, constant = torch.zeros(2, device="cuda"), torch.ones(2)
 
@@ -72,8 +72,10 @@ def test_what_a_capture_refuses_is_refused(planted):
             )
 
         with pytest.raises(Misplaced):
-            real.model.runner.capture(function, held.device)
-        assert real.model.runner.capture(lambda: (held + 1,), held.device)()[0].tolist() == [1, 1]
+            real.model.captured_passes.capture(function, held.device)
+        assert real.model.captured_passes.capture(lambda: (held + 1,), held.device)()[
+            0
+        ].tolist() == [1, 1]
         assert there.calls["add"] > WARM
 
 
@@ -190,12 +192,12 @@ def test_layers_compiled_for_captured_passes_are_few_and_give_the_same():
 
     from real.decode.engine import engage
     from real.decode.loop import decode
-    from real.model import runner as passes
+    from real.model import captured_passes, runner
     from simspec import CostModel, Stepper, policies
 
     def texts(fixed):
         target, drafter = deepcopy(toy_pair("eagle"))
-        target = Target(target.decoder, drafter.taps, 96, fixed or passes.EAGER)
+        target = Target(target.decoder, drafter.taps, 96, fixed or runner.EAGER)
         if fixed:
             engage(fixed, target.decoder, drafter)
         drives = [
@@ -210,7 +212,7 @@ def test_layers_compiled_for_captured_passes_are_few_and_give_the_same():
     class Compiled(CapturedPasses):
         def _replayed(self, made):
             # no tape: it would keep the compiler out
-            with passes.compiled_layers(backend="aot_eager") as layer_forward:
+            with captured_passes.compiled_layers(backend="aot_eager") as layer_forward:
                 return made.function(layer_forward)
 
     torch._dynamo.reset()

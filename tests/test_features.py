@@ -13,7 +13,7 @@ from real.decode.phase_timer import PhaseTimer
 from real.draft import Silent, Step
 from real.model.losses import distillation_loss, next_token_loss
 from simspec import quantization as grid
-from simspec.policy import IDENTITY
+from simspec.stepper import TOKEN_FEATURES
 
 HELD = settings(deadline=None, max_examples=100, derandomize=True)
 NAMES = ("confidence", "entropy")
@@ -117,10 +117,10 @@ def test_the_probability_is_that_of_the_token_picked(logits, temperature, data):
 
 
 def test_only_the_probability_tells_the_token_and_no_default_shows_it():
-    assert IDENTITY == ("probability",)
-    assert set(IDENTITY) < set(GRIDS)
-    assert not set(IDENTITY) & set(FEATURES)
-    assert not set(IDENTITY) & set(offered(Silent()))
+    assert TOKEN_FEATURES == ("probability",)
+    assert set(TOKEN_FEATURES) < set(GRIDS)
+    assert not set(TOKEN_FEATURES) & set(FEATURES)
+    assert not set(TOKEN_FEATURES) & set(offered(Silent()))
     reader, row = Reader(("probability",), 1.0, Silent()), torch.tensor([2.0, 0.0, -1.0])
     shown = [int(reader.read(Step(token, 0, row), 0)[0][0]) for token in range(3)]
     assert shown == sorted(shown, reverse=True)

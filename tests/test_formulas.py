@@ -7,7 +7,8 @@ from strategies import traces
 
 from simspec import CostModel, formulas, replay, summary, synthetic
 from simspec.policies import beta_ts, confidence, fixed
-from simspec.validation.bounds import Law, moments
+from simspec.validation.bounds import moments
+from simspec.validation.round_distribution import RoundDistribution
 
 RATE = st.floats(0, 1)
 
@@ -250,7 +251,9 @@ def test_switching_form_is_the_increment_of_long_texts(alphas, switch, k):
     move = [[1 - switch[0], switch[0]], [switch[1], 1 - switch[1]]]
     start = np.array([switch[1], switch[0]]) / sum(switch)
     laws = [
-        Law(np.broadcast_to(alphas, (1, k, 2)), np.array(move), start, np.ones(k), rows)
+        RoundDistribution(
+            np.broadcast_to(alphas, (1, k, 2)), np.array(move), start, np.ones(k), rows
+        )
         for rows in (300, 312)
     ]
     rounds = [

@@ -13,7 +13,7 @@ from real.decode.trees import Beam, Dynamic, Static
 from real.draft import Draft, growing
 from real.model.target import Target
 from real.model.tree_mask import ancestor_mask, branches, depths
-from simspec.tree import full
+from simspec.tree_shapes import tree_of_widths
 
 GROWERS = tuple(name for name in DRAFTERS if name != "prompt_lookup")
 DEEPEST = 4
@@ -171,7 +171,7 @@ def test_drafting_a_tree_hides_no_pass_of_the_target(name, monkeypatch):
 
     monkeypatch.setattr(Target, "_layers", layers)
     target, drafter = toy_pair(name)
-    for plan in (Static(full((3, 2, 1))), Dynamic(2, 3, 6), Beam(2, 3), Cape(3, 4)):
+    for plan in (Static(tree_of_widths((3, 2, 1))), Dynamic(2, 3, 6), Beam(2, 3), Cape(3, 4)):
         passes.clear()
         result = decode(target, drafter, plan, RULES["greedy"], [5, 6, 7], 12, END)
         assert len(passes) == 1 + len(result.position)  # the prompt, and one a round
@@ -180,7 +180,7 @@ def test_drafting_a_tree_hides_no_pass_of_the_target(name, monkeypatch):
 
 def test_a_drafter_of_chains_and_a_tree_too_deep_are_refused_in_one_line():
     target, lookup = toy_pair("prompt_lookup")
-    for plan in (Static(full((2, 1))), Dynamic(2, 2, 3), Beam(2, 2)):
+    for plan in (Static(tree_of_widths((2, 1))), Dynamic(2, 2, 3), Beam(2, 2)):
         with pytest.raises(
             ValueError, match="'prompt_lookup' drafts chains, it grows no trees"
         ) as refused:

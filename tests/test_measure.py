@@ -345,9 +345,9 @@ def test_what_cannot_be_measured_is_refused(machine):
 
     with pytest.raises(ValueError, match="'none' has no language model of its own"):
         go(Silent(), (1, 2), (6,))
-    with pytest.raises(ValueError, match="batch is .0, 2., expected sizes of at least 1"):
+    with pytest.raises(ValueError, match="batch .0, 2. given, expected sizes of at least 1"):
         go(drafter, (0, 2), (6,))
-    with pytest.raises(ValueError, match="context is .., expected sizes"):
+    with pytest.raises(ValueError, match="context .. given, expected sizes"):
         go(drafter, (1,), ())
     with pytest.raises(ValueError, match="never drafted 1 tokens"):
         go(Silent(), (1,), (6,))

@@ -25,7 +25,7 @@ from real.drafters.medusa import MedusaDrafter, MedusaHeads
 from real.drafters.self_skip import SelfSkipDrafter, SkipConfig
 from real.model import full_pass
 from real.model.branch_cache import BranchCache
-from real.model.runner import CapturedPasses
+from real.model.captured_passes import CapturedPasses
 from real.model.target import Target
 from real.prompts import Prompt
 from real.record import recorder as record

@@ -9,7 +9,7 @@ import pytest
 
 from simspec import CostModel, Policy, PolicyError, Stepper, replay, synthetic
 from simspec.policies import confidence, fixed
-from simspec.policy import _compile
+from simspec.policy_functions import compile_function
 from simspec.rng import POLICY, uniform
 
 
@@ -70,7 +70,7 @@ def test_compilation_is_shared():
     )
     assert first[0] is second[0]
     assert first[1] is second[1]
-    assert _compile.cache_info().currsize > 0
+    assert compile_function.cache_info().currsize > 0
 
 
 def test_closures_lambdas_and_compiled_functions_are_accepted():

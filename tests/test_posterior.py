@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from simspec import CostModel, Policy, PolicyError, replay, synthetic
+from simspec.calibration import brier, reliability
 from simspec.policies import beta_ts, cali_ts, make, model_only, parse, sampling_only
 from simspec.policies.calibrated import READINGS as CALIBRATED
 from simspec.policies.calibrated import clipped_mean
 from simspec.policies.thompson import READINGS
 from simspec.quantization import ENTROPY, IDENTITY, LOG_ODDS
-from simspec.scalar_predictor import Scalar, brier, examples, fit, reliability, split
+from simspec.scalar_predictor import ScalarPredictor, examples, fit_predictor, split_by_task
 
 NONE = np.full((16, 2), np.nan)
 ROUND = st.tuples(st.integers(0, 16), st.integers(0, 16)).map(lambda pair: (pair[0], min(pair)))
@@ -279,7 +280,7 @@ def test_the_printed_update_drifts_to_short_drafts():
 
 
 def test_scalar_predictor_in_the_policy_is_the_one_in_numpy():
-    made = Scalar(0.3, 0.9, -0.4, 0.2)
+    made = ScalarPredictor(0.3, 0.9, -0.4, 0.2)
     confidence, entropy = np.meshgrid([0.0, 1e-9, 0.2, 0.5, 0.99, 1.0], [0.0, 0.7, 9.0])
     for c, h in zip(confidence.ravel(), entropy.ravel()):
         assert threshold(model_only(made), (0,), (c, h)) == pytest.approx(
@@ -298,7 +299,7 @@ def test_scalar_predictor_in_the_policy_is_the_one_in_numpy():
 @pytest.mark.parametrize("factory", [cali_ts, model_only])
 def test_each_question_is_about_the_token_just_drafted(factory):
     """With nothing verified yet and a sure predictor the chance at slot j is theta_M of token j - 1, whatever the others show."""
-    made = Scalar(0.3, 0.9, -0.4, 0.2)
+    made = ScalarPredictor(0.3, 0.9, -0.4, 0.2)
     shown = np.stack((np.linspace(0.1, 0.9, 9), np.linspace(2.0, 0.1, 9)), axis=1)
     sure = {"sigma_m": 1e-6} if factory is cali_ts else {}
     for predictor, chances in (
@@ -318,9 +319,9 @@ def test_each_question_is_about_the_token_just_drafted(factory):
 
 
 def test_scalar_files(tmp_path):
-    made, path = Scalar(0.1, 1 / 3, -2e-7, 0.25, "by hand"), tmp_path / "scalar.json"
+    made, path = ScalarPredictor(0.1, 1 / 3, -2e-7, 0.25, "by hand"), tmp_path / "scalar.json"
     made.to_json(path)
-    assert Scalar.from_json(path) == made
+    assert ScalarPredictor.from_json(path) == made
     assert [p.name for p in tmp_path.iterdir()] == ["scalar.json"]
     by_path, inline = cali_ts(predictor=str(path)), cali_ts(predictor=made)
     assert by_path.params == inline.params
@@ -338,7 +339,7 @@ def test_scalar_files(tmp_path):
         "[" * 99999,
     ):
         path.write_text(text)
-        for read in (lambda: Scalar.from_json(path), lambda: cali_ts(predictor=path)):
+        for read in (lambda: ScalarPredictor.from_json(path), lambda: cali_ts(predictor=path)):
             with pytest.raises(ValueError, match="not a scalar predictor") as caught:
                 read()
             assert "\n" not in str(caught.value)
@@ -372,10 +373,10 @@ def _known(scalar, sequences=60, rows=60, depth=4):
 
 
 def test_fit_finds_the_weights_that_made_the_trace():
-    truth = Scalar(-0.2, 0.6, 0.3, -0.7)
+    truth = ScalarPredictor(-0.2, 0.6, 0.3, -0.7)
     trace = _known(truth)
-    fitted, reported = split(trace)
-    made = fit(trace, fitted)
+    fitted, reported = split_by_task(trace)
+    made = fit_predictor(trace, fitted)
     assert sorted([*fitted, *reported]) == list(range(trace.sequences))
     assert abs(len(fitted) - len(reported)) <= 1
     feature, slot, label, sequence = examples(trace.select(reported))
@@ -392,7 +393,7 @@ def test_fit_finds_the_weights_that_made_the_trace():
 
 
 def test_examples_stop_at_the_first_miss_and_at_the_text():
-    trace = _known(Scalar(0, 0.5, 0, 0), 2, 6, 3)
+    trace = _known(ScalarPredictor(0, 0.5, 0, 0), 2, 6, 3)
     _, slot, label, sequence = examples(trace, ())
     expected = []
     for t in range(trace.rows):
@@ -418,17 +419,17 @@ def test_judging_by_hand_and_refusals():
         with pytest.raises(ValueError):
             call()
     for trace in (
-        _known(Scalar(0, 1, 0, 0), 1, 4, 2),
-        _known(Scalar(50, 0, 0, 0), 4, 40, 4),
-        _known(Scalar(-50, 0, 0, 0), 4, 40, 4),
+        _known(ScalarPredictor(0, 1, 0, 0), 1, 4, 2),
+        _known(ScalarPredictor(50, 0, 0, 0), 4, 40, 4),
+        _known(ScalarPredictor(-50, 0, 0, 0), 4, 40, 4),
     ):
         with pytest.raises(
             ValueError, match="examples are accepted tokens, expected 50 or more"
         ) as caught:
-            fit(trace)
+            fit_predictor(trace)
         assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match="no task has two"):
-        split(synthetic.iid(0.5, 1, 4, 2))
+        split_by_task(synthetic.iid(0.5, 1, 4, 2))
 
 
 def test_a_theta_policy_is_refused_where_nothing_is_recorded():

@@ -40,7 +40,7 @@ from real.record.recorder import (
 from real.train.train_predictor import Examples, examples, learn, write
 from simspec import Policy, replay
 from simspec import quantization as grid
-from simspec.policy import IDENTITY
+from simspec.stepper import TOKEN_FEATURES
 
 TARGET = "ab" * 32
 FORMS = {"theta": None, "theta_low_rank": 3}
@@ -429,5 +429,5 @@ def test_one_text_is_not_enough_and_one_outcome_is():
 
 
 def test_every_predicted_feature_has_a_grid():
-    assert set(NAMES) | set(features.FEATURES) | set(IDENTITY) == set(GRIDS)
+    assert set(NAMES) | set(features.FEATURES) | set(TOKEN_FEATURES) == set(GRIDS)
     assert set(GRIDS.values()) <= set(grid.TABLES)

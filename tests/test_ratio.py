@@ -33,11 +33,11 @@ from simspec import (
     rng,
     sweep,
 )
+from simspec.acceptance import drawn_trace, expected_accepted, expected_accepted_length
 from simspec.policies import make
 from simspec.reports.acceptance_by_depth import by_depth
 from simspec.reports.drafters import compare_drafters
 from simspec.rng import ACCEPT, DRAFT
-from simspec.simulate import drawn, expected_accepted, expected_run
 
 RULE = Rule("rejection", 0.9, 3, 0, 0.95)
 
@@ -296,7 +296,7 @@ def test_a_recording_comes_back_from_its_file(recording, tmp_path):
 @settings(deadline=None, max_examples=40, derandomize=True)
 @given(st.integers(0, 2**64 - 1))
 def test_a_draw_is_the_coins_of_its_addresses(recording, seed):
-    found = drawn(recording, seed)
+    found = drawn_trace(recording, seed)
     for s in range(recording.sequences):
         first, end = recording.offset[s : s + 2]
         for t in range(first, end):
@@ -308,16 +308,19 @@ def test_a_draw_is_the_coins_of_its_addresses(recording, seed):
                 held += 1
             assert found.run[t] == held
     chosen = [3, 1, 7]  # a selection draws what the whole drew
-    assert drawn(recording.select(chosen), seed).run.tolist() == found.select(chosen).run.tolist()
+    assert (
+        drawn_trace(recording.select(chosen), seed).run.tolist()
+        == found.select(chosen).run.tolist()
+    )
 
 
 def test_mean_runs_and_acceptance_by_depth_are_those_of_many_draws(recording):
     """Means over 4,000 draws within 5 standard errors: a false alarm in a million for each figure."""
-    runs = np.stack([drawn(recording, seed).run for seed in range(4000)]).astype(float)
-    mean, error = expected_run(recording), runs.std(0) / np.sqrt(len(runs))
+    runs = np.stack([drawn_trace(recording, seed).run for seed in range(4000)]).astype(float)
+    mean, error = expected_accepted_length(recording), runs.std(0) / np.sqrt(len(runs))
     assert (np.abs(runs.mean(0) - mean) <= 5 * error + 1e-12).all()
     held, tried = by_depth(recording)
-    counts = np.mean([by_depth(drawn(recording, seed)) for seed in range(1500)], axis=0)
+    counts = np.mean([by_depth(drawn_trace(recording, seed)) for seed in range(1500)], axis=0)
     assert np.allclose(counts[0], held, atol=0.4)
     assert np.allclose(counts[1], tried, atol=0.4)
 

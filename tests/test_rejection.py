@@ -536,7 +536,7 @@ def test_an_anticipating_policy_would_change_the_law_and_is_refused(monkeypatch)
         law(lambda draws: tuple(spoken(world, rule, ANTICIPATING, 3, 2, draws, 0).token.tolist()))
     with pytest.raises(PolicyError, match="drops a drawn token by which token it is"):
         spoken(world, rule, replace(ANTICIPATING, anticipates=True), 3, 2, AddressedDraws(0, 0), 0)
-    monkeypatch.setattr("simspec.policy.Stepper._refuse", lambda self: None)
+    monkeypatch.setattr("simspec.stepper.Stepper._refuse", lambda self: None)
     found = law(
         lambda draws: tuple(spoken(world, rule, ANTICIPATING, 3, 2, draws, 0).token.tolist())
     )

@@ -13,26 +13,13 @@ from real.model.config import DecoderConfig
 from real.model.decoder import Decoder
 from simspec import CostModel, formulas
 from simspec.cost_table import CostTable, load_cost
-from simspec.roofline import (
-    CARDS,
-    OWED,
-    SHAPES,
-    Card,
-    ModelShape,
-    cache_bytes,
-    matrix_weights,
-    memory,
-    parameters,
-    pass_bytes,
-    pass_flops,
-    pass_seconds,
-    roofline_cost,
-    roofline_memory,
-    roofline_table,
-)  # fmt: skip
+from simspec.device import DEVICES, Device
+from simspec.model_shape import SHAPES, ModelShape, cache_bytes, matrix_weights, memory, parameters
+from simspec.pass_cost import pass_bytes, pass_flops, pass_seconds
+from simspec.roofline import MAX_BACKLOG, roofline_cost, roofline_memory, roofline_table
 
-SLOW = Card("slow memory", bandwidth=1e9, rate=1e30, memory=1e30)
-WEAK = Card("weak arithmetic", bandwidth=1e30, rate=1e12, memory=1e30)
+SLOW = Device("slow memory", bandwidth=1e9, rate=1e30, memory=1e30)
+WEAK = Device("weak arithmetic", bandwidth=1e30, rate=1e12, memory=1e30)
 
 small = st.integers(1, 6)
 shapes = st.builds(
@@ -51,7 +38,7 @@ shapes = st.builds(
 figures = st.integers(1, 1000).map(float)
 seconds = st.integers(0, 8).map(lambda n: n / 8)
 cards = st.builds(
-    Card,
+    Device,
     st.just("c"),
     figures,
     figures,
@@ -178,7 +165,7 @@ def test_the_staircase_is_the_tile(shape, rows, batch, tile):
 
 def test_the_knee_is_where_arithmetic_overtakes_memory():
     # weights of 2 bytes are used twice a row: rate / bandwidth rows, and a little less as caches count for more arithmetic than bytes
-    card, shape = CARDS["h100"], SHAPES["llama-2-7b"]
+    card, shape = DEVICES["h100"], SHAPES["llama-2-7b"]
     knee = card.rate / card.bandwidth
     assert 295 < knee < 296
     bound = [
@@ -203,11 +190,11 @@ def test_the_knee_is_where_arithmetic_overtakes_memory():
     np.testing.assert_allclose(ours, simple, rtol=0.03)
 
 
-@given(shapes, drafters, cards, st.integers(1, 8), st.integers(1, 5), st.integers(OWED, 30))
+@given(shapes, drafters, cards, st.integers(1, 8), st.integers(1, 5), st.integers(MAX_BACKLOG, 30))
 def test_a_cost_is_made_of_passes(target, drafter, card, K, batch, context):
     cost = roofline_cost(target, drafter, card, K, batch, context)
     assert cost.K == K
-    assert len(cost.catch_up) == OWED + 1
+    assert len(cost.catch_up) == MAX_BACKLOG + 1
     assert (np.diff(cost.verify) >= -1e-9).all()
     assert (np.diff(cost.draft) > 0).all()
     full = twin(target, card, 1, batch, context)
@@ -215,7 +202,10 @@ def test_a_cost_is_made_of_passes(target, drafter, card, K, batch, context):
     if isinstance(drafter, ModelShape):
         expected = [twin(target, card, j + 1, batch, context) for j in range(K + 1)]
         steps = [twin(drafter, card, 1, batch, context + i) for i in range(K)]
-        owed = [twin(drafter, card, 1 + b, batch, context - b) - steps[0] for b in range(OWED + 1)]
+        owed = [
+            twin(drafter, card, 1 + b, batch, context - b) - steps[0]
+            for b in range(MAX_BACKLOG + 1)
+        ]
     else:
         n = min(max(round(drafter * target.layers), 1), target.layers - 1)
         rest = [
@@ -226,7 +216,9 @@ def test_a_cost_is_made_of_passes(target, drafter, card, K, batch, context):
         ]
         expected = [full, *rest]
         steps = [twin(target, card, 1, batch, context + i, n + 1) for i in range(K)]
-        own = [twin(target, card, 1 + b, batch, context - b, 1, False) for b in range(OWED + 1)]
+        own = [
+            twin(target, card, 1 + b, batch, context - b, 1, False) for b in range(MAX_BACKLOG + 1)
+        ]
         owed = [t - own[0] for t in own]
     np.testing.assert_allclose(cost.verify, expected)
     np.testing.assert_allclose(cost.draft, [math.fsum(steps[:j]) for j in range(K + 1)])
@@ -235,7 +227,7 @@ def test_a_cost_is_made_of_passes(target, drafter, card, K, batch, context):
 
 def test_launches_are_paid_by_layer_and_pass():
     dry, wet = (
-        roofline_cost(SHAPES["llama-2-7b"], 0.1, replace(CARDS["a100"], launch=x, overhead=y), 2)
+        roofline_cost(SHAPES["llama-2-7b"], 0.1, replace(DEVICES["a100"], launch=x, overhead=y), 2)
         for x, y in ((0, 0), (1.0, 8.0))
     )
     np.testing.assert_allclose(
@@ -248,7 +240,7 @@ def test_launches_are_paid_by_layer_and_pass():
 
 def test_gains_shrink_with_the_batch():
     table = roofline_table(
-        SHAPES["llama-3-8b"], SHAPES["llama-3.2-1b"], CARDS["h100"], 8, [1, 16, 64, 256], [1024]
+        SHAPES["llama-3-8b"], SHAPES["llama-3.2-1b"], DEVICES["h100"], 8, [1, 16, 64, 256], [1024]
     )
     k = np.arange(9)
     gains = []
@@ -265,7 +257,7 @@ def test_gains_shrink_with_the_batch():
 
 def test_cells_that_do_not_fit_are_missing_and_sizes_that_never_fit_refused():
     make = lambda b, c, card="h100": roofline_table(
-        SHAPES["llama-3-8b"], SHAPES["llama-3.2-1b"], CARDS[card], 4, b, c
+        SHAPES["llama-3-8b"], SHAPES["llama-3.2-1b"], DEVICES[card], 4, b, c
     )  # noqa: E731
     table = make([256, 1], [8192, 1024])
     assert table.batch == (1, 256)
@@ -280,9 +272,9 @@ def test_cells_that_do_not_fit_are_missing_and_sizes_that_never_fit_refused():
     with pytest.raises(
         ValueError, match=r"needs 140.\d GB at batch 1 and context 1024, H100 SXM has 80"
     ):
-        roofline_cost(SHAPES["llama-2-70b"], 0.1, CARDS["h100"], 4)
+        roofline_cost(SHAPES["llama-2-70b"], 0.1, DEVICES["h100"], 4)
     assert (
-        roofline_cost(replace(SHAPES["llama-2-70b"], weight_bytes=1.0), 0.1, CARDS["h100"], 4).K
+        roofline_cost(replace(SHAPES["llama-2-70b"], weight_bytes=1.0), 0.1, DEVICES["h100"], 4).K
         == 4
     )
 
@@ -296,26 +288,26 @@ def test_cells_that_do_not_fit_are_missing_and_sizes_that_never_fit_refused():
         ),
         (lambda: replace(SHAPES["llama-2-7b"], width=2.5), "width is 2.5"),
         (lambda: replace(SHAPES["llama-2-7b"], weight_bytes=math.nan), "weight_bytes is nan"),
-        (lambda: replace(CARDS["h100"], bandwidth=0), "bandwidth is 0"),
-        (lambda: replace(CARDS["h100"], tile=1.5), "tile is 1.5"),
-        (lambda: replace(CARDS["h100"], launch=-1), "launch is -1"),
-        (lambda: pass_seconds(SHAPES["llama-2-7b"], CARDS["h100"], 0), "rows is 0"),
-        (lambda: roofline_cost(SHAPES["llama-2-7b"], 1.0, CARDS["h100"], 4), "drafter is 1.0"),
-        (lambda: roofline_cost(SHAPES["llama-2-7b"], True, CARDS["h100"], 4), "drafter is True"),
-        (lambda: roofline_cost(SHAPES["llama-2-7b"], "x", CARDS["h100"], 4), "drafter is 'x'"),
+        (lambda: replace(DEVICES["h100"], bandwidth=0), "bandwidth is 0"),
+        (lambda: replace(DEVICES["h100"], tile=1.5), "tile is 1.5"),
+        (lambda: replace(DEVICES["h100"], launch=-1), "launch is -1"),
+        (lambda: pass_seconds(SHAPES["llama-2-7b"], DEVICES["h100"], 0), "rows is 0"),
+        (lambda: roofline_cost(SHAPES["llama-2-7b"], 1.0, DEVICES["h100"], 4), "drafter is 1.0"),
+        (lambda: roofline_cost(SHAPES["llama-2-7b"], True, DEVICES["h100"], 4), "drafter is True"),
+        (lambda: roofline_cost(SHAPES["llama-2-7b"], "x", DEVICES["h100"], 4), "drafter is 'x'"),
         (
-            lambda: roofline_cost(replace(SHAPES["llama-2-7b"], layers=1), 0.5, CARDS["h100"], 4),
+            lambda: roofline_cost(replace(SHAPES["llama-2-7b"], layers=1), 0.5, DEVICES["h100"], 4),
             "has 1 layer",
         ),
         (
-            lambda: roofline_cost(SHAPES["llama-3-8b"], SHAPES["llama-68m"], CARDS["h100"], 4),
+            lambda: roofline_cost(SHAPES["llama-3-8b"], SHAPES["llama-68m"], DEVICES["h100"], 4),
             "take one with the same tokenizer",
         ),
-        (lambda: roofline_cost(SHAPES["llama-2-7b"], 0.1, CARDS["h100"], 0), "K is 0"),
-        (lambda: roofline_cost(SHAPES["llama-2-7b"], 0.1, CARDS["h100"], 4, 0), "batch 0"),
-        (lambda: roofline_cost(SHAPES["llama-2-7b"], 0.1, CARDS["h100"], 4, 1, 1), "context 1"),
+        (lambda: roofline_cost(SHAPES["llama-2-7b"], 0.1, DEVICES["h100"], 0), "K is 0"),
+        (lambda: roofline_cost(SHAPES["llama-2-7b"], 0.1, DEVICES["h100"], 4, 0), "batch 0"),
+        (lambda: roofline_cost(SHAPES["llama-2-7b"], 0.1, DEVICES["h100"], 4, 1, 1), "context 1"),
         (
-            lambda: roofline_table(SHAPES["llama-2-7b"], 0.1, CARDS["h100"], 4, [], [8]),
+            lambda: roofline_table(SHAPES["llama-2-7b"], 0.1, DEVICES["h100"], 4, [], [8]),
             "at least one of each",
         ),
     ],
@@ -338,7 +330,7 @@ def test_the_command_writes_what_sweep_reads(capsys, tmp_path):
     assert err == ""
     assert CostModel.from_dict(json.loads(out)) == load_cost(one)
     assert load_cost(one) == roofline_cost(
-        SHAPES["llama-2-7b"], SHAPES["llama-68m"], CARDS["h100"], 4
+        SHAPES["llama-2-7b"], SHAPES["llama-68m"], DEVICES["h100"], 4
     )
     code, out, _ = run(
         capsys, "--target", "llama-3-8b", "--drafter", "0.1", "--card", "a100", "-k", 4, "--batch", 1, "--batch", 512, "--context", 64,
@@ -350,7 +342,7 @@ def test_the_command_writes_what_sweep_reads(capsys, tmp_path):
     assert table.cells[1][1] is None
     assert "does not fit" in out
     card, shape = (
-        replace(CARDS["a100"], launch=1e-5),
+        replace(DEVICES["a100"], launch=1e-5),
         replace(SHAPES["llama-3-8b"], weight_bytes=1.0),
     )
     assert table.at(512, 64) == roofline_cost(shape, 0.1, card, 4, 512, 64)

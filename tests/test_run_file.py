@@ -73,7 +73,8 @@ def test_save_and_load_round_trip(header, data, tmp_path_factory):
 def test_required_keys_are_rule_prompt_and_token(tmp_path):
     path = tmp_path / "run.jsonl"
     path.write_text(
-        '{"simspec": "run", "rule": "greedy"}\n{"prompt": [1], "token": [2]}\n\n{"prompt": [1], "token": [2, 5]}\n'
+        '{"simspec": "run", "rule": "greedy"}\n{"prompt": [1], "token": [2]}\n\n'
+        '{"prompt": [1], "token": [2, 5]}\n'
     )
     result = load_run(path)
     assert result.sequences == (EmittedSequence((1,), (2,), 0), EmittedSequence((1,), (2, 5), 1))

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from emitter import PROMPT, SAMPLED, decoded, drawn, law
+from emitter import PROMPT, SAMPLED, decoded, distribution, drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_lm import policy_from, stepper, toy_cost, toy_pair, toy_target
@@ -37,7 +37,7 @@ def blended(clip):
 
 
 FAULTS = {
-    "temperature": (law(Rule("rejection", 0.9)), "temperature"),
+    "temperature": (distribution(Rule("rejection", 0.9)), "temperature"),
     "bonus from q": (blended(lambda p, q: q), "drafter bias"),
     "residual not clipped": (blended(lambda p, q: (p - q).abs()), "drafter bias"),
     "accepts every draft": (lambda p, q: SAMPLED.probs(q), "drafter bias"),
@@ -46,9 +46,10 @@ FAULTS = {
 
 def test_correct_sampling_passes():
     target, drafter = toy_pair("model")
-    for made in (law(SAMPLED), blended(lambda p, q: (p - q).clamp(min=0))):
+    for made in (distribution(SAMPLED), blended(lambda p, q: (p - q).clamp(min=0))):
         result = audit(target, drawn(made), drafter=drafter)
-        assert result.clean and result.sampling.tokens == 4000, result.alarms
+        assert result.clean, result.alarms
+        assert result.sampling.tokens == 4000
         assert result.sampling.detectable_temperature < 0.13
         assert result.sampling.detectable_variation < 0.08
         assert result.sampling.detectable_bias < 0.2
@@ -70,15 +71,15 @@ def test_sampling_fault_is_detected(fault):
 )
 def test_missing_truncation_gives_tokens_of_probability_0(rule):
     target = toy_pair("model")[0]
-    assert audit(target, drawn(law(rule), 30, rule=rule)).clean
-    result = audit(target, drawn(law(SAMPLED), 30, rule=rule))
+    assert audit(target, drawn(distribution(rule), 30, rule=rule)).clean
+    result = audit(target, drawn(distribution(SAMPLED), 30, rule=rule))
     assert not result.clean
     assert "have probability 0" in result.alarms[0]
     assert not any(d.excused for d in result.impossible)
 
 
 def test_undeclared_top_p_is_detected():
-    result = audit(toy_pair("model")[0], drawn(law(Rule("rejection", 0.8, 0, 0, 0.9))))
+    result = audit(toy_pair("model")[0], drawn(distribution(Rule("rejection", 0.8, 0, 0, 0.9))))
     assert not result.clean
     assert not result.impossible
     assert "temperature" in result.sampling.alarms
@@ -211,10 +212,9 @@ def test_drafter_distributions_are_those_of_first_steps(drafter):
     q = drafter_distributions(target, made, SAMPLED, text)
     for n in range(len(text.token)):
         shown = []
-        decode(
-            target, made, stepper(policy_from("fixed:1", None, None), 1, 0, toy_cost()), SAMPLED, [*text.prompt, *text.token[:n]], 2,
-            listen=lambda r: None, draws=Peek(shown),
-        )  # fmt: skip
+        one_token = stepper(policy_from("fixed:1", None, None), 1, 0, toy_cost())
+        prompt = [*text.prompt, *text.token[:n]]
+        decode(target, made, one_token, SAMPLED, prompt, 2, draws=Peek(shown))
         assert torch.allclose(q[n], shown[0], atol=1e-9), n
     assert drafter_distributions(*toy_pair("prompt_lookup"), SAMPLED, text) is None
 
@@ -229,17 +229,17 @@ class Peek:
         self.shown.append(p)
         return int(p.argmax())
 
-    def accept(self, sampling_statistics, round, slot):
+    def accept(self, probability, round, slot):
         return True
 
 
 # --- error rates
 
 
-def fixed_law(tokens=200):
+def fixed_logits(tokens=200):
     """Logits of the toy target and its drafter at some texts' positions."""
     text = torch.tensor(
-        [[*t.prompt, *t.token] for t in drawn(law(SAMPLED), tokens // 40 + 1).sequences]
+        [[*t.prompt, *t.token] for t in drawn(distribution(SAMPLED), tokens // 40 + 1).sequences]
     )
     return (
         m(text)[:, PROMPT - 1 : -1].flatten(0, 1)[:tokens]
@@ -249,7 +249,7 @@ def fixed_law(tokens=200):
 
 def alarm_share(draws, risk, repeats=300, tokens=200):
     """Share of samples of `draws(p, q)` that raise an alarm at this risk."""
-    p, q = fixed_law(tokens)
+    p, q = fixed_logits(tokens)
     own, theirs, generator = SAMPLED.probs(p), SAMPLED.probs(q), torch.Generator().manual_seed(3)
     count = 0
     for s in range(repeats):
@@ -272,28 +272,28 @@ def test_false_alarm_rate_is_at_most_the_risk():
 
 
 def test_detectable_bias_has_the_stated_power():
-    p, q = fixed_law()
+    p, q = fixed_logits()
     token = tuple(SAMPLED.probs(p).argmax(-1).tolist())
-    told = sampling_tests(
+    tests = sampling_tests(
         sampling_statistics(SAMPLED, p, token, 0, 0, 1e-9),
         drafter_bias(SAMPLED.probs(p), SAMPLED.probs(q), token),
         0.05,
     )
-    assert 0 < told.detectable_bias < 1
-    result = alarm_share(lambda p, q: p + told.detectable_bias * (q - p), 0.05)
+    assert 0 < tests.detectable_bias < 1
+    result = alarm_share(lambda p, q: p + tests.detectable_bias * (q - p), 0.05)
     assert result > 0.99 - 4 * math.sqrt(0.01 * 0.99 / 300)
-    assert alarm_share(lambda p, q: p + told.detectable_bias / 10 * (q - p), 0.05) < 0.5
+    assert alarm_share(lambda p, q: p + tests.detectable_bias / 10 * (q - p), 0.05) < 0.5
 
 
 @pytest.mark.parametrize("side", [1, -1])
 def test_detectable_temperature_has_the_stated_power(side):
-    p, q = fixed_law(2000)
-    told = sampling_tests(
+    p, q = fixed_logits(2000)
+    tests = sampling_tests(
         sampling_statistics(SAMPLED, p, tuple(p.argmax(-1).tolist()), 0, 0, 1e-9), None, 0.01
     )
-    power = 1 - side * told.detectable_temperature
+    power = 1 - side * tests.detectable_temperature
     result = alarm_share(lambda p, q: p**power / (p**power).sum(-1, keepdim=True), 0.01, 100, 2000)
-    assert 0 < told.detectable_temperature < 0.3
+    assert 0 < tests.detectable_temperature < 0.3
     assert result > 0.99 - 4 * math.sqrt(0.01 * 0.99 / 100)
 
 

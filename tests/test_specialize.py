@@ -262,7 +262,7 @@ def test_a_wrong_signature_is_one_line_that_names_the_policy():
 
 
 def test_one_kernel_serves_all_settings_of_a_policy():
-    from simspec.simulate import kernel
+    from simspec.replay_kernel import kernel
 
     assert kernel(fixed(1)) is kernel(fixed(7))
     assert (

@@ -12,23 +12,18 @@ from strategies import traces
 
 from simspec import CostModel, TraceError, synthetic
 from simspec.files import write_json
-from simspec.tree import (
-    Tree,
-    TreeError,
-    best,
-    chain_tree,
-    expected,
-    family,
-    fastest,
-    from_paths,
-    full,
-    load_tree,
+from simspec.rank_acceptance import draft_room, rank_acceptance
+from simspec.tree import Tree, TreeError, from_paths
+from simspec.tree_search import (
+    best_tree,
+    expected_committed,
+    expected_seconds,
+    fastest_tree,
     medusa_like,
-    optimal,
-    rank_acceptance,
-    room,
-    seconds_of,
-)  # fmt: skip
+    sequoia_tree,
+    sequoia_trees,
+)
+from simspec.tree_shapes import chain_tree, load_tree, tree_of_widths
 
 
 @st.composite
@@ -75,9 +70,9 @@ def test_shapes_by_hand():
     assert chain_tree(3) == Tree((0, 1, 2), (0, 0, 0))
     assert chain_tree(0) == Tree()
     assert Tree().levels == 0
-    assert full((2, 1)).paths == ((0,), (1,), (0, 0), (1, 0))
-    assert len(full((4, 2, 1))) == 20
-    assert full((4, 2, 1)).rows == 1 + 4 + 8
+    assert tree_of_widths((2, 1)).paths == ((0,), (1,), (0, 0), (1, 0))
+    assert len(tree_of_widths((4, 2, 1))) == 20
+    assert tree_of_widths((4, 2, 1)).rows == 1 + 4 + 8
     assert from_paths([[1], [0, 0], [0]]) == Tree((0, 0, 1), (0, 1, 0))
     assert Tree(np.array([0, 1]), [0, 5]).rank == (0, 5)
 
@@ -104,15 +99,15 @@ def test_shapes_by_hand():
         (lambda: from_paths([["a"]]), "is no path"),
         (lambda: from_paths([3]), "is no path"),
         (lambda: from_paths([[-1]]), "integers >= 0"),
-        (lambda: full((8, 8)), "over budget"),
-        (lambda: full((2, 0)), "at least 1"),
-        (lambda: optimal([[0.5]], 64), "over budget"),
-        (lambda: optimal([[0.5]], -1), "an integer in 0..63"),
-        (lambda: optimal([[1.5]], 3), "chances in [0, 1]"),
-        (lambda: optimal([0.5], 3), "chances in [0, 1]"),
+        (lambda: tree_of_widths((8, 8)), "over budget"),
+        (lambda: tree_of_widths((2, 0)), "at least 1"),
+        (lambda: sequoia_tree([[0.5]], 64), "over budget"),
+        (lambda: sequoia_tree([[0.5]], -1), "an integer in 0..63"),
+        (lambda: sequoia_tree([[1.5]], 3), "chances in [0, 1]"),
+        (lambda: sequoia_tree([0.5], 3), "chances in [0, 1]"),
         (lambda: medusa_like(np.full((2, 33), 0.01), 3), "at most 32 ranks"),
         (
-            lambda: seconds_of(chain_tree(3), [[0.5]] * 3, CostModel.from_ratio(0.1, 2)),
+            lambda: expected_seconds(chain_tree(3), [[0.5]] * 3, CostModel.from_ratio(0.1, 2)),
             "prices 2 levels and 2 nodes",
         ),
     ],
@@ -153,7 +148,7 @@ def test_files_of_no_tree_are_refused_in_one_line_with_their_path(tmp_path, text
 def test_expected_is_its_definition(tree, acceptance):
     padded = np.zeros((16, 8))
     padded[: acceptance.shape[0], : acceptance.shape[1]] = acceptance
-    assert expected(tree, acceptance) == pytest.approx(
+    assert expected_committed(tree, acceptance) == pytest.approx(
         naive_tree.value(tree.paths, padded), rel=1e-12
     )
 
@@ -167,34 +162,36 @@ def test_the_programme_finds_the_best_of_all_trees(acceptance, nodes):
         for n in range(nodes + 1)
         for tree in naive_tree.trees_of(n, K, R)
     )
-    found = optimal(acceptance, nodes)
-    assert expected(found, acceptance) == pytest.approx(most, rel=1e-12)
+    found = sequoia_tree(acceptance, nodes)
+    assert expected_committed(found, acceptance) == pytest.approx(most, rel=1e-12)
     assert len(found) <= nodes
     assert found.levels <= K
 
 
 def test_control_neither_depth_nor_width_is_always_best():
     deep, wide = np.array([[0.4, 0.35], [0.9, 0.05]]), np.array([[0.4, 0.38], [0.5, 0.05]])
-    assert optimal(deep, 2) == chain_tree(2)
-    assert expected(full((2,)), deep) < expected(chain_tree(2), deep)
-    assert optimal(wide, 2) == full((2,))
-    assert expected(chain_tree(2), wide) < expected(full((2,)), wide)
+    assert sequoia_tree(deep, 2) == chain_tree(2)
+    assert expected_committed(tree_of_widths((2,)), deep) < expected_committed(chain_tree(2), deep)
+    assert sequoia_tree(wide, 2) == tree_of_widths((2,))
+    assert expected_committed(chain_tree(2), wide) < expected_committed(tree_of_widths((2,)), wide)
 
 
 @settings(max_examples=60)
 @given(chances(8, 8), st.integers(0, 40))
 def test_the_programme_takes_the_nodes_of_greatest_product(acceptance, nodes):
     """Chances are at most 1, so an ancestor's product is never less: the best nodes are a tree."""
-    greedy = expected(medusa_like(acceptance, nodes), acceptance)
-    assert expected(optimal(acceptance, nodes), acceptance) == pytest.approx(greedy, rel=1e-12)
-    values = [expected(tree, acceptance) for tree in family(acceptance, nodes)]
+    greedy = expected_committed(medusa_like(acceptance, nodes), acceptance)
+    assert expected_committed(sequoia_tree(acceptance, nodes), acceptance) == pytest.approx(
+        greedy, rel=1e-12
+    )
+    values = [expected_committed(tree, acceptance) for tree in sequoia_trees(acceptance, nodes)]
     assert len(values) == nodes + 1
     assert values == sorted(values)
 
 
 def test_no_node_without_a_chance():
     assert (
-        optimal([[1.0, 0.0], [0.0, 0.0]], 9)
+        sequoia_tree([[1.0, 0.0], [0.0, 0.0]], 9)
         == medusa_like([[1.0, 0.0], [0.0, 0.0]], 9)
         == chain_tree(1)
     )
@@ -215,45 +212,48 @@ def test_best_beats_every_tree_at_these_costs(acceptance, seed):
     )
 
     def rate(tree):
-        return expected(tree, acceptance) / seconds_of(tree, acceptance, cost)
+        return expected_committed(tree, acceptance) / expected_seconds(tree, acceptance, cost)
 
-    found = best(acceptance, cost)
+    found = best_tree(acceptance, cost)
     # Of one depth and number, catch-up and drafter rows apart, the programme's tree is the best: cut those for the comparison.
     bare = replace(cost, catch_up=[0.0], node=0.0)
     everything = [from_paths(tree) for n in range(5) for tree in naive_tree.trees_of(n, K, R)]
     top = max(
-        expected(tree, acceptance) / seconds_of(tree, acceptance, bare) for tree in everything
+        expected_committed(tree, acceptance) / expected_seconds(tree, acceptance, bare)
+        for tree in everything
     )
-    free = best(acceptance, bare, 4)
-    assert expected(free, acceptance) / seconds_of(free, acceptance, bare) == pytest.approx(
-        top, rel=1e-9
-    )
+    free = best_tree(acceptance, bare, 4)
+    assert expected_committed(free, acceptance) / expected_seconds(
+        free, acceptance, bare
+    ) == pytest.approx(top, rel=1e-9)
     assert all(
         rate(found) >= rate(tree) * (1 - 1e-9)
         for d in range(K)
-        for tree in family(acceptance[: d + 1], min(5, cost.nodes))
+        for tree in sequoia_trees(acceptance[: d + 1], min(5, cost.nodes))
     )
-    assert len(best(acceptance, cost, 4, 4)) == max(
-        len(tree) for d in range(K) for tree in family(acceptance[: d + 1], 4)
+    assert len(best_tree(acceptance, cost, 4, 4)) == max(
+        len(tree) for d in range(K) for tree in sequoia_trees(acceptance[: d + 1], 4)
     )
 
 
 def test_a_staircase_decides_how_many_nodes_pay():
     acceptance = np.full((4, 4), 0.2)
     stairs = CostModel(0.01 * np.arange(5), np.repeat([1.0, 2.0, 3.0], [8, 8, 8]), [0.0], 0.0, 1.0)
-    assert len(best(acceptance, stairs)) == 7
-    assert best(np.zeros((2, 2)), stairs) == Tree() == fastest([], acceptance, stairs)
-    assert len(best(acceptance, CostModel.from_ratio(0.0, 4, 63))) == 63
+    assert len(best_tree(acceptance, stairs)) == 7
+    assert best_tree(np.zeros((2, 2)), stairs) == Tree() == fastest_tree([], acceptance, stairs)
+    assert len(best_tree(acceptance, CostModel.from_ratio(0.0, 4, 63))) == 63
 
 
 def test_seconds_by_hand():
     cost = CostModel([0, 1, 3], [10, 11, 12, 13, 14], [0, 0.5, 0.75], 100, 9, node=0.25)
     acceptance = np.array([[0.5, 0.25], [0.5, 0.0]])
-    tree = full((2, 1))
+    tree = tree_of_widths((2, 1))
     reached = [1, 0.75, 0.375]
     owed = 0.5 * (reached[1] - reached[2]) + 0.75 * reached[2]
-    assert seconds_of(tree, acceptance, cost) == pytest.approx(100 + 3 + 0.25 * (3 - 2) + 14 + owed)
-    assert seconds_of(Tree(), acceptance, cost) == 110
+    assert expected_seconds(tree, acceptance, cost) == pytest.approx(
+        100 + 3 + 0.25 * (3 - 2) + 14 + owed
+    )
+    assert expected_seconds(Tree(), acceptance, cost) == 110
 
 
 @settings(max_examples=60)
@@ -278,7 +278,7 @@ def test_rank_acceptance_counts_rows(trace, R, reached):
                     if trace.rank[t, d] < R:
                         counts[trace.rank[t, d]] += 1
         np.testing.assert_allclose(found[d], counts / max(rows, 1))
-    cap, left = room(trace)
+    cap, left = draft_room(trace)
     assert [(c, n) for c, n in zip(cap.tolist(), left.tolist())] == [
         naive_tree.limits(trace, s, t)
         for s in range(trace.sequences)

@@ -31,9 +31,10 @@ from real.record.recorder import (
 from real.record.tree_order import orders
 from real.sampling import Rule
 from simspec import load_trace, policies, replay
-from simspec.tree import MOST, Tree, TreeError, chain_tree, full
+from simspec.tree import MAX_NODES, Tree, TreeError
 from simspec.tree_policy import TreePolicy
 from simspec.tree_replay import replay_tree
+from simspec.tree_shapes import chain_tree, tree_of_widths
 
 SLOW = os.environ.get("SIMSPEC_SLOW")
 DRAFTERS = ("model", "early_exit", "eagle", "medusa", "hydra")
@@ -117,7 +118,7 @@ def test_dynamic_trees_of_every_budget_run_as_they_replay(drafter, rule):
     assert (trace.order[:, 0] < 255).any()
     assert (trace.order == 255).any()
     budgets = [
-        *range(0, MOST + 1, 1 if SLOW else 4),
+        *range(0, MAX_NODES + 1, 1 if SLOW else 4),
         1,
         3,
         29,
@@ -159,7 +160,7 @@ def spoilt(trace, row):
 def test_control_a_wrong_rank_or_place_in_the_recording_is_noticed(drafter, rule):
     trace, target, model = recording(drafter, rule)
     static, dynamic = (
-        TreePolicy("t", "static", tree=full((3, 2, 1))),
+        TreePolicy("t", "static", tree=tree_of_widths((3, 2, 1))),
         policies.parse("dynamic_tree:10"),
     )
     for policy in (static, dynamic):
@@ -176,7 +177,7 @@ def test_control_a_wrong_rank_or_place_in_the_recording_is_noticed(drafter, rule
 
 def test_a_difference_is_excused_by_a_thin_gap_of_the_run_alone():
     trace, target, model = recording("eagle", "greedy")
-    policy = TreePolicy("t", "static", tree=full((3, 2, 1)))
+    policy = TreePolicy("t", "static", tree=tree_of_widths((3, 2, 1)))
     rounds, results = examined(trace, target, model, policy)
     thick = replace(
         trace,
@@ -196,7 +197,7 @@ def test_the_gap_of_a_round_is_the_smallest_on_its_path():
     trace, target, model = recording("model", "coupled")
     widths = (3, 2)
     _, results = examined(
-        trace.select([1]), target, model, TreePolicy("t", "static", tree=full(widths))
+        trace.select([1]), target, model, TreePolicy("t", "static", tree=tree_of_widths(widths))
     )
     (prompt,), result, rule = prompts_of(trace.select([1])), results[0], RULES["coupled"]
     cut = np.cumsum(np.append(0, np.diff(np.append(result.position, len(result.token)))))
@@ -381,7 +382,9 @@ def test_trees_that_cannot_be_are_refused_in_one_line():
         ),
         (lambda: plan_of(policies.parse("dynamic_tree:5"), 6, 0, toy_cost()), "only replayed"),
         (
-            lambda: decode(target, drafter, Static(full((VOCAB + 1,))), Rule(), [5, 6], 4),
+            lambda: decode(
+                target, drafter, Static(tree_of_widths((VOCAB + 1,))), Rule(), [5, 6], 4
+            ),
             "too wide for a vocabulary",
         ),
         (

@@ -13,7 +13,7 @@ from real.decode.verify import rejection_sample
 from real.draft import Drafter, Step
 from real.sampling import Rule
 from simspec.rng import DRAFT
-from simspec.tree import full
+from simspec.tree_shapes import tree_of_widths
 
 VOCAB = 3
 QUIET = type("Clock", (), {"lap": lambda self, phase: None})()
@@ -145,7 +145,7 @@ def test_cape_keeps_the_targets_law(rule, sets):
 
 def test_control_siblings_judged_by_the_wrong_distribution_are_caught():
     """The q of each child's own draw in place of the first's: the tree is then judged by what it was not drawn from."""
-    rule, seed, tree = RULES[0], 5, full((2,))
+    rule, seed, tree = RULES[0], 5, tree_of_widths((2,))
 
     def spoilt(draws):
         plan, drafter, drawn = static(rule, seed, tree, draws)

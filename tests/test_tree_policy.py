@@ -24,27 +24,26 @@ from simspec import (  # fmt: skip
     sweep,
     synthetic,
 )
+from simspec.device import DEVICES
+from simspec.model_shape import SHAPES
 from simspec.policies import TREES, fixed, make, parse
-from simspec.policies.tree import (
-    cape,
-    dynamic_tree,
-    full_tree,
-    medusa_tree,
-    optimal_tree,
-    sets,
-    static,
-    tree_oracle,
-)
+from simspec.policies.fitted_trees import full_tree, medusa_tree, optimal_tree
+from simspec.policies.tree_oracle import tree_oracle
+from simspec.policies.trees import cape, dynamic_tree, sets, static
 from simspec.quantization import LOG_ODDS
+from simspec.rank_acceptance import rank_acceptance
 from simspec.reports import oracle_gap as score
-from simspec.roofline import CARDS, SHAPES, roofline_cost
-from simspec.sweep import rows as sweep_rows
-from simspec.sweep import servable
-from simspec.tree import MOST, TreeError, chain_tree, family, from_paths, full, rank_acceptance
-from simspec.tree_policy import TreePolicy, outcomes, widths
+from simspec.roofline import roofline_cost
+from simspec.sweep import supported_policies
+from simspec.sweep import sweep_rows as sweep_rows
+from simspec.tree import MAX_NODES, TreeError, from_paths
+from simspec.tree_outcomes import outcomes, sibling_counts
+from simspec.tree_policy import TreePolicy
 from simspec.tree_replay import prepare_tree, replay_tree, tree_seconds
+from simspec.tree_search import sequoia_trees
+from simspec.tree_shapes import chain_tree, tree_of_widths
 
-NODES = CostModel.from_ratio(0.1, 6, MOST)
+NODES = CostModel.from_ratio(0.1, 6, MAX_NODES)
 
 
 def ranked(trace, seed=0, widest=5, **changes):
@@ -89,7 +88,7 @@ def recordings(draw, **options):
 def prices(draw, K=6):
     times = st.integers(0, 64).map(lambda n: n / 64)  # exact in binary
     steps = draw(st.lists(times, min_size=K, max_size=K))
-    verify = draw(st.lists(times, min_size=MOST + 1, max_size=MOST + 1))
+    verify = draw(st.lists(times, min_size=MAX_NODES + 1, max_size=MAX_NODES + 1))
     owed = draw(st.lists(times, min_size=0, max_size=3))
     draft = np.cumsum([0.0, *steps])
     return CostModel(
@@ -167,7 +166,7 @@ def test_cape_is_its_chain_and_sets(trace, table, k, cost):
 )
 def test_one_order_serves_every_budget(trace, width, depth, seed, cost):
     trace = ordered(trace, width, min(depth, trace.K), seed)
-    for nodes in (0, 1, 2, 5, 9, MOST):
+    for nodes in (0, 1, 2, 5, 9, MAX_NODES):
         equal(
             trace, dynamic_tree(nodes), cost,
             lambda s, row, owed: naive_tree.dynamic(trace, s, row, scores(seed, s, row), *trace.meta.tree, nodes),
@@ -206,7 +205,7 @@ def test_sets_of_no_width_cost_what_the_chain_does(trace, k, cost):
 @given(recordings(optional=False), shapes(), shapes())
 def test_more_nodes_never_accept_less_at_a_row(trace, tree, other):
     paths = {*tree.paths, *other.paths}
-    if len(paths) > MOST:
+    if len(paths) > MAX_NODES:
         return
     both = TreePolicy("both", "static", tree=from_paths(paths).cut(trace.K))
     one = TreePolicy("one", "static", tree=tree.cut(trace.K))
@@ -223,11 +222,13 @@ def example(K=4, prompts=12, **options):
 
 def test_widths_at_the_edges():
     p = np.array([1e-9, 0.29, 0.3, np.nextafter(0.3, 1), 0.6, 0.61, 0.8, 0.81, 1.0])
-    assert widths(p, "section").tolist() == [7, 7, 7, 5, 5, 3, 3, 1, 1]
-    assert widths(p, "appendix").tolist() == [7, 7, 5, 5, 3, 3, 1, 1, 1]
-    assert [naive_tree.cape_width(x, "appendix") for x in p] == widths(p, "appendix").tolist()
-    assert [naive_tree.cape_width(x, "section") for x in p] == widths(p, "section").tolist()
-    assert widths(np.zeros(3), 4).tolist() == [4, 4, 4]
+    assert sibling_counts(p, "section").tolist() == [7, 7, 7, 5, 5, 3, 3, 1, 1]
+    assert sibling_counts(p, "appendix").tolist() == [7, 7, 5, 5, 3, 3, 1, 1, 1]
+    assert [naive_tree.cape_width(x, "appendix") for x in p] == sibling_counts(
+        p, "appendix"
+    ).tolist()
+    assert [naive_tree.cape_width(x, "section") for x in p] == sibling_counts(p, "section").tolist()
+    assert sibling_counts(np.zeros(3), 4).tolist() == [4, 4, 4]
 
 
 def test_cape_fills_its_32_from_the_first_slot():
@@ -270,13 +271,13 @@ def test_rounds_by_hand():
     one = synthetic.iid(0.0, 1, 6, 2)
     rank = np.array([[1, 0], [9, 9], [9, 9], [0, 2], [9, 9], [9, 9]], np.uint8)
     trace = replace(one, rank=rank, run=np.array([0, 0, 0, 1, 0, 0], np.uint8))
-    rounds = replay_tree(trace, TreePolicy("tree", "static", tree=full((2, 1))))
+    rounds = replay_tree(trace, TreePolicy("tree", "static", tree=tree_of_widths((2, 1))))
     assert rounds.row.tolist() == [0, 3, 5]
     assert rounds.accepted.tolist() == [2, 1, 0]
     assert rounds.computed.tolist() == [2, 2, 0]
     assert rounds.drafted.tolist() == [4, 4, 0]
     cost = CostModel([0, 1, 3], [10, 11, 12, 13, 14], [0, 0.5, 0.75], 100, 9, node=0.25)
-    policy = TreePolicy("tree", "static", tree=full((2, 1)))
+    policy = TreePolicy("tree", "static", tree=tree_of_widths((2, 1)))
     assert tree_seconds(rounds, trace, policy, cost).tolist() == [117.25, 118.0, 110.0]
     assert summary(
         rounds, trace, cost, seconds=tree_seconds(rounds, trace, policy, cost), K=0
@@ -288,12 +289,14 @@ def test_rounds_by_hand():
 def test_the_tree_oracle_is_the_least_time_over_its_trees(trace, cost, dynamic):
     trees = {chain_tree(k) for k in range(1, trace.K + 1)}
     trees |= {
-        tree.cut(d) for tree in family(rank_acceptance(trace), MOST) for d in range(1, trace.K + 1)
+        tree.cut(d)
+        for tree in sequoia_trees(rank_acceptance(trace), MAX_NODES)
+        for d in range(1, trace.K + 1)
     }
     policies = [TreePolicy("one", "static", tree=tree) for tree in trees if len(tree)]
     if dynamic:
         trace = ordered(trace, 2, min(3, trace.K))
-        policies = [dynamic_tree(n) for n in range(1, MOST + 1)] + policies
+        policies = [dynamic_tree(n) for n in range(1, MAX_NODES + 1)] + policies
     figures = {
         tuple(tuple(each.tolist()) for each in outcomes(trace, policy)) for policy in policies
     }
@@ -480,7 +483,7 @@ def test_what_a_recording_lacks_is_said():
     assert len(replay_tree(bare, sets(2))) > 0
     with pytest.raises(PolicyError, match="planned for 360 rows, the trace has 27"):
         outcomes(silent, tree_oracle(trace, NODES))
-    kept, notes = servable(
+    kept, notes = supported_policies(
         {"a": trace, "b": plain}, ["fixed:1", "static:2x1"], {"a": NODES, "b": NODES}
     )
     assert kept == {"a": ["fixed:1", "static:2x1"], "b": ["fixed:1"]}
@@ -493,7 +496,7 @@ def test_what_is_not_priced_is_said():
         with pytest.raises(ValueError, match="prices 4 .* measure with more rows"):
             sweep(trace, [text], short, progress=False)
     with pytest.raises(ValueError, match="prices 2 levels"):
-        prepare_tree(trace, static("1x1x1"), CostModel.from_ratio(0.1, 2, MOST))
+        prepare_tree(trace, static("1x1x1"), CostModel.from_ratio(0.1, 2, MAX_NODES))
     with pytest.raises(ValueError, match="prices 4 submitted tokens"):
         short.seconds_tree(replay_tree(trace, static("4x2")), 0, 0)
     with pytest.raises(ValueError, match="not those of"):
@@ -526,7 +529,7 @@ def test_costs_of_trees_in_files(tmp_path):
 
 
 def test_a_roofline_prices_trees_where_asked():
-    big, small, card = SHAPES["llama-3-8b"], SHAPES["llama-3.2-1b"], CARDS["h100"]
+    big, small, card = SHAPES["llama-3-8b"], SHAPES["llama-3.2-1b"], DEVICES["h100"]
     chains, trees = (roofline_cost(big, small, card, 4, nodes=nodes) for nodes in (0, 63))
     assert (chains.nodes, trees.nodes, trees.K) == (4, 63, 4)
     assert chains.node == 0 <= trees.node < trees.draft[1]

@@ -64,13 +64,18 @@ def compare_with_recording(run: EmittedRun, trace: Trace, nats: float) -> Record
     | compared | expected | margin |
     | --- | --- | --- |
     | tokens, up to the first difference | token[t] | margin[t] of the target |
-    | rounds before it, from row t | accepted min(run[t], k), computed <= depth[t] | draft_margin[t] |
+    | rounds before it | accepted min(run[t], k), computed <= depth[t] | draft_margin[t] |
 
-    A difference is excused where its margin is below `nats`. RunError where rule or target differ,
-    no prompt is shared, or the recording has no margins.
+    t is a round's first row, k its draft length. A difference is excused where its margin is below
+    `nats`. RunError where rule or target differ, no prompt is shared, or margins are missing.
     """
     recorded = recorded_run(trace)
-    _check_comparable(run, recorded, trace)
+    _check_comparable(run, recorded)
+    if trace.margin is None:
+        raise RunError(
+            "the recording holds no margins, which differences are compared with; "
+            "record its prompts again"
+        )
     rule = run.header.rule
     recorded_index = {_key(s, rule): i for i, s in enumerate(recorded.sequences)}
     pairs = [
@@ -84,7 +89,10 @@ def compare_with_recording(run: EmittedRun, trace: Trace, nats: float) -> Record
             "name the recording that the run was made from"
         )
     same_drafter = run.header.drafter == recorded.header.drafter
-    target_flips, draft_flips, failures, equal, rounds = [], [], [], 0, 0
+    target_flips: list[RecordingMismatch] = []
+    draft_flips: list[RecordingMismatch] = []
+    failures: list[RecordingMismatch] = []
+    equal = rounds = 0
     for i, s in pairs:
         sequence = run.sequences[i]
         difference = first_difference(sequence.token, recorded.sequences[s].token)
@@ -120,7 +128,7 @@ def first_difference(a: tuple[int, ...], b: tuple[int, ...]) -> int | None:
     return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), None)
 
 
-def _check_comparable(run: EmittedRun, recorded: EmittedRun, trace: Trace) -> None:
+def _check_comparable(run: EmittedRun, recorded: EmittedRun) -> None:
     ours, theirs = run.header, recorded.header
     if ours.sampling_rule != theirs.sampling_rule:
         raise RunError(
@@ -131,11 +139,6 @@ def _check_comparable(run: EmittedRun, recorded: EmittedRun, trace: Trace) -> No
         raise RunError(
             f"the recording was made with target {theirs.target}, the run with {ours.target}; "
             "expected the same"
-        )
-    if trace.margin is None:
-        raise RunError(
-            "the recording holds no margins, which differences are compared with; "
-            "record its prompts again"
         )
 
 
@@ -151,6 +154,7 @@ def _compare_rounds(
     stop = length if difference is None else difference
     ended = int(trace.token[first + length - 1]) in trace.meta.end_tokens
     count, mismatches = 0, []
+    assert trace.draft_margin is not None
     for n, (position, computed, drafted, accepted) in enumerate(sequence.rounds):
         t = first + position
         committed = position + accepted + (accepted < drafted or difference is not None)

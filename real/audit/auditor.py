@@ -42,7 +42,7 @@ def audit(
     | rejection, with `drafter` | the tokens are not biased towards the drafter |
     | any, with `recording` | sequences and rounds equal those of the same prompts |
 
-    ValueError for a risk outside (0, 1), tokens outside the vocabulary, or another target's recording.
+    ValueError for a risk outside (0, 1), tokens outside the vocabulary, or an unfit recording.
     """
     decoder, rule = target.decoder, run.header.sampling_rule
     if not 0 < risk < 1:

@@ -1,4 +1,4 @@
-"""The bias of a sampled sequence towards its drafter, which a wrong acceptance or residual leaves."""
+"""Bias of sampled tokens towards the drafter: the trace of a wrong acceptance or residual."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Teacher-forced decoding: runs that commit a recording's tokens, so that rounds compare in any dtype."""
+"""Teacher-forced decoding: runs that commit the tokens of a recording."""
 
 from dataclasses import dataclass
 

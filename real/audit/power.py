@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from scipy import optimize, stats
@@ -29,10 +30,8 @@ def detectable_temperature(statistics: SamplingStatistics, level: float) -> floa
 
     # the expansion holds while the third cumulant is small beside the second
     limit = min(1.0, V / abs(S)) if S else 1.0
-    return max(
-        _root(lambda x, sign=sign: evidence(x, sign), len(TEMPERATURE_TILTS), level, limit)
-        for sign in (1, -1)
-    )
+    tilts = len(TEMPERATURE_TILTS)
+    return max(_root(partial(evidence, sign=sign), tilts, level, limit) for sign in (1, -1))
 
 
 def detectable_bias(bias: DrafterBias, level: float) -> float:

@@ -5,7 +5,7 @@ import sys
 
 from real.audit.emitted_run import RunHeader
 from real.audit.power import POWER
-from real.audit.result import AuditResult
+from real.audit.result import AuditResult, Divergence
 from real.audit.sampling_tests import SamplingTests
 
 SHOWN = 5
@@ -71,7 +71,7 @@ def _sampling_rows(tests: SamplingTests) -> list[tuple[str, str]]:
     temperature = _detectable(tests.detectable_temperature, "error over {:.1%}")
     variation = _detectable(tests.detectable_variation, "variation over {:.3f}")
     bias = "not tested: the run's drafter is not at hand"
-    if tests.p_bias is not None:
+    if tests.p_bias is not None and tests.detectable_bias is not None:
         share = _detectable(tests.detectable_bias, "over {:.1%} drawn from it")
         bias = f"z = {tests.bias_z:+.2f}, p <= {tests.p_bias:.3g}; {detected}: {share}"
     return [
@@ -114,12 +114,13 @@ def print_report(name: str, header: RunHeader, result: AuditResult, tokenizer) -
     for row in report_rows(result):
         table.add_row(*row)
     Console(width=None if sys.stdout.isatty() else 160).print(table)
-    for d in [d for d in result.first if d.excused][:SHOWN] + list(result.failures)[:SHOWN]:
+    excused = [d for d in result.first if d.excused]
+    for d in (*excused[:SHOWN], *result.failures[:SHOWN]):
         line = (
             f"sequence {d.index} (address {d.sequence}) at {d.position}: "
             f"{tokenizer.decode([d.token])!r} ({d.token})"
         )
-        if hasattr(d, "best"):
+        if isinstance(d, Divergence):
             line += (
                 f", the target's pick {tokenizer.decode([d.best])!r} ({d.best}), "
                 f"{d.gap:.4g} nats, {d.ulps:.3g} units"

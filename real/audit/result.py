@@ -15,7 +15,7 @@ class Divergence:
     | field | meaning |
     | --- | --- |
     | index, sequence | of its sequence in the run; the address of that sequence's draws |
-    | position, token, best | its position among the new tokens; the emitted token; the target's pick |
+    | position, token, best | among the new tokens; as emitted; the target's pick |
     | gap, ulps, margin | as in `real.audit.score_gaps.ScoreGaps` |
     | excused | whether rounding explains the gap |
     """
@@ -33,7 +33,7 @@ class Divergence:
 
 @dataclass(frozen=True)
 class ImpossibleToken:
-    """An emitted token of probability 0, excused where top-k or top-p removed it within rounding."""
+    """An emitted token of probability 0, excused if it lies at the edge of top-k or top-p."""
 
     index: int
     sequence: int
@@ -51,7 +51,7 @@ class AuditResult:
     | rule | greedy, coupled or rejection |
     | sequences, tokens | how many were audited |
     | tolerance | of the coarser of two dtypes, the run's and the audit's |
-    | near_ties, ties | positions whose best two scores differ by at most the tolerance; by nothing |
+    | near_ties, ties | positions whose best two scores differ by the tolerance at most; by 0 |
     | divergences | tokens that are not the target's pick; greedy and coupled rules |
     | impossible | tokens of probability 0; coupled and rejection rules |
     | sampling | tests whether the other tokens are draws from p; None under the greedy rule |
@@ -87,7 +87,8 @@ class AuditResult:
     @property
     def failures(self) -> tuple[Divergence | ImpossibleToken, ...]:
         """Differences that rounding does not explain."""
-        return tuple(d for d in (*self.divergences, *self.impossible) if not d.excused)
+        differences: list[Divergence | ImpossibleToken] = [*self.divergences, *self.impossible]
+        return tuple(d for d in differences if not d.excused)
 
     def summary(self) -> dict:
         """The result as JSON values; infinite numbers become null."""

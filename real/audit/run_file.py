@@ -37,7 +37,9 @@ def load_run(path: Path) -> EmittedRun:
     RunError, one line that names path and line, for any fault. Two sequences with one address are
     refused, because they would share their draws.
     """
-    number, sequences, addresses = 0, [], set()
+    sequences: list[EmittedSequence] = []
+    addresses: set[int] = set()
+    number = 0
     try:
         with open(path, encoding="utf-8") as file:
             for number, line in enumerate(file, 1):

@@ -24,10 +24,10 @@ class SamplingTests:
     | z | their difference in standard deviations; reported, not tested |
     | temperature_ratio | likeliest temperature among the alternatives over the stated one |
     | p_temperature | bound of its p-value: 1 / mean over h of Π p_h(token) / p(token) |
-    | bins, chi2, p_chi2 | Pearson's statistic of the probability integral transforms in equal bins |
+    | bins, chi2, p_chi2 | Pearson's statistic of `pit` in equal bins |
     | total_variation | of those bins from uniform |
     | expected_variation, variation_limit | its mean under p; the limit that raises an alarm |
-    | bias_z, p_bias | Σ s(token) in standard deviations, > 0 towards the drafter; bound of its p-value |
+    | bias_z, p_bias | Σ s(token) in standard deviations, > 0 towards q; bound of its p-value |
     | risk | probability of a false alarm |
     | detectable_temperature | relative temperature error detected with probability 0.99, or inf |
     | detectable_variation | total variation over the bins detected with probability 0.99, or inf |
@@ -70,7 +70,8 @@ def sampling_tests(
     | total variation d | P(d >= E d + t) <= exp(-2 N t^2) (McDiarmid) |
     | drafter bias, if given | as temperature |
 
-    The bounds hold at any N; with 20 tokens per bin the chi-square tail is up to 1.3 times its level.
+    The bounds hold at any N; at 20 tokens per bin the chi-square tail is up to 1.3 times its
+    level.
     ValueError for no token, or a risk outside (0, 1).
     """
     n = len(statistics.surprisal)

@@ -17,7 +17,7 @@ class ScoreGaps:
     | field | shape, dtype | meaning |
     | --- | --- | --- |
     | best | int64 `[n]` | the target's pick |
-    | gap | float64 `[n]` | score of the pick minus that of the token, nats; inf for a removed token |
+    | gap | float64 `[n]` | score of the pick minus the token's, nats; inf if removed |
     | least_gap | float64 `[n]` | smallest gap if top-k and top-p may be off by `slack` nats |
     | ulps | float64 `[n]` | `least_gap` in units in the last place of the larger logit |
     | margin | float64 `[n]` | best minus second-best score |
@@ -55,8 +55,8 @@ def score_gaps(
         least_gap = least_gap.masked_fill(~possible, torch.inf).minimum(gap)
     larger = logits.double().gather(-1, torch.cat((best, ids), -1)).abs().amax(-1, keepdim=True)
     ulps = least_gap * rule.temperature / spacing(larger, dtype)
-    columns = (column[:, 0].cpu().numpy() for column in (best, gap, least_gap, ulps))
-    return ScoreGaps(*columns, margin(scores).cpu().numpy())
+    columns = best[:, 0], gap[:, 0], least_gap[:, 0], ulps[:, 0], margin(scores)
+    return ScoreGaps(*(column.cpu().numpy() for column in columns))
 
 
 def spacing(x: Tensor, dtype: torch.dtype) -> Tensor:

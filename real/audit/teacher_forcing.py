@@ -11,7 +11,7 @@ from real.model.decoder import Decoder
 def teacher_forced_logits(
     decoder: Decoder, prompt: tuple[int, ...], token: tuple[int, ...], rows: int = 64
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yields (position, logits `[m, vocab]`) of the predictions of `token`, at most `rows` at a time.
+    """Yields (position, logits `[m, vocab]`) that predict `token`, at most `rows` at a time.
 
     One causal pass without a KV cache, so that a faulty cache of the run cannot hide itself.
     ValueError for logits that are not finite.

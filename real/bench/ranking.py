@@ -7,7 +7,7 @@ import numpy as np
 
 from real.bench.race import PLAIN, Runs
 from real.prompts import ALL, LOW_REPEAT, groups
-from simspec.stats import FEWEST, bootstrap
+from simspec.stats import MIN_PROMPTS, bootstrap
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _rate(runs: Runs, of: list[int]) -> float:
 def over(runs: Runs, other: Runs, of: list[int]) -> tuple[float, float | None, float | None]:
     """(rate of one over that of the other, and its 95% interval over prompts or None for too few)."""
     ratio = _rate(runs, of) / _rate(other, of)
-    if len(of) < FEWEST:
+    if len(of) < MIN_PROMPTS:
         return ratio, None, None
     columns = [
         column

@@ -9,8 +9,9 @@ from real.campaign.experiments import best_fixed
 from real.campaign.workspace import Folder
 from real.files import replace_json
 from real.measure.device_limits import host_wait
-from real.measure.latency_grid import Ladder
-from real.measure.time_grid import ladder
+from real.measure.grid_settings import GridAxes, GridSettings
+from real.measure.latency_grid import LatencyGrid
+from real.measure.time_grid import measure_grid
 from real.model.random_models import read_target
 from real.pair import DTYPES, prompts_of, spread
 from real.progress import relabel
@@ -29,14 +30,26 @@ def climbed(folder: Folder, name: str) -> dict:
     size, path = folder.size, folder.out / "ladders" / f"{name}.json"
     ours = name.startswith(LAB)
     shape = read_target(str(folder.models / "target") if ours else dict(size.ladders)[name])
-    known = Ladder.from_json(path) if path.exists() else None
+    measured = LatencyGrid.from_json(path) if path.exists() else None
     path.parent.mkdir(exist_ok=True)
     batches, contexts = (size.batches, size.contexts) if not ours else ((1,), size.contexts[:2])
-    found = ladder(
-        shape, size.widths, batches, contexts, DTYPES["bfloat16"], folder.device, size.climbs, drafters=size.steps, seed=folder.seed,
-        graphs=name != EAGER, mode="max-autotune-no-cudagraphs" if name == TUNED else None, known=known,
-        keep=lambda made: made.to_json(path), progress=relabel(folder.progress, f"timing {shape.name}"),
-    )  # fmt: skip
+    settings = GridSettings(
+        DTYPES["bfloat16"],
+        folder.device,
+        size.climbs,
+        graphs=name != EAGER,
+        mode="max-autotune-no-cudagraphs" if name == TUNED else None,
+        drafters=size.steps,
+        seed=folder.seed,
+    )
+    found = measure_grid(
+        shape,
+        GridAxes(size.widths, batches, contexts),
+        settings,
+        measured,
+        lambda grid: grid.to_json(path),
+        relabel(folder.progress, f"timing {shape.name}"),
+    )
     plain = [cell for cell in found.cells if cell.part == "target" and cell.width == 1]
     steps = {
         f"batch {c.batch}, context {c.context}": {

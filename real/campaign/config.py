@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from real.bench.hf_generate import RIVALS
-from real.measure.time_grid import BATCHES, CONTEXTS, WIDTHS
+from real.measure.grid_settings import BATCHES, CONTEXTS, WIDTHS
 from real.model.config import DecoderConfig
 from real.train.pipeline import TrainConfig
 from real.train.recipes import recipe_of, training

@@ -70,9 +70,10 @@ def latency(
 
     Example: simspec latency --target llama-3-8b --device cuda --drafter early_exit:4 --out out/8b.json --table out/8b.cost.json
     """
-    from real.measure.latency_grid import Ladder
-    from real.measure.time_grid import BATCHES, CONTEXTS, WIDTHS
-    from real.measure.time_grid import ladder as measured
+    from real.measure.grid_costs import grid_cost_table
+    from real.measure.grid_settings import BATCHES, CONTEXTS, WIDTHS, GridAxes, GridSettings
+    from real.measure.latency_grid import LatencyGrid
+    from real.measure.time_grid import measure_grid
     from real.model.random_models import read_target
     from real.pair import DTYPES
     from real.provenance import check_device
@@ -100,26 +101,28 @@ def latency(
             f"--fuse is for captured passes on a card, not {'--eager' if eager else device}: leave it out"
         )
     shape = read_target(target)
-    known = Ladder.from_json(out) if out.exists() else None
+    axes = GridAxes(tuple(width or WIDTHS), tuple(batch or BATCHES), tuple(context or CONTEXTS))
+    settings = GridSettings(
+        DTYPES[dtype],
+        device,
+        repeats,
+        graphs=not eager,
+        compiled=compiled,
+        drafters=tuple(drafter or ()),
+        seed=seed,
+    )
+    measured = LatencyGrid.from_json(out) if out.exists() else None
     with show_progress() as progress:
-        found = measured(
+        found = measure_grid(
             shape,
-            width or WIDTHS,
-            batch or BATCHES,
-            context or CONTEXTS,
-            DTYPES[dtype],
-            device,
-            repeats,
-            not eager,
-            compiled,
-            drafter or (),
-            seed,
-            known,
-            lambda made: made.to_json(out),
+            axes,
+            settings,
+            measured,
+            lambda grid: grid.to_json(out),
             relabel(progress, f"timing {shape.name}"),
         )
     if table is not None:
-        found.table(drafter[0]).to_json(table)
+        grid_cost_table(found, drafter[0]).to_json(table)
     if plot is not None:
         draw(found, plot)
     print(json.dumps(found.to_dict())) if as_json else _print(found)
@@ -136,7 +139,7 @@ def draw(found, path: Path) -> None:
     panels = figure.subplots(1, len(contexts), sharey=True, squeeze=False)[0]
     for panel, context in zip(panels, contexts):
         for i, batch in enumerate(batches):
-            cells = [c for c in found.line(batch, context) if c.fits]
+            cells = [c for c in found.by_width(batch, context) if c.fits]
             if not cells:
                 continue
             across, colour = [c.width for c in cells], f"C{i % 10}"
@@ -174,7 +177,7 @@ def _how(found) -> str:
 
 
 def _print(found) -> None:
-    from real.measure.latency_grid import TARGET
+    from real.measure.pass_latency import TARGET
 
     parts = [TARGET, *dict.fromkeys(c.part for c in found.cells if c.part != TARGET)]
     for part in parts:
@@ -184,7 +187,7 @@ def _print(found) -> None:
         shown, console = _table(title, "batch", "context", *map(str, widths))
         for batch in found.axis("batch", part):
             for context in found.axis("context", part):
-                by = {c.width: c for c in found.line(batch, context, part)}
+                by = {c.width: c for c in found.by_width(batch, context, part)}
                 said = (
                     f"{1e3 * by[w].median_s:.3f} ({by[w].distance:.2f})"
                     if w in by and by[w].fits

@@ -69,7 +69,8 @@ def run(
     from simspec import CostModel, load_trace, policies
     from simspec.files import check_output
     from simspec.recordings import locate
-    from simspec.tree_policy import TreePolicy, check_trace
+    from simspec.tree_outcomes import check_trace
+    from simspec.tree_policy import TreePolicy
 
     (path,) = locate([trace]).values()
     if save is not None:

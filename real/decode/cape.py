@@ -9,7 +9,8 @@ from real.draft import Draft, Drafter
 from real.sampling import AddressedDraws, Rule
 from simspec.quantization import decode, table
 from simspec.rng import DRAFT
-from simspec.tree_policy import SUBMITTED, TreePolicy, widths
+from simspec.tree_outcomes import sibling_counts
+from simspec.tree_policy import MAX_SUBMITTED, TreePolicy
 
 
 class Cape:
@@ -20,7 +21,7 @@ class Cape:
     behind the chain's token; a width depends on what stands before its slot alone. The gap is as that of `real.decode.trees.Static`.
     """
 
-    def __init__(self, sets: str | int = "section", k: int = SUBMITTED):
+    def __init__(self, sets: str | int = "section", k: int = MAX_SUBMITTED):
         TreePolicy("cape", "cape", k=k, sets=sets)  # refuses what cannot be
         self.sets, self.K = sets, k
 
@@ -62,8 +63,8 @@ class Cape:
                 clock.lap(POLICY)
             steps.append(step)
         k = len(steps)
-        wide = widths(np.array(sure) if self.reader.names else np.zeros(k), self.sets)
-        parent, left, self.gap = list(range(-1, k)), SUBMITTED - k, {}
+        wide = sibling_counts(np.array(sure) if self.reader.names else np.zeros(k), self.sets)
+        parent, left, self.gap = list(range(-1, k)), MAX_SUBMITTED - k, {}
         for slot, (step, wanted) in enumerate(zip(steps, wide.tolist())):
             width = min(wanted, left)
             left -= width

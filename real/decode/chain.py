@@ -4,7 +4,7 @@ from real.decode.features import Reader
 from real.decode.phase_timer import DRAFTING, POLICY, PhaseTimer
 from real.draft import Draft, Drafter
 from real.sampling import AddressedDraws, Rule
-from simspec.policy import Stepper
+from simspec.stepper import Stepper
 
 
 class ChainDrafting:

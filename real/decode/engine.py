@@ -4,9 +4,10 @@ import numpy as np
 from torch import nn
 
 from real.draft import Drafter
+from real.model.captured_passes import CapturedPasses
 from real.model.decoder import Decoder
 from real.model.layer import DecoderLayer
-from real.model.runner import EAGER, CapturedPasses, EagerPasses
+from real.model.runner import EAGER, EagerPasses
 from simspec import Trace
 
 ENGINES = ("eager", "fast", "strict")

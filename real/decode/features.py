@@ -11,7 +11,7 @@ from real.decode.phase_timer import DRAFTING, POLICY, PhaseTimer
 from real.draft import Drafter, Step
 from real.model.target import TargetOutput
 from simspec import quantization as grid
-from simspec.policy import IDENTITY
+from simspec.stepper import TOKEN_FEATURES
 
 FEATURES = {
     "confidence": lambda logprob: logprob.max(-1).values.exp(),
@@ -69,13 +69,13 @@ def values(
     Those that a predictor gives are read from `log_odds`, name -> `[n]`; without any other, logits may be None. "probability", q of the
     `token [n]` picked, is the one that knows which token it was (`simspec.policy.IDENTITY`): no default shows it.
     """
-    if any(name in FEATURES or name in IDENTITY for name in names):
+    if any(name in FEATURES or name in TOKEN_FEATURES for name in names):
         logprob = torch.log_softmax(logits.double() / temperature, -1)
     columns = []
     for name in names:
         if name in FEATURES:
             columns.append(FEATURES[name](logprob))
-        elif name in IDENTITY:
+        elif name in TOKEN_FEATURES:
             columns.append(logprob.gather(-1, token.to(logprob.device)[:, None])[:, 0].exp())
         else:
             columns.append(log_odds[name].sigmoid().double())

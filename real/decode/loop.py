@@ -14,8 +14,8 @@ from real.decode.verify import VerifyResult, accept_exact, rejection_sample
 from real.draft import Drafter
 from real.model.target import Target
 from real.sampling import AddressedDraws, Rule
-from simspec.policy import Stepper
 from simspec.rng import DRAFT
+from simspec.stepper import Stepper
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from real.decode.phase_timer import DRAFTING, PhaseTimer
 from real.draft import Draft, Drafter, growing
 from real.sampling import AddressedDraws, Rule
 from simspec.rng import DRAFT
-from simspec.tree import MOST, WIDEST, Tree, TreeError
+from simspec.tree import MAX_NODES, MAX_RANKS, Tree, TreeError
 
 SURE = float("inf")
 
@@ -203,7 +203,7 @@ def search(
 
 class _Searched:
     def __init__(self, width: int, levels: int):
-        for what, value, most in (("width", width, WIDEST), ("levels", levels, 255)):
+        for what, value, most in (("width", width, MAX_RANKS), ("levels", levels, 255)):
             if type(value) is not int or not 1 <= value <= most:
                 raise TreeError(f"tree: {what} is {value!r}; expected an integer from 1 to {most}")
         self.width, self.K = width, levels
@@ -258,9 +258,9 @@ class Dynamic(_Searched):
 
     def __init__(self, width: int, levels: int, nodes: int):
         super().__init__(width, levels)
-        if type(nodes) is not int or not 0 <= nodes <= MOST:
+        if type(nodes) is not int or not 0 <= nodes <= MAX_NODES:
             raise TreeError(
-                f"tree: {nodes!r} nodes are over budget; expected an integer from 0 to {MOST}"
+                f"tree: {nodes!r} nodes are over budget; expected an integer from 0 to {MAX_NODES}"
             )
         self.most = nodes
 
@@ -293,10 +293,10 @@ class Beam(_Searched):
     def __init__(self, width: int, levels: int):
         super().__init__(width, levels)
         self.name = f"beam:{width},k={levels}"
-        if width * levels > MOST:
+        if width * levels > MAX_NODES:
             nodes = width * levels
             raise TreeError(
-                f"tree: {width} beams of {levels} tokens may have {nodes} nodes, over budget; expected at most {MOST}"
+                f"tree: {width} beams of {levels} tokens may have {nodes} nodes, over budget; expected at most {MAX_NODES}"
             )
 
     def longest(self, K: int) -> int:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from real.draft.parallel import ParallelFactory
 from real.draft.protocol import Drafter
 from real.model.decoder import Decoder
-from simspec.roofline import ModelShape
+from simspec.model_shape import ModelShape
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from real.draft import Drafter, DrafterKind, RandomInit
 from real.draft.parallel import ParallelFactory
 from real.drafters import eagle, early_exit, glide, hydra, medusa, model, prompt_lookup, self_skip
 from real.model.decoder import Decoder
-from simspec.roofline import ModelShape
+from simspec.model_shape import ModelShape
 
 BUILTIN: dict[str, DrafterKind] = {
     "model": model.KIND,

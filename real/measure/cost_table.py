@@ -22,7 +22,7 @@ from real.progress import Progress, quiet
 from real.sampling import Rule
 from simspec import CostModel
 from simspec.cost_table import CostTable
-from simspec.tree import MOST
+from simspec.tree import MAX_NODES
 
 PASSES = 4
 """Passes of a batched job in each repeat."""
@@ -122,9 +122,9 @@ def measure_table(
 
 def _check_tree_nodes(settings: MeasureSettings, K: int) -> None:
     nodes = settings.tree_nodes
-    if nodes and not K <= nodes <= MOST:
+    if nodes and not K <= nodes <= MAX_NODES:
         raise ValueError(
-            f"tree nodes are {nodes}; expected 0, or {K} (the depth) to {MOST} submitted tokens"
+            f"tree nodes are {nodes}; expected 0, or {K} (the depth) to {MAX_NODES} submitted tokens"
         )
     if nodes and settings.batch != (1,):
         raise ValueError(

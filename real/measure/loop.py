@@ -14,7 +14,7 @@ from real.model.target import Target
 from real.provenance import device_name
 from real.sampling import AddressedDraws, Rule
 from simspec import CostModel, Stepper
-from simspec.tree import full
+from simspec.tree_shapes import tree_of_widths
 
 PASS_WIDTHS = 1, 4, 8
 """Rows of a drafter's pass over a tree, to price one more row."""
@@ -66,7 +66,7 @@ class LoopTiming:
         if settings.tree_nodes and drafter.grows and drafter.max_draft_length != 1 and K > 1:
             vocab = target.decoder.config.vocab
             self.trees |= {
-                Job(WIDTH, width): Static(full((width, 1)))
+                Job(WIDTH, width): Static(tree_of_widths((width, 1)))
                 for width in PASS_WIDTHS
                 if width <= vocab
             }

@@ -37,7 +37,7 @@ def ascending(name: str, values: Iterable[int], least: int = 1) -> tuple[int, ..
     values = list(values)
     sizes = sorted(set(values))
     if not sizes or sizes[0] < least:
-        raise ValueError(f"{name} is {values}, expected sizes of at least {least}")
+        raise ValueError(f"{name} {values} given, expected sizes of at least {least}")
     return tuple(sizes)
 
 

@@ -1,4 +1,4 @@
-"""Seconds of work on a device, piece by piece, and how they spread."""
+"""Elapsed seconds of work on a device, and quantiles of repeats."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,9 +7,12 @@ from time import perf_counter
 import numpy as np
 import torch
 
+Work = Callable[[], object]
+Timer = Callable[[], float]
+
 
 @dataclass(frozen=True)
-class Spread:
+class Quantiles:
     """Median, 10th and 90th percentile of repeats."""
 
     median: float
@@ -17,42 +20,47 @@ class Spread:
     p90: float
 
 
-def spread(values) -> Spread:
-    """The Spread of one value or more, percentiles on the line between neighbours; ValueError for none."""
+def quantiles(values: Sequence[float]) -> Quantiles:
+    """Quantiles, linearly interpolated; ValueError for no value."""
     if not len(values):
         raise ValueError("no repeats to take a median of; expected at least one")
-    return Spread(*(float(x) for x in np.percentile(np.asarray(values, np.float64), (50, 10, 90))))
+    percentiles = np.percentile(np.asarray(values, np.float64), (50, 10, 90))
+    return Quantiles(*(float(x) for x in percentiles))
 
 
-def laps(
-    works: Sequence[Callable[[], object]], device, timer: Callable[[], float] | None = None
+def elapsed(
+    works: Sequence[Work], device: str | torch.device, timer: Timer | None = None
 ) -> list[float]:
-    """Seconds of each of `works`, done one after the other.
+    """Seconds of each of `works`, run one after the other.
 
-    On CUDA the device's own time between two events around each, read after the last: the host queues ahead, so a launch counts only
-    where the device has to wait for it. Elsewhere, and with a `timer`, the timer's seconds around each, the device waited for.
+    | device | seconds |
+    | --- | --- |
+    | CUDA without a `timer` | between two events around each work, read after the last one |
+    | otherwise | of the timer (default `perf_counter`) around each, the device synchronized |
+
+    Events let the host queue ahead: a launch counts only where the device waits for it.
     """
     device = torch.device(device)
     if device.type == "cuda" and timer is None:
-        return _events(works, device)
+        return _between_events(works, device)
     now = timer or perf_counter
     wait = (lambda: torch.cuda.synchronize(device)) if device.type == "cuda" else (lambda: None)
-    found = []
+    seconds = []
     for work in works:
         wait()
-        then = now()
+        begin = now()
         work()
         wait()
-        found.append(now() - then)
-    return found
+        seconds.append(now() - begin)
+    return seconds
 
 
-def _events(works, device) -> list[float]:
+def _between_events(works: Sequence[Work], device: torch.device) -> list[float]:
     with torch.cuda.device(device):
-        marks = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in works]
-        for work, (start, stop) in zip(works, marks):
+        events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in works]
+        for work, (start, stop) in zip(works, events):
             start.record()
             work()
             stop.record()
         torch.cuda.synchronize()
-        return [start.elapsed_time(stop) / 1e3 for start, stop in marks]
+        return [start.elapsed_time(stop) / 1e3 for start, stop in events]

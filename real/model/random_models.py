@@ -12,7 +12,7 @@ from real.model.decoder import Decoder
 from real.model.layer import RMSNorm
 from real.model.rotary import frequencies
 from simspec.files import read_json
-from simspec.roofline import SHAPES, ModelShape, known, memory
+from simspec.model_shape import SHAPES, ModelShape, look_up, memory
 
 VOCAB = 32000
 """Of a shape given as LxWxH, unless a fourth number says another."""
@@ -44,7 +44,7 @@ def read_shape(text: str, vocab: int | None = None) -> ModelShape:
         )
     if text.endswith(".json"):
         return read_json(text, lambda data: _shape(data, Path(text).stem), "model shape")
-    return known(SHAPES, "shape", text)
+    return look_up(SHAPES, "shape", text)
 
 
 def _shape(data, name: str) -> ModelShape:

@@ -1,4 +1,4 @@
-"""The target: a decoder, its cache, and passes over lines or trees of drafted tokens."""
+"""The target: a decoder with its KV cache, and verification passes over chains or trees of drafted tokens."""
 
 from dataclasses import dataclass
 
@@ -6,17 +6,18 @@ import torch
 from torch import Tensor
 
 from real.model.decoder import Decoder
-from real.model.runner import EAGER, At, EagerPasses, Span
+from real.model.runner import EAGER, EagerPasses, Input
+from real.model.span import ForwardContext, Span
 
 
 @dataclass(frozen=True)
 class Resume:
-    """Rows of a verification pass that a drafter has already taken through the target's first layers.
+    """Rows of a verification pass that a drafter has already passed through the target's first layers.
 
     | field | meaning |
     | --- | --- |
-    | layer | layers 0 .. layer - 1 are done, their keys lie in the target's cache at the rows' places |
-    | hidden `[m, width]` | the residual stream of the pass's first m rows after them |
+    | layer | layers 0 .. layer - 1 are done; their keys are in the target's cache at the rows' places |
+    | hidden `[m, width]` | the residual stream of the pass's first m rows after these layers |
     """
 
     layer: int
@@ -25,13 +26,13 @@ class Resume:
 
 @dataclass(frozen=True)
 class TargetOutput:
-    """What one pass of the target returns.
+    """The output of one pass of the target.
 
     | field | meaning |
     | --- | --- |
     | logits `[n, vocab]` | prediction after each row; None from `prefill` |
     | hidden `[n, width]` | residual stream after the last layer, before the norm |
-    | taps | layer -> `[n, width]`: residual stream after that many layers, for the layers asked for |
+    | taps | layer -> `[n, width]`: residual stream after that many layers, for the target's taps |
     """
 
     logits: Tensor | None
@@ -40,9 +41,9 @@ class TargetOutput:
 
 
 class Target:
-    """A decoder that verifies: batch of one, one cache, `length` committed rows.
+    """A decoder that verifies drafts: one sequence, one KV cache, `length` committed rows.
 
-    `taps` names the depths (in layers) whose residual stream a drafter wants to read, `passes` how its passes are run.
+    `taps` lists the depths, in layers, whose residual stream a drafter reads; `passes` is the engine.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Target:
 
     @torch.inference_mode()
     def prefill(self, tokens: list[int]) -> TargetOutput:
-        """Starts a text: forgets the old one and fills the cache with `tokens` (all of the prompt but its last)."""
+        """Starts a sequence: fills the cache with `tokens`, the prompt without its last token."""
         self.length = 0
         if not tokens:
             empty = torch.zeros(
@@ -75,10 +76,10 @@ class Target:
     def verify(
         self, tokens: list[int], parent: list[int], resume_from: Resume | None = None
     ) -> TargetOutput:
-        """One pass over the round's rows: the last committed token and what was drafted after it.
+        """One pass over the round's rows: the last committed token and the drafted ones.
 
-        `parent[i]` is the row that row i follows, -1 for the committed prefix. Rows are written behind the committed
-        ones and stay tentative until `keep`. With `resume_from`, its rows skip the layers that they have passed.
+        `parent[i]` is the row that row i follows, -1 for the committed prefix. Rows remain tentative until `commit`.
+        With `resume_from`, its rows skip the layers that they have passed.
         """
         if len(parent) != len(tokens):
             raise ValueError(f"{len(parent)} parents for {len(tokens)} tokens; expected one each")
@@ -87,29 +88,22 @@ class Target:
             return TargetOutput(*self._layers(tokens, span, 0, layers, True))
         x, first = resume_from.hidden, resume_from.layer
         if len(x) < len(tokens):
-            # the rows that the drafter has not seen catch up through the layers it owns
-            late = tokens[len(x) :]
-            x = torch.cat(
-                (
-                    x,
-                    self._layers(late, Span.tree(self.length, parent, len(late)), 0, first, False)[
-                        1
-                    ],
-                )
-            )
+            # rows that the drafter has not passed catch up through its layers
+            rest = tokens[len(x) :]
+            behind = Span.tree(self.length, parent, len(rest))
+            x = torch.cat((x, self._layers(rest, behind, 0, first, False)[1]))
         logits, hidden, taps = self._layers(x, span, first, layers, True)
-        return TargetOutput(
-            logits, hidden, {layer: x if layer == first else taps.get(layer) for layer in self.taps}
-        )
+        taps = {layer: x if layer == first else taps.get(layer) for layer in self.taps}
+        return TargetOutput(logits, hidden, taps)
 
     @torch.inference_mode()
     def draft_rows(
         self, tokens: list[int], offset: int, layer: int, parent: list[int] | None = None
     ) -> Tensor:
-        """Takes `tokens` (a line) through the first `layer` layers, `offset` rows past the committed ones.
+        """Passes `tokens` through the first `layer` layers, `offset` rows past the committed ones.
 
-        Their keys go to where `verify` will find them; returns the residual stream `[n, width]`. With `parent`, that of all the
-        `offset` + n rows past the committed ones, they are a tree's: each sees its ancestors only.
+        Returns the residual stream `[n, width]`; the keys are where `verify` expects them. The tokens are a chain,
+        or with `parent`, that of all `offset` + n rows, the last rows of a tree.
         """
         rows = len(tokens)
         span = (
@@ -121,24 +115,32 @@ class Target:
 
     @torch.inference_mode()
     def commit(self, path: list[int]) -> None:
-        """Commits the rows `path` of the last pass (indices, each the parent of the next), and forgets the others."""
+        """Commits the rows `path` of the last pass, each the parent of the next, and drops the others."""
         if path != list(range(len(path))):
             rows = torch.tensor(path, device=self.decoder.device) + self.length
             self.cache.move(rows, self.length)
         self.length += len(path)
 
     def _layers(
-        self, x, span: Span, first: int, last: int, judge: bool, passes: EagerPasses | None = None
+        self,
+        x: Input,
+        span: Span,
+        first: int,
+        last: int,
+        with_logits: bool,
+        passes: EagerPasses | None = None,
     ) -> tuple[Tensor | None, Tensor, dict[int, Tensor]]:
-        """Tokens (or hidden rows, where `first` > 0) through the layers first .. last - 1: logits if `judge`, hidden rows, taps between."""
+        """Passes tokens (hidden rows where `first` > 0) through layers first .. last - 1: (logits or None, hidden, taps)."""
         decoder, names = self.decoder, [layer for layer in self.taps if first < layer <= last]
 
-        def body(x: Tensor, at: At) -> tuple[Tensor, ...]:
-            taps: dict[int, Tensor] = {layer: None for layer in names}
-            x = at.through(decoder, x if first else decoder.embed(x), range(first, last), taps)
-            # taps hold what `through` makes, one batch of rows
-            return x, *(taps[layer][0] for layer in names), *([decoder.logits(x)] if judge else ())
+        def body(x: Tensor, context: ForwardContext) -> tuple[Tensor, ...]:
+            taps: dict[int, Tensor] = dict.fromkeys(names)
+            x = x if first else decoder.embed(x)
+            x = context.through(decoder, x, range(first, last), taps)
+            # each tap has a batch dimension of one
+            tapped = (taps[layer][0] for layer in names)
+            return x, *tapped, *([decoder.logits(x)] if with_logits else ())
 
-        name = f"target {first}-{last}{' judged' if judge else ''}"
+        name = f"target {first}-{last}{' with logits' if with_logits else ''}"
         hidden, *rest = (passes or self.passes).run(name, decoder, body, [x], span, self.cache)
-        return rest[-1] if judge else None, hidden, dict(zip(names, rest))
+        return rest[-1] if with_logits else None, hidden, dict(zip(names, rest))

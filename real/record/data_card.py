@@ -7,7 +7,7 @@ import numpy as np
 from real.model.checkpoint import sha256
 from real.prompts import repeated_ngrams
 from simspec import Trace
-from simspec.simulate import expected_run
+from simspec.acceptance import expected_accepted_length
 
 ROW = (
     "Row t of a text says: the target's next token is token[t]; a draft from here can go depth[t] deep, and its first "
@@ -17,7 +17,7 @@ ROW = (
 
 def card(path: Path, trace: Trace) -> dict:
     """The card of a saved recording: meaning, origin, checksum, and how repetitive its texts are."""
-    cuts, run = trace.offset, expected_run(trace)
+    cuts, run = trace.offset, expected_accepted_length(trace)
     texts = [trace.token[cuts[s] : cuts[s + 1]] for s in range(trace.sequences)]
     ended = np.isin(trace.token[cuts[1:] - 1], trace.meta.end_tokens)
     tasks = sorted(set(trace.meta.tasks))

@@ -8,7 +8,7 @@ import torch
 from real.decode.features import coded
 from real.sampling import Rule, gumbel
 from simspec.quantization import encode_margin
-from simspec.tree import WIDEST
+from simspec.tree import MAX_RANKS
 
 MOST = 255
 """The largest code of a rank and of a margin: that or more."""
@@ -62,11 +62,11 @@ class Settings:
         if self.tree != () and not (
             type(self.tree) is tuple
             and [*map(type, self.tree)] == [int, int]
-            and 1 <= self.tree[0] <= WIDEST
+            and 1 <= self.tree[0] <= MAX_RANKS
             and 1 <= self.tree[1] <= self.K
         ):
             raise RecordError(
-                f"tree is {self.tree!r}; expected a width from 1 to {WIDEST} and levels from 1 to K, here {self.K}, or ()"
+                f"tree is {self.tree!r}; expected a width from 1 to {MAX_RANKS} and levels from 1 to K, here {self.K}, or ()"
             )
 
 

@@ -11,7 +11,7 @@ from real.draft import Drafter
 from real.model.decoder import Decoder
 from real.model.target import Target
 from real.record.recorder import states
-from simspec.stats import FEWEST, ratio, ratio_difference
+from simspec.stats import MIN_PROMPTS, ratio, ratio_difference
 
 Text = tuple[list[int], np.ndarray]
 """A prompt, and what the target wrote after it greedily."""
@@ -134,7 +134,7 @@ def compare(a: Accepted, b: Accepted) -> dict:
 def _interval(figure, value: float, *columns: np.ndarray) -> dict:
     """95% over texts that are long enough; without bounds where they are fewer than 8."""
     kept = [c[columns[1] > 0] for c in columns]
-    if len(kept[0]) < FEWEST:
+    if len(kept[0]) < MIN_PROMPTS:
         return {"value": round(value, 4), "low": None, "high": None, "texts": len(kept[0])}
     made = figure(*kept)
     return {

@@ -61,7 +61,7 @@ def drafters(  # noqa: PLR0913
 
 def _print(rows: list[Any], depth: int) -> None:
     from simspec.reports.drafter_tables import cells, headings
-    from simspec.stats import FEWEST
+    from simspec.stats import MIN_PROMPTS
     from simspec.terminal import print_table, print_text
 
     print_table(
@@ -79,6 +79,6 @@ def _print(rows: list[Any], depth: int) -> None:
         "expected: by GLIDE's formula from a1, a2 .."
     )
     print_text(
-        f"Intervals: bootstrap over prompts, none for fewer than {FEWEST} "
+        f"Intervals: bootstrap over prompts, none for fewer than {MIN_PROMPTS} "
         "(those of a1, a2 .. with --json, --csv and --markdown)."
     )

@@ -48,15 +48,17 @@ def roofline(  # noqa: PLR0913
     """
     from dataclasses import replace
 
+    from simspec.device import DEVICES
     from simspec.files import check_output
-    from simspec.roofline import CARDS, SHAPES, known, roofline_table
+    from simspec.model_shape import SHAPES, look_up
+    from simspec.roofline import roofline_table
 
-    target_shape = replace(known(SHAPES, "model", target), weight_bytes=weight_bytes)
+    target_shape = replace(look_up(SHAPES, "model", target), weight_bytes=weight_bytes)
     try:
         drafter_shape = float(drafter)
     except ValueError:
-        drafter_shape = replace(known(SHAPES, "model", drafter), weight_bytes=weight_bytes)
-    device = replace(known(CARDS, "card", card), launch=launch)
+        drafter_shape = replace(look_up(SHAPES, "model", drafter), weight_bytes=weight_bytes)
+    device = replace(look_up(DEVICES, "card", card), launch=launch)
     check_output(out)
     table = roofline_table(
         target_shape, drafter_shape, device, k, batch or [1], context or [1024], nodes

@@ -6,7 +6,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from simspec.sweep import servable
+from simspec.sweep import supported_policies
 from simspec.trace import Trace, load_trace
 
 
@@ -22,7 +22,7 @@ def servable_groups(
     recording can serve is no error.
     """
     traces = {name: load_trace(path) for name, path in paths.items()}
-    policies_of, notes = servable(traces, policies, costs, all_used=not quiet)
+    policies_of, notes = supported_policies(traces, policies, costs, all_used=not quiet)
     for note in [] if quiet else notes:
         print(f"simspec: {note}", file=sys.stderr)
     for served, names in groupby(policies_of, key=policies_of.__getitem__):

@@ -50,7 +50,7 @@ def sweep(  # noqa: PLR0913
     from simspec.files import check_output, replacing
     from simspec.recordings import costs_of, locate
     from simspec.reports.sweep_means import plot_sweep
-    from simspec.sweep import rows
+    from simspec.sweep import sweep_rows
 
     paths = locate(traces)
     outputs = [path for path in (out, plot, curve) if path is not None]
@@ -61,7 +61,7 @@ def sweep(  # noqa: PLR0913
     options = {"seed": seed, "by": by, "jobs": jobs, "progress": sys.stderr.isatty()}
     # A list: all input is validated before the first replay.
     results = [
-        rows(group, served, {name: costs[name] for name in group}, replicates, **options)
+        sweep_rows(group, served, {name: costs[name] for name in group}, replicates, **options)
         for served, group in groups
     ]
     table = list(_rows(chain(*results), stream, as_json))
@@ -82,9 +82,11 @@ def sweep(  # noqa: PLR0913
         _print(pandas.DataFrame(table))
 
 
-def _rows(rows: Iterator[dict[str, Any]], stream: bool, as_json: bool) -> Iterator[dict[str, Any]]:
+def _rows(
+    sweep_rows: Iterator[dict[str, Any]], stream: bool, as_json: bool
+) -> Iterator[dict[str, Any]]:
     """The rows, NaN as None where they become JSON; printed one by one where streamed."""
-    for row in rows:
+    for row in sweep_rows:
         if stream or as_json:
             row = {key: None if _is_nan(value) else value for key, value in row.items()}
         if stream:
@@ -118,9 +120,9 @@ def _print(table: Any) -> None:
     from simspec.reports.sweep_means import FIGURES, NAMES, sweep_means
     from simspec.terminal import print_table
 
-    rows = [
+    sweep_rows = [
         (*(getattr(row, name) for name in NAMES), *(f"{getattr(row, f):.3f}" for f in FIGURES))
         for row in sweep_means(table).itertuples(index=False)
     ]
     headings = (*NAMES, "tokens/round", "v_d", "r_d", "HM", "speedup", "cut")
-    print_table(headings, rows, names=len(NAMES), optional=("cut", "HM", "r_d", "v_d"))
+    print_table(headings, sweep_rows, names=len(NAMES), optional=("cut", "HM", "r_d", "v_d"))

@@ -66,7 +66,7 @@ def trees(  # noqa: PLR0913
 
 def _print(rows: list[Any]) -> None:
     from simspec.reports.tree_tables import HEADINGS, by_recording
-    from simspec.stats import FEWEST
+    from simspec.stats import MIN_PROMPTS
     from simspec.terminal import print_table, print_text
 
     for name, cells in by_recording(rows).items():
@@ -78,5 +78,5 @@ def _print(rows: list[Any]) -> None:
     )
     print_text(
         "k, shapes: chosen on half the prompts, counted on the other. "
-        f"Intervals: bootstrap over prompts, none for fewer than {FEWEST}."
+        f"Intervals: bootstrap over prompts, none for fewer than {MIN_PROMPTS}."
     )

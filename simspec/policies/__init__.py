@@ -7,20 +7,13 @@ from simspec.policies.adaptive import hf_heuristic
 from simspec.policies.calibrated import cali_ts, model_only, sampling_only
 from simspec.policies.confidence import adaedl, confidence, draft_verify, entropy, product
 from simspec.policies.cost_aware import cost_ts
+from simspec.policies.fitted_trees import full_tree, medusa_tree, optimal_tree
 from simspec.policies.fixed import fixed
-from simspec.policies.oracle import greedy_oracle, oracle
+from simspec.policies.greedy_oracle import greedy_oracle
+from simspec.policies.oracle import oracle
 from simspec.policies.thompson import beta_ts
-from simspec.policies.tree import (
-    beams,
-    cape,
-    dynamic_tree,
-    full_tree,
-    medusa_tree,
-    optimal_tree,
-    sets,
-    static,
-    tree_oracle,
-)
+from simspec.policies.tree_oracle import tree_oracle
+from simspec.policies.trees import beams, cape, dynamic_tree, sets, static
 from simspec.policy import Policy, PolicyError
 from simspec.tree_policy import TreePolicy
 

@@ -5,7 +5,7 @@ import os
 
 from simspec.compile_cache import cached_njit
 from simspec.policy import Policy, PolicyError
-from simspec.scalar_predictor import READS, Scalar
+from simspec.scalar_predictor import READS, ScalarPredictor
 
 READINGS = ("draft_share", "validated", "literal")
 _ROOT2, _ROOT2PI = math.sqrt(2.0), math.sqrt(2.0 * math.pi)
@@ -102,7 +102,7 @@ def _forget(params, state, computed, drafted, accepted, features, cost):
 
 def cali_ts(
     reading: str = _READING,
-    predictor: str | os.PathLike | Scalar = "theta",
+    predictor: str | os.PathLike | ScalarPredictor = "theta",
     sigma_m: float | None = None,
     sigma_s: float | None = None,
     theta0: float | None = None,
@@ -128,7 +128,7 @@ def cali_ts(
     sampled soon outweighs it, and 0.05, 0.25, 0.25 for a Scalar, better calibrated there. Where a draft step costs a third of a target
     step `draft_share` wins instead, for it drafts least: choose anew where costs differ.
 
-    predictor: the name of a recorded probability ('theta'), a `Scalar`, its JSON file, or its weights as
+    predictor: the name of a recorded probability ('theta'), a `ScalarPredictor`, its JSON file, or its weights as
     'scalar/bias/confidence/entropy/depth'; a Scalar reads 'confidence' and 'entropy'. PolicyError for an unknown
     reading, a sigma not finite and > 0, theta0 outside [0, 1], or a file that is no predictor.
     """
@@ -154,7 +154,9 @@ def cali_ts(
     )
 
 
-def model_only(predictor: str | os.PathLike | Scalar = "theta", K: int | None = None) -> Policy:
+def model_only(
+    predictor: str | os.PathLike | ScalarPredictor = "theta", K: int | None = None
+) -> Policy:
     """Cali-TS without its sampling side (EESD Table 4): go on with probability theta_M; predictor as in `cali_ts`."""
     label, reads, weights = _predictor("model_only", predictor)
     name = _name("model_only", {"predictor": label, "K": K}, model_only)
@@ -200,10 +202,10 @@ def _predictor(policy, given):
     made, label = given, given
     try:
         if isinstance(given, os.PathLike) or (isinstance(given, str) and given.endswith(".json")):
-            made, label = Scalar.from_json(given), os.fspath(given)
+            made, label = ScalarPredictor.from_json(given), os.fspath(given)
         elif isinstance(given, str) and given.startswith("scalar/"):
-            made = Scalar(*map(float, given.split("/")[1:]))
-        elif not isinstance(given, Scalar) and not (
+            made = ScalarPredictor(*map(float, given.split("/")[1:]))
+        elif not isinstance(given, ScalarPredictor) and not (
             isinstance(given, str) and given.isidentifier()
         ):
             raise ValueError(
@@ -211,7 +213,7 @@ def _predictor(policy, given):
             )
     except (TypeError, ValueError) as error:
         raise PolicyError(f"{policy}: predictor is {given!r}: {error}") from None
-    if isinstance(given, Scalar):
+    if isinstance(given, ScalarPredictor):
         label = "/".join(("scalar", *map(repr, made.weights)))
     if any(mark in label for mark in ",=\n"):
         raise PolicyError(
@@ -219,7 +221,7 @@ def _predictor(policy, given):
         )
     return (
         (label, READS, (1.0, *made.weights))
-        if isinstance(made, Scalar)
+        if isinstance(made, ScalarPredictor)
         else (label, (label,), (0.0,) * 5)
     )
 

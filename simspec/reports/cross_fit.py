@@ -10,7 +10,7 @@ from simspec.deferred_policy import DeferredPolicy
 from simspec.policy import Policy
 from simspec.reports.tree_rows import SECONDS, Array, prompt_figures
 from simspec.trace import Trace
-from simspec.tree_policy import SUBMITTED, TreePolicy
+from simspec.tree_policy import MAX_SUBMITTED, TreePolicy
 
 Sequences = NDArray[np.intp]
 
@@ -32,7 +32,7 @@ def fit_length(
     """(`prompt_figures`, the lengths) of policies with a chain of k tokens, k chosen if None."""
     if k is not None:
         return prompt_figures(trace, policy_of(k), cost), f"k={k}"
-    lengths = range(1, min(trace.K, SUBMITTED) + 1)
+    lengths = range(1, min(trace.K, MAX_SUBMITTED) + 1)
     by_length = np.stack([prompt_figures(trace, policy_of(j), cost) for j in lengths])
     figures, chosen = np.empty_like(by_length[0]), []
     for fit, rest in halves(trace):

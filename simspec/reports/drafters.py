@@ -15,7 +15,7 @@ from simspec.policies.fixed import fixed
 from simspec.reports.acceptance_by_depth import by_depth
 from simspec.reports.intervals import interval_data, number_or_none
 from simspec.reports.prompt_seconds import prompt_seconds
-from simspec.stats import FEWEST, Interval, bootstrap
+from simspec.stats import MIN_PROMPTS, Interval, bootstrap
 from simspec.trace import Trace, load_trace
 
 ALL = "all"
@@ -128,7 +128,7 @@ def _figures(
         alphas = np.nan_to_num(totals[..., :best] / totals[..., best:])
         return depthwise_committed(alphas) / (1 + steps[best])
 
-    few = f"{len(tokens)} prompts, an interval takes {FEWEST}"
+    few = f"{len(tokens)} prompts, an interval takes {MIN_PROMPTS}"
     return {
         "prompts": len(tokens),
         "tokens": int(tokens.sum()),
@@ -140,7 +140,7 @@ def _figures(
         "expected": interval(
             np.concatenate((accepted[:, :best], tried[:, :best]), axis=1), expected
         ),
-        "note": few if len(tokens) < FEWEST else "",
+        "note": few if len(tokens) < MIN_PROMPTS else "",
     }
 
 

@@ -8,16 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simspec import policies as policy_names
+from simspec.acceptance import drawn_trace
 from simspec.cost import CostModel
 from simspec.policies.fixed import fixed
 from simspec.policies.oracle import oracle
 from simspec.policy import Policy
 from simspec.reports.prompt_seconds import prompt_seconds
-from simspec.simulate import drawn, prepare
-from simspec.stats import FEWEST, bootstrap
+from simspec.simulate import prepare
+from simspec.stats import MIN_PROMPTS, bootstrap
 from simspec.text_table import markdown_table
 from simspec.trace import Trace, load_trace
-from simspec.tree import MOST
+from simspec.tree import MAX_NODES
 
 # A policy that reads a feature which a recording lacks is left out there: a dash in the table.
 DEFAULT_POLICIES = (
@@ -57,7 +58,9 @@ def score(
     for name, source in traces.items():
         trace = source if isinstance(source, Trace) else load_trace(source)
         cost = costs[name] if isinstance(costs, Mapping) else costs
-        cost = cost if isinstance(cost, CostModel) else CostModel.from_ratio(cost, trace.K, MOST)
+        cost = (
+            cost if isinstance(cost, CostModel) else CostModel.from_ratio(cost, trace.K, MAX_NODES)
+        )
         resolved = [policy_names.make(p, trace, cost) for p in policies or DEFAULT_POLICIES]
         if not policies:
             features = {feature for feature, _ in trace.meta.features}
@@ -97,7 +100,7 @@ def _seconds(
         for policy in policies:
             if isinstance(policy, Policy):
                 prepare(trace, policy, cost)
-        draws, replicates = [drawn(trace, seed + i) for i in range(replicates)], 1
+        draws, replicates = [drawn_trace(trace, seed + i) for i in range(replicates)], 1
     times = []
     for i, draw in enumerate(draws):
         named = {policy.name: policy for policy in (*policies, oracle.resolve(draw, cost))}
@@ -117,7 +120,7 @@ def _gap(columns: Array, resamples: int, seed: int) -> dict[str, float | None]:
             interval = bootstrap(columns, share, resamples=resamples, seed=seed)
             limits |= {"low": interval.low, "high": interval.high}
         except ValueError:
-            if len(columns) < FEWEST:
+            if len(columns) < MIN_PROMPTS:
                 raise
     return {
         "regret_fixed": float(policy_time / fixed_time - 1),

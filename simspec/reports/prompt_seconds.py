@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simspec.cost import CostModel
-from simspec.sweep import rows
+from simspec.sweep import sweep_rows
 from simspec.trace import Trace
 
 
@@ -17,7 +17,7 @@ def prompt_seconds(
     """({policy name: modelled seconds float64[S], averaged over replicates}, tokens int64[S])."""
     seconds: dict[str, dict[str, float]] = {}
     tokens: dict[str, int] = {}
-    for row in rows(
+    for row in sweep_rows(
         {"": trace}, policies, {"": cost}, replicates=replicates, seed=seed, by="prompt"
     ):
         of_policy = seconds.setdefault(row["policy"], {})

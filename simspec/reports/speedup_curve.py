@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simspec.policies.fixed import fixed
-from simspec.stats import FEWEST, Interval, ratio
-from simspec.sweep import rows
+from simspec.stats import MIN_PROMPTS, Interval, ratio
+from simspec.sweep import sweep_rows
 from simspec.trace import Trace
 
 
@@ -51,7 +51,7 @@ def speedup_curve(
     lengths = {fixed(k).name: k for k in range(longest + 1)}
     adaptive = [policy for policy in policies if not _is_fixed(policy)]
     parts: dict[str, dict[str, NDArray[np.float64]]] = {}
-    for row in rows(
+    for row in sweep_rows(
         trace, [*map(fixed, range(longest + 1)), *adaptive], cost, replicates, seed, "prompt", jobs
     ):
         prompt = parts.setdefault(row["policy"], {}).setdefault(row["group"], np.zeros(2))
@@ -59,7 +59,7 @@ def speedup_curve(
     points = []
     for name, prompts in parts.items():
         plain, spent = np.array(list(prompts.values())).T
-        if len(plain) < FEWEST:
+        if len(plain) < MIN_PROMPTS:
             value = float(plain.sum() / spent.sum())
             interval = Interval(value, value, value, level, len(plain))
         else:

@@ -5,10 +5,11 @@ import math
 from dataclasses import asdict
 from typing import Any
 
+from simspec.acceptance import expected_accepted_length
 from simspec.cost import CostModel
 from simspec.metrics import Metrics, summary
 from simspec.policies.fixed import fixed
-from simspec.simulate import expected_run, replay
+from simspec.simulate import replay
 from simspec.trace import OPTIONAL, Trace
 
 
@@ -28,7 +29,7 @@ def trace_summary(trace: Trace) -> dict[str, Any]:
         "prompt_tokens": 0 if trace.prompt is None else len(trace.prompt),
         "tasks": {task: trace.task.count(task) for task in sorted(set(trace.task))},
         "ended_by_token": sum(token in trace.meta.end_tokens for token in last),
-        "mean_accepted_length": round(float(expected_run(trace).mean()), 4),
+        "mean_accepted_length": round(float(expected_accepted_length(trace).mean()), 4),
         "committed_at_K": round(figures.committed_per_round, 4),
         "accept_by_depth_at_K": by_depth,
         "recorded": [name for name in OPTIONAL if getattr(trace, name) is not None],

@@ -10,24 +10,17 @@ import numpy as np
 
 from simspec import policies as policy_names
 from simspec.cost import CostModel
+from simspec.policies.fitted_trees import full_tree, medusa_tree, optimal_tree
 from simspec.policies.fixed import fixed
 from simspec.policies.oracle import oracle
-from simspec.policies.tree import (
-    beams,
-    cape,
-    dynamic_tree,
-    full_tree,
-    medusa_tree,
-    optimal_tree,
-    sets,
-    tree_oracle,
-)
+from simspec.policies.tree_oracle import tree_oracle
+from simspec.policies.trees import beams, cape, dynamic_tree, sets
 from simspec.policy import PolicyError
 from simspec.reports.cross_fit import fit_length, fit_tree, shape_of
 from simspec.reports.tree_rows import SECONDS, Array, TreeRow, prompt_figures, row_figures
 from simspec.trace import Trace, TraceError, load_trace
-from simspec.tree import MOST, TreeError
-from simspec.tree_policy import SUBMITTED
+from simspec.tree import MAX_NODES, TreeError
+from simspec.tree_policy import MAX_SUBMITTED
 
 NODES = (8, 16, 32)
 SETS = (0, 1, 3, 5, 7)
@@ -106,8 +99,8 @@ def compare_trees(  # noqa: PLR0913
     `score`. ValueError for what cannot run, and for a policy that no recording can serve.
     """
     for n in nodes:
-        if not 1 <= n <= MOST:
-            raise TreeError(f"a budget of {n} nodes, expected 1 to {MOST}")
+        if not 1 <= n <= MAX_NODES:
+            raise TreeError(f"a budget of {n} nodes, expected 1 to {MAX_NODES}")
     if not 0 < level < 1:
         raise ValueError(f"level is {level}, expected a number in (0, 1), such as 0.95")
     named = [
@@ -121,12 +114,14 @@ def compare_trees(  # noqa: PLR0913
     errors: dict[str, list[ValueError]] = {}
     for name, source in traces.items():
         trace = source if isinstance(source, Trace) else load_trace(source)
-        longest = min(trace.K, SUBMITTED)
+        longest = min(trace.K, MAX_SUBMITTED)
         if k is not None and not 1 <= k <= longest:
             raise PolicyError(f"k is {k}, expected a chain of 1 to {longest} tokens on {name}")
         cost = costs[name] if isinstance(costs, Mapping) else costs
-        cost = cost if isinstance(cost, CostModel) else CostModel.from_ratio(cost, trace.K, MOST)
-        most = max(SUBMITTED, *nodes)
+        cost = (
+            cost if isinstance(cost, CostModel) else CostModel.from_ratio(cost, trace.K, MAX_NODES)
+        )
+        most = max(MAX_SUBMITTED, *nodes)
         if cost.nodes < most:
             notes.append(
                 f"{name}: cost {cost.name!r} prices {cost.nodes} submitted tokens, "

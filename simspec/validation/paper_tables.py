@@ -1,19 +1,12 @@
-"""Tables printed in the papers, as data, and which of their cells the formulas cannot produce.
+"""Tables printed in the papers, as data.
 
-Every number is kept as printed, since its digits say how far it was rounded: 1.50 stands for anything in
-[1.495, 1.505]. A cell is a misfit if no inputs inside their printed rounding give an output inside the cell's own.
+Every number is kept as printed, since its digits give its rounding: 1.50 means [1.495, 1.505].
 """
 
-from dataclasses import dataclass
-from itertools import product
-
-import numpy as np
-
-from simspec import formulas
-
-# GLIDE with a CAPE, Table 1 (draft length 5): target, drafter, cost coefficient in per cent, then acceptance in per cent and
-# expected speedup on GSM8K, Finance-Alpaca, Spider and Code-Search-Python. The cost printed in the heading of Mistral's
-# block is cut off ("5.") in the text at hand and belongs to no row; every other cell is readable.
+# GLIDE with a CAPE, Table 1 (draft length 5): target, drafter, cost coefficient in per cent, then
+# acceptance in per cent and expected speedup on GSM8K, Finance-Alpaca, Spider, Code-Search-Python.
+# The cost in the heading of Mistral's block is cut off ("5.") in the text at hand and belongs to no
+# row; every other cell is readable.
 GLIDE_1 = """
 Vicuna-7B      LLAMA-68m    7.7  51.6 1.46  49.7 1.41  19.2 0.89  34.8 1.11
 Vicuna-7B      LLAMA-160m  49.0  58.0 0.66  57.1 0.65  25.1 0.38  40.0 0.48
@@ -30,11 +23,12 @@ Mistral-7B-Ins GLIDE        6.6  60.1 1.80  56.4 1.67  59.8 1.79  62.6 1.89
 GLIDE_TASKS = ("GSM8K", "Fin.-Alp.", "Spider", "Code")
 GLIDE_DRAFT = 5
 
-# EESD, Tables 10 (GSM8K), 11 (XSum), 12 (HumanEval), 13 (MT-bench): table, target, method, drafter, v_d, r_d, HM in per cent,
-# inference time in seconds, tokens per second, speedup. Column order settled by the maths: time x speed is 512 tokens within
-# rounding in every row but Table 10's first (512.2 at least), and v_d stands before r_d, since r_d / (v_d (1 - r_d)) drafted
-# tokens a round are 4 for Medusa's 4 heads in its first row. plain is auto-regressive decoding; Beta-TS and Cali-TS are EESD's;
-# every cell is readable.
+# EESD, Tables 10 (GSM8K), 11 (XSum), 12 (HumanEval), 13 (MT-bench): table, target, method, drafter,
+# v_d, r_d, HM in per cent, inference time in seconds, tokens per second, speedup. The order of the
+# columns follows from the numbers: time x speed is 512 tokens within rounding in every row but the
+# first of Table 10 (512.2 at least), and v_d comes before r_d, since r_d / (v_d (1 - r_d)) drafted
+# tokens a round are 4 for Medusa's 4 heads in its first row. plain is autoregressive decoding;
+# Beta-TS and Cali-TS are EESD's; every cell is readable.
 EESD = """
 10 LLaMA-2-70B      plain    -                  -    -     - 56.32  9.10 1.00
 10 LLaMA-2-70B      vanilla  LLaMA-2-7B      0.74 0.88 80.35 29.89 17.13 1.88
@@ -115,115 +109,6 @@ EESD = """
 """
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One printed number and the interval [low, high] of what its row's other numbers allow, in the printed unit."""
-
-    table: str
-    row: str
-    column: str
-    printed: str
-    low: float
-    high: float
-
-    @property
-    def ok(self) -> bool:
-        """Whether the interval meets the printed number's rounding."""
-        first, last = rounding(self.printed)
-        return bool(self.low <= last + 1e-12 and self.high >= first - 1e-12)
-
-    @property
-    def name(self) -> str:
-        return f"{self.table}, {self.row}, {self.column}"
-
-
-def rounding(text: str) -> tuple[float, float]:
-    """The closed interval of numbers that print as this text: half a unit of its last digit either way."""
-    half = 0.5 * 10.0 ** -len(text.partition(".")[2])
-    return float(text) - half, float(text) + half
-
-
-def glide_cells() -> list[Cell]:
-    """GLIDE Table 1's 44 speedups against (1 - alpha^6) / ((1 - alpha)(5 c + 1)), `formulas.expected_speedup`."""
-    cells = []
-    for target, drafter, cost, *pairs in _rows(GLIDE_1):
-        for task, acceptance, speedup in zip(GLIDE_TASKS, pairs[::2], pairs[1::2]):
-            low, high = _range(
-                lambda a, c: formulas.expected_speedup(a / 100, GLIDE_DRAFT, c / 100),
-                acceptance,
-                cost,
-            )
-            cells.append(
-                Cell("GLIDE 1", f"{target} {drafter}", f"{task} speedup", speedup, low, high)
-            )
-    return cells
-
-
-def eesd_cells() -> list[Cell]:
-    """EESD Tables 10-13: per row HM from v_d and r_d, and speedup from tokens per second and from time over plain decoding's."""
-    cells, plain = [], None
-    for table, target, method, drafter, v_d, r_d, hm, time, speed, speedup in _rows(EESD):
-        if method == "plain":
-            plain = time, speed
-            continue
-        label = f"EESD {table}", f"{target} {method} {drafter}"
-        cells.append(
-            Cell(
-                *label, "HM", hm, *_range(lambda v, r: 100 * formulas.harmonic_mean(v, r), v_d, r_d)
-            )
-        )
-        cells.append(
-            Cell(*label, "speedup by speed", speedup, *_range(lambda a, b: a / b, speed, plain[1]))
-        )
-        cells.append(
-            Cell(*label, "speedup by time", speedup, *_range(lambda a, b: a / b, plain[0], time))
-        )
-    return cells
-
-
-def cells() -> list[Cell]:
-    """All cells that have a formula."""
-    return glide_cells() + eesd_cells()
-
-
-def misfits() -> list[Cell]:
-    """The cells that no inputs within the printed rounding produce."""
-    return [cell for cell in cells() if not cell.ok]
-
-
-def implied_cost(v_d, r_d, speedup):
-    """The c = T_d / T_t with which EESD Eq. 14 gives this speedup: v_d (1 - (1 - 1/speedup) / r_d); below 0: none does."""
-    return v_d * (1 - (1 - 1 / speedup) / r_d)
-
-
-def implied_costs() -> dict:
-    """{(target, method, drafter): {table: (low, high)}}: the c of each row of EESD Tables 10-13, rounding propagated.
-
-    Eq. 14 charges one plain step for a verification, so this c also holds all that a round really costs beyond that.
-    """
-    found = {}
-    for table, target, method, drafter, v_d, r_d, _, _, _, speedup in _rows(EESD):
-        if method != "plain":
-            found.setdefault((target, method, drafter), {})[f"EESD {table}"] = _range(
-                implied_cost, v_d, r_d, speedup
-            )
-    return found
-
-
-def shared_cost(intervals: dict) -> tuple[float, float] | None:
-    """The c's that every table's interval allows, or None where the tables disagree by more than rounding."""
-    low, high = (
-        max(low for low, _ in intervals.values()),
-        min(high for _, high in intervals.values()),
-    )
-    return (low, high) if low <= high else None
-
-
-def _rows(text):
-    return [line.split() for line in text.strip().splitlines()]
-
-
-def _range(function, *texts):
-    # Every function here is monotone in each argument whatever the others are, so its extremes lie at corners of the box.
-    values = [float(function(*corner)) for corner in product(*map(rounding, texts))]
-    return float(np.min(values)), float(np.max(values))
+def table_rows(table: str) -> list[list[str]]:
+    """The cells of a table's rows, as printed."""
+    return [line.split() for line in table.strip().splitlines()]

@@ -17,9 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from simspec import CostModel, load_trace, replay
+from simspec.calibration import brier, reliability
 from simspec.policies import beta_ts, cali_ts, make, model_only, sampling_only
 from simspec.policies.calibrated import READINGS
-from simspec.scalar_predictor import brier, examples, fit, reliability, split
+from simspec.scalar_predictor import examples, fit_predictor, split_by_task
 
 # the recordings that carry all features and are K = 16 deep
 BUNDLED = [
@@ -185,13 +186,13 @@ def main(paths) -> dict:
     halves = {}
     for path in paths:
         trace, cost = load_trace(path), CostModel.from_json(Path(path).with_suffix(".cost.json"))
-        first, second = split(trace)
+        first, second = split_by_task(trace)
         halves[Path(path).stem] = {
             "prices": {"measured": cost}
             | {f"c = {c}": CostModel.from_ratio(c, trace.K) for c in RATIOS},
             "fit": trace.select(first),
             "report": trace.select(second),
-            "scalar": fit(trace, first),
+            "scalar": fit_predictor(trace, first),
         }
     recorded = sorted(
         set.intersection(

@@ -34,6 +34,7 @@ import naive
 from numba import njit
 
 from simspec import CostModel, replay, synthetic
+from simspec.beta_quantile import beta_quantile
 from simspec.policies import (
     beta_ts,
     cali_ts,
@@ -45,9 +46,9 @@ from simspec.policies import (
     product,
 )
 from simspec.policies.calibrated import clipped_mean
-from simspec.policies.cost_aware import beta_quantile
 from simspec.quantization import LOG_ODDS, TABLES
-from simspec.simulate import kernel, prepare
+from simspec.replay_kernel import kernel
+from simspec.simulate import prepare
 
 THETA = "confidence"  # a calibrated probability on these recordings: accepted with exactly the probability shown
 

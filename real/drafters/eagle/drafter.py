@@ -11,7 +11,8 @@ from real.drafters.eagle.head import EagleHead
 from real.drafters.eagle.published import published
 from real.model.decoder import Decoder
 from real.model.draft_head import load_draft_head
-from real.model.runner import EAGER, At, Span
+from real.model.runner import EAGER
+from real.model.span import ForwardContext, Span
 
 
 class EagleDrafter(Drafter):
@@ -114,7 +115,7 @@ class EagleDrafter(Drafter):
     ) -> tuple[Tensor, ...]:
         target, eagle = self.decoder, self.head
 
-        def body(feature: Tensor, token: Tensor, at: At) -> tuple[Tensor, ...]:
+        def body(feature: Tensor, token: Tensor, at: ForwardContext) -> tuple[Tensor, ...]:
             x = eagle.estimate(
                 target, feature[None], token[None], at.rotation, at.mask, at.cache, at.start
             )[0]

@@ -10,7 +10,8 @@ from real.draft import Drafter, Pick, Step
 from real.drafters.early_exit.head import EarlyExitHead
 from real.model.decoder import Decoder
 from real.model.draft_head import load_draft_head
-from real.model.runner import EAGER, At, Span
+from real.model.runner import EAGER
+from real.model.span import ForwardContext, Span
 from real.model.target import Resume
 
 
@@ -108,7 +109,7 @@ class EarlyExitDrafter(Drafter):
     def _forward(self, x: Tensor, span: Span, head: str) -> tuple[Tensor, ...]:
         lm, layers = self.lm, self.head.layers
 
-        def body(x: Tensor, at: At) -> tuple[Tensor, ...]:
+        def body(x: Tensor, at: ForwardContext) -> tuple[Tensor, ...]:
             x = x[None]
             for i, layer in enumerate(layers):
                 x = layer(x, at.rotation, at.mask, at.cache, i, at.start)

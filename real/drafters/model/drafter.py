@@ -9,7 +9,8 @@ from torch import Tensor
 from real.draft import Drafter, Pick, Step
 from real.model.checkpoint import WeightsError, load_decoder
 from real.model.decoder import Decoder
-from real.model.runner import EAGER, At, Span
+from real.model.runner import EAGER
+from real.model.span import ForwardContext, Span
 
 
 class ModelDrafter(Drafter):
@@ -90,7 +91,7 @@ class ModelDrafter(Drafter):
     def _forward(self, tokens: list[int], span: Span, head: str) -> tuple[Tensor, ...]:
         lm = self.lm
 
-        def body(token: Tensor, at: At) -> tuple[Tensor, ...]:
+        def body(token: Tensor, at: ForwardContext) -> tuple[Tensor, ...]:
             x = at.through(lm, lm.embed(token), range(len(lm.layers)))
             return x, *([lm.logits(at.end(x) if head == "last" else x)] if head else ())
 

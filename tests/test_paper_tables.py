@@ -1,4 +1,4 @@
-"""The papers' printed tables: every interval against exact fractions at a grid of inputs, the misfits by name."""
+"""The papers' printed tables: intervals against exact fractions at a grid of inputs."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -10,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simspec import formulas
-from simspec.validation import paper_tables as papers
+from simspec.validation.implied_costs import implied_cost, implied_costs, shared_cost
+from simspec.validation.paper_cells import cells, eesd_cells, glide_cells, misfits
+from simspec.validation.paper_tables import EESD, GLIDE_1
+from simspec.validation.rounding import rounding
 
 
 def inside(text):
@@ -25,12 +28,12 @@ def reached(function, *texts):
 
 
 def eesd_rows():
-    return [line.split() for line in papers.EESD.strip().splitlines()]
+    return [line.split() for line in EESD.strip().splitlines()]
 
 
 def test_glide_intervals_are_those_of_exact_arithmetic():
-    found = iter(papers.glide_cells())
-    for line in papers.GLIDE_1.strip().splitlines():
+    found = iter(glide_cells())
+    for line in GLIDE_1.strip().splitlines():
         _, _, cost, *pairs = line.split()
         for acceptance, printed in zip(pairs[::2], pairs[1::2]):
             cell = next(found)
@@ -46,7 +49,7 @@ def test_glide_intervals_are_those_of_exact_arithmetic():
 
 
 def test_eesd_intervals_are_those_of_exact_arithmetic():
-    found, plain = iter(papers.eesd_cells()), None
+    found, plain = iter(eesd_cells()), None
     for _, _, method, _, v_d, r_d, hm, time, speed, speedup in eesd_rows():
         if method == "plain":
             plain = time, speed
@@ -81,13 +84,13 @@ def test_columns_stand_where_they_are_read():
         table: sum(row[0] == table for row in eesd_rows()) for table in ("10", "11", "12", "13")
     }
     assert per_table == {"10": 26, "11": 26, "12": 12, "13": 12}
-    assert len(papers.glide_cells()) == 44
-    assert len(papers.eesd_cells()) == 3 * 64
+    assert len(glide_cells()) == 44
+    assert len(eesd_cells()) == 3 * 64
 
 
 def test_misfits_by_name(record_property):
     """GLIDE's one cell lost a digit; EESD Table 11 has one HM that its row denies and a block whose speedups have another base."""
-    names = [cell.name for cell in papers.misfits()]
+    names = [cell.name for cell in misfits()]
     methods = ("vanilla Vicuna-7B", "self Self", "Medusa Self", "Beta-TS Self", "Cali-TS Self")
     block = [f"EESD 11, Vicuna-13B {method}, speedup by" for method in methods]
     assert names == [
@@ -96,30 +99,25 @@ def test_misfits_by_name(record_property):
         *(f"{label} {how}" for label in block for how in ("speed", "time")),
     ]
     record_property(
-        "measured",
-        f"papers: {len(names)} of {len(papers.cells())} printed cells do not fit their own row",
+        "measured", f"papers: {len(names)} of {len(cells())} printed cells do not fit their own row"
     )
 
 
 def test_a_wrong_digit_is_a_misfit():
     """A cell moved by 0.02 fits no more where its interval is narrower than that: over four fifths of GLIDE's, all of EESD's HM."""
-    moved = [
-        replace(c, printed=f"{float(c.printed) + 0.02:.2f}") for c in papers.glide_cells() if c.ok
-    ]
+    moved = [replace(c, printed=f"{float(c.printed) + 0.02:.2f}") for c in glide_cells() if c.ok]
     assert sum(not cell.ok for cell in moved) > 0.8 * len(moved)
-    hms = [cell for cell in papers.eesd_cells() if cell.column == "HM" and cell.ok]
+    hms = [cell for cell in eesd_cells() if cell.column == "HM" and cell.ok]
     assert not any(replace(cell, printed=f"{float(cell.printed) + 3:.2f}").ok for cell in hms)
 
 
 @given(st.floats(0.05, 1), st.floats(0.05, 1), st.floats(0, 2))
 def test_implied_cost_inverts_eq_14(v_d, r_d, c):
-    assert papers.implied_cost(v_d, r_d, formulas.eesd_speedup(v_d, r_d, c)) == pytest.approx(
-        c, abs=1e-9
-    )
+    assert implied_cost(v_d, r_d, formulas.eesd_speedup(v_d, r_d, c)) == pytest.approx(c, abs=1e-9)
 
 
 def test_implied_costs_hold_what_a_grid_of_inputs_implies(record_property):
-    everything = papers.implied_costs()
+    everything = implied_costs()
     for table, target, method, drafter, v_d, r_d, _, _, _, speedup in eesd_rows():
         if method != "plain":
             low, high = everything[target, method, drafter][f"EESD {table}"]
@@ -130,7 +128,7 @@ def test_implied_costs_hold_what_a_grid_of_inputs_implies(record_property):
             assert (low, high) == pytest.approx((min(values), max(values)), abs=1e-12)
             assert low > 0
     several = {key: tables for key, tables in everything.items() if len(tables) > 1}
-    shared = [key for key, tables in several.items() if papers.shared_cost(tables)]
+    shared = [key for key, tables in several.items() if shared_cost(tables)]
     record_property(
         "measured",
         f"papers: one c fits Eq. 14 in all EESD tables for {len(shared)} of {len(several)} target-method-drafters",
@@ -141,12 +139,12 @@ def test_implied_costs_hold_what_a_grid_of_inputs_implies(record_property):
 
 
 def test_shared_cost():
-    assert papers.shared_cost({"a": (0.1, 0.3), "b": (0.2, 0.4)}) == (0.2, 0.3)
-    assert papers.shared_cost({"a": (0.1, 0.2), "b": (0.25, 0.4)}) is None
+    assert shared_cost({"a": (0.1, 0.3), "b": (0.2, 0.4)}) == (0.2, 0.3)
+    assert shared_cost({"a": (0.1, 0.2), "b": (0.25, 0.4)}) is None
 
 
 @pytest.mark.parametrize(
     "text, low, high", [("1.50", 1.495, 1.505), ("7.7", 7.65, 7.75), ("4", 3.5, 4.5)]
 )
 def test_rounding(text, low, high):
-    assert np.allclose(papers.rounding(text), (low, high), rtol=0, atol=1e-12)
+    assert np.allclose(rounding(text), (low, high), rtol=0, atol=1e-12)

@@ -12,15 +12,17 @@ from test_tree_policy import ordered, ranked
 from simspec import CostModel, policies, synthetic
 from simspec.metrics import summary
 from simspec.policies import fixed
-from simspec.policies.tree import optimal_tree, sets
+from simspec.policies.fitted_trees import optimal_tree
+from simspec.policies.trees import sets
+from simspec.rank_acceptance import draft_room
 from simspec.reports.tree_tables import markdown, table
 from simspec.reports.trees import compare_trees
 from simspec.simulate import replay
-from simspec.tree import MOST, room
+from simspec.tree import MAX_NODES
 from simspec.tree_replay import replay_tree, tree_seconds
 
 COST = CostModel(
-    [0, 0.1, 0.2, 0.3, 0.4], 1 + 0.02 * np.arange(MOST + 1), [0, 0.05], 0.01, 1.0, node=0.001
+    [0, 0.1, 0.2, 0.3, 0.4], 1 + 0.02 * np.arange(MAX_NODES + 1), [0, 0.05], 0.01, 1.0, node=0.001
 )
 
 
@@ -30,7 +32,7 @@ def recording(prompts=12, order=True):
         return trace
     trace = ordered(trace, 2, 3)
     held = np.minimum(
-        (trace.order < 5).sum(1), room(trace)[1]
+        (trace.order < 5).sum(1), draft_room(trace)[1]
     )  # beams of one node beside those that hold
     return replace(trace, beam=np.stack((held, np.minimum(held + 1, 6)), 1).astype(np.uint8))
 

@@ -15,12 +15,14 @@ from real.decode.engine import ENGINES, engage, passes_for, passes_of
 from real.decode.features import offered
 from real.decode.loop import decode
 from real.decode.trees import Beam, Dynamic, Static
-from real.model.runner import EAGER, CapturedPasses, Span
+from real.model.captured_passes import CapturedPasses
+from real.model.runner import EAGER
+from real.model.span import Span
 from real.model.target import Target
 from real.pair import stepper
 from real.sampling import Rule
 from simspec import policies
-from simspec.tree import full
+from simspec.tree_shapes import tree_of_widths
 
 RULES = Rule(), Rule("coupled", 0.8, 3), Rule("rejection", 0.8, 3)
 CAPACITY = 64
@@ -120,13 +122,13 @@ def test_texts_and_rounds_of_every_drafter_are_those_of_the_eager_engine(name, e
                     for t, d in ((target, drafter), (fixed, quick))
                 ]
                 assert same(*runs), (text, rule, i)
-    assert any("target" in key[0] for key in fixed.passes.made)
+    assert any("target" in key[0] for key in fixed.passes.captured)
 
 
 @pytest.mark.parametrize("name", ["model", "early_exit", "eagle", "medusa"])
 def test_trees_are_those_of_the_eager_engine(name):
     (target, drafter), (fixed, quick) = toy_pair(name), engaged(name, "fast")
-    for plan in (Static(full((3, 2))), Dynamic(2, 3, 6), Beam(2, 3), Cape(2, 3)):
+    for plan in (Static(tree_of_widths((3, 2))), Dynamic(2, 3, 6), Beam(2, 3), Cape(2, 3)):
         for i, prompt in enumerate(toy_prompts(3)):
             runs = [
                 decode(t, d, plan, RULES[1], prompt, 16, END, i)
@@ -134,9 +136,9 @@ def test_trees_are_those_of_the_eager_engine(name):
             ]
             assert same(*runs), type(plan)
     assert False in {
-        key[3] for key in fixed.passes.made if len(key) == 4
+        key[3] for key in fixed.passes.captured if len(key) == 4
     }  # trees were captured, too
-    wide = Static(full((3, 3)))  # 13 rows: more than the widest pass, so as they come
+    wide = Static(tree_of_widths((3, 3)))  # 13 rows: more than the widest pass, so as they come
     assert same(
         *(
             decode(t, d, wide, RULES[0], [5, 6, 7], 12, END)
@@ -156,9 +158,9 @@ def test_after_warming_nothing_is_captured_any_more():
         6,
         (),
     )
-    before = len(fixed.passes.made)
+    before = len(fixed.passes.captured)
     fixed.passes.warm()
-    held = dict(fixed.passes.made)
+    held = dict(fixed.passes.captured)
     assert len(held) > before
     target, twin = toy_pair("early_exit")
     for text in ("fixed:0", "fixed:6", "fixed:1"):
@@ -170,13 +172,13 @@ def test_after_warming_nothing_is_captured_any_more():
                 for drive, (t, d) in zip(drives, pairs)
             )
         )
-    assert fixed.passes.made == held
+    assert fixed.passes.captured == held
     assert all(torch.isfinite(cache.key).all() for cache in fixed.passes.caches.values())
 
 
 def test_a_tree_warmed_leaves_numbers_in_the_cache():
     fixed, drafter = engaged("model", "fast")
-    decode(fixed, drafter, Static(full((2, 2))), RULES[0], [5], 6, ())
+    decode(fixed, drafter, Static(tree_of_widths((2, 2))), RULES[0], [5], 6, ())
     fixed.passes.warm()
     assert all(
         torch.isfinite(rows).all()
@@ -211,7 +213,9 @@ def test_a_mask_that_shows_what_is_not_valid_would_be_noticed(monkeypatch):
 
 def test_a_text_that_does_not_fit_is_refused_in_one_line():
     target = Target(toy_target(0), passes=CapturedPasses((4,), 16))
-    with pytest.raises(ValueError, match="a text of 17 rows is too long for caches of 16") as error:
+    with pytest.raises(
+        ValueError, match="a sequence of 17 rows is too long for caches of 16"
+    ) as error:
         target.prefill([5] * 10)
         for _ in range(7):
             target.verify([5], [-1])
@@ -244,7 +248,7 @@ def test_results_are_the_callers_own():
     passes, calls = CapturedPasses((1,), 64), []
     for number in (1.0, 5.0):
         calls += passes.call("twice", lambda x: (2 * x,), torch.full((3,), number))
-    assert len(passes.made) == 1
+    assert len(passes.captured) == 1
     assert [each.tolist() for each in calls] == [[2.0] * 3, [10.0] * 3]
     target = Target(toy_target(0), passes=passes_of("strict", 4, 40))
     target.prefill([5, 6, 7])
@@ -278,7 +282,7 @@ def test_close_to_the_end_of_the_caches_rows_come_as_they_are():
         torch.testing.assert_close(
             fixed.verify(tokens, parent).logits, wanted.verify(tokens, parent).logits
         )
-        assert not fixed.passes.made
+        assert not fixed.passes.captured
 
 
 def test_features_come_with_the_token(monkeypatch):

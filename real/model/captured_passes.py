@@ -1,0 +1,156 @@
+"""The fast and strict engines: passes padded to a few widths, captured once and replayed."""
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor
+
+from real.model.cuda_graphs import capture, compiled_layers
+from real.model.decoder import Decoder
+from real.model.kv_cache import KVCache
+from real.model.runner import Body, EagerPasses, Input
+from real.model.span import Span
+from real.model.static_inputs import StaticCall, StaticPass
+
+
+class CapturedPasses(EagerPasses):
+    """Runs passes of at most `max(widths)` rows by replaying a capture; wider ones (prefills) run eagerly.
+
+    | argument | meaning |
+    | --- | --- |
+    | widths | a pass is padded to the next of these numbers of rows |
+    | capacity | rows of each KV cache, which never moves |
+    | compiled | compile the layers first: True, False or options of torch.compile; None: on CUDA only |
+    | smallest | least KV window; windows are the next powers of two |
+
+    A pass attends over a KV window rounded up to a power of two. Padding is masked, and written behind
+    the valid rows. Results are copies. A drafter and its target share one object, with a `name` for each
+    body. ValueError for a sequence beyond `capacity`.
+    """
+
+    def __init__(
+        self,
+        widths: Sequence[int],
+        capacity: int,
+        compiled: dict | bool | None = None,
+        smallest: int = 256,
+    ):
+        if not widths or min(widths) < 1 or capacity < max(widths):
+            raise ValueError(
+                f"widths {list(widths)} and capacity {capacity}; "
+                "expected rows of at least 1, and room for the widest pass"
+            )
+        self.widths = tuple(sorted(set(widths)))
+        self.capacity, self.compiled, self.smallest = capacity, compiled, smallest
+        self.caches: dict[str, KVCache] = {}
+        self.captured: dict[tuple, StaticCall] = {}
+        self.pool = None
+
+    @property
+    def name(self) -> str:
+        """The engine: strict where all passes have one width and one KV window, else fast."""
+        return "strict" if len(self.widths) == 1 and self.smallest >= self.capacity else "fast"
+
+    def cache(self, name: str, decoder: Decoder, layers: int, rows: int) -> KVCache:
+        """The KV cache of that owner, one for all sequences."""
+        if name not in self.caches:
+            try:
+                self.caches[name] = decoder.cache(layers, capacity=self.capacity)
+            except (MemoryError, RuntimeError) as error:  # torch raises either, by device
+                raise ValueError(
+                    f"caches of {self.capacity} rows do not fit {decoder.device}; "
+                    "use shorter sequences, or the eager engine"
+                ) from error
+        return self.caches[name]
+
+    @torch.inference_mode()
+    def run(
+        self,
+        name: str,
+        decoder: Decoder,
+        body: Body,
+        inputs: Sequence[Input],
+        span: Span,
+        cache: KVCache,
+    ) -> tuple[Tensor, ...]:
+        """As `EagerPasses.run`, by a captured pass where the rows fit one."""
+        width = self._width(span)
+        if width is None or span.start + width > self.capacity:
+            self._check(span.start + span.rows)
+            return super().run(name, decoder, body, inputs, span, cache)
+        window = next(window for window in self._windows() if window >= span.start + width)
+        key = name, width, window, span.parent is None
+        static = self.captured.get(key)
+        # a drafter that writes to the target's cache may have made it grow
+        if static is None or static.keys is not cache.key:
+            tree_rows = 0 if span.parent is None else self.widths[-1]
+            shapes = [
+                (tuple(x.shape[1:]), x.dtype) if isinstance(x, Tensor) else None for x in inputs
+            ]
+            static = StaticPass(decoder, body, shapes, width, window, tree_rows, cache)
+            self.captured[key] = static
+        static.set(inputs, span)
+        return tuple(out[: span.rows].clone() for out in self._replayed(static))
+
+    @torch.inference_mode()
+    def call(
+        self, name: str, function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor
+    ) -> tuple[Tensor, ...]:
+        """As `EagerPasses.call`, captured once for inputs of these shapes."""
+        key = name, *(tuple(x.shape) for x in inputs)
+        if key not in self.captured:
+            self.captured[key] = StaticCall(function, inputs)
+        self.captured[key].set(inputs)
+        return tuple(out.clone() for out in self._replayed(self.captured[key]))
+
+    @torch.inference_mode()
+    def warm(self) -> None:
+        """Captures every body seen so far at all widths and KV windows.
+
+        For use between two sequences: it overwrites rows of the caches.
+        """
+        passes = [item for item in self.captured.items() if isinstance(item[1], StaticPass)]
+        for (name, *_, is_chain), seen in passes:
+            for width in self.widths:
+                for window in self._windows():
+                    key = name, width, window, is_chain
+                    if window >= width and key not in self.captured:
+                        static = StaticPass(
+                            seen.decoder, seen.body, seen.shapes, width, window, seen.tree_rows,
+                            seen.cache,
+                        )  # fmt: skip
+                        self.captured[key] = static
+                        self._replayed(static)
+
+    def _windows(self) -> list[int]:
+        windows = [min(self.smallest, self.capacity)]
+        while windows[-1] < self.capacity:
+            windows.append(min(2 * windows[-1], self.capacity))
+        return windows
+
+    def _replayed(self, static: StaticCall) -> tuple[Tensor, ...]:
+        if static.replay is None:
+            cuda = static.device.type == "cuda"
+            if cuda and self.pool is None:
+                self.pool = torch.cuda.graph_pool_handle()
+            compiled = cuda if self.compiled is None else self.compiled
+            options = compiled if isinstance(compiled, dict) else {}
+            with compiled_layers(**options) if compiled else nullcontext() as layer_forward:
+                static.replay = capture(
+                    lambda: static.function(layer_forward), static.device, self.pool
+                )
+        return static.replay()
+
+    def _width(self, span: Span) -> int | None:
+        rows = span.rows if span.parent is None else max(span.rows, len(span.parent))
+        if rows > self.widths[-1]:
+            return None
+        return next(width for width in self.widths if width >= span.rows)
+
+    def _check(self, rows: int) -> None:
+        if rows > self.capacity:
+            raise ValueError(
+                f"a sequence of {rows} rows is too long for caches of {self.capacity}; "
+                "give the engine a larger capacity"
+            )

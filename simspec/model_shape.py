@@ -1,0 +1,107 @@
+"""Sizes of dense decoders: weights and KV caches."""
+
+import math
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Sizes of a dense decoder of the Llama kind: RMSNorm, grouped-query attention without biases, SwiGLU.
+
+    | field          | meaning                                                    |
+    | -------------- | ---------------------------------------------------------- |
+    | name           | label in tables                                            |
+    | layers         | decoder layers                                             |
+    | width          | numbers in the residual stream of a token                  |
+    | heads          | query heads                                                |
+    | kv_heads       | key and value heads                                        |
+    | head_dim       | numbers in a head                                          |
+    | hidden         | inner numbers of the SwiGLU                                |
+    | vocab          | tokens                                                     |
+    | tied           | the head is the embedding                                  |
+    | weight_bytes   | bytes of a stored weight                                   |
+    | cache_bytes    | bytes of a cached number                                   |
+
+    ValueError unless all sizes are positive.
+    """
+
+    name: str
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    hidden: int
+    vocab: int
+    tied: bool = False
+    weight_bytes: float = 2.0
+    cache_bytes: float = 2.0
+
+    def __post_init__(self):
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in ("name", "tied"):
+                continue
+            whole = field.name not in ("weight_bytes", "cache_bytes")
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, int if whole else (int, float))
+                or not 0 < value < math.inf
+            ):
+                raise ValueError(
+                    f"model {self.name!r}: {field.name} is {value!r}, expected a positive {'integer' if whole else 'number'}"
+                )
+
+
+# Model cards' config.json, as published with the weights; 16-bit weights and caches.
+SHAPES = {
+    "llama-2-7b": ModelShape("llama-2-7b", 32, 4096, 32, 32, 128, 11008, 32000),
+    "llama-2-13b": ModelShape("llama-2-13b", 40, 5120, 40, 40, 128, 13824, 32000),
+    "llama-2-70b": ModelShape("llama-2-70b", 80, 8192, 64, 8, 128, 28672, 32000),
+    "llama-3-8b": ModelShape("llama-3-8b", 32, 4096, 32, 8, 128, 14336, 128256),
+    "llama-3.2-1b": ModelShape("llama-3.2-1b", 16, 2048, 32, 8, 64, 8192, 128256, tied=True),
+    "tinyllama-1.1b": ModelShape("tinyllama-1.1b", 22, 2048, 32, 4, 64, 5632, 32000),
+    "llama-68m": ModelShape("llama-68m", 2, 768, 12, 12, 64, 3072, 32000),
+}
+
+
+def matrix_weights(shape: ModelShape, layers: int | None = None, head: bool = True) -> int:
+    """Weights in the matrices that every row is multiplied by.
+
+    2 d h e + 2 d g e + 3 d f a layer, and d V for the head: d = width, h, g = query and key heads, e = head_dim, f = hidden, V = vocab.
+    """
+    s = shape
+    layer = 2 * s.width * s.head_dim * (s.heads + s.kv_heads) + 3 * s.width * s.hidden
+    return layer * (s.layers if layers is None else layers) + s.width * s.vocab * head
+
+
+def parameters(shape: ModelShape) -> int:
+    """All weights: the matrices, two norms a layer and one at the end, and the embedding where it is not the head."""
+    return (
+        matrix_weights(shape)
+        + (2 * shape.layers + 1) * shape.width
+        + shape.width * shape.vocab * (not shape.tied)
+    )
+
+
+def cache_bytes(shape: ModelShape, layers: int | None = None) -> float:
+    """Bytes that a token's keys and values take: 2 g e b a layer, b = bytes of a number."""
+    return (
+        2
+        * shape.kv_heads
+        * shape.head_dim
+        * shape.cache_bytes
+        * (shape.layers if layers is None else layers)
+    )
+
+
+def memory(shape: ModelShape, batch: int, context: int) -> float:
+    """Bytes of all weights and of the caches of `batch` sequences of `context` tokens."""
+    return parameters(shape) * shape.weight_bytes + batch * context * cache_bytes(shape)
+
+
+def look_up(table: dict, kind: str, name: str):
+    """The entry of SHAPES or CARDS; ValueError that lists the names."""
+    if name not in table:
+        raise ValueError(f"{kind} {name!r} is unknown, expected one of {', '.join(table)}")
+    return table[name]

@@ -1,0 +1,71 @@
+"""Bytes, operations and least time of one pass of a decoder."""
+
+from simspec.device import Device
+from simspec.model_shape import ModelShape, cache_bytes, matrix_weights
+
+
+def pass_bytes(
+    shape: ModelShape,
+    rows: int,
+    batch: int,
+    context: int,
+    layers: int | None = None,
+    head: bool = True,
+) -> float:
+    """Bytes that a pass moves: its matrices once, and keys and values of the context and of the new rows.
+
+    `batch` sequences pass `rows` rows each behind `context` cached ones. Activations and single embedding rows are left out.
+    """
+    return matrix_weights(shape, layers, head) * shape.weight_bytes + batch * (
+        context + rows
+    ) * cache_bytes(shape, layers)
+
+
+def pass_flops(
+    shape: ModelShape,
+    rows: int,
+    batch: int,
+    context: int,
+    tile: int = 1,
+    layers: int | None = None,
+    head: bool = True,
+) -> float:
+    """Operations of a pass: 2 W ceil(B n / tile) tile for the matrices, and 4 h e a layer for each cached row that a row reads.
+
+    W = matrix_weights, B n = batch x rows. Row i of n reads context + i rows (itself included), so a sequence reads
+    n context + n (n + 1) / 2.
+    """
+    padded = -(-batch * rows // tile) * tile
+    read = batch * (rows * context + rows * (rows + 1) / 2)
+    deep = shape.layers if layers is None else layers
+    return (
+        2 * matrix_weights(shape, layers, head) * padded
+        + 4 * shape.heads * shape.head_dim * deep * read
+    )
+
+
+def pass_seconds(
+    shape: ModelShape,
+    card: Device,
+    rows: int,
+    batch: int = 1,
+    context: int = 0,
+    layers: int | None = None,
+    head: bool = True,
+) -> float:
+    """Seconds of a pass: overhead + launch x layers + max(pass_bytes / bandwidth, pass_flops / rate).
+
+    rows a sequence, batch sequences, context rows cached before them; `layers` of the model's and, or not, its head.
+    Grows with rows in steps of the card's tile. ValueError for rows or batch < 1 or context < 0.
+    """
+    if rows < 1 or batch < 1 or context < 0:
+        raise ValueError(
+            f"rows is {rows}, batch {batch} and context {context}, expected at least 1, 1 and 0"
+        )
+    moved = pass_bytes(shape, rows, batch, context, layers, head) / card.bandwidth
+    computed = pass_flops(shape, rows, batch, context, card.tile, layers, head) / card.rate
+    return (
+        card.overhead
+        + card.launch * (shape.layers if layers is None else layers)
+        + max(moved, computed)
+    )

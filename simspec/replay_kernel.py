@@ -1,0 +1,95 @@
+"""The compiled replay loop."""
+
+from functools import lru_cache
+
+import numpy as np
+from numba import types
+
+from simspec.policy import Policy
+from simspec.rng import POLICY, block
+from simspec.round_cost import next_backlog, round_seconds
+from simspec.specialize import borrowed, specialize
+
+
+def kernel(policy: Policy):
+    """The replay loop with this policy's functions compiled into it, from numba's disk cache if it was made before."""
+    return _kernel(*policy.compiled(), policy.random, len(policy.reads))
+
+
+@lru_cache(maxsize=512)
+def _kernel(draft_more, observe, random, width):
+    return specialize(_template, _SIGNATURE, random, width, draft_more=draft_more, observe=observe)
+
+
+_INTS, _FLOATS, _BYTES = types.int64[::1], types.float64[::1], types.uint8[::1]
+
+
+_SIGNATURE = types.void(
+    _INTS, _INTS, _INTS, _BYTES, _BYTES, types.uint8[:, :, ::1], _INTS, types.float64[:, ::1],
+    _FLOATS, _FLOATS, _FLOATS, types.float64, types.int64, types.uint64,
+    _FLOATS, _FLOATS, _FLOATS, types.float64[:, ::1], types.boolean, _INTS, _INTS, _INTS, _INTS, _INTS,
+)  # fmt: skip
+
+
+# draft_more and observe are put among the globals by `specialize`; random and width (features shown) are constants.
+def _template(key):
+    def loop(
+        offset, budget, address, depth, run, feature, columns, tables,
+        draft, verify, catch_up, overhead, K, seed,
+        params, state0, state, shown, stream, out_offset, out_row, out_computed, out_drafted, out_accepted,
+    ):  # fmt: skip
+        random, width = key[1], key[2]
+        params, state, shown = borrowed(params), borrowed(state), borrowed(shown)
+        r = 0
+        for s in range(len(budget)):
+            n = offset[s + 1] - offset[s]
+            first, pos, backlog = r, 0, 0
+            if not stream:
+                state[:] = state0
+            if random:
+                n0, n1, n2, n3 = block(seed, address[s], 0, 0, POLICY)
+            while pos < n:
+                t = offset[s] + pos
+                cap = min(K, budget[s] - pos - 1, np.int64(depth[t]))
+                u0 = u1 = u2 = u3 = np.nan
+                if random:  # one Philox block holds the draws of four slots; the next round's is on its way while this one branches
+                    u0, u1, u2, u3 = n0, n1, n2, n3
+                    n0, n1, n2, n3 = block(seed, address[s], r + 1 - first, 0, POLICY)
+                computed = 0
+                while True:
+                    go, keep = draft_more(params, state, computed, shown, u0)  # noqa: F821
+                    if not go or computed >= cap:
+                        break
+                    for f in range(width):
+                        shown[computed, f] = tables[f, feature[t, computed, columns[f]]]
+                    computed += 1
+                    if random:
+                        if computed & 3 == 0:
+                            u0, u1, u2, u3 = block(
+                                seed, address[s], r - first, computed >> 2, POLICY
+                            )
+                        else:
+                            u0, u1, u2 = u1, u2, u3
+                drafted = computed if go or keep or computed == 0 else computed - 1
+                accepted = min(drafted, np.int64(run[t]))
+                seconds = round_seconds(
+                    draft, verify, catch_up, overhead, computed, drafted, backlog
+                )
+                backlog = next_backlog(backlog, computed, accepted)
+                observe(params, state, computed, drafted, accepted, shown, seconds)  # noqa: F821
+                for i in range(
+                    K if width else 0
+                ):  # all K rows: a loop of one length is never mispredicted
+                    for f in range(width):
+                        shown[i, f] = np.nan
+                out_row[r], out_computed[r], out_drafted[r], out_accepted[r] = (
+                    t,
+                    computed,
+                    drafted,
+                    accepted,
+                )
+                r += 1
+                pos += accepted + 1
+            out_offset[s + 1] = r
+
+    return loop

@@ -1,0 +1,52 @@
+"""Seconds of a round, and the drafter's backlog after it."""
+
+import numpy as np
+
+from simspec.compile_cache import cached_njit
+
+
+@cached_njit
+def round_seconds(draft, verify, catch_up, overhead, computed, drafted, backlog):
+    """Seconds of one round: overhead + draft[computed] + verify[drafted] + catch_up[min(backlog, B)] if computed >= 1."""
+    # One lookup, whatever the round: behind a branch numba would count references to the array, which costs more than the round.
+    owed = min(backlog, catch_up.shape[0] - 1) if computed > 0 else 0
+    seconds = overhead + draft[computed] + verify[drafted] + catch_up[owed]
+    return seconds
+
+
+@cached_njit
+def next_backlog(backlog, computed, accepted):
+    """Rows the drafter owes after a round.
+
+    A round without drafting leaves its input unread: one more. Otherwise the drafter has read the input and
+    all drafts but the last computed one, so it owes a row exactly when that last one was accepted.
+    """
+    if computed == 0:
+        return backlog + 1
+    return 1 if accepted == computed else 0
+
+
+@cached_njit
+def chain_seconds(draft, verify, catch_up, overhead, offset, computed, drafted, accepted):
+    seconds = np.empty(computed.shape[0])
+    for s in range(offset.shape[0] - 1):
+        backlog = 0
+        for r in range(offset[s], offset[s + 1]):
+            seconds[r] = round_seconds(
+                draft, verify, catch_up, overhead, computed[r], drafted[r], backlog
+            )
+            backlog = next_backlog(backlog, computed[r], accepted[r])
+    return seconds
+
+
+@cached_njit
+def tree_seconds(draft, verify, catch_up, overhead, offset, computed, drafted, owed):
+    seconds = np.empty(computed.shape[0])
+    for s in range(offset.shape[0] - 1):
+        backlog = 0
+        for r in range(offset[s], offset[s + 1]):
+            seconds[r] = round_seconds(
+                draft, verify, catch_up, overhead, computed[r], drafted[r], backlog
+            )
+            backlog = owed[r] if computed[r] > 0 else backlog + 1
+    return seconds
