@@ -1,13 +1,20 @@
-"""Hypothesis: no deadlines (compilation falls into the first example), fixed examples; measured counts in the summary."""
+"""Settings of hypothesis, measured figures in the summary, and a folder of inputs.
 
+Hypothesis has no deadlines (the first example compiles) and fixed examples.
+"""
+
+import json
+
+import pytest
 import torch
 from hypothesis import settings
 
-# One commit, one verdict: examples are derived from the tests. `--hypothesis-profile=explore` draws new ones.
+# Examples are derived from the tests, so that a commit has one result;
+# `--hypothesis-profile=explore` draws new ones.
 settings.register_profile("steady", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=500)
 settings.load_profile("steady")
-torch.set_num_threads(1)  # two workers on two cores; thread counts do not change a float64 law
+torch.set_num_threads(1)  # two workers on two cores; thread counts do not change a float64 result
 
 
 def pytest_terminal_summary(terminalreporter):
@@ -16,3 +23,24 @@ def pytest_terminal_summary(terminalreporter):
     lines = [value for r in reports for name, value in r.user_properties if name == "measured"]
     for line in lines:
         terminalreporter.write_line(line)
+
+
+@pytest.fixture(scope="module")
+def input_folder(tmp_path_factory):
+    """A recording, cost models, prompts and training text; tests leave the folder unchanged."""
+    from inputs import RECORDING
+
+    from simspec import CostModel, load_trace
+
+    folder = tmp_path_factory.mktemp("inputs")
+    load_trace(RECORDING).select([0, 1]).save(folder / "t.parquet")
+    CostModel.from_ratio(0.3, 16).to_json(folder / "c.json")
+    CostModel.from_ratio(0.3, 3).to_json(folder / "short.json")
+    rows = [
+        {"id": f"p{i}", "task": "ab"[i % 2], "text": f"The target, number {i},"} for i in range(4)
+    ]
+    (folder / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "text.txt").write_text("a drafter proposes and the target disposes. " * 60)
+    (folder / "empty").write_bytes(b"")
+    (folder / "folder").mkdir()
+    return folder

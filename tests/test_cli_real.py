@@ -299,7 +299,7 @@ def test_help_teaches_with_an_example(command, tmp_path):
             ],
             "it grows no trees",
         ),
-        (["measure", "--out", "c.json", "--rows", "4"], "rows is 4; expected 0, or 16"),
+        (["measure", "--out", "c.json", "--rows", "4"], "tree nodes are 4; expected 0, or 16"),
         (
             ["run", str(TRACES / "tiny-glide-greedy.parquet"), "--policy", "dynamic_tree:8"],
             "records no order of dynamic trees",

@@ -16,7 +16,7 @@ from simspec.recordings import recordings
 from simspec.reports.acceptance_by_depth import by_depth, depth_acceptance
 from simspec.reports.drafter_tables import markdown, table
 from simspec.reports.drafters import ALL, compare_drafters
-from simspec.validation import check
+from simspec.validation.recording_checks import recording_checks
 
 
 def recording(seed=0, prompts=12, K=4, rate=0.6):
@@ -352,6 +352,6 @@ def test_a_score_over_several_recordings_leaves_out_what_one_cannot_serve(many, 
 
 def test_checks_hold_on_a_shallow_recording_without_features(many):
     for path in many:
-        checks, _ = check._recording("r", load_trace(path), 0)
+        checks, _ = recording_checks("r", load_trace(path), 0)
         assert checks
         assert all(each.ok for each in checks)

@@ -29,7 +29,7 @@ from simspec.cli import main
 
 for drafter in ("model", "early_exit"):
     load_pair(TINY, drafter)
-real.jobs.record = partial(real.record.recorder.record, shard=1)
+real.jobs.record.record = partial(real.record.recorder.record, shard=1)
 DEEDS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod"}
 
 def child(folder, die_at, arguments):
@@ -315,7 +315,7 @@ def test_an_interrupt_before_anything_is_done_leaves_nothing(tmp_path, monkeypat
 @pytest.fixture
 def half(tmp_path, monkeypatch):
     """A recording that was interrupted with two of its three shards on disk, and what it should become."""
-    monkeypatch.setattr(real.jobs, "record", partial(real.record.recorder.record, shard=2))
+    monkeypatch.setattr(real.jobs.record, "record", partial(real.record.recorder.record, shard=2))
     asked = ["record", "p.jsonl", "--out", "x.parquet", "-k", 3, "--budget", 4]
     assert command(prompts(tmp_path / "whole", 6), *asked)[0] == 0
     made, text = [], real.record.recorder.record_text

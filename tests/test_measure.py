@@ -411,12 +411,13 @@ def command(*arguments):
 
 
 def test_the_command_writes_a_model_for_one_text_and_a_table_for_more(tmp_path, monkeypatch):
-    monkeypatch.setattr("real.cli.measure.load_models", toy)
+    monkeypatch.setattr("real.jobs.models.load_pair", toy)
     out = tmp_path / "c.json"
     given = "-k", 1, "--repeats", 1, "--out", out
     shown = json.loads(command(*given, "--json", "--context", 8))
     cost = load_cost(out)
     assert isinstance(cost, CostModel)
+    assert shown.pop("engines") == {"target": "eager", "drafter": "eager"}
     assert cost.to_dict() == shown
     assert cost.K == 1
     assert cost.name == "model-greedy"
@@ -428,6 +429,7 @@ def test_the_command_writes_a_model_for_one_text_and_a_table_for_more(tmp_path, 
     assert "batch 2, context 12: draft of 1" in said
     assert "measured on cpu" in said
     shown = json.loads(command(*given, "--batch", 1, "--batch", 2, "--context", 8, "--json"))
+    del shown["engines"]
     assert CostTable.from_dict(shown) == load_cost(out)
 
 
@@ -436,7 +438,7 @@ def test_the_command_writes_a_model_for_one_text_and_a_table_for_more(tmp_path, 
 )
 def test_a_users_error_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, capsys, arguments):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("real.cli.measure.load_models", toy)
+    monkeypatch.setattr("real.jobs.models.load_pair", toy)
     with pytest.raises(SystemExit) as stop:
         cli.main(["measure", *map(str, ["--out", "c.json", "-k", 1, *arguments])])
     error = capsys.readouterr().err

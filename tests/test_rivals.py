@@ -11,7 +11,6 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from toy_lm import END, VOCAB, toy_recording
 
-from real.bench import race as race_module
 from real.bench.hf_generate import (
     RIVALS,
     RivalError,
@@ -487,7 +486,7 @@ def test_the_command_races_on_the_embedded_models(tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(race_module, "race", interrupted)
+    monkeypatch.setattr("real.jobs.race.race", interrupted)
     code, _, _ = command(tmp_path, *given, "--rival", "none", "--out", "other.json")
     assert code != 0
     assert {p.name for p in tmp_path.iterdir()} == {"r.json", "p.png"}

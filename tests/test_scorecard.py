@@ -389,9 +389,9 @@ def test_a_killed_scorecard_continues_with_the_next_recording(tmp_path, monkeypa
         done.append(name)
         return [replace(doctored(slower(1))[0], recording=name)]
 
-    monkeypatch.setattr(scoring, "score", scored)
-    monkeypatch.setattr("real.pair.check_pair", lambda *given: None)
-    monkeypatch.setattr("real.cli.scorecard.load_models", lambda *given: None)
+    monkeypatch.setattr("real.jobs.scorecard.score", scored)
+    monkeypatch.setattr("real.jobs.models.check_pair", lambda *given: None)
+    monkeypatch.setattr("real.jobs.models.load_pair", lambda *given: None)
 
     def command(*more):
         told = "--policy", "fixed:1", "--save", tmp_path / "s.json", "--json"

@@ -1,7 +1,6 @@
 """The printed report of an audit."""
 
 import math
-import sys
 
 from real.audit.emitted_run import RunHeader
 from real.audit.power import POWER
@@ -105,15 +104,10 @@ def _detectable(effect: float, text: str) -> str:
 
 def print_report(name: str, header: RunHeader, result: AuditResult, tokenizer) -> None:
     """Prints the figures, the first divergences, and the outcome in the last line."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
+    from simspec.terminal import print_table, print_text
 
     how = " ".join(filter(None, (header.rule, header.dtype, header.drafter, header.policy)))
-    table = Table("", "", title=escape(f"{name}: {how}"), show_header=False)
-    for row in report_rows(result):
-        table.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    print_table(("figure", "value"), report_rows(result), title=f"{name}: {how}")
     excused = [d for d in result.first if d.excused]
     for d in (*excused[:SHOWN], *result.failures[:SHOWN]):
         line = (
@@ -125,11 +119,11 @@ def print_report(name: str, header: RunHeader, result: AuditResult, tokenizer) -
                 f", the target's pick {tokenizer.decode([d.best])!r} ({d.best}), "
                 f"{d.gap:.4g} nats, {d.ulps:.3g} units"
             )
-        print(f"{line}: {'excused' if d.excused else 'FAILED'}")
+        print_text(f"{line}: {'excused' if d.excused else 'FAILED'}")
     for m in result.recording.failures[:SHOWN] if result.recording else ():
         where = f"at {m.position}" if m.round is None else f"in round {m.round}, at {m.position}"
-        print(
+        print_text(
             f"sequence {m.index} (address {m.sequence}) differs from the recording {where}, "
             f"whose margin is {m.margin:.3g} nats: FAILED"
         )
-    print("clean" if result.clean else f"NOT CLEAN: {'; '.join(result.alarms)}")
+    print_text("clean" if result.clean else f"NOT CLEAN: {'; '.join(result.alarms)}")

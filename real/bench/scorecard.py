@@ -27,6 +27,7 @@ class ScorecardRow:
     | speedup, speedup_measured | over plain decoding |
     | phases, phases_measured | seconds of drafting, verification, policy, other |
     | prompts, tokens, rounds | of the measured run |
+    | target_engine, drafter_engine | that the passes ran on |
 
     acceptance + cost + overhead = log(1 + error) exactly.
     """
@@ -50,6 +51,8 @@ class ScorecardRow:
     prompts: int
     tokens: int
     rounds: int
+    target_engine: str = ""
+    drafter_engine: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,14 @@
 """Runs behind a scorecard: policies on some prompts of a recording, timing jobs on others."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from real.bench.phase_means import phase_costs, phase_jobs
 from real.bench.prediction import scorecard_rows
 from real.bench.scorecard import ScorecardRow
+from real.decode.engine import engines_of
 from real.decode.loop import DecodeResult, Plan, decode
 from real.draft import Drafter, Silent
 from real.measure.job import PLAIN, Job
@@ -107,7 +108,10 @@ def score(
     # a run may draft longer than any replay where a tie flips
     longest = max((p.longest(trace.K) for p in built), default=0)
     costs = phase_costs(times, longest)
-    return scorecard_rows(name, scored, pair.drafter.name, replays, costs, results)
+    rows = scorecard_rows(name, scored, pair.drafter.name, replays, costs, results)
+    ran = engines_of(pair.target, pair.drafter)
+    engines = {f"{model}_engine": engine for model, engine in ran.items()}
+    return [replace(row, **engines) for row in rows]
 
 
 def _shuffled(

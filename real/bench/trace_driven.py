@@ -12,7 +12,7 @@ import torch
 
 from real.decode.acceptance_predictor import NAMES, Folded
 from real.decode.chain import ChainDrafting
-from real.decode.engine import engage, passes_of
+from real.decode.engine import engage, engines_of, passes_of
 from real.decode.features import GRIDS
 from real.decode.loop import DecodeResult, decode
 from real.decode.phase_timer import PhaseTimer
@@ -322,7 +322,8 @@ def drive(
         _timing(n, trace, r, x, results[-1], members)
         for n, r, x in zip(names, [*replays, alone], results)
     ]
-    return Driven(label or {}, device_name(decoder.device), tuple(timings))
+    engines = {"engines": engines_of(target, drafter)}
+    return Driven((label or {}) | engines, device_name(decoder.device), tuple(timings))
 
 
 def _predictors(made: Sequence[Policy], decoder: Decoder, drafter: Drafter) -> dict:

@@ -22,7 +22,7 @@ COMMANDS = {
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the commands to simspec's application; ImportError where torch or transformers is missing."""
+    """Adds the commands to simspec's application; ImportError where an extra is missing."""
     for package in ("torch", "transformers", "safetensors"):
         if find_spec(package) is None:
             raise ImportError(f"{package} is not installed")

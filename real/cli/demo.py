@@ -8,64 +8,58 @@ import typer
 
 from real.cli.options import Json, Seed
 from real.cli.progress import show_progress
+from simspec.terminal import print_table, print_text
 
 
-def demo(
+def demo(  # noqa: PLR0913
     prompts: Annotated[int, typer.Option(help="Prompts to run for real on each recording.")] = 10,
     seed: Seed = 0,
     plot: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("out/demo.png"),
     as_json: Json = False,
-):
-    """Sweep the bundled recordings, pick a policy, run it on the embedded models, compare with the replay.
+) -> None:
+    """Sweep the bundled recordings, and run the best policies on the embedded models.
 
-    Exits with code 1 if a run and its replay differ. Example: simspec demo --prompts 48 --plot demo.png
+    Exits with code 1 if a run and its replay differ.
+
+    Example: simspec demo --prompts 48 --plot demo.png
     """
-    from real.demo import demo as show
+    from real.demo import demo as run_demo
     from real.demo import draw
 
     with show_progress() as progress:
-        found = show(prompts, seed, progress=progress)
-    draw(found, plot)
+        result = run_demo(prompts, seed, progress=progress)
+    draw(result, plot)
     if as_json:
-        print(json.dumps(found.summary() | {"plot": str(plot)}))
+        print(json.dumps(result.summary() | {"plot": str(plot)}))
     else:
-        _print_demo(found, plot)
-    if not found.comparison.equal:
+        _print(result, plot)
+    if not result.comparison.equal:
         raise typer.Exit(1)
 
 
-def _print_demo(found, plot) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    means = found.table.groupby(["policy", "trace"], sort=False).speedup.mean().unstack(sort=False)
-    table = Table("policy", *means.columns, title="modelled speedup, at costs measured here")
-    for name, row in means.iterrows():
-        table.add_row(name, *(f"{x:.3f}" for x in row))
-    console.print(table)
-    heads = (
-        "recording",
-        "its best policy",
-        "simulated",
-        "measured",
-        "rounds",
-        "exceptions",
-        "failures",
+def _print(result, plot: Path) -> None:
+    means = result.table.groupby(["policy", "trace"], sort=False).speedup.mean().unstack(sort=False)
+    print_table(
+        ("policy", *means.columns),
+        [(name, *(f"{x:.3f}" for x in row)) for name, row in means.iterrows()],
+        title="modeled speedup, at costs measured here",
     )
-    table = Table(*heads, title="run for real, compared with the replay")
-    for name, o in found.outcomes.items():
+    rows = []
+    for name, o in result.outcomes.items():
         c = o.comparison
-        counts = c.rounds, len(c.exceptions), len(c.failures)
-        table.add_row(name, o.policy, f"{o.simulated:.3f}", f"{o.measured:.3f}", *map(str, counts))
-    console.print(table)
-    best = found.outcomes[found.best]
-    verdict = (
-        "the runs did what the replays said"
-        if found.comparison.equal
-        else "RUNS AND REPLAYS DIFFER"
-    )
-    console.print(
-        f"best: {best.policy} on {found.best}; {verdict}. Picture: {plot}. Device: {best.device}",
-        highlight=False,
+        speedups = f"{o.simulated:.3f}", f"{o.measured:.3f}"
+        rows.append((name, o.policy, *speedups, c.rounds, len(c.exceptions), len(c.failures)))
+    print_table(
+        (
+            "recording", "its best policy", "simulated", "measured", "rounds", "exceptions",
+            "failures",
+        ),
+        rows,
+        title="run for real, compared with the replay",
+    )  # fmt: skip
+    best = result.outcomes[result.best]
+    equal = result.comparison.equal
+    outcome = "the runs did what the replays said" if equal else "RUNS AND REPLAYS DIFFER"
+    print_text(
+        f"best: {best.policy} on {result.best}; {outcome}. Picture: {plot}. Device: {best.device}"
     )

@@ -5,27 +5,13 @@ from typing import Annotated
 
 import typer
 
-from real.cli.options import (
-    Cost,
-    Device,
-    Dtype,
-    Engine,
-    Json,
-    Policies,
-    Prompts,
-    Recording,
-    Seed,
-    cost_of,
-    open_recording,
-)
+from real.cli.engines import describe_engines
+from real.cli.options import Cost, Device, Dtype, Engine, Json, Policies, Prompts, Recording, Seed
 from real.cli.progress import show_progress
-from real.cli.tables import _table
-from real.progress import relabel
-
-DRIVEN = ("fixed:1", "fixed:2", "fixed:4", "beta_ts")
+from simspec.terminal import print_table
 
 
-def emulate(
+def emulate(  # noqa: PLR0913
     trace: Recording,
     target: Annotated[
         str,
@@ -47,87 +33,44 @@ def emulate(
     engine: Engine = "eager",
     seed: Seed = 0,
     as_json: Json = False,
-):
-    """Time policies on a model of any size with random weights, each round's verdict taken from a recording.
+) -> None:
+    """Time policies on a model of any size with random weights and recorded acceptances.
 
-    Real passes, recorded acceptances: what these acceptances would give on that model here, not what its own drafter would reach.
-    Exits with code 1 if the rounds are not those of the replay.
+    Passes are real, acceptances are the recording's: the throughput of these acceptances on that
+    model here, not what its own drafter would reach. Exits with code 1 if rounds differ from the
+    replay.
 
-    Example: simspec emulate tiny-early_exit-greedy --target llama-3-8b --drafter early_exit:4 --device cuda --dtype bfloat16
+    Example: simspec emulate tiny-early_exit-greedy --target llama-3-8b --drafter early_exit:4
     """
-    from real.bench.trace_driven import drive as run
-    from real.bench.trace_driven import driven_passes
-    from real.drafters import drafter_shapes, random_drafter
-    from real.model.random_models import check_room, random_decoder, read_shape
-    from real.pair import DTYPES
-    from real.provenance import check_device
-    from simspec.rng import check_seed
+    from real.jobs import EmulationSettings, ModelSettings, emulate_recording
+    from real.jobs.emulate import POLICIES
 
-    check_device(device)
-    check_seed(seed)
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype {dtype!r} is unknown; expected one of {', '.join(DTYPES)}")
-    path, recorded = open_recording(trace, prompts)
-    told, shape = cost_of(path, cost, recorded.K), read_shape(target)
-    room = int(
-        max(recorded.prompt_offset[1:] - recorded.prompt_offset[:-1])
-        if context is None
-        else context
-    ) + int(recorded.budget.max())
-    check_room([shape, *drafter_shapes(drafter, shape)], DTYPES[dtype], room, device)
-    decoder = random_decoder(shape, DTYPES[dtype], device, seed)
-    made = random_drafter(drafter, decoder, shape, int(recorded.depth.max()), seed)
-    label = {
-        "text": "random",
-        "acceptance": trace,
-        "target": shape.name,
-        "drafter": drafter,
-        "weights": "random",
-        "rule": "greedy",
-    }
-    label |= {
-        "dtype": dtype,
-        "engine": engine,
-        "prompts": recorded.sequences,
-        "context": context or "as recorded",
-    }
-    passes = driven_passes(engine, recorded, context)
+    settings = EmulationSettings(drafter, policy or POLICIES, prompts, context, cost, seed)
+    models = ModelSettings(device=device, dtype=dtype, engine=engine)
     with show_progress() as progress:
-        said = relabel(progress, f"driving {shape.name}")
-        found = run(
-            decoder, made, recorded, policy or DRIVEN, told, seed, context, label, said, passes
-        )
-    if as_json:
-        print(json.dumps(found.summary()))
-    else:
-        _print_driven(found)
-    if not found.equal:
+        emulated = emulate_recording(trace, target, models, settings, progress)
+    print(json.dumps(emulated.summary())) if as_json else _print(emulated)
+    if not emulated.equal:
         raise typer.Exit(1)
 
 
-def _print_driven(found) -> None:
-    said = found.label
-    title = f"{said['target']}, drafter {said['drafter']}: random weights and text, acceptances of {said['acceptance']} ({found.device})"
-    heads = (
-        "policy",
-        "tokens/s",
-        "speedup",
-        "tau",
-        "drafting s",
-        "verification s",
-        "policy s",
-        "other s",
-        "replay equal",
+def _print(emulated) -> None:
+    label = emulated.label
+    title = (
+        f"{label['target']}, drafter {label['drafter']}: random weights and tokens, acceptances of "
+        f"{label['acceptance']} ({emulated.device}, {describe_engines(label['engines'])})"
     )
-    table, console = _table(title, *heads)
-    for t in found.timings:
+    rows = []
+    for t in emulated.timings:
         phases = (f"{x:.3f}" for x in (t.drafting, t.verification, t.policy_time, t.other))
-        table.add_row(
-            t.policy,
-            f"{t.tokens_per_second:.1f}",
-            f"{t.speedup:.3f}",
-            f"{t.tokens / t.rounds:.2f}",
-            *phases,
-            str(t.equal),
-        )
-    console.print(table)
+        figures = f"{t.tokens_per_second:.1f}", f"{t.speedup:.3f}", f"{t.tokens / t.rounds:.2f}"
+        rows.append((t.policy, *figures, *phases, str(t.equal)))
+    print_table(
+        (
+            "policy", "tokens/s", "speedup", "tau", "drafting s", "verification s", "policy s",
+            "other s", "replay equal",
+        ),
+        rows,
+        title=title,
+        optional=("other s", "policy s"),
+    )  # fmt: skip

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from real.cli.engines import describe_engines
 from real.cli.options import (
     Device,
     DrafterName,
@@ -20,14 +21,12 @@ from real.cli.options import (
     TopK,
     TopP,
     Weights,
-    load_models,
-    rule_of_options,
+    parse_rule,
 )
 from real.cli.progress import show_progress
-from real.progress import relabel
 
 
-def measure(
+def measure(  # noqa: PLR0913
     out: Annotated[
         Path,
         typer.Option(
@@ -59,31 +58,32 @@ def measure(
     weights: Weights = None,
     seed: Seed = 0,
     as_json: Json = False,
-):
-    """Measure what drafting and verifying cost on this machine, as a cost model for `simspec sweep --cost`.
+) -> None:
+    """Measure what drafting and verification cost on this device, for `simspec sweep --cost`.
 
-    One text is timed in the decode loop itself; a larger batch adds what bare batched passes take longer. A size that does not fit
-    the card is left out. Example: simspec measure --drafter early_exit --batch 1 --batch 8 --context 128 --context 512 --out costs.json
+    One sequence is timed in the decode loop; for larger batches the extra time of bare batched
+    passes is added. Sizes that do not fit the device are left out.
+
+    Example: simspec measure --drafter early_exit --batch 1 --batch 8 --context 128 --out costs.json
     """
-    from real.decode.engine import passes_of
-    from real.measure import MeasureSettings, max_new_tokens, measure_table
-    from simspec.files import check_output
+    from real.jobs import ModelSettings, measure_costs
+    from real.measure import MeasureSettings
 
-    check_output(out)
-    if not 1 <= k <= 255 or repeats < 1:
-        raise ValueError(
-            f"depth is {k} and repeats {repeats}; expected 1 <= depth <= 255 and at least one repeat"
-        )
-    made_by = rule_of_options(rule, temperature, seed, top_k, top_p)
     settings = MeasureSettings(
         tuple(batch or [1]), tuple(context or [128]), repeats=repeats, seed=seed, tree_nodes=rows
     )
-    passes = passes_of(engine, max(k, rows) + 1, settings.context[-1] + max_new_tokens(k))
-    pair = load_models(models, drafter, device, dtype, target, weights, passes)
     with show_progress() as progress:
-        said = relabel(progress, f"measuring {out.stem}")
-        table = measure_table(pair.target, pair.drafter, made_by, k, settings, said)
-    made = table.simplest()
-    made.to_json(out)
-    lines = *table.describe(), f"wrote {out}, measured on {table.device}"
-    print(json.dumps(made.to_dict()) if as_json else "\n".join(lines))
+        table, engines = measure_costs(
+            out,
+            ModelSettings(models, device, dtype, engine, target, weights),
+            drafter,
+            parse_rule(rule, temperature, seed, top_k, top_p),
+            k,
+            settings,
+            progress,
+        )
+    if as_json:
+        print(json.dumps(table.simplest().to_dict() | {"engines": engines}))
+    else:
+        print("\n".join(table.describe()))
+        print(f"wrote {out}, measured on {table.device}; {describe_engines(engines)}")

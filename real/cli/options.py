@@ -32,7 +32,8 @@ RuleName = Annotated[
     str,
     typer.Option(
         "--rule",
-        help="greedy; coupled (noise shared by text position: replays exactly); rejection (coins: replays in law).",
+        help="greedy; coupled (noise keyed by position: replays exactly); "
+        "rejection (accept draws: replays in distribution).",
     ),
 ]
 Temperature = Annotated[
@@ -51,7 +52,8 @@ TopP = Annotated[
 Engine = Annotated[
     str,
     typer.Option(
-        help="eager; fast: padded passes, captured once (for a card); strict: of one width, for equal bfloat16 texts."
+        help="eager; fast: padded passes, captured once (for a GPU); "
+        "strict: one width, so that bfloat16 output is equal under every policy."
     ),
 ]
 Seed = Annotated[int, typer.Option(help="Of all draws.")]
@@ -66,57 +68,29 @@ Prompts = Annotated[
 Cost = Annotated[
     Path | None,
     typer.Option(
-        help="What policies are told; default: NAME.cost.json beside it, else a ratio of 0.1."
+        help="Costs that policies observe; default: NAME.cost.json beside it, else a ratio of 0.1."
     ),
 ]
 
 
-def rule_of_options(name: str, temperature: float, seed: int, top_k: int = 0, top_p: float = 1.0):
+def parse_rule(name: str, temperature: float, seed: int, top_k: int = 0, top_p: float = 1.0):
+    """The rule of these options; greedy ignores the temperature and the seed."""
     from real.sampling import Rule
     from simspec.rng import check_seed
 
     check_seed(seed)
     if not 0 <= temperature < float("inf"):
         raise ValueError(f"temperature is {temperature}, expected a finite number >= 0")
-    return (
-        Rule(name, top_k=top_k, top_p=top_p)
-        if name == "greedy"
-        else Rule(name, temperature, seed, top_k, top_p)
-    )
+    if name == "greedy":
+        return Rule(name, top_k=top_k, top_p=top_p)
+    return Rule(name, temperature, seed, top_k, top_p)
 
 
-def read_tree_size(tree: str | None) -> tuple:
-    if tree is None:
+def parse_tree_size(text: str | None) -> tuple:
+    """(width, levels) of WIDTHxLEVELS; () where none is given."""
+    if text is None:
         return ()
-    width, x, levels = tree.partition("x")
+    width, x, levels = text.partition("x")
     if not (x and width.isdecimal() and levels.isdecimal()):
-        raise ValueError(f"--tree is {tree!r}; expected WIDTHxLEVELS such as 4x6")
+        raise ValueError(f"--tree is {text!r}; expected WIDTHxLEVELS such as 4x6")
     return int(width), int(levels)
-
-
-def load_models(models, drafter, device, dtype, target, weights, passes=None):
-    from real.model.runner import EAGER
-    from real.pair import TINY, load_pair
-
-    return load_pair(models or TINY, drafter, device, dtype, target, weights, passes or EAGER)
-
-
-def open_recording(name: str, prompts: int = 0):
-    """(its file, the recording or some of its prompts)."""
-    from real.pair import spread
-    from simspec import load_trace
-    from simspec.recordings import locate
-
-    (path,) = locate([name]).values()
-    trace = load_trace(path)
-    if prompts < 0:
-        raise ValueError(f"--prompts is {prompts}, expected a number of prompts, or 0 for all")
-    return path, trace.select(spread(trace.sequences, prompts)) if prompts else trace
-
-
-def cost_of(path: Path, cost: Path | None, K: int):
-    from simspec import CostModel
-    from simspec.recordings import costs_of
-
-    told = costs_of({"": path}, None if cost is None else str(cost))[""]
-    return told if isinstance(told, CostModel) else CostModel.from_ratio(told, K)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def show_progress():
-    """Gives the progress callback: one bar a label on stderr, and a plain line at its end where there is no terminal."""
+    """Gives a progress callback: bars on stderr; without a terminal, a line per finished label."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,

@@ -20,14 +20,13 @@ from real.cli.options import (
     TopK,
     TopP,
     Weights,
-    load_models,
-    read_tree_size,
-    rule_of_options,
+    parse_rule,
+    parse_tree_size,
 )
 from real.cli.progress import show_progress
 
 
-def record(
+def record(  # noqa: PLR0913
     prompts: Annotated[
         list[Path], typer.Argument(help='JSON lines: {"id", "task", "text" or "turns", "source"?}.')
     ],
@@ -55,44 +54,30 @@ def record(
     weights: Weights = None,
     seed: Seed = 0,
     as_json: Json = False,
-):
-    """Record what a drafter proposes from every position of the target's text; killed, it continues at its last shard.
+) -> None:
+    """Record what a drafter proposes at every position of the target's own output, to depth K.
 
-    Example: simspec record prompts.jsonl --drafter early_exit --rule coupled --out traces/mine.parquet
+    A second call continues at the last whole shard.
+
+    Example: simspec record prompts.jsonl --drafter early_exit --rule coupled --out mine.parquet
     """
-    from real.decode.engine import passes_of
-    from real.decode.features import offered
-    from real.draft import growing
-    from real.jobs import record_to
-    from real.prompts import draw, read_prompts
-    from real.record.recorder import Settings
-    from simspec.files import check_output
+    from real.jobs import ModelSettings, PromptSettings, record_prompts
+    from real.record import Settings
 
-    if out.suffix != ".parquet":
-        raise ValueError(
-            f"{out} is no name for a recording, expected one that ends in .parquet; its card gets .json"
-        )
-    for path in (out, out.with_suffix(".json")):
-        check_output(path, *prompts)
-    made_by = rule_of_options(rule, temperature, seed, top_k, top_p)
-    grown = read_tree_size(tree)
-    Settings(k, budget, made_by, (), (), grown)  # refused before the models are read
-    if per_task < 1:
-        raise ValueError(f"{per_task} prompts of every task asked for, expected at least 1")
-    passes = passes_of(engine, k + 1, longest + budget)
-    pair = load_models(models, drafter, device, dtype, target, weights, passes)
-    chosen = draw(
-        [p for path in prompts for p in read_prompts(path, pair.tokenizer, longest)], per_task, seed
-    )
-    if grown:
-        growing(pair.drafter, grown[1])
     settings = Settings(
-        k, budget, made_by, pair.end_tokens, () if made_by.sampled else offered(pair.drafter), grown
+        k, budget, parse_rule(rule, temperature, seed, top_k, top_p), (), (), parse_tree_size(tree)
     )
     with show_progress() as progress:
-        made = record_to(out, pair, chosen, settings, progress)
-    print(
-        json.dumps(made)
-        if as_json
-        else f"wrote {out}: {made['texts']} texts, {made['rows']} rows, card {out.with_suffix('.json')}"
-    )
+        card = record_prompts(
+            out,
+            PromptSettings(tuple(prompts), per_task, longest, seed),
+            ModelSettings(models, device, dtype, engine, target, weights),
+            drafter,
+            settings,
+            progress,
+        )
+    if as_json:
+        print(json.dumps(card))
+    else:
+        texts, rows = card["texts"], card["rows"]
+        print(f"wrote {out}: {texts} sequences, {rows} rows, card {out.with_suffix('.json')}")

@@ -6,22 +6,12 @@ from typing import Annotated
 
 import typer
 
-from real.cli.options import (
-    Device,
-    Dtype,
-    Engine,
-    Json,
-    Models,
-    Seed,
-    TargetPath,
-    Weights,
-    load_models,
-)
+from real.cli.engines import describe_engines
+from real.cli.options import Device, Dtype, Engine, Json, Models, Seed, TargetPath, Weights
 from real.cli.progress import show_progress
-from real.progress import relabel
 
 
-def run(
+def run(  # noqa: PLR0913
     trace: Annotated[
         str,
         typer.Argument(
@@ -53,67 +43,31 @@ def run(
         typer.Option(help="Write the texts and rounds to this .jsonl, for `simspec audit`."),
     ] = None,
     as_json: Json = False,
-):
+) -> None:
     """Run a policy for real on a recording's prompts and compare every round with the replay.
 
-    Exits with code 1 if they differ. Example: simspec run tiny-model-greedy --policy fixed:3 --prompts 20
-    """
-    from real.audit.engine_runs import emitted_sequences, run_header
-    from real.audit.run_file import save_run
-    from real.decode.engine import passes_for
-    from real.decode.trees import beam
-    from real.jobs import run_on
-    from real.measure import MeasureSettings
-    from real.measure import measure as time
-    from real.pair import check_pair, rule_of, spread
-    from simspec import CostModel, load_trace, policies
-    from simspec.files import check_output
-    from simspec.recordings import locate
-    from simspec.tree_outcomes import check_trace
-    from simspec.tree_policy import TreePolicy
+    Exits with code 1 if they differ.
 
-    (path,) = locate([trace]).values()
-    if save is not None:
-        check_output(save, path, cost or "")
-    recorded = load_trace(path)
-    if prompts:
-        recorded = recorded.select(spread(recorded.sequences, prompts))
-    meant = beam(policy, recorded.K) if policy.startswith("beam") else policies.parse(policy)
-    recorded.features(meant.reads)  # a slip is told before models are loaded
-    if isinstance(meant, TreePolicy):
-        check_trace(recorded, meant)
-    elif meant is policies.tree_oracle:
-        raise ValueError(
-            "tree_oracle is only replayed (simspec sweep); run a tree that does not know the text, such as optimal_tree:16"
-        )
-    price = None if cost is None else CostModel.from_json(cost)
-    rule_of(recorded)
-    passes = passes_for(engine, recorded, meant.submitted(recorded.K))
-    pair = load_models(models, recorded.meta.drafter, device, dtype, target, weights, passes)
-    check_pair(recorded, pair, trace)
+    Example: simspec run tiny-model-greedy --policy fixed:3 --prompts 20
+    """
+    from real.jobs import ModelSettings, RunSettings, run_recording
+
+    settings = RunSettings(policy, cost, prompts, seed, save)
+    models_ = ModelSettings(models, device, dtype, engine, target, weights)
     with show_progress() as progress:
-        if price is None:
-            said = relabel(progress, "measuring")
-            settings = MeasureSettings(repeats=2, tree_nodes=meant.submitted(recorded.K))
-            rule = rule_of(recorded)
-            price = time(pair.target, pair.drafter, rule, recorded.K, settings, said)
-        found = run_on(recorded, pair, meant, price, seed, progress)
-    if save is not None:
-        save_run(
-            save,
-            run_header(rule_of(recorded), pair, found.policy, recorded.meta.end_tokens),
-            emitted_sequences(recorded, found.results),
-        )
+        outcome, run_trace, pair = run_recording(trace, models_, settings, progress)
     if as_json:
-        print(json.dumps(found.summary()))
+        print(json.dumps(outcome.summary()))
     else:
         if text:
-            for name, token in zip(recorded.meta.ids, found.texts):
+            for name, token in zip(run_trace.meta.ids, outcome.texts):
                 print(f"--- {name}\n{pair.tokenizer.decode(token.tolist())}")
-        compared = found.comparison
+        compared = outcome.comparison
         print(
-            f"{found.policy}: {compared.rounds} rounds compared, {len(compared.exceptions)} exceptions, {len(compared.failures)} failures; "
-            f"speedup {found.measured:.3f} measured, {found.simulated:.3f} simulated"
+            f"{outcome.policy}: {compared.rounds} rounds compared, "
+            f"{len(compared.exceptions)} exceptions, {len(compared.failures)} failures; "
+            f"speedup {outcome.measured:.3f} measured, {outcome.simulated:.3f} simulated; "
+            f"{describe_engines(outcome.engines)}"
         )
-    if not found.comparison.equal:
+    if not outcome.comparison.equal:
         raise typer.Exit(1)

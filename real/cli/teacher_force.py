@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from real.cli.engines import describe_engines
 from real.cli.options import (
     Cost,
     Device,
@@ -17,15 +18,11 @@ from real.cli.options import (
     Seed,
     TargetPath,
     Weights,
-    cost_of,
-    load_models,
-    open_recording,
 )
 from real.cli.progress import show_progress
-from real.progress import relabel
 
 
-def teacher_force(
+def teacher_force(  # noqa: PLR0913
     trace: Recording,
     policy: Annotated[str, typer.Option(help="name[:arg,...], as in `simspec sweep`.")] = "fixed:3",
     prompts: Prompts = 0,
@@ -38,42 +35,28 @@ def teacher_force(
     weights: Weights = None,
     seed: Seed = 0,
     as_json: Json = False,
-):
-    """Run a policy with the recording's own text forced: rounds compare in any dtype, and tokens not the target's pick are judged.
+) -> None:
+    """Run a policy with the recorded tokens forced, so that rounds compare in any dtype.
 
-    Exits with code 1 unless 97% of rounds accept as recorded and every divergence is within rounding of the dtype.
+    Tokens that are not the target's pick are evaluated. Exits with code 1 unless 97% of rounds
+    accept as recorded and every divergence is within rounding of the dtype.
 
     Example: simspec teacher-force tiny-model-greedy --policy fixed:3 --dtype bfloat16
     """
-    from real.audit.forced_comparison import compare_forced
-    from real.audit.forced_decoding import decode_forced
-    from real.decode.engine import passes_for
-    from real.pair import check_pair, rule_of, same_predictors, stepper
-    from simspec import policies, replay
+    from real.jobs import ModelSettings, force_recording
 
-    path, recorded = open_recording(trace, prompts)
-    rule_of(recorded)  # a slip is told before models are loaded
-    told = cost_of(path, cost, recorded.K)
-    made = policies.make(policy, recorded, told)
-    replayed = replay(recorded, made, seed=seed, cost=told)
-    pair = load_models(
-        models, recorded.meta.drafter, device, dtype, target, weights, passes_for(engine, recorded)
-    )
-    check_pair(recorded, pair, trace)
-    same_predictors(pair.drafter, recorded, [made])
+    models_ = ModelSettings(models, device, dtype, engine, target, weights)
     with show_progress() as progress:
-        drive = stepper(made, recorded.K, seed, told)
-        ran, apart = decode_forced(
-            pair.target, pair.drafter, drive, recorded, relabel(progress, f"forcing {made.name}")
-        )
-    found = compare_forced(recorded, replayed, ran, apart)
+        run = force_recording(trace, models_, policy, prompts, cost, seed, progress)
+    compared = run.comparison
     if as_json:
-        print(json.dumps({"policy": made.name, "dtype": dtype} | found.summary()))
+        print(json.dumps(run.summary()))
     else:
         print(
-            f"{made.name} in {dtype}: {found.equal} of {found.rounds} rounds accept as recorded ({found.share:.2%}), "
-            f"{found.replayed} are the replay's; {len(found.divergences)} of {found.tokens} tokens are not the target's pick, "
-            f"{len(found.failures)} beyond rounding"
+            f"{run.policy} in {dtype}: {compared.equal} of {compared.rounds} rounds accept as "
+            f"recorded ({compared.share:.2%}), {compared.replayed} are the replay's; "
+            f"{len(compared.divergences)} of {compared.tokens} tokens are not the target's pick, "
+            f"{len(compared.failures)} beyond rounding; {describe_engines(run.engines)}"
         )
-    if not found.sound:
+    if not compared.sound:
         raise typer.Exit(1)

@@ -1,7 +1,6 @@
 """The command `simspec train`."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,7 @@ from real.cli.options import Device, Json, Seed
 from real.cli.progress import show_progress
 
 
-def train(
+def train(  # noqa: PLR0913
     text: Annotated[
         list[str],
         typer.Argument(
@@ -37,8 +36,8 @@ folders: .txt, .md, .jsonl or .jsonl.xz with a "text" field.',
     steps: Annotated[
         str | None,
         typer.Option(
-            help="Exact steps in place of minutes: of target,model,early_exit and so on, the last for \
-all that follow: 2662,1800,1800; of a drafter alone: 1800."
+            help="Exact steps in place of minutes: of target,model,early_exit and so on, "
+            "the last for all that follow: 2662,1800,1800; of a drafter alone: 1800."
         ),
     ] = None,
     settings: Annotated[
@@ -83,8 +82,8 @@ default: the drafter's own.",
     rows: Annotated[
         int | None,
         typer.Option(
-            help="Windows of 512 tokens in a step of the target, drafters take twice as many of 192 [8]; \
-windows of a drafter alone [16]."
+            help="Windows of 512 tokens in a step of the target, drafters take twice as many of "
+            "192 [8]; windows of a drafter alone [16]."
         ),
     ] = None,
     threads: Annotated[int, typer.Option(help="CPU threads for torch; 0 leaves its default.")] = 0,
@@ -92,91 +91,57 @@ windows of a drafter alone [16]."
     seed: Seed = 0,
     toy: Annotated[bool, typer.Option(help="Minute sizes, to try the pipeline.")] = False,
     as_json: Json = False,
-):
-    """Train a small target and its drafters from text, or one drafter for a target that is there; killed, it continues where it was.
+) -> None:
+    """Train a small target and its drafters from text, or one drafter for a target that exists.
 
-    Example of all: simspec train corpus/ --heldout dev.txt --out models/mine --minutes 30
+    A second call continues where the first stopped.
 
-    Example: simspec train eagle corpus/ --out models/mine --set inputs=token --name eagle-token --against eagle
+    Example: simspec train corpus/ --heldout dev.txt --out models/mine --minutes 30
+
+    Example: simspec train eagle corpus/ --out models/mine --set inputs=token --name eagle-token
     """
     import torch
 
-    from real.provenance import check_device
-    from real.train.pipeline import TrainConfig, build, searched, single, stepped, timed, varied
-    from real.train.pipeline import toy as small
-    from real.train.recipes import named, read_settings, training
+    from real.jobs import (
+        DrafterRequest,
+        TrainingLength,
+        TrainingPlace,
+        TrainingText,
+        train_drafter,
+        train_models,
+    )
+    from real.train.recipes import named
     from real.train.train_drafter import lines
-    from real.train.trainer import Plan
-    from simspec.rng import check_seed
 
-    check_device(device)
-    check_seed(seed)
+    if threads < 0:
+        raise ValueError(f"threads {threads}; expected 0 or more")
     drafter, files = named(text)
-    minutes = minutes if minutes is not None else 6.0 if drafter else 60.0
-    rows = rows if rows is not None else 16 if drafter else 8
-    if not 0 < minutes < float("inf") or min(distil_tokens, rows) < 1 or min(threads, patience) < 0:
-        given = f"minutes {minutes}, distil-tokens {distil_tokens}, rows {rows}, threads {threads}, patience {patience}"
-        raise ValueError(
-            f"{given}; expected minutes > 0, at least one token and row, threads and patience >= 0"
-        )
-    for folder in (out, work):
-        if folder is not None and folder.exists() and not folder.is_dir():
-            raise ValueError(f"{folder} is a file, expected a folder for the models or their work")
-    counts = [] if steps is None else steps.split(",")
-    few, many = (1, 1) if drafter else (3, 99)
-    if counts and not (few <= len(counts) <= many and all(c.isdigit() and int(c) for c in counts)):
-        wanted = (
-            "a positive number such as 1800"
-            if drafter
-            else "three positive numbers or more such as 2662,1800,1800"
-        )
-        raise ValueError(f"--steps is {steps!r}; expected {wanted}")
     if drafter is None and (settings or name or against or rate):
         raise ValueError(
-            "--set, --rate, --name and --against are for one drafter; name it in front of the text: simspec train eagle TEXT"
+            "--set, --rate, --name and --against are for one drafter; "
+            "name it in front of the text: simspec train eagle TEXT"
         )
+    sources = TrainingText(files, heldout or (), distil_tokens, blend)
+    length = TrainingLength(
+        minutes if minutes is not None else 6.0 if drafter else 60.0,
+        rows if rows is not None else 16 if drafter else 8,
+        steps,
+        patience,
+        toy,
+    )
+    place = TrainingPlace(out, work, device, seed)
     if threads:
         torch.set_num_threads(threads)
-    if not 0 <= blend <= 1:
-        raise ValueError(f"--blend is {blend}; expected a share, from 0 to 1")
-    lab = TrainConfig(
-        files,
-        tuple(map(str, heldout or ())),
-        distil_tokens=distil_tokens,
-        blend=blend,
-        device=device,
-        seed=seed,
-    )
-    lab = small(lab) if toy else timed(lab, minutes, minutes / 10, rows)
-    work = work or out.with_name(out.name + "-work")
     with show_progress() as progress:
         if drafter is None:
-            lab = lab if soft is None and not patience else varied(lab, soft, patience)
-            build(stepped(lab, *map(int, counts)) if counts else lab, out, work, progress)
-            card = json.loads((out / "card.json").read_text())
+            card = train_models(sources, length, place, soft, progress)
         else:
-            plan = Plan(
-                *map(int, counts),
-                minutes=0 if counts else minutes,
-                rows=rows,
-                length=192,
-                seed=seed,
-                patience=patience,
-            )
-            if toy:
-                plan = replace(plan, steps=plan.steps or 4, rows=2, length=16)
-            more = read_settings(settings or ())
-            asked = (
-                searched(lab, more, name)
-                if drafter == "self_skip"
-                else training(drafter, plan, soft, more, name or "", rate)
-            )
-            card = single(lab, asked, out, work, progress, against)
+            request = DrafterRequest(drafter, settings or (), name, rate, against)
+            card = train_drafter(request, sources, length, place, soft, progress)
     if as_json:
         print(json.dumps(card))
     elif drafter is None:
-        print(
-            f"wrote {out}: held-out loss {card['heldout_loss_nats']}, agreement {card['agreement_on_target_text']}"
-        )
+        losses, agreement = card["heldout_loss_nats"], card["agreement_on_target_text"]
+        print(f"wrote {out}: held-out loss {losses}, agreement {agreement}")
     else:
         print("\n".join([f"wrote {out / (name or drafter)}", *lines(card)]))

@@ -8,6 +8,7 @@ from real.model.captured_passes import CapturedPasses
 from real.model.decoder import Decoder
 from real.model.layer import DecoderLayer
 from real.model.runner import EAGER, EagerPasses
+from real.model.target import Target
 from simspec import Trace
 
 ENGINES = ("eager", "fast", "strict")
@@ -51,3 +52,8 @@ def engage(passes: EagerPasses, target: Decoder, drafter: Drafter) -> None:
         for layer in whole.modules():
             if isinstance(layer, DecoderLayer) and not layer.fused:
                 layer.fuse_projections()
+
+
+def engines_of(target: Target, drafter: Drafter) -> dict[str, str]:
+    """The engine that each really runs on; "eager" for a drafter whose passes cannot be captured."""
+    return {"target": target.passes.name, "drafter": drafter.engine}

@@ -1,0 +1,54 @@
+"""Whole jobs, from model folders and recordings to results: what each command does."""
+
+from real.jobs.audit import audit_run
+from real.jobs.emulate import EmulationSettings, emulate_recording
+from real.jobs.latency import LatencyFiles, measure_latency
+from real.jobs.measure import measure_costs
+from real.jobs.models import ModelSettings, dtype_of
+from real.jobs.race import RaceSettings, race_recording
+from real.jobs.record import PromptSettings, record_prompts, record_to
+from real.jobs.recordings import RULES, open_recording, policy_cost_of
+from real.jobs.run import Outcome, RunSettings, run_on, run_recording
+from real.jobs.scorecard import ScoringSettings, score_recordings
+from real.jobs.teacher_force import ForcedRun, force_recording
+from real.jobs.train import (
+    DrafterRequest,
+    TrainingLength,
+    TrainingPlace,
+    TrainingText,
+    train_drafter,
+    train_models,
+)
+
+__all__ = [
+    "RULES",
+    "DrafterRequest",
+    "EmulationSettings",
+    "ForcedRun",
+    "LatencyFiles",
+    "ModelSettings",
+    "Outcome",
+    "PromptSettings",
+    "RaceSettings",
+    "RunSettings",
+    "ScoringSettings",
+    "TrainingLength",
+    "TrainingPlace",
+    "TrainingText",
+    "audit_run",
+    "dtype_of",
+    "emulate_recording",
+    "force_recording",
+    "measure_costs",
+    "measure_latency",
+    "open_recording",
+    "policy_cost_of",
+    "race_recording",
+    "record_prompts",
+    "record_to",
+    "run_on",
+    "run_recording",
+    "score_recordings",
+    "train_drafter",
+    "train_models",
+]

@@ -1,0 +1,37 @@
+"""Measuring what drafting and verification cost on a device."""
+
+from pathlib import Path
+
+from real.decode.engine import engines_of
+from real.jobs.models import ModelSettings
+from real.measure import MeasureSettings, max_new_tokens, measure_table
+from real.progress import Progress, quiet, relabel
+from real.sampling import Rule
+from simspec.cost_table import CostTable
+from simspec.files import check_output
+
+
+def measure_costs(
+    out: Path,
+    models: ModelSettings,
+    drafter: str,
+    rule: Rule,
+    K: int,
+    settings: MeasureSettings,
+    progress: Progress = quiet,
+) -> tuple[CostTable, dict[str, str]]:
+    """Measures drafts of up to K tokens, and writes `out`: (costs, engines that ran)."""
+    check_output(out)
+    if not 1 <= K <= 255 or settings.repeats < 1:
+        raise ValueError(
+            f"depth is {K} and repeats {settings.repeats}; "
+            "expected 1 <= depth <= 255 and at least one repeat"
+        )
+    pair = models.load(
+        drafter, max(K, settings.tree_nodes) + 1, settings.context[-1] + max_new_tokens(K)
+    )
+    table = measure_table(
+        pair.target, pair.drafter, rule, K, settings, relabel(progress, f"measuring {out.stem}")
+    )
+    table.simplest().to_json(out)
+    return table, engines_of(pair.target, pair.drafter)

@@ -1,0 +1,64 @@
+"""The models of a job: which folder, drafter and checkpoint, and how they run."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from real.decode.engine import passes_for, passes_of
+from real.pair import DTYPES, TINY, Pair, check_pair, load_pair
+from real.provenance import check_device
+from simspec import Trace
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """Which models a job loads, and how they run.
+
+    | field | meaning |
+    | --- | --- |
+    | models | model folder: target/, and one folder per drafter; None: the embedded models |
+    | device, dtype, engine | cpu, cuda or cuda:1; a key of `DTYPES`; one of `ENGINES` |
+    | target | a transformers checkpoint in place of `<models>/target` |
+    | weights | the drafter's folder, in place of `<models>/<drafter>` |
+    """
+
+    models: Path | None = None
+    device: str = "cpu"
+    dtype: str = "float32"
+    engine: str = "eager"
+    target: str | None = None
+    weights: Path | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The model folder."""
+        return self.models or TINY
+
+    def load(self, drafter: str, rows: int = 1, capacity: int = 0) -> Pair:
+        """The target with this drafter, for passes of `rows` rows behind `capacity` cached rows."""
+        return self._load(drafter, passes_of(self.engine, rows, capacity))
+
+    def load_for(self, trace: Trace, name: str, submitted: int = 0) -> Pair:
+        """The pair of the recording called `name`, for drafts of `submitted` tokens."""
+        pair = self._load(trace.meta.drafter, passes_for(self.engine, trace, submitted))
+        check_pair(trace, pair, name)
+        return pair
+
+    def _load(self, drafter: str, passes) -> Pair:
+        return load_pair(
+            self.folder, drafter, self.device, self.dtype, self.target, self.weights, passes
+        )
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """The dtype of that name; ValueError where it is none of `DTYPES`."""
+    if name not in DTYPES:
+        raise ValueError(f"dtype {name!r} is unknown; expected one of {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def check_models(settings: ModelSettings) -> None:
+    """ValueError for a device that is not here, or an unknown dtype."""
+    check_device(settings.device)
+    dtype_of(settings.dtype)

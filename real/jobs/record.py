@@ -1,0 +1,98 @@
+"""Recording a drafter on prompts: the trace file and its card."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from real.decode.features import offered
+from real.draft import growing
+from real.files import replace_json
+from real.jobs.models import ModelSettings
+from real.pair import Pair
+from real.progress import Progress, quiet, relabel
+from real.prompts import Prompt, draw, read_prompts
+from real.record.data_card import card
+from real.record.recorder import Settings, describe, record
+from simspec.files import check_output
+
+
+@dataclass(frozen=True)
+class PromptSettings:
+    """Prompts of JSON-lines files: `per_task` of every task, drawn by `seed`, up to `longest`."""
+
+    files: tuple[Path, ...]
+    per_task: int = 20
+    longest: int = 400
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.per_task < 1:
+            raise ValueError(f"{self.per_task} prompts per task; expected at least 1")
+
+    def read(self, tokenizer) -> list[Prompt]:
+        """The prompts, tokenized."""
+        prompts = [p for path in self.files for p in read_prompts(path, tokenizer, self.longest)]
+        return draw(prompts, self.per_task, self.seed)
+
+
+def record_prompts(
+    out: Path,
+    prompts: PromptSettings,
+    models: ModelSettings,
+    drafter: str,
+    settings: Settings,
+    progress: Progress = quiet,
+) -> dict:
+    """Records `drafter` on these prompts into `out`, and returns the data card.
+
+    End tokens and features of `settings` come from the models. A second call continues at the last
+    whole shard.
+    """
+    if out.suffix != ".parquet":
+        raise ValueError(f"{out} is no recording's name; expected one that ends in .parquet")
+    for path in (out, out.with_suffix(".json")):
+        check_output(path, *prompts.files)
+    pair = models.load(drafter, settings.K + 1, prompts.longest + settings.budget)
+    selected = prompts.read(pair.tokenizer)
+    if settings.tree:
+        growing(pair.drafter, settings.tree[1])
+    features = () if settings.rule.sampled else offered(pair.drafter)
+    settings = replace(settings, end_tokens=pair.end_tokens, features=features)
+    return record_to(out, pair, selected, settings, progress)
+
+
+def record_to(
+    out: Path,
+    pair: Pair,
+    prompts: Sequence[Prompt],
+    settings: Settings,
+    progress: Progress = quiet,
+    texts: Path | None = None,
+) -> dict:
+    """Records a trace with its data card beside it (`<out>.json`), and returns the card.
+
+    texts: a file that keeps the target's sequences for further recordings.
+    """
+    decoder = pair.target.decoder
+    meta = describe(
+        pair.name,
+        pair.drafter,
+        settings,
+        prompts,
+        pair.tokenizer_sha256,
+        decoder.device,
+        decoder.dtype,
+    )
+    trace = record(
+        pair.target,
+        pair.drafter,
+        settings,
+        prompts,
+        out,
+        meta,
+        progress=relabel(progress, f"recording {out.stem}"),
+        texts=texts,
+    )
+    described = card(out, trace)
+    replace_json(out.with_suffix(".json"), described)
+    return described

@@ -1,0 +1,170 @@
+"""Running a policy for real on a recording, and comparing every round with the replay."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from real.audit.engine_runs import emitted_sequences, run_header
+from real.audit.run_file import save_run
+from real.decode.engine import engines_of
+from real.decode.trees import Beam, beam
+from real.equality import Comparison, compare, rounds_of
+from real.jobs.models import ModelSettings
+from real.jobs.recordings import open_recording
+from real.measure import MeasureSettings, measure
+from real.pair import Pair, rerun, rule_of, seconds
+from real.progress import Progress, quiet, relabel
+from simspec import CostModel, Policy, Rounds, Trace, policies, replay
+from simspec.files import check_output
+from simspec.tree_outcomes import check_trace
+from simspec.tree_policy import TreePolicy
+from simspec.tree_replay import prepare_tree, replay_tree, tree_seconds
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A policy run for real on a recording, compared with its replay.
+
+    | field | meaning |
+    | --- | --- |
+    | simulated, measured | speedup over plain decoding: modelled, and in wall-clock time |
+    | committed | output tokens per round |
+    | engines | engine that the target and the drafter ran on |
+
+    Beams have no replay: their output is compared, and their own rounds are priced.
+    """
+
+    policy: str
+    comparison: Comparison
+    simulated: float
+    measured: float
+    device: str
+    texts: tuple
+    committed: float
+    results: tuple = ()
+    engines: Mapping[str, str] = field(default_factory=dict)
+
+    def summary(self) -> dict:
+        """The object that `simspec run --json` prints."""
+        found = self.comparison
+        return {
+            "policy": self.policy,
+            "replay_equal": found.equal,
+            "lossless": found.lossless,
+            "rounds_compared": found.rounds,
+            "exceptions": [asdict(f) for f in found.exceptions],
+            "failures": [asdict(f) for f in found.failures],
+            "text_flips": len(found.text_flips),
+            "speedup_simulated": round(self.simulated, 4),
+            "speedup_measured": round(self.measured, 4),
+            "committed_per_round": round(self.committed, 4),
+            "device": self.device,
+            "engines": dict(self.engines),
+        }
+
+
+def run_on(
+    trace: Trace,
+    pair: Pair,
+    policy: Policy | TreePolicy | Beam | str | Callable,
+    cost: CostModel,
+    seed: int = 0,
+    progress: Progress = quiet,
+) -> Outcome:
+    """Runs `policy` and plain decoding on a trace's prompts, and compares rounds with the replay.
+
+    Both speedups are time per token of plain decoding over that of the policy, without prefill.
+    """
+    if not isinstance(policy, Beam):
+        policy = policies.make(policy, trace, cost)
+    if isinstance(policy, TreePolicy):
+        prepare_tree(trace, policy, cost.reading(policy.reads))
+    ran, plain = rerun(
+        pair, trace, [policy], seed, cost, relabel(progress, f"running {policy.name}")
+    )
+    cost = cost.reading(policy.reads)
+    replayed, spent = _replayed(trace, policy, seed, cost, ran)
+    tokens = [sum(len(r.token) for r in results) for results in (ran, plain)]
+    return Outcome(
+        policy.name,
+        compare(trace, policy, replayed, ran),
+        float(trace.rows * cost.baseline / spent.sum()),
+        seconds(plain) / tokens[1] * tokens[0] / seconds(ran),
+        cost.device,
+        tuple(r.token for r in ran),
+        tokens[0] / sum(len(r.position) for r in ran),
+        tuple(ran),
+        engines_of(pair.target, pair.drafter),
+    )
+
+
+def _replayed(
+    trace: Trace, policy: Policy | TreePolicy | Beam, seed: int, cost: CostModel, ran
+) -> tuple[Rounds, np.ndarray]:
+    """The rounds of the replay, of beams those of the run, and their modeled seconds."""
+    if isinstance(policy, Beam):
+        rounds = rounds_of(trace, ran)
+        return rounds, cost.seconds_tree(rounds, policy.rows(rounds.computed), rounds.accepted)
+    if isinstance(policy, TreePolicy):
+        rounds = replay_tree(trace, policy, cost)
+        return rounds, tree_seconds(rounds, trace, policy, cost)
+    rounds = replay(trace, policy, seed=seed, cost=cost)
+    return rounds, cost.seconds(rounds)
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """How a recording is run.
+
+    | field | meaning |
+    | --- | --- |
+    | policy | name[:arg,...] as in `simspec sweep`, or beam:width,k=levels |
+    | cost | a cost model's file that policies observe; None: measured first |
+    | prompts | so many of its prompts, spread over the tasks; 0: all |
+    | seed | of the policy's draws |
+    | save | where the sequences and rounds are written, .jsonl, for `simspec audit` |
+    """
+
+    policy: str = "beta_ts"
+    cost: Path | None = None
+    prompts: int = 0
+    seed: int = 0
+    save: Path | None = None
+
+
+def run_recording(
+    name: str, models: ModelSettings, settings: RunSettings, progress: Progress = quiet
+) -> tuple[Outcome, Trace, Pair]:
+    """Runs a policy on prompts of the recording `name`: (outcome, selected recording, models)."""
+    path, trace = open_recording(name, settings.prompts)
+    if settings.save is not None:
+        check_output(settings.save, path, settings.cost or "")
+    policy = parse_runnable(settings.policy, trace)
+    cost = None if settings.cost is None else CostModel.from_json(settings.cost)
+    rule, submitted = rule_of(trace), policy.submitted(trace.K)
+    pair = models.load_for(trace, name, submitted)
+    if cost is None:
+        timing = MeasureSettings(repeats=2, tree_nodes=submitted)
+        measuring = relabel(progress, "measuring")
+        cost = measure(pair.target, pair.drafter, rule, trace.K, timing, measuring)
+    outcome = run_on(trace, pair, policy, cost, settings.seed, progress)
+    if settings.save is not None:
+        header = run_header(rule, pair, outcome.policy, trace.meta.end_tokens)
+        save_run(settings.save, header, emitted_sequences(trace, outcome.results))
+    return outcome, trace, pair
+
+
+def parse_runnable(text: str, trace: Trace) -> Policy | TreePolicy | Beam | Callable:
+    """The policy of that name; ValueError where it cannot run on the prompts of `trace`."""
+    policy = beam(text, trace.K) if text.startswith("beam") else policies.parse(text)
+    trace.features(policy.reads)
+    if isinstance(policy, TreePolicy):
+        check_trace(trace, policy)
+    elif policy is policies.tree_oracle:
+        raise ValueError(
+            "tree_oracle is only replayed (simspec sweep); "
+            "run a tree that does not know the text, such as optimal_tree:16"
+        )
+    return policy

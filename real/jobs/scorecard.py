@@ -1,0 +1,122 @@
+"""Predicting runs from replays and from costs of other prompts, and running them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from real.bench.scorecard import Scorecard
+from real.bench.scorecard_file import load_rows, save_rows
+from real.bench.scoring import ScoreSettings, score, split_prompts
+from real.jobs.models import ModelSettings, check_models
+from real.jobs.recordings import open_recording, policy_cost_of
+from real.model.checkpoint import sha256
+from real.pair import rule_of
+from real.progress import Progress, quiet, relabel
+from real.provenance import device_name
+from simspec import Trace, policies
+from simspec.files import check_output
+from simspec.rng import check_seed
+
+POLICIES = ("fixed:0", "fixed:1", "fixed:2", "fixed:4", "beta_ts", "confidence:0.5", "cost_ts")
+"""Policies that are scored where none is named and the recording has what they read."""
+
+
+@dataclass(frozen=True)
+class ScoringSettings:
+    """What is scored on each recording.
+
+    | field | meaning |
+    | --- | --- |
+    | policies | name[:arg,...]; None: those of `POLICIES` whose features are recorded |
+    | prompts, repeats | prompts to score (as many others give the costs), runs of every policy |
+    | cost | a cost file that policies observe |
+    | seed | of the prompts, the order of runs and the policies |
+    | save | rows of finished recordings, .json; a second call continues there |
+    """
+
+    policies: Sequence[str] | None = None
+    prompts: int = 12
+    repeats: int = 3
+    cost: Path | None = None
+    seed: int = 0
+    save: Path | None = None
+
+
+def score_recordings(
+    names: Sequence[str],
+    models: ModelSettings,
+    settings: ScoringSettings,
+    plot: Path | None = None,
+    progress: Progress = quiet,
+) -> Scorecard:
+    """The scorecard of these recordings; a figure of it goes to `plot`."""
+    check_models(models)
+    check_seed(settings.seed)
+    if settings.repeats < 1:
+        raise ValueError(f"--repeats is {settings.repeats}, expected at least 1")
+    recordings = {name: open_recording(name) for name in names}
+    inputs = [settings.cost or "", *(path for path, _ in recordings.values())]
+    if plot is not None:
+        check_output(plot, settings.save or "", *inputs)
+    wanted = {name: _scored(trace, settings) for name, (_, trace) in recordings.items()}
+    rows: dict[str, tuple] = {}
+    if settings.save is not None:
+        check_output(settings.save, *inputs)
+        hashes = {name: sha256(path) for name, (path, _) in recordings.items()}
+        saved = _saved_settings(models, settings, hashes)
+        rows = load_rows(settings.save, saved)
+    for name, (path, trace) in recordings.items():
+        if name in rows:
+            continue
+        rows[name] = score(
+            name,
+            trace,
+            models.load_for(trace, name),
+            wanted[name],
+            policy_cost_of(path, settings.cost, trace.K),
+            ScoreSettings(settings.prompts, settings.repeats, settings.seed),
+            relabel(progress, f"running {name}"),
+        )
+        if settings.save is not None:
+            save_rows(settings.save, saved, rows)
+    scorecard = Scorecard(
+        device_name(models.device),
+        models.dtype,
+        settings.repeats,
+        settings.seed,
+        tuple(row for name in recordings for row in rows[name]),
+    )
+    if plot is not None:
+        from real.bench.figures import draw
+
+        draw(scorecard, plot)
+    return scorecard
+
+
+def _scored(trace: Trace, settings: ScoringSettings) -> list[str]:
+    """The policies to score on a recording; ValueError where one, or the split, cannot be."""
+    rule_of(trace)
+    split_prompts(trace, settings.prompts, settings.seed)
+    if settings.policies is None:
+        recorded = {feature for feature, _ in trace.meta.features}
+        return [text for text in POLICIES if set(policies.parse(text).reads) <= recorded]
+    for text in settings.policies:
+        trace.features(policies.parse(text).reads)
+    return list(settings.policies)
+
+
+def _saved_settings(models: ModelSettings, settings: ScoringSettings, hashes: dict) -> dict:
+    """What rows in a file must have been made with."""
+    return {
+        "device": device_name(models.device),
+        "dtype": models.dtype,
+        "engine": models.engine,
+        "prompts": settings.prompts,
+        "repeats": settings.repeats,
+        "seed": settings.seed,
+        "cost": str(settings.cost),
+        "bundle": str(models.models),
+        "target": str(models.target),
+        "policies": None if settings.policies is None else list(settings.policies),
+        "recordings": hashes,
+    }

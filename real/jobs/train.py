@@ -1,0 +1,183 @@
+"""Training a model folder, or one drafter of it."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from real.progress import Progress, quiet
+from real.provenance import check_device
+from real.train.pipeline import TrainConfig, build, searched, single, stepped, timed, toy, varied
+from real.train.recipes import read_settings, training
+from real.train.trainer import Plan
+from simspec.rng import check_seed
+
+
+@dataclass(frozen=True)
+class TrainingText:
+    """What is learned from: files or folders of text, held-out text, and self-distillation.
+
+    | field | meaning |
+    | --- | --- |
+    | distil_tokens | tokens that the target generates for its drafters |
+    | blend | share of generated tokens in what drafters learn from |
+    """
+
+    files: Sequence[str]
+    heldout: Sequence[Path] = ()
+    distil_tokens: int = 1_000_000
+    blend: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.distil_tokens < 1:
+            raise ValueError(f"distil-tokens is {self.distil_tokens}; expected at least 1")
+        if not 0 <= self.blend <= 1:
+            raise ValueError(f"--blend is {self.blend}; expected a share, from 0 to 1")
+
+
+@dataclass(frozen=True)
+class TrainingLength:
+    """How long training takes.
+
+    | field | meaning |
+    | --- | --- |
+    | minutes | of the target (a tenth for each drafter), or of the one drafter |
+    | steps | exact steps in place of minutes: target,model,early_exit ... or of the drafter |
+    | rows | windows per step |
+    | patience | validations without improvement before a drafter stops; 0: never |
+    | toy | minute sizes |
+    """
+
+    minutes: float
+    rows: int
+    steps: str | None = None
+    patience: int = 0
+    toy: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.minutes < float("inf") or self.rows < 1 or self.patience < 0:
+            raise ValueError(
+                f"minutes {self.minutes}, rows {self.rows}, patience {self.patience}; "
+                "expected minutes > 0, at least one row, patience >= 0"
+            )
+
+    def counts(self, one_drafter: bool) -> list[int]:
+        """The exact steps, [] where minutes count; ValueError for a list that cannot be."""
+        texts = [] if self.steps is None else self.steps.split(",")
+        least, most = (1, 1) if one_drafter else (3, 99)
+        if texts and not (
+            least <= len(texts) <= most and all(t.isdigit() and int(t) for t in texts)
+        ):
+            expected = (
+                "a positive number such as 1800"
+                if one_drafter
+                else "three positive numbers or more such as 2662,1800,1800"
+            )
+            raise ValueError(f"--steps is {self.steps!r}; expected {expected}")
+        return [int(text) for text in texts]
+
+
+@dataclass(frozen=True)
+class TrainingPlace:
+    """Where models and work files go, and the device and seed of their training."""
+
+    out: Path
+    work: Path | None = None
+    device: str = "cpu"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_device(self.device)
+        check_seed(self.seed)
+        for folder in (self.out, self.work):
+            if folder is not None and folder.exists() and not folder.is_dir():
+                raise ValueError(
+                    f"{folder} is a file, expected a folder for the models or their work"
+                )
+
+    @property
+    def work_folder(self) -> Path:
+        """Tokens, checkpoints and curves."""
+        return self.work or self.out.with_name(self.out.name + "-work")
+
+
+@dataclass(frozen=True)
+class DrafterRequest:
+    """One drafter to train for a target that exists.
+
+    | field | meaning |
+    | --- | --- |
+    | drafter, settings | its name; key=value |
+    | name | its folder among the models; None: the drafter's name |
+    | rate | peak learning rate; None: the drafter's own |
+    | against | another drafter's folder to compare with |
+    """
+
+    drafter: str
+    settings: Sequence[str] = ()
+    name: str | None = None
+    rate: float | None = None
+    against: str | None = None
+
+
+def train_models(
+    text: TrainingText,
+    length: TrainingLength,
+    place: TrainingPlace,
+    soft: bool | None = None,
+    progress: Progress = quiet,
+) -> dict:
+    """Trains a target and its drafters into `place.out`, and returns the folder's card.
+
+    soft: drafters learn the target's distribution, or the tokens; None: each drafter's own way.
+    """
+    counts = length.counts(one_drafter=False)
+    config = _config(text, length, place)
+    if soft is not None or length.patience:
+        config = varied(config, soft, length.patience)
+    if counts:
+        config = stepped(config, *counts)
+    build(config, place.out, place.work_folder, progress)
+    return json.loads((place.out / "card.json").read_text())
+
+
+def train_drafter(
+    request: DrafterRequest,
+    text: TrainingText,
+    length: TrainingLength,
+    place: TrainingPlace,
+    soft: bool | None = None,
+    progress: Progress = quiet,
+) -> dict:
+    """Trains one drafter for the target in `place.out`, and returns the drafter's card."""
+    counts = length.counts(one_drafter=True)
+    config, settings = _config(text, length, place), read_settings(request.settings)
+    if request.drafter == "self_skip":
+        lesson = searched(config, settings, request.name)
+    else:
+        plan = Plan(
+            *counts,
+            minutes=0 if counts else length.minutes,
+            rows=length.rows,
+            length=192,
+            seed=place.seed,
+            patience=length.patience,
+        )
+        if length.toy:
+            plan = replace(plan, steps=plan.steps or 4, rows=2, length=16)
+        lesson = training(request.drafter, plan, soft, settings, request.name or "", request.rate)
+    return single(config, lesson, place.out, place.work_folder, progress, request.against)
+
+
+def _config(text: TrainingText, length: TrainingLength, place: TrainingPlace) -> TrainConfig:
+    config = TrainConfig(
+        tuple(text.files),
+        tuple(map(str, text.heldout)),
+        distil_tokens=text.distil_tokens,
+        blend=text.blend,
+        device=place.device,
+        seed=place.seed,
+    )
+    if length.toy:
+        return toy(config)
+    return timed(config, length.minutes, length.minutes / 10, length.rows)

@@ -1,0 +1,178 @@
+"""Invalid cost files, prompts, recordings and folders: one line, exit code 2, nothing written."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from inputs import COSTS, PROMPT_LINE, RECORD_COMMAND, with_fields
+from shell import command, refused
+
+from simspec import load_trace, synthetic
+
+VALID_COST = {
+    "draft": [0, 1],
+    "verify": [1, 1],
+    "catch_up": [0],
+    "overhead": 0,
+    "baseline": 1,
+    "name": "x",
+    "device": "",
+    "feature": 0,
+}
+
+
+INVALID_COSTS = {
+    "deep": "[" * 200_000,
+    "a list": "[]",
+    "huge number": json.dumps(VALID_COST | {"draft": [0, 10**400]}),
+    "many digits": "1" * 5000,
+    "NaN": json.dumps(VALID_COST | {"draft": [0, float("nan")]}),
+    "infinite": json.dumps(VALID_COST | {"baseline": float("inf")}),
+    "negative": json.dumps(VALID_COST | {"verify": [1, -1]}),
+    "nested": json.dumps(VALID_COST | {"verify": [[1], 1]}),
+    "text": json.dumps(VALID_COST | {"overhead": "0"}),
+    "lengths": json.dumps(VALID_COST | {"verify": [1]}),
+    "a start": json.dumps(VALID_COST | {"draft": [1, 1]}),
+    "no key": json.dumps({k: v for k, v in VALID_COST.items() if k != "verify"}),
+    "another key": json.dumps(VALID_COST | {"more": 1}),
+    "not UTF-8": None,
+}
+
+
+@pytest.mark.parametrize("kind", INVALID_COSTS)
+def test_invalid_cost_file_is_refused(tmp_path, kind):
+    synthetic.iid(0.7, 2, 10, 1).save(tmp_path / "t.parquet")
+    text = INVALID_COSTS[kind]
+    (tmp_path / "c.json").write_bytes(b'{"name": "caf\xe9"}' if text is None else text.encode())
+    refused(
+        tmp_path,
+        "sweep",
+        "t.parquet",
+        "--cost",
+        "c.json",
+        "--policy",
+        "fixed:1",
+        words="c.json: not a cost model",
+    )
+    refused(
+        tmp_path,
+        "run",
+        "t.parquet",
+        "--cost",
+        "c.json",
+        "--policy",
+        "fixed:1",
+        words="c.json: not a cost model",
+    )
+    (tmp_path / "c.json").write_text(json.dumps(VALID_COST))  # control: the good one is taken
+    assert (
+        command(tmp_path, "sweep", "t.parquet", "--cost", "c.json", "--policy", "fixed:1")[0] == 0
+    )
+
+
+INVALID_PROMPTS = {
+    "missing": (None, "cannot be read as prompts"),
+    "empty": (b"", "holds no prompt"),
+    "blank": (b"\n \n\n", "holds no prompt"),
+    "too long": (
+        json.dumps({"task": "t", "text": "word " * 1000}).encode(),
+        "holds no prompt of 1 to 400",
+    ),
+    "not UTF-8": (
+        PROMPT_LINE + b'{"task": "t", "text": "caf\xe9"}',
+        "x.jsonl cannot be read as prompts: 'utf-8'",
+    ),
+    "bad JSON": (
+        PROMPT_LINE * 2 + b"{broken\n" + PROMPT_LINE,
+        "x.jsonl line 3: expected a JSON object",
+    ),
+    "deep JSON": (PROMPT_LINE + b"[" * 200_000, "x.jsonl line 2: expected a JSON object"),
+    "many digits": (
+        PROMPT_LINE + b'{"task": "t", "text": "x", "id": ' + b"1" * 5000 + b"}",
+        "x.jsonl line 2: expected a JSON object",
+    ),
+    "a list": (PROMPT_LINE + b"[]", "x.jsonl line 2: expected a JSON object"),
+    "no text": (PROMPT_LINE + b'{"task": "t"}', "x.jsonl line 2: expected a JSON object"),
+    "no task": (PROMPT_LINE + b'{"text": "t"}', "x.jsonl line 2: expected a JSON object"),
+    "half a character": (
+        PROMPT_LINE + b'{"task": "t", "text": "\\ud800"}',
+        "x.jsonl line 2: expected a JSON object",
+    ),
+    "a NUL": (PROMPT_LINE + b"\0", "x.jsonl line 2: expected a JSON object"),
+}
+
+
+@pytest.mark.parametrize("kind", INVALID_PROMPTS)
+def test_invalid_prompts_are_refused(tmp_path, kind):
+    content, words = INVALID_PROMPTS[kind]
+    if content is not None:
+        (tmp_path / "x.jsonl").write_bytes(content)
+    refused(
+        tmp_path, "record", "x.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 2, words=words
+    )
+
+
+def recording_with(input_folder, **parts):
+    trace = load_trace(input_folder / "t.parquet")
+    return with_fields(trace, **{k: v(trace) for k, v in parts.items()})
+
+
+def with_meta(**changes):
+    return {"meta": lambda trace: replace(trace.meta, **changes)}
+
+
+@pytest.mark.parametrize(
+    "parts, words",
+    [
+        (with_meta(tokenizer_sha256="0" * 64), "another tokenizer"),
+        (with_meta(target="other/0123456789ab"), "was recorded with target other/0123456789ab"),
+        (with_meta(drafter="eagle9"), "drafter 'eagle9' is unknown"),
+        (with_meta(rule="synthetic"), "rule 'synthetic' cannot be run"),
+        (with_meta(rule="coupled", temperature=0.0), "temperature 0.0"),
+        (dict(prompt=lambda trace: trace.prompt + 100_000), "the target knows 0..4095"),
+        (dict(prompt=lambda trace: trace.prompt - 100_000), "the target knows 0..4095"),
+        (
+            dict(
+                prompt=lambda trace: trace.prompt[:0],
+                prompt_offset=lambda trace: trace.prompt_offset * 0,
+            ),
+            "without a prompt",
+        ),
+    ],
+)
+def test_recording_that_cannot_run_is_refused(input_folder, tmp_path, parts, words):
+    recording_with(input_folder, **parts).save(tmp_path / "x.parquet")
+    refused(tmp_path, "run", "x.parquet", "--policy", "fixed:1", "--cost", COSTS, words=words)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_read_only_folder_is_refused(input_folder):
+    (input_folder / "folder").chmod(0o500)
+    try:
+        refused(input_folder, "sweep", "t.parquet", "--out", "folder/o.csv", words="read-only")
+        refused(input_folder, *RECORD_COMMAND, "--out", "folder/x.parquet", words="read-only")
+    finally:
+        (input_folder / "folder").chmod(0o700)
+
+
+def test_failed_write_leaves_the_old_file(input_folder, monkeypatch):
+    """A disk that fills while the table is written leaves no half of the new file."""
+    import pandas
+
+    def fails(self, path, **_):
+        Path(path).write_text("half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pandas.DataFrame, "to_csv", fails)
+    refused(
+        input_folder,
+        "sweep",
+        "t.parquet",
+        "--policy",
+        "fixed:1",
+        "--out",
+        "empty",
+        words="No space left",
+    )

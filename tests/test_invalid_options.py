@@ -1,0 +1,217 @@
+"""Invalid options of commands: one line on stderr, exit code 2, and nothing written."""
+
+import pytest
+from inputs import HEADS, RECORD_COMMAND
+from shell import refused
+
+
+@pytest.mark.parametrize(
+    "policy, words",
+    [
+        ("fixd:3", "'fixd'"),
+        ("", "''"),
+        ("fixed:17", "drafts up to 17"),
+        ("fixed:-1", "k is -1"),
+        ("fixed:x", "k is 'x'"),
+        ("fixed", "missing 1 required"),
+        ("fixed:1,2", "positional argument"),
+        ("fixed:1e400", "k is inf"),
+        ("fixed:" + "9" * 5000, "k is inf"),
+        ("confidence:2", "threshold is 2"),
+        ("confidence:nan", "threshold is nan"),
+        ("confidence:0.5,K=17", "drafts up to 17"),
+        ("confidence:0.5,K=256", "K is 256"),
+        ("confidence:0.5,K=-1", "K is -1"),
+        ("beta_ts:acceptence", "reading is 'acceptence'"),
+        ("beta_ts:alpha0=0", "alpha0 is 0"),
+        ("beta_ts:more=1", "unexpected keyword"),
+        ("beta_ts:scope=prompt", "scope is 'prompt'"),
+        ("oracle:3", "oracle"),
+    ],
+)
+def test_invalid_policy_is_refused(input_folder, policy, words):
+    refused(
+        input_folder,
+        "sweep",
+        "t.parquet",
+        "--policy",
+        "fixed:1",
+        "--policy",
+        policy,
+        "--out",
+        "o.csv",
+        words=words,
+    )
+    refused(input_folder, "run", "t.parquet", "--policy", policy, "--cost", "c.json", words=words)
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (["--by", "token"], "by is 'token'"),
+        (["--replicates", 0], "replicates is 0"),
+        (["--jobs", 0], "jobs 0"),
+        (["--seed=-1"], "seed is -1"),
+        (["--seed", 1 << 64], "seed is 18446744073709551616"),
+        (["--policy", "fixed:1"], "share a name"),
+        (["--cost=-1"], "cost ratio is -1"),
+        (["--cost", "inf"], "cost ratio is inf"),
+        (["--cost", "absent.json"], "absent.json: not a cost model"),
+        (["--cost", "folder"], "folder: not a cost model"),
+        (["--cost", "empty"], "empty: not a cost model"),
+        (["--cost", "t.parquet"], "t.parquet: not a cost model"),
+        (["--cost", "short.json", "--policy", "fixed:4"], "prices drafts up to 3"),
+        (["--out", "nowhere/o.csv"], "no folder nowhere"),
+        (["--plot", "nowhere/o.png"], "no folder nowhere"),
+        (["--out", "o.csv", "--plot", "nowhere/o.png"], "no folder nowhere"),
+        (["--out", "folder"], "folder is a folder"),
+        (["--plot", "."], ". is a folder"),
+        (["--out", "t.parquet"], "t.parquet would overwrite t.parquet"),
+        (["--plot", "folder/../t.parquet"], "would overwrite t.parquet"),
+        (["--out", "c.json", "--cost", "c.json"], "c.json would overwrite c.json"),
+        (["--out", "o", "--plot", "o"], "o would overwrite o"),
+        (["--out", "empty/o.csv"], "no folder empty"),
+    ],
+)
+def test_invalid_sweep_options_are_refused(input_folder, options, words):
+    refused(input_folder, "sweep", "t.parquet", "--policy", "fixed:1", *options, words=words)
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (["-k", 0], "K is 0"),
+        (["-k", -1], "K is -1"),
+        (["-k", 256], "K is 256"),
+        (["--budget", 0], "budget 0"),
+        (["--budget", -3], "budget -3"),
+        (["--per-task", 0], "0 prompts of every task"),
+        (["--per-task", -1], "-1 prompts of every task"),
+        (["--longest", 0], "no prompt of 1 to 0 tokens"),
+        (["--rule", "beam"], "rule 'beam' is unknown"),
+        (["--temperature=-1"], "temperature is -1"),
+        (["--temperature=nan"], "temperature is nan"),
+        (["--temperature=-1", "--rule", "coupled"], "temperature is -1"),
+        (["--temperature=0", "--rule", "coupled"], "temperature 0.0"),
+        (["--seed=-1"], "seed is -1"),
+        (["--seed", 1 << 64], "seed is 18446744073709551616"),
+        (["--dtype", "int8"], "dtype 'int8' is unknown"),
+        (["--device", "gpu"], "device 'gpu' is unknown"),
+        (["--device", "meta"], "device 'meta' is unknown"),
+        (["--device", "cuda:x"], "device 'cuda:x' is unknown"),
+        (["--device", "cuda:99"], "device 'cuda:99' asked for"),
+        (["--drafter", "eagle9"], "drafter 'eagle9' is unknown"),
+        (["--models", "nowhere"], "nowhere/target holds no config.json"),
+        (["--models", "empty"], "empty/target holds no config.json"),
+        (["--target", "no/such/folder"], "no/such/folder holds no config.json"),
+        (["--weights", "nowhere"], "nowhere holds no config.json"),
+        (["--drafter", "eagel"], "drafter 'eagel' is unknown: did you mean eagle?"),
+        (["--drafter", "prompt-lookup"], "did you mean prompt_lookup?"),
+        (
+            ["--drafter", "transformer"],
+            "'transformer' is unknown: expected one of model, early_exit",
+        ),
+        (["--weights", "nowhere", "--drafter", "early_exit"], "nowhere holds no drafter 'exit'"),
+        *(
+            (["--weights", "nowhere", "--drafter", name], f"nowhere holds no drafter '{name}'")
+            for name in (*HEADS, "self_skip")
+        ),
+        *(
+            (["--weights", "empty", "--drafter", name], f"empty holds no drafter '{name}'")
+            for name in (*HEADS, "self_skip")
+        ),
+        (["--out", "nowhere/x.parquet"], "no folder nowhere"),
+        (["--out", "folder"], "expected one that ends in .parquet"),
+        (["--out", "x.json"], "expected one that ends in .parquet"),
+        (["--out", "p.jsonl"], "expected one that ends in .parquet"),
+        (["--out", "folder/../t.parquet", "t.parquet"], "would overwrite t.parquet"),
+        (["--out", "c.parquet", "c.json"], "c.json would overwrite c.json"),
+    ],
+)
+def test_invalid_record_options_are_refused(input_folder, options, words):
+    refused(input_folder, *RECORD_COMMAND, *options, words=words)
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (["-k", 0], "depth is 0"),
+        (["-k", -1], "depth is -1"),
+        (["-k", 256], "depth is 256"),
+        (["--repeats", 0], "repeats 0"),
+        (["--context", 0], "expected sizes of at least 1"),
+        (["--context=-1"], "expected sizes of at least 1"),
+        (["--rule", "beam"], "rule 'beam' is unknown"),
+        (["--temperature=-1"], "temperature is -1"),
+        (["--seed=-1"], "seed is -1"),
+        (["--drafter", "eagle9"], "drafter 'eagle9' is unknown"),
+        (["--models", "nowhere"], "nowhere/target holds no config.json"),
+        (["--out", "nowhere/c.json"], "no folder nowhere"),
+        (["--out", "."], ". is a folder"),
+    ],
+)
+def test_invalid_measure_options_are_refused(input_folder, options, words):
+    refused(
+        input_folder, "measure", "--out", "x.json", "-k", 1, "--repeats", 1, *options, words=words
+    )
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (["--prompts", -1], "select"),
+        (["--seed=-1"], "seed is -1"),
+        (["--dtype", "half"], "dtype 'half' is unknown"),
+        (["--device", "tpu"], "device 'tpu' is unknown"),
+        (["--models", "nowhere"], "nowhere/target holds no config.json"),
+        (["--weights", "nowhere"], "nowhere holds no config.json"),
+        (["--cost", "p.jsonl"], "p.jsonl: not a cost model"),
+        (["--cost", "short.json"], "prices drafts up to 3"),
+    ],
+)
+def test_invalid_run_options_are_refused(input_folder, options, words):
+    refused(
+        input_folder,
+        "run",
+        "t.parquet",
+        "--policy",
+        "fixed:4",
+        "--cost",
+        "c.json",
+        *options,
+        words=words,
+    )
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (["absent.txt"], "absent.txt does not exist"),
+        (["t.parquet"], "is not .txt"),
+        (["folder"], "folder holds no"),
+        (["latin.txt"], "is not UTF-8 text"),
+        (["deep.jsonl"], "deep.jsonl line 1: expected a JSON object"),
+        (["number.jsonl"], 'number.jsonl line 2: "text" is int'),
+        (["nothing.txt"], "the text has 1 tokens"),
+        (["text.txt", "--heldout", "absent.txt"], "absent.txt does not exist"),
+        (["text.txt", "--heldout", "nothing.txt"], "held-out text has 1 tokens"),
+        (["text.txt", "--steps", "1,2"], "--steps is '1,2'"),
+        (["text.txt", "--minutes", -1], "minutes -1"),
+        (["text.txt", "--minutes", "nan"], "minutes nan"),
+        (["text.txt", "--rows", 0], "rows 0"),
+        (["text.txt", "--distil-tokens", -1], "distil-tokens -1"),
+        (["text.txt", "--threads", -1], "threads -1"),
+        (["text.txt", "--seed", -1], "seed is -1"),
+        (["text.txt", "--device", "gpu"], "device 'gpu' is unknown"),
+        (["text.txt", "--device", "cuda:99"], "device 'cuda:99' asked for"),
+        (["text.txt", "--work", "text.txt"], "text.txt is a file"),
+        (["text.txt", "--out", "text.txt"], "text.txt is a file"),
+        (["nothing.txt", "--out", "deep/down/m"], "the text has 1 tokens"),
+    ],
+)
+def test_invalid_train_options_are_refused(input_folder, options, words):
+    (input_folder / "latin.txt").write_bytes(b"caf\xe9")
+    (input_folder / "deep.jsonl").write_text("[" * 200_000)
+    (input_folder / "number.jsonl").write_text('{"text": "a"}\n{"text": 3}\n')
+    (input_folder / "nothing.txt").write_text("")
+    refused(input_folder, "train", "--toy", "--out", "m", *options, words=words, progress=True)
