@@ -32,14 +32,10 @@ from simspec.calibration import brier, reliability
 from simspec.quantization import decode, table
 from simspec.recordings import recordings
 from simspec.reports.acceptance_by_depth import depth_acceptance
-<<<<<<< HEAD
-from simspec.scalar_predictor import brier, examples, fit, reliability, split
-=======
 from simspec.scalar_predictor import examples, fit_predictor, split_by_task
->>>>>>> main
 
 plt.rcParams |= {
-    "figure.dpi": 96,
+    "figure.dpi": 80,
     "figure.constrained_layout.use": True,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -336,13 +332,9 @@ forecasts = {
 }
 if {"confidence", "entropy"} <= set(dict(trace.meta.features)):
     (conf, entropy), at = examples(held_out)[0].T, examples(held_out)[1]
-<<<<<<< HEAD
-    forecasts["fitted on the other half"] = fit(trace, first).probability(conf, entropy, at)
-=======
-    shown_as["fitted on the other half"] = fit_predictor(trace, first).probability(
+    forecasts["fitted on the other half"] = fit_predictor(trace, first).probability(
         conf, entropy, at
     )
->>>>>>> main
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True)
 for what, probability in forecasts.items():

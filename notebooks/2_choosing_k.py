@@ -34,17 +34,12 @@ from simspec.policies import fixed, make
 from simspec.recordings import cost_beside, recordings
 from simspec.reports.acceptance_by_depth import depth_acceptance
 from simspec.reports.oracle_gap import score
-<<<<<<< HEAD
-from simspec.roofline import CARDS, SHAPES, roofline_cost, roofline_table
-from simspec.scalar_predictor import split
-=======
 from simspec.roofline import roofline_cost, roofline_table
 from simspec.scalar_predictor import split_by_task
->>>>>>> main
 
 FAST = os.environ.get("SIMSPEC_FAST") == "1"  # fewer draws; the suite runs it so
 plt.rcParams |= {
-    "figure.dpi": 96,
+    "figure.dpi": 80,
     "figure.constrained_layout.use": True,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -171,7 +166,7 @@ for shift, (label, price) in enumerate((("measured", cost), ("c = 0.05", costs["
             )
         own = int(seconds[:, first[of[first]]].sum(axis=1).argmin())
         there = second[of[second]]
-        if len(there) < stats.FEWEST:
+        if len(there) < stats.MIN_PROMPTS:
             print(
                 f"  {task}: own K {own}; {len(there)} held-out sequences are too few for an "
                 "interval"

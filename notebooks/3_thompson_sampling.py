@@ -37,7 +37,7 @@ from simspec.synthetic import iid
 
 FAST = os.environ.get("SIMSPEC_FAST") == "1"  # fewer draws; the suite runs it so
 plt.rcParams |= {
-    "figure.dpi": 96,
+    "figure.dpi": 80,
     "figure.constrained_layout.use": True,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -386,13 +386,8 @@ for axis in axes:
 # %%
 panels = []
 for each, trace in traces.items():
-<<<<<<< HEAD
-    half = trace.select(split(trace)[1])
-    contestants = [beta_ts(reading) for reading in BETA] + [
-=======
     half = trace.select(split_by_task(trace)[1])
-    everyone = [beta_ts(reading) for reading in BETA] + [
->>>>>>> main
+    contestants = [beta_ts(reading) for reading in BETA] + [
         cali_ts(reading, fitted[each]) for reading in CALI
     ]
     contestants += [

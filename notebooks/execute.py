@@ -16,6 +16,7 @@ from nbclient import NotebookClient
 from PIL import Image
 
 HERE = Path(__file__).parent
+COLORS = 24  # of a plot in a notebook, so that the files stay small
 
 
 def scripts(names=()) -> list[Path]:
@@ -55,9 +56,8 @@ def execute(script: Path):
 
 
 def _smaller(png: str) -> str:
-    # Plots need few colours: a palette halves the file.
     picture, packed = Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB"), io.BytesIO()
-    picture.quantize(128, dither=Image.Dither.NONE).save(packed, "PNG", optimize=True)
+    picture.quantize(COLORS, dither=Image.Dither.NONE).save(packed, "PNG", optimize=True)
     return base64.b64encode(packed.getvalue()).decode()
 
 
