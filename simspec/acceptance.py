@@ -10,12 +10,14 @@ from simspec.trace import Trace
 
 
 def drawn_trace(trace: Trace, seed: int = 0) -> Trace:
-    """One draw of what would have been accepted on a recording of the rejection rule, as an ordinary trace; others as they are.
+    """One draw of what would have been accepted on a recording of the rejection rule, as an
+    ordinary trace; others as they are.
 
-    Given the text y ~ p, the draft token at slot j of a round from row t, its elders accepted, is accepted with chance
-    ratio[t, j] = min(1, q(y) / p(y)), independently of all else (q(y) min(1, p(y) / q(y)) over p(y)). So run[t] is the number of
-    leading j with u < ratio[t, j], u addressed by (seed, sequence, row in the sequence, j, ACCEPT). Rounds replayed on it have the law
-    of real ones.
+    Given the text y ~ p, the draft token at slot j of a round from row t, its elders accepted, is
+    accepted with chance ratio[t, j] = min(1, q(y) / p(y)), independently of all else (q(y) min(1,
+    p(y) / q(y)) over p(y)). So run[t] is the number of leading j with u < ratio[t, j], u addressed
+    by (seed, sequence, row in the sequence, j, ACCEPT). Rounds replayed on it have the law of real
+    ones.
     """
     if trace.ratio is None:
         return trace
@@ -26,7 +28,8 @@ def drawn_trace(trace: Trace, seed: int = 0) -> Trace:
 
 
 def expected_accepted_length(trace: Trace) -> np.ndarray:
-    """float64[N]: the mean run of each row: `run`, or under the rejection rule sum over j of prod_{i <= j} ratio[t, i].
+    """float64[N]: the mean run of each row: `run`, or under the rejection rule sum over j of
+    prod_{i <= j} ratio[t, i].
 
     As far as depth and text go.
     """
@@ -34,7 +37,8 @@ def expected_accepted_length(trace: Trace) -> np.ndarray:
 
 
 def expected_accepted(trace: Trace, K: int) -> np.ndarray:
-    """float64[N]: the mean number of accepted tokens of a draft of K from each row, the sum of `expected_accepted_length` over fewer slots.
+    """float64[N]: the mean number of accepted tokens of a draft of K from each row, the sum of
+    `expected_accepted_length` over fewer slots.
 
     They are min(K, budget left - 1). ValueError for K outside 0 .. the trace's.
     """
@@ -48,7 +52,9 @@ def expected_accepted(trace: Trace, K: int) -> np.ndarray:
 
 
 def _standing(trace):
-    """float64[N, K]: the chance that the first j + 1 draft tokens of a row are all accepted; without ratio whether they are."""
+    """float64[N, K]: the chance that the first j + 1 draft tokens of a row are all accepted;
+    without ratio whether they are.
+    """
     slot = np.arange(trace.K)
     if trace.ratio is None:
         return (slot < trace.run[:, None]).astype(np.float64)

@@ -6,8 +6,10 @@ from simspec.compile_cache import cached_njit
 
 
 @cached_njit
-def _fraction(a, b, x):
-    """1 + d_1 / (1 + d_2 / (1 + ...)), DLMF 8.17.22, by Lentz's method; quick for x < (a + 1) / (a + b + 2)."""
+def _fraction(a: float, b: float, x: float) -> float:
+    """1 + d_1 / (1 + d_2 / (1 + ...)), DLMF 8.17.22, by Lentz's method; quick for x < (a + 1) / (a
+    + b + 2).
+    """
     value = upper = 1.0
     lower = 0.0
     for j in range(1, 20000):
@@ -28,20 +30,22 @@ def _fraction(a, b, x):
 
 
 @cached_njit
-def _softplus(t):
+def _softplus(t: float) -> float:
     return max(t, 0.0) + math.log1p(math.exp(-abs(t)))
 
 
 @cached_njit
-def _stirling(z):
+def _stirling(z: float) -> float:
     return (
         1.0 / 12.0 - (1.0 / 360.0 - (1.0 / 1260.0 - 1.0 / (1680.0 * z * z)) / (z * z)) / (z * z)
     ) / z
 
 
 @cached_njit
-def log_beta(a, b):
-    """ln B(a, b) for a, b > 0, by Stirling's series (DLMF 5.11.1) where the logarithms of large gammas would cancel."""
+def log_beta(a: float, b: float) -> float:
+    """ln B(a, b) for a, b > 0, by Stirling's series (DLMF 5.11.1) where large log-gammas would
+    cancel.
+    """
     small, big = min(a, b), max(a, b)
     if big < 20.0:
         return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
@@ -57,11 +61,13 @@ def log_beta(a, b):
 
 
 @cached_njit
-def beta_quantile(u, a, b):
-    """The x in (0, 1) with I_x(a, b) = u, for 0 < u < 1 and a, b > 0: an exact Beta(a, b) sample from one uniform.
+def beta_quantile(u: float, a: float, b: float) -> float:
+    """The x in (0, 1) with I_x(a, b) = u, for 0 < u < 1 and a, b > 0: an exact Beta(a, b) sample
+    from one uniform.
 
-    Newton's steps in t = log(x / (1 - x)) on the logarithm of the smaller tail (concave in t, its slope there the density
-    of t over the tail), kept inside a bracket. I_x by its continued fraction, DLMF 8.17.22.
+    Newton's steps in t = log(x / (1 - x)) on the logarithm of the smaller tail (concave in t, its
+    slope there the density of t over the tail), kept inside a bracket. I_x by its continued
+    fraction, DLMF 8.17.22.
     """
     norm = log_beta(a, b)
     low, high = -1e5, 1e5

@@ -4,9 +4,11 @@ import numpy as np
 
 
 def reliability(probability: np.ndarray, label: np.ndarray, bins: int = 10) -> np.ndarray:
-    """Calibration by equal bins of [0, 1], float64[bins, 3]: (count, mean probability, share true), NaN where count is 0.
+    """Calibration by equal bins of [0, 1], float64[bins, 3]: (count, mean probability, share true),
+    NaN where count is 0.
 
-    A probability on an edge belongs to the upper bin, 1 to the last. ValueError for other shapes, bins < 1 or outside [0, 1].
+    A probability on an edge belongs to the upper bin, 1 to the last. ValueError for other shapes,
+    bins < 1 or outside [0, 1].
     """
     probability, label = _pairs(probability, label)
     if bins < 1:
@@ -22,7 +24,9 @@ def reliability(probability: np.ndarray, label: np.ndarray, bins: int = 10) -> n
 
 
 def brier(probability: np.ndarray, label: np.ndarray) -> float:
-    """Mean of (probability - label)^2: 0 is perfect, 1/4 is what a coin gets. ValueError for none or outside [0, 1]."""
+    """Mean of (probability - label)^2: 0 is perfect, 1/4 is what a coin gets. ValueError for none
+    or outside [0, 1].
+    """
     probability, label = _pairs(probability, label)
     return float(np.mean((probability - label) ** 2))
 
@@ -31,7 +35,8 @@ def _pairs(probability, label):
     probability, label = np.asarray(probability, dtype=np.float64), np.asarray(label, dtype=bool)
     if probability.ndim != 1 or probability.shape != label.shape or not len(label):
         raise ValueError(
-            f"probabilities {list(probability.shape)} and labels {list(label.shape)}, expected the same one axis, not empty"
+            f"probabilities {list(probability.shape)} and labels {list(label.shape)}, expected the "
+            "same one axis, not empty"
         )
     if not ((probability >= 0) & (probability <= 1)).all():
         raise ValueError("a probability lies outside [0, 1]")

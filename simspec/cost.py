@@ -12,17 +12,17 @@ from simspec.round_cost import chain_seconds, tree_seconds
 class CostModel:
     """Seconds of every part of a round; K is the longest draft it prices.
 
-    | field    | dtype, shape   | meaning                                                                     |
-    | -------- | -------------- | --------------------------------------------------------------------------- |
-    | draft    | float64[K + 1] | to draft j tokens, cumulative; draft[0] = 0                                   |
-    | verify   | float64[R + 1] | one target pass over j draft tokens and the input (j + 1 rows); R >= K, trees submit more than K |
+    | field | dtype, shape | meaning |
+    | --- | --- | --- |
+    | draft | float64[K + 1] | to draft j tokens, cumulative; draft[0] = 0 |
+    | verify | float64[R + 1] | one target pass over j draft tokens and the input (j + 1 rows); R >= K, trees submit more than K |
     | catch_up | float64[B + 1] | to bring the drafter up when b rows are owed; catch_up[0] = 0; b > B costs B's |
-    | overhead | float          | per round, whatever is drafted                                                |
-    | baseline | float          | one plain decoding step of the target                                         |
-    | name     | str            | label in tables                                                               |
-    | device   | str            | where it was measured                                                         |
-    | feature  | float          | to show a policy the features of one computed token; free to policies that read none |
-    | node     | float          | a drafter's pass over a tree: each row beyond its first                         |
+    | overhead | float | per round, whatever is drafted |
+    | baseline | float | one plain decoding step of the target |
+    | name | str | label in tables |
+    | device | str | where it was measured |
+    | feature | float | to show a policy the features of one computed token; free to policies that read none |
+    | node | float | a drafter's pass over a tree: each row beyond its first |
 
     All times are finite and >= 0, baseline > 0. ValueError otherwise.
     """
@@ -47,24 +47,28 @@ class CostModel:
                 or (array < 0).any()
             ):
                 raise ValueError(
-                    f"cost {self.name!r}: {field} is not a non-empty list of finite seconds >= 0: correct it"
+                    f"cost {self.name!r}: {field} is not a non-empty list of finite seconds >= 0: "
+                    "correct it"
                 )
             object.__setattr__(self, field, array)
         for field in ("overhead", "baseline", "feature", "node"):
             object.__setattr__(self, field, float(getattr(self, field)))
         if len(self.draft) > len(self.verify):
             raise ValueError(
-                f"cost {self.name!r}: draft has {len(self.draft)} entries and verify {len(self.verify)}, expected as many or more of verify"
+                f"cost {self.name!r}: draft has {len(self.draft)} entries and verify "
+                f"{len(self.verify)}, expected as many or more of verify"
             )
         for field in ("draft", "catch_up"):
             if getattr(self, field)[0] != 0:
                 raise ValueError(
-                    f"cost {self.name!r}: {field}[0] is {getattr(self, field)[0]}, expected 0: no work, no time"
+                    f"cost {self.name!r}: {field}[0] is {getattr(self, field)[0]}, expected 0: no "
+                    "work, no time"
                 )
         for field in ("feature", "node"):
             if not (np.isfinite(getattr(self, field)) and getattr(self, field) >= 0):
                 raise ValueError(
-                    f"cost {self.name!r}: {field} is {getattr(self, field)}, expected finite seconds >= 0"
+                    f"cost {self.name!r}: {field} is {getattr(self, field)}, expected finite "
+                    "seconds >= 0"
                 )
         if not (
             np.isfinite(self.overhead)
@@ -73,7 +77,8 @@ class CostModel:
             and self.baseline > 0
         ):
             raise ValueError(
-                f"cost {self.name!r}: overhead {self.overhead}, baseline {self.baseline}, expected finite, >= 0 and > 0"
+                f"cost {self.name!r}: overhead {self.overhead}, baseline {self.baseline}, expected "
+                "finite, >= 0 and > 0"
             )
 
     @property
@@ -90,7 +95,9 @@ class CostModel:
 
     @classmethod
     def from_ratio(cls, c: float, K: int, nodes: int = 0) -> "CostModel":
-        """The papers' unit model: drafting j costs c j, every verification (of up to K, or `nodes`) and plain step 1, nothing else."""
+        """The papers' unit model: drafting j costs c j, every verification (of up to K, or `nodes`)
+        and plain step 1, nothing else.
+        """
         if not (np.isfinite(c) and c >= 0):
             raise ValueError(
                 f"cost ratio is {c}, expected a finite number >= 0: pass draft step / target step"
@@ -105,27 +112,35 @@ class CostModel:
         )
 
     def reading(self, reads) -> "CostModel":
-        """What a policy that reads these features pays: `feature` seconds on every computed token; self if it reads none.
+        """What a policy that reads these features pays: `feature` seconds on every computed token;
+        self if it reads none.
 
-        The charge moves into `draft`, so pricing the result again for the same policy changes nothing.
+        The charge moves into `draft`, so pricing the result again for the same policy changes
+        nothing.
         """
         if not reads or not self.feature:
             return self
         return replace(self, draft=self.draft + self.feature * np.arange(self.K + 1), feature=0.0)
 
     def truncate(self, K: int) -> "CostModel":
-        """The same costs for chains of at most K <= self.K tokens; ValueError beyond, since nothing was measured there."""
+        """The same costs for chains of at most K <= self.K tokens; ValueError beyond, since nothing
+        was measured there.
+        """
         if not 0 <= K <= self.K:
             raise ValueError(
-                f"cost {self.name!r} prices drafts up to {self.K}, asked for {K}: measure it further or extend() it"
+                f"cost {self.name!r} prices drafts up to {self.K}, asked for {K}: measure it "
+                "further or extend() it"
             )
         return replace(self, draft=self.draft[: K + 1], verify=self.verify[: K + 1])
 
     def extend(self, K: int) -> "CostModel":
-        """The same costs continued to K >= self.K by their last step (an extrapolation: at least one measured step is needed)."""
+        """The same costs continued to K >= self.K by their last step (an extrapolation: at least
+        one measured step is needed).
+        """
         if K < self.K or self.K < 1:
             raise ValueError(
-                f"cost {self.name!r} prices drafts up to {self.K}, asked to extend to {K}: truncate() or measure more"
+                f"cost {self.name!r} prices drafts up to {self.K}, asked to extend to {K}: "
+                "truncate() or measure more"
             )
         draft, verify = (
             np.concatenate(
@@ -139,16 +154,19 @@ class CostModel:
         return replace(self, draft=draft, verify=verify)
 
     def widen(self, nodes: int) -> "CostModel":
-        """The same costs with `verify` continued to `nodes` submitted tokens; self if it reaches so far (an extrapolation otherwise).
+        """The same costs with `verify` continued to `nodes` submitted tokens; self if it reaches so
+        far (an extrapolation otherwise).
 
-        It goes on from its last entry with the slope, never below 0, of the least-squares line through the second half of what was
-        measured: the last step alone is mostly noise. ValueError for fewer than three entries.
+        It goes on from its last entry with the slope, never below 0, of the least-squares line
+        through the second half of what was measured: the last step alone is mostly noise.
+        ValueError for fewer than three entries.
         """
         if nodes <= self.nodes:
             return self
         if self.nodes < 2:
             raise ValueError(
-                f"cost {self.name!r} prices {self.nodes} submitted tokens, too few to continue to {nodes}: measure more rows"
+                f"cost {self.name!r} prices {self.nodes} submitted tokens, too few to continue to "
+                f"{nodes}: measure more rows"
             )
         late = np.arange(self.nodes // 2, self.nodes + 1)
         slope = max(float(np.polyfit(late, self.verify[late], 1)[0]), 0.0)
@@ -156,10 +174,13 @@ class CostModel:
         return replace(self, verify=np.concatenate((self.verify, more)))
 
     def seconds(self, rounds) -> np.ndarray:
-        """float64[R]: seconds of every round of a `Rounds`, the backlog starting at 0 in each sequence."""
+        """float64[R]: seconds of every round of a `Rounds`, the backlog starting at 0 in each
+        sequence.
+        """
         if len(rounds.computed) and int(rounds.computed.max()) > self.K:
             raise ValueError(
-                f"cost {self.name!r} prices drafts up to {self.K}, a round computed {rounds.computed.max()}"
+                f"cost {self.name!r} prices drafts up to {self.K}, a round computed "
+                f"{rounds.computed.max()}"
             )
         return chain_seconds(
             self.draft,
@@ -175,8 +196,9 @@ class CostModel:
     def seconds_tree(self, rounds, rows, owed) -> np.ndarray:
         """float64[R]: seconds of rounds that draft trees: `round_seconds` + node (rows - computed).
 
-        computed counts the drafter's passes, rows int[R] its rows in them; owed int[R] says how many rows it owes after each round, which
-        the next pays as catch_up. A round without a pass leaves one more row than before it. ValueError for what is not priced.
+        computed counts the drafter's passes, rows int[R] its rows in them; owed int[R] says how
+        many rows it owes after each round, which the next pays as catch_up. A round without a pass
+        leaves one more row than before it. ValueError for what is not priced.
         """
         for what, most, known in (
             ("computed", rounds.computed, self.K),
@@ -184,7 +206,8 @@ class CostModel:
         ):
             if len(most) and int(most.max()) > known:
                 raise ValueError(
-                    f"cost {self.name!r} prices {known} {what} tokens, a round has {most.max()}: measure with more rows"
+                    f"cost {self.name!r} prices {known} {what} tokens, a round has {most.max()}: "
+                    "measure with more rows"
                 )
         owed = np.asarray(owed, np.int64)
         seconds = tree_seconds(
@@ -200,7 +223,9 @@ class CostModel:
         return seconds + self.node * np.maximum(np.asarray(rows) - rounds.computed, 0)
 
     def to_dict(self) -> dict:
-        """Plain lists and numbers, as the file holds them: without `node` where it is 0, as files of chains are."""
+        """Plain lists and numbers, as the file holds them: without `node` where it is 0, as files
+        of chains are.
+        """
         told = {
             f.name: v.tolist() if isinstance(v := getattr(self, f.name), np.ndarray) else v
             for f in fields(self)
@@ -208,7 +233,9 @@ class CostModel:
         return told if self.node else {key: value for key, value in told.items() if key != "node"}
 
     def to_json(self, path) -> None:
-        """Write the model as one JSON object whose keys are the fields; the file is whole or not there."""
+        """Write the model as one JSON object whose keys are the fields; the file is whole or not
+        there.
+        """
         write_json(path, self.to_dict())
 
     @classmethod
@@ -235,5 +262,7 @@ class CostModel:
 
     @classmethod
     def from_json(cls, path) -> "CostModel":
-        """Read what `to_json` wrote; ValueError, one line with the path, for a missing or unknown key or a bad value."""
+        """Read what `to_json` wrote; ValueError, one line with the path, for a missing or unknown
+        key or a bad value.
+        """
         return read_json(path, cls.from_dict, "cost model")

@@ -1,4 +1,6 @@
-"""Costs by batch size and context, as measured: between measured contexts a line, between batch sizes a step, beyond nothing."""
+"""Costs by batch size and context, as measured: between measured contexts a line, between batch
+sizes a step, beyond nothing.
+"""
 
 from bisect import bisect_left
 from dataclasses import dataclass, fields
@@ -13,14 +15,15 @@ from simspec.files import check_keys, read_json, write_json
 class CostTable:
     """A CostModel for every measured batch size and context.
 
-    | field   | type, shape                         | meaning                                                             |
-    | ------- | ----------------------------------- | ------------------------------------------------------------------- |
-    | batch   | (int,) [nb], growing, >= 1          | sequences that are decoded together                                 |
-    | context | (int,) [nc], growing, >= 0          | tokens before the round; one 0 where the file does not say          |
-    | cells   | ((CostModel or None,),) [nb][nc]    | seconds of a round of the whole batch; None where it did not fit    |
-    | name    | str                                 | label in tables                                                     |
+    | field | type, shape | meaning |
+    | --- | --- | --- |
+    | batch | (int,) [nb], growing, >= 1 | sequences that are decoded together |
+    | context | (int,) [nc], growing, >= 0 | tokens before the round; one 0 where the file does not say |
+    | cells | ((CostModel or None,),) [nb][nc] | seconds of a round of the whole batch; None where it did not fit |
+    | name | str | label in tables |
 
-    Every cell prices drafts up to the same K and as many owed rows; every batch size and every context has a cell. ValueError otherwise.
+    Every cell prices drafts up to the same K and as many owed rows; every batch size and every
+    context has a cell. ValueError otherwise.
     """
 
     batch: tuple
@@ -37,13 +40,15 @@ class CostTable:
             cells = tuple(tuple(row) for row in self.cells)
         except TypeError:
             raise ValueError(
-                f"cost table {self.name!r}: cells is a {type(self.cells).__name__}, expected rows of cells"
+                f"cost table {self.name!r}: cells is a {type(self.cells).__name__}, expected rows "
+                "of cells"
             ) from None
         object.__setattr__(self, "cells", cells)
         shape = len(cells), *{len(row) for row in cells}
         if shape != (len(self.batch), len(self.context)):
             raise ValueError(
-                f"cost table {self.name!r}: {len(self.batch)} batch sizes x {len(self.context)} contexts, but rows of cells: {shape}"
+                f"cost table {self.name!r}: {len(self.batch)} batch sizes x {len(self.context)} "
+                f"contexts, but rows of cells: {shape}"
             )
         known = [cell for row in cells for cell in row if cell is not None]
         if not all(isinstance(cell, CostModel) for cell in known):
@@ -59,7 +64,8 @@ class CostTable:
         sizes = {(cell.K, len(cell.catch_up), cell.nodes) for cell in known}
         if len(sizes) > 1:
             raise ValueError(
-                f"cost table {self.name!r}: cells differ in (K, catch_up entries, nodes): {sorted(sizes)}, expected one size"
+                f"cost table {self.name!r}: cells differ in (K, catch_up entries, nodes): "
+                f"{sorted(sizes)}, expected one size"
             )
 
     @property
@@ -77,14 +83,16 @@ class CostTable:
     def at(self, batch: int | None = None, context: int | None = None) -> CostModel:
         """The costs of a batch of so many sequences, so many tokens in.
 
-        batch is rounded up to the next size measured, as engines pad to the sizes that they captured; between two
-        measured contexts c0 < c < c1 of that size every entry is t0 + (t1 - t0) (c - c0) / (c1 - c0). What was measured is
-        returned as it is. None stands for the only size, or context, of the table. ValueError beyond what was measured.
+        batch is rounded up to the next size measured, as engines pad to the sizes that they
+        captured; between two measured contexts c0 < c < c1 of that size every entry is t0 + (t1 -
+        t0) (c - c0) / (c1 - c0). What was measured is returned as it is. None stands for the only
+        size, or context, of the table. ValueError beyond what was measured.
         """
         size = self._one("batch", batch)
         if size > self.batch[-1] or size < 1:
             raise ValueError(
-                f"cost table {self.name!r} has batch sizes 1 to {self.batch[-1]}, asked for {size}: measure that size"
+                f"cost table {self.name!r} has batch sizes 1 to {self.batch[-1]}, asked for "
+                f"{size}: measure that size"
             )
         size, row = next((b, row) for b, row in zip(self.batch, self.cells) if b >= size)
         known = [(c, cell) for c, cell in zip(self.context, row) if cell is not None]
@@ -97,7 +105,8 @@ class CostTable:
                 else f"context {contexts[0]} only"
             )
             raise ValueError(
-                f"cost table {self.name!r} has {span} at batch {size}, asked for {context}: measure that context"
+                f"cost table {self.name!r} has {span} at batch {size}, asked for {context}: "
+                "measure that context"
             )
         i = bisect_left(contexts, context)
         if contexts[i] == context:
@@ -109,7 +118,8 @@ class CostTable:
         if value is None:
             if len(getattr(self, axis)) > 1:
                 raise ValueError(
-                    f"cost table {self.name!r} has several sizes of {axis}, {list(getattr(self, axis))}: say which"
+                    f"cost table {self.name!r} has several sizes of {axis}, "
+                    f"{list(getattr(self, axis))}: say which"
                 )
             return getattr(self, axis)[0]
         if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
@@ -117,7 +127,9 @@ class CostTable:
         return int(value)
 
     def simplest(self) -> "CostModel | CostTable":
-        """The one CostModel where one text at one context is all there is, else the table: what the commands write."""
+        """The one CostModel where one text at one context is all there is, else the table: what the
+        commands write.
+        """
         return self.at() if self.batch == (1,) and len(self.context) == 1 else self
 
     def describe(self) -> list[str]:
@@ -151,7 +163,9 @@ class CostTable:
 
     @classmethod
     def from_dict(cls, data) -> "CostTable":
-        """The inverse of `to_dict`; one CostModel's object becomes a table of one cell, batch 1. ValueError for anything else."""
+        """The inverse of `to_dict`; one CostModel's object becomes a table of one cell, batch 1.
+        ValueError for anything else.
+        """
         if not isinstance(data, dict) or "cells" not in data:
             model = CostModel.from_dict(data)
             return cls((1,), (0,), ((model,),), model.name)
@@ -169,12 +183,16 @@ class CostTable:
 
     @classmethod
     def from_json(cls, path) -> "CostTable":
-        """Read what `to_json`, or CostModel.to_json, wrote; ValueError, one line with the path, for anything else."""
+        """Read what `to_json`, or CostModel.to_json, wrote; ValueError, one line with the path, for
+        anything else.
+        """
         return read_json(path, cls.from_dict, "cost model")
 
 
 def load_cost(path) -> "CostModel | CostTable":
-    """What a cost file holds: one CostModel, or a CostTable; ValueError, one line with the path, where it is neither."""
+    """What a cost file holds: one CostModel, or a CostTable; ValueError, one line with the path,
+    where it is neither.
+    """
 
     def parse(data):
         return (CostTable if isinstance(data, dict) and "cells" in data else CostModel).from_dict(

@@ -8,17 +8,18 @@ from dataclasses import dataclass
 class Device:
     """A device's figures.
 
-    | field     | unit    | meaning                                                                                     |
-    | --------- | ------- | --------------------------------------------------------------------------------------------- |
-    | name      |         | label in tables                                                                              |
-    | bandwidth | B/s     | of its memory                                                                                |
-    | rate      | FLOP/s  | of dense matrix products in the weights' arithmetic; a product and a sum are two              |
-    | memory    | B       | what it holds                                                                                |
-    | tile      | rows    | matrix products are done in so many rows at a time: the staircase                             |
-    | launch    | s       | per layer, whatever it computes                                                              |
-    | overhead  | s       | per pass, whatever it computes                                                               |
+    | field | unit | meaning |
+    | --- | --- | --- |
+    | name |  | label in tables |
+    | bandwidth | B/s | of its memory |
+    | rate | FLOP/s | of dense matrix products in the weights' arithmetic; a product and a sum are two |
+    | memory | B | what it holds |
+    | tile | rows | matrix products are done in so many rows at a time: the staircase |
+    | launch | s | per layer, whatever it computes |
+    | overhead | s | per pass, whatever it computes |
 
-    ValueError unless bandwidth, rate, memory and tile are positive and launch and overhead finite and >= 0.
+    ValueError unless bandwidth, rate, memory and tile are positive and launch and overhead finite
+    and >= 0.
     """
 
     name: str
@@ -37,17 +38,20 @@ class Device:
                 and not isinstance(self.tile, int)
             ):
                 raise ValueError(
-                    f"card {self.name!r}: {name} is {getattr(self, name)!r}, expected a positive number, tile an integer"
+                    f"card {self.name!r}: {name} is {getattr(self, name)!r}, expected a positive "
+                    "number, tile an integer"
                 )
         for name in ("launch", "overhead"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(
-                    f"card {self.name!r}: {name} is {getattr(self, name)!r}, expected finite seconds >= 0"
+                    f"card {self.name!r}: {name} is {getattr(self, name)!r}, expected finite "
+                    "seconds >= 0"
                 )
 
 
-# NVIDIA's data sheets: memory, its bandwidth, dense bfloat16 tensor FLOP/s (half of the figure printed 'with sparsity' for Hopper).
-# tile: 64 rows, the smaller side of most tiles that cuBLAS chooses from (cublasLtMatmulTile_t). No data sheet states launch times: 0.
+# NVIDIA's data sheets: memory, its bandwidth, dense bfloat16 tensor FLOP/s (half of the figure
+# printed 'with sparsity' for Hopper). tile: 64 rows, the smaller side of most tiles that cuBLAS
+# chooses from (cublasLtMatmulTile_t). No data sheet states launch times: 0.
 DEVICES = {
     "h100": Device("H100 SXM", 3.35e12, 989.5e12, 80e9, 64),
     "h200": Device("H200 SXM", 4.8e12, 989.5e12, 141e9, 64),

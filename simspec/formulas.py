@@ -1,4 +1,6 @@
-"""Closed forms, with their equation numbers. Vectorised over arrays; alpha = 0 and alpha = 1 are exact."""
+"""Closed forms, with their equation numbers. Vectorised over arrays; alpha = 0 and alpha = 1 are
+exact.
+"""
 
 import numpy as np
 
@@ -18,7 +20,9 @@ def _at_least(name, value, low):
 
 
 def expected_committed(alpha, k):
-    """Committed tokens per round at i.i.d. acceptance: (1 - alpha^(k+1)) / (1 - alpha), GLIDE section 5.1; k + 1 at alpha = 1."""
+    """Committed tokens per round at i.i.d. acceptance: (1 - alpha^(k+1)) / (1 - alpha), GLIDE
+    section 5.1; k + 1 at alpha = 1.
+    """
     alpha, k = np.broadcast_arrays(_fraction("alpha", alpha), _at_least("k", k, 0))
     inside = (alpha > 0) & (alpha < 1)
     safe = np.where(inside, alpha, 0.5)
@@ -34,12 +38,16 @@ def expected_speedup(alpha, k, c):
 
 
 def depthwise_committed(alphas):
-    """Committed tokens per round, 1 + sum_j prod_{i<=j} alpha_i, alphas[..., K] given that the depths before were accepted."""
+    """Committed tokens per round, 1 + sum_j prod_{i<=j} alpha_i, alphas[..., K] given that the
+    depths before were accepted.
+    """
     return (1 + np.cumprod(_fraction("alphas", alphas), axis=-1).sum(axis=-1))[()]
 
 
 def eesd_time(v_d, r_d, length, draft, target):
-    """EESD Eq. 13: T = (r_d L / v_d) T_d + (1 - r_d) L T_t, seconds; v_d > 0, or the tokens drafted cannot be told."""
+    """EESD Eq. 13: T = (r_d L / v_d) T_d + (1 - r_d) L T_t, seconds; v_d > 0, or the tokens drafted
+    cannot be told.
+    """
     v_d, r_d = _positive_rate(v_d), _fraction("r_d", r_d)
     length, draft, target = (
         _at_least(*pair, 0) for pair in (("length", length), ("draft", draft), ("target", target))
@@ -48,7 +56,9 @@ def eesd_time(v_d, r_d, length, draft, target):
 
 
 def eesd_speedup(v_d, r_d, c):
-    """EESD Eq. 14: v_d / ((c - v_d) r_d + v_d), c = T_d / T_t (the paper's alpha); above 1 iff c < v_d, for r_d > 0."""
+    """EESD Eq. 14: v_d / ((c - v_d) r_d + v_d), c = T_d / T_t (the paper's alpha); above 1 iff c <
+    v_d, for r_d > 0.
+    """
     v_d, r_d, c = _positive_rate(v_d), _fraction("r_d", r_d), _at_least("c", c, 0)
     with np.errstate(
         divide="ignore", over="ignore"
@@ -60,7 +70,8 @@ def _positive_rate(v_d):
     v_d = _fraction("v_d", v_d)
     if not (v_d > 0).all():
         raise ValueError(
-            "v_d is 0, expected > 0: where nothing was accepted the number drafted is unknown, use measured_speedup"
+            "v_d is 0, expected > 0: where nothing was accepted the number drafted is unknown, use "
+            "measured_speedup"
         )
     return v_d
 
@@ -73,9 +84,11 @@ def harmonic_mean(v_d, r_d):
 
 
 def measured_speedup(drafted, length, draft, verify, other, target):
-    """L T_t / sum over rounds of (k T_d + T_verify(k) + T_other): Eq. 14 with what a verification really costs.
+    """L T_t / sum over rounds of (k T_d + T_verify(k) + T_other): Eq. 14 with what a verification
+    really costs.
 
-    drafted int[R] is each round's k; draft, other and target are seconds; verify[k] seconds of a pass over k drafts.
+    drafted int[R] is each round's k; draft, other and target are seconds; verify[k] seconds of a
+    pass over k drafts.
     """
     drafted, verify = np.asarray(drafted), _at_least("verify", verify, 0)
     if (
@@ -94,14 +107,17 @@ def measured_speedup(drafted, length, draft, verify, other, target):
 
 
 def optimal_k(alpha, c, k_max):
-    """The smallest k in 0..k_max that maximises `expected_speedup`, int64 in the shape of alpha and c broadcast."""
+    """The smallest k in 0..k_max that maximises `expected_speedup`, int64 in the shape of alpha and
+    c broadcast.
+    """
     alpha, c = np.broadcast_arrays(_fraction("alpha", alpha), _at_least("c", c, 0))
     k = np.arange(int(_at_least("k_max", k_max, 0)) + 1)
     return np.argmax(expected_speedup(alpha[..., None], k, c[..., None]), axis=-1)[()]
 
 
 def break_even_alpha(k, c):
-    """The acceptance at which drafting k tokens costs exactly what it saves: expected_speedup(alpha, k, c) = 1.
+    """The acceptance at which drafting k tokens costs exactly what it saves:
+    expected_speedup(alpha, k, c) = 1.
 
     k >= 1; 0 at c = 0, 1 at c = 1. ValueError for c > 1, where no acceptance is enough.
     """
@@ -121,17 +137,20 @@ def break_even_alpha(k, c):
 def geometric_drafted(stay, K):
     """E[k] of a geometric stop: (1 - s^K) / (1 - s), s = stay; K at s = 1.
 
-    The first token is always drafted (K >= 1), after each the draft goes on with probability s, up to K tokens; so
-    P(k >= j) = s^(j-1) for 1 <= j <= K, and E[k] is their sum. The Thompson-sampling policies at a posterior that stands
-    still (EESD Alg. 2 asks after every drafted token). Broadcasts; ValueError for s outside [0, 1] or K < 1.
+    The first token is always drafted (K >= 1), after each the draft goes on with probability s, up
+    to K tokens; so P(k >= j) = s^(j-1) for 1 <= j <= K, and E[k] is their sum. The
+    Thompson-sampling policies at a posterior that stands still (EESD Alg. 2 asks after every
+    drafted token). Broadcasts; ValueError for s outside [0, 1] or K < 1.
     """
     return expected_committed(_fraction("stay", stay), _at_least("K", K, 1) - 1)
 
 
 def geometric_accepted(alpha, stay, K):
-    """E[a] of the stop of `geometric_drafted` at i.i.d. acceptance: alpha (1 - (s alpha)^K) / (1 - s alpha), s = stay.
+    """E[a] of the stop of `geometric_drafted` at i.i.d. acceptance: alpha (1 - (s alpha)^K) / (1 -
+    s alpha), s = stay.
 
-    a >= j needs k >= j, chance s^(j-1), and j acceptances, chance alpha^j, independent of each other; sum over j <= K.
+    a >= j needs k >= j, chance s^(j-1), and j acceptances, chance alpha^j, independent of each
+    other; sum over j <= K.
     """
     alpha, stay = _fraction("alpha", alpha), _fraction("stay", stay)
     return (alpha * expected_committed(alpha * stay, _at_least("K", K, 1) - 1))[()]
@@ -143,9 +162,11 @@ def geometric_committed(alpha, stay, K):
 
 
 def geometric_speedup(alpha, stay, K, c):
-    """(1 + E[a]) / (1 + c E[k]) under the geometric stop: tokens per round over its cost in plain steps (renewal reward).
+    """(1 + E[a]) / (1 + c E[k]) under the geometric stop: tokens per round over its cost in plain
+    steps (renewal reward).
 
-    The cost is CostModel.from_ratio(c)'s: c a drafted token, 1 a verification. At stay = 1 it is `expected_speedup`.
+    The cost is CostModel.from_ratio(c)'s: c a drafted token, 1 a verification. At stay = 1 it is
+    `expected_speedup`.
     """
     return geometric_committed(alpha, stay, K) / (
         1 + _at_least("c", c, 0) * geometric_drafted(stay, K)
@@ -153,17 +174,20 @@ def geometric_speedup(alpha, stay, K, c):
 
 
 def switching_committed(alphas, switch, k):
-    """Committed tokens per round at fixed k >= 0 where a hidden chain of two states over text positions sets the acceptance.
+    """Committed tokens per round at fixed k >= 0 where a hidden chain of two states over text
+    positions sets the acceptance.
 
-    A draft token for a position in state z is accepted with probability alphas[z], given that those before it were; from
-    one position to the next, state z is left with probability switch[z]. With A = diag(alphas) and transitions P, a round
-    begun in state z ends after j tokens with the matrix (A P)^(j-1) (I - A) P, j <= k, or (A P)^k P, j = k + 1. They sum
-    to a chain of round beginnings; its stationary law weighs the E[j | z]. alphas and switch [2], switch in (0, 1]; float.
+    A draft token for a position in state z is accepted with probability alphas[z], given that those
+    before it were; from one position to the next, state z is left with probability switch[z]. With
+    A = diag(alphas) and transitions P, a round begun in state z ends after j tokens with the matrix
+    (A P)^(j-1) (I - A) P, j <= k, or (A P)^k P, j = k + 1. They sum to a chain of round beginnings;
+    its stationary law weighs the E[j | z]. alphas and switch [2], switch in (0, 1]; float.
     """
     alphas, switch = _fraction("alphas", alphas), _fraction("switch", switch)
     if alphas.shape != (2,) or switch.shape != (2,) or not (switch > 0).all():
         raise ValueError(
-            f"alphas are {alphas}, switch {switch}, expected two acceptances and two numbers in (0, 1]"
+            f"alphas are {alphas}, switch {switch}, expected two acceptances and two numbers in "
+            "(0, 1]"
         )
     if int(_at_least("k", k, 0)) != k:
         raise ValueError(f"k is {k}, expected a whole number of draft tokens")
@@ -181,19 +205,23 @@ def switching_committed(alphas, switch, k):
 
 
 def roofline(rows, knee):
-    """Time of a target pass over 0..rows rows in units of one memory-bound pass: max(1, rows / knee), float64[rows + 1]."""
+    """Time of a target pass over 0..rows rows in units of one memory-bound pass: max(1, rows /
+    knee), float64[rows + 1].
+    """
     if not knee > 0:
         raise ValueError(
-            f"knee is {knee}, expected the number of rows > 0 at which compute time equals memory time"
+            f"knee is {knee}, expected the number of rows > 0 at which compute time equals memory "
+            "time"
         )
     return np.maximum(1.0, np.arange(int(_at_least("rows", rows, 0)) + 1) / knee)
 
 
 def batch_speedup(alpha, k, c, batch, verify):
-    """Speedup of a batch of B sequences: E[committed] T(B) / (k c T(B) + T(B (k+1))), T = verify[rows] in any unit.
+    """Speedup of a batch of B sequences: E[committed] T(B) / (k c T(B) + T(B (k+1))), T =
+    verify[rows] in any unit.
 
-    A plain step runs B rows and a verification B (k + 1); where T grows with rows, the gain shrinks with B.
-    With a flat T it is `expected_speedup`. c = draft step / target step, both at batch B.
+    A plain step runs B rows and a verification B (k + 1); where T grows with rows, the gain shrinks
+    with B. With a flat T it is `expected_speedup`. c = draft step / target step, both at batch B.
     """
     k, batch, verify = np.asarray(k), np.asarray(batch), _at_least("verify", verify, 0)
     if k.dtype.kind not in "iu" or batch.dtype.kind not in "iu" or (batch < 1).any():
@@ -201,7 +229,8 @@ def batch_speedup(alpha, k, c, batch, verify):
     rows = batch * (k + 1)
     if (rows >= len(verify)).any():
         raise ValueError(
-            f"verify prices up to {len(verify) - 1} rows, {rows.max()} are needed: give a longer table"
+            f"verify prices up to {len(verify) - 1} rows, {rows.max()} are needed: give a longer "
+            "table"
         )
     return (
         expected_committed(alpha, k)

@@ -13,20 +13,20 @@ from simspec.trace import Trace
 class Metrics:
     """Totals and rates of a set of sequences.
 
-    | field               | unit, formula                                                                              |
-    | ------------------- | -------------------------------------------------------------------------------------------- |
-    | sequences, rounds   | counts; a round is one target pass                                                         |
-    | tokens              | L, output tokens                                                                           |
-    | computed, drafted, accepted | draft tokens paid for (of trees: the drafter's passes), submitted, emitted          |
-    | v_d                 | accepted / drafted (EESD Eq. 11); NaN if nothing was drafted                                |
-    | r_d                 | accepted / tokens (EESD Eq. 12)                                                             |
-    | hm                  | 2 v_d r_d / (v_d + r_d) = 2 accepted / (drafted + tokens); 0 if nothing was accepted        |
-    | committed_per_round | tokens / rounds (EAGLE's tau)                                                              |
-    | accept_by_depth     | (float,) [K]: n-alpha: acceptance at depth n where drafted and all before accepted; NaN: never |
-    |                     | (of trees: of the rounds of so many levels, the share in which one of the nodes was right)    |
-    | seconds             | modelled time of all rounds                                                                |
-    | speedup             | tokens * baseline / seconds                                                                |
-    | cut_share           | share of rounds whose draft reached depth[row] while K and budget allowed more: no fewer than depth cut short |
+    | field | unit, formula |
+    | --- | --- |
+    | sequences, rounds | counts; a round is one target pass |
+    | tokens | L, output tokens |
+    | computed, drafted, accepted | draft tokens paid for (of trees: the drafter's passes), submitted, emitted |
+    | v_d | accepted / drafted (EESD Eq. 11); NaN if nothing was drafted |
+    | r_d | accepted / tokens (EESD Eq. 12) |
+    | hm | 2 v_d r_d / (v_d + r_d) = 2 accepted / (drafted + tokens); 0 if nothing was accepted |
+    | committed_per_round | tokens / rounds (EAGLE's tau) |
+    | accept_by_depth | (float,) [K]: n-alpha: acceptance at depth n where drafted and all before accepted; NaN: never |
+    |  | (of trees: of the rounds of so many levels, the share in which one of the nodes was right) |
+    | seconds | modelled time of all rounds |
+    | speedup | tokens * baseline / seconds |
+    | cut_share | share of rounds whose draft reached depth[row] while K and budget allowed more: no fewer than depth cut short |
     """
 
     sequences: int
@@ -48,18 +48,20 @@ class Metrics:
 def summary(
     rounds: Rounds, trace: Trace, cost: CostModel, groups=None, K: int | None = None, seconds=None
 ) -> Metrics | dict:
-    """Metrics of all sequences, or {group: Metrics} when groups holds one label per sequence, in order of appearance.
+    """Metrics of all sequences, or {group: Metrics} when groups holds one label per sequence, in
+    order of appearance.
 
-    K is the policy's longest draft (default the trace's), for cut_share: a round stopped by it was not cut by depth.
-    For a policy that reads features pass cost.reading(policy.reads); of a tree policy, K = policy.longest(trace.K) and seconds, float64[R],
-    from `tree_replay.tree_seconds`.
+    K is the policy's longest draft (default the trace's), for cut_share: a round stopped by it was
+    not cut by depth. For a policy that reads features pass cost.reading(policy.reads); of a tree
+    policy, K = policy.longest(trace.K) and seconds, float64[R], from `tree_replay.tree_seconds`.
     ValueError if the rounds are not of this trace's sequences, or cost is too short.
     """
     if len(rounds.offset) != trace.sequences + 1 or not np.array_equal(
         rounds.row[rounds.offset[:-1]], trace.offset[:-1]
     ):
         raise ValueError(
-            "the rounds do not start where this trace's sequences do: pass the trace they were made on"
+            "the rounds do not start where this trace's sequences do: pass the trace they were "
+            "made on"
         )
     if groups is not None and len(groups) != trace.sequences:
         raise ValueError(
@@ -116,8 +118,8 @@ def _cut(rounds, trace, K):
 
 
 def _by_depth(rounds, of_round, count, K):
-    # Depth j (from 1) is tried in a round iff drafted >= j and accepted >= j - 1: that is j <= min(drafted, accepted + 1). Of a tree
-    # computed counts the levels.
+    # Depth j (from 1) is tried in a round iff drafted >= j and accepted >= j - 1: that is j <=
+    # min(drafted, accepted + 1). Of a tree computed counts the levels.
     def at_least(values):
         histogram = np.bincount(of_round * (K + 1) + values, minlength=count * (K + 1)).reshape(
             count, K + 1

@@ -6,21 +6,22 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Sizes of a dense decoder of the Llama kind: RMSNorm, grouped-query attention without biases, SwiGLU.
+    """Sizes of a dense decoder of the Llama kind: RMSNorm, grouped-query attention without biases,
+    SwiGLU.
 
-    | field          | meaning                                                    |
-    | -------------- | ---------------------------------------------------------- |
-    | name           | label in tables                                            |
-    | layers         | decoder layers                                             |
-    | width          | numbers in the residual stream of a token                  |
-    | heads          | query heads                                                |
-    | kv_heads       | key and value heads                                        |
-    | head_dim       | numbers in a head                                          |
-    | hidden         | inner numbers of the SwiGLU                                |
-    | vocab          | tokens                                                     |
-    | tied           | the head is the embedding                                  |
-    | weight_bytes   | bytes of a stored weight                                   |
-    | cache_bytes    | bytes of a cached number                                   |
+    | field        | meaning                                   |
+    | ------------ | ----------------------------------------- |
+    | name         | label in tables                           |
+    | layers       | decoder layers                            |
+    | width        | numbers in the residual stream of a token |
+    | heads        | query heads                               |
+    | kv_heads     | key and value heads                       |
+    | head_dim     | numbers in a head                         |
+    | hidden       | inner numbers of the SwiGLU               |
+    | vocab        | tokens                                    |
+    | tied         | the head is the embedding                 |
+    | weight_bytes | bytes of a stored weight                  |
+    | cache_bytes  | bytes of a cached number                  |
 
     ValueError unless all sizes are positive.
     """
@@ -49,7 +50,8 @@ class ModelShape:
                 or not 0 < value < math.inf
             ):
                 raise ValueError(
-                    f"model {self.name!r}: {field.name} is {value!r}, expected a positive {'integer' if whole else 'number'}"
+                    f"model {self.name!r}: {field.name} is {value!r}, expected a positive "
+                    f"{'integer' if whole else 'number'}"
                 )
 
 
@@ -68,7 +70,8 @@ SHAPES = {
 def matrix_weights(shape: ModelShape, layers: int | None = None, head: bool = True) -> int:
     """Weights in the matrices that every row is multiplied by.
 
-    2 d h e + 2 d g e + 3 d f a layer, and d V for the head: d = width, h, g = query and key heads, e = head_dim, f = hidden, V = vocab.
+    2 d h e + 2 d g e + 3 d f a layer, and d V for the head: d = width, h, g = query and key heads,
+    e = head_dim, f = hidden, V = vocab.
     """
     s = shape
     layer = 2 * s.width * s.head_dim * (s.heads + s.kv_heads) + 3 * s.width * s.hidden
@@ -76,7 +79,9 @@ def matrix_weights(shape: ModelShape, layers: int | None = None, head: bool = Tr
 
 
 def parameters(shape: ModelShape) -> int:
-    """All weights: the matrices, two norms a layer and one at the end, and the embedding where it is not the head."""
+    """All weights: the matrices, two norms a layer and one at the end, and the embedding where it
+    is not the head.
+    """
     return (
         matrix_weights(shape)
         + (2 * shape.layers + 1) * shape.width

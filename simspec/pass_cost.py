@@ -12,9 +12,11 @@ def pass_bytes(
     layers: int | None = None,
     head: bool = True,
 ) -> float:
-    """Bytes that a pass moves: its matrices once, and keys and values of the context and of the new rows.
+    """Bytes that a pass moves: its matrices once, and keys and values of the context and of the new
+    rows.
 
-    `batch` sequences pass `rows` rows each behind `context` cached ones. Activations and single embedding rows are left out.
+    `batch` sequences pass `rows` rows each behind `context` cached ones. Activations and single
+    embedding rows are left out.
     """
     return matrix_weights(shape, layers, head) * shape.weight_bytes + batch * (
         context + rows
@@ -30,10 +32,11 @@ def pass_flops(
     layers: int | None = None,
     head: bool = True,
 ) -> float:
-    """Operations of a pass: 2 W ceil(B n / tile) tile for the matrices, and 4 h e a layer for each cached row that a row reads.
+    """Operations of a pass: 2 W ceil(B n / tile) tile for the matrices, and 4 h e a layer for each
+    cached row that a row reads.
 
-    W = matrix_weights, B n = batch x rows. Row i of n reads context + i rows (itself included), so a sequence reads
-    n context + n (n + 1) / 2.
+    W = matrix_weights, B n = batch x rows. Row i of n reads context + i rows (itself included), so
+    a sequence reads n context + n (n + 1) / 2.
     """
     padded = -(-batch * rows // tile) * tile
     read = batch * (rows * context + rows * (rows + 1) / 2)
@@ -53,10 +56,12 @@ def pass_seconds(
     layers: int | None = None,
     head: bool = True,
 ) -> float:
-    """Seconds of a pass: overhead + launch x layers + max(pass_bytes / bandwidth, pass_flops / rate).
+    """Seconds of a pass: overhead + launch x layers + max(pass_bytes / bandwidth, pass_flops /
+    rate).
 
-    rows a sequence, batch sequences, context rows cached before them; `layers` of the model's and, or not, its head.
-    Grows with rows in steps of the card's tile. ValueError for rows or batch < 1 or context < 0.
+    rows a sequence, batch sequences, context rows cached before them; `layers` of the model's and,
+    or not, its head. Grows with rows in steps of the card's tile. ValueError for rows or batch < 1
+    or context < 0.
     """
     if rows < 1 or batch < 1 or context < 0:
         raise ValueError(

@@ -32,25 +32,26 @@ class Policy:
     | random      | bool      | u is a fresh uniform draw at each call; otherwise NaN                |
     | anticipates | bool      | may drop a token because of its identity: refused for drawn drafts   |
 
-    `draft_more` is called before slot 0, after every computed token, and at the cap, where go is ignored.
-    slot is the number of tokens computed so far in the round.
+    `draft_more` is called before slot 0, after every computed token, and at the cap, where go is
+    ignored. slot is the number of tokens computed so far in the round.
 
-    | (go, keep)     | meaning                                                          |
-    | -------------- | ---------------------------------------------------------------- |
-    | (True, _)      | compute one more token                                           |
-    | (False, True)  | stop and submit all computed tokens                              |
-    | (False, False) | stop and drop the last one: computed is drafted + 1              |
+    | (go, keep)     | meaning                                             |
+    | -------------- | --------------------------------------------------- |
+    | (True, _)      | compute one more token                              |
+    | (False, True)  | stop and submit all computed tokens                 |
+    | (False, False) | stop and drop the last one: computed is drafted + 1 |
 
-    At slot 0 keep is ignored. `observe` receives the round's outcome and modelled time, never wall-clock
-    time. features is float64[K, len(reads)], decoded from the recording's grids; rows from slot on are
-    NaN, since a policy sees only features of computed tokens. A stream runs through sequences in file order.
+    At slot 0 keep is ignored. `observe` receives the round's outcome and modelled time, never
+    wall-clock time. features is float64[K, len(reads)], decoded from the recording's grids; rows
+    from slot on are NaN, since a policy sees only features of computed tokens. A stream runs
+    through sequences in file order.
 
-    Non-anticipation: dropping a token may depend on the drafter's distribution q, never on which token was
-    sampled from it. Otherwise the output would not follow the target under the rejection rule. A policy
-    that reads one of TOKEN_FEATURES may stop by it; it is refused if it drops by it.
+    Non-anticipation: dropping a token may depend on the drafter's distribution q, never on which
+    token was sampled from it. Otherwise the output would not follow the target under the rejection
+    rule. A policy that reads one of TOKEN_FEATURES may stop by it; it is refused if it drops by it.
 
-    Both functions must compile under numba with the signatures DRAFT_MORE and OBSERVE. They are compiled
-    into the replay kernel, and cached on disk until they or what they call change.
+    Both functions must compile under numba with the signatures DRAFT_MORE and OBSERVE. They are
+    compiled into the replay kernel, and cached on disk until they or what they call change.
     """
 
     name: str

@@ -11,6 +11,10 @@ from numba.core.errors import NumbaError
 
 from simspec.specialize import specialize
 
+Array = np.ndarray
+Go = tuple[bool, bool]
+"""(go, keep) of `draft_more`."""
+
 _VECTOR = types.float64[::1]
 _MATRIX = types.float64[:, ::1]
 DRAFT_MORE = types.UniTuple(types.boolean, 2)(_VECTOR, _VECTOR, types.int64, _MATRIX, types.float64)
@@ -25,7 +29,9 @@ class PolicyError(ValueError):
 
 
 def compile_policy(policy: str, draft_more: Any, observe: Any) -> tuple[Any, Any]:
-    """Both functions compiled with their signatures, once per process; PolicyError if numba refuses one."""
+    """Both functions compiled with their signatures, once per process; PolicyError if numba refuses
+    one.
+    """
     compiled = []
     for name, function, template, signature in (
         ("draft_more", draft_more, _draft_more_template, DRAFT_MORE),
@@ -38,7 +44,8 @@ def compile_policy(policy: str, draft_more: Any, observe: Any) -> tuple[Any, Any
             lines = [line.strip() for line in str(error).splitlines()[1:]]
             reason = next((line for line in lines if line), str(error))
             raise PolicyError(
-                f"policy {policy!r}: {name} does not compile under numba ({reason}): expected plain "
+                f"policy {policy!r}: {name} does not compile under numba ({reason}): expected "
+                "plain "
                 f"arithmetic with the signature of simspec.policy.{name.upper()}"
             ) from None
     return compiled[0], compiled[1]

@@ -1,39 +1,52 @@
 """Acceptance by depth and rank, counted on a recording."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from simspec.trace import Trace, TraceError
 from simspec.tree import MAX_RANKS, TreeError
 
 
-def rank_acceptance(trace: Trace, R: int = 16, indices=None, reached: bool = True) -> np.ndarray:
-    """float64[K, R]: share of rows whose text's token at depth d + 1 has rank r, of those where a tree could go so deep.
+def rank_acceptance(
+    trace: Trace,
+    R: int = 16,
+    indices: Sequence[int] | np.ndarray | None = None,
+    reached: bool = True,
+) -> np.ndarray:
+    """float64[K, R]: share of rows whose token at depth d + 1 has rank r, of rows where a tree
+    reaches that depth.
 
-    indices are the sequences to count, default all. With reached, only rows whose earlier tokens all had a rank below R: where a node
-    of that depth is tried at all. Without, all rows: a head's accuracy by itself. 0 where there is no such row. TraceError without ranks.
+    indices: the sequences to count, default all. reached: only rows whose earlier tokens all had a
+    rank below R, where a node of that depth is tried at all; otherwise all rows, a head's accuracy
+    by itself. 0 where there is no such row. TraceError without ranks.
     """
     if trace.rank is None:
         raise TraceError("this trace records no rank, which trees need: record it again")
     if not 1 <= R <= MAX_RANKS:
         raise TreeError(f"R is {R}, expected 1 to {MAX_RANKS} ranks")
+    rank = trace.rank
     cap, left = draft_room(trace)
-    live = np.arange(trace.K) < np.minimum(cap, left)[:, None]
+    counted = np.arange(trace.K) < np.minimum(cap, left)[:, None]
     if indices is not None:
         chosen = np.zeros(trace.sequences, bool)
         chosen[np.asarray(indices)] = True
-        live &= np.repeat(chosen, np.diff(trace.offset))[:, None]
+        counted &= np.repeat(chosen, np.diff(trace.offset))[:, None]
     if reached:
-        live[:, 1:] &= np.logical_and.accumulate(trace.rank < R, axis=1)[:, :-1]
+        counted[:, 1:] &= np.logical_and.accumulate(rank < R, axis=1)[:, :-1]
     counts = np.stack(
-        [np.bincount(trace.rank[live[:, j], j], minlength=256)[:R] for j in range(trace.K)]
+        [np.bincount(rank[counted[:, j], j], minlength=256)[:R] for j in range(trace.K)]
     )
-    return counts / np.maximum(live.sum(axis=0), 1)[:, None]
+    shares: np.ndarray = counts / np.maximum(counted.sum(axis=0), 1)[:, None]
+    return shares
 
 
 def draft_room(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
-    """(cap, left), int64[N]: how deep a tree may be drafted at each row, min(K, budget left - 1), and how much text is left.
+    """(cap, left), int64[N]: the deepest tree at each row, min(K, budget left - 1), and the tokens
+    left.
 
-    A row of depth 0 has a cap of 0: there the drafter has nothing to offer, as EAGLE behind a prompt of one token.
+    A row of depth 0 has a cap of 0: the drafter offers nothing there, as EAGLE after a prompt of
+    one token.
     """
     length = np.diff(trace.offset)
     position = np.arange(trace.rows) - np.repeat(trace.offset[:-1], length)

@@ -1,4 +1,6 @@
-"""Recordings by name: files of the user, those of a checkout's traces/, or the one that the wheel carries."""
+"""Recordings by name: files of the user, those of a checkout's traces/, or the one that the wheel
+carries.
+"""
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -12,7 +14,9 @@ EXAMPLE = Path(__file__).parent / "example"
 
 
 def recordings() -> dict[str, Path]:
-    """The bundled recordings by name: all of traces/ in a checkout, else the small one inside the installed package."""
+    """The bundled recordings by name: all of traces/ in a checkout, else the small one inside the
+    installed package.
+    """
     for folder in (CHECKOUT, EXAMPLE):
         if found := {path.stem: path for path in sorted(folder.glob("*.parquet"))}:
             return found
@@ -20,15 +24,18 @@ def recordings() -> dict[str, Path]:
 
 
 def locate(names: Iterable[str] | None) -> dict[str, Path]:
-    """{name: file} of recordings given as files or bundled names, all bundled ones where none is given; ValueError for an unknown one.
+    """{name: file} of recordings given as files or bundled names, all bundled ones where none is
+    given; ValueError for an unknown one.
 
-    A name that is neither stays a file: reading it says what is wrong. Files are called by their path as given.
+    A name that is neither stays a file: reading it says what is wrong. Files are called by their
+    path as given.
     """
     known = recordings()
     if not names:
         if not known:
             raise ValueError(
-                "no recording was given and none is bundled here: name a file, as `simspec record` writes it"
+                "no recording was given and none is bundled here: name a file, as `simspec record` "
+                "writes it"
             )
         return known
     found = {}
@@ -42,7 +49,8 @@ def locate(names: Iterable[str] | None) -> dict[str, Path]:
             near = get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}? " if near else ""
             raise ValueError(
-                f"recording {name!r} is no file and not bundled: {hint}expected a file, or one of {', '.join(known)}"
+                f"recording {name!r} is no file and not bundled: {hint}expected a file, or one of "
+                f"{', '.join(known)}"
             )
         found[name] = Path(name) if Path(name).exists() or name not in known else known[name]
     return found
@@ -60,9 +68,11 @@ def costs_of(
     batch: int | None = None,
     context: int | None = None,
 ) -> dict:
-    """{name: CostModel or ratio} for these recordings: of one file or ratio given as text, or else each one's own, 0.1 where it has none.
+    """{name: CostModel or ratio} for these recordings: of one file or ratio given as text, or else
+    each one's own, 0.1 where it has none.
 
-    batch and context choose a cell of cost tables. ValueError for files that are no costs, or have no such cell.
+    batch and context choose a cell of cost tables. ValueError for files that are no costs, or have
+    no such cell.
     """
     return {
         name: _cost(cost if cost is not None else cost_beside(path) or "0.1", batch, context)
@@ -79,11 +89,13 @@ def _cost(text, batch, context) -> CostModel | float:
             return read.at(batch, context)
         if batch not in (None, 1) or context is not None:
             raise ValueError(
-                f"{text} prices one batch size and context: drop --batch and --context, or measure a table"
+                f"{text} prices one batch size and context: drop --batch and --context, or measure "
+                "a table"
             ) from None
         return read
     if batch is not None or context is not None:
         raise ValueError(
-            f"cost {text} is a ratio, the same for every batch and context: give a cost table, or drop --batch and --context"
+            f"cost {text} is a ratio, the same for every batch and context: give a cost table, or "
+            "drop --batch and --context"
         )
     return ratio

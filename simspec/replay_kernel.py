@@ -12,7 +12,9 @@ from simspec.specialize import borrowed, specialize
 
 
 def kernel(policy: Policy):
-    """The replay loop with this policy's functions compiled into it, from numba's disk cache if it was made before."""
+    """The replay loop with this policy's functions compiled into it, from numba's disk cache if it
+    was made before.
+    """
     return _kernel(*policy.compiled(), policy.random, len(policy.reads))
 
 
@@ -31,7 +33,8 @@ _SIGNATURE = types.void(
 )  # fmt: skip
 
 
-# draft_more and observe are put among the globals by `specialize`; random and width (features shown) are constants.
+# draft_more and observe are put among the globals by `specialize`; random and width (features
+# shown) are constants.
 def _template(key):
     def loop(
         offset, budget, address, depth, run, feature, columns, tables,

@@ -35,7 +35,8 @@ def philox(c0, c1, c2, c3, k0, k1):
 
 @cached_njit
 def block(seed, sequence, round_, quarter, role):
-    """The four uniforms, float64 in (0, 1), of slots 4*quarter .. 4*quarter + 3: u = (word + 0.5) / 2**32.
+    """The four uniforms, float64 in (0, 1), of slots 4*quarter .. 4*quarter + 3: u = (word + 0.5) /
+    2**32.
 
     key = (seed's low word, high word), counter = (sequence, round, quarter, role). Arguments are
     integers in the ranges that `uniform` checks; here nothing is checked.
@@ -83,8 +84,9 @@ def _check_word(name: str, value: int) -> int:
 def uniform(seed: int, sequence: int, round: int, slot: int, role: int) -> float:
     """The uniform draw in (0, 1) at address (seed, sequence, round, slot, role).
 
-    seed < 2**64; sequence, round and role < 2**32; slot < 2**34 (one Philox block serves slots 4m..4m+3).
-    The grid is (word + 0.5) * 2**-32, so 0 and 1 never occur. ValueError outside the ranges.
+    seed < 2**64; sequence, round and role < 2**32; slot < 2**34 (one Philox block serves slots
+    4m..4m+3). The grid is (word + 0.5) * 2**-32, so 0 and 1 never occur. ValueError outside the
+    ranges.
     """
     quarter = _check_word("slot // 4", slot // 4)
     words = block(
@@ -100,8 +102,9 @@ def uniform(seed: int, sequence: int, round: int, slot: int, role: int) -> float
 def gumbel(seed: int, sequence: int, position: int, vocab: int) -> np.ndarray:
     """Standard Gumbel noise -log(-log(u)), float64[vocab], fixed for one text position.
 
-    u of entry v sits at counter (sequence, position, v // 4, GUMBEL), word v % 4. Keyed by position and
-    not by round, so that the target and a drafter share it (the coupled rule). ValueError outside the ranges.
+    u of entry v sits at counter (sequence, position, v // 4, GUMBEL), word v % 4. Keyed by position
+    and not by round, so that the target and a drafter share it (the coupled rule). ValueError
+    outside the ranges.
     """
     return gumbel_rows(seed, sequence, np.array([position]), vocab)[0]
 

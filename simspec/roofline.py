@@ -1,7 +1,9 @@
-"""Costs from a model's shape and a card's figures: each pass takes its bytes or its arithmetic, whichever is longer.
+"""Costs from a model's shape and a card's figures: each pass takes its bytes or its arithmetic,
+whichever is longer.
 
-A bound from below, for choosing before there is a machine to measure on: real passes reach a part of either figure, and
-what data sheets do not say (launches, sampling, the host) counts as 0 unless a Card is given it. Measured costs replace it.
+A bound from below, for choosing before there is a machine to measure on: real passes reach a part
+of either figure, and what data sheets do not say (launches, sampling, the host) counts as 0 unless
+a Card is given it. Measured costs replace it.
 """
 
 import math
@@ -24,26 +26,30 @@ def roofline_cost(
     context: int = 1024,
     nodes: int = 0,
 ) -> CostModel:
-    """A CostModel for a card: verify[j] is the target's pass over j + 1 rows, draft[j] the drafter's j passes over one.
+    """A CostModel for a card: verify[j] is the target's pass over j + 1 rows, draft[j] the
+    drafter's j passes over one.
 
-    drafter is another model, or the fraction of the target's layers behind which an early exit of one more layer and the
-    target's head drafts; its rounds of j >= 1 verify j rows in the layers left, as the decode loop does (EESD section 3.1). Owed
-    rows enter with the first draft step, for an early exit through its own layer only. nodes > 0 prices trees too:
-    verify up to so many submitted tokens, and node, what a second row adds to a draft pass. ValueError where sizes make no sense, and
-    where weights and caches exceed the card's memory.
+    drafter is another model, or the fraction of the target's layers behind which an early exit of
+    one more layer and the target's head drafts; its rounds of j >= 1 verify j rows in the layers
+    left, as the decode loop does (EESD section 3.1). Owed rows enter with the first draft step, for
+    an early exit through its own layer only. nodes > 0 prices trees too: verify up to so many
+    submitted tokens, and node, what a second row adds to a draft pass. ValueError where sizes make
+    no sense, and where weights and caches exceed the card's memory.
     """
     needed = roofline_memory(target, drafter, K, batch, context)
     label, shared = _label(target, drafter), _shared(target, drafter)
     if needed > card.memory:
         raise ValueError(
-            f"{label} needs {needed / 1e9:.1f} GB at batch {batch} and context {context}, {card.name} has {card.memory / 1e9:.0f}: "
+            f"{label} needs {needed / 1e9:.1f} GB at batch {batch} and context {context}, "
+            f"{card.name} has {card.memory / 1e9:.0f}: "
             "take fewer bytes a weight, less of either, or another card"
         )
 
     def verify(drafted: int) -> float:
         if not shared or not drafted:
             return pass_seconds(target, card, drafted + 1, batch, context)
-        # the last draft token alone has not passed the shared layers; one pass still, with one overhead
+        # the last draft token alone has not passed the shared layers; one pass still, with one
+        # overhead
         late = (
             pass_seconds(target, card, 1, batch, context + drafted, shared, False) - card.overhead
         )
@@ -82,7 +88,9 @@ def roofline_table(
     contexts,
     nodes: int = 0,
 ) -> CostTable:
-    """`roofline_cost` over both axes; cells that exceed the card's memory are None. ValueError for a size that never fits."""
+    """`roofline_cost` over both axes; cells that exceed the card's memory are None. ValueError for
+    a size that never fits.
+    """
     batches, contexts = sorted(set(batches)), sorted(set(contexts))
     if not batches or not contexts:
         raise ValueError(
@@ -105,7 +113,9 @@ def roofline_table(
 def roofline_memory(
     target: ModelShape, drafter: "ModelShape | float", K: int, batch: int, context: int
 ) -> float:
-    """Bytes that target and drafter hold at the end of a round of K: all weights, and caches of context + K + 1 rows each."""
+    """Bytes that target and drafter hold at the end of a round of K: all weights, and caches of
+    context + K + 1 rows each.
+    """
     if (
         isinstance(K, bool)
         or not isinstance(K, int)
@@ -114,7 +124,8 @@ def roofline_memory(
         or context < MAX_BACKLOG
     ):
         raise ValueError(
-            f"K is {K}, batch {batch} and context {context}, expected 1 to 255, at least 1 and at least {MAX_BACKLOG}"
+            f"K is {K}, batch {batch} and context {context}, expected 1 to 255, at least 1 and at "
+            f"least {MAX_BACKLOG}"
         )
     rows = context + K + 1
     if not _shared(target, drafter):
@@ -134,16 +145,19 @@ def _shared(target, drafter) -> int:
     if isinstance(drafter, ModelShape):
         if drafter.vocab != target.vocab:
             raise ValueError(
-                f"drafter {drafter.name!r} has {drafter.vocab} tokens, {target.name!r} {target.vocab}: take one with the same tokenizer"
+                f"drafter {drafter.name!r} has {drafter.vocab} tokens, {target.name!r} "
+                f"{target.vocab}: take one with the same tokenizer"
             )
         return 0
     if isinstance(drafter, bool) or not isinstance(drafter, (int, float)) or not 0 < drafter < 1:
         raise ValueError(
-            f"drafter is {drafter!r}, expected a model, or an early exit's share of the layers, between 0 and 1"
+            f"drafter is {drafter!r}, expected a model, or an early exit's share of the layers, "
+            "between 0 and 1"
         )
     if target.layers < 2:
         raise ValueError(
-            f"model {target.name!r} has {target.layers} layer, expected at least 2 for an early exit"
+            f"model {target.name!r} has {target.layers} layer, expected at least 2 for an early "
+            "exit"
         )
     return min(max(round(drafter * target.layers), 1), target.layers - 1)
 

@@ -7,8 +7,11 @@ from simspec.compile_cache import cached_njit
 
 @cached_njit
 def round_seconds(draft, verify, catch_up, overhead, computed, drafted, backlog):
-    """Seconds of one round: overhead + draft[computed] + verify[drafted] + catch_up[min(backlog, B)] if computed >= 1."""
-    # One lookup, whatever the round: behind a branch numba would count references to the array, which costs more than the round.
+    """Seconds of one round: overhead + draft[computed] + verify[drafted] + catch_up[min(backlog,
+    B)] if computed >= 1.
+    """
+    # One lookup, whatever the round: behind a branch numba would count references to the array,
+    # which costs more than the round.
     owed = min(backlog, catch_up.shape[0] - 1) if computed > 0 else 0
     seconds = overhead + draft[computed] + verify[drafted] + catch_up[owed]
     return seconds
@@ -18,8 +21,9 @@ def round_seconds(draft, verify, catch_up, overhead, computed, drafted, backlog)
 def next_backlog(backlog, computed, accepted):
     """Rows the drafter owes after a round.
 
-    A round without drafting leaves its input unread: one more. Otherwise the drafter has read the input and
-    all drafts but the last computed one, so it owes a row exactly when that last one was accepted.
+    A round without drafting leaves its input unread: one more. Otherwise the drafter has read the
+    input and all drafts but the last computed one, so it owes a row exactly when that last one was
+    accepted.
     """
     if computed == 0:
         return backlog + 1

@@ -11,13 +11,13 @@ from simspec.trace import Trace
 class Rounds:
     """What happened, from the simulator or from an engine: `==` between the two is the whole proof.
 
-    | field    | dtype, shape | meaning                                                          |
-    | -------- | ------------ | ------------------------------------------------------------------ |
-    | offset   | int64[S + 1] | rounds offset[s] .. offset[s + 1] - 1 belong to sequence s           |
-    | row      | int64[R]     | row of the trace at which the round starts                         |
-    | computed | int64[R]     | draft tokens computed (paid for)                                   |
-    | drafted  | int64[R]     | of these, submitted to the target: computed or computed - 1         |
-    | accepted | int64[R]     | of these, emitted; committed tokens are one more, see `committed`   |
+    | field    | dtype, shape | meaning                                                           |
+    | -------- | ------------ | ----------------------------------------------------------------- |
+    | offset   | int64[S + 1] | rounds offset[s] .. offset[s + 1] - 1 belong to sequence s        |
+    | row      | int64[R]     | row of the trace at which the round starts                        |
+    | computed | int64[R]     | draft tokens computed (paid for)                                  |
+    | drafted  | int64[R]     | of these, submitted to the target: computed or computed - 1       |
+    | accepted | int64[R]     | of these, emitted; committed tokens are one more, see `committed` |
     """
 
     offset: np.ndarray
@@ -39,7 +39,8 @@ class Rounds:
     def join(cls, sequences, start=None) -> "Rounds":
         """From one int64[R_s, 4] per sequence with columns (row, computed, drafted, accepted).
 
-        start[s] is added to the rows of sequence s: pass trace.offset when rows count from the sequence's start.
+        start[s] is added to the rows of sequence s: pass trace.offset when rows count from the
+        sequence's start.
         """
         sequences = [np.asarray(rounds, dtype=np.int64).reshape(-1, 4) for rounds in sequences]
         offset = np.concatenate(([0], np.cumsum([len(rounds) for rounds in sequences]))).astype(
@@ -52,7 +53,9 @@ class Rounds:
         return cls(offset, row, computed, drafted, accepted)
 
     def select(self, indices, trace: Trace | None = None) -> "Rounds":
-        """The rounds of these sequences; given the trace they were made on, rows are counted as in trace.select(indices)."""
+        """The rounds of these sequences; given the trace they were made on, rows are counted as in
+        trace.select(indices).
+        """
         columns = np.stack((self.row, self.computed, self.drafted, self.accepted), axis=1)
         parts = [columns[self.offset[s] : self.offset[s + 1]] for s in indices]
         if trace is None:
@@ -64,7 +67,9 @@ class Rounds:
 
 
 def committed(rounds: Rounds, trace: Trace) -> np.ndarray:
-    """Tokens each round adds to the text, int64[R]: accepted + 1, or accepted if an accepted end token ends it."""
+    """Tokens each round adds to the text, int64[R]: accepted + 1, or accepted if an accepted end
+    token ends it.
+    """
     ends = np.append(rounds.row, trace.rows)[1:]
     last = rounds.offset[1:] - 1
     ends[last] = trace.offset[1:]

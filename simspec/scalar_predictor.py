@@ -1,4 +1,6 @@
-"""Scalar: the chance that a drafted token is accepted, from what the drafter shows of it anyway; and how to judge one."""
+"""Scalar: the chance that a drafted token is accepted, from what the drafter shows of it anyway;
+and how to judge one.
+"""
 
 import math
 from dataclasses import asdict, dataclass, fields
@@ -16,15 +18,16 @@ _LOWEST, _HIGHEST = (math.log(p / (1 - p)) for p in LOG_ODDS[[0, -1]])
 
 @dataclass(frozen=True)
 class ScalarPredictor:
-    """sigmoid(bias + confidence * logit(c) + entropy * H + depth * min(i, 10)), a small stand-in for theta_M of EESD Eq. 5.
+    """sigmoid(bias + confidence * logit(c) + entropy * H + depth * min(i, 10)), a small stand-in
+    for theta_M of EESD Eq. 5.
 
-    | field      | type  | meaning                                                                          |
-    | ---------- | ----- | -------------------------------------------------------------------------------- |
-    | bias       | float | the constant                                                                     |
-    | confidence | float | weight of logit(c), c the drafter's top probability, kept in the grid's range      |
-    | entropy    | float | weight of H, the entropy of q in nats                                            |
-    | depth      | float | weight of the slot, counted from 0, at most 10                                   |
-    | source     | str   | what it was fitted on                                                            |
+    | field | type | meaning |
+    | --- | --- | --- |
+    | bias | float | the constant |
+    | confidence | float | weight of logit(c), c the drafter's top probability, kept in the grid's range |
+    | entropy | float | weight of H, the entropy of q in nats |
+    | depth | float | weight of the slot, counted from 0, at most 10 |
+    | source | str | what it was fitted on |
 
     ValueError for a weight that is not finite.
     """
@@ -54,7 +57,9 @@ class ScalarPredictor:
         return self.bias, self.confidence, self.entropy, self.depth
 
     def probability(self, confidence, entropy, depth) -> np.ndarray:
-        """Chance of acceptance, float64, elementwise; confidence in [0, 1], entropy in nats, depth = slot from 0."""
+        """Chance of acceptance, float64, elementwise; confidence in [0, 1], entropy in nats, depth
+        = slot from 0.
+        """
         with np.errstate(divide="ignore"):
             odds = np.log(confidence) - np.log1p(-np.asarray(confidence, dtype=np.float64))
         odds = np.clip(odds, _LOWEST, _HIGHEST)
@@ -67,7 +72,9 @@ class ScalarPredictor:
         return np.exp(-np.logaddexp(0.0, -z))
 
     def to_json(self, path) -> None:
-        """Write the predictor as one JSON object whose keys are the fields, whole or not at all; ValueError where it cannot be."""
+        """Write the predictor as one JSON object whose keys are the fields, whole or not at all;
+        ValueError where it cannot be.
+        """
         write_json(path, asdict(self))
 
     @classmethod
@@ -82,11 +89,12 @@ class ScalarPredictor:
 
 
 def examples(trace: Trace, names=READS) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """What a recording teaches: (feature float64[M, len(names)], slot int64[M], label bool[M], sequence int64[M]).
+    """What a recording teaches: (feature float64[M, len(names)], slot int64[M], label bool[M],
+    sequence int64[M]).
 
-    One example for each row t and slot i <= run[t] that was drafted (i < depth[t]) and has text: label = i < run[t].
-    The first miss is the last that is known; of the slots behind it no one can say what they are worth. TraceError
-    for a feature that was not recorded.
+    One example for each row t and slot i <= run[t] that was drafted (i < depth[t]) and has text:
+    label = i < run[t]. The first miss is the last that is known; of the slots behind it no one can
+    say what they are worth. TraceError for a feature that was not recorded.
     """
     columns = trace.features(names)
     length = np.diff(trace.offset)
@@ -105,9 +113,11 @@ def examples(trace: Trace, names=READS) -> tuple[np.ndarray, np.ndarray, np.ndar
 
 
 def split_by_task(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
-    """(indices to fit on, indices to report on), int64: alternate sequences within each task, in file order.
+    """(indices to fit on, indices to report on), int64: alternate sequences within each task, in
+    file order.
 
-    Nothing that is tuned on the first may be reported on them. ValueError where that leaves nothing to report.
+    Nothing that is tuned on the first may be reported on them. ValueError where that leaves nothing
+    to report.
     """
     seen, second = {}, []
     for task in trace.meta.tasks:
@@ -116,7 +126,8 @@ def split_by_task(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
     second = np.array(second)
     if not second.any():
         raise ValueError(
-            f"no task has two of the {trace.sequences} sequences, expected one to fit on and one to report: record more"
+            f"no task has two of the {trace.sequences} sequences, expected one to fit on and one "
+            "to report: record more"
         )
     return np.flatnonzero(second == 0), np.flatnonzero(second == 1)
 
@@ -124,9 +135,10 @@ def split_by_task(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
 def fit_predictor(trace: Trace, sequences=None) -> ScalarPredictor:
     """The Scalar of greatest likelihood on `examples` of these sequences (indices; default all).
 
-    A logistic regression on (1, logit of confidence, entropy, depth) by statsmodels; examples of one text depend on each
-    other, so its standard errors would flatter and are not offered. ValueError for fewer than 50 examples, a class of
-    fewer than 5, or classes that a line parts (the weights would be infinite).
+    A logistic regression on (1, logit of confidence, entropy, depth) by statsmodels; examples of
+    one text depend on each other, so its standard errors would flatter and are not offered.
+    ValueError for fewer than 50 examples, a class of fewer than 5, or classes that a line parts
+    (the weights would be infinite).
     """
     import warnings
 
@@ -137,7 +149,8 @@ def fit_predictor(trace: Trace, sequences=None) -> ScalarPredictor:
     feature, slot, label, _ = examples(chosen)
     if len(label) < 50 or min(label.sum(), (~label).sum()) < 5:
         raise ValueError(
-            f"{label.sum()} of {len(label)} examples are accepted tokens, expected 50 or more and 5 of each kind: record more"
+            f"{label.sum()} of {len(label)} examples are accepted tokens, expected 50 or more and "
+            "5 of each kind: record more"
         )
     confidence, entropy = feature.T
     with np.errstate(divide="ignore"):

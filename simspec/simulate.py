@@ -13,16 +13,19 @@ from simspec.trace import Trace
 
 
 def replay(trace: Trace, policy: Policy, seed: int = 0, cost: CostModel | None = None) -> Rounds:
-    """The rounds that this policy makes on this recording: exact, not modelled; under the rejection rule exact in law, see `drawn_trace`.
+    """The rounds that this policy makes on this recording: exact, not modelled; under the rejection
+    rule exact in law, see `drawn_trace`.
 
-    seed keys the policy's draws together with each sequence's address, so neither other sequences nor threads
-    matter. cost (default CostModel.from_ratio(0.1, K)) is what `observe` is told; most policies ignore it.
-    Raises TraceError (a feature the trace lacks), PolicyError (features read under the rejection rule), ValueError (seed, cost too short).
+    seed keys the policy's draws together with each sequence's address, so neither other sequences
+    nor threads matter. cost (default CostModel.from_ratio(0.1, K)) is what `observe` is told; most
+    policies ignore it. Raises TraceError (a feature the trace lacks), PolicyError (features read
+    under the rejection rule), ValueError (seed, cost too short).
     """
     if not isinstance(policy, Policy):
         name = getattr(policy, "name", policy)
         raise PolicyError(
-            f"{name!r} is no policy of chains: replay_tree() takes trees, as do simspec sweep and run"
+            f"{name!r} is no policy of chains: replay_tree() takes trees, as do simspec sweep and "
+            "run"
         )
     K, cost, columns, tables = prepare(trace, policy, cost)
     trace = drawn_trace(trace, seed)
@@ -41,21 +44,26 @@ def replay(trace: Trace, policy: Policy, seed: int = 0, cost: CostModel | None =
 def prepare(
     trace: Trace, policy: Policy, cost: CostModel | None = None
 ) -> tuple[int, CostModel, np.ndarray, np.ndarray]:
-    """(longest draft, what the policy pays, columns int64[F] and grids float64[F, 256] of what it reads), or what `replay` raises."""
+    """(longest draft, what the policy pays, columns int64[F] and grids float64[F, 256] of what it
+    reads), or what `replay` raises.
+    """
     if trace.ratio is not None and policy.reads:
         raise PolicyError(
-            f"policy {policy.name!r} reads {policy.reads[0]!r}: a recording of the rejection rule replays in law only, and only policies "
+            f"policy {policy.name!r} reads {policy.reads[0]!r}: a recording of the rejection rule "
+            "replays in law only, and only policies "
             "that read no features: take a greedy or coupled recording"
         )
     if trace.ratio is not None and policy.anticipates:
         raise PolicyError(
-            f"policy {policy.name!r} anticipates, and the rejection rule refuses it: take a greedy or coupled recording"
+            f"policy {policy.name!r} anticipates, and the rejection rule refuses it: take a greedy "
+            "or coupled recording"
         )
     K = policy.longest(trace.K)
     cost = CostModel.from_ratio(0.1, max(K, 1)) if cost is None else cost
     if cost.K < K:
         raise ValueError(
-            f"cost {cost.name!r} prices drafts up to {cost.K}, policy {policy.name!r} drafts up to {K}: measure further"
+            f"cost {cost.name!r} prices drafts up to {cost.K}, policy {policy.name!r} drafts up to "
+            f"{K}: measure further"
         )
     columns = trace.features(policy.reads)
     grids = dict(trace.meta.features)

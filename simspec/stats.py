@@ -1,4 +1,6 @@
-"""Intervals and tests that treat a prompt as the unit: its rounds are no independent draws, prompts are."""
+"""Intervals and tests that treat a prompt as the unit: its rounds are no independent draws, prompts
+are.
+"""
 
 import math
 from collections.abc import Callable
@@ -14,7 +16,9 @@ METHODS = ("bca", "percentile")
 
 @dataclass(frozen=True)
 class Interval:
-    """A figure with its interval: value, low, high floats in the figure's unit; level, e.g. 0.95; prompts behind it."""
+    """A figure with its interval: value, low, high floats in the figure's unit; level, e.g. 0.95;
+    prompts behind it.
+    """
 
     value: float
     low: float
@@ -36,26 +40,30 @@ def bootstrap(
 ) -> Interval:
     """Interval of a figure that is a function of sums over prompts, by resampling prompts.
 
-    columns float64[P, C] holds each prompt's parts; statistic maps totals [..., C] to figures [...]. 'percentile' takes quantiles
-    of the resampled figures at the levels Phi(z), z = -/+ sqrt(P / (P - 1)) t, t the Student quantile of P - 1 degrees: resamples
-    vary too little by just that (Hesterberg 2015, expanded percentile). 'bca' (Efron 1987) takes them at
-    Phi(z0 + (z0 + z) / (1 - a (z0 + z))), z0 from the share of resamples under the figure, a = sum d^3 / (6 (sum d^2)^1.5) from
-    the jackknife. Measured coverage of 95% intervals of a ratio, prompts of unequal length: 94% at 50 and 120, 93% at 10 and 20.
-    ValueError for fewer than 8 prompts, an unknown method, or a figure that is not finite in some resample.
+    columns float64[P, C] holds each prompt's parts; statistic maps totals [..., C] to figures
+    [...]. 'percentile' takes quantiles of the resampled figures at the levels Phi(z), z = -/+
+    sqrt(P / (P - 1)) t, t the Student quantile of P - 1 degrees: resamples vary too little by just
+    that (Hesterberg 2015, expanded percentile). 'bca' (Efron 1987) takes them at Phi(z0 + (z0 + z)
+    / (1 - a (z0 + z))), z0 from the share of resamples under the figure, a = sum d^3 / (6 (sum
+    d^2)^1.5) from the jackknife. Measured coverage of 95% intervals of a ratio, prompts of unequal
+    length: 94% at 50 and 120, 93% at 10 and 20. ValueError for fewer than 8 prompts, an unknown
+    method, or a figure that is not finite in some resample.
     """
     columns = _columns(columns)
     if method not in METHODS:
         raise ValueError(f"method is {method!r}, expected one of {', '.join(METHODS)}")
     if not (0 < level < 1 and resamples >= 100):
         raise ValueError(
-            f"level is {level} and resamples {resamples}, expected a level in (0, 1) and at least 100 resamples"
+            f"level is {level} and resamples {resamples}, expected a level in (0, 1) and at least "
+            "100 resamples"
         )
     prompts, totals = len(columns), columns.sum(axis=0)
     value = float(statistic(totals))
     drawn = np.asarray(statistic(_weights(prompts, resamples, seed) @ columns))
     if not np.isfinite(value) or not np.isfinite(drawn).all():
         raise ValueError(
-            "the figure is not finite in every resample: a denominator is 0 there, leave this figure out"
+            "the figure is not finite in every resample: a denominator is 0 there, leave this "
+            "figure out"
         )
     z = math.sqrt(prompts / (prompts - 1)) * stdtrit(
         prompts - 1, np.array([(1 - level) / 2, (1 + level) / 2])
@@ -74,21 +82,26 @@ def ratio(numerator, denominator, **options) -> Interval:
 
 
 def ratio_difference(numerator_a, denominator_a, numerator_b, denominator_b, **options) -> Interval:
-    """Interval of sum(a) / sum(its denominator) - the same of b, paired: both are resampled by the same prompts."""
+    """Interval of sum(a) / sum(its denominator) - the same of b, paired: both are resampled by the
+    same prompts.
+    """
     columns = np.stack((numerator_a, denominator_a, numerator_b, denominator_b), axis=-1)
     return bootstrap(columns, lambda t: t[..., 0] / t[..., 1] - t[..., 2] / t[..., 3], **options)
 
 
 def swap_test(a, b, statistic: Callable, resamples: int = 9999, seed: int = 0) -> float:
-    """Two-sided p-value of 'within a prompt it does not matter which of the two was used', by swapping them at random.
+    """Two-sided p-value of 'within a prompt it does not matter which of the two was used', by
+    swapping them at random.
 
-    a, b float64[P, C], statistic as for `bootstrap`; compares |statistic(a) - statistic(b)|. p = (1 + number as large) /
-    (1 + resamples): its chance to be at most x is at most x where the labels of each prompt are exchangeable. ValueError as there.
+    a, b float64[P, C], statistic as for `bootstrap`; compares |statistic(a) - statistic(b)|. p = (1
+    + number as large) / (1 + resamples): its chance to be at most x is at most x where the labels
+    of each prompt are exchangeable. ValueError as there.
     """
     a, b = _columns(a), _columns(b)
     if a.shape != b.shape:
         raise ValueError(
-            f"a is {list(a.shape)} and b {list(b.shape)}, expected the same prompts and columns: pair them"
+            f"a is {list(a.shape)} and b {list(b.shape)}, expected the same prompts and columns: "
+            "pair them"
         )
     swap = np.random.default_rng(seed).random((resamples, len(a))) < 0.5
     moved, both = swap @ (b - a), a.sum(axis=0) + b.sum(axis=0)
@@ -97,7 +110,8 @@ def swap_test(a, b, statistic: Callable, resamples: int = 9999, seed: int = 0) -
     seen = float(np.abs(statistic(a.sum(axis=0)) - statistic(b.sum(axis=0))))
     if not np.isfinite(drawn).all():
         raise ValueError(
-            "the figure is not finite in every resample: a denominator is 0 there, leave this figure out"
+            "the figure is not finite in every resample: a denominator is 0 there, leave this "
+            "figure out"
         )
     return float((1 + (drawn >= seen * (1 - 1e-12)).sum()) / (1 + resamples))
 
@@ -106,18 +120,21 @@ def _columns(columns):
     columns = np.asarray(columns, dtype=np.float64)
     if columns.ndim != 2 or not np.isfinite(columns).all():
         raise ValueError(
-            f"columns are {columns.dtype}{list(columns.shape)}, expected finite numbers [prompts, parts]"
+            f"columns are {columns.dtype}{list(columns.shape)}, expected finite numbers [prompts, "
+            "parts]"
         )
     if len(columns) < MIN_PROMPTS:
         raise ValueError(
-            f"{len(columns)} prompts are too few for an interval over prompts: give at least {MIN_PROMPTS}"
+            f"{len(columns)} prompts are too few for an interval over prompts: give at least "
+            f"{MIN_PROMPTS}"
         )
     return columns
 
 
 @lru_cache(maxsize=8)
 def _weights(prompts, resamples, seed):
-    # How often each prompt is drawn in each resample; the same for every figure of a table, so that they stay comparable.
+    # How often each prompt is drawn in each resample; the same for every figure of a table, so that
+    # they stay comparable.
     drawn = np.random.default_rng(seed).multinomial(
         prompts, np.full(prompts, 1 / prompts), size=resamples
     )

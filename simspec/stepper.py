@@ -71,14 +71,17 @@ class Stepper:
         self._features[:] = np.nan
 
     def unforeseeing(self, drawn: bool) -> None:
-        """Sets whether drafts are drawn (the rejection rule); PolicyError for a policy that anticipates."""
+        """Sets whether drafts are drawn (the rejection rule); PolicyError for a policy that
+        anticipates.
+        """
         self._drawn = drawn
         if drawn and self.policy.anticipates:
             self._refuse()
 
     def _refuse(self) -> None:
         raise PolicyError(
-            f"policy {self.policy.name!r} drops a drawn token by which token it is, and the text would "
+            f"policy {self.policy.name!r} drops a drawn token by which token it is, and the text "
+            "would "
             "no longer follow the target: let it submit what it stops at (inclusive), "
             "or use the greedy or coupled rule"
         )
@@ -99,7 +102,9 @@ class Stepper:
             self._features[slot, i] = grid[codes[column]]
 
     def end(self, computed: int, drafted: int, accepted: int) -> float:
-        """Closes the round: passes outcome and modelled seconds to the policy, and returns the seconds."""
+        """Closes the round: passes outcome and modelled seconds to the policy, and returns the
+        seconds.
+        """
         cost, backlog = self.cost, self._backlog
         seconds = float(
             round_seconds(

@@ -29,21 +29,23 @@ def sweep(
     jobs: int = 1,
     progress: bool = True,
 ):
-    """Replay every policy on every trace under every cost model: a pandas DataFrame, one row per combination and group.
+    """Replay every policy on every trace under every cost model: a pandas DataFrame, one row per
+    combination and group.
 
-    | argument   | accepts                                                                                              |
-    | ---------- | ------------------------------------------------------------------------------------------------------ |
-    | traces     | a Trace, a path, a list of either, or {name: either}                                                  |
-    | policies   | a list of Policy, TreePolicy, text ('fixed:3') or callable (trace, cost) -> policy such as the oracle  |
-    | costs      | a CostModel, a ratio c, {name: either} to try each, or {trace name: either} if the names are the traces' |
-    | replicates | draws with seeds seed .. seed + replicates - 1, the same for all policies (common random numbers)     |
-    | by         | 'trace', 'task' or 'prompt': what a row's metrics are summed over; a prompt is one sequence           |
-    | jobs       | threads; neither they nor any order change a figure                                                   |
+    | argument | accepts |
+    | --- | --- |
+    | traces | a Trace, a path, a list of either, or {name: either} |
+    | policies | a list of Policy, TreePolicy, text ('fixed:3') or callable (trace, cost) -> policy such as the oracle |
+    | costs | a CostModel, a ratio c, {name: either} to try each, or {trace name: either} if the names are the traces' |
+    | replicates | draws with seeds seed .. seed + replicates - 1, the same for all policies (common random numbers) |
+    | by | 'trace', 'task' or 'prompt': what a row's metrics are summed over; a prompt is one sequence |
+    | jobs | threads; neither they nor any order change a figure |
 
-    A policy that draws nothing is replayed once and its row repeated for each replicate, so that replicates pair up; on a recording of the
-    rejection rule each replicate draws acceptances of its own.
-    Columns: trace, group, policy, cost, replicate, random and the fields of Metrics but accept_by_depth. Rows follow
-    the order of the arguments. ValueError (PolicyError, TraceError) for what cannot run, before anything does.
+    A policy that draws nothing is replayed once and its row repeated for each replicate, so that
+    replicates pair up; on a recording of the rejection rule each replicate draws acceptances of its
+    own. Columns: trace, group, policy, cost, replicate, random and the fields of Metrics but
+    accept_by_depth. Rows follow the order of the arguments. ValueError (PolicyError, TraceError)
+    for what cannot run, before anything does.
     """
     done = list(sweep_rows(traces, policies, costs, replicates, seed, by, jobs, progress))
     import pandas
@@ -67,10 +69,12 @@ def sweep_rows(
 def supported_policies(
     traces: Mapping[str, Trace], policies, costs: Mapping, all_used: bool = True
 ) -> tuple[dict[str, list], list[str]]:
-    """({recording: the policies it can be swept with, in order}, a note for each that it cannot, with the reason).
+    """({recording: the policies it can be swept with, in order}, a note for each that it cannot,
+    with the reason).
 
-    For many recordings of different drafters: one may lack a feature that a policy reads, or be less deep. With all_used a policy that
-    none can serve raises its first error, as `sweep` would; so a single recording refuses what it cannot serve.
+    For many recordings of different drafters: one may lack a feature that a policy reads, or be
+    less deep. With all_used a policy that none can serve raises its first error, as `sweep` would;
+    so a single recording refuses what it cannot serve.
     """
     kept: dict[str, list] = {name: [] for name in traces}
     refused: list[tuple] = []

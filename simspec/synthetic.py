@@ -15,12 +15,14 @@ def iid(
 
 
 def decaying(alphas, sequences: int, rows: int, seed: int = 0, confidence: bool = False) -> Trace:
-    """The draft token at depth j is accepted with probability alphas[j - 1], given that those before it were; K = len(alphas).
+    """The draft token at depth j is accepted with probability alphas[j - 1], given that those
+    before it were; K = len(alphas).
 
-    Rows are drawn independently, so the law holds on whatever rows a policy reaches; a run ends with the text, budget is
-    the length, no sequence ends early. confidence adds a calibrated feature of that name: the drafter's confidence at
-    each slot is drawn from a Beta law of mean alphas[j - 1], put on its grid, and the token is accepted with exactly the
-    probability shown (the mean is then alphas[j - 1] to within the grid's rounding). ValueError outside [0, 1] or for
+    Rows are drawn independently, so the law holds on whatever rows a policy reaches; a run ends
+    with the text, budget is the length, no sequence ends early. confidence adds a calibrated
+    feature of that name: the drafter's confidence at each slot is drawn from a Beta law of mean
+    alphas[j - 1], put on its grid, and the token is accepted with exactly the probability shown
+    (the mean is then alphas[j - 1] to within the grid's rounding). ValueError outside [0, 1] or for
     empty sizes.
     """
     alphas = np.asarray(alphas, dtype=np.float64)
@@ -41,11 +43,14 @@ def decaying(alphas, sequences: int, rows: int, seed: int = 0, confidence: bool 
 
 
 def switching(alphas, switch, sequences: int, rows: int, K: int, seed: int = 0) -> Trace:
-    """A hidden chain of two states over text positions sets the acceptance: alphas[z] where the drafted token's position is in z.
+    """A hidden chain of two states over text positions sets the acceptance: alphas[z] where the
+    drafted token's position is in z.
 
-    From one position to the next, state z is left with probability switch[z] > 0; texts start from the stationary law. Given
-    the states, rows are drawn independently, as in `decaying`; a good stretch of text is good at every depth of every row
-    that reaches into it. `formulas.switching_committed` is its exact value at a fixed K. ValueError for what is no chance.
+    From one position to the next, state z is left with probability switch[z] > 0; texts start from
+    the stationary law. Given the states, rows are drawn independently, as in `decaying`; a good
+    stretch of text is good at every depth of every row that reaches into it.
+    `formulas.switching_committed` is its exact value at a fixed K. ValueError for what is no
+    chance.
     """
     alphas, switch = np.asarray(alphas, dtype=np.float64), np.asarray(switch, dtype=np.float64)
     if (
@@ -54,7 +59,8 @@ def switching(alphas, switch, sequences: int, rows: int, K: int, seed: int = 0) 
         or not ((alphas >= 0) & (alphas <= 1) & (switch > 0) & (switch <= 1)).all()
     ):
         raise ValueError(
-            f"alphas are {alphas}, switch {switch}, expected two acceptances in [0, 1] and two numbers in (0, 1]"
+            f"alphas are {alphas}, switch {switch}, expected two acceptances in [0, 1] and two "
+            "numbers in (0, 1]"
         )
     random = _generator(sequences, rows, K, seed)
     state = np.empty((rows + K, sequences), np.int64)
@@ -70,9 +76,11 @@ def switching(alphas, switch, sequences: int, rows: int, K: int, seed: int = 0) 
 
 
 def drifting(first: float, last: float, sequences: int, rows: int, K: int, seed: int = 0) -> Trace:
-    """Acceptance moves along the text: a token for position i of n is accepted with probability first + (last - first) i / (n - 1).
+    """Acceptance moves along the text: a token for position i of n is accepted with probability
+    first + (last - first) i / (n - 1).
 
-    Every draft, whatever its depth, takes the acceptance of its own position; rows are independent. ValueError outside [0, 1].
+    Every draft, whatever its depth, takes the acceptance of its own position; rows are independent.
+    ValueError outside [0, 1].
     """
     if not (0 <= first <= 1 and 0 <= last <= 1):
         raise ValueError(
@@ -86,7 +94,9 @@ def drifting(first: float, last: float, sequences: int, rows: int, K: int, seed:
 
 
 def drift(first: float, last: float, rows: int, K: int) -> np.ndarray:
-    """The chances of `drifting`, float64[rows, K]: row t, depth j + 1 takes position t + j (the last, behind the text's end)."""
+    """The chances of `drifting`, float64[rows, K]: row t, depth j + 1 takes position t + j (the
+    last, behind the text's end).
+    """
     position = np.minimum(np.arange(rows)[:, None] + np.arange(K), rows - 1)
     return first + (last - first) * position / max(rows - 1, 1)
 
@@ -94,7 +104,8 @@ def drift(first: float, last: float, rows: int, K: int) -> np.ndarray:
 def _generator(sequences, rows, K, seed):
     if sequences < 1 or rows < 1 or not 1 <= K <= 255:
         raise ValueError(
-            f"asked for {sequences} sequences of {rows} rows, K = {K}, expected at least 1 of each, K up to 255"
+            f"asked for {sequences} sequences of {rows} rows, K = {K}, expected at least 1 of "
+            "each, K up to 255"
         )
     return np.random.default_rng(seed)
 

@@ -1,4 +1,6 @@
-"""Draft trees: their shape, its file form, and the best shape for what a recording's drafter is right about."""
+"""Draft trees: their shape, its file form, and the best shape for what a recording's drafter is
+right about.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,15 +20,16 @@ class TreeError(ValueError):
 
 @dataclass(frozen=True)
 class Tree:
-    """A draft tree of n nodes. Row 0 is the last committed token, node i (from 0) stands in row i + 1.
+    """A draft tree of n nodes. Row 0 is the last committed token, node i (from 0) stands in row i +
+    1.
 
-    | field  | type, shape | meaning                                                                                  |
-    | ------ | ----------- | ---------------------------------------------------------------------------------------- |
-    | parent | (int,) [n]  | the ROW of node i's parent: 0, or an earlier node's                                        |
-    | rank   | (int,) [n]  | which of the drafter's best continuations of its parent the node carries, 0 the best        |
+    | field | type, shape | meaning |
+    | --- | --- | --- |
+    | parent | (int,) [n] | the ROW of node i's parent: 0, or an earlier node's |
+    | rank | (int,) [n] | which of the drafter's best continuations of its parent the node carries, 0 the best |
 
-    TreeError, one line, for a cycle, a parent that is not earlier, two nodes of one rank under one parent, a rank of 32 or more, and
-    for more than 63 nodes.
+    TreeError, one line, for a cycle, a parent that is not earlier, two nodes of one rank under one
+    parent, a rank of 32 or more, and for more than 63 nodes.
     """
 
     parent: tuple = ()
@@ -58,7 +61,8 @@ class Tree:
             if parent > i:
                 self._refuse_cycle(i)
                 raise TreeError(
-                    f"tree: node {i} has its parent in row {parent}, which comes later: put parents before their children"
+                    f"tree: node {i} has its parent in row {parent}, which comes later: put "
+                    "parents before their children"
                 )
             if rank >= MAX_RANKS:
                 raise TreeError(
@@ -69,7 +73,8 @@ class Tree:
             twice = next(i for i, pair in enumerate(seen) if pair in seen[:i])
             parent, rank = seen[twice]
             raise TreeError(
-                f"tree: nodes {seen.index(seen[twice])} and {twice} both have rank {rank} under row {parent}: leave one out"
+                f"tree: nodes {seen.index(seen[twice])} and {twice} both have rank {rank} under "
+                f"row {parent}: leave one out"
             )
 
     def _refuse_cycle(self, i):
@@ -78,7 +83,8 @@ class Tree:
             row, steps = self.parent[row - 1], steps + 1
         if steps > len(self.parent):
             raise TreeError(
-                f"tree: node {i} is in a cycle, or hangs on one: expected parents that lead to row 0"
+                f"tree: node {i} is in a cycle, or hangs on one: expected parents that lead to row "
+                "0"
             )
 
     def __len__(self):
@@ -107,7 +113,9 @@ class Tree:
 
     @property
     def rows(self) -> int:
-        """Rows that the drafter reads to draft it: one in the first pass, later the nodes of the last level that have children."""
+        """Rows that the drafter reads to draft it: one in the first pass, later the nodes of the
+        last level that have children.
+        """
         return len(set(self.parent))
 
     def cut(self, cap: int) -> "Tree":
@@ -120,7 +128,8 @@ class Tree:
         """The tree itself; TreeError if it is deeper than the K that a recording or engine reaches."""
         if self.levels > K:
             raise TreeError(
-                f"tree: {self.levels} levels are too deep, here drafts reach {K}: cut it, or record deeper"
+                f"tree: {self.levels} levels are too deep, here drafts reach {K}: cut it, or "
+                "record deeper"
             )
         return self
 
@@ -130,7 +139,9 @@ class Tree:
 
 
 def from_paths(paths: Iterable) -> Tree:
-    """The tree of these nodes, each given by the ranks that lead to it (Medusa's form), by depth; TreeError where a prefix is missing."""
+    """The tree of these nodes, each given by the ranks that lead to it (Medusa's form), by depth;
+    TreeError where a prefix is missing.
+    """
     listed = []
     for path in paths:
         if (
@@ -146,7 +157,8 @@ def from_paths(paths: Iterable) -> Tree:
             raise TreeError(f"tree: path {list(path)} is there twice")
         if path[:-1] not in row:
             raise TreeError(
-                f"tree: path {list(path)} starts from {list(path[:-1])}, which is not in the tree: add it"
+                f"tree: path {list(path)} starts from {list(path[:-1])}, which is not in the tree: "
+                "add it"
             )
         parents.append(row[path[:-1]])
         row[path] = len(row)

@@ -1,6 +1,6 @@
-"""What a round of a tree policy comes to at each row."""
+"""The outcome of a tree policy's round at each row of a recording."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,22 +10,20 @@ from simspec.rank_acceptance import draft_room
 from simspec.trace import Trace, TraceError
 from simspec.tree_policy import MAX_SUBMITTED, TreePolicy
 
-EDGES = (0.3, 0.6, 0.8)
-
-
-WIDTHS = (7, 5, 3, 1)
+_EDGES = (0.3, 0.6, 0.8)
+_WIDTHS = (7, 5, 3, 1)
 
 
 class Outcome(NamedTuple):
-    """What a round that starts at each row amounts to, int64[N] each.
+    """The round that starts at each row, int64[N] each.
 
-    | field    | meaning                                                                            |
-    | -------- | ------------------------------------------------------------------------------------ |
-    | levels   | passes of the drafter                                                              |
-    | nodes    | tokens submitted                                                                   |
-    | rows     | rows that the drafter reads in those passes, one at least in each                  |
-    | accepted | of the nodes, those on the text's path: emitted                                    |
-    | owed     | rows that the drafter owes afterwards, where levels > 0 (else one more than before)  |
+    | field    | meaning                                                                |
+    | -------- | ---------------------------------------------------------------------- |
+    | levels   | passes of the drafter                                                  |
+    | nodes    | tokens submitted                                                       |
+    | rows     | rows that the drafter reads in those passes, at least one in each      |
+    | accepted | nodes on the target's path                                             |
+    | owed     | the drafter's backlog afterwards, where levels > 0 (else one more row) |
     """
 
     levels: np.ndarray
@@ -36,130 +34,153 @@ class Outcome(NamedTuple):
 
 
 def outcomes(trace: Trace, policy: TreePolicy) -> Outcome:
-    """What each row's round would come to under this policy, exactly; [C, N] each if it is planned.
+    """The exact outcome of each row's round under this policy; [C, N] each if it is planned.
 
-    A node of a static tree at slot j is accepted while the ranks rank[t, 0] .. rank[t, j] lead to a node of the tree, of a dynamic one
-    while order[t, j] < nodes; none is drafted below min(K, budget left - 1), and `depth` cuts CAPE's chain only. TraceError for a trace
-    that lacks what this takes, TreeError for a tree deeper than K, PolicyError for a chain longer than K.
+    A node of a static tree at slot j is accepted while the ranks rank[t, 0] .. rank[t, j] lead to a
+    node of the tree; of a dynamic tree while order[t, j] < nodes. No node is drafted deeper than
+    min(K, budget left - 1);
+    `depth` cuts CAPE's chain only. TraceError for a trace without what the policy needs, TreeError
+    for a tree deeper than K, PolicyError for a chain longer than K.
     """
     check_trace(trace, policy)
     if policy.kind == "planned":
-        return policy.plan[1]
-    return {"static": _static, "dynamic": _dynamic, "beam": _beam, "cape": _cape}[policy.kind](
-        trace, policy
-    )
+        planned: Outcome = policy.plan[1]
+        return planned
+    kinds = {"static": _static, "dynamic": _dynamic, "beam": _beam, "cape": _cape}
+    return kinds[policy.kind](trace, policy)
 
 
 def check_trace(trace: Trace, policy: TreePolicy) -> None:
-    """What `outcomes` raises for this trace and policy."""
+    """The errors of `outcomes` for this trace and policy."""
     if trace.ratio is not None:
         raise TraceError(
-            "this trace is of the rejection rule (it records ratio), trees are replayed on greedy and coupled traces: use one"
+            "this trace is of the rejection rule (it records ratio), "
+            "trees are replayed on greedy and coupled traces: use one"
         )
-    if policy.kind in ("dynamic", "beam"):
-        held, what = (
-            (trace.order, "order of dynamic trees")
-            if policy.kind == "dynamic"
-            else (trace.beam, "beam search")
-        )
-        if held is None:
-            raise TraceError(f"this trace records no {what}: record it with one")
-    elif policy.kind != "planned":
-        if trace.rank is None:
-            raise TraceError(
-                "this trace records no rank, which trees and CAPE's sets need: record it again"
-            )
-        if (
-            not trace.meta.features
-            and (trace.rank == 255).any()
-            and not ((trace.rank > 0) & (trace.rank < 255)).any()
-        ):
-            raise TraceError(
-                f"drafter {trace.meta.drafter!r} ranks only the one token that it proposes: a tree has none to branch to"
-            )
+    if policy.kind == "dynamic" and trace.order is None:
+        raise TraceError("this trace records no order of dynamic trees: record it with one")
+    if policy.kind == "beam" and trace.beam is None:
+        raise TraceError("this trace records no beam search: record it with one")
+    if policy.kind in ("static", "cape"):
+        _check_rank(trace)
     if policy.kind == "static":
         policy.tree.within(trace.K)
     if policy.kind == "planned" and len(policy.plan[0]) != trace.rows:
         raise PolicyError(
-            f"{policy.name} was planned for {len(policy.plan[0])} rows, the trace has {trace.rows}: plan it for this one"
+            f"{policy.name} was planned for {len(policy.plan[0])} rows, "
+            f"the trace has {trace.rows}: plan it for this one"
         )
     if policy.longest(trace.K) > trace.K:
         raise PolicyError(
-            f"{policy.name} drafts chains of {policy.k}, here drafts reach {trace.K}: lower k, or record deeper"
+            f"{policy.name} drafts chains of {policy.k}, here drafts reach {trace.K}: "
+            "lower k, or record deeper"
         )
     trace.features(policy.reads)
 
 
-def _static(trace, policy):
+def _check_rank(trace: Trace) -> None:
+    rank = trace.rank
+    if rank is None:
+        raise TraceError(
+            "this trace records no rank, which trees and CAPE's sets need: record it again"
+        )
+    one_token = (rank == 255).any() and not ((rank > 0) & (rank < 255)).any()
+    if not trace.meta.features and one_token:
+        raise TraceError(
+            f"drafter {trace.meta.drafter!r} ranks only the one token that it proposes: "
+            "a tree has none to branch to"
+        )
+
+
+def _static(trace: Trace, policy: TreePolicy) -> Outcome:
     cap, left = draft_room(trace)
-    tree = policy.tree
+    tree, rank = policy.tree, _present(trace.rank)
     cuts = [tree.cut(level) for level in range(tree.levels + 1)]
     levels = np.minimum(cap, tree.levels)
-    nodes, rows = (
-        np.array(each, np.int64)[levels]
-        for each in ([len(cut) for cut in cuts], [cut.rows for cut in cuts])
-    )
+    nodes = np.array([len(cut) for cut in cuts], np.int64)[levels]
+    rows = np.array([cut.rows for cut in cuts], np.int64)[levels]
     child = np.zeros((len(tree) + 1, 256), np.int64)  # by row and rank; 0: none
     child[list(tree.parent), list(tree.rank)] = np.arange(1, len(tree) + 1)
-    at, accepted = np.zeros(trace.rows, np.int64), np.zeros(trace.rows, np.int64)
-    going, reach = np.ones(trace.rows, bool), np.minimum(levels, left)
+    row, accepted = np.zeros(trace.rows, np.int64), np.zeros(trace.rows, np.int64)
+    on_path, reach = np.ones(trace.rows, bool), np.minimum(levels, left)
     for j in range(tree.levels):
-        at = child[at, trace.rank[:, j]]
-        going &= (at > 0) & (j < reach)
-        accepted += going
+        row = child[row, rank[:, j]]
+        on_path &= (row > 0) & (j < reach)
+        accepted += on_path
     return Outcome(levels, nodes, rows, accepted, accepted)
 
 
-def _dynamic(trace, policy):
+def _dynamic(trace: Trace, policy: TreePolicy) -> Outcome:
     cap, left = draft_room(trace)
-    width, deepest = trace.meta.tree
+    width, deepest = _searched(trace)
     levels = np.minimum(cap, deepest) if policy.nodes else np.zeros_like(cap)
-    # one row offers `width` nodes, then each of `width` rows as many
-    rows = np.where(levels > 0, 1 + (levels - 1) * width, 0)
+    rows = _searched_rows(levels, width)
     nodes = np.minimum(rows * width, policy.nodes)
-    inside = (trace.order < policy.nodes) & (np.arange(trace.K) < np.minimum(levels, left)[:, None])
+    reach = np.minimum(levels, left)[:, None]
+    inside = (_present(trace.order) < policy.nodes) & (np.arange(trace.K) < reach)
     accepted = np.logical_and.accumulate(inside, axis=1).sum(axis=1)
     return Outcome(levels, nodes, rows, accepted, accepted)
 
 
-def _beam(trace, policy):
+def _beam(trace: Trace, policy: TreePolicy) -> Outcome:
     cap, left = draft_room(trace)
-    width, deepest = trace.meta.tree
+    width, deepest = _searched(trace)
     levels = np.minimum(cap, deepest)
-    rows = np.where(levels > 0, 1 + (levels - 1) * width, 0)
-    held, nodes = trace.beam.astype(np.int64).T
-    return Outcome(levels, nodes, rows, np.minimum(held, left), np.minimum(held, left))
+    on_path, nodes = _present(trace.beam).astype(np.int64).T
+    accepted = np.minimum(on_path, left)
+    return Outcome(levels, nodes, _searched_rows(levels, width), accepted, accepted)
 
 
-def sibling_counts(confidence, sets: str | int) -> np.ndarray:
+def _searched(trace: Trace) -> tuple[int, int]:
+    width, levels = trace.meta.tree  # type: ignore[misc]
+    return width, levels
+
+
+def _searched_rows(levels: np.ndarray, width: int) -> np.ndarray:
+    """One row in the first pass offers `width` nodes, then each of `width` rows as many."""
+    return np.where(levels > 0, 1 + (levels - 1) * width, 0)
+
+
+def sibling_counts(confidence: Any, sets: str | int) -> np.ndarray:
     """How many siblings CAPE gives to chain tokens of this confidence, int64 in its shape.
 
-    'section' (section 4.2): 7, 5, 3, 1 for a confidence in (0, .3], (.3, .6], (.6, .8], (.8, 1]. 'appendix' (Appendix A) prints them with
-    the token itself, 8, 8, 8, 6, 6, 6, 4, 4, 2, 2 by floor(10 p): less one, the same numbers over [0, .3), [.3, .6), [.6, .8), [.8, 1],
-    where p = 1, behind the end as printed, is put into the last bin. A number: that many, whatever the confidence.
+    | sets     | siblings                                                                          |
+    | -------- | --------------------------------------------------------------------------------- |
+    | section  | 7, 5, 3, 1 for a confidence in (0, .3], (.3, .6], (.6, .8], (.8, 1] (section 4.2) |
+    | appendix | the same over [0, .3), [.3, .6), [.6, .8), [.8, 1] (Appendix A)                   |
+    | a number | that many, whatever the confidence                                                |
+
+    Appendix A prints counts with the token itself, 8, 8, 8, 6, 6, 6, 4, 4, 2, 2 by floor(10 p).
+    Printed beyond its end, p = 1 belongs to the last bin here.
     """
     if not isinstance(sets, str):
         return np.full(np.shape(confidence), sets, np.int64)
-    return np.array(WIDTHS)[
-        np.searchsorted(EDGES, confidence, side="left" if sets == "section" else "right")
-    ]
+    side = "left" if sets == "section" else "right"
+    return np.array(_WIDTHS)[np.searchsorted(_EDGES, confidence, side=side)]  # type: ignore[call-overload]
 
 
-def _cape(trace, policy):
+def _cape(trace: Trace, policy: TreePolicy) -> Outcome:
     cap, left = draft_room(trace)
     slot = np.arange(trace.K)
     k = np.minimum(np.minimum(cap, trace.depth), policy.longest(trace.K))
-    shown = np.zeros((trace.rows, trace.K))
+    confidence = np.zeros((trace.rows, trace.K))
     for name in policy.reads:
-        shown = decode(
-            trace.feature[:, :, trace.features((name,))[0]], table(dict(trace.meta.features)[name])
-        )
-    wanted = np.where(slot < k[:, None], sibling_counts(shown, policy.sets), 0)
+        codes = trace.feature[:, :, trace.features((name,))[0]]
+        confidence = decode(codes, table(dict(trace.meta.features)[name]))
+    wanted = np.where(slot < k[:, None], sibling_counts(confidence, policy.sets), 0)
     before = wanted.cumsum(axis=1) - wanted
-    given = np.clip((MAX_SUBMITTED - k)[:, None] - before, 0, wanted)
+    siblings = np.clip((MAX_SUBMITTED - k)[:, None] - before, 0, wanted)
     run, row = np.minimum(trace.run, k), np.arange(trace.rows)
-    at = np.minimum(run, trace.K - 1)
-    saved = (run < np.minimum(k, left)) & (trace.rank[row, at] <= given[row, at])
-    # Behind an accepted sibling the drafter has read the chain before it, and owes it alone.
-    owed = np.where((run == k) | saved, 1, 0)
-    return Outcome(k, k + given.sum(axis=1), k, run + saved, owed)
+    missed = np.minimum(run, trace.K - 1)
+    in_set = _present(trace.rank)[row, missed] <= siblings[row, missed]
+    saved = (run < np.minimum(k, left)) & in_set
+    # After an accepted sibling the drafter has read the chain before it: only the sibling is its
+    # backlog.
+    backlog = np.where((run == k) | saved, 1, 0)
+    return Outcome(k, k + siblings.sum(axis=1), k, run + saved, backlog)
+
+
+def _present(array: np.ndarray | None) -> np.ndarray:
+    """An optional array of a trace that `check_trace` requires."""
+    assert array is not None
+    return array

@@ -1,9 +1,11 @@
-"""Policies that submit trees, of one shape, by cumulative confidence, or with CAPE's sets: what a round at each row comes to."""
+"""Policies that submit trees: of one shape, by cumulative confidence, or a chain with CAPE's sets."""
 
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from simspec.cost import CostModel
 from simspec.policy import PolicyError
+from simspec.policy_arguments import check_integer
 from simspec.trace import Trace
 from simspec.tree import MAX_NODES, Tree
 
@@ -14,19 +16,19 @@ MAX_SUBMITTED = 32
 
 @dataclass(frozen=True)
 class TreePolicy:
-    """What to submit in each round; `simspec.tree_replay.replay_tree` replays it, `outcomes` says what it comes to.
+    """What to submit in each round; `simspec.tree_replay.replay_tree` replays it.
 
-    | field | type             | of which kind it is a parameter, and its meaning                                            |
-    | ----- | ---------------- | ----------------------------------------------------------------------------------------- |
-    | name  | str              | label in tables                                                                           |
-    | kind  | str              | static, dynamic, beam, cape, or planned: another choice at each row, made for one trace     |
-    | tree  | Tree             | static: the shape, cut at the row's cap                                                   |
-    | nodes | int, 0..63       | dynamic: the first so many in the order of cumulative confidence (EAGLE-2's rule)             |
-    | k     | int or None      | cape: length of the chain, at most 32; None: the trace's K                                  |
-    | sets  | str or int, 0..31 | cape: 'section' or 'appendix', which table of widths; or one width for every slot, 0: no set |
-    | plan  | (choice, Outcome) | planned: choice int64[N, B] of row and rows owed, into outcomes of shape [C, N]              |
+    | field | type | kind | meaning |
+    | --- | --- | --- | --- |
+    | name | str |  | label in tables |
+    | kind | str |  | static, dynamic, beam, cape or planned |
+    | tree | Tree | static | the shape, cut at the row's cap |
+    | nodes | int, 0..63 | dynamic | submitted, in the order of cumulative confidence (EAGLE-2) |
+    | k | int or None | cape | length of the chain, at most 32; None: the trace's K |
+    | sets | str or int, 0..31 | cape | table of widths, 'section' or 'appendix'; or one width |
+    | plan | (choice, Outcome) | planned | int64[N, B] by row and backlog, into outcomes of shape [C, N] |
 
-    PolicyError, one line, for what is outside these.
+    PolicyError, one line, for a value outside these.
     """
 
     name: str
@@ -35,30 +37,30 @@ class TreePolicy:
     nodes: int = 0
     k: int | None = None
     sets: str | int = 0
-    plan: tuple = field(default=(), compare=False, repr=False)
-    random = False
+    plan: tuple[Any, ...] = field(default=(), compare=False, repr=False)
+    random: ClassVar[bool] = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise PolicyError(
-                f"tree policy {self.name!r}: kind is {self.kind!r}, expected one of {', '.join(KINDS)}"
+                f"tree policy {self.name!r}: kind is {self.kind!r}, "
+                f"expected one of {', '.join(KINDS)}"
             )
         if not isinstance(self.tree, Tree):
             raise PolicyError(f"{self.name}: tree is {self.tree!r}, expected a Tree")
         check_integer(self.name, "nodes", self.nodes, 0, MAX_NODES)
         if self.k is not None:
             check_integer(self.name, "k", self.k, 0, MAX_SUBMITTED)
-        if isinstance(self.sets, str):
-            if self.sets not in ("section", "appendix"):
-                raise PolicyError(
-                    f"{self.name}: the table of widths is {self.sets!r}, expected section or appendix"
-                )
-        else:
+        if not isinstance(self.sets, str):
             check_integer(self.name, "width", self.sets, 0, MAX_SUBMITTED - 1)
+        elif self.sets not in ("section", "appendix"):
+            raise PolicyError(
+                f"{self.name}: the table of widths is {self.sets!r}, expected section or appendix"
+            )
 
     @property
-    def reads(self) -> tuple:
-        """Features that it is shown, and pays `CostModel.feature` for."""
+    def reads(self) -> tuple[str, ...]:
+        """Names of the features that it receives, which `CostModel.feature` prices."""
         return ("confidence",) if self.kind == "cape" and isinstance(self.sets, str) else ()
 
     def resolve(self, trace: Trace, cost: CostModel) -> "TreePolicy":
@@ -71,11 +73,7 @@ class TreePolicy:
         return max(K, nodes.get(self.kind, MAX_SUBMITTED))
 
     def longest(self, K: int) -> int:
-        """The longest chain that the row's `depth` may cut where drafts reach K: 0 but for CAPE, whose chain is the greedy one."""
-        return (min(K, MAX_SUBMITTED) if self.k is None else self.k) if self.kind == "cape" else 0
-
-
-def check_integer(name, what, value, low, high):
-    """PolicyError, one line, unless the value is an integer in low..high."""
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise PolicyError(f"{name}: {what} is {value!r}, expected an integer in {low}..{high}")
+        """The longest chain that `depth` may cut where drafts reach K: 0 for all kinds but CAPE."""
+        if self.kind != "cape":
+            return 0
+        return min(K, MAX_SUBMITTED) if self.k is None else self.k

@@ -11,9 +11,11 @@ from simspec.tree_policy import TreePolicy
 
 
 def replay_tree(trace: Trace, policy: TreePolicy, cost: CostModel | None = None) -> Rounds:
-    """The rounds that this policy makes: computed counts the drafter's passes, drafted the nodes submitted; exact, no draw.
+    """The rounds that this policy makes: computed counts the drafter's passes, drafted the nodes
+    submitted; exact, no draw.
 
-    Given a cost, it is checked to price them: see `prepare_tree`. TraceError, TreeError, PolicyError as for `outcomes`.
+    Given a cost, it is checked to price them: see `prepare_tree`. TraceError, TreeError,
+    PolicyError as for `outcomes`.
     """
     if cost is not None:
         prepare_tree(trace, policy, cost)
@@ -21,9 +23,11 @@ def replay_tree(trace: Trace, policy: TreePolicy, cost: CostModel | None = None)
 
 
 def tree_seconds(rounds: Rounds, trace: Trace, policy: TreePolicy, cost: CostModel) -> np.ndarray:
-    """float64[R]: seconds of the rounds that `replay_tree` gives for this trace and policy, see `CostModel.seconds_tree`.
+    """float64[R]: seconds of the rounds that `replay_tree` gives for this trace and policy, see
+    `CostModel.seconds_tree`.
 
-    Pass cost.reading(policy.reads). ValueError for other rounds, and for more levels or nodes than are priced.
+    Pass cost.reading(policy.reads). ValueError for other rounds, and for more levels or nodes than
+    are priced.
     """
     made, rows, owed = _walk(trace, policy)
     if made != rounds:
@@ -34,7 +38,9 @@ def tree_seconds(rounds: Rounds, trace: Trace, policy: TreePolicy, cost: CostMod
 
 
 def prepare_tree(trace: Trace, policy: TreePolicy, cost: CostModel) -> None:
-    """ValueError, one line, where the policy cannot be replayed on this trace at these costs: what it lacks, or what was not measured."""
+    """ValueError, one line, where the policy cannot be replayed on this trace at these costs: what
+    it lacks, or what was not measured.
+    """
     check_trace(trace, policy)
     found = outcomes(trace, policy)
     for what, most, priced in (
@@ -43,7 +49,8 @@ def prepare_tree(trace: Trace, policy: TreePolicy, cost: CostModel) -> None:
     ):
         if most > priced:
             raise ValueError(
-                f"cost {cost.name!r} prices {priced} {what}, policy {policy.name!r} takes {most}: measure with more rows"
+                f"cost {cost.name!r} prices {priced} {what}, policy {policy.name!r} takes {most}: "
+                "measure with more rows"
             )
 
 

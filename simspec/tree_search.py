@@ -11,18 +11,22 @@ from simspec.tree import MAX_NODES, MAX_RANKS, Tree, TreeError, from_paths
 
 
 def expected_committed(tree: Tree, acceptance) -> float:
-    """Committed tokens a round: 1 + sum over nodes of the product, along its path, of acceptance[depth - 1, rank].
+    """Committed tokens a round: 1 + sum over nodes of the product, along its path, of
+    acceptance[depth - 1, rank].
 
-    acceptance float[K, R]: the chance that the text's token has that rank at that depth, given its path so far; taken as independent
-    of which path that was (Sequoia, Chen et al. 2024, section 3.1; Medusa, Cai et al. 2024, section 2.3.3). What it has no entry for is 0.
+    acceptance float[K, R]: the chance that the text's token has that rank at that depth, given its
+    path so far; taken as independent of which path that was (Sequoia, Chen et al. 2024, section
+    3.1; Medusa, Cai et al. 2024, section 2.3.3). What it has no entry for is 0.
     """
     return 1 + float(_by_depth(tree, _table(acceptance)).sum())
 
 
 def medusa_like(accuracy, nodes: int) -> Tree:
-    """The nodes of greatest product of accuracy[K, R] along their paths, a head's ranks independent of the others' (Medusa 2.3.3).
+    """The nodes of greatest product of accuracy[K, R] along their paths, a head's ranks independent
+    of the others' (Medusa 2.3.3).
 
-    Fewer than `nodes` where no other has a chance. Of equal products the shorter path, then the better ranks. TreeError over 63 nodes.
+    Fewer than `nodes` where no other has a chance. Of equal products the shorter path, then the
+    better ranks. TreeError over 63 nodes.
     """
     accuracy, nodes = _table(accuracy), _budget(nodes)
     K, R = accuracy.shape
@@ -40,10 +44,12 @@ def medusa_like(accuracy, nodes: int) -> Tree:
 
 
 def sequoia_tree(acceptance, nodes: int) -> Tree:
-    """The tree of at most `nodes` nodes of greatest `expected_committed`, by Sequoia's dynamic programme (Chen et al. 2024, section 3.1).
+    """The tree of at most `nodes` nodes of greatest `expected_committed`, by Sequoia's dynamic
+    programme (Chen et al. 2024, section 3.1).
 
-    F[d, m]: the most that m nodes under an accepted node of depth d can add = max over how many of them, s, go to the subtree of its
-    child of rank r, r = 0, 1, ..: acceptance[d, r] (1 + F[d + 1, s - 1]) + the rest's. acceptance float[K, R]; no node without a chance.
+    F[d, m]: the most that m nodes under an accepted node of depth d can add = max over how many of
+    them, s, go to the subtree of its child of rank r, r = 0, 1, ..: acceptance[d, r] (1 + F[d + 1,
+    s - 1]) + the rest's. acceptance float[K, R]; no node without a chance.
     """
     *_, last = sequoia_trees(acceptance, nodes)
     return last
@@ -83,7 +89,9 @@ def _rebuilt(taken, nodes):
 
 
 def expected_seconds(tree: Tree, acceptance, cost: CostModel) -> float:
-    """Seconds of a round on average: overhead + draft[levels] + node (rows - levels) + verify[n] + E[catch_up[accepted]]."""
+    """Seconds of a round on average: overhead + draft[levels] + node (rows - levels) + verify[n] +
+    E[catch_up[accepted]].
+    """
     if not len(tree):
         return cost.overhead + float(cost.verify[0])
     levels = tree.levels
@@ -106,10 +114,12 @@ def expected_seconds(tree: Tree, acceptance, cost: CostModel) -> float:
 
 
 def best_tree(acceptance, cost: CostModel, most: int = MAX_NODES, least: int = 0) -> Tree:
-    """The tree of most `expected_committed` committed tokens per second, over `least` to `most` nodes and every depth that costs price.
+    """The tree of most `expected_committed` committed tokens per second, over `least` to `most`
+    nodes and every depth that costs price.
 
-    `sequoia_tree` of acceptance[:d] for each depth d, priced by `expected_seconds`: the measured staircase of `verify` decides how many nodes pay
-    (Sequoia's hardware-aware size and depth, section 3.3). Never more nodes than `verify` prices; ties go to the shallower, smaller tree.
+    `sequoia_tree` of acceptance[:d] for each depth d, priced by `expected_seconds`: the measured
+    staircase of `verify` decides how many nodes pay (Sequoia's hardware-aware size and depth,
+    section 3.3). Never more nodes than `verify` prices; ties go to the shallower, smaller tree.
     """
     acceptance, depths = _table(acceptance), range(1, min(len(acceptance), cost.K) + 1)
     trees = [
@@ -121,7 +131,9 @@ def best_tree(acceptance, cost: CostModel, most: int = MAX_NODES, least: int = 0
 
 
 def fastest_tree(trees: Iterable[Tree], acceptance, cost: CostModel, least: int = 0) -> Tree:
-    """Of these trees with at least so many nodes (or as many as any has) the one of most `expected_committed` a second; the first of equals."""
+    """Of these trees with at least so many nodes (or as many as any has) the one of most
+    `expected_committed` a second; the first of equals.
+    """
     trees = list(trees)
     least = min(least, max(map(len, trees), default=0))
     chosen, rate = Tree(), 0.0
@@ -153,7 +165,8 @@ def _table(acceptance):
         or not ((acceptance >= 0) & (acceptance <= 1)).all()
     ):
         raise TreeError(
-            f"acceptance is {list(acceptance.shape)}, expected chances in [0, 1] as [depths, ranks], at most {MAX_RANKS} ranks"
+            f"acceptance is {list(acceptance.shape)}, expected chances in [0, 1] as [depths, "
+            f"ranks], at most {MAX_RANKS} ranks"
         )
     return acceptance
 

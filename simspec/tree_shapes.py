@@ -21,13 +21,16 @@ def tree_of_widths(widths: Iterable[int]) -> Tree:
         paths += last
         if len(paths) > MAX_NODES:
             raise TreeError(
-                f"tree: widths {'x'.join(map(str, widths))} give over {MAX_NODES} nodes, over budget: expected at most {MAX_NODES}"
+                f"tree: widths {'x'.join(map(str, widths))} give over {MAX_NODES} nodes, over "
+                f"budget: expected at most {MAX_NODES}"
             )
     return from_paths(paths)
 
 
 def load_tree(path) -> Tree:
-    """Read {"parent": [...], "rank": [...]} or {"paths": [[0], [0, 0]]}; ValueError, one line with the path, for anything else."""
+    """Read {"parent": [...], "rank": [...]} or {"paths": [[0], [0, 0]]}; ValueError, one line with
+    the path, for anything else.
+    """
 
     def made(data):
         if isinstance(data, dict) and "paths" in data:

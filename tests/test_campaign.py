@@ -24,7 +24,7 @@ from real.campaign.workspace import Folder, FolderError
 from real.drafters import BUILTIN
 from real.jobs import RULES
 from real.model.target import Target
-from real.record.recorder import Settings
+from real.record import Settings
 from real.sampling import Rule
 from real.train.generate import together
 from real.train.train_predictor import write

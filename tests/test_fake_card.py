@@ -17,7 +17,7 @@ from real.campaign.workspace import Folder
 from real.model.captured_passes import CapturedPasses
 from real.model.cuda_graphs import WARM
 from real.model.target import Target
-from real.record.rows import Settings
+from real.record import Settings
 from real.sampling import Rule
 from real.train.generate import together
 from real.train.train_predictor import learn, write

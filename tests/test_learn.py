@@ -14,7 +14,9 @@ from toy_lm import TOYS, VOCAB, toy_prompts, toy_target, toy_texts
 from real.drafters import BUILTIN, trainable
 from real.model.config import DecoderConfig
 from real.model.target import Target
-from real.record.recorder import Settings, chains, target_text
+from real.record import Settings
+from real.record.stepwise import record_stepwise
+from real.record.target_sequence import target_sequence
 from real.sampling import Rule
 from real.train.accepted_length import Accepted, acceptance, compare, described, offers, straight
 from real.train.pipeline import Search, TrainConfig, searched, varied
@@ -39,7 +41,7 @@ def written(count=3, length=14):
     """Toy prompts, and what the toy target writes after them."""
     asked, target = Settings(5, length, Rule(), ()), Target(toy_target())
     return [
-        (prompt, target_text(target, asked, prompt, 0)[0].astype(np.int64))
+        (prompt, target_sequence(target, asked, prompt, 0)[0].astype(np.int64))
         for prompt in toy_prompts(count)
     ]
 
@@ -54,7 +56,7 @@ def test_runs_are_those_that_the_recorder_would_record(name):
     found, shifted = acceptance(target, drafter, texts, K), False
     for i, (prompt, text) in enumerate(texts):
         engine = Target(target, drafter.taps)
-        rows = chains(
+        rows = record_stepwise(
             engine,
             drafter,
             Settings(K, len(text), Rule(), (), ()),

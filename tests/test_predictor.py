@@ -27,16 +27,14 @@ from real.equality import rounds_of
 from real.model.checkpoint import WeightsError
 from real.pair import rerun, same_predictors
 from real.prompts import Prompt
-from real.record.recorder import (
-    Rows,
-    Settings,
-    assemble,
-    chains,
-    describe,
-    one_bit,
-    record_text,
-    target_text,
-)
+from real.record import Settings
+from real.record.assembly import assemble
+from real.record.metadata import describe
+from real.record.prefix_only import record_prefix_only
+from real.record.recorder import record_sequence
+from real.record.rows import RecordedRows
+from real.record.stepwise import record_stepwise
+from real.record.target_sequence import target_sequence
 from real.train.train_predictor import Examples, examples, learn, write
 from simspec import Policy, replay
 from simspec import quantization as grid
@@ -115,12 +113,12 @@ def test_both_ways_of_recording_agree(name, rule, seed, K, budget):
     prompt = toy_prompts(1, seed)[0]
     for names in (("theta",), ("theta_low_rank", "confidence", "theta", "entropy")):
         asked = Settings(K, budget, RULES[rule], END, names)
-        text, _ = target_text(target, asked, prompt, seed)
+        text, _ = target_sequence(target, asked, prompt, seed)
         slow, fast = (
-            chains(target, drafter, asked, prompt, text, seed),
-            one_bit(target, drafter, asked, prompt, text, seed),
+            record_stepwise(target, drafter, asked, prompt, text, seed),
+            record_prefix_only(target, drafter, asked, prompt, text, seed),
         )
-        for field in Rows.__dataclass_fields__:
+        for field in RecordedRows.__dataclass_fields__:
             np.testing.assert_array_equal(getattr(slow, field), getattr(fast, field), err_msg=field)
 
 
@@ -132,7 +130,7 @@ def test_recorded_codes_are_those_of_whole_passes():
         toy_prompts(1, 12)[0],
         3,
     )
-    rows = record_text(target, drafter, asked, prompt, sequence)
+    rows = record_sequence(target, drafter, asked, prompt, sequence)
     made, text, seen = drafter.predictors["theta"], rows.token.tolist(), 0
 
     def last(lm, prefix):
@@ -165,7 +163,9 @@ def test_recorded_codes_are_those_of_whole_passes():
 
 def test_a_prompt_of_one_token_starts_from_zeros():
     target, drafter = PAIRS["early_exit"]
-    rows = record_text(target, drafter, Settings(4, 4, RULES["greedy"], END, ("theta",)), [5], 0)
+    rows = record_sequence(
+        target, drafter, Settings(4, 4, RULES["greedy"], END, ("theta",)), [5], 0
+    )
     drafter.begin(target, [5], target.prefill([]), lambda logits, *_: int(logits.argmax()))
     folded, step = drafter.predictors["theta"].folded(), drafter.next()
     code, _ = grid.encode(folded.of_drafter(step.hidden).sigmoid().numpy(), grid.IDENTITY)
@@ -190,7 +190,7 @@ def reads(name: str, stop: float, drop: float = 0.0) -> Policy:
 def recording(name: str, rule: str, target, drafter, count=5):
     asked = Settings(12, 20, RULES[rule], END, offered(drafter))
     prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(count))]
-    rows = [record_text(target, drafter, asked, p.token, i) for i, p in enumerate(prompts)]
+    rows = [record_sequence(target, drafter, asked, p.token, i) for i, p in enumerate(prompts)]
     return assemble(
         rows, prompts, 0, asked, describe("toy", drafter, asked, prompts, "", "cpu", torch.float64)
     )
@@ -359,7 +359,7 @@ def test_examples_are_what_the_recorder_finds(name):
     wanted, start, number = [], 0, 100
     for settings_ in asked:
         for prompt in prompts:
-            rows = record_text(target, drafter, settings_, prompt, number)
+            rows = record_sequence(target, drafter, settings_, prompt, number)
             n = len(rows.token)
             for t in range(n):
                 for slot in range(min(int(rows.run[t]) + 1, int(rows.depth[t]), n - t)):

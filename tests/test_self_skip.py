@@ -21,7 +21,11 @@ from real.equality import compare
 from real.model.target import Target
 from real.model.tree_mask import chain
 from real.prompts import Prompt
-from real.record.recorder import Settings, assemble, describe, record_text, target_text
+from real.record import Settings
+from real.record.assembly import assemble
+from real.record.metadata import describe
+from real.record.recorder import record_sequence
+from real.record.target_sequence import target_sequence
 from real.train import skip_search as skips
 from simspec import replay
 from simspec.formulas import expected_speedup, optimal_k
@@ -114,7 +118,7 @@ def test_with_nothing_skipped_the_draft_is_the_targets_text():
 
 def assert_own(target, drafter, how):
     for i, prompt in enumerate(toy_prompts(6)):
-        rows = record_text(target, drafter, how, prompt, i)
+        rows = record_sequence(target, drafter, how, prompt, i)
         left = len(rows.token) - np.arange(len(rows.token))
         assert (rows.run == np.minimum(np.minimum(left, how.K), rows.depth)).all()
         assert (rows.rank == 0).all()
@@ -173,7 +177,7 @@ def test_runs_are_lossless_and_equal_their_replays(rule):
     target, drafter = pair(SOME, toy_target())
     how = Settings(6, 24, RULES[rule], END)
     prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(8))]
-    rows = [record_text(target, drafter, how, p.token, i) for i, p in enumerate(prompts)]
+    rows = [record_sequence(target, drafter, how, p.token, i) for i, p in enumerate(prompts)]
     trace, cost = (
         assemble(
             rows, prompts, 0, how, describe("toy", drafter, how, prompts, "", "cpu", torch.float64)
@@ -203,7 +207,7 @@ def test_runs_are_lossless_and_equal_their_replays(rule):
 def own_texts(decoder=DECODER, count=8, budget=16):
     how = Settings(6, budget, RULES["greedy"], END)
     return [
-        (p, target_text(Target(decoder), how, p, i)[0].tolist())
+        (p, target_sequence(Target(decoder), how, p, i)[0].tolist())
         for i, p in enumerate(toy_prompts(count))
     ]
 
@@ -213,7 +217,7 @@ def first_slots(skipped):
     target, drafter = pair(skipped)
     how = Settings(1, 16, RULES["greedy"], END, ())
     rows = [
-        record_text(target, drafter, how, prompt, i, slow=True)
+        record_sequence(target, drafter, how, prompt, i, stepwise=True)
         for i, (prompt, _) in enumerate(own_texts())
     ]
     return np.concatenate([r.run for r in rows])

@@ -19,16 +19,12 @@ from real.decode.trees import Beam, Dynamic, Static, beam, best, search
 from real.equality import compare, rounds_of
 from real.pair import plan_of, prompts_of, rule_of
 from real.prompts import Prompt
-from real.record.recorder import (
-    RecordError,
-    Settings,
-    assemble,
-    describe,
-    record,
-    record_text,
-    target_text,
-)
-from real.record.tree_order import orders
+from real.record import RecordError, RecordingFiles, Settings, record
+from real.record.assembly import assemble
+from real.record.metadata import describe
+from real.record.recorder import record_sequence
+from real.record.target_sequence import target_sequence
+from real.record.tree_order import tree_order_stepwise
 from real.sampling import Rule
 from simspec import load_trace, policies, replay
 from simspec.tree import MAX_NODES, Tree, TreeError
@@ -48,7 +44,7 @@ def recording(drafter_name, rule, count=4, K=6, budget=20):
     target, drafter = toy_pair(drafter_name)
     asked = Settings(K, budget, RULES[rule], END, offered(drafter), (WIDTH, LEVELS))
     prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(count, 2))]
-    rows = [record_text(target, drafter, asked, p.token, i) for i, p in enumerate(prompts)]
+    rows = [record_sequence(target, drafter, asked, p.token, i) for i, p in enumerate(prompts)]
     return (
         assemble(
             rows,
@@ -266,11 +262,12 @@ def test_order_is_recorded_and_saved_and_joined_and_only_where_asked(tmp_path):
     asked = Settings(6, 20, RULES["greedy"], END, offered(drafter), (WIDTH, LEVELS))
     prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(4, 2))]
     meta = describe("toy", drafter, asked, prompts, "", "cpu", torch.float64)
-    made = record(target, drafter, asked, prompts, tmp_path / "t.parquet", meta, shard=3)
+    files = RecordingFiles(tmp_path / "t.parquet", shard_size=3)
+    made = record(target, drafter, asked, prompts, files, meta)
     assert made == load_trace(tmp_path / "t.parquet")
     assert made.meta.tree == (WIDTH, LEVELS)
     assert made.order.tolist() == trace.order.tolist()
-    plain = record_text(target, drafter, replace(asked, tree=()), prompts[0].token, 0)
+    plain = record_sequence(target, drafter, replace(asked, tree=()), prompts[0].token, 0)
     assert plain.order is None
     assert plain.rank.tolist() == trace.rank[: len(plain.token)].tolist()
 
@@ -285,12 +282,12 @@ def test_what_cannot_grow_is_not_recorded():
     target, lookup = toy_pair("prompt_lookup")
     asked, text = Settings(6, 8, Rule(), END, (), (2, 2)), np.array([4, 5, 6], np.int32)
     with pytest.raises(ValueError, match="it grows no trees"):
-        orders(target, lookup, asked, [5, 6], text, 0)
+        tree_order_stepwise(target, lookup, asked, [5, 6], text, 0)
     target, model = toy_pair("medusa")
     with pytest.raises(ValueError, match="too deep for drafter 'medusa'"):
-        orders(target, model, replace(asked, tree=(2, 5)), [5, 6], text, 0)
+        tree_order_stepwise(target, model, replace(asked, tree=(2, 5)), [5, 6], text, 0)
     with pytest.raises(RecordError, match="rejection rule"):
-        orders(target, model, replace(asked, rule=Rule("rejection")), [5, 6], text, 0)
+        tree_order_stepwise(target, model, replace(asked, rule=Rule("rejection")), [5, 6], text, 0)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -298,7 +295,7 @@ def test_beams_commit_the_targets_text_and_are_a_beam_search(rule):
     for name in DRAFTERS:
         target, drafter = toy_pair(name)
         for seed, prompt in enumerate(toy_prompts(3, 5)):
-            own, _ = target_text(target, Settings(6, 14, RULES[rule], END), prompt, seed)
+            own, _ = target_sequence(target, Settings(6, 14, RULES[rule], END), prompt, seed)
             result = decode(target, drafter, Beam(3, 3), RULES[rule], prompt, 14, END, seed)
             assert result.token.tolist() == own.tolist()
             assert result.drafted.max() <= 9

@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -116,6 +117,19 @@ def test_the_wheel_holds_code_the_example_and_the_embedded_models_and_nothing_el
     assert any(name.endswith(".safetensors") for name in tiny)
     assert wheel.stat().st_size < LIMIT
     record_property("measured", f"wheel: {len(names)} files, {wheel.stat().st_size / 1e6:.1f} MB")
+
+
+def test_the_example_is_cut_by_its_script(tmp_path):
+    (shipped,) = (ROOT / "simspec" / "example").glob("*.parquet")
+    path = runpy.run_path(str(ROOT / "traces" / "cut_example.py"))["cut"](tmp_path)
+    assert path.name == shipped.name
+    example, again = load_trace(shipped), load_trace(path)
+    for name in ("token", "run", "depth", "feature", "rank", "margin", "prompt", "sequence"):
+        assert (getattr(example, name) == getattr(again, name)).all(), name
+    assert example.meta.ids == again.meta.ids
+    assert example.meta.features == again.meta.features
+    costs = path.with_suffix(".cost.json"), shipped.with_suffix(".cost.json")
+    assert costs[0].read_bytes() == costs[1].read_bytes()
 
 
 def test_the_example_replays_as_the_whole_recording_does():

@@ -21,7 +21,10 @@ from real.model.decoder import Decoder
 from real.model.target import Target
 from real.pair import prompts_of, rule_of, stepper
 from real.prompts import Prompt
-from real.record.recorder import Settings, assemble, describe, record_text
+from real.record import Settings
+from real.record.assembly import assemble
+from real.record.metadata import describe
+from real.record.recorder import record_sequence
 from real.sampling import Rule
 from simspec import CostModel, Policy, policies
 
@@ -174,7 +177,7 @@ def toy_recording(drafter_name: str, rule_name: str, count: int = 10, K: int = 6
     target, drafter = toy_pair(drafter_name)
     settings = Settings(K, budget, RULES[rule_name], END, offered(drafter))
     prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(count))]
-    rows = [record_text(target, drafter, settings, p.token, i) for i, p in enumerate(prompts)]
+    rows = [record_sequence(target, drafter, settings, p.token, i) for i, p in enumerate(prompts)]
     meta = describe("toy", drafter, settings, prompts, "", "cpu", torch.float64)
     return assemble(rows, prompts, 0, settings, meta), target, drafter
 

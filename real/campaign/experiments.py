@@ -12,10 +12,11 @@ from real.audit.emitted_run import EmittedRun
 from real.audit.engine_runs import emitted_sequences, run_header
 from real.audit.forced_comparison import compare_forced
 from real.audit.forced_decoding import decode_forced
-from real.bench import trace_driven as driving
 from real.bench.figures import draw
+from real.bench.recorded_sequence import SequenceSettings
 from real.bench.scorecard import Scorecard, ScorecardRow
 from real.bench.scoring import ScoreSettings, score, split_prompts
+from real.bench.trace_driven import emulate, emulation_passes
 from real.campaign.workspace import Folder
 from real.decode.features import offered
 from real.equality import NOTHING, compare
@@ -26,7 +27,7 @@ from real.model.random_models import check_room, random_decoder, read_shape
 from real.pair import DTYPES, rerun, rule_of, spread, stepper
 from real.progress import relabel
 from real.provenance import device_name
-from real.record.recorder import Settings
+from real.record import Settings
 from real.sampling import Rule
 from simspec import CostModel, Policy, Trace, load_trace, policies, replay
 from simspec.reports.curve_plot import plot_curves
@@ -243,11 +244,14 @@ def driven(folder: Folder, drafter: str) -> dict:
         "weights": "random",
     }
     label |= {"dtype": "bfloat16", "engine": size.engine}
-    passes = driving.driven_passes(size.engine, trace)
-    progress = relabel(folder.progress, f"driving {shape.name} {drafter}")
-    return driving.drive(
-        decoder, made, trace, asked, cost, folder.seed, None, label, progress, passes
-    ).summary()
+    passes = emulation_passes(size.engine, trace)
+    progress = relabel(folder.progress, f"emulating {shape.name} {drafter}")
+    settings = SequenceSettings(seed=folder.seed)
+    return (
+        emulate(decoder, made, trace, asked, cost, settings, progress, passes)
+        .labeled(label)
+        .summary()
+    )
 
 
 def grown(folder: Folder, drafter: str) -> dict:

@@ -21,7 +21,7 @@ from real.campaign.workspace import Folder
 from real.decode.features import offered
 from real.drafters import BUILTIN
 from real.jobs import RULES, record_to
-from real.record.recorder import Settings
+from real.record import Settings
 from real.train.pipeline import (
     Search,
     TrainConfig,

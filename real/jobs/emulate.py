@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from real.bench.trace_driven import Driven, drive, driven_passes
+from real.bench.emulation import Emulation
+from real.bench.recorded_sequence import SequenceSettings
+from real.bench.trace_driven import emulate, emulation_passes
 from real.drafters import drafter_shapes, random_drafter
 from real.jobs.models import ModelSettings, check_models, dtype_of
 from real.jobs.recordings import open_recording, policy_cost_of
@@ -46,7 +48,7 @@ def emulate_recording(
     models: ModelSettings,
     settings: EmulationSettings,
     progress: Progress = quiet,
-) -> Driven:
+) -> Emulation:
     """Times policies on a model of that shape; each round accepts what the recording `name` says.
 
     Of `models` only device, dtype and engine are used: weights are random.
@@ -75,15 +77,14 @@ def emulate_recording(
         "prompts": trace.sequences,
         "context": context or "as recorded",
     }
-    return drive(
+    emulation = emulate(
         decoder,
         drafter,
         trace,
         settings.policies,
         policy_cost,
-        settings.seed,
-        context,
-        label,
+        SequenceSettings(context, settings.seed),
         relabel(progress, f"emulating {model.name}"),
-        driven_passes(models.engine, trace, context),
+        emulation_passes(models.engine, trace, context),
     )
+    return emulation.labeled(label)

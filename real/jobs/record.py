@@ -11,8 +11,9 @@ from real.jobs.models import ModelSettings
 from real.pair import Pair
 from real.progress import Progress, quiet, relabel
 from real.prompts import Prompt, draw, read_prompts
+from real.record import RecordingFiles, Settings, record
 from real.record.data_card import card
-from real.record.recorder import Settings, describe, record
+from real.record.metadata import describe
 from simspec.files import check_output
 
 
@@ -67,11 +68,11 @@ def record_to(
     prompts: Sequence[Prompt],
     settings: Settings,
     progress: Progress = quiet,
-    texts: Path | None = None,
+    sequence_cache: Path | None = None,
 ) -> dict:
     """Records a trace with its data card beside it (`<out>.json`), and returns the card.
 
-    texts: a file that keeps the target's sequences for further recordings.
+    sequence_cache: a file that keeps the target's sequences for further recordings.
     """
     decoder = pair.target.decoder
     meta = describe(
@@ -88,10 +89,9 @@ def record_to(
         pair.drafter,
         settings,
         prompts,
-        out,
+        RecordingFiles(out, sequence_cache=sequence_cache),
         meta,
-        progress=relabel(progress, f"recording {out.stem}"),
-        texts=texts,
+        relabel(progress, f"recording {out.stem}"),
     )
     described = card(out, trace)
     replace_json(out.with_suffix(".json"), described)

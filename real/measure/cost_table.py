@@ -124,7 +124,8 @@ def _check_tree_nodes(settings: MeasureSettings, K: int) -> None:
     nodes = settings.tree_nodes
     if nodes and not K <= nodes <= MAX_NODES:
         raise ValueError(
-            f"tree nodes are {nodes}; expected 0, or {K} (the depth) to {MAX_NODES} submitted tokens"
+            f"tree nodes are {nodes}; "
+            f"expected 0, or {K} (the depth) to {MAX_NODES} submitted tokens"
         )
     if nodes and settings.batch != (1,):
         raise ValueError(

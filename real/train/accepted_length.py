@@ -10,7 +10,7 @@ from real.decode.along import along, start
 from real.draft import Drafter
 from real.model.decoder import Decoder
 from real.model.target import Target
-from real.record.recorder import states
+from real.record.hidden_states import hidden_states
 from simspec.stats import MIN_PROMPTS, ratio, ratio_difference
 
 Text = tuple[list[int], np.ndarray]
@@ -59,7 +59,7 @@ class Accepted:
 
 @torch.inference_mode()
 def acceptance(target: Decoder, drafter: Drafter, texts: Sequence[Text], K: int) -> Accepted:
-    """Drafts greedily from every position of `texts`, K deep or to the first miss: the runs that `real.record.recorder.chains` would record.
+    """Drafts greedily from every position of `texts`, K deep or to the first miss: the runs that `real.record.stepwise` would record.
 
     Drafters that are language models of the prefix take one pass a text, others go through the protocol position by position.
     """
@@ -93,7 +93,9 @@ def straight(hit: np.ndarray, K: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _plain(lm: Decoder, prompt: list[int], text: np.ndarray, K: int):
-    return straight(lm.logits(states(lm, prompt, text, 0)).argmax(-1).cpu().numpy() == text, K)
+    return straight(
+        lm.logits(hidden_states(lm, prompt, text, 0)).argmax(-1).cpu().numpy() == text, K
+    )
 
 
 def _walked(decoder: Decoder, drafter: Drafter, prompt: list[int], text: np.ndarray, K: int):

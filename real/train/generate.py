@@ -9,8 +9,8 @@ from torch import Tensor
 from real.model.decoder import Decoder
 from real.model.target import Target
 from real.progress import Progress, quiet
-from real.record.parallel import states
-from real.record.recorder import Settings
+from real.record import Settings
+from real.record.hidden_states import hidden_states
 from real.sampling import gumbel
 from real.train.train_predictor import Written
 
@@ -82,7 +82,11 @@ def together(
             text = row[: stops[0] + 1] if len(stops) else row
             made.append(
                 Written(
-                    settings, first + len(made), prompt, text, states(decoder, prompt, text, -1)
+                    settings,
+                    first + len(made),
+                    prompt,
+                    text,
+                    hidden_states(decoder, prompt, text, -1),
                 )
             )
         progress("writing", len(made), len(asked) * len(prompts))

@@ -14,8 +14,9 @@ from real.model.checkpoint import WeightsError, identity
 from real.model.decoder import Decoder
 from real.model.target import Target
 from real.progress import Progress, quiet, relabel
-from real.record.parallel import states
-from real.record.recorder import Settings, target_text
+from real.record import Settings
+from real.record.hidden_states import hidden_states
+from real.record.target_sequence import target_sequence
 from real.sampling import Rule
 from real.train.corpus import windows
 
@@ -75,14 +76,14 @@ def write(
     made: list[Written] = []
     for settings in asked:
         for prompt in prompts:
-            text, _ = target_text(target, settings, prompt, first + len(made))
+            text, _ = target_sequence(target, settings, prompt, first + len(made))
             made.append(
                 Written(
                     settings,
                     first + len(made),
                     prompt,
                     text,
-                    states(target.decoder, prompt, text, -1),
+                    hidden_states(target.decoder, prompt, text, -1),
                 )
             )
             progress("writing", len(made), len(asked) * len(prompts))
@@ -99,7 +100,7 @@ def examples(written: Sequence[Written], lm: Decoder) -> Examples:
     parts, start = [], 0
     for number, one in enumerate(written):
         n, text, ahead = len(one.text), one.text, np.arange(one.settings.K)
-        of_drafter = states(lm, one.prompt, text, 0)
+        of_drafter = hidden_states(lm, one.prompt, text, 0)
         scores = one.settings.rule.scores(lm.logits(of_drafter), one.sequence, list(range(n)))
         hit = scores.argmax(-1).cpu().numpy() == text
         ahead = np.arange(n)[:, None] + ahead

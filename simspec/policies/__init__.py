@@ -1,23 +1,35 @@
-"""The built-in policies, one mechanism a file, and their text form."""
+"""The built-in policies, one mechanism a file, and their text form.
 
+A new policy is one file and one entry in BUILTIN or TREES: a factory, or a `DeferredPolicy` without
+arguments.
+"""
+
+from collections.abc import Callable
 from difflib import get_close_matches
+from typing import Any
 
+from simspec.cost import CostModel
 from simspec.deferred_policy import DeferredPolicy
+from simspec.policies.adaedl import adaedl
 from simspec.policies.adaptive import hf_heuristic
 from simspec.policies.calibrated import cali_ts, model_only, sampling_only
-from simspec.policies.confidence import adaedl, confidence, draft_verify, entropy, product
+from simspec.policies.confidence import confidence
 from simspec.policies.cost_aware import cost_ts
+from simspec.policies.draft_verify import draft_verify
+from simspec.policies.entropy import entropy
 from simspec.policies.fitted_trees import full_tree, medusa_tree, optimal_tree
 from simspec.policies.fixed import fixed
 from simspec.policies.greedy_oracle import greedy_oracle
 from simspec.policies.oracle import oracle
+from simspec.policies.product import product
 from simspec.policies.thompson import beta_ts
 from simspec.policies.tree_oracle import tree_oracle
 from simspec.policies.trees import beams, cape, dynamic_tree, sets, static
 from simspec.policy import Policy, PolicyError
+from simspec.trace import Trace
 from simspec.tree_policy import TreePolicy
 
-BUILTIN = {
+BUILTIN: dict[str, Callable[..., Any]] = {
     "fixed": fixed,
     "beta_ts": beta_ts,
     "cali_ts": cali_ts,
@@ -34,7 +46,7 @@ BUILTIN = {
     "oracle": oracle,
 }
 
-TREES = {
+TREES: dict[str, Callable[..., Any]] = {
     "static": static,
     "full_tree": full_tree,
     "medusa_tree": medusa_tree,
@@ -55,11 +67,13 @@ CLAIRVOYANT = tuple(
 
 
 def parse(text: str) -> Policy | TreePolicy | DeferredPolicy:
-    """The policy written as name[:arg,...], each arg a value or key=value: fixed:3, beta_ts:censored,alpha0=2, static:4x2x1, sets:3,k=5.
+    """The policy written as name[:arg,...], each arg a value or key=value.
 
-    A built-in policy's own name reads back as itself. Names of policies that need the trace and the cost (the oracles,
-    cost_ts, trees made from ranks) give a DeferredPolicy, see `make`. PolicyError, one line, for an
-    unknown name, with the nearest known one, or for arguments the policy does not take; TreeError for a tree that cannot be.
+    Examples: fixed:3, beta_ts:censored,alpha0=2, static:4x2x1, sets:3,k=5. A built-in policy's own
+    name reads back as itself. Policies that need the trace and the costs (the oracles, cost_ts,
+    trees fitted to ranks) are a DeferredPolicy, see `make`. PolicyError, one line, for an unknown
+    name, with the nearest known one, or for arguments that the policy does not take; TreeError for
+    an invalid tree.
     """
     name, _, rest = text.partition(":")
     known = BUILTIN | TREES
@@ -67,7 +81,8 @@ def parse(text: str) -> Policy | TreePolicy | DeferredPolicy:
         near = get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise PolicyError(
-            f"policy {text!r}: no policy is named {name!r}: {hint}expected one of {', '.join(known)}"
+            f"policy {text!r}: no policy is named {name!r}: {hint}expected one of "
+            f"{', '.join(known)}"
         )
     entry = known[name]
     if isinstance(entry, DeferredPolicy):
@@ -76,23 +91,21 @@ def parse(text: str) -> Policy | TreePolicy | DeferredPolicy:
                 f"policy {text!r}: {name} takes no arguments, it reads the trace and the cost"
             )
         return entry
-    positional, named = [], {}
-    for part in rest.split(",") if rest else []:
-        key, equals, value = part.partition("=")
-        if equals:
-            named[key.strip()] = _value(value)
-        else:
-            positional.append(_value(part))
+    positional, named = _arguments(rest)
     try:
-        return entry(*positional, **named)
+        policy: Policy | TreePolicy | DeferredPolicy = entry(*positional, **named)
     except TypeError as error:
         raise PolicyError(
             f"policy {text!r}: {str(error).replace('()', '')}: expected name:arg,key=value"
         ) from None
+    return policy
 
 
-def make(policy, trace, cost) -> Policy | TreePolicy:
-    """The policy meant by a policy, its text, or a function of (trace, cost) that returns one; PolicyError otherwise."""
+def make(policy: Any, trace: Trace, cost: CostModel) -> Policy | TreePolicy:
+    """The Policy or TreePolicy for this trace at these costs; PolicyError for what is no policy.
+
+    policy: a policy, its text, or a function of (trace, cost) that returns one.
+    """
     parsed = parse(policy) if isinstance(policy, str) else policy
     if isinstance(parsed, Policy | TreePolicy | DeferredPolicy):
         resolved = parsed.resolve(trace, cost)
@@ -100,15 +113,29 @@ def make(policy, trace, cost) -> Policy | TreePolicy:
         resolved = parsed(trace, cost) if callable(parsed) else parsed
     if not isinstance(resolved, Policy | TreePolicy):
         raise PolicyError(
-            f"{policy!r} is no policy: expected a Policy, text such as 'fixed:3', or a function of (trace, cost)"
+            f"{policy!r} is no policy: expected a Policy, text such as 'fixed:3', "
+            "or a function of (trace, cost)"
         )
     return resolved
 
 
-def _value(text: str):
+def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
+    positional: list[Any] = []
+    named: dict[str, Any] = {}
+    for part in text.split(",") if text else []:
+        key, equals, value = part.partition("=")
+        if equals:
+            named[key.strip()] = _value(value)
+        else:
+            positional.append(_value(part))
+    return positional, named
+
+
+def _value(text: str) -> bool | int | float | str | None:
     text = text.strip()
-    if text in ("true", "false", "none"):
-        return {"true": True, "false": False, "none": None}[text]
+    words = {"true": True, "false": False, "none": None}
+    if text in words:
+        return words[text]
     for kind in (int, float):
         try:
             return kind(text)

@@ -1,28 +1,37 @@
 """Draft lengths that follow the last round's outcome."""
 
 from simspec.policy import Policy, PolicyError
+from simspec.policy_arguments import check_flag
+from simspec.policy_functions import Array, Go
 
 
-def _draft_more(params, state, slot, features, u):
+def _draft_more(params: Array, state: Array, slot: int, features: Array, u: float) -> Go:
     return slot < state[0], True
 
 
-def _observe(params, state, computed, drafted, accepted, features, cost):
+def _observe(
+    params: Array,
+    state: Array,
+    computed: int,
+    drafted: int,
+    accepted: int,
+    features: Array,
+    cost: float,
+) -> None:
     state[0] = state[0] + 2.0 if accepted == drafted else max(1.0, state[0] - 1.0)
 
 
 def hf_heuristic(start: int = 5, transient: bool = False) -> Policy:
-    """The rule of HuggingFace transformers: all candidates accepted, n += 2; else n = max(1, n - 1).
+    """The rule of HuggingFace transformers: n += 2 if all were accepted, else n = max(1, n - 1).
 
-    As released, 'all' means all that were submitted, even where something else cut the draft short, an empty draft
-    included; n has no upper bound of its own. `heuristic` carries n across prompts, `heuristic_transient` starts anew.
-    start is 5 in older releases, 20 in newer ones. PolicyError unless start is an integer >= 1.
+    As released, 'all' means all submitted tokens, even where something else cut the draft short,
+    and an empty draft counts. n has no upper bound. `heuristic` carries n across prompts,
+    `heuristic_transient` starts anew. start is 5 in older releases, 20 in newer ones. PolicyError
+    unless start is an integer >= 1.
     """
     if not isinstance(start, int) or isinstance(start, bool) or start < 1:
         raise PolicyError(f"hf_heuristic: start is {start!r}, expected an integer >= 1")
-    if not isinstance(transient, bool):
-        raise PolicyError(f"hf_heuristic: transient is {transient!r}, expected true or false")
+    check_flag("hf_heuristic", "transient", transient)
     name = f"hf_heuristic:{start}" + (",transient=true" if transient else "")
-    return Policy(
-        name, _draft_more, _observe, state0=(start,), scope="sequence" if transient else "stream"
-    )
+    scope = "sequence" if transient else "stream"
+    return Policy(name, _draft_more, _observe, state0=(start,), scope=scope)

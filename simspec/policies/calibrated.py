@@ -1,27 +1,32 @@
-"""Thompson sampling of the continuation, a learned prediction calibrated by what was sampled (EESD, Algorithm 3)."""
+"""Thompson sampling of the continuation from a calibrated predictor (EESD, Algorithm 3)."""
 
 import math
 import os
 
 from simspec.compile_cache import cached_njit
 from simspec.policy import Policy, PolicyError
+from simspec.policy_arguments import check_number, check_option, policy_name
+from simspec.policy_functions import Array, Go, observe_nothing
 from simspec.scalar_predictor import READS, ScalarPredictor
 
 READINGS = ("draft_share", "validated", "literal")
 _ROOT2, _ROOT2PI = math.sqrt(2.0), math.sqrt(2.0 * math.pi)
 
-# Chosen by tests/bench/readings.py on one half of the bundled recordings' prompts, over three prices (measured, c = 0.05, c = 0.1), mean
-# speedups: with the recorded theta 1.298 (draft_share 1.280, literal 1.225), with a scalar predictor 1.3125 (1.3108, 1.2964).
+# Chosen by tests/bench/readings.py on one half of the bundled recordings' prompts, over three
+# prices (measured, c = 0.05, c = 0.1). Mean speedups: with the recorded theta 1.298 (draft_share
+# 1.280, literal 1.225), with a scalar predictor 1.3125 (1.3108, 1.2964).
 _READING, _RECORDED, _SCALAR = "validated", (0.8, 0.06, 0.0), (0.05, 0.25, 0.25)
 
-
-# params: which reading, sigma_M^2, sigma_S^2, theta_0, 1 for a Scalar, then its bias and weights (confidence, entropy, depth).
-# state: accepted tokens, trials (what a trial is depends on the reading), rounds in which something was verified.
+# params: reading, sigma_M^2, sigma_S^2, theta_0, 1 for a scalar predictor, then its bias and
+# weights (confidence, entropy, depth). state: accepted tokens, trials (by reading), rounds in which
+# something was verified.
 
 
 @cached_njit
-def clipped_mean(mean, sigma):
-    """E[min(max(X, 0), 1)] of X ~ N(mean, sigma^2) = g(mean) - g(mean - 1), g(d) = d Phi(d / sigma) + sigma phi(d / sigma)."""
+def clipped_mean(mean: float, sigma: float) -> float:
+    """E[min(max(X, 0), 1)] of X ~ N(mean, sigma^2) = g(mean) - g(mean - 1), g(d) = d Phi(d / sigma)
+    + sigma phi(d / sigma).
+    """
     if sigma <= 0.0:
         return min(max(mean, 0.0), 1.0)
     total = 0.0
@@ -34,8 +39,10 @@ def clipped_mean(mean, sigma):
 
 
 @cached_njit
-def predicted(params, features, i):
-    """theta_M of slot i: the recorded feature, or the Scalar's value from (confidence, entropy, depth)."""
+def predicted(params: Array, features: Array, i: int) -> float:
+    """theta_M of slot i: the recorded feature, or the Scalar's value from (confidence, entropy,
+    depth).
+    """
     if params[4] == 0.0:
         return features[i, 0]
     confidence = features[i, 0]
@@ -57,13 +64,15 @@ def predicted(params, features, i):
 
 
 @cached_njit
-def observed(params, state):
-    """theta-hat = (theta_0 + accepted) / (1 + trials), in [0, 1] since accepted <= trials in every reading."""
+def observed(params: Array, state: Array) -> float:
+    """theta-hat = (theta_0 + accepted) / (1 + trials), in [0, 1] since accepted <= trials in every
+    reading.
+    """
     return (params[3] + state[0]) / (1.0 + state[1])
 
 
-def _draft_more(params, state, slot, features, u):
-    # Algorithm 3 asks after each drafted token, so there is always a first one.
+def _draft_more(params: Array, state: Array, slot: int, features: Array, u: float) -> Go:
+    # Algorithm 3 decides after each drafted token, so there is always a first one.
     if slot == 0:
         return True, True
     n = state[2]
@@ -74,17 +83,25 @@ def _draft_more(params, state, slot, features, u):
     return u < clipped_mean(mean, math.sqrt(params[1] * params[2] / total)), True
 
 
-def _draft_more_by_model(params, state, slot, features, u):
+def _draft_more_by_model(params: Array, state: Array, slot: int, features: Array, u: float) -> Go:
     return slot == 0 or u < predicted(params, features, slot - 1), True
 
 
-def _draft_more_by_sample(params, state, slot, features, u):
+def _draft_more_by_sample(params: Array, state: Array, slot: int, features: Array, u: float) -> Go:
     return slot == 0 or u < clipped_mean(
         observed(params, state), math.sqrt(params[2] / max(state[2], 1.0))
     ), True
 
 
-def _observe(params, state, computed, drafted, accepted, features, cost):
+def _observe(
+    params: Array,
+    state: Array,
+    computed: int,
+    drafted: int,
+    accepted: int,
+    features: Array,
+    cost: float,
+) -> None:
     if drafted > 0:
         state[2] += 1.0
     trials = accepted
@@ -96,50 +113,54 @@ def _observe(params, state, computed, drafted, accepted, features, cost):
     state[1] += trials
 
 
-def _forget(params, state, computed, drafted, accepted, features, cost):
-    pass
-
-
 def cali_ts(
     reading: str = _READING,
-    predictor: str | os.PathLike | ScalarPredictor = "theta",
+    predictor: str | os.PathLike[str] | ScalarPredictor = "theta",
     sigma_m: float | None = None,
     sigma_s: float | None = None,
     theta0: float | None = None,
     scope: str = "sequence",
     K: int | None = None,
 ) -> Policy:
-    """Cali-TS (EESD Alg. 3, Eqs. 5-10): go on with probability theta ~ N(mu, sigma^2), theta_M corrected by theta-hat.
+    """Cali-TS (EESD Alg. 3, Eqs. 5-10): continue with probability theta ~ N(mu, sigma^2), clipped
+    to [0, 1].
 
-    mu = (sigma_S^2 theta_M + n sigma_M^2 theta-hat) / (n sigma_M^2 + sigma_S^2) (Eq. 6), 1 / sigma^2 = 1 / sigma_M^2 +
-    n / sigma_S^2 (Eq. 7), n rounds verified so far, theta_M the predictor's value for the token just drafted (Eq. 5).
-    theta is fresh at every question, so one uniform against E[clip(theta, 0, 1)] decides, `clipped_mean`. The paper gives
-    no way from a theta outside [0, 1] to a coin: it is clipped here. It never has rounds without a draft: those do not count in n.
+    mu = (sigma_S^2 theta_M + n sigma_M^2 theta-hat) / (n sigma_M^2 + sigma_S^2) (Eq. 6)
+    1 / sigma^2 = 1 / sigma_M^2 + n / sigma_S^2 (Eq. 7)
 
-    theta-hat (Eqs. 8 and 10; printed with the previous index t - |Q_v| and its weight t - |Q_v| + 1, so a running mean with one
-    pseudo-observation theta_0) in three readings of t, none of which the paper settles:
-    `draft_share`: t counts output tokens, a + 1 a round: a running r_d, which cannot exceed 1/2 at k = 1 and so holds drafts short;
-    `validated`: t counts validated tokens, min(a + 1, k) a round: the running acceptance;
-    `literal`: t adds |Q_v| = a as printed: theta-hat = (theta_0 + sum a) / (1 + sum a), which tends to 1 whatever happens.
+    n counts the verified rounds, theta_M is the predictor's value for the last drafted token (Eq.
+    5). theta is drawn anew at every call, so one uniform against E[clip(theta, 0, 1)] decides, see
+    `clipped_mean`. The paper does not say what to do with a theta outside [0, 1]. Rounds without a
+    draft do not count in n.
 
-    Its appendix takes sigma_S = sigma_chi / sqrt(k) for a constant k, which a draft of varying length is not; and lists mu_0,
-    sigma_0, which nothing uses. sigma_M, sigma_S, theta_0 are published nowhere. What stands in for None won on recordings of small
-    models, on prompts other than those reported (tests/bench/readings.py): 0.8, 0.06, 0 for a recorded predictor, so that what was
-    sampled soon outweighs it, and 0.05, 0.25, 0.25 for a Scalar, better calibrated there. Where a draft step costs a third of a target
-    step `draft_share` wins instead, for it drafts least: choose anew where costs differ.
+    theta-hat (Eqs. 8 and 10) is a running mean with one pseudo-observation theta_0. The paper
+    leaves t open:
 
-    predictor: the name of a recorded probability ('theta'), a `ScalarPredictor`, its JSON file, or its weights as
-    'scalar/bias/confidence/entropy/depth'; a Scalar reads 'confidence' and 'entropy'. PolicyError for an unknown
-    reading, a sigma not finite and > 0, theta0 outside [0, 1], or a file that is no predictor.
+    | reading     | tokens counted by t in a round                                               |
+    | ----------- | ---------------------------------------------------------------------------- |
+    | draft_share | output, a + 1: a running r_d, at most 1/2 at k = 1, so drafts stay short     |
+    | validated   | validated, min(a + 1, k): the running acceptance                             |
+    | literal     | as printed, a: theta-hat = (theta_0 + sum a) / (1 + sum a), which tends to 1 |
+
+    The appendix takes sigma_S = sigma_chi / sqrt(k) for a constant k; drafts vary in length.
+    sigma_M, sigma_S and theta_0 are unpublished. Defaults won on recordings of small models, on
+    prompts other than those reported (tests/bench/readings.py): 0.8, 0.06, 0 for a recorded
+    predictor; 0.05, 0.25, 0.25 for a scalar one, which is better calibrated there. Choose anew
+    where costs differ: `draft_share` wins where a draft step costs a third of a target step.
+
+    predictor: the name of a recorded probability ('theta'), a `ScalarPredictor`, its JSON file, or
+    its weights as 'scalar/bias/confidence/entropy/depth'; a scalar predictor reads 'confidence' and
+    'entropy'. PolicyError for an unknown reading, a sigma outside [1e-6, 1e6], theta0 outside [0,
+    1], or a file that holds no predictor.
     """
     label, reads, weights = _predictor("cali_ts", predictor)
-    usual = _SCALAR if weights[0] else _RECORDED
+    defaults = _SCALAR if weights[0] else _RECORDED
     constants = [
-        chosen if value is None else value
-        for value, chosen in zip((sigma_m, sigma_s, theta0), usual)
+        default if value is None else value
+        for value, default in zip((sigma_m, sigma_s, theta0), defaults)
     ]
     params = (*_posterior("cali_ts", reading, *constants), *weights)
-    given = {
+    settings = {
         "reading": reading,
         "predictor": label,
         "sigma_m": sigma_m,
@@ -148,20 +169,28 @@ def cali_ts(
         "scope": scope,
         "K": K,
     }
-    name = _name("cali_ts", given, cali_ts)
+    name = policy_name("cali_ts", settings, cali_ts)
     return Policy(
         name, _draft_more, _observe, params, (0.0,) * 3, K=K, reads=reads, scope=scope, random=True
     )
 
 
 def model_only(
-    predictor: str | os.PathLike | ScalarPredictor = "theta", K: int | None = None
+    predictor: str | os.PathLike[str] | ScalarPredictor = "theta", K: int | None = None
 ) -> Policy:
-    """Cali-TS without its sampling side (EESD Table 4): go on with probability theta_M; predictor as in `cali_ts`."""
+    """Cali-TS without its sampling side (EESD Table 4): continue with probability theta_M;
+    predictor as in `cali_ts`.
+    """
     label, reads, weights = _predictor("model_only", predictor)
-    name = _name("model_only", {"predictor": label, "K": K}, model_only)
+    name = policy_name("model_only", {"predictor": label, "K": K}, model_only)
     return Policy(
-        name, _draft_more_by_model, _forget, (0.0,) * 4 + weights, K=K, reads=reads, random=True
+        name,
+        _draft_more_by_model,
+        observe_nothing,
+        (0.0,) * 4 + weights,
+        K=K,
+        reads=reads,
+        random=True,
     )
 
 
@@ -172,61 +201,60 @@ def sampling_only(
     scope: str = "sequence",
     K: int | None = None,
 ) -> Policy:
-    """Cali-TS without its predictor (EESD Table 4): theta ~ N(theta-hat, sigma_S^2 / n), the limit sigma_M -> infinity.
+    """Cali-TS without its predictor (EESD Table 4): theta ~ N(theta-hat, sigma_S^2 / n).
 
-    The limit has no mean before the first round: n = 1 stands in there, around theta_0. Arguments and errors as in `cali_ts`.
+    It is the limit sigma_M -> infinity, which has no mean before the first round: n = 1 is used
+    there, around theta_0. Arguments and errors as in `cali_ts`.
     """
     params = _posterior("sampling_only", reading, 1.0, sigma_s, theta0)
-    given = {"reading": reading, "sigma_s": sigma_s, "theta0": theta0, "scope": scope, "K": K}
-    name = _name("sampling_only", given, sampling_only)
+    settings = {"reading": reading, "sigma_s": sigma_s, "theta0": theta0, "scope": scope, "K": K}
+    name = policy_name("sampling_only", settings, sampling_only)
     return Policy(
         name, _draft_more_by_sample, _observe, params, (0.0,) * 3, K=K, scope=scope, random=True
     )
 
 
-def _posterior(policy, reading, sigma_m, sigma_s, theta0):
-    if reading not in READINGS:
-        raise PolicyError(
-            f"{policy}: reading is {reading!r}, expected one of {', '.join(READINGS)}"
-        )
-    for name, value in (("sigma_m", sigma_m), ("sigma_s", sigma_s)):
-        if isinstance(value, (str, bool)) or not 1e-6 <= value <= 1e6:
-            raise PolicyError(f"{policy}: {name} is {value!r}, expected a number in [1e-6, 1e6]")
-    if isinstance(theta0, (str, bool)) or not 0 <= theta0 <= 1:
-        raise PolicyError(f"{policy}: theta0 is {theta0!r}, expected a number in [0, 1]")
+def _posterior(
+    policy: str, reading: str, sigma_m: float, sigma_s: float, theta0: float
+) -> tuple[float, float, float, float]:
+    check_option(policy, "reading", reading, READINGS)
+    check_number(policy, "sigma_m", sigma_m, 1e-6, 1e6)
+    check_number(policy, "sigma_s", sigma_s, 1e-6, 1e6)
+    check_number(policy, "theta0", theta0, 0, 1)
     return READINGS.index(reading), sigma_m * sigma_m, sigma_s * sigma_s, theta0
 
 
-def _predictor(policy, given):
-    """(text that reads back as the predictor, features it reads, the five parameters behind the posterior's)."""
-    made, label = given, given
+def _predictor(
+    policy: str, predictor: str | os.PathLike[str] | ScalarPredictor
+) -> tuple[str, tuple[str, ...], tuple[float, ...]]:
+    """(label that reads back as the predictor, features it reads, its five parameters)."""
     try:
-        if isinstance(given, os.PathLike) or (isinstance(given, str) and given.endswith(".json")):
-            made, label = ScalarPredictor.from_json(given), os.fspath(given)
-        elif isinstance(given, str) and given.startswith("scalar/"):
-            made = ScalarPredictor(*map(float, given.split("/")[1:]))
-        elif not isinstance(given, ScalarPredictor) and not (
-            isinstance(given, str) and given.isidentifier()
-        ):
-            raise ValueError(
-                "expected a feature's name, a Scalar, its .json file, or scalar/bias/confidence/entropy/depth"
-            )
+        scalar, label = _read_predictor(predictor)
     except (TypeError, ValueError) as error:
-        raise PolicyError(f"{policy}: predictor is {given!r}: {error}") from None
-    if isinstance(given, ScalarPredictor):
-        label = "/".join(("scalar", *map(repr, made.weights)))
+        raise PolicyError(f"{policy}: predictor is {predictor!r}: {error}") from None
     if any(mark in label for mark in ",=\n"):
         raise PolicyError(
-            f"{policy}: predictor is {label!r}, expected a path without comma, equals sign or line break"
+            f"{policy}: predictor is {label!r}, "
+            "expected a path without comma, equals sign or line break"
         )
-    return (
-        (label, READS, (1.0, *made.weights))
-        if isinstance(made, ScalarPredictor)
-        else (label, (label,), (0.0,) * 5)
-    )
+    if scalar is None:
+        return label, (label,), (0.0,) * 5
+    return label, READS, (1.0, *scalar.weights)
 
 
-def _name(name, given, factory):
-    usual = dict(zip(given, factory.__defaults__))
-    told = [f"{key}={value}" for key, value in given.items() if value != usual[key]]
-    return f"{name}:{','.join(told)}" if told else name
+def _read_predictor(
+    predictor: str | os.PathLike[str] | ScalarPredictor,
+) -> tuple[ScalarPredictor | None, str]:
+    """(the scalar predictor, None for a recorded feature; its label)."""
+    if isinstance(predictor, ScalarPredictor):
+        return predictor, "/".join(("scalar", *map(repr, predictor.weights)))
+    if isinstance(predictor, os.PathLike) or predictor.endswith(".json"):
+        return ScalarPredictor.from_json(predictor), os.fspath(predictor)
+    if predictor.startswith("scalar/"):
+        return ScalarPredictor(*map(float, predictor.split("/")[1:])), predictor
+    if not predictor.isidentifier():
+        raise ValueError(
+            "expected a feature's name, a ScalarPredictor, its .json file, "
+            "or scalar/bias/confidence/entropy/depth"
+        )
+    return None, predictor

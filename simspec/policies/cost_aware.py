@@ -1,30 +1,38 @@
-"""Thompson sampling of the acceptance, spent on the draft that pays best at measured costs (ours; no paper has it)."""
+"""Thompson sampling of the acceptance, and the draft length of the best rate at measured costs."""
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from simspec.beta_quantile import beta_quantile
 from simspec.compile_cache import cached_njit
+from simspec.cost import CostModel
 from simspec.deferred_policy import DeferredPolicy
 from simspec.policy import Policy, PolicyError
+from simspec.policy_arguments import check_flag, check_number, check_option, policy_name
+from simspec.policy_functions import Array, Go
 from simspec.rng import philox
+from simspec.trace import Trace
 
 VARIANTS = ("shared", "depth")
 _HEAD = 8
 _WORD, _FOUR = 4294967296.0, np.uint64(4)
 _KEY0, _KEY1, _ZERO = np.uint64(0x636F7374), np.uint64(0x5F7473), np.uint64(0)
 
-# params: 1 for the variant depth, 1 for greedy, decay, alpha0, beta0, K, entries of catch_up, overhead, then draft[0..K],
-# verify[0..K], catch_up. state: the round's k, rows owed, then per posterior accepted and rejected trials beyond the prior.
+# params: 1 for the variant depth, 1 for greedy, decay, alpha0, beta0, K, entries of catch_up,
+# overhead, then draft[0..K], verify[0..K], catch_up. state: the round's k, the backlog, then per
+# posterior accepted and rejected trials beyond the prior.
 
 
 @cached_njit
-def depth_uniform(u, depth):
-    """A uniform of its own for each depth >= 0 from one u = (word + 1/2) / 2^32: Philox at address (word, depth // 4).
+def depth_uniform(u: float, depth: int) -> float:
+    """One uniform for each depth >= 0 from one u = (word + 1/2) / 2^32: Philox at address (word,
+    depth // 4).
 
-    A policy is given one draw a question; u is a bijection of a random word, so words of another Philox stream addressed by it
-    are as good as fresh, and independent across depths. Two rounds with the same u draw alike: once in 2^32 pairs.
+    A policy receives one draw a call. u is a bijection of a random word, so words of another Philox
+    stream addressed by it are as good as fresh, and independent across depths. Two rounds share u
+    once in 2^32 pairs.
     """
     words = philox(np.uint64(u * _WORD), np.uint64(depth) // _FOUR, _ZERO, _ZERO, _KEY0, _KEY1)
     word = words[0]
@@ -38,37 +46,48 @@ def depth_uniform(u, depth):
 
 
 @cached_njit
-def planned(params, state, u):
-    """The k in 0..K of most committed tokens per second at the acceptances sampled with u; ties go to the shorter draft."""
+def planned(params: Array, state: Array, u: float) -> int:
+    """The k in 0..K of most committed tokens per second at the acceptance sampled with u; ties go
+    to the shorter draft.
+    """
     K, width = int(params[5]), int(params[6])
-    owed = params[_HEAD + 2 * (K + 1) + min(int(state[1]), width - 1)]
+    catch_up = params[_HEAD + 2 * (K + 1) + min(int(state[1]), width - 1)]
     tokens, reach, alpha = 1.0, 1.0, 0.0
     choice, best_tokens, best_seconds = 0, 1.0, params[7] + params[_HEAD + K + 1]
     for k in range(1, K + 1):
         if k == 1 or params[0] == 1.0:
-            at = 2 * k if params[0] == 1.0 else 2
-            a, b = params[3] + state[at], params[4] + state[at + 1]
+            index = 2 * k if params[0] == 1.0 else 2
+            a, b = params[3] + state[index], params[4] + state[index + 1]
             if params[1] == 1.0:
                 alpha = a / (a + b)
             else:
                 alpha = beta_quantile(depth_uniform(u, k - 1) if params[0] == 1.0 else u, a, b)
         reach *= alpha
         tokens += reach
-        seconds = params[7] + owed + params[_HEAD + k] + params[_HEAD + K + 1 + k]
-        # Multiplied out, so that free rounds divide by nothing; the margin keeps ties ties in any rounding.
+        seconds = params[7] + catch_up + params[_HEAD + k] + params[_HEAD + K + 1 + k]
+        # Multiplied out, so that free rounds divide by nothing; the margin keeps ties ties in any
+        # rounding.
         if tokens * best_seconds > best_tokens * seconds * (1.0 + 1e-12):
             choice, best_tokens, best_seconds = k, tokens, seconds
     return choice
 
 
-def _draft_more(params, state, slot, features, u):
+def _draft_more(params: Array, state: Array, slot: int, features: Array, u: float) -> Go:
     if slot == 0:
         state[0] = planned(params, state, u)
     return slot < state[0], True
 
 
-def _observe(params, state, computed, drafted, accepted, features, cost):
-    # Rows owed, as simspec.cost.next_backlog has it.
+def _observe(
+    params: Array,
+    state: Array,
+    computed: int,
+    drafted: int,
+    accepted: int,
+    features: Array,
+    cost: float,
+) -> None:
+    # The backlog, as in simspec.round_cost.next_backlog.
     if computed == 0:
         state[1] += 1.0
     else:
@@ -77,8 +96,8 @@ def _observe(params, state, computed, drafted, accepted, features, cost):
         for i in range(2, len(state)):
             state[i] *= params[2]
     for j in range(1, min(accepted + 1, drafted) + 1):
-        at = 2 * j if params[0] == 1.0 else 2
-        state[at if j <= accepted else at + 1] += 1.0
+        index = 2 * j if params[0] == 1.0 else 2
+        state[index if j <= accepted else index + 1] += 1.0
 
 
 def cost_ts(
@@ -90,31 +109,33 @@ def cost_ts(
     scope: str = "sequence",
     K: int | None = None,
 ) -> DeferredPolicy:
-    """Cost-aware Thompson sampling: a function (trace, cost) -> Policy, for the plan needs the costs.
+    """Cost-aware Thompson sampling, planned at the costs of (trace, cost); ours, not from a paper.
 
-    Before each round an acceptance is sampled, alpha ~ Beta(alpha0 + accepted, beta0 + rejected), and the k drafted that
-    maximises committed / seconds, committed = 1 + alpha + ... + alpha^k = (1 - alpha^(k+1)) / (1 - alpha) (Leviathan et al., GLIDE 5.1),
-    seconds = overhead + draft[k] + verify[k] + catch_up[rows owed] (the last for k >= 1), over 0 <= k <= K. EESD's rules match
-    probabilities and do not know what a draft costs. Censoring is respected: behind the first rejected token nothing is known.
-    `shared`: one posterior, accepted += a, trials += min(a + 1, k). `depth`: one per depth, committed = 1 + sum_j prod_{i<=j} alpha_i,
-    depth j tried iff j <= min(k, a + 1); the K uniforms come from one draw, `depth_uniform`.
+    Before each round alpha ~ Beta(alpha0 + accepted, beta0 + rejected) is sampled. The draft length
+    k in 0..K is that of the largest committed / seconds:
 
-    A round of k = 0 teaches nothing, so a rule that acts on a mean could stay there for good. Sampling does not: the posterior then
-    stands still with all of (0, 1) in its support, so each round drafts with the same positive chance, if drafting can pay at all, and one
-    will. That chance can be small after long bad stretches: decay < 1 multiplies the counts at every round, an empty one too, back
-    towards the prior. greedy puts the posterior mean in the sample's place (the goodput rule of serving engines; needs decay < 1 to leave
-    k = 0). With scope 'stream' the rows owed at a text's start are taken for the last text's. PolicyError for values outside their
-    ranges, and, once called, for a cost model shorter than K (default: the trace's).
+    committed = 1 + alpha + ... + alpha^k = (1 - alpha^(k+1)) / (1 - alpha) (Leviathan et al., GLIDE
+    5.1) seconds = overhead + draft[k] + verify[k] + catch_up[backlog] (the last for k >= 1)
+
+    | variant | posteriors |
+    | --- | --- |
+    | shared | one: accepted += a, trials += min(a + 1, k) |
+    | depth | one per depth: committed = 1 + sum_j prod_{i<=j} alpha_i, depth j tried iff j <= min(k, a + 1) |
+
+    Nothing is counted behind the first rejected token. The uniforms of `depth` come from one draw,
+    `depth_uniform`. A round of k = 0 updates nothing, so a rule that uses a mean could stay at 0.
+    Sampling leaves it, since the posterior keeps all of (0, 1) in its support. decay < 1 multiplies
+    the counts at every round, so that it leaves 0 sooner. greedy uses the posterior mean (the
+    goodput rule of serving engines; it needs decay < 1 to leave k = 0). With scope 'stream' the
+    backlog carries over to the next sequence. PolicyError for values outside their ranges, and when
+    resolved for a cost model shorter than K (default: the trace's).
     """
-    if variant not in VARIANTS:
-        raise PolicyError(f"cost_ts: variant is {variant!r}, expected one of {', '.join(VARIANTS)}")
-    for name, value in (("alpha0", alpha0), ("beta0", beta0)):
-        if isinstance(value, (str, bool)) or not 1e-3 <= value <= 1e6:
-            raise PolicyError(f"cost_ts: {name} is {value!r}, expected a number in [0.001, 1e6]")
+    check_option("cost_ts", "variant", variant, VARIANTS)
+    check_number("cost_ts", "alpha0", alpha0, 1e-3, 1e6)
+    check_number("cost_ts", "beta0", beta0, 1e-3, 1e6)
     if isinstance(decay, (str, bool)) or not 0 < decay <= 1:
         raise PolicyError(f"cost_ts: decay is {decay!r}, expected a number in (0, 1]")
-    if not isinstance(greedy, bool):
-        raise PolicyError(f"cost_ts: greedy is {greedy!r}, expected true or false")
+    check_flag("cost_ts", "greedy", greedy)
     if K is not None and (isinstance(K, bool) or not isinstance(K, int) or not 0 <= K <= 255):
         raise PolicyError(f"cost_ts: K is {K!r}, expected none or an integer in 0..255")
     if scope not in ("sequence", "stream"):
@@ -128,26 +149,22 @@ def cost_ts(
         "scope": scope,
         "K": K,
     }
-    defaults = dict(zip(settings, cost_ts.__defaults__))
-    parts = [
-        f"{key}={str(value).lower() if key == 'greedy' else value}"
-        for key, value in settings.items()
-        if value != defaults[key]
-    ]
-    name = "cost_ts:" + ",".join(parts) if parts else "cost_ts"
+    name = policy_name("cost_ts", settings, cost_ts)
     return DeferredPolicy(name, partial(_plan, name, settings))
 
 
-def _plan(name, settings, trace, cost):
+def _plan(name: str, settings: dict[str, Any], trace: Trace, cost: CostModel) -> Policy:
     """The policy with the costs among its parameters."""
     variant, greedy, K = settings["variant"], settings["greedy"], settings["K"]
     longest = trace.K if K is None else K
     if cost.K < longest:
         raise PolicyError(
-            f"cost {cost.name!r} prices drafts up to {cost.K}, cost_ts plans up to {longest}: measure further"
+            f"cost {cost.name!r} prices drafts up to {cost.K}, cost_ts plans up to {longest}: "
+            "measure further"
         )
     params = (
-        variant == "depth", greedy, settings["decay"], settings["alpha0"], settings["beta0"], longest, len(cost.catch_up), cost.overhead,
+        variant == "depth", greedy, settings["decay"], settings["alpha0"], settings["beta0"],
+        longest, len(cost.catch_up), cost.overhead,
         *cost.draft[: longest + 1], *cost.verify[: longest + 1], *cost.catch_up,
     )  # fmt: skip
     state0 = (0.0,) * (2 + 2 * (max(longest, 1) if variant == "depth" else 1))

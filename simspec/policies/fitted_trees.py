@@ -1,38 +1,49 @@
 """Trees fitted to the ranks of a recording."""
 
+from collections.abc import Iterator, Sequence
 from functools import partial
 
+import numpy as np
+
+from simspec.cost import CostModel
 from simspec.deferred_policy import DeferredPolicy
 from simspec.policy import PolicyError
+from simspec.policy_arguments import check_integer
 from simspec.rank_acceptance import rank_acceptance
+from simspec.trace import Trace
 from simspec.tree import MAX_NODES, Tree
-from simspec.tree_policy import TreePolicy, check_integer
+from simspec.tree_policy import TreePolicy
 from simspec.tree_search import best_tree, fastest_tree, medusa_like
 from simspec.tree_shapes import tree_of_widths
 
+Fit = Sequence[int] | np.ndarray | None
+"""Indices of the sequences that a tree is fitted to; None: all of the trace. Report on others."""
 
-def medusa_tree(nodes: int, fit=None) -> DeferredPolicy:
-    """(trace, cost) -> TreePolicy: the `medusa_like` tree of that many nodes, from each depth's rank accuracies over all rows.
 
-    fit: indices of the sequences to count, default all of the trace; the depth is that of the best rate at the costs.
+def medusa_tree(nodes: int, fit: Fit = None) -> DeferredPolicy:
+    """The `medusa_like` tree of that many nodes, from each depth's rank accuracies over all rows.
+
+    Its depth is that of the best rate at the costs.
     """
     check_integer("medusa_tree", "nodes", nodes, 0, MAX_NODES)
     return _deferred(f"medusa_tree:{nodes}", partial(_medusa, nodes, fit))
 
 
-def _medusa(nodes, fit, trace, cost):
+def _medusa(nodes: int, fit: Fit, trace: Trace, cost: CostModel) -> TreePolicy:
+    name = f"medusa_tree:{nodes}"
     accuracy = rank_acceptance(trace, indices=fit, reached=False)
-    _priceable(f"medusa_tree:{nodes}", nodes, cost)
-    trees = [medusa_like(accuracy[:d], nodes) for d in _depths(trace, cost)]
-    return TreePolicy(
-        f"medusa_tree:{nodes}", "static", tree=fastest_tree(trees, accuracy, cost, nodes)
-    )
+    _check_nodes(name, nodes, cost)
+    trees = [
+        medusa_like(accuracy[:depth], nodes) for depth in range(1, _max_depth(trace, cost) + 1)
+    ]
+    return TreePolicy(name, "static", tree=fastest_tree(trees, accuracy, cost, nodes))
 
 
-def optimal_tree(nodes: int | None = None, fit=None) -> DeferredPolicy:
-    """(trace, cost) -> TreePolicy: Sequoia's tree of that many nodes at the depth of the best rate, or (None) of the best number too.
+def optimal_tree(nodes: int | None = None, fit: Fit = None) -> DeferredPolicy:
+    """Sequoia's tree of that many nodes at the depth of the best rate; None: of the best number
+    too.
 
-    Made from the ranks of the trace's own sequences `fit` (indices, default all), see `rank_acceptance` and `best_tree`: report on others.
+    See `rank_acceptance` and `best_tree`.
     """
     if nodes is not None:
         check_integer("optimal_tree", "nodes", nodes, 0, MAX_NODES)
@@ -40,54 +51,51 @@ def optimal_tree(nodes: int | None = None, fit=None) -> DeferredPolicy:
     return _deferred(name, partial(_optimal, nodes, fit))
 
 
-def _optimal(nodes, fit, trace, cost):
+def _optimal(nodes: int | None, fit: Fit, trace: Trace, cost: CostModel) -> TreePolicy:
     acceptance = rank_acceptance(trace, indices=fit)
     if nodes is None:
         return TreePolicy("optimal_tree", "static", tree=best_tree(acceptance, cost))
-    _priceable(f"optimal_tree:{nodes}", nodes, cost)
-    return TreePolicy(
-        f"optimal_tree:{nodes}",
-        "static",
-        tree=best_tree(acceptance, cost, nodes, nodes) if nodes else Tree(),
-    )
+    name = f"optimal_tree:{nodes}"
+    _check_nodes(name, nodes, cost)
+    tree = best_tree(acceptance, cost, nodes, nodes) if nodes else Tree()
+    return TreePolicy(name, "static", tree=tree)
 
 
-def full_tree(nodes: int, fit=None) -> DeferredPolicy:
-    """(trace, cost) -> TreePolicy: the full tree of that many nodes, widths not growing by level, of the best rate; see `optimal_tree`."""
+def full_tree(nodes: int, fit: Fit = None) -> DeferredPolicy:
+    """The full tree of at most that many nodes of the best rate, widths not growing by level."""
     check_integer("full_tree", "nodes", nodes, 1, MAX_NODES)
     return _deferred(f"full_tree:{nodes}", partial(_full, nodes, fit))
 
 
-def _full(nodes, fit, trace, cost):
-    deepest, acceptance = len(_depths(trace, cost)), rank_acceptance(trace, indices=fit)
-    _priceable(f"full_tree:{nodes}", nodes, cost)
+def _full(nodes: int, fit: Fit, trace: Trace, cost: CostModel) -> TreePolicy:
+    name = f"full_tree:{nodes}"
+    deepest, acceptance = _max_depth(trace, cost), rank_acceptance(trace, indices=fit)
+    _check_nodes(name, nodes, cost)
 
-    def shapes(widths, last, used):
+    def shapes(widths: tuple[int, ...], last: int, used: int) -> Iterator[Tree]:
         if widths:
             yield tree_of_widths(widths)
-        for width in (
-            range(1, (widths[-1] if widths else acceptance.shape[1]) + 1)
-            if len(widths) < deepest
-            else ()
-        ):
+        if len(widths) == deepest:
+            return
+        for width in range(1, (widths[-1] if widths else acceptance.shape[1]) + 1):
             if used + last * width <= nodes:
                 yield from shapes((*widths, width), last * width, used + last * width)
 
-    return TreePolicy(
-        f"full_tree:{nodes}", "static", tree=fastest_tree(shapes((), 1, 0), acceptance, cost, nodes)
-    )
+    tree = fastest_tree(shapes((), 1, 0), acceptance, cost, nodes)
+    return TreePolicy(name, "static", tree=tree)
 
 
-def _deferred(name, make):
+def _deferred(name: str, make: "partial[TreePolicy]") -> DeferredPolicy:
     return DeferredPolicy(name, make, submits=MAX_NODES)
 
 
-def _depths(trace, cost):
-    return range(1, min(trace.K, cost.K) + 1)
+def _max_depth(trace: Trace, cost: CostModel) -> int:
+    return min(trace.K, cost.K)
 
 
-def _priceable(name, nodes, cost):
+def _check_nodes(name: str, nodes: int, cost: CostModel) -> None:
     if nodes > cost.nodes:
         raise PolicyError(
-            f"cost {cost.name!r} prices {cost.nodes} submitted tokens, {name} submits {nodes}: measure with more rows"
+            f"cost {cost.name!r} prices {cost.nodes} submitted tokens, "
+            f"{name} submits {nodes}: measure with more rows"
         )

@@ -6,12 +6,24 @@ from simspec.compile_cache import cached_njit
 from simspec.cost import CostModel
 from simspec.deferred_policy import DeferredPolicy
 from simspec.policy import Policy
+from simspec.policy_functions import Array
 from simspec.schedule import empty_schedule, scheduled_policy
 from simspec.trace import Trace
 
 
 @cached_njit
-def _solve_greedily(offset, budget, depth, run, K, draft, verify, catch_up, overhead, plan):
+def _solve(  # noqa: PLR0913
+    offset: Array,
+    budget: Array,
+    depth: Array,
+    run: Array,
+    K: int,
+    draft: Array,
+    verify: Array,
+    catch_up: Array,
+    overhead: float,
+    plan: Array,
+) -> None:
     for s in range(budget.shape[0]):
         n = offset[s + 1] - offset[s]
         for pos in range(n):
@@ -27,20 +39,20 @@ def _solve_greedily(offset, budget, depth, run, K, draft, verify, catch_up, over
                         plan[t, b] = k
 
 
-def _greedy_oracle(trace: Trace, cost: CostModel) -> Policy:
-    """A clairvoyant that sees one round far: the k of most committed tokens per second of this round alone. No upper bound.
-
-    argmax over 0 <= k <= cap of min(min(k, run[t]) + 1, text left) / (overhead + catch_up[b] if k + draft[k] + verify[k]); ties go
-    to the shorter draft. It knows the future and still loses to `oracle`, since a round's rate says nothing about where the round
-    ends: what a rule of one round could gain from perfect knowledge. Carried and refused as `oracle` is.
-    """
+def _plan(trace: Trace, cost: CostModel) -> Policy:
     plan = empty_schedule(trace, cost)
-    _solve_greedily(
+    _solve(
         trace.offset, trace.budget, trace.depth, trace.run, trace.K,
         cost.draft, cost.verify, cost.catch_up, cost.overhead, plan,
     )  # fmt: skip
     return scheduled_policy("greedy_oracle", trace, plan)
 
 
-greedy_oracle = DeferredPolicy("greedy_oracle", _greedy_oracle, clairvoyant=True)
-"""A clairvoyant that looks one round ahead."""
+greedy_oracle = DeferredPolicy("greedy_oracle", _plan, clairvoyant=True)
+"""The k of most committed tokens per second of this round alone; not an upper bound.
+
+argmax over 0 <= k <= cap of min(min(k, run[t]) + 1, tokens left) / (overhead + catch_up[b] if k +
+draft[k] + verify[k]). Ties go to the shorter draft. It knows the future and still loses to
+`oracle`, since a round's rate ignores where the round ends. It bounds what a rule of one round
+could gain from perfect knowledge. PolicyError as `oracle`.
+"""

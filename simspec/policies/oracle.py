@@ -1,7 +1,4 @@
-"""Clairvoyant schedules: the least time in which any policy could produce the recorded text, and a short-sighted one.
-
-Only the dynamic program is an upper bound and only it is called 'oracle'; the greedy one, which looks no further than its round, is not.
-"""
+"""The clairvoyant schedule of least time: a bound on what any policy can reach."""
 
 import numpy as np
 
@@ -9,13 +6,26 @@ from simspec.compile_cache import cached_njit
 from simspec.cost import CostModel
 from simspec.deferred_policy import DeferredPolicy
 from simspec.policy import Policy
+from simspec.policy_functions import Array
 from simspec.round_cost import next_backlog
 from simspec.schedule import empty_schedule, scheduled_policy
 from simspec.trace import Trace
 
 
 @cached_njit
-def _solve(offset, budget, depth, run, K, draft, verify, catch_up, overhead, plan, value):
+def _solve(  # noqa: PLR0913
+    offset: Array,
+    budget: Array,
+    depth: Array,
+    run: Array,
+    K: int,
+    draft: Array,
+    verify: Array,
+    catch_up: Array,
+    overhead: float,
+    plan: Array,
+    value: Array,
+) -> None:
     width = catch_up.shape[0]
     for s in range(budget.shape[0]):
         n = offset[s + 1] - offset[s]
@@ -40,16 +50,7 @@ def _solve(offset, budget, depth, run, K, draft, verify, catch_up, overhead, pla
                 plan[t, b] = choice
 
 
-def _oracle(trace: Trace, cost: CostModel) -> Policy:
-    """The schedule of least modelled time, by dynamic programming over (row, backlog), exact in the catch-up cost.
-
-    V[t, b] = min of overhead + verify[0] + V[t+1, min(b+1, B)] and, over 1 <= k <= cap and d in {0, 1},
-    overhead + catch_up[b] + draft[k] + verify[k-d] + V[min(t+a+1, n), backlog'], a = min(k-d, run[t]); V[n, .] = 0;
-    cap = min(K, budget - pos - 1, depth[t]); ties go to the shorter draft. d = 1 drops the last computed token, which
-    policies may do too and which pays where owing a row costs more than a draft step: without it the bound could be
-    beaten. The plan rides in params and the state is (row, backlog), so the kernel and the engine run it like any other;
-    it is valid for this trace's sequences in file order only. PolicyError if the cost model is shorter than K.
-    """
+def _plan(trace: Trace, cost: CostModel) -> Policy:
     plan = empty_schedule(trace, cost)
     value = np.zeros((int(np.diff(trace.offset).max()) + 1, plan.shape[1]))
     _solve(
@@ -59,5 +60,16 @@ def _oracle(trace: Trace, cost: CostModel) -> Policy:
     return scheduled_policy("oracle", trace, plan)
 
 
-oracle = DeferredPolicy("oracle", _oracle, clairvoyant=True)
-"""The schedule of least modelled time."""
+oracle = DeferredPolicy("oracle", _plan, clairvoyant=True)
+"""The schedule of least modelled time, by dynamic programming over (row t, backlog b).
+
+V[t, b] = min of
+- overhead + verify[0] + V[t+1, min(b+1, B)]
+- overhead + catch_up[b] + draft[k] + verify[k-d] + V[min(t+a+1, n), backlog'], 1 <= k <= cap, d in
+{0, 1}
+
+with a = min(k-d, run[t]), V[n, .] = 0 and cap = min(K, budget - pos - 1, depth[t]). Ties go to the
+shorter draft. d = 1 drops the last computed token, as a policy may. It pays where a backlog costs
+more than a draft step; without it the bound could be beaten. PolicyError if the cost model is
+shorter than K.
+"""

@@ -1,4 +1,4 @@
-"""Policies that submit trees, by name: shapes that are given, made from ranks or from the order, CAPE's sets, the clairvoyant choice."""
+"""Policies that submit trees of a given shape, dynamic trees, beams and CAPE's sets."""
 
 from pathlib import Path
 
@@ -8,45 +8,53 @@ from simspec.tree_shapes import load_tree, tree_of_widths
 
 
 def static(shape: str | int) -> TreePolicy:
-    """One tree for every round: a shape such as 4x2x1 (children of a node by level), or a tree's .json file."""
+    """One tree for every round: children of a node by level, such as 4x2x1, or a tree's .json file."""
     name = f"static:{shape}"
     if isinstance(shape, str) and (shape.endswith(".json") or Path(shape).is_file()):
         return TreePolicy(name, "static", tree=load_tree(shape))
     try:
-        wide = [int(part) for part in str(shape).split("x")]
+        widths = [int(width) for width in str(shape).split("x")]
     except ValueError:
         raise PolicyError(
-            f"{name}: {shape!r} is no shape and no file, expected widths such as 4x2x1, or a tree's .json file"
+            f"{name}: {shape!r} is no shape and no file, "
+            "expected widths such as 4x2x1, or a tree's .json file"
         ) from None
-    return TreePolicy(name, "static", tree=tree_of_widths(wide))
+    return TreePolicy(name, "static", tree=tree_of_widths(widths))
 
 
 def dynamic_tree(nodes: int) -> TreePolicy:
-    """The first `nodes` of a dynamic tree in the order of cumulative confidence (EAGLE-2's rule), as wide and deep as was recorded."""
+    """The first `nodes` of the recorded dynamic tree in the order of cumulative confidence
+    (EAGLE-2).
+    """
     return TreePolicy(f"dynamic_tree:{nodes}", "dynamic", nodes=nodes)
 
 
 def beams() -> TreePolicy:
-    """Beam search as wide and deep as was recorded: the hypotheses that it ends with, as one tree (GLIDE Table 3's comparison)."""
+    """The final hypotheses of the recorded beam search, as one tree (the comparison of GLIDE Table
+    3).
+    """
     return TreePolicy("beams", "beam")
 
 
 def cape(sets: str = "section", k: int | None = None) -> TreePolicy:
-    """CAPE (GLIDE section 4.2): a chain of k tokens, each with siblings by its confidence, see `widths`; at most 32 submitted.
+    """CAPE (GLIDE section 4.2): a chain of k tokens, each with siblings by its confidence, see
+    `sibling_counts`.
 
-    The chain is kept whole, then the sets are filled from the first slot on, each by rank. k None: the trace's K, at most 32.
+    At most 32 tokens are submitted: the whole chain, then the sets from the first slot on, each by
+    rank. k None: the trace's K, at most 32.
     """
     if not isinstance(sets, str):
         raise PolicyError(
-            f"cape: the table of widths is {sets!r}, expected section or appendix (of one width: sets:{sets})"
+            f"cape: the table of widths is {sets!r}, expected section or appendix "
+            f"(of one width: sets:{sets})"
         )
-    return TreePolicy(_told(f"cape:{sets}", k), "cape", k=k, sets=sets)
+    return TreePolicy(_name(f"cape:{sets}", k), "cape", k=k, sets=sets)
 
 
 def sets(width: int, k: int | None = None) -> TreePolicy:
-    """A chain of k tokens with `width` siblings each, 0 for none, at most 32 submitted: what CAPE is held against."""
-    return TreePolicy(_told(f"sets:{width}", k), "cape", k=k, sets=width)
+    """A chain of k tokens with `width` siblings each, at most 32 submitted: the baseline of CAPE."""
+    return TreePolicy(_name(f"sets:{width}", k), "cape", k=k, sets=width)
 
 
-def _told(name, k):
-    return name if k is None else f"{name},k={k}"
+def _name(policy: str, k: int | None) -> str:
+    return policy if k is None else f"{policy},k={k}"

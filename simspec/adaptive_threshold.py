@@ -1,0 +1,64 @@
+"""A stopping threshold that follows the recent acceptance rate (Draft & Verify, AdaEDL)."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from simspec.policy import Policy
+from simspec.policy_arguments import check_number, policy_name
+from simspec.policy_functions import Array, Go
+
+# state: the threshold, the average of accepted / drafted.
+# params: g, target, step, weight of the old average, weight of the old threshold.
+
+
+def _draft_more(params: Array, state: Array, slot: int, features: Array, u: float) -> Go:
+    if slot == 0:
+        return True, True
+    feature = features[slot - 1, 0]
+    certainty = feature if params[0] == 0.0 else 1.0 - math.sqrt(params[0] * feature)
+    return certainty >= state[0], True
+
+
+def _observe(
+    params: Array,
+    state: Array,
+    computed: int,
+    drafted: int,
+    accepted: int,
+    features: Array,
+    cost: float,
+) -> None:
+    if drafted == 0:
+        return
+    state[1] = params[3] * state[1] + (1.0 - params[3]) * accepted / drafted
+    wanted = state[0]
+    if state[1] < params[1]:
+        wanted += params[2]
+    elif drafted < len(features):
+        wanted -= params[2]
+    state[0] = params[4] * state[0] + (1.0 - params[4]) * wanted
+
+
+def adaptive_policy(
+    policy: str, g: float, feature: str, factory: Callable[..., Any], settings: dict[str, Any]
+) -> Policy:
+    """Stop after a token with 1 - sqrt(g feature), or feature where g is 0, below the threshold.
+
+    After a round m = 0.5 m + 0.5 accepted / drafted, from 0; th' = th + step if m < target, else th
+    - step, else th where the draft was K long; th = 0.9 th + 0.1 th'. A round without a draft
+    changes nothing. PolicyError for a threshold, target or step outside [0, 1].
+    """
+    for name in ("threshold", "target", "step"):
+        check_number(policy, name, settings[name], 0, 1)
+    params = (g, settings["target"], settings["step"], 0.5, 0.9)
+    return Policy(
+        policy_name(policy, settings, factory),
+        _draft_more,
+        _observe,
+        params,
+        state0=(settings["threshold"], 0.0),
+        K=settings["K"],
+        reads=(feature,),
+        scope=settings["scope"],
+    )

@@ -1,0 +1,25 @@
+"""Stop at a high entropy of the drafter (SVIP)."""
+
+from simspec.policy import Policy
+from simspec.policy_arguments import changed_settings, check_flag, check_number, threshold_name
+from simspec.policy_functions import Array, Go, observe_nothing
+
+
+def _draft_more(params: Array, state: Array, slot: int, features: Array, u: float) -> Go:
+    if slot == 0:
+        return True, True
+    return features[slot - 1, 0] <= params[0], params[1] > 0.0
+
+
+def entropy(threshold: float = 0.6, inclusive: bool = True, K: int | None = None) -> Policy:
+    """SVIP: stop after a token at which q's entropy H, in nats, is above the threshold.
+
+    Published as sqrt(0.15 H) > 0.3, that is H > 0.6, with a cap of 40; the token is submitted
+    (inclusive). Reads 'entropy'. PolicyError for a threshold outside [0, 100].
+    """
+    check_number("entropy", "threshold", threshold, 0, 100)
+    check_flag("entropy", "inclusive", inclusive)
+    changed = changed_settings({"inclusive": inclusive, "K": K}, entropy)
+    name = threshold_name("entropy", threshold, changed)
+    params = (threshold, inclusive)
+    return Policy(name, _draft_more, observe_nothing, params, K=K, reads=("entropy",))
