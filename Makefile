@@ -45,11 +45,7 @@ notebooks: $(VENV)/.installed
 	$(BIN)/python notebooks/execute.py
 
 example: $(VENV)/.installed
-<<<<<<< HEAD
 	$(BIN)/python tests/cut_example.py
-=======
-	$(BIN)/python traces/cut_example.py
->>>>>>> main
 
 # Runs of all policies on all prompts of the embedded models: too slow for every change.
 test-slow: $(VENV)/.installed
