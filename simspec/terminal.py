@@ -2,12 +2,17 @@
 
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from rich.cells import cell_len
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from simspec.text_table import TextTable, one_line, printable
+
+NARROWEST_TEXT = 24
+"""Least width of the texts of `print_fields` beside their names."""
 
 
 def terminal_width() -> int | None:
@@ -52,11 +57,12 @@ def print_table(
 def _print_narrow(table: TextTable, title: str, width: int, optional: Sequence[str]) -> list[str]:
     """Print the first layout that fits; the headings left out."""
     table, title = table.without_constant_names(title)
-    table = table.wrapped()
     print_text(title)
-    if table.width <= width:
-        table.print()
+    wrapped = table.wrapped()
+    if wrapped.width <= width:
+        (table if table.width <= width else wrapped).print()
         return []
+    table = wrapped
     if not table.rows:
         print_text(f"no rows of {', '.join(map(one_line, table.headings))}")
         return []
@@ -91,3 +97,21 @@ def print_text(text: str) -> None:
             console.print(Text(text), soft_wrap=True)
         else:
             console.print(Text(text), overflow="fold")
+
+
+def print_fields(fields: Mapping[str, object], title: str = "") -> None:
+    """Print names and their texts side by side; texts wrap on a terminal, names never do."""
+    print_text(title)
+    texts = {printable(name): printable(str(value)) for name, value in fields.items()}
+    longest = max(map(cell_len, texts), default=0)
+    width = terminal_width()
+    if width is None or width < longest + NARROWEST_TEXT:
+        for name, text in texts.items():
+            print_text(f"{name.rjust(longest) if width is None else name}  {text}")
+        return
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, text in texts.items():
+        grid.add_row(Text(name), Text(text))
+    Console(width=width, highlight=False).print(grid)
