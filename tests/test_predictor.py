@@ -35,7 +35,12 @@ from real.record.recorder import record_sequence
 from real.record.rows import RecordedRows
 from real.record.stepwise import record_stepwise
 from real.record.target_sequence import target_sequence
-from real.train.train_predictor import Examples, examples, learn, write
+from real.train.predictor_examples import (
+    AcceptanceExamples,
+    acceptance_examples,
+    generate_one_by_one,
+)
+from real.train.train_predictor import train_predictor
 from simspec import Policy, replay
 from simspec import quantization as grid
 from simspec.stepper import TOKEN_FEATURES
@@ -349,7 +354,7 @@ def test_examples_are_what_the_recorder_finds(name):
     target, drafter = PAIRS[name]
     asked = [Settings(12, 20, rule, END, ("theta",)) for rule in RULES.values()]
     prompts = toy_prompts(5, 3)
-    found = examples(write(target, asked, prompts, 100), drafter.lm)
+    found = acceptance_examples(generate_one_by_one(target, asked, prompts, 100), drafter.lm)
     folded = drafter.predictors["theta"].folded()
     odds = (
         folded.of_target(found.of_target)[found.row, found.slot.clamp(max=9)]
@@ -374,7 +379,7 @@ def test_examples_are_what_the_recorder_finds(name):
     assert 0.1 < found.label.double().mean() < 0.9
 
 
-def planted(seed: int, lie: bool = False) -> tuple[Examples, float]:
+def planted(seed: int, lie: bool = False) -> tuple[AcceptanceExamples, float]:
     """Examples of 40 texts whose labels follow a known predictor, or a coin's; with the loss of the truth itself."""
     rng = torch.Generator().manual_seed(seed)
     rows, count = 2000, 12000
@@ -399,14 +404,16 @@ def planted(seed: int, lie: bool = False) -> tuple[Examples, float]:
     draws = torch.full_like(odds, 0.5) if lie else odds.sigmoid()
     label = torch.rand(count, generator=rng, dtype=torch.float64) < draws
     loss = torch.nn.functional.binary_cross_entropy(draws, label.double()).item()
-    return Examples(of_target, of_drafter, row, row + slot, label, torch.arange(rows) // 50), loss
+    return AcceptanceExamples(
+        of_target, of_drafter, row, row + slot, label, torch.arange(rows) // 50
+    ), loss
 
 
 @pytest.mark.parametrize("rank", FORMS.values())
 def test_learning_finds_what_was_planted_and_nothing_where_nothing_is(rank):
     found, best = planted(1)
-    made, card = learn(found, rank, steps=80)
-    again, _ = learn(found, rank, steps=80)
+    made, card = train_predictor(found, rank, steps=80)
+    again, _ = train_predictor(found, rank, steps=80)
     assert made.sha256 == again.sha256
     assert card["examples"] == 12000
     assert card["texts"] == 40
@@ -414,7 +421,7 @@ def test_learning_finds_what_was_planted_and_nothing_where_nothing_is(rank):
         best - 0.02 < card["heldout_loss"] < best + 0.03
     )  # the truth scores `best` on all, chance alone 0.69
     coin, best = planted(1, lie=True)
-    _, card = learn(coin, rank, steps=80)
+    _, card = train_predictor(coin, rank, steps=80)
     assert abs(best - 0.693) < 0.005
     assert 0.68 < card["heldout_loss"] < 0.71
 
@@ -422,8 +429,8 @@ def test_learning_finds_what_was_planted_and_nothing_where_nothing_is(rank):
 def test_one_text_is_not_enough_and_one_outcome_is():
     found, _ = planted(2)
     with pytest.raises(ValueError, match="needs two"):
-        learn(replace(found, text=torch.zeros_like(found.text)), None)
-    _, card = learn(replace(found, label=torch.ones_like(found.label)), 2)
+        train_predictor(replace(found, sequence=torch.zeros_like(found.sequence)), None)
+    _, card = train_predictor(replace(found, label=torch.ones_like(found.label)), 2)
     assert card["heldout_accepted"] == 1.0
     assert card["heldout_loss"] < 0.2
 
