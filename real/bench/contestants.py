@@ -8,12 +8,13 @@ import numpy as np
 
 from real.bench.contestant import PLAIN, Contestant, ContestantError, Generate, Request, absent
 from real.bench.hf_generate import HF_METHODS, hf_contestant, load_hf_model, parse_hf_method
-from real.decode.engine import passes_for, passes_of
-from real.decode.features import learnt
+from real.decode.engine import make_passes, passes_for_trace
+from real.decode.features import required_predictors
 from real.decode.loop import decode
-from real.draft import Drafter, Silent, growing
+from real.decode.plan import make_plan
+from real.draft import Drafter, Silent, check_grows
 from real.model.runner import EagerPasses
-from real.pair import Pair, load_pair, plan_of, prompts_of
+from real.pair import Pair, load_pair, prompts_of
 from real.sampling import Rule
 from simspec import CostModel, Policy, Trace, policies
 from simspec.tree_policy import TreePolicy
@@ -86,12 +87,12 @@ def load_pairs(
     if engine == "strict":
         widest = max(rows.values(), default=0)
         rows = dict.fromkeys(rows, widest)
-        plain = passes_for(engine, trace, widest)
+        plain = passes_for_trace(engine, trace, widest)
     else:
         longest = int((np.diff(trace.prompt_offset) + trace.budget).max())
-        plain = passes_of(engine, 1, longest)  # captures nothing wider than its one row
+        plain = make_passes(engine, 1, longest)  # captures nothing wider than its one row
     return {PLAIN: checkpoints.load("prompt_lookup", plain)} | {
-        drafter: checkpoints.load(drafter, passes_for(engine, trace, submitted))
+        drafter: checkpoints.load(drafter, passes_for_trace(engine, trace, submitted))
         for drafter, submitted in rows.items()
     }
 
@@ -113,12 +114,12 @@ def loop_contestant(
     tree = trace.meta.tree if trace.meta.drafter == name.partition("=")[0] else ()
 
     def new_plan():
-        return plan_of(policy, trace.K, seed, policy_cost, tree)
+        return make_plan(policy, trace.K, seed, policy_cost, tree)
 
     plan = new_plan()  # what cannot run is refused before the race
-    learnt(tuple(policy.reads), drafter)
+    required_predictors(tuple(policy.reads), drafter)
     if isinstance(policy, TreePolicy) and policy.kind != "cape":
-        growing(drafter, plan.K)
+        check_grows(drafter, plan.K)
 
     def begin() -> Generate:
         plan = new_plan()
