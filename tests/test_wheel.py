@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from cut_example import SOURCE, cut
 
 from simspec import load_trace, replay
 from simspec.policies import parse
@@ -144,6 +145,16 @@ def test_the_example_replays_as_the_whole_recording_does():
         assert replay(example, parse(text), seed=5) == replay(whole, parse(text), seed=5).select(
             chosen, whole
         ), "make example"
+
+
+def test_cut_example_takes_the_prompts_of_the_example():
+    (path,) = (ROOT / "simspec" / "example").glob("*.parquet")
+    example = load_trace(path)
+    fresh = cut(load_trace(ROOT / "traces" / f"{SOURCE}.parquet"))
+    assert path.stem == f"{SOURCE}-{fresh.sequences}"
+    assert fresh.meta.ids == example.meta.ids
+    assert fresh.meta.features == example.meta.features
+    assert (fresh.feature == example.feature).all()
 
 
 def test_control_strangers_are_noticed():

@@ -9,12 +9,13 @@ import numpy as np
 import torch
 
 from real.bench.race import PLAIN, Contestant, Once
-from real.decode.engine import passes_for, passes_of
-from real.decode.features import learnt
+from real.decode.engine import make_passes, passes_for_trace
+from real.decode.features import required_predictors
 from real.decode.loop import decode
-from real.draft import Drafter, Silent, growing
+from real.decode.plan import make_plan
+from real.draft import Drafter, Silent, check_grows
 from real.model.checkpoint import WeightsError
-from real.pair import DTYPES, Pair, load_pair, plan_of
+from real.pair import DTYPES, Pair, load_pair
 from real.sampling import Rule
 from simspec import CostModel, Policy, Trace, policies
 from simspec.tree_policy import TreePolicy
@@ -174,15 +175,15 @@ def own(
     ValueError for a policy that asks more of the drafter than it has: depth, features, trees.
     """
 
-    plan = plan_of(
+    plan = make_plan(
         policy, K, seed, told, tree
     )  # what cannot run is refused before the race, not in it
-    learnt(tuple(policy.reads), drafter)
+    required_predictors(tuple(policy.reads), drafter)
     if isinstance(policy, TreePolicy) and policy.kind != "cape":
-        growing(drafter, plan.K)
+        check_grows(drafter, plan.K)
 
     def begin() -> Once:
-        drive = plan_of(policy, K, seed, told, tree)
+        drive = make_plan(policy, K, seed, told, tree)
 
         def once(prompt: Sequence[int], budget: int, sequence: int) -> tuple[list[int], int]:
             result = decode(
@@ -243,15 +244,15 @@ def pairs(
 
     if engine == "strict":
         return {
-            name: load(of, passes_for(engine, trace, widest))
+            name: load(of, passes_for_trace(engine, trace, widest))
             for name, of in ((PLAIN, "prompt_lookup"), *zip(rows, rows))
         }
     longest = int((np.diff(trace.prompt_offset) + trace.budget).max())
     plain = load(
-        "prompt_lookup", passes_of(engine, 1, longest)
+        "prompt_lookup", make_passes(engine, 1, longest)
     )  # nothing wider than its one row is captured
     return {PLAIN: plain} | {
-        drafter: load(drafter, passes_for(engine, trace, rows[drafter])) for drafter in rows
+        drafter: load(drafter, passes_for_trace(engine, trace, rows[drafter])) for drafter in rows
     }
 
 
