@@ -1,4 +1,4 @@
-"""The demo: sweep the bundled recordings, pick a policy, run it for real, compare with the replay."""
+"""The demo: sweep the bundled recordings, run the best policies, compare with the replays."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 from pandas import DataFrame
 
+from real.bench.speedup_figure import draw_speedups, speedup_intervals
 from real.equality import NOTHING, Comparison
-from real.files import replacing
 from real.jobs import Outcome, run_on
 from real.measure import MeasureSettings, measure
 from real.pair import TINY, load_pair, rule_of, spread
@@ -16,7 +16,7 @@ from simspec import CostModel, load_trace, sweep
 
 TRACES = Path(__file__).parent.parent / "traces"
 DRAFTERS = ("model", "early_exit")
-"""Those whose recordings the demo runs: two that differ in what a draft costs; every other one would take as long again."""
+"""Drafters whose recordings the demo runs: two whose drafts differ in cost."""
 CANDIDATES = (
     "fixed:0", "fixed:1", "fixed:2", "fixed:3", "fixed:4", "fixed:6", "fixed:8",
     "beta_ts", "cost_ts", "confidence:0.3", "confidence:0.5", "confidence:0.7", "hf_heuristic",
@@ -25,16 +25,17 @@ CANDIDATES = (
 
 @dataclass(frozen=True)
 class Demo:
-    """What the demo found.
+    """Result of the demo.
 
     | field | meaning |
     | --- | --- |
-    | table | the sweep of these recordings, oracle included |
-    | best | the recording on which some policy of CANDIDATES has the largest modelled speedup |
+    | table, by_prompt | the sweep of these recordings, oracle included; the same for each prompt |
+    | best | the recording with the largest modeled speedup of a policy in CANDIDATES |
     | outcomes | recording -> its own best policy, run for real |
     """
 
     table: DataFrame
+    by_prompt: DataFrame
     best: str
     outcomes: dict[str, Outcome]
 
@@ -44,14 +45,14 @@ class Demo:
         return sum((o.comparison for o in self.outcomes.values()), NOTHING)
 
     def summary(self) -> dict:
-        """The object that `simspec demo --json` prints; policy and speedups are those of the best recording."""
-        found, best = self.comparison, self.outcomes[self.best]
+        """The object of `simspec demo --json`; policy and speedups are of the best recording."""
+        comparison, best = self.comparison, self.outcomes[self.best]
         return {
-            "replay_equal": found.equal,
-            "lossless": found.lossless,
-            "rounds_compared": found.rounds,
-            "exceptions": len(found.exceptions),
-            "text_flips": len(found.text_flips),
+            "replay_equal": comparison.equal,
+            "lossless": comparison.lossless,
+            "rounds_compared": comparison.rounds,
+            "exceptions": len(comparison.exceptions),
+            "text_flips": len(comparison.text_flips),
             "best_policy": best.policy,
             "best_recording": self.best,
             "speedup_simulated": round(best.simulated, 4),
@@ -63,12 +64,12 @@ class Demo:
 
 def recordings(folder: Path = TRACES) -> dict[str, Path]:
     """The bundled recordings by name."""
-    found = {p.stem: p for p in sorted(folder.glob("tiny-*.parquet"))}
-    if not found:
+    paths = {p.stem: p for p in sorted(folder.glob("tiny-*.parquet"))}
+    if not paths:
         raise FileNotFoundError(
             f"{folder} holds no tiny-*.parquet; run this from a checkout of the project"
         )
-    return found
+    return paths
 
 
 def demo(
@@ -78,8 +79,11 @@ def demo(
     progress: Progress = quiet,
     folder: Path = TRACES,
 ) -> Demo:
-    """Sweeps the recordings of DRAFTERS at costs measured here, then runs each one's best policy on `prompts` of its prompts."""
-    # Where another job holds a core, two threads wait for each other: decoding then takes 6 times as long as on one.
+    """Sweeps the recordings of DRAFTERS at costs measured here, then runs each one's best policy.
+
+    prompts: of each recording. rounds: of each cost measurement. folder: of the recordings.
+    """
+    # With another job on a core, two threads wait for each other: decoding takes 6 times as long.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -101,7 +105,9 @@ def _demo(prompts: int, seed: int, rounds: int, progress: Progress, folder: Path
         settings = MeasureSettings(rounds=rounds, repeats=1)
         costs[name] = measure(pair.target, pair.drafter, rule_of(trace), trace.K, settings)
     progress("sweeping", 0, 1)
-    table = sweep(traces, [*CANDIDATES, "oracle"], costs, replicates=2, seed=seed, progress=False)
+    swept = {"replicates": 2, "seed": seed, "progress": False}
+    table = sweep(traces, [*CANDIDATES, "oracle"], costs, **swept)
+    by_prompt = sweep(traces, [*CANDIDATES, "oracle"], costs, by="prompt", **swept)
     speed = table[table.policy != "oracle"].groupby(["trace", "policy"], sort=False).speedup.mean()
     outcomes: dict[str, Outcome] = {}
     for name, trace in traces.items():
@@ -114,30 +120,10 @@ def _demo(prompts: int, seed: int, rounds: int, progress: Progress, folder: Path
             part, pairs[trace.meta.drafter], speed[name].idxmax(), costs[name], seed, labeled
         )
     best = speed.idxmax()
-    return Demo(table, best[0], outcomes)
+    return Demo(table, by_prompt, best[0], outcomes)
 
 
-def draw(found: Demo, path: Path) -> None:
-    """Plots the modelled speedup of every policy on every recording, and what the runs measured."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4.2), layout="constrained")
-    axes = figure.add_subplot()
-    means = found.table.groupby(["trace", "policy"], sort=False).speedup.mean()
-    names = list(dict.fromkeys(found.table.policy))
-    for i, name in enumerate(dict.fromkeys(found.table.trace)):
-        axes.plot(
-            names, [means[name, p] for p in names], "o-", color=f"C{i}", ms=3, lw=0.9, label=name
-        )
-        run = found.outcomes[name]
-        axes.plot([run.policy], [run.measured], "*", color=f"C{i}", ms=12, mec="black", mew=0.6)
-    axes.plot(
-        [], [], "*", color="white", mec="black", ms=12, label="its best, run on some of the prompts"
-    )
-    axes.axhline(1, color="grey", lw=0.8)
-    axes.set_ylabel("speedup over plain decoding")
-    for label in axes.get_xticklabels():
-        label.set(rotation=40, ha="right", rotation_mode="anchor")
-    axes.legend(fontsize="small")
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=130)
+def draw(demonstration: Demo, path: Path) -> None:
+    """Draws the modeled speedup of every policy on every recording, and what the runs measured."""
+    measured = {name: (o.policy, o.measured) for name, o in demonstration.outcomes.items()}
+    draw_speedups(speedup_intervals(demonstration.by_prompt), measured, path)

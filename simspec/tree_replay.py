@@ -4,6 +4,7 @@ import numpy as np
 
 from simspec.compile_cache import cached_njit
 from simspec.cost import CostModel
+from simspec.policy import PolicyError
 from simspec.rounds import Rounds
 from simspec.trace import Trace
 from simspec.tree_outcomes import check_trace, outcomes
@@ -39,7 +40,7 @@ def tree_seconds(rounds: Rounds, trace: Trace, policy: TreePolicy, cost: CostMod
 
 
 def prepare_tree(trace: Trace, policy: TreePolicy, cost: CostModel) -> None:
-    """ValueError, one line, where the policy cannot be replayed on this trace at these costs."""
+    """Check that trace and costs hold what the policy needs: TraceError, TreeError, PolicyError."""
     check_trace(trace, policy)
     outcome = outcomes(trace, policy)
     for kind, most, priced in (
@@ -47,7 +48,7 @@ def prepare_tree(trace: Trace, policy: TreePolicy, cost: CostModel) -> None:
         ("nodes", int(outcome.nodes.max()), cost.nodes),
     ):
         if most > priced:
-            raise ValueError(
+            raise PolicyError(
                 f"cost {cost.name!r} prices {priced} {kind}, policy {policy.name!r} takes {most}: "
                 "measure with more rows"
             )

@@ -9,12 +9,13 @@ import pytest
 from shell import command, refused, run
 from test_tree_policy import ordered, ranked
 
-from simspec import CostModel, policies, synthetic
+from simspec import CostModel, load_trace, policies, synthetic
 from simspec.metrics import summary
 from simspec.policies import fixed
 from simspec.policies.fitted_trees import optimal_tree
 from simspec.policies.trees import sets
 from simspec.rank_acceptance import draft_room
+from simspec.recordings import recordings
 from simspec.reports.tree_tables import markdown, table
 from simspec.reports.trees import compare_trees
 from simspec.simulate import replay
@@ -123,11 +124,14 @@ def test_what_is_chosen_on_one_half_is_counted_on_the_other():
 
 def test_what_a_recording_lacks_is_left_out_with_a_note():
     found, notes = lines_of(recording(order=False))
-    said = "x: without dynamic_tree:4, dynamic_tree:8: this trace records no order of dynamic trees: record it with one"
+    dynamic = (
+        "x: without dynamic_tree:4, dynamic_tree:8: "
+        "this trace records no order of dynamic trees: record it with one"
+    )
     assert "dynamic_tree:4" not in found
     assert notes == [
         "x: without beams: this trace records no beam search: record it with one",
-        said,
+        dynamic,
     ]
     found, notes = lines_of(synthetic.iid(0.5, 9, 20, 4))
     assert set(found) == {"plain", "best chain", "oracle"}
@@ -281,3 +285,13 @@ def test_the_sweep_refuses_the_same_trees(files):
 def _short(files):
     replace(COST, verify=COST.verify[:9]).to_json(files / "short.json")
     return files / "short.json"
+
+
+def test_tree_beyond_the_priced_nodes_is_left_out_with_a_note():
+    path = recordings()["tiny-early_exit-greedy"]
+    trace = load_trace(path).select(range(16))
+    cost = CostModel.from_json(path.with_suffix(".cost.json"))
+    rows, notes = compare_trees({"x": trace}, cost, (8,), resamples=100)
+    assert "beams" not in {row.policy for row in rows}
+    assert "dynamic_tree:8" in {row.policy for row in rows}
+    assert "x: without beams: cost 'early_exit-greedy' prices 32 nodes" in notes[-1]

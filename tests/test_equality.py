@@ -23,7 +23,10 @@ from toy_lm import (
 from real.equality import ALLOWED, compare, rounds_of
 from real.pair import rule_of
 from real.prompts import Prompt
-from real.record.recorder import Settings, assemble, describe, record_text
+from real.record import Settings
+from real.record.assembly import assemble
+from real.record.metadata import describe
+from real.record.recorder import record_sequence
 from real.sampling import Rule
 from simspec import Policy, load_trace, policies, replay
 
@@ -124,7 +127,7 @@ def test_runs_equal_replays_where_the_rule_cuts_and_features_tell_the_token(
     target, model = toy_pair(drafter)
     asked = Settings(6, 24, CUT[name], END, ("confidence", "entropy", "probability"))
     prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(6))]
-    rows = [record_text(target, model, asked, p.token, i) for i, p in enumerate(prompts)]
+    rows = [record_sequence(target, model, asked, p.token, i) for i, p in enumerate(prompts)]
     assemble(
         rows, prompts, 0, asked, describe("toy", model, asked, prompts, "", "cpu", torch.float64)
     ).save(tmp_path / "cut.parquet")
@@ -150,7 +153,7 @@ def test_runs_equal_replays_where_the_rule_cuts_and_features_tell_the_token(
         shorter += policy is drops and (replayed.drafted < replayed.computed).sum()
     assert shorter > 0
     if drafter == "model":  # both ways of recording see the same token
-        slow = record_text(target, model, asked, prompts[0].token, 0, slow=True)
+        slow = record_sequence(target, model, asked, prompts[0].token, 0, stepwise=True)
         np.testing.assert_array_equal(slow.feature, rows[0].feature)
 
 

@@ -15,7 +15,8 @@ from real.drafters.glide import GlideDrafter, GlideModel, blockwise_mask, glide_
 from real.model.decoder import Decoder
 from real.model.draft_head import save_draft_head
 from real.model.target import Target
-from real.record.recorder import Settings, target_text
+from real.record import Settings
+from real.record.target_sequence import target_sequence
 
 
 def grouped(kv_heads: int, seed: int = 0) -> Decoder:
@@ -170,7 +171,7 @@ def test_learning_helps_and_gives_no_nan(form, soft):
     target = toy_target()
     asked = Settings(6, 24, RULES["greedy"], ())
     texts = [
-        [*p, *target_text(Target(target), asked, p, i)[0].tolist()][:25]
+        [*p, *target_sequence(Target(target), asked, p, i)[0].tolist()][:25]
         for i, p in enumerate(toy_prompts(16))
     ]
     token = torch.tensor([t for t in texts if len(t) == 25])

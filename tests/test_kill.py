@@ -15,6 +15,8 @@ from shell import command, refused
 
 import real.jobs
 import real.record.recorder
+import real.record.shards
+from real.record import RecordingFiles
 from simspec import load_trace, synthetic
 
 # A process that has loaded everything forks one child a command. A child counts what it does to files below its folder and, asked
@@ -29,7 +31,7 @@ from simspec.cli import main
 
 for drafter in ("model", "early_exit"):
     load_pair(TINY, drafter)
-real.jobs.record.record = partial(real.record.recorder.record, shard=1)
+real.jobs.record.RecordingFiles = partial(real.record.RecordingFiles, shard_size=1)
 DEEDS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod"}
 
 def child(folder, die_at, arguments):
@@ -259,14 +261,14 @@ def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(tmp_path):
     assert not (folder / "x.parquet").exists()
     kept = shard.stat().st_mtime_ns, shard.read_bytes()
     seen = []
-    made = real.record.recorder.load_trace
+    made = real.record.shards.load_trace
 
     def loaded(path):
         seen.append((path.stat().st_mtime_ns, path.read_bytes()))
         return made(path)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(real.record.recorder, "load_trace", loaded)
+        patch.setattr(real.record.shards, "load_trace", loaded)
         assert command(folder, *LONG)[0] == 0
     assert seen[0] == kept  # it was not made anew
     assert command(prompts(tmp_path / "whole", 17), *LONG)[0] == 0
@@ -281,7 +283,7 @@ def test_an_interrupt_before_anything_is_done_leaves_nothing(tmp_path, monkeypat
         raise KeyboardInterrupt
 
     if job == "record":
-        monkeypatch.setattr(real.record.recorder, "record_text", stopped)
+        monkeypatch.setattr(real.record.recorder, "record_sequence", stopped)
         refused(folder, *RECORD, words="interrupted", code=130)
     elif job == "sweep":
         synthetic.iid(0.5, 1, 9, 2).save(folder / "t.parquet")
@@ -298,7 +300,7 @@ def test_an_interrupt_before_anything_is_done_leaves_nothing(tmp_path, monkeypat
             code=130,
         )
     else:
-        monkeypatch.setattr("real.train.pipeline.train_tokenizer", stopped)
+        monkeypatch.setattr("real.train.training_text.train_tokenizer", stopped)
         (folder / "text.txt").write_text("words " * 99)
         code, out, error = command(folder, "train", "text.txt", "--toy", "--out", "m")
         assert code == 130
@@ -315,10 +317,10 @@ def test_an_interrupt_before_anything_is_done_leaves_nothing(tmp_path, monkeypat
 @pytest.fixture
 def half(tmp_path, monkeypatch):
     """A recording that was interrupted with two of its three shards on disk, and what it should become."""
-    monkeypatch.setattr(real.jobs.record, "record", partial(real.record.recorder.record, shard=2))
+    monkeypatch.setattr(real.jobs.record, "RecordingFiles", partial(RecordingFiles, shard_size=2))
     asked = ["record", "p.jsonl", "--out", "x.parquet", "-k", 3, "--budget", 4]
     assert command(prompts(tmp_path / "whole", 6), *asked)[0] == 0
-    made, text = [], real.record.recorder.record_text
+    made, text = [], real.record.recorder.record_sequence
 
     def until_the_fifth(*given):
         if len(made) == 4:
@@ -328,7 +330,7 @@ def half(tmp_path, monkeypatch):
 
     folder = prompts(tmp_path / "half", 6)
     with monkeypatch.context() as patch:
-        patch.setattr(real.record.recorder, "record_text", until_the_fifth)
+        patch.setattr(real.record.recorder, "record_sequence", until_the_fifth)
         assert command(folder, *asked)[0] == 130
     assert sorted(p.name for p in (folder / "x.parquet.parts").iterdir()) == [
         "000000.parquet",
@@ -372,7 +374,7 @@ def test_a_shard_of_other_texts_is_refused_though_it_is_whole(half):
     folder, asked, whole = half
     parts = folder / "x.parquet.parts"
     (parts / "000002.parquet").write_bytes((parts / "000000.parquet").read_bytes())
-    refused(folder, *asked, words="000002.parquet holds other texts", progress=True)
+    refused(folder, *asked, words="000002.parquet holds other sequences", progress=True)
     (parts / "000002.parquet").unlink()
     assert command(folder, *asked)[0] == 0
     assert rows(folder / "x.parquet") == whole

@@ -145,7 +145,7 @@ def test_a_contract_can_fail(copied, module, line, expected):
 @pytest.mark.parametrize(
     "package, names",
     [
-        ("real.record", {"record", "Settings", "RecordError"}),
+        ("real.record", {"record", "RecordingFiles", "Settings", "RecordError"}),
         ("real.audit", {"audit"}),
         ("real.decode", {"decode", "DecodeResult", "Round", "Plan"}),
         ("real.measure", {"MeasureSettings", "max_new_tokens", "measure", "measure_table"}),

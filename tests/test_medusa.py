@@ -15,7 +15,8 @@ from real.drafters.medusa import MedusaDrafter, MedusaHeads
 from real.drafters.medusa import published as published_medusa
 from real.model.draft_head import load_draft_head, save_draft_head
 from real.model.target import Target
-from real.record.recorder import Settings, target_text
+from real.record import Settings
+from real.record.target_sequence import target_sequence
 
 MADE_FOR = {"weights": "a" * 64, "config": "c" * 64, "tokenizer": "t" * 64}
 KINDS = {
@@ -135,7 +136,7 @@ def test_learning_helps_every_head(kind, soft):
     target = toy_target()
     asked = Settings(6, 24, RULES["greedy"], ())
     texts = [
-        [*p, *target_text(Target(target), asked, p, i)[0].tolist()][:25]
+        [*p, *target_sequence(Target(target), asked, p, i)[0].tolist()][:25]
         for i, p in enumerate(toy_prompts(24))
     ]
     token = torch.tensor([t for t in texts if len(t) == 25])

@@ -1,6 +1,5 @@
 """Rows and orders of all positions at once are those of the walk through the protocol, and a text that was kept is the text."""
 
-import json
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -14,8 +13,8 @@ from test_medusa import shaken
 from toy_lm import DRAFTERS, END, RULES, VOCAB, toy_pair, toy_prompts, toy_target
 
 from real import sampling
-from real.decode.acceptance_predictor import Predictor
-from real.decode.features import offered
+from real.decode.acceptance_predictor import AcceptancePredictor
+from real.decode.features import drafter_features
 from real.draft import parallel
 from real.drafters import parallel_form
 from real.drafters.eagle import INPUTS, EagleDrafter
@@ -25,22 +24,17 @@ from real.drafters.medusa import MedusaDrafter, MedusaHeads
 from real.drafters.self_skip import SelfSkipDrafter, SkipConfig
 from real.model import full_pass
 from real.model.branch_cache import BranchCache
-from real.model.captured_passes import CapturedPasses
 from real.model.target import Target
-from real.prompts import Prompt
-from real.record import recorder as record
-from real.record.parallel import forked, one_bit
-from real.record.recorder import (
-    RecordError,
-    Rows,
-    Settings,
-    chains,
-    describe,
-    record_text,
-    target_text,
-)
-from real.record.rows import Scores
-from real.record.tree_order import ordered, orders
+from real.record import Settings, parallel_tree_order
+from real.record.parallel import record_parallel
+from real.record.parallel_tree_order import tree_order_parallel
+from real.record.prefix_only import record_prefix_only
+from real.record.recorder import record_sequence
+from real.record.rows import RecordedRows
+from real.record.scores import SequenceScores
+from real.record.stepwise import record_stepwise
+from real.record.target_sequence import target_sequence
+from real.record.tree_order import NOT_IN_TREE, tree_order_stepwise
 from real.sampling import Rule, gumbel, uniforms
 from simspec import rng
 
@@ -71,17 +65,17 @@ KINDS = {
 }
 
 
-def same(slow: Rows, fast: Rows) -> bool:
-    for name in Rows.__dataclass_fields__:
+def same(slow: RecordedRows, fast: RecordedRows) -> bool:
+    for name in RecordedRows.__dataclass_fields__:
         np.testing.assert_array_equal(getattr(slow, name), getattr(fast, name), err_msg=name)
     return True
 
 
-def both(pair, asked, seed, fast=forked):
+def both(pair, asked, seed, fast=record_parallel):
     target, drafter = pair
     prompt = toy_prompts(1, seed)[0]
-    text, _ = target_text(target, asked, prompt, seed)
-    return chains(target, drafter, asked, prompt, text, seed), fast(
+    text, _ = target_sequence(target, asked, prompt, seed)
+    return record_stepwise(target, drafter, asked, prompt, text, seed), fast(
         target, drafter, asked, prompt, text, seed
     )
 
@@ -96,7 +90,7 @@ def both(pair, asked, seed, fast=forked):
     st.sampled_from([END, EARLY, ()]),
 )
 def test_all_positions_at_once_equal_the_walk(name, rule, seed, K, budget, ends):
-    features = (*offered(PAIRS[name][1]), *(("probability",) if seed % 2 else ()))
+    features = (*drafter_features(PAIRS[name][1]), *(("probability",) if seed % 2 else ()))
     same(
         *both(
             PAIRS[name],
@@ -119,9 +113,10 @@ def test_whatever_a_drafter_is_made_of(kind, rule, seed, K):
         replace(asked, tree=(3, min(3, K, pair[1].max_draft_length or 3))),
         toy_prompts(1, seed)[0],
     )
-    text, _ = target_text(pair[0], asked, prompt, seed)
+    text, _ = target_sequence(pair[0], asked, prompt, seed)
     for slow, fast in zip(
-        orders(*pair, asked, prompt, text, seed), ordered(*pair, asked, prompt, text, seed)
+        tree_order_stepwise(*pair, asked, prompt, text, seed),
+        tree_order_parallel(*pair, asked, prompt, text, seed),
     ):
         np.testing.assert_array_equal(slow, fast)
 
@@ -137,7 +132,7 @@ def predicting(drafter):
     width = drafter.decoder.config.width
     torch.manual_seed(1)
     made = {
-        name: Predictor(width, width, rank, 3).requires_grad_(False)
+        name: AcceptancePredictor(width, width, rank, 3).requires_grad_(False)
         for name, rank in (("theta", None), ("theta_low_rank", 2))
     }
     for predictor in made.values():
@@ -162,7 +157,7 @@ def test_a_text_in_parts_is_the_text(monkeypatch):
     for name in ("eagle", "self_skip"):
         asked = Settings(5, 18, RULES["coupled"], END, tree=(3, 3))
         prompt = toy_prompts(1, 9)[0]
-        whole = record_text(*PAIRS[name], asked, prompt, 9)
+        whole = record_sequence(*PAIRS[name], asked, prompt, 9)
         with monkeypatch.context() as patch:
             patch.setattr(parallel, "MAX_BYTES", 8 * 3 * VOCAB * 4)
             known = full_pass.TargetPass(toy_target(), prompt, whole.token.tolist())
@@ -177,7 +172,7 @@ def test_a_text_in_parts_is_the_text(monkeypatch):
                 )
                 > 2
             )
-            assert same(whole, record_text(*PAIRS[name], asked, prompt, 9))
+            assert same(whole, record_sequence(*PAIRS[name], asked, prompt, 9))
 
 
 @pytest.mark.parametrize("name", ["eagle", "self_skip", "glide2", "model"])
@@ -220,33 +215,31 @@ def test_orders_of_all_positions_equal_the_walk(name, rule, seed, levels, width,
     target, drafter = PAIRS[name]
     asked = Settings(5, budget, ALL_RULES[rule], END, (), (width, levels))
     prompt = toy_prompts(1, seed)[0]
-    text, _ = target_text(target, asked, prompt, seed)
+    text, _ = target_sequence(target, asked, prompt, seed)
     slow, fast = (
-        orders(target, drafter, asked, prompt, text, seed),
-        ordered(target, drafter, asked, prompt, text, seed),
+        tree_order_stepwise(target, drafter, asked, prompt, text, seed),
+        tree_order_parallel(target, drafter, asked, prompt, text, seed),
     )
     for a, b in zip(slow, fast):
         np.testing.assert_array_equal(a, b)
 
 
 def test_control_an_order_by_the_last_token_alone_is_noticed(monkeypatch):
-    from real.record import tree_order as order
-
     target, drafter = PAIRS["eagle"]
     asked, prompt = Settings(5, 18, RULES["greedy"], END, (), (4, 3)), toy_prompts(1, 9)[0]
-    text, _ = target_text(target, asked, prompt, 9)
-    grown = order._grown
-    made = orders(target, drafter, asked, prompt, text, 9)[0]
-    assert (made < order.OUT).sum() > 10
+    text, _ = target_sequence(target, asked, prompt, 9)
+    grow = parallel_tree_order._grow
+    made = tree_order_stepwise(target, drafter, asked, prompt, text, 9)[0]
+    assert (made < NOT_IN_TREE).sum() > 10
 
-    def flat(*given):
+    def flat(*arguments):
         return [
-            (token, score - (score.amax(1, keepdim=True)), parent, chosen)
-            for token, score, parent, chosen in grown(*given)
+            level._replace(score=level.score - level.score.amax(1, keepdim=True))
+            for level in grow(*arguments)
         ]
 
-    monkeypatch.setattr(order, "_grown", flat)
-    assert (ordered(target, drafter, asked, prompt, text, 9)[0] != made).any()
+    monkeypatch.setattr(parallel_tree_order, "_grow", flat)
+    assert (tree_order_parallel(target, drafter, asked, prompt, text, 9)[0] != made).any()
 
 
 def test_one_pass_of_the_target_and_k_steps_whatever_the_text(monkeypatch):
@@ -256,8 +249,8 @@ def test_one_pass_of_the_target_and_k_steps_whatever_the_text(monkeypatch):
     monkeypatch.setattr(full_pass, "full_pass", lambda *a: passes.append(1) or one_pass(*a))
     monkeypatch.setattr(type(drafter.head), "estimate", lambda *a: steps.append(1) or estimate(*a))
     asked, prompt = Settings(5, 18, RULES["coupled"], ()), toy_prompts(1, 9)[0]
-    text, _ = target_text(target, asked, prompt, 9)
-    forked(target, drafter, asked, prompt, text, 9)
+    text, _ = target_sequence(target, asked, prompt, 9)
+    record_parallel(target, drafter, asked, prompt, text, 9)
     assert len(text) == 18
     assert len(passes) == 1
     assert len(steps) == asked.K
@@ -266,10 +259,10 @@ def test_one_pass_of_the_target_and_k_steps_whatever_the_text(monkeypatch):
 def test_lookup_needs_no_pass_of_the_target(monkeypatch):
     target, drafter = PAIRS["prompt_lookup"]
     asked, prompt = Settings(6, 24, RULES["greedy"], END, ()), [5, 6, 7, 5, 6, 7]
-    slow = record_text(target, drafter, asked, prompt, 0, slow=True)
+    slow = record_sequence(target, drafter, asked, prompt, 0, stepwise=True)
     kept = Kept((slow.token, slow.margin))
     monkeypatch.setattr(Target, "verify", lambda *_: pytest.fail("a pass of the target"))
-    assert same(slow, record_text(target, drafter, asked, prompt, 0, texts=kept))
+    assert same(slow, record_sequence(target, drafter, asked, prompt, 0, cache=kept))
 
 
 class Kept:
@@ -285,7 +278,7 @@ def test_a_drafter_that_derives_from_one_of_ours_is_walked():
             return None
 
     target, eagle = PAIRS["eagle"]
-    rows = record_text(
+    rows = record_sequence(
         target, Other(eagle.decoder, eagle.head), Settings(4, 8, RULES["greedy"], END), [5, 6], 0
     )
     assert (rows.depth == 0).all()
@@ -323,7 +316,7 @@ def test_noise_is_drawn_of_the_same_uniforms_wherever(seed, sequence, first, cou
 def test_scores_are_the_rules_own_and_noise_is_drawn_once(rule, monkeypatch):
     drawn, whole = [], rng.gumbel_rows
     monkeypatch.setattr(rng, "gumbel_rows", lambda *a: drawn.append(a) or whole(*a))
-    scored, logits = Scores(ALL_RULES[rule], 4, 300), torch.randn(200, VOCAB)
+    scored, logits = SequenceScores(ALL_RULES[rule], 4, 300), torch.randn(200, VOCAB)
     for shift in (0, 7, 100):
         place = torch.arange(200) + shift
         found = scored(logits, place)
@@ -339,126 +332,5 @@ def test_scores_are_the_rules_own_and_noise_is_drawn_once(rule, monkeypatch):
 
 @pytest.mark.parametrize("name", ["model", "eagle"])
 def test_one_bit_and_forked_agree_in_long_texts(name):
-    fast = one_bit if name == "model" else forked
+    fast = record_prefix_only if name == "model" else record_parallel
     assert same(*both(PAIRS[name], Settings(4, 150, RULES["coupled"], ()), 21, fast))
-
-
-PROMPTS = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(5))]
-
-
-def made(out, name="eagle", asked=None, texts=None, prompts=PROMPTS, **meta):
-    target, drafter = PAIRS[name]
-    asked = asked or Settings(4, 8, RULES["coupled"], END)
-    told = replace(
-        describe("toy", drafter, asked, prompts, "", "cpu", torch.float64), argv=(), **meta
-    )
-    return record.record(target, drafter, asked, prompts, out, told, shard=2, texts=texts)
-
-
-def test_a_recording_from_kept_texts_is_the_same_and_writes_none(tmp_path, monkeypatch):
-    texts = tmp_path / "texts.json"
-    plain = {name: made(tmp_path / f"{name}.parquet", name) for name in ("eagle", "medusa")}
-    assert made(tmp_path / "a.parquet", texts=texts) == plain["eagle"]
-    wrote = texts.read_bytes()
-    monkeypatch.setattr(
-        record, "target_text", lambda *_: pytest.fail("the target wrote a text again")
-    )
-    assert made(tmp_path / "b.parquet", "medusa", texts=texts) == plain["medusa"]
-    assert texts.read_bytes() == wrote
-    assert (tmp_path / "b.parquet").read_bytes() == (tmp_path / "medusa.parquet").read_bytes()
-
-
-def test_texts_of_other_prompts_are_added(tmp_path):
-    texts = tmp_path / "texts.json"
-    made(tmp_path / "a.parquet", texts=texts, prompts=PROMPTS[:2])
-    turned = PROMPTS[::-1]
-    assert made(tmp_path / "b.parquet", texts=texts, prompts=turned) == made(
-        tmp_path / "c.parquet", prompts=turned
-    )
-    assert len(json.loads(texts.read_text())["texts"]) == 7
-
-
-@pytest.mark.parametrize(
-    "changed, named",
-    [
-        ({"asked": Settings(4, 9, RULES["coupled"], END)}, "budget"),
-        ({"asked": Settings(4, 8, RULES["coupled"], (4,))}, "end_tokens"),
-        ({"asked": Settings(4, 8, RULES["greedy"], END)}, "rule"),
-        ({"device": "another card"}, "device"),
-        ({"target": "toy/2"}, "target"),
-    ],
-)
-def test_texts_of_another_making_are_refused(tmp_path, changed, named):
-    texts = tmp_path / "texts.json"
-    made(tmp_path / "a.parquet", texts=texts)
-    with pytest.raises(
-        RecordError, match=f"texts made with another .*{named if named != 'rule' else ''}"
-    ):
-        made(tmp_path / "b.parquet", texts=texts, **changed)
-    assert not (tmp_path / "b.parquet").exists()
-
-
-@pytest.mark.parametrize(
-    "harm",
-    [
-        lambda held: held["texts"].popitem(),
-        lambda held: next(iter(held["texts"].values()))[0].append(1),
-        lambda held: held.pop("sha256"),
-        lambda held: held.update(texts=7),
-    ],
-)
-def test_damaged_texts_are_refused(tmp_path, harm):
-    texts = tmp_path / "texts.json"
-    made(tmp_path / "a.parquet", texts=texts)
-    held = json.loads(texts.read_text())
-    harm(held)
-    texts.write_text(json.dumps(held))
-    with pytest.raises(
-        RecordError, match="texts.json (is damaged|holds no texts).* delete it"
-    ) as told:
-        made(tmp_path / "b.parquet", texts=texts)
-    assert "\n" not in str(told.value)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        [[1, VOCAB], [0, 0]],
-        [[1], [0, 0]],
-        [[], []],
-        [[3, 1], [0, 0]],
-        [[1.0], [0]],
-        [[True], [0]],
-        [[1] * 9, [0] * 9],
-        5,
-    ],
-)
-def test_texts_that_cannot_be_are_refused_whoever_signed_them(tmp_path, text):
-    from real.record.text_cache import _sum
-
-    texts = tmp_path / "texts.json"
-    made(tmp_path / "a.parquet", texts=texts)
-    held = json.loads(texts.read_text())
-    held["texts"][next(iter(held["texts"]))] = text
-    texts.write_text(json.dumps(held | {"sha256": _sum(held["texts"])}))
-    with pytest.raises(RecordError, match="damaged|no texts"):
-        made(tmp_path / "b.parquet", texts=texts)
-
-
-def test_texts_of_other_passes_are_refused(tmp_path, monkeypatch):
-    texts = tmp_path / "texts.json"
-    made(tmp_path / "a.parquet", texts=texts)
-    monkeypatch.setattr(
-        PAIRS["eagle"][0], "passes", CapturedPasses((1, 5), 64, compiled=False), raising=False
-    )
-    with pytest.raises(RecordError, match="made with another passes"):
-        made(tmp_path / "b.parquet", texts=texts)
-
-
-def test_texts_are_not_kept_under_the_rejection_rule(tmp_path):
-    with pytest.raises(RecordError, match="rejection rule"):
-        made(
-            tmp_path / "a.parquet",
-            asked=Settings(4, 8, Rule("rejection", 1.0, 0), END, ()),
-            texts=tmp_path / "t.json",
-        )

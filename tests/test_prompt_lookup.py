@@ -17,7 +17,10 @@ from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.equality import compare
 from real.model.target import Target
 from real.prompts import Prompt
-from real.record.recorder import Settings, assemble, describe, record_text
+from real.record import Settings
+from real.record.assembly import assemble
+from real.record.metadata import describe
+from real.record.recorder import record_sequence
 from simspec import replay
 
 SIZES = st.tuples(st.integers(1, 4), st.integers(0, 3)).map(
@@ -159,7 +162,7 @@ def test_runs_are_lossless_and_equal_their_replays(rule, match):
     target, drafter = Target(decoder, capacity=32), PromptLookupDrafter(match=match)
     settings = Settings(6, 24, RULES[rule], (3,), features=())
     prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(10))]
-    rows = [record_text(target, drafter, settings, p.token, i) for i, p in enumerate(prompts)]
+    rows = [record_sequence(target, drafter, settings, p.token, i) for i, p in enumerate(prompts)]
     meta = describe("toy", drafter, settings, prompts, "", "cpu", torch.float64)
     trace, cost = assemble(rows, prompts, 0, settings, meta), toy_cost()
     assert trace.depth.min() == 0

@@ -1,4 +1,4 @@
-"""A recording is what its definition says, whichever way it was made, and a killed one loses nothing."""
+"""Recordings equal their definition, and a killed one continues."""
 
 from dataclasses import replace
 
@@ -9,21 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_lm import DRAFTERS, END, PREFIX, RULES, toy_pair, toy_prompts
 
-from real.decode.features import offered, read
+from real.decode.features import drafter_features, read_features
 from real.draft import Silent
 from real.prompts import Prompt
+from real.record import RecordError, RecordingFiles, Settings, record
 from real.record import recorder as module
-from real.record.recorder import (
-    RecordError,
-    Rows,
-    Settings,
-    chains,
-    describe,
-    one_bit,
-    record,
-    record_text,
-    target_text,
-)
+from real.record.metadata import describe
+from real.record.prefix_only import record_prefix_only
+from real.record.recorder import record_sequence
+from real.record.rows import RecordedRows
+from real.record.stepwise import record_stepwise
+from real.record.target_sequence import target_sequence
 from real.sampling import margin
 from simspec import load_trace
 from simspec.quantization import encode_margin
@@ -39,21 +35,21 @@ PAIRS = {name: toy_pair(name) for name in DRAFTERS}
     st.integers(1, 7),
     st.integers(1, 20),
 )
-def test_the_one_bit_form_equals_the_definition(name, rule, seed, K, budget):
+def test_prefix_only_recording_equals_the_definition(name, rule, seed, K, budget):
     target, drafter = PAIRS[name]
     prompt = toy_prompts(1, seed)[0]
     asked = Settings(K, budget, RULES[rule], END)
-    text, _ = target_text(target, asked, prompt, seed)
+    text, _ = target_sequence(target, asked, prompt, seed)
     slow, fast = (
-        chains(target, drafter, asked, prompt, text, seed),
-        one_bit(target, drafter, asked, prompt, text, seed),
+        record_stepwise(target, drafter, asked, prompt, text, seed),
+        record_prefix_only(target, drafter, asked, prompt, text, seed),
     )
-    for name in Rows.__dataclass_fields__:
+    for name in RecordedRows.__dataclass_fields__:
         np.testing.assert_array_equal(getattr(slow, name), getattr(fast, name), err_msg=name)
 
 
 def verified(name, asked, prompt, text, sequence):
-    """Rows by the protocol and nothing kept: at each position fresh models, which draft freely, and once more along the text."""
+    """Rows from fresh models at each position: a free draft, then one along the sequence."""
     n, K, rule = len(text), asked.K, asked.rule
     rows = {
         field: np.zeros((n, K), np.uint8) for field in ("rank", "draft_margin", "feature_margin")
@@ -92,7 +88,7 @@ def verified(name, asked, prompt, text, sequence):
             rows["draft_margin"][t, slot] = encode_margin(
                 margin(rule.scores(step.logits[None], sequence, [t + slot])).numpy()
             )[0]
-            code, edge = read(asked.features, step.logits[None], rule.temperature)
+            code, edge = read_features(asked.features, step.logits[None], rule.temperature)
             rows["feature"][t, slot], rows["feature_margin"][t, slot] = (
                 code[0],
                 encode_margin(edge.min()),
@@ -111,20 +107,23 @@ def verified(name, asked, prompt, text, sequence):
 @pytest.mark.parametrize("name", DRAFTERS)
 @settings(deadline=None, max_examples=4)
 @given(st.sampled_from(list(RULES)), st.integers(0, 500), st.integers(1, 7), st.integers(1, 14))
-def test_the_recorder_equals_a_walk_with_nothing_kept(name, rule, seed, K, budget):
+def test_stepwise_recording_equals_fresh_models(name, rule, seed, K, budget):
     target, drafter = PAIRS[name]
     prompt = toy_prompts(1, seed)[0]
-    asked = Settings(K, budget, RULES[rule], END, offered(drafter))
-    text, _ = target_text(target, asked, prompt, seed)
-    found = chains(target, drafter, asked, prompt, text, seed)
+    asked = Settings(K, budget, RULES[rule], END, drafter_features(drafter))
+    text, _ = target_sequence(target, asked, prompt, seed)
+    found = record_stepwise(target, drafter, asked, prompt, text, seed)
     for field, wanted in verified(name, asked, prompt, text, seed).items():
         np.testing.assert_array_equal(getattr(found, field), wanted, err_msg=field)
 
 
-def test_a_silent_drafter_records_no_features_no_near_ties_and_ranks_of_two_kinds():
+def test_drafter_without_logits_has_two_ranks_and_no_features():
     target, drafter = PAIRS["prompt_lookup"]
-    asked, prompt = Settings(6, 24, RULES["greedy"], END, offered(drafter)), [5, 6, 7, 5, 6, 7]
-    rows = record_text(target, drafter, asked, prompt, 0)
+    asked, prompt = (
+        Settings(6, 24, RULES["greedy"], END, drafter_features(drafter)),
+        [5, 6, 7, 5, 6, 7],
+    )
+    rows = record_sequence(target, drafter, asked, prompt, 0)
     n, slot = len(rows.token), np.arange(6)
     offers = slot < np.minimum(rows.depth, 24 - np.arange(n))[:, None]
     there = np.arange(n)[:, None] + slot < n
@@ -137,13 +136,13 @@ def test_a_silent_drafter_records_no_features_no_near_ties_and_ranks_of_two_kind
     assert 0 < rows.run.sum()
     assert len(set(rows.depth.tolist())) > 1
     with pytest.raises(ValueError, match="'confidence': drafter 'prompt_lookup' has no logits"):
-        record_text(target, drafter, replace(asked, features=("confidence",)), prompt, 0)
+        record_sequence(target, drafter, replace(asked, features=("confidence",)), prompt, 0)
 
 
-def test_a_drafter_of_four_tokens_is_recorded_four_deep_and_one_token_of_prompt_offers_none():
+def test_depth_is_limited_by_the_drafter():
     for name in ("medusa", "hydra", "eagle"):
         target, drafter = PAIRS[name]
-        rows = record_text(target, drafter, Settings(6, 20, RULES["greedy"], END), [5], 0)
+        rows = record_sequence(target, drafter, Settings(6, 20, RULES["greedy"], END), [5], 0)
         most = 6 if name == "eagle" else 4
         assert rows.depth[0] == 0
         assert rows.rank[0, 0] == 255
@@ -153,12 +152,12 @@ def test_a_drafter_of_four_tokens_is_recorded_four_deep_and_one_token_of_prompt_
         assert (rows.rank[1:14, most:] == 255).all()
 
 
-def test_control_a_lookup_that_looks_one_token_late_is_noticed(monkeypatch):
+def test_control_late_prompt_lookup_is_detected(monkeypatch):
     from real.drafters.prompt_lookup import PromptLookupDrafter
 
     target, drafter = PAIRS["prompt_lookup"]
     asked, prompt = Settings(4, 12, RULES["greedy"], END, ()), [5, 6, 7, 5, 6, 7]
-    text, _ = target_text(target, asked, prompt, 0)
+    text, _ = target_sequence(target, asked, prompt, 0)
     read_all = PromptLookupDrafter.catch_up
     monkeypatch.setattr(
         PromptLookupDrafter,
@@ -166,18 +165,18 @@ def test_control_a_lookup_that_looks_one_token_late_is_noticed(monkeypatch):
         lambda self, tokens, *rest: read_all(self, tokens[:-1] or [4], *rest),
     )
     assert (
-        chains(target, drafter, asked, prompt, text, 0).run
+        record_stepwise(target, drafter, asked, prompt, text, 0).run
         != verified("prompt_lookup", asked, prompt, text, 0)["run"]
     ).any()
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_rows_follow_the_definition_without_caches(rule):
+def test_rows_equal_full_forward_passes(rule):
     """run, depth and rank from whole forward passes of the drafter, position by position."""
     target, drafter = PAIRS["model"]
     asked, sequence = Settings(5, 16, RULES[rule], END), 3
     prompt = toy_prompts(1, 12)[0]
-    rows = record_text(target, drafter, asked, prompt, sequence)
+    rows = record_sequence(target, drafter, asked, prompt, sequence)
     text, scored = rows.token.tolist(), 0
 
     def scores(prefix, position):
@@ -210,44 +209,35 @@ def _record(out, count=7, asked=None, drafter=None, **more):
     asked = asked or Settings(4, 8, RULES["coupled"], END)
     drafter = drafter or own
     meta = describe("toy", drafter, asked, _prompts(count), "", "cpu", torch.float64)
-    return record(target, drafter, asked, _prompts(count), out, meta, shard=2, **more)
+    files = RecordingFiles(out, shard_size=2)
+    return record(target, drafter, asked, _prompts(count), files, meta, **more)
 
 
-def test_a_killed_recording_continues_and_loses_nothing(tmp_path, monkeypatch):
+def test_killed_recording_continues_at_its_last_shard(tmp_path, monkeypatch):
     whole = _record(tmp_path / "whole.parquet")
     made = []
 
-    def counted(target, drafter, asked, prompt, sequence):
+    def counted(target, drafter, asked, prompt, sequence, cache):
         if len(made) == 5:
             made.append(None)
             raise KeyboardInterrupt
         made.append(sequence)
-        return record_text(target, drafter, asked, prompt, sequence)
+        return record_sequence(target, drafter, asked, prompt, sequence)
 
-    monkeypatch.setattr(module, "record_text", counted)
+    monkeypatch.setattr(module, "record_sequence", counted)
     out = tmp_path / "killed.parquet"
     with pytest.raises(KeyboardInterrupt):
         _record(out)
     assert not out.exists()
     resumed = _record(out)
-    assert made == [
-        0,
-        1,
-        2,
-        3,
-        4,
-        None,
-        4,
-        5,
-        6,
-    ]  # whole shards are kept, the broken one is made again
+    assert made == [0, 1, 2, 3, 4, None, 4, 5, 6]  # the unfinished shard is recorded again
     assert resumed == whole == load_trace(out)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["killed.parquet", "whole.parquet"]
 
 
-def test_other_settings_do_not_mix_into_a_half_done_recording(tmp_path, monkeypatch):
+def test_other_settings_are_refused(tmp_path, monkeypatch):
     out = tmp_path / "t.parquet"
-    monkeypatch.setattr(module, "join", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(module, "join_traces", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         _record(out)
     with pytest.raises(RecordError, match="other settings"):
@@ -257,9 +247,9 @@ def test_other_settings_do_not_mix_into_a_half_done_recording(tmp_path, monkeypa
         _record(out)
 
 
-def test_a_damaged_shard_is_refused_by_name(tmp_path, monkeypatch):
+def test_damaged_shard_is_named(tmp_path, monkeypatch):
     out = tmp_path / "t.parquet"
-    monkeypatch.setattr(module, "join", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(module, "join_traces", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         _record(out)
     shard = tmp_path / "t.parquet.parts" / "000002.parquet"
@@ -268,26 +258,31 @@ def test_a_damaged_shard_is_refused_by_name(tmp_path, monkeypatch):
         _record(out)
 
 
-def test_a_drafter_with_a_history_is_refused():
+def test_drafter_with_history_is_refused():
     class Pool(Silent):
         history_free = False
 
     target, _ = PAIRS["model"]
     asked = Settings(4, 8, RULES["greedy"], END)
     with pytest.raises(RecordError, match="earlier rounds"):
-        record_text(target, Pool(), replace(asked), [5, 6], 0)
+        record_sequence(target, Pool(), replace(asked), [5, 6], 0)
 
 
-def test_a_drafter_that_offers_nothing_records_depth_zero():
+def test_silent_drafter_has_depth_zero():
     target, _ = PAIRS["model"]
-    rows = record_text(
-        target, Silent(), Settings(4, 8, RULES["greedy"], END, features=()), [5, 6], 0, slow=True
+    rows = record_sequence(
+        target,
+        Silent(),
+        Settings(4, 8, RULES["greedy"], END, features=()),
+        [5, 6],
+        0,
+        stepwise=True,
     )
     assert (rows.depth == 0).all()
     assert (rows.run == 0).all()
 
 
 @pytest.mark.parametrize("K, budget", [(0, 8), (256, 8), (4, 0)])
-def test_settings_refuse_what_cannot_be_recorded(K, budget):
+def test_invalid_settings_are_refused(K, budget):
     with pytest.raises(RecordError, match="expected"):
         Settings(K, budget, RULES["greedy"], END)

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-from real.bench.hf_generate import RIVALS
+from real.bench.hf_generate import HF_METHODS
 from real.measure.grid_settings import BATCHES, CONTEXTS, WIDTHS
 from real.model.config import DecoderConfig
-from real.train.pipeline import TrainConfig
-from real.train.recipes import recipe_of, training
-from real.train.trainer import Plan
+from real.train.config import TrainConfig
+from real.train.drafter_training import drafter_training, recipe_of
+from real.train.schedule import TrainSchedule
 
 MUST = ("model", "early_exit", "eagle", "medusa")
 """Drafters that a campaign trains before all others."""
@@ -49,8 +49,8 @@ class CampaignConfig:
     sample: int
     target: DecoderConfig
     settings: tuple[tuple[str, tuple[tuple[str, object], ...]], ...]
-    plan: Plan
-    training: Plan
+    plan: TrainSchedule
+    training: TrainSchedule
     slow: float
     distil_tokens: int
     batch: int
@@ -111,8 +111,8 @@ FULL = CampaignConfig(
         ),
         ("early_exit", (("depth", 3),)),
     ),
-    plan=Plan(minutes=3.9, rows=64, length=512, rate=1.5e-3, save_every=1000),
-    training=Plan(minutes=0.4, rows=128, length=192, save_every=1000, every=1 << 30),
+    plan=TrainSchedule(minutes=3.9, rows=64, length=512, rate=1.5e-3, save_every=1000),
+    training=TrainSchedule(minutes=0.4, rows=128, length=192, save_every=1000, every=1 << 30),
     slow=0.42,  # sqrt(160 / 896): recipes were found at the tiny target's width
     distil_tokens=2_000_000,
     batch=512,
@@ -145,7 +145,7 @@ FULL = CampaignConfig(
     contexts=CONTEXTS,
     climbs=10,
     steps=("early_exit:4", "eagle", "medusa"),
-    rivals=RIVALS,
+    rivals=HF_METHODS,
     raced=9,
     race_budget=64,
     laps=1,
@@ -172,8 +172,8 @@ TOY = replace(
     settings=(
         ("model", (("width", 8), ("layers", 1), ("heads", 1), ("head_dim", 8), ("hidden", 16))),
     ),
-    plan=Plan(steps=4, rows=2, length=16, save_every=2),
-    training=Plan(steps=4, rows=2, length=16, save_every=2, every=1 << 30),
+    plan=TrainSchedule(steps=4, rows=2, length=16, save_every=2),
+    training=TrainSchedule(steps=4, rows=2, length=16, save_every=2, every=1 << 30),
     slow=1.0,
     distil_tokens=1024,
     batch=8,
@@ -228,7 +228,7 @@ def lab_of(
     plan = replace(size.training, seed=seed)
     return TrainConfig(
         text, heldout, size.vocab, size.sample, size.target, replace(size.plan, seed=seed),
-        tuple(training(name, plan, settings=settings.get(name), rate=size.slow * recipe_of(name).rate) for name in (*MUST, *MORE)),
+        tuple(drafter_training(name, plan, settings=settings.get(name), rate=size.slow * recipe_of(name).rate) for name in (*MUST, *MORE)),
         size.distil_tokens, 0.5, size.judged, size.trials, size.predictor_texts, size.rank,
         device=device, seed=seed, batch=size.batch, together=True, compiled=size.compiled and device.startswith("cuda"),
     )  # fmt: skip

@@ -18,19 +18,17 @@ from real.campaign.experiments import (
     treed,
 )
 from real.campaign.workspace import Folder
-from real.decode.features import offered
+from real.decode.features import drafter_features
 from real.drafters import BUILTIN
 from real.jobs import RULES, record_to
-from real.record.recorder import Settings
-from real.train.pipeline import (
-    Search,
-    TrainConfig,
-    describe,
-    learn_predictors,
-    learn_target,
-    search,
-)
-from real.train.train_drafter import read_card, teach
+from real.record import Settings
+from real.train.config import TrainConfig
+from real.train.drafter_card import read_card
+from real.train.model_card import write_model_card
+from real.train.pipeline import train_all_predictors
+from real.train.search_skips import SkipSearch, search_skips
+from real.train.train_drafter import train_drafter
+from real.train.train_target import train_target
 from simspec import policies
 
 RANKS = ("must", "should", "could")
@@ -170,18 +168,18 @@ def _text(folder: Folder) -> dict:
 
 
 def _target(folder: Folder) -> dict:
-    learn_target(folder.lab, folder.read, folder.models, folder.work, folder.progress)
+    train_target(folder.lab, folder.read, folder.models, folder.work, folder.progress)
     folder.named()
     return {"sha256": folder.target}
 
 
 def _distil(folder: Folder) -> dict:
-    return {"tokens": int(folder.known.own.size)}
+    return {"tokens": int(folder.known.distilled.size)}
 
 
 def _drafter(folder: Folder, drafter: str) -> dict:
-    (training,) = (each for each in folder.lab.lessons if each.drafter == drafter)
-    card = teach(training, folder.known.material, folder.models, folder.work, folder.progress)
+    (training,) = (each for each in folder.lab.drafters if each.drafter == drafter)
+    card = train_drafter(training, folder.known.data, folder.models, folder.work, folder.progress)
     return {
         "steps": card["steps"],
         "parameters": card["parameters"],
@@ -191,32 +189,32 @@ def _drafter(folder: Folder, drafter: str) -> dict:
 
 def _self_skip(folder: Folder) -> dict:
     lab, known = folder.lab, folder.known
-    card = search(
-        Search(lab.trials, lab.seed), known.material, known.own, folder.models, folder.progress
-    )
+    card = search_skips(SkipSearch(lab.trials, lab.seed), known, folder.models, folder.progress)
     return {"settings": card["settings"], "evaluation": card["evaluation"]}
 
 
 def _there(folder: Folder) -> TrainConfig:
     """The lab with those drafters that have learnt."""
     lab = folder.lab
-    lessons = tuple(
-        each for each in lab.lessons if (folder.models / each.place / "card.json").exists()
+    drafters = tuple(
+        each for each in lab.drafters if (folder.models / each.place / "card.json").exists()
     )
     return replace(
         lab,
-        lessons=lessons,
+        drafters=drafters,
         trials=lab.trials * (folder.models / "self_skip" / "card.json").exists(),
     )
 
 
 def _predictors(folder: Folder) -> dict:
-    learn_predictors(_there(folder), folder.read, folder.known, folder.models, folder.progress)
+    train_all_predictors(_there(folder), folder.read, folder.known, folder.models, folder.progress)
     return {}
 
 
 def _card(folder: Folder) -> dict:
-    describe(_there(folder), folder.read, folder.known, folder.models, folder.work, folder.progress)
+    write_model_card(
+        _there(folder), folder.read, folder.known, folder.models, folder.work, folder.progress
+    )
     card = read_card(folder.models / "card.json")
     return {
         name: card[name] for name in ("parameters", "heldout_loss_nats", "steps", "text_tokens")
@@ -242,7 +240,7 @@ def _cost(folder: Folder, drafter: str, rule: str) -> dict:
 def _record(folder: Folder, drafter: str, rule: str) -> dict:
     size, path = folder.size, folder.trace(drafter, rule)
     pair = folder.pair(drafter, "float32")
-    shows = tuple(name for name in offered(pair.drafter) if name in FEATURES)
+    shows = tuple(name for name in drafter_features(pair.drafter) if name in FEATURES)
     asked = Settings(
         _deepest(folder, drafter), size.budget, RULES[rule], pair.end_tokens, shows, ()
     )

@@ -8,16 +8,18 @@ from functools import cached_property
 from pathlib import Path
 
 from real.campaign.config import OFFERS, CampaignConfig, lab_of
-from real.decode.engine import passes_of
+from real.decode.engine import make_passes
 from real.files import replace_json
 from real.model.checkpoint import sha256
 from real.pair import Pair, load_pair
 from real.progress import Progress, quiet
 from real.prompts import Prompt, draw, read_prompts
 from real.provenance import device_name, versions
+from real.train.config import TrainConfig
 from real.train.corpus import CorpusError
-from real.train.pipeline import Known, Read, TrainConfig, known_target, read
-from real.train.train_drafter import read_card
+from real.train.drafter_card import read_card
+from real.train.drafter_data import TrainedTarget, load_trained_target
+from real.train.training_text import EncodedText, read_training_text
 from simspec import CostModel, Trace, load_trace, policies
 
 HELD = 3
@@ -159,20 +161,24 @@ class Folder:
         return load_trace(path), CostModel.from_json(path.with_suffix(".cost.json"))
 
     @cached_property
-    def read(self) -> Read:
+    def read(self) -> EncodedText:
         """The text, encoded."""
-        return read(self.lab, self.models, self.work, self.progress)
+        return read_training_text(self.lab, self.models, self.work, self.progress)
 
     @cached_property
-    def known(self) -> Known:
-        """The target and what it wrote, ready for lessons."""
-        known = known_target(self.lab, self.read, self.models, self.work, self.progress)
-        check, exam = (
-            known.material.check,
-            known.material.exam,
-        )  # walked token by token: few are enough beside a recording
-        exam, check = exam[: self.size.exam], check[: max(1, self.size.exam // 3)]
-        return replace(known, material=replace(known.material, check=check, exam=exam))
+    def known(self) -> TrainedTarget:
+        """The target and its generated sequences, for the training of drafters.
+
+        Evaluation goes token by token: few sequences are enough beside a recording.
+        """
+        text = self.read
+        trained = load_trained_target(
+            self.lab, text.tokenizer, text.tokens, self.models, self.work, self.progress
+        )
+        data, count = trained.data, self.size.exam
+        validation = data.validation[: max(1, count // 3)]
+        data = replace(data, validation=validation, evaluation=data.evaluation[:count])
+        return replace(trained, data=data)
 
     def forget(self) -> None:
         """Drops the models that are held."""
@@ -190,7 +196,7 @@ class Folder:
             compiled = (
                 None if dtype == "bfloat16" else False
             )  # what float32 is for needs no speed, and compiling takes a minute
-            passes = passes_of(
+            passes = make_passes(
                 key[2], rows, max(size.longest, size.context) + size.budget, compiled
             )
             self._held[key] = load_pair(self.models, drafter, self.device, dtype, passes=passes)

@@ -16,7 +16,7 @@ MAX_BYTES = 1 << 30
 
 
 class ParallelDrafter(Protocol):
-    """A drafter on a whole sequence; `chains` in real/record/recorder.py has the definition.
+    """A drafter on a whole sequence; `real.record.stepwise` has the definition.
 
     | member | meaning |
     | --- | --- |

@@ -4,15 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from real.decode.features import offered
-from real.draft import growing
+from real.decode.features import drafter_features
+from real.draft import check_grows
 from real.files import replace_json
 from real.jobs.models import ModelSettings
 from real.pair import Pair
 from real.progress import Progress, quiet, relabel
 from real.prompts import Prompt, draw, read_prompts
+from real.record import RecordingFiles, Settings, record
 from real.record.data_card import card
-from real.record.recorder import Settings, describe, record
+from real.record.metadata import describe
 from simspec.files import check_output
 
 
@@ -55,8 +56,8 @@ def record_prompts(
     pair = models.load(drafter, settings.K + 1, prompts.longest + settings.budget)
     selected = prompts.read(pair.tokenizer)
     if settings.tree:
-        growing(pair.drafter, settings.tree[1])
-    features = () if settings.rule.sampled else offered(pair.drafter)
+        check_grows(pair.drafter, settings.tree[1])
+    features = () if settings.rule.sampled else drafter_features(pair.drafter)
     settings = replace(settings, end_tokens=pair.end_tokens, features=features)
     return record_to(out, pair, selected, settings, progress)
 
@@ -67,11 +68,11 @@ def record_to(
     prompts: Sequence[Prompt],
     settings: Settings,
     progress: Progress = quiet,
-    texts: Path | None = None,
+    sequence_cache: Path | None = None,
 ) -> dict:
     """Records a trace with its data card beside it (`<out>.json`), and returns the card.
 
-    texts: a file that keeps the target's sequences for further recordings.
+    sequence_cache: a file that keeps the target's sequences for further recordings.
     """
     decoder = pair.target.decoder
     meta = describe(
@@ -88,10 +89,9 @@ def record_to(
         pair.drafter,
         settings,
         prompts,
-        out,
+        RecordingFiles(out, sequence_cache=sequence_cache),
         meta,
-        progress=relabel(progress, f"recording {out.stem}"),
-        texts=texts,
+        relabel(progress, f"recording {out.stem}"),
     )
     described = card(out, trace)
     replace_json(out.with_suffix(".json"), described)

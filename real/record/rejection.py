@@ -1,110 +1,89 @@
-"""Recording under the rejection rule: the chance that each draft token is accepted, given the text that the target wrote."""
-
-from collections.abc import Callable
+"""Recording under the rejection rule: the probability that each draft token is accepted."""
 
 import numpy as np
 import torch
 
 from real.decode.along import along
-from real.decode.loop import Round, decode
-from real.draft import Drafter, Silent
+from real.decode.result import Round
+from real.draft import Drafter
 from real.model.target import Target
-from real.record.parallel import states
-from real.record.rows import RecordError, Rows, Settings
-from simspec import CostModel, Stepper, policies
+from real.record.hidden_states import hidden_states
+from real.record.rows import RecordedRows
+from real.record.settings import Settings
+from real.record.stepwise import check_history_free
+from real.record.target_sequence import decode_plain
 
 
-def alone(
-    target: Target,
-    settings: Settings,
-    prompt: list[int],
-    sequence: int,
-    listen: Callable[[Round], None],
-) -> np.ndarray:
-    """The target's own text, int32 `[n]`: plain decoding, one token a pass, each told to `listen`."""
-    stepper = Stepper(
-        policies.BUILTIN["fixed"](0), settings.K, 0, CostModel.from_ratio(0.0, settings.K)
-    )
-    result = decode(
-        target,
-        Silent(),
-        stepper,
-        settings.rule,
-        prompt,
-        settings.budget,
-        settings.end_tokens,
-        sequence,
-        listen,
-    )
-    return result.token
-
-
-def ratios(
+def record_rejection(
     target: Target, drafter: Drafter, settings: Settings, prompt: list[int], sequence: int
-) -> Rows:
-    """A text drawn from the target and, for each row t and slot j, min(1, q(y) / p(y)) of its token y = token[t + j].
+) -> RecordedRows:
+    """A sequence drawn from the target, and its acceptance ratios.
 
-    p is the target's distribution there, q the drafter's in a draft from row t that followed the text so far, both as the rule processes
-    them. A drafter without logits is sure of its tokens: 1 as long as they are the text's, then 0. Past the text's end 0. `depth` is what the
-    drafter offers, for drafts do not end at end tokens under this rule. RecordError for a drafter that is not history-free.
+    ratio[t, j] = min(1, q(y) / p(y)) with y = token[t + j], and 0 past the sequence's end. p is the
+    target's processed distribution there, q the drafter's in a draft from row t along the sequence.
+    A drafter without logits has ratio 1 while its tokens equal the sequence's, then 0. `depth` is
+    what the drafter offers; drafts do not stop at end tokens. RecordError for a drafter that is not
+    history-free.
     """
-    if not drafter.history_free:
-        raise RecordError(
-            f"drafter {drafter.name!r} depends on earlier rounds; a recording of it would not replay exactly"
-        )
-    draws: list[float] = []
-    text = alone(
-        target,
-        settings,
-        prompt,
-        sequence,
-        lambda r: draws.append(float(r.verified.scores[0, r.verified.token[0]].exp())),
-    )
-    p, n, K = np.array(draws), len(text), settings.K
+    check_history_free(drafter)
+    probabilities: list[float] = []
+
+    def listen(r: Round) -> None:
+        probabilities.append(float(r.verified.scores[0, r.verified.token[0]].exp()))
+
+    tokens = decode_plain(target, settings, prompt, sequence, listen)
+    p, n, K = np.array(probabilities), len(tokens), settings.K
     if drafter.prefix_only and drafter.lm is not None:
-        q, depth = _straight(drafter, settings, prompt, text), np.full(n, K, np.uint8)
-        ahead = np.arange(n)[:, None] + np.arange(K)
-        ratio = np.where(ahead < n, np.minimum(1.0, q / p)[np.minimum(ahead, n - 1)], 0.0)
+        q, depth = _prefix_only(drafter, settings, prompt, tokens), np.full(n, K, np.uint8)
+        position = np.arange(n)[:, None] + np.arange(K)
+        per_token = np.minimum(1.0, q / p)
+        ratio = np.where(position < n, per_token[np.minimum(position, n - 1)], 0.0)
     else:
-        ratio, depth = _stepwise(target, drafter, settings, prompt, text, p)
-    return Rows(
-        text,
-        depth,
-        np.zeros(n, np.uint8),
-        np.zeros((n, K, 0), np.uint8),
+        ratio, depth = _stepwise(target, drafter, settings, prompt, tokens, p)
+    return RecordedRows(
+        token=tokens,
+        depth=depth,
+        run=np.zeros(n, np.uint8),
+        feature=np.zeros((n, K, 0), np.uint8),
         ratio=ratio.astype(np.float32),
     )
 
 
-def _straight(drafter, settings, prompt, text) -> np.ndarray:
-    """q of each token of the text, of a drafter that sees the prefix alone: one pass."""
-    wanted = torch.from_numpy(text.astype(np.int64)).to(drafter.lm.device)
-    logits = drafter.lm.logits(states(drafter.lm, prompt, text, 0))
-    return settings.rule.probs(logits).gather(-1, wanted[:, None])[:, 0].cpu().numpy()
+def _prefix_only(drafter, settings: Settings, prompt: list[int], tokens: np.ndarray) -> np.ndarray:
+    """q of each token, in one pass of a drafter that is a language model."""
+    expected = torch.from_numpy(tokens.astype(np.int64)).to(drafter.lm.device)
+    logits = drafter.lm.logits(hidden_states(drafter.lm, prompt, tokens, 0))
+    return settings.rule.probs(logits).gather(-1, expected[:, None])[:, 0].cpu().numpy()
 
 
-def _stepwise(target, drafter, settings, prompt, text, p):
-    """(ratio, depth) through the protocol, position by position: a draft along the text from each."""
-    n, K, rule = len(text), settings.K, settings.rule
+def _stepwise(
+    target: Target,
+    drafter: Drafter,
+    settings: Settings,
+    prompt: list[int],
+    tokens: np.ndarray,
+    p: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """(ratio, depth) through the protocol: at each position a draft along the sequence."""
+    n, K, rule = len(tokens), settings.K, settings.rule
     ratio, depth, t = np.zeros((n, K)), np.full(n, K, np.uint8), 0
-    quiet = not drafter.has_logits
 
     def pick(logits, slot: int, hidden=None) -> int:
         if t + slot >= n:
             return int(logits.argmax())
-        token = int(text[t + slot])
+        token = int(tokens[t + slot])
         ratio[t, slot] = min(1.0, float(rule.probs(logits[None])[0, token]) / p[t + slot])
         return token
 
-    for t, _, _ in along(target, drafter, prompt, text, pick):
-        right = True
+    for t, _, _ in along(target, drafter, prompt, tokens.tolist(), pick):
+        equal = True
         for slot in range(min(K, settings.budget - t)):
             step = drafter.next()
             if step is None:
                 depth[t] = slot
                 break
-            if quiet:
-                right = right and t + slot < n and step.token == text[t + slot]
-                ratio[t, slot] = right
+            if not drafter.has_logits:
+                equal = equal and t + slot < n and step.token == tokens[t + slot]
+                ratio[t, slot] = equal
         drafter.rollback(0)
     return ratio, depth

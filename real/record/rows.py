@@ -1,26 +1,21 @@
-"""The rows of one recorded text, and what was asked of a recording."""
+"""The recorded rows of one sequence."""
 
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from real.decode.features import coded
-from real.sampling import Rule, gumbel
+from real.decode.features import encode_features
+from real.record.settings import Settings
 from simspec.quantization import encode_margin
-from simspec.tree import MAX_RANKS
 
-MOST = 255
+MAX_CODE = 255
 """The largest code of a rank and of a margin: that or more."""
 
 
-class RecordError(ValueError):
-    """A recording that cannot be made or continued as asked."""
-
-
 @dataclass(frozen=True)
-class Rows:
-    """The recorded rows of one text of n tokens (fields as in `simspec.Trace`)."""
+class RecordedRows:
+    """The rows of one sequence of n tokens; fields as in `simspec.Trace`."""
 
     token: np.ndarray
     depth: np.ndarray
@@ -36,110 +31,67 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What to record: draft depth, tokens a text, rule, end tokens and feature names; width and levels of dynamic trees, or ()."""
+class FullDrafts:
+    """Drafts from all positions, none stopped early; input of `rows_of`.
 
-    K: int
-    budget: int
-    rule: Rule
-    end_tokens: tuple[int, ...]
-    features: tuple[str, ...] = ("confidence", "entropy")
-    tree: tuple[int, int] | tuple[()] = ()
-
-    def __post_init__(self):
-        if self.rule.sampled and self.features:
-            raise RecordError(
-                "a recording of the rejection rule holds no features, it replays in law alone; expected none to be asked for"
-            )
-        if self.rule.sampled and self.tree:
-            raise RecordError(
-                "a recording of the rejection rule holds no order of trees; expected rule greedy or coupled with --tree"
-            )
-        if not 1 <= self.K <= 255 or self.budget < 1:
-            raise RecordError(
-                f"K is {self.K} and budget {self.budget}; expected 1 <= K <= 255 and at least one token"
-            )
-        if self.tree != () and not (
-            type(self.tree) is tuple
-            and [*map(type, self.tree)] == [int, int]
-            and 1 <= self.tree[0] <= MAX_RANKS
-            and 1 <= self.tree[1] <= self.K
-        ):
-            raise RecordError(
-                f"tree is {self.tree!r}; expected a width from 1 to {MAX_RANKS} and levels from 1 to K, here {self.K}, or ()"
-            )
-
-
-class Scores:
-    """`Rule.scores` at the first `positions` positions of one text: noise is drawn once, and stays on the device."""
-
-    def __init__(self, rule: Rule, sequence: int, positions: int):
-        self.rule, self.sequence, self.positions = rule, sequence, positions
-        self.noise: torch.Tensor | None = None
-
-    def __call__(self, logits: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-        """Float64 scores `[n, vocab]` of logits `[n, vocab]` that predict the positions `position [n]`."""
-        if self.rule.name != "coupled":
-            return self.rule.scores(logits, self.sequence, position)
-        if self.noise is None:
-            self.noise = gumbel(
-                self.rule.seed, self.sequence, 0, self.positions, logits.shape[-1], logits.device
-            )
-        return self.rule.processed(logits) + self.noise[position]
-
-
-def finished(
-    settings: Settings,
-    text: np.ndarray,
-    offers: np.ndarray,
-    chain: np.ndarray,
-    gap: np.ndarray,
-    value: np.ndarray,
-    rank: np.ndarray,
-) -> Rows:
-    """Rows of a text from drafts that did not stop: cut where the budget ends, behind an end token, and at `offers [n]` tokens.
-
-    `chain int64 [n, K]`, the margins `gap float64 [n, K]`, the features' values `float64 [n, K, F]`, and ranks along the text `[n, K]`.
+    | field | shape, dtype | meaning |
+    | --- | --- | --- |
+    | offered | int64 `[n]` | tokens that the drafter offers at each position |
+    | chain | int64 `[n, K]` | its free draft |
+    | margin | float64 `[n, K]` | best minus second score of each draft token |
+    | feature | float64 `[n, K, F]` | values of the features |
+    | rank | int64 `[n, K]` | rank of the recorded token in a draft along the sequence |
     """
-    (n, K), every, names = chain.shape, np.arange(len(chain)), settings.features
-    reach = np.minimum(K, settings.budget - every)
-    most = np.minimum(reach, offers)
-    ends = np.isin(chain, settings.end_tokens) & (np.arange(K) < most[:, None])
-    depth = np.where(ends.any(1), ends.argmax(1) + 1, np.where(offers < reach, offers, K)).astype(
-        np.uint8
-    )
-    live = np.arange(K) < np.minimum(depth, reach)[:, None]
-    there = every[:, None] + np.arange(K) < n
-    place = np.where(np.arange(K) < offers[:, None], np.minimum(rank, MOST), MOST)
-    feature, edge = np.zeros((n, K, len(names)), np.uint8), np.zeros((n, K), np.uint8)
-    near = np.zeros((n, K), np.uint8)
-    near[live] = encode_margin(gap[live])
-    if names and live.any():
-        feature[live], distance = coded(names, value[live])
-        edge[live] = encode_margin(distance.min(-1))
-    run = runs(np.where(live, chain, -1), text, depth)
-    return Rows(
-        text,
-        depth,
-        run,
-        feature,
-        np.where(there, place, 0).astype(np.uint8),
-        np.zeros(n, np.uint8),
-        near,
-        edge,
+
+    offered: np.ndarray
+    chain: np.ndarray
+    margin: np.ndarray
+    feature: np.ndarray
+    rank: np.ndarray
+
+
+def rows_of(settings: Settings, tokens: np.ndarray, drafts: FullDrafts) -> RecordedRows:
+    """The rows of a sequence, drafts cut at the budget, an end token and `drafts.offered`."""
+    (n, K), names = drafts.chain.shape, settings.features
+    position, slot = np.arange(n), np.arange(K)
+    reach = np.minimum(K, settings.budget - position)
+    longest = np.minimum(reach, drafts.offered)
+    ends = np.isin(drafts.chain, settings.end_tokens) & (slot < longest[:, None])
+    full = np.where(drafts.offered < reach, drafts.offered, K)
+    depth = np.where(ends.any(1), ends.argmax(1) + 1, full).astype(np.uint8)
+    drafted = slot < np.minimum(depth, reach)[:, None]
+    inside = position[:, None] + slot < n
+    offered = slot < drafts.offered[:, None]
+    rank = np.where(offered, np.minimum(drafts.rank, MAX_CODE), MAX_CODE)
+    feature = np.zeros((n, K, len(names)), np.uint8)
+    draft_margin, feature_margin = np.zeros((n, K), np.uint8), np.zeros((n, K), np.uint8)
+    draft_margin[drafted] = encode_margin(drafts.margin[drafted])
+    if names and drafted.any():
+        feature[drafted], distance = encode_features(names, drafts.feature[drafted])
+        feature_margin[drafted] = encode_margin(distance.min(-1))
+    return RecordedRows(
+        token=tokens,
+        depth=depth,
+        run=accepted_lengths(np.where(drafted, drafts.chain, -1), tokens, depth),
+        feature=feature,
+        rank=np.where(inside, rank, 0).astype(np.uint8),
+        margin=np.zeros(n, np.uint8),
+        draft_margin=draft_margin,
+        feature_margin=feature_margin,
     )
 
 
 def rank_of(scores: torch.Tensor, token: torch.Tensor) -> torch.Tensor:
-    """How many of `scores [n, vocab]` stand before those of `token [n]`; of equals the smaller index stands first."""
-    own = scores.gather(-1, token[:, None])
+    """Rank of each of `token [n]` in `scores [n, vocab]`; ties go to the smaller index."""
+    score = scores.gather(-1, token[:, None])
     index = torch.arange(scores.shape[-1], device=scores.device)
-    return ((scores > own) | ((scores == own) & (index < token[:, None]))).sum(-1)
+    return ((scores > score) | ((scores == score) & (index < token[:, None]))).sum(-1)
 
 
-def runs(chain: np.ndarray, text: np.ndarray, depth: np.ndarray) -> np.ndarray:
-    """Leading tokens of each row of `chain [n, K]` that equal the text from there, at most `depth` and what is left."""
+def accepted_lengths(chain: np.ndarray, tokens: np.ndarray, depth: np.ndarray) -> np.ndarray:
+    """Leading tokens of each row of `chain [n, K]` that equal `tokens`, at most `depth`; uint8."""
     n, K = chain.shape
-    ahead = np.arange(n)[:, None] + np.arange(K)
-    hit = (ahead < n) & (chain == text[np.minimum(ahead, n - 1)]) & (np.arange(K) < depth[:, None])
-    return np.cumprod(hit, 1).sum(1).astype(np.uint8)
+    position = np.arange(n)[:, None] + np.arange(K)
+    equal = chain == tokens[np.minimum(position, n - 1)]
+    accepted = (position < n) & equal & (np.arange(K) < depth[:, None])
+    return np.cumprod(accepted, 1).sum(1).astype(np.uint8)

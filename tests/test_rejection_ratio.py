@@ -1,4 +1,4 @@
-"""Recordings of the rejection rule: what they hold, and that replay on them has the law of real rounds."""
+"""Recordings of the rejection rule: their ratios, and replays distributed as real rounds."""
 
 from dataclasses import replace
 from itertools import product
@@ -12,14 +12,18 @@ from hypothesis import strategies as st
 from test_rejection import ALLOWED, World, off, spoken, whole
 from toy_lm import END, TOYS, toy_pair, toy_prompts
 
-from real.decode.features import offered
+from real.decode.features import drafter_features
 from real.decode.loop import decode
+from real.decode.plan import chain_plan
 from real.draft import Silent
 from real.model.target import Target
-from real.pair import rule_of, stepper
+from real.pair import rule_of
 from real.prompts import Prompt
-from real.record.recorder import RecordError, Settings, assemble, describe, record_text
-from real.record.rejection import _stepwise, ratios
+from real.record import RecordError, Settings
+from real.record.assembly import assemble
+from real.record.metadata import describe
+from real.record.recorder import record_sequence
+from real.record.rejection import _stepwise, record_rejection
 from real.sampling import AddressedDraws, Rule
 from simspec import (
     CostModel,
@@ -42,7 +46,7 @@ from simspec.rng import ACCEPT, DRAFT
 RULE = Rule("rejection", 0.9, 3, 0, 0.95)
 
 
-def chances(world, rule, text, K):
+def ratios_of(world, rule, text, K):
     """min(1, q / p) of the text's tokens in a draft from each row, float64 `[n, K]`."""
     n = len(text)
     q, p = (
@@ -54,12 +58,12 @@ def chances(world, rule, text, K):
 
 
 def replayed(world, rule, policy, budget, K, seed, ends) -> dict:
-    """The law of (text, rounds) by replay: over the target's texts, and over all ways in which each row's run can fall given the text."""
+    """Distribution of (sequence, rounds) by replay, every sequence and accepted length enumerated."""
     found: dict = {}
     for text, odds in whole(world, rule, budget, ends).items():
         if not odds:
             continue
-        n, ratio = len(text), chances(world, rule, text, K)
+        n, ratio = len(text), ratios_of(world, rule, text, K)
         ways = []
         for t in range(n):
             alive, row = 1.0, []
@@ -93,8 +97,8 @@ FREE = [text for text in ALLOWED if not policies.parse(text).reads]
 
 
 @pytest.mark.parametrize("text", FREE)
-def test_replayed_rounds_have_the_law_of_real_ones(text):
-    """Texts and rounds jointly, every draw on either side enumerated: so the means agree too, of accepted tokens and of all else."""
+def test_replayed_rounds_are_distributed_as_real_ones(text):
+    """Sequences and rounds jointly, every draw on either side enumerated."""
     for seed, rule, ends in (
         (4, Rule("rejection"), ()),
         (2, Rule("rejection", 0.8, 0, 0, 0.95), (2,)),
@@ -125,8 +129,8 @@ def test_replayed_rounds_have_the_law_of_real_ones(text):
 
 
 @pytest.mark.parametrize("K", [1, 2, 3])
-def test_the_mean_of_a_drafts_accepted_tokens_is_the_enumerated_one(K):
-    """`expected_accepted` of each text's ratios, over the target's texts, against every draw and coin of a real first round."""
+def test_expected_accepted_equals_the_enumerated_mean(K):
+    """`expected_accepted` over the target's sequences, against every draw of a real first round."""
     for seed, rule in ((4, Rule("rejection")), (5, Rule("rejection", 0.8, 0, 0, 0.95))):
         world, budget = World(seed, 3, 0.4), 4
         found = law(
@@ -148,7 +152,7 @@ def test_the_mean_of_a_drafts_accepted_tokens_is_the_enumerated_one(K):
         for text, odds in world.true(rule, budget).items():
             if odds:
                 ratio, n = (
-                    chances(world, rule, text, 3).astype(np.float32),
+                    ratios_of(world, rule, text, 3).astype(np.float32),
                     np.full(budget, 3, np.uint8),
                 )
                 trace = Trace(
@@ -179,8 +183,8 @@ def _blank(K):
     )
 
 
-def test_control_the_wrong_chance_has_another_law():
-    """The share sum of min(p, q), which is the chance before the text is known, is not the chance given the text."""
+def test_control_unconditional_ratio_is_detected():
+    """Σ min(p, q) is the acceptance probability before the sequence is known, not given it."""
     world, rule, policy = World(4, 3, 0.4), Rule("rejection"), policies.parse("fixed:2")
 
     def one(draws):
@@ -202,7 +206,7 @@ def test_control_the_wrong_chance_has_another_law():
         return np.array([[each[t + j] if t + j < n else 0.0 for j in range(K)] for t in range(n)])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(globals(), "chances", overlap)
+        patch.setitem(globals(), "ratios_of", overlap)
         assert off(law(one), replayed(world, rule, policy, 4, 2, 0, ())) > 1e-2
 
 
@@ -210,7 +214,7 @@ def test_control_the_wrong_chance_has_another_law():
 
 
 class Dictated(AddressedDraws):
-    """Drafts the text that it was given, accepts all of it, and notes q of each token that it drafted."""
+    """Drafts and accepts a given sequence, and notes q of each drafted token."""
 
     def __init__(self, text):
         super().__init__(0, 0)
@@ -231,14 +235,14 @@ class Dictated(AddressedDraws):
 
 
 @pytest.mark.parametrize("name", sorted(set(TOYS) - {"prompt_lookup"}))
-def test_ratios_are_those_of_the_engine(name):
-    """q of every drafted token as a decode that follows the text sees it, p as plain decoding saw it."""
+def test_ratios_equal_those_of_the_engine(name):
+    """q of every drafted token along the sequence, p of plain decoding."""
     K, budget, prompt = 4, 14, toy_prompts(3)[2]
     target, drafter = toy_pair(name)
-    rows = ratios(target, drafter, Settings(K, budget, RULE, END, ()), prompt, 7)
+    rows = record_rejection(target, drafter, Settings(K, budget, RULE, END, ()), prompt, 7)
     p: list[float] = []
     plain = decode(
-        target, Silent(), stepper(policies.parse("fixed:0"), K, 0, CostModel.from_ratio(0, K)), RULE, prompt, budget, END, 7,
+        target, Silent(), chain_plan(policies.parse("fixed:0"), K, 0, CostModel.from_ratio(0, K)), RULE, prompt, budget, END, 7,
         lambda r: p.append(float(r.verified.scores[0, r.verified.token[0]].exp())),
     )  # fmt: skip
     assert plain.token.tolist() == rows.token.tolist()
@@ -246,7 +250,7 @@ def test_ratios_are_those_of_the_engine(name):
     seen = 0
     for k in range(1, K + 1):
         draws = Dictated(rows.token)
-        drive = stepper(policies.parse(f"fixed:{k}"), K, 0, CostModel.from_ratio(0, K))
+        drive = chain_plan(policies.parse(f"fixed:{k}"), K, 0, CostModel.from_ratio(0, K))
         decode(target, drafter, drive, RULE, prompt, len(rows.token) + K, (), 7, draws.hear, draws)
         for (row, slot), q in draws.q.items():
             if row + slot < len(rows.token):
@@ -261,13 +265,13 @@ def test_ratios_are_those_of_the_engine(name):
 
 
 @pytest.mark.parametrize("name", ["model", "early_exit"])
-def test_one_pass_finds_what_the_definition_finds(name):
+def test_one_pass_ratios_equal_the_definition(name):
     target, drafter = toy_pair(name)
     asked, prompt = Settings(5, 16, RULE, END, ()), toy_prompts(2)[1]
-    quick = ratios(target, drafter, asked, prompt, 1)
+    quick = record_rejection(target, drafter, asked, prompt, 1)
     p: list[float] = []
     decode(
-        target, Silent(), stepper(policies.parse("fixed:0"), 5, 0, CostModel.from_ratio(0, 5)), RULE, prompt, 16, END, 1,
+        target, Silent(), chain_plan(policies.parse("fixed:0"), 5, 0, CostModel.from_ratio(0, 5)), RULE, prompt, 16, END, 1,
         lambda r: p.append(float(r.verified.scores[0, r.verified.token[0]].exp())),
     )  # fmt: skip
     ratio, depth = _stepwise(target, drafter, asked, prompt, quick.token, np.array(p))
@@ -280,13 +284,13 @@ def recording():
     target, drafter = toy_pair("model")
     asked = Settings(4, 12, RULE, END, ())
     prompts = [Prompt(str(i), "ab"[i % 2], "random", p) for i, p in enumerate(toy_prompts(16))]
-    rows = [record_text(target, drafter, asked, p.token, i) for i, p in enumerate(prompts)]
+    rows = [record_sequence(target, drafter, asked, p.token, i) for i, p in enumerate(prompts)]
     return assemble(
         rows, prompts, 0, asked, describe("toy", drafter, asked, prompts, "", "cpu", torch.float64)
     )
 
 
-def test_a_recording_comes_back_from_its_file(recording, tmp_path):
+def test_recording_round_trips(recording, tmp_path):
     recording.save(tmp_path / "r.parquet")
     found = load_trace(tmp_path / "r.parquet")
     assert found == recording
@@ -295,7 +299,7 @@ def test_a_recording_comes_back_from_its_file(recording, tmp_path):
 
 @settings(deadline=None, max_examples=40, derandomize=True)
 @given(st.integers(0, 2**64 - 1))
-def test_a_draw_is_the_coins_of_its_addresses(recording, seed):
+def test_drawn_lengths_use_addressed_draws(recording, seed):
     found = drawn_trace(recording, seed)
     for s in range(recording.sequences):
         first, end = recording.offset[s : s + 2]
@@ -314,7 +318,7 @@ def test_a_draw_is_the_coins_of_its_addresses(recording, seed):
     )
 
 
-def test_mean_runs_and_acceptance_by_depth_are_those_of_many_draws(recording):
+def test_expected_lengths_equal_the_mean_of_many_draws(recording):
     """Means over 4,000 draws within 5 standard errors: a false alarm in a million for each figure."""
     runs = np.stack([drawn_trace(recording, seed).run for seed in range(4000)]).astype(float)
     mean, error = expected_accepted_length(recording), runs.std(0) / np.sqrt(len(runs))
@@ -325,7 +329,7 @@ def test_mean_runs_and_acceptance_by_depth_are_those_of_many_draws(recording):
     assert np.allclose(counts[1], tried, atol=0.4)
 
 
-def test_sweeps_draw_anew_for_each_replicate_and_lineups_stand(recording):
+def test_sweeps_draw_again_for_each_replicate(recording):
     table = sweep(recording, ["fixed:2", "beta_ts", "fixed:0"], 0.2, replicates=3, progress=False)
     assert table.random.all()
     assert table[table.policy == "fixed:2"].accepted.nunique() > 1
@@ -334,24 +338,24 @@ def test_sweeps_draw_anew_for_each_replicate_and_lineups_stand(recording):
 
 
 @pytest.mark.parametrize("text", ["confidence:0.5", "oracle", "greedy_oracle"])
-def test_what_cannot_be_answered_in_law_is_refused(recording, text):
+def test_policies_that_need_exact_replay_are_refused(recording, text):
     with pytest.raises(PolicyError, match="replays in law only|nobody can know it"):
         replay(recording, make(text, recording, CostModel.from_ratio(0.1, 4)))
 
 
-def test_exact_rounds_are_refused(recording):
+def test_exact_comparison_is_refused(recording):
     with pytest.raises(ValueError, match="replay in law, not one by one"):
         rule_of(recording)
     target, drafter = toy_pair("model")
     with pytest.raises(RecordError, match="holds no features"):
-        Settings(4, 12, RULE, END, offered(drafter))
+        Settings(4, 12, RULE, END, drafter_features(drafter))
     with pytest.raises(RecordError, match="depends on earlier rounds"):
         drafter.history_free = False
-        ratios(target, drafter, Settings(4, 12, RULE, END, ()), [5, 6], 0)
+        record_rejection(target, drafter, Settings(4, 12, RULE, END, ()), [5, 6], 0)
 
 
-def test_processed_text_stays_within_what_the_rule_allows():
-    """Coupled and drawn text alike: no token that top-k cut, and the noise of a position does the rest."""
+def test_truncated_tokens_are_never_sampled():
+    """Under the coupled and the rejection rule, top-k leaves as many candidates as it names."""
     target, _ = toy_pair("model")
     for rule in (replace(RULE, top_k=2, top_p=1.0), Rule("coupled", 0.9, 3, 2)):
         ranks: list[int] = []
@@ -359,6 +363,6 @@ def test_processed_text_stays_within_what_the_rule_allows():
         def hear(r):
             ranks.append(int((r.verified.scores[0] > -torch.inf).sum()))  # noqa: B023
 
-        drive = stepper(policies.parse("fixed:0"), 1, 0, CostModel.from_ratio(0, 1))
+        drive = chain_plan(policies.parse("fixed:0"), 1, 0, CostModel.from_ratio(0, 1))
         decode(Target(target.decoder), Silent(), drive, rule, [5, 9], 20, (), 0, hear)
         assert ranks == [2] * 20

@@ -1,0 +1,77 @@
+"""A figure of policies as points with intervals, one panel per recording."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas
+
+from real.files import replacing
+from simspec.stats import Interval, ratio
+
+Measured = tuple[str, float]
+"""(policy, speedup) of a real run."""
+
+
+def speedup_intervals(table: pandas.DataFrame) -> dict[str, dict[str, Interval]]:
+    """recording -> policy -> speedup with its 95% interval over prompts.
+
+    table: of `simspec.sweep(..., by="prompt")`; replicates of a policy are summed per prompt.
+    """
+    table = table.assign(plain_seconds=table.speedup * table.seconds)
+    sums = table.groupby(["trace", "policy", "group"], sort=False)[
+        ["plain_seconds", "seconds"]
+    ].sum()
+    intervals: dict[str, dict[str, Interval]] = {}
+    for (trace, policy), prompts in sums.groupby(level=["trace", "policy"], sort=False):
+        interval = ratio(prompts.plain_seconds.to_numpy(), prompts.seconds.to_numpy())
+        intervals.setdefault(str(trace), {})[str(policy)] = interval
+    return intervals
+
+
+def draw_speedups(
+    intervals: Mapping[str, Mapping[str, Interval]], measured: Mapping[str, Measured], path: Path
+) -> None:
+    """Writes a PNG: per recording the modeled speedups, the largest on top, and stars for runs."""
+    from matplotlib.figure import Figure
+
+    rows = max(map(len, intervals.values()))
+    columns = min(2, len(intervals))
+    height = 0.9 + 0.24 * rows
+    lines = -(-len(intervals) // columns)
+    figure = Figure(figsize=(4.6 * columns, height * lines), layout="constrained")
+    panels = figure.subplots(lines, columns, sharex=True, squeeze=False).flatten()
+    for panel in panels[len(intervals) :]:
+        panel.set_visible(False)
+    for panel, (recording, policies) in zip(panels, intervals.items()):
+        _draw_panel(panel, recording, policies, measured.get(recording))
+    for panel in panels[max(len(intervals) - columns, 0) : len(intervals)]:
+        panel.set_xlabel("speedup over plain decoding")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize="small")
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=130)
+
+
+def _draw_panel(
+    panel, recording: str, policies: Mapping[str, Interval], measured: Measured | None
+) -> None:
+    names = sorted(policies, key=lambda name: policies[name].value)
+    values = [policies[name].value for name in names]
+    errors = [
+        [policies[name].value - policies[name].low for name in names],
+        [policies[name].high - policies[name].value for name in names],
+    ]
+    panel.axvline(1, color="grey", lw=0.8)
+    panel.errorbar(
+        values, range(len(names)), xerr=errors, fmt="o", ms=3.5, lw=1, capsize=2, color="C0",
+        label="modeled, 95% interval over prompts",
+    )  # fmt: skip
+    if measured is not None:
+        policy, speedup = measured
+        panel.plot(
+            [speedup], [names.index(policy)], "*", ms=11, color="C1", mec="black", mew=0.6,
+            label="measured in a real run",
+        )  # fmt: skip
+    panel.set_yticks(range(len(names)), names, fontsize="small")
+    panel.set_title(recording, fontsize="medium")
+    panel.grid(axis="x", alpha=0.3)

@@ -1,0 +1,128 @@
+"""A file of the target's sequences, shared by recordings of several drafters."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+
+from real.files import replacing
+from real.model.target import Target
+from real.record.rows import MAX_CODE
+from real.record.settings import RecordError, Settings
+from simspec import TraceMeta
+
+TargetSequence = tuple[np.ndarray, np.ndarray]
+"""New tokens int32 `[n]` and their margin codes uint8 `[n]`."""
+
+MADE_WITH = (
+    "target",
+    "tokenizer_sha256",
+    "rule",
+    "temperature",
+    "top_k",
+    "top_p",
+    "seed",
+    "device",
+    "dtype",
+    "versions",
+)
+"""Fields of the metadata that the sequences depend on."""
+
+
+class SequenceCache:
+    """The sequences in the JSON file `path`, by draw address and prompt.
+
+    They hold for one target, rule, budget, set of end tokens, device, dtype, versions and kind of
+    passes. RecordError for a file of others, a damaged file, and the rejection rule, whose
+    recordings need more than the tokens.
+    """
+
+    def __init__(self, path: str | Path, settings: Settings, meta: TraceMeta, target: Target):
+        if settings.rule.sampled:
+            raise RecordError(
+                "sequences drawn under the rejection rule are not cached; record without a cache"
+            )
+        self.path, self.budget, self.end_tokens = Path(path), settings.budget, settings.end_tokens
+        self.vocab = target.decoder.config.vocab
+        made_with = {name: getattr(meta, name) for name in MADE_WITH}
+        made_with |= {"budget": settings.budget, "end_tokens": settings.end_tokens}
+        passes = target.passes
+        made_with["passes"] = [type(passes).__name__, *passes.widths, passes.smallest]
+        self.made_with = json.loads(json.dumps(made_with))
+        self.sequences = self._read() if self.path.exists() else {}
+        self.saved = len(self.sequences)
+
+    def find(self, sequence: int, prompt: list[int]) -> TargetSequence | None:
+        """The sequence at that address after that prompt, if it is cached."""
+        cached = self.sequences.get(_key(sequence, prompt))
+        if cached is None:
+            return None
+        return np.array(cached[0], np.int32), np.array(cached[1], np.uint8)
+
+    def add(self, sequence: int, prompt: list[int], written: TargetSequence) -> None:
+        """Caches a sequence; `save` writes it."""
+        self.sequences[_key(sequence, prompt)] = [column.tolist() for column in written]
+
+    def save(self) -> None:
+        """Writes the file atomically, if a sequence was added."""
+        if len(self.sequences) == self.saved:
+            return
+        content = {
+            "made_with": self.made_with,
+            "sha256": checksum(self.sequences),
+            "texts": self.sequences,
+        }
+        with replacing(self.path) as temporary:
+            temporary.write_text(json.dumps(content) + "\n", encoding="utf-8")
+        self.saved = len(self.sequences)
+
+    def _read(self) -> dict[str, list[list[int]]]:
+        try:
+            content = json.loads(self.path.read_text(encoding="utf-8"))
+            sequences = dict(content["texts"])
+            made_with = dict(content["made_with"])
+            intact = content["sha256"] == checksum(sequences)
+            if made_with == self.made_with:
+                intact = intact and all(self._is_valid(s) for s in sequences.values())
+            else:
+                intact = True
+        except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise RecordError(
+                f"{self.path} holds no sequences ({reason}); delete it to write them again"
+            ) from None
+        keys = {*made_with, *self.made_with}
+        differing = sorted(k for k in keys if made_with.get(k) != self.made_with.get(k))
+        if differing:
+            raise RecordError(
+                f"{self.path} holds sequences made with another {differing[0]}; "
+                "name another file for these, or delete it"
+            )
+        if not intact:
+            raise RecordError(
+                f"{self.path} is damaged: its sequences are not those that were written; "
+                "delete it to write them again"
+            )
+        return sequences
+
+    def _is_valid(self, sequence) -> bool:
+        token, margin = sequence
+        in_range = all(
+            isinstance(column, list) and all(type(x) is int and 0 <= x < limit for x in column)
+            for column, limit in ((token, self.vocab), (margin, MAX_CODE + 1))
+        )
+        return (
+            in_range
+            and 1 <= len(token) == len(margin) <= self.budget
+            and not set(token[:-1]) & set(self.end_tokens)
+        )
+
+
+def checksum(sequences: dict) -> str:
+    """SHA-256 of the cached sequences, in hexadecimal."""
+    return hashlib.sha256(json.dumps(sequences, sort_keys=True).encode()).hexdigest()
+
+
+def _key(sequence: int, prompt: list[int]) -> str:
+    return f"{sequence}:{hashlib.sha256(json.dumps(prompt).encode()).hexdigest()[:32]}"

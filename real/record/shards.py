@@ -1,0 +1,119 @@
+"""The shards of an unfinished recording: what makes it safe to kill."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from real.files import replace_json
+from real.prompts import Prompt
+from real.record.settings import RecordError, Settings
+from simspec import Trace, TraceError, TraceMeta, load_trace
+
+
+@dataclass(frozen=True)
+class RecordingFiles:
+    """The files of a recording.
+
+    | field | meaning |
+    | --- | --- |
+    | trace | the recording |
+    | shard_size | sequences per shard |
+    | sequence_cache | the target's sequences, shared by recordings of several drafters, or None |
+    """
+
+    trace: Path
+    shard_size: int = 8
+    sequence_cache: Path | None = None
+
+    @property
+    def shards(self) -> Path:
+        """The folder of the shards while the recording is unfinished."""
+        return self.trace.with_name(self.trace.name + ".parts")
+
+
+class Shards:
+    """Shards of a recording, each a valid trace written atomically, beside its settings.
+
+    A folder with other settings is refused: RecordError.
+    """
+
+    def __init__(
+        self, files: RecordingFiles, settings: Settings, meta: TraceMeta, prompts: Sequence[Prompt]
+    ):
+        self.files, self.settings, self.folder = files, settings, files.shards
+        self.folder.mkdir(parents=True, exist_ok=True)
+        manifest = {
+            "settings": asdict(settings),
+            "meta": asdict(meta),
+            "prompts": [p.token for p in prompts],
+            "shard": files.shard_size,
+        }
+        manifest = json.loads(json.dumps(manifest))
+        for key in ("argv", "git", "notes"):
+            manifest["meta"].pop(key)
+        path = self.folder / "settings.json"
+        if path.exists() and _read(path) != manifest:
+            raise RecordError(
+                f"{self.folder} holds a recording with other settings; "
+                "finish it with those, or delete the folder"
+            )
+        if not path.exists():  # killed while it was cleared: nothing vouches for these shards
+            self._clear()
+        replace_json(path, manifest)
+
+    def path(self, first: int) -> Path:
+        """The shard whose first sequence is `first`."""
+        return self.folder / f"{first:06d}.parquet"
+
+    def load(self, first: int, group: Sequence[Prompt]) -> Trace:
+        """The shard of `group`; RecordError if it is damaged or holds other sequences."""
+        path = self.path(first)
+        try:
+            trace = load_trace(path)
+        except TraceError as error:
+            raise RecordError(
+                f"{error}; delete this file and its sequences are recorded again"
+            ) from None
+        cuts = zip(trace.prompt_offset, trace.prompt_offset[1:])
+        prompts = [trace.prompt[a:b].tolist() for a, b in cuts]
+        if (
+            trace.K != self.settings.K
+            or prompts != [p.token for p in group]
+            or trace.sequence.tolist() != list(range(first, first + len(group)))
+        ):
+            raise RecordError(
+                f"{path} holds other sequences than expected; "
+                "delete this file and they are recorded again"
+            )
+        return trace
+
+    def finish(self, trace: Trace) -> None:
+        """Writes the whole recording and removes the shards."""
+        whole = self.folder / "whole"  # among the shards: a killed write is cleared with them
+        trace.save(whole)
+        whole.replace(self.files.trace)
+        self._remove()
+
+    def remove_if_empty(self) -> None:
+        """Removes the folder of a recording that failed before its first shard."""
+        if not any(self.folder.glob("*.parquet")):
+            self._remove()
+
+    def _remove(self) -> None:
+        self._clear()
+        self.folder.rmdir()
+
+    def _clear(self) -> None:
+        """Deletes all files, the settings last: shards without settings must not be resumed."""
+        for path in sorted(self.folder.iterdir(), key=lambda path: path.name == "settings.json"):
+            path.unlink()
+
+
+def _read(manifest: Path) -> dict:
+    try:
+        return json.loads(manifest.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise RecordError(
+            f"{manifest} is damaged ({error}); delete its folder to record again"
+        ) from None
