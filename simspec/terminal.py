@@ -11,6 +11,9 @@ from rich.text import Text
 
 from simspec.text_table import TextTable, one_line, printable
 
+LONG_SECTION = 3
+"""Rows of a section, on average, from which sections come before fewer columns."""
+
 NARROWEST_TEXT = 24
 """Least width of the texts of `print_fields` beside their names."""
 
@@ -69,23 +72,34 @@ def _print_narrow(table: TextTable, title: str, width: int, optional: Sequence[s
     if (transposed := table.transposed()).width <= width:
         transposed.print()
         return []
-    if table.names > 1 and len(sections := table.sections()) * 3 <= len(table.rows):
-        left_out: list[str] = []
-        for name, section in sections.items():
-            left_out += _print_narrow(section, name, width, optional)
-        return list(dict.fromkeys(left_out))
-    left_out = []
+    sections = table.sections() if table.names > 1 else {}
+    if sections and len(sections) * LONG_SECTION <= len(table.rows):
+        return _print_sections(sections, width, optional)
+    reduced, left_out = table, list[str]()
     for heading in optional:
-        if table.width > width and len(table.headings) > table.names + 1:
-            table = table.without(heading)
+        if reduced.width > width and len(reduced.headings) > reduced.names + 1:
+            reduced = reduced.without(heading)
             left_out.append(heading)
-    stack = table.stacked(width)
-    if max(part.width for part in stack) > width:
-        table.print_list(width)
-    else:
+    stack = reduced.stacked(width)
+    if max(part.width for part in stack) <= width:
         for part in stack:
             part.print()
-    return left_out
+        return left_out
+    if sections and len(sections) < len(table.rows):
+        return _print_sections(sections, width, optional)
+    table.print_list(width)
+    return []
+
+
+def _print_sections(
+    sections: Mapping[str, TextTable], width: int, optional: Sequence[str]
+) -> list[str]:
+    left_out = [
+        heading
+        for name, section in sections.items()
+        for heading in _print_narrow(section, name, width, optional)
+    ]
+    return list(dict.fromkeys(left_out))
 
 
 def print_text(text: str) -> None:
