@@ -10,7 +10,7 @@ from toy_lm import END, RULES, toy_pair, toy_prompts
 from real.decode.beam_search import BeamSearch
 from real.decode.loop import decode
 from real.equality import compare, rounds_of
-from real.pair import prompts_of, rule_of
+from real.rerun import prompts_of, rule_of
 from real.prompts import Prompt
 from real.record import Settings
 from real.record.assembly import assemble

@@ -21,7 +21,7 @@ from toy_lm import (
 )
 
 from real.equality import ALLOWED, compare, rounds_of
-from real.pair import rule_of
+from real.rerun import rule_of
 from real.prompts import Prompt
 from real.record import Settings
 from real.record.assembly import assemble

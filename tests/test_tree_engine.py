@@ -21,7 +21,7 @@ from real.decode.plan import make_plan
 from real.decode.static_tree import StaticTree
 from real.decode.tree_search import search_tree, top_tokens
 from real.equality import compare, rounds_of
-from real.pair import prompts_of, rule_of
+from real.rerun import prompts_of, rule_of
 from real.prompts import Prompt
 from real.record import RecordError, RecordingFiles, Settings, record
 from real.record.assembly import assemble

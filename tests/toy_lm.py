@@ -20,7 +20,7 @@ from real.drafters.self_skip import SelfSkipDrafter, SkipConfig
 from real.model.config import DecoderConfig
 from real.model.decoder import Decoder
 from real.model.target import Target
-from real.pair import prompts_of, rule_of
+from real.rerun import prompts_of, rule_of
 from real.prompts import Prompt
 from real.record import Settings
 from real.record.assembly import assemble
