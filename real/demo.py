@@ -11,8 +11,8 @@ from real.equality import NOTHING, Comparison
 from real.jobs import Outcome, run_on
 from real.measure import MeasureSettings, measure
 from real.pair import TINY, load_pair
-from real.rerun import rule_of, evenly_spaced
 from real.progress import Progress, quiet
+from real.rerun import evenly_spaced, rule_of
 from simspec import CostModel, load_trace, sweep
 
 TRACES = Path(__file__).parent.parent / "traces"

@@ -73,9 +73,7 @@ def rerun(
         budget, sequence = int(trace.budget[s]), int(trace.sequence[s])
         for column, (drafter, plan) in zip(results, timed):
             clear_noise_cache()
-            column.append(
-                decode(pair.target, drafter, plan, rule, prompt, budget, ends, sequence)
-            )
+            column.append(decode(pair.target, drafter, plan, rule, prompt, budget, ends, sequence))
         progress("running", s + 1, len(prompts))
     return results
 

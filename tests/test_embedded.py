@@ -14,9 +14,9 @@ from real.drafters import BUILTIN
 from real.equality import NOTHING, compare
 from real.model.checkpoint import sha256
 from real.model.compressed import weights_in
-from real.pair import TINY, load_pair, check_predictors
-from real.rerun import prompts_of
+from real.pair import TINY, check_predictors, load_pair
 from real.record.data_card import card
+from real.rerun import prompts_of
 from simspec import CostModel, Policy, load_trace, policies, replay
 
 PROMPTS = 20

@@ -24,7 +24,6 @@ from real.decode.predictor_files import (
 )
 from real.equality import rounds_of
 from real.model.checkpoint import WeightsError
-from real.rerun import rerun
 from real.pair import check_predictors
 from real.prompts import Prompt
 from real.record import Settings
@@ -35,6 +34,7 @@ from real.record.recorder import record_sequence
 from real.record.rows import RecordedRows
 from real.record.stepwise import record_stepwise
 from real.record.target_sequence import target_sequence
+from real.rerun import rerun
 from real.train.predictor_examples import (
     AcceptanceExamples,
     acceptance_examples,

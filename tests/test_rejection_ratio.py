@@ -17,13 +17,13 @@ from real.decode.loop import decode
 from real.decode.plan import chain_plan
 from real.draft import Silent
 from real.model.target import Target
-from real.rerun import rule_of
 from real.prompts import Prompt
 from real.record import RecordError, Settings
 from real.record.assembly import assemble
 from real.record.metadata import describe
 from real.record.recorder import record_sequence
 from real.record.rejection import _stepwise, record_rejection
+from real.rerun import rule_of
 from real.sampling import AddressedDraws, Rule
 from simspec import (
     CostModel,

@@ -9,7 +9,7 @@ from real.demo import recordings
 from real.equality import NOTHING, compare
 from real.jobs import run_on
 from real.pair import TINY, load_pair
-from real.rerun import rerun, evenly_spaced
+from real.rerun import evenly_spaced, rerun
 from simspec import CostModel, load_trace, policies
 from simspec.tree_replay import replay_tree
 

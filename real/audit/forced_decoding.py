@@ -11,8 +11,8 @@ from real.decode.plan import Plan
 from real.decode.result import DecodeResult, Round
 from real.draft import Drafter
 from real.model.target import Target
-from real.rerun import prompts_of, rule_of
 from real.progress import Progress, quiet
+from real.rerun import prompts_of, rule_of
 from real.sampling import Rule, clear_noise_cache
 from simspec import Trace
 

@@ -16,8 +16,8 @@ from real.draft import Drafter, Silent
 from real.measure.job import PLAIN, Job
 from real.measure.round_times import RoundTimes
 from real.pair import Pair, check_predictors
-from real.rerun import prompts_of, rule_of
 from real.progress import Progress, quiet
+from real.rerun import prompts_of, rule_of
 from real.sampling import clear_noise_cache
 from simspec import CostModel, Policy, Trace, policies, replay
 

@@ -15,9 +15,9 @@ from real.measure.latency_grid import LatencyGrid
 from real.measure.time_grid import measure_grid
 from real.model.random_models import read_target
 from real.pair import DTYPES
-from real.rerun import evenly_spaced
 from real.progress import relabel
 from real.provenance import device_name
+from real.rerun import evenly_spaced
 from simspec import policies
 
 LAB, TUNED, EAGER = "lab", "lab-tuned", "lab-eager"

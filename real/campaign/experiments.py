@@ -26,10 +26,10 @@ from real.jobs import RULES, record_to, run_on
 from real.measure import MeasureSettings, measure
 from real.model.random_models import check_room, random_decoder, read_shape
 from real.pair import DTYPES
-from real.rerun import rerun, rule_of, evenly_spaced
 from real.progress import relabel
 from real.provenance import device_name
 from real.record import Settings
+from real.rerun import evenly_spaced, rerun, rule_of
 from real.sampling import Rule
 from simspec import CostModel, Policy, Trace, load_trace, policies, replay
 from simspec.reports.curve_plot import plot_curves

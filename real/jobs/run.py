@@ -15,8 +15,8 @@ from real.jobs.models import ModelSettings
 from real.jobs.recordings import open_recording
 from real.measure import MeasureSettings, measure
 from real.pair import Pair
-from real.rerun import rerun, rule_of, total_seconds
 from real.progress import Progress, quiet, relabel
+from real.rerun import rerun, rule_of, total_seconds
 from simspec import CostModel, Policy, Rounds, Trace, policies, replay
 from simspec.files import check_output
 from simspec.tree_outcomes import check_trace

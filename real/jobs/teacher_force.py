@@ -9,9 +9,9 @@ from real.decode.engine import engines_of
 from real.decode.plan import chain_plan
 from real.jobs.models import ModelSettings
 from real.jobs.recordings import open_recording, policy_cost_of
-from real.rerun import rule_of
 from real.pair import check_predictors
 from real.progress import Progress, quiet, relabel
+from real.rerun import rule_of
 from simspec import policies, replay
 
 
