@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from real.decode.loop import DecodeResult
+from real.decode.result import DecodeResult
 from simspec import Policy, Rounds, Trace
 from simspec.quantization import decode_margin
 from simspec.tree_policy import TreePolicy

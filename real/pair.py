@@ -8,12 +8,13 @@ from pathlib import Path
 
 import torch
 
-from real.decode.acceptance_predictor import load_predictors
-from real.decode.cape import Cape
-from real.decode.engine import engage
-from real.decode.features import learnt, shown
-from real.decode.loop import DecodeResult, Plan, decode
-from real.decode.trees import Beam, Dynamic, Static
+from real.decode.beam_search import BeamSearch
+from real.decode.engine import attach_engine
+from real.decode.features import required_predictors
+from real.decode.loop import decode
+from real.decode.plan import chain_plan, make_plan
+from real.decode.predictor_files import load_predictors
+from real.decode.result import DecodeResult
 from real.draft import Drafter, Silent
 from real.drafters import BUILTIN
 from real.model.checkpoint import WeightsError, load_decoder, load_tokenizer, made_for
@@ -22,7 +23,7 @@ from real.model.target import Target
 from real.progress import Progress, quiet
 from real.provenance import check_device
 from real.sampling import Rule, forget_noise
-from simspec import CostModel, Policy, Stepper, Trace, policies
+from simspec import CostModel, Policy, Trace, policies
 from simspec.tree_policy import TreePolicy
 
 TINY = Path(__file__).parent / "tiny"
@@ -84,7 +85,7 @@ def load_pair(
     made = BUILTIN[drafter].load(folder, decoder, hashes)
     made.predictors = load_predictors(folder, known, device)
     _check_tokenizer(Path(folder), tokenizer, path)
-    engage(passes, decoder, made)
+    attach_engine(passes, decoder, made)
     name = f"{Path(path).parent.name}/{known[:12]}" if Path(path).is_dir() else known
     return Pair(
         Target(decoder, made.taps, passes=passes),
@@ -119,45 +120,12 @@ def end_tokens(path, decoder) -> tuple[int, ...]:
     return tuple(e for e in ends if 0 <= e < decoder.config.vocab)
 
 
-def stepper(policy: Policy, K: int, seed: int, cost: CostModel) -> Stepper:
-    """The policy ready for `decode`, with the features that it reads."""
-    return Stepper(policy, K, seed, cost, shown(policy.reads))
-
-
-def plan_of(
-    policy: Policy | TreePolicy | Beam,
-    K: int,
-    seed: int,
-    cost: CostModel,
-    tree: tuple[int, int] | tuple[()] = (),
-) -> Stepper | Plan:
-    """The policy ready for `decode` where drafts reach K; `tree` is the width and depth of dynamic ones, `TraceMeta.tree`.
-
-    ValueError for a choice that was planned for a recording (tree_oracle), TreeError for a tree deeper than K.
-    """
-    if isinstance(policy, Policy):
-        return stepper(policy, K, seed, cost)
-    if isinstance(policy, Beam):
-        return policy
-    if policy.kind == "static":
-        return Static(policy.tree.within(K))
-    if policy.kind == "cape":
-        return Cape(policy.sets, policy.longest(K))
-    if policy.kind == "dynamic" and tree:
-        return Dynamic(*tree, policy.nodes)
-    if policy.kind == "beam" and tree:
-        return Beam(*tree)
-    raise ValueError(
-        f"{policy.name} is only replayed; run a static tree, CAPE's sets, or what has its width and depth recorded"
-    )
-
-
 def same_predictors(
-    drafter: Drafter, trace: Trace, policies_: Sequence[Policy | TreePolicy | Beam]
+    drafter: Drafter, trace: Trace, policies_: Sequence[Policy | TreePolicy | BeamSearch]
 ) -> None:
     """ValueError where a policy reads a feature through another predictor than the recording's."""
     for policy in policies_:
-        for name, predictor in learnt(policy.reads, drafter).items():
+        for name, predictor in required_predictors(policy.reads, drafter).items():
             recorded = trace.meta.predictors.get(name, "none")
             if predictor.sha256 != recorded:
                 raise ValueError(
@@ -219,7 +187,7 @@ def check_pair(trace: Trace, pair: Pair, name: str) -> None:
 def rerun(
     pair: Pair,
     trace: Trace,
-    policies_: Sequence[Policy | TreePolicy | Beam],
+    policies_: Sequence[Policy | TreePolicy | BeamSearch],
     seed: int,
     cost: CostModel,
     progress: Progress = quiet,
@@ -233,9 +201,9 @@ def rerun(
 
     def planned():
         drives = [
-            (pair.drafter, plan_of(p, trace.K, seed, cost, trace.meta.tree)) for p in policies_
+            (pair.drafter, make_plan(p, trace.K, seed, cost, trace.meta.tree)) for p in policies_
         ]
-        return [*drives, (Silent(), stepper(policies.BUILTIN["fixed"](0), trace.K, seed, cost))]
+        return [*drives, (Silent(), chain_plan(policies.BUILTIN["fixed"](0), trace.K, seed, cost))]
 
     if (
         pair.target.passes is not EAGER and prompts

@@ -7,8 +7,8 @@ import pytest
 import torch
 from toy_lm import END, RULES, toy_pair, toy_prompts
 
+from real.decode.beam_search import BeamSearch
 from real.decode.loop import decode
-from real.decode.trees import Beam
 from real.equality import compare, rounds_of
 from real.pair import prompts_of, rule_of
 from real.prompts import Prompt
@@ -49,7 +49,14 @@ def test_replayed_beams_are_those_of_the_loop(name, rule, tmp_path):
     rule_, prompts = rule_of(trace), prompts_of(trace)
     ran = [
         decode(
-            target, drafter, Beam(3, 4), rule_, p, int(trace.budget[s]), END, int(trace.sequence[s])
+            target,
+            drafter,
+            BeamSearch(3, 4),
+            rule_,
+            p,
+            int(trace.budget[s]),
+            END,
+            int(trace.sequence[s]),
         )
         for s, p in enumerate(prompts)
     ]

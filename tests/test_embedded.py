@@ -7,8 +7,8 @@ from functools import lru_cache
 import pytest
 from toy_lm import POLICIES, policy_from, run_all
 
-from real.decode.acceptance_predictor import NAMES as NAMES_LEARNT
-from real.decode.features import offered
+from real.decode.acceptance_predictor import PREDICTOR_NAMES as NAMES_LEARNT
+from real.decode.features import drafter_features
 from real.demo import TRACES, recordings
 from real.drafters import BUILTIN
 from real.equality import NOTHING, compare
@@ -72,7 +72,9 @@ def test_the_recordings_are_what_the_cards_say(drafter):
         assert set(trace.task) == TASKS
         assert min(trace.task.count(task) for task in TASKS) >= texts
         assert (trace.budget == 96).all()
-        assert tuple(feature for feature, _ in trace.meta.features) == offered(pair.drafter)
+        assert tuple(feature for feature, _ in trace.meta.features) == drafter_features(
+            pair.drafter
+        )
         assert trace.meta.predictors == {
             feature: p.sha256 for feature, p in pair.drafter.predictors.items()
         }

@@ -13,8 +13,8 @@ from test_medusa import shaken
 from toy_lm import DRAFTERS, END, RULES, VOCAB, toy_pair, toy_prompts, toy_target
 
 from real import sampling
-from real.decode.acceptance_predictor import Predictor
-from real.decode.features import offered
+from real.decode.acceptance_predictor import AcceptancePredictor
+from real.decode.features import drafter_features
 from real.draft import parallel
 from real.drafters import parallel_form
 from real.drafters.eagle import INPUTS, EagleDrafter
@@ -90,7 +90,7 @@ def both(pair, asked, seed, fast=record_parallel):
     st.sampled_from([END, EARLY, ()]),
 )
 def test_all_positions_at_once_equal_the_walk(name, rule, seed, K, budget, ends):
-    features = (*offered(PAIRS[name][1]), *(("probability",) if seed % 2 else ()))
+    features = (*drafter_features(PAIRS[name][1]), *(("probability",) if seed % 2 else ()))
     same(
         *both(
             PAIRS[name],
@@ -132,7 +132,7 @@ def predicting(drafter):
     width = drafter.decoder.config.width
     torch.manual_seed(1)
     made = {
-        name: Predictor(width, width, rank, 3).requires_grad_(False)
+        name: AcceptancePredictor(width, width, rank, 3).requires_grad_(False)
         for name, rank in (("theta", None), ("theta_low_rank", 2))
     }
     for predictor in made.values():

@@ -14,12 +14,12 @@ from toy_lm import at_random, toy_decoder
 
 from real.decode import verify
 from real.decode.loop import decode
+from real.decode.plan import chain_plan
 from real.decode.verify import rejection_sample
 from real.draft import Draft, Silent, Step
 from real.drafters.model import ModelDrafter
 from real.model.target import Target, TargetOutput
 from real.model.tree_mask import chain
-from real.pair import stepper
 from real.sampling import AddressedDraws, Rule, _at
 from simspec import CostModel, Policy, PolicyError
 from simspec.policies import BUILTIN, CLAIRVOYANT, parse
@@ -452,7 +452,7 @@ def verdict_of(hidden, logits=None):
 
 def spoken(world, rule, policy, budget, K, draws, seed, ends=()):
     target = Listener(world)
-    drive = stepper(policy, K, seed, CostModel.from_ratio(0.2, K))
+    drive = chain_plan(policy, K, seed, CostModel.from_ratio(0.2, K))
     return decode(target, Speaker(world), drive, rule, [0], budget, ends, 0, target.heard, draws)
 
 
@@ -562,7 +562,7 @@ def test_real_decoders_with_caches_follow_the_target():
     rule, ends = Rule("rejection", 1.3, 0, 0, 0.9), (2,)
 
     def one(draws):
-        drive = stepper(parse("fixed:2"), 2, 0, CostModel.from_ratio(0.2, 2))
+        drive = chain_plan(parse("fixed:2"), 2, 0, CostModel.from_ratio(0.2, 2))
         return tuple(
             decode(
                 Target(decoder, (), 16),

@@ -8,8 +8,8 @@ import numpy as np
 
 from real.audit.engine_runs import emitted_sequences, run_header
 from real.audit.run_file import save_run
+from real.decode.beam_search import BeamSearch, parse_beam
 from real.decode.engine import engines_of
-from real.decode.trees import Beam, beam
 from real.equality import Comparison, compare, rounds_of
 from real.jobs.models import ModelSettings
 from real.jobs.recordings import open_recording
@@ -68,7 +68,7 @@ class Outcome:
 def run_on(
     trace: Trace,
     pair: Pair,
-    policy: Policy | TreePolicy | Beam | str | Callable,
+    policy: Policy | TreePolicy | BeamSearch | str | Callable,
     cost: CostModel,
     seed: int = 0,
     progress: Progress = quiet,
@@ -77,7 +77,7 @@ def run_on(
 
     Both speedups are time per token of plain decoding over that of the policy, without prefill.
     """
-    if not isinstance(policy, Beam):
+    if not isinstance(policy, BeamSearch):
         policy = policies.make(policy, trace, cost)
     if isinstance(policy, TreePolicy):
         prepare_tree(trace, policy, cost.reading(policy.reads))
@@ -101,10 +101,10 @@ def run_on(
 
 
 def _replayed(
-    trace: Trace, policy: Policy | TreePolicy | Beam, seed: int, cost: CostModel, ran
+    trace: Trace, policy: Policy | TreePolicy | BeamSearch, seed: int, cost: CostModel, ran
 ) -> tuple[Rounds, np.ndarray]:
     """The rounds of the replay, of beams those of the run, and their modeled seconds."""
-    if isinstance(policy, Beam):
+    if isinstance(policy, BeamSearch):
         rounds = rounds_of(trace, ran)
         return rounds, cost.seconds_tree(rounds, policy.rows(rounds.computed), rounds.accepted)
     if isinstance(policy, TreePolicy):
@@ -156,9 +156,9 @@ def run_recording(
     return outcome, trace, pair
 
 
-def parse_runnable(text: str, trace: Trace) -> Policy | TreePolicy | Beam | Callable:
+def parse_runnable(text: str, trace: Trace) -> Policy | TreePolicy | BeamSearch | Callable:
     """The policy of that name; ValueError where it cannot run on the prompts of `trace`."""
-    policy = beam(text, trace.K) if text.startswith("beam") else policies.parse(text)
+    policy = parse_beam(text, trace.K) if text.startswith("beam") else policies.parse(text)
     trace.features(policy.reads)
     if isinstance(policy, TreePolicy):
         check_trace(trace, policy)

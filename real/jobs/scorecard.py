@@ -87,9 +87,9 @@ def score_recordings(
         tuple(row for name in recordings for row in rows[name]),
     )
     if plot is not None:
-        from real.bench.figures import draw
+        from real.bench.scorecard_figure import draw_scorecard
 
-        draw(scorecard, plot)
+        draw_scorecard(scorecard, plot)
     return scorecard
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 from real.audit.forced_comparison import ForcedComparison, compare_forced
 from real.audit.forced_decoding import decode_forced
 from real.decode.engine import engines_of
+from real.decode.plan import chain_plan
 from real.jobs.models import ModelSettings
 from real.jobs.recordings import open_recording, policy_cost_of
-from real.pair import rule_of, same_predictors, stepper
+from real.pair import rule_of, same_predictors
 from real.progress import Progress, quiet, relabel
 from simspec import policies, replay
 
@@ -51,7 +52,7 @@ def force_recording(
     results, divergences = decode_forced(
         pair.target,
         pair.drafter,
-        stepper(chosen, trace.K, seed, policy_cost),
+        chain_plan(chosen, trace.K, seed, policy_cost),
         trace,
         relabel(progress, f"forcing {chosen.name}"),
     )
