@@ -77,7 +77,7 @@ class Comparison:
         )
 
 
-NONEAR_TIEG = Comparison(0, (), ())
+NOTHING = Comparison(0, (), ())
 
 
 def rounds_of(trace: Trace, results: Sequence[DecodeResult]) -> Rounds:
