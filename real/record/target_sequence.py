@@ -9,7 +9,8 @@ from real.draft import Silent
 from real.model.target import Target
 from real.record.settings import Settings
 from real.sampling import margin
-from simspec import CostModel, Stepper, policies
+from simspec import CostModel, Stepper
+from simspec.policies.fixed import fixed
 from simspec.quantization import encode_margin
 
 
@@ -25,7 +26,7 @@ def decode_plain(
     result = decode(
         target,
         Silent(),
-        Stepper(policies.fixed(0), settings.K, 0, cost),
+        Stepper(fixed(0), settings.K, 0, cost),
         settings.rule,
         prompt,
         settings.budget,
