@@ -75,7 +75,9 @@ def bootstrap(
 
 
 def ratio(numerator, denominator, **options) -> Interval:
-    """Interval of sum(numerator) / sum(denominator), float64[P] each; options as for `bootstrap`."""
+    """Interval of sum(numerator) / sum(denominator), float64[P] each; options as for
+    `bootstrap`.
+    """
     return bootstrap(
         np.stack((numerator, denominator), axis=-1), lambda t: t[..., 0] / t[..., 1], **options
     )

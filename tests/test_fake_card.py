@@ -195,18 +195,19 @@ def test_layers_compiled_for_captured_passes_are_few_and_give_the_same():
     from torch._dynamo.utils import counters
     from toy_lm import toy_pair
 
-    from real.decode.engine import engage
+    from real.decode.engine import attach_engine
     from real.decode.loop import decode
+    from real.decode.plan import chain_plan
     from real.model import captured_passes, runner
-    from simspec import CostModel, Stepper, policies
+    from simspec import CostModel, policies
 
     def texts(fixed):
         target, drafter = deepcopy(toy_pair("eagle"))
         target = Target(target.decoder, drafter.taps, 96, fixed or runner.EAGER)
         if fixed:
-            engage(fixed, target.decoder, drafter)
+            attach_engine(fixed, target.decoder, drafter)
         drives = [
-            Stepper(policies.BUILTIN["fixed"](k), 16, 0, CostModel.from_ratio(0.1, 16), ())
+            chain_plan(policies.BUILTIN["fixed"](k), 16, 0, CostModel.from_ratio(0.1, 16))
             for k in (0, 1, 4, 16)
         ]
         return [

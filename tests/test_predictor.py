@@ -13,19 +13,18 @@ from safetensors.torch import save_file
 from toy_lm import END, PREFIX, RULES, run_all, toy_cost, toy_pair, toy_prompts
 
 from real.decode import features
-from real.decode.acceptance_predictor import (
-    NAMES,
-    Predictor,
+from real.decode.acceptance_predictor import PREDICTOR_NAMES, AcceptancePredictor, parameter_count
+from real.decode.feature_reader import FeatureReader
+from real.decode.features import GRIDS, drafter_features, read_features, required_predictors
+from real.decode.predictor_files import (
     drafter_identity,
     load_predictor,
     load_predictors,
-    numbers,
     save_predictor,
 )
-from real.decode.features import GRIDS, Reader, learnt, offered, read
 from real.equality import rounds_of
 from real.model.checkpoint import WeightsError
-from real.pair import rerun, same_predictors
+from real.pair import check_predictors
 from real.prompts import Prompt
 from real.record import Settings
 from real.record.assembly import assemble
@@ -35,6 +34,7 @@ from real.record.recorder import record_sequence
 from real.record.rows import RecordedRows
 from real.record.stepwise import record_stepwise
 from real.record.target_sequence import target_sequence
+from real.rerun import rerun
 from real.train.predictor_examples import (
     AcceptanceExamples,
     acceptance_examples,
@@ -51,9 +51,9 @@ FORMS = {"theta": None, "theta_low_rank": 3}
 
 def predictor(
     seed: int, rank: int | None, target=16, drafter=16, depths=10, spread=0.15
-) -> Predictor:
+) -> AcceptancePredictor:
     generator = torch.Generator().manual_seed(seed)
-    made = Predictor(target, drafter, rank, depths).requires_grad_(False)
+    made = AcceptancePredictor(target, drafter, rank, depths).requires_grad_(False)
     for p in made.parameters():
         p.copy_(
             (p + spread * torch.randn(p.shape, generator=generator, dtype=torch.float64)).bfloat16()
@@ -93,7 +93,9 @@ def test_reading_is_equation_5(seed, rank, target, drafter, depths, slot):
     folded = made.folded()
     found = folded.of_target(torch.tensor(here))[i] + folded.of_drafter(torch.tensor(there))
     assert abs(found.item() - wanted) < 1e-9
-    assert sum(p.numel() for p in made.parameters()) == numbers(target, drafter, rank, depths)
+    assert sum(p.numel() for p in made.parameters()) == parameter_count(
+        target, drafter, rank, depths
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,7 @@ def test_reading_is_equation_5(seed, rank, target, drafter, depths, slot):
 )
 def test_sizes_that_are_none_are_refused(sizes):
     with pytest.raises(ValueError, match="expected an integer"):
-        Predictor(*sizes)
+        AcceptancePredictor(*sizes)
 
 
 @settings(deadline=None, max_examples=25)
@@ -193,7 +195,7 @@ def reads(name: str, stop: float, drop: float = 0.0) -> Policy:
 
 
 def recording(name: str, rule: str, target, drafter, count=5):
-    asked = Settings(12, 20, RULES[rule], END, offered(drafter))
+    asked = Settings(12, 20, RULES[rule], END, drafter_features(drafter))
     prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(count))]
     rows = [record_sequence(target, drafter, asked, p.token, i) for i, p in enumerate(prompts)]
     return assemble(
@@ -220,15 +222,17 @@ def test_a_policy_that_reads_theta_runs_as_it_replays(name, rule, monkeypatch):
             == replayed
         )
 
-    honest = Reader.read
-    monkeypatch.setattr(Reader, "read", lambda self, step, slot: honest(self, step, slot + 1))
+    honest = FeatureReader.read
+    monkeypatch.setattr(
+        FeatureReader, "read", lambda self, step, slot: honest(self, step, slot + 1)
+    )
     policy = reads("theta", 0.5)
     late = run_all(target, drafter, trace, policy, toy_cost(12))
     assert rounds_of(trace, late) != replay(
         trace, policy, cost=toy_cost(12)
     )  # another depth's W is noticed
-    monkeypatch.setattr(Reader, "read", honest)
-    monkeypatch.setattr(Reader, "learn", lambda self, output, path: None)
+    monkeypatch.setattr(FeatureReader, "read", honest)
+    monkeypatch.setattr(FeatureReader, "learn", lambda self, output, path: None)
     stale = run_all(target, drafter, trace, policy, toy_cost(12))
     assert rounds_of(trace, stale) != replay(
         trace, policy, cost=toy_cost(12)
@@ -239,7 +243,7 @@ def test_another_predictor_than_the_recordings_is_refused():
     target, drafter = PAIRS["model"]
     trace = recording("model", "greedy", target, drafter, count=2)
     _, other = equipped("model", seed=7)
-    same_predictors(drafter, trace, [reads("theta", 0.5)])
+    check_predictors(drafter, trace, [reads("theta", 0.5)])
 
     class Pair:
         pass
@@ -250,23 +254,23 @@ def test_another_predictor_than_the_recordings_is_refused():
         rerun(pair, trace, [reads("theta", 0.5)], 0, toy_cost(12))
     assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match="the recording by none"):
-        same_predictors(
+        check_predictors(
             drafter, replace(trace, meta=replace(trace.meta, predictors={})), [reads("theta", 0.5)]
         )
     bare = toy_pair("model")[1]
     for ask in (
-        lambda: same_predictors(bare, trace, [reads("theta", 0.5)]),
-        lambda: Reader(("theta",), 1.0, bare),
+        lambda: check_predictors(bare, trace, [reads("theta", 0.5)]),
+        lambda: FeatureReader(("theta",), 1.0, bare),
     ):
         with pytest.raises(ValueError, match="'theta' needs a predictor, drafter 'model' has none"):
             ask()
-    assert offered(bare) == ("confidence", "entropy")
-    assert learnt(("confidence",), bare) == {}
+    assert drafter_features(bare) == ("confidence", "entropy")
+    assert required_predictors(("confidence",), bare) == {}
 
 
 def test_theta_depends_on_states_and_never_on_the_token():
     target, drafter = PAIRS["model"]
-    reader = Reader(("theta", "confidence"), 1.0, drafter)
+    reader = FeatureReader(("theta", "confidence"), 1.0, drafter)
     prefill = target.prefill([4, 5])
     reader.begin(prefill)
     drafter.begin(target, [4, 5, 6], prefill, lambda logits, *_: int(logits.argmax()))
@@ -275,7 +279,7 @@ def test_theta_depends_on_states_and_never_on_the_token():
     assert code.shape == edge.shape == (2,)
     assert np.array_equal(reader.read(replace(step, token=9), 0)[0], code)
     assert reader.read(replace(step, hidden=step.hidden + 1), 0)[0][0] != code[0]
-    alone, _ = read(("confidence",), step.logits[None], 1.0)
+    alone, _ = read_features(("confidence",), step.logits[None], 1.0)
     assert alone[0, 0] == code[1]
 
 
@@ -436,5 +440,5 @@ def test_one_text_is_not_enough_and_one_outcome_is():
 
 
 def test_every_predicted_feature_has_a_grid():
-    assert set(NAMES) | set(features.FEATURES) | set(TOKEN_FEATURES) == set(GRIDS)
+    assert set(PREDICTOR_NAMES) | set(features.FEATURES) | set(TOKEN_FEATURES) == set(GRIDS)
     assert set(GRIDS.values()) <= set(grid.TABLES)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_lm import DRAFTERS, END, PREFIX, RULES, toy_pair, toy_prompts
 
-from real.decode.features import offered, read
+from real.decode.features import drafter_features, read_features
 from real.draft import Silent
 from real.prompts import Prompt
 from real.record import RecordError, RecordingFiles, Settings, record
@@ -91,7 +91,7 @@ def verified(name, asked, prompt, text, sequence):
             rows["draft_margin"][t, slot] = encode_margin(
                 margin(rule.scores(step.logits[None], sequence, [t + slot])).numpy()
             )[0]
-            code, edge = read(asked.features, step.logits[None], rule.temperature)
+            code, edge = read_features(asked.features, step.logits[None], rule.temperature)
             rows["feature"][t, slot], rows["feature_margin"][t, slot] = (
                 code[0],
                 encode_margin(edge.min()),
@@ -115,7 +115,7 @@ def verified(name, asked, prompt, text, sequence):
 def test_stepwise_recording_equals_fresh_models(name, rule, seed, K, budget):
     target, drafter = PAIRS[name]
     prompt = toy_prompts(1, seed)[0]
-    asked = Settings(K, budget, RULES[rule], END, offered(drafter))
+    asked = Settings(K, budget, RULES[rule], END, drafter_features(drafter))
     text, _ = target_sequence(target, asked, prompt, seed)
     found = record_stepwise(target, drafter, asked, prompt, text, seed)
     for field, wanted in verified(name, asked, prompt, text, seed).items():
@@ -124,7 +124,10 @@ def test_stepwise_recording_equals_fresh_models(name, rule, seed, K, budget):
 
 def test_drafter_without_logits_has_two_ranks_and_no_features():
     target, drafter = PAIRS["prompt_lookup"]
-    asked, prompt = Settings(6, 24, RULES["greedy"], END, offered(drafter)), [5, 6, 7, 5, 6, 7]
+    asked, prompt = (
+        Settings(6, 24, RULES["greedy"], END, drafter_features(drafter)),
+        [5, 6, 7, 5, 6, 7],
+    )
     rows = record_sequence(target, drafter, asked, prompt, 0)
     n, slot = len(rows.token), np.arange(6)
     offers = slot < np.minimum(rows.depth, 24 - np.arange(n))[:, None]

@@ -12,17 +12,18 @@ from hypothesis import strategies as st
 from test_rejection import ALLOWED, World, off, spoken, whole
 from toy_lm import END, TOYS, toy_pair, toy_prompts
 
-from real.decode.features import offered
+from real.decode.features import drafter_features
 from real.decode.loop import decode
+from real.decode.plan import chain_plan
 from real.draft import Silent
 from real.model.target import Target
-from real.pair import rule_of, stepper
 from real.prompts import Prompt
 from real.record import RecordError, Settings
 from real.record.assembly import assemble
 from real.record.metadata import describe
 from real.record.recorder import record_sequence
 from real.record.rejection import _stepwise, record_rejection
+from real.rerun import rule_of
 from real.sampling import AddressedDraws, Rule
 from simspec import (
     CostModel,
@@ -241,7 +242,7 @@ def plain_run(target, K, prompt, budget, sequence):
     def listen(r):
         p.append(float(r.verified.scores[0, r.verified.token[0]].exp()))
 
-    plain = stepper(policies.parse("fixed:0"), K, 0, CostModel.from_ratio(0, K))
+    plain = chain_plan(policies.parse("fixed:0"), K, 0, CostModel.from_ratio(0, K))
     result = decode(target, Silent(), plain, RULE, prompt, budget, END, sequence, listen)
     return result, p
 
@@ -258,7 +259,7 @@ def test_ratios_equal_those_of_the_engine(name):
     seen = 0
     for k in range(1, K + 1):
         draws = Dictated(rows.token)
-        drive = stepper(policies.parse(f"fixed:{k}"), K, 0, CostModel.from_ratio(0, K))
+        drive = chain_plan(policies.parse(f"fixed:{k}"), K, 0, CostModel.from_ratio(0, K))
         decode(target, drafter, drive, RULE, prompt, len(rows.token) + K, (), 7, draws.hear, draws)
         for (row, slot), q in draws.q.items():
             if row + slot < len(rows.token):
@@ -348,11 +349,11 @@ def test_policies_that_need_exact_replay_are_refused(recording, text):
 
 
 def test_exact_comparison_is_refused(recording):
-    with pytest.raises(ValueError, match="replay in law, not one by one"):
+    with pytest.raises(ValueError, match="replay in distribution, not one by one"):
         rule_of(recording)
     target, drafter = toy_pair("model")
     with pytest.raises(RecordError, match="holds no features"):
-        Settings(4, 12, RULE, END, offered(drafter))
+        Settings(4, 12, RULE, END, drafter_features(drafter))
     with pytest.raises(RecordError, match="depends on earlier rounds"):
         drafter.history_free = False
         record_rejection(target, drafter, Settings(4, 12, RULE, END, ()), [5, 6], 0)
@@ -367,6 +368,6 @@ def test_truncated_tokens_are_never_sampled():
         def hear(r):
             ranks.append(int((r.verified.scores[0] > -torch.inf).sum()))  # noqa: B023
 
-        drive = stepper(policies.parse("fixed:0"), 1, 0, CostModel.from_ratio(0, 1))
+        drive = chain_plan(policies.parse("fixed:0"), 1, 0, CostModel.from_ratio(0, 1))
         decode(Target(target.decoder), Silent(), drive, rule, [5, 9], 20, (), 0, hear)
         assert ranks == [2] * 20

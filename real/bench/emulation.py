@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
-from real.decode.loop import DecodeResult
+from real.decode.result import DecodeResult
 from real.equality import rounds_of
 from simspec import Rounds, Trace
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from real.bench.recorded_sequence import WRONG, RecordedSequence
-from real.decode.acceptance_predictor import NAMES, Folded
+from real.decode.acceptance_predictor import PREDICTOR_NAMES, FoldedPredictor
 from real.decode.chain import ChainDrafting
 from real.decode.phase_timer import PhaseTimer
 from real.draft import Draft, Drafter, Step
@@ -118,10 +118,10 @@ class ConstantPredictor:
     def __init__(self, target_width: int, drafter_width: int, device: torch.device):
         self.target_width, self.drafter_width, self.device = target_width, drafter_width, device
 
-    def folded(self) -> Folded:
+    def folded(self) -> FoldedPredictor:
         """As `Predictor.folded`."""
         like = {"dtype": torch.float64, "device": self.device}
-        return Folded(
+        return FoldedPredictor(
             torch.full((PREDICTOR_DEPTHS, self.target_width), 1e-3, **like),
             torch.full((self.drafter_width,), 1e-3, **like),
             torch.zeros(1, **like),
@@ -138,5 +138,5 @@ def constant_predictors(
         name: ConstantPredictor(target_width, drafter_width, decoder.device)
         for policy in policies_
         for name in policy.reads
-        if name in NAMES
+        if name in PREDICTOR_NAMES
     }

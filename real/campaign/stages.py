@@ -18,7 +18,7 @@ from real.campaign.experiments import (
     treed,
 )
 from real.campaign.workspace import Folder
-from real.decode.features import offered
+from real.decode.features import drafter_features
 from real.drafters import BUILTIN
 from real.jobs import RULES, record_to
 from real.record import Settings
@@ -240,7 +240,7 @@ def _cost(folder: Folder, drafter: str, rule: str) -> dict:
 def _record(folder: Folder, drafter: str, rule: str) -> dict:
     size, path = folder.size, folder.trace(drafter, rule)
     pair = folder.pair(drafter, "float32")
-    shows = tuple(name for name in offered(pair.drafter) if name in FEATURES)
+    shows = tuple(name for name in drafter_features(pair.drafter) if name in FEATURES)
     asked = Settings(
         _deepest(folder, drafter), size.budget, RULES[rule], pair.end_tokens, shows, ()
     )

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from real.campaign.config import OFFERS, CampaignConfig, lab_of
-from real.decode.engine import passes_of
+from real.decode.engine import make_passes
 from real.files import replace_json
 from real.model.checkpoint import sha256
 from real.pair import Pair, load_pair
@@ -196,7 +196,7 @@ class Folder:
             compiled = (
                 None if dtype == "bfloat16" else False
             )  # what float32 is for needs no speed, and compiling takes a minute
-            passes = passes_of(
+            passes = make_passes(
                 key[2], rows, max(size.longest, size.context) + size.budget, compiled
             )
             self._held[key] = load_pair(self.models, drafter, self.device, dtype, passes=passes)

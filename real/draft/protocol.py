@@ -135,7 +135,7 @@ Silent = Drafter
 """The drafter that proposes nothing: with it the loop is plain decoding."""
 
 
-def growing(drafter: Drafter, levels: int) -> Drafter:
+def check_grows(drafter: Drafter, levels: int) -> Drafter:
     """The drafter itself; ValueError where it cannot draft trees, or none of so many `levels`."""
     if not drafter.grows:
         raise ValueError(

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from real.decode.trees import best
+from real.decode.tree_search import top_tokens
 from real.draft import Drafter, ParallelDrafter
 from real.draft.parallel import position_batches
 from real.drafters import parallel_form
@@ -67,7 +67,7 @@ def tree_order_parallel(
 def _grow(
     parallel: ParallelDrafter, scores: SequenceScores, position: Tensor, width: int, levels: int
 ) -> list[Level[Tensor]]:
-    """`real.decode.trees.search` from `position [m]`, level by level."""
+    """`real.decode.tree_search.search_tree` from `position [m]`, level by level."""
     m, grown = len(position), []
     logits = parallel.start(position)[0]
     above = torch.zeros(m, 1, dtype=torch.float64, device=position.device)
@@ -75,7 +75,7 @@ def _grow(
     for level in range(levels):
         rows = logits.shape[1]
         flat = logits.reshape(m * rows, -1)
-        children, _ = best(scores(flat, (position + level).repeat_interleave(rows)), width)
+        children, _ = top_tokens(scores(flat, (position + level).repeat_interleave(rows)), width)
         logprob = (flat.double() / scores.rule.temperature).log_softmax(-1).gather(-1, children)
         token = children.reshape(m, -1)
         score = (above[..., None] + logprob.reshape(m, rows, width)).flatten(1)

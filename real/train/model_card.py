@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from real.decode.acceptance_predictor import NAMES
+from real.decode.acceptance_predictor import PREDICTOR_NAMES
 from real.drafters import BUILTIN
 from real.files import replace_json
 from real.model.checkpoint import sha256
@@ -61,7 +61,9 @@ def write_model_card(
             for name, m in models.items()
         },
         "predictors": {
-            drafter: {name: _predictor_card(out / drafter / f"{name}.json") for name in NAMES}
+            drafter: {
+                name: _predictor_card(out / drafter / f"{name}.json") for name in PREDICTOR_NAMES
+            }
             for drafter in drafters
         },
         "agreement_on_target_text": {

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from real.decode.acceptance_predictor import NAMES, Predictor, load_predictor, save_predictor
+from real.decode.acceptance_predictor import PREDICTOR_NAMES, AcceptancePredictor
+from real.decode.predictor_files import load_predictor, save_predictor
 from real.model.checkpoint import WeightsError, identity
 from real.model.decoder import Decoder
 from real.model.target import Target
@@ -56,7 +57,7 @@ def train_predictor(
     steps: int = 300,
     rate: float = 0.02,
     patience: int = 60,
-) -> tuple[Predictor, dict]:
+) -> tuple[AcceptancePredictor, dict]:
     """A predictor by cross-entropy, and its card: full batches, stopped by the held-out loss.
 
     A fifth of the sequences is held out. States are scaled by their deviation; the scales are
@@ -75,7 +76,7 @@ def train_predictor(
     parts = examples.of_sequences(~heldout), examples.of_sequences(heldout)
     scale = [x.std(0).clamp(min=1e-6) for x in (examples.of_target, examples.of_drafter)]
     scaled = examples.of_target / scale[0], examples.of_drafter / scale[1]
-    predictor = Predictor(scaled[0].shape[1], scaled[1].shape[1], rank)
+    predictor = AcceptancePredictor(scaled[0].shape[1], scaled[1].shape[1], rank)
     predictor = predictor.to(examples.of_target.device)
     step = _minimize(predictor, parts, scaled, (steps, rate, patience))
     with torch.no_grad():
@@ -98,7 +99,9 @@ def train_predictor(
     return predictor.requires_grad_(False), card
 
 
-def _loss(predictor: Predictor, part: AcceptanceExamples, states: tuple[Tensor, Tensor]) -> Tensor:
+def _loss(
+    predictor: AcceptancePredictor, part: AcceptanceExamples, states: tuple[Tensor, Tensor]
+) -> Tensor:
     folded, depth = predictor.folded(), part.slot.clamp(max=predictor.depths - 1)
     of_target = folded.of_target(states[0])[part.row, depth]
     logit = of_target + folded.of_drafter(states[1])[part.position]
@@ -106,7 +109,7 @@ def _loss(predictor: Predictor, part: AcceptanceExamples, states: tuple[Tensor, 
 
 
 def _minimize(
-    predictor: Predictor,
+    predictor: AcceptancePredictor,
     parts: tuple[AcceptanceExamples, AcceptanceExamples],
     states: tuple[Tensor, Tensor],
     schedule: tuple[int, float, int],
@@ -154,7 +157,7 @@ def train_predictors(
     for drafter, lm in drafters:
         missing = {
             name: rank
-            for name, rank in zip(NAMES, (None, training.rank))
+            for name, rank in zip(PREDICTOR_NAMES, (None, training.rank))
             if not _is_current(out / drafter, name, target_hash)
         }
         if not missing:
