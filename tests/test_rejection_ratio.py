@@ -17,13 +17,13 @@ from real.decode.loop import decode
 from real.decode.plan import chain_plan
 from real.draft import Silent
 from real.model.target import Target
-from real.pair import rule_of
 from real.prompts import Prompt
 from real.record import RecordError, Settings
 from real.record.assembly import assemble
 from real.record.metadata import describe
 from real.record.recorder import record_sequence
 from real.record.rejection import _stepwise, record_rejection
+from real.rerun import rule_of
 from real.sampling import AddressedDraws, Rule
 from simspec import (
     CostModel,
@@ -344,7 +344,7 @@ def test_policies_that_need_exact_replay_are_refused(recording, text):
 
 
 def test_exact_comparison_is_refused(recording):
-    with pytest.raises(ValueError, match="replay in law, not one by one"):
+    with pytest.raises(ValueError, match="replay in distribution, not one by one"):
         rule_of(recording)
     target, drafter = toy_pair("model")
     with pytest.raises(RecordError, match="holds no features"):

@@ -1,9 +1,10 @@
 """What a campaign's figures are held against: the card's own floor, and transformers on the same prompts."""
 
-from real.bench import race
-from real.bench.figures import draw_race
-from real.bench.hf_generate import entrants, pairs
-from real.bench.ranking import rows, summary
+from real.bench.contestants import Checkpoints, all_contestants, load_pairs, requests_of
+from real.bench.race import race
+from real.bench.race_figure import draw_race
+from real.bench.race_rows import race_rows
+from real.bench.ranking import race_summary
 from real.campaign.config import MUST
 from real.campaign.experiments import best_fixed
 from real.campaign.workspace import Folder
@@ -13,9 +14,10 @@ from real.measure.grid_settings import GridAxes, GridSettings
 from real.measure.latency_grid import LatencyGrid
 from real.measure.time_grid import measure_grid
 from real.model.random_models import read_target
-from real.pair import DTYPES, prompts_of, spread
+from real.pair import DTYPES
 from real.progress import relabel
 from real.provenance import device_name
+from real.rerun import evenly_spaced
 from simspec import policies
 
 LAB, TUNED, EAGER = "lab", "lab-tuned", "lab-eager"
@@ -92,38 +94,20 @@ def raced(folder: Folder) -> dict:
             for text in ((fixed, *texts, size.tree) if drafter == "model" else (fixed, "beta_ts"))
         ]
     trace, _ = folder.opened("model", "greedy")
-    trace = trace.select(spread(trace.sequences, size.raced))
-    made = pairs(folder.models, trace, wanted, size.engine, folder.device, "bfloat16")
-    running = entrants(
-        folder.models,
-        trace,
-        made,
-        wanted,
-        size.rivals,
-        told,
-        folder.seed,
-        folder.device,
-        "bfloat16",
-    )
-    budgets = [min(int(budget), size.race_budget) for budget in trace.budget]
+    trace = trace.select(evenly_spaced(trace.sequences, size.raced))
+    checkpoints = Checkpoints(folder.models, folder.device, "bfloat16")
+    made = load_pairs(checkpoints, trace, wanted, size.engine)
+    running = all_contestants(checkpoints, trace, made, wanted, size.rivals, told, folder.seed)
     progress = relabel(folder.progress, "racing")
-    ran = race.race(
-        running,
-        prompts_of(trace),
-        budgets,
-        trace.sequence.tolist(),
-        size.laps,
-        folder.seed,
-        folder.device,
-        progress,
-    )
-    found = rows(ran, trace.meta.tasks)
+    requests = requests_of(trace, size.race_budget)
+    ran = race(running, requests, size.laps, folder.seed, folder.device, progress)
+    found = race_rows(ran, trace.meta.tasks)
     about = {
         "recording": folder.trace("model", "greedy").stem,
         "device": device_name(folder.device),
         "dtype": "bfloat16",
     }
-    said = summary(
+    said = race_summary(
         ran,
         found,
         trace.meta.tasks,

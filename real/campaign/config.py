@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from real.bench.hf_generate import RIVALS
+from real.bench.hf_generate import HF_METHODS
 from real.measure.grid_settings import BATCHES, CONTEXTS, WIDTHS
 from real.model.config import DecoderConfig
 from real.train.config import TrainConfig
@@ -145,7 +145,7 @@ FULL = CampaignConfig(
     contexts=CONTEXTS,
     climbs=10,
     steps=("early_exit:4", "eagle", "medusa"),
-    rivals=RIVALS,
+    rivals=HF_METHODS,
     raced=9,
     race_budget=64,
     laps=1,
