@@ -50,7 +50,8 @@ def tables(root: Path) -> str:
             else [f"\n### {package}\n"]
         )
         lines += ["| module | what it holds |", "| --- | --- |"]
-        lines += [f"| `{name}` | {summary(root, name)} |" for name in names if name != package]
+        rows = [(name.rpartition(".")[2], name) for name in names if name != package]
+        lines += [f"| `{short}` | {summary(root, name)} |" for short, name in rows]
     return "\n".join(lines).strip() + "\n"
 
 

@@ -14,8 +14,9 @@ from real.drafters import BUILTIN
 from real.equality import NOTHING, compare
 from real.model.checkpoint import sha256
 from real.model.compressed import weights_in
-from real.pair import TINY, load_pair, prompts_of, same_predictors
+from real.pair import TINY, check_predictors, load_pair
 from real.record.data_card import card
+from real.rerun import prompts_of
 from simspec import CostModel, Policy, load_trace, policies, replay
 
 PROMPTS = 20
@@ -138,7 +139,7 @@ def test_every_policy_runs_as_it_replays(name, record_property):
     assert (
         len(exam) == len(POLICIES) + len(LEARNT) or (SLOW or name not in WHOLE) and len(exam) >= 2
     )
-    same_predictors(pair.drafter, trace, [policy for policy in LEARNT if policy in exam])
+    check_predictors(pair.drafter, trace, [policy for policy in LEARNT if policy in exam])
     for i, given in enumerate(exam):
         part = trace.select(range(i % SHARE, PROMPTS, SHARE))
         policy = (

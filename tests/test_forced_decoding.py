@@ -18,7 +18,7 @@ from real.decode.plan import chain_plan
 from real.decode.verify import accept_exact
 from real.draft import Silent
 from real.drafters.early_exit import EarlyExitDrafter, EarlyExitHead
-from real.pair import prompts_of, rule_of
+from real.rerun import prompts_of, rule_of
 from real.sampling import Rule
 from simspec import Trace, replay
 from simspec.quantization import encode_margin

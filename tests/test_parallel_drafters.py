@@ -1,4 +1,4 @@
-"""Rows and orders of all positions at once are those of the walk through the protocol, and a text that was kept is the text."""
+"""Parallel recordings equal the stepwise definition: rows, tree orders and noise."""
 
 from contextlib import contextmanager
 from dataclasses import replace
@@ -286,11 +286,11 @@ def test_a_drafter_that_derives_from_one_of_ours_is_walked():
 
 def test_noise_drawn_ahead_is_that_of_the_position():
     for position in (0, 31, 32, 77):
-        row = sampling._ahead(5, 3, position // sampling.AHEAD, VOCAB, "cpu")[
-            position % sampling.AHEAD
+        row = sampling._noise_block(5, 3, position // sampling.NOISE_BLOCK, VOCAB, "cpu")[
+            position % sampling.NOISE_BLOCK
         ]
         torch.testing.assert_close(
-            row, sampling.noise(5, 3, [position], VOCAB, "cpu")[0], rtol=0, atol=0
+            row, sampling.gumbel_noise(5, 3, [position], VOCAB, "cpu")[0], rtol=0, atol=0
         )
 
 

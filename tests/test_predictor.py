@@ -24,7 +24,7 @@ from real.decode.predictor_files import (
 )
 from real.equality import rounds_of
 from real.model.checkpoint import WeightsError
-from real.pair import rerun, same_predictors
+from real.pair import check_predictors
 from real.prompts import Prompt
 from real.record import Settings
 from real.record.assembly import assemble
@@ -34,6 +34,7 @@ from real.record.recorder import record_sequence
 from real.record.rows import RecordedRows
 from real.record.stepwise import record_stepwise
 from real.record.target_sequence import target_sequence
+from real.rerun import rerun
 from real.train.predictor_examples import (
     AcceptanceExamples,
     acceptance_examples,
@@ -242,7 +243,7 @@ def test_another_predictor_than_the_recordings_is_refused():
     target, drafter = PAIRS["model"]
     trace = recording("model", "greedy", target, drafter, count=2)
     _, other = equipped("model", seed=7)
-    same_predictors(drafter, trace, [reads("theta", 0.5)])
+    check_predictors(drafter, trace, [reads("theta", 0.5)])
 
     class Pair:
         pass
@@ -253,12 +254,12 @@ def test_another_predictor_than_the_recordings_is_refused():
         rerun(pair, trace, [reads("theta", 0.5)], 0, toy_cost(12))
     assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match="the recording by none"):
-        same_predictors(
+        check_predictors(
             drafter, replace(trace, meta=replace(trace.meta, predictors={})), [reads("theta", 0.5)]
         )
     bare = toy_pair("model")[1]
     for ask in (
-        lambda: same_predictors(bare, trace, [reads("theta", 0.5)]),
+        lambda: check_predictors(bare, trace, [reads("theta", 0.5)]),
         lambda: FeatureReader(("theta",), 1.0, bare),
     ):
         with pytest.raises(ValueError, match="'theta' needs a predictor, drafter 'model' has none"):

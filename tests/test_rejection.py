@@ -20,7 +20,7 @@ from real.draft import Draft, Silent, Step
 from real.drafters.model import ModelDrafter
 from real.model.target import Target, TargetOutput
 from real.model.tree_mask import chain
-from real.sampling import AddressedDraws, Rule, _at
+from real.sampling import AddressedDraws, Rule, _inverse_cdf
 from simspec import CostModel, Policy, PolicyError
 from simspec.policies import BUILTIN, CLAIRVOYANT, parse
 from simspec.rng import ACCEPT, DRAFT, RESIDUAL, uniform
@@ -247,7 +247,13 @@ def test_a_draw_is_the_token_under_the_uniform_number_of_its_address(
 
 def test_the_last_token_is_drawn_up_to_the_edge_and_no_impossible_one():
     p = torch.tensor([0.0, 0.3, 0.0, 0.7, 0.0], dtype=torch.float64)
-    assert [_at(p, u) for u in (0.0, 0.2999999, 0.3000001, 1 - 2.0**-33, 1.0)] == [1, 1, 3, 3, 3]
+    assert [_inverse_cdf(p, u) for u in (0.0, 0.2999999, 0.3000001, 1 - 2.0**-33, 1.0)] == [
+        1,
+        1,
+        3,
+        3,
+        3,
+    ]
 
 
 class Astray:

@@ -28,7 +28,8 @@ from real.measure.loop import LoopTiming
 from real.measure.round_times import RoundTimes
 from real.measure.settings import MeasureSettings
 from real.model.target import Target
-from real.pair import Pair, prompts_of, rule_of
+from real.pair import Pair
+from real.rerun import prompts_of, rule_of
 from real.sampling import Rule
 from simspec import Stepper, policies, replay, synthetic
 

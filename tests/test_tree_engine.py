@@ -21,7 +21,6 @@ from real.decode.plan import make_plan
 from real.decode.static_tree import StaticTree
 from real.decode.tree_search import search_tree, top_tokens
 from real.equality import compare, rounds_of
-from real.pair import prompts_of, rule_of
 from real.prompts import Prompt
 from real.record import RecordError, RecordingFiles, Settings, record
 from real.record.assembly import assemble
@@ -29,6 +28,7 @@ from real.record.metadata import describe
 from real.record.recorder import record_sequence
 from real.record.target_sequence import target_sequence
 from real.record.tree_order import tree_order_stepwise
+from real.rerun import prompts_of, rule_of
 from real.sampling import Rule
 from simspec import load_trace, policies, replay
 from simspec.tree import MAX_NODES, Tree, TreeError

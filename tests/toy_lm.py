@@ -20,12 +20,12 @@ from real.drafters.self_skip import SelfSkipDrafter, SkipConfig
 from real.model.config import DecoderConfig
 from real.model.decoder import Decoder
 from real.model.target import Target
-from real.pair import prompts_of, rule_of
 from real.prompts import Prompt
 from real.record import Settings
 from real.record.assembly import assemble
 from real.record.metadata import describe
 from real.record.recorder import record_sequence
+from real.rerun import prompts_of, rule_of
 from real.sampling import Rule
 from simspec import CostModel, Policy, policies
 

@@ -11,9 +11,9 @@ from real.decode.plan import Plan
 from real.decode.result import DecodeResult, Round
 from real.draft import Drafter
 from real.model.target import Target
-from real.pair import prompts_of, rule_of
 from real.progress import Progress, quiet
-from real.sampling import Rule, forget_noise
+from real.rerun import prompts_of, rule_of
+from real.sampling import Rule, clear_noise_cache
 from simspec import Trace
 
 NATS = {t.dtype: t.nats for t in TOLERANCES}
@@ -57,7 +57,7 @@ def decode_forced(
         def listen(r: Round, s=s, tokens=tokens, address=address) -> None:
             divergences.extend(_divergences(rule, r, tokens, s, address, coarser))
 
-        forget_noise()
+        clear_noise_cache()
         results.append(
             decode(
                 target,

@@ -14,7 +14,8 @@ from real.decode.loop import decode
 from real.decode.plan import make_plan
 from real.draft import Drafter, Silent, check_grows
 from real.model.runner import EagerPasses
-from real.pair import Pair, load_pair, prompts_of
+from real.pair import Pair, load_pair
+from real.rerun import prompts_of
 from real.sampling import Rule
 from simspec import CostModel, Policy, Trace, policies
 from simspec.tree_policy import TreePolicy

@@ -15,9 +15,10 @@ from real.decode.result import DecodeResult
 from real.draft import Drafter, Silent
 from real.measure.job import PLAIN, Job
 from real.measure.round_times import RoundTimes
-from real.pair import Pair, prompts_of, rule_of, same_predictors
+from real.pair import Pair, check_predictors
 from real.progress import Progress, quiet
-from real.sampling import forget_noise
+from real.rerun import prompts_of, rule_of
+from real.sampling import clear_noise_cache
 from simspec import CostModel, Policy, Trace, policies, replay
 
 
@@ -75,7 +76,7 @@ def score(
     seed, repeats = settings.seed, settings.repeats
     scored, others = split_prompts(trace, settings.prompts, seed)
     built = [policies.make(policy, scored, policy_cost) for policy in policies_]
-    same_predictors(pair.drafter, trace, built)
+    check_predictors(pair.drafter, trace, built)
     replays = [(p, replay(scored, p, seed=seed, cost=policy_cost)) for p in built]
     deepest = max((int(rounds.computed.max()) for _, rounds in replays), default=0)
     jobs = {job: job.policy for job in phase_jobs(deepest, pair.drafter.has_logits)}
@@ -141,7 +142,7 @@ class _Prompts:
 
     def run(self, drafter: Drafter, plan: Plan, s: int) -> DecodeResult:
         """Decodes prompt `s` as recorded."""
-        forget_noise()
+        clear_noise_cache()
         trace = self.trace
         return decode(
             self.pair.target,

@@ -14,9 +14,10 @@ from real.measure.grid_settings import GridAxes, GridSettings
 from real.measure.latency_grid import LatencyGrid
 from real.measure.time_grid import measure_grid
 from real.model.random_models import read_target
-from real.pair import DTYPES, spread
+from real.pair import DTYPES
 from real.progress import relabel
 from real.provenance import device_name
+from real.rerun import evenly_spaced
 from simspec import policies
 
 LAB, TUNED, EAGER = "lab", "lab-tuned", "lab-eager"
@@ -93,7 +94,7 @@ def raced(folder: Folder) -> dict:
             for text in ((fixed, *texts, size.tree) if drafter == "model" else (fixed, "beta_ts"))
         ]
     trace, _ = folder.opened("model", "greedy")
-    trace = trace.select(spread(trace.sequences, size.raced))
+    trace = trace.select(evenly_spaced(trace.sequences, size.raced))
     checkpoints = Checkpoints(folder.models, folder.device, "bfloat16")
     made = load_pairs(checkpoints, trace, wanted, size.engine)
     running = all_contestants(checkpoints, trace, made, wanted, size.rivals, told, folder.seed)

@@ -25,10 +25,11 @@ from real.files import replacing
 from real.jobs import RULES, record_to, run_on
 from real.measure import MeasureSettings, measure
 from real.model.random_models import check_room, random_decoder, read_shape
-from real.pair import DTYPES, rerun, rule_of, spread
+from real.pair import DTYPES
 from real.progress import relabel
 from real.provenance import device_name
 from real.record import Settings
+from real.rerun import evenly_spaced, rerun, rule_of
 from real.sampling import Rule
 from simspec import CostModel, Policy, Trace, load_trace, policies, replay
 from simspec.reports.curve_plot import plot_curves
@@ -79,7 +80,7 @@ def priced(folder: Folder, path: Path, drafter: str, rule: Rule, K: int, rows: i
 
 
 def _some(trace: Trace, wanted: int) -> Trace:
-    return trace.select(spread(trace.sequences, wanted))
+    return trace.select(evenly_spaced(trace.sequences, wanted))
 
 
 def equal(folder: Folder, drafter: str) -> dict:
@@ -270,7 +271,7 @@ def grown(folder: Folder, drafter: str) -> dict:
         record_to(
             path,
             pair,
-            [few[i] for i in spread(len(few), max(2, len(few) // 4))],
+            [few[i] for i in evenly_spaced(len(few), max(2, len(few) // 4))],
             asked,
             folder.progress,
         )

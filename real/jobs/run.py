@@ -14,8 +14,9 @@ from real.equality import Comparison, compare, rounds_of
 from real.jobs.models import ModelSettings
 from real.jobs.recordings import open_recording
 from real.measure import MeasureSettings, measure
-from real.pair import Pair, rerun, rule_of, seconds
+from real.pair import Pair
 from real.progress import Progress, quiet, relabel
+from real.rerun import rerun, rule_of, total_seconds
 from simspec import CostModel, Policy, Rounds, Trace, policies, replay
 from simspec.files import check_output
 from simspec.tree_outcomes import check_trace
@@ -91,7 +92,7 @@ def run_on(
         policy.name,
         compare(trace, policy, replayed, ran),
         float(trace.rows * cost.baseline / spent.sum()),
-        seconds(plain) / tokens[1] * tokens[0] / seconds(ran),
+        total_seconds(plain) / tokens[1] * tokens[0] / total_seconds(ran),
         cost.device,
         tuple(r.token for r in ran),
         tokens[0] / sum(len(r.position) for r in ran),
