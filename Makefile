@@ -1,11 +1,11 @@
-# make demo   sweep the bundled recordings, pick a policy, run it for real, compare with the replay
+# make demo   sweep the bundled recordings, pick a policy, run it, compare with the replay
 # make test   the whole suite, compiled and then once more with numba interpreted
 # make lint   format, style, types and import layers
 # make docs   build the documentation into out/site, without a network
-# make bench  time of a simulated round, against the slow twin, NumPy and the latency limit: one JSON
+# make bench  time of a simulated round, against the slow reference, NumPy and the latency limit: one JSON
 # make notebooks  run the notebooks and write their .ipynb with outputs and plots
-# make example    cut the small recording that the wheel carries out of traces/
-# make gpu    train, record, measure and run on this machine's card, nine minutes a call (lab; see real/campaign.py)
+# make example    cut the small recording of the wheel out of traces/
+# make gpu    train, record, measure and run on the GPU of this machine, nine minutes a call (docs/gpu_campaign.md)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -45,14 +45,14 @@ notebooks: $(VENV)/.installed
 	$(BIN)/python notebooks/execute.py
 
 example: $(VENV)/.installed
-	$(BIN)/python traces/cut_example.py
+	$(BIN)/python tests/cut_example.py
 
-# What takes too long for every change: runs of all policies on all prompts of the exam.
+# Runs of all policies on all prompts of the embedded models: too slow for every change.
 test-slow: $(VENV)/.installed
 	SIMSPEC_SLOW=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(SLOW:%=tests/test_%.py)
 
-# What `make gpu` trains on and records: by default copied from a data folder beside the checkout. Ignored by git. With the tracked files it
-# is under 60 MB: three shards of the corpus are 25.5, and of each set of prompts more than enough lines are taken.
+# Text and prompts of `make gpu`, copied from a data folder beside the checkout and ignored by git. With
+# the tracked files they take under 60 MB: three shards of the corpus take 25.5.
 DATA ?= ../shared/data
 SHARDS ?= 0 1 2
 LINES ?= 300
@@ -64,8 +64,8 @@ lab/.copied:
 	for s in $(SETS); do head -n $(LINES) $(DATA)/eval/$$s.jsonl > lab/prompts/$$s.jsonl; done
 	touch $@
 
-# On a machine whose Python already has the libraries and a card: nothing is installed. Call it again, within the machine's life, until it
-# says complete: three calls of 9 minutes. WORK holds models and stays there, OUT is what travels home.
+# Nothing is installed: PYTHON has the libraries and sees a GPU. Each call continues, until it says complete;
+# three calls of 9 minutes should do. WORK holds models and stays on the machine, OUT is what to take home.
 WORK ?= out/gpu
 OUT ?= $(WORK)/results
 LIMIT ?= 9

@@ -50,7 +50,8 @@ def tables(root: Path) -> str:
             else [f"\n### {package}\n"]
         )
         lines += ["| module | what it holds |", "| --- | --- |"]
-        lines += [f"| `{name}` | {summary(root, name)} |" for name in names if name != package]
+        rows = [(name.rpartition(".")[2], name) for name in names if name != package]
+        lines += [f"| `{short}` | {summary(root, name)} |" for short, name in rows]
     return "\n".join(lines).strip() + "\n"
 
 
@@ -67,7 +68,6 @@ def layers(root: Path) -> dict[str, list[list[str]]]:
 
 WIDTH, PANEL, MARGIN, ROW, GAP = 960, 455, 14, 28, 8
 MOST = 4  # boxes side by side; a layer of more takes several lines
-FONT = 'font-family="Helvetica, Arial, sans-serif"'
 FLOW = (
     ("prompts", "your text"),
     ("record", "torch, once"),
@@ -76,7 +76,13 @@ FLOW = (
     ("policy", "best at your costs"),
     ("run", "same rounds, for real"),
 )
-COLORS = {"simspec": ("#eef4fb", "#2b6cb0"), "real": ("#fdf3e7", "#b7791f")}
+STYLE = (
+    "text{font:13px Helvetica,Arial,sans-serif;text-anchor:middle;fill:#1a202c}"
+    ".title{font-size:15px;font-weight:bold}.note{font-size:11px}"
+    "rect{rx:5px;stroke:#4a5568;fill:#f7fafc}rect.page{rx:0;stroke:none;fill:#fff}"
+    "rect.simspec{fill:#eef4fb;stroke:#2b6cb0}rect.real{fill:#fdf3e7;stroke:#b7791f}"
+    "path{fill:none;stroke:#4a5568;stroke-width:1.5}"
+)
 
 
 def picture(root: Path) -> str:
@@ -85,17 +91,16 @@ def picture(root: Path) -> str:
     step = (WIDTH - 2 * MARGIN + 22) / len(FLOW)
     for i, (title, note) in enumerate(FLOW):
         x = MARGIN + i * step
-        shapes.append(_box(x, MARGIN, step - 22, 48, "#f7fafc", "#4a5568"))
-        shapes.append(_text(x + (step - 22) / 2, MARGIN + 20, title, 14, "bold"))
-        shapes.append(_text(x + (step - 22) / 2, MARGIN + 38, note, 11))
+        shapes.append(_box(x, MARGIN, step - 22, 48, "flow"))
+        shapes.append(_text(x + (step - 22) / 2, MARGIN + 20, title, "title"))
+        shapes.append(_text(x + (step - 22) / 2, MARGIN + 38, note, "note"))
         if i:
-            shapes.append(_arrow(x - 20, MARGIN + 24, x - 4, MARGIN + 24))
+            shapes.append(_arrow(x - 20, MARGIN + 24, x - 4))
     bottoms = []
     for column, (package, rows) in enumerate(layers(root).items()):
         left = MARGIN + column * (WIDTH - 2 * MARGIN - PANEL)
-        fill, stroke = COLORS[package]
         note = "numpy and numba" if package == "simspec" else "torch"
-        shapes.append(_text(left + PANEL / 2, top + 8, f"{package}/  ({note})", 15, "bold"))
+        shapes.append(_text(left + PANEL / 2, top + 8, f"{package}/  ({note})", "title"))
         y = top + 20
         for row in rows:
             lines = -(-len(row) // MOST)
@@ -105,44 +110,37 @@ def picture(root: Path) -> str:
                 width = (PANEL - GAP * (len(names) - 1)) / len(names)
                 for i, name in enumerate(names):
                     x = left + i * (width + GAP)
-                    shapes.append(_box(x, y, width, ROW, fill, stroke))
-                    shapes.append(_text(x + width / 2, y + 19, name, 13))
+                    shapes.append(_box(x, y, width, ROW, package))
+                    shapes.append(_text(x + width / 2, y + 19, name))
                 y += ROW + 4
             y += 6
         bottoms.append(y)
     foot = max(bottoms) + 14
     note = "A layer imports layers below it only; real imports simspec, never the other way."
-    shapes.append(_text(WIDTH / 2, foot, note, 12))
+    shapes.append(_text(WIDTH / 2, foot, note))
     height = foot + 14
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
         f'width="{WIDTH}" height="{height}" role="img">\n'
         "<title>simspec: the way of the data, and the layers of both packages</title>\n"
-        f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>\n'
+        f"<style>{STYLE}</style>\n"
+        f'<rect class="page" width="{WIDTH}" height="{height}"/>\n'
         + "\n".join(shapes)
         + "\n</svg>\n"
     )
 
 
-def _box(x, y, width, height, fill, stroke):
-    return (
-        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height}" rx="5" '
-        f'fill="{fill}" stroke="{stroke}"/>'
-    )
+def _box(x, y, width, height, kind):
+    return f'<rect class="{kind}" x="{x:.0f}" y="{y:.0f}" width="{width:.0f}" height="{height}"/>'
 
 
-def _text(x, y, words, size, weight="normal"):
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" {FONT} font-size="{size}" font-weight="{weight}" '
-        f'text-anchor="middle" fill="#1a202c">{escape(words)}</text>'
-    )
+def _text(x, y, words, kind=""):
+    kind = f' class="{kind}"' if kind else ""
+    return f'<text{kind} x="{x:.0f}" y="{y:.0f}">{escape(words)}</text>'
 
 
-def _arrow(x, y, to, at):
-    return (
-        f'<path d="M{x:.1f} {y:.1f} H{to:.1f} m-6 -4 l6 4 l-6 4" fill="none" stroke="#4a5568" '
-        'stroke-width="1.5"/>'
-    )
+def _arrow(x, y, to):
+    return f'<path d="M{x:.0f} {y:.0f}H{to:.0f}m-6-4l6 4-6 4"/>'
 
 
 def written(root: Path) -> dict[Path, str]:

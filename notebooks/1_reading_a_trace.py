@@ -11,11 +11,13 @@
 # %% [markdown]
 # # 1. Reading a trace
 #
-# A recording (`Trace`) holds one row for every position of the target's own text. The row says what would happen if a
-# draft began there: how deep it could go, and how many of its first tokens the target would accept. Speculative decoding
-# does not change the text, so rows of **all** positions are enough to replay any rule for when to stop drafting.
+# A recording (`Trace`) holds one row for every position of the target's own output. The row says
+# what would happen if a draft began there: how long it could be, and how many of its first tokens
+# the target would accept. Speculative decoding does not change the output, so rows of **all**
+# positions are enough to replay any draft-length policy.
 #
-# This notebook looks at one recording from the bottom up: a row, a text, a replay by hand, then the whole.
+# This notebook looks at one recording from the bottom up: a row, a sequence, a replay by hand, then
+# the whole.
 
 # %%
 import json
@@ -33,7 +35,7 @@ from simspec.reports.acceptance_by_depth import depth_acceptance
 from simspec.scalar_predictor import examples, fit_predictor, split_by_task
 
 plt.rcParams |= {
-    "figure.dpi": 96,
+    "figure.dpi": 80,
     "figure.constrained_layout.use": True,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -43,25 +45,28 @@ GREEN, RED, GREY, DARK = "#2a9d8f", "#e76f51", "#cccccc", "#264653"
 paths = recordings()
 name = next((n for n in paths if n.startswith("tiny-early_exit-coupled")), next(iter(paths)))
 trace = simspec.load_trace(paths[name])
-print(f"{name}: {trace.sequences} texts, {trace.rows} rows, drafts to depth K = {trace.K}")
+print(f"{name}: {trace.sequences} sequences, {trace.rows} rows, drafts to depth K = {trace.K}")
 print(
-    f"target {trace.meta.target}, drafter {trace.meta.drafter}, rule {trace.meta.rule}, temperature {trace.meta.temperature}"
+    f"target {trace.meta.target}, drafter {trace.meta.drafter}, rule {trace.meta.rule}, "
+    f"temperature {trace.meta.temperature}"
 )
 print(
-    "the drafter shows, after each slot:", ", ".join(feature for feature, _ in trace.meta.features)
+    "the drafter exposes, after each slot:",
+    ", ".join(feature for feature, _ in trace.meta.features),
 )
 
 # %% [markdown]
 # ## One row after another
 #
-# We take a text of about the usual acceptance. `token` is the target's next token, `depth` how far a draft from here can
-# go (K, or an end token that the drafter proposes), `run` how many of its first tokens would be accepted. `rank` says
-# where the drafter ranks the target's own token in each slot: 0 is its first choice.
+# We take a sequence of about the mean acceptance. `token` is the target's next token, `depth` how
+# far a draft from here can go (K, or an end token that the drafter proposes), `run` how many of its
+# first tokens would be accepted. `rank` says where the drafter ranks the target's own token in each
+# slot: 0 is its first choice.
 
 
 # %%
 def words(tokens):
-    """Each token as text, if the tokenizer of the embedded models is at hand; else its number."""
+    """Each token decoded, if the tokenizer of the embedded models is installed; else its number."""
     try:
         import tokenizers
 
@@ -77,28 +82,35 @@ length = np.diff(trace.offset)
 means = np.add.reduceat(trace.run.astype(float), trace.offset[:-1]) / length
 long = np.flatnonzero(length >= min(48, length.max()))
 s = int(long[np.argmin(abs(means[long] - trace.run.mean()))])
-text = trace.select([s])
+sequence = trace.select([s])
 confidence = decode(
-    text.feature[:, :, int(text.features(["confidence"])[0])],
-    table(dict(text.meta.features)["confidence"]),
+    sequence.feature[:, :, int(sequence.features(["confidence"])[0])],
+    table(dict(sequence.meta.features)["confidence"]),
 )
 
-print(f"text {text.meta.ids[0]} ({text.task[0]}), {text.rows} rows, budget {text.budget[0]}")
+print(
+    f"sequence {sequence.meta.ids[0]} ({sequence.task[0]}), {sequence.rows} rows, budget "
+    f"{sequence.budget[0]}"
+)
 header = f"{'row':>4} {'next token':>14} {'depth':>5} {'run':>4}   confidence of the first 4 slots"
-print(header + ("   ranks" if text.rank is not None else ""))
-for t, word in enumerate(words(text.token[:14])):
+print(header + ("   ranks" if sequence.rank is not None else ""))
+for t, word in enumerate(words(sequence.token[:14])):
     shown = "  ".join(f"{value:.2f}" for value in confidence[t, :4])
     ranks = (
-        "" if text.rank is None else "      " + " ".join(f"{rank:>3}" for rank in text.rank[t, :4])
+        ""
+        if sequence.rank is None
+        else "      " + " ".join(f"{rank:>3}" for rank in sequence.rank[t, :4])
     )
-    print(f"{t:>4} {word:>14} {text.depth[t]:>5} {text.run[t]:>4}   {shown}{ranks}")
+    print(f"{t:>4} {word:>14} {sequence.depth[t]:>5} {sequence.run[t]:>4}   {shown}{ranks}")
 
 # %% [markdown]
-# Now the same rows as a picture. Each column is a row of the recording; upwards goes the draft that would begin there.
+# Now the same rows as a picture. Each column is a row of the recording; upwards goes the draft that
+# would begin there.
 #
-# **Look for:** green columns that lose one cell from each position to the next. They are one long agreement, seen from
-# each of its positions. Behind the first red cell a drafter goes on from a wrong token: those slots are recorded too,
-# because a policy may pay for them. And whether confidence fades where the red cell is: a stopping rule lives on that.
+# **Look for:** green columns that lose one cell from each position to the next. They are one long
+# agreement, seen from each of its positions. Behind the first red cell a drafter continues from a
+# wrong token. Those slots are recorded too, because a policy may compute them. See also whether
+# confidence falls where the red cell is: a stopping policy depends on that.
 
 
 # %%
@@ -111,11 +123,11 @@ def status(trace):
     return np.where(slot >= reach, 0, np.where(slot < run, 1, np.where(slot == run, 2, 3)))
 
 
-shown = min(text.rows, 48)
-grid = status(text)[:shown]
+shown = min(sequence.rows, 48)
+grid = status(sequence)[:shown]
 panels = [("outcome", None), ("confidence", confidence[:shown])]
-if text.rank is not None:
-    panels.append(("rank of the target's token (log scale)", np.log10(1.0 + text.rank[:shown])))
+if sequence.rank is not None:
+    panels.append(("rank of the target's token (log scale)", np.log10(1.0 + sequence.rank[:shown])))
 figure, axes = plt.subplots(len(panels), 1, figsize=(9, 2.1 * len(panels)), sharex=True)
 for axis, (title, values) in zip(axes, panels):
     if values is None:
@@ -136,74 +148,83 @@ for axis, (title, values) in zip(axes, panels):
         )
         figure.colorbar(drawn, ax=axis, pad=0.01)
     axis.set(ylabel="slot", title=title)
-axes[-1].set_xlabel("row (position in the text)")
+axes[-1].set_xlabel("row (position in the sequence)")
 for label, colour in (("accepted", GREEN), ("first miss", RED), ("behind the miss", GREY)):
     axes[0].bar(0, 0, color=colour, label=label)
 axes[0].legend(loc="upper right", ncols=3, fontsize="small", framealpha=0.9)
 # %% [markdown]
 # ## A replay by hand
 #
-# A round drafts k tokens, at most what budget and `depth` allow. The target accepts `a = min(k, run)` of them and adds a
-# token of its own, so the next round begins a + 1 rows further on. Nothing else happens in a replay. Here with k = 3:
+# A round drafts k tokens, at most what budget and `depth` allow. The target accepts `a = min(k,
+# run)` of them and adds a token of its own, so the next round begins a + 1 rows later. Nothing else
+# happens in a replay. Here with k = 3:
 
 # %%
 t, steps = 0, []
-while t < text.rows:
-    cap = min(3, text.budget[0] - t - 1, text.depth[t])
-    accepted = min(cap, text.run[t])
+while t < sequence.rows:
+    cap = min(3, sequence.budget[0] - t - 1, sequence.depth[t])
+    accepted = min(cap, sequence.run[t])
     steps.append((t, cap, accepted))
     t += accepted + 1
 
 for number, (t, cap, accepted) in enumerate(steps[:8]):
     print(
-        f"round {number}: row {t:>2}, run {text.run[t]:>2}: draft {cap}, {accepted} accepted, 1 own token -> row {t + accepted + 1}"
+        f"round {number}: row {t:>2}, run {sequence.run[t]:>2}: draft {cap}, {accepted} "
+        f"accepted, 1 own token -> row {t + accepted + 1}"
     )
 
-rounds = simspec.replay(text, simspec.policies.fixed(3))
+rounds = simspec.replay(sequence, simspec.policies.fixed(3))
 assert [
     (int(row), int(k), int(a)) for row, k, a in zip(rounds.row, rounds.drafted, rounds.accepted)
 ] == [tuple(map(int, x)) for x in steps]
-print(f"... {len(steps)} rounds for {text.rows} tokens, the same as simspec.replay(text, fixed(3))")
+print(
+    f"... {len(steps)} rounds for {sequence.rows} tokens, the same as simspec.replay(sequence, "
+    "fixed(3))"
+)
 
 # %% [markdown]
-# The rounds of several policies on the same text. A bar is a round: green the accepted tokens, dark the target's own; the
-# red column above it is as high as the number of tokens drafted in vain.
+# The rounds of several policies on the same sequence. A bar is a round: green the accepted tokens,
+# dark the target's own; the red column above it is as high as the number of tokens that were
+# computed but wasted.
 #
-# **Look for:** longer bars are fewer target passes; less red is less drafting wasted. The oracle knows the rows beforehand
-# and shows what could be had at a draft step of a tenth of a target step.
+# **Look for:** longer bars are fewer target passes; less red is less waste. The oracle knows the
+# rows beforehand. It shows the best possible result for a draft step of a tenth of a target step.
 
 # %%
-cost = simspec.CostModel.from_ratio(0.1, text.K)
+cost = simspec.CostModel.from_ratio(0.1, sequence.K)
 lanes = ["fixed:0", "fixed:3", "fixed:8", "beta_ts", "confidence:0.5", "oracle"]
 figure, axis = plt.subplots(figsize=(9, 3.4))
 for lane, policy in enumerate(lanes):
-    made = simspec.replay(text, simspec.policies.make(policy, text, cost), cost=cost)
-    for row, k, a in zip(made.row, made.drafted, made.accepted):
-        own = row + a < text.rows
+    played = simspec.replay(sequence, simspec.policies.make(policy, sequence, cost), cost=cost)
+    for row, k, a in zip(played.row, played.drafted, played.accepted):
+        own = row + a < sequence.rows
         axis.broken_barh([(row, a)], (lane + 0.1, 0.35), color=GREEN)
         axis.broken_barh([(row + a, 0.85)] if own else [], (lane + 0.1, 0.35), color=DARK)
-        vain = 0.45 * (k - a) / 8
-        axis.broken_barh([(row + a, 0.85)] if k > a else [], (lane + 0.08 - vain, vain), color=RED)
+        wasted = 0.45 * (k - a) / 8
+        axis.broken_barh(
+            [(row + a, 0.85)] if k > a else [], (lane + 0.08 - wasted, wasted), color=RED
+        )
         axis.plot([row, row], [lane + 0.1, lane + 0.5], color="black", lw=0.6)
-    found = simspec.summary(made, text, cost)
+    result = simspec.summary(played, sequence, cost)
     axis.text(
         shown + 0.5,
         lane + 0.3,
-        f"{found.rounds} passes, {found.drafted - found.accepted} in vain",
+        f"{result.rounds} passes, {result.drafted - result.accepted} wasted",
         va="center",
         fontsize=9,
     )
 axis.set(xlim=(0, shown), yticks=np.arange(len(lanes)) + 0.3, yticklabels=lanes, xlabel="row")
 axis.invert_yaxis()
 # %% [markdown]
-# ## Acceptance by depth depends on who asks
+# ## Acceptance by depth depends on K
 #
-# The chance that slot n is accepted, given that all slots before it were, is what serving engines log while they run at
-# one K. But which rows a round begins at depends on K: long drafts run over the easy tokens, and their rounds begin at
-# the hard ones.
+# The probability that slot n is accepted, given that all slots before it were, is what serving
+# engines log while they run at one K. But which rows a round begins at depends on K: long drafts
+# skip the easy tokens, and their rounds begin at the hard ones.
 #
-# **Look for:** lines of the same recording that differ by K alone. A table measured at one K is no table for another; the
-# dotted line, over all rows, is what a recording knows. (Few rounds reach the far slots: their points scatter.)
+# **Look for:** lines of the same recording that differ by K alone. A table measured at one K does
+# not hold for another. The dotted line covers all rows, as a recording does. (Few rounds reach the
+# last slots: their points scatter.)
 
 # %%
 both = {
@@ -216,20 +237,20 @@ figure, axes = plt.subplots(
 )
 for axis, (label, each) in zip(axes[0], both.items()):
     for k, colour in ((1, GREEN), (4, DARK), (each.K, RED)):
-        found = simspec.summary(
+        result = simspec.summary(
             simspec.replay(each, simspec.policies.fixed(k)),
             each,
             simspec.CostModel.from_ratio(0.1, each.K),
         )
         axis.plot(
             range(1, k + 1),
-            found.accept_by_depth[:k],
+            result.accept_by_depth[:k],
             "o-",
             ms=4,
             color=colour,
             label=f"rounds of K = {k}",
         )
-        print(f"{label}: first slot accepted at K = {k}: {found.accept_by_depth[0]:.3f}")
+        print(f"{label}: first slot accepted at K = {k}: {result.accept_by_depth[0]:.3f}")
     axis.plot(range(1, each.K + 1), depth_acceptance(each)[1], ":", color="black", label="all rows")
     axis.set(xlabel="slot n", title=label, ylim=(0, 1))
 axes[0, 0].set_ylabel("accepted, given n - 1 were")
@@ -238,24 +259,24 @@ axes[0, 0].legend(fontsize="small")
 # %% [markdown]
 # ## Where acceptance comes from
 #
-# Small models loop, and a loop is easy to draft. A row counts as repeated here if the eight tokens that end with it stood
-# earlier in the same text.
+# Greedy outputs of small models loop, and repetitive text inflates acceptance. A row counts as
+# repeated here if the eight tokens that end with it occurred earlier in the same sequence.
 #
-# **Look for:** how much longer the runs of repeated rows are, and how many rows are repeated at all, by rule and task.
-# Headline figures should come from recordings with few of them.
+# **Look for:** how much larger the accepted length of repeated rows is, and how many rows are
+# repeated, by rule and task. Headline figures should come from recordings with few of them.
 
 
 # %%
 def repeated(trace, n=8):
-    """bool[N]: the n tokens that end at this row occurred before in the same text."""
-    found = np.zeros(trace.rows, bool)
+    """bool[N]: the n tokens that end at this row occurred before in the same sequence."""
+    result = np.zeros(trace.rows, bool)
     for start, end in zip(trace.offset[:-1], trace.offset[1:]):
         seen = set()
         for t in range(start + n - 1, end):
             gram = tuple(trace.token[t - n + 1 : t + 1].tolist())
-            found[t] = gram in seen
+            result[t] = gram in seen
             seen.add(gram)
-    return found
+    return result
 
 
 figure, axes = plt.subplots(
@@ -281,46 +302,55 @@ for axis, (label, each) in zip(axes[0], both.items()):
     )
     axis.set_title(f"{label}: {loops.mean():.0%} repeated", fontsize=10)
     print(
-        f"{label}: mean run {each.run[~loops].mean():.2f} on new rows, {each.run[loops].mean():.2f} on repeated ones"
+        f"{label}: mean accepted length {each.run[~loops].mean():.2f} on new rows, "
+        f"{each.run[loops].mean():.2f} on repeated ones"
     )
-axes[0, 0].set_ylabel("mean run")
+axes[0, 0].set_ylabel("mean accepted length")
 axes[0, 0].legend(fontsize="small")
 # %% [markdown]
-# ## Is the drafter's confidence worth anything?
+# ## Is the drafter's confidence calibrated?
 #
-# Every slot up to the first miss is an example: what the drafter showed there, and whether the token was accepted. If a
-# confidence of 0.7 meant an acceptance of 0.7, the points would lie on the diagonal.
+# Every slot up to the first miss is an example: what the drafter exposed there, and whether the
+# token was accepted. If a confidence of 0.7 meant an acceptance of 0.7, the points would lie on the
+# diagonal.
 #
-# **Look for:** points off the diagonal (below it the drafter is too sure of itself, above it not sure enough), and whether
-# slot and confidence together say more than confidence alone. The fitted line uses confidence, entropy and slot, is fitted
-# on one half of each task's texts and judged on the other. Brier's score is the mean squared error of a chance: 0 is perfect.
+# **Look for:** points off the diagonal (below it the drafter is overconfident, above it
+# underconfident), and whether slot and confidence together predict more than confidence alone. The
+# fitted line uses confidence, entropy and slot. It is fitted on one half of each task's sequences
+# and evaluated on the other. Brier's score is the mean squared error of a probability: 0 is
+# perfect.
 
 # %%
 first, second = split_by_task(trace)
 held_out = trace.select(second)
-chances = [feature for feature, on in trace.meta.features if on in ("confidence", "identity")]
-values, slot, label, _ = examples(held_out, chances)
-shown_as = {f"{feature}, all slots": values[:, i] for i, feature in enumerate(chances)}
+probability_features = [
+    feature for feature, on in trace.meta.features if on in ("confidence", "identity")
+]
+values, slot, label, _ = examples(held_out, probability_features)
+forecasts = {
+    f"{feature}, all slots": values[:, i] for i, feature in enumerate(probability_features)
+}
 if {"confidence", "entropy"} <= set(dict(trace.meta.features)):
     (conf, entropy), at = examples(held_out)[0].T, examples(held_out)[1]
-    shown_as["fitted on the other half"] = fit_predictor(trace, first).probability(
+    forecasts["fitted on the other half"] = fit_predictor(trace, first).probability(
         conf, entropy, at
     )
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True)
-for what, chance in shown_as.items():
-    count, mean, share = reliability(chance, label).T
+for what, probability in forecasts.items():
+    count, mean, share = reliability(probability, label).T
     axes[0].plot(
         mean[count >= 40],
         share[count >= 40],
         "o-",
         ms=4,
-        label=f"{what}: Brier {brier(chance, label):.3f}",
+        label=f"{what}: Brier {brier(probability, label):.3f}",
     )
     print(
-        f"{what}: mean {chance.mean():.3f} where {label.mean():.3f} were accepted, Brier {brier(chance, label):.4f}"
+        f"{what}: mean {probability.mean():.3f} where {label.mean():.3f} were accepted, Brier "
+        f"{brier(probability, label):.4f}"
     )
-own = values[:, chances.index("confidence")]
+own = values[:, probability_features.index("confidence")]
 for low, high, colour in ((0, 1, GREEN), (1, 4, DARK), (4, trace.K, RED)):
     of = (slot >= low) & (slot < high)
     count, mean, share = reliability(own[of], label[of]).T
@@ -334,20 +364,23 @@ for low, high, colour in ((0, 1, GREEN), (1, 4, DARK), (4, trace.K, RED)):
     )
 for axis in axes:
     axis.plot([0, 1], [0, 1], ":", color="black")
-    axis.set_xlabel("stated chance")
+    axis.set_xlabel("stated probability")
     axis.legend(fontsize=8)
 axes[0].set_ylabel("share accepted")
 # %% [markdown]
-# ## What a card says
+# ## What a data card holds
 #
-# Beside each recording stands a card: where it comes from, on what machine, with which versions, and figures that can be
-# recomputed from the file, which we do here. It also says what a row means, once more.
+# Each recording has a data card: its origin, the machine, the versions, and figures that can be
+# recomputed from the file, which we do here. It also says what a row means.
 
 # %%
 file = paths[name].with_suffix(".json")
 card = json.loads(file.read_text()) if file.exists() else {}
-told = "row rule temperature seed target drafter K texts rows mean_accepted_length repeated_8grams ended_by_end_token"
-for key in told.split():
+fields = (
+    "row rule temperature seed target drafter K texts rows "
+    "mean_accepted_length repeated_8grams ended_by_end_token"
+)
+for key in fields.split():
     if key in card:
         print(f"{key:>20}  {card[key]}")
 

@@ -11,11 +11,12 @@
 # %% [markdown]
 # # 2. Choosing K
 #
-# How many tokens to draft? That depends on the text, through acceptance, and on the machine, through costs. A recording
-# holds the first, a cost model the second. Rounds at a fixed K do not depend on costs, so one replay serves every machine.
+# How many tokens to draft? That depends on the prompts, through acceptance, and on the machine,
+# through costs. A recording holds the first, a cost model the second. Rounds at a fixed K do not
+# depend on costs, so one replay serves every machine.
 #
-# K is the draft length, c = draft step / target step, alpha the chance that a draft token is accepted given those before
-# it, v_d = accepted / drafted tokens, r_d = accepted / output tokens.
+# K is the draft length, c = draft step / target step, alpha the probability that a drafted token is
+# accepted given those before it, v_d = accepted / drafted tokens, r_d = accepted / output tokens.
 
 # %%
 import os
@@ -38,7 +39,7 @@ from simspec.scalar_predictor import split_by_task
 
 FAST = os.environ.get("SIMSPEC_FAST") == "1"  # fewer draws; the suite runs it so
 plt.rcParams |= {
-    "figure.dpi": 96,
+    "figure.dpi": 80,
     "figure.constrained_layout.use": True,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -54,18 +55,20 @@ name = names[-1]
 trace, cost = traces[name], measured[name]
 for each, one in traces.items():
     print(
-        f"{each}: {one.sequences} texts, {one.rows} tokens, K up to {one.K}, costs from {measured[each].device}"
+        f"{each}: {one.sequences} sequences, {one.rows} tokens, K up to {one.K}, costs from "
+        f"{measured[each].device}"
     )
 
 # %% [markdown]
 # ## What a round costs
 #
-# Three kinds of cost model: measured on a machine; a ratio c, as papers have it, where every target pass costs 1; and a
-# roofline from published figures of a model and a card, a bound from below for planning.
+# Three kinds of cost model: measured on a machine; a ratio c, as papers have it, where every target
+# pass costs 1; and a roofline from published figures of a model and a GPU, a lower bound for
+# planning.
 #
-# **Look for:** whether verifying gets dearer with the draft (the papers charge every pass alike), and how much drafting K
-# tokens costs beside a target step. The roofline prices another, far larger pair of models, as a question: what if this
-# acceptance were theirs?
+# **Look for:** whether verification costs more for longer drafts (the papers charge every pass
+# alike), and how much drafting K tokens costs beside a target step. The roofline prices another,
+# far larger pair of models, as a question: what if this acceptance were theirs?
 
 # %%
 target, drafter, card = SHAPES["llama-3-8b"], SHAPES["llama-3.2-1b"], DEVICES["h100"]
@@ -88,7 +91,8 @@ for colour, (label, one) in zip(COLOURS, costs.items()):
         end="; ",
     )
     print(
-        f"draft step {one.draft[1] / one.baseline:.3f}, verifying 8 drafts {one.verify[min(8, one.K)] / one.baseline:.2f} plain steps"
+        f"draft step {one.draft[1] / one.baseline:.3f}, verifying 8 drafts "
+        f"{one.verify[min(8, one.K)] / one.baseline:.2f} plain steps"
     )
 axes[0].set(xlabel="tokens drafted", ylabel="in plain target steps", title="drafting")
 axes[1].set(xlabel="tokens drafted", title="verifying")
@@ -98,15 +102,16 @@ axes[0].legend(fontsize=8)
 #
 # The same rounds, priced four times.
 #
-# **Look for:** the top of each curve. It moves with costs alone; where the curve stays under 1, do not draft at all.
+# **Look for:** the top of each curve. It moves with costs alone; where the curve stays under 1, do
+# not draft at all.
 
 # %%
 rounds = {each: [replay(one, fixed(k)) for k in range(one.K + 1)] for each, one in traces.items()}
 
 
 def speedups(trace, rounds, cost):
-    """Modelled speedup of each fixed K over plain decoding, float64[K + 1]."""
-    return np.array([trace.rows * cost.baseline / cost.seconds(made).sum() for made in rounds])
+    """Modeled speedup of each fixed K over plain decoding, float64[K + 1]."""
+    return np.array([trace.rows * cost.baseline / cost.seconds(run).sum() for run in rounds])
 
 
 figure, axes = plt.subplots(
@@ -114,31 +119,32 @@ figure, axes = plt.subplots(
 )
 for axis, (each, one) in zip(axes[0], traces.items()):
     for colour, (label, price) in zip(COLOURS, {**costs, "measured": measured[each]}.items()):
-        found = speedups(one, rounds[each], price)
-        best = int(found.argmax())
-        axis.plot(found, color=colour, label=label)
-        axis.plot(best, found[best], "o", color=colour)
-        print(f"{each}, {label}: best K {best}, speedup {found[best]:.3f}")
+        values = speedups(one, rounds[each], price)
+        best = int(values.argmax())
+        axis.plot(values, color=colour, label=label)
+        axis.plot(best, values[best], "o", color=colour)
+        print(f"{each}, {label}: best K {best}, speedup {values[best]:.3f}")
     axis.axhline(1, color="grey", lw=0.8)
     axis.set(xlabel="K", title=each)
-axes[0, 0].set_ylabel("modelled speedup")
+axes[0, 0].set_ylabel("modeled speedup")
 axes[0, 0].legend(fontsize=8)
 # %% [markdown]
 # ## Does the best K differ between tasks?
 #
-# In hindsight it nearly always does: choosing the best on the very prompts it is judged by flatters it. So each task's K, and one
-# K for all, are chosen on one half of the texts, and compared on the other. The figure is the time that one K for all
-# takes over the time of the task's own; above 1 the task's own is better. Intervals resample prompts.
+# In hindsight it nearly always does: a K that is chosen and evaluated on the same prompts looks too
+# good. So each task's K, and one K for all, are chosen on one half of the sequences, and compared
+# on the other. The figure is the time that one K for all takes over the time of the task's own;
+# above 1 the task's own is better. Intervals resample prompts.
 #
-# **Look for:** intervals that lie above 1. Where they hold 1 (or where both are the same K), a K per task is not worth
-# its trouble here.
+# **Look for:** intervals that lie above 1. Where they contain 1 (or where both are the same K), a K
+# per task gains nothing here.
 
 # %%
 resamples = 500 if FAST else 4000
 
 
 def by_prompt(rounds, cost):
-    """Modelled seconds of each text, float64[S]."""
+    """Modeled seconds of each sequence, float64[S]."""
     return np.add.reduceat(cost.seconds(rounds), rounds.offset[:-1])
 
 
@@ -146,7 +152,7 @@ first, second = split_by_task(trace)
 tasks = sorted(set(trace.task))
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.4))
 for shift, (label, price) in enumerate((("measured", cost), ("c = 0.05", costs["c = 0.05"]))):
-    seconds = np.array([by_prompt(made, price) for made in rounds[name]])
+    seconds = np.array([by_prompt(run, price) for run in rounds[name]])
     one_k = int(seconds[:, first].sum(axis=1).argmin())
     print(f"{label}: one K for all, chosen on the first half: {one_k}")
     for number, task in enumerate(tasks):
@@ -160,9 +166,10 @@ for shift, (label, price) in enumerate((("measured", cost), ("c = 0.05", costs["
             )
         own = int(seconds[:, first[of[first]]].sum(axis=1).argmin())
         there = second[of[second]]
-        if len(there) < stats.FEWEST:
+        if len(there) < stats.MIN_PROMPTS:
             print(
-                f"  {task}: own K {own}; {len(there)} texts to judge by are too few for an interval"
+                f"  {task}: own K {own}; {len(there)} held-out sequences are too few for an "
+                "interval"
             )
             continue
         gain = stats.ratio(seconds[one_k, there], seconds[own, there], resamples=resamples)
@@ -179,11 +186,12 @@ for shift, (label, price) in enumerate((("measured", cost), ("c = 0.05", costs["
             label=None if number else label,
         )
         print(
-            f"  {task}: own K {own}, time ratio on the other half {gain.value:.3f} [{gain.low:.3f}, {gain.high:.3f}]"
+            f"  {task}: own K {own}, time ratio on the other half {gain.value:.3f} "
+            f"[{gain.low:.3f}, {gain.high:.3f}]"
         )
 axes[0].axhline(1, color="grey", lw=0.8)
 axes[0].xaxis.get_major_locator().set_params(integer=True)
-axes[0].set(xlabel="K", ylabel="modelled speedup", title=f"{name}, measured")
+axes[0].set(xlabel="K", ylabel="modeled speedup", title=f"{name}, measured")
 axes[0].legend(fontsize=8)
 axes[1].axvline(1, color="grey", lw=0.8)
 axes[1].set(
@@ -192,23 +200,25 @@ axes[1].set(
 axes[1].legend(fontsize=8)
 
 # %% [markdown]
-# ## The best K by cost ratio, and where drafting stops to pay
+# ## The best K by cost ratio, and where drafting stops paying off
 #
-# Left: the best fixed K at each c, replayed, beside the K that formula 1 would choose knowing nothing but the average
-# alpha. Right: the c up to which a fixed K beats plain decoding. In unit costs that is exactly v_d, the share of drafted
-# tokens that are accepted (EESD Eq. 14: a speedup above 1 iff c < v_d), and formula 1 has it at (E[committed] - 1) / K.
+# Left: the best fixed K at each c, replayed, beside the K that formula 1 chooses from the average
+# alpha alone. Right: the c up to which a fixed K beats plain decoding. In unit costs that is
+# exactly v_d, the share of drafted tokens that are accepted (EESD Eq. 14: a speedup above 1 iff c <
+# v_d), and formula 1 puts it at (E[committed] - 1) / K.
 #
-# **Look for:** where formula 1 is wrong about the best K, and which break-even line lies higher. The formula's alpha is an
-# average over all rows, but rounds begin behind a miss, where the text is harder: it promises what no round will find.
+# **Look for:** where formula 1 is wrong about the best K, and which break-even line lies higher.
+# The formula's alpha is an average over all rows, but rounds begin behind a miss, where tokens are
+# harder to draft. So it promises more than rounds achieve.
 
 # %%
 ratios = np.geomspace(0.01, 1, 15 if FAST else 60)
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.4))
 for colour, (each, one) in zip(COLOURS, traces.items()):
     alpha, _ = depth_acceptance(one)
-    passes = np.array([len(made) for made in rounds[each]])
-    drafted = np.array([made.drafted.sum() for made in rounds[each]])
-    accepted = np.array([made.accepted.sum() for made in rounds[each]])
+    passes = np.array([len(run) for run in rounds[each]])
+    drafted = np.array([run.drafted.sum() for run in rounds[each]])
+    accepted = np.array([run.accepted.sum() for run in rounds[each]])
     best = [(passes + c * drafted).argmin() for c in ratios]
     lengths = np.arange(1, one.K + 1)
     axes[0].semilogx(ratios, best, color=colour, label=f"{each}, replayed")
@@ -230,7 +240,8 @@ for colour, (each, one) in zip(COLOURS, traces.items()):
     )
     apart = abs(paid - accepted[1:] / drafted[1:]).max()
     print(
-        f"{each}: break-even c is {paid[0]:.3f} at K = 1, {paid[-1]:.3f} at K = {one.K}; v_d differs by {apart:.1e} at most"
+        f"{each}: break-even c is {paid[0]:.3f} at K = 1, {paid[-1]:.3f} at K = {one.K}; v_d "
+        f"differs by {apart:.1e} at most"
     )
 axes[0].set(xlabel="c", ylabel="best K")
 axes[1].set(xlabel="K", ylabel="break-even c", ylim=(0, None))
@@ -238,17 +249,19 @@ for axis in axes:
     axis.legend(fontsize=8)
 
 # %% [markdown]
-# (v_d and the break-even differ by a trifle only because an accepted end token closes a text without a token of the
-# target's own.)
+# (v_d and the break-even differ slightly, because an accepted end token ends a sequence without a
+# token of the target's own.)
 #
 # ## The simulator against the formulas
 #
-# Formula 1 takes acceptances as independent with one alpha, formula 2 gives each depth its own. On synthetic text of that
-# law they must agree with the replay, to within its noise. On a recording they may not: rows are neither independent nor
-# alike, and the last drafts of a text are cut short by its end.
+# Formula 1 assumes independent acceptances with one alpha; formula 2 gives each depth its own. On
+# synthetic sequences of that distribution they must agree with the replay, up to its noise. On a
+# recording they may not. Rows are neither independent nor identically distributed, and the end of a
+# sequence cuts its last drafts.
 #
-# **Look for:** the synthetic lines at 0, and by how much the formulas miss on real text, which is what replay is for.
-# (`simspec check` judges hundreds of such comparisons with a stated risk.)
+# **Look for:** the synthetic lines at 0, and by how much the formulas miss on real recordings,
+# which is what replay is for. (`simspec check` makes hundreds of such comparisons at a stated
+# risk.)
 
 # %%
 synthetic = simspec.synthetic.iid(0.7, 20 if FAST else 200, 5000, trace.K, seed=1)
@@ -260,10 +273,10 @@ everything = {
 }
 everything |= {each: (one, rounds[each]) for each, one in traces.items()}
 figure, axis = plt.subplots(figsize=(7, 3.4))
-for colour, (each, (one, made)) in zip(COLOURS, everything.items()):
+for colour, (each, (one, runs)) in zip(COLOURS, everything.items()):
     alpha, alphas = depth_acceptance(one)
     lengths = np.arange(1, one.K + 1)
-    replayed = np.array([one.rows / len(made[k]) for k in lengths])
+    replayed = np.array([one.rows / len(runs[k]) for k in lengths])
     first_formula = formulas.expected_committed(alpha, lengths)
     second_formula = np.array(
         [formulas.depthwise_committed(np.nan_to_num(alphas[:k])) for k in lengths]
@@ -274,7 +287,8 @@ for colour, (each, (one, made)) in zip(COLOURS, everything.items()):
     axis.plot(lengths, 100 * (second_formula / replayed - 1), ":", color=colour, label="formula 2")
     for k in (1, 4, 8):
         print(
-            f"{each}, K = {k}: {replayed[k - 1]:.3f} tokens a round, formulas {first_formula[k - 1]:.3f} and {second_formula[k - 1]:.3f}"
+            f"{each}, K = {k}: {replayed[k - 1]:.3f} tokens a round, formulas "
+            f"{first_formula[k - 1]:.3f} and {second_formula[k - 1]:.3f}"
         )
 axis.axhline(0, color="grey", lw=0.8)
 axis.set(xlabel="K", ylabel="formula / replay - 1, %")
@@ -282,17 +296,19 @@ axis.legend(fontsize=8)
 # %% [markdown]
 # ## Eq. 13 holds exactly, under its own assumptions
 #
-# EESD's Eq. 13 gives the time of a run from v_d and r_d: T = (r_d L / v_d) T_d + (1 - r_d) L T_t. It charges every target
-# pass alike. Priced so, replayed rounds must take exactly that long, for **any** policy; texts that an accepted end token
-# closes have no token of the target's own in their last round and cost one step more. Its speedup, Eq. 14, stands beside
-# what the same rounds cost with measured passes.
+# EESD's Eq. 13 gives the time of a run from v_d and r_d: T = (r_d L / v_d) T_d + (1 - r_d) L T_t.
+# It charges every target pass alike. Priced so, replayed rounds must take exactly that long, for
+# **any** policy. Sequences that end with an accepted end token have no token of the target's own in
+# their last round and cost one step more. The table shows its speedup, Eq. 14, beside that of the
+# same rounds at measured costs.
 
 # %%
 unit = CostModel.from_ratio(0.1, trace.K)
 print(
-    f"{'policy':>20} {'Eq. 13':>10} {'replayed':>10} {'closed by an accepted end':>26} {'left over':>10} {'Eq. 14':>7} {'measured':>9}"
+    f"{'policy':>20} {'Eq. 13':>10} {'replayed':>10} {'closed by an accepted end':>26} "
+    f"{'left over':>10} {'Eq. 14':>7} {'measured':>9}"
 )
-for text in (
+for label in (
     "fixed:1",
     "fixed:3",
     "fixed:8",
@@ -301,32 +317,33 @@ for text in (
     "cost_ts",
     "hf_heuristic",
 ):
-    policy = make(text, trace, unit)
+    policy = make(label, trace, unit)
     run = replay(trace, policy, cost=unit)
-    found = summary(run, trace, unit)
-    expected = formulas.eesd_time(found.v_d, found.r_d, found.tokens, 0.1, 1.0)
+    metrics = summary(run, trace, unit)
+    expected = formulas.eesd_time(metrics.v_d, metrics.r_d, metrics.tokens, 0.1, 1.0)
     last = run.offset[1:] - 1
     closed = int((run.row[last] + run.accepted[last] >= trace.offset[1:]).sum())
-    left = found.seconds - expected - closed
+    left = metrics.seconds - expected - closed
     assert abs(left) <= 1e-9 * expected
     real = trace.rows * cost.baseline / cost.reading(policy.reads).seconds(run).sum()
     ratio = cost.draft[1] / cost.baseline
     print(
-        f"{policy.name:>20} {expected:>10.1f} {found.seconds:>10.1f} {closed:>26} {left:>10.0e}",
+        f"{policy.name:>20} {expected:>10.1f} {metrics.seconds:>10.1f} {closed:>26} {left:>10.0e}",
         end=" ",
     )
-    print(f"{formulas.eesd_speedup(found.v_d, found.r_d, ratio):>7.3f} {real:>9.3f}")
+    print(f"{formulas.eesd_speedup(metrics.v_d, metrics.r_d, ratio):>7.3f} {real:>9.3f}")
 print(f"Eq. 14 here with c = {ratio:.3f}, the measured draft step over the measured plain step")
 
 # %% [markdown]
 # ## The batch axis
 #
-# A pass that carries more sequences computes more rows for the same weights read: at some size it is compute that counts,
-# and verifying k + 1 rows of each is no longer free. Each sequence keeps its own rounds; a table prices them by batch and
-# context.
+# A pass with more sequences computes more rows for the same weights read. From some size on compute
+# is the limit, and verifying k + 1 rows of each is no longer free. Each sequence keeps its own
+# rounds; a table prices them by batch and context.
 #
-# **Look for:** the best K falling as the batch grows, in steps: that is the table which serving engines ask their users
-# for. And what a longer context does to it: caches must be read whatever is drafted, so compute stays idle for longer.
+# **Look for:** the best K falling as the batch grows, in steps: that is the table which serving
+# engines ask their users for. See also the effect of a longer context: the KV cache must be read
+# whatever is drafted, so compute stays idle for longer.
 
 # %%
 sizes = (1, 16, 64, 256) if FAST else (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -357,15 +374,16 @@ axes[0].yaxis.get_major_locator().set_params(integer=True)
 axes[0].set(xlabel="batch", ylabel="best fixed K")
 axes[0].legend(fontsize=7)
 axes[1].set(
-    xlabel="batch", ylabel="modelled speedup", title="at the best K; dotted: K = 4 at every size"
+    xlabel="batch", ylabel="modeled speedup", title="at the best K; dotted: K = 4 at every size"
 )
 
 # %% [markdown]
-# ## A policy of one's own, and the score
+# ## A custom policy, and the score
 #
-# A policy is two plain functions that numba can compile. `echo` drafts as many tokens as the last round accepted, and one
-# more. The score says how much of the gap between the best fixed K (chosen in hindsight) and the clairvoyant oracle a
-# policy closes: 0 is as good as the best fixed K, 1 is all that any policy could do.
+# A policy is two plain functions that numba can compile. `echo` drafts as many tokens as the last
+# round accepted, and one more. The score says how much of the gap between the best fixed K (chosen
+# in hindsight) and the clairvoyant oracle a policy closes: 0 is as good as the best fixed K, 1 is
+# the most that any policy can reach.
 #
 # **Look for:** which intervals lie right of 0. A policy left of 0 loses to a constant.
 
@@ -396,7 +414,8 @@ figure, axes = plt.subplots(
 )
 for axis, each in zip(axes[0], scores):
     print(
-        f"{each['recording']}: best fixed K is {each['best_fixed']} at {each['speedup_fixed']:.3f}, oracle {each['speedup_oracle']:.3f}"
+        f"{each['recording']}: best fixed K is {each['best_fixed']} at "
+        f"{each['speedup_fixed']:.3f}, oracle {each['speedup_oracle']:.3f}"
     )
     for lane, row in enumerate(each["policies"]):
         low, high = row["low"], row["high"]
@@ -409,7 +428,8 @@ for axis, each in zip(axes[0], scores):
             capsize=3,
         )
         print(
-            f"  {row['policy']:>20}: speedup {row['speedup']:.3f}, share {row['share']:+.2f} [{low:+.2f}, {high:+.2f}]"
+            f"  {row['policy']:>20}: speedup {row['speedup']:.3f}, share {row['share']:+.2f} "
+            f"[{low:+.2f}, {high:+.2f}]"
         )
     axis.axvline(0, color="grey", lw=0.8)
     axis.axvline(1, color="grey", lw=0.8, ls=":")

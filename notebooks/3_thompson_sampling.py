@@ -11,16 +11,17 @@
 # %% [markdown]
 # # 3. Thompson sampling
 #
-# EESD decides after every drafted token whether to go on, by a coin whose chance comes from a posterior. Beta-TS (its
-# Algorithm 2) keeps a Beta posterior; Cali-TS (Algorithm 3) corrects a learned prediction by what was seen. What a round
-# teaches is not settled by the paper's text, so the package offers readings by name. Here is what each of them does.
+# EESD decides after every drafted token whether to continue, by a Bernoulli draw whose probability
+# comes from a posterior. Beta-TS (its Algorithm 2) keeps a Beta posterior; Cali-TS (Algorithm 3)
+# corrects a learned prediction by observed outcomes. The paper leaves open what a round adds to the
+# posterior, so the package offers readings by name. This notebook shows what each of them does.
 
 # %%
 import os
 
 import matplotlib.pyplot as plt
 import numpy as np
-from scipy.stats import beta as beta_law
+from scipy.stats import beta as beta_distribution
 
 import simspec
 from simspec import CostModel, formulas, replay, summary
@@ -36,7 +37,7 @@ from simspec.synthetic import iid
 
 FAST = os.environ.get("SIMSPEC_FAST") == "1"  # fewer draws; the suite runs it so
 plt.rcParams |= {
-    "figure.dpi": 96,
+    "figure.dpi": 80,
     "figure.constrained_layout.use": True,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -51,47 +52,53 @@ tables = {name: CostTable.from_json(cost_beside(paths[name])) for name in names}
 measured = {name: table.at(1, table.context[0]) for name, table in tables.items()}
 
 # %% [markdown]
-# ## The coin
+# ## The continuation draw
 #
-# Algorithm 2 draws theta ~ Beta(a, b) afresh after every token and goes on with chance theta. So each coin is Bernoulli of
-# the posterior's mean, a / (a + b), whatever its width: a posterior of 3 : 1 and one of 300 : 100 draft alike. The width
-# only says how fast the mean still moves.
+# Algorithm 2 draws theta ~ Beta(a, b) anew after every token and continues with probability theta.
+# So each draw is Bernoulli of the posterior's mean, a / (a + b), whatever its width: a posterior of
+# 3 : 1 and one of 300 : 100 draft alike. The width only decides how fast the mean still moves.
 
 # %%
 random = np.random.default_rng(0)
 for a, b in ((3, 1), (300, 100)):
-    coins = random.random(1_000_000) < random.beta(a, b, 1_000_000)
-    print(f"Beta({a}, {b}): mean {a / (a + b):.4f}, coins that say 'go on' {coins.mean():.4f}")
+    draws = random.random(1_000_000) < random.beta(a, b, 1_000_000)
+    print(
+        f"Beta({a}, {b}): mean {a / (a + b):.4f}, share of draws that continue {draws.mean():.4f}"
+    )
 
 # %% [markdown]
 # ## The posterior, round by round
 #
-# We replay one text and hand every round to the policy's own compiled `observe`, as the kernel did. Left: the mean of
-# Beta-TS with its central 90%, for the readings of what a round of k drafted and a accepted tokens teaches:
+# We replay one sequence and pass every round to the policy's own compiled `observe`, as the kernel
+# did. Left: the mean of Beta-TS with its central 90%, for each reading of a round with k drafted
+# and a accepted tokens:
 #
 # - `acceptance`: every verified token is a trial of acceptance;
-# - `censored`: going on after token j was right if j + 1 was accepted; a stop of one's own teaches nothing;
+# - `censored`: continuing after token j was right if j + 1 was accepted; the policy's own stop is
+#   not counted;
 # - `printed`: as Algorithm 2 prints it, with |Q_v| = a: the policy's own stop counts as a failure;
 # - `printed_with_correction`: the same with the target's own token counted in.
 #
-# Right: the chance of Cali-TS to go on after an average token, with the band that theta ~ N(mu, sigma) gives, in the
-# readings of what theta-hat counts. Each reading drives its own drafts, so the numbers of rounds differ.
+# Right: the probability that Cali-TS continues after an average token, with the band of theta ~
+# N(mu, sigma), for each reading of what theta-hat counts. Each reading makes its own drafts, so the
+# numbers of rounds differ.
 #
-# **Look for:** bands that close around different values though all saw the same text. They do not learn the same thing.
+# **Look for:** bands that converge to different values on the same sequence. The readings do not
+# learn the same quantity.
 
 
 # %%
 def states(policy, trace, rounds, cost):
-    """The policy's state before each round and after the last, float64[R + 1, len(state)], of a trace of one text."""
+    """The policy's state before each round and after the last, float64[R + 1, len(state)]."""
     _, observe = policy.compiled()
     params, state = policy.start()
-    features, found = np.full((trace.K, len(policy.reads)), np.nan), [state.copy()]
+    features, result = np.full((trace.K, len(policy.reads)), np.nan), [state.copy()]
     for computed, drafted, accepted, seconds in zip(
         rounds.computed, rounds.drafted, rounds.accepted, cost.seconds(rounds)
     ):
         observe(params, state, computed, drafted, accepted, features, seconds)
-        found.append(state.copy())
-    return np.array(found)
+        result.append(state.copy())
+    return np.array(result)
 
 
 name = names[-1]
@@ -100,8 +107,8 @@ length = np.diff(traces[name].offset)
 runs = np.add.reduceat(traces[name].run.astype(float), traces[name].offset[:-1]) / length
 long = np.flatnonzero(length == length.max())
 s = int(long[np.argmin(abs(runs[long] - np.median(runs[long])))])
-text = traces[name].select([s])
-(confidence, entropy), slot = examples(text)[0].T, examples(text)[1]
+sequence = traces[name].select([s])
+(confidence, entropy), slot = examples(sequence)[0].T, examples(sequence)[1]
 usual = float(
     fitted[name].probability(confidence, entropy, slot).mean()
 )  # theta_M of an average token
@@ -109,34 +116,40 @@ usual = float(
 figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.6), sharey=True)
 for reading in BETA:
     policy = beta_ts(reading)
-    a, b = states(policy, text, replay(text, policy), CostModel.from_ratio(0.1, text.K)).T
+    a, b = states(
+        policy, sequence, replay(sequence, policy), CostModel.from_ratio(0.1, sequence.K)
+    ).T
     axes[0].plot(a / (a + b), color=COLOURS[reading], label=reading)
     axes[0].fill_between(
-        range(len(a)), *beta_law.interval(0.9, a, b), color=COLOURS[reading], alpha=0.12
+        range(len(a)), *beta_distribution.interval(0.9, a, b), color=COLOURS[reading], alpha=0.12
     )
-    low, high = beta_law.interval(0.9, a[-1], b[-1])
+    low, high = beta_distribution.interval(0.9, a[-1], b[-1])
     print(
-        f"{reading}: after {len(a) - 1} rounds mean {a[-1] / (a[-1] + b[-1]):.3f}, 90% in [{low:.3f}, {high:.3f}]"
+        f"{reading}: after {len(a) - 1} rounds mean {a[-1] / (a[-1] + b[-1]):.3f}, 90% in "
+        f"[{low:.3f}, {high:.3f}]"
     )
 for reading in CALI:
     policy = cali_ts(reading, fitted[name])
     params, _ = policy.start()
-    seen = states(policy, text, replay(text, policy), CostModel.from_ratio(0.1, text.K))
+    seen = states(policy, sequence, replay(sequence, policy), CostModel.from_ratio(0.1, sequence.K))
     var_m, var_s = params[1], params[2]
     n = seen[:, 2]
     mean = (var_s * usual + n * var_m * np.array([observed(params, state) for state in seen])) / (
         n * var_m + var_s
     )  # Eq. 6
     sigma = np.sqrt(var_m * var_s / (n * var_m + var_s))  # Eq. 7
-    chance = [clipped_mean(m, d) for m, d in zip(mean, sigma)]
-    axes[1].plot(chance, color=COLOURS[reading], label=reading)
+    probability = [clipped_mean(m, d) for m, d in zip(mean, sigma)]
+    axes[1].plot(probability, color=COLOURS[reading], label=reading)
     band = (np.clip(mean + side * 1.645 * sigma, 0, 1) for side in (-1, 1))
     axes[1].fill_between(range(len(mean)), *band, color=COLOURS[reading], alpha=0.12)
     print(
         f"cali_ts {reading}: after {len(mean) - 1} rounds mu {mean[-1]:.3f}, sigma {sigma[-1]:.3f}"
     )
 axes[0].set(
-    xlabel="round", ylabel="chance to go on", title=f"Beta-TS on {text.meta.ids[0]}", ylim=(0, 1)
+    xlabel="round",
+    ylabel="probability to continue",
+    title=f"Beta-TS on {sequence.meta.ids[0]}",
+    ylim=(0, 1),
 )
 axes[1].set(xlabel="round", title="Cali-TS")
 for axis in axes:
@@ -145,12 +158,14 @@ for axis in axes:
 # %% [markdown]
 # ## How far each reading drafts, by acceptance
 #
-# On synthetic text of one acceptance alpha (K = 16), after the readings have settled. The dashed line is what a posterior
-# that knows alpha drafts: the coin then says 'go on' with chance alpha, so the length is geometric.
+# Synthetic sequences of one acceptance alpha (K = 16), after the readings have converged. The
+# dashed line is the draft length of a posterior that knows alpha: it continues with probability
+# alpha, so the length is geometric.
 #
-# **Look for:** `acceptance` on the dashed line, and `printed` far under it, even where every token would be accepted: its
-# own stops teach it to stop. On the right, `literal` theta-hat tends to 1 whatever happens and drafts long where nothing is
-# accepted; `draft_share` is a share of output tokens, not a chance of acceptance, and stays below `validated`.
+# **Look for:** `acceptance` on the dashed line, and `printed` far below it, even where every token
+# would be accepted: its own stops make it stop earlier. On the right, `literal` theta-hat tends to
+# 1 whatever happens and drafts long where nothing is accepted. `draft_share` is a share of output
+# tokens, not a probability of acceptance, and stays below `validated`.
 
 # %%
 alphas = (
@@ -158,17 +173,19 @@ alphas = (
     if FAST
     else np.array([0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0])
 )
-texts, rows = (10, 2000) if FAST else (40, 6000)
+sequences, rows = (10, 2000) if FAST else (40, 6000)
 
 
 def settled(policy, trace):
-    """Mean draft length over the second half of every text."""
+    """Mean draft length over the second half of every sequence."""
     rounds = replay(trace, policy)
     late = rounds.row - np.repeat(trace.offset[:-1], np.diff(rounds.offset)) >= rows // 2
     return float(rounds.drafted[late].mean())
 
 
-worlds = {alpha: iid(alpha, texts, rows, K, seed=3, confidence=0 < alpha < 1) for alpha in alphas}
+worlds = {
+    alpha: iid(alpha, sequences, rows, K, seed=3, confidence=0 < alpha < 1) for alpha in alphas
+}
 figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.6), sharey=True)
 drafted = {}
 for reading in BETA:
@@ -218,8 +235,8 @@ for reading, lengths in drafted.items():
 # %% [markdown]
 # ## The drift, round by round
 #
-# The same at one acceptance, from the first round on: left how `printed` shortens its drafts, right how theta-hat of
-# `literal` climbs to 1 where hardly a third of the tokens is accepted.
+# The same at one acceptance, from the first round on: left how `printed` shortens its drafts, right
+# how theta-hat of `literal` rises to 1 where less than a third of the tokens is accepted.
 
 # %%
 high, low = 0.8, 0.3
@@ -240,7 +257,8 @@ for reading in BETA:
     )
     late = mean[shown // 2 :].mean()
     print(
-        f"{reading} at alpha = {high}: {mean[0]:.2f} tokens in round 1, {late:.2f} in rounds {shown // 2} to {shown}"
+        f"{reading} at alpha = {high}: {mean[0]:.2f} tokens in round 1, {late:.2f} in rounds "
+        f"{shown // 2} to {shown}"
     )
 axes[0].axhline(formulas.geometric_drafted(high, K), ls="--", color="black", lw=1)
 axes[0].set(xlabel="round", ylabel="mean draft length", title=f"Beta-TS, alpha = {high}")
@@ -252,19 +270,22 @@ for reading in CALI:
     axes[1].semilogx(range(1, len(hat) + 1), hat, color=COLOURS[reading], label=reading)
     print(f"theta-hat of {reading} at alpha = {low}: {hat[-1]:.3f} after {len(hat) - 1} rounds")
 axes[1].axhline(low, ls="--", color="black", lw=1)
-axes[1].set(xlabel="round", ylabel="theta-hat", title=f"one text, alpha = {low}", ylim=(0, 1.02))
+axes[1].set(
+    xlabel="round", ylabel="theta-hat", title=f"one sequence, alpha = {low}", ylim=(0, 1.02)
+)
 for axis in axes:
     axis.legend(fontsize=8)
 
 # %% [markdown]
-# ## A posterior that stands still has a closed form
+# ## A fixed posterior has a closed form
 #
-# With a huge prior the mean hardly moves and the draft is a geometric stop: go on with chance s. Then (K the cap)
-# E[k] = (1 - s^K) / (1 - s), E[a] = alpha (1 - (s alpha)^K) / (1 - s alpha), and the speedup in unit costs is
-# (1 + E[a]) / (1 + c E[k]). The simulator must give the same.
+# With a huge prior the mean hardly moves and the draft is a geometric stop: continue with
+# probability s. Then (K the cap) E[k] = (1 - s^K) / (1 - s), E[a] = alpha (1 - (s alpha)^K) / (1 -
+# s alpha), and the speedup in unit costs is (1 + E[a]) / (1 + c E[k]). The simulator must give the
+# same.
 #
-# **Look for:** dots on their lines. And the squares: probability matching sets s = alpha, whatever c is. The best s is
-# often elsewhere, and at 0.3 it is on the other side of it than at 0.05.
+# **Look for:** dots on their lines. And the squares: probability matching sets s = alpha, whatever
+# c is. The best s is often elsewhere: at c = 0.3 it lies on the other side than at 0.05.
 
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.5))
@@ -273,7 +294,7 @@ furthest = 0.0
 for axis, c in zip(axes, (0.05, 0.3)):
     unit = CostModel.from_ratio(c, K)
     for number, alpha in enumerate((0.4, 0.7, 0.9)):
-        trace, colour = iid(alpha, texts, rows, K, seed=6), f"C{number}"
+        trace, colour = iid(alpha, sequences, rows, K, seed=6), f"C{number}"
         curve = formulas.geometric_speedup(alpha, fine, K, c)
         axis.plot(fine, curve, color=colour, label=f"alpha = {alpha}")
         axis.plot(
@@ -284,21 +305,22 @@ for axis, c in zip(axes, (0.05, 0.3)):
             ms=8,
             mfc="none",
         )
-        found = []
+        result = []
         for stay in stays:
             rounds = replay(trace, beta_ts(alpha0=stay * 1e12, beta0=(1 - stay) * 1e12))
-            found.append(summary(rounds, trace, unit).speedup)
+            result.append(summary(rounds, trace, unit).speedup)
             k, a = formulas.geometric_drafted(stay, K), formulas.geometric_accepted(alpha, stay, K)
             furthest = max(
                 furthest, abs(rounds.drafted.mean() / k - 1), abs(rounds.accepted.mean() / a - 1)
             )
-        axis.plot(stays, found, "o", color=colour, ms=4)
+        axis.plot(stays, result, "o", color=colour, ms=4)
         matched = formulas.geometric_speedup(alpha, alpha, K, c) / curve.max()
         print(
-            f"c = {c}, alpha = {alpha}: the best s is {fine[curve.argmax()]:.2f}, matching s = alpha gets {matched:.1%} of its speedup"
+            f"c = {c}, alpha = {alpha}: the best s is {fine[curve.argmax()]:.2f}, matching s = "
+            f"alpha gets {matched:.1%} of its speedup"
         )
     axis.axhline(1, color="grey", lw=0.8)
-    axis.set(xlabel="chance s to go on", title=f"c = {c}")
+    axis.set(xlabel="probability s to continue", title=f"c = {c}")
     axis.legend(fontsize=8)
 axes[0].set_ylabel("speedup")
 print(f"mean drafted and accepted lengths differ from the closed forms by {furthest:.2%} at most")
@@ -306,11 +328,13 @@ print(f"mean drafted and accepted lengths differ from the closed forms by {furth
 # %% [markdown]
 # ## Thompson sampling that knows the costs
 #
-# `cost_ts` samples an acceptance from its posterior once a round and drafts the k of most tokens per second at it. EESD's
-# rules do not know what a draft costs: at c = 0.05 and at c = 0.3 they draft the same.
+# `cost_ts` samples an acceptance from its posterior once a round and drafts the k with the most
+# tokens per second for it. EESD's policies do not know the cost of a draft: at c = 0.05 and at c =
+# 0.3 they draft the same.
 #
-# **Look for:** left, dots near the stairs of the best fixed K at every c, and one line for Beta-TS at all of them. Right,
-# how much of the best fixed K's speedup each reaches: the price of not knowing alpha, and of not knowing c.
+# **Look for:** left, dots near the steps of the best fixed K at every c, and one line for Beta-TS
+# at all of them. Right, the share of the best fixed K's speedup that each reaches: the price of not
+# knowing alpha, and of not knowing c.
 
 # %%
 ratios = (0.05, 0.1, 0.3)
@@ -335,7 +359,8 @@ for number, c in enumerate(ratios):
     axes[1].plot(levels, reached["beta_ts"], ":", color=colour, label=f"beta_ts, c = {c}")
     worst = {label: min(values) for label, values in reached.items()}
     print(
-        f"c = {c}: of the best fixed K's speedup at least {worst['cost_ts']:.3f} by cost_ts, {worst['beta_ts']:.3f} by beta_ts"
+        f"c = {c}: of the best fixed K's speedup at least {worst['cost_ts']:.3f} by cost_ts, "
+        f"{worst['beta_ts']:.3f} by beta_ts"
     )
 axes[0].plot(
     fine, formulas.geometric_drafted(fine, K), "--", color="black", lw=1, label="beta_ts, any c"
@@ -349,21 +374,23 @@ for axis in axes:
 # %% [markdown]
 # ## On recordings
 #
-# The share of the gap between the best fixed K and the oracle that each closes, on half of the prompts of each task; the
-# predictor (a logistic line in confidence, entropy and slot) was fitted on the other half. A recorded theta_M takes part
-# where a recording has one. Intervals: 95%, over prompts.
+# The share of the gap between the best fixed K and the oracle that each closes, on half of the
+# prompts of each task. The predictor (logistic in confidence, entropy and slot) was fitted on the
+# other half. A recorded theta_M is included where a recording has one. Intervals: 95%, over
+# prompts.
 #
-# **Look for:** the order of the readings, and whether it is the same at measured costs and at a cheap drafter's
-# (c = 0.05). Real acceptance moves along a text, so what wins on synthetic text need not win here.
+# **Look for:** the order of the readings, and whether it is the same at measured costs and at a
+# cheap drafter's (c = 0.05). Real acceptance varies along a sequence, so what wins on synthetic
+# sequences need not win here.
 
 # %%
 panels = []
 for each, trace in traces.items():
     half = trace.select(split_by_task(trace)[1])
-    everyone = [beta_ts(reading) for reading in BETA] + [
+    contestants = [beta_ts(reading) for reading in BETA] + [
         cali_ts(reading, fitted[each]) for reading in CALI
     ]
-    everyone += [
+    contestants += [
         model_only(fitted[each]),
         sampling_only(),
         cost_ts(),
@@ -373,28 +400,28 @@ for each, trace in traces.items():
     labels = [f"beta_ts {reading}" for reading in BETA] + [f"cali_ts {reading}" for reading in CALI]
     labels += ["model only", "sampling only", "cost_ts", "cost_ts depth", "cost_ts decay 0.9"]
     for theta in (feature for feature, _ in trace.meta.features if feature.startswith("theta")):
-        everyone += [cali_ts(predictor=theta), model_only(theta)]
+        contestants += [cali_ts(predictor=theta), model_only(theta)]
         labels += [f"cali_ts {theta}", f"model only {theta}"]
     for what, cost in (("measured", measured[each]), ("c = 0.05", 0.05)):
-        (found,) = score(
+        (result,) = score(
             {each: half},
-            everyone,
+            contestants,
             cost,
             replicates=1 if FAST else 4,
             resamples=500 if FAST else 4000,
         )
-        panels.append((f"{each}\n{what}", labels, found))
+        panels.append((f"{each}\n{what}", labels, result))
 
 figure, axes = plt.subplots(
     1, len(panels), figsize=(3.2 * len(panels), 4.4), sharey=True, squeeze=False
 )
-for axis, (title, labels, found) in zip(axes[0], panels):
+for axis, (title, labels, result) in zip(axes[0], panels):
     best, fastest = (
-        f"{found['best_fixed']} at {found['speedup_fixed']:.3f}",
-        f"{found['speedup_oracle']:.3f}",
+        f"{result['best_fixed']} at {result['speedup_fixed']:.3f}",
+        f"{result['speedup_oracle']:.3f}",
     )
     print(f"{' '.join(title.split())}: best fixed K is {best}, oracle {fastest}")
-    for lane, (label, row) in enumerate(zip(labels, found["policies"])):
+    for lane, (label, row) in enumerate(zip(labels, result["policies"])):
         low, high = row["low"], row["high"]
         axis.errorbar(
             row["share"],
@@ -406,7 +433,8 @@ for axis, (title, labels, found) in zip(axes[0], panels):
             capsize=2,
         )
         print(
-            f"  {label:>30}: speedup {row['speedup']:.3f}, share {row['share']:+.2f} [{low:+.2f}, {high:+.2f}]"
+            f"  {label:>30}: speedup {row['speedup']:.3f}, share {row['share']:+.2f} "
+            f"[{low:+.2f}, {high:+.2f}]"
         )
     axis.axvline(0, color="grey", lw=0.8)
     axis.set_title(title, fontsize=9)

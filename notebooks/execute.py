@@ -1,4 +1,7 @@
-"""Run the notebooks and write NAME.ipynb beside each NAME.py, outputs and plots in it: python notebooks/execute.py [NAME ...]"""
+"""Runs the notebooks and writes NAME.ipynb with outputs and plots beside each NAME.py.
+
+`python notebooks/execute.py [NAME ...]`
+"""
 
 import base64
 import io
@@ -13,6 +16,7 @@ from nbclient import NotebookClient
 from PIL import Image
 
 HERE = Path(__file__).parent
+COLORS = 24  # of a plot in a notebook, so that the files stay small
 
 
 def scripts(names=()) -> list[Path]:
@@ -21,7 +25,7 @@ def scripts(names=()) -> list[Path]:
 
 
 def read(script: Path):
-    """The notebook that a percent script is, without outputs; its cells' ids are their places, so that a rebuild changes no id."""
+    """The notebook of a percent script, without outputs; the id of a cell is its place."""
     notebook = jupytext.read(script)
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number:02d}"
@@ -29,9 +33,13 @@ def read(script: Path):
 
 
 def execute(script: Path):
-    """The notebook with its outputs, free of what changes from run to run; ValueError where a cell writes to stderr."""
+    """The notebook with its outputs, without what changes from run to run.
+
+    Raises ValueError where a cell writes to stderr.
+    """
     notebook = read(script)
-    matplotlib.font_manager.get_font_names()  # a cache that is built in a notebook says so on its stderr
+    # building this cache inside a notebook would write to its stderr
+    matplotlib.font_manager.get_font_names()
     place = {"metadata": {"path": str(HERE)}}
     NotebookClient(
         notebook, timeout=600, kernel_name="python3", coalesce_streams=True, resources=place
@@ -48,14 +56,13 @@ def execute(script: Path):
 
 
 def _smaller(png: str) -> str:
-    # Plots need few colours: a palette halves the file.
     picture, packed = Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB"), io.BytesIO()
-    picture.quantize(128, dither=Image.Dither.NONE).save(packed, "PNG", optimize=True)
+    picture.quantize(COLORS, dither=Image.Dither.NONE).save(packed, "PNG", optimize=True)
     return base64.b64encode(packed.getvalue()).decode()
 
 
 def main(names) -> None:
-    """Execute and write these notebooks, all where none is named; each file is replaced as a whole."""
+    """Executes and writes these notebooks, or all; each file is replaced as a whole."""
     for script in scripts(names):
         target = script.with_suffix(".ipynb")
         temporary = target.with_name(f".{target.name}.part")

@@ -10,8 +10,9 @@ from real.bench.speedup_figure import draw_speedups, speedup_intervals
 from real.equality import NOTHING, Comparison
 from real.jobs import Outcome, run_on
 from real.measure import MeasureSettings, measure
-from real.pair import TINY, load_pair, rule_of, spread
+from real.pair import TINY, load_pair
 from real.progress import Progress, quiet
+from real.rerun import evenly_spaced, rule_of
 from simspec import CostModel, load_trace, sweep
 
 TRACES = Path(__file__).parent.parent / "traces"
@@ -111,7 +112,7 @@ def _demo(prompts: int, seed: int, rounds: int, progress: Progress, folder: Path
     speed = table[table.policy != "oracle"].groupby(["trace", "policy"], sort=False).speedup.mean()
     outcomes: dict[str, Outcome] = {}
     for name, trace in traces.items():
-        part = trace.select(spread(trace.sequences, prompts))
+        part = trace.select(evenly_spaced(trace.sequences, prompts))
 
         def labeled(label: str, done: int, total: int, note: str = "", name=name) -> None:
             progress(f"{name}: {label}", done, total, note)

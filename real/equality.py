@@ -1,24 +1,31 @@
-"""The proof: a run's rounds and text against the replay and the recording, every difference with its evidence."""
+"""Whether a run equals its replay: rounds and tokens compared, each difference with its evidence."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from real.decode.loop import DecodeResult
+from real.decode.result import DecodeResult
 from simspec import Policy, Rounds, Trace
 from simspec.quantization import decode_margin
 from simspec.tree_policy import TreePolicy
 
-THIN = 1e-4
-"""A pick or a feature nearer than this to its flip may flip between two orders of float32 arithmetic."""
-ALLOWED = 1e-3
-"""Largest share of rounds that may end in such a flip."""
+NEAR_TIE = 1e-4
+"""A decision with a smaller margin may differ between two orders of float32 arithmetic."""
+MAX_EXCEPTIONS = 1e-3
+"""Largest share of rounds that may end in such a difference."""
 
 
 @dataclass(frozen=True)
 class Flip:
-    """The first difference of one sequence: where, how near the recorded decision was, and whether the text differs."""
+    """The first difference of one sequence.
+
+    | field | meaning |
+    | --- | --- |
+    | sequence, round, row | where it is |
+    | margin | of the decision nearest to a tie |
+    | text | whether committed tokens differ |
+    """
 
     sequence: int
     round: int
@@ -29,13 +36,13 @@ class Flip:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What comparing showed.
+    """The outcome of a comparison.
 
     | field | meaning |
     | --- | --- |
     | rounds | rounds compared: all up to and including each sequence's first difference |
-    | exceptions | differences whose recorded target, draft or feature margin, or gap in a tree of the run itself, is under THIN |
-    | failures | differences without that excuse |
+    | exceptions | differences with a recorded margin, or a gap in a tree of the run, under NEAR_TIE |
+    | failures | all other differences |
     """
 
     rounds: int
@@ -44,8 +51,8 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """No failure, and exceptions in at most ALLOWED of the rounds."""
-        return not self.failures and len(self.exceptions) <= ALLOWED * self.rounds
+        """No failure, and exceptions in at most a share MAX_EXCEPTIONS of the rounds."""
+        return not self.failures and len(self.exceptions) <= MAX_EXCEPTIONS * self.rounds
 
     @property
     def exact(self) -> bool:
@@ -54,12 +61,12 @@ class Comparison:
 
     @property
     def lossless(self) -> bool:
-        """No difference in the text but where the target itself was within THIN of another token."""
+        """No failure in the committed tokens."""
         return not any(f.text for f in self.failures)
 
     @property
     def text_flips(self) -> tuple[Flip, ...]:
-        """The differences that are in the text."""
+        """The differences in committed tokens."""
         return tuple(f for f in (*self.exceptions, *self.failures) if f.text)
 
     def __add__(self, other: "Comparison") -> "Comparison":
@@ -74,7 +81,7 @@ NOTHING = Comparison(0, (), ())
 
 
 def rounds_of(trace: Trace, results: Sequence[DecodeResult]) -> Rounds:
-    """The rounds of runs of a trace's sequences, in its order, with rows counted as the trace counts them."""
+    """The rounds of runs of all of a trace's sequences, with the trace's row numbers."""
     columns = [np.stack((r.position, r.computed, r.drafted, r.accepted), 1) for r in results]
     return Rounds.join(columns, start=trace.offset)
 
@@ -82,35 +89,37 @@ def rounds_of(trace: Trace, results: Sequence[DecodeResult]) -> Rounds:
 def compare(
     trace: Trace, policy: Policy | TreePolicy, replayed: Rounds, results: Sequence[DecodeResult]
 ) -> Comparison:
-    """Compares runs of all sequences of `trace` with a replay on it, each sequence up to its first difference.
+    """Compares runs of all sequences with their replay, each up to its first difference.
 
-    ValueError for a recording of the rejection rule, whose runs have texts of their own.
+    ValueError for a recording of the rejection rule, whose runs commit other tokens.
     """
     if trace.meta.rule == "rejection":
         raise ValueError(
-            "rounds under the rejection rule are equal in law, not one by one; compare on a greedy or coupled recording"
+            "rounds under the rejection rule are equal in distribution, not one by one; "
+            "compare on a greedy or coupled recording"
         )
     ran = rounds_of(trace, results)
     total, excused, failed = 0, [], []
     for s, result in enumerate(results):
-        a, b = (_table(r, s) for r in (replayed, ran))
-        text = trace.token[trace.offset[s] : trace.offset[s + 1]]
-        first = _first_difference(a, b)
-        where = _first_difference(text[:, None], result.token[:, None])
-        if where is not None:  # the round whose pass made the token that differs
-            inside = int(np.searchsorted(a[:, 0], trace.offset[s] + where, side="right")) - 1
+        wanted, found = (_table(r, s) for r in (replayed, ran))
+        tokens = trace.token[trace.offset[s] : trace.offset[s + 1]]
+        first = _first_difference(wanted, found)
+        token = _first_difference(tokens[:, None], result.token[:, None])
+        if token is not None:  # the round whose pass committed the token that differs
+            position = trace.offset[s] + token
+            inside = int(np.searchsorted(wanted[:, 0], position, side="right")) - 1
             first = inside if first is None else min(first, inside)
         if first is None:
-            total += len(a)
+            total += len(wanted)
             continue
         total += first + 1
-        shown = a[min(first, len(a) - 1)]
-        reach = max(shown[1], b[first, 1] if first < len(b) else 0)
-        row = int(shown[0])
-        near = _evidence(trace, policy, row, int(trace.offset[s + 1]), int(reach))
-        near = min(near, float(result.gap[first]) if first < len(result.gap) else near)
-        flip = Flip(s, first, row, near, where is not None)
-        (excused if flip.margin < THIN else failed).append(flip)
+        expected = wanted[min(first, len(wanted) - 1)]
+        depth = max(expected[1], found[first, 1] if first < len(found) else 0)
+        row = int(expected[0])
+        margin = _evidence(trace, policy, row, int(trace.offset[s + 1]), int(depth))
+        margin = min(margin, float(result.gap[first]) if first < len(result.gap) else margin)
+        flip = Flip(sequence=s, round=first, row=row, margin=margin, text=token is not None)
+        (excused if flip.margin < NEAR_TIE else failed).append(flip)
     return Comparison(total, tuple(excused), tuple(failed))
 
 
@@ -129,16 +138,16 @@ def _first_difference(a: np.ndarray, b: np.ndarray) -> int | None:
     return None if len(a) == len(b) else shared
 
 
-def _evidence(trace: Trace, policy: Policy | TreePolicy, row: int, end: int, reach: int) -> float:
-    """Smallest recorded margin of a decision that the round at `row` took, up to `reach` draft tokens; inf if none is.
+def _evidence(trace: Trace, policy: Policy | TreePolicy, row: int, end: int, depth: int) -> float:
+    """Smallest recorded margin of the decisions at `row`, up to `depth` draft tokens; inf without any.
 
-    A draft margin is of the drafter's own chain, which tells nothing of a tree's ranks.
+    A draft margin belongs to the drafter's own chain, and is no evidence for a tree's ranks.
     """
-    codes = [trace.margin[row : min(row + reach + 1, end)]]
+    codes = [trace.margin[row : min(row + depth + 1, end)]]
     if policy.longest(trace.K):
-        codes.append(trace.draft_margin[row, :reach])
+        codes.append(trace.draft_margin[row, :depth])
     if policy.reads:
-        codes.append(trace.feature_margin[row, :reach])
-    codes = np.concatenate(codes)
-    # a code is rounded up: the one that stands for exactly THIN may be of a smaller margin, and is not excused
-    return float(decode_margin(codes.min())) if len(codes) else float("inf")
+        codes.append(trace.feature_margin[row, :depth])
+    margins = np.concatenate(codes)
+    # a code is rounded up: the one of exactly NEAR_TIE may be of a smaller margin, and is not excused
+    return float(decode_margin(margins.min())) if len(margins) else float("inf")

@@ -1,4 +1,4 @@
-"""A target with one drafter, loaded and ready for the loop."""
+"""A target with one drafter, loaded and ready to decode."""
 
 import json
 from collections.abc import Sequence
@@ -8,40 +8,35 @@ from pathlib import Path
 
 import torch
 
-from real.decode.acceptance_predictor import load_predictors
-from real.decode.cape import Cape
-from real.decode.engine import engage
-from real.decode.features import learnt, shown
-from real.decode.loop import DecodeResult, Plan, decode
-from real.decode.trees import Beam, Dynamic, Static
-from real.draft import Drafter, Silent
+from real.decode.beam_search import BeamSearch
+from real.decode.engine import attach_engine
+from real.decode.features import required_predictors
+from real.decode.predictor_files import load_predictors
+from real.draft import Drafter
 from real.drafters import BUILTIN
 from real.model.checkpoint import WeightsError, load_decoder, load_tokenizer, made_for
+from real.model.decoder import Decoder
 from real.model.runner import EAGER, EagerPasses
 from real.model.target import Target
-from real.progress import Progress, quiet
 from real.provenance import check_device
-from real.sampling import Rule, forget_noise
-from simspec import CostModel, Policy, Stepper, Trace, policies
+from simspec import Policy, Trace
 from simspec.tree_policy import TreePolicy
 
 TINY = Path(__file__).parent / "tiny"
-WARM = 24
-"""New tokens of a text that is run before others are timed."""
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
 class Pair:
-    """What a recording, a measurement or a run needs.
+    """A target and its drafter, with the tokenizer.
 
     | field | meaning |
     | --- | --- |
     | target, drafter | ready for `decode` |
     | name | the target's: folder name and the first 12 digits of its weights' hash, or its hub name |
-    | tokenizer | of the target |
-    | tokenizer_sha256 | of its canonical JSON |
-    | end_tokens | that end a text |
+    | tokenizer | the target's |
+    | tokenizer_sha256 | hash of its canonical JSON |
+    | end_tokens | tokens that end a sequence |
     """
 
     target: Target
@@ -57,18 +52,18 @@ def load_pair(
     drafter: str,
     device: str = "cpu",
     dtype: str = "float32",
-    target=None,
-    weights=None,
+    target: str | Path | None = None,
+    weights: str | Path | None = None,
     passes: EagerPasses = EAGER,
 ) -> Pair:
-    """Loads `<models>/target` (or the checkpoint `target`) with the drafter of `<models>/<drafter>` (or `weights`).
+    """Loads `<models>/target` (or the checkpoint `target`) with the drafter in `<models>/<drafter>` (or `weights`).
 
-    Predictors that lie in the drafter's folder come with it; WeightsError for one of other weights. `passes` as `real.decode.engine.passes_of`
-    makes them.
+    Predictors in the drafter's folder are loaded too. `passes` is the engine (`real.decode.engine.make_passes`).
+    WeightsError for unknown names, and for files that are damaged or made for other weights.
     """
     if drafter not in BUILTIN:
-        near = get_close_matches(drafter, BUILTIN, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
+        similar = get_close_matches(drafter, BUILTIN, n=1)
+        hint = f"did you mean {similar[0]}? " if similar else ""
         raise WeightsError(
             f"drafter {drafter!r} is unknown: {hint}expected one of {', '.join(BUILTIN)}"
         )
@@ -79,39 +74,41 @@ def load_pair(
     decoder = load_decoder(path, DTYPES[dtype], device)
     tokenizer = load_tokenizer(path)
     hashes = made_for(path, decoder, tokenizer)
-    known = hashes["weights"]
     folder = weights or models / drafter
-    made = BUILTIN[drafter].load(folder, decoder, hashes)
-    made.predictors = load_predictors(folder, known, device)
+    loaded = BUILTIN[drafter].load(folder, decoder, hashes)
+    loaded.predictors = load_predictors(folder, hashes["weights"], device)
     _check_tokenizer(Path(folder), tokenizer, path)
-    engage(passes, decoder, made)
-    name = f"{Path(path).parent.name}/{known[:12]}" if Path(path).is_dir() else known
+    attach_engine(passes, decoder, loaded)
+    name = hashes["weights"]
+    if Path(path).is_dir():
+        name = f"{Path(path).parent.name}/{name[:12]}"
     return Pair(
-        Target(decoder, made.taps, passes=passes),
-        made,
-        name,
-        tokenizer,
-        hashes["tokenizer"],
-        end_tokens(path, decoder),
+        target=Target(decoder, loaded.taps, passes=passes),
+        drafter=loaded,
+        name=name,
+        tokenizer=tokenizer,
+        tokenizer_sha256=hashes["tokenizer"],
+        end_tokens=end_tokens(path, decoder),
     )
 
 
-def _check_tokenizer(folder: Path, tokenizer, path) -> None:
-    """WeightsError where the drafter's folder brings a tokenizer that cuts text otherwise than the target's."""
+def _check_tokenizer(folder: Path, tokenizer, path: str | Path) -> None:
+    """WeightsError where the drafter's folder has a tokenizer that differs from the target's."""
     if not (folder / "tokenizer.json").exists():
         return
-    # What is not compared (padding, templates, decoding) changes neither the tokens nor what they mean.
+    # padding, templates and decoding change neither the tokens nor their meaning
     parts = ("model", "added_tokens", "normalizer", "pre_tokenizer")
-    own, wanted = (json.loads(each.to_str()) for each in (load_tokenizer(folder), tokenizer))
-    odd = [part for part in parts if own.get(part) != wanted.get(part)]
-    if odd:
+    drafters, targets = (json.loads(t.to_str()) for t in (load_tokenizer(folder), tokenizer))
+    different = [part for part in parts if drafters.get(part) != targets.get(part)]
+    if different:
         raise WeightsError(
-            f"{folder} has another tokenizer than {path} (its {odd[0]} differs); use a drafter made for this target"
+            f"{folder} has another tokenizer than {path} (its {different[0]} differs); "
+            "use a drafter made for this target"
         )
 
 
-def end_tokens(path, decoder) -> tuple[int, ...]:
-    """The end tokens of a checkpoint's config, those within the vocabulary."""
+def end_tokens(path: str | Path, decoder: Decoder) -> tuple[int, ...]:
+    """The end tokens of a checkpoint's config that are within the vocabulary."""
     from transformers import AutoConfig
 
     ends = AutoConfig.from_pretrained(path).eos_token_id
@@ -119,165 +116,44 @@ def end_tokens(path, decoder) -> tuple[int, ...]:
     return tuple(e for e in ends if 0 <= e < decoder.config.vocab)
 
 
-def stepper(policy: Policy, K: int, seed: int, cost: CostModel) -> Stepper:
-    """The policy ready for `decode`, with the features that it reads."""
-    return Stepper(policy, K, seed, cost, shown(policy.reads))
-
-
-def plan_of(
-    policy: Policy | TreePolicy | Beam,
-    K: int,
-    seed: int,
-    cost: CostModel,
-    tree: tuple[int, int] | tuple[()] = (),
-) -> Stepper | Plan:
-    """The policy ready for `decode` where drafts reach K; `tree` is the width and depth of dynamic ones, `TraceMeta.tree`.
-
-    ValueError for a choice that was planned for a recording (tree_oracle), TreeError for a tree deeper than K.
-    """
-    if isinstance(policy, Policy):
-        return stepper(policy, K, seed, cost)
-    if isinstance(policy, Beam):
-        return policy
-    if policy.kind == "static":
-        return Static(policy.tree.within(K))
-    if policy.kind == "cape":
-        return Cape(policy.sets, policy.longest(K))
-    if policy.kind == "dynamic" and tree:
-        return Dynamic(*tree, policy.nodes)
-    if policy.kind == "beam" and tree:
-        return Beam(*tree)
-    raise ValueError(
-        f"{policy.name} is only replayed; run a static tree, CAPE's sets, or what has its width and depth recorded"
-    )
-
-
-def same_predictors(
-    drafter: Drafter, trace: Trace, policies_: Sequence[Policy | TreePolicy | Beam]
+def check_predictors(
+    drafter: Drafter, trace: Trace, policies_: Sequence[Policy | TreePolicy | BeamSearch]
 ) -> None:
-    """ValueError where a policy reads a feature through another predictor than the recording's."""
+    """ValueError where a policy reads a feature by another predictor than the recording's."""
     for policy in policies_:
-        for name, predictor in learnt(policy.reads, drafter).items():
+        for name, predictor in required_predictors(policy.reads, drafter).items():
             recorded = trace.meta.predictors.get(name, "none")
             if predictor.sha256 != recorded:
                 raise ValueError(
-                    f"policy {policy.name!r} reads {name!r} by predictor {predictor.sha256[:12]} here, the recording by {recorded[:12]}: "
-                    "record again, or take the recording's models"
+                    f"policy {policy.name!r} reads {name!r} by predictor {predictor.sha256[:12]} here, "
+                    f"the recording by {recorded[:12]}; record again, or use the recording's models"
                 )
 
 
-def rule_of(trace: Trace) -> Rule:
-    """The rule that a trace was recorded under, noise seed included."""
-    meta = trace.meta
-    if meta.rule == "rejection":
-        raise ValueError(
-            "the recording is of the rejection rule: its rounds replay in law, not one by one; use a greedy or coupled one"
-        )
-    if meta.rule not in ("greedy", "coupled"):
-        raise ValueError(
-            f"rule {meta.rule!r} cannot be run; expected a greedy or coupled recording"
-        )
-    return (
-        Rule()
-        if meta.rule == "greedy"
-        else Rule("coupled", meta.temperature, meta.seed, meta.top_k, meta.top_p)
-    )
-
-
-def prompts_of(trace: Trace) -> list[list[int]]:
-    """The prompts' tokens: a recording can be rerun from itself."""
-    cuts = trace.prompt_offset
-    return [trace.prompt[cuts[s] : cuts[s + 1]].tolist() for s in range(trace.sequences)]
-
-
 def check_tokens(trace: Trace, pair: Pair) -> None:
-    """ValueError where the trace's prompts hold no token, or one that the target does not have (a card would crash on it)."""
+    """ValueError where a prompt is empty, or has a token outside the vocabulary (a GPU would crash on it)."""
     vocab = pair.target.decoder.config.vocab
     if (trace.prompt_offset[1:] == trace.prompt_offset[:-1]).any():
         raise ValueError(
-            "the recording has a text without a prompt; expected at least one token to start from"
+            "the recording has a sequence without a prompt; expected at least one token"
         )
     if trace.prompt.min() < 0 or trace.prompt.max() >= vocab:
         raise ValueError(
-            f"the recording's prompts hold tokens {trace.prompt.min()}..{trace.prompt.max()}, the target knows 0..{vocab - 1}"
+            f"the recording's prompts have tokens {trace.prompt.min()}..{trace.prompt.max()}, "
+            f"the target knows 0..{vocab - 1}; record again with this target"
         )
 
 
 def check_pair(trace: Trace, pair: Pair, name: str) -> None:
-    """ValueError where the recording called `name` was made with another target or tokenizer than the pair's, or holds tokens it lacks."""
+    """ValueError where the recording `name` was made with another target or tokenizer than the pair's."""
     if pair.name.split("/")[-1] != trace.meta.target.split("/")[-1]:
         raise ValueError(
-            f"{name} was recorded with target {trace.meta.target}, this is {pair.name}; name that one by --models or --target"
+            f"{name} was recorded with target {trace.meta.target}, this is {pair.name}; "
+            "select that one by --models or --target"
         )
     if trace.meta.tokenizer_sha256 not in ("", pair.tokenizer_sha256):
         raise ValueError(
-            f"{name} was recorded with another tokenizer than that of {pair.name}; use the checkpoint that it came with"
+            f"{name} was recorded with another tokenizer than that of {pair.name}; "
+            "use the checkpoint that it was recorded with"
         )
     check_tokens(trace, pair)
-
-
-def rerun(
-    pair: Pair,
-    trace: Trace,
-    policies_: Sequence[Policy | TreePolicy | Beam],
-    seed: int,
-    cost: CostModel,
-    progress: Progress = quiet,
-) -> list[list[DecodeResult]]:
-    """Runs every policy for real on all sequences of a trace, sequence by sequence so that a slow minute hits all.
-
-    The last list holds plain decoding (no drafter, fixed(0)), the baseline of a speedup.
-    """
-    same_predictors(pair.drafter, trace, policies_)
-    rule, prompts = rule_of(trace), prompts_of(trace)
-
-    def planned():
-        drives = [
-            (pair.drafter, plan_of(p, trace.K, seed, cost, trace.meta.tree)) for p in policies_
-        ]
-        return [*drives, (Silent(), stepper(policies.BUILTIN["fixed"](0), trace.K, seed, cost))]
-
-    if (
-        pair.target.passes is not EAGER and prompts
-    ):  # what is captured is captured before the clock runs
-        for drafter, drive in planned():
-            decode(
-                pair.target,
-                drafter,
-                drive,
-                rule,
-                prompts[0],
-                min(WARM, int(trace.budget[0])),
-                trace.meta.end_tokens,
-            )
-        pair.target.passes.warm()
-    drives = planned()
-    made: list[list[DecodeResult]] = [[] for _ in drives]
-    for s, prompt in enumerate(prompts):
-        for results, (drafter, drive) in zip(made, drives):
-            forget_noise()
-            results.append(
-                decode(
-                    pair.target,
-                    drafter,
-                    drive,
-                    rule,
-                    prompt,
-                    int(trace.budget[s]),
-                    trace.meta.end_tokens,
-                    int(trace.sequence[s]),
-                )
-            )
-        progress("running", s + 1, len(prompts))
-    return made
-
-
-def seconds(results: Sequence[DecodeResult]) -> float:
-    """Decoding time of several runs, prefill apart."""
-    return float(sum(r.seconds.sum() for r in results))
-
-
-def spread(count: int, wanted: int) -> list[int]:
-    """Up to `wanted` of `count` prompts, evenly apart: recordings list tasks one after another."""
-    wanted = min(wanted, count)
-    return [i * count // wanted for i in range(wanted)]

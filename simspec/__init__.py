@@ -15,7 +15,8 @@ from simspec.tree_policy import TreePolicy
 from simspec.tree_replay import replay_tree
 
 __all__ = [
-    "CostModel", "DeferredPolicy", "Metrics", "Policy", "PolicyError", "Rounds", "Stepper", "Trace", "TraceError", "TraceMeta",
+    "CostModel", "DeferredPolicy", "Metrics", "Policy", "PolicyError", "Rounds", "Stepper",
+    "Trace", "TraceError", "TraceMeta",
     "Tree", "TreeError", "TreePolicy", "committed", "formulas", "load_trace", "policies", "replay",
     "replay_tree", "summary", "sweep", "synthetic",
 ]  # fmt: skip

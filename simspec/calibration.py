@@ -1,5 +1,7 @@
 """Calibration of predicted probabilities."""
 
+from typing import Any
+
 import numpy as np
 
 
@@ -24,14 +26,14 @@ def reliability(probability: np.ndarray, label: np.ndarray, bins: int = 10) -> n
 
 
 def brier(probability: np.ndarray, label: np.ndarray) -> float:
-    """Mean of (probability - label)^2: 0 is perfect, 1/4 is what a coin gets. ValueError for none
+    """Mean of (probability - label)^2: 0 is perfect, 1/4 for a constant 1/2. ValueError for none
     or outside [0, 1].
     """
     probability, label = _pairs(probability, label)
     return float(np.mean((probability - label) ** 2))
 
 
-def _pairs(probability, label):
+def _pairs(probability: Any, label: Any) -> Any:
     probability, label = np.asarray(probability, dtype=np.float64), np.asarray(label, dtype=bool)
     if probability.ndim != 1 or probability.shape != label.shape or not len(label):
         raise ValueError(

@@ -1,29 +1,36 @@
-"""What a round costs, in seconds, and how many rows a drafter owes after it."""
+"""CostModel: seconds of every part of a round."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from os import PathLike
+from typing import Any
 
 import numpy as np
 
 from simspec.files import check_keys, read_json, write_json
-from simspec.round_cost import chain_seconds, tree_seconds
+from simspec.round_cost import chain_seconds, levels_seconds
+
+_LISTS = ("draft", "verify", "catch_up")
+_TEXTS = ("name", "device")
 
 
 @dataclass(frozen=True, eq=False)
 class CostModel:
     """Seconds of every part of a round; K is the longest draft it prices.
 
-    | field | dtype, shape | meaning |
-    | --- | --- | --- |
-    | draft | float64[K + 1] | to draft j tokens, cumulative; draft[0] = 0 |
-    | verify | float64[R + 1] | one target pass over j draft tokens and the input (j + 1 rows); R >= K, trees submit more than K |
-    | catch_up | float64[B + 1] | to bring the drafter up when b rows are owed; catch_up[0] = 0; b > B costs B's |
-    | overhead | float | per round, whatever is drafted |
-    | baseline | float | one plain decoding step of the target |
-    | name | str | label in tables |
-    | device | str | where it was measured |
-    | feature | float | to show a policy the features of one computed token; free to policies that read none |
-    | node | float | a drafter's pass over a tree: each row beyond its first |
+    | field    | dtype, shape   | meaning                                                         |
+    | -------- | -------------- | --------------------------------------------------------------- |
+    | draft    | float64[K + 1] | to draft j tokens, cumulative; draft[0] = 0                     |
+    | verify   | float64[R + 1] | one target pass over j draft tokens and the input, j + 1 rows   |
+    | catch_up | float64[B + 1] | for the drafter to read a backlog of b rows; catch_up[0] = 0    |
+    | overhead | float          | per round, whatever is drafted                                  |
+    | baseline | float          | one plain decoding step of the target                           |
+    | name     | str            | label in tables                                                 |
+    | device   | str            | the device it was measured on                                   |
+    | feature  | float          | the features of one computed token, for policies that read some |
+    | node     | float          | each row beyond the first in a drafter's pass over a tree       |
 
+    R >= K, since trees submit more than K tokens. A backlog beyond B costs catch_up[B].
     All times are finite and >= 0, baseline > 0. ValueError otherwise.
     """
 
@@ -37,49 +44,38 @@ class CostModel:
     feature: float = 0.0
     node: float = 0.0
 
-    def __post_init__(self):
-        for field in ("draft", "verify", "catch_up"):
+    def __post_init__(self) -> None:
+        for field in _LISTS:
             array = np.ascontiguousarray(getattr(self, field), dtype=np.float64)
-            if (
-                array.ndim != 1
-                or len(array) < 1
-                or not np.isfinite(array).all()
-                or (array < 0).any()
-            ):
-                raise ValueError(
-                    f"cost {self.name!r}: {field} is not a non-empty list of finite seconds >= 0: "
-                    "correct it"
+            valid = array.ndim == 1 and len(array) and np.isfinite(array).all()
+            if not valid or (array < 0).any():
+                raise self._error(
+                    f"{field} is not a non-empty list of finite seconds >= 0: correct it"
                 )
             object.__setattr__(self, field, array)
         for field in ("overhead", "baseline", "feature", "node"):
             object.__setattr__(self, field, float(getattr(self, field)))
         if len(self.draft) > len(self.verify):
-            raise ValueError(
-                f"cost {self.name!r}: draft has {len(self.draft)} entries and verify "
-                f"{len(self.verify)}, expected as many or more of verify"
+            raise self._error(
+                f"draft has {len(self.draft)} entries and verify {len(self.verify)}, "
+                "expected as many or more of verify"
             )
         for field in ("draft", "catch_up"):
-            if getattr(self, field)[0] != 0:
-                raise ValueError(
-                    f"cost {self.name!r}: {field}[0] is {getattr(self, field)[0]}, expected 0: no "
-                    "work, no time"
-                )
+            first = getattr(self, field)[0]
+            if first != 0:
+                raise self._error(f"{field}[0] is {first}, expected 0: no work, no time")
         for field in ("feature", "node"):
-            if not (np.isfinite(getattr(self, field)) and getattr(self, field) >= 0):
-                raise ValueError(
-                    f"cost {self.name!r}: {field} is {getattr(self, field)}, expected finite "
-                    "seconds >= 0"
-                )
-        if not (
-            np.isfinite(self.overhead)
-            and self.overhead >= 0
-            and np.isfinite(self.baseline)
-            and self.baseline > 0
-        ):
-            raise ValueError(
-                f"cost {self.name!r}: overhead {self.overhead}, baseline {self.baseline}, expected "
-                "finite, >= 0 and > 0"
+            value = getattr(self, field)
+            if not (np.isfinite(value) and value >= 0):
+                raise self._error(f"{field} is {value}, expected finite seconds >= 0")
+        finite = np.isfinite(self.overhead) and np.isfinite(self.baseline)
+        if not (finite and self.overhead >= 0 and self.baseline > 0):
+            raise self._error(
+                f"overhead {self.overhead}, baseline {self.baseline}, expected finite, >= 0 and > 0"
             )
+
+    def _error(self, reason: str) -> ValueError:
+        return ValueError(f"cost {self.name!r}: {reason}")
 
     @property
     def K(self) -> int:
@@ -90,13 +86,15 @@ class CostModel:
         """R, the most submitted tokens that `verify` prices."""
         return len(self.verify) - 1
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return isinstance(other, CostModel) and self.to_dict() == other.to_dict()
 
     @classmethod
     def from_ratio(cls, c: float, K: int, nodes: int = 0) -> "CostModel":
-        """The papers' unit model: drafting j costs c j, every verification (of up to K, or `nodes`)
-        and plain step 1, nothing else.
+        """The papers' unit model: j draft tokens cost c j, verification and a plain step 1, all
+        else 0.
+
+        Verification is priced up to K tokens, or `nodes` where that is more.
         """
         if not (np.isfinite(c) and c >= 0):
             raise ValueError(
@@ -111,31 +109,30 @@ class CostModel:
             name=f"c={c:g}",
         )
 
-    def reading(self, reads) -> "CostModel":
-        """What a policy that reads these features pays: `feature` seconds on every computed token;
-        self if it reads none.
+    def reading(self, reads: Sequence[str]) -> "CostModel":
+        """The costs of a policy that reads these features: `feature` seconds on every computed
+        token.
 
-        The charge moves into `draft`, so pricing the result again for the same policy changes
-        nothing.
+        The charge moves into `draft`, so that pricing the result again changes nothing.
         """
         if not reads or not self.feature:
             return self
         return replace(self, draft=self.draft + self.feature * np.arange(self.K + 1), feature=0.0)
 
     def truncate(self, K: int) -> "CostModel":
-        """The same costs for chains of at most K <= self.K tokens; ValueError beyond, since nothing
-        was measured there.
+        """The same costs for chains of at most K <= self.K tokens; ValueError beyond what was
+        measured.
         """
         if not 0 <= K <= self.K:
             raise ValueError(
-                f"cost {self.name!r} prices drafts up to {self.K}, asked for {K}: measure it "
-                "further or extend() it"
+                f"cost {self.name!r} prices drafts up to {self.K}, asked for {K}: "
+                "measure it further or extend() it"
             )
         return replace(self, draft=self.draft[: K + 1], verify=self.verify[: K + 1])
 
     def extend(self, K: int) -> "CostModel":
-        """The same costs continued to K >= self.K by their last step (an extrapolation: at least
-        one measured step is needed).
+        """The same costs extrapolated to K >= self.K by their last step; at least one must be
+        measured.
         """
         if K < self.K or self.K < 1:
             raise ValueError(
@@ -154,115 +151,96 @@ class CostModel:
         return replace(self, draft=draft, verify=verify)
 
     def widen(self, nodes: int) -> "CostModel":
-        """The same costs with `verify` continued to `nodes` submitted tokens; self if it reaches so
-        far (an extrapolation otherwise).
+        """The same costs with `verify` extrapolated to `nodes` submitted tokens, if it is shorter.
 
-        It goes on from its last entry with the slope, never below 0, of the least-squares line
-        through the second half of what was measured: the last step alone is mostly noise.
-        ValueError for fewer than three entries.
+        The slope, never below 0, is that of the least-squares line through the second half of the
+        measured values, since the last step alone is mostly noise. ValueError for fewer than three
+        entries.
         """
         if nodes <= self.nodes:
             return self
         if self.nodes < 2:
             raise ValueError(
-                f"cost {self.name!r} prices {self.nodes} submitted tokens, too few to continue to "
-                f"{nodes}: measure more rows"
+                f"cost {self.name!r} prices {self.nodes} submitted tokens, "
+                f"too few to continue to {nodes}: measure more rows"
             )
         late = np.arange(self.nodes // 2, self.nodes + 1)
         slope = max(float(np.polyfit(late, self.verify[late], 1)[0]), 0.0)
         more = self.verify[-1] + slope * np.arange(1, nodes - self.nodes + 1)
         return replace(self, verify=np.concatenate((self.verify, more)))
 
-    def seconds(self, rounds) -> np.ndarray:
+    def seconds(self, rounds: Any) -> np.ndarray:
         """float64[R]: seconds of every round of a `Rounds`, the backlog starting at 0 in each
         sequence.
         """
         if len(rounds.computed) and int(rounds.computed.max()) > self.K:
             raise ValueError(
-                f"cost {self.name!r} prices drafts up to {self.K}, a round computed "
-                f"{rounds.computed.max()}"
+                f"cost {self.name!r} prices drafts up to {self.K}, "
+                f"a round computed {rounds.computed.max()}"
             )
-        return chain_seconds(
-            self.draft,
-            self.verify,
-            self.catch_up,
-            self.overhead,
-            rounds.offset,
-            rounds.computed,
-            rounds.drafted,
-            rounds.accepted,
-        )
+        seconds: np.ndarray = chain_seconds(
+            self.draft, self.verify, self.catch_up, self.overhead,
+            rounds.offset, rounds.computed, rounds.drafted, rounds.accepted,
+        )  # fmt: skip
+        return seconds
 
-    def seconds_tree(self, rounds, rows, owed) -> np.ndarray:
+    def seconds_tree(self, rounds: Any, rows: Any, owed: Any) -> np.ndarray:
         """float64[R]: seconds of rounds that draft trees: `round_seconds` + node (rows - computed).
 
-        computed counts the drafter's passes, rows int[R] its rows in them; owed int[R] says how
-        many rows it owes after each round, which the next pays as catch_up. A round without a pass
-        leaves one more row than before it. ValueError for what is not priced.
+        computed counts the drafter's passes, rows int[R] its rows in them. owed int[R] is its
+        backlog after each round, which the next round pays as catch_up; a round without a pass adds
+        one row. ValueError for what is not priced.
         """
-        for what, most, known in (
+        for kind, tokens, priced in (
             ("computed", rounds.computed, self.K),
             ("submitted", rounds.drafted, self.nodes),
         ):
-            if len(most) and int(most.max()) > known:
+            if len(tokens) and int(tokens.max()) > priced:
                 raise ValueError(
-                    f"cost {self.name!r} prices {known} {what} tokens, a round has {most.max()}: "
+                    f"cost {self.name!r} prices {priced} {kind} tokens, a round has "
+                    f"{tokens.max()}: "
                     "measure with more rows"
                 )
-        owed = np.asarray(owed, np.int64)
-        seconds = tree_seconds(
-            self.draft,
-            self.verify,
-            self.catch_up,
-            self.overhead,
-            rounds.offset,
-            rounds.computed,
-            rounds.drafted,
-            owed,
-        )
+        seconds: np.ndarray = levels_seconds(
+            self.draft, self.verify, self.catch_up, self.overhead,
+            rounds.offset, rounds.computed, rounds.drafted, np.asarray(owed, np.int64),
+        )  # fmt: skip
         return seconds + self.node * np.maximum(np.asarray(rows) - rounds.computed, 0)
 
-    def to_dict(self) -> dict:
-        """Plain lists and numbers, as the file holds them: without `node` where it is 0, as files
-        of chains are.
+    def to_dict(self) -> dict[str, Any]:
+        """Plain lists and numbers, as in the file: without `node` where it is 0, as in files of
+        chains.
         """
-        told = {
-            f.name: v.tolist() if isinstance(v := getattr(self, f.name), np.ndarray) else v
-            for f in fields(self)
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        if not self.node:
+            del values["node"]
+        return {
+            name: value.tolist() if isinstance(value, np.ndarray) else value
+            for name, value in values.items()
         }
-        return told if self.node else {key: value for key, value in told.items() if key != "node"}
 
-    def to_json(self, path) -> None:
-        """Write the model as one JSON object whose keys are the fields; the file is whole or not
-        there.
+    def to_json(self, path: str | PathLike[str]) -> None:
+        """Writes the model as one JSON object whose keys are the fields, completely or not at
+        all.
         """
         write_json(path, self.to_dict())
 
     @classmethod
-    def from_dict(cls, data) -> "CostModel":
-        """The inverse of `to_dict`; ValueError for a missing or unknown key or a bad value."""
+    def from_dict(cls, data: Any) -> "CostModel":
+        """The inverse of `to_dict`; ValueError for a missing or unknown key or an invalid value."""
         optional = () if isinstance(data, dict) and "node" in data else ("node",)
-        check_keys(data, (f.name for f in fields(cls) if f.name not in optional))
+        check_keys(data, (field.name for field in fields(cls) if field.name not in optional))
         for key, value in data.items():
-            parts = (
-                value
-                if key in ("draft", "verify", "catch_up") and isinstance(value, list)
-                else [value]
-            )
-            text = key in ("name", "device")
-            listed = key in ("draft", "verify", "catch_up")
-            if isinstance(value, list) != listed or not all(
-                isinstance(p, str)
-                if text
-                else isinstance(p, (int, float)) and not isinstance(p, bool)
-                for p in parts
-            ):
-                raise ValueError(f"{key} is {value!r}, expected {'text' if text else 'seconds'}")
+            kind: Any = str if key in _TEXTS else (int, float)
+            items = value if key in _LISTS and isinstance(value, list) else [value]
+            valid = all(isinstance(item, kind) and not isinstance(item, bool) for item in items)
+            if isinstance(value, list) != (key in _LISTS) or not valid:
+                raise ValueError(
+                    f"{key} is {value!r}, expected {'text' if key in _TEXTS else 'seconds'}"
+                )
         return cls(**data)
 
     @classmethod
-    def from_json(cls, path) -> "CostModel":
-        """Read what `to_json` wrote; ValueError, one line with the path, for a missing or unknown
-        key or a bad value.
-        """
+    def from_json(cls, path: str | PathLike[str]) -> "CostModel":
+        """Reads what `to_json` wrote; ValueError, one line with the path, for an invalid file."""
         return read_json(path, cls.from_dict, "cost model")

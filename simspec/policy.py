@@ -19,18 +19,18 @@ __all__ = ["DRAFT_MORE", "OBSERVE", "Policy", "PolicyError"]
 class Policy:
     """When to stop drafting.
 
-    | field       | type      | meaning                                                              |
-    | ----------- | --------- | -------------------------------------------------------------------- |
-    | name        | str       | label in tables                                                      |
-    | draft_more  | function  | (params, state, slot, features, u) -> (go, keep)                     |
-    | observe     | function  | (params, state, computed, drafted, accepted, features, cost) -> None |
-    | params      | (float,)  | float64 array to both; read-only                                     |
-    | state0      | (float,)  | first state; both may change the float64 array in place              |
-    | K           | int, None | longest draft; None: the trace's                                     |
-    | reads       | (str,)    | names of the features that it receives                               |
-    | scope       | str       | 'sequence': state0 anew for each; 'stream': state carried on         |
-    | random      | bool      | u is a fresh uniform draw at each call; otherwise NaN                |
-    | anticipates | bool      | may drop a token because of its identity: refused for drawn drafts   |
+    | field       | type      | meaning                                                            |
+    | ----------- | --------- | ------------------------------------------------------------------ |
+    | name        | str       | label in tables                                                    |
+    | draft_more  | function  | (params, state, slot, features, u) -> (go, keep)                   |
+    | observe     | function  | (params, state, computed, drafted, accepted, features, cost)       |
+    | params      | (float,)  | float64 array to both; read-only                                   |
+    | state0      | (float,)  | first state; both may change the float64 array in place            |
+    | K           | int, None | longest draft; None: the trace's                                   |
+    | reads       | (str,)    | names of the features that it receives                             |
+    | scope       | str       | 'sequence': state0 for each; 'stream': state carried on            |
+    | random      | bool      | u is a fresh uniform draw at each call; otherwise NaN              |
+    | anticipates | bool      | may drop a token because of its identity: refused for drawn drafts |
 
     `draft_more` is called before slot 0, after every computed token, and at the cap, where go is
     ignored. slot is the number of tokens computed so far in the round.

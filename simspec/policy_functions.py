@@ -11,13 +11,15 @@ from numba.core.errors import NumbaError
 
 from simspec.specialize import specialize
 
-Array = np.ndarray
+Array = Any
+"""A float64 array of a compiled function."""
 Go = tuple[bool, bool]
 """(go, keep) of `draft_more`."""
 
 _VECTOR = types.float64[::1]
 _MATRIX = types.float64[:, ::1]
-DRAFT_MORE = types.UniTuple(types.boolean, 2)(_VECTOR, _VECTOR, types.int64, _MATRIX, types.float64)
+_GO = types.UniTuple(types.boolean, 2)  # type: ignore[no-untyped-call]
+DRAFT_MORE = _GO(_VECTOR, _VECTOR, types.int64, _MATRIX, types.float64)
 OBSERVE = types.void(
     _VECTOR, _VECTOR, types.int64, types.int64, types.int64, _MATRIX, types.float64
 )
@@ -92,7 +94,7 @@ def _check_parameters(policy: str, name: str, function: Any, wanted: Any) -> Non
 # key in the disk cache.
 def _draft_more_template(key: Any) -> Any:
     def draft_more(params, state, slot, features, u):  # type: ignore[no-untyped-def]
-        key
+        key  # noqa: B018
         go, keep = given(params, state, slot, features, u)  # type: ignore[name-defined]  # noqa: F821
         return go, keep
 
@@ -101,7 +103,7 @@ def _draft_more_template(key: Any) -> Any:
 
 def _observe_template(key: Any) -> Any:
     def observe(params, state, computed, drafted, accepted, features, cost):  # type: ignore[no-untyped-def]
-        key
+        key  # noqa: B018
         return given(  # type: ignore[name-defined]  # noqa: F821
             params, state, computed, drafted, accepted, features, cost
         )

@@ -1,6 +1,7 @@
 """The compiled replay loop."""
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numba import types
@@ -10,36 +11,33 @@ from simspec.rng import POLICY, block
 from simspec.round_cost import next_backlog, round_seconds
 from simspec.specialize import borrowed, specialize
 
+_INTS, _FLOATS, _BYTES = types.int64[::1], types.float64[::1], types.uint8[::1]
+_SIGNATURE = types.void(
+    _INTS, _INTS, _INTS, _BYTES, _BYTES, types.uint8[:, :, ::1], _INTS, types.float64[:, ::1],
+    _FLOATS, _FLOATS, _FLOATS, types.float64, types.int64, types.uint64,
+    _FLOATS, _FLOATS, _FLOATS, types.float64[:, ::1], types.boolean,
+    _INTS, _INTS, _INTS, _INTS, _INTS,
+)  # fmt: skip
 
-def kernel(policy: Policy):
-    """The replay loop with this policy's functions compiled into it, from numba's disk cache if it
-    was made before.
-    """
+
+def kernel(policy: Policy) -> Any:
+    """The replay loop with this policy's functions compiled into it, cached on disk."""
     return _kernel(*policy.compiled(), policy.random, len(policy.reads))
 
 
 @lru_cache(maxsize=512)
-def _kernel(draft_more, observe, random, width):
+def _kernel(draft_more: Any, observe: Any, random: bool, width: int) -> Any:
     return specialize(_template, _SIGNATURE, random, width, draft_more=draft_more, observe=observe)
 
 
-_INTS, _FLOATS, _BYTES = types.int64[::1], types.float64[::1], types.uint8[::1]
-
-
-_SIGNATURE = types.void(
-    _INTS, _INTS, _INTS, _BYTES, _BYTES, types.uint8[:, :, ::1], _INTS, types.float64[:, ::1],
-    _FLOATS, _FLOATS, _FLOATS, types.float64, types.int64, types.uint64,
-    _FLOATS, _FLOATS, _FLOATS, types.float64[:, ::1], types.boolean, _INTS, _INTS, _INTS, _INTS, _INTS,
-)  # fmt: skip
-
-
-# draft_more and observe are put among the globals by `specialize`; random and width (features
-# shown) are constants.
-def _template(key):
-    def loop(
+# draft_more and observe are globals that `specialize` adds; random and width (features read) are
+# compile-time constants.
+def _template(key: Any) -> Any:
+    def loop(  # type: ignore[no-untyped-def]  # noqa: PLR0913
         offset, budget, address, depth, run, feature, columns, tables,
         draft, verify, catch_up, overhead, K, seed,
-        params, state0, state, shown, stream, out_offset, out_row, out_computed, out_drafted, out_accepted,
+        params, state0, state, shown, stream,
+        out_offset, out_row, out_computed, out_drafted, out_accepted,
     ):  # fmt: skip
         random, width = key[1], key[2]
         params, state, shown = borrowed(params), borrowed(state), borrowed(shown)
@@ -55,12 +53,14 @@ def _template(key):
                 t = offset[s] + pos
                 cap = min(K, budget[s] - pos - 1, np.int64(depth[t]))
                 u0 = u1 = u2 = u3 = np.nan
-                if random:  # one Philox block holds the draws of four slots; the next round's is on its way while this one branches
+                if random:
+                    # One Philox block holds the draws of four slots. The next round's is computed
+                    # while this one branches.
                     u0, u1, u2, u3 = n0, n1, n2, n3
                     n0, n1, n2, n3 = block(seed, address[s], r + 1 - first, 0, POLICY)
                 computed = 0
                 while True:
-                    go, keep = draft_more(params, state, computed, shown, u0)  # noqa: F821
+                    go, keep = draft_more(params, state, computed, shown, u0)  # type: ignore[name-defined]  # noqa: F821
                     if not go or computed >= cap:
                         break
                     for f in range(width):
@@ -79,7 +79,7 @@ def _template(key):
                     draft, verify, catch_up, overhead, computed, drafted, backlog
                 )
                 backlog = next_backlog(backlog, computed, accepted)
-                observe(params, state, computed, drafted, accepted, shown, seconds)  # noqa: F821
+                observe(params, state, computed, drafted, accepted, shown, seconds)  # type: ignore[name-defined]  # noqa: F821
                 for i in range(
                     K if width else 0
                 ):  # all K rows: a loop of one length is never mispredicted
@@ -92,7 +92,7 @@ def _template(key):
                     accepted,
                 )
                 r += 1
-                pos += accepted + 1
+                pos += accepted + 1  # type: ignore[operator]
             out_offset[s + 1] = r
 
     return loop

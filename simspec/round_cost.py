@@ -6,24 +6,24 @@ from simspec.compile_cache import cached_njit
 
 
 @cached_njit
-def round_seconds(draft, verify, catch_up, overhead, computed, drafted, backlog):
+def round_seconds(draft, verify, catch_up, overhead, computed, drafted, backlog):  # type: ignore[no-untyped-def]
     """Seconds of one round: overhead + draft[computed] + verify[drafted] + catch_up[min(backlog,
     B)] if computed >= 1.
     """
-    # One lookup, whatever the round: behind a branch numba would count references to the array,
-    # which costs more than the round.
-    owed = min(backlog, catch_up.shape[0] - 1) if computed > 0 else 0
-    seconds = overhead + draft[computed] + verify[drafted] + catch_up[owed]
+    # One lookup in every case: after a branch numba would count references to the array, which
+    # costs more than the round.
+    rows = min(backlog, catch_up.shape[0] - 1) if computed > 0 else 0
+    seconds = overhead + draft[computed] + verify[drafted] + catch_up[rows]
     return seconds
 
 
 @cached_njit
-def next_backlog(backlog, computed, accepted):
-    """Rows the drafter owes after a round.
+def next_backlog(backlog, computed, accepted):  # type: ignore[no-untyped-def]
+    """Rows that the drafter's cache lags by after a round.
 
     A round without drafting leaves its input unread: one more. Otherwise the drafter has read the
-    input and all drafts but the last computed one, so it owes a row exactly when that last one was
-    accepted.
+    input and all drafts but the last computed one, so the backlog is 1 exactly when that last one
+    was accepted.
     """
     if computed == 0:
         return backlog + 1
@@ -31,7 +31,8 @@ def next_backlog(backlog, computed, accepted):
 
 
 @cached_njit
-def chain_seconds(draft, verify, catch_up, overhead, offset, computed, drafted, accepted):
+def chain_seconds(draft, verify, catch_up, overhead, offset, computed, drafted, accepted):  # type: ignore[no-untyped-def]
+    """float64[R]: seconds of rounds of chains, the backlog starting at 0 in each sequence."""
     seconds = np.empty(computed.shape[0])
     for s in range(offset.shape[0] - 1):
         backlog = 0
@@ -44,7 +45,10 @@ def chain_seconds(draft, verify, catch_up, overhead, offset, computed, drafted, 
 
 
 @cached_njit
-def tree_seconds(draft, verify, catch_up, overhead, offset, computed, drafted, owed):
+def levels_seconds(draft, verify, catch_up, overhead, offset, computed, drafted, after):  # type: ignore[no-untyped-def]
+    """float64[R]: seconds of rounds of trees without their further rows; `after` is the backlog
+    after each round.
+    """
     seconds = np.empty(computed.shape[0])
     for s in range(offset.shape[0] - 1):
         backlog = 0
@@ -52,5 +56,5 @@ def tree_seconds(draft, verify, catch_up, overhead, offset, computed, drafted, o
             seconds[r] = round_seconds(
                 draft, verify, catch_up, overhead, computed[r], drafted[r], backlog
             )
-            backlog = owed[r] if computed[r] > 0 else backlog + 1
+            backlog = after[r] if computed[r] > 0 else backlog + 1
     return seconds

@@ -1,4 +1,4 @@
-"""Replay: what a policy would have done on a recording, round by round."""
+"""Replay: the rounds of a policy on a recording."""
 
 import numpy as np
 
@@ -13,19 +13,21 @@ from simspec.trace import Trace
 
 
 def replay(trace: Trace, policy: Policy, seed: int = 0, cost: CostModel | None = None) -> Rounds:
-    """The rounds that this policy makes on this recording: exact, not modelled; under the rejection
-    rule exact in law, see `drawn_trace`.
+    """The rounds of this policy on this recording, exactly; under the rejection rule exact in
+    distribution.
 
-    seed keys the policy's draws together with each sequence's address, so neither other sequences
-    nor threads matter. cost (default CostModel.from_ratio(0.1, K)) is what `observe` is told; most
-    policies ignore it. Raises TraceError (a feature the trace lacks), PolicyError (features read
-    under the rejection rule), ValueError (seed, cost too short).
+    seed keys the policy's draws together with each sequence's address, so that other sequences and
+    threads do not matter. cost (default CostModel.from_ratio(0.1, K)) is what `observe` receives;
+    most policies ignore it. See
+    `drawn_trace` for the rejection rule. TraceError for a feature that the trace lacks, PolicyError
+    for features under the rejection rule, ValueError for an invalid seed or a cost that is too
+    short.
     """
     if not isinstance(policy, Policy):
         name = getattr(policy, "name", policy)
         raise PolicyError(
-            f"{name!r} is no policy of chains: replay_tree() takes trees, as do simspec sweep and "
-            "run"
+            f"{name!r} is no policy of chains: "
+            "replay_tree() takes trees, as do simspec sweep and run"
         )
     K, cost, columns, tables = prepare(trace, policy, cost)
     trace = drawn_trace(trace, seed)
@@ -34,7 +36,8 @@ def replay(trace: Trace, policy: Policy, seed: int = 0, cost: CostModel | None =
     outputs = tuple(np.empty(trace.rows, np.int64) for _ in range(4))
     offset = np.zeros(trace.sequences + 1, np.int64)
     kernel(policy)(
-        trace.offset, trace.budget, trace.sequence, trace.depth, trace.run, trace.feature, columns, tables,
+        trace.offset, trace.budget, trace.sequence, trace.depth, trace.run, trace.feature,
+        columns, tables,
         cost.draft, cost.verify, cost.catch_up, cost.overhead, K, check_seed(seed),
         params, state0, state0.copy(), shown, policy.scope == "stream", offset, *outputs,
     )  # fmt: skip
@@ -44,13 +47,13 @@ def replay(trace: Trace, policy: Policy, seed: int = 0, cost: CostModel | None =
 def prepare(
     trace: Trace, policy: Policy, cost: CostModel | None = None
 ) -> tuple[int, CostModel, np.ndarray, np.ndarray]:
-    """(longest draft, what the policy pays, columns int64[F] and grids float64[F, 256] of what it
-    reads), or what `replay` raises.
+    """(longest draft, the policy's costs, columns int64[F], grids float64[F, 256]); the errors of
+    `replay`.
     """
     if trace.ratio is not None and policy.reads:
         raise PolicyError(
             f"policy {policy.name!r} reads {policy.reads[0]!r}: a recording of the rejection rule "
-            "replays in law only, and only policies "
+            "replays in distribution only, and only policies "
             "that read no features: take a greedy or coupled recording"
         )
     if trace.ratio is not None and policy.anticipates:

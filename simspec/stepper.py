@@ -64,7 +64,9 @@ class Stepper:
         self._reads_token = any(name in TOKEN_FEATURES for name in policy.reads)
 
     def begin(self, sequence: int) -> None:
-        """Starts the sequence with this draw address (Trace.sequence[s]); a stream's state is kept."""
+        """Starts the sequence with this draw address (Trace.sequence[s]); a stream's state is
+        kept.
+        """
         if self.policy.scope == "sequence":
             self._state[:] = self.policy.state0
         self._sequence, self._round, self._backlog = int(sequence), 0, 0

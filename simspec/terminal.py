@@ -2,12 +2,20 @@
 
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from rich.cells import cell_len
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from simspec.text_table import TextTable, one_line, printable
+
+LONG_SECTION = 3
+"""Rows of a section, on average, from which sections come before fewer columns."""
+
+NARROWEST_TEXT = 24
+"""Least width of the texts of `print_fields` beside their names."""
 
 
 def terminal_width() -> int | None:
@@ -52,34 +60,46 @@ def print_table(
 def _print_narrow(table: TextTable, title: str, width: int, optional: Sequence[str]) -> list[str]:
     """Print the first layout that fits; the headings left out."""
     table, title = table.without_constant_names(title)
-    table = table.wrapped()
     print_text(title)
-    if table.width <= width:
-        table.print()
+    wrapped = table.wrapped()
+    if wrapped.width <= width:
+        (table if table.width <= width else wrapped).print()
         return []
+    table = wrapped
     if not table.rows:
         print_text(f"no rows of {', '.join(map(one_line, table.headings))}")
         return []
     if (transposed := table.transposed()).width <= width:
         transposed.print()
         return []
-    if table.names > 1 and len(sections := table.sections()) * 3 <= len(table.rows):
-        left_out: list[str] = []
-        for name, section in sections.items():
-            left_out += _print_narrow(section, name, width, optional)
-        return list(dict.fromkeys(left_out))
-    left_out = []
+    sections = table.sections() if table.names > 1 else {}
+    if sections and len(sections) * LONG_SECTION <= len(table.rows):
+        return _print_sections(sections, width, optional)
+    reduced, left_out = table, list[str]()
     for heading in optional:
-        if table.width > width and len(table.headings) > table.names + 1:
-            table = table.without(heading)
+        if reduced.width > width and len(reduced.headings) > reduced.names + 1:
+            reduced = reduced.without(heading)
             left_out.append(heading)
-    stack = table.stacked(width)
-    if max(part.width for part in stack) > width:
-        table.print_list(width)
-    else:
+    stack = reduced.stacked(width)
+    if max(part.width for part in stack) <= width:
         for part in stack:
             part.print()
-    return left_out
+        return left_out
+    if sections and len(sections) < len(table.rows):
+        return _print_sections(sections, width, optional)
+    table.print_list(width)
+    return []
+
+
+def _print_sections(
+    sections: Mapping[str, TextTable], width: int, optional: Sequence[str]
+) -> list[str]:
+    left_out = [
+        heading
+        for name, section in sections.items()
+        for heading in _print_narrow(section, name, width, optional)
+    ]
+    return list(dict.fromkeys(left_out))
 
 
 def print_text(text: str) -> None:
@@ -91,3 +111,21 @@ def print_text(text: str) -> None:
             console.print(Text(text), soft_wrap=True)
         else:
             console.print(Text(text), overflow="fold")
+
+
+def print_fields(fields: Mapping[str, object], title: str = "") -> None:
+    """Print names and their texts side by side; texts wrap on a terminal, names never do."""
+    print_text(title)
+    texts = {printable(name): printable(str(value)) for name, value in fields.items()}
+    longest = max(map(cell_len, texts), default=0)
+    width = terminal_width()
+    if width is None or width < longest + NARROWEST_TEXT:
+        for name, text in texts.items():
+            print_text(f"{name.rjust(longest) if width is None else name}  {text}")
+        return
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, text in texts.items():
+        grid.add_row(Text(name), Text(text))
+    Console(width=width, highlight=False).print(grid)

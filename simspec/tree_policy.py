@@ -1,4 +1,4 @@
-"""Policies that submit trees: of one shape, by cumulative confidence, or a chain with CAPE's sets."""
+"""TreePolicy: which tree to submit in each round."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -18,15 +18,15 @@ MAX_SUBMITTED = 32
 class TreePolicy:
     """What to submit in each round; `simspec.tree_replay.replay_tree` replays it.
 
-    | field | type | kind | meaning |
-    | --- | --- | --- | --- |
-    | name | str |  | label in tables |
-    | kind | str |  | static, dynamic, beam, cape or planned |
-    | tree | Tree | static | the shape, cut at the row's cap |
-    | nodes | int, 0..63 | dynamic | submitted, in the order of cumulative confidence (EAGLE-2) |
-    | k | int or None | cape | length of the chain, at most 32; None: the trace's K |
-    | sets | str or int, 0..31 | cape | table of widths, 'section' or 'appendix'; or one width |
-    | plan | (choice, Outcome) | planned | int64[N, B] by row and backlog, into outcomes of shape [C, N] |
+    | field | type              | kind    | meaning                                              |
+    | ----- | ----------------- | ------- | ---------------------------------------------------- |
+    | name  | str               |         | label in tables                                      |
+    | kind  | str               |         | static, dynamic, beam, cape or planned               |
+    | tree  | Tree              | static  | the shape, cut at the row's cap                      |
+    | nodes | int, 0..63        | dynamic | submitted, by cumulative confidence (EAGLE-2)        |
+    | k     | int or None       | cape    | length of the chain, at most 32; None: K             |
+    | sets  | str or int, 0..31 | cape    | section or appendix (tables of widths), or one width |
+    | plan  | (choice, Outcome) | planned | int64[N, B] by row and backlog, into [C, N]          |
 
     PolicyError, one line, for a value outside these.
     """

@@ -1,73 +1,74 @@
-"""Replay of tree policies: the rounds they make on a recording, and their seconds."""
+"""Replay of tree policies: their rounds on a recording, and the seconds of these."""
 
 import numpy as np
 
 from simspec.compile_cache import cached_njit
 from simspec.cost import CostModel
+from simspec.policy import PolicyError
 from simspec.rounds import Rounds
 from simspec.trace import Trace
-from simspec.tree_outcomes import Outcome, check_trace, outcomes
+from simspec.tree_outcomes import check_trace, outcomes
 from simspec.tree_policy import TreePolicy
+
+Array = np.ndarray
 
 
 def replay_tree(trace: Trace, policy: TreePolicy, cost: CostModel | None = None) -> Rounds:
-    """The rounds that this policy makes: computed counts the drafter's passes, drafted the nodes
-    submitted; exact, no draw.
+    """The rounds of this policy, exactly: computed counts the drafter's passes, drafted the nodes
+    submitted.
 
-    Given a cost, it is checked to price them: see `prepare_tree`. TraceError, TreeError,
-    PolicyError as for `outcomes`.
+    A cost is checked to price them, see `prepare_tree`. TraceError, TreeError, PolicyError as for
+    `outcomes`.
     """
     if cost is not None:
         prepare_tree(trace, policy, cost)
-    return _walk(trace, policy)[0]
+    return _rounds(trace, policy)[0]
 
 
 def tree_seconds(rounds: Rounds, trace: Trace, policy: TreePolicy, cost: CostModel) -> np.ndarray:
-    """float64[R]: seconds of the rounds that `replay_tree` gives for this trace and policy, see
-    `CostModel.seconds_tree`.
+    """float64[R]: seconds of the rounds of `replay_tree` for this trace and policy.
 
-    Pass cost.reading(policy.reads). ValueError for other rounds, and for more levels or nodes than
-    are priced.
+    Pass cost.reading(policy.reads), see `CostModel.seconds_tree`. ValueError for other rounds, and
+    for more levels or nodes than are priced.
     """
-    made, rows, owed = _walk(trace, policy)
-    if made != rounds:
+    replayed, rows, backlog = _rounds(trace, policy)
+    if replayed != rounds:
         raise ValueError(
             f"the rounds are not those of {policy.name} on this trace: replay it there"
         )
-    return cost.seconds_tree(rounds, rows, owed)
+    return cost.seconds_tree(rounds, rows, backlog)
 
 
 def prepare_tree(trace: Trace, policy: TreePolicy, cost: CostModel) -> None:
-    """ValueError, one line, where the policy cannot be replayed on this trace at these costs: what
-    it lacks, or what was not measured.
-    """
+    """Check that trace and costs hold what the policy needs: TraceError, TreeError, PolicyError."""
     check_trace(trace, policy)
-    found = outcomes(trace, policy)
-    for what, most, priced in (
-        ("levels", int(found.levels.max()), cost.K),
-        ("nodes", int(found.nodes.max()), cost.nodes),
+    outcome = outcomes(trace, policy)
+    for kind, most, priced in (
+        ("levels", int(outcome.levels.max()), cost.K),
+        ("nodes", int(outcome.nodes.max()), cost.nodes),
     ):
         if most > priced:
-            raise ValueError(
-                f"cost {cost.name!r} prices {priced} {what}, policy {policy.name!r} takes {most}: "
+            raise PolicyError(
+                f"cost {cost.name!r} prices {priced} {kind}, policy {policy.name!r} takes {most}: "
                 "measure with more rows"
             )
 
 
-def _walk(trace, policy):
-    """(Rounds, the drafter's rows [R], rows owed after each round where it drafted [R])."""
-    found = outcomes(trace, policy)
+def _rounds(trace: Trace, policy: TreePolicy) -> tuple[Rounds, np.ndarray, np.ndarray]:
+    """(rounds, the drafter's rows [R], its backlog after each round in which it drafted [R])."""
+    outcome = outcomes(trace, policy)
     choice = policy.plan[0] if policy.kind == "planned" else np.zeros((trace.rows, 1), np.int64)
-    both = np.stack([np.atleast_2d(each) for each in found])
+    fields = np.ascontiguousarray(np.stack([np.atleast_2d(field) for field in outcome]))
     columns, offset = np.empty((trace.rows, 6), np.int64), np.zeros(trace.sequences + 1, np.int64)
-    _chase(trace.offset, np.ascontiguousarray(both), choice, columns, offset)
-    row, *figures = columns[: offset[-1]].T.copy()
-    levels, nodes, rows, accepted, owed = Outcome(*figures)
-    return Rounds(offset, row, levels, nodes, accepted), rows, owed
+    _replay(trace.offset, fields, choice, columns, offset)
+    row, levels, nodes, rows, accepted, backlog = columns[: offset[-1]].T.copy()
+    return Rounds(offset, row, levels, nodes, accepted), rows, backlog
 
 
 @cached_njit
-def _chase(offset, outcome, choice, columns, out_offset):
+def _replay(
+    offset: Array, outcome: Array, choice: Array, columns: Array, out_offset: Array
+) -> None:
     # outcome [5, C, N] in the order of Outcome's fields
     r = 0
     for s in range(offset.shape[0] - 1):

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import torch
-from toy_lm import END, VOCAB, policy_from, stepper, toy_cost, toy_pair, toy_prompts, toy_target
+from toy_lm import END, VOCAB, chain_plan, policy_from, toy_cost, toy_pair, toy_prompts, toy_target
 
 from real.audit.emitted_run import EmittedRun, EmittedSequence, RunHeader
 from real.decode.loop import decode
@@ -44,7 +44,7 @@ def decoded(
     target, made = toy_pair(drafter)
     target = target if decoder is None else Target(decoder)
     made = made if decoder is None else Silent()
-    drive = stepper(policy_from(policy, None, None), 6, 0, toy_cost())
+    drive = chain_plan(policy_from(policy, None, None), 6, 0, toy_cost())
     sequences = []
     for s, prompt in enumerate(toy_prompts(count, seed)):
         found = decode(target, made, drive, rule, prompt, budget, END, s)

@@ -1,4 +1,4 @@
-"""The command line as a user meets it, in this process: what it answers, and what it leaves behind."""
+"""The command line in this process: its exit code, its output, and the files it leaves."""
 
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from io import StringIO
@@ -19,7 +19,7 @@ def command(folder, *arguments):
 
 
 def run(capsys, *arguments):
-    """(exit code, stdout, stderr) of the command line, from where the tests run, with pytest's capture."""
+    """(exit code, stdout, stderr) of the command line, with pytest's capture."""
     try:
         main(list(map(str, arguments)))
         code = 0
@@ -35,17 +35,18 @@ def contents(folder):
 
 
 def refused(folder, *arguments, words, progress=False, code=2):
-    """The command is answered in one line that holds `words` (behind lines of progress, where allowed), and writes nothing."""
+    """The command fails with one line that holds `words`, and writes nothing.
+
+    progress: lines of progress may come before.
+    """
     before = contents(folder)
     left, out, error = command(folder, *arguments)
-    lines = error.splitlines()
-    assert left == code and out == "", (left, out, error)
-    assert (
-        lines and lines[-1].startswith("simspec: ") and words in lines[-1] and len(lines[-1]) < 700
-    ), error
-    assert (
-        len(lines) == 1
-        or progress
-        and not any("simspec:" in line or "Traceback" in line for line in lines[:-1])
-    ), error
+    *earlier, last = error.splitlines() or [""]
+    assert left == code, (left, out, error)
+    assert out == "", (left, out, error)
+    assert last.startswith("simspec: "), error
+    assert words in last, error
+    assert len(last) < 700, error
+    assert progress or not earlier, error
+    assert not any("simspec:" in line or "Traceback" in line for line in earlier), error
     assert contents(folder) == before, set(contents(folder)) ^ set(before)

@@ -21,11 +21,11 @@ from transformers.generation.candidate_generator import (
 )
 
 from real.decode.loop import decode
+from real.decode.plan import chain_plan
 from real.drafters.model import ModelDrafter
 from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.model.checkpoint import from_transformers
 from real.model.target import Target
-from real.pair import stepper
 from real.sampling import Rule
 from simspec import CostModel, policies
 
@@ -99,7 +99,7 @@ def _ours(target, drafter, drive, prompt, ends=()):
 
 
 def _drive(policy):
-    return stepper(policies.parse(policy), BUDGET, 0, CostModel.from_ratio(0.1, BUDGET))
+    return chain_plan(policies.parse(policy), BUDGET, 0, CostModel.from_ratio(0.1, BUDGET))
 
 
 def _mixed(rounds):

@@ -14,9 +14,9 @@ from toy_lm import (
     END,
     POLICIES,
     VOCAB,
+    chain_plan,
     policy_from,
     run_all,
-    stepper,
     toy_cost,
     toy_pair,
     toy_prompts,
@@ -109,7 +109,7 @@ class StaleCacheTarget(Target):
 
 def test_stale_cache_row_is_detected():
     target, drafter = StaleCacheTarget(toy_target()), toy_pair("model")[1]
-    drive = stepper(policy_from("fixed:3", None, None), 6, 0, toy_cost())
+    drive = chain_plan(policy_from("fixed:3", None, None), 6, 0, toy_cost())
     sequences = [
         EmittedSequence(p, decode(target, drafter, drive, Rule(), p, 24, END, s).token.tolist(), s)
         for s, p in enumerate(toy_prompts(12))

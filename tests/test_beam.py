@@ -7,15 +7,15 @@ import pytest
 import torch
 from toy_lm import END, RULES, toy_pair, toy_prompts
 
+from real.decode.beam_search import BeamSearch
 from real.decode.loop import decode
-from real.decode.trees import Beam
 from real.equality import compare, rounds_of
-from real.pair import prompts_of, rule_of
 from real.prompts import Prompt
 from real.record import Settings
 from real.record.assembly import assemble
 from real.record.metadata import describe
 from real.record.recorder import record_sequence
+from real.rerun import prompts_of, rule_of
 from simspec import TraceError, load_trace
 from simspec.policies import BUILTIN, beams
 from simspec.tree_outcomes import outcomes
@@ -49,7 +49,14 @@ def test_replayed_beams_are_those_of_the_loop(name, rule, tmp_path):
     rule_, prompts = rule_of(trace), prompts_of(trace)
     ran = [
         decode(
-            target, drafter, Beam(3, 4), rule_, p, int(trace.budget[s]), END, int(trace.sequence[s])
+            target,
+            drafter,
+            BeamSearch(3, 4),
+            rule_,
+            p,
+            int(trace.budget[s]),
+            END,
+            int(trace.sequence[s]),
         )
         for s, p in enumerate(prompts)
     ]

@@ -1,4 +1,4 @@
-"""The bound of `simspec check`: recursions against enumeration, error rate against the exact one."""
+"""The bound of `simspec check`: moments against enumeration, error rate against the exact."""
 
 from collections import defaultdict
 
@@ -14,7 +14,7 @@ from simspec.validation.round_distribution import RoundDistribution
 
 @st.composite
 def distributions(draw, rows=4):
-    """(RoundDistribution, the arguments of naive.histories) of a short sequence with one or two hidden states."""
+    """(RoundDistribution, arguments of naive.histories) of a short sequence with 1 or 2 states."""
     K, Z, alike = draw(st.integers(1, 3)), draw(st.integers(1, 2)), draw(st.booleans())
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     rows = draw(st.integers(1, rows))
@@ -74,7 +74,7 @@ def test_interval_error_rate_is_at_most_the_risk(pair, sequences, risk):
 
 
 def test_interval_is_not_too_wide():
-    """At risk 1e-6 it is at most a quarter wider than the normal distribution's 4.89 standard errors."""
+    """At risk 1e-6 it is at most a quarter wider than the normal 4.89 standard errors."""
     distribution = RoundDistribution(np.full((1, 4, 1), 0.7), np.eye(1), np.ones(1), np.ones(4), 60)
     reward = np.ones((5, 5, 5))
     error = np.sqrt(500 * moments(distribution, reward)[1])

@@ -29,9 +29,11 @@ from real.jobs import RULES
 from real.model.target import Target
 from real.record import Settings
 from real.sampling import Rule
-from real.train.generate import together
-from real.train.train_predictor import write
-from real.train.trainer import Paused, Plan, compiled, fit
+from real.train.compilation import compile_layers
+from real.train.generate import generate_together
+from real.train.predictor_examples import generate_one_by_one
+from real.train.schedule import TrainSchedule
+from real.train.trainer import Paused, fit
 from simspec import CostModel, load_trace
 
 ROOT = Path(__file__).parent.parent
@@ -531,7 +533,7 @@ def test_training_that_is_paused_goes_on_to_the_same_weights(tmp_path):
             folder,
             model,
             lambda step: (model(x) - x).square().mean(),
-            Plan(steps=40, save_every=7),
+            TrainSchedule(steps=40, save_every=7),
             progress,
         )
 
@@ -551,11 +553,11 @@ def test_layers_are_compiled_where_that_works_and_plain_where_not():
     token = torch.tensor([[1, 2, 3, 4]])
     plain = decoder(token)
     decoder.requires_grad_(True)
-    assert compiled(decoder.layers, lambda: decoder(token).sum(), "eager") == ""
+    assert compile_layers(decoder.layers, lambda: decoder(token).sum(), "eager") == ""
     assert all(layer._compiled_call_impl is not None for layer in decoder.layers)
     assert torch.allclose(decoder(token), plain)
     assert all(p.grad is None for p in decoder.layers.parameters())
-    assert "not compiled: " in compiled(decoder.layers, lambda: 1 / 0)
+    assert "not compiled: " in compile_layers(decoder.layers, lambda: 1 / 0)
     assert all(layer._compiled_call_impl is None for layer in decoder.layers)
     assert torch.equal(decoder(token), plain)
 
@@ -565,14 +567,19 @@ def test_texts_written_together_are_those_written_one_by_one():
     vocab = target.decoder.config.vocab
     asked = [Settings(3, 12, rule, (vocab - 1,)) for rule in (Rule(), Rule("coupled", 0.8, 3))]
     prompts = [[1, 2, 3], [3, 2, 1], [2, 2, 4]]
-    a, b = write(target, asked, prompts, 7), together(target, asked, prompts, 7)
-    assert [(w.sequence, w.prompt, w.text.tolist()) for w in a] == [
-        (w.sequence, w.prompt, w.text.tolist()) for w in b
+    a, b = (
+        generate_one_by_one(target, asked, prompts, 7),
+        generate_together(target, asked, prompts, 7),
+    )
+    assert [(w.sequence, w.prompt, w.new_tokens.tolist()) for w in a] == [
+        (w.sequence, w.prompt, w.new_tokens.tolist()) for w in b
     ]
     assert all(torch.allclose(x.of_target, y.of_target) for x, y in zip(a, b))
-    assert len({tuple(w.text.tolist()) for w in a}) > 1
-    other = together(target, asked, prompts, 8)  # other draw addresses: other sampled texts
-    assert [w.text.tolist() for w in a[3:]] != [w.text.tolist() for w in other[3:]]
+    assert len({tuple(w.new_tokens.tolist()) for w in a}) > 1
+    other = generate_together(
+        target, asked, prompts, 8
+    )  # other draw addresses: other sampled texts
+    assert [w.new_tokens.tolist() for w in a[3:]] != [w.new_tokens.tolist() for w in other[3:]]
 
 
 def test_the_call_refuses_what_it_cannot_use_and_says_how_to_go_on(inputs, tmp_path):

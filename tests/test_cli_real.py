@@ -395,7 +395,7 @@ def test_drawn_recordings_from_the_command_line(lab):
     assert len(json.loads(out)["draft"]) == 3
     for words, *arguments in (
         (
-            "replay in law, not one by one",
+            "replay in distribution, not one by one",
             "run",
             "drawn.parquet",
             "--models",

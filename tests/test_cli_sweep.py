@@ -15,7 +15,7 @@ def recording(tmp_path):
     return path
 
 
-def test_json_is_one_object_and_nothing_else(capsys, recording):
+def test_json_is_one_object(capsys, recording):
     code, out, err = run(
         capsys,
         "sweep",
@@ -36,7 +36,7 @@ def test_json_is_one_object_and_nothing_else(capsys, recording):
     assert run(capsys, "sweep", recording, "--policy", "fixed:0", "--json")[1].count("NaN") == 0
 
 
-def test_defaults_files_and_table(capsys, recording, tmp_path):
+def test_defaults_csv_plot_and_table(capsys, recording, tmp_path):
     code, out, _ = run(
         capsys,
         "sweep",
@@ -56,7 +56,7 @@ def test_defaults_files_and_table(capsys, recording, tmp_path):
     assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_measured_cost(capsys, recording, tmp_path):
+def test_cost_file_equals_its_ratio(capsys, recording, tmp_path):
     path = tmp_path / "cost.json"
     CostModel.from_ratio(0.3, 6).to_json(path)
     rows = [
@@ -73,10 +73,10 @@ def test_show(capsys, recording):
     assert code == 0
     assert "synthetic" in out
     assert "mean_accepted_length" in out
-    card = json.loads(run(capsys, "show", recording, "--json")[1])
-    assert card["sequences"] == 3
-    assert card["K"] == 6
-    assert len(card["accept_by_depth_at_K"]) == 6
+    report = json.loads(run(capsys, "show", recording, "--json")[1])
+    assert report["sequences"] == 3
+    assert report["K"] == 6
+    assert len(report["accept_by_depth_at_K"]) == 6
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_show(capsys, recording):
         (["sweep", "{trace}", "--out", "/nowhere/t.csv"], "nowhere"),
     ],
 )
-def test_a_users_error_is_one_line_and_exit_code_2(capsys, recording, arguments, words):
+def test_user_error_is_one_line_and_exit_code_2(capsys, recording, arguments, words):
     code, out, err = run(capsys, *(argument.format(trace=recording) for argument in arguments))
     assert code == 2
     assert out == ""
@@ -111,7 +111,7 @@ def test_usage_errors_exit_with_2(capsys):
     assert run(capsys, "show")[0] == 2
 
 
-def test_help_teaches_by_example(capsys):
+def test_help_has_examples(capsys):
     for arguments in (["--help"], ["sweep", "--help"], ["show", "--help"], ["drafters", "--help"]):
         code, out, _ = run(capsys, *arguments)
         assert code == 0
@@ -134,7 +134,7 @@ def _broken():
     raise RuntimeError("half\ninstalled")
 
 
-def test_extras_add_commands_and_broken_ones_do_not_kill_sweep(capsys, recording, monkeypatch):
+def test_extras_add_commands_and_broken_ones_are_noted(capsys, recording, monkeypatch):
     import typer
 
     monkeypatch.setattr(cli, "app", typer.Typer(no_args_is_help=True))
@@ -159,13 +159,13 @@ def test_extras_add_commands_and_broken_ones_do_not_kill_sweep(capsys, recording
     assert "RuntimeError: half installed" in text
 
 
-def test_without_extras_help_says_how_to_get_them():
+def test_help_without_extras_names_the_package():
     notes = cli.load_commands(cli.app, [])
     assert len(notes) == 1
     assert "pip install 'simspec[real]'" in notes[0]
 
 
-def test_the_module_runs_in_its_own_process(recording):
+def test_module_runs_in_a_subprocess(recording):
     command = [
         sys.executable,
         "-m",
@@ -181,7 +181,7 @@ def test_the_module_runs_in_its_own_process(recording):
     assert len(json.loads(done.stdout)["rows"]) == 4
 
 
-def test_rows_stream_as_they_are_known(capsys, recording):
+def test_streamed_rows_equal_json_rows(capsys, recording):
     lines = run(
         capsys,
         "sweep",
@@ -211,7 +211,7 @@ def test_rows_stream_as_they_are_known(capsys, recording):
     assert [json.loads(line) for line in lines] == whole["rows"]
 
 
-def test_bundled_recordings_have_names_and_costs_of_their_own(capsys):
+def test_bundled_recordings_have_names_and_costs(capsys):
     from simspec.recordings import recordings
 
     out = run(

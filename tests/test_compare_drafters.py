@@ -1,4 +1,4 @@
-"""Drafters side by side: figures from their definitions, and commands that say what they cannot do."""
+"""Drafters compared: figures from their definitions, and the command's output and errors."""
 
 import json
 from dataclasses import replace
@@ -24,46 +24,46 @@ def recording(seed=0, prompts=12, K=4, rate=0.6):
 
 
 def shallow(trace, K, features=True):
-    """The same recording as if it had been made K deep, and by a drafter that shows nothing."""
-    kept = {
+    """The recording as if it were K deep, and its drafter exposed no features."""
+    optional = {
         name: getattr(trace, name)
         for name in ("rank", "draft_margin", "feature_margin")
         if getattr(trace, name) is not None
     }
-    shown = trace.meta.features if features else ()
-    known = trace.meta.predictors if features else {}
+    features = trace.meta.features if features else ()
+    predictors = trace.meta.predictors if features else {}
     return replace(
         trace,
         depth=np.minimum(trace.depth, K),
         run=np.minimum(trace.run, K),
-        feature=np.ascontiguousarray(trace.feature[:, :K, : len(shown)]),
+        feature=np.ascontiguousarray(trace.feature[:, :K, : len(features)]),
         order=None,
         beam=None,
-        meta=replace(trace.meta, K=K, features=shown, predictors=known, tree=()),
-        **{name: np.ascontiguousarray(each[:, :K]) for name, each in kept.items()},
+        meta=replace(trace.meta, K=K, features=features, predictors=predictors, tree=()),
+        **{name: np.ascontiguousarray(each[:, :K]) for name, each in optional.items()},
     )
 
 
 @settings(deadline=None, max_examples=60)
 @given(traces(optional=False))
 def test_acceptance_by_depth_is_its_definition(trace):
-    held, tried = by_depth(trace)
+    accepted, tried = by_depth(trace)
     for s in range(trace.sequences):
         for j in range(1, trace.K + 1):
-            went = right = 0
+            tried_rows = right = 0
             for t in range(trace.offset[s], trace.offset[s + 1]):
                 room = min(trace.depth[t], trace.offset[s + 1] - t)
                 if trace.run[t] >= j - 1 and room >= j:
-                    went += 1
+                    tried_rows += 1
                     right += trace.run[t] >= j
-            assert (held[s, j - 1], tried[s, j - 1]) == (right, went)
+            assert (accepted[s, j - 1], tried[s, j - 1]) == (right, tried_rows)
     alphas = depth_acceptance(trace)[1]
     np.testing.assert_array_equal(np.isnan(alphas), tried.sum(0) == 0)
 
 
 @settings(deadline=None, max_examples=40)
 @given(traces(optional=False, max_sequences=12), costs())
-def test_any_recording_has_figures_and_only_missing_ones_are_missing(trace, cost):
+def test_figures_exist_for_every_recording(trace, cost):
     rows = compare_drafters({"x": trace}, cost, resamples=100)
     assert sum(row.tokens for row in rows[1:]) == rows[0].tokens == trace.rows
     for row in rows:
@@ -75,28 +75,28 @@ def test_any_recording_has_figures_and_only_missing_ones_are_missing(trace, cost
         json.dumps(row.to_dict(), allow_nan=False)
 
 
-def test_on_iid_text_acceptance_is_the_rate_at_every_depth():
-    """200 prompts: each alpha within 5 standard errors of 0.7, a false alarm of about 1e-6 a depth; so is its interval's middle."""
+def test_iid_acceptance_is_the_rate_at_every_depth():
+    """200 prompts: each alpha within 5 standard errors of 0.7, a false alarm of 1e-6 a depth."""
     trace = synthetic.iid(0.7, 200, 60, 5, seed=1)
-    held, tried = (x.sum(0) for x in by_depth(trace))
-    assert (abs(held / tried - 0.7) < 5 * np.sqrt(0.21 / tried)).all()
+    accepted, tried = (x.sum(0) for x in by_depth(trace))
+    assert (abs(accepted / tried - 0.7) < 5 * np.sqrt(0.21 / tried)).all()
     row = compare_drafters({"x": trace}, 0.1)[0]
-    for alpha, h, t in zip(row.alpha, held, tried):
+    for alpha, h, t in zip(row.alpha, accepted, tried):
         assert alpha.value == pytest.approx(h / t)
         assert alpha.low < alpha.value < alpha.high
-    # The formula's texts have no end: measured 1.0% above the replay, standard deviation 0.5% over 30 seeds.
+    # The formula's sequences have no end: measured 1.0% above the replay, deviation 0.5%.
     assert row.expected.value == pytest.approx(row.speedup.value, rel=0.04)
 
 
-def test_control_rows_behind_the_first_miss_would_say_otherwise():
+def test_control_rows_after_a_miss_would_change_acceptance():
     trace = recording(rate=0.3)
-    held, tried = (x.sum(0) for x in by_depth(trace))
+    accepted, tried = (x.sum(0) for x in by_depth(trace))
     left = np.repeat(trace.offset[1:], np.diff(trace.offset)) - np.arange(trace.rows)
     everywhere = (trace.run >= 2).sum() / (np.minimum(trace.depth, left) >= 2).sum()
-    assert abs(everywhere - held[1] / tried[1]) > 0.1
+    assert abs(everywhere - accepted[1] / tried[1]) > 0.1
 
 
-def test_a_row_is_what_its_fields_say():
+def test_row_follows_from_definitions():
     trace = recording()
     cost = CostModel([0, 0.3, 0.4, 0.5, 0.6], [1.0, 1.05, 1.1, 1.15, 1.2], [0, 0.1], 0.05, 1.25)
     row = compare_drafters({"x": trace}, {"x": cost})[0]
@@ -125,7 +125,7 @@ def test_a_row_is_what_its_fields_say():
     assert narrow.level == 0.5
 
 
-def test_steps_of_one_price_give_the_papers_formula():
+def test_equal_step_costs_give_the_papers_formula():
     row = compare_drafters({"x": recording()}, 0.2)[0]
     assert (row.c, row.marginal) == pytest.approx((0.2, 0.2))
     alpha = [each.value for each in row.alpha[: row.best_k]]
@@ -134,7 +134,7 @@ def test_steps_of_one_price_give_the_papers_formula():
     )
 
 
-def test_a_shorter_limit_is_the_shallower_recording():
+def test_shorter_limit_equals_shallower_recording():
     trace = recording(rate=0.9)
     limited, cut = (
         compare_drafters({"x": trace}, 0.1, K=2)[0],
@@ -149,7 +149,7 @@ def test_a_shorter_limit_is_the_shallower_recording():
             compare_drafters({"x": trace}, 0.1, **bad)
 
 
-def test_domains_partition_the_prompts_and_few_prompts_get_no_interval():
+def test_tasks_partition_prompts_and_few_prompts_have_no_interval():
     trace = recording()
     trace = replace(trace, meta=replace(trace.meta, tasks=("a",) * 9 + ("b",) * 3))
     everything, a, b = compare_drafters({"x": trace}, 0.1)
@@ -167,7 +167,7 @@ def test_domains_partition_the_prompts_and_few_prompts_get_no_interval():
     )
 
 
-def test_a_drafter_that_is_never_right_is_best_not_asked():
+def test_useless_drafter_is_best_at_zero_length():
     row = compare_drafters({"x": synthetic.iid(0.0, 10, 20, 3)}, 0.1)[0]
     assert row.best_k == 0
     assert row.expected.value == row.speedup.value == 1.0
@@ -177,14 +177,14 @@ def test_a_drafter_that_is_never_right_is_best_not_asked():
     assert "| - |" in markdown([row])
 
 
-def test_the_table_is_flat_and_holds_every_row():
+def test_data_frame_holds_every_row():
     rows = compare_drafters({"x": recording(), "y": recording(1, K=2)}, 0.1)
-    made = table(rows)
-    assert len(made) == len(rows)
-    assert {"alpha_4", "alpha_4_low", "speedup", "expected_high", "best_k"} <= set(made)
-    assert made["alpha_1"].tolist() == [row.alpha[0].value for row in rows]
-    assert made[made.recording == "y"]["alpha_3"].isna().all()
-    assert list(made)[-1] == "note"
+    frame = table(rows)
+    assert len(frame) == len(rows)
+    assert {"alpha_4", "alpha_4_low", "speedup", "expected_high", "best_k"} <= set(frame)
+    assert frame["alpha_1"].tolist() == [row.alpha[0].value for row in rows]
+    assert frame[frame.recording == "y"]["alpha_3"].isna().all()
+    assert list(frame)[-1] == "note"
 
 
 @pytest.fixture
@@ -194,15 +194,15 @@ def files(tmp_path):
     return tmp_path
 
 
-def test_the_command_prints_rows_for_machines_and_people(files, capsys):
+def test_drafters_command_prints_json_markdown_and_csv(files, capsys):
     deep, flat = files / "deep.parquet", files / "flat.parquet"
     CostModel.from_ratio(0.3, 4).to_json(files / "deep.cost.json")
     code, out, err = run(capsys, "drafters", deep, flat, "--json")
-    found = json.loads(out)
-    rows = [row for row in found["drafters"] if row["task"] == ALL]
+    report = json.loads(out)
+    rows = [row for row in report["drafters"] if row["task"] == ALL]
     assert code == 0
     assert err == ""
-    assert found["level"] == 0.95
+    assert report["level"] == 0.95
     assert [(row["recording"], row["c"], len(row["alpha"])) for row in rows] == [
         (str(deep), 0.3, 4),
         (str(flat), 0.1, 2),
@@ -246,7 +246,7 @@ def test_the_command_prints_rows_for_machines_and_people(files, capsys):
         (["nosuch"], "'nosuch' is no file and not bundled"),
     ],
 )
-def test_refusals_are_one_line(files, capsys, arguments, words):
+def test_errors_are_one_line(files, capsys, arguments, words):
     code, out, err = run(capsys, "drafters", files / "deep.parquet", *arguments)
     assert code == 2
     assert out == ""
@@ -256,30 +256,35 @@ def test_refusals_are_one_line(files, capsys, arguments, words):
 
 
 @pytest.fixture
-def many(tmp_path):
-    """A bundled recording, and the same as one of a drafter that shows nothing, 4 deep."""
+def mixed(tmp_path):
+    """A bundled recording, and the same 4 deep without features."""
     name = next(name for name in recordings() if name.startswith("tiny-early_exit-coupled"))
     trace = load_trace(recordings()[name])
     trace = trace.select(range(0, trace.sequences, 12))
-    made = {"whole": trace, "silent": shallow(trace, 4, features=False)}
-    for name, each in made.items():
+    frame = {"whole": trace, "silent": shallow(trace, 4, features=False)}
+    for name, each in frame.items():
         each.save(tmp_path / f"{name}.parquet")
-    return [tmp_path / f"{name}.parquet" for name in made]
+    return [tmp_path / f"{name}.parquet" for name in frame]
 
 
-def swept(out):
+def recording_and_policy(out):
     return [
         (row["trace"].split("/")[-1].split(".")[0], row["policy"])
         for row in json.loads(out)["rows"]
     ]
 
 
-def test_a_sweep_over_several_recordings_leaves_out_what_one_cannot_serve(many, capsys):
-    given = [f"--policy={text}" for text in ("fixed:6", "confidence:0.5", "cost_ts:K=8", "fixed:1")]
-    code, out, err = run(capsys, "sweep", *many, *given, "--replicates", 1, "--json")
-    names = [name for _, name in swept(out)][:4]
+def test_sweep_leaves_out_unservable_policies_with_notes(mixed, capsys):
+    policies = [
+        f"--policy={text}" for text in ("fixed:6", "confidence:0.5", "cost_ts:K=8", "fixed:1")
+    ]
+    code, out, err = run(capsys, "sweep", *mixed, *policies, "--replicates", 1, "--json")
+    names = [name for _, name in recording_and_policy(out)][:4]
     assert code == 0
-    assert swept(out) == [*(("whole", name) for name in names), ("silent", "fixed:1")]
+    assert recording_and_policy(out) == [
+        *(("whole", name) for name in names),
+        ("silent", "fixed:1"),
+    ]
     notes = err.splitlines()
     assert len(notes) == 3
     assert all(
@@ -289,18 +294,18 @@ def test_a_sweep_over_several_recordings_leaves_out_what_one_cannot_serve(many, 
     assert "drafts up to 6, here drafts reach 4" in notes[0]
     assert "feature 'confidence' is not in this trace" in notes[1]
     # each that ran gives what it gives alone
-    alone = json.loads(run(capsys, "sweep", many[0], *given, "--replicates", 1, "--json")[1])[
+    alone = json.loads(run(capsys, "sweep", mixed[0], *policies, "--replicates", 1, "--json")[1])[
         "rows"
     ]
     assert json.loads(out)["rows"][:4] == alone
 
 
-def test_what_none_can_serve_is_an_error(many, capsys):
+def test_policy_that_no_recording_serves_is_an_error(mixed, capsys):
     for paths, policy in (
-        ([many[1]], "fixed:5"),
-        ([many[1]], "confidence:0.5"),
-        (many, "fixed:99"),
-        (many, "nobody"),
+        ([mixed[1]], "fixed:5"),
+        ([mixed[1]], "confidence:0.5"),
+        (mixed, "fixed:99"),
+        (mixed, "nobody"),
     ):
         for command in ("sweep", "score"):
             code, out, err = run(capsys, command, *paths, "--policy", policy, "--policy", "fixed:1")
@@ -310,30 +315,31 @@ def test_what_none_can_serve_is_an_error(many, capsys):
             assert "left out" not in err
 
 
-def test_defaults_run_everywhere_without_a_word(many, capsys):
-    code, out, err = run(capsys, "sweep", *many, "--replicates", 1, "--json")
+def test_default_policies_run_everywhere_without_notes(mixed, capsys):
+    code, out, err = run(capsys, "sweep", *mixed, "--replicates", 1, "--json")
     assert code == 0
     assert err == ""
-    whole, silent = (
-        {policy for name, policy in swept(out) if name == each} for each in ("whole", "silent")
+    full_policies, shallow_policies = (
+        {policy for name, policy in recording_and_policy(out) if name == each}
+        for each in ("whole", "silent")
     )
-    assert silent < whole
-    assert {"fixed:4", "beta_ts:acceptance", "cost_ts", "oracle"} <= silent
-    assert "fixed:8" in whole - silent
-    code, out, err = run(capsys, "score", *many, "--replicates", 1, "--json")
-    whole, silent = (
+    assert shallow_policies < full_policies
+    assert {"fixed:4", "beta_ts:acceptance", "cost_ts", "oracle"} <= shallow_policies
+    assert "fixed:8" in full_policies - shallow_policies
+    code, out, err = run(capsys, "score", *mixed, "--replicates", 1, "--json")
+    full_policies, shallow_policies = (
         {row["policy"] for row in each["policies"]} for each in json.loads(out)["recordings"]
     )
     assert code == 0
     assert err == ""
-    assert silent < whole
+    assert shallow_policies < full_policies
 
 
-def test_a_score_over_several_recordings_leaves_out_what_one_cannot_serve(many, capsys):
+def test_score_leaves_out_unservable_policies_with_notes(mixed, capsys):
     code, out, err = run(
         capsys,
         "score",
-        *many,
+        *mixed,
         "--policy",
         "confidence:0.5",
         "--policy",
@@ -350,8 +356,8 @@ def test_a_score_over_several_recordings_leaves_out_what_one_cannot_serve(many, 
     )
 
 
-def test_checks_hold_on_a_shallow_recording_without_features(many):
-    for path in many:
+def test_checks_pass_on_a_shallow_recording(mixed):
+    for path in mixed:
         checks, _ = recording_checks("r", load_trace(path), 0)
         assert checks
         assert all(each.ok for each in checks)

@@ -1,4 +1,4 @@
-"""`simspec trees`: the table of chains, sets and trees, and what it answers to what is wrong."""
+"""`simspec trees`: the comparison of chains, sets and trees, and its errors."""
 
 import json
 from dataclasses import replace
@@ -9,12 +9,13 @@ import pytest
 from shell import command, refused, run
 from test_tree_policy import ordered, ranked
 
-from simspec import CostModel, policies, synthetic
+from simspec import CostModel, load_trace, policies, synthetic
 from simspec.metrics import summary
 from simspec.policies import fixed
 from simspec.policies.fitted_trees import optimal_tree
 from simspec.policies.trees import sets
 from simspec.rank_acceptance import draft_room
+from simspec.recordings import recordings
 from simspec.reports.tree_tables import markdown, table
 from simspec.reports.trees import compare_trees
 from simspec.simulate import replay
@@ -31,10 +32,12 @@ def recording(prompts=12, order=True):
     if not order:
         return trace
     trace = ordered(trace, 2, 3)
-    held = np.minimum(
+    beam_levels = np.minimum(
         (trace.order < 5).sum(1), draft_room(trace)[1]
     )  # beams of one node beside those that hold
-    return replace(trace, beam=np.stack((held, np.minimum(held + 1, 6)), 1).astype(np.uint8))
+    return replace(
+        trace, beam=np.stack((beam_levels, np.minimum(beam_levels + 1, 6)), 1).astype(np.uint8)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -44,34 +47,34 @@ def files(tmp_path_factory):
     recording(order=False).save(folder / "b.parquet")
     synthetic.iid(0.5, 9, 20, 4).save(folder / "plain.parquet")
     COST.to_json(folder / "cost.json")
-    for name, held in (
+    for name, tree in (
         ("good", {"paths": [[0], [1], [0, 0]]}),
         ("cycle", {"parent": [2, 1], "rank": [0, 0]}),
         ("deep", {"parent": [0, 1, 2, 3, 4], "rank": [0] * 5}),
         ("wide", {"parent": [0], "rank": [32]}),
         ("many", {"parent": [0] * 32 + [1] * 32, "rank": [*range(32)] * 2}),
     ):
-        (folder / f"{name}.json").write_text(json.dumps(held))
+        (folder / f"{name}.json").write_text(json.dumps(tree))
     return folder
 
 
-def lines_of(trace, **options):
+def rows_of(trace, **options):
     lines, notes = compare_trees({"x": trace}, COST, (4, 8), resamples=100, **options)
     return {line.policy: line for line in lines}, notes
 
 
-def test_a_line_is_what_its_fields_say():
+def test_row_follows_from_definitions():
     trace = recording()
-    found, notes = lines_of(trace, k=2)
+    rows, notes = rows_of(trace, k=2)
     assert notes == []
     times = [COST.seconds(replay(trace, fixed(k), cost=COST)).sum() for k in range(5)]
-    best = found["best chain"]
+    best = rows["best chain"]
     assert best.chosen == f"k={int(np.argmin(times))}, in hindsight"
     assert best.speedup.value == pytest.approx(trace.rows / min(times))
     assert best.gain.value == 0
     rounds = replay_tree(trace, sets(3, 2))
     seconds = tree_seconds(rounds, trace, sets(3, 2), COST)
-    line = found["sets:3"]
+    line = rows["sets:3"]
     assert line.chosen == "k=2"
     assert line.tau.value == pytest.approx(trace.rows / len(rounds))
     assert line.nodes.value == pytest.approx(rounds.drafted.mean())
@@ -83,19 +86,19 @@ def test_a_line_is_what_its_fields_say():
     )
     for each in (line.tau, line.speedup, line.gain):
         assert each.low < each.value < each.high
-    assert found["none"].tau.value == pytest.approx(trace.rows / len(replay(trace, fixed(2))))
-    assert found["tree_oracle"].clairvoyant
-    assert found["tree_oracle"].speedup.value >= found["dynamic_tree:8"].speedup.value
+    assert rows["none"].tau.value == pytest.approx(trace.rows / len(replay(trace, fixed(2))))
+    assert rows["tree_oracle"].clairvoyant
+    assert rows["tree_oracle"].speedup.value >= rows["dynamic_tree:8"].speedup.value
     assert {
         f"{family}:{n}"
         for family in ("full_tree", "medusa_tree", "optimal_tree", "dynamic_tree")
         for n in (4, 8)
-    } <= set(found)
+    } <= set(rows)
 
 
-def test_what_is_chosen_on_one_half_is_counted_on_the_other():
+def test_settings_are_cross_fitted():
     trace = recording()
-    line = lines_of(trace)[0]["optimal_tree:8"]
+    line = rows_of(trace)[0]["optimal_tree:8"]
     even, odd = np.arange(0, 12, 2), np.arange(1, 12, 2)
     rounds = tokens = 0
     for fit, rest in ((even, odd), (odd, even)):
@@ -109,28 +112,31 @@ def test_what_is_chosen_on_one_half_is_counted_on_the_other():
     ])  # fmt: skip
     seconds = np.empty((4, 12))
     for k in range(1, 5):
-        made = replay_tree(trace, sets(1, k))
+        rounds_of_k = replay_tree(trace, sets(1, k))
         seconds[k - 1] = np.add.reduceat(
-            tree_seconds(made, trace, sets(1, k), COST), made.offset[:-1]
+            tree_seconds(rounds_of_k, trace, sets(1, k), COST), rounds_of_k.offset[:-1]
         )
     chosen = [int(seconds[:, half].sum(axis=1).argmin()) for half in (even, odd)]
-    line = lines_of(trace)[0]["sets:1"]
+    line = rows_of(trace)[0]["sets:1"]
     assert line.tau.value == pytest.approx(
         trace.rows / (lengths[chosen[0], odd].sum() + lengths[chosen[1], even].sum())
     )
     assert line.chosen == " / ".join(dict.fromkeys(f"k={k + 1}" for k in chosen))
 
 
-def test_what_a_recording_lacks_is_left_out_with_a_note():
-    found, notes = lines_of(recording(order=False))
-    said = "x: without dynamic_tree:4, dynamic_tree:8: this trace records no order of dynamic trees: record it with one"
-    assert "dynamic_tree:4" not in found
+def test_unservable_policies_are_left_out_with_a_note():
+    rows, notes = rows_of(recording(order=False))
+    dynamic = (
+        "x: without dynamic_tree:4, dynamic_tree:8: "
+        "this trace records no order of dynamic trees: record it with one"
+    )
+    assert "dynamic_tree:4" not in rows
     assert notes == [
         "x: without beams: this trace records no beam search: record it with one",
-        said,
+        dynamic,
     ]
-    found, notes = lines_of(synthetic.iid(0.5, 9, 20, 4))
-    assert set(found) == {"plain", "best chain", "oracle"}
+    rows, notes = rows_of(synthetic.iid(0.5, 9, 20, 4))
+    assert set(rows) == {"plain", "best chain", "oracle"}
     assert "without none, sets:1" in notes[0]
     lines, notes = compare_trees(
         {"x": recording(4)},
@@ -143,16 +149,16 @@ def test_what_a_recording_lacks_is_left_out_with_a_note():
     assert len(compare_trees({"x": recording(1)}, COST, (4,))[0]) > 10
 
 
-def test_what_was_measured_elsewhere_enters():
+def test_measured_policies_are_compared():
     def beams(trace, cost):
         return {"beams:2": policies.parse("static:2x1")}
 
-    found, _ = lines_of(recording(), measured=beams, policies=["static:2x1", "fixed:2"])
-    assert found["beams:2"].tau == found["static:2x1"].tau
-    assert found["fixed:2"].nodes.value <= 2
+    rows, _ = rows_of(recording(), measured=beams, policies=["static:2x1", "fixed:2"])
+    assert rows["beams:2"].tau == rows["static:2x1"].tau
+    assert rows["fixed:2"].nodes.value <= 2
 
 
-def test_tables_hold_every_line():
+def test_tables_hold_every_row():
     lines, _ = compare_trees(
         {"x": recording(), "y": recording(order=False)}, COST, (4,), resamples=100
     )
@@ -165,7 +171,7 @@ def test_tables_hold_every_line():
     json.dumps([line.to_dict() for line in lines], allow_nan=False)
 
 
-def test_one_command_writes_all_forms(files, capsys):
+def test_trees_command_prints_json_csv_and_markdown(files, capsys):
     options = (
         "--cost",
         files / "cost.json",
@@ -235,11 +241,11 @@ def test_one_command_writes_all_forms(files, capsys):
         (("--cost", "absent.json"), "not a cost model"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(files, arguments, words):
+def test_invalid_input_is_one_line_and_exit_code_2(files, arguments, words):
     refused(files, "trees", files / "a.parquet", *(a.format(files) for a in arguments), words=words)
 
 
-def test_the_sweep_refuses_the_same_trees(files):
+def test_sweep_refuses_the_same_trees(files):
     for name, words in (
         ("cycle", "in a cycle"),
         ("deep", "too deep"),
@@ -281,3 +287,13 @@ def test_the_sweep_refuses_the_same_trees(files):
 def _short(files):
     replace(COST, verify=COST.verify[:9]).to_json(files / "short.json")
     return files / "short.json"
+
+
+def test_tree_beyond_the_priced_nodes_is_left_out_with_a_note():
+    path = recordings()["tiny-early_exit-greedy"]
+    trace = load_trace(path).select(range(16))
+    cost = CostModel.from_json(path.with_suffix(".cost.json"))
+    rows, notes = compare_trees({"x": trace}, cost, (8,), resamples=100)
+    assert "beams" not in {row.policy for row in rows}
+    assert "dynamic_tree:8" in {row.policy for row in rows}
+    assert "x: without beams: cost 'early_exit-greedy' prices 32 nodes" in notes[-1]

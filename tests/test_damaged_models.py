@@ -14,7 +14,7 @@ from real.demo import TRACES
 from real.files import replace_json
 from real.model.checkpoint import load_decoder, load_tokenizer, made_for
 from real.model.compressed import content
-from real.model.draft_head import SAID, save_draft_head
+from real.model.draft_head import HASHES, save_draft_head
 from real.pair import TINY
 from simspec import CostModel, load_trace
 
@@ -162,7 +162,7 @@ def test_draft_head_with_wrong_tensor_is_refused(tmp_path, untrained_heads, name
 def test_draft_head_of_another_target_is_refused(tmp_path, untrained_heads, name):
     arguments, folder = copied_head(tmp_path, name, untrained_heads)
     assert command(tmp_path, *arguments, "--out", "good.parquet")[0] == 0  # control
-    for key in SAID:
+    for key in HASHES:
         shutil.copy(untrained_heads / name / f"{name}.json", folder)
         edit_json(
             folder / f"{name}.json", lambda value, key=key: value["target"].update({key: "0" * 64})
@@ -243,7 +243,7 @@ def test_model_with_nan_is_refused(tmp_path, who):
     if who == "early_exit":
         refused(tmp_path, *record, words="norm.weight that is not of finite numbers")
         return
-    refused(tmp_path, *record, words="text 0 (prompt '1') cannot be recorded: ")
+    refused(tmp_path, *record, words="sequence 0 (prompt '1') cannot be recorded: ")
     assert "NaN" in command(tmp_path, *record)[2]
     if who == "model":
         trace = load_trace(tmp_path / "t" / "t.parquet")

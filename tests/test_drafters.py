@@ -7,11 +7,11 @@ import pytest
 import torch
 from toy_lm import DRAFTERS, END, RULES, at_random, toy_cost, toy_pair, toy_prompts
 
-from real.decode.features import offered
+from real.decode.features import drafter_features
 from real.decode.loop import decode
+from real.decode.plan import chain_plan
 from real.draft import Drafter
 from real.drafters import BUILTIN
-from real.pair import stepper
 
 TARGET = 8  # attention and MLP sub-layers of the toy target
 SUBLAYERS = {"early_exit": 4, "self_skip": 7}  # of a drafted token; 0 for others
@@ -32,7 +32,7 @@ def test_it_says_what_it_is(name):
     assert isinstance(drafter.taps, tuple)
     assert drafter.predictors == {}
     assert getattr(drafter, "sublayers", 0) == SUBLAYERS.get(name, 0)
-    assert offered(drafter) == (() if silent else ("confidence", "entropy"))
+    assert drafter_features(drafter) == (() if silent else ("confidence", "entropy"))
     assert list(inspect.signature(BUILTIN[drafter.name].load).parameters) == [
         "folder",
         "target",
@@ -124,7 +124,7 @@ def passes(name, rule, spoil=lambda drafter, target: None):
         target, drafter = toy_pair(name)
         spoil(drafter, target)
         with counted(target, drafter) as found:
-            drive = stepper(at_random(0.8, 0.7), 6, seed, toy_cost())
+            drive = chain_plan(at_random(0.8, 0.7), 6, seed, toy_cost())
             result = decode(target, drafter, drive, RULES[rule], prompt, 20, END, seed)
         yield found, result, prompt
 

@@ -241,7 +241,7 @@ def test_nobody_knows_the_coins(make):
 def test_what_has_no_answer_in_law_is_refused_in_one_line():
     trace = some(2)
     for policy, words in (
-        (policies.parse("confidence:0.5"), "replays in law only"),
+        (policies.parse("confidence:0.5"), "replays in distribution only"),
         (Policy("foresees", _more, _observe, anticipates=True), "anticipates"),
     ):
         with pytest.raises(PolicyError, match=words) as caught:

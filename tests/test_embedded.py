@@ -7,15 +7,16 @@ from functools import lru_cache
 import pytest
 from toy_lm import POLICIES, policy_from, run_all
 
-from real.decode.acceptance_predictor import NAMES as NAMES_LEARNT
-from real.decode.features import offered
+from real.decode.acceptance_predictor import PREDICTOR_NAMES as NAMES_LEARNT
+from real.decode.features import drafter_features
 from real.demo import TRACES, recordings
 from real.drafters import BUILTIN
 from real.equality import NOTHING, compare
 from real.model.checkpoint import sha256
 from real.model.compressed import weights_in
-from real.pair import TINY, load_pair, prompts_of, same_predictors
+from real.pair import TINY, check_predictors, load_pair
 from real.record.data_card import card
+from real.rerun import prompts_of
 from simspec import CostModel, Policy, load_trace, policies, replay
 
 PROMPTS = 20
@@ -72,7 +73,9 @@ def test_the_recordings_are_what_the_cards_say(drafter):
         assert set(trace.task) == TASKS
         assert min(trace.task.count(task) for task in TASKS) >= texts
         assert (trace.budget == 96).all()
-        assert tuple(feature for feature, _ in trace.meta.features) == offered(pair.drafter)
+        assert tuple(feature for feature, _ in trace.meta.features) == drafter_features(
+            pair.drafter
+        )
         assert trace.meta.predictors == {
             feature: p.sha256 for feature, p in pair.drafter.predictors.items()
         }
@@ -136,7 +139,7 @@ def test_every_policy_runs_as_it_replays(name, record_property):
     assert (
         len(exam) == len(POLICIES) + len(LEARNT) or (SLOW or name not in WHOLE) and len(exam) >= 2
     )
-    same_predictors(pair.drafter, trace, [policy for policy in LEARNT if policy in exam])
+    check_predictors(pair.drafter, trace, [policy for policy in LEARNT if policy in exam])
     for i, given in enumerate(exam):
         part = trace.select(range(i % SHARE, PROMPTS, SHARE))
         policy = (

@@ -20,13 +20,13 @@ from toy_lm import (
     toy_recording,
 )
 
-from real.equality import ALLOWED, compare, rounds_of
-from real.pair import rule_of
+from real.equality import MAX_EXCEPTIONS, compare, rounds_of
 from real.prompts import Prompt
 from real.record import Settings
 from real.record.assembly import assemble
 from real.record.metadata import describe
 from real.record.recorder import record_sequence
+from real.rerun import rule_of
 from real.sampling import Rule
 from simspec import Policy, load_trace, policies, replay
 
@@ -238,7 +238,7 @@ def test_a_thin_margin_excuses_a_difference_up_to_its_allowance():
         )
         assert (len(found.exceptions), len(found.failures)) == (excused, 1 - excused)
         # one exception among a few dozen rounds is over the allowance all the same
-        assert found.rounds < 1 / ALLOWED
+        assert found.rounds < 1 / MAX_EXCEPTIONS
         assert not found.equal
 
 

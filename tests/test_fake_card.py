@@ -19,9 +19,11 @@ from real.model.cuda_graphs import WARM
 from real.model.target import Target
 from real.record import Settings
 from real.sampling import Rule
-from real.train.generate import together
-from real.train.train_predictor import learn, write
-from real.train.trainer import Paused, Plan, fit
+from real.train.generate import generate_together
+from real.train.predictor_examples import generate_one_by_one
+from real.train.schedule import TrainSchedule
+from real.train.train_predictor import train_predictor
+from real.train.trainer import Paused, fit
 
 WORDS = "the drafter proposes and the target disposes of every token it is shown ".split()
 
@@ -155,7 +157,7 @@ def test_learning_that_was_stopped_goes_on_where_its_kernels_read(tmp_path):
             return (model(torch.full((2, 4), step / 10, device="cuda")) - 1).square().mean()
 
         try:
-            fit(folder, model, loss, Plan(steps=30), progress)
+            fit(folder, model, loss, TrainSchedule(steps=30), progress)
         except Paused:
             return learnt(folder)
         return [p.tolist() for p in model.parameters()]
@@ -167,7 +169,7 @@ def test_learning_that_was_stopped_goes_on_where_its_kernels_read(tmp_path):
 def test_many_texts_and_predictors_of_a_card_are_those_of_the_host():
     from toy_lm import END, toy_decoder, toy_model
 
-    from real.train.train_predictor import examples
+    from real.train.predictor_examples import acceptance_examples
 
     asked = [Settings(4, 8, rule, END) for rule in (Rule(), Rule("coupled", 0.8, 5))]
     prompts = [[5, 6, 7 + i] for i in range(5)]
@@ -175,11 +177,14 @@ def test_many_texts_and_predictors_of_a_card_are_those_of_the_host():
     def made(device):
         decoder = toy_decoder(0).to(device)
         lm = toy_model(decoder, 0).lm.to(device)
-        by_one, at_once = (how(Target(decoder), asked, prompts, 3) for how in (write, together))
-        assert [w.text.tolist() for w in by_one] == [w.text.tolist() for w in at_once]
-        predictor, told = learn(examples(at_once, lm), 2, steps=20)
+        by_one, at_once = (
+            how(Target(decoder), asked, prompts, 3)
+            for how in (generate_one_by_one, generate_together)
+        )
+        assert [w.new_tokens.tolist() for w in by_one] == [w.new_tokens.tolist() for w in at_once]
+        predictor, told = train_predictor(acceptance_examples(at_once, lm), 2, steps=20)
         return (
-            [w.text.tolist() for w in at_once],
+            [w.new_tokens.tolist() for w in at_once],
             told,
             [p.tolist() for p in predictor.parameters()],
             predictor.bias.device.type,
@@ -198,18 +203,19 @@ def test_layers_compiled_for_captured_passes_are_few_and_give_the_same():
     from torch._dynamo.utils import counters
     from toy_lm import toy_pair
 
-    from real.decode.engine import engage
+    from real.decode.engine import attach_engine
     from real.decode.loop import decode
+    from real.decode.plan import chain_plan
     from real.model import captured_passes, runner
-    from simspec import CostModel, Stepper, policies
+    from simspec import CostModel, policies
 
     def texts(fixed):
         target, drafter = deepcopy(toy_pair("eagle"))
         target = Target(target.decoder, drafter.taps, 96, fixed or runner.EAGER)
         if fixed:
-            engage(fixed, target.decoder, drafter)
+            attach_engine(fixed, target.decoder, drafter)
         drives = [
-            Stepper(policies.BUILTIN["fixed"](k), 16, 0, CostModel.from_ratio(0.1, 16), ())
+            chain_plan(policies.BUILTIN["fixed"](k), 16, 0, CostModel.from_ratio(0.1, 16))
             for k in (0, 1, 4, 16)
         ]
         return [

@@ -8,7 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from real.decode.features import FEATURES, GRIDS, Reader, learnt, offered, read
+from real.decode.feature_reader import FeatureReader
+from real.decode.features import (
+    FEATURES,
+    GRIDS,
+    drafter_features,
+    read_features,
+    required_predictors,
+)
 from real.decode.phase_timer import PhaseTimer
 from real.draft import Silent, Step
 from real.model.losses import distillation_loss, next_token_loss
@@ -42,7 +49,7 @@ def test_features_are_those_of_the_definition(logits, temperature):
 @HELD
 @given(LOGITS, st.floats(0.3, 3))
 def test_codes_are_within_half_a_bin(logits, temperature):
-    code, edge = read(NAMES, torch.tensor([logits], dtype=torch.float64), temperature)
+    code, edge = read_features(NAMES, torch.tensor([logits], dtype=torch.float64), temperature)
     assert code.shape == edge.shape == (1, 2)
     assert code.dtype == np.uint8
     for i, (name, wanted) in enumerate(slow_features(logits, temperature).items()):
@@ -57,20 +64,20 @@ def test_codes_are_within_half_a_bin(logits, temperature):
 
 def test_codes_tell_distributions_apart():
     rows = torch.tensor([[0.0, 0.0, 0.0, 0.0], [2.0, 0.0, 0.0, 0.0], [9.0, 0.0, 0.0, 0.0]])
-    code, _ = read(NAMES, rows, 1.0)
+    code, _ = read_features(NAMES, rows, 1.0)
     assert (np.diff(code[:, 0].astype(int)) > 0).all()
     assert (np.diff(code[:, 1].astype(int)) < 0).all()
-    warm, _ = read(NAMES, rows, 2.0)
+    warm, _ = read_features(NAMES, rows, 2.0)
     assert warm[1, 0] < code[1, 0]
     assert warm[1, 1] > code[1, 1]
 
 
 def test_names_choose_the_columns():
     rows = torch.randn(5, 9, generator=torch.Generator().manual_seed(0))
-    both, _ = read(NAMES, rows, 1.0)
-    assert np.array_equal(read(NAMES[::-1], rows, 1.0)[0], both[:, ::-1])
-    assert np.array_equal(read(("entropy",), rows, 1.0)[0], both[:, 1:])
-    assert read((), rows, 1.0)[0].shape == (5, 0)
+    both, _ = read_features(NAMES, rows, 1.0)
+    assert np.array_equal(read_features(NAMES[::-1], rows, 1.0)[0], both[:, ::-1])
+    assert np.array_equal(read_features(("entropy",), rows, 1.0)[0], both[:, 1:])
+    assert read_features((), rows, 1.0)[0].shape == (5, 0)
     assert set(FEATURES) < set(GRIDS)
     assert set(GRIDS.values()) <= set(grid.TABLES)
 
@@ -80,9 +87,9 @@ def test_log_odds_are_read_beside_logits_or_alone():
         torch.randn(5, 9, generator=torch.Generator().manual_seed(0)),
         torch.linspace(-3, 3, 5).double(),
     )
-    both, far = read(("theta", "confidence"), rows, 1.0, {"theta": odds})
-    assert np.array_equal(both[:, 1:], read(("confidence",), rows, 1.0)[0])
-    alone, near = read(("theta",), None, 1.0, {"theta": odds})
+    both, far = read_features(("theta", "confidence"), rows, 1.0, {"theta": odds})
+    assert np.array_equal(both[:, 1:], read_features(("confidence",), rows, 1.0)[0])
+    alone, near = read_features(("theta",), None, 1.0, {"theta": odds})
     assert np.array_equal(alone, both[:, :1])
     assert np.array_equal(near, far[:, :1])
     theta = 1 / (1 + np.exp(-odds.numpy()))
@@ -92,8 +99,8 @@ def test_log_odds_are_read_beside_logits_or_alone():
 def test_features_ignore_which_token_is_which():
     """They may depend on the whole distribution, never on the token that was picked."""
     rows = torch.randn(1, 30, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    code, edge = read(NAMES, rows, 1.0)
-    other, far = read(
+    code, edge = read_features(NAMES, rows, 1.0)
+    other, far = read_features(
         NAMES, rows[:, torch.randperm(30, generator=torch.Generator().manual_seed(2))], 1.0
     )
     assert np.array_equal(code, other)
@@ -104,7 +111,7 @@ def test_features_ignore_which_token_is_which():
 @given(LOGITS, st.floats(0.3, 3), st.data())
 def test_the_probability_is_that_of_the_token_picked(logits, temperature, data):
     token = data.draw(st.integers(0, len(logits) - 1))
-    code, edge = read(
+    code, edge = read_features(
         ("probability", "confidence"),
         torch.tensor([logits], dtype=torch.float64),
         temperature,
@@ -120,8 +127,8 @@ def test_only_the_probability_tells_the_token_and_no_default_shows_it():
     assert TOKEN_FEATURES == ("probability",)
     assert set(TOKEN_FEATURES) < set(GRIDS)
     assert not set(TOKEN_FEATURES) & set(FEATURES)
-    assert not set(TOKEN_FEATURES) & set(offered(Silent()))
-    reader, row = Reader(("probability",), 1.0, Silent()), torch.tensor([2.0, 0.0, -1.0])
+    assert not set(TOKEN_FEATURES) & set(drafter_features(Silent()))
+    reader, row = FeatureReader(("probability",), 1.0, Silent()), torch.tensor([2.0, 0.0, -1.0])
     shown = [int(reader.read(Step(token, 0, row), 0)[0][0]) for token in range(3)]
     assert shown == sorted(shown, reverse=True)
     assert len(set(shown)) == 3
@@ -134,13 +141,16 @@ class Quiet(Silent):
 
 
 def test_a_silent_drafter_shows_nothing_and_is_asked_for_nothing():
-    assert offered(Quiet()) == ()
-    assert learnt((), Quiet()) == {}
-    assert Reader((), 1.0, Quiet()).names == ()
-    assert offered(Silent()) == NAMES
-    assert learnt(NAMES, Silent()) == {}
+    assert drafter_features(Quiet()) == ()
+    assert required_predictors((), Quiet()) == {}
+    assert FeatureReader((), 1.0, Quiet()).names == ()
+    assert drafter_features(Silent()) == NAMES
+    assert required_predictors(NAMES, Silent()) == {}
     for names in (("entropy",), ("theta",), ("confidence", "theta")):
-        for ask in (lambda: learnt(names, Quiet()), lambda: Reader(names, 1.0, Quiet())):
+        for ask in (
+            lambda: required_predictors(names, Quiet()),
+            lambda: FeatureReader(names, 1.0, Quiet()),
+        ):
             with pytest.raises(
                 ValueError, match=f"feature '{names[0]}': drafter 'quiet' has no logits"
             ) as caught:
@@ -151,18 +161,22 @@ def test_a_silent_drafter_shows_nothing_and_is_asked_for_nothing():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_features_are_computed_in_float64(dtype):
     rows = (torch.randn(6, 40, generator=torch.Generator().manual_seed(3)) * 4).to(dtype)
-    for narrow, wide in zip(read(NAMES, rows, 0.7), read(NAMES, rows.double(), 0.7)):
+    for narrow, wide in zip(
+        read_features(NAMES, rows, 0.7), read_features(NAMES, rows.double(), 0.7)
+    ):
         assert np.array_equal(narrow, wide)
 
 
 def test_tokens_that_cannot_occur_add_nothing():
     ruled_out = torch.tensor([[1.0, 0.5, -math.inf]])
-    assert np.array_equal(read(NAMES, ruled_out, 1.0)[0], read(NAMES, ruled_out[:, :2], 1.0)[0])
+    assert np.array_equal(
+        read_features(NAMES, ruled_out, 1.0)[0], read_features(NAMES, ruled_out[:, :2], 1.0)[0]
+    )
 
 
 def test_broken_logits_are_refused():
     with pytest.raises(ValueError, match="NaN"):
-        read(NAMES, torch.tensor([[0.0, math.nan]]), 1.0)
+        read_features(NAMES, torch.tensor([[0.0, math.nan]]), 1.0)
 
 
 def random_logits(seed):
@@ -195,10 +209,10 @@ def test_towards_is_cross_entropy_with_no_pull_where_both_agree():
 
 def test_what_was_fetched_is_read_once_and_at_its_slot():
     """Else a policy would hear of one token what another showed."""
-    reader, clock = Reader(("confidence",), 1.0, Silent()), PhaseTimer(torch.device("cpu"))
+    reader, clock = FeatureReader(("confidence",), 1.0, Silent()), PhaseTimer(torch.device("cpu"))
     sure, torn = torch.tensor([9.0, 0.0, 0.0]), torch.tensor([1.0, 0.9, 0.8])
     code = {
-        name: read(("confidence",), row[None], 1.0)[0][0, 0]
+        name: read_features(("confidence",), row[None], 1.0)[0][0, 0]
         for name, row in (("sure", sure), ("torn", torn))
     }
     assert code["sure"] != code["torn"]

@@ -14,10 +14,11 @@ from toy_lm import END, RULES, policy_from, reads, toy_cost, toy_recording
 from real.audit.forced_comparison import compare_forced
 from real.audit.forced_decoding import decode_forced
 from real.decode.loop import decode
+from real.decode.plan import chain_plan
 from real.decode.verify import accept_exact
 from real.draft import Silent
 from real.drafters.early_exit import EarlyExitDrafter, EarlyExitHead
-from real.pair import prompts_of, rule_of, stepper
+from real.rerun import prompts_of, rule_of
 from real.sampling import Rule
 from simspec import Trace, replay
 from simspec.quantization import encode_margin
@@ -35,7 +36,7 @@ def forced(trace: Trace, target, drafter, text: str, seed: int = 3):
     """The comparison of forced runs of the policy of that text."""
     policy = policy_from(text, trace, toy_cost())
     results, result = decode_forced(
-        target, drafter, stepper(policy, trace.K, seed, toy_cost()), trace
+        target, drafter, chain_plan(policy, trace.K, seed, toy_cost()), trace
     )
     return compare_forced(trace, replay(trace, policy, seed=seed, cost=toy_cost()), results, result)
 
@@ -157,37 +158,36 @@ def test_forced_verification_commits_the_given_tokens():
     logits = torch.eye(5, dtype=torch.float64)[[1, 2, 3]]
     args = Rule(), logits, [0, 4, 2], [-1, 0, 1], 0, 7, ()
     assert accept_exact(*args).token == [1]
-    forced_walk = accept_exact(*args, text=[0] * 7 + [4, 2, 3])
+    forced_walk = accept_exact(*args, forced=[0] * 7 + [4, 2, 3])
     assert (forced_walk.token, forced_walk.accepted) == ([4, 2, 3], 2)
     assert torch.equal(forced_walk.scores, logits)
-    assert accept_exact(*args, text=[0] * 7 + [4]).token == [
+    assert accept_exact(*args, forced=[0] * 7 + [4]).token == [
         4,
         -1,
     ]  # nothing stands behind the text's end
-    ended = accept_exact(Rule(), logits, [0, 4, 2], [-1, 0, 1], 0, 7, (4,), text=[0] * 7 + [4])
+    ended = accept_exact(Rule(), logits, [0, 4, 2], [-1, 0, 1], 0, 7, (4,), forced=[0] * 7 + [4])
     assert (ended.token, ended.accepted) == ([4], 1)
 
 
 def test_invalid_forced_tokens_are_refused():
     _, target, _ = toy_recording("model", "greedy")
-    drive = stepper(policy_from("fixed:0", None, None), 3, 0, toy_cost())
+    drive = chain_plan(policy_from("fixed:0", None, None), 3, 0, toy_cost())
     with pytest.raises(
-        ValueError, match="3 tokens and no end token; expected one, or the whole budget of 4"
+        ValueError,
+        match="3 forced tokens without an end token; expected one, or the whole budget of 4",
     ):
-        decode(target, Silent(), drive, Rule(), [5], 4, END, text=[5, 6, 7])
+        decode(target, Silent(), drive, Rule(), [5], 4, END, forced=[5, 6, 7])
     with pytest.raises(ValueError, match="rejection rule"):
-        decode(target, Silent(), drive, Rule("rejection"), [5], 3, END, text=[5, 6, 7])
-    assert decode(target, Silent(), drive, Rule(), [5], 4, END, text=[5, 6, 3]).token.tolist() == [
-        5,
-        6,
-        3,
-    ]
+        decode(target, Silent(), drive, Rule("rejection"), [5], 3, END, forced=[5, 6, 7])
+    assert decode(
+        target, Silent(), drive, Rule(), [5], 4, END, forced=[5, 6, 3]
+    ).token.tolist() == [5, 6, 3]
 
 
 def test_results_with_other_tokens_are_refused():
     trace, target, model = toy_recording("model", "greedy")
     policy = policy_from("fixed:1", trace, toy_cost())
-    results, _ = decode_forced(target, model, stepper(policy, trace.K, 0, toy_cost()), trace)
+    results, _ = decode_forced(target, model, chain_plan(policy, trace.K, 0, toy_cost()), trace)
     results[3].token[0] += 1
     with pytest.raises(ValueError, match="run 3 has other tokens"):
         compare_forced(trace, replay(trace, policy), results)

@@ -7,10 +7,12 @@ from hypothesis import strategies as st
 from test_catch_up import _begin, _round, _same_draft
 from toy_lm import DRAFTERS, END, RULES, toy_pair, toy_prompts
 
+from real.decode.beam_search import BeamSearch
 from real.decode.cape import Cape
+from real.decode.dynamic_tree import DynamicTree
 from real.decode.loop import decode
-from real.decode.trees import Beam, Dynamic, Static
-from real.draft import Draft, growing
+from real.decode.static_tree import StaticTree
+from real.draft import Draft, check_grows
 from real.model.target import Target
 from real.model.tree_mask import ancestor_mask, branches, depths
 from simspec.tree_shapes import tree_of_widths
@@ -171,7 +173,12 @@ def test_drafting_a_tree_hides_no_pass_of_the_target(name, monkeypatch):
 
     monkeypatch.setattr(Target, "_layers", layers)
     target, drafter = toy_pair(name)
-    for plan in (Static(tree_of_widths((3, 2, 1))), Dynamic(2, 3, 6), Beam(2, 3), Cape(3, 4)):
+    for plan in (
+        StaticTree(tree_of_widths((3, 2, 1))),
+        DynamicTree(2, 3, 6),
+        BeamSearch(2, 3),
+        Cape(3, 4),
+    ):
         passes.clear()
         result = decode(target, drafter, plan, RULES["greedy"], [5, 6, 7], 12, END)
         assert len(passes) == 1 + len(result.position)  # the prompt, and one a round
@@ -180,7 +187,7 @@ def test_drafting_a_tree_hides_no_pass_of_the_target(name, monkeypatch):
 
 def test_a_drafter_of_chains_and_a_tree_too_deep_are_refused_in_one_line():
     target, lookup = toy_pair("prompt_lookup")
-    for plan in (Static(tree_of_widths((2, 1))), Dynamic(2, 2, 3), Beam(2, 2)):
+    for plan in (StaticTree(tree_of_widths((2, 1))), DynamicTree(2, 2, 3), BeamSearch(2, 2)):
         with pytest.raises(
             ValueError, match="'prompt_lookup' drafts chains, it grows no trees"
         ) as refused:
@@ -190,5 +197,5 @@ def test_a_drafter_of_chains_and_a_tree_too_deep_are_refused_in_one_line():
         decode(target, lookup, Cape(1, 2), RULES["greedy"], [5, 6], 4)
     for name in ("medusa", "hydra"):
         with pytest.raises(ValueError, match="5 levels is too deep for drafter .* drafts 4 tokens"):
-            growing(toy_pair(name)[1], 5)
-    assert growing(toy_pair("eagle")[1], 5)
+            check_grows(toy_pair(name)[1], 5)
+    assert check_grows(toy_pair("eagle")[1], 5)

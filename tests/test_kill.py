@@ -300,7 +300,7 @@ def test_an_interrupt_before_anything_is_done_leaves_nothing(tmp_path, monkeypat
             code=130,
         )
     else:
-        monkeypatch.setattr("real.train.pipeline.train_tokenizer", stopped)
+        monkeypatch.setattr("real.train.training_text.train_tokenizer", stopped)
         (folder / "text.txt").write_text("words " * 99)
         code, out, error = command(folder, "train", "text.txt", "--toy", "--out", "m")
         assert code == 130

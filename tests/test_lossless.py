@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from toy_lm import DRAFTERS, END, RULES, VOCAB, at_random, toy_cost, toy_pair, toy_prompts
 
 from real.decode.loop import decode
+from real.decode.plan import chain_plan
 from real.draft import Silent, Step
-from real.pair import stepper
 from real.record import Settings
 from real.record.target_sequence import target_sequence
 from real.sampling import Rule
@@ -35,7 +35,7 @@ def test_any_stopping_gives_the_targets_text(drafter, rule, seed, go, keep, budg
     target, model = PAIRS[drafter]
     prompt = toy_prompts(1, seed)[0]
     own, _ = target_sequence(target, Settings(6, budget, RULES[rule], END), prompt, seed)
-    drive = stepper(at_random(go, keep), 6, seed, toy_cost())
+    drive = chain_plan(at_random(go, keep), 6, seed, toy_cost())
     result = decode(target, model, drive, RULES[rule], prompt, budget, END, seed)
     assert result.token.tolist() == own.tolist()
     assert result.accepted.sum() + len(result.accepted) - len(own) in (
@@ -81,7 +81,7 @@ def test_a_bad_drafter_changes_nothing_but_the_speed():
     target, _ = PAIRS["model"]
     for seed, prompt in enumerate(toy_prompts(8)):
         own, _ = target_sequence(target, Settings(6, 16, Rule(), END), prompt, seed)
-        drive = stepper(policies.BUILTIN["fixed"](4), 6, 0, toy_cost())
+        drive = chain_plan(policies.BUILTIN["fixed"](4), 6, 0, toy_cost())
         assert (
             decode(target, Stubborn(), drive, Rule(), prompt, 16, END, seed).token.tolist()
             == own.tolist()
@@ -102,7 +102,7 @@ def test_control_a_verifier_that_trusts_the_draft_is_caught(monkeypatch):
     differing = 0
     for seed, prompt in enumerate(toy_prompts(8)):
         own, _ = target_sequence(target, Settings(6, 16, Rule(), END), prompt, seed)
-        drive = stepper(policies.BUILTIN["fixed"](4), 6, 0, toy_cost())
+        drive = chain_plan(policies.BUILTIN["fixed"](4), 6, 0, toy_cost())
         with monkeypatch.context() as patch:
             patch.setattr(module, "accept_exact", trusting)
             result = decode(target, model, drive, Rule(), prompt, 16, (), seed)

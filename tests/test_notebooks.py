@@ -1,4 +1,4 @@
-"""The notebooks run as they stand, draw what they promise, and the .ipynb files shipped are what their scripts give."""
+"""The notebooks run and draw their figures; the .ipynb files are their executed scripts."""
 
 import os
 import re
@@ -14,11 +14,12 @@ FOLDER = Path(__file__).parent.parent / "notebooks"
 SCRIPTS = sorted(FOLDER.glob("[0-9]_*.py"))
 LIMIT = 350_000
 MACHINE = re.compile(
-    r"(?<![\w.])/(?:home|root|tmp|work|usr|opt|mnt|var|private|Users)/|[A-Za-z]:\\\\?Users|site-packages"
+    r"(?<![\w.])/(?:home|root|tmp|work|usr|opt|mnt|var|private|Users)/|"
+    r"[A-Za-z]:\\\\?Users|site-packages"
 )
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
-# Runs a script as Python would, then says how many axes with something drawn on them each figure has.
+# Runs a script, then prints for each figure the number of axes that hold data.
 HARNESS = """
 import runpy, sys
 runpy.run_path(sys.argv[1], run_name="__main__")
@@ -29,7 +30,7 @@ print("figures:", *drawn)
 
 
 def run(script: Path, cwd: Path) -> tuple[str, list[int]]:
-    """(what the script prints in fast mode, axes with data of each of its figures)."""
+    """(output of the script in fast mode, number of axes with data in each of its figures)."""
     environment = {
         key: value for key, value in os.environ.items() if key != "NUMBA_DISABLE_JIT"
     }  # readers run it compiled
@@ -40,8 +41,8 @@ def run(script: Path, cwd: Path) -> tuple[str, list[int]]:
     )
     assert done.returncode == 0, done.stderr
     assert "Warning" not in done.stderr, done.stderr
-    said, _, figures = done.stdout.rpartition("figures:")
-    return said, list(map(int, figures.split()))
+    printed, _, figures = done.stdout.rpartition("figures:")
+    return printed, list(map(int, figures.split()))
 
 
 def shipped(script: Path):
@@ -62,26 +63,27 @@ def pictures(notebook) -> int:
     )
 
 
-def faults(notebook, script: Path) -> list[str]:
-    """What a shipped notebook must not be: out of step with its script, unexecuted, failed, or tied to a machine."""
-    found, wanted = [], [(cell.cell_type, cell.source) for cell in jupytext.read(script).cells]
-    if [(cell.cell_type, cell.source) for cell in notebook.cells] != wanted:
-        found.append("out of step")
+def faults_of(notebook, script: Path) -> list[str]:
+    """Faults of a shipped notebook: stale, not executed, failed, or tied to a machine."""
+    faults = []
+    expected = [(cell.cell_type, cell.source) for cell in jupytext.read(script).cells]
+    if [(cell.cell_type, cell.source) for cell in notebook.cells] != expected:
+        faults.append("out of step")
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     if [cell.execution_count for cell in code] != list(range(1, len(code) + 1)):
-        found.append("not executed from top to bottom")
+        faults.append("not executed from top to bottom")
     for cell in code:
         if ("print(" in cell.source or "plt.subplots(" in cell.source) and not cell.outputs:
-            found.append("a cell without its output")
+            faults.append("a cell without its output")
         if "plt.subplots(" in cell.source and not any(
             "image/png" in output.get("data", {}) for output in cell.outputs
         ):
-            found.append("a cell without its plot")
+            faults.append("a cell without its plot")
         if any(
             output.output_type == "error" or output.get("name") == "stderr"
             for output in cell.outputs
         ):
-            found.append("an error")
+            faults.append("an error")
     everything = [cell.source for cell in notebook.cells] + [
         text_of(output) for cell in code for output in cell.outputs
     ]
@@ -93,14 +95,14 @@ def faults(notebook, script: Path) -> list[str]:
             *(str(cell.metadata) for cell in notebook.cells),
         )
     ):
-        found.append("a machine's path")
+        faults.append("a machine's path")
     if any(cell.metadata.get("execution") for cell in notebook.cells):
-        found.append("times of a run")
-    return found
+        faults.append("times of a run")
+    return faults
 
 
 def same(one: str, other: str) -> bool:
-    """Equal words, and numbers equal to what rounding may do to a printed figure."""
+    """Equal words, and numbers equal up to the rounding of printed figures."""
     if NUMBER.sub("#", one).split() != NUMBER.sub("#", other).split():
         return False
     pairs = zip(map(float, NUMBER.findall(one)), map(float, NUMBER.findall(other)), strict=True)
@@ -108,31 +110,31 @@ def same(one: str, other: str) -> bool:
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_the_script_runs_and_draws_as_many_figures_as_were_shipped(script, tmp_path):
-    said, figures = run(script, tmp_path)
-    assert len(said.splitlines()) >= 10
+def test_script_runs_and_draws_the_shipped_figures(script, tmp_path):
+    printed, figures = run(script, tmp_path)
+    assert len(printed.splitlines()) >= 10
     assert len(figures) >= 5
     assert min(figures) >= 1
     assert len(figures) == pictures(shipped(script))
     if "SIMSPEC_FAST" not in script.read_text(
         encoding="utf-8"
-    ):  # it has one mode only: what was shipped is what it says
+    ):  # it has one mode only, so its output is the shipped one
         outputs = "".join(
             output.text
             for cell in shipped(script).cells
             for output in cell.get("outputs", ())
             if "text" in output
         )
-        assert same(said, outputs), "stale outputs: make notebooks"
+        assert same(printed, outputs), "stale outputs: make notebooks"
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_the_notebook_shipped_is_its_script_executed(script):
-    assert faults(shipped(script), script) == []
+def test_shipped_notebook_is_its_executed_script(script):
+    assert faults_of(shipped(script), script) == []
     assert script.with_suffix(".ipynb").stat().st_size < LIMIT
 
 
-def test_there_are_three_and_each_has_its_pair():
+def test_each_script_has_its_notebook():
     assert [script.stem for script in SCRIPTS] == [
         "1_reading_a_trace",
         "2_choosing_k",
@@ -141,10 +143,19 @@ def test_there_are_three_and_each_has_its_pair():
     assert sorted(FOLDER.glob("*.ipynb")) == [script.with_suffix(".ipynb") for script in SCRIPTS]
 
 
-SMALL = "# %% [markdown]\n# # A title\n\n# %%\nimport matplotlib.pyplot as plt\n\nprint(1.5)\n_ = plt.subplots()[1].plot([0, 1])\n"
+SMALL = """\
+# %% [markdown]
+# # A title
+
+# %%
+import matplotlib.pyplot as plt
+
+print(1.5)
+_ = plt.subplots()[1].plot([0, 1])
+"""
 
 
-def test_executing_writes_a_notebook_that_passes_and_spoiling_it_is_noticed(tmp_path, monkeypatch):
+def test_executed_notebook_passes_and_faults_are_noticed(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(FOLDER)
     import execute
 
@@ -155,7 +166,7 @@ def test_executing_writes_a_notebook_that_passes_and_spoiling_it_is_noticed(tmp_
     first = script.with_suffix(".ipynb").read_bytes()
     execute.main(["1_small"])
     assert script.with_suffix(".ipynb").read_bytes() == first  # nothing volatile is left
-    assert faults(shipped(script), script) == []
+    assert faults_of(shipped(script), script) == []
     assert pictures(shipped(script)) == 1
 
     spoiled = {
@@ -177,10 +188,10 @@ def test_executing_writes_a_notebook_that_passes_and_spoiling_it_is_noticed(tmp_
     for fault, spoil in spoiled.items():
         notebook = shipped(script)
         spoil(notebook.cells)
-        assert faults(notebook, script) == [fault]
+        assert faults_of(notebook, script) == [fault]
 
 
-def test_control_a_script_that_fails_or_warns_and_other_figures_are_noticed(tmp_path):
+def test_control_failing_scripts_and_other_figures_are_noticed(tmp_path):
     for line in ("raise ValueError('broken')", "import warnings; warnings.warn('careful')"):
         (tmp_path / "bad.py").write_text(line)
         with pytest.raises(AssertionError):

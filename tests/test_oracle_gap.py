@@ -1,4 +1,4 @@
-"""Shares of the gap to the oracle: definition by hand, limits, refusals, the command."""
+"""Shares of the gap to the oracle: definition, limits, errors, the command."""
 
 import json
 import re
@@ -21,7 +21,7 @@ def trace():
 
 
 def seconds(trace, policy, cost, seed=0):
-    """Per text, by walking its rounds."""
+    """Per sequence, by walking its rounds."""
     rounds, each = (
         replay(trace, policy, seed, cost),
         cost.seconds(replay(trace, policy, seed, cost)),
@@ -29,7 +29,7 @@ def seconds(trace, policy, cost, seed=0):
     return np.array([sum(each[a:b]) for a, b in zip(rounds.offset, rounds.offset[1:])])
 
 
-def test_figures_are_those_of_the_definition(trace):
+def test_figures_follow_from_definitions(trace):
     (found,) = score.score(
         {"t": trace}, ["beta_ts", "fixed:2", "oracle"], COST, replicates=2, seed=3
     )
@@ -56,7 +56,7 @@ def test_figures_are_those_of_the_definition(trace):
     assert [found["policies"][2][key] for key in ("share", "low", "high")] == [1, 1, 1]
 
 
-def test_the_best_fixed_policy_scores_zero_and_its_interval_is_zero(trace):
+def test_best_fixed_policy_scores_zero(trace):
     (found,) = score.score(
         {"t": trace}, ["fixed:0", "fixed:1", "fixed:2", "fixed:3", "fixed:4"], COST
     )
@@ -67,7 +67,7 @@ def test_the_best_fixed_policy_scores_zero_and_its_interval_is_zero(trace):
     assert sum(row["share"] == 0 for row in rows.values()) == 1
 
 
-def test_where_drafting_never_pays_zero_is_the_best_length_and_no_gap_has_no_share(trace):
+def test_no_gap_has_no_share(trace):
     (found,) = score.score({"t": trace}, ["fixed:2"], {"t": CostModel.from_ratio(5.0, 4)})
     row = found["policies"][0]
     assert found["best_fixed"] == "fixed:0"
@@ -88,7 +88,7 @@ def test_a_gap_on_one_prompt_has_a_share_but_no_interval(trace):
     assert "[no interval]" in score.markdown([found])
 
 
-def test_defaults_leave_out_what_the_recording_cannot_show(trace):
+def test_defaults_leave_out_missing_features(trace):
     (without,) = score.score({"t": trace}, None, 0.2, replicates=1, resamples=100)
     named = [row["policy"] for row in without["policies"]]
     assert "beta_ts:acceptance" in named
@@ -109,12 +109,12 @@ def test_policies_that_read_features_pay_for_them():
     assert paid[1]["speedup"] == free[1]["speedup"]
 
 
-def test_too_few_prompts_are_refused_in_one_line(trace):
+def test_too_few_prompts_are_refused(trace):
     with pytest.raises(ValueError, match="7 prompts are too few"):
         score.score({"t": trace.select(range(7))}, ["fixed:1"], COST)
 
 
-def test_command(capsys, tmp_path, trace):
+def test_score_command(capsys, tmp_path, trace):
     path = tmp_path / "mine.parquet"
     trace.save(path)
     CostModel.from_ratio(0.3, 4).to_json(tmp_path / "mine.cost.json")
@@ -146,7 +146,7 @@ def test_command(capsys, tmp_path, trace):
     "arguments",
     [["no-such-file.parquet"], ["--policy", "nobody"], ["--replicates", "0"], ["--cost", "-1"]],
 )
-def test_refusals(capsys, tmp_path, trace, arguments):
+def test_errors_are_one_line(capsys, tmp_path, trace, arguments):
     path = tmp_path / "mine.parquet"
     trace.save(path)
     code, out, err = run(

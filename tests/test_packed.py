@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from real.decode.acceptance_predictor import drafter_identity
+from real.decode.predictor_files import drafter_identity
 from real.model.checkpoint import WeightsError, sha256
 from real.model.compressed import MOST, content, is_there, pack, weights_in
 from real.model.draft_head import read_state

@@ -31,12 +31,12 @@ def eesd_rows():
     return [line.split() for line in EESD.strip().splitlines()]
 
 
-def test_glide_intervals_are_those_of_exact_arithmetic():
-    found = iter(glide_cells())
+def test_glide_intervals_equal_exact_arithmetic():
+    cells_left = iter(glide_cells())
     for line in GLIDE_1.strip().splitlines():
         _, _, cost, *pairs = line.split()
         for acceptance, printed in zip(pairs[::2], pairs[1::2]):
-            cell = next(found)
+            cell = next(cells_left)
 
             def speedup(a, c):
                 return sum((a / 100) ** j for j in range(6)) / (1 + 5 * c / 100)
@@ -45,11 +45,11 @@ def test_glide_intervals_are_those_of_exact_arithmetic():
                 reached(speedup, acceptance, cost), abs=1e-12
             )
             assert cell.printed == printed
-    assert next(found, None) is None
+    assert next(cells_left, None) is None
 
 
-def test_eesd_intervals_are_those_of_exact_arithmetic():
-    found, plain = iter(eesd_cells()), None
+def test_eesd_intervals_equal_exact_arithmetic():
+    cells_left, plain = iter(eesd_cells()), None
     for _, _, method, _, v_d, r_d, hm, time, speed, speedup in eesd_rows():
         if method == "plain":
             plain = time, speed
@@ -60,15 +60,15 @@ def test_eesd_intervals_are_those_of_exact_arithmetic():
             ("speedup by speed", speedup, lambda a, b: a / b, (speed, plain[1])),
             ("speedup by time", speedup, lambda a, b: a / b, (plain[0], time)),
         ):
-            cell = next(found)
+            cell = next(cells_left)
             assert cell.column == column
             assert cell.printed == printed
             assert (cell.low, cell.high) == pytest.approx(reached(function, *texts), abs=1e-9)
-    assert next(found, None) is None
+    assert next(cells_left, None) is None
 
 
-def test_columns_stand_where_they_are_read():
-    """Time x speed is 512 tokens in every row of EESD's tables but one, within rounding; shares are shares, and rows complete."""
+def test_columns_are_in_order():
+    """Time x speed is 512 tokens within rounding in every row of EESD's tables but one."""
     apart = []
     for table, target, method, _, v_d, r_d, hm, time, speed, speedup in eesd_rows():
         low, high = reached(lambda a, b: a * b, time, speed)
@@ -89,7 +89,7 @@ def test_columns_stand_where_they_are_read():
 
 
 def test_misfits_by_name(record_property):
-    """GLIDE's one cell lost a digit; EESD Table 11 has one HM that its row denies and a block whose speedups have another base."""
+    """GLIDE: one cell lost a digit. EESD Table 11: one HM, and a block with another base."""
     names = [cell.name for cell in misfits()]
     methods = ("vanilla Vicuna-7B", "self Self", "Medusa Self", "Beta-TS Self", "Cali-TS Self")
     block = [f"EESD 11, Vicuna-13B {method}, speedup by" for method in methods]
@@ -103,8 +103,8 @@ def test_misfits_by_name(record_property):
     )
 
 
-def test_a_wrong_digit_is_a_misfit():
-    """A cell moved by 0.02 fits no more where its interval is narrower than that: over four fifths of GLIDE's, all of EESD's HM."""
+def test_wrong_digit_is_a_misfit():
+    """A cell moved by 0.02 is a misfit where its interval is narrower: most cells."""
     moved = [replace(c, printed=f"{float(c.printed) + 0.02:.2f}") for c in glide_cells() if c.ok]
     assert sum(not cell.ok for cell in moved) > 0.8 * len(moved)
     hms = [cell for cell in eesd_cells() if cell.column == "HM" and cell.ok]
@@ -116,22 +116,23 @@ def test_implied_cost_inverts_eq_14(v_d, r_d, c):
     assert implied_cost(v_d, r_d, formulas.eesd_speedup(v_d, r_d, c)) == pytest.approx(c, abs=1e-9)
 
 
-def test_implied_costs_hold_what_a_grid_of_inputs_implies(record_property):
-    everything = implied_costs()
+def test_implied_costs_equal_a_grid_of_inputs(record_property):
+    costs = implied_costs()
     for table, target, method, drafter, v_d, r_d, _, _, _, speedup in eesd_rows():
         if method != "plain":
-            low, high = everything[target, method, drafter][f"EESD {table}"]
+            low, high = costs[target, method, drafter][f"EESD {table}"]
             values = [
                 float(v * (1 - (1 - 1 / s) / r))
                 for v, r, s in product(inside(v_d), inside(r_d), inside(speedup))
             ]
             assert (low, high) == pytest.approx((min(values), max(values)), abs=1e-12)
             assert low > 0
-    several = {key: tables for key, tables in everything.items() if len(tables) > 1}
+    several = {key: tables for key, tables in costs.items() if len(tables) > 1}
     shared = [key for key, tables in several.items() if shared_cost(tables)]
     record_property(
         "measured",
-        f"papers: one c fits Eq. 14 in all EESD tables for {len(shared)} of {len(several)} target-method-drafters",
+        f"papers: one c fits Eq. 14 in all EESD tables for {len(shared)} of {len(several)} "
+        "target-method-drafters",
     )
     assert len(several) == 22
     assert ("LLaMA-2-13B", "Beta-TS", "Self") in shared

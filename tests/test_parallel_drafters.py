@@ -1,4 +1,4 @@
-"""Rows and orders of all positions at once are those of the walk through the protocol, and a text that was kept is the text."""
+"""Parallel recordings equal the stepwise definition: rows, tree orders and noise."""
 
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,8 +13,8 @@ from test_medusa import shaken
 from toy_lm import DRAFTERS, END, RULES, VOCAB, toy_pair, toy_prompts, toy_target
 
 from real import sampling
-from real.decode.acceptance_predictor import Predictor
-from real.decode.features import offered
+from real.decode.acceptance_predictor import AcceptancePredictor
+from real.decode.features import drafter_features
 from real.draft import parallel
 from real.drafters import parallel_form
 from real.drafters.eagle import INPUTS, EagleDrafter
@@ -90,7 +90,7 @@ def both(pair, asked, seed, fast=record_parallel):
     st.sampled_from([END, EARLY, ()]),
 )
 def test_all_positions_at_once_equal_the_walk(name, rule, seed, K, budget, ends):
-    features = (*offered(PAIRS[name][1]), *(("probability",) if seed % 2 else ()))
+    features = (*drafter_features(PAIRS[name][1]), *(("probability",) if seed % 2 else ()))
     same(
         *both(
             PAIRS[name],
@@ -132,7 +132,7 @@ def predicting(drafter):
     width = drafter.decoder.config.width
     torch.manual_seed(1)
     made = {
-        name: Predictor(width, width, rank, 3).requires_grad_(False)
+        name: AcceptancePredictor(width, width, rank, 3).requires_grad_(False)
         for name, rank in (("theta", None), ("theta_low_rank", 2))
     }
     for predictor in made.values():
@@ -286,11 +286,11 @@ def test_a_drafter_that_derives_from_one_of_ours_is_walked():
 
 def test_noise_drawn_ahead_is_that_of_the_position():
     for position in (0, 31, 32, 77):
-        row = sampling._ahead(5, 3, position // sampling.AHEAD, VOCAB, "cpu")[
-            position % sampling.AHEAD
+        row = sampling._noise_block(5, 3, position // sampling.NOISE_BLOCK, VOCAB, "cpu")[
+            position % sampling.NOISE_BLOCK
         ]
         torch.testing.assert_close(
-            row, sampling.noise(5, 3, [position], VOCAB, "cpu")[0], rtol=0, atol=0
+            row, sampling.gumbel_noise(5, 3, [position], VOCAB, "cpu")[0], rtol=0, atol=0
         )
 
 

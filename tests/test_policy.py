@@ -94,7 +94,7 @@ def test_functions_without_a_source_file_are_accepted():
 
 
 def test_the_kernel_is_recompiled_when_a_helper_is_edited(tmp_path):
-    """numba's cache looks at the kernel's own file; a copy of the package is edited in cost.py and must notice."""
+    """numba's cache looks at the kernel's own file; a copy of the package is edited in round_cost.py and must notice."""
     import shutil
     from pathlib import Path
 
@@ -123,7 +123,7 @@ def test_the_kernel_is_recompiled_when_a_helper_is_edited(tmp_path):
         ).stdout
 
     assert run() == "1\n"
-    path = tmp_path / "simspec" / "cost.py"
+    path = tmp_path / "simspec" / "round_cost.py"
     path.write_text(
         path.read_text().replace("seconds = overhead +", "seconds = 100.0 + overhead +")
     )

@@ -13,19 +13,18 @@ from safetensors.torch import save_file
 from toy_lm import END, PREFIX, RULES, run_all, toy_cost, toy_pair, toy_prompts
 
 from real.decode import features
-from real.decode.acceptance_predictor import (
-    NAMES,
-    Predictor,
+from real.decode.acceptance_predictor import PREDICTOR_NAMES, AcceptancePredictor, parameter_count
+from real.decode.feature_reader import FeatureReader
+from real.decode.features import GRIDS, drafter_features, read_features, required_predictors
+from real.decode.predictor_files import (
     drafter_identity,
     load_predictor,
     load_predictors,
-    numbers,
     save_predictor,
 )
-from real.decode.features import GRIDS, Reader, learnt, offered, read
 from real.equality import rounds_of
 from real.model.checkpoint import WeightsError
-from real.pair import rerun, same_predictors
+from real.pair import check_predictors
 from real.prompts import Prompt
 from real.record import Settings
 from real.record.assembly import assemble
@@ -35,7 +34,13 @@ from real.record.recorder import record_sequence
 from real.record.rows import RecordedRows
 from real.record.stepwise import record_stepwise
 from real.record.target_sequence import target_sequence
-from real.train.train_predictor import Examples, examples, learn, write
+from real.rerun import rerun
+from real.train.predictor_examples import (
+    AcceptanceExamples,
+    acceptance_examples,
+    generate_one_by_one,
+)
+from real.train.train_predictor import train_predictor
 from simspec import Policy, replay
 from simspec import quantization as grid
 from simspec.stepper import TOKEN_FEATURES
@@ -46,9 +51,9 @@ FORMS = {"theta": None, "theta_low_rank": 3}
 
 def predictor(
     seed: int, rank: int | None, target=16, drafter=16, depths=10, spread=0.15
-) -> Predictor:
+) -> AcceptancePredictor:
     generator = torch.Generator().manual_seed(seed)
-    made = Predictor(target, drafter, rank, depths).requires_grad_(False)
+    made = AcceptancePredictor(target, drafter, rank, depths).requires_grad_(False)
     for p in made.parameters():
         p.copy_(
             (p + spread * torch.randn(p.shape, generator=generator, dtype=torch.float64)).bfloat16()
@@ -88,7 +93,9 @@ def test_reading_is_equation_5(seed, rank, target, drafter, depths, slot):
     folded = made.folded()
     found = folded.of_target(torch.tensor(here))[i] + folded.of_drafter(torch.tensor(there))
     assert abs(found.item() - wanted) < 1e-9
-    assert sum(p.numel() for p in made.parameters()) == numbers(target, drafter, rank, depths)
+    assert sum(p.numel() for p in made.parameters()) == parameter_count(
+        target, drafter, rank, depths
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,7 +104,7 @@ def test_reading_is_equation_5(seed, rank, target, drafter, depths, slot):
 )
 def test_sizes_that_are_none_are_refused(sizes):
     with pytest.raises(ValueError, match="expected an integer"):
-        Predictor(*sizes)
+        AcceptancePredictor(*sizes)
 
 
 @settings(deadline=None, max_examples=25)
@@ -188,7 +195,7 @@ def reads(name: str, stop: float, drop: float = 0.0) -> Policy:
 
 
 def recording(name: str, rule: str, target, drafter, count=5):
-    asked = Settings(12, 20, RULES[rule], END, offered(drafter))
+    asked = Settings(12, 20, RULES[rule], END, drafter_features(drafter))
     prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(count))]
     rows = [record_sequence(target, drafter, asked, p.token, i) for i, p in enumerate(prompts)]
     return assemble(
@@ -215,15 +222,17 @@ def test_a_policy_that_reads_theta_runs_as_it_replays(name, rule, monkeypatch):
             == replayed
         )
 
-    honest = Reader.read
-    monkeypatch.setattr(Reader, "read", lambda self, step, slot: honest(self, step, slot + 1))
+    honest = FeatureReader.read
+    monkeypatch.setattr(
+        FeatureReader, "read", lambda self, step, slot: honest(self, step, slot + 1)
+    )
     policy = reads("theta", 0.5)
     late = run_all(target, drafter, trace, policy, toy_cost(12))
     assert rounds_of(trace, late) != replay(
         trace, policy, cost=toy_cost(12)
     )  # another depth's W is noticed
-    monkeypatch.setattr(Reader, "read", honest)
-    monkeypatch.setattr(Reader, "learn", lambda self, output, path: None)
+    monkeypatch.setattr(FeatureReader, "read", honest)
+    monkeypatch.setattr(FeatureReader, "learn", lambda self, output, path: None)
     stale = run_all(target, drafter, trace, policy, toy_cost(12))
     assert rounds_of(trace, stale) != replay(
         trace, policy, cost=toy_cost(12)
@@ -234,7 +243,7 @@ def test_another_predictor_than_the_recordings_is_refused():
     target, drafter = PAIRS["model"]
     trace = recording("model", "greedy", target, drafter, count=2)
     _, other = equipped("model", seed=7)
-    same_predictors(drafter, trace, [reads("theta", 0.5)])
+    check_predictors(drafter, trace, [reads("theta", 0.5)])
 
     class Pair:
         pass
@@ -245,23 +254,23 @@ def test_another_predictor_than_the_recordings_is_refused():
         rerun(pair, trace, [reads("theta", 0.5)], 0, toy_cost(12))
     assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match="the recording by none"):
-        same_predictors(
+        check_predictors(
             drafter, replace(trace, meta=replace(trace.meta, predictors={})), [reads("theta", 0.5)]
         )
     bare = toy_pair("model")[1]
     for ask in (
-        lambda: same_predictors(bare, trace, [reads("theta", 0.5)]),
-        lambda: Reader(("theta",), 1.0, bare),
+        lambda: check_predictors(bare, trace, [reads("theta", 0.5)]),
+        lambda: FeatureReader(("theta",), 1.0, bare),
     ):
         with pytest.raises(ValueError, match="'theta' needs a predictor, drafter 'model' has none"):
             ask()
-    assert offered(bare) == ("confidence", "entropy")
-    assert learnt(("confidence",), bare) == {}
+    assert drafter_features(bare) == ("confidence", "entropy")
+    assert required_predictors(("confidence",), bare) == {}
 
 
 def test_theta_depends_on_states_and_never_on_the_token():
     target, drafter = PAIRS["model"]
-    reader = Reader(("theta", "confidence"), 1.0, drafter)
+    reader = FeatureReader(("theta", "confidence"), 1.0, drafter)
     prefill = target.prefill([4, 5])
     reader.begin(prefill)
     drafter.begin(target, [4, 5, 6], prefill, lambda logits, *_: int(logits.argmax()))
@@ -270,7 +279,7 @@ def test_theta_depends_on_states_and_never_on_the_token():
     assert code.shape == edge.shape == (2,)
     assert np.array_equal(reader.read(replace(step, token=9), 0)[0], code)
     assert reader.read(replace(step, hidden=step.hidden + 1), 0)[0][0] != code[0]
-    alone, _ = read(("confidence",), step.logits[None], 1.0)
+    alone, _ = read_features(("confidence",), step.logits[None], 1.0)
     assert alone[0, 0] == code[1]
 
 
@@ -349,7 +358,7 @@ def test_examples_are_what_the_recorder_finds(name):
     target, drafter = PAIRS[name]
     asked = [Settings(12, 20, rule, END, ("theta",)) for rule in RULES.values()]
     prompts = toy_prompts(5, 3)
-    found = examples(write(target, asked, prompts, 100), drafter.lm)
+    found = acceptance_examples(generate_one_by_one(target, asked, prompts, 100), drafter.lm)
     folded = drafter.predictors["theta"].folded()
     odds = (
         folded.of_target(found.of_target)[found.row, found.slot.clamp(max=9)]
@@ -374,7 +383,7 @@ def test_examples_are_what_the_recorder_finds(name):
     assert 0.1 < found.label.double().mean() < 0.9
 
 
-def planted(seed: int, lie: bool = False) -> tuple[Examples, float]:
+def planted(seed: int, lie: bool = False) -> tuple[AcceptanceExamples, float]:
     """Examples of 40 texts whose labels follow a known predictor, or a coin's; with the loss of the truth itself."""
     rng = torch.Generator().manual_seed(seed)
     rows, count = 2000, 12000
@@ -399,14 +408,16 @@ def planted(seed: int, lie: bool = False) -> tuple[Examples, float]:
     draws = torch.full_like(odds, 0.5) if lie else odds.sigmoid()
     label = torch.rand(count, generator=rng, dtype=torch.float64) < draws
     loss = torch.nn.functional.binary_cross_entropy(draws, label.double()).item()
-    return Examples(of_target, of_drafter, row, row + slot, label, torch.arange(rows) // 50), loss
+    return AcceptanceExamples(
+        of_target, of_drafter, row, row + slot, label, torch.arange(rows) // 50
+    ), loss
 
 
 @pytest.mark.parametrize("rank", FORMS.values())
 def test_learning_finds_what_was_planted_and_nothing_where_nothing_is(rank):
     found, best = planted(1)
-    made, card = learn(found, rank, steps=80)
-    again, _ = learn(found, rank, steps=80)
+    made, card = train_predictor(found, rank, steps=80)
+    again, _ = train_predictor(found, rank, steps=80)
     assert made.sha256 == again.sha256
     assert card["examples"] == 12000
     assert card["texts"] == 40
@@ -414,7 +425,7 @@ def test_learning_finds_what_was_planted_and_nothing_where_nothing_is(rank):
         best - 0.02 < card["heldout_loss"] < best + 0.03
     )  # the truth scores `best` on all, chance alone 0.69
     coin, best = planted(1, lie=True)
-    _, card = learn(coin, rank, steps=80)
+    _, card = train_predictor(coin, rank, steps=80)
     assert abs(best - 0.693) < 0.005
     assert 0.68 < card["heldout_loss"] < 0.71
 
@@ -422,12 +433,12 @@ def test_learning_finds_what_was_planted_and_nothing_where_nothing_is(rank):
 def test_one_text_is_not_enough_and_one_outcome_is():
     found, _ = planted(2)
     with pytest.raises(ValueError, match="needs two"):
-        learn(replace(found, text=torch.zeros_like(found.text)), None)
-    _, card = learn(replace(found, label=torch.ones_like(found.label)), 2)
+        train_predictor(replace(found, sequence=torch.zeros_like(found.sequence)), None)
+    _, card = train_predictor(replace(found, label=torch.ones_like(found.label)), 2)
     assert card["heldout_accepted"] == 1.0
     assert card["heldout_loss"] < 0.2
 
 
 def test_every_predicted_feature_has_a_grid():
-    assert set(NAMES) | set(features.FEATURES) | set(TOKEN_FEATURES) == set(GRIDS)
+    assert set(PREDICTOR_NAMES) | set(features.FEATURES) | set(TOKEN_FEATURES) == set(GRIDS)
     assert set(GRIDS.values()) <= set(grid.TABLES)

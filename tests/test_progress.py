@@ -11,7 +11,7 @@ JOBS = (
     "audit.forced_decoding.decode_forced", "audit.auditor.audit", "bench.race.race",
     "bench.scoring.score", "bench.trace_driven.emulate", "demo.demo", "jobs.record.record_to",
     "jobs.run.run_on", "measure.cost_table.measure", "measure.cost_table.measure_table",
-    "measure.time_grid.measure_grid", "pair.rerun", "record.recorder.record", "train.generate.together",
+    "measure.time_grid.measure_grid", "rerun.rerun", "record.recorder.record", "train.generate.together",
     "train.pipeline.build", "train.skip_search.find", "train.train_drafter.teach",
     "train.trainer.fit",
 )  # fmt: skip

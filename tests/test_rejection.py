@@ -14,13 +14,13 @@ from toy_lm import at_random, toy_decoder
 
 from real.decode import verify
 from real.decode.loop import decode
+from real.decode.plan import chain_plan
 from real.decode.verify import rejection_sample
 from real.draft import Draft, Silent, Step
 from real.drafters.model import ModelDrafter
 from real.model.target import Target, TargetOutput
 from real.model.tree_mask import chain
-from real.pair import stepper
-from real.sampling import AddressedDraws, Rule, _at
+from real.sampling import AddressedDraws, Rule, _inverse_cdf
 from simspec import CostModel, Policy, PolicyError
 from simspec.policies import BUILTIN, CLAIRVOYANT, parse
 from simspec.rng import ACCEPT, DRAFT, RESIDUAL, uniform
@@ -247,7 +247,13 @@ def test_a_draw_is_the_token_under_the_uniform_number_of_its_address(
 
 def test_the_last_token_is_drawn_up_to_the_edge_and_no_impossible_one():
     p = torch.tensor([0.0, 0.3, 0.0, 0.7, 0.0], dtype=torch.float64)
-    assert [_at(p, u) for u in (0.0, 0.2999999, 0.3000001, 1 - 2.0**-33, 1.0)] == [1, 1, 3, 3, 3]
+    assert [_inverse_cdf(p, u) for u in (0.0, 0.2999999, 0.3000001, 1 - 2.0**-33, 1.0)] == [
+        1,
+        1,
+        3,
+        3,
+        3,
+    ]
 
 
 class Astray:
@@ -452,7 +458,7 @@ def verdict_of(hidden, logits=None):
 
 def spoken(world, rule, policy, budget, K, draws, seed, ends=()):
     target = Listener(world)
-    drive = stepper(policy, K, seed, CostModel.from_ratio(0.2, K))
+    drive = chain_plan(policy, K, seed, CostModel.from_ratio(0.2, K))
     return decode(target, Speaker(world), drive, rule, [0], budget, ends, 0, target.heard, draws)
 
 
@@ -562,7 +568,7 @@ def test_real_decoders_with_caches_follow_the_target():
     rule, ends = Rule("rejection", 1.3, 0, 0, 0.9), (2,)
 
     def one(draws):
-        drive = stepper(parse("fixed:2"), 2, 0, CostModel.from_ratio(0.2, 2))
+        drive = chain_plan(parse("fixed:2"), 2, 0, CostModel.from_ratio(0.2, 2))
         return tuple(
             decode(
                 Target(decoder, (), 16),

@@ -12,17 +12,18 @@ from hypothesis import strategies as st
 from test_rejection import ALLOWED, World, off, spoken, whole
 from toy_lm import END, TOYS, toy_pair, toy_prompts
 
-from real.decode.features import offered
+from real.decode.features import drafter_features
 from real.decode.loop import decode
+from real.decode.plan import chain_plan
 from real.draft import Silent
 from real.model.target import Target
-from real.pair import rule_of, stepper
 from real.prompts import Prompt
 from real.record import RecordError, Settings
 from real.record.assembly import assemble
 from real.record.metadata import describe
 from real.record.recorder import record_sequence
 from real.record.rejection import _stepwise, record_rejection
+from real.rerun import rule_of
 from real.sampling import AddressedDraws, Rule
 from simspec import (
     CostModel,
@@ -57,7 +58,7 @@ def ratios_of(world, rule, text, K):
 
 
 def replayed(world, rule, policy, budget, K, seed, ends) -> dict:
-    """Distribution of (sequence, rounds) by replay, every sequence and accepted length enumerated."""
+    """Distribution of (sequence, rounds) by replay: all sequences and accepted lengths."""
     found: dict = {}
     for text, odds in whole(world, rule, budget, ends).items():
         if not odds:
@@ -132,11 +133,12 @@ def test_expected_accepted_equals_the_enumerated_mean(K):
     """`expected_accepted` over the target's sequences, against every draw of a real first round."""
     for seed, rule in ((4, Rule("rejection")), (5, Rule("rejection", 0.8, 0, 0, 0.95))):
         world, budget = World(seed, 3, 0.4), 4
-        found = law(
-            lambda draws: int(
-                spoken(world, rule, policies.parse(f"fixed:{K}"), budget, 3, draws, 0).accepted[0]
-            )
-        )  # noqa: B023
+        policy = policies.parse(f"fixed:{K}")
+
+        def first_round(draws, world=world, rule=rule, budget=budget, policy=policy):
+            return int(spoken(world, rule, policy, budget, 3, draws, 0).accepted[0])
+
+        found = law(first_round)
         meta = TraceMeta(
             "rejection",
             "t",
@@ -233,23 +235,31 @@ class Dictated(AddressedDraws):
         self.at += len(r.verified.token)
 
 
+def plain_run(target, K, prompt, budget, sequence):
+    """Plain decoding and the probability of each of its tokens."""
+    p: list[float] = []
+
+    def listen(r):
+        p.append(float(r.verified.scores[0, r.verified.token[0]].exp()))
+
+    plain = chain_plan(policies.parse("fixed:0"), K, 0, CostModel.from_ratio(0, K))
+    result = decode(target, Silent(), plain, RULE, prompt, budget, END, sequence, listen)
+    return result, p
+
+
 @pytest.mark.parametrize("name", sorted(set(TOYS) - {"prompt_lookup"}))
 def test_ratios_equal_those_of_the_engine(name):
     """q of every drafted token along the sequence, p of plain decoding."""
     K, budget, prompt = 4, 14, toy_prompts(3)[2]
     target, drafter = toy_pair(name)
     rows = record_rejection(target, drafter, Settings(K, budget, RULE, END, ()), prompt, 7)
-    p: list[float] = []
-    plain = decode(
-        target, Silent(), stepper(policies.parse("fixed:0"), K, 0, CostModel.from_ratio(0, K)), RULE, prompt, budget, END, 7,
-        lambda r: p.append(float(r.verified.scores[0, r.verified.token[0]].exp())),
-    )  # fmt: skip
+    plain, p = plain_run(target, K, prompt, budget, 7)
     assert plain.token.tolist() == rows.token.tolist()
     assert len(rows.token) > 4
     seen = 0
     for k in range(1, K + 1):
         draws = Dictated(rows.token)
-        drive = stepper(policies.parse(f"fixed:{k}"), K, 0, CostModel.from_ratio(0, K))
+        drive = chain_plan(policies.parse(f"fixed:{k}"), K, 0, CostModel.from_ratio(0, K))
         decode(target, drafter, drive, RULE, prompt, len(rows.token) + K, (), 7, draws.hear, draws)
         for (row, slot), q in draws.q.items():
             if row + slot < len(rows.token):
@@ -268,11 +278,7 @@ def test_one_pass_ratios_equal_the_definition(name):
     target, drafter = toy_pair(name)
     asked, prompt = Settings(5, 16, RULE, END, ()), toy_prompts(2)[1]
     quick = record_rejection(target, drafter, asked, prompt, 1)
-    p: list[float] = []
-    decode(
-        target, Silent(), stepper(policies.parse("fixed:0"), 5, 0, CostModel.from_ratio(0, 5)), RULE, prompt, 16, END, 1,
-        lambda r: p.append(float(r.verified.scores[0, r.verified.token[0]].exp())),
-    )  # fmt: skip
+    _, p = plain_run(target, 5, prompt, 16, 1)
     ratio, depth = _stepwise(target, drafter, asked, prompt, quick.token, np.array(p))
     assert np.allclose(ratio, quick.ratio, atol=1e-6)
     assert depth.tolist() == quick.depth.tolist()
@@ -318,7 +324,7 @@ def test_drawn_lengths_use_addressed_draws(recording, seed):
 
 
 def test_expected_lengths_equal_the_mean_of_many_draws(recording):
-    """Means over 4,000 draws within 5 standard errors: a false alarm in a million for each figure."""
+    """Means over 4,000 draws within 5 standard errors: one false alarm in a million per figure."""
     runs = np.stack([drawn_trace(recording, seed).run for seed in range(4000)]).astype(float)
     mean, error = expected_accepted_length(recording), runs.std(0) / np.sqrt(len(runs))
     assert (np.abs(runs.mean(0) - mean) <= 5 * error + 1e-12).all()
@@ -343,11 +349,11 @@ def test_policies_that_need_exact_replay_are_refused(recording, text):
 
 
 def test_exact_comparison_is_refused(recording):
-    with pytest.raises(ValueError, match="replay in law, not one by one"):
+    with pytest.raises(ValueError, match="replay in distribution, not one by one"):
         rule_of(recording)
     target, drafter = toy_pair("model")
     with pytest.raises(RecordError, match="holds no features"):
-        Settings(4, 12, RULE, END, offered(drafter))
+        Settings(4, 12, RULE, END, drafter_features(drafter))
     with pytest.raises(RecordError, match="depends on earlier rounds"):
         drafter.history_free = False
         record_rejection(target, drafter, Settings(4, 12, RULE, END, ()), [5, 6], 0)
@@ -362,6 +368,6 @@ def test_truncated_tokens_are_never_sampled():
         def hear(r):
             ranks.append(int((r.verified.scores[0] > -torch.inf).sum()))  # noqa: B023
 
-        drive = stepper(policies.parse("fixed:0"), 1, 0, CostModel.from_ratio(0, 1))
+        drive = chain_plan(policies.parse("fixed:0"), 1, 0, CostModel.from_ratio(0, 1))
         decode(Target(target.decoder), Silent(), drive, rule, [5, 9], 20, (), 0, hear)
         assert ranks == [2] * 20

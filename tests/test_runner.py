@@ -9,17 +9,19 @@ from hypothesis import strategies as st
 from shell import run as command
 from toy_lm import END, TOYS, VOCAB, toy_cost, toy_pair, toy_prompts, toy_recording, toy_target
 
-from real.decode import features
+from real.decode import feature_reader
+from real.decode.beam_search import BeamSearch
 from real.decode.cape import Cape
-from real.decode.engine import ENGINES, engage, passes_for, passes_of
-from real.decode.features import offered
+from real.decode.dynamic_tree import DynamicTree
+from real.decode.engine import ENGINES, attach_engine, make_passes, passes_for_trace
+from real.decode.features import drafter_features
 from real.decode.loop import decode
-from real.decode.trees import Beam, Dynamic, Static
+from real.decode.plan import chain_plan
+from real.decode.static_tree import StaticTree
 from real.model.captured_passes import CapturedPasses
 from real.model.runner import EAGER
 from real.model.span import Span
 from real.model.target import Target
-from real.pair import stepper
 from real.sampling import Rule
 from simspec import policies
 from simspec.tree_shapes import tree_of_widths
@@ -30,10 +32,10 @@ CAPACITY = 64
 
 def engaged(name: str, engine: str, rows: int = 9, smallest: int = 16):
     target, drafter = toy_pair(name)
-    passes = passes_of(engine, rows, CAPACITY - rows)
+    passes = make_passes(engine, rows, CAPACITY - rows)
     if engine == "fast":
         passes.smallest = smallest
-    engage(passes, target.decoder, drafter)
+    attach_engine(passes, target.decoder, drafter)
     return Target(target.decoder, drafter.taps, passes=passes), drafter
 
 
@@ -65,7 +67,7 @@ def test_any_tree_behind_any_text_gets_the_same_rows_and_leaves_the_same_cache(
     prompt, trees, engine
 ):
     decoder = toy_target(0)
-    passes = passes_of(engine, 8, CAPACITY - 8)
+    passes = make_passes(engine, 8, CAPACITY - 8)
     if engine == "fast":
         passes.smallest = 16
     plain, fixed = Target(decoder, (2,)), Target(decoder, (2,), passes=passes)
@@ -99,7 +101,7 @@ def test_any_tree_behind_any_text_gets_the_same_rows_and_leaves_the_same_cache(
 @pytest.mark.parametrize("name", [name for name in TOYS if name not in ("hydra", "glide2")])
 def test_texts_and_rounds_of_every_drafter_are_those_of_the_eager_engine(name, engine):
     (target, drafter), (fixed, quick) = toy_pair(name), engaged(name, engine)
-    shown = offered(drafter)
+    shown = drafter_features(drafter)
     for rule in RULES:
         for text in (
             "fixed:0",
@@ -112,7 +114,7 @@ def test_texts_and_rounds_of_every_drafter_are_those_of_the_eager_engine(name, e
                     decode(
                         t,
                         d,
-                        stepper(policies.parse(text), 4, 0, toy_cost()),
+                        chain_plan(policies.parse(text), 4, 0, toy_cost()),
                         rule,
                         prompt,
                         20,
@@ -128,7 +130,12 @@ def test_texts_and_rounds_of_every_drafter_are_those_of_the_eager_engine(name, e
 @pytest.mark.parametrize("name", ["model", "early_exit", "eagle", "medusa"])
 def test_trees_are_those_of_the_eager_engine(name):
     (target, drafter), (fixed, quick) = toy_pair(name), engaged(name, "fast")
-    for plan in (Static(tree_of_widths((3, 2))), Dynamic(2, 3, 6), Beam(2, 3), Cape(2, 3)):
+    for plan in (
+        StaticTree(tree_of_widths((3, 2))),
+        DynamicTree(2, 3, 6),
+        BeamSearch(2, 3),
+        Cape(2, 3),
+    ):
         for i, prompt in enumerate(toy_prompts(3)):
             runs = [
                 decode(t, d, plan, RULES[1], prompt, 16, END, i)
@@ -138,7 +145,7 @@ def test_trees_are_those_of_the_eager_engine(name):
     assert False in {
         key[3] for key in fixed.passes.captured if len(key) == 4
     }  # trees were captured, too
-    wide = Static(tree_of_widths((3, 3)))  # 13 rows: more than the widest pass, so as they come
+    wide = StaticTree(tree_of_widths((3, 3)))  # 13 rows: more than the widest pass, so as they come
     assert same(
         *(
             decode(t, d, wide, RULES[0], [5, 6, 7], 12, END)
@@ -152,7 +159,7 @@ def test_after_warming_nothing_is_captured_any_more():
     decode(
         fixed,
         drafter,
-        stepper(policies.parse("fixed:2"), 6, 0, toy_cost()),
+        chain_plan(policies.parse("fixed:2"), 6, 0, toy_cost()),
         RULES[0],
         [5, 6],
         6,
@@ -164,7 +171,7 @@ def test_after_warming_nothing_is_captured_any_more():
     assert len(held) > before
     target, twin = toy_pair("early_exit")
     for text in ("fixed:0", "fixed:6", "fixed:1"):
-        drives = (stepper(policies.parse(text), 6, 0, toy_cost()) for _ in range(2))
+        drives = (chain_plan(policies.parse(text), 6, 0, toy_cost()) for _ in range(2))
         pairs = (target, twin), (fixed, drafter)
         assert same(
             *(
@@ -178,7 +185,7 @@ def test_after_warming_nothing_is_captured_any_more():
 
 def test_a_tree_warmed_leaves_numbers_in_the_cache():
     fixed, drafter = engaged("model", "fast")
-    decode(fixed, drafter, Static(tree_of_widths((2, 2))), RULES[0], [5], 6, ())
+    decode(fixed, drafter, StaticTree(tree_of_widths((2, 2))), RULES[0], [5], 6, ())
     fixed.passes.warm()
     assert all(
         torch.isfinite(rows).all()
@@ -194,14 +201,17 @@ def test_in_the_strict_engine_a_row_does_not_depend_on_what_else_was_drafted(dty
         layer.fuse_projections()
     rows = []
     for drafts in ([], [5], [6, 7, 8], [9] * 8):
-        target = Target(decoder, passes=passes_of("strict", 9, 40))
+        target = Target(decoder, passes=make_passes("strict", 9, 40))
         target.prefill([5, 6, 7, 8])
         rows.append(target.verify([4, *drafts], list(range(-1, len(drafts)))).logits[0])
     assert all(torch.equal(row, rows[0]) for row in rows)
 
 
 def test_a_mask_that_shows_what_is_not_valid_would_be_noticed(monkeypatch):
-    fixed, wanted = Target(toy_target(0), passes=passes_of("strict", 4, 40)), Target(toy_target(0))
+    fixed, wanted = (
+        Target(toy_target(0), passes=make_passes("strict", 4, 40)),
+        Target(toy_target(0)),
+    )
     for target in (fixed, wanted):
         target.prefill([5, 6, 7])
     monkeypatch.setattr(Tensor := torch.Tensor, "masked_fill", lambda self, *_: self.clone())
@@ -226,13 +236,13 @@ def test_a_text_that_does_not_fit_is_refused_in_one_line():
         with pytest.raises(ValueError, match="expected rows of at least 1"):
             CapturedPasses(widths, capacity)
     with pytest.raises(ValueError, match="'quick' is unknown; expected one of eager, fast, strict"):
-        passes_of("quick", 4, 16)
-    assert passes_of("eager", 4, 16) is EAGER
+        make_passes("quick", 4, 16)
+    assert make_passes("eager", 4, 16) is EAGER
 
 
 def test_a_recording_says_how_much_room_its_runs_need():
     trace = toy_recording("model", "greedy")[0]
-    passes = passes_for("fast", trace, submitted=12)
+    passes = passes_for_trace("fast", trace, submitted=12)
     longest = max(
         int(trace.prompt_offset[s + 1] - trace.prompt_offset[s] + trace.budget[s])
         for s in range(trace.sequences)
@@ -240,7 +250,7 @@ def test_a_recording_says_how_much_room_its_runs_need():
     assert passes.widths == (1, 2, 13)
     assert passes.capacity % 64 == 0
     assert passes.capacity >= longest + 13
-    assert passes_for("strict", trace).widths == (trace.K + 1,)
+    assert passes_for_trace("strict", trace).widths == (trace.K + 1,)
 
 
 def test_results_are_the_callers_own():
@@ -250,7 +260,7 @@ def test_results_are_the_callers_own():
         calls += passes.call("twice", lambda x: (2 * x,), torch.full((3,), number))
     assert len(passes.captured) == 1
     assert [each.tolist() for each in calls] == [[2.0] * 3, [10.0] * 3]
-    target = Target(toy_target(0), passes=passes_of("strict", 4, 40))
+    target = Target(toy_target(0), passes=make_passes("strict", 4, 40))
     target.prefill([5, 6, 7])
     first = target.verify([8], [-1]).logits
     kept = first.clone()
@@ -259,7 +269,7 @@ def test_results_are_the_callers_own():
 
 
 def test_a_cache_that_has_grown_is_captured_anew():
-    wanted, fixed = (Target(toy_target(0), passes=p) for p in (EAGER, passes_of("fast", 4, 60)))
+    wanted, fixed = (Target(toy_target(0), passes=p) for p in (EAGER, make_passes("fast", 4, 60)))
     for target in (wanted, fixed):
         target.prefill([5, 6, 7])
         target.verify([8], [-1]), target.commit([0])
@@ -287,15 +297,19 @@ def test_close_to_the_end_of_the_caches_rows_come_as_they_are():
 
 def test_features_come_with_the_token(monkeypatch):
     fetched, made = [], []
-    transfer, compute = features.Reader.fetch, features.values
+    transfer, compute = feature_reader.FeatureReader.fetch, feature_reader.feature_values
     monkeypatch.setattr(
-        features.Reader, "fetch", lambda self, *a: fetched.append(1) or transfer(self, *a)
+        feature_reader.FeatureReader,
+        "fetch",
+        lambda self, *a: fetched.append(1) or transfer(self, *a),
     )
-    monkeypatch.setattr(features, "values", lambda *a, **k: made.append(1) or compute(*a, **k))
+    monkeypatch.setattr(
+        feature_reader, "feature_values", lambda *a, **k: made.append(1) or compute(*a, **k)
+    )
     for name in ("model", "early_exit", "eagle", "medusa"):
         target, drafter = toy_pair(name)
         fetched.clear(), made.clear()
-        drive = stepper(policies.parse("confidence:0.2"), 4, 0, toy_cost())
+        drive = chain_plan(policies.parse("confidence:0.2"), 4, 0, toy_cost())
         result = decode(target, drafter, drive, RULES[0], [5, 6, 7], 20, END)
         assert (
             len(made) == len(fetched) == result.computed.sum() > 0

@@ -238,5 +238,5 @@ def test_rules_that_mean_nothing_are_refused(arguments):
 
 
 def test_coins_have_no_scores():
-    with pytest.raises(ValueError, match="by coins, not by scores"):
+    with pytest.raises(ValueError, match="draws tokens and has no scores"):
         Rule("rejection").scores(LOGITS[None], 0, [0])

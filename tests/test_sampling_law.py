@@ -15,10 +15,11 @@ from scipy.optimize import brentq
 from scipy.stats import chi2, ncx2
 
 from real.decode.loop import decode
+from real.decode.plan import chain_plan
 from real.decode.verify import VerifyResult, rejection_sample
 from real.draft import Draft
 from real.model.target import Target
-from real.pair import TINY, load_pair, stepper
+from real.pair import TINY, load_pair
 from real.sampling import AddressedDraws, Rule
 from simspec import CostModel
 from simspec.policies import parse
@@ -92,7 +93,7 @@ def continuations(pair, rule, prompt, policy, length, draws):
     """How often each text of `length` tokens came out of the loop, every draw at its own sequence's addresses."""
     counts: dict = {}
     target = Target(pair.target.decoder, pair.drafter.taps, 64)
-    drive = stepper(parse(policy), 3, 0, CostModel.from_ratio(0.2, 3))
+    drive = chain_plan(parse(policy), 3, 0, CostModel.from_ratio(0.2, 3))
     for n in range(draws):
         text = tuple(
             decode(target, pair.drafter, drive, rule, prompt, length, (), n).token.tolist()

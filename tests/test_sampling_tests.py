@@ -8,7 +8,7 @@ import torch
 from emitter import PROMPT, SAMPLED, decoded, distribution, drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_lm import policy_from, stepper, toy_cost, toy_pair, toy_target
+from toy_lm import chain_plan, policy_from, toy_cost, toy_pair, toy_target
 
 from real.audit.auditor import audit
 from real.audit.drafter_bias import BIAS_TILTS, drafter_bias, drafter_distributions
@@ -212,7 +212,7 @@ def test_drafter_distributions_are_those_of_first_steps(drafter):
     q = drafter_distributions(target, made, SAMPLED, text)
     for n in range(len(text.token)):
         shown = []
-        one_token = stepper(policy_from("fixed:1", None, None), 1, 0, toy_cost())
+        one_token = chain_plan(policy_from("fixed:1", None, None), 1, 0, toy_cost())
         prompt = [*text.prompt, *text.token[:n]]
         decode(target, made, one_token, SAMPLED, prompt, 2, draws=Peek(shown))
         assert torch.allclose(q[n], shown[0], atol=1e-9), n

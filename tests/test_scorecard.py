@@ -11,22 +11,25 @@ from test_measure import ROW, Machine, layers
 from toy_lm import toy_cost, toy_recording
 
 from real.bench import scoring
-from real.bench.figures import draw
 from real.bench.phase_costs import PhaseCosts, backlogs
 from real.bench.phase_means import interpolated_means, phase_costs, phase_jobs
 from real.bench.prediction import scorecard_rows
 from real.bench.scorecard import Scorecard, ScorecardRow
+from real.bench.scorecard_figure import draw_scorecard
 from real.bench.scorecard_file import load_rows, save_rows
 from real.bench.scoring import ScoreSettings, score, split_prompts
-from real.decode.features import Reader
-from real.decode.loop import DecodeResult, decode
+from real.decode.feature_reader import FeatureReader
+from real.decode.loop import decode
 from real.decode.phase_timer import OTHER
+from real.decode.plan import chain_plan
+from real.decode.result import DecodeResult
 from real.measure.job import FEATURES, FIXED, PLAIN, Job
 from real.measure.loop import LoopTiming
 from real.measure.round_times import RoundTimes
 from real.measure.settings import MeasureSettings
 from real.model.target import Target
-from real.pair import Pair, prompts_of, rule_of, stepper
+from real.pair import Pair
+from real.rerun import prompts_of, rule_of
 from real.sampling import Rule
 from simspec import Stepper, policies, replay, synthetic
 
@@ -49,7 +52,7 @@ def machine(monkeypatch):
         monkeypatch.setattr(kind, name, slowed)
 
     slow(Stepper, "ask", ASK)
-    slow(Reader, "read", READ)
+    slow(FeatureReader, "read", READ)
     slow(Target, "commit", KEEP)
     return made
 
@@ -103,7 +106,7 @@ def priced(trace, pair, K):
     times = RoundTimes()
     for job in phase_jobs(K, has_logits=True):
         for s, prompt in enumerate(prompts_of(trace)):
-            plan = stepper(job.policy, trace.K, 0, toy_cost())
+            plan = chain_plan(job.policy, trace.K, 0, toy_cost())
             ran = decode(
                 pair.target,
                 job.drafter(pair.drafter),
@@ -327,7 +330,7 @@ def test_scorecard_and_measure_run_the_same_jobs(name):
 
 def test_the_picture_shows_every_row(tmp_path):
     card = Scorecard("cpu", "float32", 3, 0, tuple(doctored(slower(i))[0] for i in range(4)))
-    draw(card, tmp_path / "p.png")
+    draw_scorecard(card, tmp_path / "p.png")
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
     assert OTHER == 3  # the picture names phases by their order
 

@@ -26,6 +26,7 @@ from real.record.assembly import assemble
 from real.record.metadata import describe
 from real.record.recorder import record_sequence
 from real.record.target_sequence import target_sequence
+from real.train import skip_acceptance
 from real.train import skip_search as skips
 from simspec import replay
 from simspec.formulas import expected_speedup, optimal_k
@@ -226,11 +227,11 @@ def first_slots(skipped):
 @settings(deadline=None, max_examples=10)
 @given(SKIPS)
 def test_acceptance_is_what_the_drafter_shows_at_its_first_slot(skipped):
-    assert skips.acceptance(DECODER, skipped, own_texts()) == first_slots(skipped).mean()
+    assert skip_acceptance.acceptance(DECODER, skipped, own_texts()) == first_slots(skipped).mean()
 
 
 def test_control_a_draft_row_that_sees_its_own_full_row_accepts_otherwise(monkeypatch):
-    prepare = skips._prepare
+    prepare = skip_acceptance.prepare
 
     def shifted(decoder, prompt, text):
         made = prepare(decoder, prompt, text)
@@ -238,14 +239,20 @@ def test_control_a_draft_row_that_sees_its_own_full_row_accepts_otherwise(monkey
         return replace(made, mask=made.mask | own)
 
     settings = [SkipConfig((i,), (j,)) for i in range(LAYERS) for j in range(LAYERS)]
-    right = [skips.acceptance(DECODER, s, own_texts()) for s in settings]
-    monkeypatch.setattr(skips, "_prepare", shifted)
-    assert sum(skips.acceptance(DECODER, s, own_texts()) != a for s, a in zip(settings, right)) > 4
+    right = [skip_acceptance.acceptance(DECODER, s, own_texts()) for s in settings]
+    monkeypatch.setattr(skip_acceptance, "prepare", shifted)
+    assert (
+        sum(
+            skip_acceptance.acceptance(DECODER, s, own_texts()) != a
+            for s, a in zip(settings, right)
+        )
+        > 4
+    )
 
 
 @given(st.floats(0, 1), st.floats(0, 2), st.integers(1, 32))
 def test_a_setting_is_judged_by_formula_1(alpha, c, K):
-    k, speedup = skips.judge(alpha, c, K)
+    k, speedup = skips.best_length(alpha, c, K)
     assert 1 <= k <= K
     assert (
         speedup
@@ -257,14 +264,14 @@ def test_a_setting_is_judged_by_formula_1(alpha, c, K):
 
 def test_shares_of_the_target():
     whole, none = SkipConfig(), SkipConfig(tuple(range(LAYERS)), tuple(range(LAYERS)))
-    for share in (skips.sublayer_share, skips.weight_share):
+    for share in (skip_acceptance.sublayer_share, skip_acceptance.weight_share):
         assert share(DECODER, whole) == 1
         assert 0 <= share(DECODER, none) < share(DECODER, SOME) < 1
-    assert skips.sublayer_share(DECODER, SOME) == 5 / 8
+    assert skip_acceptance.sublayer_share(DECODER, SOME) == 5 / 8
     assert SelfSkipDrafter(DECODER, SOME).sublayers == 5
     head = DECODER.head.weight.numel()
     layers = sum(p.numel() for n, p in DECODER.layers.named_parameters() if "norm" not in n)
-    assert skips.weight_share(DECODER, none) == head / (head + layers)
+    assert skip_acceptance.weight_share(DECODER, none) == head / (head + layers)
 
 
 SMALL = toy_decoder(1, layers=3, spread=0.5)
@@ -275,14 +282,18 @@ def test_the_search_finds_what_enumeration_finds():
     subsets = [s for n in range(4) for s in itertools.combinations(range(3), n)]
     every = [SkipConfig(a, m) for a in subsets for m in subsets]
     scores = {
-        s: skips.judge(skips.acceptance(SMALL, s, texts), skips.weight_share(SMALL, s), 8)[1]
+        s: skips.best_length(
+            skip_acceptance.acceptance(SMALL, s, texts), skip_acceptance.weight_share(SMALL, s), 8
+        )[1]
         for s in every
     }
     ranked = sorted(scores.values(), reverse=True)
     assert ranked[0] > 1.05
     assert ranked[0] > ranked[8]
     for seed in range(3):
-        found = skips.find(SMALL, texts, trials=60, seed=seed, K=8, cost=skips.weight_share)
+        found = skips.find(
+            SMALL, texts, trials=60, seed=seed, K=8, cost=skip_acceptance.weight_share
+        )
         assert found.best.speedup >= ranked[2]
         assert all(t.speedup == scores[t.skips] for t in found.trials)
         assert found.trials[0].skips == SkipConfig()
@@ -306,7 +317,7 @@ def test_the_same_seed_makes_the_same_trials_and_another_seed_others():
 
 
 def test_a_measured_cost_steers_the_search():
-    dear = lambda decoder, skipped: 0.9 + 0.1 * skips.sublayer_share(decoder, skipped)
+    dear = lambda decoder, skipped: 0.9 + 0.1 * skip_acceptance.sublayer_share(decoder, skipped)
     assert skips.find(SMALL, own_texts(SMALL), trials=20, cost=dear).best.cost >= 0.9
     free = skips.find(SMALL, own_texts(SMALL), trials=20, cost=lambda decoder, skipped: 0.0)
     assert free.best.skips == SkipConfig(), "where drafting is free, only acceptance counts"

@@ -1,4 +1,4 @@
-"""What the repository may weigh, and what it must not hold."""
+"""The size of the repository, and what it must not hold."""
 
 import subprocess
 from pathlib import Path
@@ -9,7 +9,7 @@ ROOT = Path(__file__).parent.parent
 MB = 1_000_000
 LIMIT, ROOM = 24 * MB, 4.8 * MB
 BUNDLES = "bundles"
-"""Where the one bundle of a card is kept; until it is there, its room is."""
+"""Folder of the one bundle of a GPU; room for it is reserved until it exists."""
 
 
 def tracked(root: Path = ROOT) -> list[Path]:
@@ -37,12 +37,12 @@ def over(files, limit: int) -> bool:
     return weight(files) > limit
 
 
-def test_all_tracked_files_stay_under_24_mb():
+def test_tracked_files_stay_under_24_mb():
     assert len(tracked()) > 50
     assert not over(tracked(), LIMIT)
 
 
-def test_a_bundle_is_there_or_has_room():
+def test_gpu_bundle_exists_or_has_room():
     files = tracked()
     bundle = [p for p in files if p.is_relative_to(ROOT / BUNDLES)]
     assert not over(bundle, 6 * MB)
@@ -50,7 +50,7 @@ def test_a_bundle_is_there_or_has_room():
 
 
 @pytest.mark.parametrize("folder, limit", [("real/tiny", 14 * MB), ("traces", 7 * MB)])
-def test_embedded_models_and_recordings_stay_within_their_share(folder, limit):
+def test_models_and_recordings_stay_within_their_limits(folder, limit):
     inside = [p for p in tracked() if p.is_relative_to(ROOT / folder)]
     assert inside
     assert not over(inside, limit)

@@ -12,24 +12,27 @@ from simspec.stats import Interval, ratio
 COST = CostModel.from_ratio(0.2, 5)
 
 
-def test_points_are_what_a_sweep_says_and_intervals_are_over_prompts():
+def test_points_equal_the_sweep_with_intervals_over_prompts():
     trace = synthetic.iid(0.7, 12, 40, 5, confidence=True)
-    found = speedup_curve(trace, ["fixed:2", "beta_ts", "oracle"], COST, replicates=3, seed=4)
-    assert [(p.policy, p.K) for p in found] == [
+    points = speedup_curve(trace, ["fixed:2", "beta_ts", "oracle"], COST, replicates=3, seed=4)
+    assert [(p.policy, p.K) for p in points] == [
         *((f"fixed:{k}", k) for k in range(6)),
         ("beta_ts:acceptance", None),
         ("oracle", None),
     ]
     table = sweep(trace, [f"fixed:{k}" for k in range(6)], COST, 1, progress=False)
-    assert [p.speedup.value for p in found[:6]] == pytest.approx(table.speedup.tolist())
+    assert [p.speedup.value for p in points[:6]] == pytest.approx(table.speedup.tolist())
     three = sweep(trace, ["fixed:3"], COST, 1, by="prompt", progress=False)
-    interval, told = ratio(three.speedup * three.seconds, three.seconds, seed=4), found[3].speedup
-    assert (told.value, told.low, told.high) == pytest.approx(
+    interval, speedup = (
+        ratio(three.speedup * three.seconds, three.seconds, seed=4),
+        points[3].speedup,
+    )
+    assert (speedup.value, speedup.low, speedup.high) == pytest.approx(
         (interval.value, interval.low, interval.high), rel=2e-3
     )  # ties of resamples
     assert all(
         p.speedup.low <= p.speedup.value <= p.speedup.high and p.speedup.prompts == 12
-        for p in found
+        for p in points
     )
     # of a policy that draws, time is averaged over replicates
     seconds = [
@@ -38,15 +41,15 @@ def test_points_are_what_a_sweep_says_and_intervals_are_over_prompts():
         ).seconds
         for i in range(3)
     ]
-    assert found[6].speedup.value == pytest.approx(trace.rows / np.mean(seconds))
-    assert found[7].speedup.value >= max(p.speedup.value for p in found)
+    assert points[6].speedup.value == pytest.approx(trace.rows / np.mean(seconds))
+    assert points[7].speedup.value >= max(p.speedup.value for p in points)
 
 
-def test_few_prompts_have_no_band_and_lengths_end_where_costs_do():
+def test_few_prompts_have_no_band():
     trace = synthetic.iid(0.5, 3, 20, 8)
-    found = speedup_curve(trace, [], COST)
-    assert [p.K for p in found] == list(range(6))
-    assert all(p.speedup.low == p.speedup.value == p.speedup.high for p in found)
+    points = speedup_curve(trace, [], COST)
+    assert [p.K for p in points] == list(range(6))
+    assert all(p.speedup.low == p.speedup.value == p.speedup.high for p in points)
     assert [p.K for p in speedup_curve(trace, [], 0.2, longest=2)] == [0, 1, 2]
     assert len(speedup_curve(trace, [], 0.2)) == 9
     for longest in (-1, 6):
@@ -54,7 +57,7 @@ def test_few_prompts_have_no_band_and_lengths_end_where_costs_do():
             speedup_curve(trace, [], COST, longest=longest)
 
 
-def test_fixed_lengths_that_were_asked_for_are_on_the_curve_not_beside_it():
+def test_fixed_policies_are_points_of_the_curve():
     trace = synthetic.iid(0.5, 3, 20, 4)
     assert [
         p.policy
@@ -65,7 +68,7 @@ def test_fixed_lengths_that_were_asked_for_are_on_the_curve_not_beside_it():
     ] == ["beta_ts:acceptance"]
 
 
-def test_the_picture_has_a_panel_for_each_recording(tmp_path):
+def test_plot_has_a_panel_per_recording(tmp_path):
     points = [Point(f"fixed:{k}", k, Interval(1.0 + k, 0.5 + k, 1.5 + k, 0.9, 9)) for k in (1, 0)]
     plot_curves(
         {"a/b.parquet": points, "b": [*points, Point("oracle", None, points[0].speedup)]},
@@ -74,7 +77,7 @@ def test_the_picture_has_a_panel_for_each_recording(tmp_path):
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_sweep_draws_it(capsys, tmp_path):
+def test_sweep_plots_curves(capsys, tmp_path):
     path, picture = tmp_path / "a.parquet", tmp_path / "c.png"
     synthetic.iid(0.7, 9, 20, 3).save(path)
     code, out, _ = run(
@@ -98,4 +101,6 @@ def test_the_sweep_draws_it(capsys, tmp_path):
         ("--curve", tmp_path),
     ):
         code, out, error = run(capsys, "sweep", path, *other)
-        assert code == 2 and out == "" and len(error.splitlines()) == 1, error
+        assert code == 2, error
+        assert out == "", error
+        assert len(error.splitlines()) == 1, error

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from simspec.terminal import print_table, print_text
+from simspec.terminal import print_fields, print_table, print_text
 
 WIDTHS = (60, 80, 120, 200, None)
 
@@ -140,6 +140,20 @@ def test_control_characters_in_names_are_escaped():
 def test_table_without_rows_prints_its_headings():
     for width in WIDTHS:
         assert "recording" in printed(width, print_table, HEADINGS, [], names=3)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@settings(deadline=None, max_examples=40)
+@given(fields=st.dictionaries(names, st.lists(cells).map(" ".join), min_size=1))
+def test_names_of_fields_are_whole_and_texts_complete(width, fields):
+    out = printed(width, print_fields, fields)
+    for name in fields:
+        assert name in out
+    assert sorted("".join("".join(pair) for pair in fields.items()).replace(" ", "")) == sorted(
+        "".join(out.split())
+    )
+    if width is not None:
+        assert max(map(cell_len, out.splitlines())) <= width
 
 
 def test_text_wraps_on_a_terminal_and_not_in_a_pipe():

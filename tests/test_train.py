@@ -12,29 +12,27 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from toy_lm import VOCAB, toy_decoder
 
+import real.train.resume
 import real.train.trainer
 from real.drafters import trainable
 from real.model.config import DecoderConfig
 from real.model.decoder import Decoder
 from real.model.initialization import initialize
 from real.model.losses import next_token_loss
+from real.train.config import TrainConfig
 from real.train.corpus import windows
-from real.train.pipeline import (
-    TrainConfig,
-    agreement,
-    blended,
-    build,
-    heldout_loss,
-    kept_out,
-    kept_texts,
-    write,
-)
-from real.train.recipes import training
-from real.train.trainer import Plan, factor, fit, optimisers
+from real.train.distillation import heldout_continuations, heldout_count, mixed_batches
+from real.train.drafter_training import drafter_training
+from real.train.evaluate import agreement, heldout_loss
+from real.train.generate import generate_batch
+from real.train.optimizers import optimizers
+from real.train.pipeline import build
+from real.train.schedule import TrainSchedule, learning_rate_factor
+from real.train.trainer import fit
 
 HELD = settings(deadline=None, max_examples=60, derandomize=True)
 TEXT = np.random.default_rng(0).integers(0, VOCAB, 500)
-PLAN = Plan(steps=23, rows=2, length=6, rate=1e-2, save_every=5)
+PLAN = TrainSchedule(steps=23, rows=2, length=6, rate=1e-2, save_every=5)
 SMALL = DecoderConfig(VOCAB, 8, 1, heads=1, kv_heads=1, head_dim=8, hidden=12)
 
 
@@ -179,7 +177,7 @@ def test_a_save_that_dies_half_way_leaves_the_last_one(unbroken, tmp_path, monke
     with pytest.raises(Killed):
         trained(tmp_path, die_at=7)
     with monkeypatch.context() as patch, pytest.raises(Killed, match="10"):
-        patch.setattr(real.train.trainer, "save_file", dies)
+        patch.setattr(real.train.resume, "save_file", dies)
         trained(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.safetensors"]
     assert same(unbroken, trained(tmp_path, seed=9))
@@ -225,12 +223,12 @@ def test_minutes_become_steps_once_and_whenever_it_was_killed(tmp_path, monkeypa
 @given(st.integers(1, 300), st.floats(0, 1))
 def test_the_rate_rises_to_its_peak_and_falls_to_zero(steps, warmup):
     rise = max(1, round(warmup * steps))
-    shares = [factor(step, steps, warmup) for step in range(steps)]
+    shares = [learning_rate_factor(step, steps, warmup) for step in range(steps)]
     assert shares[: rise - 1] == sorted(shares[: rise - 1])
     assert shares[rise - 1 :] == sorted(shares[rise - 1 :], reverse=True)
     assert max(shares) == shares[rise - 1] == 1.0
     assert min(shares) > 0.0
-    assert factor(steps, steps, warmup) == 0.0
+    assert learning_rate_factor(steps, steps, warmup) == 0.0
     assert np.allclose(np.diff(shares[: rise - 1]), 1 / rise)
     assert np.allclose(np.diff(shares[rise:]), -1 / max(1, steps - rise))
 
@@ -240,7 +238,7 @@ def test_every_parameter_has_one_optimiser_and_frozen_ones_stay(tmp_path):
     learnt = dict(model.named_parameters())
     held = [
         [id(p) for group in o.param_groups for p in group["params"]]
-        for o in optimisers(learnt, PLAN)
+        for o in optimizers(learnt, PLAN)
     ]
     assert sorted(sum(held, [])) == sorted(map(id, learnt.values()))
     assert {n for n, p in learnt.items() if id(p) in held[0]} == {
@@ -262,7 +260,7 @@ def test_every_parameter_has_one_optimiser_and_frozen_ones_stay(tmp_path):
 def test_write_marks_greedy_rows_and_samples_the_others():
     decoder, prompt = toy_decoder(2, spread=0.8), torch.tensor([[5, 6, 7]] * 4 + [[9, 4, 4]] * 2)
     greedy = torch.tensor([True, False, False, False, True, False])
-    made = write(decoder, prompt, 12, greedy, 3)
+    made = generate_batch(decoder, prompt, 12, greedy, 3)
     assert made.shape == (6, 15)
     assert torch.equal(made[:, :3], prompt)
     for row in (0, 4):
@@ -271,8 +269,8 @@ def test_write_marks_greedy_rows_and_samples_the_others():
             text = torch.cat((text, decoder(text[None])[0, -1].argmax()[None]))
         assert torch.equal(made[row], text)
     assert len({tuple(made[row].tolist()) for row in range(4)}) == 4
-    assert torch.equal(write(decoder, prompt, 12, greedy, 3), made)
-    other = write(decoder, prompt, 12, greedy, 4)
+    assert torch.equal(generate_batch(decoder, prompt, 12, greedy, 3), made)
+    other = generate_batch(decoder, prompt, 12, greedy, 4)
     assert torch.equal(other[greedy], made[greedy])
     assert not torch.equal(other[~greedy], made[~greedy])
 
@@ -281,8 +279,8 @@ def test_texts_to_judge_by_are_the_targets_own_after_prompts_that_nobody_learns_
     decoder = toy_decoder(0)
     own = np.random.default_rng(5).integers(0, VOCAB, (40, 12))
     ends = (23, 0)
-    texts, cut = kept_texts(decoder, own, 9, ends, prompt=4), 0
-    assert [prompt for prompt, _ in texts] == own[40 - kept_out(own) :, :4].tolist()
+    texts, cut = heldout_continuations(decoder, own, 9, ends, prompt=4), 0
+    assert [prompt for prompt, _ in texts] == own[40 - heldout_count(own) :, :4].tolist()
     for prompt, text in texts:
         wanted = list(prompt)
         while len(wanted) < 13 and wanted[-1] not in ends or len(wanted) == 4:
@@ -294,25 +292,27 @@ def test_texts_to_judge_by_are_the_targets_own_after_prompts_that_nobody_learns_
 
 
 @pytest.mark.parametrize("blend, written", [(0.0, 0), (0.5, 4), (0.3, 2), (1.0, 8)])
-def test_batches_never_draw_texts_that_are_kept_out(blend, written):
+def test_batches_never_draw_texts_that_are_heldout_count(blend, written):
     own = np.repeat(
         np.arange(40)[:, None], 12, 1
     )  # text i says i, i, i; the corpus says 100 and more
     lab = TrainConfig((), blend=blend)
-    batch = blended(lab, np.arange(100, 400), own, Plan(rows=8, length=10))
+    batch = mixed_batches(lab, np.arange(100, 400), own, TrainSchedule(rows=8, length=10))
     drawn = torch.stack([batch(step) for step in range(100)])
     assert drawn.shape == (100, 8, 11)
     assert torch.equal(batch(7), drawn[7])
     assert (drawn[:, : 8 - written] >= 100).all()
     assert (drawn[:, 8 - written :] < 100).all()
     if written:
-        assert kept_out(own) == 10
+        assert heldout_count(own) == 10
         assert set(drawn[:, 8 - written :].flatten().tolist()) == set(range(30))
 
 
 def test_texts_too_short_for_the_windows_are_refused():
-    with pytest.raises(ValueError, match="windows of 12; texts written by the target have 12"):
-        blended(TrainConfig(()), TEXT, np.zeros((8, 12), int), Plan(length=12))
+    with pytest.raises(
+        ValueError, match="windows of 12; sequences generated by the target have 12"
+    ):
+        mixed_batches(TrainConfig(()), TEXT, np.zeros((8, 12), int), TrainSchedule(length=12))
     with pytest.raises(ValueError, match="held-out text has 12 tokens"):
         heldout_loss(toy_decoder(0), TEXT[:12], 12)
 
@@ -343,18 +343,23 @@ def toy_lab(folder):
             ["cats", "sat", "on", "mats", "by", "12", "dogs"], 3000
         )
         (folder / f"{name}.txt").write_text(" ".join(words))
-    plan = Plan(steps=12, rows=2, length=16, rate=1e-2, save_every=5)
+    plan = TrainSchedule(steps=12, rows=2, length=16, rate=1e-2, save_every=5)
     sizes = dict(vocab=280, target=replace(SMALL, vocab=280, layers=2), sample=10)
     small = {"model": dict(width=8, layers=1, heads=1, head_dim=8, hidden=12)}
-    lessons = tuple(training(name, plan, settings=small.get(name)) for name in trainable())
+    drafters = tuple(drafter_training(name, plan, settings=small.get(name)) for name in trainable())
     few = dict(
-        judged=7, trials=3, distil_tokens=64 * 256 + 1, predictor_texts=2, rank=2, mixed=False
+        evaluation_tokens=7,
+        trials=3,
+        distil_tokens=64 * 256 + 1,
+        predictor_texts=2,
+        rank=2,
+        mixed=False,
     )
     return TrainConfig(
         (str(folder / "text.txt"),),
         (str(folder / "kept.txt"),),
         target_plan=plan,
-        lessons=lessons,
+        drafters=drafters,
         **sizes,
         **few,
     )
@@ -385,11 +390,11 @@ def test_a_lab_killed_at_every_stage_makes_what_an_unbroken_one_makes(tmp_path):
             "target": 10,
             "distil": 1,
             "model": 10,
-            "judging model": 0,
+            "evaluating model": 0,
             "early_exit": 10,
         },
     )
-    dies |= {"eagle": 10, "glide": 12, "judging glide": 0, "self_skip": 2, "card": 0}
+    dies |= {"eagle": 10, "glide": 12, "evaluating glide": 0, "self_skip": 2, "card": 0}
     build(lab, tmp_path / "a" / "out", tmp_path / "a" / "work")
     for stage, at in dies.items():
 
@@ -430,3 +435,10 @@ def test_a_lab_killed_at_every_stage_makes_what_an_unbroken_one_makes(tmp_path):
     assert not any(
         "target" in n or "model/" in n or "distilled" in n or "text" in n for n in redone
     )
+
+
+def test_cards_keep_the_keys_of_earlier_versions():
+    stored = TrainConfig(("corpus",)).stored()
+    assert {"lessons", "judged"} <= set(stored)
+    assert not {"drafters", "evaluation_tokens", "text", "heldout"} & set(stored)
+    assert set(stored["lessons"][0]) == {"drafter", "plan", "soft", "settings", "folder"}

@@ -8,7 +8,8 @@ import pytest
 from real.demo import recordings
 from real.equality import NOTHING, compare
 from real.jobs import run_on
-from real.pair import TINY, load_pair, rerun, spread
+from real.pair import TINY, load_pair
+from real.rerun import evenly_spaced, rerun
 from simspec import CostModel, load_trace, policies
 from simspec.tree_replay import replay_tree
 
@@ -34,7 +35,7 @@ def test_what_grows_trees_in_the_papers_is_bundled():
 def test_trees_run_as_they_replay(drafter, rule, record_property):
     trace = load_trace(recordings()[f"tiny-{drafter}-{rule}"])
     cost, pair, total = CostModel.from_ratio(0.1, trace.K, 63), _pair(drafter), NOTHING
-    texts = spread(trace.sequences, 12 if SLOW else 8)
+    texts = evenly_spaced(trace.sequences, 12 if SLOW else 8)
     # every policy all texts, or the first few two each of their own
     exam = [(texts, POLICIES)] if SLOW else [(texts[i::4], POLICIES[i : i + 1]) for i in range(4)]
     for chosen, names in exam:
@@ -59,7 +60,7 @@ def test_trees_run_as_they_replay(drafter, rule, record_property):
 
 def test_a_tree_run_from_its_text_is_priced_and_compared():
     trace = load_trace(recordings()["tiny-eagle-greedy"])
-    trace = trace.select(spread(trace.sequences, 1))
+    trace = trace.select(evenly_spaced(trace.sequences, 1))
     cost = CostModel.from_ratio(0.1, trace.K, 63)
     found = run_on(trace, _pair("eagle"), "static:4x2x1", cost)
     assert found.policy == "static:4x2x1"

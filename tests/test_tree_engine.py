@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 from test_tree import shapes
 from toy_lm import END, RULES, VOCAB, run_all, toy_cost, toy_pair, toy_prompts
 
-from real.decode.features import offered
+from real.decode.beam_search import BeamSearch, parse_beam
+from real.decode.dynamic_tree import DynamicTree
+from real.decode.features import drafter_features
 from real.decode.loop import decode
-from real.decode.trees import Beam, Dynamic, Static, beam, best, search
+from real.decode.plan import make_plan
+from real.decode.static_tree import StaticTree
+from real.decode.tree_search import search_tree, top_tokens
 from real.equality import compare, rounds_of
-from real.pair import plan_of, prompts_of, rule_of
 from real.prompts import Prompt
 from real.record import RecordError, RecordingFiles, Settings, record
 from real.record.assembly import assemble
@@ -25,6 +28,7 @@ from real.record.metadata import describe
 from real.record.recorder import record_sequence
 from real.record.target_sequence import target_sequence
 from real.record.tree_order import tree_order_stepwise
+from real.rerun import prompts_of, rule_of
 from real.sampling import Rule
 from simspec import load_trace, policies, replay
 from simspec.tree import MAX_NODES, Tree, TreeError
@@ -42,7 +46,7 @@ PAIRS = [(drafter, rule) for drafter in DRAFTERS for rule in RULES]
 def recording(drafter_name, rule, count=4, K=6, budget=20):
     """(trace, target, drafter): the toy pair's texts with ranks and the order of dynamic trees."""
     target, drafter = toy_pair(drafter_name)
-    asked = Settings(K, budget, RULES[rule], END, offered(drafter), (WIDTH, LEVELS))
+    asked = Settings(K, budget, RULES[rule], END, drafter_features(drafter), (WIDTH, LEVELS))
     prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(count, 2))]
     rows = [record_sequence(target, drafter, asked, p.token, i) for i, p in enumerate(prompts)]
     return (
@@ -68,7 +72,9 @@ def ran(target, drafter, trace, plan):
 
 def examined(trace, target, drafter, policy):
     """Runs the policy's plan and holds it against the replay; returns both."""
-    results = ran(target, drafter, trace, plan_of(policy, trace.K, 0, toy_cost(), trace.meta.tree))
+    results = ran(
+        target, drafter, trace, make_plan(policy, trace.K, 0, toy_cost(), trace.meta.tree)
+    )
     replayed = replay_tree(trace, policy)
     assert rounds_of(trace, results) == replayed, policy
     assert compare(trace, policy, replayed, results).exact
@@ -259,7 +265,7 @@ def test_recorded_order_is_that_of_the_twin_with_nothing_kept(name, rule):
 
 def test_order_is_recorded_and_saved_and_joined_and_only_where_asked(tmp_path):
     trace, target, drafter = recording("eagle", "greedy")
-    asked = Settings(6, 20, RULES["greedy"], END, offered(drafter), (WIDTH, LEVELS))
+    asked = Settings(6, 20, RULES["greedy"], END, drafter_features(drafter), (WIDTH, LEVELS))
     prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(4, 2))]
     meta = describe("toy", drafter, asked, prompts, "", "cpu", torch.float64)
     files = RecordingFiles(tmp_path / "t.parquet", shard_size=3)
@@ -296,7 +302,7 @@ def test_beams_commit_the_targets_text_and_are_a_beam_search(rule):
         target, drafter = toy_pair(name)
         for seed, prompt in enumerate(toy_prompts(3, 5)):
             own, _ = target_sequence(target, Settings(6, 14, RULES[rule], END), prompt, seed)
-            result = decode(target, drafter, Beam(3, 3), RULES[rule], prompt, 14, END, seed)
+            result = decode(target, drafter, BeamSearch(3, 3), RULES[rule], prompt, 14, END, seed)
             assert result.token.tolist() == own.tolist()
             assert result.drafted.max() <= 9
             assert result.computed.max() == 3
@@ -319,7 +325,7 @@ def test_beams_commit_the_targets_text_and_are_a_beam_search(rule):
             ranked = scores(0, level).sort(descending=True, stable=True).indices.tolist()[:3]
             offers += [((*tokens, t), total + float(logprob[t])) for t in ranked]
         beams = sorted(offers, key=lambda offer: -offer[1])[:3]
-    found = draft(Beam(3, 3))
+    found = draft(BeamSearch(3, 3))
     paths = {0: ()}
     for row, (token, parent) in enumerate(zip(found.token, found.parent)):
         if row:
@@ -336,14 +342,14 @@ def test_beams_commit_the_targets_text_and_are_a_beam_search(rule):
 def test_best_takes_of_equals_the_smaller_index_and_tells_the_gap(rows, width):
     scores = torch.tensor(rows, dtype=torch.float64)
     scores[scores == -2] = -torch.inf
-    token, gap = best(scores, width)
+    token, gap = top_tokens(scores, width)
     for values, found, near in zip(scores.tolist(), token.tolist(), gap):
         order = sorted(range(6), key=lambda i: (-values[i], i))
         assert found == order[:width]
         gaps = [values[a] - values[b] for a, b in zip(order[:width], order[1 : width + 1])]
         assert near == min((g for g in gaps if g == g), default=np.inf)
     with pytest.raises(TreeError, match="7 children of a node are too wide for a vocabulary of 6"):
-        best(scores, 7)
+        top_tokens(scores, 7)
 
 
 @settings(deadline=None, max_examples=30)
@@ -352,7 +358,7 @@ def test_an_offer_is_ordered_with_ancestors_first(seed, width, levels, rule):
     target, drafter = toy_pair("medusa")
     prompt = [4, *toy_prompts(1, seed)[0]]
     drafter.begin(target, prompt, target.prefill(prompt[:-1]), None)
-    offer = search(drafter, RULES[rule], seed, 0, prompt[-1], width, levels)
+    offer = search_tree(drafter, RULES[rule], seed, 0, prompt[-1], width, levels)
     order = offer.order()
     assert len(order) == width + (levels - 1) * width**2
     assert sorted(order) == list(range(1, len(offer.token)))
@@ -366,30 +372,30 @@ def test_trees_that_cannot_be_are_refused_in_one_line():
     target, drafter = toy_pair("model")
     slips = [
         (lambda: Tree((2, 1), (0, 0)), "cycle"),
-        (lambda: Dynamic(0, 3, 5), "width is 0"),
-        (lambda: Dynamic(33, 3, 5), "width is 33"),
-        (lambda: Dynamic(3, 0, 5), "levels is 0"),
-        (lambda: Dynamic(3, 3, 64), "64 nodes are over budget"),
-        (lambda: Beam(8, 8), "64 nodes, over budget"),
-        (lambda: beam("beam:4,k=7", 6), "7 levels are too deep, here drafts reach 6"),
-        (lambda: beam("beam:x", 6), "expected beam:width"),
+        (lambda: DynamicTree(0, 3, 5), "width is 0"),
+        (lambda: DynamicTree(33, 3, 5), "width is 33"),
+        (lambda: DynamicTree(3, 0, 5), "levels is 0"),
+        (lambda: DynamicTree(3, 3, 64), "64 nodes are over budget"),
+        (lambda: BeamSearch(8, 8), "64 nodes, over budget"),
+        (lambda: parse_beam("beam:4,k=7", 6), "7 levels are too deep, here drafts reach 6"),
+        (lambda: parse_beam("beam:x", 6), "expected beam:width"),
         (
-            lambda: plan_of(TreePolicy("t", "static", tree=chain_tree(7)), 6, 0, toy_cost()),
+            lambda: make_plan(TreePolicy("t", "static", tree=chain_tree(7)), 6, 0, toy_cost()),
             "too deep",
         ),
-        (lambda: plan_of(policies.parse("dynamic_tree:5"), 6, 0, toy_cost()), "only replayed"),
+        (lambda: make_plan(policies.parse("dynamic_tree:5"), 6, 0, toy_cost()), "only replayed"),
         (
             lambda: decode(
-                target, drafter, Static(tree_of_widths((VOCAB + 1,))), Rule(), [5, 6], 4
+                target, drafter, StaticTree(tree_of_widths((VOCAB + 1,))), Rule(), [5, 6], 4
             ),
             "too wide for a vocabulary",
         ),
         (
-            lambda: decode(target, drafter, Dynamic(2, 2, 3), Rule("rejection"), [5, 6], 4),
+            lambda: decode(target, drafter, DynamicTree(2, 2, 3), Rule("rejection"), [5, 6], 4),
             "does not run under the rejection rule",
         ),
         (
-            lambda: decode(target, drafter, Beam(2, 2), Rule("rejection"), [5, 6], 4),
+            lambda: decode(target, drafter, BeamSearch(2, 2), Rule("rejection"), [5, 6], 4),
             "does not run under the rejection rule",
         ),
     ]
@@ -397,5 +403,5 @@ def test_trees_that_cannot_be_are_refused_in_one_line():
         with pytest.raises(ValueError, match=hint) as refused:
             slip()
         assert "\n" not in str(refused.value)
-    assert beam("beam:4", 6).K == 6
-    assert beam("beam:4,k=2", 6).width == 4
+    assert parse_beam("beam:4", 6).K == 6
+    assert parse_beam("beam:4,k=2", 6).width == 4

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from test_tree import shapes
 
 from real.decode.cape import Cape
-from real.decode.trees import Static
+from real.decode.static_tree import StaticTree
 from real.decode.verify import rejection_sample
 from real.draft import Drafter, Step
 from real.sampling import Rule
@@ -110,7 +110,7 @@ def same(found, wanted):
 
 
 def static(rule, seed, tree, draws):
-    plan, drafter = Static(tree), Tables(rule, seed)
+    plan, drafter = StaticTree(tree), Tables(rule, seed)
     plan.begin(drafter, rule, 0, None, draws)
     return plan, drafter, {}
 

@@ -34,8 +34,8 @@ from simspec.quantization import LOG_ODDS
 from simspec.rank_acceptance import rank_acceptance
 from simspec.reports import oracle_gap as score
 from simspec.roofline import roofline_cost
-from simspec.sweep import supported_policies
-from simspec.sweep import sweep_rows as sweep_rows
+from simspec.sweep import sweep_rows
+from simspec.sweep_inputs import supported_policies
 from simspec.tree import MAX_NODES, TreeError, from_paths
 from simspec.tree_outcomes import outcomes, sibling_counts
 from simspec.tree_policy import TreePolicy

@@ -2,7 +2,6 @@
 
 import json
 import os
-import runpy
 import shutil
 import subprocess
 import sys
@@ -10,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from cut_example import SOURCE, cut
 
 from simspec import load_trace, replay
 from simspec.policies import parse
@@ -77,8 +77,8 @@ def _alone(first, arguments, cwd):
 def _strangers(names) -> list:
     """Files that no one should be given: anything but the two packages' own and the wheel's record."""
     kinds = {
-        "simspec": (".py", ".parquet", ".json", ".md"),
-        "real": (".py", ".json", ".md", ".safetensors", ".xz"),
+        "simspec": (".py", "py.typed", ".parquet", ".json", ".md"),
+        "real": (".py", "py.typed", ".json", ".md", ".safetensors", ".xz"),
     }
     return [
         name for name in names
@@ -118,19 +118,6 @@ def test_the_wheel_holds_code_the_example_and_the_embedded_models_and_nothing_el
     record_property("measured", f"wheel: {len(names)} files, {wheel.stat().st_size / 1e6:.1f} MB")
 
 
-def test_the_example_is_cut_by_its_script(tmp_path):
-    (shipped,) = (ROOT / "simspec" / "example").glob("*.parquet")
-    path = runpy.run_path(str(ROOT / "traces" / "cut_example.py"))["cut"](tmp_path)
-    assert path.name == shipped.name
-    example, again = load_trace(shipped), load_trace(path)
-    for name in ("token", "run", "depth", "feature", "rank", "margin", "prompt", "sequence"):
-        assert (getattr(example, name) == getattr(again, name)).all(), name
-    assert example.meta.ids == again.meta.ids
-    assert example.meta.features == again.meta.features
-    costs = path.with_suffix(".cost.json"), shipped.with_suffix(".cost.json")
-    assert costs[0].read_bytes() == costs[1].read_bytes()
-
-
 def test_the_example_replays_as_the_whole_recording_does():
     (path,) = (ROOT / "simspec" / "example").glob("*.parquet")
     example, whole = (
@@ -144,6 +131,19 @@ def test_the_example_replays_as_the_whole_recording_does():
         assert replay(example, parse(text), seed=5) == replay(whole, parse(text), seed=5).select(
             chosen, whole
         ), "make example"
+
+
+def test_the_example_is_cut_by_its_script():
+    (shipped,) = (ROOT / "simspec" / "example").glob("*.parquet")
+    example = load_trace(shipped)
+    fresh = cut(load_trace(ROOT / "traces" / f"{SOURCE}.parquet"))
+    assert shipped.stem == f"{SOURCE}-{fresh.sequences}"
+    for name in ("token", "run", "depth", "feature", "rank", "margin", "prompt", "sequence"):
+        assert (getattr(example, name) == getattr(fresh, name)).all(), name
+    assert example.meta.ids == fresh.meta.ids
+    assert example.meta.features == fresh.meta.features
+    costs = ROOT / "traces" / f"{SOURCE}.cost.json", shipped.with_suffix(".cost.json")
+    assert costs[0].read_bytes() == costs[1].read_bytes()
 
 
 def test_control_strangers_are_noticed():

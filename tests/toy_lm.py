@@ -5,8 +5,9 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from real.decode.features import offered
+from real.decode.features import drafter_features
 from real.decode.loop import decode
+from real.decode.plan import chain_plan
 from real.draft.losses import multi_head_loss
 from real.drafters.eagle import EagleDrafter, EagleHead, eagle_loss
 from real.drafters.early_exit import EarlyExitDrafter, EarlyExitHead
@@ -19,12 +20,12 @@ from real.drafters.self_skip import SelfSkipDrafter, SkipConfig
 from real.model.config import DecoderConfig
 from real.model.decoder import Decoder
 from real.model.target import Target
-from real.pair import prompts_of, rule_of, stepper
 from real.prompts import Prompt
 from real.record import Settings
 from real.record.assembly import assemble
 from real.record.metadata import describe
 from real.record.recorder import record_sequence
+from real.rerun import prompts_of, rule_of
 from real.sampling import Rule
 from simspec import CostModel, Policy, policies
 
@@ -175,7 +176,7 @@ POLICIES = (
 def toy_recording(drafter_name: str, rule_name: str, count: int = 10, K: int = 6, budget: int = 24):
     """(trace, target, drafter): texts of the toy pair, recorded in float64."""
     target, drafter = toy_pair(drafter_name)
-    settings = Settings(K, budget, RULES[rule_name], END, offered(drafter))
+    settings = Settings(K, budget, RULES[rule_name], END, drafter_features(drafter))
     prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(count))]
     rows = [record_sequence(target, drafter, settings, p.token, i) for i, p in enumerate(prompts)]
     meta = describe("toy", drafter, settings, prompts, "", "cpu", torch.float64)
@@ -221,7 +222,7 @@ def policy_from(text: str, trace, cost):
 
 def run_all(target, drafter, trace, policy, cost, seed: int = 0):
     """Real runs of all sequences of a trace with one policy."""
-    drive = stepper(policy, trace.K, seed, cost)
+    drive = chain_plan(policy, trace.K, seed, cost)
     rule = rule_of(trace)
     return [
         decode(

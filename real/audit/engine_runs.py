@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from real.audit.emitted_run import EmittedRun, EmittedSequence, RunHeader
-from real.decode.loop import DecodeResult
+from real.decode.result import DecodeResult
 from real.pair import Pair
 from real.provenance import device_name
 from real.sampling import Rule

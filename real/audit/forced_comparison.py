@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from real.audit.forced_decoding import ForcedDivergence
-from real.decode.loop import DecodeResult
+from real.decode.result import DecodeResult
 from real.equality import rounds_of
 from simspec import Rounds, Trace
 from simspec.quantization import decode_margin

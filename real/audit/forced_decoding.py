@@ -6,13 +6,15 @@ import torch
 
 from real.audit.score_gaps import spacing
 from real.audit.tolerance import TOLERANCES
-from real.decode.loop import DecodeResult, Plan, Round, decode
+from real.decode.loop import decode
+from real.decode.plan import Plan
+from real.decode.result import DecodeResult, Round
 from real.draft import Drafter
 from real.model.target import Target
-from real.pair import prompts_of, rule_of
 from real.progress import Progress, quiet
-from real.sampling import Rule, forget_noise
-from simspec import Stepper, Trace
+from real.rerun import prompts_of, rule_of
+from real.sampling import Rule, clear_noise_cache
+from simspec import Trace
 
 NATS = {t.dtype: t.nats for t in TOLERANCES}
 """Gaps that rounding explains in a dtype; COARSE_NATS in any other."""
@@ -42,11 +44,7 @@ class ForcedDivergence:
 
 
 def decode_forced(
-    target: Target,
-    drafter: Drafter,
-    stepper: Stepper | Plan,
-    trace: Trace,
-    progress: Progress = quiet,
+    target: Target, drafter: Drafter, plan: Plan, trace: Trace, progress: Progress = quiet
 ) -> tuple[list[DecodeResult], list[ForcedDivergence]]:
     """Decodes every prompt of `trace` and commits the recorded tokens: (results, divergences)."""
     rule, results, divergences = rule_of(trace), [], []
@@ -59,19 +57,19 @@ def decode_forced(
         def listen(r: Round, s=s, tokens=tokens, address=address) -> None:
             divergences.extend(_divergences(rule, r, tokens, s, address, coarser))
 
-        forget_noise()
+        clear_noise_cache()
         results.append(
             decode(
                 target,
                 drafter,
-                stepper,
+                plan,
                 rule,
                 prompt,
                 int(trace.budget[s]),
                 trace.meta.end_tokens,
                 address,
                 listen,
-                text=tokens,
+                forced=tokens,
             )
         )
         progress("forcing", s + 1, trace.sequences)

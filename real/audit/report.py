@@ -104,10 +104,10 @@ def _detectable(effect: float, text: str) -> str:
 
 def print_report(name: str, header: RunHeader, result: AuditResult, tokenizer) -> None:
     """Prints the figures, the first divergences, and the outcome in the last line."""
-    from simspec.terminal import print_table, print_text
+    from simspec.terminal import print_fields, print_text
 
     how = " ".join(filter(None, (header.rule, header.dtype, header.drafter, header.policy)))
-    print_table(("figure", "value"), report_rows(result), title=f"{name}: {how}")
+    print_fields(dict(report_rows(result)), title=f"{name}: {how}")
     excused = [d for d in result.first if d.excused]
     for d in (*excused[:SHOWN], *result.failures[:SHOWN]):
         line = (

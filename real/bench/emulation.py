@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
-from real.decode.loop import DecodeResult
+from real.decode.result import DecodeResult
 from real.equality import rounds_of
 from simspec import Rounds, Trace
 
@@ -77,12 +77,16 @@ def policy_timing(
 ) -> PolicyTiming:
     """The timing of one policy; `groups` are numbers of sequences by name."""
     seconds = np.concatenate([r.seconds for r in results]).sum(0).tolist()
+    drafting, verification, policy, other = seconds
     rate = _rate(results)
     return PolicyTiming(
-        name,
-        len(replayed),
-        trace.rows,
-        *seconds,
+        policy=name,
+        rounds=len(replayed),
+        tokens=trace.rows,
+        drafting=drafting,
+        verification=verification,
+        policy_time=policy,
+        other=other,
         tokens_per_second=rate,
         speedup=rate / _rate(plain),
         equal=rounds_of(trace, results) == replayed,

@@ -7,7 +7,7 @@ import numpy as np
 
 from real.bench.phase_costs import PhaseCosts
 from real.bench.scorecard import ScorecardRow
-from real.decode.loop import DecodeResult
+from real.decode.result import DecodeResult
 from real.equality import rounds_of
 from simspec import Policy, Rounds, Trace
 

@@ -9,14 +9,17 @@ from real.bench.phase_means import phase_costs, phase_jobs
 from real.bench.prediction import scorecard_rows
 from real.bench.scorecard import ScorecardRow
 from real.decode.engine import engines_of
-from real.decode.loop import DecodeResult, Plan, decode
+from real.decode.loop import decode
+from real.decode.plan import Plan, chain_plan
+from real.decode.result import DecodeResult
 from real.draft import Drafter, Silent
 from real.measure.job import PLAIN, Job
 from real.measure.round_times import RoundTimes
-from real.pair import Pair, prompts_of, rule_of, same_predictors, stepper
+from real.pair import Pair, check_predictors
 from real.progress import Progress, quiet
-from real.sampling import forget_noise
-from simspec import CostModel, Policy, Stepper, Trace, policies, replay
+from real.rerun import prompts_of, rule_of
+from real.sampling import clear_noise_cache
+from simspec import CostModel, Policy, Trace, policies, replay
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ def score(
     seed, repeats = settings.seed, settings.repeats
     scored, others = split_prompts(trace, settings.prompts, seed)
     built = [policies.make(policy, scored, policy_cost) for policy in policies_]
-    same_predictors(pair.drafter, trace, built)
+    check_predictors(pair.drafter, trace, built)
     replays = [(p, replay(scored, p, seed=seed, cost=policy_cost)) for p in built]
     deepest = max((int(rounds.computed.max()) for _, rounds in replays), default=0)
     jobs = {job: job.policy for job in phase_jobs(deepest, pair.drafter.has_logits)}
@@ -82,17 +85,17 @@ def score(
     runs.append((Silent(), jobs[Job(PLAIN)]))
     prompts = _Prompts(pair, scored), _Prompts(pair, others)
 
-    def steppers() -> list[Stepper]:
-        return [stepper(policy, trace.K, seed, policy_cost) for _, policy in runs]
+    def plans_of_runs() -> list[Plan]:
+        return [chain_plan(policy, trace.K, seed, policy_cost) for _, policy in runs]
 
-    for (drafter, _), plan in zip(runs, steppers()):  # warms caches and compiled policies
+    for (drafter, _), plan in zip(runs, plans_of_runs()):  # warms caches and compiled policies
         prompts[1].run(drafter, plan, 0)
     pair.target.passes.warm()
     rng = np.random.default_rng(seed)
     queue = _shuffled(rng, len(runs), scored.sequences, list(jobs), others.sequences, repeats)
     times, results, done = RoundTimes(), [], 0
     for repeat in queue:
-        plans, by_policy = steppers(), [[] for _ in runs]
+        plans, by_policy = plans_of_runs(), [[] for _ in runs]
         for item in repeat:
             if isinstance(item, int):
                 # in file order: a stream's state carries over to the next prompt
@@ -100,7 +103,7 @@ def score(
                 by_policy[item].append(result)
             else:
                 job, s = item
-                plan = stepper(jobs[job], max(deepest, 1), seed, unit)
+                plan = chain_plan(jobs[job], max(deepest, 1), seed, unit)
                 times.add(job, prompts[1].run(job.drafter(pair.drafter), plan, s))
             done += 1
             progress("running", done, sum(map(len, queue)))
@@ -122,7 +125,7 @@ def _shuffled(
     other_prompts: int,
     repeats: int,
 ) -> list[list[int | tuple[Job, int]]]:
-    """By repeat, in random order: each policy's number once a prompt, and some (job, other prompt)."""
+    """By repeat, in random order: each policy's number once a prompt, and (job, other prompt)."""
     scored = [i for i in range(policies_) for _ in range(prompts)]
     timed = [(job, s) for s in range(other_prompts) for job in jobs]
     order = rng.permutation(len(timed))
@@ -137,9 +140,9 @@ class _Prompts:
         self.pair, self.trace = pair, trace
         self.tokens = prompts_of(trace)
 
-    def run(self, drafter: Drafter, plan: Stepper | Plan, s: int) -> DecodeResult:
+    def run(self, drafter: Drafter, plan: Plan, s: int) -> DecodeResult:
         """Decodes prompt `s` as recorded."""
-        forget_noise()
+        clear_noise_cache()
         trace = self.trace
         return decode(
             self.pair.target,

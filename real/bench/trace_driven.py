@@ -18,9 +18,11 @@ from real.bench.recorded_sequence import (
     recorded_sequences,
 )
 from real.decode.chain import ChainDrafting
-from real.decode.engine import engage, engines_of, passes_of
+from real.decode.engine import attach_engine, engines_of, make_passes
 from real.decode.features import GRIDS
-from real.decode.loop import DecodeResult, Plan, decode
+from real.decode.loop import decode
+from real.decode.plan import Plan
+from real.decode.result import DecodeResult
 from real.draft import Drafter, Silent
 from real.model.decoder import Decoder
 from real.model.runner import EAGER, EagerPasses
@@ -35,7 +37,7 @@ from simspec import CostModel, Policy, Stepper, Trace, policies, replay
 def emulation_passes(engine: str, trace: Trace, context: int | None = None) -> EagerPasses:
     """That engine's passes for `emulate` on a recording, with prompts of `context` tokens."""
     length = np.diff(trace.prompt_offset) if context is None else context
-    return passes_of(engine, trace.K + 1, int(np.max(length + trace.budget)) + 2)
+    return make_passes(engine, trace.K + 1, int(np.max(length + trace.budget)) + 2)
 
 
 def emulate(
@@ -63,7 +65,7 @@ def emulate(
     seed, cost = settings.seed, policy_cost or CostModel.from_ratio(0.1, trace.K)
     built = [policies.make(policy, trace, cost) for policy in policies_]
     replays = [replay(trace, policy, seed=seed, cost=cost) for policy in built]
-    engage(passes, decoder, drafter)
+    attach_engine(passes, decoder, drafter)
     recorded_drafter = RecordedDrafter(drafter, constant_predictors(built, decoder, drafter))
     target = Target(decoder, drafter.taps, passes=passes)
     features = _features(trace, built)
@@ -123,5 +125,5 @@ def _decode(
         recorded.budget,
         (END,),
         recorded.sequence,
-        text=recorded.tokens,
+        forced=recorded.tokens,
     )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from real.model.config import DecoderConfig
-from real.train.trainer import Plan
+from real.train.schedule import TrainSchedule
 
 REQUIRED = ("model", "early_exit", "eagle", "medusa")
 """Drafters that a campaign trains before all others."""
@@ -35,8 +35,8 @@ class TrainingStage:
     sample: int
     target: DecoderConfig
     drafter_settings: tuple[tuple[str, Settings], ...]
-    target_plan: Plan
-    drafter_plan: Plan
+    target_plan: TrainSchedule
+    drafter_plan: TrainSchedule
     rate_factor: float
     distil_tokens: int
     batch: int

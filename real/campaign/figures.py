@@ -1,6 +1,6 @@
 """Figures of a campaign."""
 
-from real.bench.figures import draw
+from real.bench.scorecard_figure import draw_scorecard
 from real.campaign.recordings import RULE
 from real.campaign.scoring import scorecard
 from real.campaign.selection import select_policies
@@ -27,6 +27,6 @@ def draw_figures(workspace: Workspace) -> dict:
         plot_curves(panels, workspace.out / "figures" / "speedup.png")
         written.append("speedup.png")
     if card := scorecard(workspace, [name.split("-")[1] for name in panels]):
-        draw(card, workspace.out / "figures" / "scorecard.png")
+        draw_scorecard(card, workspace.out / "figures" / "scorecard.png")
         written.append("scorecard.png")
     return {"files": written, "device": device_name(workspace.device)}

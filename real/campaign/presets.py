@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from real.bench.hf_generate import RIVALS
+from real.bench.hf_generate import HF_METHODS
 from real.campaign.config import (
     RECOMMENDED,
     REQUIRED,
@@ -19,9 +19,9 @@ from real.campaign.config import (
 )
 from real.measure.grid_settings import BATCHES, CONTEXTS, WIDTHS
 from real.model.config import DecoderConfig
-from real.train.pipeline import TrainConfig
-from real.train.recipes import recipe_of, training
-from real.train.trainer import Plan
+from real.train.config import TrainConfig
+from real.train.drafter_training import recipe_of
+from real.train.schedule import TrainSchedule
 
 # 191.5 M parameters in 20 layers, 7.3 M of the embedding. 64 windows of 512 are 33 thousand tokens
 # a step; 31 million tokens of text (three shards at 3.4 bytes a token) pass about two and a half
@@ -42,8 +42,10 @@ FULL = CampaignConfig(
             ),
             ("early_exit", (("depth", 3),)),
         ),
-        target_plan=Plan(minutes=3.9, rows=64, length=512, rate=1.5e-3, save_every=1000),
-        drafter_plan=Plan(minutes=0.4, rows=128, length=192, save_every=1000, every=1 << 30),
+        target_plan=TrainSchedule(minutes=3.9, rows=64, length=512, rate=1.5e-3, save_every=1000),
+        drafter_plan=TrainSchedule(
+            minutes=0.4, rows=128, length=192, save_every=1000, every=1 << 30
+        ),
         rate_factor=0.42,  # sqrt(160 / 896): recipes were found at the tiny target's width
         distil_tokens=2_000_000,
         batch=512,
@@ -71,7 +73,7 @@ FULL = CampaignConfig(
         repeats=10,
         drafters=("early_exit:4", "eagle", "medusa"),
     ),
-    race=RaceStage(rivals=RIVALS, prompts=9, budget=64, repeats=1),
+    race=RaceStage(rivals=HF_METHODS, prompts=9, budget=64, repeats=1),
     emulation=EmulationStage(
         model="llama-3-8b",
         drafters=(
@@ -97,8 +99,8 @@ TOY = replace(
         drafter_settings=(
             ("model", (("width", 8), ("layers", 1), ("heads", 1), ("head_dim", 8), ("hidden", 16))),
         ),
-        target_plan=Plan(steps=4, rows=2, length=16, save_every=2),
-        drafter_plan=Plan(steps=4, rows=2, length=16, save_every=2, every=1 << 30),
+        target_plan=TrainSchedule(steps=4, rows=2, length=16, save_every=2),
+        drafter_plan=TrainSchedule(steps=4, rows=2, length=16, save_every=2, every=1 << 30),
         rate_factor=1.0,
         distil_tokens=1024,
         batch=8,
@@ -122,7 +124,7 @@ TOY = replace(
         repeats=2,
         drafters=("early_exit:1", "eagle"),
     ),
-    race=RaceStage(rivals=RIVALS, prompts=2, budget=6, repeats=1),
+    race=RaceStage(rivals=HF_METHODS, prompts=2, budget=6, repeats=1),
     emulation=EmulationStage(
         model="2x16x2x300",
         drafters=(
@@ -143,8 +145,10 @@ def training_of(
     t = config.training
     settings = {name: dict(values) for name, values in t.drafter_settings}
     plan = replace(t.drafter_plan, seed=seed)
-    lessons = tuple(
-        training(name, plan, settings=settings.get(name), rate=t.rate_factor * recipe_of(name).rate)
+    drafters = tuple(
+        drafter_training(
+            name, plan, settings=settings.get(name), rate=t.rate_factor * recipe_of(name).rate
+        )
         for name in (*REQUIRED, *RECOMMENDED)
     )
     return TrainConfig(
@@ -154,7 +158,7 @@ def training_of(
         t.sample,
         t.target,
         replace(t.target_plan, seed=seed),
-        lessons,
+        drafters,
         t.distil_tokens,
         0.5,
         t.judged,

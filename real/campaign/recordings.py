@@ -5,15 +5,15 @@ from pathlib import Path
 from real.campaign.config import MAX_DRAFT_LENGTHS, TREE_DRAFTERS
 from real.campaign.selection import select_prompts
 from real.campaign.workspace import Workspace
-from real.decode.features import offered
+from real.decode.features import drafter_features
 from real.files import replacing
 from real.jobs import RULES, record_to, run_on
 from real.measure import MeasureSettings, measure
-from real.pair import spread
 from real.progress import relabel
 from real.record import Settings
+from real.rerun import evenly_spaced
 from real.sampling import Rule
-from real.train.train_drafter import read_card
+from real.train.drafter_card import read_card
 from simspec import CostModel, load_trace, policies
 
 RULE = "coupled"
@@ -73,7 +73,7 @@ def record_drafter(workspace: Workspace, drafter: str, rule: str) -> dict:
     """Float32: records a drafter on the campaign's prompts."""
     config, path = workspace.config, workspace.trace(drafter, rule)
     pair = workspace.pair(drafter, "float32")
-    features = tuple(name for name in offered(pair.drafter) if name in FEATURES)
+    features = tuple(name for name in drafter_features(pair.drafter) if name in FEATURES)
     settings = Settings(
         max_depth(workspace, drafter),
         config.recording.budget,
@@ -109,7 +109,7 @@ def run_dynamic_trees(workspace: Workspace, drafter: str) -> dict:
     """Records the order of dynamic trees on fewer prompts, and runs trees and CAPE on it."""
     config, pair = workspace.config, workspace.pair(drafter, "float32", "eager")
     path = workspace.trace(drafter, f"{RULE}-trees")
-    features = tuple(name for name in offered(pair.drafter) if name == "confidence")
+    features = tuple(name for name in drafter_features(pair.drafter) if name == "confidence")
     plain, _ = workspace.open_recording(drafter, RULE)
     width, levels = config.recording.tree_size
     settings = Settings(
@@ -125,7 +125,7 @@ def run_dynamic_trees(workspace: Workspace, drafter: str) -> dict:
         record_to(
             path,
             pair,
-            [prompts[i] for i in spread(len(prompts), max(2, len(prompts) // 4))],
+            [prompts[i] for i in evenly_spaced(len(prompts), max(2, len(prompts) // 4))],
             settings,
             workspace.progress,
         )

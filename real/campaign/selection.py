@@ -1,7 +1,7 @@
 """The policies and prompts that a campaign runs of a recording."""
 
 from real.campaign.workspace import Workspace
-from real.pair import spread
+from real.rerun import evenly_spaced
 from simspec import CostModel, Policy, Trace, policies, replay
 
 
@@ -28,4 +28,4 @@ def select_policies(workspace: Workspace, trace: Trace, cost: CostModel) -> list
 
 def select_prompts(trace: Trace, prompts: int) -> Trace:
     """So many prompts of a recording, evenly spread."""
-    return trace.select(spread(trace.sequences, prompts))
+    return trace.select(evenly_spaced(trace.sequences, prompts))

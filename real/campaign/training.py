@@ -3,15 +3,13 @@
 from dataclasses import replace
 
 from real.campaign.workspace import Workspace
-from real.train.pipeline import (
-    Search,
-    TrainConfig,
-    describe,
-    learn_predictors,
-    learn_target,
-    search,
-)
-from real.train.train_drafter import read_card, teach
+from real.train.config import TrainConfig
+from real.train.drafter_card import read_card
+from real.train.model_card import write_model_card
+from real.train.pipeline import train_all_predictors
+from real.train.search_skips import SkipSearch, search_skips
+from real.train.train_drafter import train_drafter as train_one_drafter
+from real.train.train_target import train_target as train_target_model
 
 
 def prepare_text(workspace: Workspace) -> dict:
@@ -25,7 +23,7 @@ def prepare_text(workspace: Workspace) -> dict:
 
 def train_target(workspace: Workspace) -> dict:
     """Trains the target, and saves its hash."""
-    learn_target(
+    train_target_model(
         workspace.train_config, workspace.read, workspace.models, workspace.work, workspace.progress
     )
     workspace.save_target_hash()
@@ -34,14 +32,14 @@ def train_target(workspace: Workspace) -> dict:
 
 def generate_text(workspace: Workspace) -> dict:
     """Lets the target generate what drafters learn from."""
-    return {"tokens": int(workspace.known.own.size)}
+    return {"tokens": int(workspace.known.distilled.size)}
 
 
 def train_drafter(workspace: Workspace, drafter: str) -> dict:
     """Trains one drafter."""
-    (training,) = (each for each in workspace.train_config.lessons if each.drafter == drafter)
-    card = teach(
-        training, workspace.known.material, workspace.models, workspace.work, workspace.progress
+    (training,) = (each for each in workspace.train_config.drafters if each.drafter == drafter)
+    card = train_one_drafter(
+        training, workspace.known.data, workspace.models, workspace.work, workspace.progress
     )
     return {
         "steps": card["steps"],
@@ -53,12 +51,8 @@ def train_drafter(workspace: Workspace, drafter: str) -> dict:
 def search_self_skip(workspace: Workspace) -> dict:
     """Searches the sub-layers that self_skip leaves out."""
     config, known = workspace.train_config, workspace.known
-    card = search(
-        Search(config.trials, config.seed),
-        known.material,
-        known.own,
-        workspace.models,
-        workspace.progress,
+    card = search_skips(
+        SkipSearch(config.trials, config.seed), known, workspace.models, workspace.progress
     )
     return {"settings": card["settings"], "evaluation": card["evaluation"]}
 
@@ -66,19 +60,19 @@ def search_self_skip(workspace: Workspace) -> dict:
 def _trained_drafters(workspace: Workspace) -> TrainConfig:
     """The training with those drafters that are trained."""
     config = workspace.train_config
-    lessons = tuple(
-        each for each in config.lessons if (workspace.models / each.place / "card.json").exists()
+    drafters = tuple(
+        each for each in config.drafters if (workspace.models / each.place / "card.json").exists()
     )
     return replace(
         config,
-        lessons=lessons,
+        drafters=drafters,
         trials=config.trials * (workspace.models / "self_skip" / "card.json").exists(),
     )
 
 
 def train_predictors(workspace: Workspace) -> dict:
     """Trains the acceptance predictors."""
-    learn_predictors(
+    train_all_predictors(
         _trained_drafters(workspace),
         workspace.read,
         workspace.known,
@@ -90,7 +84,7 @@ def train_predictors(workspace: Workspace) -> dict:
 
 def write_card(workspace: Workspace) -> dict:
     """Writes the card of the model folder."""
-    describe(
+    write_model_card(
         _trained_drafters(workspace),
         workspace.read,
         workspace.known,

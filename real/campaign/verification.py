@@ -11,10 +11,11 @@ from real.audit.forced_comparison import compare_forced
 from real.audit.forced_decoding import decode_forced
 from real.campaign.selection import select_policies, select_prompts
 from real.campaign.workspace import Workspace
+from real.decode.plan import chain_plan
 from real.equality import NOTHING, compare
 from real.jobs import RULES
-from real.pair import rerun, rule_of, stepper
 from real.progress import relabel
+from real.rerun import rerun, rule_of
 from simspec import policies, replay
 
 
@@ -61,11 +62,11 @@ def force_recorded(workspace: Workspace, drafter: str) -> dict:
         whole, cost = workspace.open_recording(drafter, rule)
         trace = select_prompts(whole, workspace.config.checks.forced)
         policy = policies.BUILTIN["fixed"](min(4, whole.K))
-        drive = stepper(policy, trace.K, workspace.seed, cost)
+        plan = chain_plan(policy, trace.K, workspace.seed, cost)
         ran, apart = decode_forced(
             pair.target,
             pair.drafter,
-            drive,
+            plan,
             trace,
             relabel(workspace.progress, f"forcing {drafter} {rule}"),
         )

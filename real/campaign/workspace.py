@@ -9,7 +9,7 @@ from pathlib import Path
 
 from real.campaign.config import MAX_DRAFT_LENGTHS, CampaignConfig
 from real.campaign.presets import training_of
-from real.decode.engine import passes_of
+from real.decode.engine import make_passes
 from real.files import replace_json
 from real.model.checkpoint import sha256
 from real.pair import Pair, load_pair
@@ -17,9 +17,11 @@ from real.progress import Progress, quiet
 from real.prompts import Prompt, draw
 from real.prompts import read_prompts as read_prompt_file
 from real.provenance import device_name, versions
+from real.train.config import TrainConfig
 from real.train.corpus import CorpusError
-from real.train.pipeline import Known, Read, TrainConfig, known_target, read
-from real.train.train_drafter import read_card
+from real.train.drafter_card import read_card
+from real.train.drafter_data import TrainedTarget, load_trained_target
+from real.train.training_text import EncodedText, read_training_text
 from simspec import CostModel, Trace, load_trace, policies
 
 MAX_LOADED = 3
@@ -165,23 +167,24 @@ class Workspace:
         return load_trace(path), CostModel.from_json(path.with_suffix(".cost.json"))
 
     @cached_property
-    def read(self) -> Read:
+    def read(self) -> EncodedText:
         """The text, encoded."""
-        return read(self.train_config, self.models, self.work, self.progress)
+        return read_training_text(self.train_config, self.models, self.work, self.progress)
 
     @cached_property
-    def known(self) -> Known:
-        """The target and what it generated, for training drafters."""
-        known = known_target(self.train_config, self.read, self.models, self.work, self.progress)
-        check, exam = (
-            known.material.check,
-            known.material.exam,
-        )  # walked token by token: few are enough beside a recording
-        exam, check = (
-            exam[: self.config.training.exam],
-            check[: max(1, self.config.training.exam // 3)],
+    def known(self) -> TrainedTarget:
+        """The target and its generated sequences, for the training of drafters.
+
+        Evaluation goes token by token: few sequences are enough beside a recording.
+        """
+        text = self.read
+        trained = load_trained_target(
+            self.train_config, text.tokenizer, text.tokens, self.models, self.work, self.progress
         )
-        return replace(known, material=replace(known.material, check=check, exam=exam))
+        data, count = trained.data, self.config.training.exam
+        validation = data.validation[: max(1, count // 3)]
+        data = replace(data, validation=validation, evaluation=data.evaluation[:count])
+        return replace(trained, data=data)
 
     def unload_models(self) -> None:
         """Drops loaded models."""
@@ -201,7 +204,7 @@ class Workspace:
             compiled = (
                 None if dtype == "bfloat16" else False
             )  # what float32 is for needs no speed, and compiling takes a minute
-            passes = passes_of(
+            passes = make_passes(
                 key[2],
                 rows,
                 max(config.recording.longest, config.costs.context) + config.recording.budget,

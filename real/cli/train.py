@@ -110,12 +110,12 @@ default: the drafter's own.",
         train_drafter,
         train_models,
     )
-    from real.train.recipes import named
-    from real.train.train_drafter import lines
+    from real.train.arguments import split_arguments
+    from real.train.drafter_card import card_lines
 
     if threads < 0:
         raise ValueError(f"threads {threads}; expected 0 or more")
-    drafter, files = named(text)
+    drafter, files = split_arguments(text)
     if drafter is None and (settings or name or against or rate):
         raise ValueError(
             "--set, --rate, --name and --against are for one drafter; "
@@ -144,4 +144,4 @@ default: the drafter's own.",
         losses, agreement = card["heldout_loss_nats"], card["agreement_on_target_text"]
         print(f"wrote {out}: held-out loss {losses}, agreement {agreement}")
     else:
-        print("\n".join([f"wrote {out / (name or drafter)}", *lines(card)]))
+        print("\n".join([f"wrote {out / (name or drafter)}", *card_lines(card)]))

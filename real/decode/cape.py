@@ -1,11 +1,17 @@
-"""CAPE: a chain whose tokens have siblings, the more the less sure the drafter is (GLIDE and CAPE §4.2, arXiv 2402.02082)."""
+"""CAPE: a chain whose tokens have siblings, more where the drafter is less confident.
+
+GLIDE and CAPE §4.2, arXiv 2402.02082.
+"""
 
 import numpy as np
 
-from real.decode.features import GRIDS, Reader
+from real.decode.feature_reader import FeatureReader
+from real.decode.features import GRIDS
 from real.decode.phase_timer import DRAFTING, POLICY, PhaseTimer
-from real.decode.trees import SURE, best
-from real.draft import Draft, Drafter
+from real.decode.tree_search import INFINITE_GAP, top_tokens
+from real.decode.verify import VerifyResult
+from real.draft import Draft, Drafter, Step
+from real.model.target import TargetOutput
 from real.sampling import AddressedDraws, Rule
 from simspec.quantization import decode, table
 from simspec.rng import DRAFT
@@ -14,29 +20,36 @@ from simspec.tree_policy import MAX_SUBMITTED, TreePolicy
 
 
 class Cape:
-    """A chain of `k` tokens, stopped as any chain, then each slot's next best tokens as siblings: `simspec.tree_policy.widths` of them.
+    """A chain of at most `k` tokens, then siblings of each: `simspec.tree_outcomes.sibling_counts`.
 
-    The confidence that sets the width is the one that a recording holds, on its grid. At most 32 tokens are submitted: the chain is
-    kept whole, the sets are filled from the first slot on. Under the rejection rule the siblings are drawn from q without replacement
-    behind the chain's token; a width depends on what stands before its slot alone. The gap is as that of `real.decode.trees.Static`.
+    The confidence that sets the count is quantized as in a recording. At most 32 tokens are submitted: the whole
+    chain, then siblings from slot 0 on. Under the rejection rule siblings are drawn from q without replacement.
+    The gap is as of `real.decode.static_tree.StaticTree`.
     """
 
+    reader: FeatureReader
+
     def __init__(self, sets: str | int = "section", k: int = MAX_SUBMITTED):
-        TreePolicy("cape", "cape", k=k, sets=sets)  # refuses what cannot be
+        TreePolicy("cape", "cape", k=k, sets=sets)  # validates both
         self.sets, self.K = sets, k
 
     def begin(
-        self, drafter: Drafter, rule: Rule, sequence: int, prefill, draws: AddressedDraws
+        self,
+        drafter: Drafter,
+        rule: Rule,
+        sequence: int,
+        prefill: TargetOutput,
+        draws: AddressedDraws,
     ) -> None:
-        """Starts a text; ValueError for a drafter without logits."""
+        """Starts a sequence; ValueError for a drafter without logits."""
         if self.sets != 0 and not drafter.has_logits:
             raise ValueError(
-                f"drafter {drafter.name!r} has no logits, so no next best tokens; use a policy of chains"
+                f"drafter {drafter.name!r} has no logits, so no next best tokens; "
+                "use a policy of chains"
             )
         self.drafter, self.rule, self.sequence, self.draws = drafter, rule, sequence, draws
-        self.reader = Reader(
-            ("confidence",) if isinstance(self.sets, str) else (), rule.temperature, drafter
-        )
+        names = ("confidence",) if isinstance(self.sets, str) else ()
+        self.reader = FeatureReader(names, rule.temperature, drafter)
         self.reader.begin(prefill)
 
     def draft(
@@ -49,7 +62,8 @@ class Cape:
         clock: PhaseTimer,
     ) -> Draft:
         """The chain behind `last`, then its sets."""
-        token, steps, sure = [last], [], []
+        token, steps, confidence = [last], [], []
+        grid = table(GRIDS["confidence"])
         while len(steps) < min(cap, self.K) and not (steps and token[-1] in end_tokens):
             step = self.drafter.next()
             clock.lap(DRAFTING)
@@ -57,32 +71,30 @@ class Cape:
                 break
             token.append(step.token)
             if self.reader.names:
-                sure.append(
-                    decode(self.reader.read(step, len(steps))[0], table(GRIDS["confidence"]))[0]
-                )
+                confidence.append(decode(self.reader.read(step, len(steps))[0], grid)[0])
                 clock.lap(POLICY)
             steps.append(step)
         k = len(steps)
-        wide = sibling_counts(np.array(sure) if self.reader.names else np.zeros(k), self.sets)
+        values = np.array(confidence) if self.reader.names else np.zeros(k)
+        counts = sibling_counts(values, self.sets)
         parent, left, self.gap = list(range(-1, k)), MAX_SUBMITTED - k, {}
-        for slot, (step, wanted) in enumerate(zip(steps, wide.tolist())):
+        for slot, (step, wanted) in enumerate(zip(steps, counts.tolist())):
             width = min(wanted, left)
             left -= width
             if width:
-                more = self._siblings(step, slot, position, round, width, len(token))
-                token += more
-                parent += [slot] * len(more)
+                siblings = self._siblings(step, slot, position, round, width, len(token))
+                token += siblings
+                parent += [slot] * len(siblings)
         clock.lap(DRAFTING)
         return Draft(token, parent, k, k)
 
     def _siblings(
-        self, step, slot: int, position: int, round: int, width: int, row: int
+        self, step: Step, slot: int, position: int, round: int, width: int, row: int
     ) -> list[int]:
-        """Up to `width` tokens other than the step's own; they go to rows `row`, `row` + 1, ..."""
+        """Up to `width` tokens other than the step's own, for rows `row`, `row` + 1, ..."""
         if not self.rule.sampled:
-            ranked, gap = best(
-                self.rule.scores(step.logits[None], self.sequence, [position + slot]), width + 1
-            )
+            scores = self.rule.scores(step.logits[None], self.sequence, [position + slot])
+            ranked, gap = top_tokens(scores, width + 1)
             self.gap[slot] = gap[0]
             return [token for token in ranked[0].tolist() if token != step.token][:width]
         left, drawn = self.rule.probs(step.logits[None])[0].clone(), []
@@ -92,7 +104,8 @@ class Cape:
             left[drawn[-1]] = 0
         return drawn
 
-    def end(self, draft: Draft, verified, output) -> float:
-        """After the round's pass: how near its decisions were."""
+    def end(self, draft: Draft, verified: VerifyResult, output: TargetOutput) -> float:
+        """The smallest gap of the round's decisions."""
         self.reader.learn(output, verified.path)
-        return min((self.gap[row] for row in verified.path if row in self.gap), default=SURE)
+        gaps = (self.gap[row] for row in verified.path if row in self.gap)
+        return min(gaps, default=INFINITE_GAP)

@@ -1,14 +1,18 @@
-"""A line: the draft of one chain, as long as a policy says."""
+"""Chain drafting: one drafted token after another, as many as a policy asks for."""
 
-from real.decode.features import Reader
+from real.decode.feature_reader import FeatureReader
 from real.decode.phase_timer import DRAFTING, POLICY, PhaseTimer
+from real.decode.verify import VerifyResult
 from real.draft import Draft, Drafter
+from real.model.target import TargetOutput
 from real.sampling import AddressedDraws, Rule
-from simspec.stepper import Stepper
+from simspec import Stepper
 
 
 class ChainDrafting:
-    """Asks the policy of `stepper` before every token, and the drafter for one more as long as it says so."""
+    """Asks the policy of `stepper` before every token whether to draft one more."""
+
+    reader: FeatureReader
 
     def __init__(self, stepper: Stepper):
         self.stepper, self.K = stepper, stepper.K
@@ -18,15 +22,13 @@ class ChainDrafting:
         drafter: Drafter,
         rule: Rule,
         sequence: int,
-        prefill,
+        prefill: TargetOutput,
         draws: AddressedDraws | None = None,
     ) -> None:
-        """Starts a text; PolicyError for a policy that anticipates, where drafts are drawn."""
+        """Starts a sequence; PolicyError for a policy that anticipates under the rejection rule."""
         self.stepper.unforeseeing(rule.sampled)
-        self.drafter, self.reader = (
-            drafter,
-            Reader(self.stepper.policy.reads, rule.temperature, drafter),
-        )
+        self.drafter = drafter
+        self.reader = FeatureReader(self.stepper.policy.reads, rule.temperature, drafter)
         self.stepper.begin(sequence)
         self.reader.begin(prefill)
 
@@ -39,7 +41,7 @@ class ChainDrafting:
         end_tokens: tuple[int, ...],
         clock: PhaseTimer,
     ) -> Draft:
-        """Drafts at most `cap` tokens behind `last`, the last of `position` new ones, and none behind an end token."""
+        """Drafts at most `cap` tokens behind `last`, and none behind an end token."""
         stepper, reader = self.stepper, self.reader
         token, parent = [last], [-1]
         while True:
@@ -60,8 +62,8 @@ class ChainDrafting:
         drafted = computed if keep or not computed else computed - 1
         return Draft(token[: drafted + 1], parent[: drafted + 1], computed, drafted)
 
-    def end(self, draft: Draft, verified, output) -> float:
-        """After the round's pass: the policy hears its outcome."""
+    def end(self, draft: Draft, verified: VerifyResult, output: TargetOutput) -> float:
+        """Passes the round's outcome to the policy."""
         self.reader.learn(output, verified.path)
         self.stepper.end(draft.computed, len(draft.token) - 1, verified.accepted)
         return float("inf")

@@ -1,4 +1,4 @@
-"""Engines: how a target and its drafter run their passes."""
+"""Engines: how a target and its drafter execute their passes."""
 
 import numpy as np
 from torch import nn
@@ -12,44 +12,49 @@ from real.model.target import Target
 from simspec import Trace
 
 ENGINES = ("eager", "fast", "strict")
-"""eager: every kernel from Python, any number of rows. fast: padded to 1, 2 or all rows, each captured once. strict: to all rows always."""
+"""
+| engine | passes |
+| --- | --- |
+| eager | any number of rows, every kernel launched from Python |
+| fast | padded to 1, 2 or the most rows, each captured once |
+| strict | always padded to the most rows, captured once |
+"""
 
 
-def passes_of(
+def make_passes(
     engine: str, rows: int, capacity: int, compiled: dict | bool | None = None
 ) -> EagerPasses:
-    """The passes of that engine, for rounds of at most `rows` rows (K + 1, or a tree's and the last token) over texts of `capacity` rows.
+    """The passes of an engine, for rounds of at most `rows` rows over sequences of `capacity` rows.
 
-    With "strict" what the target says of a row does not depend on how many were drafted, nor where the text stands: in bfloat16, too, one
-    text comes out under every policy. "fast" is quicker, and rounding may differ between widths. ValueError for another engine.
+    `rows` is K + 1, or the nodes of a tree and 1. Under "strict" the target's numbers for a row do not depend on
+    how many tokens were drafted: every policy commits the same tokens, in bfloat16 too. Under "fast" rounding may
+    differ between widths. ValueError for another engine.
     """
     if engine not in ENGINES:
         raise ValueError(f"engine {engine!r} is unknown; expected one of {', '.join(ENGINES)}")
     if engine == "eager":
         return EAGER
-    capacity = max(64, -(-(capacity + rows) // 64) * 64)  # what attention kernels like
+    capacity = max(64, -(-(capacity + rows) // 64) * 64)  # a multiple that attention kernels prefer
     if engine == "strict":
         return CapturedPasses((rows,), capacity, compiled, smallest=capacity)
     return CapturedPasses({1, min(2, rows), rows}, capacity, compiled)
 
 
-def passes_for(engine: str, trace: Trace, submitted: int = 0) -> EagerPasses:
-    """`passes_of` that engine for runs on the prompts of a recording, drafts as deep as it or of so many `submitted` tokens."""
+def passes_for_trace(engine: str, trace: Trace, submitted: int = 0) -> EagerPasses:
+    """The passes of an engine for runs on a recording's prompts, of K or `submitted` drafted tokens a round."""
     longest = int((np.diff(trace.prompt_offset) + trace.budget).max())
-    return passes_of(engine, max(trace.K, submitted) + 1, longest)
+    return make_passes(engine, max(trace.K, submitted) + 1, longest)
 
 
-def engage(passes: EagerPasses, target: Decoder, drafter: Drafter) -> None:
-    """Gives the drafter its passes; unless they are eager the layers of both are packed, too (`DecoderLayer.fuse_projections`)."""
+def attach_engine(passes: EagerPasses, target: Decoder, drafter: Drafter) -> None:
+    """Gives the drafter its passes; unless eager, fuses the projections of both models' layers."""
     if drafter.captures:
         drafter.passes = passes
     if passes is EAGER:
         return
-    for whole in (
-        target,
-        *(each for each in vars(drafter).values() if isinstance(each, nn.Module)),
-    ):
-        for layer in whole.modules():
+    models = [model for model in vars(drafter).values() if isinstance(model, nn.Module)]
+    for model in (target, *models):
+        for layer in model.modules():
             if isinstance(layer, DecoderLayer) and not layer.fused:
                 layer.fuse_projections()
 

@@ -1,4 +1,4 @@
-"""The walk: from the target's scores or distributions at a pass's rows to the tokens that are committed."""
+"""Verification: from the target's logits at a pass's rows to the committed tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from simspec.rng import RESIDUAL
 
 @dataclass(frozen=True)
 class VerifyResult:
-    """What a verification commits.
+    """The outcome of a verification.
 
     | field | meaning |
     | --- | --- |
     | token | accepted draft tokens, then the target's own (none after an accepted end token) |
-    | path | rows of the pass whose keys stay: row 0 and the accepted ones |
-    | accepted | draft tokens emitted |
+    | path | rows of the pass that are committed: row 0 and the accepted ones |
+    | accepted | number of accepted draft tokens |
     | scores `[len(path), vocab]` | the target's scores at the rows of the path |
     """
 
@@ -37,19 +37,19 @@ def accept_exact(
     sequence: int,
     position: int,
     end_tokens: tuple[int, ...],
-    text: Sequence[int] | None = None,
+    forced: Sequence[int] | None = None,
 ) -> VerifyResult:
-    """Follows the target's picks down the drafted rows for as long as a row carries the token picked.
+    """Accepts the drafted path on which every token is the target's pick.
 
-    `token[0]` is the last committed token; row i predicts the text position `position` + its depth. A chain is the
-    tree whose row i follows row i - 1. Of siblings that carry the same token the first is followed. With `text` (the new text from its
-    start) its tokens stand in for the picks, which are made all the same: they are in `scores`.
+    `token[0]` is the last committed token; row i predicts the token at `position` + its depth. A chain is the
+    tree whose row i follows row i - 1. Of siblings with the same token the first is followed. With `forced`,
+    all new tokens of the sequence, these replace the picks; `scores` remain the target's.
     """
     depth = depths(parent)
     scores = rule.scores(logits, sequence, [position + d for d in depth])
     picks = scores.argmax(-1).tolist()
-    if text is not None:
-        picks = [text[position + d] if position + d < len(text) else -1 for d in depth]
+    if forced is not None:
+        picks = [forced[position + d] if position + d < len(forced) else -1 for d in depth]
     committed, path = [], [0]
     while True:
         pick = picks[path[-1]]
@@ -71,29 +71,31 @@ def rejection_sample(
     round: int,
     end_tokens: tuple[int, ...],
 ) -> VerifyResult:
-    """Recursive rejection down the drafted rows: the committed text follows the target's distribution exactly.
+    """Recursive rejection sampling down the drafted rows; committed tokens follow the target's distribution.
 
-    At a row with target distribution p, its children one after the other: child x, drawn from q, is accepted with probability
-    min(1, p(x) / q(x)); else p becomes norm(max(0, p - q)), and q loses x (siblings are drawn without replacement). Where no child
-    stands the token is drawn from what p has become; with one child a row this is speculative sampling (Leviathan et al., Algorithm 1),
-    with more that of SpecInfer with draws as in Sequoia. A row whose child nobody drew (`draft.q` lacks the row) is certain: q = 1 there.
+    At a row with target distribution p, its children are tried in turn. Child x, drawn from q, is accepted with
+    probability min(1, p(x) / q(x)). After a rejection p becomes norm(max(0, p - q)), and q loses x (siblings are
+    drawn without replacement). If no child is accepted, the token is drawn from the final p. A row absent from
+    `draft.q` has a deterministic child: q = 1.
+
+    One child a row: speculative sampling (Leviathan et al., Algorithm 1). More: SpecInfer, with draws as in Sequoia.
     """
     p = rule.probs(logits)
     children: dict[int, list[int]] = {}
-    for row, above in enumerate(draft.parent):
-        children.setdefault(above, []).append(row)
+    for row, parent in enumerate(draft.parent):
+        children.setdefault(parent, []).append(row)
     committed, path = [], [0]
     while not (committed and committed[-1] in end_tokens):
         row = path[-1]
         left, q, chosen = p[row], draft.q.get(row), None
         for child in children.get(row, ()):
             token = draft.token[child]
-            if q is None:  # no distribution: as if drawn from one that is sure of it
-                odds, rest = float(left[token]), left.clone()
+            if q is None:  # a deterministic drafter: q = 1 at its token
+                probability, rest = float(left[token]), left.clone()
                 rest[token] = 0
             else:
-                odds, rest = min(1.0, float(left[token] / q[token])), (left - q).clamp(min=0)
-            if draws.accept(odds, round, child):
+                probability, rest = min(1.0, float(left[token] / q[token])), (left - q).clamp(min=0)
+            if draws.accept(probability, round, child):
                 chosen = child
                 break
             left = rest / rest.sum()

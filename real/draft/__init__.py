@@ -2,7 +2,7 @@
 
 from real.draft.kind import DrafterKind, RandomInit, TrainingRecipe
 from real.draft.parallel import ParallelDrafter
-from real.draft.protocol import Draft, Drafter, Pick, Silent, Step, growing
+from real.draft.protocol import Draft, Drafter, Pick, Silent, Step, check_grows
 
 __all__ = [
     "Draft",
@@ -14,5 +14,5 @@ __all__ = [
     "Silent",
     "Step",
     "TrainingRecipe",
-    "growing",
+    "check_grows",
 ]

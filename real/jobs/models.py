@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from real.decode.engine import passes_for, passes_of
+from real.decode.engine import make_passes, passes_for_trace
 from real.pair import DTYPES, TINY, Pair, check_pair, load_pair
 from real.provenance import check_device
 from simspec import Trace
@@ -37,11 +37,11 @@ class ModelSettings:
 
     def load(self, drafter: str, rows: int = 1, capacity: int = 0) -> Pair:
         """The target with this drafter, for passes of `rows` rows behind `capacity` cached rows."""
-        return self._load(drafter, passes_of(self.engine, rows, capacity))
+        return self._load(drafter, make_passes(self.engine, rows, capacity))
 
     def load_for(self, trace: Trace, name: str, submitted: int = 0) -> Pair:
         """The pair of the recording called `name`, for drafts of `submitted` tokens."""
-        pair = self._load(trace.meta.drafter, passes_for(self.engine, trace, submitted))
+        pair = self._load(trace.meta.drafter, passes_for_trace(self.engine, trace, submitted))
         check_pair(trace, pair, name)
         return pair
 

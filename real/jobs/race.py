@@ -6,14 +6,23 @@ from pathlib import Path
 
 import torch
 
-from real.bench.figures import draw_race
-from real.bench.hf_generate import RIVALS, check_own, check_rival, entrants, pairs
-from real.bench.race import PLAIN, race
-from real.bench.ranking import Row, rows, summary
+from real.bench.contestant import PLAIN
+from real.bench.contestants import (
+    Checkpoints,
+    all_contestants,
+    load_pairs,
+    parse_contestant,
+    requests_of,
+)
+from real.bench.hf_generate import HF_METHODS, parse_hf_method
+from real.bench.race import race
+from real.bench.race_figure import draw_race
+from real.bench.race_rows import RaceRow, race_rows
+from real.bench.ranking import race_summary
 from real.decode.engine import engines_of
 from real.jobs.models import ModelSettings, check_models
 from real.jobs.recordings import open_recording, policy_cost_of
-from real.pair import Pair, check_pair, prompts_of
+from real.pair import Pair, check_pair
 from real.progress import Progress, quiet, relabel
 from real.provenance import argv, device_name, revision, versions
 from simspec import CostModel, Trace
@@ -33,14 +42,14 @@ class RaceSettings:
     | field | meaning |
     | --- | --- |
     | contestants | drafter=policy of this project |
-    | rivals | transformers' ways to generate, `RIVALS`; ("none",): no rival |
+    | rivals | transformers' ways to generate, `HF_METHODS`; ("none",): no rival |
     | prompts, repeats | prompts of the recording (0: all), runs of every contestant on each |
     | costs | drafter=COST.json that its policies observe |
     | seed | of the order and the policies |
     """
 
     contestants: Sequence[str] = tuple(f"model={policy}" for policy in POLICIES)
-    rivals: Sequence[str] = RIVALS
+    rivals: Sequence[str] = HF_METHODS
     prompts: int = 12
     repeats: int = 3
     costs: Sequence[str] = ()
@@ -54,7 +63,7 @@ def race_recording(
     out: Path | None = None,
     plot: Path | None = None,
     progress: Progress = quiet,
-) -> tuple[dict, list[Row]]:
+) -> tuple[dict, list[RaceRow]]:
     """(summary, rows) of a race on the prompts of the recording `name`; `out` gets the summary."""
     check_models(models)
     if settings.repeats < 1:
@@ -62,7 +71,7 @@ def race_recording(
     check_seed(settings.seed)
     contestants = list(dict.fromkeys(settings.contestants))
     rivals = _rivals(settings.rivals)
-    drafters = {check_own(text)[0] for text in contestants}
+    drafters = {parse_contestant(text)[0] for text in contestants}
     path, trace = open_recording(name, settings.prompts)
     inputs = [path, *(text.partition("=")[2] for text in settings.costs)]
     outputs = [output for output in (out, plot) if output is not None]
@@ -70,24 +79,20 @@ def race_recording(
         check_output(output, *inputs, *outputs[:i])
     costs = {trace.meta.drafter: policy_cost_of(path, None, trace.K)}
     costs |= _costs(settings.costs, drafters)
-    where = models.device, models.dtype, models.target
-    loaded = pairs(models.folder, trace, contestants, models.engine, *where)
+    checkpoints = Checkpoints(models.folder, models.device, models.dtype, models.target)
+    loaded = load_pairs(checkpoints, trace, contestants, models.engine)
     check_pair(trace, loaded[PLAIN], name)
-    running = entrants(
-        models.folder, trace, loaded, contestants, rivals, costs, settings.seed, *where
-    )
     runs = race(
-        running,
-        prompts_of(trace),
-        trace.budget.tolist(),
-        trace.sequence.tolist(),
+        all_contestants(checkpoints, trace, loaded, contestants, rivals, costs, settings.seed),
+        requests_of(trace),
         settings.repeats,
         settings.seed,
         models.device,
         relabel(progress, f"racing on {name}"),
     )
-    ranked = rows(runs, trace.meta.tasks)
-    result = summary(runs, ranked, trace.meta.tasks, _about(name, trace, models, settings, loaded))
+    ranked = race_rows(runs, trace.meta.tasks)
+    about = _about(name, trace, models, settings, loaded)
+    result = race_summary(runs, ranked, trace.meta.tasks, about)
     if out is not None:
         write_json(out, result)
     if plot is not None:
@@ -103,7 +108,7 @@ def _rivals(names: Sequence[str]) -> list[str]:
         )
     rivals = [] if rivals == ["none"] else rivals
     for text in rivals:
-        check_rival(text)
+        parse_hf_method(text)
     return rivals
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from real.decode.features import offered
-from real.draft import growing
+from real.decode.features import drafter_features
+from real.draft import check_grows
 from real.files import replace_json
 from real.jobs.models import ModelSettings
 from real.pair import Pair
@@ -56,8 +56,8 @@ def record_prompts(
     pair = models.load(drafter, settings.K + 1, prompts.longest + settings.budget)
     selected = prompts.read(pair.tokenizer)
     if settings.tree:
-        growing(pair.drafter, settings.tree[1])
-    features = () if settings.rule.sampled else offered(pair.drafter)
+        check_grows(pair.drafter, settings.tree[1])
+    features = () if settings.rule.sampled else drafter_features(pair.drafter)
     settings = replace(settings, end_tokens=pair.end_tokens, features=features)
     return record_to(out, pair, selected, settings, progress)
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from real.pair import spread
+from real.rerun import evenly_spaced
 from real.sampling import Rule
 from simspec import CostModel, Trace, load_trace
 from simspec.recordings import costs_of, locate
@@ -17,7 +17,7 @@ def open_recording(name: str, prompts: int = 0) -> tuple[Path, Trace]:
     if prompts < 0:
         raise ValueError(f"--prompts is {prompts}, expected a number of prompts, or 0 for all")
     trace = load_trace(path)
-    return path, trace.select(spread(trace.sequences, prompts)) if prompts else trace
+    return path, trace.select(evenly_spaced(trace.sequences, prompts)) if prompts else trace
 
 
 def policy_cost_of(path: Path, cost: Path | None, K: int) -> CostModel:

@@ -8,14 +8,15 @@ import numpy as np
 
 from real.audit.engine_runs import emitted_sequences, run_header
 from real.audit.run_file import save_run
+from real.decode.beam_search import BeamSearch, parse_beam
 from real.decode.engine import engines_of
-from real.decode.trees import Beam, beam
 from real.equality import Comparison, compare, rounds_of
 from real.jobs.models import ModelSettings
 from real.jobs.recordings import open_recording
 from real.measure import MeasureSettings, measure
-from real.pair import Pair, rerun, rule_of, seconds
+from real.pair import Pair
 from real.progress import Progress, quiet, relabel
+from real.rerun import rerun, rule_of, total_seconds
 from simspec import CostModel, Policy, Rounds, Trace, policies, replay
 from simspec.files import check_output
 from simspec.tree_outcomes import check_trace
@@ -68,7 +69,7 @@ class Outcome:
 def run_on(
     trace: Trace,
     pair: Pair,
-    policy: Policy | TreePolicy | Beam | str | Callable,
+    policy: Policy | TreePolicy | BeamSearch | str | Callable,
     cost: CostModel,
     seed: int = 0,
     progress: Progress = quiet,
@@ -77,7 +78,7 @@ def run_on(
 
     Both speedups are time per token of plain decoding over that of the policy, without prefill.
     """
-    if not isinstance(policy, Beam):
+    if not isinstance(policy, BeamSearch):
         policy = policies.make(policy, trace, cost)
     if isinstance(policy, TreePolicy):
         prepare_tree(trace, policy, cost.reading(policy.reads))
@@ -91,7 +92,7 @@ def run_on(
         policy.name,
         compare(trace, policy, replayed, ran),
         float(trace.rows * cost.baseline / spent.sum()),
-        seconds(plain) / tokens[1] * tokens[0] / seconds(ran),
+        total_seconds(plain) / tokens[1] * tokens[0] / total_seconds(ran),
         cost.device,
         tuple(r.token for r in ran),
         tokens[0] / sum(len(r.position) for r in ran),
@@ -101,10 +102,10 @@ def run_on(
 
 
 def _replayed(
-    trace: Trace, policy: Policy | TreePolicy | Beam, seed: int, cost: CostModel, ran
+    trace: Trace, policy: Policy | TreePolicy | BeamSearch, seed: int, cost: CostModel, ran
 ) -> tuple[Rounds, np.ndarray]:
     """The rounds of the replay, of beams those of the run, and their modeled seconds."""
-    if isinstance(policy, Beam):
+    if isinstance(policy, BeamSearch):
         rounds = rounds_of(trace, ran)
         return rounds, cost.seconds_tree(rounds, policy.rows(rounds.computed), rounds.accepted)
     if isinstance(policy, TreePolicy):
@@ -156,9 +157,9 @@ def run_recording(
     return outcome, trace, pair
 
 
-def parse_runnable(text: str, trace: Trace) -> Policy | TreePolicy | Beam | Callable:
+def parse_runnable(text: str, trace: Trace) -> Policy | TreePolicy | BeamSearch | Callable:
     """The policy of that name; ValueError where it cannot run on the prompts of `trace`."""
-    policy = beam(text, trace.K) if text.startswith("beam") else policies.parse(text)
+    policy = parse_beam(text, trace.K) if text.startswith("beam") else policies.parse(text)
     trace.features(policy.reads)
     if isinstance(policy, TreePolicy):
         check_trace(trace, policy)

@@ -10,9 +10,9 @@ from real.bench.scoring import ScoreSettings, score, split_prompts
 from real.jobs.models import ModelSettings, check_models
 from real.jobs.recordings import open_recording, policy_cost_of
 from real.model.checkpoint import sha256
-from real.pair import rule_of
 from real.progress import Progress, quiet, relabel
 from real.provenance import device_name
+from real.rerun import rule_of
 from simspec import Trace, policies
 from simspec.files import check_output
 from simspec.rng import check_seed
@@ -87,9 +87,9 @@ def score_recordings(
         tuple(row for name in recordings for row in rows[name]),
     )
     if plot is not None:
-        from real.bench.figures import draw
+        from real.bench.scorecard_figure import draw_scorecard
 
-        draw(scorecard, plot)
+        draw_scorecard(scorecard, plot)
     return scorecard
 
 

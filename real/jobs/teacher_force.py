@@ -6,10 +6,12 @@ from pathlib import Path
 from real.audit.forced_comparison import ForcedComparison, compare_forced
 from real.audit.forced_decoding import decode_forced
 from real.decode.engine import engines_of
+from real.decode.plan import chain_plan
 from real.jobs.models import ModelSettings
 from real.jobs.recordings import open_recording, policy_cost_of
-from real.pair import rule_of, same_predictors, stepper
+from real.pair import check_predictors
 from real.progress import Progress, quiet, relabel
+from real.rerun import rule_of
 from simspec import policies, replay
 
 
@@ -47,11 +49,11 @@ def force_recording(
     chosen = policies.make(policy, trace, policy_cost)
     replayed = replay(trace, chosen, seed=seed, cost=policy_cost)
     pair = models.load_for(trace, name)
-    same_predictors(pair.drafter, trace, [chosen])
+    check_predictors(pair.drafter, trace, [chosen])
     results, divergences = decode_forced(
         pair.target,
         pair.drafter,
-        stepper(chosen, trace.K, seed, policy_cost),
+        chain_plan(chosen, trace.K, seed, policy_cost),
         trace,
         relabel(progress, f"forcing {chosen.name}"),
     )

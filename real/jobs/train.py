@@ -7,9 +7,12 @@ from pathlib import Path
 
 from real.progress import Progress, quiet
 from real.provenance import check_device
-from real.train.pipeline import TrainConfig, build, searched, single, stepped, timed, toy, varied
-from real.train.recipes import read_settings, training
-from real.train.trainer import Plan
+from real.train.arguments import read_settings
+from real.train.config import TrainConfig, toy_config, with_minutes, with_objective, with_steps
+from real.train.drafter_training import DrafterTraining, drafter_training
+from real.train.pipeline import build, train_one
+from real.train.schedule import TrainSchedule
+from real.train.search_skips import SkipSearch, configured_search
 from simspec.rng import check_seed
 
 
@@ -134,9 +137,9 @@ def train_models(
     counts = length.counts(one_drafter=False)
     config = _config(text, length, place)
     if soft is not None or length.patience:
-        config = varied(config, soft, length.patience)
+        config = with_objective(config, soft, length.patience)
     if counts:
-        config = stepped(config, *counts)
+        config = with_steps(config, *counts)
     build(config, place.out, place.work_folder, progress)
     return json.loads((place.out / "card.json").read_text())
 
@@ -153,9 +156,9 @@ def train_drafter(
     counts = length.counts(one_drafter=True)
     config, settings = _config(text, length, place), read_settings(request.settings)
     if request.drafter == "self_skip":
-        lesson = searched(config, settings, request.name)
+        training: SkipSearch | DrafterTraining = configured_search(config, settings, request.name)
     else:
-        plan = Plan(
+        schedule = TrainSchedule(
             *counts,
             minutes=0 if counts else length.minutes,
             rows=length.rows,
@@ -164,9 +167,11 @@ def train_drafter(
             patience=length.patience,
         )
         if length.toy:
-            plan = replace(plan, steps=plan.steps or 4, rows=2, length=16)
-        lesson = training(request.drafter, plan, soft, settings, request.name or "", request.rate)
-    return single(config, lesson, place.out, place.work_folder, progress, request.against)
+            schedule = replace(schedule, steps=schedule.steps or 4, rows=2, length=16)
+        training = drafter_training(
+            request.drafter, schedule, soft, settings, request.name or "", request.rate
+        )
+    return train_one(config, training, place.out, place.work_folder, progress, request.against)
 
 
 def _config(text: TrainingText, length: TrainingLength, place: TrainingPlace) -> TrainConfig:
@@ -179,5 +184,5 @@ def _config(text: TrainingText, length: TrainingLength, place: TrainingPlace) ->
         seed=place.seed,
     )
     if length.toy:
-        return toy(config)
-    return timed(config, length.minutes, length.minutes / 10, length.rows)
+        return toy_config(config)
+    return with_minutes(config, length.minutes, length.minutes / 10, length.rows)

@@ -1,10 +1,10 @@
 """Timing jobs run in the decode loop, one sequence at a time."""
 
 from real.decode.along import start
-from real.decode.features import shown
 from real.decode.loop import decode
 from real.decode.phase_timer import DRAFTING, OTHER, VERIFICATION, PhaseTimer
-from real.decode.trees import Static
+from real.decode.plan import chain_plan
+from real.decode.static_tree import StaticTree
 from real.draft import Draft, Drafter
 from real.measure.job import FIXED, NODES, WIDTH, Job, chain_jobs
 from real.measure.medians import median_cost
@@ -13,7 +13,7 @@ from real.measure.settings import MeasureSettings
 from real.model.target import Target
 from real.provenance import device_name
 from real.sampling import AddressedDraws, Rule
-from simspec import CostModel, Stepper
+from simspec import CostModel
 from simspec.tree_shapes import tree_of_widths
 
 PASS_WIDTHS = 1, 4, 8
@@ -27,6 +27,8 @@ def max_new_tokens(K: int, rounds: int = MeasureSettings.rounds) -> int:
 
 class UndraftedTree:
     """A plan that submits a binary tree of `nodes` copies of the last token."""
+
+    reader = None
 
     def __init__(self, nodes: int):
         self.parent = [-1, *((row - 1) // 2 for row in range(1, nodes + 1))]
@@ -66,7 +68,7 @@ class LoopTiming:
         if settings.tree_nodes and drafter.grows and drafter.max_draft_length != 1 and K > 1:
             vocab = target.decoder.config.vocab
             self.trees |= {
-                Job(WIDTH, width): Static(tree_of_widths((width, 1)))
+                Job(WIDTH, width): StaticTree(tree_of_widths((width, 1)))
                 for width in PASS_WIDTHS
                 if width <= vocab
             }
@@ -85,8 +87,8 @@ class LoopTiming:
             seconds = result.seconds[1:][whole][:, (VERIFICATION, OTHER)].sum(1).tolist()
         else:
             policy = self.policies[job]
-            stepper = Stepper(policy, self.K, 0, self.policy_cost, shown(policy.reads))
-            result = self._decode(job, stepper, 2 * job.size if job.kind == FIXED else 0)
+            plan = chain_plan(policy, self.K, 0, self.policy_cost)
+            result = self._decode(job, plan, 2 * job.size if job.kind == FIXED else 0)
             if counted:
                 self.times.add(job, result)
             return

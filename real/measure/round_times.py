@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from real.decode.loop import DecodeResult
+from real.decode.result import DecodeResult
 from real.measure.job import FEATURES, PLAIN, Job
 from simspec.round_cost import next_backlog
 

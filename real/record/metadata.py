@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from real.decode.features import learnt, shown
+from real.decode.features import feature_grids, required_predictors
 from real.draft import Drafter
 from real.prompts import Prompt
 from real.provenance import argv, device_name, revision, versions
@@ -29,8 +29,10 @@ def describe(
         drafter=drafter.name,
         K=settings.K,
         tokenizer_sha256=tokenizer_sha256,
-        features=shown(settings.features),
-        predictors={name: p.sha256 for name, p in learnt(settings.features, drafter).items()},
+        features=feature_grids(settings.features),
+        predictors={
+            name: p.sha256 for name, p in required_predictors(settings.features, drafter).items()
+        },
         temperature=0.0 if rule.name == "greedy" else rule.temperature,
         top_k=rule.top_k,
         top_p=float(rule.top_p),

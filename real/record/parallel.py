@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from real.decode.features import learnt, values
+from real.decode.features import feature_values, required_predictors
 from real.draft import Drafter
 from real.draft.parallel import position_batches
 from real.drafters import parallel_form
@@ -32,7 +32,9 @@ def record_parallel(
     full = TargetPass(target.decoder, prompt, tokens.tolist())
     device = full.token.device
     depth = K if drafter.max_draft_length is None else min(K, drafter.max_draft_length)
-    predictors = {name: predictor.folded() for name, predictor in learnt(names, drafter).items()}
+    predictors = {
+        name: predictor.folded() for name, predictor in required_predictors(names, drafter).items()
+    }
     sequence_scores = SequenceScores(rule, sequence, n + K)
     padded = np.concatenate((tokens, np.repeat(tokens[-1:], K))).astype(np.int64)
     expected = torch.from_numpy(padded).to(device)
@@ -65,7 +67,7 @@ def record_parallel(
                     for name, each in target_odds.items()
                 }
                 if names:
-                    columns[3:, batch, slot] = values(
+                    columns[3:, batch, slot] = feature_values(
                         names, logits, rule.temperature, odds, token[:m]
                     ).T
                 if slot + 1 < depth:

@@ -8,7 +8,7 @@ every row.
 import numpy as np
 import torch
 
-from real.decode.features import learnt, values
+from real.decode.features import feature_values, required_predictors
 from real.draft import Drafter
 from real.model.full_pass import TargetPass, causal_mask
 from real.model.target import Target
@@ -31,7 +31,9 @@ def record_prefix_only(
     lm = drafter.lm
     assert lm is not None
     n, K, names, device = len(tokens), settings.K, settings.features, lm.device
-    predictors = {name: predictor.folded() for name, predictor in learnt(names, drafter).items()}
+    predictors = {
+        name: predictor.folded() for name, predictor in required_predictors(names, drafter).items()
+    }
     logit_features = tuple(name for name in names if name not in predictors)
     sequence_scores = SequenceScores(settings.rule, sequence, n + K)
 
@@ -48,7 +50,7 @@ def record_prefix_only(
         scores = sequence_scores(logits, rows + slot)
         token[rows, slot], margins[rows, slot] = scores.argmax(-1), margin(scores)
         if logit_features:
-            value[rows, slot] = values(
+            value[rows, slot] = feature_values(
                 logit_features, logits, settings.rule.temperature, token=token[rows, slot]
             )
         for i, folded in enumerate(predictors.values()):

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from real.decode.along import along
-from real.decode.loop import Round
+from real.decode.result import Round
 from real.draft import Drafter
 from real.model.target import Target
 from real.record.hidden_states import hidden_states

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from real.decode.features import coded
+from real.decode.features import encode_features
 from real.record.settings import Settings
 from simspec.quantization import encode_margin
 
@@ -67,7 +67,7 @@ def rows_of(settings: Settings, tokens: np.ndarray, drafts: FullDrafts) -> Recor
     draft_margin, feature_margin = np.zeros((n, K), np.uint8), np.zeros((n, K), np.uint8)
     draft_margin[drafted] = encode_margin(drafts.margin[drafted])
     if names and drafted.any():
-        feature[drafted], distance = coded(names, drafts.feature[drafted])
+        feature[drafted], distance = encode_features(names, drafts.feature[drafted])
         feature_margin[drafted] = encode_margin(distance.min(-1))
     return RecordedRows(
         token=tokens,

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from real.decode.along import along
-from real.decode.features import Reader
+from real.decode.feature_reader import FeatureReader
 from real.draft import Drafter
 from real.model.target import Target
 from real.record.rows import MAX_CODE, RecordedRows, accepted_lengths, rank_of
@@ -57,7 +57,7 @@ def record_stepwise(
         draft_margin[t, slot] = encode_margin(margin(scores).cpu().numpy())[0]
         return int(scores.argmax())
 
-    reader = Reader(names, rule.temperature, drafter)
+    reader = FeatureReader(names, rule.temperature, drafter)
     for t, _, output in along(target, drafter, prompt, tokens.tolist(), pick):
         reader.begin(output)
         limit = min(K, settings.budget - t)

@@ -4,12 +4,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from real.decode.loop import Round, decode
+from real.decode.loop import decode
+from real.decode.plan import chain_plan
+from real.decode.result import Round
 from real.draft import Silent
 from real.model.target import Target
 from real.record.settings import Settings
 from real.sampling import margin
-from simspec import CostModel, Stepper, policies
+from simspec import CostModel
+from simspec.policies.fixed import fixed
 from simspec.quantization import encode_margin
 
 
@@ -18,20 +21,20 @@ def decode_plain(
     settings: Settings,
     prompt: list[int],
     sequence: int,
-    listen: Callable[[Round], None],
+    on_round: Callable[[Round], None],
 ) -> np.ndarray:
-    """The target's new tokens, int32 `[n]`; `listen` receives every pass."""
+    """The target's new tokens, int32 `[n]`; `on_round` receives every pass."""
     cost = CostModel.from_ratio(0.0, settings.K)
     result = decode(
         target,
         Silent(),
-        Stepper(policies.fixed(0), settings.K, 0, cost),
+        chain_plan(fixed(0), settings.K, 0, cost),
         settings.rule,
         prompt,
         settings.budget,
         settings.end_tokens,
         sequence,
-        listen,
+        on_round,
     )
     return result.token
 

@@ -3,8 +3,8 @@
 import numpy as np
 
 from real.decode.along import along
-from real.decode.trees import Offer, search
-from real.draft import Drafter, growing
+from real.decode.tree_search import CandidateTree, search_tree
+from real.draft import Drafter, check_grows
 from real.model.target import Target
 from real.record.settings import RecordError, Settings
 from real.record.stepwise import check_history_free
@@ -40,7 +40,9 @@ def tree_order_stepwise(
     order, beam = np.full((n, settings.K), NOT_IN_TREE, np.uint8), np.zeros((n, 2), np.uint8)
     for t, last, _ in along(target, drafter, prompt, tokens.tolist()):
         depth = min(levels, settings.budget - t - 1)
-        offer = search(drafter, settings.rule, sequence, t, last, width, depth) if depth else None
+        offer = (
+            search_tree(drafter, settings.rule, sequence, t, last, width, depth) if depth else None
+        )
         if offer is not None:
             path = _path(offer, tokens[t : t + depth].tolist())
             place = {row: i for i, row in enumerate(offer.order())}
@@ -58,14 +60,14 @@ def tree_shape(drafter: Drafter, settings: Settings) -> tuple[int, int]:
             "dynamic trees do not run under the rejection rule; record without a tree"
         )
     check_history_free(drafter)
-    if settings.tree == ():
+    if not settings.tree:
         raise RecordError("the settings name no tree; expected (width, levels)")
     width, levels = settings.tree
-    growing(drafter, levels)
+    check_grows(drafter, levels)
     return width, levels
 
 
-def _path(offer: Offer, tokens: list[int]) -> list[int]:
+def _path(offer: CandidateTree, tokens: list[int]) -> list[int]:
     """Rows of the tree along `tokens`, as far as they reach."""
     nodes = enumerate(zip(offer.parent, offer.token))
     child = {(parent, token): row for row, (parent, token) in nodes if row}

@@ -1,4 +1,4 @@
-"""How much of the target's own text a drafter would have drafted: accepted lengths, acceptance by depth, and paired comparisons."""
+"""Accepted lengths of a drafter along sequences of the target, and acceptance by depth."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,135 +13,153 @@ from real.model.target import Target
 from real.record.hidden_states import hidden_states
 from simspec.stats import MIN_PROMPTS, ratio, ratio_difference
 
-Text = tuple[list[int], np.ndarray]
-"""A prompt, and what the target wrote after it greedily."""
+Continuation = tuple[list[int], np.ndarray]
+"""A prompt, and the new tokens that the target generated behind it greedily."""
 
 
 @dataclass(frozen=True)
-class Accepted:
-    """Greedy drafts of K from every position of some texts.
+class AcceptedLengths:
+    """Greedy drafts of K from every position of some sequences.
 
     | field | meaning |
     | --- | --- |
-    | K | tokens asked for |
-    | run | per text int64 `[n]`: leading draft tokens that are the target's |
-    | room | per text int64 `[n]`: how many could have been: K, what is left of the text, or where the drafter had no more to offer |
+    | K | draft length |
+    | accepted | per sequence int64 `[n]`: leading draft tokens that are the target's |
+    | offered | per sequence int64 `[n]`: drafted tokens, fewer at the end |
     """
 
     K: int
-    run: tuple[np.ndarray, ...]
-    room: tuple[np.ndarray, ...]
+    accepted: tuple[np.ndarray, ...]
+    offered: tuple[np.ndarray, ...]
 
     def by_depth(self) -> list[float | None]:
-        """n-alpha: of the drafts whose first j - 1 tokens held and that had room for j, the share whose j-th held; None without any."""
-        run, room = np.concatenate(self.run), np.concatenate(self.room)
-        could = [(run >= j - 1) & (room >= j) for j in range(1, self.K + 1)]
-        return [
-            round(float((run[c] >= j).mean()), 4) if c.any() else None
-            for j, c in enumerate(could, 1)
-        ]
+        """n-alpha: share accepted at depth j, of drafts accepted up to j - 1 that offer j.
+
+        None for a depth without any.
+        """
+        accepted, offered = np.concatenate(self.accepted), np.concatenate(self.offered)
+        shares: list[float | None] = []
+        for depth in range(1, self.K + 1):
+            eligible = (accepted >= depth - 1) & (offered >= depth)
+            share = (accepted[eligible] >= depth).mean() if eligible.any() else None
+            shares.append(None if share is None else round(float(share), 4))
+        return shares
 
     def sums(self) -> tuple[np.ndarray, np.ndarray]:
-        """Per text: accepted tokens, and drafts, over the positions that have K tokens of text ahead; float64 `[texts]` each."""
-        cut = [run[: max(0, len(run) - self.K + 1)] for run in self.run]
+        """Per sequence float64: accepted tokens, and drafts, of positions with K tokens ahead."""
+        cut = [row[: max(0, len(row) - self.K + 1)] for row in self.accepted]
         return np.array([float(c.sum()) for c in cut]), np.array([float(len(c)) for c in cut])
 
-    def upto(self, K: int) -> "Accepted":
+    def upto(self, K: int) -> "AcceptedLengths":
         """The same drafts cut to at most `K` tokens."""
-        cut = [tuple(np.minimum(each, K) for each in column) for column in (self.run, self.room)]
-        return Accepted(min(K, self.K), *cut)
+        accepted = tuple(np.minimum(row, K) for row in self.accepted)
+        offered = tuple(np.minimum(row, K) for row in self.offered)
+        return AcceptedLengths(min(K, self.K), accepted, offered)
 
-    def length(self) -> float:
-        """Mean accepted length of a draft of K; 0 where no text is as long."""
+    def mean(self) -> float:
+        """Mean accepted length of a draft of K; 0 where no sequence is as long."""
         accepted, drafts = self.sums()
         return float(accepted.sum() / max(1.0, drafts.sum()))
 
 
 @torch.inference_mode()
-def acceptance(target: Decoder, drafter: Drafter, texts: Sequence[Text], K: int) -> Accepted:
-    """Drafts greedily from every position of `texts`, K deep or to the first miss: the runs that `real.record.stepwise` would record.
+def accepted_lengths(
+    target: Decoder, drafter: Drafter, sequences: Sequence[Continuation], K: int
+) -> AcceptedLengths:
+    """Drafts greedily from every position, K deep or to the first miss.
 
-    Drafters that are language models of the prefix take one pass a text, others go through the protocol position by position.
+    Equal to the accepted lengths that `real.record.stepwise` records. A language model of
+    the prefix takes one pass a sequence, others go through the protocol position by position.
     """
-    plain = drafter.prefix_only and drafter.lm is not None
-    found = [
-        _plain(drafter.lm, *text, K) if plain else _walked(target, drafter, *text, K)
-        for text in texts
+    lm = drafter.lm if drafter.prefix_only else None
+    rows = [
+        _one_pass(lm, *sequence, K)
+        if lm is not None
+        else _by_position(target, drafter, *sequence, K)
+        for sequence in sequences
     ]
-    return Accepted(K, *(tuple(column) for column in zip(*found)))
+    accepted, offered = zip(*rows)
+    return AcceptedLengths(K, accepted, offered)
 
 
 @torch.inference_mode()
-def offers(target: Decoder, drafter: Drafter, texts: Sequence[Text], K: int) -> int:
-    """The most tokens, at most K, that a draft behind any of the prompts gets to when nothing stops it; K where none offers any."""
-    most = 0
-    for prompt, _ in texts:
+def longest_offer(
+    target: Decoder, drafter: Drafter, sequences: Sequence[Continuation], K: int
+) -> int:
+    """The longest draft, at most K, offered behind any of the prompts; K where none is offered."""
+    longest = 0
+    for prompt, _ in sequences:
         engine, length = Target(target, drafter.taps, len(prompt) + K + 1), 0
         start(engine, drafter, prompt)
-        while most < K and drafter.next() is not None:
+        while longest < K and drafter.next() is not None:
             length += 1
-            most = max(most, length)
-    return most or K
+            longest = max(longest, length)
+    return longest or K
 
 
-def straight(hit: np.ndarray, K: int) -> tuple[np.ndarray, np.ndarray]:
-    """Run and room of drafts from every position, where the pick behind each true prefix does or does not `hit [n]` the text."""
+def lengths_of_hits(hit: np.ndarray, K: int) -> tuple[np.ndarray, np.ndarray]:
+    """Accepted and offered lengths from `hit [n]`: whether each pick behind the prefix is right."""
     n = len(hit)
     ahead = np.arange(n)[:, None] + np.arange(K)
-    run = np.cumprod(hit[np.minimum(ahead, n - 1)] & (ahead < n), 1).sum(1)
-    return run.astype(np.int64), np.minimum(K, n - np.arange(n))
+    accepted = np.cumprod(hit[np.minimum(ahead, n - 1)] & (ahead < n), 1).sum(1)
+    return accepted.astype(np.int64), np.minimum(K, n - np.arange(n))
 
 
-def _plain(lm: Decoder, prompt: list[int], text: np.ndarray, K: int):
-    return straight(
-        lm.logits(hidden_states(lm, prompt, text, 0)).argmax(-1).cpu().numpy() == text, K
-    )
+def _one_pass(lm: Decoder, prompt: list[int], new_tokens: np.ndarray, K: int):
+    picks = lm.logits(hidden_states(lm, prompt, new_tokens, 0)).argmax(-1)
+    return lengths_of_hits(picks.cpu().numpy() == new_tokens, K)
 
 
-def _walked(decoder: Decoder, drafter: Drafter, prompt: list[int], text: np.ndarray, K: int):
-    wanted, n = text.tolist(), len(text)
-    run, room = np.zeros(n, np.int64), np.minimum(K, n - np.arange(n))
+def _by_position(
+    decoder: Decoder, drafter: Drafter, prompt: list[int], new_tokens: np.ndarray, K: int
+):
+    wanted, n = new_tokens.tolist(), len(new_tokens)
+    accepted, offered = np.zeros(n, np.int64), np.minimum(K, n - np.arange(n))
     target = Target(decoder, drafter.taps, len(prompt) + n + K + 1)
     for t, _, _ in along(target, drafter, prompt, wanted):
-        while run[t] < room[t]:
+        while accepted[t] < offered[t]:
             step = drafter.next()
             if step is None:
-                room[t] = run[t]
-            elif step.token == wanted[t + run[t]]:
-                run[t] += 1
+                offered[t] = accepted[t]
+            elif step.token == wanted[t + accepted[t]]:
+                accepted[t] += 1
             else:
                 break
-    return run, room
+    return accepted, offered
 
 
-def described(found: Accepted) -> dict:
-    """Mean accepted length with its interval over texts, and acceptance by depth, for a card."""
-    accepted, drafts = found.sums()
+def summary(lengths: AcceptedLengths) -> dict:
+    """Mean accepted length with its interval, and acceptance by depth, for a card."""
     return {
-        "accepted_length": _interval(ratio, found.length(), accepted, drafts),
-        "by_depth": found.by_depth(),
+        "accepted_length": _interval(ratio, lengths.mean(), *lengths.sums()),
+        "by_depth": lengths.by_depth(),
     }
 
 
-def compare(a: Accepted, b: Accepted) -> dict:
-    """How much longer `a` is accepted than `b` on the same texts: the difference, its 95% interval, and whether that lies above 0."""
-    if a.K != b.K or [len(r) for r in a.run] != [len(r) for r in b.run]:
+def compare(a: AcceptedLengths, b: AcceptedLengths) -> dict:
+    """Difference of mean accepted length a - b on the same sequences, with its 95% interval.
+
+    "longer" is whether the interval lies above 0. ValueError for other sequences or another K.
+    """
+    if a.K != b.K or [len(r) for r in a.accepted] != [len(r) for r in b.accepted]:
         raise ValueError(
-            f"{len(a.run)} texts at K = {a.K} against {len(b.run)} at {b.K}; expected the same texts and K"
+            f"{len(a.accepted)} texts at K = {a.K} against {len(b.accepted)} at {b.K}; "
+            "expected the same texts and K"
         )
-    found = _interval(ratio_difference, a.length() - b.length(), *a.sums(), *b.sums())
-    return found | {"longer": None if found["low"] is None else found["low"] > 0}
+    difference = _interval(ratio_difference, a.mean() - b.mean(), *a.sums(), *b.sums())
+    low = difference["low"]
+    return difference | {"longer": None if low is None else low > 0}
 
 
-def _interval(figure, value: float, *columns: np.ndarray) -> dict:
-    """95% over texts that are long enough; without bounds where they are fewer than 8."""
-    kept = [c[columns[1] > 0] for c in columns]
-    if len(kept[0]) < MIN_PROMPTS:
-        return {"value": round(value, 4), "low": None, "high": None, "texts": len(kept[0])}
-    made = figure(*kept)
+def _interval(statistic, value: float, *columns: np.ndarray) -> dict:
+    """95% over sequences that are long enough; without bounds for fewer than `MIN_PROMPTS`."""
+    rows = [c[columns[1] > 0] for c in columns]
+    if len(rows[0]) < MIN_PROMPTS:
+        return {"value": round(value, 4), "low": None, "high": None, "texts": len(rows[0])}
+    interval = statistic(*rows)
     return {
         "value": round(value, 4),
-        "low": round(made.low, 4),
-        "high": round(made.high, 4),
-        "texts": made.prompts,
+        "low": round(interval.low, 4),
+        "high": round(interval.high, 4),
+        "texts": interval.prompts,
     }

@@ -1,4 +1,4 @@
-"""Text for training: documents out of files, a byte-level BPE of our own, and one flat array of tokens."""
+"""Text for training: documents from files, a byte-level BPE, and one flat array of tokens."""
 
 import json
 import lzma
@@ -11,13 +11,14 @@ END = "<|end|>"
 
 
 class CorpusError(ValueError):
-    """Text that cannot be read as asked."""
+    """Text that cannot be read."""
 
 
 def documents(paths: Iterable[Path]) -> Iterator[dict]:
-    """Rows `{"text", "source"}` of text files: .txt and .md whole, .jsonl and .jsonl.xz line by line, folders sorted.
+    """Rows `{"text", "source"}` of files: .txt and .md whole, .jsonl(.xz) line by line.
 
-    Raises CorpusError for a missing path, another kind of file, or a line without a string under "text".
+    Folders are sorted. CorpusError for a missing path, another kind of file, or a line without a
+    string under "text".
     """
     for path in map(Path, paths):
         if path.is_dir():
@@ -28,7 +29,8 @@ def documents(paths: Iterable[Path]) -> Iterator[dict]:
             )
             if not inside:
                 raise CorpusError(
-                    f"{path} holds no .txt, .md, .jsonl or .jsonl.xz file; name a folder or file that does"
+                    f"{path} holds no .txt, .md, .jsonl or .jsonl.xz file; "
+                    "name a folder or file that does"
                 )
             yield from documents(inside)
         elif not path.is_file():
@@ -96,10 +98,11 @@ def train_tokenizer(texts: Iterable[str], vocab: int):
 
 
 def encode(tokenizer, texts: Iterable[str], batch: int = 512) -> np.ndarray:
-    """All texts in one row, each followed by the end token: uint16, or uint32 for vocabularies above 65,536."""
+    """All texts in one row, an end token behind each; uint32 for vocabularies above 65,536."""
     end = tokenizer.token_to_id(END)
     dtype = np.uint16 if tokenizer.get_vocab_size() <= 1 << 16 else np.uint32
-    parts, held = [], []
+    parts: list[np.ndarray] = []
+    held: list[str] = []
 
     def flush():
         for item in tokenizer.encode_batch(held):
@@ -115,7 +118,7 @@ def encode(tokenizer, texts: Iterable[str], batch: int = 512) -> np.ndarray:
 
 
 def windows(token: np.ndarray, rows: int, length: int, seed: int, step: int) -> np.ndarray:
-    """`rows` random windows `[rows, length + 1]` of a token array, addressed by (seed, step): resuming needs no state."""
+    """Random windows int64 `[rows, length + 1]` of a token array, addressed by (seed, step)."""
     if len(token) <= length + 1:
         raise CorpusError(
             f"the text has {len(token)} tokens; training on windows of {length} needs more"

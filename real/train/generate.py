@@ -1,4 +1,4 @@
-"""Many texts at once: a target that writes by the batch what others learn from."""
+"""Batched generation by the target."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,82 +12,82 @@ from real.progress import Progress, quiet
 from real.record import Settings
 from real.record.hidden_states import hidden_states
 from real.sampling import gumbel
-from real.train.train_predictor import Written
+from real.train.predictor_examples import GeneratedSequence
 
 
 @torch.inference_mode()
-def continued(
+def continue_batch(
     decoder: Decoder, prompt: Tensor, length: int, pick: Callable[[Tensor, int], Tensor]
 ) -> Tensor:
-    """All rows of `prompt [b, n]` and `length` tokens more, `[b, n + length]`: `pick(logits [b, vocab], step)` gives the next, `[b]`."""
+    """All rows of `prompt [b, n]` with `length` new tokens, `[b, n + length]`.
+
+    `pick(logits [b, vocab], step)` returns the next tokens `[b]`.
+    """
     batch, start = prompt.shape
     cache = decoder.cache(batch=batch, capacity=start + length)
-    layers, rows, token = range(len(decoder.layers)), 0, prompt
-    made = [prompt]
+    layers, rows, token, device = range(len(decoder.layers)), 0, prompt, prompt.device
+    tokens = [prompt]
     for step in range(length):
         count = token.shape[1]
-        position = torch.arange(rows, rows + count, device=prompt.device)
-        mask = (
-            None
-            if count == 1
-            else torch.ones(count, rows + count, dtype=torch.bool, device=prompt.device).tril(rows)
-        )
+        position = torch.arange(rows, rows + count, device=device)
+        mask = None
+        if count > 1:
+            mask = torch.ones(count, rows + count, dtype=torch.bool, device=device).tril(rows)
         x = decoder.run(decoder.embed(token), layers, decoder.rotation(position), mask, cache, rows)
         rows += count
         token = pick(decoder.logits(x[:, -1]).float(), step)[:, None]
-        made.append(token)
-    return torch.cat(made, 1)
+        tokens.append(token)
+    return torch.cat(tokens, 1)
 
 
-def write(decoder: Decoder, prompt: Tensor, length: int, greedy: Tensor, seed: int) -> Tensor:
-    """Continues all rows of `prompt [b, n]` by `length` tokens at once: argmax where `greedy [b]`, else sampled at T = 1."""
+def generate_batch(
+    decoder: Decoder, prompt: Tensor, length: int, greedy: Tensor, seed: int
+) -> Tensor:
+    """`prompt [b, n]` and `length` new tokens: argmax where `greedy [b]`, else sampled, T = 1."""
     torch.manual_seed(seed)
 
     def pick(logits: Tensor, step: int) -> Tensor:
-        drawn = torch.multinomial(logits.softmax(-1), 1)[:, 0]
-        return torch.where(greedy, logits.argmax(-1), drawn)
+        sampled = torch.multinomial(logits.softmax(-1), 1)[:, 0]
+        return torch.where(greedy, logits.argmax(-1), sampled)
 
-    return continued(decoder, prompt, length, pick)
+    return continue_batch(decoder, prompt, length, pick)
 
 
 @torch.inference_mode()
-def together(
+def generate_together(
     target: Target,
-    asked: Sequence[Settings],
+    settings: Sequence[Settings],
     prompts: Sequence[list[int]],
     first: int,
     progress: Progress = quiet,
-) -> list[Written]:
-    """As `real.train.train_predictor.write`, all prompts at once, which must be of one length: the same texts but where rounding flips a near-tie."""
-    decoder, made = target.decoder, []
-    for settings in asked:
-        rows, rule, start = (
-            torch.tensor(prompts, device=decoder.device),
-            settings.rule,
-            first + len(made),
-        )
-        noise = None
-        if rule.name != "greedy":  # of all texts and positions, drawn once
-            size = settings.budget, decoder.config.vocab, decoder.device
-            noise = torch.stack(
-                [gumbel(rule.seed, start + i, 0, *size) for i in range(len(prompts))]
-            )
+) -> list[GeneratedSequence]:
+    """As `generate_one_by_one`, all prompts (of one length) in a batch.
 
-        def pick(logits: Tensor, step: int, rule=rule, noise=noise) -> Tensor:
-            return (logits if noise is None else rule.processed(logits) + noise[:, step]).argmax(-1)
+    The same tokens, except where rounding flips a near-tie.
+    """
+    decoder, generated = target.decoder, []
+    prompt_rows = torch.tensor(prompts, device=decoder.device)
+    for rule_settings in settings:
+        start = first + len(generated)
+        pick = _picker(decoder, rule_settings, range(start, start + len(prompts)))
+        rows = continue_batch(decoder, prompt_rows, rule_settings.budget, pick)
+        for prompt, row in zip(prompts, rows[:, prompt_rows.shape[1] :].cpu().numpy()):
+            ends = np.flatnonzero(np.isin(row, rule_settings.end_tokens))
+            new_tokens = row[: ends[0] + 1] if len(ends) else row
+            before = hidden_states(decoder, prompt, new_tokens, -1)
+            sequence = first + len(generated)
+            generated.append(GeneratedSequence(rule_settings, sequence, prompt, new_tokens, before))
+        progress("texts", len(generated), len(settings) * len(prompts))
+    return generated
 
-        texts = continued(decoder, rows, settings.budget, pick)[:, rows.shape[1] :].cpu().numpy()
-        for prompt, row in zip(prompts, texts):
-            stops = np.flatnonzero(np.isin(row, settings.end_tokens))
-            text = row[: stops[0] + 1] if len(stops) else row
-            made.append(
-                Written(
-                    settings,
-                    first + len(made),
-                    prompt,
-                    text,
-                    hidden_states(decoder, prompt, text, -1),
-                )
-            )
-        progress("writing", len(made), len(asked) * len(prompts))
-    return made
+
+def _picker(
+    decoder: Decoder, settings: Settings, addresses: range
+) -> Callable[[Tensor, int], Tensor]:
+    """The rule's pick for a batch; the noise of all sequences and positions is drawn once."""
+    rule = settings.rule
+    if rule.name == "greedy":
+        return lambda logits, step: logits.argmax(-1)
+    size = settings.budget, decoder.config.vocab, decoder.device
+    noise = torch.stack([gumbel(rule.seed, sequence, 0, *size) for sequence in addresses])
+    return lambda logits, step: (rule.processed(logits) + noise[:, step]).argmax(-1)

@@ -68,7 +68,7 @@ def _print(rows: list[Any], depth: int) -> None:
         headings(depth),
         [cells(row, depth, alpha_limits=False) for row in rows],
         names=3,
-        optional=("expected", "then", *(f"a{j}" for j in range(depth, 1, -1))),
+        optional=("expected", "then", *(f"a{j}" for j in range(depth, 1, -1)), "c"),
     )
     print_text(
         "a1, a2 ..: acceptance by depth, given the tokens before. "

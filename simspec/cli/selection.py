@@ -6,7 +6,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from simspec.sweep import supported_policies
+from simspec.sweep_inputs import supported_policies
 from simspec.trace import Trace, load_trace
 
 

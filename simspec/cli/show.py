@@ -18,7 +18,7 @@ def show(
     """
     from simspec.recordings import locate
     from simspec.reports.trace_summary import trace_summary
-    from simspec.terminal import print_text
+    from simspec.terminal import print_fields
     from simspec.trace import load_trace
 
     (path,) = locate([trace]).values()
@@ -26,6 +26,9 @@ def show(
     if as_json:
         print(json.dumps(summary))
         return
-    for key, value in summary.items():
-        text = ", ".join(map(str, value)) if isinstance(value, list) else value
-        print_text(f"{key:>20}  {text}")
+    print_fields(
+        {
+            key: ", ".join(map(str, value)) if isinstance(value, list) else value
+            for key, value in summary.items()
+        }
+    )

@@ -125,4 +125,6 @@ def _print(table: Any) -> None:
         for row in sweep_means(table).itertuples(index=False)
     ]
     headings = (*NAMES, "tokens/round", "v_d", "r_d", "HM", "speedup", "cut")
-    print_table(headings, sweep_rows, names=len(NAMES), optional=("cut", "HM", "r_d", "v_d"))
+    print_table(
+        headings, sweep_rows, names=len(NAMES), optional=("cut", "HM", "r_d", "v_d", "tokens/round")
+    )

@@ -248,11 +248,13 @@ def _read_predictor(
     """(the scalar predictor, None for a recorded feature; its label)."""
     if isinstance(predictor, ScalarPredictor):
         return predictor, "/".join(("scalar", *map(repr, predictor.weights)))
-    if isinstance(predictor, os.PathLike) or predictor.endswith(".json"):
+    path = isinstance(predictor, os.PathLike)
+    if path or isinstance(predictor, str) and predictor.endswith(".json"):
         return ScalarPredictor.from_json(predictor), os.fspath(predictor)
-    if predictor.startswith("scalar/"):
-        return ScalarPredictor(*map(float, predictor.split("/")[1:])), predictor
-    if not predictor.isidentifier():
+    if isinstance(predictor, str) and predictor.startswith("scalar/"):
+        weights = [float(weight) for weight in predictor.split("/")[1:]]
+        return ScalarPredictor(*weights), predictor  # type: ignore[arg-type]
+    if not isinstance(predictor, str) or not predictor.isidentifier():
         raise ValueError(
             "expected a feature's name, a ScalarPredictor, its .json file, "
             "or scalar/bias/confidence/entropy/depth"

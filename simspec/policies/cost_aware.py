@@ -117,10 +117,10 @@ def cost_ts(
     committed = 1 + alpha + ... + alpha^k = (1 - alpha^(k+1)) / (1 - alpha) (Leviathan et al., GLIDE
     5.1) seconds = overhead + draft[k] + verify[k] + catch_up[backlog] (the last for k >= 1)
 
-    | variant | posteriors |
-    | --- | --- |
-    | shared | one: accepted += a, trials += min(a + 1, k) |
-    | depth | one per depth: committed = 1 + sum_j prod_{i<=j} alpha_i, depth j tried iff j <= min(k, a + 1) |
+    | variant | one posterior, or one per depth                                                 |
+    | ------- | ------------------------------------------------------------------------------- |
+    | shared  | accepted += a, trials += min(a + 1, k)                                          |
+    | depth   | committed = 1 + sum_j prod_{i<=j} alpha_i, depth j tried iff j <= min(k, a + 1) |
 
     Nothing is counted behind the first rejected token. The uniforms of `depth` come from one draw,
     `depth_uniform`. A round of k = 0 updates nothing, so a rule that uses a mean could stay at 0.
@@ -157,7 +157,7 @@ def _plan(name: str, settings: dict[str, Any], trace: Trace, cost: CostModel) ->
     """The policy with the costs among its parameters."""
     variant, greedy, K = settings["variant"], settings["greedy"], settings["K"]
     longest = trace.K if K is None else K
-    if cost.K < longest:
+    if longest > cost.K:
         raise PolicyError(
             f"cost {cost.name!r} prices drafts up to {cost.K}, cost_ts plans up to {longest}: "
             "measure further"

@@ -8,7 +8,9 @@ from simspec.tree_shapes import load_tree, tree_of_widths
 
 
 def static(shape: str | int) -> TreePolicy:
-    """One tree for every round: children of a node by level, such as 4x2x1, or a tree's .json file."""
+    """One tree for every round: children of a node by level, such as 4x2x1, or a tree's .json
+    file.
+    """
     name = f"static:{shape}"
     if isinstance(shape, str) and (shape.endswith(".json") or Path(shape).is_file()):
         return TreePolicy(name, "static", tree=load_tree(shape))
@@ -52,7 +54,9 @@ def cape(sets: str = "section", k: int | None = None) -> TreePolicy:
 
 
 def sets(width: int, k: int | None = None) -> TreePolicy:
-    """A chain of k tokens with `width` siblings each, at most 32 submitted: the baseline of CAPE."""
+    """A chain of k tokens with `width` siblings each, at most 32 submitted: the baseline of
+    CAPE.
+    """
     return TreePolicy(_name(f"sets:{width}", k), "cape", k=k, sets=width)
 
 

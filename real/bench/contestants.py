@@ -1,0 +1,184 @@
+"""All contestants of a race: the decode loop with drafters and policies, and transformers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from real.bench.contestant import PLAIN, Contestant, ContestantError, Generate, Request, absent
+from real.bench.hf_generate import HF_METHODS, hf_contestant, load_hf_model, parse_hf_method
+from real.decode.engine import make_passes, passes_for_trace
+from real.decode.features import required_predictors
+from real.decode.loop import decode
+from real.decode.plan import make_plan
+from real.draft import Drafter, Silent, check_grows
+from real.model.runner import EagerPasses
+from real.pair import Pair, load_pair
+from real.rerun import prompts_of
+from real.sampling import Rule
+from simspec import CostModel, Policy, Trace, policies
+from simspec.tree_policy import TreePolicy
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """Where a race's models come from, and how they are loaded.
+
+    | field | meaning |
+    | --- | --- |
+    | models | model folder: target/, and one folder per drafter |
+    | device, dtype | of all models |
+    | target | a transformers checkpoint in place of `<models>/target` |
+    """
+
+    models: Path
+    device: str = "cpu"
+    dtype: str = "float32"
+    target: str | None = None
+
+    def load(self, drafter: str, passes: EagerPasses) -> Pair:
+        """The target with this drafter."""
+        return load_pair(self.models, drafter, self.device, self.dtype, self.target, passes=passes)
+
+    def load_hf(self, path: str | Path):
+        """A checkpoint as transformers' own model."""
+        return load_hf_model(path, self.dtype, self.device)
+
+
+def requests_of(trace: Trace, max_budget: int | None = None) -> list[Request]:
+    """The prompts of a recording, each with at most `max_budget` new tokens."""
+    budgets = trace.budget if max_budget is None else np.minimum(trace.budget, max_budget)
+    columns = prompts_of(trace), budgets.tolist(), trace.sequence.tolist()
+    return [Request(*row) for row in zip(*columns)]
+
+
+def parse_contestant(text: str) -> tuple[str, str]:
+    """(drafter, policy) of `drafter=policy`; ContestantError for another form.
+
+    Policies that know the recorded sequence cannot run, and are refused too.
+    """
+    drafter, equals, policy = text.partition("=")
+    if not (drafter and equals and policy):
+        raise ContestantError(
+            f"contestant {text!r} is no drafter=policy; expected one such as model=fixed:3"
+        )
+    if policy.partition(":")[0] in policies.CLAIRVOYANT:
+        raise ContestantError(
+            f"contestant {text!r} knows the recorded sequence and is only replayed; "
+            "expected a policy that can run"
+        )
+    policies.parse(policy)
+    return drafter, policy
+
+
+def load_pairs(
+    checkpoints: Checkpoints, trace: Trace, names: Sequence[str], engine: str = "eager"
+) -> dict[str, Pair]:
+    """Pairs by drafter of the `drafter=policy` names, and that of plain decoding.
+
+    Each has passes of its own on that engine, for sequences as long as the trace's; on "strict"
+    all are of one width. Plain decoding reads none of the target's layers.
+    """
+    parsed = [parse_contestant(name) for name in names]
+    rows = {
+        drafter: max(policies.parse(p).submitted(trace.K) for d, p in parsed if d == drafter)
+        for drafter, _ in parsed
+    }
+    if engine == "strict":
+        widest = max(rows.values(), default=0)
+        rows = dict.fromkeys(rows, widest)
+        plain = passes_for_trace(engine, trace, widest)
+    else:
+        longest = int((np.diff(trace.prompt_offset) + trace.budget).max())
+        plain = make_passes(engine, 1, longest)  # captures nothing wider than its one row
+    return {PLAIN: checkpoints.load("prompt_lookup", plain)} | {
+        drafter: checkpoints.load(drafter, passes_for_trace(engine, trace, submitted))
+        for drafter, submitted in rows.items()
+    }
+
+
+def loop_contestant(
+    name: str,
+    pair: Pair,
+    drafter: Drafter,
+    policy: Policy | TreePolicy,
+    trace: Trace,
+    policy_cost: CostModel,
+    seed: int,
+) -> Contestant:
+    """The decode loop with a drafter and a policy that observes seconds of `policy_cost`.
+
+    Drafts reach the trace's K, sequences end at its end tokens.
+    ValueError for a policy that needs more than the drafter has: depth, features, trees.
+    """
+    tree = trace.meta.tree if trace.meta.drafter == name.partition("=")[0] else ()
+
+    def new_plan():
+        return make_plan(policy, trace.K, seed, policy_cost, tree)
+
+    plan = new_plan()  # what cannot run is refused before the race
+    required_predictors(tuple(policy.reads), drafter)
+    if isinstance(policy, TreePolicy) and policy.kind != "cape":
+        check_grows(drafter, plan.K)
+
+    def begin() -> Generate:
+        plan = new_plan()
+
+        def generate(request: Request) -> tuple[list[int], int]:
+            result = decode(
+                pair.target,
+                drafter,
+                plan,
+                Rule(),
+                list(request.prompt),
+                request.budget,
+                tuple(trace.meta.end_tokens),
+                request.address,
+                exact=False,
+            )
+            return result.token.tolist(), len(result.position)
+
+        return generate
+
+    return Contestant(name, begin, name != PLAIN, warm=pair.target.passes.warm)
+
+
+def all_contestants(
+    checkpoints: Checkpoints,
+    trace: Trace,
+    pairs: Mapping[str, Pair],
+    names: Sequence[str],
+    methods: Sequence[str] = HF_METHODS,
+    policy_costs: Mapping[str, CostModel] | None = None,
+    seed: int = 0,
+) -> list[Contestant]:
+    """Plain decoding, the `drafter=policy` names, and transformers' methods.
+
+    `pairs` come from `load_pairs`; policies observe the cost of their drafter, or a ratio of 0.1.
+    A method that lacks its assistant model takes part and fails, so that its row says why.
+    ValueError for a contestant that cannot be built.
+    """
+    ratio = CostModel.from_ratio(0.1, trace.K)
+    parsed = [(name, *parse_contestant(name)) for name in names]
+    kinds = [parse_hf_method(method)[0] for method in methods]
+    no_drafts = policies.parse("fixed:0")
+    contestants = [loop_contestant(PLAIN, pairs[PLAIN], Silent(), no_drafts, trace, ratio, seed)]
+    for name, drafter, text in parsed:
+        pair, cost = pairs[drafter], (policy_costs or {}).get(drafter, ratio)
+        policy = policies.make(text, trace, cost)
+        contestants.append(loop_contestant(name, pair, pair.drafter, policy, trace, cost, seed))
+    if not methods:
+        return contestants
+    model = checkpoints.load_hf(checkpoints.target or checkpoints.models / "target")
+    small = checkpoints.models / "model"
+    assistant = None
+    if "assisted" in kinds and (small / "config.json").exists():
+        assistant = checkpoints.load_hf(small)
+    for method, kind in zip(methods, kinds):
+        if kind == "assisted" and assistant is None:
+            reason = f"{small} holds no small model; expected a checkpoint there"
+            contestants.append(absent(method, reason))
+        else:
+            contestants.append(hf_contestant(method, model, assistant, trace.meta.end_tokens))
+    return contestants

@@ -1,0 +1,176 @@
+"""Tree search by cumulative confidence (EAGLE-2 §4.1, arXiv 2406.16858), and the plans that submit a part of it."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from real.decode.phase_timer import DRAFTING, PhaseTimer
+from real.decode.verify import VerifyResult
+from real.draft import Draft, Drafter, check_grows
+from real.model.target import TargetOutput
+from real.sampling import AddressedDraws, Rule
+from simspec.tree import MAX_RANKS, TreeError
+
+INFINITE_GAP = float("inf")
+"""The gap of a choice without an alternative."""
+
+
+def top_tokens(scores: Tensor, width: int) -> tuple[Tensor, list[float]]:
+    """The `width` best tokens int64 `[n, width]` of scores `[n, vocab]`, and each row's smallest gap.
+
+    Ties go to the smaller token. The gap is the smallest between neighbors among the best `width` + 1 scores.
+    TreeError where `width` exceeds the vocabulary.
+    """
+    vocab = scores.shape[-1]
+    if width > vocab:
+        raise TreeError(
+            f"tree: {width} children of a node are too wide for a vocabulary of {vocab}; "
+            "expected at most as many"
+        )
+    value, token = scores.topk(min(width + 1, vocab), -1)
+    # topk does not specify which of equal scores it takes
+    if width < vocab and (value[:, width - 1] == value[:, width]).any():
+        ranked = scores.sort(dim=-1, descending=True, stable=True)
+        value, token = (t[:, : width + 1] for t in ranked)
+    else:
+        token, by = token.sort(-1)
+        value, by = value.gather(-1, by).sort(dim=-1, descending=True, stable=True)
+        token = token.gather(-1, by)
+    gap = (value[:, :-1] - value[:, 1:]).nan_to_num(nan=INFINITE_GAP, posinf=INFINITE_GAP)
+    smallest = gap.amin(-1).tolist() if gap.shape[1] else [INFINITE_GAP] * len(gap)
+    return token[:, :width], smallest
+
+
+@dataclass(frozen=True)
+class CandidateTree:
+    """All rows of a search; row 0 is the last committed token.
+
+    | field | meaning |
+    | --- | --- |
+    | token, parent, depth | of each row |
+    | score | cumulative score: sum of the drafter's log q along the row's path |
+    | last | the best rows of the last level by score |
+    | gap | smallest gap between scores that decided which rows exist and which were expanded |
+    """
+
+    token: list[int]
+    parent: list[int]
+    depth: list[int]
+    score: list[float]
+    last: list[int]
+    gap: float
+
+    def order(self) -> list[int]:
+        """Rows 1 .. by descending score; ties go to the smaller depth, then the smaller row."""
+        return sorted(
+            range(1, len(self.token)), key=lambda row: (-self.score[row], self.depth[row], row)
+        )
+
+    def ends(self) -> list[int]:
+        """Rows of the hypotheses with which a beam search of this width ends, in ascending order."""
+        rows = set()
+        for row in self.last:
+            while row:
+                rows.add(row)
+                row = self.parent[row]
+        return sorted(rows)
+
+
+def search_tree(
+    drafter: Drafter, rule: Rule, sequence: int, position: int, last: int, width: int, levels: int
+) -> CandidateTree | None:
+    """Expands `levels` levels: the `width` best children of row 0, then of the `width` best rows of each level.
+
+    Children are the best by the rule's scores, noise included. A row's cumulative score sums log q at the rule's
+    temperature, without noise, top-k or top-p. None where the drafter proposes nothing.
+    """
+    token, parent, depth, score, number = [last], [-1], [0], [0.0], {-1: -1}
+    rows, gap = [0], INFINITE_GAP
+    for level in range(levels):
+        logits = drafter.grow([token[row] for row in rows], [number[parent[row]] for row in rows])
+        if logits is None:
+            return None
+        for row in rows:
+            number[row] = len(number) - 1
+        children, gaps = top_tokens(
+            rule.scores(logits, sequence, [position + level] * len(rows)), width
+        )
+        log_q = (logits.double() / rule.temperature).log_softmax(-1).gather(-1, children)
+        first = len(token)
+        for row, tokens, added in zip(rows, children.tolist(), log_q.tolist()):
+            token += tokens
+            parent += [row] * width
+            depth += [level + 1] * width
+            score += [score[row] + value for value in added]
+        ranked = sorted(range(first, len(token)), key=lambda row: -score[row])
+        rows = ranked[:width]
+        edge = score[rows[-1]] - score[ranked[width]] if len(ranked) > width else INFINITE_GAP
+        gap = min(gap, *gaps, edge)
+    return CandidateTree(token, parent, depth, score, rows, gap)
+
+
+class SearchedTree(ABC):
+    """Base of the plans that submit some rows of a `CandidateTree` of that width and depth."""
+
+    reader = None
+    nodes: int
+    """At most so many rows are submitted; 0: plain decoding."""
+
+    def __init__(self, width: int, levels: int):
+        for name, value, largest in (("width", width, MAX_RANKS), ("levels", levels, 255)):
+            if type(value) is not int or not 1 <= value <= largest:
+                raise TreeError(
+                    f"tree: {name} is {value!r}; expected an integer from 1 to {largest}"
+                )
+        self.width, self.K = width, levels
+
+    def begin(
+        self,
+        drafter: Drafter,
+        rule: Rule,
+        sequence: int,
+        prefill: TargetOutput,
+        draws: AddressedDraws,
+    ) -> None:
+        """Starts a sequence; ValueError under the rejection rule, and for a drafter that grows no such tree."""
+        if rule.sampled:
+            raise ValueError(
+                f"{type(self).__name__} does not run under the rejection rule: its nodes depend on "
+                "the tokens drawn; use a static tree or CAPE's sets"
+            )
+        self.drafter, self.rule, self.sequence = check_grows(drafter, self.K), rule, sequence
+
+    def draft(
+        self,
+        last: int,
+        position: int,
+        round: int,
+        cap: int,
+        end_tokens: tuple[int, ...],
+        clock: PhaseTimer,
+    ) -> Draft:
+        """The chosen rows of a search behind `last`, at most `cap` deep."""
+        levels, self.gap = min(cap, self.K) if self.nodes else 0, INFINITE_GAP
+        tree = None
+        if levels:
+            tree = search_tree(
+                self.drafter, self.rule, self.sequence, position, last, self.width, levels
+            )
+        if tree is None:
+            clock.lap(DRAFTING)
+            return Draft([last], [-1], 0, 0)
+        rows = [0, *self._chosen(tree)]
+        place = {row: i for i, row in enumerate(rows)}
+        clock.lap(DRAFTING)
+        token = [tree.token[row] for row in rows]
+        parent = [-1, *(place[tree.parent[row]] for row in rows[1:])]
+        return Draft(token, parent, levels, 0)
+
+    def end(self, draft: Draft, verified: VerifyResult, output: TargetOutput) -> float:
+        """The smallest gap of the round's decisions."""
+        return self.gap
+
+    @abstractmethod
+    def _chosen(self, tree: CandidateTree) -> list[int]:
+        """Rows to submit, parents before children; sets `gap`."""

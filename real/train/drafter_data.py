@@ -1,0 +1,79 @@
+"""What all drafters of one target are trained and evaluated on."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from real.model.checkpoint import load_decoder, made_for
+from real.model.decoder import Decoder
+from real.progress import Progress, quiet
+from real.train.accepted_length import Continuation
+from real.train.config import TrainConfig
+from real.train.corpus import END
+from real.train.distillation import distilled_sequences, heldout_continuations, mixed_batches
+from real.train.schedule import TrainSchedule
+
+K = 5
+"""Draft length of every figure in a card."""
+
+
+@dataclass(frozen=True)
+class DrafterData:
+    """Target, training batches and held-out sequences that its drafters share.
+
+    | field | meaning |
+    | --- | --- |
+    | target, made_for | the target, and the hashes that identify it |
+    | end_tokens, context | tokens that end a sequence, and the longest one it is meant for |
+    | batches | schedule -> (step -> token `[rows, length + 1]`) |
+    | validation | held-out continuations that weights are chosen by |
+    | evaluation | held-out continuations that drafters are evaluated on |
+    | mixed | train in bf16 autocast |
+    | blend | share of `batches` that the target generated, for the record |
+    """
+
+    target: Decoder
+    made_for: Mapping[str, str]
+    end_tokens: tuple[int, ...]
+    context: int
+    batches: Callable[[TrainSchedule], Callable[[int], Tensor]]
+    validation: Sequence[Continuation]
+    evaluation: Sequence[Continuation]
+    mixed: bool
+    blend: float
+
+
+@dataclass(frozen=True)
+class TrainedTarget:
+    """Sequences that a trained target generated, and the data of its drafters."""
+
+    distilled: np.ndarray
+    data: DrafterData
+
+
+def load_trained_target(
+    config: TrainConfig, tokenizer, tokens, out: Path, work: Path, progress: Progress = quiet
+) -> TrainedTarget:
+    """Loads the target of `out`; it generates what drafters learn from, unless `work` has it."""
+    target = load_decoder(out / "target", device=config.device)
+    distilled = distilled_sequences(config, target, tokens, work, progress)
+    end_tokens = (tokenizer.token_to_id(END),)
+    heldout = heldout_continuations(target, distilled, config.evaluation_tokens, end_tokens)
+    cut, short = max(1, len(heldout) // 4), max(K + 1, config.evaluation_tokens // 2)
+    model_config = json.loads((out / "target" / "config.json").read_text(encoding="utf-8"))
+    data = DrafterData(
+        target=target,
+        made_for=made_for(out / "target", target, tokenizer),
+        end_tokens=end_tokens,
+        context=model_config["max_position_embeddings"],
+        batches=lambda schedule: mixed_batches(config, tokens, distilled, schedule),
+        validation=[(prompt, new_tokens[:short]) for prompt, new_tokens in heldout[:cut]],
+        evaluation=heldout[cut:],
+        mixed=config.mixed,
+        blend=config.blend,
+    )
+    return TrainedTarget(distilled, data)

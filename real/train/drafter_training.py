@@ -1,0 +1,121 @@
+"""One drafter to train: its schedule, objective and settings, checked against its recipe."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from real.draft import TrainingRecipe
+from real.drafters import BUILTIN, trainable
+from real.model.decoder import Decoder
+from real.train.schedule import TrainSchedule
+
+
+@dataclass(frozen=True)
+class DrafterTraining:
+    """One drafter to train.
+
+    | field | meaning |
+    | --- | --- |
+    | drafter | its name in `real.drafters.BUILTIN` |
+    | plan | its schedule |
+    | soft | towards the target's distribution, else the next token |
+    | settings | keywords of its draft head, and of its loss |
+    | folder | its folder among the models and in the work folder; "": the drafter's name |
+    """
+
+    drafter: str
+    plan: TrainSchedule
+    soft: bool
+    settings: Mapping[str, object] = field(default_factory=dict)
+    folder: str = ""
+
+    @property
+    def place(self) -> str:
+        return self.folder or self.drafter
+
+
+def drafter_training(
+    drafter: str,
+    schedule: TrainSchedule | None = None,
+    soft: bool | None = None,
+    settings: Mapping[str, object] | None = None,
+    folder: str = "",
+    rate: float | None = None,
+) -> DrafterTraining:
+    """The training of a drafter, by its recipe unless given; ValueError for an unknown setting."""
+    recipe = recipe_of(drafter)
+    known = [*_head_keywords(recipe), *_loss_keywords(recipe)]
+    if unknown := [name for name in settings or {} if name not in known]:
+        raise ValueError(
+            f"{drafter} has no setting {unknown[0]!r}; expected one of {', '.join(known)}"
+        )
+    check_folder(folder)
+    if rate is not None and not 0 < rate < 1:
+        raise ValueError(
+            f"--rate is {rate}; "
+            f"expected a peak learning rate between 0 and 1, such as {recipe.rate}"
+        )
+    schedule = schedule or TrainSchedule(minutes=6, rows=16, length=192)
+    return DrafterTraining(
+        drafter,
+        replace(schedule, rate=recipe.rate if rate is None else rate),
+        recipe.soft if soft is None else soft,
+        {**recipe.defaults, **(settings or {})},
+        folder,
+    )
+
+
+def recipe_of(drafter: str) -> TrainingRecipe:
+    """The training recipe of a drafter; ValueError for one without."""
+    recipe = BUILTIN[drafter].recipe if drafter in BUILTIN else None
+    if recipe is None:
+        raise ValueError(
+            f"drafter {drafter!r} has nothing to train; expected one of {', '.join(trainable())}"
+        )
+    return recipe
+
+
+def new_head(training: DrafterTraining, target: Decoder) -> nn.Module:
+    """The draft head before any training, by the schedule's seed; ValueError for bad settings."""
+    recipe = recipe_of(training.drafter)
+    known = _head_keywords(recipe)
+    torch.manual_seed(training.plan.seed + 1)
+    try:
+        settings = {k: v for k, v in training.settings.items() if k in known}
+        return recipe.head(target, **settings).requires_grad_(True)
+    except (TypeError, RuntimeError) as error:
+        raise ValueError(
+            f"{training.drafter} cannot be made with {dict(training.settings)}: "
+            f"{' '.join(str(error).split())[:200]}"
+        ) from error
+
+
+def loss_settings(training: DrafterTraining) -> dict:
+    """The settings that the loss takes."""
+    known = _loss_keywords(recipe_of(training.drafter))
+    return {k: v for k, v in training.settings.items() if k in known}
+
+
+def check_folder(name: str) -> None:
+    """ValueError for a name that is no folder among the models; "" is the drafter's."""
+    if name and (Path(name).name != name or name in (".", "..", "target")):
+        raise ValueError(
+            f"--name is {name!r}; "
+            "expected the name of a folder among the models, such as eagle-token"
+        )
+
+
+def _head_keywords(recipe: TrainingRecipe) -> list[str]:
+    return _keywords(recipe.head, 1)  # behind the target
+
+
+def _loss_keywords(recipe: TrainingRecipe) -> list[str]:
+    return _keywords(recipe.loss, 5)  # behind head, target, token, soft and generator
+
+
+def _keywords(function: Callable, skip: int) -> list[str]:
+    return list(inspect.signature(function).parameters)[skip:]

@@ -1,0 +1,278 @@
+"""A new drafter, policy or command is one new file and one dictionary entry."""
+
+import importlib.util
+import sys
+from importlib.metadata import entry_points
+from textwrap import dedent
+
+import naive
+import pytest
+import test_drafters
+import test_parallel_drafters
+import test_train_drafter
+import toy_lm
+import typer
+from shell import run
+from test_simulate import as_lists, grids
+from toy_lm import END, RULES, run_all, toy_cost, toy_recording
+
+import real.cli
+import simspec.cli
+from real.drafters import BUILTIN, parallel_form
+from real.equality import rounds_of
+from real.record import Settings
+from real.train.accepted_length import accepted_lengths
+from real.train.arguments import train_choices
+from real.train.drafter_training import drafter_training, new_head
+from real.train.schedule import TrainSchedule
+from real.train.train_drafter import train_drafter
+from simspec import policies, replay
+
+DRAFTER = '''
+"""Linear drafting: one matrix on the target's last feature and a token's embedding."""
+
+import torch
+from torch import nn
+
+from real.draft import Drafter, DrafterKind, Step, TrainingRecipe
+from real.draft.losses import target_features
+from real.model.draft_head import load_draft_head
+from real.model.losses import distillation_loss, next_token_loss
+
+
+class LinearHead(nn.Module):
+    """Maps [f_i; embedding of t] to the width; the target's head predicts what follows t."""
+
+    def __init__(self, target, bias=True):
+        super().__init__()
+        self.settings = {"bias": bias}
+        self.linear = nn.Linear(2 * target.config.width, target.config.width, bias=bias)
+        self.to(target.device, target.dtype)
+
+    def forward(self, target, feature, token):
+        return self.linear(torch.cat((feature, target.embed(token)), -1))
+
+
+class LinearDrafter(Drafter):
+    """Drafts from the last feature and the newest token."""
+
+    name = "linear"
+    prefix_only = False
+
+    def __init__(self, target, head):
+        self.decoder, self.head = target, head
+
+    @classmethod
+    def load(cls, folder, target, made_for):
+        return cls(target, load_draft_head(LinearHead, folder, "linear", target, made_for))
+
+    @torch.inference_mode()
+    def begin(self, target, prompt, prefill, pick):
+        self.pick, self.last, self.draft = pick, prompt[-1], []
+        self.feature = self.decoder.norm(prefill.hidden[-1]) if len(prefill.hidden) else None
+
+    @torch.inference_mode()
+    def next(self):
+        if self.feature is None:
+            return None
+        slot, token = len(self.draft), torch.tensor([self.last, *self.draft][-1])
+        hidden = self.head(self.decoder, self.feature, token)
+        logits = self.decoder.head(hidden)
+        self.draft.append(self.pick(logits, slot, hidden))
+        return Step(self.draft[-1], slot, logits, hidden)
+
+    def rollback(self, accepted):
+        self.draft = []
+
+    @torch.inference_mode()
+    def catch_up(self, tokens, output, path):
+        self.last, self.feature = tokens[-1], self.decoder.norm(output.hidden[path[-1]])
+
+
+class ParallelLinear:
+    """The same from many positions at once."""
+
+    min_context, cached_layers = 2, 0
+
+    def __init__(self, drafter, sequence):
+        self.head, self.sequence = drafter.head, sequence
+        self.features = sequence.target.norm(sequence.hidden)
+
+    def start(self, position):
+        row = position + self.sequence.prompt_length - 2
+        self.feature = self.features[row][:, None]
+        return self._propose(self.sequence.token[row + 1][:, None])
+
+    def extend(self, parent, token):
+        return self._propose(token)
+
+    def _propose(self, token):
+        feature = self.feature.expand(-1, token.shape[1], -1)
+        hidden = self.head(self.sequence.target, feature, token)
+        return self.sequence.target.head(hidden), hidden
+
+
+def linear_loss(head, target, token, soft=True, generator=None, scale=1.0):
+    feature = target_features(target, token[:, :-1])
+    logits = target.head(head(target, feature[:, :-1], token[:, 1:-1]))
+    if soft:
+        return scale * distillation_loss(logits, target.head(feature[:, 1:]))
+    return scale * next_token_loss(logits, token[:, 2:])
+
+
+RECIPE = TrainingRecipe(LinearHead, linear_loss, LinearDrafter, "linear", soft=True, rate=0.02)
+KIND = DrafterKind(LinearDrafter, LinearDrafter.load, RECIPE, ParallelLinear)
+'''
+
+POLICY = '''
+"""Drafts as many tokens as were accepted in the last round, and `extra` more."""
+
+from simspec.policy import Policy
+
+
+def _draft_more(params, state, slot, features, u):
+    return slot < state[0], True
+
+
+def _observe(params, state, computed, drafted, accepted, features, cost):
+    state[0] = accepted + params[0]
+
+
+def momentum(extra: int):
+    return Policy(f"momentum:{extra}", _draft_more, _observe, params=(extra,), state0=(2.0,))
+'''
+
+COMMAND = '''
+"""The command `repeat`."""
+
+
+def repeat(word: str, times: int = 2):
+    """Print a word several times.
+
+    Example: simspec repeat tokens --times 3
+    """
+    print(" ".join([word] * times))
+'''
+
+
+def module_from(folder, name, source):
+    """The module of a new file."""
+    path = folder / f"{name}.py"
+    path.write_text(dedent(source).lstrip())
+    spec = importlib.util.spec_from_file_location(f"newcomer_{name}", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def linear(tmp_path, monkeypatch):
+    """The new drafter, registered by its entry; untrained for toy targets."""
+    module = module_from(tmp_path, "linear", DRAFTER)
+    monkeypatch.setitem(BUILTIN, "linear", module.KIND)
+    yield module
+    sys.modules.pop(module.__name__)
+
+
+@pytest.fixture
+def trained(linear, tmp_path, monkeypatch):
+    """(card, data, folder) of the new drafter after a short training on the toy target."""
+    data = test_train_drafter.material()
+    schedule = TrainSchedule(steps=60, rows=16, length=19, save_every=50)
+    card = train_drafter(
+        drafter_training("linear", schedule), data, tmp_path / "out", tmp_path / "work"
+    )
+    folder = tmp_path / "out" / "linear"
+
+    def toy(target, seed):
+        return BUILTIN["linear"].load(folder, target, data.made_for)
+
+    monkeypatch.setitem(toy_lm.TOYS, "linear", toy)
+    return card, data, folder
+
+
+def test_a_new_drafter_is_trained_like_any_other(trained):
+    card, data, folder = trained
+    assert "linear" in train_choices()
+    assert card["steps"] == 60
+    assert card["evaluation"]["beats_untrained"]["longer"]
+    loaded = BUILTIN["linear"].load(folder, data.target, data.made_for)
+    lengths = accepted_lengths(data.target, loaded, data.evaluation, card["evaluation"]["K"])
+    assert round(lengths.mean(), 4) == card["evaluation"]["trained"]["accepted_length"]["value"]
+
+
+def test_settings_of_a_new_drafter_are_known_by_name(linear):
+    training = drafter_training("linear", settings={"bias": False, "scale": 2.0})
+    assert new_head(training, toy_lm.toy_target()).settings == {"bias": False}
+    with pytest.raises(ValueError, match="no setting 'depth'; expected one of bias, scale"):
+        drafter_training("linear", settings={"depth": 3})
+
+
+def test_a_new_drafter_passes_the_exam_of_drafters(trained):
+    test_drafters.test_it_says_what_it_is("linear")
+    test_drafters.test_a_step_is_one_row_further_with_what_it_was_picked_from("linear")
+    for rule in RULES:
+        test_drafters.check_passes("linear", rule)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_new_drafter_is_recorded_in_parallel(trained, rule, seed):
+    pair = toy_lm.toy_pair("linear")
+    assert parallel_form(pair[1]) is BUILTIN["linear"].parallel
+    settings = Settings(5, 18, RULES[rule], END, ("confidence", "entropy"))
+    slow, fast = test_parallel_drafters.both(pair, settings, seed)
+    assert test_parallel_drafters.same(slow, fast)
+
+
+def test_control_a_parallel_form_that_reads_the_wrong_row_is_caught(trained, linear, monkeypatch):
+    start = linear.ParallelLinear.start
+    monkeypatch.setattr(linear.ParallelLinear, "start", lambda s, p: start(s, (p - 1).clamp(min=1)))
+    settings = Settings(5, 18, RULES["greedy"], END)
+    with pytest.raises(AssertionError):
+        test_parallel_drafters.same(
+            *test_parallel_drafters.both(toy_lm.toy_pair("linear"), settings, 9)
+        )
+
+
+@pytest.fixture
+def momentum(tmp_path, monkeypatch):
+    """The new policy, registered by its entry."""
+    module = module_from(tmp_path, "momentum", POLICY)
+    monkeypatch.setitem(policies.BUILTIN, "momentum", module.momentum)
+    yield policies.parse("momentum:1")
+    sys.modules.pop(module.__name__)
+
+
+def test_a_new_policy_is_parsed_by_name(momentum):
+    assert momentum.name == "momentum:1"
+    assert policies.parse(momentum.name) == momentum
+
+
+@pytest.mark.parametrize("drafter", ["model", "medusa"])
+@pytest.mark.parametrize("rule", RULES)
+def test_a_new_policy_replays_as_the_slow_twin_and_as_it_runs(momentum, drafter, rule):
+    trace, target, model = toy_recording(drafter, rule)
+    cost = toy_cost()
+    rounds = replay(trace, momentum, 3, cost)
+    assert as_lists(rounds) == naive.replay(trace, momentum, 3, cost, grids(trace))
+    results = run_all(target, model, trace, momentum, cost, 3)
+    assert rounds_of(trace, results) == rounds
+
+
+def test_a_new_command_is_listed_and_runs(tmp_path, monkeypatch, capsys):
+    (tmp_path / "repeat.py").write_text(COMMAND.lstrip())
+    monkeypatch.setattr(real.cli, "__path__", [*real.cli.__path__, str(tmp_path)])
+    monkeypatch.setitem(real.cli.COMMANDS, "repeat", "repeat")
+    app = typer.Typer(no_args_is_help=True, add_completion=False)
+    points = entry_points(group=simspec.cli.GROUP)
+    load = simspec.cli.load_commands
+    monkeypatch.setattr(simspec.cli, "app", app)
+    monkeypatch.setattr(simspec.cli, "_load_extras", lambda: tuple(load(app, points)))
+    code, out, _ = run(capsys, "--help")
+    assert code == 0
+    assert "Print a word several times." in out
+    code, out, _ = run(capsys, "repeat", "tokens", "--times", 3)
+    assert (code, out) == (0, "tokens tokens tokens\n")
+    sys.modules.pop("real.cli.repeat")

@@ -1,0 +1,100 @@
+"""The recommendation of a race: nothing slower than decoding without drafts."""
+
+from dataclasses import replace
+
+import pytest
+from race_clock import TASKS, row, timed
+
+from real.bench.contestant import PLAIN
+from real.bench.race_rows import RaceRow, race_rows, rate_ratio
+from real.bench.ranking import ratio_to_assisted, recommend, recommendation
+from real.prompts import ALL, LOW_REPEAT
+
+
+def made_row(name, rate, group=ALL, **more):
+    return RaceRow(name, group, "=" in name or ":" in name, 4, rate=rate, speedup=rate / 10, **more)
+
+
+def both(name, rate, rate_there, **more):
+    return [made_row(name, rate, **more), made_row(name, rate_there, LOW_REPEAT)]
+
+
+@pytest.mark.parametrize(
+    "others, expected",
+    [
+        ([], PLAIN),
+        (both("model=a", 9, 9), PLAIN),  # slower
+        (both("model=a", 10, 10), PLAIN),  # no faster
+        (both("model=a", 12, 11), "model=a"),
+        (both("model=a", 12, 11) + both("model=b", 13, 11), "model=b"),
+        (both("model=a", 12, 11) + both("model=b", 13, 9), "model=a"),  # b is fast in loops alone
+        (both("model=a", 12, 11, low=0.98, high=1.4), PLAIN),  # not surely
+        (both("model=a", 12, 11, low=1.02, high=1.4), "model=a"),
+        (
+            both("model=a", 12, 11) + both("generate_static", 14, 14),
+            PLAIN,
+        ),  # somebody else is faster without drafts
+        (both("prompt_lookup:10", 30, 30), PLAIN),  # not ours to recommend
+        ([replace(made_row("model=a", 12), rate=None, speedup=None, error="no")], PLAIN),
+        ([made_row("model=a", 12)], PLAIN),  # ran, but not where texts loop little
+    ],
+)
+def test_nothing_slower_than_no_speculation_is_recommended(others, expected):
+    found = [*both("plain", 10, 10), *both("generate", 8, 8), *others]
+    assert recommend(found) == expected
+    assert recommendation(found).startswith(f"recommended: {expected}, ")
+    assert ("generate_static is 1.40 times as fast" in recommendation(found)) == (
+        len(others) == 4 and others[2].contestant == "generate_static"
+    )
+
+
+def test_recommendation_without_low_repeat_prompts():
+    gone = RaceRow("plain", LOW_REPEAT, False, 0)
+    assert (
+        recommend(
+            [
+                made_row("plain", 10),
+                gone,
+                made_row("model=a", 12),
+                replace(gone, contestant="model=a", drafts=True),
+            ]
+        )
+        == "model=a"
+    )
+
+
+def test_slow_drafter_is_not_recommended():
+    _, found = timed(("plain", 1, 1), ("model=slow", 1, 3, {"commits": 2}))
+    assert recommend(found) == PLAIN
+    assert row(found, "model=slow").per_pass == 2
+    _, found = timed(("plain", 1, 1), ("model=quick", 1, 1, {"commits": 2}))
+    assert recommend(found) == "model=quick"
+
+
+def test_ratio_to_assisted_compares_the_best_of_both():
+    contestants = [
+        ("plain", 1, 1),
+        ("model=a", 0, 3, {"commits": 4}),
+        ("model=b", 0, 2, {"commits": 4}),
+        ("eagle=c", 0, 1, {"commits": 4}),
+    ]
+    runs, _ = timed(
+        *contestants,
+        ("assisted:constant", 0, 4, {"commits": 4}),
+        ("assisted:heuristic", 0, 5, {"commits": 4}),
+    )
+    names = {"contestant": "model=b", "assisted": "assisted:constant"}
+    assert ratio_to_assisted(runs, TASKS)[0] == {"group": ALL, "prompts": 4} | names | {
+        "ratio": 2.0,
+        "low": None,
+        "high": None,
+    }
+    assert ratio_to_assisted(runs[:4], TASKS) == []
+    many = [
+        replace(r, token=[t * 3 for t in r.token], seconds=[t * 3 for t in r.seconds]) for r in runs
+    ]
+    assert rate_ratio(many[2], many[4], list(range(12))) == pytest.approx(
+        (2, 2, 2)
+    )  # every prompt alike: no width
+    with pytest.raises(ValueError, match="no 'plain' among"):
+        race_rows(runs[1:], TASKS)
