@@ -20,7 +20,7 @@ from real.campaign.config import (
 from real.measure.grid_settings import BATCHES, CONTEXTS, WIDTHS
 from real.model.config import DecoderConfig
 from real.train.config import TrainConfig
-from real.train.drafter_training import recipe_of
+from real.train.drafter_training import drafter_training, recipe_of
 from real.train.schedule import TrainSchedule
 
 # 191.5 M parameters in 20 layers, 7.3 M of the embedding. 64 windows of 512 are 33 thousand tokens
