@@ -1,5 +1,7 @@
 """Calibration of predicted probabilities."""
 
+from typing import Any
+
 import numpy as np
 
 
@@ -31,7 +33,7 @@ def brier(probability: np.ndarray, label: np.ndarray) -> float:
     return float(np.mean((probability - label) ** 2))
 
 
-def _pairs(probability, label):
+def _pairs(probability: Any, label: Any) -> Any:
     probability, label = np.asarray(probability, dtype=np.float64), np.asarray(label, dtype=bool)
     if probability.ndim != 1 or probability.shape != label.shape or not len(label):
         raise ValueError(

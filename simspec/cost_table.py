@@ -1,9 +1,11 @@
-"""Costs by batch size and context, as measured: between measured contexts a line, between batch
-sizes a step, beyond nothing.
+"""CostTable: measured costs by batch size and context, linear between contexts, stepwise between
+batch sizes.
 """
 
 from bisect import bisect_left
 from dataclasses import dataclass, fields
+from os import PathLike
+from typing import Any
 
 import numpy as np
 
@@ -15,23 +17,23 @@ from simspec.files import check_keys, read_json, write_json
 class CostTable:
     """A CostModel for every measured batch size and context.
 
-    | field | type, shape | meaning |
-    | --- | --- | --- |
-    | batch | (int,) [nb], growing, >= 1 | sequences that are decoded together |
-    | context | (int,) [nc], growing, >= 0 | tokens before the round; one 0 where the file does not say |
-    | cells | ((CostModel or None,),) [nb][nc] | seconds of a round of the whole batch; None where it did not fit |
-    | name | str | label in tables |
+    | field   | type, shape                      | meaning                                 |
+    | ------- | -------------------------------- | --------------------------------------- |
+    | batch   | (int,) [nb], growing, >= 1       | sequences that are decoded together     |
+    | context | (int,) [nc], growing, >= 0       | tokens before the round; one 0: unknown |
+    | cells   | ((CostModel or None,),) [nb][nc] | seconds of a round of the whole batch   |
+    | name    | str                              | label in tables                         |
 
-    Every cell prices drafts up to the same K and as many owed rows; every batch size and every
-    context has a cell. ValueError otherwise.
+    A cell is None where the batch did not fit. All cells price drafts up to the same K and the same
+    backlog; every batch size and every context has a cell. ValueError otherwise.
     """
 
-    batch: tuple
-    context: tuple
-    cells: tuple
+    batch: tuple[int, ...]
+    context: tuple[int, ...]
+    cells: tuple[tuple[CostModel | None, ...], ...]
     name: str = "cost"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not isinstance(self.name, str):
             raise ValueError(f"cost table: name is {self.name!r}, expected text")
         for axis, least in (("batch", 1), ("context", 0)):
@@ -56,10 +58,10 @@ class CostTable:
                 f"cost table {self.name!r}: a cell is no CostModel, expected one or None in each"
             )
         for axis, lines in (("batch", cells), ("context", tuple(zip(*cells)))):
-            for at, line in zip(getattr(self, axis), lines):
+            for size, line in zip(getattr(self, axis), lines):
                 if all(cell is None for cell in line):
                     raise ValueError(
-                        f"cost table {self.name!r}: {axis} {at} has no cell at all: leave it out"
+                        f"cost table {self.name!r}: {axis} {size} has no cell at all: leave it out"
                     )
         sizes = {(cell.K, len(cell.catch_up), cell.nodes) for cell in known}
         if len(sizes) > 1:
@@ -75,80 +77,79 @@ class CostTable:
 
     @property
     def device(self) -> str:
-        """Where the cells come from."""
+        """The devices of the cells."""
         return ", ".join(
             sorted({cell.device for row in self.cells for cell in row if cell is not None})
         )
 
     def at(self, batch: int | None = None, context: int | None = None) -> CostModel:
-        """The costs of a batch of so many sequences, so many tokens in.
+        """The costs of a batch of that size after that many tokens.
 
-        batch is rounded up to the next size measured, as engines pad to the sizes that they
-        captured; between two measured contexts c0 < c < c1 of that size every entry is t0 + (t1 -
-        t0) (c - c0) / (c1 - c0). What was measured is returned as it is. None stands for the only
-        size, or context, of the table. ValueError beyond what was measured.
+        batch is rounded up to the next measured size, as engines pad to captured sizes. Between two
+        measured contexts c0 < c < c1 of that size every entry is t0 + (t1 - t0) (c - c0) / (c1 -
+        c0). None means the only size, or context, of the table. ValueError beyond what was
+        measured.
         """
-        size = self._one("batch", batch)
+        size = self._single("batch", batch)
         if size > self.batch[-1] or size < 1:
             raise ValueError(
-                f"cost table {self.name!r} has batch sizes 1 to {self.batch[-1]}, asked for "
-                f"{size}: measure that size"
+                f"cost table {self.name!r} has batch sizes 1 to {self.batch[-1]}, "
+                f"asked for {size}: measure that size"
             )
         size, row = next((b, row) for b, row in zip(self.batch, self.cells) if b >= size)
-        known = [(c, cell) for c, cell in zip(self.context, row) if cell is not None]
-        context = self._one("context", context)
-        contexts = [c for c, _ in known]
+        measured = [(c, cell) for c, cell in zip(self.context, row) if cell is not None]
+        context = self._single("context", context)
+        contexts = [c for c, _ in measured]
         if not contexts[0] <= context <= contexts[-1]:
-            span = (
-                f"contexts {contexts[0]} to {contexts[-1]}"
-                if len(contexts) > 1
-                else f"context {contexts[0]} only"
-            )
+            several = f"contexts {contexts[0]} to {contexts[-1]}"
+            span = several if len(contexts) > 1 else f"context {contexts[0]} only"
             raise ValueError(
-                f"cost table {self.name!r} has {span} at batch {size}, asked for {context}: "
-                "measure that context"
+                f"cost table {self.name!r} has {span} at batch {size}, "
+                f"asked for {context}: measure that context"
             )
         i = bisect_left(contexts, context)
         if contexts[i] == context:
-            return known[i][1]
-        (c0, low), (c1, high) = known[i - 1 : i + 1]
+            return measured[i][1]
+        (c0, low), (c1, high) = measured[i - 1 : i + 1]
         return _between(low, high, (context - c0) / (c1 - c0), f"{self.name}-b{size}-c{context}")
 
-    def _one(self, axis: str, value: int | None) -> int:
+    def _single(self, axis: str, value: int | None) -> int:
         if value is None:
-            if len(getattr(self, axis)) > 1:
+            sizes: tuple[int, ...] = getattr(self, axis)
+            if len(sizes) > 1:
                 raise ValueError(
-                    f"cost table {self.name!r} has several sizes of {axis}, "
-                    f"{list(getattr(self, axis))}: say which"
+                    f"cost table {self.name!r} has several sizes of {axis}, {list(sizes)}: say "
+                    "which"
                 )
-            return getattr(self, axis)[0]
+            return sizes[0]
         if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
             raise ValueError(f"cost table {self.name!r}: {axis} is {value!r}, expected an integer")
         return int(value)
 
     def simplest(self) -> "CostModel | CostTable":
-        """The one CostModel where one text at one context is all there is, else the table: what the
-        commands write.
-        """
+        """The one CostModel of a table of batch 1 and one context, else the table."""
         return self.at() if self.batch == (1,) and len(self.context) == 1 else self
 
     def describe(self) -> list[str]:
         """One line a cell, in milliseconds."""
-        lines = []
-        for size, row in zip(self.batch, self.cells):
-            for tokens, cell in zip(self.context, row):
-                said = "does not fit"
-                if cell is not None:
-                    draft, plain, *verify = (
-                        f"{1e3 * t:.3f}"
-                        for t in (cell.draft[-1], cell.baseline, cell.verify[0], cell.verify[-1])
-                    )
-                    said = f"draft of {self.K} {draft} ms, plain step {plain} ms, verifying 0 and {cell.nodes} {' and '.join(verify)} ms"
-                lines.append(f"batch {size}, context {tokens}: {said}")
-        return lines
+        return [
+            f"batch {size}, context {tokens}: {self._cell_text(cell)}"
+            for size, row in zip(self.batch, self.cells)
+            for tokens, cell in zip(self.context, row)
+        ]
 
-    def to_dict(self) -> dict:
-        """Plain lists and numbers, as the file holds them."""
+    def _cell_text(self, cell: CostModel | None) -> str:
+        if cell is None:
+            return "does not fit"
+        times = cell.draft[-1], cell.baseline, cell.verify[0], cell.verify[-1]
+        draft, plain, first, last = (f"{1e3 * seconds:.3f}" for seconds in times)
+        return (
+            f"draft of {self.K} {draft} ms, plain step {plain} ms, "
+            f"verifying 0 and {cell.nodes} {first} and {last} ms"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain lists and numbers, as in the file."""
         cells = [[None if cell is None else cell.to_dict() for cell in row] for row in self.cells]
         return {
             "name": self.name,
@@ -157,13 +158,14 @@ class CostTable:
             "cells": cells,
         }
 
-    def to_json(self, path) -> None:
-        """Write the table as one JSON object; the file is whole or not there."""
+    def to_json(self, path: str | PathLike[str]) -> None:
+        """Writes the table as one JSON object, completely or not at all."""
         write_json(path, self.to_dict())
 
     @classmethod
-    def from_dict(cls, data) -> "CostTable":
+    def from_dict(cls, data: Any) -> "CostTable":
         """The inverse of `to_dict`; one CostModel's object becomes a table of one cell, batch 1.
+
         ValueError for anything else.
         """
         if not isinstance(data, dict) or "cells" not in data:
@@ -182,27 +184,25 @@ class CostTable:
         return cls(tuple(data["batch"]), tuple(data["context"]), cells, data["name"])
 
     @classmethod
-    def from_json(cls, path) -> "CostTable":
-        """Read what `to_json`, or CostModel.to_json, wrote; ValueError, one line with the path, for
-        anything else.
-        """
+    def from_json(cls, path: str | PathLike[str]) -> "CostTable":
+        """Reads what `to_json`, or CostModel.to_json, wrote; ValueError, one line with the path."""
         return read_json(path, cls.from_dict, "cost model")
 
 
-def load_cost(path) -> "CostModel | CostTable":
-    """What a cost file holds: one CostModel, or a CostTable; ValueError, one line with the path,
-    where it is neither.
+def load_cost(path: str | PathLike[str]) -> CostModel | CostTable:
+    """The CostModel or CostTable of a file; ValueError, one line with the path, where it is
+    neither.
     """
-
-    def parse(data):
-        return (CostTable if isinstance(data, dict) and "cells" in data else CostModel).from_dict(
-            data
-        )
-
-    return read_json(path, parse, "cost model")
+    return read_json(path, _cost, "cost model")
 
 
-def _axis(name, values, least) -> tuple:
+def _cost(data: Any) -> CostModel | CostTable:
+    if isinstance(data, dict) and "cells" in data:
+        return CostTable.from_dict(data)
+    return CostModel.from_dict(data)
+
+
+def _axis(name: str, values: Any, least: int) -> tuple[int, ...]:
     values = tuple(values.tolist() if isinstance(values, np.ndarray) else values)
     whole = all(isinstance(v, int) and not isinstance(v, bool) and v >= least for v in values)
     if not values or not whole or any(b <= a for a, b in zip(values, values[1:])):
@@ -213,11 +213,11 @@ def _axis(name, values, least) -> tuple:
 
 
 def _between(low: CostModel, high: CostModel, share: float, name: str) -> CostModel:
-    def line(a, b):
+    def line(a: Any, b: Any) -> Any:
         # Rounding must not lead outside the two measurements.
         return np.clip(a + (np.asarray(b) - a) * share, np.minimum(a, b), np.maximum(a, b))
 
-    parts = {
+    parts: dict[str, Any] = {
         f.name: line(getattr(low, f.name), getattr(high, f.name))
         for f in fields(CostModel)
         if f.name not in ("name", "device")

@@ -1,27 +1,28 @@
-"""Closed forms, with their equation numbers. Vectorised over arrays; alpha = 0 and alpha = 1 are
-exact.
-"""
+"""Closed forms, with their equation numbers; vectorized, exact at alpha = 0 and alpha = 1."""
+
+from typing import Any
 
 import numpy as np
 
 
-def _fraction(name, value):
+def _fraction(name: Any, value: Any) -> Any:
     value = np.asarray(value, dtype=np.float64)
     if not ((value >= 0) & (value <= 1)).all():
         raise ValueError(f"{name} is {value}, expected numbers in [0, 1]")
     return value
 
 
-def _at_least(name, value, low):
+def _at_least(name: Any, value: Any, low: Any) -> Any:
     value = np.asarray(value, dtype=np.float64)
     if not ((value >= low) & np.isfinite(value)).all():
         raise ValueError(f"{name} is {value}, expected finite numbers >= {low}")
     return value
 
 
-def expected_committed(alpha, k):
-    """Committed tokens per round at i.i.d. acceptance: (1 - alpha^(k+1)) / (1 - alpha), GLIDE
-    section 5.1; k + 1 at alpha = 1.
+def expected_committed(alpha: Any, k: Any) -> Any:
+    """Committed tokens per round at i.i.d. acceptance (GLIDE section 5.1).
+
+    (1 - alpha^(k+1)) / (1 - alpha), k + 1 at alpha = 1
     """
     alpha, k = np.broadcast_arrays(_fraction("alpha", alpha), _at_least("k", k, 0))
     inside = (alpha > 0) & (alpha < 1)
@@ -32,21 +33,25 @@ def expected_committed(alpha, k):
     )[()]
 
 
-def expected_speedup(alpha, k, c):
-    """(1 - alpha^(k+1)) / ((1 - alpha)(k c + 1)), GLIDE section 5.1; c = draft step / target step."""
+def expected_speedup(alpha: Any, k: Any, c: Any) -> Any:
+    """(1 - alpha^(k+1)) / ((1 - alpha)(k c + 1)), GLIDE section 5.1; c = draft step / target
+    step.
+    """
     return expected_committed(alpha, k) / (np.asarray(k) * _at_least("c", c, 0) + 1)
 
 
-def depthwise_committed(alphas):
-    """Committed tokens per round, 1 + sum_j prod_{i<=j} alpha_i, alphas[..., K] given that the
-    depths before were accepted.
+def depthwise_committed(alphas: Any) -> Any:
+    """Committed tokens per round of acceptance by depth: 1 + sum_j prod_{i<=j} alpha_i.
+
+    alphas[..., K] is the acceptance at each depth, given that the depths before were accepted.
     """
     return (1 + np.cumprod(_fraction("alphas", alphas), axis=-1).sum(axis=-1))[()]
 
 
-def eesd_time(v_d, r_d, length, draft, target):
-    """EESD Eq. 13: T = (r_d L / v_d) T_d + (1 - r_d) L T_t, seconds; v_d > 0, or the tokens drafted
-    cannot be told.
+def eesd_time(v_d: Any, r_d: Any, length: Any, draft: Any, target: Any) -> Any:
+    """Seconds of a sequence (EESD Eq. 13): T = (r_d L / v_d) T_d + (1 - r_d) L T_t.
+
+    ValueError for v_d = 0, where the number of drafted tokens is unknown.
     """
     v_d, r_d = _positive_rate(v_d), _fraction("r_d", r_d)
     length, draft, target = (
@@ -55,18 +60,18 @@ def eesd_time(v_d, r_d, length, draft, target):
     return (r_d * length / v_d * draft + (1 - r_d) * length * target)[()]
 
 
-def eesd_speedup(v_d, r_d, c):
-    """EESD Eq. 14: v_d / ((c - v_d) r_d + v_d), c = T_d / T_t (the paper's alpha); above 1 iff c <
-    v_d, for r_d > 0.
+def eesd_speedup(v_d: Any, r_d: Any, c: Any) -> Any:
+    """Speedup (EESD Eq. 14): v_d / ((c - v_d) r_d + v_d), c = T_d / T_t (the paper's alpha).
+
+    For r_d > 0 it is above 1 iff c < v_d.
     """
     v_d, r_d, c = _positive_rate(v_d), _fraction("r_d", r_d), _at_least("c", c, 0)
-    with np.errstate(
-        divide="ignore", over="ignore"
-    ):  # infinite where drafting costs nothing and all of it is accepted
+    # infinite where drafting is free and everything is accepted
+    with np.errstate(divide="ignore", over="ignore"):
         return (v_d / (c * r_d + v_d * (1 - r_d)))[()]
 
 
-def _positive_rate(v_d):
+def _positive_rate(v_d: Any) -> Any:
     v_d = _fraction("v_d", v_d)
     if not (v_d > 0).all():
         raise ValueError(
@@ -76,18 +81,20 @@ def _positive_rate(v_d):
     return v_d
 
 
-def harmonic_mean(v_d, r_d):
+def harmonic_mean(v_d: Any, r_d: Any) -> Any:
     """EESD's HM = 2 v_d r_d / (v_d + r_d), as a fraction; 0 when both are 0."""
     v_d, r_d = np.broadcast_arrays(_fraction("v_d", v_d), _fraction("r_d", r_d))
     total = v_d + r_d
     return (2 * v_d * r_d / np.where(total > 0, total, 1))[()]
 
 
-def measured_speedup(drafted, length, draft, verify, other, target):
-    """L T_t / sum over rounds of (k T_d + T_verify(k) + T_other): Eq. 14 with what a verification
-    really costs.
+def measured_speedup(
+    drafted: Any, length: Any, draft: Any, verify: Any, other: Any, target: Any
+) -> Any:
+    """Speedup at measured verification times: L T_t / sum over rounds of (k T_d + T_verify(k) +
+    T_other).
 
-    drafted int[R] is each round's k; draft, other and target are seconds; verify[k] seconds of a
+    drafted int[R] is each round's k. draft, other and target are seconds; verify[k] seconds of a
     pass over k drafts.
     """
     drafted, verify = np.asarray(drafted), _at_least("verify", verify, 0)
@@ -106,18 +113,17 @@ def measured_speedup(drafted, length, draft, verify, other, target):
     return float(_at_least("length", length, 1) * _at_least("target", target, 0) / seconds.sum())
 
 
-def optimal_k(alpha, c, k_max):
-    """The smallest k in 0..k_max that maximises `expected_speedup`, int64 in the shape of alpha and
-    c broadcast.
+def optimal_k(alpha: Any, c: Any, k_max: Any) -> Any:
+    """The smallest k in 0..k_max that maximizes `expected_speedup`, int64 in the broadcast
+    shape.
     """
     alpha, c = np.broadcast_arrays(_fraction("alpha", alpha), _at_least("c", c, 0))
     k = np.arange(int(_at_least("k_max", k_max, 0)) + 1)
     return np.argmax(expected_speedup(alpha[..., None], k, c[..., None]), axis=-1)[()]
 
 
-def break_even_alpha(k, c):
-    """The acceptance at which drafting k tokens costs exactly what it saves:
-    expected_speedup(alpha, k, c) = 1.
+def break_even_alpha(k: Any, c: Any) -> Any:
+    """The acceptance of no gain and no loss: expected_speedup(alpha, k, c) = 1.
 
     k >= 1; 0 at c = 0, 1 at c = 1. ValueError for c > 1, where no acceptance is enough.
     """
@@ -134,38 +140,40 @@ def break_even_alpha(k, c):
     return np.where(c == 0, 0.0, np.where(c == 1, 1.0, high))[()]
 
 
-def geometric_drafted(stay, K):
+def geometric_drafted(stay: Any, K: Any) -> Any:
     """E[k] of a geometric stop: (1 - s^K) / (1 - s), s = stay; K at s = 1.
 
-    The first token is always drafted (K >= 1), after each the draft goes on with probability s, up
-    to K tokens; so P(k >= j) = s^(j-1) for 1 <= j <= K, and E[k] is their sum. The
-    Thompson-sampling policies at a posterior that stands still (EESD Alg. 2 asks after every
-    drafted token). Broadcasts; ValueError for s outside [0, 1] or K < 1.
+    The first token is always drafted (K >= 1). After each, drafting continues with probability s,
+    up to K tokens: P(k >= j) = s^(j-1) for 1 <= j <= K, and E[k] is their sum. This describes the
+    Thompson-sampling policies at a constant posterior (EESD Alg. 2). Broadcasts; ValueError for s
+    outside [0, 1] or K < 1.
     """
     return expected_committed(_fraction("stay", stay), _at_least("K", K, 1) - 1)
 
 
-def geometric_accepted(alpha, stay, K):
-    """E[a] of the stop of `geometric_drafted` at i.i.d. acceptance: alpha (1 - (s alpha)^K) / (1 -
-    s alpha), s = stay.
+def geometric_accepted(alpha: Any, stay: Any, K: Any) -> Any:
+    """E[a] of the geometric stop at i.i.d. acceptance: alpha (1 - (s alpha)^K) / (1 - s alpha), s =
+    stay.
 
-    a >= j needs k >= j, chance s^(j-1), and j acceptances, chance alpha^j, independent of each
-    other; sum over j <= K.
+    a >= j needs k >= j, of probability s^(j-1), and j acceptances, of probability alpha^j,
+    independent of each other; sum over j <= K.
     """
     alpha, stay = _fraction("alpha", alpha), _fraction("stay", stay)
     return (alpha * expected_committed(alpha * stay, _at_least("K", K, 1) - 1))[()]
 
 
-def geometric_committed(alpha, stay, K):
-    """Committed tokens per round under the geometric stop: 1 + E[a], with the target's own token."""
+def geometric_committed(alpha: Any, stay: Any, K: Any) -> Any:
+    """Committed tokens per round under the geometric stop: 1 + E[a], with the target's own
+    token.
+    """
     return 1 + geometric_accepted(alpha, stay, K)
 
 
-def geometric_speedup(alpha, stay, K, c):
-    """(1 + E[a]) / (1 + c E[k]) under the geometric stop: tokens per round over its cost in plain
-    steps (renewal reward).
+def geometric_speedup(alpha: Any, stay: Any, K: Any, c: Any) -> Any:
+    """Speedup under the geometric stop (renewal reward): (1 + E[a]) / (1 + c E[k]).
 
-    The cost is CostModel.from_ratio(c)'s: c a drafted token, 1 a verification. At stay = 1 it is
+    Costs are those of CostModel.from_ratio(c): c a drafted token, 1 a verification. At stay = 1 it
+    is
     `expected_speedup`.
     """
     return geometric_committed(alpha, stay, K) / (
@@ -173,15 +181,15 @@ def geometric_speedup(alpha, stay, K, c):
     )
 
 
-def switching_committed(alphas, switch, k):
-    """Committed tokens per round at fixed k >= 0 where a hidden chain of two states over text
-    positions sets the acceptance.
+def switching_committed(alphas: Any, switch: Any, k: Any) -> Any:
+    """Committed tokens per round at fixed k >= 0 where a hidden two-state Markov chain sets the
+    acceptance.
 
     A draft token for a position in state z is accepted with probability alphas[z], given that those
     before it were; from one position to the next, state z is left with probability switch[z]. With
     A = diag(alphas) and transitions P, a round begun in state z ends after j tokens with the matrix
     (A P)^(j-1) (I - A) P, j <= k, or (A P)^k P, j = k + 1. They sum to a chain of round beginnings;
-    its stationary law weighs the E[j | z]. alphas and switch [2], switch in (0, 1]; float.
+    its stationary distribution weighs the E[j | z]. alphas and switch [2], switch in (0, 1]; float.
     """
     alphas, switch = _fraction("alphas", alphas), _fraction("switch", switch)
     if alphas.shape != (2,) or switch.shape != (2,) or not (switch > 0).all():
@@ -193,7 +201,7 @@ def switching_committed(alphas, switch, k):
         raise ValueError(f"k is {k}, expected a whole number of draft tokens")
     move = np.array([[1 - switch[0], switch[0]], [switch[1], 1 - switch[1]]])
     reached, ends, tokens = np.eye(2), np.zeros((2, 2)), np.zeros(2)
-    for j in range(1, int(k) + 1):
+    for _ in range(int(k)):
         tokens += reached.sum(axis=1)  # P(at least j committed)
         ends += reached * (1 - alphas) @ move
         reached = reached * alphas @ move
@@ -204,9 +212,10 @@ def switching_committed(alphas, switch, k):
     return float(first * tokens[0] + (1 - first) * tokens[1])
 
 
-def roofline(rows, knee):
-    """Time of a target pass over 0..rows rows in units of one memory-bound pass: max(1, rows /
-    knee), float64[rows + 1].
+def roofline(rows: Any, knee: Any) -> Any:
+    """float64[rows + 1]: time of a target pass over 0..rows rows, max(1, rows / knee).
+
+    The unit is one memory-bound pass.
     """
     if not knee > 0:
         raise ValueError(
@@ -216,12 +225,12 @@ def roofline(rows, knee):
     return np.maximum(1.0, np.arange(int(_at_least("rows", rows, 0)) + 1) / knee)
 
 
-def batch_speedup(alpha, k, c, batch, verify):
-    """Speedup of a batch of B sequences: E[committed] T(B) / (k c T(B) + T(B (k+1))), T =
-    verify[rows] in any unit.
+def batch_speedup(alpha: Any, k: Any, c: Any, batch: Any, verify: Any) -> Any:
+    """Speedup of a batch of B sequences: E[committed] T(B) / (k c T(B) + T(B (k+1))).
 
-    A plain step runs B rows and a verification B (k + 1); where T grows with rows, the gain shrinks
-    with B. With a flat T it is `expected_speedup`. c = draft step / target step, both at batch B.
+    T = verify[rows] in any unit. A plain step runs B rows and a verification B (k + 1), so where T
+    grows with rows the gain shrinks with B. With a flat T it is `expected_speedup`. c = draft step
+    / target step, both at batch B.
     """
     k, batch, verify = np.asarray(k), np.asarray(batch), _at_least("verify", verify, 0)
     if k.dtype.kind not in "iu" or batch.dtype.kind not in "iu" or (batch < 1).any():

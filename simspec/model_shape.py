@@ -2,26 +2,28 @@
 
 import math
 from dataclasses import dataclass, fields
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Sizes of a dense decoder of the Llama kind: RMSNorm, grouped-query attention without biases,
-    SwiGLU.
+    """Sizes of a dense decoder: RMSNorm, grouped-query attention without biases, SwiGLU (Llama).
 
-    | field        | meaning                                   |
-    | ------------ | ----------------------------------------- |
-    | name         | label in tables                           |
-    | layers       | decoder layers                            |
-    | width        | numbers in the residual stream of a token |
-    | heads        | query heads                               |
-    | kv_heads     | key and value heads                       |
-    | head_dim     | numbers in a head                         |
-    | hidden       | inner numbers of the SwiGLU               |
-    | vocab        | tokens                                    |
-    | tied         | the head is the embedding                 |
-    | weight_bytes | bytes of a stored weight                  |
-    | cache_bytes  | bytes of a cached number                  |
+    | field        | meaning                             |
+    | ------------ | ----------------------------------- |
+    | name         | label in tables                     |
+    | layers       | decoder layers                      |
+    | width        | hidden size, of the residual stream |
+    | heads        | query heads                         |
+    | kv_heads     | key and value heads                 |
+    | head_dim     | size of a head                      |
+    | hidden       | intermediate size of the SwiGLU     |
+    | vocab        | tokens                              |
+    | tied         | the head is the embedding           |
+    | weight_bytes | bytes of a stored weight            |
+    | cache_bytes  | bytes of a cached value             |
 
     ValueError unless all sizes are positive.
     """
@@ -38,25 +40,22 @@ class ModelShape:
     weight_bytes: float = 2.0
     cache_bytes: float = 2.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name in ("name", "tied"):
                 continue
-            whole = field.name not in ("weight_bytes", "cache_bytes")
-            if (
-                isinstance(value, bool)
-                or not isinstance(value, int if whole else (int, float))
-                or not 0 < value < math.inf
-            ):
+            kinds = (int, float) if field.name in ("weight_bytes", "cache_bytes") else (int,)
+            valid = isinstance(value, kinds) and not isinstance(value, bool)
+            if not valid or not 0 < value < math.inf:
+                expected = "number" if float in kinds else "integer"
                 raise ValueError(
                     f"model {self.name!r}: {field.name} is {value!r}, expected a positive "
-                    f"{'integer' if whole else 'number'}"
+                    f"{expected}"
                 )
 
 
-# Model cards' config.json, as published with the weights; 16-bit weights and caches.
-SHAPES = {
+SHAPES: dict[str, ModelShape] = {
     "llama-2-7b": ModelShape("llama-2-7b", 32, 4096, 32, 32, 128, 11008, 32000),
     "llama-2-13b": ModelShape("llama-2-13b", 40, 5120, 40, 40, 128, 13824, 32000),
     "llama-2-70b": ModelShape("llama-2-70b", 80, 8192, 64, 8, 128, 28672, 32000),
@@ -65,6 +64,7 @@ SHAPES = {
     "tinyllama-1.1b": ModelShape("tinyllama-1.1b", 22, 2048, 32, 4, 64, 5632, 32000),
     "llama-68m": ModelShape("llama-68m", 2, 768, 12, 12, 64, 3072, 32000),
 }
+"""From config.json, as published with the weights; 16-bit weights and caches."""
 
 
 def matrix_weights(shape: ModelShape, layers: int | None = None, head: bool = True) -> int:
@@ -79,8 +79,8 @@ def matrix_weights(shape: ModelShape, layers: int | None = None, head: bool = Tr
 
 
 def parameters(shape: ModelShape) -> int:
-    """All weights: the matrices, two norms a layer and one at the end, and the embedding where it
-    is not the head.
+    """All weights: matrices, two norms a layer and a final one, and the embedding unless it is
+    the head.
     """
     return (
         matrix_weights(shape)
@@ -105,8 +105,8 @@ def memory(shape: ModelShape, batch: int, context: int) -> float:
     return parameters(shape) * shape.weight_bytes + batch * context * cache_bytes(shape)
 
 
-def look_up(table: dict, kind: str, name: str):
-    """The entry of SHAPES or CARDS; ValueError that lists the names."""
+def look_up(table: dict[str, T], kind: str, name: str) -> T:
+    """The entry of SHAPES or DEVICES; ValueError that lists the names."""
     if name not in table:
         raise ValueError(f"{kind} {name!r} is unknown, expected one of {', '.join(table)}")
     return table[name]

@@ -15,12 +15,11 @@ def pass_bytes(
     """Bytes that a pass moves: its matrices once, and keys and values of the context and of the new
     rows.
 
-    `batch` sequences pass `rows` rows each behind `context` cached ones. Activations and single
+    Each of `batch` sequences passes `rows` rows after `context` cached ones. Activations and single
     embedding rows are left out.
     """
-    return matrix_weights(shape, layers, head) * shape.weight_bytes + batch * (
-        context + rows
-    ) * cache_bytes(shape, layers)
+    weights = matrix_weights(shape, layers, head) * shape.weight_bytes
+    return weights + batch * (context + rows) * cache_bytes(shape, layers)
 
 
 def pass_flops(
@@ -32,11 +31,11 @@ def pass_flops(
     layers: int | None = None,
     head: bool = True,
 ) -> float:
-    """Operations of a pass: 2 W ceil(B n / tile) tile for the matrices, and 4 h e a layer for each
-    cached row that a row reads.
+    """Operations of a pass: 2 W ceil(B n / tile) tile in the matrices, 4 h e a layer and attended
+    row.
 
-    W = matrix_weights, B n = batch x rows. Row i of n reads context + i rows (itself included), so
-    a sequence reads n context + n (n + 1) / 2.
+    W = matrix_weights, B n = batch x rows. Row i of n attends to context + i rows (itself
+    included), so a sequence reads n context + n (n + 1) / 2.
     """
     padded = -(-batch * rows // tile) * tile
     read = batch * (rows * context + rows * (rows + 1) / 2)
@@ -49,28 +48,27 @@ def pass_flops(
 
 def pass_seconds(
     shape: ModelShape,
-    card: Device,
+    device: Device,
     rows: int,
     batch: int = 1,
     context: int = 0,
     layers: int | None = None,
     head: bool = True,
 ) -> float:
-    """Seconds of a pass: overhead + launch x layers + max(pass_bytes / bandwidth, pass_flops /
-    rate).
+    """Seconds of a pass: overhead + launch x layers + max(bytes / bandwidth, operations / rate).
 
-    rows a sequence, batch sequences, context rows cached before them; `layers` of the model's and,
-    or not, its head. Grows with rows in steps of the card's tile. ValueError for rows or batch < 1
-    or context < 0.
+    Each of `batch` sequences passes `rows` rows after `context` cached ones, through `layers`
+    layers with or without the head. Grows with rows in steps of the device's tile. ValueError for
+    rows or batch < 1 or context < 0.
     """
     if rows < 1 or batch < 1 or context < 0:
         raise ValueError(
             f"rows is {rows}, batch {batch} and context {context}, expected at least 1, 1 and 0"
         )
-    moved = pass_bytes(shape, rows, batch, context, layers, head) / card.bandwidth
-    computed = pass_flops(shape, rows, batch, context, card.tile, layers, head) / card.rate
+    moved = pass_bytes(shape, rows, batch, context, layers, head) / device.bandwidth
+    computed = pass_flops(shape, rows, batch, context, device.tile, layers, head) / device.rate
     return (
-        card.overhead
-        + card.launch * (shape.layers if layers is None else layers)
+        device.overhead
+        + device.launch * (shape.layers if layers is None else layers)
         + max(moved, computed)
     )

@@ -5,6 +5,7 @@ carries.
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from simspec.cost import CostModel
 from simspec.cost_table import CostTable, load_cost
@@ -80,7 +81,7 @@ def costs_of(
     }
 
 
-def _cost(text, batch, context) -> CostModel | float:
+def _cost(text: Any, batch: Any, context: Any) -> CostModel | float:
     try:
         ratio = float(text)
     except (TypeError, ValueError):

@@ -5,6 +5,8 @@ which other draws were made. The generator is the one of Salmon, Moraes, Dror an
 random numbers: as easy as 1, 2, 3" (SC 2011); tests hold it to the published Random123 vectors.
 """
 
+from typing import Any
+
 import numpy as np
 
 from simspec.compile_cache import cached_njit
@@ -18,7 +20,7 @@ _W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 
 
 @cached_njit
-def philox(c0, c1, c2, c3, k0, k1):
+def philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
     """Philox-4x32-10 of counter (c0..c3) under key (k0, k1): four 32-bit words held in uint64.
 
     All six arguments are uint64 below 2**32. Every product of two 32-bit words fits 64 bits, so the
@@ -34,7 +36,7 @@ def philox(c0, c1, c2, c3, k0, k1):
 
 
 @cached_njit
-def block(seed, sequence, round_, quarter, role):
+def block(seed: Any, sequence: Any, round_: Any, quarter: Any, role: Any) -> Any:
     """The four uniforms, float64 in (0, 1), of slots 4*quarter .. 4*quarter + 3: u = (word + 0.5) /
     2**32.
 
@@ -54,12 +56,12 @@ def block(seed, sequence, round_, quarter, role):
 
 
 @cached_njit
-def _unit(word):
+def _unit(word: Any) -> Any:
     return (np.float64(word) + 0.5) * 2.0**-32
 
 
 @cached_njit
-def _fill_uniforms(out, seed, sequence, position):
+def _fill_uniforms(out: Any, seed: Any, sequence: Any, position: Any) -> Any:
     for v in range(0, out.shape[0], 4):
         u = block(seed, sequence, position, v // 4, GUMBEL)
         for i in range(min(4, out.shape[0] - v)):

@@ -1,12 +1,16 @@
-"""Costs from a model's shape and a card's figures: each pass takes its bytes or its arithmetic,
+"""Costs from model sizes and device figures: a pass takes its memory traffic or its arithmetic,
 whichever is longer.
 
-A bound from below, for choosing before there is a machine to measure on: real passes reach a part
-of either figure, and what data sheets do not say (launches, sampling, the host) counts as 0 unless
-a Card is given it. Measured costs replace it.
+It is a lower bound, to choose with before there is a machine to measure on. Real passes reach a
+part of either figure, and what data sheets omit (launches, sampling, the host) counts as 0 unless
+the Device has it. Prefer measured costs.
 """
 
 import math
+from collections.abc import Iterable
+from typing import TypeAlias
+
+import numpy as np
 
 from simspec.cost import CostModel
 from simspec.cost_table import CostTable
@@ -14,134 +18,131 @@ from simspec.device import Device
 from simspec.model_shape import ModelShape, cache_bytes, matrix_weights, memory
 from simspec.pass_cost import pass_seconds
 
-MAX_BACKLOG = 4  # catch_up is priced up to this many rows
+MAX_BACKLOG = 4
+"""catch_up is priced up to this many rows."""
+Drafter: TypeAlias = ModelShape | float
+"""Another model, or the share of the target's layers in front of an early exit."""
 
 
 def roofline_cost(
     target: ModelShape,
-    drafter: "ModelShape | float",
-    card: Device,
+    drafter: Drafter,
+    device: Device,
     K: int,
     batch: int = 1,
     context: int = 1024,
     nodes: int = 0,
 ) -> CostModel:
-    """A CostModel for a card: verify[j] is the target's pass over j + 1 rows, draft[j] the
-    drafter's j passes over one.
+    """A CostModel: verify[j] is the target's pass over j + 1 rows, draft[j] the drafter's j passes
+    over one row.
 
-    drafter is another model, or the fraction of the target's layers behind which an early exit of
-    one more layer and the target's head drafts; its rounds of j >= 1 verify j rows in the layers
-    left, as the decode loop does (EESD section 3.1). Owed rows enter with the first draft step, for
-    an early exit through its own layer only. nodes > 0 prices trees too: verify up to so many
-    submitted tokens, and node, what a second row adds to a draft pass. ValueError where sizes make
-    no sense, and where weights and caches exceed the card's memory.
+    An early exit drafts with the shared layers, one layer of its own and the target's head. Its
+    rounds of j >= 1 verify j rows in the remaining layers, as the decode loop does (EESD section
+    3.1). A backlog enters with the first draft step, for an early exit through its own layer only.
+    nodes > 0 prices trees too: verify up to so many tokens, and node, the second row of a draft
+    pass. ValueError for invalid sizes, and where weights and caches exceed the device's memory.
     """
     needed = roofline_memory(target, drafter, K, batch, context)
-    label, shared = _label(target, drafter), _shared(target, drafter)
-    if needed > card.memory:
+    label, shared = _label(target, drafter), shared_layers(target, drafter)
+    if needed > device.memory:
         raise ValueError(
             f"{label} needs {needed / 1e9:.1f} GB at batch {batch} and context {context}, "
-            f"{card.name} has {card.memory / 1e9:.0f}: "
-            "take fewer bytes a weight, less of either, or another card"
+            f"{device.name} has {device.memory / 1e9:.0f}: "
+            "take fewer bytes a weight, less of either, or another device"
         )
 
     def verify(drafted: int) -> float:
         if not shared or not drafted:
-            return pass_seconds(target, card, drafted + 1, batch, context)
-        # the last draft token alone has not passed the shared layers; one pass still, with one
-        # overhead
-        late = (
-            pass_seconds(target, card, 1, batch, context + drafted, shared, False) - card.overhead
-        )
-        return late + pass_seconds(
-            target, card, drafted + 1, batch, context, target.layers - shared
-        )
+            return pass_seconds(target, device, drafted + 1, batch, context)
+        # Only the last draft token has not passed the shared layers. Both parts are one pass with
+        # one overhead.
+        last = pass_seconds(target, device, 1, batch, context + drafted, shared, False)
+        remaining = target.layers - shared
+        rest = pass_seconds(target, device, drafted + 1, batch, context, remaining)
+        return last - device.overhead + rest
 
-    lm, layers = (target, shared + 1) if shared else (drafter, drafter.layers)
-    step = [pass_seconds(lm, card, 1, batch, context + i, layers) for i in range(K)]
+    model, layers = _draft_model(target, drafter)
+    steps = [pass_seconds(model, device, 1, batch, context + i, layers) for i in range(K)]
+    second_row = pass_seconds(model, device, 2, batch, context, layers) - steps[0]
     entered = (1, False) if shared else (layers, True)
-    first = pass_seconds(lm, card, 1, batch, context, *entered)
-    owed = [
-        pass_seconds(lm, card, 1 + b, batch, context - b, *entered) - first
-        for b in range(1, MAX_BACKLOG + 1)
+    first = pass_seconds(model, device, 1, batch, context, *entered)
+    catch_up = [
+        pass_seconds(model, device, 1 + backlog, batch, context - backlog, *entered) - first
+        for backlog in range(1, MAX_BACKLOG + 1)
     ]
     return CostModel(
-        draft=[math.fsum(step[:j]) for j in range(K + 1)],
-        verify=[verify(j) for j in range(max(K, nodes) + 1)],
-        catch_up=[0.0, *(max(b, 0.0) for b in owed)],
+        draft=np.array([math.fsum(steps[:j]) for j in range(K + 1)]),
+        verify=np.array([verify(j) for j in range(max(K, nodes) + 1)]),
+        catch_up=np.array([0.0, *(max(seconds, 0.0) for seconds in catch_up)]),
         overhead=0.0,
-        baseline=pass_seconds(target, card, 1, batch, context),
+        baseline=pass_seconds(target, device, 1, batch, context),
         name=f"{label}-b{batch}-c{context}",
-        device=f"roofline of {card.name}",
-        node=max(pass_seconds(lm, card, 2, batch, context, layers) - step[0], 0.0)
-        if nodes and K
-        else 0.0,
+        device=f"roofline of {device.name}",
+        node=max(second_row, 0.0) if nodes else 0.0,
     )
 
 
 def roofline_table(
     target: ModelShape,
-    drafter: "ModelShape | float",
-    card: Device,
+    drafter: Drafter,
+    device: Device,
     K: int,
-    batches,
-    contexts,
+    batches: Iterable[int],
+    contexts: Iterable[int],
     nodes: int = 0,
 ) -> CostTable:
-    """`roofline_cost` over both axes; cells that exceed the card's memory are None. ValueError for
-    a size that never fits.
+    """`roofline_cost` over both axes; cells that exceed the device's memory are None.
+
+    ValueError for a size that never fits.
     """
     batches, contexts = sorted(set(batches)), sorted(set(contexts))
     if not batches or not contexts:
         raise ValueError(
             f"batch sizes are {batches} and contexts {contexts}, expected at least one of each"
         )
-    roofline_cost(
-        target, drafter, card, K, batches[0], contexts[0], nodes
-    )  # says what is wrong if nothing fits
+    # The smallest cell raises its error if nothing fits.
+    roofline_cost(target, drafter, device, K, batches[0], contexts[0], nodes)
 
-    def cell(batch, context):
-        fits = roofline_memory(target, drafter, K, batch, context) <= card.memory
-        return roofline_cost(target, drafter, card, K, batch, context, nodes) if fits else None
+    def cell(batch: int, context: int) -> CostModel | None:
+        if roofline_memory(target, drafter, K, batch, context) > device.memory:
+            return None
+        return roofline_cost(target, drafter, device, K, batch, context, nodes)
 
-    cells = [[cell(b, c) for c in contexts] for b in batches]
-    return CostTable(
-        tuple(batches), tuple(contexts), cells, f"{_label(target, drafter)} on {card.name}"
-    )
+    cells = tuple(tuple(cell(batch, context) for context in contexts) for batch in batches)
+    name = f"{_label(target, drafter)} on {device.name}"
+    return CostTable(tuple(batches), tuple(contexts), cells, name)
 
 
 def roofline_memory(
-    target: ModelShape, drafter: "ModelShape | float", K: int, batch: int, context: int
+    target: ModelShape, drafter: Drafter, K: int, batch: int, context: int
 ) -> float:
-    """Bytes that target and drafter hold at the end of a round of K: all weights, and caches of
-    context + K + 1 rows each.
+    """Bytes of target and drafter at the end of a round of K: all weights, and caches of context
+    + K + 1 rows.
     """
-    if (
-        isinstance(K, bool)
-        or not isinstance(K, int)
-        or not 1 <= K <= 255
-        or batch < 1
-        or context < MAX_BACKLOG
-    ):
+    valid = isinstance(K, int) and not isinstance(K, bool) and 1 <= K <= 255
+    if not valid or batch < 1 or context < MAX_BACKLOG:
         raise ValueError(
-            f"K is {K}, batch {batch} and context {context}, expected 1 to 255, at least 1 and at "
-            f"least {MAX_BACKLOG}"
+            f"K is {K}, batch {batch} and context {context}, "
+            f"expected 1 to 255, at least 1 and at least {MAX_BACKLOG}"
         )
     rows = context + K + 1
-    if not _shared(target, drafter):
+    if isinstance(drafter, ModelShape):
+        shared_layers(target, drafter)
         return memory(target, batch, rows) + memory(drafter, batch, rows)
-    extra = (
-        matrix_weights(target, 1, False) + 3 * target.width
-    )  # the exit's layer with its norms, and the exit's norm
+    shared_layers(target, drafter)
+    # the exit's layer with its two norms, and the exit's norm
+    exit_weights = matrix_weights(target, 1, False) + 3 * target.width
     return (
         memory(target, batch, rows)
-        + extra * target.weight_bytes
+        + exit_weights * target.weight_bytes
         + batch * rows * cache_bytes(target, 1)
     )
 
 
-def _shared(target, drafter) -> int:
-    """Layers of the target that the drafter runs: 0 for a model of its own."""
+def shared_layers(target: ModelShape, drafter: Drafter) -> int:
+    """Layers of the target that the drafter runs: 0 for a model of its own; ValueError for an
+    invalid drafter.
+    """
     if isinstance(drafter, ModelShape):
         if drafter.vocab != target.vocab:
             raise ValueError(
@@ -162,5 +163,13 @@ def _shared(target, drafter) -> int:
     return min(max(round(drafter * target.layers), 1), target.layers - 1)
 
 
-def _label(target, drafter) -> str:
-    return f"{target.name} {drafter.name if isinstance(drafter, ModelShape) else f'exit {_shared(target, drafter)}'}"
+def _draft_model(target: ModelShape, drafter: Drafter) -> tuple[ModelShape, int]:
+    if isinstance(drafter, ModelShape):
+        return drafter, drafter.layers
+    return target, shared_layers(target, drafter) + 1
+
+
+def _label(target: ModelShape, drafter: Drafter) -> str:
+    if isinstance(drafter, ModelShape):
+        return f"{target.name} {drafter.name}"
+    return f"{target.name} exit {shared_layers(target, drafter)}"

@@ -4,6 +4,7 @@ and how to judge one.
 
 import math
 from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +39,7 @@ class ScalarPredictor:
     depth: float
     source: str = ""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("bias", *READS, "depth"):
             value = getattr(self, name)
             if (
@@ -56,7 +57,7 @@ class ScalarPredictor:
         """(bias, confidence, entropy, depth)."""
         return self.bias, self.confidence, self.entropy, self.depth
 
-    def probability(self, confidence, entropy, depth) -> np.ndarray:
+    def probability(self, confidence: Any, entropy: Any, depth: Any) -> np.ndarray:
         """Chance of acceptance, float64, elementwise; confidence in [0, 1], entropy in nats, depth
         = slot from 0.
         """
@@ -71,24 +72,26 @@ class ScalarPredictor:
         )
         return np.exp(-np.logaddexp(0.0, -z))
 
-    def to_json(self, path) -> None:
+    def to_json(self, path: Any) -> None:
         """Write the predictor as one JSON object whose keys are the fields, whole or not at all;
         ValueError where it cannot be.
         """
         write_json(path, asdict(self))
 
     @classmethod
-    def from_json(cls, path) -> "ScalarPredictor":
+    def from_json(cls, path: Any) -> "ScalarPredictor":
         """Read what `to_json` wrote; ValueError, one line with the path, for anything else."""
 
-        def made(data):
+        def made(data: Any) -> Any:
             check_keys(data, (f.name for f in fields(cls)))
             return cls(**data)
 
         return read_json(path, made, "scalar predictor")
 
 
-def examples(trace: Trace, names=READS) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def examples(
+    trace: Trace, names: Any = READS
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """What a recording teaches: (feature float64[M, len(names)], slot int64[M], label bool[M],
     sequence int64[M]).
 
@@ -132,7 +135,7 @@ def split_by_task(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
     return np.flatnonzero(second == 0), np.flatnonzero(second == 1)
 
 
-def fit_predictor(trace: Trace, sequences=None) -> ScalarPredictor:
+def fit_predictor(trace: Trace, sequences: Any = None) -> ScalarPredictor:
     """The Scalar of greatest likelihood on `examples` of these sequences (indices; default all).
 
     A logistic regression on (1, logit of confidence, entropy, depth) by statsmodels; examples of

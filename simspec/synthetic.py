@@ -1,5 +1,7 @@
 """Traces whose truth is known."""
 
+from typing import Any
+
 import numpy as np
 
 from simspec.quantization import LOG_ODDS, encode
@@ -14,7 +16,9 @@ def iid(
     return decaying([alpha] * K, sequences, rows, seed, confidence)
 
 
-def decaying(alphas, sequences: int, rows: int, seed: int = 0, confidence: bool = False) -> Trace:
+def decaying(
+    alphas: Any, sequences: int, rows: int, seed: int = 0, confidence: bool = False
+) -> Trace:
     """The draft token at depth j is accepted with probability alphas[j - 1], given that those
     before it were; K = len(alphas).
 
@@ -42,7 +46,7 @@ def decaying(alphas, sequences: int, rows: int, seed: int = 0, confidence: bool 
     return _trace(chance, f"acceptance {law}", sequences, rows, seed, random, feature)
 
 
-def switching(alphas, switch, sequences: int, rows: int, K: int, seed: int = 0) -> Trace:
+def switching(alphas: Any, switch: Any, sequences: int, rows: int, K: int, seed: int = 0) -> Trace:
     """A hidden chain of two states over text positions sets the acceptance: alphas[z] where the
     drafted token's position is in z.
 
@@ -101,7 +105,7 @@ def drift(first: float, last: float, rows: int, K: int) -> np.ndarray:
     return first + (last - first) * position / max(rows - 1, 1)
 
 
-def _generator(sequences, rows, K, seed):
+def _generator(sequences: Any, rows: Any, K: Any, seed: Any) -> Any:
     if sequences < 1 or rows < 1 or not 1 <= K <= 255:
         raise ValueError(
             f"asked for {sequences} sequences of {rows} rows, K = {K}, expected at least 1 of "
@@ -110,7 +114,9 @@ def _generator(sequences, rows, K, seed):
     return np.random.default_rng(seed)
 
 
-def _trace(chance, law, sequences, rows, seed, random, feature=None):
+def _trace(
+    chance: Any, law: Any, sequences: Any, rows: Any, seed: Any, random: Any, feature: Any = None
+) -> Any:
     N, K = chance.shape
     left = np.tile(np.arange(rows, 0, -1), sequences)
     # u < 1 always, so a certain token is always accepted and an impossible one never.

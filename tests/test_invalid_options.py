@@ -85,8 +85,8 @@ def test_invalid_sweep_options_are_refused(input_folder, options, words):
         (["-k", 256], "K is 256"),
         (["--budget", 0], "budget 0"),
         (["--budget", -3], "budget -3"),
-        (["--per-task", 0], "0 prompts of every task"),
-        (["--per-task", -1], "-1 prompts of every task"),
+        (["--per-task", 0], "0 prompts per task"),
+        (["--per-task", -1], "-1 prompts per task"),
         (["--longest", 0], "no prompt of 1 to 0 tokens"),
         (["--rule", "beam"], "rule 'beam' is unknown"),
         (["--temperature=-1"], "temperature is -1"),
@@ -159,7 +159,7 @@ def test_invalid_measure_options_are_refused(input_folder, options, words):
 @pytest.mark.parametrize(
     "options, words",
     [
-        (["--prompts", -1], "select"),
+        (["--prompts", -1], "--prompts is -1, expected"),
         (["--seed=-1"], "seed is -1"),
         (["--dtype", "half"], "dtype 'half' is unknown"),
         (["--device", "tpu"], "device 'tpu' is unknown"),
@@ -199,7 +199,7 @@ def test_invalid_run_options_are_refused(input_folder, options, words):
         (["text.txt", "--minutes", -1], "minutes -1"),
         (["text.txt", "--minutes", "nan"], "minutes nan"),
         (["text.txt", "--rows", 0], "rows 0"),
-        (["text.txt", "--distil-tokens", -1], "distil-tokens -1"),
+        (["text.txt", "--distil-tokens", -1], "distil-tokens is -1"),
         (["text.txt", "--threads", -1], "threads -1"),
         (["text.txt", "--seed", -1], "seed is -1"),
         (["text.txt", "--device", "gpu"], "device 'gpu' is unknown"),

@@ -103,8 +103,8 @@ def test_shapes_by_hand():
         (lambda: tree_of_widths((2, 0)), "at least 1"),
         (lambda: sequoia_tree([[0.5]], 64), "over budget"),
         (lambda: sequoia_tree([[0.5]], -1), "an integer in 0..63"),
-        (lambda: sequoia_tree([[1.5]], 3), "chances in [0, 1]"),
-        (lambda: sequoia_tree([0.5], 3), "chances in [0, 1]"),
+        (lambda: sequoia_tree([[1.5]], 3), "probabilities in [0, 1]"),
+        (lambda: sequoia_tree([0.5], 3), "probabilities in [0, 1]"),
         (lambda: medusa_like(np.full((2, 33), 0.01), 3), "at most 32 ranks"),
         (
             lambda: expected_seconds(chain_tree(3), [[0.5]] * 3, CostModel.from_ratio(0.1, 2)),
