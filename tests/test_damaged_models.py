@@ -14,7 +14,7 @@ from real.demo import TRACES
 from real.files import replace_json
 from real.model.checkpoint import load_decoder, load_tokenizer
 from real.model.compressed import read_bytes
-from real.model.draft_head import SAID, save_draft_head
+from real.model.draft_head import HASHES, save_draft_head
 from real.model.fingerprint import made_for
 from real.pair import TINY
 from simspec import CostModel, load_trace
@@ -163,7 +163,7 @@ def test_draft_head_with_wrong_tensor_is_refused(tmp_path, untrained_heads, name
 def test_draft_head_of_another_target_is_refused(tmp_path, untrained_heads, name):
     arguments, folder = copied_head(tmp_path, name, untrained_heads)
     assert command(tmp_path, *arguments, "--out", "good.parquet")[0] == 0  # control
-    for key in SAID:
+    for key in HASHES:
         shutil.copy(untrained_heads / name / f"{name}.json", folder)
         edit_json(
             folder / f"{name}.json", lambda value, key=key: value["target"].update({key: "0" * 64})

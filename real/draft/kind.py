@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -29,7 +30,7 @@ class TrainingRecipe:
 
     head: Callable[..., nn.Module]
     loss: Callable[..., Tensor]
-    drafter: Callable[[Decoder, nn.Module], Drafter]
+    drafter: Callable[[Decoder, Any], Drafter]
     file: str
     soft: bool
     rate: float = 3e-3

@@ -1,7 +1,7 @@
 """Drafts from many positions of one sequence at once: how a drafter is recorded in parallel."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -28,11 +28,14 @@ class ParallelDrafter(Protocol):
 
     min_context: int
     cached_layers: int
-    start: Callable[[Tensor], Proposal]
-    extend: Callable[[Tensor, Tensor], Proposal]
+
+    def start(self, position: Tensor) -> Proposal: ...
+
+    def extend(self, parent: Tensor, token: Tensor) -> Proposal: ...
 
 
-ParallelFactory = Callable[[Drafter, TargetPass], ParallelDrafter]
+ParallelFactory = Callable[[Any, TargetPass], ParallelDrafter]
+"""(drafter, sequence) -> its parallel form."""
 
 
 class ParallelLanguageModel:
@@ -48,7 +51,7 @@ class ParallelLanguageModel:
         self.cached_layers = len(self.lm.layers)
 
     def start(self, position: Tensor) -> Proposal:
-        self.branches = BranchCache(self.cache, self.rows, position + self.prompt_length)
+        self.branches: Any = BranchCache(self.cache, self.rows, position + self.prompt_length)
         hidden = self.hidden[position + self.prompt_length - 1][:, None]
         return self.lm.logits(hidden), hidden
 

@@ -11,8 +11,10 @@ from real.model.runner import EAGER, EagerPasses
 from real.model.target import Resume, Target, TargetOutput
 
 Pick = Callable[..., int]
-"""(logits [vocab], draft slot, hidden state or None) -> token: the decode rule, with the noise of that slot's text position, or the draw
-of that slot. With the `Step.hidden` that comes with the logits all that a policy reads is fetched together with the token."""
+"""(logits [vocab], draft slot, hidden state or None) -> token, by the decode rule.
+
+It adds the noise of the slot's position, or the slot's draw. Features that a policy reads are
+fetched together with the token, from these logits and this hidden state."""
 
 
 @dataclass(frozen=True)
@@ -21,10 +23,12 @@ class Step:
 
     | field | meaning |
     | --- | --- |
-    | token | what is proposed |
-    | parent | row of the round's pass that it follows: slot j of a chain follows row j (row 0 is the last committed token) |
-    | logits `[vocab]` | the drafter's own prediction that it was picked from; None for drafters without one |
-    | hidden `[d_D]` | the drafter's last hidden state, before norm and head, that the logits come from; None where there is none |
+    | token | the proposal |
+    | parent | row of the round's pass that it follows; slot j of a chain follows row j |
+    | logits `[vocab]` | that it was picked from; None for drafters without |
+    | hidden `[d_D]` | the drafter's last hidden state, before norm and head; None without |
+
+    Row 0 is the last committed token.
     """
 
     token: int
@@ -39,11 +43,11 @@ class Draft:
 
     | field | meaning |
     | --- | --- |
-    | token | of each row of the pass: row 0 the last committed token, then what was drafted |
+    | token | of each row of the pass: the last committed token, then the drafted ones |
     | parent | the row that each row follows; -1 for row 0 |
-    | computed | steps of the drafter that were paid for |
-    | line | rows 1 .. line are a chain that the drafter has in its own state; what it computed beyond is not among them |
-    | q | row -> the drafter's distribution `[vocab]` that the first of the row's children was drawn from; empty unless drawn |
+    | computed | steps of the drafter that were run |
+    | line | rows 1 .. line are the chain that the drafter holds in its own state |
+    | q | row -> distribution `[vocab]` that its first child was drawn from; empty unless drawn |
     """
 
     token: list[int]
@@ -53,7 +57,7 @@ class Draft:
     q: Mapping[int, Tensor] = field(default_factory=dict)
 
     def kept(self, path: list[int]) -> int:
-        """How many leading drafts of the drafter's own chain the committed `path` keeps."""
+        """Leading tokens of the drafter's own chain that the committed `path` keeps."""
         return next(
             (i for i, row in enumerate(path[1:]) if row != i + 1 or row > self.line), len(path) - 1
         )
@@ -67,7 +71,7 @@ class Drafter:
     | name | shown in tables and metadata |
     | taps | target layers whose residual stream `catch_up` receives |
     | prefix_only | proposals depend on the tokens of the verified prefix alone (tested) |
-    | history_free | `next` depends on the verified prefix and the draft so far, not on earlier rounds (tested) |
+    | history_free | `next` depends on the verified prefix and the draft so far alone (tested) |
     | has_logits | steps carry logits; a drafter without them exposes no features |
     | lm | the decoder that the drafter runs by itself, if it has one |
     | predictors | feature name -> acceptance predictor of this drafter on its target |
@@ -76,8 +80,8 @@ class Drafter:
     | captures | its passes run through `passes`, so that an engine can capture them |
     | passes | how its own passes run |
 
-    A round: `next` until the policy or the drafter stops; the target verifies; `rollback`; `catch_up`.
-    A drafter that can draft trees overrides `grow`, and is asked for it in place of `next`.
+    A round: `next` until the policy or the drafter stops; verification; `rollback`; `catch_up`.
+    A drafter that can draft trees overrides `grow`, which is then called in place of `next`.
     """
 
     name: str = "none"

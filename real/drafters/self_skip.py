@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -118,7 +119,8 @@ class SelfSkipDrafter(Drafter):
             return cls(target, SkipConfig(**settings))
         except (TypeError, ValueError) as error:
             raise WeightsError(
-                f"{Path(folder) / 'self_skip.json'} has settings that this target cannot have: {error}"
+                f"{Path(folder) / 'self_skip.json'} has settings that this target cannot have: "
+                f"{error}"
             ) from error
 
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
@@ -170,7 +172,7 @@ class ParallelSelfSkip:
 
     def start(self, position: Tensor) -> Proposal:
         row = position + self.sequence.prompt_length - 1
-        self.branches = BranchCache(self.sequence.cache, len(self.sequence.token), row)
+        self.branches: Any = BranchCache(self.sequence.cache, len(self.sequence.token), row)
         token = self.sequence.token[row][:, None]
         return self.extend(torch.zeros_like(token), token)
 

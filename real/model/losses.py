@@ -10,7 +10,6 @@ def next_token_loss(logits: Tensor, token: Tensor) -> Tensor:
 
 
 def distillation_loss(logits: Tensor, target: Tensor) -> Tensor:
-    """Mean cross-entropy -Σ p log q of logits (q) against the target's (p), both `[b, n,
-    vocab]`."""
+    """Mean cross-entropy -Σ p log q of logits (q) to the target's (p), both `[b, n, vocab]`."""
     p = target.flatten(0, 1).float().softmax(-1)
     return F.cross_entropy(logits.flatten(0, 1).float(), p)

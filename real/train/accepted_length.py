@@ -25,7 +25,7 @@ class AcceptedLengths:
     | --- | --- |
     | K | draft length |
     | accepted | per sequence int64 `[n]`: leading draft tokens that are the target's |
-    | offered | per sequence int64 `[n]`: drafted tokens, less at the end or where no more is offered |
+    | offered | per sequence int64 `[n]`: drafted tokens, fewer at the end |
     """
 
     K: int
@@ -33,7 +33,7 @@ class AcceptedLengths:
     offered: tuple[np.ndarray, ...]
 
     def by_depth(self) -> list[float | None]:
-        """n-alpha: share of accepted tokens at depth j, of drafts accepted up to j - 1 that offer j.
+        """n-alpha: share accepted at depth j, of drafts accepted up to j - 1 that offer j.
 
         None for a depth without any.
         """
@@ -129,7 +129,7 @@ def _by_position(
 
 
 def summary(lengths: AcceptedLengths) -> dict:
-    """Mean accepted length with its interval over sequences, and acceptance by depth: for a card."""
+    """Mean accepted length with its interval, and acceptance by depth, for a card."""
     return {
         "accepted_length": _interval(ratio, lengths.mean(), *lengths.sums()),
         "by_depth": lengths.by_depth(),

@@ -32,7 +32,7 @@ def split_arguments(words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
 
 
 def read_settings(items: Iterable[str]) -> dict:
-    """Settings from key=value items; a value is JSON where possible (4, true, [8, 9]), else text."""
+    """Settings from key=value items; a value is JSON if possible (4, true, [8, 9]), else text."""
     settings: dict = {}
     for item in items:
         key, equals, value = item.partition("=")

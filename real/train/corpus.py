@@ -11,7 +11,7 @@ END = "<|end|>"
 
 
 class CorpusError(ValueError):
-    """Text that cannot be read as asked."""
+    """Text that cannot be read."""
 
 
 def documents(paths: Iterable[Path]) -> Iterator[dict]:
@@ -101,7 +101,8 @@ def encode(tokenizer, texts: Iterable[str], batch: int = 512) -> np.ndarray:
     """All texts in one row, an end token behind each; uint32 for vocabularies above 65,536."""
     end = tokenizer.token_to_id(END)
     dtype = np.uint16 if tokenizer.get_vocab_size() <= 1 << 16 else np.uint32
-    parts, held = [], []
+    parts: list[np.ndarray] = []
+    held: list[str] = []
 
     def flush():
         for item in tokenizer.encode_batch(held):

@@ -29,7 +29,7 @@ from real.train.trigram import count_trigrams
 
 
 def read_card(path: Path) -> dict:
-    """The content of a JSON file of ours; ValueError, saying what to delete, where it is damaged."""
+    """The content of a JSON file of ours; ValueError, naming the remedy, where it is damaged."""
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError, RecursionError) as error:

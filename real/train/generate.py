@@ -43,7 +43,7 @@ def continue_batch(
 def generate_batch(
     decoder: Decoder, prompt: Tensor, length: int, greedy: Tensor, seed: int
 ) -> Tensor:
-    """`prompt [b, n]` with `length` new tokens: argmax where `greedy [b]`, else sampled at T = 1."""
+    """`prompt [b, n]` and `length` new tokens: argmax where `greedy [b]`, else sampled, T = 1."""
     torch.manual_seed(seed)
 
     def pick(logits: Tensor, step: int) -> Tensor:

@@ -8,7 +8,7 @@ from torch import nn
 from real.train.schedule import TrainSchedule
 
 VOCABULARY = re.compile(r"(^|\.)(\w*embed\w*|\w*head)\.")
-"""Names of matrices over the vocabulary: embed, embed_tokens, head, lm_head, own_head; not `heads`."""
+"""Names of matrices over the vocabulary: embed, embed_tokens, head, lm_head; not `heads`."""
 
 
 def optimizers(

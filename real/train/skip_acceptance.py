@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -94,11 +95,12 @@ def weight_share(decoder: Decoder, skips: SkipConfig) -> float:
 
     It approximates the share of time where memory bandwidth limits passes.
     """
+    layers: Any = decoder.layers
     attention = [
         sum(p.numel() for m in (x.query, x.key, x.value, x.output) for p in m.parameters())
-        for x in decoder.layers
+        for x in layers
     ]
-    mlp = [sum(m.weight.numel() for m in (x.gate, x.up, x.down)) for x in decoder.layers]
+    mlp = [sum(m.weight.numel() for m in (x.gate, x.up, x.down)) for x in layers]
     whole = sum(attention) + sum(mlp) + decoder.head.weight.numel()
     skipped = sum(attention[i] for i in skips.attention) + sum(mlp[i] for i in skips.mlp)
     return (whole - skipped) / whole

@@ -41,7 +41,7 @@ def fit(
     state = load_state(folder, parameters, optimizer_list)
     if state.steps and schedule.steps not in (0, state.steps):
         raise ValueError(
-            f"{folder} was planned for {state.steps} steps, now {schedule.steps} are asked; "
+            f"{folder} was planned for {state.steps} steps, now {schedule.steps} are given; "
             "choose another folder"
         )
     state.steps = state.steps or schedule.steps

@@ -68,7 +68,7 @@ def count_trigrams(
         raise ValueError("no tokens to count; expected at least one row of them")
     pair, after_pair = _commonest(np.concatenate(pairs), vocab)
     seen, following = _commonest(np.concatenate(singles), vocab)
-    after = np.full(vocab, sum(tokens).argmax(), np.int64)
+    after = np.full(vocab, np.sum(tokens, axis=0).argmax(), np.int64)
     after[seen] = following
     return TrigramTable(pair, after_pair, after)
 
@@ -99,7 +99,8 @@ class TrigramDrafter(Drafter):
         self.predictors = {}
 
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
-        self.committed, self.draft = [-1, *prompt][-2:], []
+        self.committed = [-1, *prompt][-2:]
+        self.draft: list[int] = []
 
     def next(self) -> Step:
         before, last = [*self.committed, *self.draft][-2:]

@@ -47,7 +47,10 @@ class EagleDrafter(Drafter):
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
         self.pick, layers = pick, len(self.head.layers)
         self.cache = self.passes.cache(self.name, self.decoder, layers, len(prompt) + 64)
-        self.committed, self.draft, self.parent = list(prompt), [], []
+        self.committed = list(prompt)
+        self.estimate: Tensor
+        self.draft: list[int] = []
+        self.parent: list[int] = []
         self.rows = 0
         # true features of the last committed rows
         self.features = self.decoder.norm(prefill.hidden)
@@ -105,7 +108,7 @@ class EagleDrafter(Drafter):
         return output
 
     def _append(self, feature: Tensor, token: list[int], head: str = "last") -> tuple[Tensor, ...]:
-        """Estimates of a chain behind all rows; with `head` also logits `[1, vocab]` of the last."""
+        """Estimates of a chain behind all rows; with `head` also `[1, vocab]` of the last."""
         output = self._forward(feature, token, Span(self.rows, len(token)), head)
         self.rows += len(token)
         return output

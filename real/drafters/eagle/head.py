@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from real.model.decoder import Decoder
-from real.model.kv_cache import KVCache
+from real.model.kv_cache import KVCache, StaticKVCache
 from real.model.layer import DecoderLayer
 
 INPUTS = ("feature&shifted_token", "feature&unshifted_token", "token", "feature")
@@ -21,7 +21,7 @@ class EagleHead(nn.Module):
 
     | setting | meaning |
     | --- | --- |
-    | inputs | one of `INPUTS`; FC maps [embedding; feature], or the one that is read, to the width |
+    | inputs | one of `INPUTS`; FC maps [embedding; feature], or one of them, to the width |
     | layers | decoder layers |
     | bias | of FC, as released |
     | first_norm | a norm in front of the first layer's attention; the released head has none |
@@ -60,10 +60,11 @@ class EagleHead(nn.Module):
         config = target.config if norm_eps is None else replace(target.config, norm_eps=norm_eps)
         self.inputs, self.shift = inputs, int("unshifted" not in inputs)
         self.fc = nn.Linear(config.width * (1 + ("&" in inputs)), config.width, bias=bias)
-        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(layers))
-        for layer in self.layers:
+        decoder_layers = [DecoderLayer(config) for _ in range(layers)]
+        for layer in decoder_layers:
             for residual_writer in (layer.output, layer.down):
                 nn.init.normal_(residual_writer.weight, std=0.02)
+        self.layers = nn.ModuleList(decoder_layers)
         # embeddings are an order of magnitude smaller than features: both shall count at first
         sizes = [target.embed.weight.std()] if "token" in inputs else []
         sizes += [target.norm.weight.square().mean().sqrt()] if "feature" in inputs else []
@@ -80,10 +81,10 @@ class EagleHead(nn.Module):
         token: Tensor,
         rotation,
         mask: Tensor | None = None,
-        cache: KVCache | None = None,
+        cache: KVCache | StaticKVCache | None = None,
         start: int = 0,
     ) -> Tensor:
-        """Estimated next features `[b, n, width]` of rows (`feature [b, n, width]`, `token [b, n]`).
+        """Estimated next features `[b, n, width]` of rows `feature [b, n, width]`, `token [b, n]`.
 
         Features and tokens are paired as `inputs` says.
         """

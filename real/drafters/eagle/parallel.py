@@ -1,5 +1,7 @@
 """EAGLE's drafts from many positions at once."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -26,7 +28,7 @@ class ParallelEagle:
 
     def start(self, position: Tensor) -> Proposal:
         row = position + self.sequence.prompt_length - 2
-        self.branches = BranchCache(self.cache, self.rows, row + 1)
+        self.branches: Any = BranchCache(self.cache, self.rows, row + 1)
         self.token = self.sequence.token[row + 1][:, None]
         self.estimate = self.true[row][:, None]
         return self.target.head(self.estimate), self.estimate

@@ -21,7 +21,7 @@ def published(folder: Path, target: Decoder) -> EagleHead:
     | tensor | meaning |
     | --- | --- |
     | fc.weight, fc.bias | FC; no bias where config.json has "bias": false |
-    | layers.N.self_attn.q_proj.weight, .. | transformers' Llama names without the leading "model." |
+    | layers.N.self_attn.q_proj.weight, .. | transformers' Llama names without "model." |
     | layers.0.input_layernorm.weight | optional |
     | embed_tokens.weight | frozen copy of the target's: compared within rounding, then dropped |
 

@@ -27,7 +27,7 @@ class EarlyExitHead(nn.Module):
                 f"expected 1 to {target.config.layers - 1}"
             )
         if layers < 0:
-            raise ValueError(f"{layers} new layers asked for; expected 0 (the head alone) or more")
+            raise ValueError(f"{layers} new layers; expected 0 (the head alone) or more")
         self.depth, self.own_head = depth, own_head
         self.settings = {"depth": depth, "own_head": own_head, "layers": layers}
         self.layers = nn.ModuleList(DecoderLayer(target.config) for _ in range(layers))

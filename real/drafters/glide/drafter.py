@@ -45,7 +45,9 @@ class GlideDrafter(Drafter):
         layers, capacity = len(self.head.layers), len(prompt) + 64
         dtype, device = self.decoder.dtype, self.decoder.device
         self.cache = KVCache(self.head.config, layers, 1, capacity, dtype, device)
-        self.committed, self.draft, self.parent = list(prompt), [], []
+        self.committed = list(prompt)
+        self.draft: list[int] = []
+        self.parent: list[int] = []
         self.rows = 0
         if len(prompt) > 1:
             self._append(prompt[:-1])

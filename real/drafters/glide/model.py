@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +34,9 @@ class GlideModel(nn.Module):
     ValueError for settings that cannot be.
     """
 
+    layers: Any
+    glimpses: Any
+
     def __init__(
         self,
         target: Decoder,
@@ -61,10 +65,11 @@ class GlideModel(nn.Module):
         self.reads, self.cross, self.shared, self.rebuild = reads, cross, shared, rebuild
         own = width or s.width
         self.config = _config(own, s)
-        self.layers = nn.ModuleList(DecoderLayer(self.config) for _ in range(layers))
-        for layer in self.layers:
+        decoder_layers = [DecoderLayer(self.config) for _ in range(layers)]
+        for layer in decoder_layers:
             for residual_writer in (layer.output, layer.down):
                 nn.init.normal_(residual_writer.weight, std=0.02)
+        self.layers = nn.ModuleList(decoder_layers)
         attentions = (TargetCrossAttention(own, s) for _ in range(layers if cross else 0))
         self.glimpses = nn.ModuleList(attentions)  # the name is that of the stored tensors
         self.norm = RMSNorm(own, s.norm_eps)
@@ -92,11 +97,12 @@ class GlideModel(nn.Module):
         n, stored from `start` on; each attends to its ancestors and the rows before the tree.
         """
         rows, device = token.shape[1], token.device
+        own: Tensor | None
         if parent:
             position, own = branches(start + rows - len(parent), list(parent), rows, device)
         else:
             position = torch.arange(start, start + rows, device=device)
-            own = None if cache is None else ancestor_mask(start, chain(rows), device)
+            own = ancestor_mask(start, chain(rows), device) if cache is not None else None
         rotation = target.rotation(position)
         if cache is not None:
             cache.reserve(start + rows)
@@ -147,7 +153,7 @@ def _config(width: int, target: DecoderConfig) -> DecoderConfig:
     return replace(target, width=width, heads=heads, kv_heads=heads, hidden=hidden)
 
 
-def _checked_reads(layers: int, reads: Sequence[int] | None, target: DecoderConfig) -> list[int]:
+def _checked_reads(layers: Any, reads: Any, target: DecoderConfig) -> list[int]:
     total = target.layers
     if type(layers) is not int or not 1 <= layers <= total:
         raise ValueError(

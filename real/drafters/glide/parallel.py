@@ -1,5 +1,7 @@
 """GLIDE's drafts from many positions at once."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -28,7 +30,7 @@ class ParallelGlide:
 
     def start(self, position: Tensor) -> Proposal:
         row = position + self.sequence.prompt_length - 1
-        self.branches = BranchCache(self.cache, self.rows, row + 1)
+        self.branches: Any = BranchCache(self.cache, self.rows, row + 1)
         place = torch.arange(self.rows, device=row.device)
         self.visible = (place < row[:, None])[:, None, None]
         hidden = self.true[row][:, None]

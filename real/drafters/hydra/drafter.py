@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,8 +41,10 @@ class HydraDrafter(Drafter):
 
     @torch.inference_mode()
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
-        self.pick, self.last, self.draft, self.paths = pick, prompt[-1], [], []
-        self.feature = self.decoder.norm(prefill.hidden[-1]) if len(prefill.hidden) else None
+        self.pick, self.last = pick, prompt[-1]
+        self.draft: list[int] = []
+        self.paths: list[list[int]] = []
+        self.feature: Any = self.decoder.norm(prefill.hidden[-1]) if len(prefill.hidden) else None
 
     @torch.inference_mode()
     def next(self) -> Step | None:

@@ -42,6 +42,9 @@ class HydraHeads(nn.Module):
     ValueError for fewer than one head or block.
     """
 
+    stacks: nn.ModuleList
+    head: nn.ModuleList
+
     def __init__(
         self,
         target: Decoder,
@@ -62,22 +65,24 @@ class HydraHeads(nn.Module):
             "own_head": own_head,
             "residual": residual,
         }
-        self.stacks = nn.ModuleList(
-            nn.Sequential(
+        stacks = [
+            [
                 ResidualBlock(width, 2 + j, residual),
                 *(ResidualBlock(width, 1, False) for _ in range(blocks - 1)),
-            )
+            ]
             for j in range(heads)
-        )
+        ]
         # embeddings are an order of magnitude smaller than features: both shall count at first
         size = target.embed.weight.std() / target.norm.weight.square().mean().sqrt()
-        for stack in self.stacks:
+        for stack in stacks:
             stack[0].linear.weight.data[:, width:] /= size.to(stack[0].linear.weight)
+        self.stacks = nn.ModuleList(nn.Sequential(*stack) for stack in stacks)
         if own_head:
-            self.head = nn.ModuleList(nn.Linear(width, vocab) for _ in range(heads))
-            for head in self.head:
+            own = [nn.Linear(width, vocab) for _ in range(heads)]
+            for head in own:
                 head.weight.data.copy_(target.head.weight.data)
                 head.bias.data.zero_()
+            self.head = nn.ModuleList(own)
         self.to(target.device, target.dtype)
 
     def logits(self, target: Decoder, head: int, hidden: Tensor) -> Tensor:

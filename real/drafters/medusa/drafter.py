@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,8 +43,9 @@ class MedusaDrafter(Drafter):
 
     @torch.inference_mode()
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
-        self.pick, self.drafted, self.parent = pick, 0, []
-        self.feature = self.decoder.norm(prefill.hidden[-1]) if len(prefill.hidden) else None
+        self.pick, self.drafted = pick, 0
+        self.parent: list[int] = []
+        self.feature: Any = self.decoder.norm(prefill.hidden[-1]) if len(prefill.hidden) else None
 
     @torch.inference_mode()
     def next(self) -> Step | None:

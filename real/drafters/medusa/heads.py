@@ -34,6 +34,9 @@ class MedusaHeads(nn.Module):
     ValueError for fewer than one head or block.
     """
 
+    stacks: nn.ModuleList
+    head: nn.ModuleList
+
     def __init__(self, target: Decoder, heads: int = 4, blocks: int = 1, own_head: bool = False):
         super().__init__()
         if type(heads) is not int or type(blocks) is not int or min(heads, blocks) < 1:
@@ -46,9 +49,10 @@ class MedusaHeads(nn.Module):
             nn.Sequential(*(ResidualBlock(width) for _ in range(blocks))) for _ in range(heads)
         )
         if own_head:
-            self.head = nn.ModuleList(nn.Linear(width, vocab, bias=False) for _ in range(heads))
-            for head in self.head:
+            own = [nn.Linear(width, vocab, bias=False) for _ in range(heads)]
+            for head in own:
                 head.weight.data.copy_(target.head.weight.data)
+            self.head = nn.ModuleList(own)
         self.to(target.device, target.dtype)
 
     def logits(self, target: Decoder, head: int, hidden: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
 """How a small language model is trained to draft."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -24,7 +26,7 @@ def small_model(
 
     `kv_heads` 0 means as many as `heads`. ValueError for sizes that no decoder has.
     """
-    sizes = {
+    sizes: dict[str, Any] = {
         "width": width,
         "layers": layers,
         "heads": heads,
@@ -36,7 +38,7 @@ def small_model(
         raise ValueError(f"sizes are {sizes}; expected 1 or more each, and an even head_dim")
     model = Decoder(DecoderConfig(target.config.vocab, **sizes))
     initialize(model, torch.initial_seed())
-    model.settings = sizes
+    model.settings = sizes  # type: ignore[assignment]  # no parameter
     return model.to(target.device, target.dtype)
 
 
