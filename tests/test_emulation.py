@@ -90,7 +90,7 @@ def test_control_other_features_are_detected(monkeypatch):
     trace = toy_recording("model", "greedy")[0].select(range(4))
     assert emulated(trace, "early_exit", ["confidence:0.5"]).equal
     monkeypatch.setattr(
-        recorded_drafter.RecordedFeatures,
+        recorded_drafter.RecordedReader,
         "read",
         lambda self, step, slot: self.measured.read(step, slot),
     )
