@@ -178,7 +178,7 @@ assert [
     (int(row), int(k), int(a)) for row, k, a in zip(rounds.row, rounds.drafted, rounds.accepted)
 ] == [tuple(map(int, x)) for x in steps]
 print(
-    f"... {len(steps)} rounds for {sequence.rows} tokens, the same as simspec.replay(text, "
+    f"... {len(steps)} rounds for {sequence.rows} tokens, the same as simspec.replay(sequence, "
     "fixed(3))"
 )
 

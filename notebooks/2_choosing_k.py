@@ -308,7 +308,7 @@ print(
     f"{'policy':>20} {'Eq. 13':>10} {'replayed':>10} {'closed by an accepted end':>26} "
     f"{'left over':>10} {'Eq. 14':>7} {'measured':>9}"
 )
-for text in (
+for label in (
     "fixed:1",
     "fixed:3",
     "fixed:8",
@@ -317,7 +317,7 @@ for text in (
     "cost_ts",
     "hf_heuristic",
 ):
-    policy = make(text, trace, unit)
+    policy = make(label, trace, unit)
     run = replay(trace, policy, cost=unit)
     metrics = summary(run, trace, unit)
     expected = formulas.eesd_time(metrics.v_d, metrics.r_d, metrics.tokens, 0.1, 1.0)

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from test_weights import TEXT, decoder_of, refused
+from test_checkpoint import TEXT, decoder_of, refused
 
 from real.drafters.early_exit import EarlyExitHead
 from real.model.draft_head import load_draft_head, save_draft_head

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_weights import refused
+from test_checkpoint import refused
 from torch.nn import functional as F
 from toy_lm import VOCAB, toy_target
 

@@ -90,7 +90,7 @@ def test_control_other_features_are_detected(monkeypatch):
     trace = toy_recording("model", "greedy")[0].select(range(4))
     assert emulated(trace, "early_exit", ["confidence:0.5"]).equal
     monkeypatch.setattr(
-        recorded_drafter.RecordedFeatures,
+        recorded_drafter.RecordedReader,
         "read",
         lambda self, step, slot: self.measured.read(step, slot),
     )
@@ -197,6 +197,6 @@ def test_emulate_command_labels_its_result(tmp_path):
         "tiny-early_exit-greedy",
         "--target",
         "99x65536x256",
-        words="GB to give: take a smaller shape",
+        words="GB free: use a smaller shape",
     )
     refused(tmp_path, *given_, "--context", 1, words="context 1; expected", progress=True)

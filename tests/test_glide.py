@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_catch_up import _begin, _draft, _round
+from test_checkpoint import refused
 from test_medusa import MADE_FOR, accept_exact, shaken
-from test_weights import refused
 from toy_lm import RULES, VOCAB, toy_prompts, toy_target
 
 from real.drafters.glide import GlideDrafter, GlideModel, blockwise_mask, glide_loss

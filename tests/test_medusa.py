@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import save_file
-from test_weights import refused
+from test_checkpoint import refused
 from toy_lm import RULES, toy_prompts, toy_target
 
 from real.draft.losses import multi_head_loss

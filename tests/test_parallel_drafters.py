@@ -1,4 +1,4 @@
-"""Rows and orders of all positions at once are those of the walk through the protocol, and a text that was kept is the text."""
+"""Parallel recordings equal the stepwise definition: rows, tree orders and noise."""
 
 from contextlib import contextmanager
 from dataclasses import replace

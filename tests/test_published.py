@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from test_weights import decoder_of, refused
+from test_checkpoint import decoder_of, refused
 from transformers import LlamaConfig, LlamaModel
 
 from real.drafters.eagle import EagleDrafter

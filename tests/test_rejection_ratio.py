@@ -58,7 +58,7 @@ def ratios_of(world, rule, text, K):
 
 
 def replayed(world, rule, policy, budget, K, seed, ends) -> dict:
-    """Distribution of (sequence, rounds) by replay, every sequence and accepted length enumerated."""
+    """Distribution of (sequence, rounds) by replay: all sequences and accepted lengths."""
     found: dict = {}
     for text, odds in whole(world, rule, budget, ends).items():
         if not odds:
@@ -133,11 +133,12 @@ def test_expected_accepted_equals_the_enumerated_mean(K):
     """`expected_accepted` over the target's sequences, against every draw of a real first round."""
     for seed, rule in ((4, Rule("rejection")), (5, Rule("rejection", 0.8, 0, 0, 0.95))):
         world, budget = World(seed, 3, 0.4), 4
-        found = law(
-            lambda draws: int(
-                spoken(world, rule, policies.parse(f"fixed:{K}"), budget, 3, draws, 0).accepted[0]
-            )
-        )  # noqa: B023
+        policy = policies.parse(f"fixed:{K}")
+
+        def first_round(draws, world=world, rule=rule, budget=budget, policy=policy):
+            return int(spoken(world, rule, policy, budget, 3, draws, 0).accepted[0])
+
+        found = law(first_round)
         meta = TraceMeta(
             "rejection",
             "t",
@@ -234,17 +235,25 @@ class Dictated(AddressedDraws):
         self.at += len(r.verified.token)
 
 
+def plain_run(target, K, prompt, budget, sequence):
+    """Plain decoding and the probability of each of its tokens."""
+    p: list[float] = []
+
+    def listen(r):
+        p.append(float(r.verified.scores[0, r.verified.token[0]].exp()))
+
+    plain = chain_plan(policies.parse("fixed:0"), K, 0, CostModel.from_ratio(0, K))
+    result = decode(target, Silent(), plain, RULE, prompt, budget, END, sequence, listen)
+    return result, p
+
+
 @pytest.mark.parametrize("name", sorted(set(TOYS) - {"prompt_lookup"}))
 def test_ratios_equal_those_of_the_engine(name):
     """q of every drafted token along the sequence, p of plain decoding."""
     K, budget, prompt = 4, 14, toy_prompts(3)[2]
     target, drafter = toy_pair(name)
     rows = record_rejection(target, drafter, Settings(K, budget, RULE, END, ()), prompt, 7)
-    p: list[float] = []
-    plain = decode(
-        target, Silent(), chain_plan(policies.parse("fixed:0"), K, 0, CostModel.from_ratio(0, K)), RULE, prompt, budget, END, 7,
-        lambda r: p.append(float(r.verified.scores[0, r.verified.token[0]].exp())),
-    )  # fmt: skip
+    plain, p = plain_run(target, K, prompt, budget, 7)
     assert plain.token.tolist() == rows.token.tolist()
     assert len(rows.token) > 4
     seen = 0
@@ -269,11 +278,7 @@ def test_one_pass_ratios_equal_the_definition(name):
     target, drafter = toy_pair(name)
     asked, prompt = Settings(5, 16, RULE, END, ()), toy_prompts(2)[1]
     quick = record_rejection(target, drafter, asked, prompt, 1)
-    p: list[float] = []
-    decode(
-        target, Silent(), chain_plan(policies.parse("fixed:0"), 5, 0, CostModel.from_ratio(0, 5)), RULE, prompt, 16, END, 1,
-        lambda r: p.append(float(r.verified.scores[0, r.verified.token[0]].exp())),
-    )  # fmt: skip
+    _, p = plain_run(target, 5, prompt, 16, 1)
     ratio, depth = _stepwise(target, drafter, asked, prompt, quick.token, np.array(p))
     assert np.allclose(ratio, quick.ratio, atol=1e-6)
     assert depth.tolist() == quick.depth.tolist()
@@ -319,7 +324,7 @@ def test_drawn_lengths_use_addressed_draws(recording, seed):
 
 
 def test_expected_lengths_equal_the_mean_of_many_draws(recording):
-    """Means over 4,000 draws within 5 standard errors: a false alarm in a million for each figure."""
+    """Means over 4,000 draws within 5 standard errors: one false alarm in a million per figure."""
     runs = np.stack([drawn_trace(recording, seed).run for seed in range(4000)]).astype(float)
     mean, error = expected_accepted_length(recording), runs.std(0) / np.sqrt(len(runs))
     assert (np.abs(runs.mean(0) - mean) <= 5 * error + 1e-12).all()
@@ -339,7 +344,7 @@ def test_sweeps_draw_again_for_each_replicate(recording):
 
 @pytest.mark.parametrize("text", ["confidence:0.5", "oracle", "greedy_oracle"])
 def test_policies_that_need_exact_replay_are_refused(recording, text):
-    with pytest.raises(PolicyError, match="replays in law only|nobody can know it"):
+    with pytest.raises(PolicyError, match="replays in distribution only|nobody can know it"):
         replay(recording, make(text, recording, CostModel.from_ratio(0.1, 4)))
 
 

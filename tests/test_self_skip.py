@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_weights import refused
+from test_checkpoint import refused
 from toy_lm import END, RULES, policy_from, run_all, toy_cost, toy_decoder, toy_prompts, toy_target
 
 from real.draft import Drafter

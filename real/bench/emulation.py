@@ -77,12 +77,16 @@ def policy_timing(
 ) -> PolicyTiming:
     """The timing of one policy; `groups` are numbers of sequences by name."""
     seconds = np.concatenate([r.seconds for r in results]).sum(0).tolist()
+    drafting, verification, policy, other = seconds
     rate = _rate(results)
     return PolicyTiming(
-        name,
-        len(replayed),
-        trace.rows,
-        *seconds,
+        policy=name,
+        rounds=len(replayed),
+        tokens=trace.rows,
+        drafting=drafting,
+        verification=verification,
+        policy_time=policy,
+        other=other,
         tokens_per_second=rate,
         speedup=rate / _rate(plain),
         equal=rounds_of(trace, results) == replayed,

@@ -1,6 +1,7 @@
 """Drafting whose passes are real and whose tokens and features are those of a recording."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -8,9 +9,11 @@ import torch
 from real.bench.recorded_sequence import WRONG, RecordedSequence
 from real.decode.acceptance_predictor import PREDICTOR_NAMES, FoldedPredictor
 from real.decode.chain import ChainDrafting
+from real.decode.feature_reader import FeatureReader
 from real.decode.phase_timer import PhaseTimer
 from real.draft import Draft, Drafter, Step
 from real.model.decoder import Decoder
+from real.model.target import TargetOutput
 from simspec import Policy, Stepper
 
 PREDICTOR_DEPTHS = 10
@@ -70,45 +73,44 @@ class RecordedDrafter(Drafter):
         return WRONG
 
 
-class RecordedFeatures(ChainDrafting):
-    """Chain drafting whose policy receives recorded features.
+class RecordedReader(FeatureReader):
+    """Returns recorded features; reads those of the random logits too, for the time it takes."""
 
-    Features are also read from the random logits, for the time that it takes.
-    """
+    def __init__(self, measured: FeatureReader, recorded: RecordedSequence, columns: np.ndarray):
+        self.measured, self.recorded, self.columns = measured, recorded, columns
+        self.names, self.position = measured.names, 0
+
+    def fetch(self, *pick) -> int:
+        return self.measured.fetch(*pick)
+
+    def read(self, step: Step, slot: int) -> tuple[np.ndarray, np.ndarray]:
+        """The recorded codes of this slot, and the measured distances to the bins' edges."""
+        _, edge = self.measured.read(step, slot)
+        return self.recorded.feature[self.position, slot, self.columns], edge
+
+    def learn(self, output: TargetOutput, path: list[int]) -> None:
+        self.measured.learn(output, path)
+
+
+class RecordedFeatures(ChainDrafting):
+    """Chain drafting whose policy receives the features `columns` of a recording."""
+
+    reader: RecordedReader
 
     def __init__(self, stepper: Stepper, columns: np.ndarray):
         super().__init__(stepper)
         self.columns = columns
 
-    def begin(self, drafter, rule, sequence, prefill, *more) -> None:
-        """Starts a sequence."""
-        super().begin(drafter, rule, sequence, prefill, *more)
-        self.recorded, self.measured = drafter.recorded, self.reader
-        self.reader = self
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Features that the policy reads."""
-        return self.measured.names
-
-    def read(self, step: Step, slot: int):
-        """The recorded codes of this slot."""
-        self.measured.read(step, slot)
-        return self.recorded.feature[self.row, slot, self.columns], None
-
-    def fetch(self, *pick) -> int:
-        """As `Reader.fetch`."""
-        return self.measured.fetch(*pick)
-
-    def learn(self, output, path) -> None:
-        """As `Reader.learn`."""
-        self.measured.learn(output, path)
+    def begin(self, drafter, rule, sequence, prefill, draws=None) -> None:
+        """Starts the sequence that the drafter follows."""
+        super().begin(drafter, rule, sequence, prefill, draws)
+        self.reader = RecordedReader(self.reader, drafter.recorded, self.columns)
 
     def draft(
         self, last: int, position: int, round: int, cap: int, end_tokens, clock: PhaseTimer
     ) -> Draft:
         """As `ChainDrafting.draft`."""
-        self.row = position
+        self.reader.position = position
         return super().draft(last, position, round, cap, end_tokens, clock)
 
 
@@ -120,11 +122,11 @@ class ConstantPredictor:
 
     def folded(self) -> FoldedPredictor:
         """As `Predictor.folded`."""
-        like = {"dtype": torch.float64, "device": self.device}
+        options: dict[str, Any] = {"dtype": torch.float64, "device": self.device}
         return FoldedPredictor(
-            torch.full((PREDICTOR_DEPTHS, self.target_width), 1e-3, **like),
-            torch.full((self.drafter_width,), 1e-3, **like),
-            torch.zeros(1, **like),
+            torch.full((PREDICTOR_DEPTHS, self.target_width), 1e-3, **options),
+            torch.full((self.drafter_width,), 1e-3, **options),
+            torch.zeros(1, **options),
         )
 
 

@@ -45,9 +45,10 @@ def load_rows(path: Path, settings: Mapping) -> dict[str, tuple[ScorecardRow, ..
 
 
 def _row(values: Mapping) -> ScorecardRow:
-    row = ScorecardRow(
-        **{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
-    )
+    fields: dict[str, Any] = {
+        name: tuple(v) if isinstance(v, list) else v for name, v in values.items()
+    }
+    row = ScorecardRow(**fields)
     for name, kind in ScorecardRow.__annotations__.items():
         value = getattr(row, name)
         if kind is str or kind is int:

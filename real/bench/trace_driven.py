@@ -125,5 +125,5 @@ def _decode(
         recorded.budget,
         (END,),
         recorded.sequence,
-        text=recorded.tokens,
+        forced=recorded.tokens,
     )

@@ -74,6 +74,8 @@ class GridTimer:
         fit alone.
         """
         _, batch, _, _ = keys[0]
+        cache: KVCache | None = None
+        works: dict[Key, Work] = {}
         try:
             cache = random_cache(self.decoder, batch, rows, self.random)
             # one memory pool: no two passes run at once
@@ -91,7 +93,7 @@ class GridTimer:
         except RuntimeError as error:
             if not _out_of_memory(error):
                 raise
-        cache = works = None
+        cache, works = None, {}  # frees their memory
         self._release()
         half = len(keys) // 2
         if not half:

@@ -1,6 +1,6 @@
 """Tree order of drafters with a parallel form: the trees of all positions, level by level."""
 
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -16,8 +16,10 @@ from real.record.scores import SequenceScores
 from real.record.settings import Settings
 from real.record.tree_order import NOT_IN_TREE, TreeOrder, tree_shape
 
+A = TypeVar("A", Tensor, np.ndarray)
 
-class Level(NamedTuple):
+
+class Level(NamedTuple, Generic[A]):
     """One level of the trees of m positions, c nodes each; tensors or arrays.
 
     | field | shape | meaning |
@@ -27,10 +29,10 @@ class Level(NamedTuple):
     | expanded | `[m, width]` | numbers of the nodes that the next level grows from |
     """
 
-    token: Tensor | np.ndarray
-    score: Tensor | np.ndarray
-    parent: Tensor | np.ndarray
-    expanded: Tensor | np.ndarray
+    token: A
+    score: A
+    parent: A
+    expanded: A
 
 
 @torch.inference_mode()
@@ -64,7 +66,7 @@ def tree_order_parallel(
 
 def _grow(
     parallel: ParallelDrafter, scores: SequenceScores, position: Tensor, width: int, levels: int
-) -> list[Level]:
+) -> list[Level[Tensor]]:
     """`real.decode.tree_search.search_tree` from `position [m]`, level by level."""
     m, grown = len(position), []
     logits = parallel.start(position)[0]
@@ -87,7 +89,7 @@ def _grow(
 
 
 def _order(
-    trees: list[Level], position: np.ndarray, depth: np.ndarray, tokens: np.ndarray
+    trees: list[Level[np.ndarray]], position: np.ndarray, depth: np.ndarray, tokens: np.ndarray
 ) -> TreeOrder:
     """Order and beam at `position [m]`, each tree cut to `depth [m]` levels."""
     m, levels = len(position), len(trees)
@@ -107,7 +109,7 @@ def _order(
     return order, beam.astype(np.uint8)
 
 
-def _places(trees: list[Level], depth: np.ndarray) -> np.ndarray:
+def _places(trees: list[Level[np.ndarray]], depth: np.ndarray) -> np.ndarray:
     """Place of every node, levels side by side, int64 `[m, nodes]`.
 
     Higher scores come first; ties go to the shallower node, then to the smaller number.
@@ -121,7 +123,7 @@ def _places(trees: list[Level], depth: np.ndarray) -> np.ndarray:
     return place
 
 
-def _beam_nodes(trees: list[Level], depth: np.ndarray) -> list[np.ndarray]:
+def _beam_nodes(trees: list[Level[np.ndarray]], depth: np.ndarray) -> list[np.ndarray]:
     """Bool `[m, c]` of each level: the expanded nodes of the deepest one, and their ancestors."""
     kept: list[np.ndarray] = []
     below = np.zeros((len(depth), 1), bool)

@@ -8,7 +8,7 @@ definition.
 | `stepwise` | any that is history-free | one position at a time, through the protocol |
 | `prefix_only` | language models of the token prefix | one, then K - 1 steps at the misses |
 | `parallel` | those with a parallel form | K steps, each for all positions |
-| `rejection` | any that is history-free; rejection rule | ratios q / p instead of accepted lengths |
+| `rejection` | any that is history-free | acceptance ratios, under the rejection rule |
 """
 
 from collections.abc import Sequence

@@ -14,8 +14,8 @@ class SequenceScores:
 
     def __call__(self, logits: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
         """Float64 scores `[n, vocab]` of logits `[n, vocab]` that predict `position [n]`."""
-        if self.rule.name != "coupled":
-            return self.rule.scores(logits, self.sequence, position)
+        if self.rule.name != "coupled":  # no noise, so no positions
+            return self.rule.scores(logits, self.sequence, [])
         if self.noise is None:
             vocab, device = logits.shape[-1], logits.device
             self.noise = gumbel(self.rule.seed, self.sequence, 0, self.positions, vocab, device)

@@ -11,7 +11,8 @@ from real.draft import Silent
 from real.model.target import Target
 from real.record.settings import Settings
 from real.sampling import margin
-from simspec import CostModel, policies
+from simspec import CostModel
+from simspec.policies.fixed import fixed
 from simspec.quantization import encode_margin
 
 
@@ -27,7 +28,7 @@ def decode_plain(
     result = decode(
         target,
         Silent(),
-        chain_plan(policies.fixed(0), settings.K, 0, cost),
+        chain_plan(fixed(0), settings.K, 0, cost),
         settings.rule,
         prompt,
         settings.budget,

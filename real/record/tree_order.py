@@ -60,7 +60,7 @@ def tree_shape(drafter: Drafter, settings: Settings) -> tuple[int, int]:
             "dynamic trees do not run under the rejection rule; record without a tree"
         )
     check_history_free(drafter)
-    if settings.tree == ():
+    if not settings.tree:
         raise RecordError("the settings name no tree; expected (width, levels)")
     width, levels = settings.tree
     check_grows(drafter, levels)

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from real.drafters import BUILTIN
 from real.files import replace_json
-from real.model.checkpoint import sha256
 from real.model.decoder import Decoder
+from real.model.fingerprint import sha256
 from real.provenance import device_name, revision, versions
 from real.train.accepted_length import (
     AcceptedLengths,
