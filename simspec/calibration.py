@@ -26,7 +26,7 @@ def reliability(probability: np.ndarray, label: np.ndarray, bins: int = 10) -> n
 
 
 def brier(probability: np.ndarray, label: np.ndarray) -> float:
-    """Mean of (probability - label)^2: 0 is perfect, 1/4 is what a coin gets. ValueError for none
+    """Mean of (probability - label)^2: 0 is perfect, 1/4 for a constant 1/2. ValueError for none
     or outside [0, 1].
     """
     probability, label = _pairs(probability, label)

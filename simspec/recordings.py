@@ -1,6 +1,4 @@
-"""Recordings by name: files of the user, those of a checkout's traces/, or the one that the wheel
-carries.
-"""
+"""Recordings by name: files, those of a checkout's traces/, or the one in the wheel."""
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -15,46 +13,46 @@ EXAMPLE = Path(__file__).parent / "example"
 
 
 def recordings() -> dict[str, Path]:
-    """The bundled recordings by name: all of traces/ in a checkout, else the small one inside the
-    installed package.
+    """{name: file} of the bundled recordings: traces/ of a checkout, else the one in the
+    package.
     """
     for folder in (CHECKOUT, EXAMPLE):
-        if found := {path.stem: path for path in sorted(folder.glob("*.parquet"))}:
-            return found
+        if files := {path.stem: path for path in sorted(folder.glob("*.parquet"))}:
+            return files
     return {}
 
 
 def locate(names: Iterable[str] | None) -> dict[str, Path]:
-    """{name: file} of recordings given as files or bundled names, all bundled ones where none is
-    given; ValueError for an unknown one.
+    """{name: file} of recordings given as files or bundled names; all bundled ones where none is
+    given.
 
-    A name that is neither stays a file: reading it says what is wrong. Files are called by their
-    path as given.
+    A name that is neither is an error, unless it looks like a path: then reading it reports the
+    reason. Files are named by their path as given.
     """
-    known = recordings()
+    bundled = recordings()
     if not names:
-        if not known:
+        if not bundled:
             raise ValueError(
                 "no recording was given and none is bundled here: name a file, as `simspec record` "
                 "writes it"
             )
-        return known
-    found = {}
+        return bundled
+    files = {}
     for name in map(str, names):
         if (
             not Path(name).exists()
-            and name not in known
+            and name not in bundled
             and "/" not in name
             and not name.endswith(".parquet")
         ):
-            near = get_close_matches(name, known, n=1)
+            near = get_close_matches(name, bundled, n=1)
             hint = f"did you mean {near[0]}? " if near else ""
             raise ValueError(
                 f"recording {name!r} is no file and not bundled: {hint}expected a file, or one of "
-                f"{', '.join(known)}"
+                f"{', '.join(bundled)}"
             )
-        found[name] = Path(name) if Path(name).exists() or name not in known else known[name]
-    return found
+        files[name] = Path(name) if Path(name).exists() or name not in bundled else bundled[name]
+    return files
 
 
 def cost_beside(path: Path) -> Path | None:
@@ -69,8 +67,8 @@ def costs_of(
     batch: int | None = None,
     context: int | None = None,
 ) -> dict:
-    """{name: CostModel or ratio} for these recordings: of one file or ratio given as text, or else
-    each one's own, 0.1 where it has none.
+    """{name: CostModel or ratio} of these recordings: one file or ratio for all, else each one's
+    own, else 0.1.
 
     batch and context choose a cell of cost tables. ValueError for files that are no costs, or have
     no such cell.

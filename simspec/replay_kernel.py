@@ -92,7 +92,7 @@ def _template(key: Any) -> Any:
                     accepted,
                 )
                 r += 1
-                pos += accepted + 1
+                pos += accepted + 1  # type: ignore[operator]
             out_offset[s + 1] = r
 
     return loop

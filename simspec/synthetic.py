@@ -1,4 +1,4 @@
-"""Traces whose truth is known."""
+"""Synthetic traces with known acceptance."""
 
 from typing import Any
 
@@ -20,14 +20,14 @@ def decaying(
     alphas: Any, sequences: int, rows: int, seed: int = 0, confidence: bool = False
 ) -> Trace:
     """The draft token at depth j is accepted with probability alphas[j - 1], given that those
-    before it were; K = len(alphas).
+    before it were.
 
-    Rows are drawn independently, so the law holds on whatever rows a policy reaches; a run ends
-    with the text, budget is the length, no sequence ends early. confidence adds a calibrated
-    feature of that name: the drafter's confidence at each slot is drawn from a Beta law of mean
-    alphas[j - 1], put on its grid, and the token is accepted with exactly the probability shown
-    (the mean is then alphas[j - 1] to within the grid's rounding). ValueError outside [0, 1] or for
-    empty sizes.
+    K = len(alphas). Rows are independent, so the acceptance holds on whatever rows a policy
+    reaches. The budget is the length, no sequence ends early, and an accepted length is cut at the
+    end. confidence adds a calibrated feature of that name: the drafter's confidence at each slot is
+    drawn from a Beta distribution of mean alphas[j - 1] and put on its grid. The token is accepted
+    with exactly that probability (the mean is alphas[j - 1] to within the grid's rounding).
+    ValueError outside [0, 1] or for empty sizes.
     """
     alphas = np.asarray(alphas, dtype=np.float64)
     if alphas.ndim != 1 or not 1 <= len(alphas) <= 255 or not ((alphas >= 0) & (alphas <= 1)).all():
@@ -37,24 +37,24 @@ def decaying(
             f"asked for {sequences} sequences of {rows} rows, expected at least 1 of each"
         )
     random, K, N = np.random.default_rng(seed), len(alphas), sequences * rows
-    chance, feature = np.broadcast_to(alphas, (N, K)), None
+    acceptance, feature = np.broadcast_to(alphas, (N, K)), None
     if confidence:
         inside = np.clip(alphas, 1e-6, 1 - 1e-6)
         codes, _ = encode(random.beta(4 * inside, 4 * (1 - inside), (N, K)), LOG_ODDS)
-        chance, feature = LOG_ODDS[codes], codes[:, :, None]
-    law = ",".join(f"{alpha:g}" for alpha in alphas)
-    return _trace(chance, f"acceptance {law}", sequences, rows, seed, random, feature)
+        acceptance, feature = LOG_ODDS[codes], codes[:, :, None]
+    label = ",".join(f"{alpha:g}" for alpha in alphas)
+    return _trace(acceptance, f"acceptance {label}", sequences, rows, seed, random, feature)
 
 
 def switching(alphas: Any, switch: Any, sequences: int, rows: int, K: int, seed: int = 0) -> Trace:
-    """A hidden chain of two states over text positions sets the acceptance: alphas[z] where the
-    drafted token's position is in z.
+    """A hidden two-state Markov chain over positions sets the acceptance of each drafted token:
+    alphas[state].
 
-    From one position to the next, state z is left with probability switch[z] > 0; texts start from
-    the stationary law. Given the states, rows are drawn independently, as in `decaying`; a good
-    stretch of text is good at every depth of every row that reaches into it.
-    `formulas.switching_committed` is its exact value at a fixed K. ValueError for what is no
-    chance.
+    From one position to the next, state z is left with probability switch[z] > 0; sequences start
+    from the stationary distribution. Given the states, rows are independent, as in `decaying`; a
+    good stretch is good at every depth of every row that reaches into it.
+    `formulas.switching_committed` is its exact value at a fixed K. ValueError for invalid
+    probabilities.
     """
     alphas, switch = np.asarray(alphas, dtype=np.float64), np.asarray(switch, dtype=np.float64)
     if (
@@ -69,37 +69,38 @@ def switching(alphas: Any, switch: Any, sequences: int, rows: int, K: int, seed:
     random = _generator(sequences, rows, K, seed)
     state = np.empty((rows + K, sequences), np.int64)
     state[0] = random.random(sequences) < switch[0] / switch.sum()
-    coins = random.random((rows + K, sequences))
+    draws = random.random((rows + K, sequences))
     for position in range(1, rows + K):
         before = state[position - 1]
-        state[position] = np.where(coins[position] < switch[before], 1 - before, before)
-    chance = alphas[state[np.arange(rows)[:, None] + np.arange(K)].transpose(2, 0, 1)].reshape(
+        state[position] = np.where(draws[position] < switch[before], 1 - before, before)
+    acceptance = alphas[state[np.arange(rows)[:, None] + np.arange(K)].transpose(2, 0, 1)].reshape(
         -1, K
     )
-    return _trace(chance, f"acceptance {alphas} switching {switch}", sequences, rows, seed, random)
+    return _trace(
+        acceptance, f"acceptance {alphas} switching {switch}", sequences, rows, seed, random
+    )
 
 
 def drifting(first: float, last: float, sequences: int, rows: int, K: int, seed: int = 0) -> Trace:
-    """Acceptance moves along the text: a token for position i of n is accepted with probability
-    first + (last - first) i / (n - 1).
+    """Acceptance drifts along the sequence: first + (last - first) i / (n - 1) for position i of n.
 
-    Every draft, whatever its depth, takes the acceptance of its own position; rows are independent.
-    ValueError outside [0, 1].
+    Every draft token, whatever its depth, has the acceptance of its own position; rows are
+    independent. ValueError outside [0, 1].
     """
     if not (0 <= first <= 1 and 0 <= last <= 1):
         raise ValueError(
             f"acceptance drifts from {first} to {last}, expected two numbers in [0, 1]"
         )
     random = _generator(sequences, rows, K, seed)
-    chance = np.tile(drift(first, last, rows, K), (sequences, 1))
+    acceptance = np.tile(drift(first, last, rows, K), (sequences, 1))
     return _trace(
-        chance, f"acceptance drifting {first:g} to {last:g}", sequences, rows, seed, random
+        acceptance, f"acceptance drifting {first:g} to {last:g}", sequences, rows, seed, random
     )
 
 
 def drift(first: float, last: float, rows: int, K: int) -> np.ndarray:
-    """The chances of `drifting`, float64[rows, K]: row t, depth j + 1 takes position t + j (the
-    last, behind the text's end).
+    """float64[rows, K]: the acceptance of `drifting`; row t, depth j + 1 has that of position t
+    + j, at most the last.
     """
     position = np.minimum(np.arange(rows)[:, None] + np.arange(K), rows - 1)
     return first + (last - first) * position / max(rows - 1, 1)
@@ -115,12 +116,18 @@ def _generator(sequences: Any, rows: Any, K: Any, seed: Any) -> Any:
 
 
 def _trace(
-    chance: Any, law: Any, sequences: Any, rows: Any, seed: Any, random: Any, feature: Any = None
+    acceptance: Any,
+    label: Any,
+    sequences: Any,
+    rows: Any,
+    seed: Any,
+    random: Any,
+    feature: Any = None,
 ) -> Any:
-    N, K = chance.shape
+    N, K = acceptance.shape
     left = np.tile(np.arange(rows, 0, -1), sequences)
     # u < 1 always, so a certain token is always accepted and an impossible one never.
-    run = np.logical_and.accumulate(random.random((N, K)) < chance, axis=1).sum(axis=1)
+    run = np.logical_and.accumulate(random.random((N, K)) < acceptance, axis=1).sum(axis=1)
     return Trace(
         offset=np.arange(sequences + 1) * rows,
         budget=np.full(sequences, rows),
@@ -131,7 +138,7 @@ def _trace(
         meta=TraceMeta(
             rule="synthetic",
             target="none",
-            drafter=law,
+            drafter=label,
             K=K,
             seed=seed,
             features=(("confidence", "confidence"),) if feature is not None else (),

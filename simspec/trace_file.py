@@ -29,7 +29,7 @@ def write_trace(trace: Any, path: str | PathLike[str], small: bool = False) -> N
         for name in BY_ROW
         if (array := getattr(trace, name)) is not None and array.size
     }
-    extra = {name: _pack(getattr(trace, name)) for name in BY_SEQUENCE}
+    extra: dict[str, Any] = {name: _pack(getattr(trace, name)) for name in BY_SEQUENCE}
     extra |= {"meta": trace.meta.to_json(), "sha256": digest(trace)}
     table = pa.table(columns)
     options: dict[str, Any] = {

@@ -12,9 +12,10 @@ from shell import command, refused
 
 from real.demo import TRACES
 from real.files import replace_json
-from real.model.checkpoint import load_decoder, load_tokenizer, made_for
-from real.model.compressed import content
+from real.model.checkpoint import load_decoder, load_tokenizer
+from real.model.compressed import read_bytes
 from real.model.draft_head import HASHES, save_draft_head
+from real.model.fingerprint import made_for
 from real.pair import TINY
 from simspec import CostModel, load_trace
 
@@ -222,7 +223,7 @@ def test_damaged_target_is_refused(tmp_path, kind):
 
 def put_nan(path):
     """Makes one number of a checkpoint's last norm NaN."""
-    tensors = load(content(path))
+    tensors = load(read_bytes(path))
     name = next(name for name in tensors if name.endswith("norm.weight") and "layer" not in name)
     tensors[name][3] = float("nan")
     save_file(tensors, path, {"format": "pt"})
@@ -243,7 +244,7 @@ def test_model_with_nan_is_refused(tmp_path, who):
     if who == "early_exit":
         refused(tmp_path, *record, words="norm.weight that is not of finite numbers")
         return
-    refused(tmp_path, *record, words="text 0 (prompt '1') cannot be recorded: ")
+    refused(tmp_path, *record, words="sequence 0 (prompt '1') cannot be recorded: ")
     assert "NaN" in command(tmp_path, *record)[2]
     if who == "model":
         trace = load_trace(tmp_path / "t" / "t.parquet")

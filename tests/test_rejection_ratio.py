@@ -344,7 +344,7 @@ def test_sweeps_draw_again_for_each_replicate(recording):
 
 @pytest.mark.parametrize("text", ["confidence:0.5", "oracle", "greedy_oracle"])
 def test_policies_that_need_exact_replay_are_refused(recording, text):
-    with pytest.raises(PolicyError, match="replays in law only|nobody can know it"):
+    with pytest.raises(PolicyError, match="replays in distribution only|nobody can know it"):
         replay(recording, make(text, recording, CostModel.from_ratio(0.1, 4)))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from real.bench.contestant import Contestant, ContestantError, Generate, Request
-from real.model.checkpoint import WeightsError
+from real.model.hf_config import WeightsError
 from real.pair import DTYPES
 
 SCHEDULES = ("constant", "heuristic", "heuristic_transient")

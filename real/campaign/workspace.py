@@ -10,7 +10,7 @@ from pathlib import Path
 from real.campaign.config import OFFERS, CampaignConfig, lab_of
 from real.decode.engine import make_passes
 from real.files import replace_json
-from real.model.checkpoint import sha256
+from real.model.fingerprint import sha256
 from real.pair import Pair, load_pair
 from real.progress import Progress, quiet
 from real.prompts import Prompt, draw, read_prompts

@@ -32,7 +32,7 @@ def _solve(  # noqa: PLR0913
             for b in range(catch_up.shape[0]):
                 tokens, seconds = 1, overhead + verify[0]
                 for k in range(1, cap + 1):
-                    more = min(min(k, np.int64(run[t])) + 1, n - pos)
+                    more = min(min(k, np.int64(run[t])) + 1, n - pos)  # type: ignore[operator]
                     longer = overhead + catch_up[b] + draft[k] + verify[k]
                     if more * seconds > tokens * longer:
                         tokens, seconds = more, longer

@@ -40,7 +40,7 @@ def _solve(  # noqa: PLR0913
                     for dropped in range(2):
                         accepted = min(k - dropped, np.int64(run[t]))
                         follows = value[
-                            min(pos + accepted + 1, n), min(next_backlog(b, k, accepted), width - 1)
+                            min(pos + accepted + 1, n), min(next_backlog(b, k, accepted), width - 1)  # type: ignore[operator]
                         ]
                         seconds = overhead + catch_up[b] + draft[k] + verify[k - dropped] + follows
                         if seconds < best:
