@@ -333,7 +333,7 @@ def test_the_command_writes_what_sweep_reads(capsys, tmp_path):
         SHAPES["llama-2-7b"], SHAPES["llama-68m"], DEVICES["h100"], 4
     )
     code, out, _ = run(
-        capsys, "--target", "llama-3-8b", "--drafter", "0.1", "--card", "a100", "-k", 4, "--batch", 1, "--batch", 512, "--context", 64,
+        capsys, "--target", "llama-3-8b", "--drafter", "0.1", "--device", "a100", "-k", 4, "--batch", 1, "--batch", 512, "--context", 64,
         "--context", 8192, "--weight-bytes", 1, "--launch", 1e-5, "--out", many,
     )  # fmt: skip
     table = load_cost(many)
@@ -354,7 +354,7 @@ def test_the_command_writes_what_sweep_reads(capsys, tmp_path):
         (["--target", "llama-9"], "model 'llama-9' is unknown, expected one of llama-2-7b"),
         (["--drafter", "gpt"], "model 'gpt' is unknown"),
         (["--drafter", "nan"], "drafter is nan"),
-        (["--card", "abacus"], "card 'abacus' is unknown, expected one of h100"),
+        (["--device", "abacus"], "device 'abacus' is unknown, expected one of h100"),
         (["-k", "0"], "K is 0"),
         (["--batch", "0"], "batch 0"),
         (["--weight-bytes", "-1"], "weight_bytes is -1"),
