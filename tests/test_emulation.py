@@ -9,7 +9,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from shell import command, refused
-from test_measure import LAUNCH, ROW, Machine, layers
+from simulated_machine import LAUNCH, ROW, Machine, layers
 from toy_lm import POLICIES, reads, toy_cost, toy_recording
 
 from real.bench import recorded_drafter

@@ -82,7 +82,7 @@ def train_predictor(
     step = _minimize(predictor, parts, scaled, (steps, rate, patience))
     with torch.no_grad():
         inner = predictor.turn if rank is None else predictor.right
-        inner /= scale[0]
+        inner.div_(scale[0])
         predictor.judge[predictor.target_width :] /= scale[1]
         for p in predictor.parameters():
             p.copy_(p.bfloat16().double())
