@@ -1,4 +1,4 @@
-"""What is saved is what is loaded, by us and by transformers, and a checkpoint that cannot be used is refused in one line."""
+"""Checkpoints round-trip, with transformers too; unusable ones are refused in one line."""
 
 import json
 import pickle

@@ -1,4 +1,4 @@
-"""Packed weights are read as the file itself, hash included, and what is no such file is refused."""
+"""Compressed weights read as the original file; damaged ones are refused."""
 
 import lzma
 import shutil

@@ -324,7 +324,7 @@ BROKEN = {
     "expected an integer": lambda f: _rewrite(f, depths="ten"),
     "too few for the sizes": lambda f: _rewrite(f, target_width=1 << 16),
     "size mismatch": lambda f: _rewrite(f, drafter_width=8),
-    "not those that the .json names": lambda f: (f / "theta.safetensors").write_bytes(
+    "differ from those that the .json names": lambda f: (f / "theta.safetensors").write_bytes(
         (f / "theta.safetensors").read_bytes()[:-1] + b"x"
     ),
     "finite bfloat16": _not_finite,

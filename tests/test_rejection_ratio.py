@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 from branches import law
+from enumerated_world import ALLOWED, World, off, spoken, whole
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_rejection import ALLOWED, World, off, spoken, whole
 from toy_lm import END, TOYS, toy_pair, toy_prompts
 
 from real.decode.features import drafter_features

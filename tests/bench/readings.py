@@ -2,7 +2,7 @@
 [recording.parquet ...]
 
 Default: the bundled recordings. Everything is chosen on one half of each recording's prompts and
-reported on the other (simspec.scalar_predictor.split). Chosen: Beta-TS's reading; Cali-TS's
+reported on the other (simspec.scalar_predictor.split_by_task). Chosen: Beta-TS's reading; Cali-TS's
 reading, sigma_M, sigma_S and theta_0, for the scalar predictor (fitted on the same first halves)
 and for each recorded theta feature. The best is what has the greatest geometric mean speedup over
 the recordings, at their own costs (the .cost.json beside each) and at the papers' cost ratios of
