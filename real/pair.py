@@ -130,7 +130,8 @@ def check_predictors(
             recorded = trace.meta.predictors.get(name, "none")
             if predictor.sha256 != recorded:
                 raise ValueError(
-                    f"policy {policy.name!r} reads {name!r} by predictor {predictor.sha256[:12]} here, "
+                    f"policy {policy.name!r} reads {name!r} "
+                    f"by predictor {predictor.sha256[:12]} here, "
                     f"the recording by {recorded[:12]}; "
                     "record again, or use the recording's models"
                 )
