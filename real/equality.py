@@ -1,4 +1,5 @@
-"""Whether a run equals its replay: rounds and tokens compared, each difference with its evidence."""
+"""Whether a run equals its replay: rounds and tokens compared, each difference with its
+evidence."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,7 +42,8 @@ class Comparison:
     | field | meaning |
     | --- | --- |
     | rounds | rounds compared: all up to and including each sequence's first difference |
-    | exceptions | differences with a recorded margin, or a gap in a tree of the run, under NEAR_TIE |
+    | exceptions | differences with a recorded margin, or a gap in a tree of the run, under \
+NEAR_TIE |
     | failures | all other differences |
     """
 
@@ -139,7 +141,8 @@ def _first_difference(a: np.ndarray, b: np.ndarray) -> int | None:
 
 
 def _evidence(trace: Trace, policy: Policy | TreePolicy, row: int, end: int, depth: int) -> float:
-    """Smallest recorded margin of the decisions at `row`, up to `depth` draft tokens; inf without any.
+    """Smallest recorded margin of the decisions at `row`, up to `depth` draft tokens; inf without
+    any.
 
     A draft margin belongs to the drafter's own chain, and is no evidence for a tree's ranks.
     """
@@ -149,5 +152,6 @@ def _evidence(trace: Trace, policy: Policy | TreePolicy, row: int, end: int, dep
     if policy.reads:
         codes.append(trace.feature_margin[row, :depth])
     margins = np.concatenate(codes)
-    # a code is rounded up: the one of exactly NEAR_TIE may be of a smaller margin, and is not excused
+    # a code is rounded up: the one of exactly NEAR_TIE may be of a smaller margin, and is not
+    # excused
     return float(decode_margin(margins.min())) if len(margins) else float("inf")

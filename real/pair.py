@@ -14,8 +14,10 @@ from real.decode.features import required_predictors
 from real.decode.predictor_files import load_predictors
 from real.draft import Drafter
 from real.drafters import BUILTIN
-from real.model.checkpoint import WeightsError, load_decoder, load_tokenizer, made_for
+from real.model.checkpoint import load_decoder, load_tokenizer
 from real.model.decoder import Decoder
+from real.model.fingerprint import made_for
+from real.model.hf_config import WeightsError
 from real.model.runner import EAGER, EagerPasses
 from real.model.target import Target
 from real.provenance import check_device
@@ -33,7 +35,8 @@ class Pair:
     | field | meaning |
     | --- | --- |
     | target, drafter | ready for `decode` |
-    | name | the target's: folder name and the first 12 digits of its weights' hash, or its hub name |
+    | name | the target's: folder name and the first 12 digits of its weights' hash, or its hub \
+name |
     | tokenizer | the target's |
     | tokenizer_sha256 | hash of its canonical JSON |
     | end_tokens | tokens that end a sequence |
@@ -56,10 +59,12 @@ def load_pair(
     weights: str | Path | None = None,
     passes: EagerPasses = EAGER,
 ) -> Pair:
-    """Loads `<models>/target` (or the checkpoint `target`) with the drafter in `<models>/<drafter>` (or `weights`).
+    """Loads `<models>/target` (or the checkpoint `target`) with the drafter in `<models>/<drafter>`
+    (or `weights`).
 
-    Predictors in the drafter's folder are loaded too. `passes` is the engine (`real.decode.engine.make_passes`).
-    WeightsError for unknown names, and for files that are damaged or made for other weights.
+    Predictors in the drafter's folder are loaded too. `passes` is the engine
+    (`real.decode.engine.make_passes`). WeightsError for unknown names, and for files that are
+    damaged or made for other weights.
     """
     if drafter not in BUILTIN:
         similar = get_close_matches(drafter, BUILTIN, n=1)
@@ -125,13 +130,16 @@ def check_predictors(
             recorded = trace.meta.predictors.get(name, "none")
             if predictor.sha256 != recorded:
                 raise ValueError(
-                    f"policy {policy.name!r} reads {name!r} by predictor {predictor.sha256[:12]} here, "
-                    f"the recording by {recorded[:12]}; record again, or use the recording's models"
+                    f"policy {policy.name!r} reads {name!r} "
+                    f"by predictor {predictor.sha256[:12]} here, "
+                    f"the recording by {recorded[:12]}; "
+                    "record again, or use the recording's models"
                 )
 
 
 def check_tokens(trace: Trace, pair: Pair) -> None:
-    """ValueError where a prompt is empty, or has a token outside the vocabulary (a GPU would crash on it)."""
+    """ValueError where a prompt is empty, or has a token outside the vocabulary (a GPU would crash
+    on it)."""
     vocab = pair.target.decoder.config.vocab
     if (trace.prompt_offset[1:] == trace.prompt_offset[:-1]).any():
         raise ValueError(
@@ -145,7 +153,8 @@ def check_tokens(trace: Trace, pair: Pair) -> None:
 
 
 def check_pair(trace: Trace, pair: Pair, name: str) -> None:
-    """ValueError where the recording `name` was made with another target or tokenizer than the pair's."""
+    """ValueError where the recording `name` was made with another target or tokenizer than the
+    pair's."""
     if pair.name.split("/")[-1] != trace.meta.target.split("/")[-1]:
         raise ValueError(
             f"{name} was recorded with target {trace.meta.target}, this is {pair.name}; "

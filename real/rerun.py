@@ -19,7 +19,8 @@ WARM_UP_TOKENS = 24
 
 
 def rule_of(trace: Trace) -> Rule:
-    """The rule that a trace was recorded under, with its seed; ValueError for the rejection rule."""
+    """The rule that a trace was recorded under, with its seed; ValueError for the rejection
+    rule."""
     meta = trace.meta
     if meta.rule == "rejection":
         raise ValueError(
@@ -49,10 +50,11 @@ def rerun(
     cost: CostModel,
     progress: Progress = quiet,
 ) -> list[list[DecodeResult]]:
-    """Decodes all sequences of a trace under every policy, and without a drafter: one list of results each.
+    """Decodes all sequences of a trace under every policy, and without a drafter: one list of
+    results each.
 
-    Policies take turns on each sequence, so that a slow minute affects all. The last list is plain decoding, the
-    baseline of speedups.
+    Policies take turns on each sequence, so that a slow minute affects all. The last list is
+    plain decoding, the baseline of speedups.
     """
     check_predictors(pair.drafter, trace, policies_)
     rule, prompts, ends = rule_of(trace), prompts_of(trace), trace.meta.end_tokens
@@ -84,6 +86,7 @@ def total_seconds(results: Sequence[DecodeResult]) -> float:
 
 
 def evenly_spaced(count: int, wanted: int) -> list[int]:
-    """Up to `wanted` indices of `count` prompts, evenly spaced: recordings list tasks one after another."""
+    """Up to `wanted` indices of `count` prompts, evenly spaced: recordings list tasks one after
+    another."""
     wanted = min(wanted, count)
     return [i * count // wanted for i in range(wanted)]

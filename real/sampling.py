@@ -1,7 +1,8 @@
 """How tokens are sampled: greedy, coupled by Gumbel noise, or drawn under the rejection rule.
 
-Target and drafter use the same rule. Under a greedy or coupled rule a drafted token is accepted exactly
-if it is the target's pick, so the committed sequence does not depend on drafter or policy.
+Target and drafter use the same rule. Under a greedy or coupled rule a drafted token is accepted
+exactly if it is the target's pick, so the committed sequence does not depend on drafter or
+policy.
 """
 
 from collections.abc import Sequence
@@ -35,10 +36,12 @@ class Rule:
     | name | pick |
     | --- | --- |
     | greedy | argmax of the logits |
-    | coupled | argmax(log p + g), g Gumbel noise addressed by (seed, sequence, position): distributed as `probs` |
+    | coupled | argmax(log p + g), g Gumbel noise addressed by (seed, sequence, position): \
+distributed as `probs` |
     | rejection | drawn; a drafted token is accepted with probability min(1, p / q) |
 
-    Coupled picks of p and q agree almost as often as under the rejection rule, whose rate is Σ min(p, q).
+    Coupled picks of p and q agree almost as often as under the rejection rule, whose rate is Σ
+    min(p, q).
     """
 
     name: str = "greedy"
@@ -79,10 +82,12 @@ class Rule:
         return self.processed(logits).softmax(-1)
 
     def scores(self, logits: Tensor, sequence: int, position: list[int]) -> Tensor:
-        """Float64 scores `[n, vocab]` of logits `[n, vocab]` at the positions `position [n]`; the best token is picked."""
+        """Float64 scores `[n, vocab]` of logits `[n, vocab]` at the positions `position [n]`; the
+        best token is picked."""
         if self.sampled:
             raise ValueError(
-                "the rejection rule draws tokens and has no scores; expected rule 'greedy' or 'coupled'"
+                "the rejection rule draws tokens and has no scores; "
+                "expected rule 'greedy' or 'coupled'"
             )
         if self.name == "greedy":
             return logits.double()
@@ -90,7 +95,8 @@ class Rule:
         return wide + gumbel_noise(self.seed, sequence, position, wide.shape[-1], wide.device)
 
     def processed(self, logits: Tensor) -> Tensor:
-        """Float64 logits `[n, vocab]` at the rule's temperature, -inf for tokens cut by top-k or top-p."""
+        """Float64 logits `[n, vocab]` at the rule's temperature, -inf for tokens cut by top-k or
+        top-p."""
         wide = logits.double() / self.temperature
         if not self.top_k and self.top_p == 1:
             return wide
@@ -140,10 +146,11 @@ def margin(scores: Tensor) -> Tensor:
 
 
 def gumbel(seed: int, sequence: int, first: int, count: int, vocab: int, device) -> Tensor:
-    """Gumbel noise float64 `[count, vocab]` of the positions `first` .. `first + count - 1`, as `simspec.rng.gumbel`.
+    """Gumbel noise float64 `[count, vocab]` of the positions `first` .. `first + count - 1`, as
+    `simspec.rng.gumbel`.
 
-    On a GPU the uniforms are equal bit for bit; logarithms may differ from the host's in the last place. ValueError
-    outside the ranges of `rng.gumbel`.
+    On a GPU the uniforms are equal bit for bit; logarithms may differ from the host's in the
+    last place. ValueError outside the ranges of `rng.gumbel`.
     """
     device = torch.device(device)
     if device.type == "cpu":
@@ -157,7 +164,8 @@ def gumbel(seed: int, sequence: int, first: int, count: int, vocab: int, device)
 
 
 def uniforms(seed: int, sequence: int, first: int, count: int, vocab: int, device) -> Tensor:
-    """Uniforms float64 `[count, vocab]` in (0, 1) behind `gumbel`: Philox-4x32-10 in wrapping int64."""
+    """Uniforms float64 `[count, vocab]` in (0, 1) behind `gumbel`: Philox-4x32-10 in wrapping
+    int64."""
     quarters = -(-vocab // 4)
     wide = {"dtype": torch.int64, "device": device}
     c0, c3 = torch.full((1, 1), sequence, **wide), torch.full((1, 1), rng.GUMBEL, **wide)
@@ -180,7 +188,8 @@ def uniforms(seed: int, sequence: int, first: int, count: int, vocab: int, devic
 
 
 class AddressedDraws:
-    """Draws addressed by (seed, sequence, round, slot, role), independent of what was drafted before.
+    """Draws addressed by (seed, sequence, round, slot, role), independent of what was drafted
+    before.
 
     `slot` is the tested row of an accept draw, and the parent row of a token draw.
     """
@@ -198,7 +207,8 @@ class AddressedDraws:
 
 
 def _inverse_cdf(p: Tensor, u: float) -> int:
-    """The first token at which the cumulative sum of `p` exceeds its share `u`; its probability is not 0."""
+    """The first token at which the cumulative sum of `p` exceeds its share `u`; its probability is
+    not 0."""
     total = p.cumsum(-1)
     token = int(torch.searchsorted(total, u * total[-1], right=True))
     return min(token, int(p.nonzero()[-1]))

@@ -1,5 +1,6 @@
-"""CostTable: measured costs by batch size and context, linear between contexts, stepwise between
-batch sizes.
+"""CostTable: measured costs by batch size and context.
+
+Entries are linear between measured contexts, and stepwise between batch sizes.
 """
 
 from bisect import bisect_left

@@ -1,6 +1,6 @@
-"""Costs from model sizes and device figures: a pass takes its memory traffic or its arithmetic,
-whichever is longer.
+"""Lower bounds on costs from model sizes and device figures.
 
+A pass takes its memory traffic or its arithmetic, whichever is longer.
 It is a lower bound, to choose with before there is a machine to measure on. Real passes reach a
 part of either figure, and what data sheets omit (launches, sampling, the host) counts as 0 unless
 the Device has it. Prefer measured costs.

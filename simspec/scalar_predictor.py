@@ -1,6 +1,4 @@
-"""ScalarPredictor: the probability that a drafted token is accepted, from confidence, entropy
-and depth.
-"""
+"""ScalarPredictor: P(accepted) from confidence, entropy and depth."""
 
 import math
 from collections.abc import Sequence

@@ -1,5 +1,6 @@
-"""Confidence intervals and tests over prompts: prompts are independent, the rounds of one are
-not.
+"""Confidence intervals and tests over prompts.
+
+Prompts are independent; the rounds of one prompt are not.
 """
 
 import math

@@ -1,4 +1,5 @@
-"""All outcomes of code that asks for coins and draws: the same code runs once for every way they can fall."""
+"""All outcomes of code that asks for coins and draws: the same code runs once for every way they
+can fall."""
 
 from itertools import accumulate
 
@@ -8,11 +9,14 @@ from simspec.rng import ACCEPT
 
 
 class Branches:
-    """Stands in for `real.sampling.AddressedDraws` and answers as its script says; past its end it takes the first answer and notes the others.
+    """Stands in for `real.sampling.AddressedDraws` and answers as its script says; past its end
+    it takes the first answer and notes the others.
 
-    Behind every address (round, slot, role) stands one uniform number, as in the real one: an answer says in which part of [0, 1) it lies,
-    and an address that is asked again answers out of that part. So code that uses a number twice has the law that it would have.
-    `odds` is the chance of the answers given, `again` counts addresses asked more than once. Answers of chance 0 are never given.
+    Behind every address (round, slot, role) stands one uniform number, as in the real one: an
+    answer says in which part of [0, 1) it lies, and an address that is asked again answers
+    out of that part. So code that uses a number twice has the law that it would have. `odds`
+    is the chance of the answers given, `again` counts addresses asked more than once. Answers
+    of chance 0 are never given.
     """
 
     def __init__(self, script: list[int]):
@@ -45,7 +49,8 @@ class Branches:
 
 
 def outcomes(run):
-    """(what `run(draws)` returns, its chance) for every way in which all coins and draws can fall."""
+    """(what `run(draws)` returns, its chance) for every way in which all coins and draws can
+    fall."""
     scripts = [[]]
     while scripts:
         draws = Branches(scripts.pop())

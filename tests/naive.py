@@ -1,7 +1,8 @@
-"""The slow twin: everything from its definition, in plain Python; it imports nothing of the package and shares no logic.
+"""The slow twin: everything from its definition, in plain Python; it imports nothing of the package
+and shares no logic.
 
-Traces, policies and costs are read by attribute only. Where the package computes with arrays or by recursion on rows,
-this file walks tokens, enumerates outcomes or tries every schedule.
+Traces, policies and costs are read by attribute only. Where the package computes with arrays or by
+recursion on rows, this file walks tokens, enumerates outcomes or tries every schedule.
 """
 
 import math
@@ -46,7 +47,9 @@ class Clock:
 
 
 def replay(trace, policy, seed, cost, tables):
-    """[(row, computed, drafted, accepted), ...] per sequence; tables: one 256-entry grid per feature of the trace."""
+    """[(row, computed, drafted, accepted), ...] per sequence; tables: one 256-entry grid per
+    feature of the trace.
+    """
     import numpy as np
 
     names = [name for name, _ in trace.meta.features]
@@ -105,7 +108,9 @@ def seconds(rounds, cost):
 
 
 def best_time(trace, cost, s):
-    """The least time of sequence s, by trying every schedule (exponential: a handful of rows only)."""
+    """The least time of sequence s, by trying every schedule (exponential: a handful of rows
+    only).
+    """
     first, last = int(trace.offset[s]), int(trace.offset[s + 1])
 
     def rest(row, unread):
@@ -128,7 +133,9 @@ def best_time(trace, cost, s):
 
 
 def committed_law(alphas):
-    """{committed tokens: probability} of one round, by enumerating all accept/reject outcomes of len(alphas) drafts."""
+    """{committed tokens: probability} of one round, by enumerating all accept/reject outcomes of
+    len(alphas) drafts.
+    """
     law = {}
     for outcome in product((False, True), repeat=len(alphas)):
         chance = math.prod(a if hit else 1 - a for a, hit in zip(alphas, outcome))
@@ -142,7 +149,9 @@ def committed_law(alphas):
 
 
 def metrics(rounds, trace, cost):
-    """Totals of all sequences as a dict, counting token by token; rounds as `replay` above returns them."""
+    """Totals of all sequences as a dict, counting token by token; rounds as `replay` above
+    returns them.
+    """
     flat = [r for sequence in rounds for r in sequence]
     K = int(trace.meta.K)
     tried, taken = [0] * K, [0] * K
@@ -180,7 +189,9 @@ def metrics(rounds, trace, cost):
 
 
 def best_rate(trace, cost, s, row, unread):
-    """The shortest draft of most committed tokens per second of one round, knowing the future; exact in fractions."""
+    """The shortest draft of most committed tokens per second of one round, knowing the future;
+    exact in fractions.
+    """
     best, choice = None, 0
     spent = row - int(trace.offset[s])
     for k in range(
@@ -196,14 +207,17 @@ def best_rate(trace, cost, s, row, unread):
 
 
 def beta_counts(reading, k, a):
-    """(successes, failures) that a round of k drafted and a accepted tokens adds, token by token."""
+    """(successes, failures) that a round of k drafted and a accepted tokens adds, token by
+    token.
+    """
     seen = a + 1 if a < k else k  # tokens the target gave a verdict on
     if reading == "acceptance":
         return sum(1 for j in range(1, seen + 1) if j <= a), sum(
             1 for j in range(1, seen + 1) if j > a
         )
     if reading == "censored":
-        # Going on after token j was right if token j + 1 was accepted, wrong if it was rejected; j itself must be accepted.
+        # Going on after token j was right if token j + 1 was accepted, wrong if it was rejected; j
+        # itself must be accepted.
         went_on = [j for j in range(1, k) if j <= a and j + 1 <= seen]
         return sum(1 for j in went_on if j + 1 <= a), sum(1 for j in went_on if j + 1 > a)
     verified = a if reading == "printed" else seen
@@ -212,7 +226,9 @@ def beta_counts(reading, k, a):
 
 
 def theta_hat(reading, theta0, outcomes):
-    """Eq. 8's recursion over rounds (k, a), one pseudo-observation theta0, in whatever numbers theta0 is."""
+    """Eq. 8's recursion over rounds (k, a), one pseudo-observation theta0, in whatever numbers
+    theta0 is.
+    """
     theta, t = theta0, 0
     for k, a in outcomes:
         step = {"draft_share": a + 1, "validated": min(a + 1, k), "literal": a}[reading]
@@ -231,10 +247,12 @@ def clipped_normal(mean, sigma, steps=20001):
 
 
 def drafted_law(rounds, K, acceptance, go, learn, state, ignore=0.0):
-    """[(mean, variance) of the draft length in round 1, 2, ...] by enumerating every state a policy can be in.
+    """[(mean, variance) of the draft length in round 1, 2, ...] by enumerating every state a policy
+    can be in.
 
-    go(state): the chance to go on after each token (the first one is always drafted); learn(state, k, a): the next state, hashable. Each
-    draft token is accepted with the same chance, given that those before it were. States of a chance up to `ignore` are left out.
+    go(state): the chance to go on after each token (the first one is always drafted); learn(state,
+    k, a): the next state, hashable. Each draft token is accepted with the same chance, given that
+    those before it were. States of a chance up to `ignore` are left out.
     """
     law, found = {state: 1.0}, []
     for _ in range(rounds):
@@ -256,7 +274,9 @@ def drafted_law(rounds, K, acceptance, go, learn, state, ignore=0.0):
 
 
 def geometric_law(alpha, stay, K):
-    """{(drafted, accepted): probability} of one round: the first token always drafted, after each one coin for going on, up to K."""
+    """{(drafted, accepted): probability} of one round: the first token always drafted, after
+    each one coin for going on, up to K.
+    """
     law = {}
     for coins in product((False, True), repeat=K - 1):
         drafted = 1
@@ -272,9 +292,11 @@ def geometric_law(alpha, stay, K):
 
 
 def histories(rows, go, accept, move, start):
-    """[(probability, [(cap, drafted, accepted), ...])] of one text: every path of the hidden state, every coin, every outcome.
+    """[(probability, [(cap, drafted, accepted), ...])] of one text: every path of the hidden state,
+    every coin, every outcome.
 
-    go[j]: chance to draft one more after j; accept(row, j, state): chance of the draft token j + 1 at row, state its position's.
+    go[j]: chance to draft one more after j; accept(row, j, state): chance of the draft token j + 1
+    at row, state its position's.
     """
     everything = []
     for path in product(range(len(start)), repeat=rows):

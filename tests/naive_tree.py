@@ -1,4 +1,6 @@
-"""The slow twin of draft trees: every tree is a set of paths of ranks that is built, cut and walked; imports nothing of the package."""
+"""The slow twin of draft trees: every tree is a set of paths of ranks that is built, cut and
+walked; imports nothing of the package.
+"""
 
 import math
 
@@ -33,7 +35,9 @@ def given(trace, s, row, parent, rank):
 
 
 def grow(score, width, depth):
-    """The nodes of a dynamic tree in their order; score(path): log q of its last token. Nodes are (cumulative score, depth, number)."""
+    """The nodes of a dynamic tree in their order; score(path): log q of its last token. Nodes
+    are (cumulative score, depth, number).
+    """
     offered, made, last = [], 0, [(0.0, ())]
     for level in range(1, depth + 1):
         children = []
@@ -52,7 +56,9 @@ def grow(score, width, depth):
 
 
 def order_of(trace, s, row, score, width, depth):
-    """What is recorded at a row: places of the text's nodes in the order, 255 where it has left the tree."""
+    """What is recorded at a row: places of the text's nodes in the order, 255 where it has left
+    the tree.
+    """
     cap, left = limits(trace, s, row)
     nodes, path, places = grow(score, width, min(depth, cap)), (), []
     for j in range(int(trace.meta.K)):
@@ -97,7 +103,9 @@ def cape(trace, s, row, k, width):
 
 
 def replay(trace, at):
-    """[(row, levels, nodes, rows, accepted, owed), ...] of each sequence; at(s, row, owed): a round's five figures."""
+    """[(row, levels, nodes, rows, accepted, owed), ...] of each sequence; at(s, row, owed): a
+    round's five figures.
+    """
     everything = []
     for s in range(len(trace.budget)):
         row, owed, rounds = int(trace.offset[s]), 0, []
@@ -130,7 +138,9 @@ def seconds(rounds, cost):
 
 
 def least(trace, cost, s, options):
-    """The least seconds of sequence s, by trying all options at all rows; options(s, row): figures of rounds, one without drafts too."""
+    """The least seconds of sequence s, by trying all options at all rows; options(s, row):
+    figures of rounds, one without drafts too.
+    """
     known = {}
 
     def rest(row, owed):

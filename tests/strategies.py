@@ -98,7 +98,8 @@ def costs(draw, K=6):
 
 
 def _nosy_more(params, state, slot, features, u):
-    # Reads all it may: parameters, a state of five numbers, what it has paid for, its draw; drops now and then.
+    # Reads all it may: parameters, a state of five numbers, what it has paid for, its draw; drops
+    # now and then.
     if slot > 0:
         state[4] += features[slot - 1, 0]
     return u < params[0] + 0.1 * state[0] or slot < int(state[1]), u < params[1]

@@ -1,4 +1,5 @@
-"""Walking along a known sequence: what a drafter proposes at each position is what it proposes after that prefix."""
+"""Walking along a known sequence: a drafter
+proposes at each position what it proposes after that prefix."""
 
 import pytest
 import toy_lm
@@ -14,7 +15,7 @@ def test_drafter_proposes_what_it_would_after_that_prefix(name):
     decoder, make = toy_lm.toy_target(), toy_lm.TOYS[name]
     drafter = make(decoder, 0)
     walk = along(Target(decoder, drafter.taps), drafter, PROMPT, TOKENS)
-    for (t, last, _), token in zip(walk, TOKENS):
+    for t, last, _ in walk:
         fresh = make(decoder, 0)
         prefix = [*PROMPT, *TOKENS[:t]]
         start(Target(decoder, fresh.taps), fresh, prefix)

@@ -1,12 +1,12 @@
-"""Round by round, our loop is transformers' assisted generation: with an assistant model, and by prompt lookup.
+"""Rounds of the decode loop equal those of transformers' assisted generation and prompt lookup.
 
-What is compared is what a round drafts, accepts and commits, seen by listening at transformers' candidate generators. Four of its
-conventions are not ours, and are met by construction:
-- a lookup there may draft past the budget: it is compared up to what the budget leaves, which is all that can count;
-- a lookup there stops in front of an end token, ours behind it: here it runs without end tokens;
-- an accepted end token counts there as the target's own: what is committed is equal, and `accepted` is one less in that round alone.
-  A heuristic that carries over to the next prompt would be moved by it: end tokens are tried with lengths that start anew;
-- an assistant there is not told the attention mask and takes every pad token for padding: here there is no pad token.
+Drafted, accepted and committed tokens of each round are compared, recorded at transformers'
+candidate generators. Four of its conventions differ, and are avoided:
+- Its lookup drafts past the budget: drafts are compared up to what the budget leaves.
+- Its lookup stops before an end token, ours behind it: lookup runs without end tokens.
+- It counts an accepted end token as the target's own: `accepted` is one less in that round. A
+  schedule that carries over would change, so end tokens run with transient schedules only.
+- Its assistant takes every pad token for padding: there is no pad token.
 """
 
 from contextlib import contextmanager
@@ -34,10 +34,20 @@ VOCAB, BUDGET, END = 20, 32, 3
 
 def _llama(layers):
     config = LlamaConfig(
-        vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=layers, num_attention_heads=2, num_key_value_heads=1,
-        head_dim=16, initializer_range=0.2, tie_word_embeddings=True, max_position_embeddings=256,
-        bos_token_id=None, eos_token_id=None, pad_token_id=None,
-    )  # fmt: skip
+        vocab_size=VOCAB,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        initializer_range=0.2,
+        tie_word_embeddings=True,
+        max_position_embeddings=256,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
     return LlamaForCausalLM(config).double().eval()
 
 
@@ -55,13 +65,16 @@ def _pair(seed):
 @lru_cache
 def _prompts(count=20):
     generator = torch.Generator().manual_seed(9)
-    draw = lambda low, high, n: torch.randint(low, high, (n,), generator=generator).tolist()
+
+    def draw(low, high, n):
+        return torch.randint(low, high, (n,), generator=generator).tolist()
+
     return [draw(END + 1, VOCAB, draw(1, 11, 1)[0]) for _ in range(count)]
 
 
 @contextmanager
 def _listening(kind):
-    """Yields a list that receives [tokens before, candidates, accepted] of every round of this kind of candidate generator."""
+    """Yields a list of [tokens before, candidates, accepted] by round of this generator class."""
     rounds, get, update = [], kind.get_candidates, kind.update_candidate_strategy
 
     def get_candidates(self, input_ids, **rest):
@@ -80,7 +93,7 @@ def _listening(kind):
 
 
 def _theirs(rounds, model, prompt, **how):
-    """(text, rounds of (position, drafted, accepted)) of transformers' greedy generation after one prompt."""
+    """(new tokens, rounds of (position, drafted, accepted)) of transformers' greedy generation."""
     ids = torch.tensor([prompt])
     rounds.clear()
     out = model.generate(
@@ -103,7 +116,7 @@ def _drive(policy):
 
 
 def _mixed(rounds):
-    """Whether drafts were accepted often and rejected often: else there would be little to compare."""
+    """Whether many drafted tokens were accepted and many rejected."""
     drafted, accepted = (sum(r[i] for rows in rounds for r in rows) for i in (1, 2))
     return drafted > 300 and 0.1 * drafted < accepted < 0.95 * drafted
 
@@ -119,7 +132,7 @@ SCHEDULES = [
 
 @lru_cache
 def _assisted(seed, schedule, start, ends=()):
-    """Theirs, with an assistant model: (text, rounds) of every prompt in turn."""
+    """Theirs, with an assistant model: (new tokens, rounds) of every prompt in turn."""
     model, assistant = _pair(seed)
     asked = {
         "num_assistant_tokens": start,
@@ -136,7 +149,7 @@ def _assisted(seed, schedule, start, ends=()):
 
 
 def _drafted(seed, policy, ends=()):
-    """Ours, with the same model as a drafter; one stepper for all prompts, as one assistant model serves them all."""
+    """Ours, with the same model as a drafter; one stepper for all prompts."""
     model, assistant = _pair(seed)
     target, drafter, drive = (
         Target(from_transformers(model)),
@@ -147,27 +160,27 @@ def _drafted(seed, policy, ends=()):
 
 
 @pytest.mark.parametrize("seed, schedule, start, policy", SCHEDULES)
-def test_rounds_are_those_of_an_assistant_model(seed, schedule, start, policy):
+def test_rounds_equal_assisted_generation(seed, schedule, start, policy):
     ours = _drafted(seed, policy)
     assert ours == _assisted(seed, schedule, start)
     assert _mixed([rounds for _, rounds in ours])
 
 
 @pytest.mark.parametrize("policy", ["fixed:5", "hf_heuristic:4", "hf_heuristic:4,transient=true"])
-def test_control_another_draft_length_is_seen(policy):
+def test_control_other_draft_lengths_are_detected(policy):
     theirs, ours = _assisted(0, "constant", 4), _drafted(0, policy)
     assert [text for text, _ in ours] == [text for text, _ in theirs]
     assert sum(a != b for a, b in zip(ours, theirs)) > 12
 
 
-def test_control_a_length_that_starts_anew_is_not_one_that_carries_over():
+def test_control_transient_schedule_differs():
     theirs, ours = _assisted(1, "heuristic", 5), _drafted(1, "hf_heuristic:5,transient=true")
     assert ours[0] == theirs[0]
     assert ours != theirs
 
 
 @pytest.mark.parametrize("seed, schedule, start, policy", [SCHEDULES[0], (0, *SCHEDULES[-1][1:])])
-def test_an_end_token_ends_both_alike(seed, schedule, start, policy):
+def test_end_tokens_end_both(seed, schedule, start, policy):
     ended = by_draft = 0
     for (their_text, their_rounds), (text, rounds) in zip(
         _assisted(seed, schedule, start, (END,)), _drafted(seed, policy, (END,))
@@ -193,7 +206,7 @@ def _found(seed, count, drafter):
 
 
 @pytest.mark.parametrize("seed, count, ngram_max", [(0, 4, 2), (0, 10, 3), (1, 3, 1), (2, 6, 4)])
-def test_rounds_are_those_of_prompt_lookup(seed, count, ngram_max):
+def test_rounds_equal_prompt_lookup_generation(seed, count, ngram_max):
     ours = _found(seed, count, PromptLookupDrafter(ngram_max))
     assert ours == _looked_up(seed, count, ngram_max)
     assert _mixed([rounds for _, rounds in ours])
@@ -201,7 +214,7 @@ def test_rounds_are_those_of_prompt_lookup(seed, count, ngram_max):
 
 
 @pytest.mark.parametrize("settings", [{"match": "last"}, {"ngram_min": 2}, {"ngram_max": 1}])
-def test_control_another_search_is_seen(settings):
+def test_control_other_lookup_is_detected(settings):
     theirs, ours = (
         _looked_up(0, 4, 2),
         _found(0, 4, PromptLookupDrafter(**{"ngram_max": 2} | settings)),

@@ -1,4 +1,6 @@
-"""The benchmark's hand-written and vectorised forms make the same rounds as `replay`; nothing here looks at a clock."""
+"""The benchmark's hand-written and vectorised forms make the same rounds as `replay`; nothing
+here looks at a clock.
+"""
 
 import json
 import subprocess

@@ -61,7 +61,7 @@ def _same_draft(one, other, k):
 
 @pytest.mark.parametrize("name", DRAFTERS)
 @pytest.mark.parametrize("rounds", [1, 5, 50])
-def test_after_rounds_of_no_draft_the_next_chain_is_a_fresh_one(name, rounds):
+def test_chain_after_rounds_without_drafts_equals_a_fresh_one(name, rounds):
     (target, drafter), (other, fresh) = toy_pair(name), toy_pair(name)
     text = list(toy_prompts(1, rounds)[0])
     _begin(drafter, target, text)
@@ -77,7 +77,7 @@ ROUND = st.tuples(st.integers(0, 5), st.booleans(), st.integers(0, 5), st.intege
 @pytest.mark.parametrize("name", DRAFTERS)
 @settings(deadline=None, max_examples=25)
 @given(st.integers(0, 99), st.lists(ROUND, min_size=1, max_size=10))
-def test_after_any_rounds_caches_and_chain_are_fresh_ones(name, seed, rounds):
+def test_cache_and_chain_after_rounds_equal_fresh_ones(name, seed, rounds):
     (target, drafter), (other, fresh) = toy_pair(name), toy_pair(name)
     text = list(toy_prompts(1, seed)[0])
     _begin(drafter, target, text)
@@ -96,7 +96,7 @@ def test_after_any_rounds_caches_and_chain_are_fresh_ones(name, seed, rounds):
             torch.testing.assert_close(x[:, :, :, :rows], y[:, :, :, :rows], rtol=0, atol=1e-12)
 
 
-def test_which_drafters_have_a_cache_of_their_own():
+def test_drafters_with_a_kv_cache_are_known():
     """The exam above compares it: none is left out by another name."""
     target, *_ = toy_pair("model")
     with_cache = {"model", "early_exit", "eagle", "glide", "glide2"}
@@ -126,7 +126,7 @@ CARELESS += [(name, _forgets_rows) for name in ("model", "early_exit", "eagle", 
 
 
 @pytest.mark.parametrize("name, spoil", CARELESS)
-def test_control_a_drafter_that_forgets_to_roll_back_is_caught(name, spoil):
+def test_control_missing_rollback_is_caught(name, spoil):
     (target, drafter), (other, fresh) = toy_pair(name), toy_pair(name)
     spoil(drafter)
     text = [5, 9, 11, 5, 9, 12, 8, 5, 9]
@@ -175,7 +175,7 @@ def test_declared_history_free_holds(name):
     assert len({_reached(*toy_pair(name), *way) for way in WAYS}) == 1
 
 
-def test_control_a_drafter_with_a_history_is_noticed():
+def test_control_history_is_caught():
     """Two layers of GLIDE whose accepted rows stay as they were drafted, as published: declared, and seen."""
     target, _ = toy_pair("glide2")
     part = taught(GlideModel, glide_loss, layers=2, rebuild=False)
@@ -230,6 +230,6 @@ def test_declared_prefix_only_holds(name):
     assert drafter.prefix_only == (name in PREFIX)
 
 
-def test_control_a_drafter_that_feels_the_distance_is_not_prefix_only():
+def test_control_distance_dependence_is_not_prefix_only():
     target, drafter = toy_pair("model")
     assert max(_shift_gaps(target, Weary(drafter.lm))) > 1e-3 > max(_shift_gaps(target, drafter))

@@ -404,7 +404,7 @@ def test_drawn_recordings_from_the_command_line(lab):
             "fixed:1",
         ),
         (
-            "replays in law only",
+            "replays in distribution only",
             "sweep",
             "drawn.parquet",
             "--policy",

@@ -26,7 +26,8 @@ def test_public_functions_and_classes_say_what_they_do(name):
             continue
         if inspect.isfunction(function) or inspect.isclass(function):
             own = thing.__doc__ or ""
-            assert own and not own.startswith(f"{label}("), f"{name}.{label} has no docstring"
+            assert own, f"{name}.{label} has no docstring"
+            assert not own.startswith(f"{label}("), f"{name}.{label} has no docstring"
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -39,7 +39,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_documents_of_a_folder_in_order(folder):
+def test_folders_are_read_in_order(folder):
     found = [(d["text"], d["source"]) for d in documents([folder])]
     assert [s for _, s in found] == ["z.jsonl.xz", "b.txt", "c.jsonl", "web", "d.md"]
     assert [t for t, _ in found][
@@ -48,7 +48,7 @@ def test_documents_of_a_folder_in_order(folder):
     assert [t for t, _ in found][2:] == ["one", "two", "# title"]
 
 
-def test_documents_of_files_in_the_order_given(folder):
+def test_files_are_read_in_the_given_order(folder):
     twice = [folder / "d.md", folder / "c.jsonl", folder / "d.md"]
     assert [d["text"] for d in documents(twice)] == ["# title", "one", "two", "# title"]
 
@@ -70,13 +70,13 @@ def refused(words, path):
         ("", "line 2: expected a JSON object"),
     ],
 )
-def test_a_line_without_text_is_refused(tmp_path, line, words):
+def test_lines_without_text_are_refused(tmp_path, line, words):
     path = tmp_path / "t.jsonl"
     path.write_text(jsonl({"text": "fine"}) + line + "\n")
     refused(words, path)
 
 
-def test_paths_that_hold_no_text_are_refused(folder, tmp_path_factory):
+def test_paths_without_text_are_refused(folder, tmp_path_factory):
     refused("does not exist", folder / "nowhere.txt")
     refused("is not .txt", folder / "picture.png")
     refused("holds no .txt", tmp_path_factory.mktemp("empty"))
@@ -95,11 +95,11 @@ def test_damaged_files_are_refused_by_name(folder):
 
 @HELD
 @given(st.text())
-def test_any_text_comes_back(text):
+def test_tokenizer_round_trips_any_text(text):
     assert TOKENIZER.decode(TOKENIZER.encode(text).ids) == text
 
 
-def test_tokens_are_as_specified():
+def test_tokenizer_follows_its_specification():
     assert TOKENIZER.token_to_id(END) == 0
     assert TOKENIZER.get_vocab_size() == 300
     long = TOKENIZER.encode("the cat sat").ids
@@ -108,7 +108,7 @@ def test_tokens_are_as_specified():
     assert digits == list("1212")
 
 
-def test_training_is_deterministic_and_survives_a_file(tmp_path):
+def test_tokenizer_training_is_deterministic(tmp_path):
     assert train_tokenizer(STORY * 3, 300).to_str() == TOKENIZER.to_str()
     TOKENIZER.save(str(tmp_path / "t.json"))
     assert (
@@ -144,7 +144,7 @@ def test_large_vocabularies_get_wider_tokens():
     st.integers(0, 99),
     st.integers(0, 999),
 )
-def test_windows_are_stretches_of_the_text(length, more, rows, seed, step):
+def test_windows_are_contiguous(length, more, rows, seed, step):
     token = np.arange(length + more, dtype=np.uint16) + 7
     made = windows(token, rows, length, seed, step)
     assert made.shape == (rows, length + 1)
@@ -169,7 +169,7 @@ def test_windows_are_addressed_by_seed_and_step():
     )  # everywhere in the text (its very last token is never asked for)
 
 
-def test_windows_need_more_text_than_one():
+def test_too_few_tokens_for_a_window_are_refused():
     assert windows(np.arange(10), 3, 8, 0, 0).tolist() == [list(range(9))] * 3
     with pytest.raises(CorpusError, match="9 tokens; training on windows of 8 needs more"):
         windows(np.arange(9), 3, 8, 0, 0)

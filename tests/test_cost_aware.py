@@ -1,4 +1,6 @@
-"""Cost-aware Thompson sampling: the sample, the plan, what is learned, and that k = 0 is no trap."""
+"""Cost-aware Thompson sampling: the sample, the plan, what is learned, and that k = 0 is no
+trap.
+"""
 
 import math
 
@@ -63,8 +65,10 @@ def test_the_quantile_rises_and_log_beta_does_not_cancel():
 
 
 def test_uniforms_of_the_depths_are_even_and_independent():
-    """20,000 words x 5 depths (across a Philox block's end): each uniform on 16 cells, each pair on 4 x 4, chi-square at 1e-7 each; and a
-    control, the same word at two depths of the same block with the depth left out, fails."""
+    """20,000 words x 5 depths (across a Philox block's end): each uniform on 16 cells, each pair on
+    4 x 4, chi-square at 1e-7 each; and a control, the same word at two depths of the same block
+    with the depth left out, fails.
+    """
     random = np.random.default_rng(1)
     words = random.integers(0, 2**32, 20_000)
     u = np.array([[depth_uniform((w + 0.5) / 2**32, depth) for depth in range(5)] for w in words])
@@ -122,7 +126,9 @@ def test_the_plan_is_the_best_rate_at_the_sample(cost, u, counts, owed, by_depth
 @settings(deadline=None, max_examples=100)
 @given(OUTCOMES, st.booleans(), st.sampled_from([1.0, 0.5]))
 def test_what_is_learned_respects_censoring(outcomes, by_depth, decay):
-    """Counts by walking the tokens: depth j has a verdict iff all before it were accepted; the backlog as the cost model has it."""
+    """Counts by walking the tokens: depth j has a verdict iff all before it were accepted; the
+    backlog as the cost model has it.
+    """
     policy = cost_ts("depth" if by_depth else "shared", decay=decay)(
         TRACE, CostModel.from_ratio(0.1, 6)
     )
@@ -151,15 +157,17 @@ def _chance_to_draft(policy, state):
 
 
 def test_nothing_is_absorbing_where_drafting_can_pay():
-    """Drafting one token at c = 0.5 pays above acceptance 1/2: after 3 of 12 the chance to draft is that of the posterior, exactly, and a
-    round of k = 0 leaves it as it is; at c = 1.5 no acceptance can pay and nothing is ever drafted."""
+    """Drafting one token at c = 0.5 pays above acceptance 1/2: after 3 of 12 the chance to draft is
+    that of the posterior, exactly, and a round of k = 0 leaves it as it is; at c = 1.5 no
+    acceptance can pay and nothing is ever drafted.
+    """
     cost = CostModel.from_ratio(0.5, 1)
     trace = synthetic.iid(0.5, 1, 8, 1)
     policy = cost_ts()(trace, cost)
     params, state = policy.start()
     state[2:] = 3, 9
     draws = stats.beta.sf(0.5, 4, 10)
-    assert 0.01 < draws
+    assert draws > 0.01
     assert _chance_to_draft(policy, state) == pytest.approx(draws, abs=1 / 2000)
     for _ in range(5):
         policy.compiled()[1](params, state, 0, 0, 0, np.zeros((1, 0)), 0.0)
@@ -171,8 +179,9 @@ def test_nothing_is_absorbing_where_drafting_can_pay():
 
 @pytest.mark.parametrize("variant", ["shared", "depth"])
 def test_it_comes_back_when_a_bad_stretch_ends(variant):
-    """150 rows that accept nothing, then 1,500 that accept all: with decay it drafts most of the second part again; the greedy rule
-    without decay stays at k = 0, which is why decay is there."""
+    """150 rows that accept nothing, then 1,500 that accept all: with decay it drafts most of the
+    second part again; the greedy rule without decay stays at k = 0, which is why decay is there.
+    """
     bad, good = synthetic.iid(0.0, 1, 150, 4), synthetic.iid(1.0, 1, 1500, 4)
     trace = _joined(bad, good)
     cost = CostModel.from_ratio(0.6, 4)
@@ -194,7 +203,9 @@ def _joined(first, second):
 
 
 def test_it_knows_what_a_draft_costs():
-    """On steady acceptance 0.7 it comes within 3% of the best fixed length at every price, where Beta-TS drafts the same at all of them."""
+    """On steady acceptance 0.7 it comes within 3% of the best fixed length at every price, where
+    Beta-TS drafts the same at all of them.
+    """
     trace = synthetic.iid(0.7, 1, 3000, 8, seed=2)
     drafted = []
     for c in (0.02, 0.3, 1.0):

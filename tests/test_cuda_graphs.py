@@ -1,4 +1,5 @@
-"""Capture: what is replayed is what was recorded, on what the tensors hold now; what a card would refuse is refused here, too."""
+"""Capture: what is replayed is what was recorded, on what the tensors hold now; what a card
+would refuse is refused here, too."""
 
 import pytest
 import torch

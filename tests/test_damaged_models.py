@@ -12,9 +12,10 @@ from shell import command, refused
 
 from real.demo import TRACES
 from real.files import replace_json
-from real.model.checkpoint import load_decoder, load_tokenizer, made_for
-from real.model.compressed import content
+from real.model.checkpoint import load_decoder, load_tokenizer
+from real.model.compressed import read_bytes
 from real.model.draft_head import HASHES, save_draft_head
+from real.model.fingerprint import made_for
 from real.pair import TINY
 from simspec import CostModel, load_trace
 
@@ -222,7 +223,7 @@ def test_damaged_target_is_refused(tmp_path, kind):
 
 def put_nan(path):
     """Makes one number of a checkpoint's last norm NaN."""
-    tensors = load(content(path))
+    tensors = load(read_bytes(path))
     name = next(name for name in tensors if name.endswith("norm.weight") and "layer" not in name)
     tensors[name][3] = float("nan")
     save_file(tensors, path, {"format": "pt"})

@@ -1,4 +1,5 @@
-"""Our block computes what transformers computes, and a pass gives the same numbers however its rows are cut or branched."""
+"""Our block computes what transformers computes, and a pass gives the same numbers however its
+rows are cut or branched."""
 
 from dataclasses import replace
 
@@ -73,10 +74,11 @@ FAMILIES = {
 
 
 def random_reference(name):
-    """A transformers model of that family, norms and biases far from their defaults, logits up to 3.
+    """A transformers model of that family, norms and biases far from their defaults, logits up
+    to 3.
 
-    Larger weights would test float32 and not the block: at a spread of 0.3, with logits up to 9, transformers' own
-    float32 logits are already 2e-5 away from its float64 ones.
+    Larger weights would test float32 and not the block: at a spread of 0.3, with logits up to
+    9, transformers' own float32 logits are already 2e-5 away from its float64 ones.
     """
     config, model, options = FAMILIES[name]
     made = model(config(**SIZES, **options)).eval().requires_grad_(False)
@@ -182,7 +184,8 @@ def test_cached_pieces_equal_the_whole(tokens, data):
 
 @st.composite
 def trees(draw):
-    """A prefix, the rows of a pass behind it, and their parents, near enough for deep paths to be common."""
+    """A prefix, the rows of a pass behind it, and their parents, near enough for deep paths to
+    be common."""
     prefix, tokens = draw(TOKENS), draw(TOKENS)
     return prefix, tokens, [draw(st.integers(max(-1, i - 3), i - 1)) for i in range(len(tokens))]
 

@@ -17,13 +17,13 @@ TARGET = 8  # attention and MLP sub-layers of the toy target
 SUBLAYERS = {"early_exit": 4, "self_skip": 7}  # of a drafted token; 0 for others
 
 
-def test_every_builtin_drafter_is_in_the_exam():
+def test_every_builtin_drafter_is_tested():
     assert set(DRAFTERS) >= set(BUILTIN)
     assert {toy_pair(name)[1].name for name in DRAFTERS} == set(BUILTIN)
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
-def test_it_says_what_it_is(name):
+def test_attributes_are_declared(name):
     _, drafter = toy_pair(name)
     silent = not drafter.has_logits
     assert isinstance(drafter, Drafter)
@@ -41,7 +41,7 @@ def test_it_says_what_it_is(name):
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
-def test_a_step_is_one_row_further_with_what_it_was_picked_from(name):
+def test_steps_carry_the_logits_they_were_picked_from(name):
     target, drafter = toy_pair(name)
     prompt, picked = [5, 9, 11, 5, 9], []
 
@@ -149,7 +149,7 @@ def check_passes(name, rule, spoil=lambda drafter, target: None):
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", DRAFTERS)
-def test_no_pass_of_the_target_hides_in_drafting(name, rule):
+def test_drafting_runs_no_hidden_target_pass(name, rule):
     check_passes(name, rule)
 
 
@@ -168,12 +168,12 @@ def _peeks(call):
 
 @pytest.mark.parametrize("call", ["next", "catch_up", "rollback", "resume"])
 @pytest.mark.parametrize("name", ["model", "self_skip", "medusa"])
-def test_control_a_drafter_that_peeks_is_caught(name, call):
+def test_control_hidden_target_passes_are_caught(name, call):
     with pytest.raises(AssertionError):
         check_passes(name, "greedy", _peeks(call))
 
 
-def test_no_toy_is_left_untaught():
+def test_toy_drafters_are_trained():
     """Agreement with the target is what training gave: as built, the parts hardly agree."""
     target, _ = toy_pair("model")
     for name in ("eagle", "glide"):

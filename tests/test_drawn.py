@@ -1,4 +1,6 @@
-"""Recordings of the rejection rule: what is accepted is drawn from `ratio`, and all that reads rounds reads such draws."""
+"""Recordings of the rejection rule: what is accepted is drawn from `ratio`, and all that reads
+rounds reads such draws.
+"""
 
 from dataclasses import replace
 from itertools import product
@@ -157,7 +159,9 @@ def some(K, cap=6):
 
 @pytest.mark.parametrize("text", ["fixed:1", "fixed:2", "hf_heuristic:1"])
 def test_the_mean_over_seeds_is_the_mean_over_all_runs(text):
-    """Accepted tokens of whole texts: 4,000 seeds within 5 standard errors of the exact mean, a false alarm in a million."""
+    """Accepted tokens of whole texts: 4,000 seeds within 5 standard errors of the exact mean, a
+    false alarm in a million.
+    """
     trace, policy = some(2), policies.parse(text)
     rows = [list(ways(trace, t, min(2, trace.rows - t))) for t in range(trace.rows)]
     ordinary, wanted = drawn_trace(trace), 0.0

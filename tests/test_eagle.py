@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_weights import refused
+from test_checkpoint import refused
 from torch.nn import functional as F
 from toy_lm import VOCAB, toy_target
 
@@ -83,7 +83,7 @@ def along(target, drafter, text, start):
     "changes", [{}, {"layers": 2, "first_norm": True}, {"layers": 2, "bias": False}]
 )
 @EACH
-def test_taught_in_parallel_is_drafted_step_by_step(inputs, changes):
+def test_teacher_forcing_equals_drafting_step_by_step(inputs, changes):
     target, drafter = pair_of(inputs, **changes)
     text, start = text_of(13), 3
     read, token = features(target.decoder, text)[:-1], torch.tensor([text])
@@ -123,7 +123,7 @@ def reference(decoder, part, text, steps, forced):
 
 @settings(deadline=None, max_examples=25)
 @given(st.sampled_from(INPUTS), st.integers(0, 99), st.integers(2, 9), st.integers(1, 6))
-def test_a_draft_feeds_estimates_and_what_was_drafted(inputs, seed, prompt, steps):
+def test_drafting_feeds_estimates_and_drafted_tokens(inputs, seed, prompt, steps):
     target, drafter = pair_of(inputs)
     text, forced = text_of(prompt, seed), text_of(steps, seed + 1)
     begin(target, drafter, text, lambda logits, slot, *_: forced[slot])
@@ -137,7 +137,7 @@ def test_a_draft_feeds_estimates_and_what_was_drafted(inputs, seed, prompt, step
 
 
 @EACH
-def test_a_step_knows_the_tokens_that_its_variant_reads(inputs):
+def test_each_input_variant_reads_its_tokens(inputs):
     """Token d_j, changed, is felt first by the step behind it (shifted, token), one step later (unshifted), never (feature)."""
     text, forced = text_of(6), text_of(5, 1)
     for j in range(4):
@@ -178,7 +178,7 @@ def differs(inputs, seed, prompt, rounds, make=EagleDrafter):
     st.integers(1, 8),
     st.lists(ROUND, min_size=1, max_size=8),
 )
-def test_after_any_rounds_caches_and_chain_are_fresh_ones(inputs, seed, prompt, rounds):
+def test_cache_and_chain_after_rounds_equal_fresh_ones(inputs, seed, prompt, rounds):
     assert differs(inputs, seed, prompt, rounds) < 1e-12
 
 
@@ -192,7 +192,7 @@ class Lazy(EagleDrafter):
 
 
 @EACH
-def test_control_accepted_rows_must_re_enter_with_true_features(inputs):
+def test_control_accepted_rows_need_true_features(inputs):
     far = differs(inputs, 3, 4, [(4, 3, 9), (0, 0, 7)], Lazy)
     assert (
         far < 1e-12 if inputs == "token" else far > 1e-3
@@ -200,7 +200,7 @@ def test_control_accepted_rows_must_re_enter_with_true_features(inputs):
 
 
 @EACH
-def test_a_draft_given_up_is_drafted_again(inputs):
+def test_abandoned_drafts_can_be_repeated(inputs):
     """The recorder's way: a chain, the text's own tokens in its place, then no draft at all."""
     target, drafter = pair_of(inputs)
     text, forced = text_of(5), None
@@ -226,7 +226,7 @@ def test_a_draft_given_up_is_drafted_again(inputs):
     )
 
 
-def test_a_text_of_one_token_has_no_feature_to_draft_from():
+def test_one_token_prompts_have_no_draft():
     target, drafter = pair_of()
     begin(target, drafter, [5])
     assert drafter.next() is None
@@ -237,7 +237,7 @@ def test_a_text_of_one_token_has_no_feature_to_draft_from():
 
 @EACH
 @pytest.mark.parametrize("accepted", [0, 2])
-def test_only_what_reads_no_feature_is_prefix_only(inputs, accepted):
+def test_only_token_inputs_are_prefix_only(inputs, accepted):
     target, drafter = pair_of(inputs)
     text = text_of(5)
     begin(target, drafter, text)
@@ -259,7 +259,7 @@ class Told:
         return self.answer(feature)
 
 
-def test_the_loss_of_true_features_is_the_targets_entropy():
+def test_loss_of_true_features_is_the_targets_entropy():
     decoder = toy_target()
     token = torch.tensor([text_of(11, i) for i in range(3)])
     true = torch.stack([features(decoder, t[:-1].tolist()) for t in token])
@@ -282,7 +282,7 @@ def test_the_loss_of_true_features_is_the_targets_entropy():
 
 @settings(deadline=None, max_examples=10)
 @given(st.integers(0, 99), st.sampled_from([0.0, 0.1, 0.5]))
-def test_noise_is_uniform_and_on_what_is_read_alone(seed, noise):
+def test_noise_is_uniform_and_on_inputs_alone(seed, noise):
     decoder = toy_target()
     token = torch.tensor([text_of(40, seed + i) for i in range(4)])
     true = torch.stack([features(decoder, t[:-1].tolist()) for t in token])
@@ -309,7 +309,7 @@ def test_noise_is_uniform_and_on_what_is_read_alone(seed, noise):
 
 @EACH
 @pytest.mark.parametrize("soft", [True, False])
-def test_training_lowers_the_loss_and_leaves_the_target_alone(inputs, soft):
+def test_training_lowers_the_loss_and_keeps_the_target(inputs, soft):
     decoder = toy_target()
     token = torch.tensor([text_of(16, i) for i in range(8)])
     before = {k: v.clone() for k, v in decoder.state_dict().items()}
@@ -327,7 +327,7 @@ def test_training_lowers_the_loss_and_leaves_the_target_alone(inputs, soft):
     assert all(torch.equal(v, before[k]) for k, v in decoder.state_dict().items())
 
 
-def test_texts_too_short_to_teach_anything_are_refused():
+def test_short_sequences_are_refused():
     decoder = toy_target()
     with pytest.raises(ValueError, match="2 tokens; expected at least 3"):
         eagle_loss(part_of(decoder), decoder, torch.tensor([[4, 5]]))
@@ -337,7 +337,7 @@ def test_texts_too_short_to_teach_anything_are_refused():
     "changes", [{}, {"layers": 2, "bias": False, "first_norm": True, "norm_eps": 1e-3}]
 )
 @EACH
-def test_a_saved_part_comes_back(tmp_path, inputs, changes):
+def test_saved_head_loads(tmp_path, inputs, changes):
     target, drafter = pair_of(inputs, **changes)
     part = drafter.head
     assert any("layers.0.attention_norm" in k for k in part.state_dict()) == (
@@ -356,7 +356,7 @@ def test_a_saved_part_comes_back(tmp_path, inputs, changes):
     )
 
 
-def test_a_part_of_another_target_is_refused(tmp_path):
+def test_head_of_another_target_is_refused(tmp_path):
     target, drafter = pair_of()
     save_draft_head(drafter.head, tmp_path, "eagle", MADE_FOR)
     for what in MADE_FOR:
@@ -380,6 +380,6 @@ def test_a_part_of_another_target_is_refused(tmp_path):
     "wrong",
     [{"inputs": "tokens"}, {"layers": 0}, {"layers": 1.5}, {"norm_eps": -1.0}, {"norm_eps": "x"}],
 )
-def test_settings_that_make_no_sense_are_refused(wrong):
+def test_invalid_settings_are_refused(wrong):
     with pytest.raises(ValueError, match="expected"):
         EagleHead(toy_target(), **wrong)

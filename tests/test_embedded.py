@@ -12,8 +12,8 @@ from real.decode.features import drafter_features
 from real.demo import TRACES, recordings
 from real.drafters import BUILTIN
 from real.equality import NOTHING, compare
-from real.model.checkpoint import sha256
-from real.model.compressed import weights_in
+from real.model.compressed import weight_files
+from real.model.fingerprint import sha256
 from real.pair import TINY, check_predictors, load_pair
 from real.record.data_card import card
 from real.rerun import prompts_of
@@ -110,7 +110,7 @@ def test_a_card_is_what_todays_code_finds(name):
 
 def test_the_models_card_names_the_files_that_are_shipped():
     hashes = json.loads((TINY / "card.json").read_text())["sha256"]
-    shipped = [p for folder in TINY.iterdir() if folder.is_dir() for p in weights_in(folder)] + [
+    shipped = [p for folder in TINY.iterdir() if folder.is_dir() for p in weight_files(folder)] + [
         TINY / "target" / "tokenizer.json"
     ]
     assert hashes == {str(p.relative_to(TINY)): sha256(p) for p in shipped}

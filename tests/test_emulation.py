@@ -9,7 +9,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from shell import command, refused
-from test_measure import LAUNCH, ROW, Machine, layers
+from simulated_machine import LAUNCH, ROW, Machine, layers
 from toy_lm import POLICIES, reads, toy_cost, toy_recording
 
 from real.bench import recorded_drafter
@@ -197,6 +197,6 @@ def test_emulate_command_labels_its_result(tmp_path):
         "tiny-early_exit-greedy",
         "--target",
         "99x65536x256",
-        words="GB to give: take a smaller shape",
+        words="GB free: use a smaller shape",
     )
     refused(tmp_path, *given_, "--context", 1, words="context 1; expected", progress=True)

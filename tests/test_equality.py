@@ -1,4 +1,5 @@
-"""A real run makes exactly the rounds that the replay of its recording makes, whatever the policy."""
+"""A real run makes exactly the rounds that the replay of its recording makes, whatever the
+policy."""
 
 import os
 from dataclasses import replace
@@ -123,7 +124,8 @@ CUT = {
 def test_runs_equal_replays_where_the_rule_cuts_and_features_tell_the_token(
     name, drafter, tmp_path
 ):
-    """Temperature 1, top-k, top-p: written, read and run again. Here a policy may drop a token by what it is: the text is the target's."""
+    """Temperature 1, top-k, top-p: written, read and run again. Here a policy may drop a token
+    by what it is: the text is the target's."""
     target, model = toy_pair(drafter)
     asked = Settings(6, 24, CUT[name], END, ("confidence", "entropy", "probability"))
     prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(6))]
@@ -193,7 +195,8 @@ def _thick(trace):
 
 
 def _lied_about(trace, seed):
-    """The trace with one reachable draft token recorded as the target's although it was not, or the other way round."""
+    """The trace with one reachable draft token recorded as the target's although it was not, or
+    the other way round."""
     rows = [
         t for t in range(trace.rows) if trace.run[t] >= 1 and t in set(trace.offset[:-1].tolist())
     ]

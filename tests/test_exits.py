@@ -17,7 +17,9 @@ UNIT = st.floats(0, 1)
 
 
 def lengths(policy, trace, row):
-    """(computed, drafted) that the policy's own functions give a fresh round on this row, its caps aside."""
+    """(computed, drafted) that the policy's own functions give a fresh round on this row, its
+    caps aside.
+    """
     params, state = policy.start()
     more = policy.compiled()[0]
     columns = trace.features(policy.reads)
@@ -91,7 +93,9 @@ def test_product_is_the_predicted_chance_of_a_rejection(
 @settings(deadline=None, max_examples=40)
 @given(traces(optional=False), UNIT)
 def test_product_starts_anew_in_every_round(trace, threshold):
-    """Each round of a replay is the round that a fresh policy makes on that row, up to its cap: nothing is carried over."""
+    """Each round of a replay is the round that a fresh policy makes on that row, up to its cap:
+    nothing is carried over.
+    """
     policy = product(threshold)
     rounds = replay(trace, policy)
     for row, computed in zip(rounds.row.tolist(), rounds.computed.tolist()):
@@ -119,9 +123,13 @@ def _adapted(outcomes, threshold, target, step, K):
 @pytest.mark.parametrize("factory", [draft_verify, adaedl])
 @settings(deadline=None, max_examples=60)
 @given(
-    outcomes=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)).map(lambda x: (x[0], min(x))), max_size=20),
-    threshold=UNIT, target=UNIT, step=st.floats(0, 0.5),
-)  # fmt: skip
+    outcomes=st.lists(
+        st.tuples(st.integers(0, 5), st.integers(0, 5)).map(lambda x: (x[0], min(x))), max_size=20
+    ),
+    threshold=UNIT,
+    target=UNIT,
+    step=st.floats(0, 0.5),
+)
 def test_thresholds_follow_the_acceptance_of_late_rounds(
     factory, outcomes, threshold, target, step
 ):
@@ -134,7 +142,9 @@ def test_thresholds_follow_the_acceptance_of_late_rounds(
 
 
 def test_adaptive_exits_by_hand():
-    """At th 0.8 a full draft accepted leaves m at 0.5 < 0.9, so th rises by 0.1 x 0.01; from m = 0.9 on th falls unless k = K."""
+    """At th 0.8 a full draft accepted leaves m at 0.5 < 0.9, so th rises by 0.1 x 0.01; from m =
+    0.9 on th falls unless k = K.
+    """
     params, state = draft_verify().start()
     observe, shown = draft_verify().compiled()[1], np.full((8, 1), np.nan)
     for expected in (0.801, 0.802, 0.803, 0.803):  # m = 0.5, 0.75, 0.875, 0.9375
@@ -172,7 +182,9 @@ DROPPING = [
 @settings(deadline=None, max_examples=40)
 @given(trace=traces(optional=False), data=st.data())
 def test_exits_that_drop_a_token_look_at_q_only(policy, trace, data):
-    """Other tokens accepted and another text, the drafter's q unchanged: from the same row the same draft and the same drop."""
+    """Other tokens accepted and another text, the drafter's q unchanged: from the same row the
+    same draft and the same drop.
+    """
     random = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     left = np.repeat(trace.offset[1:], np.diff(trace.offset)) - np.arange(trace.rows)
     other = replace(
@@ -185,7 +197,9 @@ def test_exits_that_drop_a_token_look_at_q_only(policy, trace, data):
 
 
 def test_that_law_is_broken_by_a_policy_that_learns():
-    """Control: the adaptive exit reads outcomes, so its drafts from the same rows do change with them (it drops nothing, so it may)."""
+    """Control: the adaptive exit reads outcomes, so its drafts from the same rows do change with
+    them (it drops nothing, so it may).
+    """
     trace = synthetic.iid(0.9, 1, 200, 4, confidence=True)
     other = replace(trace, run=np.zeros_like(trace.run))
     made = [replay(each, draft_verify(0.9, step=1.0)) for each in (trace, other)]

@@ -9,8 +9,8 @@ import naive
 import pytest
 import test_drafters
 import test_parallel_drafters
-import test_train_drafter
 import toy_lm
+import toy_training
 import typer
 from shell import run
 from test_simulate import as_lists, grids
@@ -178,7 +178,7 @@ def linear(tmp_path, monkeypatch):
 @pytest.fixture
 def trained(linear, tmp_path, monkeypatch):
     """(card, data, folder) of the new drafter after a short training on the toy target."""
-    data = test_train_drafter.material()
+    data = toy_training.drafter_data()
     schedule = TrainSchedule(steps=60, rows=16, length=19, save_every=50)
     card = train_drafter(
         drafter_training("linear", schedule), data, tmp_path / "out", tmp_path / "work"
@@ -210,8 +210,8 @@ def test_settings_of_a_new_drafter_are_known_by_name(linear):
 
 
 def test_a_new_drafter_passes_the_exam_of_drafters(trained):
-    test_drafters.test_it_says_what_it_is("linear")
-    test_drafters.test_a_step_is_one_row_further_with_what_it_was_picked_from("linear")
+    test_drafters.test_attributes_are_declared("linear")
+    test_drafters.test_steps_carry_the_logits_they_were_picked_from("linear")
     for rule in RULES:
         test_drafters.check_passes("linear", rule)
 

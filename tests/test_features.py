@@ -1,4 +1,5 @@
-"""Features and losses are what their definitions say, and a feature's code is the nearest entry of its grid."""
+"""Features and losses are what their definitions say, and a feature's code is the nearest entry
+of its grid."""
 
 import math
 

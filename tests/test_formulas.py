@@ -65,9 +65,11 @@ def test_eq_14_exceeds_one_iff_c_is_under_v_d(v_d, r_d, c):
     st.sampled_from([fixed(1), fixed(3), beta_ts(), beta_ts("printed"), confidence(0.6)]),
 )  # fmt: skip
 def test_eq_13_is_the_replayed_time_under_its_own_assumption(alpha, K, seed, c, policy):
-    """One target step per round, T_d per submitted token, nothing dropped, no sequence ended by an accepted end token.
+    """One target step per round, T_d per submitted token, nothing dropped, no sequence ended by an
+    accepted end token.
 
-    Then rounds = L - accepted exactly: the budget caps the last draft at left - 1, so each round commits accepted + 1.
+    Then rounds = L - accepted exactly: the budget caps the last draft at left - 1, so each round
+    commits accepted + 1.
     """
     trace = synthetic.iid(alpha, 3, 20, max(K, 3), seed, confidence=True)
     rounds = replay(trace, policy, seed)
@@ -86,7 +88,9 @@ def test_eq_13_is_the_replayed_time_under_its_own_assumption(alpha, K, seed, c, 
 @settings(deadline=None, max_examples=60)
 @given(traces(optional=False), st.integers(0, 2**32))
 def test_eq_13_misses_one_target_step_for_each_accepted_end_token(trace, seed):
-    """On any recording: the replayed time exceeds Eq. 13 by T_t per sequence that ended without a correction token."""
+    """On any recording: the replayed time exceeds Eq. 13 by T_t per sequence that ended without
+    a correction token.
+    """
     rounds = replay(trace, beta_ts(), seed)
     cost = CostModel.from_ratio(0.1, trace.K)
     m = summary(rounds, trace, cost)
@@ -99,7 +103,9 @@ def test_eq_13_misses_one_target_step_for_each_accepted_end_token(trace, seed):
 
 
 def test_fixed_k_on_iid_acceptance_commits_what_the_formula_says_and_a_wrong_alpha_is_noticed():
-    """z of the mean committed tokens over rounds that the budget did not cap; |z| > 4 has chance 6e-5."""
+    """z of the mean committed tokens over rounds that the budget did not cap; |z| > 4 has chance
+    6e-5.
+    """
     alpha, k = 0.7, 4
     trace = synthetic.iid(alpha, 10, 1500, k, seed=12)
     rounds = replay(trace, fixed(k))
@@ -175,7 +181,9 @@ def test_batch_form_reduces_to_the_flat_one_and_shrinks_with_the_batch(alpha, k,
 
 
 def test_batch_form_by_hand():
-    """Four sequences, one draft each, knee at 4 rows: 1.5 committed, a pass over 8 rows takes 2, a draft step 0.1."""
+    """Four sequences, one draft each, knee at 4 rows: 1.5 committed, a pass over 8 rows takes 2,
+    a draft step 0.1.
+    """
     assert formulas.batch_speedup(0.5, 1, 0.1, 4, formulas.roofline(8, 4)) == pytest.approx(
         1.5 / 2.1, abs=1e-12
     )
@@ -247,7 +255,9 @@ def test_geometric_forms_broadcast():
     st.integers(0, 3),
 )
 def test_switching_form_is_the_increment_of_long_texts(alphas, switch, k):
-    """E[rounds] of n tokens grows by 1 / tau a token: by n = 300 it has settled to 1e-6, where not all drafts are fully accepted."""
+    """E[rounds] of n tokens grows by 1 / tau a token: by n = 300 it has settled to 1e-6, where
+    not all drafts are fully accepted.
+    """
     move = [[1 - switch[0], switch[0]], [switch[1], 1 - switch[1]]]
     start = np.array([switch[1], switch[0]]) / sum(switch)
     laws = [
@@ -267,7 +277,9 @@ def test_switching_form_is_the_increment_of_long_texts(alphas, switch, k):
 @settings(deadline=None)
 @given(st.tuples(RATE, RATE), st.floats(0.05, 0.95), st.integers(0, 8))
 def test_switching_without_memory_is_the_iid_form(alphas, leave, k):
-    """Leaving states with chances p and 1 - p forgets the state at every position: acceptance is the mean, independently."""
+    """Leaving states with chances p and 1 - p forgets the state at every position: acceptance is
+    the mean, independently.
+    """
     mean = alphas[0] * (1 - leave) + alphas[1] * leave
     assert formulas.switching_committed(alphas, (leave, 1 - leave), k) == pytest.approx(
         formulas.expected_committed(mean, k)

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_catch_up import _begin, _draft, _round
+from test_checkpoint import refused
 from test_medusa import MADE_FOR, accept_exact, shaken
-from test_weights import refused
 from toy_lm import RULES, VOCAB, toy_prompts, toy_target
 
 from real.drafters.glide import GlideDrafter, GlideModel, blockwise_mask, glide_loss
@@ -46,7 +46,7 @@ def before(rows, late=0):
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
-def test_training_sees_what_a_first_step_sees(form, kv_heads):
+def test_training_equals_a_first_step(form, kv_heads):
     target, prompt = grouped(kv_heads), [5, 9, 11]
     part = shaken(GlideModel, target, **form)
     text = torch.randint(4, VOCAB, (12,), generator=torch.Generator().manual_seed(1)).tolist()
@@ -68,7 +68,7 @@ def test_training_sees_what_a_first_step_sees(form, kv_heads):
 
 
 @pytest.mark.parametrize("rows, block", [(1, 1), (12, 5), (11, 5), (7, 1), (6, 9)])
-def test_the_block_wise_mask_is_its_definition(rows, block):
+def test_blockwise_mask_equals_its_definition(rows, block):
     mask = blockwise_mask(rows, block)
     for j in range(rows):
         for k in range(rows):
@@ -78,7 +78,7 @@ def test_the_block_wise_mask_is_its_definition(rows, block):
         assert not torch.equal(mask, blockwise_mask(rows, block + 1))
 
 
-def test_a_step_sees_the_keys_of_committed_rows_and_no_others():
+def test_steps_attend_to_keys_of_committed_rows():
     """Slot i of a draft, against one whole pass whose rows of that round all see the same keys; other keys are poisoned."""
     target, prompt = grouped(2), [5, 9, 11, 4, 8]
     part = shaken(GlideModel, target)
@@ -95,7 +95,7 @@ def test_a_step_sees_the_keys_of_committed_rows_and_no_others():
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
-def test_a_prompt_of_one_token_has_no_keys_and_no_nan(form):
+def test_one_token_prompts_give_no_nan(form):
     target, text = grouped(2), [7, 5, 6]
     part = shaken(GlideModel, target, **form)
     drafter, engine = GlideDrafter(target, part), Target(target, capacity=32)
@@ -145,11 +145,11 @@ def _gap(form, seed, rounds):
 
 @settings(deadline=None, max_examples=40)
 @given(st.sampled_from(FORMS), st.integers(0, 99), st.lists(ROUND, min_size=1, max_size=8))
-def test_rows_stand_as_after_a_fresh_prefill(form, seed, rounds):
+def test_rows_equal_a_fresh_prefill(form, seed, rounds):
     assert _gap(form, seed, rounds) < 1e-11
 
 
-def test_control_two_layers_without_rebuilding_remember_their_rounds():
+def test_control_two_layers_without_rebuild_depend_on_history():
     form = {"layers": 2, "rebuild": False}
     assert not _pair(**form)[1].history_free
     assert _pair(**(form | {"rebuild": True}))[1].history_free
@@ -159,7 +159,7 @@ def test_control_two_layers_without_rebuilding_remember_their_rounds():
     assert _gap(form, 3, rounds) > 1e-6 > 1e-11 > _gap(form | {"rebuild": True}, 3, rounds)
 
 
-def test_declared_prefix_only_is_without_glimpses_alone():
+def test_only_models_without_cross_attention_are_prefix_only():
     target = grouped(2)
     assert GlideDrafter(target, GlideModel(target, cross=False)).prefix_only
     assert not GlideDrafter(target, GlideModel(target)).prefix_only
@@ -167,7 +167,7 @@ def test_declared_prefix_only_is_without_glimpses_alone():
 
 @pytest.mark.parametrize("soft", [True, False])
 @pytest.mark.parametrize("form", FORMS, ids=str)
-def test_learning_helps_and_gives_no_nan(form, soft):
+def test_training_lowers_the_loss_without_nan(form, soft):
     target = toy_target()
     asked = Settings(6, 24, RULES["greedy"], ())
     texts = [
@@ -190,7 +190,7 @@ def test_learning_helps_and_gives_no_nan(form, soft):
 
 
 @pytest.mark.parametrize("soft", [True, False])
-def test_the_loss_takes_autocast(soft):
+def test_loss_runs_under_autocast(soft):
     target = Decoder(toy_target().config).requires_grad_(False)
     target.load_state_dict(toy_target().state_dict())
     part = shaken(GlideModel, target, layers=2).requires_grad_(True)
@@ -204,7 +204,7 @@ def test_the_loss_takes_autocast(soft):
 
 
 @pytest.mark.parametrize("block", [0, -5, 2.5, "five"])
-def test_blocks_without_rows_are_refused(block):
+def test_empty_blocks_are_refused(block):
     with pytest.raises(ValueError, match=f"block is {block!r}"):
         glide_loss(
             shaken(GlideModel, toy_target()),
@@ -214,7 +214,7 @@ def test_blocks_without_rows_are_refused(block):
         )
 
 
-def test_the_loss_is_blind_within_a_block():
+def test_loss_masks_keys_of_the_own_block():
     """Poisoned keys of a row's own block and behind do not reach it; those of the block before do (control)."""
     target = toy_target()
     part = shaken(GlideModel, target)
@@ -243,13 +243,13 @@ def test_the_loss_is_blind_within_a_block():
         ({"cross": "no"}, "cross is 'no'"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(form, said):
+def test_invalid_settings_are_refused(form, said):
     with pytest.raises(ValueError, match=said):
         GlideModel(toy_target(), **form)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
-def test_saved_parts_come_back(form, tmp_path):
+def test_saved_models_load(form, tmp_path):
     target = toy_target()
     part = shaken(GlideModel, target, **form)
     save_draft_head(part, tmp_path, "glide", MADE_FOR)

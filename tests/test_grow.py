@@ -1,4 +1,5 @@
-"""Trees through a drafter: each node's logits are those behind its own path, and nothing of a tree stays behind it."""
+"""Trees through a drafter: each node's logits are those behind its own path, and nothing of a
+tree stays behind it."""
 
 import pytest
 import torch
@@ -23,7 +24,8 @@ DEEPEST = 4
 
 @st.composite
 def trees(draw, most=8):
-    """(token, parent) of a tree behind row 0, at most DEEPEST - 1 deep: its last rows too have logits of a head that exists."""
+    """(token, parent) of a tree behind row 0, at most DEEPEST - 1 deep: its last rows too have
+    logits of a head that exists."""
     parent = [-1]
     for i in range(draw(st.integers(1, most))):
         fit = [row for row, depth in enumerate(depths(parent)) if depth < DEEPEST - 1]

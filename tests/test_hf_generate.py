@@ -20,7 +20,8 @@ from real.bench.contestants import (
 )
 from real.bench.hf_generate import HF_METHODS, hf_contestant, load_hf_model, parse_hf_method
 from real.bench.race import race
-from real.model.checkpoint import WeightsError, save_decoder
+from real.model.checkpoint import save_decoder
+from real.model.hf_config import WeightsError
 from simspec import policies, replay
 
 NAMES = [

@@ -1,48 +1,22 @@
-"""Measured costs on a simulated clock that only layers advance; and once on the real clock."""
+"""Measured costs on a simulated clock that only layers advance; and on the real clock."""
 
-import json
 from collections import Counter
-from contextlib import redirect_stdout, suppress
 from dataclasses import replace
-from io import StringIO
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from simulated_machine import LAUNCH, ROW, SHARED, TARGET, Machine, layers
 from toy_lm import DRAFTERS, PREFIX, RULES, toy_pair
 
 from real.draft import Silent
 from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.measure import MeasureSettings, batched, cost_table, loop, measure, measure_table
 from real.measure.job import FEATURES, MAX_BACKLOG, VERIFY, Job
-from real.model.layer import DecoderLayer
-from simspec import CostModel, cli, sweep, synthetic
-from simspec.cost_table import CostTable, load_cost
+from simspec import CostModel, sweep, synthetic
+from simspec.cost_table import load_cost
 
 K = 2
-LAUNCH, ROW = 1.0, 1 / 64  # seconds of a layer and of a row in it; exact in binary
-TARGET, SHARED = 4, 2  # layers of the toy target, and those before its exit
-
-
-class Machine:
-    """A clock that stands still but while a layer passes rows."""
-
-    def __init__(self, monkeypatch):
-        self.time = 0.0
-        for name in ("attend", "mlp"):
-            monkeypatch.setattr(DecoderLayer, name, self._counted(getattr(DecoderLayer, name)))
-        monkeypatch.setattr("real.decode.phase_timer.perf_counter", self.now)
-
-    def _counted(self, half):
-        def counted(layer, x, *rest, **more):
-            self.time += (LAUNCH + ROW * x.shape[0] * x.shape[1]) / 2
-            return half(layer, x, *rest, **more)
-
-        return counted
-
-    def now(self) -> float:
-        return self.time
 
 
 @pytest.fixture
@@ -50,12 +24,8 @@ def machine(monkeypatch):
     return Machine(monkeypatch)
 
 
-def layers(count, rows, batch):
-    return count * (LAUNCH + ROW * rows * batch)
-
-
 def expected(name, batch):
-    """(draft, verify, catch_up, baseline) of a batch, from what the decode loop passes through how many layers."""
+    """(draft, verify, catch_up, baseline) of a batch, from the layers that the loop runs."""
     own = 1 if name == "early_exit" else 3
     draft = [j * layers(3, 1, batch) for j in range(K + 1)]
     verify = [layers(TARGET, j + 1, batch) for j in range(K + 1)]
@@ -80,7 +50,7 @@ def table_of(name, machine, batch=(1, 2, 5), context=(6, 12), seed=0, rule="gree
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", PREFIX)
-def test_every_cell_is_what_the_work_costs_in_any_order(name, rule, machine):
+def test_every_cell_equals_the_simulated_work(name, rule, machine):
     for seed in (0, 1) if rule == "greedy" else (0,):
         table = table_of(name, machine, seed=seed, rule=rule)
         assert table.batch == (1, 2, 5)
@@ -98,7 +68,7 @@ def test_every_cell_is_what_the_work_costs_in_any_order(name, rule, machine):
 
 
 @pytest.mark.parametrize("name", PREFIX)
-def test_bare_passes_of_one_text_are_the_loops_own(name, machine):
+def test_bare_passes_of_one_sequence_equal_the_loop(name, machine):
     """At batch 1 bare passes and the decode loop give the same seconds."""
     target, drafter = toy_pair(name)
     shared = batched.shared_layers(target, drafter)
@@ -112,12 +82,12 @@ def test_bare_passes_of_one_text_are_the_loops_own(name, machine):
     assert sum(catch_up) > 0
 
 
-def test_control_a_verification_that_forgets_what_the_drafter_ran_is_seen(machine, monkeypatch):
+def test_control_unshared_layers_are_detected(machine, monkeypatch):
     monkeypatch.setattr(cost_table, "shared_layers", lambda target, drafter: 0)
     assert figures(table_of("early_exit", machine).at(5, 6)) != expected("early_exit", 5)
 
 
-def test_measure_is_the_table_of_one_text(machine):
+def test_measure_equals_the_table_of_one_sequence(machine):
     target, drafter = toy_pair("model")
     settings = MeasureSettings(context=(6,), rounds=8, repeats=1)
     cost = measure(target, drafter, RULES["greedy"], K, settings)
@@ -134,7 +104,7 @@ def cost_of(name, K, rule="greedy"):
     return measure(target, drafter, RULES[rule], K, SHORT)
 
 
-def test_drafters_without_a_model_of_their_own_are_measured_as_what_they_run(machine):
+def test_drafters_without_lm_are_measured(machine):
     sublayers = 7  # of the toy target's 8
     skipping = cost_of("self_skip", K)
     assert skipping.draft.tolist() == [j * sublayers * (LAUNCH + ROW) / 2 for j in range(K + 1)]
@@ -163,7 +133,7 @@ OWN = [
 
 
 @pytest.mark.parametrize("name, own", OWN)
-def test_trees_are_priced_by_rows_of_the_target_and_of_a_pass_of_the_drafter(name, own, machine):
+def test_trees_are_priced_by_rows(name, own, machine):
     target, drafter = toy_pair(name)
     plain = measure(target, drafter, RULES["greedy"], K, SHORT)
     cost = measure(target, drafter, RULES["greedy"], K, replace(SHORT, tree_nodes=9))
@@ -178,7 +148,7 @@ def test_trees_are_priced_by_rows_of_the_target_and_of_a_pass_of_the_drafter(nam
     assert cost.node == pytest.approx(own * ROW, abs=1e-9)
 
 
-def test_more_rows_than_a_tree_has_or_fewer_than_the_depth_or_a_batch_of_trees_are_refused():
+def test_invalid_tree_nodes_are_refused():
     target, drafter = toy_pair("model")
     for nodes, batch in ((1, (1,)), (64, (1,)), (8, (1, 2))):
         settings = MeasureSettings(batch, (8,), 8, 1, tree_nodes=nodes)
@@ -188,7 +158,7 @@ def test_more_rows_than_a_tree_has_or_fewer_than_the_depth_or_a_batch_of_trees_a
 
 
 @pytest.mark.parametrize("name, K", [("medusa", 5), ("hydra", 5), ("prompt_lookup", 60)])
-def test_a_depth_that_is_never_offered_is_refused(name, K, machine):
+def test_depth_never_drafted_is_refused(name, K, machine):
     with pytest.raises(
         ValueError, match="never drafted .* tokens in a round; measure with a smaller depth"
     ) as caught:
@@ -196,7 +166,7 @@ def test_a_depth_that_is_never_offered_is_refused(name, K, machine):
     assert "\n" not in str(caught.value)
 
 
-def test_first_rounds_count_only_where_no_later_one_drafted_as_much(machine):
+def test_first_rounds_count_only_without_later_ones(machine):
     """A drafter that offers four tokens once, behind its prompt, and one in every other round."""
 
     class Once(PromptLookupDrafter):
@@ -221,7 +191,7 @@ def test_first_rounds_count_only_where_no_later_one_drafted_as_much(machine):
     assert cost.verify.tolist() == [layers(TARGET, j + 1, 1) for j in range(5)]
 
 
-def test_silent_drafters_are_asked_for_no_features_and_others_are():
+def test_features_are_timed_for_drafters_with_logits():
     for name in DRAFTERS:
         target, drafter = toy_pair(name)
         timing = loop.LoopTiming(target, drafter, RULES["greedy"], 4, [5, 6, 7], SHORT)
@@ -234,14 +204,14 @@ def test_silent_drafters_are_asked_for_no_features_and_others_are():
     assert repeats[4:] == repeats[:3] == plain[:3] != plain[4:]
 
 
-def test_overhead_and_reading_are_those_of_the_questions(monkeypatch):
-    """A clock that ticks when it is read: a question, a step, a pass and the bookkeeping each take one tick, reading two more: fetched, then coded."""
+def test_overhead_and_features_count_policy_calls(monkeypatch):
+    """On a clock that advances by one at every reading."""
     ticks = iter(range(10**9))
     monkeypatch.setattr("real.decode.phase_timer.perf_counter", lambda: float(next(ticks)))
     target, drafter = toy_pair("model")
     settings = MeasureSettings(context=(6,), rounds=8, repeats=1)
     cost = measure(target, drafter, RULES["greedy"], K, settings)
-    # a round of j: j + 1 questions of which one is overhead, j steps; the pass and the rest
+    # a round of j: j + 1 policy calls of which one is overhead, j steps; the pass and the rest
     assert cost.overhead == 1
     assert cost.draft.tolist() == [0, 2, 4]
     assert cost.verify.tolist() == [2] * (K + 1)
@@ -250,7 +220,7 @@ def test_overhead_and_reading_are_those_of_the_questions(monkeypatch):
     assert cost.catch_up.tolist() == [0] * (MAX_BACKLOG + 1)
 
 
-def test_medians_are_of_the_laps_and_the_first_pass_is_not_counted(machine):
+def test_first_pass_is_not_counted(machine):
     seconds = iter([100, 1, 5, 2, 3, 100, 7, 9, 8, 7])
     now = [0.0]
 
@@ -269,7 +239,7 @@ def test_medians_are_of_the_laps_and_the_first_pass_is_not_counted(machine):
     assert float(np.median(bare.times[Job(VERIFY, 0)])) == 2.5
 
 
-def test_noise_cannot_make_a_batch_cheaper_than_its_own_pass():
+def test_batch_costs_at_least_its_bare_passes():
     one = CostModel([0, 1], [4, 5], [0, 1, 1, 1, 1], 0.5, 4, feature=0.25)
 
     class Bare:
@@ -289,7 +259,7 @@ def test_noise_cannot_make_a_batch_cheaper_than_its_own_pass():
     assert figures(slow_minute) == ([0, 2], [6, 9], [0, 0, 0, 0, 0], 6)
 
 
-def test_all_jobs_of_all_cells_share_one_random_order(machine, monkeypatch):
+def test_all_jobs_share_one_random_order(machine, monkeypatch):
     seen = []
     in_loop, bare = loop.LoopTiming.run, batched.BatchedPasses.run
 
@@ -319,7 +289,7 @@ def test_all_jobs_of_all_cells_share_one_random_order(machine, monkeypatch):
         assert sum(a[:2] != b[:2] for a, b in zip(each, each[1:])) > jobs / 2
 
 
-def test_a_cell_that_does_not_fit_is_missing(machine, monkeypatch):
+def test_cell_beyond_memory_is_none(machine, monkeypatch):
     run = batched.BatchedPasses.run
 
     def short(self, job, times, counted):
@@ -336,7 +306,7 @@ def test_a_cell_that_does_not_fit_is_missing(machine, monkeypatch):
         table_of("model", machine, context=(6, 60))
 
 
-def test_what_cannot_be_measured_is_refused(machine):
+def test_invalid_measurements_are_refused(machine):
     target, drafter = toy_pair("model")
 
     def go(drafter, *sizes):
@@ -353,7 +323,7 @@ def test_what_cannot_be_measured_is_refused(machine):
         go(Silent(), (1,), (6,))
 
 
-def test_short_contexts_owe_no_more_rows_than_there_are(machine):
+def test_backlog_is_limited_by_the_context(machine):
     table = table_of("model", machine, batch=(2,), context=(2,))
     # what the loop finds, and of the batch's own part two rows at most
     rows = np.arange(MAX_BACKLOG + 1)
@@ -361,7 +331,7 @@ def test_short_contexts_owe_no_more_rows_than_there_are(machine):
 
 
 @pytest.mark.parametrize("name", PREFIX)
-def test_on_the_real_clock_a_table_is_whole_positive_and_prices_a_sweep(name, tmp_path):
+def test_real_clock_table_is_positive_and_prices_a_sweep(name, tmp_path):
     target, drafter = toy_pair(name)
     settings = MeasureSettings((1, 3), (4, 8), 8, 1)
     table = measure_table(target, drafter, RULES["greedy"], 2, settings)
@@ -381,7 +351,7 @@ def test_on_the_real_clock_a_table_is_whole_positive_and_prices_a_sweep(name, tm
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
-def test_on_the_real_clock_every_drafter_has_a_cost(name):
+def test_real_clock_prices_every_drafter(name):
     target, drafter = toy_pair(name)
     settings = replace(SHORT, context=(16,))
     cost = measure(target, drafter, RULES["coupled"], 4, settings)
@@ -395,54 +365,3 @@ def test_on_the_real_clock_every_drafter_has_a_cost(name):
             ValueError, match=f"drafter '{drafter.name}' has no language model of its own to batch"
         ):
             measure_table(target, drafter, RULES["coupled"], 4, replace(settings, batch=(1, 2)))
-
-
-def toy(bundle, drafter, *rest):
-    """The toy models in place of a bundle."""
-    return SimpleNamespace(**dict(zip(("target", "drafter"), toy_pair(drafter))))
-
-
-def command(*arguments):
-    """What `simspec measure` prints."""
-    out = StringIO()
-    with redirect_stdout(out), suppress(SystemExit):
-        cli.main(["measure", *map(str, arguments)])
-    return out.getvalue()
-
-
-def test_the_command_writes_a_model_for_one_text_and_a_table_for_more(tmp_path, monkeypatch):
-    monkeypatch.setattr("real.jobs.models.load_pair", toy)
-    out = tmp_path / "c.json"
-    given = "-k", 1, "--repeats", 1, "--out", out
-    shown = json.loads(command(*given, "--json", "--context", 8))
-    cost = load_cost(out)
-    assert isinstance(cost, CostModel)
-    assert shown.pop("engines") == {"target": "eager", "drafter": "eager"}
-    assert cost.to_dict() == shown
-    assert cost.K == 1
-    assert cost.name == "model-greedy"
-    said = command(*given, "--batch", 2, "--context", 8, "--context", 12, "--drafter", "early_exit")
-    table = load_cost(out)
-    assert isinstance(table, CostTable)
-    assert (table.batch, table.context) == ((2,), (8, 12))
-    assert table.at(1, 10).K == 1
-    assert "batch 2, context 12: draft of 1" in said
-    assert "measured on cpu" in said
-    shown = json.loads(command(*given, "--batch", 1, "--batch", 2, "--context", 8, "--json"))
-    del shown["engines"]
-    assert CostTable.from_dict(shown) == load_cost(out)
-
-
-@pytest.mark.parametrize(
-    "arguments", [["--batch", 0], ["--context", 0], ["--out", "nowhere/c.json"]]
-)
-def test_a_users_error_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, capsys, arguments):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("real.jobs.models.load_pair", toy)
-    with pytest.raises(SystemExit) as stop:
-        cli.main(["measure", *map(str, ["--out", "c.json", "-k", 1, *arguments])])
-    error = capsys.readouterr().err
-    assert stop.value.code == 2
-    assert error.startswith("simspec: ")
-    assert error.count("\n") == 1
-    assert not list(tmp_path.iterdir())

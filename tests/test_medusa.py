@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import save_file
-from test_weights import refused
+from test_checkpoint import refused
 from toy_lm import RULES, toy_prompts, toy_target
 
 from real.draft.losses import multi_head_loss
@@ -73,7 +73,7 @@ def taught(part, target, prompt, text, shift=0):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("blocks, own_head", [(1, False), (2, True)])
-def test_training_sees_what_drafting_sees(kind, blocks, own_head):
+def test_teacher_forcing_equals_drafting(kind, blocks, own_head):
     make, drafter, _ = KINDS[kind]
     target, prompt = toy_target(), [5, 9, 11, 4]
     part = shaken(make, target, blocks=blocks, own_head=own_head)
@@ -93,7 +93,7 @@ def test_training_sees_what_drafting_sees(kind, blocks, own_head):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_which_head_sees_which_draft(kind):
+def test_heads_read_the_drafts_before_them(kind):
     """Changing draft j changes the heads behind it, and none else; in Medusa none at all; x_t itself is seen by Hydra only."""
     make, drafter, _ = KINDS[kind]
     target, prompt = toy_target(), [5, 9, 11, 4]
@@ -118,7 +118,7 @@ def test_which_head_sees_which_draft(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_is_offered_past_the_heads_nor_behind_one_token(kind):
+def test_no_offer_past_the_heads_or_after_one_token(kind):
     make, drafter, _ = KINDS[kind]
     target = toy_target()
     made = drafter(target, make(target, heads=3))
@@ -131,7 +131,7 @@ def test_nothing_is_offered_past_the_heads_nor_behind_one_token(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("soft", [True, False])
-def test_learning_helps_every_head(kind, soft):
+def test_training_lowers_the_loss_of_every_head(kind, soft):
     make, _, loss = KINDS[kind]
     target = toy_target()
     asked = Settings(6, 24, RULES["greedy"], ())
@@ -157,7 +157,7 @@ def test_learning_helps_every_head(kind, soft):
     assert judge() < before - 0.3  # towards a distribution the least possible is its entropy, not 0
 
 
-def test_the_loss_is_its_definition():
+def test_loss_equals_its_definition():
     """Row by row and head by head, from whole passes; every stride's share of rows averages to it."""
     target = toy_target()
     part = shaken(MedusaHeads, target, heads=2)
@@ -181,7 +181,7 @@ def test_the_loss_is_its_definition():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_saved_parts_come_back(kind, tmp_path):
+def test_saved_heads_load(kind, tmp_path):
     make, drafter, _ = KINDS[kind]
     target = toy_target()
     part = shaken(make, target, heads=2, blocks=2, own_head=True)

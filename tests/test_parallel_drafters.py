@@ -89,7 +89,7 @@ def both(pair, asked, seed, fast=record_parallel):
     st.integers(1, 20),
     st.sampled_from([END, EARLY, ()]),
 )
-def test_all_positions_at_once_equal_the_walk(name, rule, seed, K, budget, ends):
+def test_parallel_rows_equal_stepwise_rows(name, rule, seed, K, budget, ends):
     features = (*drafter_features(PAIRS[name][1]), *(("probability",) if seed % 2 else ()))
     same(
         *both(
@@ -103,7 +103,7 @@ def test_all_positions_at_once_equal_the_walk(name, rule, seed, K, budget, ends)
 @pytest.mark.parametrize("kind", KINDS)
 @settings(deadline=None, max_examples=3)
 @given(st.sampled_from(list(RULES)), st.integers(0, 500), st.integers(2, 6))
-def test_whatever_a_drafter_is_made_of(kind, rule, seed, K):
+def test_parallel_rows_equal_stepwise_rows_for_all_settings(kind, rule, seed, K):
     make, part = KINDS[kind]
     target = toy_target()
     pair = Target(target, capacity=32), make(target, part(target))
@@ -122,7 +122,7 @@ def test_whatever_a_drafter_is_made_of(kind, rule, seed, K):
 
 
 @pytest.mark.parametrize("name", ["model", "self_skip", "glide"])
-def test_drafts_as_deep_as_no_other_test_has_them(name):
+def test_parallel_drafts_grow_the_cache(name):
     """Deeper than the rows that are made room for at first."""
     same(*both(PAIRS[name], Settings(20, 24, RULES["greedy"], ()), 5))
 
@@ -145,7 +145,7 @@ def predicting(drafter):
 
 
 @pytest.mark.parametrize("name", ["eagle", "medusa"])
-def test_predictors_read_the_same_states(name):
+def test_predictors_read_the_same_states_in_parallel(name):
     with predicting(PAIRS[name][1]) as features:
         for seed in (3, 4):  # prompts of one token and of more
             slow, fast = both(PAIRS[name], Settings(5, 16, RULES["greedy"], END, features), seed)
@@ -153,7 +153,7 @@ def test_predictors_read_the_same_states(name):
             assert len(np.unique(fast.feature[..., 0])) > 5
 
 
-def test_a_text_in_parts_is_the_text(monkeypatch):
+def test_position_batches_do_not_change_rows(monkeypatch):
     for name in ("eagle", "self_skip"):
         asked = Settings(5, 18, RULES["coupled"], END, tree=(3, 3))
         prompt = toy_prompts(1, 9)[0]
@@ -176,7 +176,7 @@ def test_a_text_in_parts_is_the_text(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["eagle", "self_skip", "glide2", "model"])
-def test_control_a_draft_that_sees_its_neighbour_or_a_row_too_many_is_noticed(name, monkeypatch):
+def test_control_wrong_visible_rows_are_caught(name, monkeypatch):
     asked = Settings(5, 18, RULES["greedy"], END)
     assert same(*both(PAIRS[name], asked, 9))
     step = BranchCache.step
@@ -192,7 +192,7 @@ def test_control_a_draft_that_sees_its_neighbour_or_a_row_too_many_is_noticed(na
 
 
 @pytest.mark.parametrize("name", ["medusa", "hydra"])
-def test_control_a_feature_of_the_next_row_is_noticed(name, monkeypatch):
+def test_control_features_of_the_next_row_are_caught(name, monkeypatch):
     asked, kind = Settings(4, 18, RULES["greedy"], END), parallel_form(PAIRS[name][1])
     start = kind.start
     monkeypatch.setattr(
@@ -211,7 +211,7 @@ def test_control_a_feature_of_the_next_row_is_noticed(name, monkeypatch):
     st.integers(1, 6),
     st.integers(1, 18),
 )
-def test_orders_of_all_positions_equal_the_walk(name, rule, seed, levels, width, budget):
+def test_parallel_tree_orders_equal_stepwise_ones(name, rule, seed, levels, width, budget):
     target, drafter = PAIRS[name]
     asked = Settings(5, budget, ALL_RULES[rule], END, (), (width, levels))
     prompt = toy_prompts(1, seed)[0]
@@ -224,7 +224,7 @@ def test_orders_of_all_positions_equal_the_walk(name, rule, seed, levels, width,
         np.testing.assert_array_equal(a, b)
 
 
-def test_control_an_order_by_the_last_token_alone_is_noticed(monkeypatch):
+def test_control_orders_by_the_last_token_are_caught(monkeypatch):
     target, drafter = PAIRS["eagle"]
     asked, prompt = Settings(5, 18, RULES["greedy"], END, (), (4, 3)), toy_prompts(1, 9)[0]
     text, _ = target_sequence(target, asked, prompt, 9)
@@ -242,7 +242,7 @@ def test_control_an_order_by_the_last_token_alone_is_noticed(monkeypatch):
     assert (tree_order_parallel(target, drafter, asked, prompt, text, 9)[0] != made).any()
 
 
-def test_one_pass_of_the_target_and_k_steps_whatever_the_text(monkeypatch):
+def test_parallel_recording_takes_one_pass_and_k_steps(monkeypatch):
     target, drafter = PAIRS["eagle"]
     passes, steps = [], []
     one_pass, estimate = full_pass.full_pass, type(drafter.head).estimate
@@ -256,7 +256,7 @@ def test_one_pass_of_the_target_and_k_steps_whatever_the_text(monkeypatch):
     assert len(steps) == asked.K
 
 
-def test_lookup_needs_no_pass_of_the_target(monkeypatch):
+def test_prompt_lookup_is_recorded_without_target_passes(monkeypatch):
     target, drafter = PAIRS["prompt_lookup"]
     asked, prompt = Settings(6, 24, RULES["greedy"], END, ()), [5, 6, 7, 5, 6, 7]
     slow = record_sequence(target, drafter, asked, prompt, 0, stepwise=True)
@@ -272,7 +272,7 @@ class Kept:
         self.find = lambda sequence, prompt: written
 
 
-def test_a_drafter_that_derives_from_one_of_ours_is_walked():
+def test_subclasses_are_recorded_stepwise():
     class Other(EagleDrafter):
         def next(self):
             return None
@@ -284,7 +284,7 @@ def test_a_drafter_that_derives_from_one_of_ours_is_walked():
     assert (rows.depth == 0).all()
 
 
-def test_noise_drawn_ahead_is_that_of_the_position():
+def test_prefetched_noise_is_that_of_its_position():
     for position in (0, 31, 32, 77):
         row = sampling._noise_block(5, 3, position // sampling.NOISE_BLOCK, VOCAB, "cpu")[
             position % sampling.NOISE_BLOCK
@@ -302,7 +302,7 @@ def test_noise_drawn_ahead_is_that_of_the_position():
     st.integers(1, 5),
     st.integers(1, 13),
 )
-def test_noise_is_drawn_of_the_same_uniforms_wherever(seed, sequence, first, count, vocab):
+def test_noise_is_equal_on_host_and_device(seed, sequence, first, count, vocab):
     host = rng.gumbel_rows(seed, sequence, np.arange(first, first + count), vocab)
     np.testing.assert_array_equal(gumbel(seed, sequence, first, count, vocab, "cpu").numpy(), host)
     drawn = uniforms(seed, sequence, first, count, vocab, "cpu").numpy()
@@ -313,7 +313,7 @@ def test_noise_is_drawn_of_the_same_uniforms_wherever(seed, sequence, first, cou
 
 
 @pytest.mark.parametrize("rule", ALL_RULES)
-def test_scores_are_the_rules_own_and_noise_is_drawn_once(rule, monkeypatch):
+def test_scores_draw_noise_once(rule, monkeypatch):
     drawn, whole = [], rng.gumbel_rows
     monkeypatch.setattr(rng, "gumbel_rows", lambda *a: drawn.append(a) or whole(*a))
     scored, logits = SequenceScores(ALL_RULES[rule], 4, 300), torch.randn(200, VOCAB)
@@ -331,6 +331,6 @@ def test_scores_are_the_rules_own_and_noise_is_drawn_once(rule, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["model", "eagle"])
-def test_one_bit_and_forked_agree_in_long_texts(name):
+def test_parallel_recordings_agree_on_long_sequences(name):
     fast = record_prefix_only if name == "model" else record_parallel
     assert same(*both(PAIRS[name], Settings(4, 150, RULES["coupled"], ()), 21, fast))

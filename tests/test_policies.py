@@ -54,13 +54,39 @@ def ask(policy, state, slot, u=math.nan, features=None):
 
 # (k, a) -> (r, n): the digest's readings of Alg. 2, worked out by hand.
 UPDATES = {
-    "acceptance": {(1, 0): (0, 1), (1, 1): (1, 1), (3, 0): (0, 1), (3, 2): (2, 3), (3, 3): (3, 3), (0, 0): (0, 0)},
-    "censored": {(1, 0): (0, 0), (1, 1): (0, 0), (3, 0): (0, 0), (3, 2): (1, 2), (3, 3): (2, 2), (0, 0): (0, 0)},
-    "printed": {(1, 0): (0, 1), (1, 1): (0, 1), (3, 0): (0, 1), (3, 2): (1, 3), (3, 3): (2, 3), (0, 0): (0, 0)},
-    "printed_with_correction": {
-        (1, 0): (0, 1), (1, 1): (0, 1), (3, 0): (0, 2), (3, 2): (2, 3), (3, 3): (2, 3), (0, 0): (0, 0),
+    "acceptance": {
+        (1, 0): (0, 1),
+        (1, 1): (1, 1),
+        (3, 0): (0, 1),
+        (3, 2): (2, 3),
+        (3, 3): (3, 3),
+        (0, 0): (0, 0),
     },
-}  # fmt: skip
+    "censored": {
+        (1, 0): (0, 0),
+        (1, 1): (0, 0),
+        (3, 0): (0, 0),
+        (3, 2): (1, 2),
+        (3, 3): (2, 2),
+        (0, 0): (0, 0),
+    },
+    "printed": {
+        (1, 0): (0, 1),
+        (1, 1): (0, 1),
+        (3, 0): (0, 1),
+        (3, 2): (1, 3),
+        (3, 3): (2, 3),
+        (0, 0): (0, 0),
+    },
+    "printed_with_correction": {
+        (1, 0): (0, 1),
+        (1, 1): (0, 1),
+        (3, 0): (0, 2),
+        (3, 2): (2, 3),
+        (3, 3): (2, 3),
+        (0, 0): (0, 0),
+    },
+}
 
 
 @pytest.mark.parametrize("reading", READINGS)
@@ -86,7 +112,9 @@ def test_beta_parameters_stay_positive_and_never_fall(reading, k, a, alpha, beta
 @settings(deadline=None, max_examples=50)
 @given(st.integers(1, 40), st.integers(1, 40))
 def test_a_fresh_theta_is_a_bernoulli_of_the_posterior_mean(a, b):
-    """P(chi = 1) = integral of theta Beta(theta; a, b) = a / (a + b), by an exact quadrature, for the rule that is run."""
+    """P(chi = 1) = integral of theta Beta(theta; a, b) = a / (a + b), by an exact quadrature,
+    for the rule that is run.
+    """
     nodes, weights = np.polynomial.legendre.leggauss(60)
     theta, weights = (nodes + 1) / 2, weights / 2
     density = theta ** (a - 1) * (1 - theta) ** (b - 1)
@@ -99,7 +127,9 @@ def test_a_fresh_theta_is_a_bernoulli_of_the_posterior_mean(a, b):
 
 
 def _drift(reading, go_on, alpha, K=40):
-    """E[r] - s E[n] of one round, by enumeration: which way the update moves a posterior mean s = go_on."""
+    """E[r] - s E[n] of one round, by enumeration: which way the update moves a posterior mean s
+    = go_on.
+    """
     total = 0.0
     for k in range(1, K + 1):
         draws = go_on ** (k - 1) * (1 - go_on if k < K else 1)
@@ -111,8 +141,10 @@ def _drift(reading, go_on, alpha, K=40):
 
 
 def test_where_the_readings_drift():
-    """Acceptance: `acceptance` and `censored` settle at s = alpha; `printed` sinks from anywhere, and where every token
-    is accepted it never learns: each s is a fixed point, for it counts its own stops."""
+    """Acceptance: `acceptance` and `censored` settle at s = alpha; `printed` sinks from anywhere,
+    and where every token is accepted it never learns: each s is a fixed point, for it counts its
+    own stops.
+    """
     for reading in ("acceptance", "censored"):
         assert _drift(reading, 0.7, 0.8) > 0.01 > -0.01 > _drift(reading, 0.9, 0.8)
         assert _drift(reading, 0.8, 0.8) == pytest.approx(0, abs=1e-9)
@@ -184,7 +216,9 @@ def test_no_policy_beats_the_oracle(policy, trace, cost, seed):
 
 
 def test_oracle_drops_a_token_where_owing_a_row_is_dear():
-    """One token is always accepted, never two; owing a row costs 5, a draft step 1, verifying a second token 10 more."""
+    """One token is always accepted, never two; owing a row costs 5, a draft step 1, verifying a
+    second token 10 more.
+    """
     trace = synthetic.decaying([1.0, 0.0], 1, 6)
     cost = CostModel([0, 1, 2], [10, 10, 20], [0, 5], 0, 10)
     rounds = replay(trace, oracle(trace, cost), cost=cost)
@@ -240,16 +274,61 @@ def test_parse():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "fixd:3", "fixed", "fixed:", "fixed:-1", "fixed:x", "fixed:2.5", "fixed:1,2", "fixed:k=1,j=2", "beta_ts:posterior",
-     "beta_ts:alpha0=0", "beta_ts:alpha0=x", "beta_ts:scope=prompt", "confidence", "confidence:2", "confidence:x",
-     "confidence:0.5,inclusive=3", "confidence:true", "entropy:-1", "product:2", "product:0.3,predictor=entropy", "product:0.3,shortest=0",
-     "draft_verify:2", "adaedl:g=0", "adaedl:g=x", "cali_ts:posterior", "cali_ts:sigma_m=0", "cali_ts:sigma_s=x", "cali_ts:theta0=1.5",
-     "cali_ts:predictor=scalar/1/2", "cali_ts:predictor=scalar/1/2/3/x", "cali_ts:predictor=scalar/1/2/3/inf", "cali_ts:predictor=3",
-     "cali_ts:predictor=absent.json", "cali_ts:predictor=a-b", "model_only:a b", "model_only:none", "sampling_only:theta0=-1",
-     "sampling_only:predictor=theta", "cost_ts:mean", "cost_ts:alpha0=0", "cost_ts:decay=0", "cost_ts:decay=2", "cost_ts:greedy=3",
-     "cost_ts:scope=prompt", "cost_ts:K=-1", "cost_ts:K=x", "greedy_oracle:3",
-     "hf_heuristic:0", "hf_heuristic:true", "hf_heuristic:2,transient=3", "oracle:3"],
-)  # fmt: skip
+    [
+        "",
+        "fixd:3",
+        "fixed",
+        "fixed:",
+        "fixed:-1",
+        "fixed:x",
+        "fixed:2.5",
+        "fixed:1,2",
+        "fixed:k=1,j=2",
+        "beta_ts:posterior",
+        "beta_ts:alpha0=0",
+        "beta_ts:alpha0=x",
+        "beta_ts:scope=prompt",
+        "confidence",
+        "confidence:2",
+        "confidence:x",
+        "confidence:0.5,inclusive=3",
+        "confidence:true",
+        "entropy:-1",
+        "product:2",
+        "product:0.3,predictor=entropy",
+        "product:0.3,shortest=0",
+        "draft_verify:2",
+        "adaedl:g=0",
+        "adaedl:g=x",
+        "cali_ts:posterior",
+        "cali_ts:sigma_m=0",
+        "cali_ts:sigma_s=x",
+        "cali_ts:theta0=1.5",
+        "cali_ts:predictor=scalar/1/2",
+        "cali_ts:predictor=scalar/1/2/3/x",
+        "cali_ts:predictor=scalar/1/2/3/inf",
+        "cali_ts:predictor=3",
+        "cali_ts:predictor=absent.json",
+        "cali_ts:predictor=a-b",
+        "model_only:a b",
+        "model_only:none",
+        "sampling_only:theta0=-1",
+        "sampling_only:predictor=theta",
+        "cost_ts:mean",
+        "cost_ts:alpha0=0",
+        "cost_ts:decay=0",
+        "cost_ts:decay=2",
+        "cost_ts:greedy=3",
+        "cost_ts:scope=prompt",
+        "cost_ts:K=-1",
+        "cost_ts:K=x",
+        "greedy_oracle:3",
+        "hf_heuristic:0",
+        "hf_heuristic:true",
+        "hf_heuristic:2,transient=3",
+        "oracle:3",
+    ],
+)
 def test_bad_texts_are_one_line(text):
     with pytest.raises(PolicyError) as caught:
         parse(text)
@@ -298,7 +377,9 @@ def test_greedy_oracle_takes_the_best_rate_of_each_round_and_never_beats_the_ora
 
 
 def test_the_greedy_oracle_is_no_upper_bound():
-    """A better rate now can end the round where the next one is worth less: the dynamic program waits."""
+    """A better rate now can end the round where the next one is worth less: the dynamic program
+    waits.
+    """
     worse = []
     for seed in range(20):
         trace, cost = synthetic.iid(0.6, 5, 40, 4, seed), CostModel.from_ratio(0.3, 4)

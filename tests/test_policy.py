@@ -94,7 +94,9 @@ def test_functions_without_a_source_file_are_accepted():
 
 
 def test_the_kernel_is_recompiled_when_a_helper_is_edited(tmp_path):
-    """numba's cache looks at the kernel's own file; a copy of the package is edited in round_cost.py and must notice."""
+    """numba's cache looks at the kernel's own file; a copy of the package is edited in
+    round_cost.py and must notice.
+    """
     import shutil
     from pathlib import Path
 
@@ -160,7 +162,9 @@ TOLD = (("probability", "confidence"), ("confidence", "confidence"))
 
 
 def test_stepper_refuses_a_policy_that_anticipates_where_drafts_are_drawn():
-    """Declared: at once. Undeclared: at the moment it drops a token that it could see. Elsewhere, and where it looks at q alone: never."""
+    """Declared: at once. Undeclared: at the moment it drops a token that it could see.
+    Elsewhere, and where it looks at q alone: never.
+    """
     sees = Policy("sees", _drops, _quiet, reads=("probability",))
     for drawn in (False, True):
         stepper = Stepper(sees, 4, 0, COST, TOLD)

@@ -43,7 +43,9 @@ def goes(policy, state, u, shown=()):
 
 
 def threshold(policy, state, shown=()):
-    """The chance to go on: the u at which the compiled function changes its mind, by bisection down to neighbouring floats."""
+    """The chance to go on: the u at which the compiled function changes its mind, by bisection
+    down to neighbouring floats.
+    """
     low, high = 0.0, 1.0
     while low < (middle := (low + high) / 2) < high:
         low, high = (middle, high) if goes(policy, state, middle, shown) else (low, middle)
@@ -58,7 +60,8 @@ def test_beta_posterior_is_the_conjugate_one_of_the_summed_counts(reading, round
     hits, misses = sum(r for r, _ in counts), sum(f for _, f in counts)
     state = told(beta_ts(reading, alpha, beta), (alpha, beta), rounds)
     assert state.tolist() == [alpha + hits, beta + misses]
-    # Conjugacy itself: prior density times Bernoulli likelihood, normalised, is this Beta's density.
+    # Conjugacy itself: prior density times Bernoulli likelihood, normalised, is this Beta's
+    # density.
     x = np.array([0.2, 0.5, 0.8])
     weight = stats.beta.logpdf(x, alpha, beta) + hits * np.log(x) + misses * np.log1p(-x)
     found = stats.beta.logpdf(x, *state)
@@ -96,7 +99,9 @@ def test_alpha_and_beta_stay_above_zero(reading, rounds, alpha, beta):
 @settings(deadline=None, max_examples=30)
 @given(st.floats(0.3, 200), st.floats(0.3, 200))
 def test_going_on_is_bernoulli_of_the_beta_mean(a, b):
-    """E over theta ~ Beta(a, b) of Bernoulli(theta) is a / (a + b): by quadrature, and as the u at which the answer turns."""
+    """E over theta ~ Beta(a, b) of Bernoulli(theta) is a / (a + b): by quadrature, and as the u
+    at which the answer turns.
+    """
     mean = a / (a + b)
     # theta = sin^2 takes the poles of the density at 0 and 1 away.
     draws, error = integrate.quad(
@@ -134,7 +139,9 @@ def test_the_clipped_mean_is_the_integral(mean, sigma):
 @settings(deadline=None, max_examples=40)
 @given(rounds=ROUNDS, theta0=st.integers(0, 8), theta_m=UNIT, sigma_m=SIGMA, sigma_s=SIGMA)
 def test_cali_posterior_weighs_by_precision(reading, rounds, theta0, theta_m, sigma_m, sigma_s):
-    """mu and sigma^2 as the textbook has them: precisions add and weigh the means; theta-hat by Eq. 8's recursion in fractions."""
+    """mu and sigma^2 as the textbook has them: precisions add and weigh the means; theta-hat by
+    Eq. 8's recursion in fractions.
+    """
     rounds = [(k, a) for k, a in rounds if k]
     policy = cali_ts(reading, sigma_m=sigma_m, sigma_s=sigma_s, theta0=theta0 / 8)
     hat = float(naive.theta_hat(reading, Fraction(theta0, 8), rounds))
@@ -161,7 +168,9 @@ def test_theta_hat_stays_a_probability(reading, rounds, theta0):
 
 
 def test_the_literal_reading_tends_to_one_and_draft_share_stays_low():
-    """One token of ten accepted: Eq. 8 as printed ends near 1, the acceptance at 1/10, the share of the output at 1/11."""
+    """One token of ten accepted: Eq. 8 as printed ends near 1, the acceptance at 1/10, the share
+    of the output at 1/11.
+    """
     rounds = [(1, 1)] + [(1, 0)] * 9
     ends = {reading: float(naive.theta_hat(reading, 0.5, rounds * 300)) for reading in CALIBRATED}
     for reading, end in ends.items():
@@ -243,14 +252,17 @@ SETTINGS = (0.4, 0.8, 0.7)  # sigma_M, sigma_S, theta_0
 LAWS = {f"beta {r}": (beta_ts(r), _beta(r)) for r in READINGS} | {
     f"cali {r}": (cali_ts(r, "theta", *SETTINGS), _cali(r, 0.6, *SETTINGS)) for r in CALIBRATED
 }
-# Twice two-sided 1e-6 over 7 policies x 2 acceptances x 4 rounds: one fixed seed, so a pass stays a pass.
+# Twice two-sided 1e-6 over 7 policies x 2 acceptances x 4 rounds: one fixed seed, so a pass stays a
+# pass.
 Z = stats.norm.isf(1e-6 / (2 * 7 * 2 * ROUNDS_DEEP))
 
 
 @pytest.mark.parametrize("acceptance", [0.5, 0.9])
 @pytest.mark.parametrize("label", LAWS)
 def test_mean_draft_length_is_the_enumerated_one(label, acceptance):
-    """Every state of the posterior enumerated for four rounds; the replay's means within z, false alarm 1e-6 over all of them."""
+    """Every state of the posterior enumerated for four rounds; the replay's means within z,
+    false alarm 1e-6 over all of them.
+    """
     policy, (go, learn, start) = LAWS[label]
     law = naive.drafted_law(ROUNDS_DEEP, K, acceptance, go, learn, start)
     found = _replayed(policy, acceptance, 0.6)
@@ -259,7 +271,9 @@ def test_mean_draft_length_is_the_enumerated_one(label, acceptance):
 
 
 def test_that_comparison_can_fail():
-    """The same replay against the law of another reading, and of another acceptance, is far outside."""
+    """The same replay against the law of another reading, and of another acceptance, is far
+    outside.
+    """
     found = _replayed(beta_ts("acceptance"), 0.9, 0.6)
     for reading, acceptance in (("printed", 0.9), ("acceptance", 0.8)):
         law = naive.drafted_law(ROUNDS_DEEP, K, acceptance, *_beta(reading))
@@ -267,8 +281,10 @@ def test_that_comparison_can_fail():
 
 
 def test_the_printed_update_drifts_to_short_drafts():
-    """The digest's figures, enumerated from the uniform prior: at acceptance 0.8 the mean draft is 2.0 in the first round, 1.2 from the
-    thirtieth on and still falling; where all is accepted it is 2.0 in every round but for the cap (a policy that learns nothing)."""
+    """The digest's figures, enumerated from the uniform prior: at acceptance 0.8 the mean draft is
+    2.0 in the first round, 1.2 from the thirtieth on and still falling; where all is accepted it is
+    2.0 in every round but for the cap (a policy that learns nothing).
+    """
     means = [mean for mean, _ in naive.drafted_law(30, 8, 0.8, *_beta("printed"), ignore=1e-8)]
     assert means[0] == pytest.approx(2.0, abs=0.01)
     assert all(b < a for a, b in zip(means, means[1:]))
@@ -298,7 +314,9 @@ def test_scalar_predictor_in_the_policy_is_the_one_in_numpy():
 
 @pytest.mark.parametrize("factory", [cali_ts, model_only])
 def test_each_question_is_about_the_token_just_drafted(factory):
-    """With nothing verified yet and a sure predictor the chance at slot j is theta_M of token j - 1, whatever the others show."""
+    """With nothing verified yet and a sure predictor the chance at slot j is theta_M of token j
+    - 1, whatever the others show.
+    """
     made = ScalarPredictor(0.3, 0.9, -0.4, 0.2)
     shown = np.stack((np.linspace(0.1, 0.9, 9), np.linspace(2.0, 0.1, 9)), axis=1)
     sure = {"sigma_m": 1e-6} if factory is cali_ts else {}

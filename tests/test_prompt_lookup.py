@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from test_weights import refused
+from test_checkpoint import refused
 from toy_lm import RULES, policy_from, run_all, toy_cost, toy_prompts, toy_target
 
 from real.draft import Drafter
@@ -52,7 +52,7 @@ def offer(drafter, limit=99):
 
 
 @given(SIZES, st.sampled_from(["first", "last"]), TEXT)
-def test_the_offer_is_that_of_a_search_of_the_whole_text(sizes, match, text):
+def test_offer_equals_a_search_of_the_whole_sequence(sizes, match, text):
     drafter = started(text, **sizes, match=match)
     assert offer(drafter) == naive(text, **sizes, match=match)
     assert drafter.next() is None
@@ -64,7 +64,7 @@ def test_the_offer_is_that_of_a_search_of_the_whole_text(sizes, match, text):
     TEXT,
     st.lists(st.tuples(st.integers(0, 5), TEXT), max_size=6),
 )
-def test_after_any_rounds_the_offer_is_a_fresh_one(sizes, match, text, rounds):
+def test_offer_after_rounds_equals_a_fresh_one(sizes, match, text, rounds):
     drafter = started(text, **sizes, match=match)
     for drafted, committed in rounds:
         offer(drafter, drafted)
@@ -78,7 +78,7 @@ def test_after_any_rounds_the_offer_is_a_fresh_one(sizes, match, text, rounds):
     assert offer(drafter) == offer(fresh) == naive(text, **sizes, match=match)
 
 
-def test_first_and_last_and_the_longest():
+def test_match_and_suffix_length_choose_the_occurrence():
     text = [1, 2, 5, 1, 2, 6, 9, 2, 7, 1, 2]
     assert offer(started(text, ngram_max=2)) == [5, 1, 2, 6, 9, 2, 7, 1, 2]
     assert offer(started(text, ngram_max=2, match="last")) == [6, 9, 2, 7, 1, 2]
@@ -88,7 +88,7 @@ def test_first_and_last_and_the_longest():
     assert offer(started([4, 4])) == [4]
 
 
-def test_one_search_a_round_whatever_is_drafted(monkeypatch):
+def test_one_search_per_round(monkeypatch):
     searches, find = [], PromptLookupDrafter._find
     monkeypatch.setattr(PromptLookupDrafter, "_find", lambda self: searches.append(1) or find(self))
     drafter = started([1, 2, 3, 4, 1, 2])
@@ -120,7 +120,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("settings", WRONG)
-def test_settings_that_mean_nothing_are_refused(tmp_path, settings):
+def test_invalid_settings_are_refused(tmp_path, settings):
     with pytest.raises(ValueError, match="expected"):
         PromptLookupDrafter(**settings)
     (tmp_path / "prompt_lookup.json").write_text(json.dumps({"settings": settings}))
@@ -139,7 +139,7 @@ def test_broken_settings_are_refused(tmp_path, text):
     refused("holds no settings", PromptLookupDrafter.load, tmp_path, None, {})
 
 
-def test_it_needs_no_folder_and_takes_settings_from_one(tmp_path):
+def test_folder_with_settings_is_optional(tmp_path):
     drafter = BUILTIN["prompt_lookup"].load(Path("nowhere"), None, {})
     assert isinstance(drafter, Drafter)
     assert not drafter.has_logits

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from test_weights import decoder_of, refused
+from test_checkpoint import decoder_of, refused
 from transformers import LlamaConfig, LlamaModel
 
 from real.drafters.eagle import EagleDrafter
@@ -81,7 +81,7 @@ def configure(folder, **changes):
 
 
 @pytest.mark.parametrize("form", [{}, {"bias": False}, {"layers": 2}, {"first_norm": True}])
-def test_a_released_eagle_computes_what_its_layers_compute(tmp_path, form):
+def test_released_eagle_equals_its_definition(tmp_path, form):
     decoder = squared()
     released = eagle_release(tmp_path, decoder, **form)
     names = set(load_file(tmp_path / "model.safetensors"))
@@ -101,7 +101,7 @@ def test_a_released_eagle_computes_what_its_layers_compute(tmp_path, form):
     assert (mine - released(feature, TEXT[:, :-1])).abs().max() > 1e-2  # control: the token before
 
 
-def test_an_eagle_without_the_copied_embedding_is_read_too(tmp_path):
+def test_copied_embedding_is_optional(tmp_path):
     decoder = squared()
     eagle_release(tmp_path, decoder)
     edit(tmp_path, lambda state: state.pop("embed_tokens.weight"))
@@ -149,7 +149,7 @@ def swap(name, make):
         ),
     ],
 )
-def test_an_eagle_whose_tensors_do_not_fit_is_refused(tmp_path, change, words):
+def test_mismatched_tensors_are_refused(tmp_path, change, words):
     decoder = squared()
     eagle_release(tmp_path, decoder)
     edit(tmp_path, change)
@@ -171,19 +171,19 @@ def test_an_eagle_whose_tensors_do_not_fit_is_refused(tmp_path, change, words):
         ({"rms_norm_eps": -1}, "cannot have"),
     ],
 )
-def test_an_eagle_whose_config_does_not_fit_is_refused(tmp_path, changes, words):
+def test_mismatched_config_is_refused(tmp_path, changes, words):
     decoder = squared()
     eagle_release(tmp_path, decoder)
     configure(tmp_path, **changes)
     refused(words, load, tmp_path, decoder)
 
 
-def test_an_eagle_of_another_width_is_refused(tmp_path):
+def test_another_width_is_refused(tmp_path):
     eagle_release(tmp_path, squared())
     refused("does not fit this target", load, tmp_path, decoder_of(width=20, head_dim=10))
 
 
-def test_an_eagle_that_lies_there_as_a_pickle_is_refused(tmp_path):
+def test_pickles_are_refused(tmp_path):
     decoder = squared()
     eagle_release(tmp_path, decoder)
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")

@@ -99,7 +99,7 @@ def test_models_beyond_memory_are_refused_before_allocation(monkeypatch):
     monkeypatch.setattr(shape, "free", lambda device: 10e9)
     with pytest.raises(
         ValueError,
-        match="llama-2-70b need 138.0 GB in bfloat16, cpu has 9.0 GB to give: take a smaller",
+        match="llama-2-70b need 138.0 GB in bfloat16, cpu has 9.0 GB free: use a smaller",
     ):
         check_room([big], torch.bfloat16, 128, "cpu")
     check_room([TINY], torch.float32, 128, "cpu")

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 from branches import law
+from enumerated_world import ALLOWED, World, off, spoken, whole
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_rejection import ALLOWED, World, off, spoken, whole
 from toy_lm import END, TOYS, toy_pair, toy_prompts
 
 from real.decode.features import drafter_features
@@ -344,7 +344,7 @@ def test_sweeps_draw_again_for_each_replicate(recording):
 
 @pytest.mark.parametrize("text", ["confidence:0.5", "oracle", "greedy_oracle"])
 def test_policies_that_need_exact_replay_are_refused(recording, text):
-    with pytest.raises(PolicyError, match="replays in law only|nobody can know it"):
+    with pytest.raises(PolicyError, match="replays in distribution only|nobody can know it"):
         replay(recording, make(text, recording, CostModel.from_ratio(0.1, 4)))
 
 

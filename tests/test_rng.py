@@ -87,7 +87,9 @@ def test_gumbel_rows_are_minus_log_minus_log_of_the_addressed_draws(
 
 
 def test_gumbel_noise_picks_as_softmax_does_and_not_as_another_law():
-    """Chi-square of 4,000 argmaxes against softmax: a right generator fails at the fixed seed with chance 1e-4."""
+    """Chi-square of 4,000 argmaxes against softmax: a right generator fails at the fixed seed
+    with chance 1e-4.
+    """
     p = np.array([0.5, 0.3, 0.15, 0.05])
     noise = rng.gumbel_rows(3, 0, np.arange(4000), 4)
     counts = np.bincount((np.log(p) + noise).argmax(axis=1), minlength=4)

@@ -164,7 +164,8 @@ def test_the_staircase_is_the_tile(shape, rows, batch, tile):
 
 
 def test_the_knee_is_where_arithmetic_overtakes_memory():
-    # weights of 2 bytes are used twice a row: rate / bandwidth rows, and a little less as caches count for more arithmetic than bytes
+    # weights of 2 bytes are used twice a row: rate / bandwidth rows, and a little less as caches
+    # count for more arithmetic than bytes
     card, shape = DEVICES["h100"], SHAPES["llama-2-7b"]
     knee = card.rate / card.bandwidth
     assert 295 < knee < 296
@@ -256,9 +257,10 @@ def test_gains_shrink_with_the_batch():
 
 
 def test_cells_that_do_not_fit_are_missing_and_sizes_that_never_fit_refused():
-    make = lambda b, c, card="h100": roofline_table(
-        SHAPES["llama-3-8b"], SHAPES["llama-3.2-1b"], DEVICES[card], 4, b, c
-    )  # noqa: E731
+    def make(batches, contexts, device="h100"):
+        target, drafter = SHAPES["llama-3-8b"], SHAPES["llama-3.2-1b"]
+        return roofline_table(target, drafter, DEVICES[device], 4, batches, contexts)
+
     table = make([256, 1], [8192, 1024])
     assert table.batch == (1, 256)
     assert table.context == (1024, 8192)
@@ -333,9 +335,30 @@ def test_the_command_writes_what_sweep_reads(capsys, tmp_path):
         SHAPES["llama-2-7b"], SHAPES["llama-68m"], DEVICES["h100"], 4
     )
     code, out, _ = run(
-        capsys, "--target", "llama-3-8b", "--drafter", "0.1", "--card", "a100", "-k", 4, "--batch", 1, "--batch", 512, "--context", 64,
-        "--context", 8192, "--weight-bytes", 1, "--launch", 1e-5, "--out", many,
-    )  # fmt: skip
+        capsys,
+        "--target",
+        "llama-3-8b",
+        "--drafter",
+        "0.1",
+        "--device",
+        "a100",
+        "-k",
+        4,
+        "--batch",
+        1,
+        "--batch",
+        512,
+        "--context",
+        64,
+        "--context",
+        8192,
+        "--weight-bytes",
+        1,
+        "--launch",
+        1e-5,
+        "--out",
+        many,
+    )
     table = load_cost(many)
     assert code == 0
     assert isinstance(table, CostTable)
@@ -354,7 +377,7 @@ def test_the_command_writes_what_sweep_reads(capsys, tmp_path):
         (["--target", "llama-9"], "model 'llama-9' is unknown, expected one of llama-2-7b"),
         (["--drafter", "gpt"], "model 'gpt' is unknown"),
         (["--drafter", "nan"], "drafter is nan"),
-        (["--card", "abacus"], "card 'abacus' is unknown, expected one of h100"),
+        (["--device", "abacus"], "device 'abacus' is unknown, expected one of h100"),
         (["-k", "0"], "K is 0"),
         (["--batch", "0"], "batch 0"),
         (["--weight-bytes", "-1"], "weight_bytes is -1"),

@@ -1,4 +1,5 @@
-"""Passes of fixed width, captured once, give what eager passes give: rows, caches, texts and rounds, of every drafter and plan."""
+"""Passes of fixed width, captured once, give what eager passes give: rows, caches, texts and
+rounds, of every drafter and plan."""
 
 import json
 

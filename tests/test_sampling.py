@@ -1,4 +1,5 @@
-"""The greedy pick is the largest logit; the coupled pick is a draw from softmax(logits / T) that belongs to its text position."""
+"""The greedy pick is the largest logit; the coupled pick is a draw from softmax(logits / T) that
+belongs to its text position."""
 
 import math
 
@@ -20,7 +21,8 @@ OTHER = torch.tensor([0.0, 1.5, 0.5, 0.0, 1.2, 1.0])
 
 
 def picks(rule, logits):
-    """The rule's picks at all addresses, int `[SEQUENCES, POSITIONS]`, where the model always says `logits`."""
+    """The rule's picks at all addresses, int `[SEQUENCES, POSITIONS]`, where the model always
+    says `logits`."""
     rows = logits.expand(POSITIONS, -1)
     return np.array(
         [rule.scores(rows, s, list(range(POSITIONS))).argmax(-1).numpy() for s in range(SEQUENCES)]
@@ -84,7 +86,8 @@ def test_the_coupled_pick_wins_an_exponential_race(values, temperature, seed, se
 
 
 def slow_probs(values, temperature, top_k, top_p):
-    """By definition: of the tokens, best first (of equals the smaller index), the first `top_k`; of these the fewest that hold `top_p`.
+    """By definition: of the tokens, best first (of equals the smaller index), the first `top_k`;
+    of these the fewest that hold `top_p`.
 
     Also whether an edge of `top_p` is so near that rounding decides.
     """
@@ -129,7 +132,8 @@ def test_both_sampled_rules_cut_by_the_definition(values, temperature, cut):
     st.integers(0, 50),
 )
 def test_the_race_is_among_the_tokens_that_a_cut_leaves(values, temperature, cut, seed, position):
-    """The coupled pick under top-k and top-p: first of the clocks -log(u) / p of the processed p, so it is drawn from that p, exactly."""
+    """The coupled pick under top-k and top-p: first of the clocks -log(u) / p of the processed
+    p, so it is drawn from that p, exactly."""
     rule, logits = (
         Rule("coupled", temperature, seed, *cut),
         torch.tensor(values, dtype=torch.float64)[None],
@@ -151,7 +155,8 @@ def test_the_coupled_pick_is_a_draw_from_what_is_left(cut):
 
 
 def agreement(p, q):
-    """Share of equal picks of p and q under shared noise: the sum over v of 1 / sum over w of max(p_w/p_v, q_w/q_v)."""
+    """Share of equal picks of p and q under shared noise: the sum over v of 1 / sum over w of
+    max(p_w/p_v, q_w/q_v)."""
     return sum(1 / np.maximum(p / p[v], q / q[v]).sum() for v in range(len(p)))
 
 

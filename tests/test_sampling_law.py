@@ -1,9 +1,12 @@
-"""Sampling on the embedded models, by statistics: short continuations against their exact law, both error rates stated.
+"""Sampling on the embedded models, by statistics: short continuations against their exact law,
+both error rates stated.
 
-The exact law of the next tokens comes from the target's own passes. Rare texts are pooled so that each cell expects 10 or more. Under the
-null the chi-square test rejects with chance ALPHA, and total variation exceeds `limit` with chance ALPHA at most; the control, a bonus
-drawn from the drafter, must be rejected. How small a fault is seen: with n draws and m cells chi-square has power 0.99 against laws whose
-chi-square distance is `detectable(n, m)`. Total variation, the blunter of the two, shows the control at the size of `make test-slow` alone.
+The exact law of the next tokens comes from the target's own passes. Rare texts are pooled so
+that each cell expects 10 or more. Under the null the chi-square test rejects with chance
+ALPHA, and total variation exceeds `limit` with chance ALPHA at most; the control, a bonus
+drawn from the drafter, must be rejected. How small a fault is seen: with n draws and m cells
+chi-square has power 0.99 against laws whose chi-square distance is `detectable(n, m)`. Total
+variation, the blunter of the two, shows the control at the size of `make test-slow` alone.
 """
 
 import os
@@ -43,7 +46,8 @@ FEW = (
 
 
 def detectable(n: int, cells: int) -> float:
-    """The chi-square distance sum((p' - p)^2 / p) that n draws show with power 0.99 at level ALPHA."""
+    """The chi-square distance sum((p' - p)^2 / p) that n draws show with power 0.99 at level
+    ALPHA."""
     bound = chi2.isf(ALPHA, cells - 1)
     return brentq(lambda d: ncx2.sf(bound, cells - 1, n * d) - 0.99, 1e-9, 100) if n else np.inf
 
@@ -51,13 +55,15 @@ def detectable(n: int, cells: int) -> float:
 def limit(odds: np.ndarray, n: int) -> float:
     """What the total variation of n draws from `odds` exceeds with chance ALPHA at most.
 
-    Its mean is at most sum(sqrt(p (1 - p) / n)) / 2 (Cauchy-Schwarz), and a draw moves it by 1 / n at most (McDiarmid).
+    Its mean is at most sum(sqrt(p (1 - p) / n)) / 2 (Cauchy-Schwarz), and a draw moves it by
+    1 / n at most (McDiarmid).
     """
     return float(np.sqrt(odds * (1 - odds) / n).sum() / 2 + np.sqrt(np.log(1 / ALPHA) / (2 * n)))
 
 
 def judged(counts: dict, law: dict, n: int) -> tuple[float, float, float, float]:
-    """(p-value of chi-square, total variation, the same expected of n draws from the law itself, its limit) over cells that expect 10."""
+    """(p-value of chi-square, total variation, the same expected of n draws from the law itself,
+    its limit) over cells that expect 10."""
     common = [key for key, odds in law.items() if n * odds >= 10]
     odds = np.array([law[key] for key in common])
     seen = np.array([counts.get(key, 0) for key in common], float)
@@ -77,7 +83,8 @@ def judged(counts: dict, law: dict, n: int) -> tuple[float, float, float, float]
 
 @torch.inference_mode()
 def law_of(decoder, rule, prompt, length, draws) -> dict:
-    """The exact law of the next `length` tokens, likely ones alone (what is left out is pooled by `judged`)."""
+    """The exact law of the next `length` tokens, likely ones alone (what is left out is pooled
+    by `judged`)."""
     found = {(): 1.0}
     for _ in range(length):
         longer = {}
@@ -90,7 +97,8 @@ def law_of(decoder, rule, prompt, length, draws) -> dict:
 
 
 def continuations(pair, rule, prompt, policy, length, draws):
-    """How often each text of `length` tokens came out of the loop, every draw at its own sequence's addresses."""
+    """How often each text of `length` tokens came out of the loop, every draw at its own
+    sequence's addresses."""
     counts: dict = {}
     target = Target(pair.target.decoder, pair.drafter.taps, 64)
     drive = chain_plan(parse(policy), 3, 0, CostModel.from_ratio(0.2, 3))
@@ -103,7 +111,8 @@ def continuations(pair, rule, prompt, policy, length, draws):
 
 
 class Replayed:
-    """One drafted tree of the real models, drawn and judged again and again on the distributions of a single pass."""
+    """One drafted tree of the real models, drawn and judged again and again on the distributions
+    of a single pass."""
 
     def __init__(self, pair, rule, prompt):
         self.rule, self.draws = rule, {}
@@ -119,7 +128,8 @@ class Replayed:
         return self.known[who, text]
 
     def round(self, n, accept_exact):
-        """The first two tokens of a round of two drafts, the second by the target alone where the round committed one."""
+        """The first two tokens of a round of two drafts, the second by the target alone where
+        the round committed one."""
         draws, rule = AddressedDraws(self.rule.seed, n), self.rule
         q0 = rule.probs(self.at("q", ())[None])[0]
         a = draws.sample(q0, 0, 0, DRAFT)
@@ -191,7 +201,8 @@ def slip_of(made):
 
 
 def test_the_test_rejects_as_often_as_it_says():
-    """False alarms of `judged` itself on draws from a known law: level 0.05, 300 tries, within a binomial at 1e-5; distances never."""
+    """False alarms of `judged` itself on draws from a known law: level 0.05, 300 tries, within a
+    binomial at 1e-5; distances never."""
     rng, odds = np.random.default_rng(0), np.array([0.5, 0.2, 0.15, 0.1, 0.04, 0.01])
     law = {(i,): float(o) for i, o in enumerate(odds)}
     tries = [

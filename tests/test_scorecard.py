@@ -1,4 +1,4 @@
-"""The scorecard: where the clock follows the model predictions are exact, and every departure lands in its own part."""
+"""The scorecard: predictions are exact on a simulated clock, deviations appear in their part."""
 
 import json
 import math
@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 from shell import command, refused, run
-from test_measure import ROW, Machine, layers
+from simulated_machine import ROW, Machine, layers
 from toy_lm import toy_cost, toy_recording
 
 from real.bench import scoring
@@ -39,7 +39,7 @@ PARTS = ("acceptance", "cost", "overhead")
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A clock that layers move, and asking the policy, reading features and keeping rows by a fixed time each."""
+    """A machine on which calling the policy, reading and committing take fixed times too."""
     made = Machine(monkeypatch)
 
     def slow(kind, name, seconds):
@@ -69,12 +69,11 @@ def scored(name, texts, **more):
 
 
 @pytest.mark.parametrize("name", ["model", "early_exit"])
-def test_where_the_clock_follows_the_model_predictions_are_exact(name, machine):
+def test_predictions_are_exact_on_a_simulated_clock(name, machine):
     found = scored(name, ["fixed:0", "fixed:2", "fixed:5", "beta_ts:censored", "confidence:0.5"])
     for row in found:
-        assert row.predicted == pytest.approx(row.measured, rel=1e-12) and abs(row.error) < 1e-12, (
-            row.policy
-        )
+        assert row.predicted == pytest.approx(row.measured, rel=1e-12), row.policy
+        assert abs(row.error) < 1e-12, row.policy
         assert row.phases == pytest.approx(row.phases_measured, rel=1e-12)
         assert row.noise == 0
         assert row.tau == row.tau_measured
@@ -90,7 +89,7 @@ def test_where_the_clock_follows_the_model_predictions_are_exact(name, machine):
     )
 
 
-def test_prices_are_those_of_the_work(machine):
+def test_phase_costs_equal_the_simulated_work(machine):
     trace, pair = toy("model")
     price = priced(trace, pair, 4)
     assert price.drafting == pytest.approx([j * layers(3, 1, 1) for j in range(5)])
@@ -122,12 +121,17 @@ def priced(trace, pair, K):
 
 
 PRICE = PhaseCosts(
-    np.array([0, 1.0, 2.5, 4]), np.array([3, 3.25, 3.5, 3.75]), np.array([0.25, 0.5, 0.625, 0.75]), np.array([0.5, 0.5, 0.75, 1]),
-    np.array([0, 0.125, 0.5]), 0.0625, np.array([0, 3, 0.25, 0.5]),
-)  # fmt: skip
+    np.array([0, 1.0, 2.5, 4]),
+    np.array([3, 3.25, 3.5, 3.75]),
+    np.array([0.25, 0.5, 0.625, 0.75]),
+    np.array([0.5, 0.5, 0.75, 1]),
+    np.array([0, 0.125, 0.5]),
+    0.0625,
+    np.array([0, 3, 0.25, 0.5]),
+)
 
 
-def test_phases_and_the_cost_model_agree_round_by_round():
+def test_phase_costs_equal_their_cost_model():
     trace = synthetic.iid(0.6, 5, 30, 3, confidence=True)
     for text in ("fixed:0", "fixed:3", "beta_ts", "confidence:0.9", "cost_ts"):
         policy = policies.make(text, trace, PRICE.cost_model())
@@ -146,7 +150,7 @@ def test_phases_and_the_cost_model_agree_round_by_round():
 
 
 def doctored(change=lambda result, i: result, moved=False, repeats=3):
-    """One row of fixed:2 whose runs follow PRICE exactly, but for `change` and, if `moved`, one round that accepts less."""
+    """One row of fixed:2 whose runs follow PRICE, but for `change` and `moved` rounds."""
     trace = synthetic.iid(0.6, 4, 20, 3)
     policy = policies.BUILTIN["fixed"](2)
     replayed = replay(trace, policy)
@@ -184,7 +188,7 @@ def slower(*phases, by=1.5):
     return change
 
 
-def test_each_departure_lands_in_its_own_part():
+def test_each_deviation_appears_in_its_own_part():
     exact, trace, replayed, _ = doctored()
     assert max(abs(getattr(exact, part)) for part in (*PARTS, "error")) < 1e-12
     assert exact.noise == 0
@@ -208,7 +212,7 @@ def test_each_departure_lands_in_its_own_part():
 
 @pytest.mark.parametrize("moved", [False, True])
 @pytest.mark.parametrize("phases", [(0,), (1, 2), (3,), (0, 1, 2, 3)])
-def test_parts_add_up_to_the_logarithm_of_the_ratio(phases, moved):
+def test_parts_sum_to_the_log_ratio(phases, moved):
     for by in (0.3, 1.0, 4.0):
         row = doctored(slower(*phases, by=by), moved)[0]
         assert sum(getattr(row, part) for part in PARTS) == pytest.approx(
@@ -217,7 +221,7 @@ def test_parts_add_up_to_the_logarithm_of_the_ratio(phases, moved):
         assert row.error == pytest.approx(row.predicted / row.measured - 1)
 
 
-def test_noise_is_the_deviation_of_repeats_and_measured_their_middle():
+def test_noise_is_the_deviation_of_repeats():
     def spread(result, i):
         return replace(result, seconds=result.seconds * (1, 2, 4, 8)[i])
 
@@ -232,7 +236,7 @@ def test_noise_is_the_deviation_of_repeats_and_measured_their_middle():
         )
 
 
-def test_a_card_is_judged_by_its_median_its_tail_and_its_noise():
+def test_scorecard_bounds_median_and_p90_error():
     row = doctored()[0]
 
     def card(errors, noise=0.0, repeats=3):
@@ -256,7 +260,7 @@ def test_a_card_is_judged_by_its_median_its_tail_and_its_noise():
     assert json.loads(json.dumps(said))["rows"][0].keys() == set(ScorecardRow.__dataclass_fields__)
 
 
-def test_prompts_are_either_scored_or_priced():
+def test_scored_and_cost_prompts_are_disjoint():
     trace = toy("model")[0]
     for seed in range(4):
         one, other = split_prompts(trace, 5, seed)
@@ -271,8 +275,8 @@ def test_prompts_are_either_scored_or_priced():
             split_prompts(trace, prompts, 0)
 
 
-def test_control_prices_of_prompts_that_cost_more_are_seen_as_cost(machine, monkeypatch):
-    """Costs come from the other prompts alone: where only those are slow the prediction is wrong by that."""
+def test_control_slower_cost_prompts_are_detected(machine, monkeypatch):
+    """Costs come from the other prompts only: where those are slow, the prediction is wrong."""
     honest = scoring.split_prompts
 
     def noted(trace, prompts, seed):
@@ -294,7 +298,7 @@ def test_control_prices_of_prompts_that_cost_more_are_seen_as_cost(machine, monk
     assert row.acceptance == pytest.approx(0, abs=1e-12)
 
 
-def test_streams_keep_their_order_and_silent_drafters_are_scored(machine):
+def test_stream_policies_and_prompt_lookup_are_scored(machine):
     found = scored("prompt_lookup", ["fixed:3", "hf_heuristic:3"], repeats=1)
     assert all(row.noise is None and row.tau == row.tau_measured for row in found)
     # looking up moves no layer: only the target's passes count
@@ -328,14 +332,14 @@ def test_scorecard_and_measure_run_the_same_jobs(name):
         assert phase_jobs(K, pair.drafter.has_logits) == timing.jobs
 
 
-def test_the_picture_shows_every_row(tmp_path):
+def test_figure_is_drawn(tmp_path):
     card = Scorecard("cpu", "float32", 3, 0, tuple(doctored(slower(i))[0] for i in range(4)))
     draw_scorecard(card, tmp_path / "p.png")
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
     assert OTHER == 3  # the picture names phases by their order
 
 
-def test_kept_rows_come_back_to_the_last_digit_and_only_for_the_settings_they_hold_for(tmp_path):
+def test_saved_rows_round_trip_for_their_settings_only(tmp_path):
     path, settings = tmp_path / "s.json", {"device": "cpu", "seed": 3, "recordings": {"a": "0f"}}
     held = {"a": (doctored(slower(2))[0],), "b": (replace(doctored(slower(1))[0], noise=None),)}
     assert load_rows(path, settings) == {}
@@ -368,7 +372,7 @@ def test_kept_rows_come_back_to_the_last_digit_and_only_for_the_settings_they_ho
         lambda said: said.update(rows=5),
     ],
 )
-def test_a_damaged_file_of_rows_is_refused_in_one_line(tmp_path, spoil):
+def test_damaged_file_is_refused_in_one_line(tmp_path, spoil):
     path = tmp_path / "s.json"
     save_rows(path, {}, {"a": [doctored(slower(2))[0]]})
     said = json.loads(path.read_text())
@@ -383,7 +387,7 @@ class Killed(BaseException):
     pass
 
 
-def test_a_killed_scorecard_continues_with_the_next_recording(tmp_path, monkeypatch, capsys):
+def test_interrupted_scorecard_continues(tmp_path, monkeypatch, capsys):
     done, stop = [], ["tiny-medusa-greedy"]
 
     def scored(name, *rest):
@@ -418,7 +422,7 @@ def test_a_killed_scorecard_continues_with_the_next_recording(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("name", ["teacher-force", "emulate", "scorecard"])
-def test_help_teaches_with_an_example(name, tmp_path):
+def test_help_has_an_example(name, tmp_path):
     code, out, _ = command(tmp_path, name, "--help")
     assert code == 0
     assert f"simspec {name}" in " ".join(out.split())
@@ -426,7 +430,7 @@ def test_help_teaches_with_an_example(name, tmp_path):
     assert "--json" in out
 
 
-def test_the_command_scores_a_bundled_recording(tmp_path):
+def test_scorecard_command_on_a_bundled_recording(tmp_path):
     given = "scorecard", "tiny-model-greedy", "--policy", "fixed:1", "--prompts", 1, "--repeats"
     code, out, _ = command(tmp_path, *given, 1, "--json", "--plot", "p.png")
     said = json.loads(out)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_weights import refused
+from test_checkpoint import refused
 from toy_lm import END, RULES, policy_from, run_all, toy_cost, toy_decoder, toy_prompts, toy_target
 
 from real.draft import Drafter
@@ -87,7 +87,7 @@ def muted(decoder, skipped):
 
 @settings(deadline=None, max_examples=40)
 @given(SKIPS, st.integers(0, 99))
-def test_a_draft_is_the_muted_target_on_the_cache_of_the_full_one(skipped, seed):
+def test_drafts_skip_sublayers_on_the_full_cache(skipped, seed):
     text = toy_prompts(1, seed)[0] + [5, 9, 11]
     target, drafter = pair(skipped)
     begin(drafter, target, text)
@@ -102,7 +102,7 @@ def test_a_draft_is_the_muted_target_on_the_cache_of_the_full_one(skipped, seed)
         torch.testing.assert_close(output.hidden[0], state, rtol=0, atol=1e-12)
 
 
-def test_control_the_cache_of_the_muted_target_is_another():
+def test_control_cache_of_skipped_passes_differs():
     text = toy_prompts(1, 3)[0] + [5, 9, 11]
     target, drafter = pair(SOME)
     begin(drafter, target, text)
@@ -111,7 +111,7 @@ def test_control_the_cache_of_the_muted_target_is_another():
     assert (other.verify([text[-1]], [-1]).logits[0] - draft(drafter, 1)[1][0]).abs().max() > 1e-3
 
 
-def test_with_nothing_skipped_the_draft_is_the_targets_text():
+def test_no_skips_draft_the_targets_sequence():
     target, drafter = pair(SkipConfig())
     for rule in RULES.values():
         assert_own(target, drafter, Settings(6, 24, rule, END, ()))
@@ -130,7 +130,7 @@ ROUND = st.tuples(st.integers(0, 5), st.booleans(), st.integers(0, 5), st.intege
 
 @settings(deadline=None, max_examples=40)
 @given(SKIPS, st.integers(0, 99), st.lists(ROUND, min_size=1, max_size=10))
-def test_after_any_rounds_cache_and_chain_are_fresh_ones(skipped, seed, rounds):
+def test_cache_and_chain_after_rounds_equal_fresh_ones(skipped, seed, rounds):
     (target, drafter), (other, fresh) = pair(skipped), pair(skipped)
     text = list(toy_prompts(1, seed)[0])
     begin(drafter, target, text)
@@ -150,7 +150,7 @@ def test_after_any_rounds_cache_and_chain_are_fresh_ones(skipped, seed, rounds):
         torch.testing.assert_close(x[:, :, :, :rows], y[:, :, :, :rows], rtol=0, atol=1e-12)
 
 
-def test_control_a_drafter_that_forgets_to_roll_back_is_caught(monkeypatch):
+def test_control_missing_rollback_is_caught(monkeypatch):
     (target, drafter), (other, fresh) = pair(SOME), pair(SOME)
     text = toy_prompts(1, 3)[0] + [7]
     begin(drafter, target, text)
@@ -226,11 +226,11 @@ def first_slots(skipped):
 
 @settings(deadline=None, max_examples=10)
 @given(SKIPS)
-def test_acceptance_is_what_the_drafter_shows_at_its_first_slot(skipped):
+def test_acceptance_equals_the_drafters_first_slots(skipped):
     assert skip_acceptance.acceptance(DECODER, skipped, own_texts()) == first_slots(skipped).mean()
 
 
-def test_control_a_draft_row_that_sees_its_own_full_row_accepts_otherwise(monkeypatch):
+def test_control_visible_own_full_row_changes_acceptance(monkeypatch):
     prepare = skip_acceptance.prepare
 
     def shifted(decoder, prompt, text):
@@ -251,7 +251,7 @@ def test_control_a_draft_row_that_sees_its_own_full_row_accepts_otherwise(monkey
 
 
 @given(st.floats(0, 1), st.floats(0, 2), st.integers(1, 32))
-def test_a_setting_is_judged_by_formula_1(alpha, c, K):
+def test_best_length_follows_formula_1(alpha, c, K):
     k, speedup = skips.best_length(alpha, c, K)
     assert 1 <= k <= K
     assert (
@@ -262,7 +262,7 @@ def test_a_setting_is_judged_by_formula_1(alpha, c, K):
     assert speedup <= 1 + 1e-12 or optimal_k(alpha, c, K) == k
 
 
-def test_shares_of_the_target():
+def test_cost_shares():
     whole, none = SkipConfig(), SkipConfig(tuple(range(LAYERS)), tuple(range(LAYERS)))
     for share in (skip_acceptance.sublayer_share, skip_acceptance.weight_share):
         assert share(DECODER, whole) == 1
@@ -277,7 +277,7 @@ def test_shares_of_the_target():
 SMALL = toy_decoder(1, layers=3, spread=0.5)
 
 
-def test_the_search_finds_what_enumeration_finds():
+def test_search_finds_the_enumerated_optimum():
     texts = own_texts(SMALL)
     subsets = [s for n in range(4) for s in itertools.combinations(range(3), n)]
     every = [SkipConfig(a, m) for a in subsets for m in subsets]
@@ -301,7 +301,7 @@ def test_the_search_finds_what_enumeration_finds():
         assert found.best is max(found.trials, key=lambda t: t.speedup)
 
 
-def test_the_same_seed_makes_the_same_trials_and_another_seed_others():
+def test_trials_depend_on_the_seed():
     heard = []
     how = {"trials": 25, "K": 6}
     found = skips.find(
@@ -316,7 +316,7 @@ def test_the_same_seed_makes_the_same_trials_and_another_seed_others():
     assert heard[-1][3] == f"speedup {found.best.speedup:.3f}"
 
 
-def test_a_measured_cost_steers_the_search():
+def test_search_uses_the_given_cost():
     dear = lambda decoder, skipped: 0.9 + 0.1 * skip_acceptance.sublayer_share(decoder, skipped)
     assert skips.find(SMALL, own_texts(SMALL), trials=20, cost=dear).best.cost >= 0.9
     free = skips.find(SMALL, own_texts(SMALL), trials=20, cost=lambda decoder, skipped: 0.0)
@@ -326,12 +326,12 @@ def test_a_measured_cost_steers_the_search():
 @pytest.mark.parametrize(
     "texts, trials", [([], 3), ([([], [4])], 3), ([([4], [5]), ([4], [])], 3), ([([4], [5])], 0)]
 )
-def test_a_search_on_nothing_is_refused(texts, trials):
+def test_empty_search_is_refused(texts, trials):
     with pytest.raises(ValueError, match="expected"):
         skips.find(SMALL, texts, trials=trials)
 
 
-def test_what_was_found_is_saved_with_its_score_and_loaded(tmp_path):
+def test_search_result_is_saved_and_loaded(tmp_path):
     found = skips.find(DECODER, own_texts(), trials=15, seed=2, K=8)
     skips.save(found, tmp_path / "self_skip", MADE_FOR, "dev")
     said = json.loads((tmp_path / "self_skip" / "self_skip.json").read_text())
@@ -384,7 +384,7 @@ def test_settings_of_another_target_are_refused(tmp_path):
         ({"depth": 2}, "depth"),
     ],
 )
-def test_settings_that_no_target_can_have_are_refused(tmp_path, asked, said):
+def test_invalid_settings_are_refused(tmp_path, asked, said):
     (tmp_path / "self_skip.json").write_text(json.dumps({"settings": asked, "target": MADE_FOR}))
     refused(f"cannot have.*{said}", SelfSkipDrafter.load, tmp_path, DECODER, MADE_FOR)
 

@@ -123,7 +123,9 @@ def test_a_subset_replays_as_it_did_within_the_whole(trace, policy, seed, data):
 
 
 def test_a_readable_example():
-    """[row, computed, drafted, accepted] of fixed:2 and of an exclusive confidence exit; budget 6, end token 9 accepted."""
+    """[row, computed, drafted, accepted] of fixed:2 and of an exclusive confidence exit; budget
+    6, end token 9 accepted.
+    """
     meta = TraceMeta(
         "greedy",
         "t",
@@ -148,13 +150,16 @@ def test_a_readable_example():
     assert as_lists(replay(trace, confidence(0.5, inclusive=False))) == [
         [(0, 2, 1, 1), (2, 2, 2, 2)]
     ]
-    # The text is over after five tokens, but only the end token says so: a sixth was allowed, so row 4 may draft.
+    # The text is over after five tokens, but only the end token says so: a sixth was allowed, so
+    # row 4 may draft.
     assert as_lists(replay(trace, fixed(1))) == [[(0, 1, 1, 1), (2, 1, 1, 1), (4, 1, 1, 1)]]
     assert committed(replay(trace, fixed(1)), trace).tolist() == [2, 2, 1]
 
 
 def test_fixed_k_on_a_one_bit_trace_cuts_at_the_misses():
-    """rounds(K) = sum over segments between misses of ceil(L / (K + 1)), K above no segment's reach of the text."""
+    """rounds(K) = sum over segments between misses of ceil(L / (K + 1)), K above no segment's
+    reach of the text.
+    """
     rng = np.random.default_rng(5)
     hit = rng.random(400) < 0.7
     hit[-1] = False
@@ -206,7 +211,9 @@ def _audit_observe(params, state, computed, drafted, accepted, features, cost):
 
 @pytest.mark.parametrize("shift", [0, 1, -1])
 def test_a_policy_sees_the_features_it_paid_for_and_nan_elsewhere(shift):
-    """The audit drops its last token once a row is NaN that should not be, or the reverse; shifted by one it must."""
+    """The audit drops its last token once a row is NaN that should not be, or the reverse;
+    shifted by one it must.
+    """
     trace = synthetic.iid(0.6, 3, 12, 4, confidence=True)
     policy = Policy("audit", _audit_more, _audit_observe, (shift,), (0.0,), reads=("confidence",))
     rounds = replay(trace, policy)

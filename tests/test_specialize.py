@@ -155,7 +155,9 @@ replay(synthetic.iid(0.5, 1, 4, 3), parse(sys.argv[1]))
 
 
 def test_two_kernels_share_no_file_of_the_cache(tmp_path):
-    """Processes that compile different policies at once may write into one folder: no file of one stands where the other's would."""
+    """Processes that compile different policies at once may write into one folder: no file of
+    one stands where the other's would.
+    """
     files = {}
     for policy in ("fixed:1", "beta_ts"):
         folder = tmp_path / policy.split(":")[0]
@@ -183,7 +185,9 @@ SHARED = "from simspec.compile_cache import cached_njit as compiled"
 
 
 def _helper_files(tmp_path, kind, folder, imports):
-    """Runs `double` with one signature; (what it printed, the names of its code files in that cache folder)."""
+    """Runs `double` with one signature; (what it printed, the names of its code files in that
+    cache folder).
+    """
     options = "" if imports == SHARED else "(cache=True)"
     source = f"{imports}\n\n@compiled{options}\ndef double(x):\n    return x + x\n"
     if not (helper := tmp_path / "helper.py").exists() or helper.read_text() != source:
@@ -207,7 +211,9 @@ def _helper_files(tmp_path, kind, folder, imports):
 
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="there is no cache where numba is disabled")
 def test_two_signatures_of_a_helper_share_no_code_file(tmp_path):
-    """Of two processes that compile a helper's signatures at once, the last index and the last code may be of different ones."""
+    """Of two processes that compile a helper's signatures at once, the last index and the last
+    code may be of different ones.
+    """
     _, ints = _helper_files(tmp_path, "int", "a", SHARED)
     _, floats = _helper_files(tmp_path, "float", "b", SHARED)
     assert len(ints) == len(floats) == 1
@@ -298,7 +304,9 @@ def test_policies_may_make_arrays_and_call_helpers():
 
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="memory is Python's where numba is disabled")
 def test_arrays_that_a_helper_returns_are_freed():
-    """Without counted references they never would be; a policy that is compiled so would leave some behind."""
+    """Without counted references they never would be; a policy that is compiled so would leave
+    some behind.
+    """
     from numba.core.runtime import _nrt_python, rtsys
 
     _nrt_python.memsys_enable_stats()

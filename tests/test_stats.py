@@ -1,4 +1,6 @@
-"""Intervals over prompts: definition, coverage on known truth with its error rate, controls that must fail."""
+"""Intervals over prompts: definition, coverage on known truth with its error rate, controls that
+must fail.
+"""
 
 import numpy as np
 import pytest
@@ -12,7 +14,9 @@ TRIALS = 400
 
 
 def prompts(rng, count, effect=0.0):
-    """Accepted and rounds of each prompt: lengths vary, and a prompt's own rate varies about 1.5 + effect."""
+    """Accepted and rounds of each prompt: lengths vary, and a prompt's own rate varies about 1.5
+    + effect.
+    """
     rounds = rng.integers(10, 60, count).astype(float)
     rate = (1.5 + effect) * rng.gamma(8.0, 1 / 8.0, count)
     return rng.poisson(rate * rounds).astype(float), rounds
@@ -26,7 +30,9 @@ def covered(make, truth, interval):
 
 @pytest.mark.parametrize("method", stats.METHODS)
 def test_coverage_of_a_ratio(method, record_property):
-    """95% intervals, 50 prompts. If the coverage is 92% or more, at most 345 of 400 hold with chance 1e-4 (binomial)."""
+    """95% intervals, 50 prompts. If the coverage is 92% or more, at most 345 of 400 hold with
+    chance 1e-4 (binomial).
+    """
     hits = covered(
         lambda rng: prompts(rng, 50),
         1.5,
@@ -34,7 +40,8 @@ def test_coverage_of_a_ratio(method, record_property):
     )
     record_property(
         "measured",
-        f"{method} intervals of a ratio over 50 prompts: {hits / TRIALS:.1%} of {TRIALS} hold it (95% meant)",
+        f"{method} intervals of a ratio over 50 prompts: {hits / TRIALS:.1%} of {TRIALS} hold it "
+        "(95% meant)",
     )
     assert scipy_stats.binom.cdf(345, TRIALS, 0.92) < 1e-4
     assert hits > 345
@@ -52,13 +59,15 @@ def test_coverage_of_a_paired_difference(record_property):
     )
     record_property(
         "measured",
-        f"bca intervals of a paired difference over 50 prompts: {hits / TRIALS:.1%} of {TRIALS} hold the truth",
+        f"bca intervals of a paired difference over 50 prompts: {hits / TRIALS:.1%} of {TRIALS} "
+        "hold the truth",
     )
     assert hits > 345
 
 
 def test_rounds_taken_for_prompts_cover_too_little():
-    """The control: the same texts cut into their rounds, as if those were independent, miss the truth far too often.
+    """The control: the same texts cut into their rounds, as if those were independent, miss the
+    truth far too often.
 
     If they covered 92%, fewer than 45 of 60 would hold it with chance 4e-5 at most.
     """
@@ -108,14 +117,20 @@ def test_percentiles_are_those_of_a_plain_loop(count, seed):
 
 
 def test_bca_is_that_of_scipy():
-    """The same construction, asked for the level that the widening would reach: the ends differ by resampling noise only."""
+    """The same construction, asked for the level that the widening would reach: the ends differ
+    by resampling noise only.
+    """
     accepted, rounds = prompts(np.random.default_rng(8), 40)
     z = scipy_stats.norm.ppf(0.975) / np.sqrt(40 / 39)
     ours = stats.ratio(accepted, rounds, resamples=9999, level=1 - 2 * scipy_stats.t.sf(z, 39))
     theirs = scipy_stats.bootstrap(
-        (accepted, rounds), lambda a, r, axis: a.sum(axis=axis) / r.sum(axis=axis), paired=True, vectorized=True,
-        n_resamples=9999, rng=np.random.default_rng(0),
-    ).confidence_interval  # fmt: skip
+        (accepted, rounds),
+        lambda a, r, axis: a.sum(axis=axis) / r.sum(axis=axis),
+        paired=True,
+        vectorized=True,
+        n_resamples=9999,
+        rng=np.random.default_rng(0),
+    ).confidence_interval
     width = ours.high - ours.low
     assert abs(ours.low - theirs.low) < 0.04 * width
     assert abs(ours.high - theirs.high) < 0.04 * width
@@ -138,7 +153,9 @@ def test_seeded_and_order_of_columns_kept():
 
 
 def test_swap_test_errs_as_often_as_it_says_and_sees_a_difference(record_property):
-    """Under the null P(p <= 0.1) <= 0.1: over 66 of 400 has chance 4e-5. Against a true 10% it rejects almost always."""
+    """Under the null P(p <= 0.1) <= 0.1: over 66 of 400 has chance 4e-5. Against a true 10% it
+    rejects almost always.
+    """
     low, seen = 0, 0
     for seed in range(TRIALS):
         rng = np.random.default_rng(seed)
@@ -158,7 +175,8 @@ def test_swap_test_errs_as_often_as_it_says_and_sees_a_difference(record_propert
         )
     record_property(
         "measured",
-        f"swap test at 0.1: rejects {low / TRIALS:.1%} of nulls, {seen / TRIALS:.1%} of true 10% differences",
+        f"swap test at 0.1: rejects {low / TRIALS:.1%} of nulls, {seen / TRIALS:.1%} of true 10% "
+        "differences",
     )
     assert low <= 66
     assert scipy_stats.binom.sf(66, TRIALS, 0.1) < 4.1e-5

@@ -60,7 +60,9 @@ def test_order_and_threads_change_nothing():
 
 
 def test_common_random_numbers_pair_policies():
-    """Two settings of one rule share their draws: the difference varies less over replicates than with draws of its own."""
+    """Two settings of one rule share their draws: the difference varies less over replicates
+    than with draws of its own.
+    """
     near = [beta_ts(alpha0=2.0), beta_ts(alpha0=2.2)]
     pair = sweep(A, near, replicates=24, **QUIET).pivot(
         index="replicate", columns="policy", values="speedup"

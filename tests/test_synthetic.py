@@ -1,4 +1,6 @@
-"""Synthetic traces follow their law. Error rates are for the fixed seeds: |z| > 4 has chance 6e-5 for a right generator."""
+"""Synthetic traces follow their law. Error rates are for the fixed seeds: |z| > 4 has chance
+6e-5 for a right generator.
+"""
 
 import numpy as np
 import pytest
@@ -9,7 +11,9 @@ from simspec.quantization import LOG_ODDS
 
 
 def z_by_depth(trace, alphas):
-    """z of each depth's acceptance given the depths before, over rows whose text reaches that far."""
+    """z of each depth's acceptance given the depths before, over rows whose text reaches that
+    far.
+    """
     left = np.repeat(trace.offset[1:], np.diff(trace.offset)) - np.arange(trace.rows)
     scores = []
     for depth, alpha in enumerate(alphas):

@@ -33,7 +33,9 @@ def changed(trace, **parts):
 
 @pytest.fixture
 def example():
-    """Two sequences of 3 and 2 rows, K = 2; the second ends with its end token before its budget."""
+    """Two sequences of 3 and 2 rows, K = 2; the second ends with its end token before its
+    budget.
+    """
     meta = TraceMeta(
         "greedy",
         "t",
@@ -161,7 +163,9 @@ def test_equality_sees_every_field(example):
 
 
 def test_a_flipped_bit_anywhere_is_harmless_or_refused(tmp_path):
-    """One bit of every byte: the file loads equal or raises one line with its path, never a different trace."""
+    """One bit of every byte: the file loads equal or raises one line with its path, never a
+    different trace.
+    """
     trace = synthetic.iid(0.7, 2, 6, 3, confidence=True)
     path, damaged = tmp_path / "t.parquet", tmp_path / "damaged.parquet"
     trace.save(path)
@@ -228,7 +232,9 @@ def test_a_failed_save_leaves_no_litter(tmp_path, example, monkeypatch):
 
 
 def test_recordings_are_small(tmp_path):
-    """120 sequences x 96 rows x K = 16 with every field and text-like repetition nowhere but between rows: under 1 MB."""
+    """120 sequences x 96 rows x K = 16 with every field and text-like repetition nowhere but
+    between rows: under 1 MB.
+    """
     rng, S, n, K = np.random.default_rng(0), 120, 96, 16
     N, left = S * n, np.tile(np.arange(n, 0, -1), S)
     hit = rng.random(N) < 0.65

@@ -131,11 +131,23 @@ def test_files_round_trip(tmp_path_factory, tree):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '{"parent": [0]}', '{"parent": [0], "rank": [0], "x": 1}', '{"paths": 3}', '{"paths": [[0, 0]]}',
-     '{"paths": [], "rank": []}',
-     '{"parent": [1], "rank": [0]}', '{"parent": [0], "rank": [99]}', '{"parent": [0.5], "rank": [0]}', '{"parent": {}, "rank": []}',
-     "[" * 100_000, '{"parent": [1e999], "rank": [0]}'],
-)  # fmt: skip
+    [
+        "",
+        "[]",
+        "{}",
+        '{"parent": [0]}',
+        '{"parent": [0], "rank": [0], "x": 1}',
+        '{"paths": 3}',
+        '{"paths": [[0, 0]]}',
+        '{"paths": [], "rank": []}',
+        '{"parent": [1], "rank": [0]}',
+        '{"parent": [0], "rank": [99]}',
+        '{"parent": [0.5], "rank": [0]}',
+        '{"parent": {}, "rank": []}',
+        "[" * 100_000,
+        '{"parent": [1e999], "rank": [0]}',
+    ],
+)
 def test_files_of_no_tree_are_refused_in_one_line_with_their_path(tmp_path, text):
     (tmp_path / "t.json").write_text(text)
     with pytest.raises(ValueError, match="t.json: not a draft tree") as caught:
@@ -215,7 +227,8 @@ def test_best_beats_every_tree_at_these_costs(acceptance, seed):
         return expected_committed(tree, acceptance) / expected_seconds(tree, acceptance, cost)
 
     found = best_tree(acceptance, cost)
-    # Of one depth and number, catch-up and drafter rows apart, the programme's tree is the best: cut those for the comparison.
+    # Of one depth and number, catch-up and drafter rows apart, the programme's tree is the best:
+    # cut those for the comparison.
     bare = replace(cost, catch_up=[0.0], node=0.0)
     everything = [from_paths(tree) for n in range(5) for tree in naive_tree.trees_of(n, K, R)]
     top = max(

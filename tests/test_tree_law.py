@@ -1,4 +1,5 @@
-"""Trees under the rejection rule: the committed text's law is the target's, by walking every draw and coin of a round."""
+"""Trees under the rejection rule: the committed text's law is the target's, by walking every
+draw and coin of a round."""
 
 import numpy as np
 import pytest
@@ -44,7 +45,8 @@ class Tables(Drafter):
 
 
 class Branch:
-    """A Chance that takes the choices it is given, then the first possible one, and notes the others and the odds of its own."""
+    """A Chance that takes the choices it is given, then the first possible one, and notes the
+    others and the odds of its own."""
 
     def __init__(self, given):
         self.given, self.taken, self.odds, self.others, self.seen = given, [], 1.0, [], set()
@@ -68,7 +70,8 @@ class Branch:
 
 
 def law(make, seed, rule, length):
-    """{text of `length` tokens: probability} of a round of the plan that make(chance) gives, completed by the target's own draws."""
+    """{text of `length` tokens: probability} of a round of the plan that make(chance) gives,
+    completed by the target's own draws."""
     found, waiting = {}, [()]
     while waiting:
         draws = Branch(waiting.pop())
@@ -93,7 +96,8 @@ def law(make, seed, rule, length):
 
 
 def own(seed, rule, length, text=()):
-    """{text: probability} of the target's texts of `length` tokens that start with `text`, given that."""
+    """{text: probability} of the target's texts of `length` tokens that start with `text`, given
+    that."""
     if len(text) == length:
         return {text: 1.0}
     p = rule.probs(table(seed, text)[None])[0].tolist()
@@ -144,7 +148,8 @@ def test_cape_keeps_the_targets_law(rule, sets):
 
 
 def test_control_siblings_judged_by_the_wrong_distribution_are_caught():
-    """The q of each child's own draw in place of the first's: the tree is then judged by what it was not drawn from."""
+    """The q of each child's own draw in place of the first's: the tree is then judged by what it
+    was not drawn from."""
     rule, seed, tree = RULES[0], 5, tree_of_widths((2,))
 
     def spoilt(draws):

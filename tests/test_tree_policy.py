@@ -47,7 +47,9 @@ NODES = CostModel.from_ratio(0.1, 6, MAX_NODES)
 
 
 def ranked(trace, seed=0, widest=5, **changes):
-    """The trace with ranks of which many are small, as a recording of a drafter with a distribution has them."""
+    """The trace with ranks of which many are small, as a recording of a drafter with a
+    distribution has them.
+    """
     rng = np.random.default_rng(seed)
     rank = np.minimum(rng.geometric(0.5, (trace.rows, trace.K)) - 1, widest)
     rank[rng.random(rank.shape) < 0.1] = 255
@@ -169,14 +171,18 @@ def test_one_order_serves_every_budget(trace, width, depth, seed, cost):
     for nodes in (0, 1, 2, 5, 9, MAX_NODES):
         equal(
             trace, dynamic_tree(nodes), cost,
-            lambda s, row, owed: naive_tree.dynamic(trace, s, row, scores(seed, s, row), *trace.meta.tree, nodes),
+            lambda s, row, owed, nodes=nodes: naive_tree.dynamic(
+                trace, s, row, scores(seed, s, row), *trace.meta.tree, nodes
+            ),
         )  # fmt: skip
 
 
 @settings(max_examples=60)
 @given(recordings(optional=False), st.integers(0, 6))
 def test_a_tree_without_branches_is_the_fixed_chain(trace, k):
-    """Where no end token cuts it: rows, levels, nodes and accepted tokens; sets of no width are the chain whatever cuts it."""
+    """Where no end token cuts it: rows, levels, nodes and accepted tokens; sets of no width are
+    the chain whatever cuts it.
+    """
     k = min(k, trace.K)
     assert replay_tree(trace, sets(0, k)) == replay(trace, fixed(k))
     whole = replace(trace, depth=np.full(trace.rows, trace.K, np.uint8), run=_runs(trace))
@@ -232,7 +238,9 @@ def test_widths_at_the_edges():
 
 
 def test_cape_fills_its_32_from_the_first_slot():
-    """Six tokens of a low confidence want 7 siblings each: 26 are left, which end inside the fourth slot's set."""
+    """Six tokens of a low confidence want 7 siblings each: 26 are left, which end inside the
+    fourth slot's set.
+    """
     one = synthetic.iid(0.0, 1, 40, 8)
     feature = np.zeros((40, 8, 1), np.uint8)
     rank = np.full((40, 8), 9, np.uint8)
@@ -356,8 +364,19 @@ def test_metrics_of_chains_are_what_they_were():
 
 def test_the_sweep_takes_trees_by_task_and_prompt():
     trace = ordered(example(prompts=4), 2, 3)
-    texts = ["fixed:2", "static:3x2", "cape:section,k=3", "cape:appendix", "sets:2,k=2", "full_tree:6", "medusa_tree:6", "optimal_tree:6",
-             "optimal_tree", "dynamic_tree:5", "tree_oracle"]  # fmt: skip
+    texts = [
+        "fixed:2",
+        "static:3x2",
+        "cape:section,k=3",
+        "cape:appendix",
+        "sets:2,k=2",
+        "full_tree:6",
+        "medusa_tree:6",
+        "optimal_tree:6",
+        "optimal_tree",
+        "dynamic_tree:5",
+        "tree_oracle",
+    ]
     for by in ("trace", "task", "prompt"):
         table = sweep(trace, texts, 0.1, replicates=2, by=by, progress=False)
         assert table.policy.unique().tolist() == texts

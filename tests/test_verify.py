@@ -1,4 +1,5 @@
-"""A verification commits the longest drafted path that the target picks itself, and then the target's own next token."""
+"""A verification commits the longest drafted path that the target picks itself, and then the
+target's own next token."""
 
 import pytest
 import torch
@@ -38,7 +39,8 @@ def slow_scores(rule, logits, parent, sequence, position):
 
 
 def slow_walk(scores, token, parent, end_tokens):
-    """By enumeration: of all lines from row 0 the longest on which every step is picked, first of its like, and no end."""
+    """By enumeration: of all lines from row 0 the longest on which every step is picked, first
+    of its like, and no end."""
     pick = {row: int(s.argmax()) for row, s in scores.items()}
 
     def stands(path):

@@ -162,7 +162,7 @@ def all_contestants(
     ratio = CostModel.from_ratio(0.1, trace.K)
     parsed = [(name, *parse_contestant(name)) for name in names]
     kinds = [parse_hf_method(method)[0] for method in methods]
-    no_drafts = policies.parse("fixed:0")
+    no_drafts = policies.BUILTIN["fixed"](0)
     contestants = [loop_contestant(PLAIN, pairs[PLAIN], Silent(), no_drafts, trace, ratio, seed)]
     for name, drafter, text in parsed:
         pair, cost = pairs[drafter], (policy_costs or {}).get(drafter, ratio)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from real.bench.contestant import Contestant, ContestantError, Generate, Request
-from real.model.checkpoint import WeightsError
+from real.model.hf_config import WeightsError
 from real.pair import DTYPES
 
 SCHEDULES = ("constant", "heuristic", "heuristic_transient")
@@ -76,11 +76,10 @@ def load_hf_model(path: str | Path, dtype: str, device: str):
     disable_progress_bar()
     logging.getLogger("transformers.generation.utils").addFilter(_is_relevant)
     try:
-        model = (
-            AutoModelForCausalLM.from_pretrained(path, dtype=DTYPES[dtype], use_safetensors=True)
-            .to(device)
-            .eval()
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            path, dtype=DTYPES[dtype], use_safetensors=True
         )
+        model = model.to(device).eval()
     except Exception as error:  # as in load_decoder: transformers raises whatever it meets first
         reason = " ".join(str(error).split())[:300]
         raise WeightsError(f"{path} cannot be loaded by transformers: {reason}") from error
@@ -102,7 +101,7 @@ def hf_contestant(method: str, model, assistant=None, end_tokens: Sequence[int] 
             "expected one in <models>/model, or leave the method out"
         )
     drafts = kind in ("assisted", "prompt_lookup")
-    arguments = {
+    arguments: dict[str, Any] = {
         "do_sample": False,
         "use_cache": True,
         "eos_token_id": list(end_tokens) or None,

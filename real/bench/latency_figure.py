@@ -1,6 +1,7 @@
 """The figure of pass latencies."""
 
 from pathlib import Path
+from typing import Any
 
 from real.files import replacing
 from real.measure.latency_grid import LatencyGrid
@@ -18,7 +19,7 @@ def draw_latency(grid: LatencyGrid, path: Path) -> None:
     panels = figure.subplots(1, len(contexts), sharey=True, squeeze=False)[0]
     for panel, context in zip(panels, contexts):
         for i, batch in enumerate(batches):
-            cells = [c for c in grid.by_width(batch, context) if c.fits]
+            cells: list[Any] = [c for c in grid.by_width(batch, context) if c.fits]
             if not cells:
                 continue
             across, colour = [c.width for c in cells], f"C{i % 10}"

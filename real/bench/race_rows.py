@@ -1,6 +1,6 @@
 """Figures of a race: throughput and speedup of every contestant, by group of prompts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -131,7 +131,7 @@ def rate_ratio(
         return ratio, None, None
     columns = []
     for r in (runs, other):
-        columns.append(_medians(r, members, lambda s, i, r=r: len(r.token[i][s])))
+        columns.append(_median_tokens(r, members))
         columns.append(np.median(r.seconds, 0)[members])
     interval = bootstrap(
         np.stack(columns, 1),
@@ -141,7 +141,6 @@ def rate_ratio(
     return ratio, float(interval.low), float(interval.high)
 
 
-def _medians(runs: Runs, members: list[int], value: Callable[[int, int], float]) -> np.ndarray:
-    """Median of `value` over repeats, for each prompt."""
-    repeats = range(len(runs.token))
-    return np.array([np.median([value(s, i) for i in repeats]) for s in members])
+def _median_tokens(runs: Runs, members: list[int]) -> np.ndarray:
+    """Median over repeats of new tokens, for each prompt."""
+    return np.array([np.median([len(repeat[s]) for repeat in runs.token]) for s in members])

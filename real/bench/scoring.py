@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -75,7 +76,7 @@ def score(
     """
     seed, repeats = settings.seed, settings.repeats
     scored, others = split_prompts(trace, settings.prompts, seed)
-    built = [policies.make(policy, scored, policy_cost) for policy in policies_]
+    built: list[Any] = [policies.make(policy, scored, policy_cost) for policy in policies_]
     check_predictors(pair.drafter, trace, built)
     replays = [(p, replay(scored, p, seed=seed, cost=policy_cost)) for p in built]
     deepest = max((int(rounds.computed.max()) for _, rounds in replays), default=0)
@@ -95,7 +96,8 @@ def score(
     queue = _shuffled(rng, len(runs), scored.sequences, list(jobs), others.sequences, repeats)
     times, results, done = RoundTimes(), [], 0
     for repeat in queue:
-        plans, by_policy = plans_of_runs(), [[] for _ in runs]
+        plans = plans_of_runs()
+        by_policy: list[list[DecodeResult]] = [[] for _ in runs]
         for item in repeat:
             if isinstance(item, int):
                 # in file order: a stream's state carries over to the next prompt
@@ -113,7 +115,7 @@ def score(
     costs = phase_costs(times, longest)
     rows = scorecard_rows(name, scored, pair.drafter.name, replays, costs, results)
     ran = engines_of(pair.target, pair.drafter)
-    engines = {f"{model}_engine": engine for model, engine in ran.items()}
+    engines: dict[str, Any] = {f"{model}_engine": engine for model, engine in ran.items()}
     return [replace(row, **engines) for row in rows]
 
 

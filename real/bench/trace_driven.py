@@ -5,6 +5,7 @@ teacher-forced on random tokens, and the drafter's picks are replaced by recorde
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -63,7 +64,7 @@ def emulate(
             "use a greedy or coupled one"
         )
     seed, cost = settings.seed, policy_cost or CostModel.from_ratio(0.1, trace.K)
-    built = [policies.make(policy, trace, cost) for policy in policies_]
+    built: list[Any] = [policies.make(policy, trace, cost) for policy in policies_]
     replays = [replay(trace, policy, seed=seed, cost=cost) for policy in built]
     attach_engine(passes, decoder, drafter)
     recorded_drafter = RecordedDrafter(drafter, constant_predictors(built, decoder, drafter))

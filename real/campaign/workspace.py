@@ -11,7 +11,7 @@ from real.campaign.config import MAX_DRAFT_LENGTHS, CampaignConfig
 from real.campaign.presets import training_of
 from real.decode.engine import make_passes
 from real.files import replace_json
-from real.model.checkpoint import sha256
+from real.model.fingerprint import sha256
 from real.pair import Pair, load_pair
 from real.progress import Progress, quiet
 from real.prompts import Prompt, draw

@@ -1,4 +1,5 @@
-"""The acceptance predictor θ_M: the probability that a drafted token is accepted, before verification (EESD Eq. 5)."""
+"""The acceptance predictor θ_M: the probability that a drafted token is accepted, before
+verification (EESD Eq. 5)."""
 
 import hashlib
 from typing import NamedTuple
@@ -27,14 +28,16 @@ def parameter_count(target_width: int, drafter_width: int, rank: int | None, dep
 
 
 class FoldedPredictor(NamedTuple):
-    """θ(t, i) = sigmoid(of_target(H_t^(T))[i] + of_drafter(H_{t+i}^(D))), i counted from 0 and capped at depths - 1."""
+    """θ(t, i) = sigmoid(of_target(H_t^(T))[i] + of_drafter(H_{t+i}^(D))), i counted from 0 and
+    capped at depths - 1."""
 
     target: Tensor
     drafter: Tensor
     bias: Tensor
 
     def of_target(self, state: Tensor) -> Tensor:
-        """The target's part of the log-odds at every depth, float64 `[..., depths]`, of states `[..., d_T]`."""
+        """The target's part of the log-odds at every depth, float64 `[..., depths]`, of states
+        `[..., d_T]`."""
         return state.double() @ self.target.T
 
     def of_drafter(self, state: Tensor) -> Tensor:
@@ -43,17 +46,20 @@ class FoldedPredictor(NamedTuple):
 
 
 class AcceptancePredictor(nn.Module):
-    """θ_M(t, i) = Sigmoid(W_p [W^i H_t^(T) ; H_{t+i}^(D)] + b), i capped at `depths` (EESD Eq. 5; 10 there).
+    """θ_M(t, i) = Sigmoid(W_p [W^i H_t^(T) ; H_{t+i}^(D)] + b), i capped at `depths` (EESD Eq. 5;
+    10 there).
 
     | symbol | meaning |
     | --- | --- |
-    | H_t^(T) `[d_T]` | the target's last hidden state that produced the last committed token, before norm and head |
+    | H_t^(T) `[d_T]` | the target's last hidden state that produced the last committed token, \
+before norm and head |
     | H_{t+i}^(D) `[d_D]` | the drafter's, that produced the i-th drafted token |
     | W^i | d_T x d_T (`rank=None`, the paper's form), or A_i B with A_i d_T x rank and a shared B |
-    | W_p, b | one row and a scalar; the paper's two rows under a softmax are equivalent to their difference |
+    | W_p, b | one row and a scalar; the paper's two rows under a softmax are equivalent to their \
+difference |
 
-    Eq. 5 is linear before the sigmoid: `folded` reduces it to two dot products. Computed in float64, stored in
-    bfloat16.
+    Eq. 5 is linear before the sigmoid: `folded` reduces it to two dot products. Computed in
+    float64, stored in bfloat16.
     """
 
     def __init__(
@@ -88,7 +94,8 @@ class AcceptancePredictor(nn.Module):
         return hashlib.sha256(self.to_bytes()).hexdigest()
 
     def folded(self) -> FoldedPredictor:
-        """The predictor reduced to one vector a depth for the target's state, one for the drafter's, and b."""
+        """The predictor reduced to one vector a depth for the target's state, one for the
+        drafter's, and b."""
         of_target, of_drafter = self.judge.split((self.target_width, self.drafter_width))
         if self.rank is None:
             return FoldedPredictor(

@@ -16,7 +16,8 @@ def greedy_pick(logits: Tensor, slot: int, hidden: Tensor | None = None) -> int:
 def start(
     target: Target, drafter: Drafter, prompt: Sequence[int], pick: Pick = greedy_pick
 ) -> TargetOutput:
-    """Prefills all of `prompt` but its last token and begins the drafter's sequence; returns the prefill's output."""
+    """Prefills all of `prompt` but its last token and begins the drafter's sequence; returns the
+    prefill's output."""
     prefill = target.prefill(list(prompt[:-1]))
     drafter.begin(target, list(prompt), prefill, pick)
     return prefill
@@ -37,8 +38,8 @@ def along(
     | last | the last committed token, whose target row is not computed yet |
     | output | the pass before it: the prefill's, then one row a step |
 
-    Between two steps `tokens[t]` is committed, whatever was drafted. A caller that drafts more than once at a
-    position calls `drafter.rollback(0)` after each draft.
+    Between two steps `tokens[t]` is committed, whatever was drafted. A caller that drafts more
+    than once at a position calls `drafter.rollback(0)` after each draft.
     """
     output = start(target, drafter, prompt, pick)
     last = prompt[-1]

@@ -9,7 +9,8 @@ from simspec.tree import MAX_NODES, TreeError
 
 
 class BeamSearch(SearchedTree):
-    """The `width` final hypotheses of `levels` tokens, as a tree of their prefixes (GLIDE, Table 3)."""
+    """The `width` final hypotheses of `levels` tokens, as a tree of their prefixes (GLIDE, Table
+    3)."""
 
     reads = ()
 
@@ -40,7 +41,8 @@ class BeamSearch(SearchedTree):
 
 
 def parse_beam(text: str, K: int) -> BeamSearch:
-    """The BeamSearch written as beam:width or beam:width,k=levels (default K); TreeError otherwise."""
+    """The BeamSearch written as beam:width or beam:width,k=levels (default K); TreeError
+    otherwise."""
     match = re.fullmatch(r"beam:(\d+)(?:,k=(\d+))?", text)
     if not match:
         raise TreeError(

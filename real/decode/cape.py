@@ -22,9 +22,9 @@ from simspec.tree_policy import MAX_SUBMITTED, TreePolicy
 class Cape:
     """A chain of at most `k` tokens, then siblings of each: `simspec.tree_outcomes.sibling_counts`.
 
-    The confidence that sets the count is quantized as in a recording. At most 32 tokens are submitted: the whole
-    chain, then siblings from slot 0 on. Under the rejection rule siblings are drawn from q without replacement.
-    The gap is as of `real.decode.static_tree.StaticTree`.
+    The confidence that sets the count is quantized as in a recording. At most 32 tokens are
+    submitted: the whole chain, then siblings from slot 0 on. Under the rejection rule siblings
+    are drawn from q without replacement. The gap is as of `real.decode.static_tree.StaticTree`.
     """
 
     reader: FeatureReader

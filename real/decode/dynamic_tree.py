@@ -5,7 +5,8 @@ from simspec.tree import MAX_NODES, TreeError
 
 
 class DynamicTree(SearchedTree):
-    """The first `nodes` rows by score of a search of that width and depth: EAGLE-2's reranked tree."""
+    """The first `nodes` rows by score of a search of that width and depth: EAGLE-2's reranked
+    tree."""
 
     def __init__(self, width: int, levels: int, nodes: int):
         super().__init__(width, levels)

@@ -26,9 +26,9 @@ def make_passes(
 ) -> EagerPasses:
     """The passes of an engine, for rounds of at most `rows` rows over sequences of `capacity` rows.
 
-    `rows` is K + 1, or the nodes of a tree and 1. Under "strict" the target's numbers for a row do not depend on
-    how many tokens were drafted: every policy commits the same tokens, in bfloat16 too. Under "fast" rounding may
-    differ between widths. ValueError for another engine.
+    `rows` is K + 1, or the nodes of a tree and 1. Under "strict" the target's numbers for a row
+    do not depend on how many tokens were drafted: every policy commits the same tokens, in
+    bfloat16 too. Under "fast" rounding may differ between widths. ValueError for another engine.
     """
     if engine not in ENGINES:
         raise ValueError(f"engine {engine!r} is unknown; expected one of {', '.join(ENGINES)}")
@@ -41,7 +41,8 @@ def make_passes(
 
 
 def passes_for_trace(engine: str, trace: Trace, submitted: int = 0) -> EagerPasses:
-    """The passes of an engine for runs on a recording's prompts, of K or `submitted` drafted tokens a round."""
+    """The passes of an engine for runs on a recording's prompts, of K or `submitted` drafted tokens
+    a round."""
     longest = int((np.diff(trace.prompt_offset) + trace.budget).max())
     return make_passes(engine, max(trace.K, submitted) + 1, longest)
 
@@ -60,5 +61,6 @@ def attach_engine(passes: EagerPasses, target: Decoder, drafter: Drafter) -> Non
 
 
 def engines_of(target: Target, drafter: Drafter) -> dict[str, str]:
-    """The engine that each really runs on; "eager" for a drafter whose passes cannot be captured."""
+    """The engine that each really runs on; "eager" for a drafter whose passes cannot be
+    captured."""
     return {"target": target.passes.name, "drafter": drafter.engine}

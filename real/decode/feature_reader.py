@@ -11,7 +11,8 @@ from real.model.target import TargetOutput
 
 
 class FeatureReader:
-    """Reads the features `names` of drafted steps: `begin` a sequence, `read` each step, `learn` after each pass.
+    """Reads the features `names` of drafted steps: `begin` a sequence, `read` each step, `learn`
+    after each pass.
 
     Between passes it stores the target's part of each prediction, of the last committed token.
     """
@@ -24,14 +25,16 @@ class FeatureReader:
         self._fetched: tuple[int, list[float]] | None = None
 
     def begin(self, prefill: TargetOutput) -> None:
-        """Starts a sequence; without a row in `prefill` (a prompt of one token) the target's state is zero."""
+        """Starts a sequence; without a row in `prefill` (a prompt of one token) the target's state
+        is zero."""
         rows = prefill.hidden
         self._update(rows[-1] if len(rows) else rows.new_zeros(rows.shape[1]))
 
     def fetch(
         self, best: Tensor, logits: Tensor, hidden: Tensor | None, slot: int, clock: PhaseTimer
     ) -> int:
-        """The token `best [1]` picked from logits `[vocab]`, copied to the host together with its features."""
+        """The token `best [1]` picked from logits `[vocab]`, copied to the host together with its
+        features."""
         if not self.names or (self._folded and hidden is None):
             return int(best)
         clock.lap(DRAFTING)
@@ -43,7 +46,8 @@ class FeatureReader:
         return int(token)
 
     def read(self, step: Step, slot: int) -> tuple[np.ndarray, np.ndarray]:
-        """Codes uint8 `[F]` of the step drafted at `slot`, and each value's distance to its bin's edge `[F]`."""
+        """Codes uint8 `[F]` of the step drafted at `slot`, and each value's distance to its bin's
+        edge `[F]`."""
         fetched, self._fetched = self._fetched, None
         if fetched is None or fetched[0] != slot:
             token = torch.tensor([step.token])

@@ -1,4 +1,5 @@
-"""Features of drafted tokens: functions of the drafter's distribution, and acceptance predictions."""
+"""Features of drafted tokens: functions of the drafter's distribution, and acceptance
+predictions."""
 
 from collections.abc import Mapping
 
@@ -15,7 +16,8 @@ FEATURES = {
     "confidence": lambda logprob: logprob.max(-1).values.exp(),
     "entropy": lambda logprob: torch.special.entr(logprob.exp()).sum(-1),
 }
-# A policy compares θ with a running mean: even steps (errors up to 0.002) suit it better than log-odds (0.01).
+# A policy compares θ with a running mean: even steps (errors up to 0.002) suit it better than
+# log-odds (0.01).
 GRIDS = {
     "confidence": "confidence",
     "entropy": "entropy",
@@ -25,7 +27,8 @@ GRIDS = {
 
 
 def feature_grids(reads: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """The (name, grid) pairs of the features that a policy reads; ValueError for an unknown feature."""
+    """The (name, grid) pairs of the features that a policy reads; ValueError for an unknown
+    feature."""
     unknown = [name for name in reads if name not in GRIDS]
     if unknown:
         raise ValueError(
@@ -40,7 +43,8 @@ def drafter_features(drafter: Drafter) -> tuple[str, ...]:
 
 
 def required_predictors(names: tuple[str, ...], drafter: Drafter) -> dict[str, AcceptancePredictor]:
-    """The drafter's predictors that the features `names` need; ValueError where the drafter cannot expose one."""
+    """The drafter's predictors that the features `names` need; ValueError where the drafter cannot
+    expose one."""
     if names and not drafter.has_logits:
         raise ValueError(
             f"feature {names[0]!r}: drafter {drafter.name!r} has no logits and exposes none; "
@@ -69,7 +73,8 @@ def feature_values(
     | --- | --- |
     | logits | all but predicted features |
     | log_odds, name -> `[n]` | features that a predictor gives |
-    | token `[n]` | "probability", q of the drafted token: the only feature that depends on it (`TOKEN_FEATURES`) |
+    | token `[n]` | "probability", q of the drafted token: the only feature that depends on it \
+(`TOKEN_FEATURES`) |
     """
     if any(name in FEATURES or name in TOKEN_FEATURES for name in names):
         logprob = torch.log_softmax(logits.double() / temperature, -1)
@@ -85,7 +90,8 @@ def feature_values(
 
 
 def encode_features(names: tuple[str, ...], values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Grid codes uint8 `[n, F]` of feature values float64 `[n, F]`, and each value's distance to its bin's edge."""
+    """Grid codes uint8 `[n, F]` of feature values float64 `[n, F]`, and each value's distance to
+    its bin's edge."""
     columns = [grid.encode(values[:, i], grid.TABLES[GRIDS[name]]) for i, name in enumerate(names)]
     code, edge = (np.stack(column, -1) for column in zip(*columns))
     return code, edge

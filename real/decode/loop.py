@@ -42,9 +42,10 @@ def decode(  # noqa: PLR0913
     | forced | commit these new tokens whatever the target picks (teacher forcing) |
     | exact | synchronize the device between phases; else phases are timed as issued |
 
-    Under a greedy or coupled rule the rounds equal those of `simspec.replay` on a recording of the same
-    sequence (see NOTATION.md). Under the rejection rule drafts do not stop at a drafted end token.
-    ValueError for an empty prompt, for forced tokens under the rejection rule, and for too few of them.
+    Under a greedy or coupled rule the rounds equal those of `simspec.replay` on a recording of
+    the same sequence (see NOTATION.md). Under the rejection rule drafts do not stop at a drafted
+    end token. ValueError for an empty prompt, for forced tokens under the rejection rule, and
+    for too few of them.
     """
     if forced is not None:
         _check_forced(forced, rule, budget, end_tokens)

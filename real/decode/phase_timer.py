@@ -8,7 +8,8 @@ DRAFTING, VERIFICATION, POLICY, OTHER = range(4)
 
 
 class PhaseTimer:
-    """Time by phase, of a device that may still be busy: synchronised on CUDA where `exact`, else as issued."""
+    """Time by phase, of a device that may still be busy: synchronised on CUDA where `exact`, else
+    as issued."""
 
     def __init__(self, device, exact: bool = True):
         self.wait = torch.cuda.synchronize if exact and device.type == "cuda" else lambda: None

@@ -24,7 +24,8 @@ class Plan(Protocol):
     | member | meaning |
     | --- | --- |
     | K | depth of the deepest draft |
-    | reader | reads the features of drafted tokens, from `begin` on; None where the plan reads none |
+    | reader | reads the features of drafted tokens, from `begin` on; None where the plan reads \
+none |
     """
 
     @property
@@ -70,7 +71,8 @@ def make_plan(
     cost: CostModel,
     tree: tuple[int, int] | tuple[()] = (),
 ) -> Plan:
-    """The plan of a policy at depth K; `tree` is the width and depth of dynamic trees (`TraceMeta.tree`).
+    """The plan of a policy at depth K; `tree` is the width and depth of dynamic trees
+    (`TraceMeta.tree`).
 
     ValueError for a policy that only replays (tree_oracle), TreeError for a tree deeper than K.
     """

@@ -10,13 +10,15 @@ from safetensors.torch import load
 
 from real.decode.acceptance_predictor import PREDICTOR_NAMES, AcceptancePredictor, parameter_count
 from real.files import replace_json, replacing
-from real.model.checkpoint import WeightsError, sha256
-from real.model.compressed import content, weights_in
+from real.model.compressed import read_bytes, weight_files
+from real.model.fingerprint import sha256
+from real.model.hf_config import WeightsError
 
 
 def drafter_identity(folder: str | Path) -> str:
-    """Hex SHA-256 of a drafter's weights without predictors: of its one file, or of its files' hashes."""
-    files = [path for path in weights_in(folder) if path.stem not in PREDICTOR_NAMES]
+    """Hex SHA-256 of a drafter's weights without predictors: of its one file, or of its files'
+    hashes."""
+    files = [path for path in weight_files(folder) if path.stem not in PREDICTOR_NAMES]
     if len(files) == 1:
         return sha256(files[0])
     return hashlib.sha256("".join(map(sha256, files)).encode()).hexdigest()
@@ -29,7 +31,8 @@ def save_predictor(
     target: str,
     training: dict | None = None,
 ) -> None:
-    """Writes <name>.safetensors and <name>.json (form, sizes, target, drafter, training) to the drafter's folder."""
+    """Writes <name>.safetensors and <name>.json (form, sizes, target, drafter, training) to the
+    drafter's folder."""
     with replacing(folder / f"{name}.safetensors") as path:
         path.write_bytes(predictor.to_bytes())
     sizes = {
@@ -41,12 +44,13 @@ def save_predictor(
 
 
 def load_predictor(folder: str | Path, name: str, target: str, device="cpu") -> AcceptancePredictor:
-    """The predictor `name` in the drafter's `folder`; WeightsError if damaged, or trained for other models."""
+    """The predictor `name` in the drafter's `folder`; WeightsError if damaged, or trained for other
+    models."""
     folder = Path(folder)
     both = f"{folder / name}.json and .safetensors"
     try:
         stored = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-        weights = content(folder / f"{name}.safetensors")
+        weights = read_bytes(folder / f"{name}.safetensors")
         sizes = [stored[key] for key in ("target_width", "drafter_width", "rank", "depths")]
         trained_for = stored["target"], stored["drafter"]
         if 2 * parameter_count(*sizes) > len(

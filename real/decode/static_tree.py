@@ -15,11 +15,13 @@ from simspec.tree import Tree
 
 
 class StaticTree:
-    """One tree shape for every round, cut at the round's cap; a node of rank r carries its parent's (r + 1)-th best token.
+    """One tree shape for every round, cut at the round's cap; a node of rank r carries its parent's
+    (r + 1)-th best token.
 
-    Best is by the rule's scores at that position. Under the rejection rule a node's children are drawn from q without
-    replacement, in row order; ranks are ignored, and children for which q has no token left are omitted. The gap is the
-    smallest between scores that decided on children of the committed path.
+    Best is by the rule's scores at that position. Under the rejection rule a node's children are
+    drawn from q without replacement, in row order; ranks are ignored, and children for which q
+    has no token left are omitted. The gap is the smallest between scores that decided on
+    children of the committed path.
     """
 
     reader = None
@@ -49,7 +51,8 @@ class StaticTree:
         end_tokens: tuple[int, ...],
         clock: PhaseTimer,
     ) -> Draft:
-        """The tree behind `last`, level by level; drafted end tokens are expanded like any other."""
+        """The tree behind `last`, level by level; drafted end tokens are expanded like any
+        other."""
         tree = self.cuts[min(cap, self.K)]
         children: dict[int, list[int]] = {}
         for node, above in enumerate(tree.parent):

@@ -1,4 +1,5 @@
-"""Tree search by cumulative confidence (EAGLE-2 §4.1, arXiv 2406.16858), and the plans that submit a part of it."""
+"""Tree search by cumulative confidence (EAGLE-2 §4.1, arXiv 2406.16858), and the plans that submit
+a part of it."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -17,10 +18,11 @@ INFINITE_GAP = float("inf")
 
 
 def top_tokens(scores: Tensor, width: int) -> tuple[Tensor, list[float]]:
-    """The `width` best tokens int64 `[n, width]` of scores `[n, vocab]`, and each row's smallest gap.
+    """The `width` best tokens int64 `[n, width]` of scores `[n, vocab]`, and each row's smallest
+    gap.
 
-    Ties go to the smaller token. The gap is the smallest between neighbors among the best `width` + 1 scores.
-    TreeError where `width` exceeds the vocabulary.
+    Ties go to the smaller token. The gap is the smallest between neighbors among the best
+    `width` + 1 scores. TreeError where `width` exceeds the vocabulary.
     """
     vocab = scores.shape[-1]
     if width > vocab:
@@ -68,7 +70,8 @@ class CandidateTree:
         )
 
     def ends(self) -> list[int]:
-        """Rows of the hypotheses with which a beam search of this width ends, in ascending order."""
+        """Rows of the hypotheses with which a beam search of this width ends, in ascending
+        order."""
         rows = set()
         for row in self.last:
             while row:
@@ -80,10 +83,12 @@ class CandidateTree:
 def search_tree(
     drafter: Drafter, rule: Rule, sequence: int, position: int, last: int, width: int, levels: int
 ) -> CandidateTree | None:
-    """Expands `levels` levels: the `width` best children of row 0, then of the `width` best rows of each level.
+    """Expands `levels` levels: the `width` best children of row 0, then of the `width` best rows of
+    each level.
 
-    Children are the best by the rule's scores, noise included. A row's cumulative score sums log q at the rule's
-    temperature, without noise, top-k or top-p. None where the drafter proposes nothing.
+    Children are the best by the rule's scores, noise included. A row's cumulative score sums log
+    q at the rule's temperature, without noise, top-k or top-p. None where the drafter proposes
+    nothing.
     """
     token, parent, depth, score, number = [last], [-1], [0], [0.0], {-1: -1}
     rows, gap = [0], INFINITE_GAP
@@ -133,7 +138,8 @@ class SearchedTree(ABC):
         prefill: TargetOutput,
         draws: AddressedDraws,
     ) -> None:
-        """Starts a sequence; ValueError under the rejection rule, and for a drafter that grows no such tree."""
+        """Starts a sequence; ValueError under the rejection rule, and for a drafter that grows no
+        such tree."""
         if rule.sampled:
             raise ValueError(
                 f"{type(self).__name__} does not run under the rejection rule: its nodes depend on "

@@ -41,9 +41,10 @@ def accept_exact(
 ) -> VerifyResult:
     """Accepts the drafted path on which every token is the target's pick.
 
-    `token[0]` is the last committed token; row i predicts the token at `position` + its depth. A chain is the
-    tree whose row i follows row i - 1. Of siblings with the same token the first is followed. With `forced`,
-    all new tokens of the sequence, these replace the picks; `scores` remain the target's.
+    `token[0]` is the last committed token; row i predicts the token at `position` + its depth. A
+    chain is the tree whose row i follows row i - 1. Of siblings with the same token the first is
+    followed. With `forced`, all new tokens of the sequence, these replace the picks; `scores`
+    remain the target's.
     """
     depth = depths(parent)
     scores = rule.scores(logits, sequence, [position + d for d in depth])
@@ -71,14 +72,17 @@ def rejection_sample(
     round: int,
     end_tokens: tuple[int, ...],
 ) -> VerifyResult:
-    """Recursive rejection sampling down the drafted rows; committed tokens follow the target's distribution.
+    """Recursive rejection sampling down the drafted rows; committed tokens follow the target's
+    distribution.
 
-    At a row with target distribution p, its children are tried in turn. Child x, drawn from q, is accepted with
-    probability min(1, p(x) / q(x)). After a rejection p becomes norm(max(0, p - q)), and q loses x (siblings are
-    drawn without replacement). If no child is accepted, the token is drawn from the final p. A row absent from
-    `draft.q` has a deterministic child: q = 1.
+    At a row with target distribution p, its children are tried in turn. Child x, drawn from q,
+    is accepted with probability min(1, p(x) / q(x)). After a rejection p becomes norm(max(0, p -
+    q)), and q loses x (siblings are drawn without replacement). If no child is accepted, the
+    token is drawn from the final p. A row absent from `draft.q` has a deterministic child: q =
+    1.
 
-    One child a row: speculative sampling (Leviathan et al., Algorithm 1). More: SpecInfer, with draws as in Sequoia.
+    One child a row: speculative sampling (Leviathan et al., Algorithm 1). More: SpecInfer, with
+    draws as in Sequoia.
     """
     p = rule.probs(logits)
     children: dict[int, list[int]] = {}

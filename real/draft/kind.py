@@ -60,7 +60,7 @@ class DrafterKind:
     | field | meaning |
     | --- | --- |
     | drafter | its class |
-    | load | (folder, target, `real.model.checkpoint.made_for` of it) -> Drafter |
+    | load | (folder, target, `real.model.fingerprint.made_for` of it) -> Drafter |
     | recipe | how it is trained; None: it has no weights to train |
     | parallel | its parallel form; None: recorded position by position |
     | random_init | random weights for latency measurements; None: not offered |

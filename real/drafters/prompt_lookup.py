@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from real.draft import Drafter, DrafterKind, Pick, RandomInit, Step
-from real.model.checkpoint import WeightsError
 from real.model.decoder import Decoder
+from real.model.hf_config import WeightsError
 
 
 class PromptLookupDrafter(Drafter):

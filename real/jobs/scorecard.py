@@ -9,7 +9,7 @@ from real.bench.scorecard_file import load_rows, save_rows
 from real.bench.scoring import ScoreSettings, score, split_prompts
 from real.jobs.models import ModelSettings, check_models
 from real.jobs.recordings import open_recording, policy_cost_of
-from real.model.checkpoint import sha256
+from real.model.fingerprint import sha256
 from real.progress import Progress, quiet, relabel
 from real.provenance import device_name
 from real.rerun import rule_of

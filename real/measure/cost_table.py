@@ -107,7 +107,7 @@ def measure_table(
     name = f"{drafter.name}-{rule.name}"
     one = {c: loop.cost(name) for c, loop in loops.items()}
     if len(batches) == len(contexts) == 1 and batches == (1,):
-        return CostTable(batches, contexts, [[one[contexts[0]]]], name)
+        return CostTable(batches, contexts, ((one[contexts[0]],),), name)
 
     def cell(b: int, c: int) -> CostModel | None:
         label = f"{name}-b{b}-c{c}"
@@ -117,7 +117,9 @@ def measure_table(
             return None
         return add_batch(one[c], passes[1, c], passes[b, c], label)
 
-    return CostTable(batches, contexts, [[cell(b, c) for c in contexts] for b in batches], name)
+    return CostTable(
+        batches, contexts, tuple(tuple(cell(b, c) for c in contexts) for b in batches), name
+    )
 
 
 def _check_tree_nodes(settings: MeasureSettings, K: int) -> None:

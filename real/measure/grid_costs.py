@@ -45,7 +45,7 @@ def grid_cost(grid: LatencyGrid, batch: int, context: int, step: str | float) ->
     return CostModel(
         draft=step_seconds * np.arange(K + 1),
         verify=np.interp(np.arange(1, K + 2), [c.width for c in cells], seconds),
-        catch_up=[0.0],
+        catch_up=np.zeros(1),
         overhead=0.0,
         baseline=seconds[0],
         name=f"{grid.shape.name} {name}-b{batch}-c{context}",
@@ -75,7 +75,7 @@ def grid_cost_table(grid: LatencyGrid, step: str | float) -> CostTable:
             "measure smaller sizes"
         )
     batches, contexts = (tuple(sorted({size[axis] for size in sizes})) for axis in (0, 1))
-    table = [[costs.get((b, c)) for c in contexts] for b in batches]
+    table = tuple(tuple(costs.get((b, c)) for c in contexts) for b in batches)
     return CostTable(batches, contexts, table, grid.shape.name)
 
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from real.draft import Drafter
 from real.measure.device_limits import DeviceSpeeds
 from real.measure.pass_latency import TARGET, Key, minimum_latency
 from real.model.decoder import Decoder
@@ -44,7 +44,7 @@ def rows_pass(
 
 
 def drafter_step(
-    drafter: Drafter,
+    drafter: Any,
     target: Decoder,
     batch: int,
     context: int,
@@ -52,7 +52,7 @@ def drafter_step(
     static: bool = True,
     layer_forward: Callable | None = None,
 ) -> Pass:
-    """One row through the drafter's own layers and head, behind `context` cached rows."""
+    """One row through the own layers and head of a `Drafter`, behind `context` cached rows."""
     token = random_tokens(target, batch, 1, random)
     if (lm := drafter.lm) is not None:
         cache = random_cache(lm, batch, round_up(context + 1), random)
@@ -70,10 +70,8 @@ def drafter_step(
     )
 
 
-def pass_minimum(
-    key: Key, shape: ModelShape, drafter: Drafter | None, speeds: DeviceSpeeds
-) -> float:
-    """`minimum_latency` of a pass of the target, or of a step of the drafter."""
+def pass_minimum(key: Key, shape: ModelShape, drafter: Any, speeds: DeviceSpeeds) -> float:
+    """`minimum_latency` of a pass of the target, or of a step of the `Drafter`."""
     part, batch, context, width = key
     if part == TARGET or drafter is None:
         return minimum_latency(shape, speeds, width, batch, context)

@@ -3,7 +3,7 @@
 from real.decode.along import start
 from real.decode.loop import decode
 from real.decode.phase_timer import DRAFTING, OTHER, VERIFICATION, PhaseTimer
-from real.decode.plan import chain_plan
+from real.decode.plan import Plan, chain_plan
 from real.decode.static_tree import StaticTree
 from real.draft import Draft, Drafter
 from real.measure.job import FIXED, NODES, WIDTH, Job, chain_jobs
@@ -62,7 +62,7 @@ class LoopTiming:
         self.prompt, self.rounds = prompt, settings.rounds
         self.policy_cost = CostModel.from_ratio(0.1, K)
         self.policies = {job: job.policy for job in chain_jobs(range(K + 1), drafter.has_logits)}
-        self.trees = {
+        self.trees: dict[Job, Plan] = {
             Job(NODES, n): UndraftedTree(n) for n in range(K + 1, settings.tree_nodes + 1)
         }
         if settings.tree_nodes and drafter.grows and drafter.max_draft_length != 1 and K > 1:

@@ -32,9 +32,9 @@ def median_cost(
     draft = [max(_draft_median(drafting, j) - overhead, 0.0) for j in range(1, K + 1)]
     tree_passes = [float(np.median(trees[job])) for job in trees if job.kind == NODES]
     return CostModel(
-        draft=[0.0, *draft],
-        verify=[*(_median(passes.get(j, []), j) for j in range(K + 1)), *tree_passes],
-        catch_up=_catch_up(drafting),
+        draft=np.array([0.0, *draft]),
+        verify=np.array([*(_median(passes.get(j, []), j) for j in range(K + 1)), *tree_passes]),
+        catch_up=np.array(_catch_up(drafting)),
         overhead=overhead,
         baseline=float(np.median([r.seconds.sum() for r in times.plain if not r.first])),
         name=name,

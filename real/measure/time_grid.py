@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -40,7 +41,7 @@ def measure_grid(
     size = float(torch.empty((), dtype=settings.dtype).element_size())
     shape = replace(shape, weight_bytes=size, cache_bytes=size)
     extra = settings.drafter_shapes(shape)
-    stored = {
+    stored: dict[str, Any] = {
         "device": device_name(settings.device),
         "dtype": str(settings.dtype).removeprefix("torch."),
         "shape": shape,

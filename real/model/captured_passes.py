@@ -15,18 +15,20 @@ from real.model.static_inputs import StaticCall, StaticPass
 
 
 class CapturedPasses(EagerPasses):
-    """Runs passes of at most `max(widths)` rows by replaying a capture; wider ones (prefills) run eagerly.
+    """Runs passes of at most `max(widths)` rows by replaying a capture; wider ones (prefills) run
+    eagerly.
 
     | argument | meaning |
     | --- | --- |
     | widths | a pass is padded to the next of these numbers of rows |
     | capacity | rows of each KV cache, which never moves |
-    | compiled | compile the layers first: True, False or options of torch.compile; None: on CUDA only |
+    | compiled | compile the layers first: True, False or options of torch.compile; None: on CUDA \
+only |
     | smallest | least KV window; windows are the next powers of two |
 
-    A pass attends over a KV window rounded up to a power of two. Padding is masked, and written behind
-    the valid rows. Results are copies. A drafter and its target share one object, with a `name` for each
-    body. ValueError for a sequence beyond `capacity`.
+    A pass attends over a KV window rounded up to a power of two. Padding is masked, and written
+    behind the valid rows. Results are copies. A drafter and its target share one object, with a
+    `name` for each body. ValueError for a sequence beyond `capacity`.
     """
 
     def __init__(

@@ -1,42 +1,44 @@
-"""Weights kept small in the repository: name.safetensors as name.safetensors.xz, read as if it were the file itself."""
+"""Compressed weights: name.safetensors stored as name.safetensors.xz and read in its place."""
 
 import lzma
 from pathlib import Path
 
 from real.files import replacing
 
-MOST = 16  # bytes out of one byte in: weights give 1.5, a file made to fill the memory thousands
-# lp and pb: the two bytes of a bfloat16 differ in kind.
+MAX_RATIO = 16  # of decompression: weights give 1.5, a malicious file thousands
+# lp and pb: the two bytes of a bfloat16 have different distributions
 _FORM = {"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 3, "lp": 1, "pb": 1, "dict_size": 1 << 20}
 
 
-def pack(path: Path) -> Path:
-    """Puts path.xz in the place of `path`, two thirds of its size for bfloat16; ValueError where it would not be read back."""
-    content, packed = Path(path).read_bytes(), _packed(path)
-    made = lzma.compress(content, format=lzma.FORMAT_XZ, filters=[_FORM])
-    if _content(made, packed) != content:
-        raise ValueError(f"{path} does not come back as it was; leave it as it is")
+def compress(path: Path) -> Path:
+    """Replaces `path` by path.xz, two thirds of its size for bfloat16; ValueError where it does not
+    read back."""
+    original, packed = Path(path).read_bytes(), _packed(path)
+    compressed = lzma.compress(original, format=lzma.FORMAT_XZ, filters=[_FORM])
+    if _decompressed(compressed, packed) != original:
+        raise ValueError(f"{path} does not read back unchanged; leave it uncompressed")
     with replacing(packed) as temporary:
-        temporary.write_bytes(made)
+        temporary.write_bytes(compressed)
     Path(path).unlink()
     return packed
 
 
-def content(path: str | Path) -> bytes:
-    """The bytes of `path`, or those that path.xz holds where it alone is there; OSError for neither, ValueError for a damaged one."""
+def read_bytes(path: str | Path) -> bytes:
+    """The bytes of `path`, or of path.xz decompressed; OSError without either, ValueError for a
+    damaged one."""
     packed = _packed(path)
     if Path(path).exists() or not packed.exists():
         return Path(path).read_bytes()
-    return _content(packed.read_bytes(), packed)
+    return _decompressed(packed.read_bytes(), packed)
 
 
-def is_there(path: str | Path) -> bool:
-    """Whether `path` can be read, packed or plain."""
+def weights_exist(path: str | Path) -> bool:
+    """Whether `path` or path.xz exists."""
     return Path(path).exists() or _packed(path).exists()
 
 
-def weights_in(folder: str | Path) -> list[Path]:
-    """The .safetensors files of a folder in name order, packed ones by the name that they go by."""
+def weight_files(folder: str | Path) -> list[Path]:
+    """The .safetensors files of a folder in name order; compressed ones without .xz."""
     plain, packed = (Path(folder).glob(f"*.safetensors{suffix}") for suffix in ("", ".xz"))
     return sorted({*plain, *(path.with_suffix("") for path in packed)})
 
@@ -45,16 +47,17 @@ def _packed(path: str | Path) -> Path:
     return Path(path).with_name(Path(path).name + ".xz")
 
 
-def _content(held: bytes, path: Path) -> bytes:
+def _decompressed(compressed: bytes, path: Path) -> bytes:
     reader = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=1 << 28)
     try:
-        out = reader.decompress(held, MOST * len(held) + 1)
+        out = reader.decompress(compressed, MAX_RATIO * len(compressed) + 1)
     except (lzma.LZMAError, EOFError) as error:
         raise ValueError(f"{path} is damaged or no .xz file: {error}; fetch it again") from error
-    if len(out) > MOST * len(held):
+    if len(out) > MAX_RATIO * len(compressed):
         raise ValueError(
-            f"{path} holds more than {MOST} times its size, expected weights; fetch it again"
+            f"{path} decompresses to more than {MAX_RATIO} times its size, expected weights; "
+            "fetch it again"
         )
     if not reader.eof or reader.unused_data:
-        raise ValueError(f"{path} is cut short or has bytes behind its end; fetch it again")
+        raise ValueError(f"{path} is truncated or has trailing bytes; fetch it again")
     return out

@@ -1,7 +1,8 @@
-"""Capture: a function of tensors that stay where they are, recorded once and then replayed without Python.
+"""Capture of a function of fixed tensors, replayed without Python.
 
-On a card it is a CUDA graph. On a CPU the same rules are kept by a tape of the operations: whatever Python computed is baked in, results
-lie where the first ones lay, and a value that the host reads is refused. So what is proven here holds there.
+On CUDA it is a CUDA graph. On a CPU a tape of operations keeps the same rules: Python values are
+constants, outputs keep their memory, and a value read by the host is an error. So CPU tests
+cover the GPU.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,26 +17,29 @@ from real.model.kv_cache import LayerKV
 from real.model.layer import DecoderLayer
 
 Replay = Callable[[], tuple[Tensor, ...]]
-"""Runs what was captured, on what its tensors hold now; returns the same output tensors each time, overwritten."""
-READS = {
+"""Replays the capture on the current inputs; returns the same output tensors each time,
+overwritten."""
+HOST_READS = {
     torch.ops.aten.item.default,
     torch.ops.aten._local_scalar_dense.default,
     torch.ops.aten.resolve_conj.default,
 }
-"""Operations behind item(), float(), tolist() and numpy(): for these the host waits."""
+"""Operations behind item(), float(), tolist() and numpy(), for which the host waits."""
 WARM = 3
-"""Runs in front of a capture on a card: libraries take their workspace, kernels are compiled."""
+"""Runs before a capture on CUDA: libraries allocate workspaces, kernels are compiled."""
 
 
 class CaptureError(RuntimeError):
-    """What a captured function must not do."""
+    """A captured function broke a rule of captures."""
 
 
 def capture(function: Callable[[], tuple[Tensor, ...]], device: torch.device, pool=None) -> Replay:
-    """Runs `function`, then records it; it must read and write the same tensors whenever it is run, and nothing on the host.
+    """Runs `function`, then records it; every run must use the same tensors, and nothing on the
+    host.
 
-    `pool` is that of the memory of other graphs, on a card (`torch.cuda.graph_pool_handle`): of those that share it only the last one
-    replayed has outputs that hold. CaptureError, on a CPU, where the host reads a value.
+    `pool` is the memory pool of other graphs (`torch.cuda.graph_pool_handle`); of graphs that
+    share one, only the last replayed has valid outputs. CaptureError, on a CPU, where the host
+    reads a value.
     """
     if device.type != "cuda":
         return _Tape(function).replay
@@ -57,7 +61,7 @@ def capture(function: Callable[[], tuple[Tensor, ...]], device: torch.device, po
 
 
 class _Tape(TorchDispatchMode):
-    """The operations of one run, to be done again."""
+    """The operations of one run, for replay."""
 
     def __init__(self, function):
         super().__init__()
@@ -66,11 +70,11 @@ class _Tape(TorchDispatchMode):
             self.out = function()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func in READS:
+        if func in HOST_READS:
             raise CaptureError("a captured pass read a number on the host; keep it on the device")
         if func is torch.ops.aten.lift_fresh.default:
             raise CaptureError(
-                "a captured pass made a tensor of Python numbers; give it as an input"
+                "a captured pass made a tensor of Python numbers; pass it as an input"
             )
         made = func(*args, **(kwargs or {}))
         self.done.append((func, args, kwargs or {}, made))
@@ -101,16 +105,16 @@ def _layer_rows(
     value: Tensor,
     row: Tensor,
 ) -> Tensor:
-    # one layer's rows by themselves: with its number as an argument every layer would be compiled anew
+    # without the layer's number, for which every layer would be compiled anew
     return layer.mlp(layer.attend(x, (cos, sin), mask, LayerKV(key, value, row)))
 
 
 @contextmanager
 def compiled_layers(**options) -> Iterator[Callable[..., Tensor]]:
-    """Yields the `layer_forward` of a `real.model.kv_cache.StaticKVCache` that runs layers as compiled by torch, for passes to be captured.
+    """Yields a compiled `layer_forward` for the `StaticKVCache` of passes to be captured.
 
-    Layers of one shape share their kernels; their elementwise operations, each a kernel of its own otherwise, become few. `options` go to
-    torch.compile (backend, mode). Only passes over that cache, and only within the context, are compiled.
+    Layers of one shape share their kernels. `options` go to torch.compile (backend, mode). Only
+    passes over such a cache run compiled layers, and only within the context.
     """
     compiled = torch.compile(_layer_rows, fullgraph=True, **options)
 

@@ -15,7 +15,8 @@ from real.model.rotary import frequencies
 class Decoder(nn.Module):
     """Embedding, layers, final norm and head.
 
-    `frequency [head_dim / 2]` and `scaling` replace the default rotary frequencies where a model scales them.
+    `frequency [head_dim / 2]` and `scaling` replace the default rotary frequencies where a model
+    scales them.
     """
 
     def __init__(
@@ -46,7 +47,8 @@ class Decoder(nn.Module):
         return KVCache(self.config, layers, batch, capacity, self.dtype, self.device)
 
     def rotation(self, position: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines `[n, head_dim]` of positions int64 `[n]`; computed in at least float32."""
+        """Cosines and sines `[n, head_dim]` of positions int64 `[n]`; computed in at least
+        float32."""
         wide = torch.float64 if self.dtype == torch.float64 else torch.float32
         angle = torch.outer(position.to(wide), self._device_frequency(position.device, wide))
         angle = torch.cat((angle, angle), -1)
@@ -70,7 +72,8 @@ class Decoder(nn.Module):
         start: int = 0,
         tap: dict[int, Tensor | None] | None = None,
     ) -> Tensor:
-        """Passes rows `x [batch, n, width]` through `layers`; the dict `tap` receives x after each layer that is a key."""
+        """Passes rows `x [batch, n, width]` through `layers`; the dict `tap` receives x after each
+        layer that is a key."""
         if cache is not None:
             cache.reserve(start + x.shape[1])
         for i in layers:

@@ -11,9 +11,9 @@ from safetensors.torch import load, load_file, save_file
 from torch import Tensor, nn
 
 from real.files import replace_json, replacing
-from real.model.checkpoint import WeightsError
-from real.model.compressed import content, is_there
+from real.model.compressed import read_bytes, weights_exist
 from real.model.decoder import Decoder
+from real.model.hf_config import WeightsError
 
 HASHES = ("tokenizer", "config", "weights")
 """Hashes that identify a target (`made_for`), in the order in which differences are reported."""
@@ -81,7 +81,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
 
     Pickles are never opened.
     """
-    if not is_there(path):
+    if not weights_exist(path):
         siblings = path.parent.glob("*") if path.parent.is_dir() else ()
         pickles = [p.name for p in siblings if p.suffix in (".bin", ".pt", ".pth")]
         hint = (
@@ -91,7 +91,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
         )
         raise WeightsError(f"{path} cannot be read: {hint}")
     try:
-        return load_file(path) if path.exists() else load(content(path))
+        return load_file(path) if path.exists() else load(read_bytes(path))
     except (OSError, ValueError, SafetensorError) as error:
         raise WeightsError(f"{path} is damaged or no safetensors file: {_line(error)}") from error
 

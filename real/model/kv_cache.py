@@ -1,4 +1,5 @@
-"""KV caches: one that grows with its sequence, and a window of fixed tensors for captured passes."""
+"""KV caches: one that grows with its sequence, and a window of fixed tensors for captured
+passes."""
 
 from collections.abc import Callable
 
@@ -10,7 +11,8 @@ from real.model.config import DecoderConfig
 
 
 class KVCache:
-    """Keys and values of some layers, `[layers, batch, kv_heads, capacity, head_dim]`, grown by doubling.
+    """Keys and values of some layers, `[layers, batch, kv_heads, capacity, head_dim]`, grown by
+    doubling.
 
     The number of valid rows belongs to the owner, who passes `start` with every pass.
     """
@@ -37,13 +39,15 @@ class KVCache:
         self.key, self.value = (F.pad(t, (0, 0, 0, extra)) for t in (self.key, self.value))
 
     def move(self, source: Tensor, start: int) -> None:
-        """Copies the rows `source` to `start`, `start + 1`, ...: an accepted tree path becomes contiguous."""
+        """Copies the rows `source` to `start`, `start + 1`, ...: an accepted tree path becomes
+        contiguous."""
         stop = start + len(source)
         for t in (self.key, self.value):
             t[:, :, :, start:stop] = t[:, :, :, source]
 
     def put(self, layer: int, start: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Writes a layer's rows `[batch, kv_heads, n, head_dim]` at `start`; returns all rows up to the last written."""
+        """Writes a layer's rows `[batch, kv_heads, n, head_dim]` at `start`; returns all rows up to
+        the last written."""
         stop = start + key.shape[2]
         self.key[layer, :, :, start:stop] = key
         self.value[layer, :, :, start:stop] = value
@@ -59,7 +63,8 @@ class StaticKVCache:
     | row `[n]` | int64 tensor: the cache rows that the pass writes |
     | layer_forward | runs the layers of the pass in place of `DecoderLayer.forward`; None: eager |
 
-    Nothing in it depends on the sequence's length, as a captured pass requires (`real.model.captured_passes`).
+    Nothing in it depends on the sequence's length, as a captured pass requires
+    (`real.model.captured_passes`).
     """
 
     def __init__(
@@ -84,7 +89,8 @@ class StaticKVCache:
 
 
 class LayerKV(StaticKVCache):
-    """A `StaticKVCache` of a single layer with tensors of its own; a compiler would take a view for the whole cache."""
+    """A `StaticKVCache` of a single layer with tensors of its own; a compiler would take a view for
+    the whole cache."""
 
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:
         """Its keys and values, whatever the layer number."""

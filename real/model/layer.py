@@ -26,7 +26,8 @@ class RMSNorm(nn.Module):
 class DecoderLayer(nn.Module):
     """One decoder layer: x + attention(norm(x)), then + SwiGLU(norm(.)).
 
-    `fuse_projections` joins its five input projections into two matrices, so that a pass runs fewer products.
+    `fuse_projections` joins its five input projections into two matrices, so that a pass runs
+    fewer products.
     """
 
     fused = False
@@ -57,7 +58,8 @@ class DecoderLayer(nn.Module):
         index: int = 0,
         start: int = 0,
     ) -> Tensor:
-        """Passes rows `x [batch, n, width]`; with a cache their keys go to rows `start ...` of its layer `index`."""
+        """Passes rows `x [batch, n, width]`; with a cache their keys go to rows `start ...` of its
+        layer `index`."""
         if isinstance(cache, StaticKVCache) and cache.layer_forward is not None:
             return cache.layer_forward(self, x, rotation, mask, cache, index)
         return self.mlp(self.attend(x, rotation, mask, cache, index, start))
@@ -96,7 +98,8 @@ class DecoderLayer(nn.Module):
     def fuse_projections(self) -> None:
         """Joins query, key and value into one matrix, and gate and up into another; for inference.
 
-        The parameters remain as views into the joined matrices. The layer must be on its final device.
+        The parameters remain as views into the joined matrices. The layer must be on its final
+        device.
         """
         for name, group in (
             ("qkv", (self.query, self.key, self.value)),

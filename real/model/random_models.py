@@ -1,4 +1,4 @@
-"""Models of any size with random weights: what a pass costs depends on the shapes, hardly on the numbers."""
+"""Decoders with random weights, for timing: latency depends on shapes, hardly on values."""
 
 import re
 from dataclasses import fields, replace
@@ -15,20 +15,23 @@ from simspec.files import read_json
 from simspec.model_shape import SHAPES, ModelShape, look_up, memory
 
 VOCAB = 32000
-"""Of a shape given as LxWxH, unless a fourth number says another."""
+"""Default vocabulary of a shape given as LAYERSxWIDTHxHEADS."""
 
 
 def read_shape(text: str, vocab: int | None = None) -> ModelShape:
-    """The shape that a text means: a model's name, a file of `ModelShape`'s fields as JSON, or LAYERSxWIDTHxHEADS[xVOCAB].
+    """The shape that a text means: a model's name, a file of `ModelShape`'s fields as JSON, or
+    LAYERSxWIDTHxHEADS[xVOCAB].
 
-    The short form has as many key heads as heads, a SwiGLU of 8/3 of the width rounded up to a multiple of 8, a tied head, and `vocab`
-    tokens (32,000 by default). ValueError, one line, for anything else.
+    The short form has as many key heads as heads, a SwiGLU of 8/3 of the width rounded up to a
+    multiple of 8, a tied head, and `vocab` tokens (32,000 by default). ValueError, one line, for
+    anything else.
     """
     if re.fullmatch(r"\d+(x\d+){2,3}", text):
         layers, width, heads, *rest = map(int, text.split("x"))
         if not heads or width % (2 * heads):
             raise ValueError(
-                f"shape {text!r}: width {width} does not split into {heads} heads of an even size; expected such as 4x64x4"
+                f"shape {text!r}: width {width} does not split into {heads} heads of an even size; "
+                "expected such as 4x64x4"
             )
         hidden = -(-8 * width // 24) * 8
         return ModelShape(
@@ -60,8 +63,9 @@ def _shape(data, name: str) -> ModelShape:
 
 
 def read_target(text: str):
-    """The ModelShape that `read_shape` makes of a text, or that of a checkpoint's folder, without biases and head norms."""
-    from real.model.checkpoint import shape_of
+    """The ModelShape that `read_shape` makes of a text, or that of a checkpoint's folder, without
+    biases and head norms."""
+    from real.model.hf_config import decoder_config
 
     folder = Path(text)
     if not folder.is_dir():
@@ -72,7 +76,7 @@ def read_target(text: str):
         raise ValueError(
             f"{text} holds no config.json; expected the folder of a transformers checkpoint"
         )
-    s = shape_of(AutoConfig.from_pretrained(folder))
+    s = decoder_config(AutoConfig.from_pretrained(folder))
     name = folder.resolve().name
     return ModelShape(
         name, s.layers, s.width, s.heads, s.kv_heads, s.head_dim, s.hidden, s.vocab, s.tied
@@ -80,14 +84,15 @@ def read_target(text: str):
 
 
 def random_decoder(shape: ModelShape, dtype: torch.dtype, device: str, seed: int = 0) -> Decoder:
-    """A decoder of that shape whose matrices are normal, deviation 0.02; made on the device itself.
+    """A decoder of that shape with normal weights of deviation 0.02, allocated on the device.
 
-    ValueError for sizes that no decoder has: heads that key heads do not share evenly, or an odd head_dim.
+    ValueError where heads is no multiple of kv_heads, and for an odd head_dim.
     """
     s = shape
     if s.heads % s.kv_heads or s.head_dim % 2:
         raise ValueError(
-            f"shape {s.name!r}: {s.heads} heads, {s.kv_heads} key heads of {s.head_dim}; expected a multiple, an even size"
+            f"shape {s.name!r}: {s.heads} heads, {s.kv_heads} key heads of {s.head_dim}; "
+            "expected a multiple, and an even size"
         )
     sizes = DecoderConfig(
         s.vocab, s.width, s.layers, s.heads, s.kv_heads, s.head_dim, s.hidden, tied=s.tied
@@ -96,7 +101,7 @@ def random_decoder(shape: ModelShape, dtype: torch.dtype, device: str, seed: int
     with torch.device("meta"):
         made = Decoder(sizes, frequency=turns).to(dtype)
     made.to_empty(device=device)
-    if s.tied:  # made anew one by one, the two were parted
+    if s.tied:  # to_empty separates tied weights
         made.head.weight = made.embed.weight
     random = torch.Generator(made.device).manual_seed(seed)
     for module in made.modules():
@@ -115,7 +120,7 @@ def needed(shapes, dtype: torch.dtype, context: int) -> float:
 
 
 def free(device: str) -> float:
-    """Bytes that the device could still give; infinity where nothing says."""
+    """Free memory of the device in bytes; infinity where unknown."""
     if device.startswith("cuda"):
         return float(torch.cuda.mem_get_info(torch.device(device))[0])
     try:
@@ -126,9 +131,12 @@ def free(device: str) -> float:
 
 
 def check_room(shapes, dtype: torch.dtype, context: int, device: str) -> None:
-    """ValueError, before anything is allocated, where these shapes do not fit what the device has free (a tenth kept for the passes)."""
+    """ValueError where these shapes do not fit into nine tenths of the device's free memory."""
     wanted, there = needed(shapes, dtype, context), 0.9 * free(device)
     if wanted > there:
         names = " and ".join(s.name for s in shapes)
-        said = f"{names} need {wanted / 1e9:.1f} GB in {str(dtype).removeprefix('torch.')}, {device} has {there / 1e9:.1f} GB to give"
-        raise ValueError(f"{said}: take a smaller shape, bfloat16 or another device")
+        raise ValueError(
+            f"{names} need {wanted / 1e9:.1f} GB in {str(dtype).removeprefix('torch.')}, "
+            f"{device} has {there / 1e9:.1f} GB free: use a smaller shape, "
+            "bfloat16 or another device"
+        )

@@ -19,8 +19,8 @@ class Span:
     | --- | --- |
     | start | cache rows before the first row |
     | rows | number of rows |
-    | parent | None for a chain, where each row follows the one before. For a tree: the parent of each of its rows, \
--1 for row 0; the span covers the last `rows` of them |
+    | parent | None for a chain, where each row follows the one before. For a tree: the parent of \
+each of its rows, -1 for row 0; the span covers the last `rows` of them |
     """
 
     start: int
@@ -29,7 +29,8 @@ class Span:
 
     @classmethod
     def tree(cls, base: int, parent: Sequence[int], rows: int | None = None) -> "Span":
-        """The last `rows` rows (all by default) of a tree behind `base` cached rows; a chain-shaped tree becomes a chain."""
+        """The last `rows` rows (all by default) of a tree behind `base` cached rows; a chain-shaped
+        tree becomes a chain."""
         rows = len(parent) if rows is None else rows
         start = base + len(parent) - rows
         return cls(start, rows, None if list(parent) == chain(len(parent)) else tuple(parent))
@@ -40,7 +41,8 @@ class Span:
         return self.start + self.rows - len(self.parent or [0] * self.rows)
 
     def places(self, device: torch.device | str) -> tuple[Tensor, Tensor | None]:
-        """Positions int64 `[rows]` and the attention mask bool `[rows, start + rows]`; None where every row sees all."""
+        """Positions int64 `[rows]` and the attention mask bool `[rows, start + rows]`; None where
+        every row sees all."""
         if self.parent is not None:
             return branches(self.base, list(self.parent), self.rows, device)
         position = torch.arange(self.start, self.start + self.rows, device=device)

@@ -34,14 +34,16 @@ class StaticCall:
 
 
 class StaticPass(StaticCall):
-    """A body at one width and one KV window; a single int64 tensor holds all that differs between its calls.
+    """A body at one width and one KV window; a single int64 tensor holds all that differs between
+    its calls.
 
     | part of `numbers` | length | meaning |
     | --- | --- | --- |
     | start, base, last | 3 | as in `Span`, and the last row that is not padding |
     | tokens | width each | of each input that is tokens |
     | depth | width | of each row of a tree |
-    | sees | width x tree_rows | whether a row attends to each of the tree's first `tree_rows` rows |
+    | sees | width x tree_rows | whether a row attends to each of the tree's first `tree_rows` \
+rows |
     """
 
     def __init__(
@@ -64,13 +66,14 @@ class StaticPass(StaticCall):
         ]
         size = 3 + width * (self.inputs.count(None) + bool(tree_rows) + tree_rows)
         self.numbers = torch.zeros(size, dtype=torch.int64, device=device)
-        if tree_rows:  # each row must see something: the softmax over nothing is NaN and would stay in the cache
+        if tree_rows:  # each row must see something: a softmax over nothing is NaN
             self.numbers[size - width * tree_rows :: tree_rows] = 1
         self.slot = torch.arange(width, device=device)
         self.column = torch.arange(window, device=device)
 
     def set(self, inputs: Sequence[Input], span: Span) -> None:
-        """Copies the inputs of the next pass, and the places of its rows, into the fixed tensors."""
+        """Copies the inputs of the next pass, and the places of its rows, into the fixed
+        tensors."""
         numbers = [span.start, span.base, span.rows - 1]
         padding = [0] * (self.width - span.rows)
         for static, x in zip(self.inputs, inputs):

@@ -1,4 +1,5 @@
-"""The target: a decoder with its KV cache, and verification passes over chains or trees of drafted tokens."""
+"""The target: a decoder with its KV cache, and verification passes over chains or trees of drafted
+tokens."""
 
 from dataclasses import dataclass
 
@@ -12,11 +13,13 @@ from real.model.span import ForwardContext, Span
 
 @dataclass(frozen=True)
 class Resume:
-    """Rows of a verification pass that a drafter has already passed through the target's first layers.
+    """Rows of a verification pass that a drafter has already passed through the target's first
+    layers.
 
     | field | meaning |
     | --- | --- |
-    | layer | layers 0 .. layer - 1 are done; their keys are in the target's cache at the rows' places |
+    | layer | layers 0 .. layer - 1 are done; their keys are in the target's cache at the rows' \
+places |
     | hidden `[m, width]` | the residual stream of the pass's first m rows after these layers |
     """
 
@@ -43,7 +46,8 @@ class TargetOutput:
 class Target:
     """A decoder that verifies drafts: one sequence, one KV cache, `length` committed rows.
 
-    `taps` lists the depths, in layers, whose residual stream a drafter reads; `passes` is the engine.
+    `taps` lists the depths, in layers, whose residual stream a drafter reads; `passes` is the
+    engine.
     """
 
     def __init__(
@@ -78,8 +82,9 @@ class Target:
     ) -> TargetOutput:
         """One pass over the round's rows: the last committed token and the drafted ones.
 
-        `parent[i]` is the row that row i follows, -1 for the committed prefix. Rows remain tentative until `commit`.
-        With `resume_from`, its rows skip the layers that they have passed.
+        `parent[i]` is the row that row i follows, -1 for the committed prefix. Rows remain
+        tentative until `commit`. With `resume_from`, its rows skip the layers that they have
+        passed.
         """
         if len(parent) != len(tokens):
             raise ValueError(f"{len(parent)} parents for {len(tokens)} tokens; expected one each")
@@ -102,8 +107,9 @@ class Target:
     ) -> Tensor:
         """Passes `tokens` through the first `layer` layers, `offset` rows past the committed ones.
 
-        Returns the residual stream `[n, width]`; the keys are where `verify` expects them. The tokens are a chain,
-        or with `parent`, that of all `offset` + n rows, the last rows of a tree.
+        Returns the residual stream `[n, width]`; the keys are where `verify` expects them. The
+        tokens are a chain, or with `parent`, that of all `offset` + n rows, the last rows of a
+        tree.
         """
         rows = len(tokens)
         span = (
@@ -115,7 +121,8 @@ class Target:
 
     @torch.inference_mode()
     def commit(self, path: list[int]) -> None:
-        """Commits the rows `path` of the last pass, each the parent of the next, and drops the others."""
+        """Commits the rows `path` of the last pass, each the parent of the next, and drops the
+        others."""
         if path != list(range(len(path))):
             rows = torch.tensor(path, device=self.decoder.device) + self.length
             self.cache.move(rows, self.length)
@@ -130,7 +137,8 @@ class Target:
         with_logits: bool,
         passes: EagerPasses | None = None,
     ) -> tuple[Tensor | None, Tensor, dict[int, Tensor]]:
-        """Passes tokens (hidden rows where `first` > 0) through layers first .. last - 1: (logits or None, hidden, taps)."""
+        """Passes tokens (hidden rows where `first` > 0) through layers first .. last - 1: (logits
+        or None, hidden, taps)."""
         decoder, names = self.decoder, [layer for layer in self.taps if first < layer <= last]
 
         def body(x: Tensor, context: ForwardContext) -> tuple[Tensor, ...]:

@@ -5,12 +5,14 @@ from torch import Tensor
 
 
 def chain(rows: int) -> list[int]:
-    """Parents of `rows` rows in one line: -1, 0, 1, ... (-1 is the last row already in the cache)."""
+    """Parents of `rows` rows in one line: -1, 0, 1, ... (-1 is the last row already in the
+    cache)."""
     return list(range(-1, rows - 1))
 
 
 def depths(parent: list[int]) -> list[int]:
-    """Depth of each row of a tree below the cached prefix, 0 for its children; parents come before children."""
+    """Depth of each row of a tree below the cached prefix, 0 for its children; parents come before
+    children."""
     depth = []
     for i, p in enumerate(parent):
         if not -1 <= p < i:
@@ -22,7 +24,8 @@ def depths(parent: list[int]) -> list[int]:
 
 
 def ancestor_mask(start: int, parent: list[int], device=None) -> Tensor | None:
-    """Bool mask `[n, start + n]`: a row sees the cached prefix, its ancestors and itself; None where it sees all."""
+    """Bool mask `[n, start + n]`: a row sees the cached prefix, its ancestors and itself; None
+    where it sees all."""
     rows = len(parent)
     if rows == 1:
         return None
@@ -38,9 +41,11 @@ def ancestor_mask(start: int, parent: list[int], device=None) -> Tensor | None:
 
 
 def branches(base: int, parent: list[int], rows: int, device=None) -> tuple[Tensor, Tensor]:
-    """Where the last `rows` rows of a tree stand whose row 0 is the text's row `base`: positions `[rows]`, and whom each sees.
+    """Where the last `rows` rows of a tree stand whose row 0 is the text's row `base`: positions
+    `[rows]`, and whom each sees.
 
-    `parent` is that of all the tree's rows, -1 for row 0; the mask, bool `[rows, base + len(parent)]`, is `ancestor_mask`'s part.
+    `parent` is that of all the tree's rows, -1 for row 0; the mask, bool `[rows, base +
+    len(parent)]`, is `ancestor_mask`'s part.
     """
     first = len(parent) - rows
     depth = depths(parent)[first:]

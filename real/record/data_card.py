@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from real.model.checkpoint import sha256
+from real.model.fingerprint import sha256
 from real.prompts import repeated_ngrams
 from simspec import Trace
 from simspec.acceptance import expected_accepted_length

@@ -14,7 +14,7 @@ class CorpusError(ValueError):
     """Text that cannot be read."""
 
 
-def documents(paths: Iterable[Path]) -> Iterator[dict]:
+def documents(paths: Iterable[Path | str]) -> Iterator[dict]:
     """Rows `{"text", "source"}` of files: .txt and .md whole, .jsonl(.xz) line by line.
 
     Folders are sorted. CorpusError for a missing path, another kind of file, or a line without a

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from real.drafters import BUILTIN
 from real.files import replace_json
-from real.model.checkpoint import sha256
 from real.model.decoder import Decoder
+from real.model.fingerprint import sha256
 from real.provenance import device_name, revision, versions
 from real.train.accepted_length import (
     AcceptedLengths,
@@ -144,14 +144,15 @@ def drafter_card(
 
 def compare_with(card: Path, data: DrafterData, out: Path, other: str) -> dict:
     """Compares a drafter with that in `<out>/<other>` on the same sequences, within its card."""
-    content, names = read_card(card), {}
+    content = read_card(card)
+    names: dict[Path, str] = {}
     if out / other == card.parent:
         raise ValueError(
             f"{card.parent} would be compared with itself; name the folder of another drafter"
         )
     for folder in (card.parent, out / other):
         path = folder / "card.json"
-        names[folder] = read_card(path).get("drafter") if path.exists() else folder.name
+        names[folder] = str(read_card(path).get("drafter")) if path.exists() else folder.name
         if names[folder] not in BUILTIN:
             raise ValueError(
                 f"{folder} holds no drafter that is known; "

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from real.model.checkpoint import load_decoder, made_for
+from real.model.checkpoint import load_decoder
 from real.model.decoder import Decoder
+from real.model.fingerprint import made_for
 from real.progress import Progress, quiet
 from real.train.accepted_length import Continuation
 from real.train.config import TrainConfig

@@ -65,7 +65,8 @@ def generate_together(
 
     The same tokens, except where rounding flips a near-tie.
     """
-    decoder, generated = target.decoder, []
+    decoder = target.decoder
+    generated: list[GeneratedSequence] = []
     prompt_rows = torch.tensor(prompts, device=decoder.device)
     for rule_settings in settings:
         start = first + len(generated)

@@ -7,8 +7,8 @@ from pathlib import Path
 from real.decode.acceptance_predictor import PREDICTOR_NAMES
 from real.drafters import BUILTIN
 from real.files import replace_json
-from real.model.checkpoint import sha256
 from real.model.decoder import Decoder
+from real.model.fingerprint import sha256
 from real.progress import Progress, quiet
 from real.train.config import TrainConfig
 from real.train.drafter_card import environment, read_card

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from real.files import replace_json
 from real.model.checkpoint import save_decoder
-from real.model.compressed import is_there
+from real.model.compressed import weights_exist
 from real.model.decoder import Decoder
 from real.model.draft_head import save_draft_head
 from real.progress import Progress, quiet, relabel
@@ -82,7 +82,7 @@ def _is_saved(training: DrafterTraining, head: nn.Module, folder: Path) -> bool:
     """Whether both files of the drafter exist; a process may have ended between the two."""
     file = recipe_of(training.drafter).file
     config = "config.json" if isinstance(head, Decoder) else f"{file}.json"
-    return is_there(folder / f"{file}.safetensors") and (folder / config).exists()
+    return weights_exist(folder / f"{file}.safetensors") and (folder / config).exists()
 
 
 def _save(training: DrafterTraining, head: nn.Module, data: DrafterData, folder: Path) -> None:

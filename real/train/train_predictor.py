@@ -11,8 +11,9 @@ from torch.nn import functional as F
 
 from real.decode.acceptance_predictor import PREDICTOR_NAMES, AcceptancePredictor
 from real.decode.predictor_files import load_predictor, save_predictor
-from real.model.checkpoint import WeightsError, identity
 from real.model.decoder import Decoder
+from real.model.fingerprint import weights_id
+from real.model.hf_config import WeightsError
 from real.model.target import Target
 from real.progress import Progress, relabel
 from real.record import Settings
@@ -81,7 +82,7 @@ def train_predictor(
     step = _minimize(predictor, parts, scaled, (steps, rate, patience))
     with torch.no_grad():
         inner = predictor.turn if rank is None else predictor.right
-        inner /= scale[0]
+        inner.div_(scale[0])
         predictor.judge[predictor.target_width :] /= scale[1]
         for p in predictor.parameters():
             p.copy_(p.bfloat16().double())
@@ -152,7 +153,7 @@ def train_predictors(
 
     Windows of `tokens` are continued under each rule that recordings are made by.
     """
-    target_hash = identity(out / "target")
+    target_hash = weights_id(out / "target")
     generated: list[GeneratedSequence] = []
     for drafter, lm in drafters:
         missing = {

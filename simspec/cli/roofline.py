@@ -23,7 +23,7 @@ def roofline(  # noqa: PLR0913
             help="A model's name, or the share of the target's layers before an early exit."
         ),
     ],
-    card: Annotated[str, typer.Option(help="A GPU's name, such as h100.")] = "h100",
+    device: Annotated[str, typer.Option(help="A GPU's name, such as h100.")] = "h100",
     k: Annotated[int, typer.Option("--depth", "-k", help="Longest draft to price.")] = 16,
     nodes: Annotated[
         int,
@@ -50,22 +50,23 @@ def roofline(  # noqa: PLR0913
 
     from simspec.device import DEVICES
     from simspec.files import check_output
-    from simspec.model_shape import SHAPES, look_up
+    from simspec.model_shape import SHAPES, ModelShape, look_up
     from simspec.roofline import roofline_table
 
     target_shape = replace(look_up(SHAPES, "model", target), weight_bytes=weight_bytes)
+    drafter_shape: ModelShape | float
     try:
         drafter_shape = float(drafter)
     except ValueError:
         drafter_shape = replace(look_up(SHAPES, "model", drafter), weight_bytes=weight_bytes)
-    device = replace(look_up(DEVICES, "card", card), launch=launch)
+    priced = replace(look_up(DEVICES, "device", device), launch=launch)
     check_output(out)
     table = roofline_table(
-        target_shape, drafter_shape, device, k, batch or [1], context or [1024], nodes
+        target_shape, drafter_shape, priced, k, batch or [1], context or [1024], nodes
     )
     cost = table.simplest()
     cost.to_json(out)
     if as_json:
         print(json.dumps(cost.to_dict()))
     else:
-        print("\n".join((*table.describe(), f"wrote {out}, {device.name}")))
+        print("\n".join((*table.describe(), f"wrote {out}, {priced.name}")))

@@ -58,10 +58,19 @@ def sweep(  # noqa: PLR0913
         check_output(output, *paths.values(), cost or "", *outputs[:i])
     costs = costs_of(paths, cost, batch, context)
     groups = list(servable_groups(paths, policy or DEFAULT_POLICIES, costs, quiet=not policy))
-    options = {"seed": seed, "by": by, "jobs": jobs, "progress": sys.stderr.isatty()}
+    progress = sys.stderr.isatty()
     # A list: all input is validated before the first replay.
     results = [
-        sweep_rows(group, served, {name: costs[name] for name in group}, replicates, **options)
+        sweep_rows(
+            group,
+            served,
+            {name: costs[name] for name in group},
+            replicates,
+            seed,
+            by,
+            jobs,
+            progress,
+        )
         for served, group in groups
     ]
     table = list(_rows(chain(*results), stream, as_json))

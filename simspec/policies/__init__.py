@@ -29,6 +29,38 @@ from simspec.policy import Policy, PolicyError
 from simspec.trace import Trace
 from simspec.tree_policy import TreePolicy
 
+__all__ = [
+    "BUILTIN",
+    "CLAIRVOYANT",
+    "PolicyError",
+    "TREES",
+    "adaedl",
+    "beams",
+    "beta_ts",
+    "cali_ts",
+    "cape",
+    "confidence",
+    "cost_ts",
+    "draft_verify",
+    "dynamic_tree",
+    "entropy",
+    "fixed",
+    "full_tree",
+    "greedy_oracle",
+    "hf_heuristic",
+    "make",
+    "medusa_tree",
+    "model_only",
+    "optimal_tree",
+    "oracle",
+    "parse",
+    "product",
+    "sampling_only",
+    "sets",
+    "static",
+    "tree_oracle",
+]
+
 BUILTIN: dict[str, Callable[..., Any]] = {
     "fixed": fixed,
     "beta_ts": beta_ts,

@@ -1,9 +1,11 @@
-"""What a simulated round is held against: the same rounds by hand-written loops and by vectorised NumPy.
+"""What a simulated round is held against: the same rounds by hand-written loops and by vectorised
+NumPy.
 
-A limit is the least that a policy's rounds need, written out for that policy alone: the chase from row to row (each load waits for the
-one before), the branches that its decisions take, and its draws, from the same addresses. No features are shown, no
-cost is told, nothing but the rows is written. The NumPy forms step all sequences together, a round at a time. Both are
-checked against `replay` by tests/test_bench.py: same rows.
+A limit is the least that a policy's rounds need, written out for that policy alone: the chase from
+row to row (each load waits for the one before), the branches that its decisions take, and its
+draws, from the same addresses. No features are shown, no cost is told, nothing but the rows is
+written. The NumPy forms step all sequences together, a round at a time. Both are checked against
+`replay` by tests/test_bench.py: same rows.
 """
 
 import math
@@ -46,7 +48,9 @@ def follow(offset, run, start, K, out):
 
 @njit
 def leave(offset, run, code, lowest, K, out):
-    """confidence: go on while the code is at least `lowest`; one branch a round cannot be foreseen."""
+    """confidence: go on while the code is at least `lowest`; one branch a round cannot be
+    foreseen.
+    """
     r = 0
     for s in range(len(offset) - 1):
         t, end = offset[s], offset[s + 1]
@@ -83,7 +87,9 @@ def multiply(offset, run, code, table, threshold, K, out):
 
 @njit(error_model="numpy")
 def toss(offset, run, address, seed, K, out):
-    """beta_ts('acceptance'): one draw a question, against a posterior that waits for the last round."""
+    """beta_ts('acceptance'): one draw a question, against a posterior that waits for the last
+    round.
+    """
     r = 0
     for s in range(len(offset) - 1):
         t, end, alpha, beta, first = offset[s], offset[s + 1], 1.0, 1.0, r
@@ -123,8 +129,12 @@ def _clipped(mean, sigma):
 
 
 @njit(error_model="numpy")
-def calibrate(offset, run, code, table, address, seed, model, sample, theta0, K, out):
-    """cali_ts('validated') on a recorded probability: as `toss`, with the clipped mean of a Normal at each question."""
+def calibrate(  # noqa: PLR0913
+    offset, run, code, table, address, seed, model, sample, theta0, K, out
+):
+    """cali_ts('validated') on a recorded probability: as `toss`, with the clipped mean of a
+    Normal at each question.
+    """
     r = 0
     for s in range(len(offset) - 1):
         t, end, good, all_, first = offset[s], offset[s + 1], 0.0, 0.0, r
@@ -155,7 +165,9 @@ def calibrate(offset, run, code, table, address, seed, model, sample, theta0, K,
 
 
 def _lockstep(trace, length, told=lambda live, k, accepted: None):
-    """Rows of all rounds, sequences side by side; length(t, live, round) -> wished draft lengths."""
+    """Rows of all rounds, sequences side by side; length(t, live, round) -> wished draft
+    lengths.
+    """
     t, end, rows, live = trace.offset[:-1].copy(), trace.offset[1:], [], np.arange(trace.sequences)
     run, r = trace.run.astype(np.int64), 0
     while len(live):

@@ -1,10 +1,13 @@
-"""Choose the readings and constants that no paper gives: python tests/bench/readings.py [recording.parquet ...]
+"""Choose the readings and constants that no paper gives: python tests/bench/readings.py
+[recording.parquet ...]
 
-Default: the bundled recordings. Everything is chosen on one half of each recording's prompts and reported on the other
-(simspec.scalar_predictor.split). Chosen: Beta-TS's reading; Cali-TS's reading, sigma_M, sigma_S and theta_0, for the scalar predictor (fitted on
-the same first halves) and for each recorded theta feature. The best is what has the greatest geometric mean speedup over the recordings,
-at their own costs (the .cost.json beside each) and at the papers' cost ratios of 0.05 and 0.1, all three counting alike: at one machine's
-costs alone a rule wins that merely drafts little or much. Prints one JSON object; intervals are 95%, over 4,000 resamples of the reported
+Default: the bundled recordings. Everything is chosen on one half of each recording's prompts and
+reported on the other (simspec.scalar_predictor.split_by_task). Chosen: Beta-TS's reading; Cali-TS's
+reading, sigma_M, sigma_S and theta_0, for the scalar predictor (fitted on the same first halves)
+and for each recorded theta feature. The best is what has the greatest geometric mean speedup over
+the recordings, at their own costs (the .cost.json beside each) and at the papers' cost ratios of
+0.05 and 0.1, all three counting alike: at one machine's costs alone a rule wins that merely drafts
+little or much. Prints one JSON object; intervals are 95%, over 4,000 resamples of the reported
 prompts, paired.
 """
 
@@ -77,7 +80,9 @@ def difference(trace, cost, first, second):
 
 
 def scores(candidates, halves):
-    """float64[candidates, prices]: mean over the recordings of log speedup on the first halves; a candidate is one policy per recording."""
+    """float64[candidates, prices]: mean over the recordings of log speedup on the first halves;
+    a candidate is one policy per recording.
+    """
     table = np.zeros((len(candidates), 1 + len(RATIOS)))
     for row, policies in zip(table, candidates):
         for policy, half in zip(policies, halves):
@@ -103,7 +108,9 @@ def best(settings, table, names):
 
 
 def choose(halves, recorded) -> dict:
-    """The reading of Beta-TS and the settings of Cali-TS, for each predictor, that do best on the first halves."""
+    """The reading of Beta-TS and the settings of Cali-TS, for each predictor, that do best on
+    the first halves.
+    """
     names = list(halves[0]["prices"])
     found = {
         f"beta_ts {r}": best([{}], scores([[beta_ts(r)] * len(halves)], halves), names)["all"]
@@ -123,7 +130,9 @@ def choose(halves, recorded) -> dict:
 
 
 def reported(half, wins) -> dict:
-    """The second half of one recording: calibration; at each price speedups and paired differences."""
+    """The second half of one recording: calibration; at each price speedups and paired
+    differences.
+    """
     trace = half["report"]
     feature, slot, label, _ = examples(trace)
     chances = {"confidence": feature[:, 0], "scalar": half["scalar"].probability(*feature.T, slot)}

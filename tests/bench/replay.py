@@ -1,19 +1,23 @@
-"""Time of a simulated round, as one JSON: python tests/bench/replay.py [--repetitions 20] [--small]   (make bench)
+"""Time of a simulated round, as one JSON: python tests/bench/replay.py [--repetitions 20] [--small]
+(make bench)
 
-500 sequences x 512 rows, K = 16, acceptance 0.7, features on. Every repetition draws anew (another seed, another recording of two), or
-the branch predictor would learn the path and flatter the figure; all forms of a policy are timed in turn within one repetition, so a
-slow minute of the machine falls on all alike. A ratio is a median of ratios within repetitions.
+500 sequences x 512 rows, K = 16, acceptance 0.7, features on. Every repetition draws anew (another
+seed, another recording of two), or the branch predictor would learn the path and flatter the
+figure; all forms of a policy are timed in turn within one repetition, so a slow minute of the
+machine falls on all alike. A ratio is a median of ratios within repetitions.
 
-| key            | meaning                                                                                      |
-| -------------- | ---------------------------------------------------------------------------------------------- |
-| ns_per_round   | of the compiled loop, output arrays reused (median; `best` is the least)                       |
-| replay_ns      | of `simspec.replay` as called, with its checks and fresh arrays                                |
-| tokens_per_s   | committed tokens, one core and two (two threads, two recordings)                               |
-| over_limit     | times the hand-written loop of the same rounds and draws (tests/bench/forms.py)                |
-| under_numpy    | times faster than the vectorised NumPy form                                                    |
-| under_twin     | times faster than the slow twin (tests/naive.py), on the first sequences                       |
-| profile        | what lies over the limit: one more question to the policy, a state that is kept in memory from round to round (as policies
-|                | of any state need, where the limit has registers), and the arithmetic of cali_ts and cost_ts timed alone |
+| key | meaning |
+| --- | --- |
+| ns_per_round | of the compiled loop, output arrays reused (median; `best` is the least) |
+| replay_ns | of `simspec.replay` as called, with its checks and fresh arrays |
+| tokens_per_s | committed tokens, one core and two (two threads, two recordings) |
+| over_limit | times the hand-written loop of the same rounds and draws (tests/bench/forms.py) |
+| under_numpy | times faster than the vectorised NumPy form |
+| under_twin | times faster than the slow twin (tests/naive.py), on the first sequences |
+| profile | time over the limit: one more call of the policy, state in memory, arithmetic alone |
+
+The state of a policy is kept in memory from round to round, where the limit has registers. The
+arithmetic of cali_ts and cost_ts is timed alone.
 """
 
 import argparse
@@ -29,13 +33,13 @@ from pathlib import Path
 import numpy as np
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
-import forms
-import naive
-from numba import njit
+import forms  # noqa: E402
+import naive  # noqa: E402
+from numba import njit  # noqa: E402
 
-from simspec import CostModel, replay, synthetic
-from simspec.beta_quantile import beta_quantile
-from simspec.policies import (
+from simspec import CostModel, replay, synthetic  # noqa: E402
+from simspec.beta_quantile import beta_quantile  # noqa: E402
+from simspec.policies import (  # noqa: E402
     beta_ts,
     cali_ts,
     confidence,
@@ -45,16 +49,18 @@ from simspec.policies import (
     oracle,
     product,
 )
-from simspec.policies.calibrated import clipped_mean
-from simspec.quantization import LOG_ODDS, TABLES
-from simspec.replay_kernel import kernel
-from simspec.simulate import prepare
+from simspec.policies.calibrated import clipped_mean  # noqa: E402
+from simspec.quantization import LOG_ODDS, TABLES  # noqa: E402
+from simspec.replay_kernel import kernel  # noqa: E402
+from simspec.simulate import prepare  # noqa: E402
 
-THETA = "confidence"  # a calibrated probability on these recordings: accepted with exactly the probability shown
+THETA = "confidence"  # calibrated: accepted with exactly this probability
 
 
 def cases(traces, cost):
-    """(policies by recording, limit(trace, seed, out) or None, vectorised(trace, seed) or None) of every policy timed."""
+    """(policies by recording, limit(trace, seed, out) or None, vectorised(trace, seed) or None)
+    of every policy timed.
+    """
     lowest = int(np.searchsorted(LOG_ODDS, 0.4))
     calibrated = cali_ts(predictor=THETA)
     _, model, sample, theta0 = calibrated.params[:4]
@@ -167,14 +173,16 @@ def bench(policy, limit, vectorised, traces, cost, repetitions, twin):
             seed, trace, mine, out = i + 1, traces[i % 2], each[i % 2], outs[i % 2]
             took = {"loop": seconds(loop(trace, mine, cost, seed, out))}
             rounds = int(out[0][-1])
-            took["call"] = seconds(lambda: replay(trace, mine, seed, cost))
+            took["call"] = seconds(
+                lambda trace=trace, mine=mine, seed=seed: replay(trace, mine, seed, cost)
+            )
             if limit:
-                took["limit"] = seconds(lambda: limit(trace, seed, path))
+                took["limit"] = seconds(lambda trace=trace, seed=seed: limit(trace, seed, path))
             if vectorised and i < 5:
-                took["numpy"] = seconds(lambda: vectorised(trace, seed))
+                took["numpy"] = seconds(lambda trace=trace, seed=seed: vectorised(trace, seed))
             both = [loop(traces[j], each[j], cost, seed, outs[j]) for j in (0, 1)]
             took["two"] = seconds(
-                lambda: [f.result() for f in [pool.submit(call) for call in both]]
+                lambda both=both: [f.result() for f in [pool.submit(call) for call in both]]
             )
             if i >= 0:
                 for key, value in took.items():
@@ -246,7 +254,9 @@ def main() -> None:
 
 
 def profile(rows) -> dict:
-    """Where the time over the limit goes: what one more question costs, and the arithmetic of one question or round, timed alone."""
+    """Where the time over the limit goes: what one more question costs, and the arithmetic of
+    one question or round, timed alone.
+    """
     by_name = {row["policy"].split(",")[0]: row for row in rows}
     ask = (by_name["fixed:8"]["ns_per_round"] - by_name["fixed:3"]["ns_per_round"]) / 5
     means, draws = (
@@ -302,7 +312,9 @@ FOUR = [
 
 
 def started(small) -> dict:
-    """`simspec sweep` of 7 families x 16 settings on four bundled recordings: seconds from the start of the process."""
+    """`simspec sweep` of 7 families x 16 settings on four bundled recordings: seconds from the
+    start of the process.
+    """
     named = [
         (head + ":" * (head == "fixed"), list(values)[: 1 if small else None])
         for head, values in SWEEP

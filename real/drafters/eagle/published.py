@@ -8,9 +8,10 @@ from pathlib import Path
 import torch
 
 from real.drafters.eagle.head import EagleHead
-from real.model.checkpoint import WeightsError, ours
 from real.model.decoder import Decoder
 from real.model.draft_head import fill, read_state
+from real.model.hf_config import WeightsError
+from real.model.hf_names import from_hf_name
 from real.model.rotary import frequencies
 
 
@@ -110,6 +111,6 @@ def _config(folder: Path, target: Decoder) -> dict:
 def _ours(name: str) -> str:
     """Our name of a released tensor, or the name itself, which `fill` then refuses."""
     try:
-        return ours(f"model.{name}")
+        return from_hf_name(f"model.{name}")
     except (KeyError, ValueError):
         return name

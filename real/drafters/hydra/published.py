@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 
 from real.drafters.hydra.heads import HydraHeads
-from real.model.checkpoint import WeightsError
 from real.model.decoder import Decoder
 from real.model.draft_head import fill, read_state
+from real.model.hf_config import WeightsError
 
 
 def published(folder: Path, target: Decoder) -> HydraHeads:

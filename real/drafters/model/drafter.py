@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from real.draft import Drafter, Pick, Step
-from real.model.checkpoint import WeightsError, load_decoder
+from real.model.checkpoint import load_decoder
 from real.model.decoder import Decoder
+from real.model.hf_config import WeightsError
 from real.model.runner import EAGER
 from real.model.span import ForwardContext, Span
 

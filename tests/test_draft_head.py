@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from test_weights import TEXT, decoder_of, refused
+from test_checkpoint import TEXT, decoder_of, refused
 
 from real.drafters.early_exit import EarlyExitHead
 from real.model.draft_head import load_draft_head, save_draft_head
@@ -26,7 +26,7 @@ def load(folder, target, made_for=MADE_FOR):
 
 @pytest.mark.parametrize("layers", [0, 1, 2])
 @pytest.mark.parametrize("own_head", [True, False])
-def test_a_saved_exit_comes_back(tmp_path, own_head, layers):
+def test_saved_head_loads(tmp_path, own_head, layers):
     target = decoder_of()
     exit = exit_of(target, own_head=own_head, layers=layers)
     save_draft_head(exit, tmp_path, "exit", MADE_FOR)
@@ -41,7 +41,7 @@ def test_a_saved_exit_comes_back(tmp_path, own_head, layers):
     assert not torch.equal(loaded.as_language_model(target)(TEXT), target(TEXT))
 
 
-def test_a_part_of_another_target_is_refused(tmp_path):
+def test_head_of_another_target_is_refused(tmp_path):
     target = decoder_of()
     save_draft_head(exit_of(target), tmp_path, "exit", MADE_FOR)
     load(tmp_path, target)
@@ -60,7 +60,7 @@ def test_a_part_of_another_target_is_refused(tmp_path):
 @pytest.mark.parametrize(
     "settings", [{"depth": 9}, {"depth": 2, "layers": -1}, {"depth": 2, "width": 3}, {}]
 )
-def test_settings_that_no_target_can_have_are_refused(tmp_path, settings):
+def test_invalid_settings_are_refused(tmp_path, settings):
     save_draft_head(exit_of(decoder_of()), tmp_path, "exit", MADE_FOR)
     (tmp_path / "exit.json").write_text(json.dumps({"settings": settings, "target": MADE_FOR}))
     refused("cannot have", load, tmp_path, decoder_of())
@@ -75,7 +75,7 @@ def test_broken_settings_are_refused(tmp_path, text):
     refused("holds no drafter 'exit'", load, tmp_path, decoder_of())
 
 
-def test_a_truncated_file_is_refused(tmp_path):
+def test_truncated_files_are_refused(tmp_path):
     save_draft_head(exit_of(decoder_of()), tmp_path, "exit", MADE_FOR)
     file = tmp_path / "exit.safetensors"
     file.write_bytes(file.read_bytes()[:-1])

@@ -1,4 +1,4 @@
-"""What is saved is what is loaded, by us and by transformers, and a checkpoint that cannot be used is refused in one line."""
+"""Checkpoints round-trip, with transformers too; unusable ones are refused in one line."""
 
 import json
 import pickle
@@ -12,8 +12,11 @@ from transformers import AutoModelForCausalLM
 
 from real.drafters.model import ModelDrafter
 from real.files import replace_json, replacing
-from real.model.checkpoint import WeightsError, identity, load_decoder, ours, save_decoder, theirs
+from real.model.checkpoint import load_decoder, save_decoder
 from real.model.decoder import Decoder
+from real.model.fingerprint import weights_id
+from real.model.hf_config import WeightsError
+from real.model.hf_names import from_hf_name, to_hf_name
 from real.model.rotary import frequencies
 
 TEXT = torch.arange(20)[None]
@@ -94,8 +97,8 @@ def test_any_dtype_can_be_asked_for(folder, dtype):
 def test_names_are_translated_both_ways():
     rich = decoder_of(qkv_bias=True, qk_norm=True, tied=False)
     for name in rich.state_dict():
-        assert ours(theirs(name)) == name
-    assert theirs("layers.2.key_norm.weight") == "model.layers.2.self_attn.k_norm.weight"
+        assert from_hf_name(to_hf_name(name)) == name
+    assert to_hf_name("layers.2.key_norm.weight") == "model.layers.2.self_attn.k_norm.weight"
 
 
 @pytest.mark.parametrize(
@@ -195,8 +198,8 @@ def test_identity_names_the_weights(folder, tmp_path_factory):
     same, other = tmp_path_factory.mktemp("same"), tmp_path_factory.mktemp("other")
     save_decoder(decoder_of(), same, end_token=3, context=64)
     save_decoder(decoder_of(1), other, end_token=3, context=64)
-    assert identity(folder) == identity(same) != identity(other)
-    assert identity("owner/name") == "owner/name"
+    assert weights_id(folder) == weights_id(same) != weights_id(other)
+    assert weights_id("owner/name") == "owner/name"
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path):

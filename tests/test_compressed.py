@@ -1,4 +1,4 @@
-"""Packed weights are read as the file itself, hash included, and what is no such file is refused."""
+"""Compressed weights read as the original file; damaged ones are refused."""
 
 import lzma
 import shutil
@@ -8,9 +8,10 @@ import torch
 from safetensors.torch import save_file
 
 from real.decode.predictor_files import drafter_identity
-from real.model.checkpoint import WeightsError, sha256
-from real.model.compressed import MOST, content, is_there, pack, weights_in
+from real.model.compressed import MAX_RATIO, compress, read_bytes, weight_files, weights_exist
 from real.model.draft_head import read_state
+from real.model.fingerprint import sha256
+from real.model.hf_config import WeightsError
 from real.pair import TINY
 
 
@@ -30,33 +31,33 @@ def test_a_packed_file_has_the_bytes_the_tensors_and_the_hash_of_the_plain_one(f
         sha256(file),
         sha256(file.parent),
         drafter_identity(file.parent),
-        weights_in(file.parent),
+        weight_files(file.parent),
     )
-    packed = pack(file)
+    packed = compress(file)
     assert packed.name == "exit.safetensors.xz"
     assert not file.exists()
     assert packed.stat().st_size < 0.85 * len(raw)
-    assert content(file) == raw
-    assert is_there(file)
+    assert read_bytes(file) == raw
+    assert weights_exist(file)
     assert lzma.decompress(packed.read_bytes()) == raw
     assert (
         sha256(file),
         sha256(file.parent),
         drafter_identity(file.parent),
-        weights_in(file.parent),
+        weight_files(file.parent),
     ) == known
     assert torch.equal(read_state(file)["w"], state["w"])
     file.write_bytes(b"plain")  # control: what was trained anew stands before what was packed
-    assert content(file) == b"plain"
+    assert read_bytes(file) == b"plain"
     assert sha256(file) != known[0]
-    assert weights_in(file.parent) == [file]
+    assert weight_files(file.parent) == [file]
 
 
 def test_what_is_not_there_is_not_read(tmp_path):
-    assert not is_there(tmp_path / "exit.safetensors")
-    assert weights_in(tmp_path) == []
+    assert not weights_exist(tmp_path / "exit.safetensors")
+    assert weight_files(tmp_path) == []
     with pytest.raises(OSError):
-        content(tmp_path / "exit.safetensors")
+        read_bytes(tmp_path / "exit.safetensors")
     with pytest.raises(OSError):
         sha256(tmp_path / "exit.safetensors")
 
@@ -72,7 +73,7 @@ def test_what_is_not_there_is_not_read(tmp_path):
     ],
 )
 def test_a_damaged_one_is_refused_in_one_line(file, damage):
-    packed = pack(file)
+    packed = compress(file)
     packed.write_bytes(damage(packed.read_bytes()))
     with pytest.raises(WeightsError, match="exit.safetensors is damaged") as caught:
         read_state(file)
@@ -82,11 +83,11 @@ def test_a_damaged_one_is_refused_in_one_line(file, damage):
 def test_a_file_made_to_fill_the_memory_is_refused(tmp_path):
     path = tmp_path / "w.safetensors"
     (tmp_path / "w.safetensors.xz").write_bytes(lzma.compress(bytes(1 << 20)))
-    with pytest.raises(ValueError, match=f"more than {MOST} times its size"):
-        content(path)
+    with pytest.raises(ValueError, match=f"more than {MAX_RATIO} times its size"):
+        read_bytes(path)
     path.write_bytes(bytes(1 << 20))
     with pytest.raises(ValueError, match="more than"):  # and none is made, the plain file stays
-        pack(path)
+        compress(path)
     assert path.stat().st_size == 1 << 20
 
 
@@ -100,7 +101,7 @@ def test_the_embedded_drafters_are_what_they_were(tmp_path):
         copy.parent.mkdir(exist_ok=True)
         shutil.copy(path, copy)
         plain = copy.with_suffix("")
-        plain.write_bytes(content(plain))
-        again = pack(plain)
-        assert content(plain) == content(path.with_suffix(""))
+        plain.write_bytes(read_bytes(plain))
+        again = compress(plain)
+        assert read_bytes(plain) == read_bytes(path.with_suffix(""))
         assert again == copy

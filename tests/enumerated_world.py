@@ -1,0 +1,232 @@
+"""A small world whose output distributions can be enumerated: models, rounds and whole
+sequences."""
+
+from itertools import product
+
+import numpy as np
+import torch
+from branches import law
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from real.decode.loop import decode
+from real.decode.plan import chain_plan
+from real.decode.verify import rejection_sample
+from real.draft import Draft, Silent, Step
+from real.model.target import TargetOutput
+from real.sampling import Rule
+from simspec import CostModel
+from simspec.rng import DRAFT
+
+HELD = settings(deadline=None, max_examples=60, derandomize=True)
+EXACT = 1e-12
+CUTS = st.sampled_from(
+    [(0, 1.0), (0, 1.0), (3, 1.0), (2, 1.0), (0, 0.9), (0, 0.7), (3, 0.85), (2, 0.5)]
+)  # few leave a single token
+rules = st.builds(lambda heat, cut: Rule("rejection", heat, 0, *cut), st.floats(0.6, 2.0), CUTS)
+seeds = st.integers(0, 10**6)
+
+
+class World:
+    """A random language of `vocab` tokens: logits of target and drafter behind every text, by
+    the text itself."""
+
+    def __init__(self, seed: int, vocab: int, near: float = 0.7):
+        self.seed, self.vocab, self.near = seed, vocab, near
+
+    def p(self, text: tuple) -> torch.Tensor:
+        return self._logits(0, text)
+
+    def q(self, text: tuple) -> torch.Tensor:
+        return self.near * self._logits(0, text) + (1 - self.near) * self._logits(1, text)
+
+    def _logits(self, who, text):
+        rng = np.random.default_rng([self.seed, who, len(text), *text])
+        return torch.from_numpy(rng.normal(size=self.vocab) * 1.2)
+
+    def true(self, rule: Rule, length: int) -> dict:
+        """The target's law of the next `length` tokens."""
+        found = {}
+        for text in product(range(self.vocab), repeat=length):
+            odds = 1.0
+            for i, token in enumerate(text):
+                odds *= float(rule.probs(self.p(text[:i])[None])[0, token])
+            found[text] = odds
+        return found
+
+
+def grown(world: World, rule: Rule, parent, draws, sure=()) -> Draft:
+    """A tree drawn from q: children of a row without replacement, one after the other; a row
+    whose q has run dry gets no more.
+
+    Nobody draws the children of the nodes `sure`: they are the best tokens of q, best first.
+    """
+    texts, token, above, q, left = {0: ()}, [0], [-1], {}, {}
+    names = {0: 0}
+    for i, p in enumerate(parent[1:], 1):
+        if p not in names:
+            continue
+        row = names[p]
+        if row not in left:
+            left[row] = rule.probs(world.q(texts[row])[None])[0]
+            if p not in sure:
+                q[row] = left[row]
+        if not float(left[row].sum()) > 0:
+            continue
+        token.append(
+            int(left[row].argmax()) if p in sure else draws.sample(left[row], 0, len(token), DRAFT)
+        )
+        above.append(row)
+        names[i] = len(token) - 1
+        texts[len(token) - 1] = (*texts[row], token[-1])
+        left[row] = left[row].clone()
+        left[row][token[-1]] = 0
+    return Draft(token, above, len(token) - 1, 0, q), texts
+
+
+def round_law(
+    world, rule, parent, length, sure=(), accept_exact=rejection_sample, ends=(), verified=None
+) -> dict:
+    """The law of the next `length` tokens where one round drafts this tree and p itself goes on
+    behind what it commits.
+
+    `verified` is told in how many ways the coins and draws of the round could fall.
+    """
+    found, ways = {}, []
+
+    def one(draws):
+        draft, texts = grown(world, rule, parent, draws, sure)
+        logits = torch.stack([world.p(texts[row]) for row in range(len(draft.token))])
+        ways.append(draft)
+        return tuple(accept_exact(rule, logits, draft, draws, 0, ends).token)
+
+    for committed, odds in law(one).items():
+        more = length - len(committed)
+        for rest in product(range(world.vocab), repeat=max(more, 0)):
+            then = 1.0
+            for i, token in enumerate(rest):
+                then *= float(rule.probs(world.p((*committed, *rest[:i]))[None])[0, token])
+            text = until((*committed, *rest)[:length], ends)
+            found[text] = found.get(text, 0.0) + odds * then
+    if verified is not None:
+        verified.append(len(ways))
+    return found
+
+
+def until(text: tuple, ends) -> tuple:
+    """The text up to its first end token."""
+    return text[: next((i + 1 for i, token in enumerate(text) if token in ends), len(text))]
+
+
+def off(a: dict, b: dict) -> float:
+    """Total variation of two laws."""
+    return sum(abs(a.get(key, 0.0) - b.get(key, 0.0)) for key in a | b) / 2
+
+
+def tree(seed: int, vocab: int, nodes: int, most: int = 160) -> tuple[list[int], set[int]]:
+    """(parents, nodes whose children nobody draws) at random, at most `most` drafts among those
+    that can be drawn."""
+    rng = np.random.default_rng(seed)
+    parent, sure, drafts = [-1], set(np.flatnonzero(rng.random(nodes + 1) < 0.15).tolist()), 1
+    for node in range(1, nodes + 1):
+        above = int(rng.integers(max(0, node - 4), node))
+        drafts *= 1 if above in sure else max(vocab - parent.count(above), 1)
+        if drafts > most:
+            sure, drafts = sure | {above}, drafts // vocab
+        parent.append(above)
+    return parent, sure
+
+
+def busy(verified, ways):
+    """Whether there was something to get wrong: in a third of the examples coins and draws could
+    fall in so many ways or more."""
+    return np.mean(np.array(verified) >= ways) > 1 / 3
+
+
+class Speaker(Silent):
+    """Drafts from a world's q, seeing the whole text."""
+
+    name, prefix_only = "speaker", True
+
+    def __init__(self, world):
+        self.world = world
+
+    def begin(self, target, prompt, prefill, pick):
+        self.pick, self.text, self.draft = pick, [], []
+
+    def next(self):
+        logits = self.world.q((*self.text, *self.draft))
+        self.draft.append(self.pick(logits, len(self.draft)))
+        return Step(self.draft[-1], len(self.draft) - 1, logits)
+
+    def rollback(self, accepted):
+        self.draft = []
+
+    def catch_up(self, tokens, output, path):
+        self.text += tokens
+
+
+class Listener:
+    """Stands in for `Target`: judges by a world's p, with no model behind it."""
+
+    def __init__(self, world):
+        self.world, self.text, self.decoder = world, [], torch.zeros(1)
+
+    def prefill(self, tokens):
+        self.text = []
+        return verdict_of(torch.zeros(0, 1))
+
+    def verify(self, token, parent, resume):
+        rows = [tuple(self.text)]
+        for row in range(1, len(token)):
+            rows.append((*rows[parent[row]], token[row]))
+        return verdict_of(
+            torch.zeros(len(token), 1), torch.stack([self.world.p(row) for row in rows])
+        )
+
+    def commit(self, path): ...
+
+    def heard(self, r):
+        self.text += r.verified.token
+
+
+def verdict_of(hidden, logits=None):
+    return TargetOutput(logits, hidden, {})
+
+
+def spoken(world, rule, policy, budget, K, draws, seed, ends=()):
+    target = Listener(world)
+    drive = chain_plan(policy, K, seed, CostModel.from_ratio(0.2, K))
+    return decode(target, Speaker(world), drive, rule, [0], budget, ends, 0, target.heard, draws)
+
+
+def whole(world, rule, length, ends):
+    """The target's law of whole texts of at most `length` tokens that end at an end token."""
+    found = {}
+    for text, odds in world.true(rule, length).items():
+        found[until(text, ends)] = found.get(until(text, ends), 0.0) + odds
+    return found
+
+
+ALLOWED = (
+    "fixed:0",
+    "fixed:1",
+    "fixed:2",
+    "beta_ts",
+    "beta_ts:censored",
+    "beta_ts:printed,scope=stream",
+    "cost_ts",
+    "cost_ts:depth,decay=0.9",
+    "hf_heuristic:1",
+    "hf_heuristic:1,transient=true",
+    "sampling_only",
+    "confidence:0.6",
+    "confidence:0.6,inclusive=false",
+    "entropy:0.8",
+    "product:0.5,inclusive=false",
+    "draft_verify:0.5",
+    "adaedl:0.4",
+    "model_only:confidence",
+    "cali_ts:draft_share,predictor=confidence",
+    "cali_ts:validated,predictor=confidence,sigma_m=0.1",
+)

@@ -1,0 +1,122 @@
+"""Accepted lengths of drafters by their definition, and paired comparisons."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toy_lm import TOYS, toy_target
+from toy_training import continuations
+
+from real.model.target import Target
+from real.record import Settings
+from real.record.stepwise import record_stepwise
+from real.sampling import Rule
+from real.train.accepted_length import (
+    AcceptedLengths,
+    accepted_lengths,
+    compare,
+    lengths_of_hits,
+    longest_offer,
+    summary,
+)
+
+HELD = settings(deadline=None, max_examples=80, derandomize=True)
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_accepted_lengths_equal_recorded_ones(name):
+    target, texts = toy_target(), continuations()
+    drafter, K = TOYS[name](target, 0), 5
+    found, shifted = accepted_lengths(target, drafter, texts, K), False
+    for i, (prompt, text) in enumerate(texts):
+        engine = Target(target, drafter.taps)
+        rows = record_stepwise(
+            engine,
+            drafter,
+            Settings(K, len(text), Rule(), (), ()),
+            prompt,
+            text.astype(np.int32),
+            0,
+        )
+        assert found.accepted[i].tolist() == rows.run.tolist()
+        reached = found.accepted[i] == np.minimum(
+            found.offered[i], K
+        )  # room is known where a draft came to its end
+        assert (found.offered[i] <= np.minimum(K, len(text) - np.arange(len(text)))).all()
+        assert (found.offered[i][reached] <= rows.depth[reached]).all()
+        shifted |= found.accepted[i][1:].tolist() != rows.run[:-1].tolist()
+    assert shifted  # the control: one position off is another recording
+
+
+hits = st.lists(st.booleans(), min_size=1, max_size=30)
+
+
+@HELD
+@given(hits, st.integers(1, 7))
+def test_lengths_of_hits_count_leading_hits(hit, K):
+    run, room = lengths_of_hits(np.array(hit), K)
+    for t in range(len(hit)):
+        ahead = [*hit[t : t + K], False]
+        assert run[t] == ahead.index(False)
+        assert room[t] == min(K, len(hit) - t)
+
+
+@HELD
+@given(st.lists(hits, min_size=1, max_size=4), st.integers(1, 5))
+def test_acceptance_by_depth_counts_eligible_drafts(texts, K):
+    found = AcceptedLengths(K, *zip(*(lengths_of_hits(np.array(t), K) for t in texts)))
+    for j, alpha in enumerate(found.by_depth(), 1):
+        fates = [
+            t[i + j - 1] for t in texts for i in range(len(t) - j + 1) if all(t[i : i + j - 1])
+        ]
+        assert alpha == (round(sum(fates) / len(fates), 4) if fates else None)
+    whole = [sum((*t[i : i + K], False).index(False) for i in range(len(t) - K + 1)) for t in texts]
+    drafts = [max(0, len(t) - K + 1) for t in texts]
+    assert found.mean() == sum(whole) / max(1, sum(drafts))
+
+
+def random_accepted(seed, texts=20, rate=0.5, K=5):
+    draw = np.random.default_rng(seed)
+    return AcceptedLengths(
+        K, *zip(*(lengths_of_hits(draw.random(30) < rate, K) for _ in range(texts)))
+    )
+
+
+@pytest.mark.parametrize(
+    "name", sorted(set(TOYS) - {"prompt_lookup"})
+)  # that one's drafts differ from prompt to prompt
+def test_longest_offer_ignores_acceptance(name):
+    """Heads end a draft at their number; a miss does not."""
+    found = {
+        K: longest_offer(toy_target(), TOYS[name](toy_target(), 0), continuations(), K)
+        for K in (3, 6)
+    }
+    assert found == ({3: 3, 6: 4} if name in ("medusa", "hydra") else {3: 3, 6: 6})
+
+
+def test_comparisons_are_paired_and_report_missing_intervals():
+    low, high = random_accepted(0), random_accepted(1, rate=0.8)
+    assert compare(high, low)["longer"] is True
+    assert compare(low, high)["longer"] is False
+    assert compare(low, low) == {
+        "value": 0.0,
+        "low": 0.0,
+        "high": 0.0,
+        "texts": 20,
+        "longer": False,
+    }
+    assert (
+        compare(high, low)["value"]
+        == -compare(low, high)["value"]
+        == round(high.mean() - low.mean(), 4)
+    )
+    few = [random_accepted(i, texts=7) for i in range(2)]
+    assert compare(*few)["low"] is None
+    assert compare(*few)["longer"] is None
+    assert summary(few[0])["accepted_length"]["high"] is None
+    short = AcceptedLengths(5, *zip(*(lengths_of_hits(np.ones(3, bool), 5) for _ in range(9))))
+    assert short.mean() == 0.0
+    assert compare(short, short)["texts"] == 0
+    for other in (random_accepted(0, texts=19), random_accepted(0, K=4)):
+        with pytest.raises(ValueError, match="expected the same texts and K"):
+            compare(low, other)

@@ -1,0 +1,93 @@
+"""Settings of a drafter's training, as typed and as its recipe has them."""
+
+import json
+
+import pytest
+import torch
+from toy_lm import toy_target
+from toy_training import PLAN
+
+from real.drafters import BUILTIN, trainable
+from real.train.arguments import read_settings, split_arguments, train_choices
+from real.train.config import TrainConfig, with_objective
+from real.train.drafter_training import drafter_training, loss_settings, new_head
+from real.train.search_skips import SkipSearch, configured_search
+
+
+def test_every_trainable_drafter_has_default_settings():
+    assert set(trainable()) <= set(BUILTIN)
+    assert set(train_choices()) == set(BUILTIN) - {"prompt_lookup"}
+    for name in trainable():
+        part = new_head(drafter_training(name, PLAN), toy_target())
+        assert json.loads(json.dumps(part.settings)) == part.settings
+        assert all(p.requires_grad for p in part.parameters())
+        again = new_head(drafter_training(name, PLAN), toy_target())
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(part.state_dict().values(), again.state_dict().values())
+        )
+
+
+@pytest.mark.parametrize(
+    "settings, says",
+    [
+        ({"inpts": "token"}, "no setting 'inpts'; expected one of inputs, layers"),
+        ({"target": 1}, "no setting 'target'"),
+        ({"generator": 1}, "no setting 'generator'"),
+    ],
+)
+def test_unknown_settings_are_named(settings, says):
+    with pytest.raises(ValueError, match=says):
+        drafter_training("eagle", PLAN, settings=settings)
+
+
+def test_loss_settings_are_separate_from_head_settings():
+    asked = drafter_training("eagle", PLAN, settings={"layers": 2, "noise": 0.0})
+    assert loss_settings(asked) == {"weight": 1, "noise": 0.0}
+    assert new_head(asked, toy_target()).settings["layers"] == 2
+    with pytest.raises(ValueError, match="early_exit cannot be made with"):
+        new_head(drafter_training("early_exit", PLAN, settings={"depth": "deep"}), toy_target())
+
+
+def test_settings_are_parsed_from_text():
+    given = read_settings(
+        ["inputs=token", "layers=2", "cross=false", "reads=[8, 9]", "noise=0.5", "name=a=b"]
+    )
+    assert given == {
+        "inputs": "token",
+        "layers": 2,
+        "cross": False,
+        "reads": [8, 9],
+        "noise": 0.5,
+        "name": "a=b",
+    }
+    for odd in (["layers"], ["=2"], ["a=1", "a=2"]):
+        with pytest.raises(ValueError, match="is no setting; expected key=value"):
+            read_settings(odd)
+
+
+def test_first_argument_is_a_drafter_unless_it_is_a_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert split_arguments(["eagle", "corpus"]) == ("eagle", ("corpus",))
+    assert split_arguments(["corpus"]) == (None, ("corpus",))
+    (tmp_path / "eagle").mkdir()
+    assert split_arguments(["eagle", "corpus"]) == (None, ("eagle", "corpus"))
+    with pytest.raises(ValueError, match="did you mean hydra"):
+        split_arguments(["hidra", "corpus"])
+    with pytest.raises(ValueError, match="prompt_lookup has nothing to learn"):
+        split_arguments(["prompt_lookup", "corpus"])
+    for name in ("a/b", "..", "target"):
+        with pytest.raises(ValueError, match="--name is"):
+            drafter_training("eagle", PLAN, folder=name)
+
+
+def test_skip_search_settings_are_checked():
+    lab = TrainConfig((), trials=7, seed=3)
+    assert configured_search(lab, {"texts": 9}, None) == SkipSearch(7, 3, 9, "self_skip")
+    assert configured_search(lab, {"seed": 0}, "s").place == "s"
+    for odd in ({"trials": 0}, {"rate": 1}, {"seed": True}, {"texts": "many"}):
+        with pytest.raises(ValueError, match="self_skip cannot be searched with"):
+            configured_search(lab, odd, None)
+    both = with_objective(lab, False, 4)
+    assert all(not each.soft and each.plan.patience == 4 for each in both.drafters)
+    assert with_objective(lab, None, 0) == lab

@@ -1,0 +1,65 @@
+"""The command `simspec measure`."""
+
+import json
+from contextlib import redirect_stdout, suppress
+from io import StringIO
+from types import SimpleNamespace
+
+import pytest
+from toy_lm import toy_pair
+
+from simspec import CostModel, cli
+from simspec.cost_table import CostTable, load_cost
+
+
+def toy(bundle, drafter, *rest):
+    """The toy models in place of a model folder."""
+    return SimpleNamespace(**dict(zip(("target", "drafter"), toy_pair(drafter))))
+
+
+def command(*arguments):
+    """What `simspec measure` prints."""
+    out = StringIO()
+    with redirect_stdout(out), suppress(SystemExit):
+        cli.main(["measure", *map(str, arguments)])
+    return out.getvalue()
+
+
+def test_measure_command_writes_a_model_or_a_table(tmp_path, monkeypatch):
+    monkeypatch.setattr("real.jobs.models.load_pair", toy)
+    out = tmp_path / "c.json"
+    given = "-k", 1, "--repeats", 1, "--out", out
+    shown = json.loads(command(*given, "--json", "--context", 8))
+    cost = load_cost(out)
+    assert isinstance(cost, CostModel)
+    assert shown.pop("engines") == {"target": "eager", "drafter": "eager"}
+    assert cost.to_dict() == shown
+    assert cost.K == 1
+    assert cost.name == "model-greedy"
+    said = command(*given, "--batch", 2, "--context", 8, "--context", 12, "--drafter", "early_exit")
+    table = load_cost(out)
+    assert isinstance(table, CostTable)
+    assert (table.batch, table.context) == ((2,), (8, 12))
+    assert table.at(1, 10).K == 1
+    assert "batch 2, context 12: draft of 1" in said
+    assert "measured on cpu" in said
+    shown = json.loads(command(*given, "--batch", 1, "--batch", 2, "--context", 8, "--json"))
+    del shown["engines"]
+    assert CostTable.from_dict(shown) == load_cost(out)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--batch", 0], ["--context", 0], ["--out", "nowhere/c.json"]]
+)
+def test_measure_command_errors_are_one_line_and_write_nothing(
+    tmp_path, monkeypatch, capsys, arguments
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("real.jobs.models.load_pair", toy)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["measure", *map(str, ["--out", "c.json", "-k", 1, *arguments])])
+    error = capsys.readouterr().err
+    assert stop.value.code == 2
+    assert error.startswith("simspec: ")
+    assert error.count("\n") == 1
+    assert not list(tmp_path.iterdir())

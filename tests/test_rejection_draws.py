@@ -1,0 +1,193 @@
+"""Addressed draws of the rejection rule, and planted faults that must be detected."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from branches import law
+from enumerated_world import EXACT, HELD, World, off, round_law, spoken
+from hypothesis import given
+from hypothesis import strategies as st
+
+from real.decode import verify
+from real.decode.verify import rejection_sample
+from real.model.tree_mask import chain
+from real.sampling import AddressedDraws, Rule, _inverse_cdf
+from simspec.policies import parse
+from simspec.rng import ACCEPT, DRAFT, RESIDUAL, uniform
+
+
+@HELD
+@given(
+    st.lists(st.sampled_from([0.0, 0.1, 0.25, 1.0, 3.0]), min_size=1, max_size=7).filter(any), st.integers(0, 2**64 - 1),
+    st.integers(0, 9), st.integers(0, 9), st.integers(0, 9), st.floats(0, 1),
+)  # fmt: skip
+def test_a_draw_is_the_token_under_the_uniform_number_of_its_address(
+    weights, seed, sequence, round, slot, odds
+):
+    draws, p = AddressedDraws(seed, sequence), torch.tensor(weights, dtype=torch.float64)
+    for role in (DRAFT, RESIDUAL):
+        u, below = uniform(seed, sequence, round, slot, role) * sum(weights), np.cumsum(weights)
+        token = draws.sample(p, round, slot, role)
+        assert weights[token] > 0
+        assert token == 0 or below[token - 1] <= u + 1e-12
+        assert u <= below[token] + 1e-12
+    assert draws.accept(odds, round, slot) == (uniform(seed, sequence, round, slot, ACCEPT) < odds)
+    assert draws.accept(1.0, round, slot)
+    assert not draws.accept(0.0, round, slot)
+
+
+def test_the_last_token_is_drawn_up_to_the_edge_and_no_impossible_one():
+    p = torch.tensor([0.0, 0.3, 0.0, 0.7, 0.0], dtype=torch.float64)
+    assert [_inverse_cdf(p, u) for u in (0.0, 0.2999999, 0.3000001, 1 - 2.0**-33, 1.0)] == [
+        1,
+        1,
+        3,
+        3,
+        3,
+    ]
+
+
+class Astray:
+    """Asks the branches at other addresses than it is asked for."""
+
+    def __init__(self, inner, flip=lambda *at: at, draw=lambda *at: at):
+        self.inner, self.at = inner, (flip, draw)
+
+    def accept(self, odds, round, slot):
+        return self.inner.accept(odds, *self.at[0](round, slot))
+
+    def sample(self, p, round, slot, role):
+        return self.inner.sample(p, *self.at[1](round, slot, role))
+
+
+ASTRAY = {
+    "one coin a round": dict(flip=lambda round, slot: (round, 0)),
+    "the same coins in all rounds": dict(flip=lambda round, slot: (0, slot)),
+    "the same drafts in all rounds": dict(draw=lambda round, slot, role: (0, slot, role)),
+    "the draft's draw for the correction": dict(
+        draw=lambda round, slot, role: (round, slot, DRAFT)
+    ),
+    "the coin for the correction": dict(
+        draw=lambda round, slot, role: (round, slot + 1, ACCEPT if role == RESIDUAL else role)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ["", *ASTRAY])
+def test_each_number_is_used_once_and_a_second_use_changes_the_law(name):
+    rule, policy, K = Rule("rejection"), parse("fixed:2"), 2
+    asked, found, worst = [], {}, 0.0
+    for seed in range(4):
+        world, found = World(seed, 3, 0.2), {}
+
+        def run(inner):
+            asked.append(inner)
+            draws = Astray(inner, **ASTRAY[name]) if name else inner
+            return tuple(spoken(world, rule, policy, 4, K, draws, 0).token.tolist())  # noqa: B023
+
+        found = law(run)
+        worst = max(worst, off(found, world.true(rule, 4)))
+    twice = sum(branches.again for branches in asked)
+    assert (twice > 0 and worst > 1e-3) if name else (twice == 0 and worst < EXACT), worst
+
+
+def faulty(
+    rule,
+    logits,
+    draft,
+    draws,
+    round,
+    end_tokens,
+    bonus_from_q=False,
+    clipped=True,
+    updated=True,
+    raw=False,
+    one_coin=False,
+):
+    """`rejection_sample` written anew, with a fault of choice."""
+    p = rule.probs(logits)
+    committed, row = [], 0
+    coin = None
+    while True:
+        left, q, chosen = p[row], draft.q.get(row), None
+        for child in [i for i, above in enumerate(draft.parent) if above == row]:
+            token = draft.token[child]
+            judged = q if not raw else Rule("rejection").probs(q.log()[None] * rule.temperature)[0]
+            odds = min(1.0, float(left[token] / judged[token]))
+            rest = left - q
+            rest = rest.clamp(min=0) if clipped else rest.abs()
+            if one_coin:  # the first coin's fall decides all later ones of the same row
+                coin = draws.accept(odds, round, child) if coin is None else coin
+                held = coin
+            else:
+                held = draws.accept(odds, round, child)
+            if held:
+                chosen = child
+                break
+            if updated:
+                left = rest / rest.sum() if float(rest.sum()) > 0 else left
+            q = q.clone()
+            q[token] = 0
+            q = q / q.sum()
+        if chosen is None:
+            last = draft.q.get(row)
+            committed.append(
+                draws.sample(last if bonus_from_q and last is not None else left, round, row, 3)
+            )
+            return verify.VerifyResult(committed, [0], len(committed) - 1, p)
+        committed.append(draft.token[chosen])
+        row = chosen
+
+
+FAULTS = {
+    "residual not clipped": dict(clipped=False),
+    "siblings without the updated residual": dict(updated=False),
+    "raw q in place of processed q": dict(raw=True),
+    "a reused coin": dict(one_coin=True),
+    "correction drawn from q": dict(bonus_from_q=True),
+}
+
+
+def planted(fault):
+    return lambda *arguments: faulty(*arguments, **fault)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_changes_the_law(name):
+    rule = Rule("rejection", 0.7)
+
+    def worst(fault):
+        worlds = [World(seed, 3, 0.3) for seed in range(4)]
+        return max(
+            off(
+                round_law(world, rule, [-1, 0, 0, 1], 2, accept_exact=planted(fault)),
+                world.true(rule, 2),
+            )
+            for world in worlds
+        )
+
+    assert worst(FAULTS[name]) > 1e-2
+    assert worst({}) < EXACT  # the rewritten walk is right where no fault is planted
+
+
+def test_a_bonus_from_the_drafter_changes_the_law():
+    """The classic slip: behind a full acceptance the next token is drawn from q's row in place
+    of p's."""
+    world, rule = World(5, 3, 0.3), Rule("rejection")
+
+    def slip(rule, logits, draft, draws, round, end_tokens):
+        texts = (), (draft.token[1],)
+        verified = rejection_sample(rule, logits, draft, draws, round, end_tokens)
+        if verified.accepted < 1:
+            return verified
+        return replace(
+            verified,
+            token=[
+                draft.token[1],
+                draws.sample(rule.probs(world.q(texts[1])[None])[0], round, 9, 3),
+            ],
+        )
+
+    assert off(round_law(world, rule, chain(2), 2, accept_exact=slip), world.true(rule, 2)) > 1e-2

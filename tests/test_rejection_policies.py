@@ -1,0 +1,136 @@
+"""Whole sequences under the rejection rule follow the target's distribution under every policy."""
+
+from dataclasses import replace
+from itertools import product
+from types import SimpleNamespace
+
+import pytest
+import torch
+from branches import law
+from enumerated_world import ALLOWED, EXACT, World, off, spoken, whole
+from toy_lm import at_random, toy_decoder
+
+from real.decode.loop import decode
+from real.decode.plan import chain_plan
+from real.drafters.model import ModelDrafter
+from real.model.target import Target
+from real.sampling import AddressedDraws, Rule
+from simspec import CostModel, Policy, PolicyError
+from simspec.policies import BUILTIN, CLAIRVOYANT, parse
+
+
+def test_every_built_in_policy_is_in_the_exam():
+    assert {text.split(":")[0] for text in ALLOWED} == set(BUILTIN) - set(CLAIRVOYANT)
+
+
+@pytest.mark.parametrize("text", ALLOWED)
+def test_whole_texts_follow_the_target_whatever_the_policy(text):
+    """Adaptive and random policies too: the law holds for each way in which the policy's own
+    draws fall."""
+    for seed, rule, ends in (
+        (1, Rule("rejection"), ()),
+        (2, Rule("rejection", 0.8, 0, 0, 0.95), (2,)),
+    ):
+        world, budget, verified = World(seed, 3, 0.4), 4, []
+        policy = parse(text)
+        policy = (
+            policy
+            if isinstance(policy, Policy)
+            else policy(SimpleNamespace(K=2), CostModel.from_ratio(0.2, 2))
+        )
+
+        def one(draws):
+            verified.append(spoken(world, rule, policy, budget, 2, draws, seed, ends))  # noqa: B023
+            return tuple(verified[-1].token.tolist())
+
+        assert off(law(one), whole(world, rule, budget, ends)) < EXACT
+        assert text == "fixed:0" or (
+            len(verified) > 40 and len({len(r.position) for r in verified}) > 1
+        )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_policy_that_drops_blindly_keeps_the_law(seed):
+    """It drops tokens, by its own draws: which token was drawn plays no part."""
+    world, rule = World(seed, 3, 0.4), Rule("rejection", 0.9, 0, 0, 0.9)
+    found = law(
+        lambda draws: tuple(
+            spoken(world, rule, at_random(0.7, 0.4), 3, 2, draws, seed).token.tolist()
+        )
+    )
+    assert off(found, world.true(rule, 3)) < EXACT
+
+
+def _drops_the_unlikely(params, state, slot, features, u):
+    return slot < 2 and (slot == 0 or features[slot - 1, 0] >= params[0]), slot == 0 or features[
+        slot - 1, 0
+    ] >= params[0]
+
+
+def _stops_at_the_unlikely(params, state, slot, features, u):
+    return slot < 2 and (slot == 0 or features[slot - 1, 0] >= params[0]), True
+
+
+def _ignore(params, state, computed, drafted, accepted, features, cost):
+    pass
+
+
+ANTICIPATING = Policy("drops", _drops_the_unlikely, _ignore, (0.4,), reads=("probability",))
+
+
+def test_an_anticipating_policy_would_change_the_law_and_is_refused(monkeypatch):
+    world, rule = World(3, 3, 0.2), Rule("rejection")
+    with pytest.raises(PolicyError, match="drops a drawn token by which token it is"):
+        law(lambda draws: tuple(spoken(world, rule, ANTICIPATING, 3, 2, draws, 0).token.tolist()))
+    with pytest.raises(PolicyError, match="drops a drawn token by which token it is"):
+        spoken(world, rule, replace(ANTICIPATING, anticipates=True), 3, 2, AddressedDraws(0, 0), 0)
+    monkeypatch.setattr("simspec.stepper.Stepper._refuse", lambda self: None)
+    found = law(
+        lambda draws: tuple(spoken(world, rule, ANTICIPATING, 3, 2, draws, 0).token.tolist())
+    )
+    assert off(found, world.true(rule, 3)) > 1e-2  # why it is refused
+
+
+def test_a_policy_may_stop_behind_the_token_that_it_saw():
+    """HuggingFace's confidence threshold reads q of the drawn token and submits it: nothing is
+    dropped."""
+    policy = Policy("stops", _stops_at_the_unlikely, _ignore, (0.4,), reads=("probability",))
+    world, rule = World(3, 3, 0.2), Rule("rejection")
+    assert (
+        off(
+            law(lambda draws: tuple(spoken(world, rule, policy, 3, 2, draws, 0).token.tolist())),
+            world.true(rule, 3),
+        )
+        < EXACT
+    )
+
+
+def test_real_decoders_with_caches_follow_the_target():
+    """The same through a decoder and a drafter with a cache each, end tokens included."""
+    decoder, small = (toy_decoder(seed, layers=2, vocab=3, spread=0.6) for seed in (0, 1))
+    rule, ends = Rule("rejection", 1.3, 0, 0, 0.9), (2,)
+
+    def one(draws):
+        drive = chain_plan(parse("fixed:2"), 2, 0, CostModel.from_ratio(0.2, 2))
+        return tuple(
+            decode(
+                Target(decoder, (), 16),
+                ModelDrafter(small),
+                drive,
+                rule,
+                [0, 1],
+                3,
+                ends,
+                0,
+                draws=draws,
+            ).token.tolist()
+        )
+
+    true = {}
+    for text in product(range(3), repeat=3):
+        odds = 1.0
+        for i, token in enumerate(text):
+            odds *= float(rule.probs(decoder(torch.tensor([[0, 1, *text[:i]]]))[0, -1:])[0, token])
+        cut = next((i + 1 for i, token in enumerate(text) if token in ends), 3)
+        true[text[:cut]] = true.get(text[:cut], 0.0) + odds
+    assert off(law(one), true) < EXACT

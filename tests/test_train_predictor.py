@@ -1,0 +1,104 @@
+"""Examples and training of acceptance predictors."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from test_predictor import FORMS, PAIRS, predictor
+from toy_lm import END, PREFIX, RULES, toy_prompts
+
+from real.record import Settings
+from real.record.recorder import record_sequence
+from real.train.predictor_examples import (
+    AcceptanceExamples,
+    acceptance_examples,
+    generate_one_by_one,
+)
+from real.train.train_predictor import train_predictor
+from simspec import quantization as grid
+
+
+@pytest.mark.parametrize("name", PREFIX)
+def test_examples_equal_recorded_acceptance(name):
+    target, drafter = PAIRS[name]
+    asked = [Settings(12, 20, rule, END, ("theta",)) for rule in RULES.values()]
+    prompts = toy_prompts(5, 3)
+    found = acceptance_examples(generate_one_by_one(target, asked, prompts, 100), drafter.lm)
+    folded = drafter.predictors["theta"].folded()
+    odds = (
+        folded.of_target(found.of_target)[found.row, found.slot.clamp(max=9)]
+        + folded.of_drafter(found.of_drafter)[found.position]
+    )
+    code, _ = grid.encode(odds.sigmoid().numpy(), grid.IDENTITY)
+    wanted, start, number = [], 0, 100
+    for settings_ in asked:
+        for prompt in prompts:
+            rows = record_sequence(target, drafter, settings_, prompt, number)
+            n = len(rows.token)
+            for t in range(n):
+                for slot in range(min(int(rows.run[t]) + 1, int(rows.depth[t]), n - t)):
+                    wanted.append(
+                        (start + t, start + t + slot, slot < rows.run[t], rows.feature[t, slot, 0])
+                    )
+            start, number = start + n, number + 1
+    got = list(
+        zip(found.row.tolist(), found.position.tolist(), found.label.tolist(), code.tolist())
+    )
+    assert sorted(got) == sorted(wanted)
+    assert 0.1 < found.label.double().mean() < 0.9
+
+
+def planted(seed: int, lie: bool = False) -> tuple[AcceptanceExamples, float]:
+    """Examples of 40 texts whose labels follow a known predictor, or a coin's; with the loss of the truth itself."""
+    rng = torch.Generator().manual_seed(seed)
+    rows, count = 2000, 12000
+    # widths and spreads apart by far, as the states of two models are
+    of_target, of_drafter = (
+        torch.randn(rows, width, generator=rng, dtype=torch.float64) * s
+        for width, s in ((6, 30.0), (4, 0.2))
+    )
+    row, slot = (
+        torch.randint(0, rows - 12, (count,), generator=rng),
+        torch.randint(0, 12, (count,), generator=rng),
+    )
+    truth = (
+        predictor(seed, None, 6, 4, spread=0.02)
+        .folded()
+        ._replace(drafter=torch.tensor([6.0, -6.0, 3.0, 0.0]).double())
+    )
+    odds = (
+        0.4 * truth.of_target(of_target)[row, slot.clamp(max=9)]
+        + truth.of_drafter(of_drafter)[row + slot]
+    )
+    draws = torch.full_like(odds, 0.5) if lie else odds.sigmoid()
+    label = torch.rand(count, generator=rng, dtype=torch.float64) < draws
+    loss = torch.nn.functional.binary_cross_entropy(draws, label.double()).item()
+    return AcceptanceExamples(
+        of_target, of_drafter, row, row + slot, label, torch.arange(rows) // 50
+    ), loss
+
+
+@pytest.mark.parametrize("rank", FORMS.values())
+def test_training_finds_a_planted_predictor_and_no_other(rank):
+    found, best = planted(1)
+    made, card = train_predictor(found, rank, steps=80)
+    again, _ = train_predictor(found, rank, steps=80)
+    assert made.sha256 == again.sha256
+    assert card["examples"] == 12000
+    assert card["texts"] == 40
+    assert (
+        best - 0.02 < card["heldout_loss"] < best + 0.03
+    )  # the truth scores `best` on all, chance alone 0.69
+    coin, best = planted(1, lie=True)
+    _, card = train_predictor(coin, rank, steps=80)
+    assert abs(best - 0.693) < 0.005
+    assert 0.68 < card["heldout_loss"] < 0.71
+
+
+def test_training_needs_two_sequences():
+    found, _ = planted(2)
+    with pytest.raises(ValueError, match="needs two"):
+        train_predictor(replace(found, sequence=torch.zeros_like(found.sequence)), None)
+    _, card = train_predictor(replace(found, label=torch.ones_like(found.label)), 2)
+    assert card["heldout_accepted"] == 1.0
+    assert card["heldout_loss"] < 0.2

@@ -1,0 +1,249 @@
+"""The training loop: resumption, best weights, schedule and optimizers."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from toy_lm import VOCAB
+
+import real.train.resume
+import real.train.trainer
+from real.model.config import DecoderConfig
+from real.model.decoder import Decoder
+from real.model.initialization import initialize
+from real.model.losses import next_token_loss
+from real.train.corpus import windows
+from real.train.optimizers import optimizers
+from real.train.schedule import TrainSchedule, learning_rate_factor
+from real.train.trainer import fit
+
+HELD = settings(deadline=None, max_examples=60, derandomize=True)
+TEXT = np.random.default_rng(0).integers(0, VOCAB, 500)
+PLAN = TrainSchedule(steps=23, rows=2, length=6, rate=1e-2, save_every=5)
+SMALL = DecoderConfig(VOCAB, 8, 1, heads=1, kv_heads=1, head_dim=8, hidden=12)
+
+
+class Killed(Exception):
+    pass
+
+
+def trained(folder, plan=PLAN, die_at=None, seed=0, shape=SMALL, at=lambda step: step, judge=None):
+    """Fits a small model; returns its log and weights. Dies in the loss of step `die_at`."""
+    model = Decoder(shape)
+    initialize(model, seed)
+
+    def loss(step):
+        if step == die_at:
+            raise Killed
+        batch = torch.from_numpy(windows(TEXT, plan.rows, plan.length, plan.seed, at(step)))
+        return next_token_loss(model(batch[:, :-1]), batch[:, 1:])
+
+    scores = iter(judge) if judge else None
+
+    def validate():
+        held = torch.tensor(TEXT[:48].reshape(4, 12))
+        with torch.no_grad():
+            found = -next_token_loss(model(held[:, :-1]), held[:, 1:]).item()
+        return {"score": found if scores is None else next(scores), "part": 1.5}
+
+    log = fit(folder, model, loss, plan, validate=validate)
+    return log, model.state_dict()
+
+
+def same(a, b):
+    return a[0] == b[0] and all(torch.equal(v, b[1][k]) for k, v in a[1].items())
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("unbroken"))
+
+
+def test_log_and_weights_of_an_uninterrupted_training(unbroken, tmp_path):
+    log, weights = unbroken
+    assert [row["step"] for row in log] == [
+        3,
+        6,
+        9,
+        10,
+        12,
+        15,
+        18,
+        20,
+        21,
+        23,
+    ]  # every tenth, and every 23 / 10, up
+    assert [row["step"] for row in log if "valid" in row] == [3, 6, 9, 12, 15, 18, 21, 23]
+    assert log[-1]["valid"]["part"] == 1.5
+    assert same(unbroken, trained(tmp_path / "again"))
+    assert not same(unbroken, trained(tmp_path / "seed", seed=1))
+    assert not same(
+        unbroken, trained(tmp_path / "windows", at=lambda step: step % 20)
+    )  # the last three steps count
+
+
+@pytest.mark.parametrize(
+    "kills", [(0,), (4,), (5,), (6, 9), (14, 14, 15), (19,), (20,), (22,), (3, 8, 13, 18, 22)]
+)
+def test_interrupted_training_ends_with_the_same_bits(unbroken, tmp_path, kills):
+    for die_at in kills:
+        with pytest.raises(Killed):
+            trained(tmp_path, die_at=die_at)
+    assert same(
+        unbroken, trained(tmp_path, seed=0 if kills[-1] < 5 else 9)
+    )  # after a save the start is forgotten
+
+
+JUDGED = replace(PLAN, steps=40, every=4)
+SCORES = [1.0, 3.0, 3.0, 2.0, 2.5, 1.0, 4.0, 1.0, 1.0, 1.0]
+
+
+def weights_after(tmp_path, step):
+    """The weights of an unbroken run after so many of its 40 steps, with the state that leads there."""
+
+    def stop(now):
+        if now == step:
+            raise Killed
+        return now
+
+    with pytest.raises(Killed):
+        trained(
+            tmp_path / "until",
+            replace(JUDGED, save_every=1),
+            at=stop,
+            judge=[-float(i) for i in range(10)],
+        )
+    return {
+        n.removeprefix("weight/"): v
+        for n, v in load_file(tmp_path / "until" / "checkpoint.safetensors").items()
+        if n.startswith("weight/")
+    }
+
+
+@pytest.mark.parametrize(
+    "patience, stops, best", [(0, 40, 28), (1, 12, 8), (3, 20, 8), (4, 24, 8), (5, 40, 28)]
+)
+def test_patience_stops_and_best_weights_are_restored(tmp_path, patience, stops, best):
+    """Validated every 4 steps: 3.0 at 8 is first beaten by 4.0 at 28; an equal score is no better one."""
+    log, found = trained(tmp_path / "it", replace(JUDGED, patience=patience), judge=SCORES)
+    assert log[-1]["step"] == stops
+    assert [row["valid"]["score"] for row in log if "valid" in row] == SCORES[: stops // 4]
+    wanted = weights_after(tmp_path, best)
+    assert all(torch.equal(found[n], v) for n, v in wanted.items())
+    if stops != best:
+        last = (
+            weights_after(tmp_path, stops)
+            if stops < 40
+            else load_file(tmp_path / "it" / "checkpoint.safetensors")
+        )
+        assert not all(torch.equal(found[n], last.get(n, last.get(f"weight/{n}"))) for n in wanted)
+    again = trained(
+        tmp_path / "it", replace(JUDGED, patience=patience), judge=SCORES, seed=9, die_at=stops
+    )
+    assert same((log, found), again)  # ended is ended, and the best weights are there
+
+
+@pytest.mark.parametrize("die_at", [5, 8, 11, 13, 17, 19])
+def test_interrupted_training_keeps_best_weights_and_patience(tmp_path, die_at):
+    plan = replace(JUDGED, patience=3, save_every=6)
+    scores = lambda first: SCORES[first:]  # validations before the last save are not made again
+    unbroken = trained(tmp_path / "a", plan, judge=scores(0))
+    with pytest.raises(Killed):
+        trained(tmp_path / "b", plan, die_at=die_at, judge=scores(0))
+    saved = die_at // 6 * 6
+    assert same(
+        unbroken, trained(tmp_path / "b", plan, judge=scores(saved // 4), seed=9 if saved else 0)
+    )
+
+
+def test_interrupted_save_leaves_the_previous_state(unbroken, tmp_path, monkeypatch):
+    def dies(held, path, head):
+        path.write_bytes(b"half")
+        raise Killed(head["step"])
+
+    with pytest.raises(Killed):
+        trained(tmp_path, die_at=7)
+    with monkeypatch.context() as patch, pytest.raises(Killed, match="10"):
+        patch.setattr(real.train.resume, "save_file", dies)
+        trained(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.safetensors"]
+    assert same(unbroken, trained(tmp_path, seed=9))
+
+
+def test_finished_training_is_not_repeated(unbroken, tmp_path):
+    trained(tmp_path)
+    assert same(unbroken, trained(tmp_path, seed=9, die_at=0))
+
+
+@pytest.mark.parametrize(
+    "changes", [dict(layers=2), dict(hidden=16), dict(width=4), dict(qk_norm=True)]
+)
+def test_state_of_another_model_is_refused(tmp_path, changes):
+    trained(tmp_path)
+    with pytest.raises(ValueError, match="belongs to another model") as caught:
+        trained(tmp_path, shape=replace(SMALL, **changes))
+    assert "\n" not in str(caught.value)
+    assert "checkpoint.safetensors" in str(caught.value)
+
+
+@pytest.mark.parametrize("die_at", [None, 15, 25, 35, 45, 55, 100])
+def test_minutes_become_steps_once(tmp_path, monkeypatch, die_at):
+    """At half a second a step, one minute after the first 40 steps is 160 in all; a kill may cost some timing anew."""
+    now = [0.0]
+    monkeypatch.setattr(real.train.trainer, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def step_takes_time(step):
+        assert step < 250, "the plan has lost sight of its minutes"
+        now[0] += 0.5
+        return step
+
+    plan = replace(PLAN, steps=0, minutes=1.0, save_every=10)
+    if die_at:
+        with pytest.raises(Killed):
+            trained(tmp_path, plan, die_at, at=step_takes_time)
+    now[0] += 1e-3
+    log, _ = trained(tmp_path, plan, at=step_takes_time)
+    assert 150 <= log[-1]["step"] <= (200 if die_at else 161)
+
+
+@HELD
+@given(st.integers(1, 300), st.floats(0, 1))
+def test_learning_rate_rises_to_its_peak_and_falls_to_zero(steps, warmup):
+    rise = max(1, round(warmup * steps))
+    shares = [learning_rate_factor(step, steps, warmup) for step in range(steps)]
+    assert shares[: rise - 1] == sorted(shares[: rise - 1])
+    assert shares[rise - 1 :] == sorted(shares[rise - 1 :], reverse=True)
+    assert max(shares) == shares[rise - 1] == 1.0
+    assert min(shares) > 0.0
+    assert learning_rate_factor(steps, steps, warmup) == 0.0
+    assert np.allclose(np.diff(shares[: rise - 1]), 1 / rise)
+    assert np.allclose(np.diff(shares[rise:]), -1 / max(1, steps - rise))
+
+
+def test_every_parameter_has_one_optimizer_and_frozen_ones_stay(tmp_path):
+    model = Decoder(replace(SMALL, tied=False, qkv_bias=True))
+    learnt = dict(model.named_parameters())
+    held = [
+        [id(p) for group in o.param_groups for p in group["params"]]
+        for o in optimizers(learnt, PLAN)
+    ]
+    assert sorted(sum(held, [])) == sorted(map(id, learnt.values()))
+    assert {n for n, p in learnt.items() if id(p) in held[0]} == {
+        n for n in learnt if "layers" in n and learnt[n].ndim == 2
+    }
+    model.embed.weight.requires_grad_(False)
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    fit(
+        tmp_path,
+        model,
+        lambda step: model(torch.arange(4)[None]).square().mean(),
+        replace(PLAN, steps=2, warmup=0.0),
+    )
+    moved = {k for k, v in model.state_dict().items() if not torch.equal(v, before[k])}
+    assert "embed.weight" not in moved
+    assert {"head.weight", "layers.0.query.weight"} <= moved
