@@ -16,11 +16,14 @@ from toy_lm import toy_decoder
 from typer.testing import CliRunner
 
 from real.campaign import archive as bundle
-from real.campaign import report
-from real.campaign.__main__ import SOON, advance, campaign, complete, table
-from real.campaign.config import FULL, MUST, TOY, lab_of
-from real.campaign.stages import Part, parts
-from real.campaign.workspace import Folder, FolderError
+from real.campaign import report, thresholds
+from real.campaign.__main__ import campaign
+from real.campaign.config import REQUIRED
+from real.campaign.presets import FULL, TOY, training_of
+from real.campaign.scheduler import MIN_SECONDS, advance, complete, state_table
+from real.campaign.stage import RANKS, Stage
+from real.campaign.stages import stages
+from real.campaign.workspace import Workspace, WorkspaceError
 from real.drafters import BUILTIN
 from real.jobs import RULES
 from real.model.target import Target
@@ -39,16 +42,16 @@ APP.command()(campaign)
 KILLED = """
 import sys
 from pathlib import Path
-from real.campaign import advance
-from real.folder import Folder
-from real.parts import parts
-from real.size import TOY
+from real.campaign.presets import TOY
+from real.campaign.scheduler import advance
+from real.campaign.stages import stages
+from real.campaign.workspace import Workspace
 import torch
 torch.set_num_threads(1)
 out, text, heldout, prompts = map(Path, sys.argv[1:])
-folder = Folder(out, TOY, (text,), (heldout,), (prompts,), "cpu")
+folder = Workspace(out, TOY, (text,), (heldout,), (prompts,), "cpu")
 folder.open()
-advance(folder, parts(), 3600)
+advance(folder, stages(), 3600)
 """
 
 
@@ -71,7 +74,7 @@ def inputs(tmp_path_factory):
 
 
 def begun(inputs, out, size=TOY, seed=0):
-    folder = Folder(
+    folder = Workspace(
         out,
         size,
         (inputs / "text.txt",),
@@ -117,23 +120,23 @@ def test_every_part_runs_in_one_call(inputs, whole):
     assert "next call" not in whole.output
     assert "failed" not in whole.output
     folder = begun(inputs, inputs / "out")
-    for part in parts():
-        assert folder.found(part.name) is not None
+    for part in stages():
+        assert folder.result(part.name) is not None
     for drafter in BUILTIN:
         for rule in RULES:
             trace = load_trace(folder.trace(drafter, rule))
             assert trace.meta.rule == rule
             assert trace.meta.dtype == "float32"
-        equal = folder.found(f"equal-{drafter}")
+        equal = folder.result(f"equal-{drafter}")
         assert equal["failures"] == 0
         assert equal["rounds"] > 0
         assert not equal["tf32"]
-        for each in folder.found(f"forced-{drafter}")["rules"].values():
+        for each in folder.result(f"forced-{drafter}")["rules"].values():
             assert each["rounds"] > 0
             assert each["failures"] == 0
-    assert all(folder.found(f"drive-{d}")["replay_equal"] for d in MUST)
+    assert all(folder.result(f"drive-{d}")["replay_equal"] for d in REQUIRED)
     assert begun(inputs, inputs / "out").target == folder.target
-    assert {(s.state, s.seconds) for s in advance(folder, parts(), 0.0)} == {
+    assert {(s.state, s.seconds) for s in advance(folder, stages(), 0.0)} == {
         ("done", 0.0)
     }  # nothing is done twice, however little time
 
@@ -154,7 +157,7 @@ def test_results_are_few_flat_files_and_a_bundle_that_replays(inputs, whole, tmp
         assert not any(name.endswith(".safetensors") for name in names)
         assert {"race.json", "ladders/8b.json", "ladders/7b.json", "ladders/lab.json"} <= set(names)
         tar.extractall(tmp_path, filter="data")
-    for drafter in MUST:
+    for drafter in REQUIRED:
         trace = load_trace(tmp_path / "traces" / f"toy-{drafter}-greedy.parquet")
         CostModel.from_json(tmp_path / "traces" / f"toy-{drafter}-greedy.cost.json")
         assert trace.meta.drafter == drafter
@@ -175,7 +178,7 @@ def test_results_are_few_flat_files_and_a_bundle_that_replays(inputs, whole, tmp
 
 
 def test_killed_between_parts_it_goes_on_and_comes_to_the_same(inputs, whole, tmp_path):
-    out, names = tmp_path / "out", [part.name for part in parts()]
+    out, names = tmp_path / "out", [part.name for part in stages()]
     arguments = [
         sys.executable,
         "-c",
@@ -192,9 +195,9 @@ def test_killed_between_parts_it_goes_on_and_comes_to_the_same(inputs, whole, tm
     assert set(there) >= {"text", "target", "distil", "drafter-model", "drafter-early_exit"}
     assert len(there) < len(names)
     folder = begun(inputs, out)
-    states = advance(folder, parts()[: names.index("record-model-coupled") + 1], 3600)
+    states = advance(folder, stages()[: names.index("record-model-coupled") + 1], 3600)
     assert all(each.state == "done" for each in states)
-    assert {s.part.name for s in states if not s.seconds} == set(there)
+    assert {s.stage.name for s in states if not s.seconds} == set(there)
     assert {
         p.stem: (p.read_bytes(), p.stat().st_mtime_ns)
         for p in (out / "parts").glob("*.json")
@@ -213,27 +216,30 @@ def test_killed_between_parts_it_goes_on_and_comes_to_the_same(inputs, whole, tm
 
 def test_another_campaigns_folder_is_refused(inputs, whole, tmp_path):
     before = state_of(begun(inputs, inputs / "out"))
-    for size, seed, key in ((replace(TOY, budget=9), 0, "size"), (TOY, 1, "seed")):
-        with pytest.raises(FolderError, match=f"begun with {key}"):
+    for size, seed, key in (
+        (replace(TOY, recording=replace(TOY.recording, budget=9)), 0, "size"),
+        (TOY, 1, "seed"),
+    ):
+        with pytest.raises(WorkspaceError, match=f"begun with {key}"):
             begun(inputs, inputs / "out", size, seed)
     assert state_of(begun(inputs, inputs / "out")) == before
     other = tmp_path / "out"
     folder = begun(inputs, other)
-    folder.done("text", 0.0, {})
+    folder.save_result("text", 0.0, {})
     (other / "models" / "target").mkdir(parents=True)
     (other / "models" / "target" / "model.safetensors").write_bytes(b"one")
-    folder.named()
-    folder.done("target", 0.0, {"sha256": folder.target})
+    folder.save_target_hash()
+    folder.save_result("target", 0.0, {"sha256": folder.target})
     assert begun(inputs, other).found("target") == {"sha256": folder.target}
     assert begun(inputs, other).found("text") == {}
     (other / "models" / "target" / "model.safetensors").write_bytes(b"two")
-    with pytest.raises(FolderError, match="not the one there now"):
+    with pytest.raises(WorkspaceError, match="not the one there now"):
         begun(inputs, other)
     (other / "models" / "target" / "model.safetensors").write_bytes(b"one")
     path = other / "parts" / "target.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"target": "ab" * 32}))
-    with pytest.raises(FolderError, match="bundles are not merged"):
-        advance(begun(inputs, other), parts(), 0.0)
+    with pytest.raises(WorkspaceError, match="campaigns are not merged"):
+        advance(begun(inputs, other), stages(), 0.0)
 
 
 class PhaseTimer:
@@ -245,7 +251,9 @@ class PhaseTimer:
     def __call__(self):
         return self.now
 
-    def part(self, name, seconds, rank="must", needs=(), takes=None, resumes=False, fails=False):
+    def part(
+        self, name, seconds, rank="required", needs=(), takes=None, resumes=False, fails=False
+    ):
         """A part that takes as long as it says, or `takes`; one that resumes goes on in steps of a second."""
         left = [takes or seconds]
 
@@ -258,7 +266,7 @@ class PhaseTimer:
                 raise RuntimeError("no luck\nat all")
             return {"ran": name}
 
-        return Part(name, rank, seconds, make, needs, resumes)
+        return Stage(name, rank, seconds, make, needs, resumes)
 
 
 @pytest.fixture
@@ -268,7 +276,7 @@ def clocked(inputs, tmp_path):
 
 def run(folder, todo, limit, clock):
     return {
-        each.part.name: each.state
+        each.stage.name: each.state
         for each in advance(folder, todo, limit, clock, lambda line: None)
     }
 
@@ -279,7 +287,7 @@ def test_no_part_is_begun_that_does_not_fit(clocked):
         clock.part("a", 30),
         clock.part("b", 50),
         clock.part("c", 20),
-        clock.part("d", 5, "should"),
+        clock.part("d", 5, "recommended"),
         clock.part("e", 5, needs=("b",)),
     ]
     assert run(folder, todo, 60, clock) == {
@@ -297,10 +305,10 @@ def test_no_part_is_begun_that_does_not_fit(clocked):
 def test_a_part_that_resumes_is_begun_with_less_and_stopped(clocked):
     clock, folder = clocked
     long = clock.part("long", 200, resumes=True)
-    todo = [long, clock.part("next", 10, needs=("long",)), clock.part("extra", 1, "should")]
+    todo = [long, clock.part("next", 10, needs=("long",)), clock.part("extra", 1, "recommended")]
     assert run(folder, todo, 100, clock) == {"long": "stopped", "next": "left", "extra": "left"}
     assert clock.now == 101
-    assert run(folder, todo, SOON - 1, clock)["long"] == "left"
+    assert run(folder, todo, MIN_SECONDS - 1, clock)["long"] == "left"
     assert run(folder, todo, 200, clock) == dict.fromkeys(("long", "next", "extra"), "done")
     late = clock.part(
         "late", 10, takes=500
@@ -314,33 +322,35 @@ def test_what_fails_stops_only_what_needs_it(clocked):
     clock, folder = clocked
     todo = [
         clock.part("a", 1),
-        clock.part("s", 1, "should", fails=True),
-        clock.part("t", 1, "should", ("s",)),
-        clock.part("u", 1, "could"),
+        clock.part("s", 1, "recommended", fails=True),
+        clock.part("t", 1, "recommended", ("s",)),
+        clock.part("u", 1, "optional"),
     ]
     states = advance(folder, todo, 60, clock, lambda line: None)
     assert [each.state for each in states] == ["done", "failed", "left", "done"]
     assert complete(states)
     assert "RuntimeError: no luck at all" in states[1].why
     assert "Traceback" in (folder.out / "log" / "s.txt").read_text()
-    assert "needs s" in table(states)
-    assert table(states).count("\n") == 3
+    assert "needs s" in state_table(states)
+    assert state_table(states).count("\n") == 3
     assert not complete(
         advance(folder, [clock.part("m", 1, fails=True)], 60, clock, lambda line: None)
     )
-    assert run(folder, [clock.part("s", 1, "should")], 60, clock) == {"s": "done"}  # tried anew
+    assert run(folder, [clock.part("s", 1, "recommended")], 60, clock) == {
+        "s": "done"
+    }  # tried anew
 
 
 def test_parts_are_whole_and_in_order():
-    names, ranks = [part.name for part in parts()], [part.rank for part in parts()]
+    names, ranks = [part.name for part in stages()], [part.rank for part in stages()]
     assert len(set(names)) == len(names)
-    assert ranks == sorted(ranks, key=("must", "should", "could").index)
-    for at, part in enumerate(parts()):
+    assert ranks == sorted(ranks, key=RANKS.index)
+    for at, part in enumerate(stages()):
         assert set(part.needs) <= set(names[:at]), part.name
-    must = sum(part.seconds for part in parts() if part.rank == "must")
+    must = sum(part.seconds for part in stages() if part.rank == "required")
     assert must <= 22 * 60
-    assert max(part.seconds for part in parts()) < 9 * 60
-    shape, lab = FULL.target, lab_of(FULL, (), (), "cuda", 0)
+    assert max(part.seconds for part in stages()) < 9 * 60
+    shape, lab = FULL.training.target, training_of(FULL, (), (), "cuda", 0)
     layer = (
         2 * shape.width * shape.head_dim * (shape.heads + shape.kv_heads)
         + 3 * shape.width * shape.hidden
@@ -348,27 +358,27 @@ def test_parts_are_whole_and_in_order():
     assert 100e6 <= shape.layers * layer + shape.vocab * shape.width <= 200e6
     assert 20 <= shape.layers <= 28
     assert lab.compiled
-    assert not lab_of(FULL, (), (), "cpu", 0).compiled
-    assert FULL.per_task >= 24
-    assert FULL.budget >= 160
-    assert FULL.K == 16
-    assert FULL.least >= 20_000
-    assert FULL.bytes <= 6_000_000
+    assert not training_of(FULL, (), (), "cpu", 0).compiled
+    assert FULL.recording.per_task >= 24
+    assert FULL.recording.budget >= 160
+    assert FULL.recording.K == 16
+    assert FULL.checks.min_tokens >= 20_000
+    assert FULL.archive_bytes <= 6_000_000
 
 
 def test_verdicts_are_computed_from_what_was_found(inputs, whole, tmp_path):
     folder = begun(inputs, inputs / "out")
-    states = [("a", "must", "done", ""), ("b", "should", "left", "")]
+    states = [("a", "required", "done", ""), ("b", "recommended", "left", "")]
 
     def lines(**doctored):
-        made = Folder(
+        made = Workspace(
             **{
                 n: getattr(folder, n)
-                for n in ("out", "size", "text", "heldout", "prompts", "device", "seed")
+                for n in ("out", "config", "text", "heldout", "prompts", "device", "seed")
             }
         )
-        honest = made.found
-        made.found = lambda part: (
+        honest = made.result
+        made.result = lambda part: (
             doctored[part.replace("-", "_")](honest(part))
             if part.replace("-", "_") in doctored
             else honest(part)
@@ -382,7 +392,7 @@ def test_verdicts_are_computed_from_what_was_found(inputs, whole, tmp_path):
         if not name.startswith(("scorecard", "fastest", "captured", "race"))
     )
     assert not {
-        v.name: v.passed for v in report.requirements(folder, [("a", "must", "failed", "")])
+        v.name: v.passed for v in report.requirements(folder, [("a", "required", "failed", "")])
     }["complete"]
 
     def turned(name, value):
@@ -419,7 +429,7 @@ def test_verdicts_are_computed_from_what_was_found(inputs, whole, tmp_path):
         ("recordings", "record_eagle_greedy", lambda found: None),
         ("recordings", "record_eagle_greedy", turned("by_task", {"a": {"texts": 1}})),
         (
-            f"fastest on {TOY.shape}, random weights, recorded acceptances",
+            f"fastest on {TOY.emulation.model}, random weights, recorded acceptances",
             "drive_model",
             turned("replay_equal", False),
         ),
@@ -437,7 +447,7 @@ def test_verdicts_are_computed_from_what_was_found(inputs, whole, tmp_path):
 
     assert lines(ladder_8b=stepped(1.5))["captured plain step, 8b"] is True
     assert lines(race=over(1.4))[cases[-1][0]] is True
-    fast = {f"drive_{d}": driven(1.9, 2.6) for d in MUST}
+    fast = {f"drive_{d}": driven(1.9, 2.6) for d in REQUIRED}
     assert lines(**fast)[cases[7][0]] is True
     for slow in (driven(1.7, 2.6), driven(1.9, 2.4)):  # too slow over all prompts, or on every task
         assert lines(**{d: slow for d in fast})[cases[7][0]] is False
@@ -447,7 +457,7 @@ def test_verdicts_are_computed_from_what_was_found(inputs, whole, tmp_path):
             found | {"rows": [row | {"error": error, "noise": 0.01} for row in found["rows"]]}
         )
 
-    drafters = [f"score_{drafter}" for drafter in report.DRAFTERS]
+    drafters = [f"score_{drafter}" for drafter in thresholds.DRAFTERS]
     scorecard = "scorecard on held-out prompts"
     assert lines(**{d: rated(0.02) for d in drafters})[scorecard] is True
     assert lines(**{d: rated(0.2) for d in drafters})[scorecard] is False
@@ -480,7 +490,7 @@ def test_a_bundle_is_thinned_until_it_fits_and_else_refused(inputs, whole, tmp_p
         tmp_path / "b" / "bundle.tar"
     ).read_bytes()
     sizes = iter(
-        (folder.size.bytes + 1, folder.size.bytes)
+        (folder.config.archive_bytes + 1, folder.config.archive_bytes)
     )  # of the bundle as it is, then without entropy
     honest = bundle._bundle
     monkeypatch.setattr(
@@ -501,7 +511,10 @@ def test_a_bundle_is_thinned_until_it_fits_and_else_refused(inputs, whole, tmp_p
     with tarfile.open(tmp_path / "c" / "recordings.tar") as tar:
         assert "traces/toy-model-greedy.parquet" in tar.getnames()
     with pytest.raises(ValueError, match="bundle.tar has .* MB, expected"):
-        bundle.pack(replace(folder, size=replace(folder.size, bytes=10), _held={}), tmp_path / "d")
+        bundle.pack(
+            replace(folder, config=replace(folder.config, archive_bytes=10), _loaded={}),
+            tmp_path / "d",
+        )
     assert (tmp_path / "d" / "report.json").exists()
     assert (tmp_path / "d" / "recordings.tar").exists()
 

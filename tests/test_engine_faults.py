@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from real.campaign import __main__ as campaign
 from real.campaign import report
-from real.campaign.__main__ import advance
-from real.campaign.config import TOY
-from real.campaign.stages import parts
-from real.campaign.workspace import Folder
+from real.campaign.presets import TOY
+from real.campaign.scheduler import advance
+from real.campaign.stages import stages
+from real.campaign.workspace import Workspace
 from real.demo import TRACES
 from real.model.captured_passes import CapturedPasses
 from simspec import CostModel, load_trace
@@ -317,7 +317,7 @@ def test_a_folder_that_cannot_be_made_is_told_in_one_line(inputs, monkeypatch):
     assert code == 1
     assert error == "[Errno 28] No space left on device\n"
     assert "complete: no" in out
-    monkeypatch.setattr(Folder, "open", full)
+    monkeypatch.setattr(Workspace, "open", full)
     assert call(inputs)[::2] == (2, "[Errno 28] No space left on device\n")
 
 
@@ -357,12 +357,14 @@ ODD_PARTS = (
 
 @pytest.mark.parametrize("held, words", ODD_PARTS)
 def test_a_part_that_is_damaged_is_named(inputs, held, words):
-    folder = Folder(inputs / "out", TOY, (inputs / "text.txt",), (), (inputs / "p.jsonl",), "cpu")
+    folder = Workspace(
+        inputs / "out", TOY, (inputs / "text.txt",), (), (inputs / "p.jsonl",), "cpu"
+    )
     folder.open()
-    folder.done("text", 1.0, {})
+    folder.save_result("text", 1.0, {})
     (inputs / "out" / "parts" / "text.json").write_text(held)
     with pytest.raises(ValueError, match=f"text.json {words}.*delete it"):
-        folder.found("text")
+        folder.result("text")
     code, _, error = call(inputs)
     assert code == 2
     assert "text.json" in error
@@ -371,12 +373,14 @@ def test_a_part_that_is_damaged_is_named(inputs, held, words):
 
 def test_a_part_that_found_something_else_is_told_by_the_line_that_reads_it(inputs):
     call(inputs)
-    folder = Folder(inputs / "out", TOY, (inputs / "text.txt",), (), (inputs / "p.jsonl",), "cpu")
+    folder = Workspace(
+        inputs / "out", TOY, (inputs / "text.txt",), (), (inputs / "p.jsonl",), "cpu"
+    )
     for part, found, line in (
         ("equal-model", {}, "equal"),
         ("race", {"over_assisted": [{"group": "all"}], "rows": []}, "raced"),
     ):
-        folder.done(part, 1.0, found)
+        folder.save_result(part, 1.0, found)
         with pytest.raises(ValueError, match=f"the report's '{line}' cannot be read from parts/ "):
             report.verdicts(folder, [])
         code, out, error = call(inputs)
@@ -396,13 +400,15 @@ def test_a_seed_of_another_campaign_is_refused(inputs):
 
 
 def test_a_ladder_that_is_damaged_fails_its_part_alone(inputs):
-    folder = Folder(inputs / "out", TOY, (inputs / "text.txt",), (), (inputs / "p.jsonl",), "cpu")
+    folder = Workspace(
+        inputs / "out", TOY, (inputs / "text.txt",), (), (inputs / "p.jsonl",), "cpu"
+    )
     folder.open()
     (inputs / "out" / "ladders").mkdir()
     (inputs / "out" / "ladders" / "8b.json").write_text("{}")
-    (part,) = (each for each in parts() if each.name == "ladder-8b")
+    (part,) = (each for each in stages() if each.name == "ladder-8b")
     (state,) = advance(folder, [part], 60, say=lambda line: None)
     assert state.state == "failed"
     assert "8b.json: not a latency grid: missing keys" in state.why
     assert (inputs / "out" / "log" / "ladder-8b.txt").exists()
-    assert folder.found("ladder-8b") is None
+    assert folder.result("ladder-8b") is None

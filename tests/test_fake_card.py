@@ -10,10 +10,10 @@ import torch
 from card import Misplaced, card
 from torch import nn
 
-from real.campaign.__main__ import advance
-from real.campaign.config import TOY
-from real.campaign.stages import parts
-from real.campaign.workspace import Folder
+from real.campaign.presets import TOY
+from real.campaign.scheduler import advance
+from real.campaign.stages import stages
+from real.campaign.workspace import Workspace
 from real.model.captured_passes import CapturedPasses
 from real.model.cuda_graphs import WARM
 from real.model.target import Target
@@ -100,30 +100,38 @@ def inputs(tmp_path_factory):
 
 def test_the_campaign_goes_through_a_card(inputs):
     """Training, recordings of all drafters, costs, and every way to run one that reads the target, by captured passes."""
-    size = replace(TOY, engine="fast", K=3, rounds=6, policies=("beta_ts", "confidence:0.5"))
+    config = replace(
+        TOY,
+        engine="fast",
+        recording=replace(TOY.recording, K=3),
+        costs=replace(TOY.costs, rounds=6),
+        policies=replace(TOY.policies, chains=("beta_ts", "confidence:0.5")),
+    )
     last = {f"record-{d}-coupled" for d in ("model", "early_exit", "medusa", "prompt_lookup")}
     last |= {f"{what}-eagle" for what in ("equal", "forced", "audit", "drive")} | {
         "ladder-8b",
         "wait",
         "card",
     }
-    known = {part.name: part for part in parts()}
+    known = {part.name: part for part in stages()}
     wanted, left = set(), sorted(last)
     while left:
         wanted.add(name := left.pop())
         left += known[name].needs
     with card() as there:
         text, held, prompts = (inputs / name for name in ("text.txt", "held.txt", "prompts.jsonl"))
-        folder = Folder(inputs / "out", size, (text,), (held,), (prompts,), "cuda")
+        folder = Workspace(inputs / "out", config, (text,), (held,), (prompts,), "cuda")
         folder.open()
         states = advance(
-            folder, [part for part in parts() if part.name in wanted], 3600, say=lambda *_: None
+            folder, [part for part in stages() if part.name in wanted], 3600, say=lambda *_: None
         )
         assert {each.state for each in states} == {"done"}, [
             each.why for each in states if each.state != "done"
         ]
-        assert folder.found("equal-eagle")["failures"] == 0 < folder.found("equal-eagle")["rounds"]
-        assert folder.found("drive-eagle")["replay_equal"]
+        assert (
+            folder.result("equal-eagle")["failures"] == 0 < folder.result("equal-eagle")["rounds"]
+        )
+        assert folder.result("drive-eagle")["replay_equal"]
         assert json.loads((inputs / "out" / "campaign.json").read_text())["device"] == "no card"
         assert all(
             isinstance(pair.target.passes, CapturedPasses)

@@ -5,18 +5,18 @@ from types import SimpleNamespace
 
 from real.audit.forced_comparison import MIN_EQUAL_SHARE
 from real.bench.scoring import split_prompts
-from real.campaign import experiments as trials
-from real.campaign import report
-from real.campaign.config import FULL, TOY
-from real.campaign.experiments import best_fixed
+from real.campaign import report, thresholds
+from real.campaign import scoring as trials
+from real.campaign.presets import FULL, TOY
+from real.campaign.selection import best_fixed
 from real.demo import TRACES
 from real.jobs import RULES
 from simspec import CostModel, load_trace, policies, replay, synthetic
 
 
-def passed(found, size=TOY):
+def passed(found, config=TOY):
     """name -> whether the line holds, where the parts found just that."""
-    folder = SimpleNamespace(size=size, found=found.get, device="cpu")
+    folder = SimpleNamespace(config=config, result=found.get, device="cpu")
     return {line.name: line.passed for line in report.requirements(folder, [])}
 
 
@@ -26,7 +26,7 @@ def test_the_worst_rule_of_the_worst_drafter_decides_on_forced_texts():
         worse = {"eagle": one | {"equal": worst}}
         return {
             f"forced-{d}": {"rules": {"greedy": one, "coupled": worse.get(d, one)}}
-            for d in report.DRAFTERS
+            for d in thresholds.DRAFTERS
         }
 
     name, edge = "bf16 on the recordings' texts", round(1000 * MIN_EQUAL_SHARE)
@@ -45,7 +45,7 @@ def test_the_worst_context_at_batch_1_decides_on_a_step():
         plain = {at: {"seconds": 1e-3, "floor": 1e-3, "distance": d} for at, d in cells.items()}
         return {"ladder-8b": {"bandwidth": 1e12, "rate": 1e12, "graphed": graphed, "plain": plain}}
 
-    name, most = "captured plain step, 8b", report.STEPS["8b"]
+    name, most = "captured plain step, 8b", thresholds.STEPS["8b"]
     assert passed(found(most))[name] is True
     assert passed(found(most + 0.01))[name] is False
     assert passed(found(most, graphed=False))[name] is False
@@ -65,16 +65,16 @@ def test_a_race_is_won_from_the_stated_ratio_on():
         return {"race": {"over_assisted": over, "rows": [], "verdict": "recommended: plain"}}
 
     name = "race against transformers on the lab target"
-    assert passed(found(report.ASSISTED))[name] is True
-    assert passed(found(report.ASSISTED - 0.01))[name] is False
+    assert passed(found(thresholds.ASSISTED))[name] is True
+    assert passed(found(thresholds.ASSISTED - 0.01))[name] is False
 
 
 def test_rounds_apart_count_with_and_without_an_excuse():
     def found(**more):
         one = {"tokens": 1000, "rounds": 1000, "exceptions": 0, "failures": 0, "tf32": False} | more
-        return {f"equal-{d}": one for d in report.DRAFTERS}
+        return {f"equal-{d}": one for d in thresholds.DRAFTERS}
 
-    name, most = "float32 runs equal their replays", int(1000 * report.EXCEPTIONS)
+    name, most = "float32 runs equal their replays", int(1000 * thresholds.EXCEPTIONS)
     assert passed(found(exceptions=most))[name] is True
     for more in (
         {"exceptions": most + 1},
@@ -95,14 +95,20 @@ def test_recordings_need_enough_prompts_of_enough_tasks():
             "repeated_8grams": 0.0,
             "by_task": {f"t{i}": {"texts": many} for i in range(tasks)},
         }
-        return {f"record-{d}-{rule}": one for d in report.DRAFTERS for rule in RULES}
+        return {f"record-{d}-{rule}": one for d in thresholds.DRAFTERS for rule in RULES}
 
-    assert passed(found(report.TASKS, FULL.per_task), FULL)["recordings"] is True
-    for tasks, many in ((report.TASKS - 1, FULL.per_task), (report.TASKS, FULL.per_task - 1)):
+    assert passed(found(thresholds.TASKS, FULL.recording.per_task), FULL)["recordings"] is True
+    for tasks, many in (
+        (thresholds.TASKS - 1, FULL.recording.per_task),
+        (thresholds.TASKS, FULL.recording.per_task - 1),
+    ):
         assert passed(found(tasks, many), FULL)["recordings"] is False
-    assert passed(found(1, TOY.per_task))["recordings"] is True
+    assert passed(found(1, TOY.recording.per_task))["recordings"] is True
     assert (
-        passed(found(1, TOY.per_task), replace(TOY, per_task=TOY.per_task + 1))["recordings"]
+        passed(
+            found(1, TOY.recording.per_task),
+            replace(TOY, recording=replace(TOY.recording, per_task=TOY.recording.per_task + 1)),
+        )["recordings"]
         is False
     )
 
@@ -111,18 +117,25 @@ def test_the_fixed_length_that_is_scored_is_chosen_on_other_prompts(monkeypatch)
     path = TRACES / "tiny-model-coupled.parquet"
     trace, cost, seen = load_trace(path).select(range(12)), CostModel.from_ratio(0.2, 16), []
     folder = SimpleNamespace(
-        size=TOY, seed=0, device="cpu", progress=print, pair=lambda *_: None, trace=lambda *_: path
+        config=TOY,
+        seed=0,
+        device="cpu",
+        progress=print,
+        pair=lambda *_: None,
+        trace=lambda *_: path,
     )
-    folder.opened = lambda *_: (trace, cost)
+    folder.open_recording = lambda *_: (trace, cost)
     monkeypatch.setattr(
-        trials, "chosen", lambda folder, others, cost: seen.append(set(others.sequence.tolist()))
+        trials,
+        "select_policies",
+        lambda folder, others, cost: seen.append(set(others.sequence.tolist())),
     )
     monkeypatch.setattr(trials, "score", lambda *_: [])
-    trials.scored(folder, "model")
-    mine = set(split_prompts(trace, TOY.scored, 0)[0].sequence.tolist())
+    trials.score_drafter(folder, "model")
+    mine = set(split_prompts(trace, TOY.scoring.prompts, 0)[0].sequence.tolist())
     assert len(seen) == 1
     assert seen[0] == set(trace.sequence.tolist()) - mine
-    assert len(mine) == TOY.scored
+    assert len(mine) == TOY.scoring.prompts
 
 
 def test_the_best_fixed_length_is_that_of_the_least_seconds():

@@ -121,9 +121,14 @@ def priced(trace, pair, K):
 
 
 PRICE = PhaseCosts(
-    np.array([0, 1.0, 2.5, 4]), np.array([3, 3.25, 3.5, 3.75]), np.array([0.25, 0.5, 0.625, 0.75]), np.array([0.5, 0.5, 0.75, 1]),
-    np.array([0, 0.125, 0.5]), 0.0625, np.array([0, 3, 0.25, 0.5]),
-)  # fmt: skip
+    np.array([0, 1.0, 2.5, 4]),
+    np.array([3, 3.25, 3.5, 3.75]),
+    np.array([0.25, 0.5, 0.625, 0.75]),
+    np.array([0.5, 0.5, 0.75, 1]),
+    np.array([0, 0.125, 0.5]),
+    0.0625,
+    np.array([0, 3, 0.25, 0.5]),
+)
 
 
 def test_phase_costs_equal_their_cost_model():

@@ -1,4 +1,4 @@
-"""What pip installs: the wheel's files, and that it works alone, far from the checkout and without torch loaded."""
+"""The wheel: its files, and that it works without a checkout and without torch."""
 
 import json
 import os
@@ -23,7 +23,7 @@ SWEEP = ("-m", "simspec.cli", "sweep", "--policy", "fixed:1", "--policy", "beta_
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory) -> Path:
-    """The wheel of a copy of the working tree, caches and all: a build in the checkout would leave files that a later one packs."""
+    """The wheel of a copy of the working tree, since a build leaves files in its source."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for name in FILES:
         shutil.copyfile(ROOT / name, source / name)
@@ -59,7 +59,7 @@ def unpacked(wheel, tmp_path_factory) -> Path:
 
 
 def _alone(first, arguments, cwd):
-    # -S: no .pth file of the environment is read, so an editable install of the checkout is not there; its libraries are.
+    # -S reads no .pth file, so an editable install of the checkout is absent.
     sites = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     environment["PYTHONPATH"] = os.pathsep.join([*map(str, first), *sites])
@@ -75,14 +75,16 @@ def _alone(first, arguments, cwd):
 
 
 def _strangers(names) -> list:
-    """Files that no one should be given: anything but the two packages' own and the wheel's record."""
+    """Files that do not belong in the wheel."""
     kinds = {
         "simspec": (".py", "py.typed", ".parquet", ".json", ".md"),
         "real": (".py", "py.typed", ".json", ".md", ".safetensors", ".xz"),
     }
     return [
         name for name in names
-        if not name.split("/")[0].endswith(".dist-info") and not name.endswith(kinds.get(name.split("/")[0], ())) or "__pycache__" in name
+        if "__pycache__" in name
+        or not name.split("/")[0].endswith(".dist-info")
+        and not name.endswith(kinds.get(name.split("/")[0], ()))
     ]  # fmt: skip
 
 
@@ -181,7 +183,10 @@ def test_control_without_the_wheel_there_is_no_simspec(tmp_path):
 
 
 def test_the_wheel_leaves_torch_unloaded(unpacked, tmp_path):
-    loaded = "import sys; print(*[name for name in ('torch', 'transformers', 'real') if name in sys.modules])"
+    loaded = (
+        "import sys; "
+        "print(*[name for name in ('torch', 'transformers', 'real') if name in sys.modules])"
+    )
     assert _alone([unpacked], ["-c", f"import simspec; {loaded}"], tmp_path)[:2] == (0, "\n")
     assert _alone([unpacked], ["-c", f"import simspec, real; {loaded}"], tmp_path)[:2] == (
         0,

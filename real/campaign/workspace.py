@@ -1,4 +1,4 @@
-"""A campaign's folder: what it was begun with, what each part found, and the models that parts share while they run."""
+"""A campaign's workspace: settings, results of stages, and the models that stages share."""
 
 import hashlib
 import json
@@ -7,13 +7,15 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from real.campaign.config import OFFERS, CampaignConfig, lab_of
+from real.campaign.config import MAX_DRAFT_LENGTHS, CampaignConfig
+from real.campaign.presets import training_of
 from real.decode.engine import make_passes
 from real.files import replace_json
 from real.model.fingerprint import sha256
 from real.pair import Pair, load_pair
 from real.progress import Progress, quiet
-from real.prompts import Prompt, draw, read_prompts
+from real.prompts import Prompt, draw
+from real.prompts import read_prompts as read_prompt_file
 from real.provenance import device_name, versions
 from real.train.config import TrainConfig
 from real.train.corpus import CorpusError
@@ -22,50 +24,52 @@ from real.train.drafter_data import TrainedTarget, load_trained_target
 from real.train.training_text import EncodedText, read_training_text
 from simspec import CostModel, Trace, load_trace, policies
 
-HELD = 3
-"""Pairs that are kept in memory: one drafter in float32, in bf16, and in bf16 at one width; their captured passes go with them."""
+MAX_LOADED = 3
+"""Loaded pairs: one drafter in float32, in bf16, and in bf16 at one width, captures included."""
 
 
-class FolderError(ValueError):
-    """A folder that is not this campaign's."""
+class WorkspaceError(ValueError):
+    """A workspace of another campaign."""
 
 
 @dataclass
-class Folder:
-    """A campaign in `out`: text, held-out text and prompts as files, its size, the device and the seed.
+class Workspace:
+    """A campaign in `out`: its settings, text and prompt files, device and seed.
 
     | below `out` | what |
     | --- | --- |
-    | campaign.json | the manifest: size, inputs by hash, device, seed, and the target's hash once there is one |
+    | campaign.json | settings, hashes of inputs, device, seed; the target's hash once trained |
     | models/, work/ | as `real.train.pipeline.build` leaves them |
     | traces/ | recordings with cards and costs |
-    | parts/ | what each part found, written when it was done, with the target's hash |
+    | parts/ | the result of each stage, with the target's hash |
     | log/ | tracebacks |
     """
 
     out: Path
-    size: CampaignConfig
+    config: CampaignConfig
     text: tuple[Path, ...]
     heldout: tuple[Path, ...]
     prompts: tuple[Path, ...]
     device: str = "cuda"
     seed: int = 0
     progress: Progress = quiet
-    _held: dict = field(default_factory=dict)
+    _loaded: dict = field(default_factory=dict)
 
     @property
     def models(self) -> Path:
+        """The model folder."""
         return self.out / "models"
 
     @property
     def work(self) -> Path:
+        """Tokens, checkpoints and curves."""
         return self.out / "work"
 
     @cached_property
-    def lab(self) -> TrainConfig:
-        """What is trained."""
-        return lab_of(
-            self.size,
+    def train_config(self) -> TrainConfig:
+        """The training of this campaign."""
+        return training_of(
+            self.config,
             tuple(map(str, self.text)),
             tuple(map(str, self.heldout)),
             self.device,
@@ -73,27 +77,31 @@ class Folder:
         )
 
     def open(self) -> None:
-        """Begins the campaign or goes on with it; FolderError where the folder holds another one, or its target is not the one it had."""
-        asked = json.loads(json.dumps(self._asked()))
+        """Starts or continues the campaign.
+
+        WorkspaceError where the folder holds another campaign, or another target.
+        """
+        settings = json.loads(json.dumps(self._settings()))
         manifest = self.out / "campaign.json"
         if not manifest.exists():
-            replace_json(manifest, asked | {"target": None})
+            replace_json(manifest, settings | {"target": None})
             return
-        there = read_card(manifest)
-        for key in asked:
-            if there.get(key) != asked[key]:
-                was, now = _short(there.get(key)), _short(asked[key])
-                raise FolderError(
-                    f"{self.out} was begun with {key} {was}, now it is {now}; take another --out"
+        stored = read_card(manifest)
+        for key in settings:
+            if stored.get(key) != settings[key]:
+                was, now = _short(stored.get(key)), _short(settings[key])
+                raise WorkspaceError(
+                    f"{self.out} was started with {key} {was}, now it is {now}; take another --out"
                 )
         weights = self.models / "target" / "model.safetensors"
-        if there.get("target") and (not weights.exists() or sha256(weights) != there["target"]):
-            raise FolderError(
-                f"{self.out} was made with target {there['target'][:12]}, which is not the one there now; take another --out"
+        if stored.get("target") and (not weights.exists() or sha256(weights) != stored["target"]):
+            raise WorkspaceError(
+                f"{self.out} was made with target {stored['target'][:12]}, "
+                "which is not the one there now; take another --out"
             )
-        self.__dict__["target"] = there.get("target")
+        self.__dict__["target"] = stored.get("target")
 
-    def _asked(self) -> dict:
+    def _settings(self) -> dict:
         files = {
             name: _hashes(paths)
             for name, paths in (
@@ -103,59 +111,57 @@ class Folder:
             )
         }
         where = {"device": device_name(self.device), "seed": self.seed, "versions": versions()}
-        return {"size": asdict(self.size), **files, **where}
+        return {"size": asdict(self.config), **files, **where}
 
     @cached_property
     def target(self) -> str | None:
-        """Hex SHA-256 of the target's weights; None before it has learnt."""
+        """Hex SHA-256 of the target's weights; None before training."""
         weights = self.models / "target" / "model.safetensors"
         return sha256(weights) if weights.exists() else None
 
-    def named(self) -> None:
-        """Writes the target's hash into the manifest, once it has learnt."""
+    def save_target_hash(self) -> None:
+        """Writes the trained target's hash into the manifest."""
         self.__dict__.pop("target", None)
         replace_json(
             self.out / "campaign.json",
             read_card(self.out / "campaign.json") | {"target": self.target},
         )
 
-    def found(self, part: str) -> dict | None:
-        """What a part found; None where it is not done. FolderError for one that another target was measured in."""
-        path = self.out / "parts" / f"{part}.json"
+    def result(self, stage: str) -> dict | None:
+        """The result of a stage, None where it is not done; WorkspaceError for another target's."""
+        path = self.out / "parts" / f"{stage}.json"
         if not path.exists():
             return None
-        there = read_card(path)
-        if there.get("target") not in (None, self.target):
-            raise FolderError(
-                f"{path} is of target {there['target'][:12]}, this is {str(self.target)[:12]}; bundles are not merged"
+        stored = read_card(path)
+        if stored.get("target") not in (None, self.target):
+            raise WorkspaceError(
+                f"{path} is of target {stored['target'][:12]}, this is {str(self.target)[:12]}; "
+                "campaigns are not merged"
             )
-        if not isinstance(there.get("found"), dict):
-            raise FolderError(
-                f"{path} does not say what the part found; delete it, and it is made anew"
+        if not isinstance(stored.get("found"), dict):
+            raise WorkspaceError(
+                f"{path} holds no result of a stage; delete it, and the stage runs again"
             )
-        return there["found"]
+        return stored["found"]
 
-    def done(self, part: str, seconds: float, found: dict) -> None:
-        """Writes what a part found: from now on it is done."""
+    def save_result(self, stage: str, seconds: float, result: dict) -> None:
+        """Writes the result of a stage, which is then done."""
         device = device_name(self.device)
-        said = {
-            "part": part,
+        record = {
+            "part": stage,
             "target": self.target,
             "device": device,
             "seconds": round(seconds, 1),
-            "found": found,
+            "found": result,
         }
-        replace_json(self.out / "parts" / f"{part}.json", said)
+        replace_json(self.out / "parts" / f"{stage}.json", record)
 
     def trace(self, drafter: str, rule: str) -> Path:
-        """Where the recording of a drafter lies; its costs are beside it."""
-        return (
-            self.out
-            / "traces"
-            / f"{'lab' if self.size.name == 'full' else self.size.name}-{drafter}-{rule}.parquet"
-        )
+        """The file of a drafter's recording; its costs are beside it."""
+        prefix = "lab" if self.config.name == "full" else self.config.name
+        return self.out / "traces" / f"{prefix}-{drafter}-{rule}.parquet"
 
-    def opened(self, drafter: str, rule: str) -> tuple[Trace, CostModel]:
+    def open_recording(self, drafter: str, rule: str) -> tuple[Trace, CostModel]:
         """A recording and the costs beside it."""
         path = self.trace(drafter, rule)
         return load_trace(path), CostModel.from_json(path.with_suffix(".cost.json"))
@@ -163,7 +169,7 @@ class Folder:
     @cached_property
     def read(self) -> EncodedText:
         """The text, encoded."""
-        return read_training_text(self.lab, self.models, self.work, self.progress)
+        return read_training_text(self.train_config, self.models, self.work, self.progress)
 
     @cached_property
     def known(self) -> TrainedTarget:
@@ -173,49 +179,58 @@ class Folder:
         """
         text = self.read
         trained = load_trained_target(
-            self.lab, text.tokenizer, text.tokens, self.models, self.work, self.progress
+            self.train_config, text.tokenizer, text.tokens, self.models, self.work, self.progress
         )
-        data, count = trained.data, self.size.exam
+        data, count = trained.data, self.config.training.exam
         validation = data.validation[: max(1, count // 3)]
         data = replace(data, validation=validation, evaluation=data.evaluation[:count])
         return replace(trained, data=data)
 
-    def forget(self) -> None:
-        """Drops the models that are held."""
-        self._held.clear()
+    def unload_models(self) -> None:
+        """Drops loaded models."""
+        self._loaded.clear()
         self.__dict__.pop("known", None)
 
     def pair(self, drafter: str, dtype: str, engine: str | None = None) -> Pair:
-        """The target with a drafter, in a dtype, on the size's engine or another; the last HELD of them stay loaded."""
-        size = self.size
-        key = drafter, dtype, engine or size.engine
-        if key not in self._held:
-            while len(self._held) >= HELD:
-                self._held.pop(next(iter(self._held)))
-            rows = 1 + policies.parse(size.tree).submitted(min(size.K, OFFERS.get(drafter, size.K)))
+        """The target with a drafter, on the campaign's engine unless named; MAX_LOADED stay."""
+        config = self.config
+        key = drafter, dtype, engine or config.engine
+        if key not in self._loaded:
+            while len(self._loaded) >= MAX_LOADED:
+                self._loaded.pop(next(iter(self._loaded)))
+            rows = 1 + policies.parse(config.policies.tree).submitted(
+                min(config.recording.K, MAX_DRAFT_LENGTHS.get(drafter, config.recording.K))
+            )
             compiled = (
                 None if dtype == "bfloat16" else False
             )  # what float32 is for needs no speed, and compiling takes a minute
             passes = make_passes(
-                key[2], rows, max(size.longest, size.context) + size.budget, compiled
+                key[2],
+                rows,
+                max(config.recording.longest, config.costs.context) + config.recording.budget,
+                compiled,
             )
-            self._held[key] = load_pair(self.models, drafter, self.device, dtype, passes=passes)
-        return self._held[key]
+            self._loaded[key] = load_pair(self.models, drafter, self.device, dtype, passes=passes)
+        return self._loaded[key]
 
     def tasks(self) -> dict[str, int]:
-        """How many prompts there are of each task, whatever their length; PromptError for files that cannot be read."""
-        return Counter(p.task for path in self.prompts for p in read_prompts(path, _Unread(), 1))
+        """Prompts of each task, of any length; PromptError for files that cannot be read."""
+        return Counter(
+            p.task for path in self.prompts for p in read_prompt_file(path, _Unread(), 1)
+        )
 
-    def drawn(self, tokenizer) -> list[Prompt]:
-        """The campaign's prompts: so many of each task, none longer than its size allows."""
-        read_ = [
-            p for path in self.prompts for p in read_prompts(path, tokenizer, self.size.longest)
+    def read_prompts(self, tokenizer) -> list[Prompt]:
+        """The campaign's prompts: the configured number of each task, up to the longest allowed."""
+        prompts = [
+            p
+            for path in self.prompts
+            for p in read_prompt_file(path, tokenizer, self.config.recording.longest)
         ]
-        return draw(read_, self.size.per_task, self.seed)
+        return draw(prompts, self.config.recording.per_task, self.seed)
 
 
 class _Unread:
-    """In a tokenizer's place before there is one: every text is one token."""
+    """Replaces the tokenizer before it is trained: every text is one token."""
 
     ids = (0,)
 

@@ -1,0 +1,127 @@
+"""Requirements on completeness, recordings and equality."""
+
+from real.audit.forced_comparison import MIN_EQUAL_SHARE
+from real.campaign.requirement import Requirement, not_measured, results_of
+from real.campaign.thresholds import DRAFTERS, EXCEPTIONS, TASKS
+from real.campaign.workspace import Workspace
+from real.jobs import RULES
+
+
+def all_required(states) -> Requirement:
+    musts = [each for each in states if each[1] == "required"]
+    missing = {name: f"{state}: {why}" for name, _, state, why in musts if state != "done"}
+    return Requirement(
+        "complete",
+        "every must part done",
+        not missing,
+        f"{len(musts) - len(missing)} of {len(musts)} must parts done",
+        missing,
+    )
+
+
+def recorded(workspace: Workspace) -> Requirement:
+    config, name = workspace.config, "recordings"
+    tasks = TASKS if config.name == "full" else 1
+    wanted = (
+        f"{len(DRAFTERS)} drafters x {len(RULES)} rules, "
+        f"{config.recording.per_task} prompts of each task, {tasks} tasks or more"
+    )
+    found = {f"{d} {r}": workspace.result(f"record-{d}-{r}") for d in DRAFTERS for r in RULES}
+    found = {key: each for key, each in found.items() if each}
+    if not found:
+        return not_measured(name, wanted)
+    parts = {}
+    for key, each in found.items():
+        fewest = min(task["texts"] for task in each["by_task"].values())
+        parts[key] = {
+            n: each[n] for n in ("texts", "rows", "mean_accepted_length", "repeated_8grams")
+        }
+        parts[key] |= {"tasks": len(each["by_task"]), "fewest": fewest}
+    enough = [
+        p
+        for p in parts.values()
+        if p["fewest"] >= config.recording.per_task and p["tasks"] >= tasks
+    ]
+    rows = sum(p["rows"] for p in parts.values())
+    passed = len(enough) == len(DRAFTERS) * len(RULES)
+    return Requirement(
+        name, wanted, passed, f"{len(enough)} recordings with as many, {rows:,} rows", parts
+    )
+
+
+def equal(workspace: Workspace) -> Requirement:
+    name = "float32 runs equal their replays"
+    least = workspace.config.checks.min_tokens
+    wanted = (
+        f"without TF32, at least {least:,} tokens, at most {EXCEPTIONS:.1%} of rounds different"
+    )
+    found = results_of(workspace, "equal")
+    if not found:
+        return not_measured(name, wanted)
+    parts = {
+        d: {n: each[n] for n in ("tokens", "rounds", "exceptions", "failures")}
+        for d, each in found.items()
+    }
+    tokens, rounds, exceptions, failures = (
+        sum(p[n] for p in parts.values()) for n in ("tokens", "rounds", "exceptions", "failures")
+    )
+    apart = exceptions + failures
+    passed = (
+        tokens >= workspace.config.checks.min_tokens
+        and apart <= EXCEPTIONS * rounds
+        and not any(each["tf32"] for each in found.values())
+    )
+    figure = (
+        f"{apart} of {rounds:,} rounds different ({apart / max(rounds, 1):.3%}; "
+        f"{failures} without a recorded near-tie), {tokens:,} tokens"
+    )
+    return Requirement(name, wanted, passed, figure, parts)
+
+
+def forced(workspace: Workspace) -> Requirement:
+    name, wanted = (
+        "bf16 on the recordings' texts",
+        f"accepted lengths equal in at least {MIN_EQUAL_SHARE:.0%} of rounds, for all drafters and rules",
+    )
+    parts = {
+        f"{d} {r}": one
+        for d, each in results_of(workspace, "forced").items()
+        for r, one in each["rules"].items()
+    }
+    if not parts:
+        return not_measured(name, wanted)
+    parts = {
+        key: {n: one[n] for n in ("rounds", "equal", "draft_flips", "divergences", "failures")}
+        for key, one in parts.items()
+    }
+    worst = min(parts, key=lambda key: parts[key]["equal"] / parts[key]["rounds"])
+    share = parts[worst]["equal"] / parts[worst]["rounds"]
+    equal, rounds = (sum(p[n] for p in parts.values()) for n in ("equal", "rounds"))
+    return Requirement(
+        name,
+        wanted,
+        share >= MIN_EQUAL_SHARE,
+        f"{equal / rounds:.2%} of {rounds:,} rounds, least {share:.2%} ({worst})",
+        parts,
+    )
+
+
+def audited(workspace: Workspace) -> Requirement:
+    name, wanted = "bf16 free runs audited", "every divergence classified, none beyond rounding"
+    parts = {
+        f"{d} {r}": one
+        for d, each in results_of(workspace, "audit").items()
+        for r, one in each["rules"].items()
+    }
+    if not parts:
+        return not_measured(name, wanted)
+    shown = "tokens", "divergences", "largest_gap_nats", "alarms"
+    cut = {
+        key: {n: one[n] for n in shown} | {"failures": len(one["failures"])}
+        for key, one in parts.items()
+    }
+    tokens, apart, beyond = (
+        sum(p[n] for p in cut.values()) for n in ("tokens", "divergences", "failures")
+    )
+    figure = f"{apart} of {tokens:,} tokens are not the target's pick, {beyond} beyond rounding"
+    return Requirement(name, wanted, all(one["clean"] for one in parts.values()), figure, cut)

@@ -1,0 +1,98 @@
+"""Training stages of a campaign."""
+
+from dataclasses import replace
+
+from real.campaign.workspace import Workspace
+from real.train.config import TrainConfig
+from real.train.drafter_card import read_card
+from real.train.model_card import write_model_card
+from real.train.pipeline import train_all_predictors
+from real.train.search_skips import SkipSearch, search_skips
+from real.train.train_drafter import train_drafter as train_one_drafter
+from real.train.train_target import train_target as train_target_model
+
+
+def prepare_text(workspace: Workspace) -> dict:
+    """Fits the tokenizer and encodes the text."""
+    read = workspace.read
+    return {
+        "tokens": len(read.tokens),
+        "heldout": {name: len(tokens) for name, tokens in read.heldout.items()},
+    }
+
+
+def train_target(workspace: Workspace) -> dict:
+    """Trains the target, and saves its hash."""
+    train_target_model(
+        workspace.train_config, workspace.read, workspace.models, workspace.work, workspace.progress
+    )
+    workspace.save_target_hash()
+    return {"sha256": workspace.target}
+
+
+def generate_text(workspace: Workspace) -> dict:
+    """Lets the target generate what drafters learn from."""
+    return {"tokens": int(workspace.known.distilled.size)}
+
+
+def train_drafter(workspace: Workspace, drafter: str) -> dict:
+    """Trains one drafter."""
+    (training,) = (each for each in workspace.train_config.drafters if each.drafter == drafter)
+    card = train_one_drafter(
+        training, workspace.known.data, workspace.models, workspace.work, workspace.progress
+    )
+    return {
+        "steps": card["steps"],
+        "parameters": card["parameters"],
+        "evaluation": card["evaluation"],
+    }
+
+
+def search_self_skip(workspace: Workspace) -> dict:
+    """Searches the sub-layers that self_skip leaves out."""
+    config, known = workspace.train_config, workspace.known
+    card = search_skips(
+        SkipSearch(config.trials, config.seed), known, workspace.models, workspace.progress
+    )
+    return {"settings": card["settings"], "evaluation": card["evaluation"]}
+
+
+def _trained_drafters(workspace: Workspace) -> TrainConfig:
+    """The training with those drafters that are trained."""
+    config = workspace.train_config
+    drafters = tuple(
+        each for each in config.drafters if (workspace.models / each.place / "card.json").exists()
+    )
+    return replace(
+        config,
+        drafters=drafters,
+        trials=config.trials * (workspace.models / "self_skip" / "card.json").exists(),
+    )
+
+
+def train_predictors(workspace: Workspace) -> dict:
+    """Trains the acceptance predictors."""
+    train_all_predictors(
+        _trained_drafters(workspace),
+        workspace.read,
+        workspace.known,
+        workspace.models,
+        workspace.progress,
+    )
+    return {}
+
+
+def write_card(workspace: Workspace) -> dict:
+    """Writes the card of the model folder."""
+    write_model_card(
+        _trained_drafters(workspace),
+        workspace.read,
+        workspace.known,
+        workspace.models,
+        workspace.work,
+        workspace.progress,
+    )
+    card = read_card(workspace.models / "card.json")
+    return {
+        name: card[name] for name in ("parameters", "heldout_loss_nats", "steps", "text_tokens")
+    }
