@@ -2,7 +2,7 @@
 verification (EESD Eq. 5)."""
 
 import hashlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import save
@@ -69,7 +69,7 @@ difference |
         parameter_count(target_width, drafter_width, rank, depths)
         self.target_width, self.drafter_width = target_width, drafter_width
         self.rank, self.depths = rank, depths
-        wide = {"dtype": torch.float64}
+        wide: dict[str, Any] = {"dtype": torch.float64}
         if rank is None:
             self.turn = nn.Parameter(torch.eye(target_width, **wide).repeat(depths, 1, 1))
         else:

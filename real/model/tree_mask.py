@@ -13,7 +13,7 @@ def chain(rows: int) -> list[int]:
 def depths(parent: list[int]) -> list[int]:
     """Depth of each row of a tree below the cached prefix, 0 for its children; parents come before
     children."""
-    depth = []
+    depth: list[int] = []
     for i, p in enumerate(parent):
         if not -1 <= p < i:
             raise ValueError(
