@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -45,7 +46,7 @@ name |
     target: Target
     drafter: Drafter
     name: str
-    tokenizer: object
+    tokenizer: Any
     tokenizer_sha256: str
     end_tokens: tuple[int, ...]
 
@@ -79,7 +80,7 @@ def load_pair(
     decoder = load_decoder(path, DTYPES[dtype], device)
     tokenizer = load_tokenizer(path)
     hashes = made_for(path, decoder, tokenizer)
-    folder = weights or models / drafter
+    folder = Path(weights or models / drafter)
     loaded = BUILTIN[drafter].load(folder, decoder, hashes)
     loaded.predictors = load_predictors(folder, hashes["weights"], device)
     _check_tokenizer(Path(folder), tokenizer, path)

@@ -12,12 +12,13 @@ def show_progress():
         BarColumn,
         MofNCompleteColumn,
         Progress,
+        TaskID,
         TextColumn,
         TimeRemainingColumn,
     )
 
     console = Console(stderr=True)
-    bars: dict[str, int] = {}
+    bars: dict[str, TaskID] = {}
     note = TextColumn("{task.fields[note]}")
     columns = (
         TextColumn("{task.description}"),

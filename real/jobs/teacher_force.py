@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from real.audit.forced_comparison import ForcedComparison, compare_forced
 from real.audit.forced_decoding import decode_forced
@@ -46,7 +47,7 @@ def force_recording(
     path, trace = open_recording(name, prompts)
     rule_of(trace)
     policy_cost = policy_cost_of(path, cost, trace.K)
-    chosen = policies.make(policy, trace, policy_cost)
+    chosen: Any = policies.make(policy, trace, policy_cost)  # `replay` refuses trees
     replayed = replay(trace, chosen, seed=seed, cost=policy_cost)
     pair = models.load_for(trace, name)
     check_predictors(pair.drafter, trace, [chosen])
