@@ -139,7 +139,7 @@ def test_campaign_runs_on_a_fake_gpu(inputs):
         assert all(
             isinstance(pair.target.passes, CapturedPasses)
             and pair.target.decoder.embed.weight.is_cuda
-            for pair in folder._held.values()
+            for pair in folder._loaded.values()
         )
     assert there.calls["scaled_dot_product_attention"]
     assert there.waits["synchronize"]

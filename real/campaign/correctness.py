@@ -8,13 +8,13 @@ from real.jobs import RULES
 
 
 def all_required(states) -> Requirement:
-    musts = [each for each in states if each[1] == "required"]
-    missing = {name: f"{state}: {why}" for name, _, state, why in musts if state != "done"}
+    required = [each for each in states if each[1] == "required"]
+    missing = {name: f"{state}: {why}" for name, _, state, why in required if state != "done"}
     return Requirement(
         "complete",
-        "every must part done",
+        "every required stage done",
         not missing,
-        f"{len(musts) - len(missing)} of {len(musts)} must parts done",
+        f"{len(required) - len(missing)} of {len(required)} required stages done",
         missing,
     )
 
