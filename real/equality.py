@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from real.decode.beam_search import BeamSearch
 from real.decode.result import DecodeResult
 from simspec import Policy, Rounds, Trace
 from simspec.quantization import decode_margin
@@ -89,7 +90,10 @@ def rounds_of(trace: Trace, results: Sequence[DecodeResult]) -> Rounds:
 
 
 def compare(
-    trace: Trace, policy: Policy | TreePolicy, replayed: Rounds, results: Sequence[DecodeResult]
+    trace: Trace,
+    policy: Policy | TreePolicy | BeamSearch,
+    replayed: Rounds,
+    results: Sequence[DecodeResult],
 ) -> Comparison:
     """Compares runs of all sequences with their replay, each up to its first difference.
 
@@ -142,7 +146,9 @@ def _first_difference(a: np.ndarray, b: np.ndarray) -> int | None:
     return None if len(a) == len(b) else shared
 
 
-def _evidence(trace: Trace, policy: Policy | TreePolicy, row: int, end: int, depth: int) -> float:
+def _evidence(
+    trace: Trace, policy: Policy | TreePolicy | BeamSearch, row: int, end: int, depth: int
+) -> float:
     """Smallest recorded margin of the decisions at `row`, up to `depth` draft tokens; inf without
     any.
 

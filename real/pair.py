@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 
@@ -46,7 +46,7 @@ name |
     target: Target
     drafter: Drafter
     name: str
-    tokenizer: object
+    tokenizer: Any
     tokenizer_sha256: str
     end_tokens: tuple[int, ...]
 

@@ -9,11 +9,12 @@ import numpy as np
 
 
 class PromptError(ValueError):
-    """Prompts that cannot be read as asked."""
+    """The prompts cannot be read."""
 
 
 ALL, LOW_REPEAT, LOOPS = "all", "low_repeat", 0.1
-"""Groups of texts; LOW_REPEAT holds those whose share of repeated 8-grams is under LOOPS: a loop flatters every drafter."""
+"""Groups of texts; LOW_REPEAT holds those whose share of repeated 8-grams is under
+LOOPS, because repetitive text inflates acceptance."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,11 @@ class Prompt:
     token: list[int]
 
 
-# How a plain language model is asked: questions as in worked arithmetic, code as it stands, the rest as a dialogue.
+# Prompt templates for a base model by task; tasks not listed use DIALOGUE.
 STYLES = {"math": "Question: {}\nAnswer:", "code": "{}"}
 DIALOGUE = "User: {}\n\nAssistant:"
 
-# Public evaluation sets by the task that their rows state: our task, and the licence of what may be passed on.
+# Public evaluation sets, keyed by the task name in their rows: (our task, license of the prompts).
 SETS = {
     "gsm8k": ("math", "MIT"),
     "humaneval": ("code", "MIT"),
@@ -44,11 +45,12 @@ SETS = {
 
 
 def read_prompts(path: Path, tokenizer, longest: int) -> list[Prompt]:
-    """Prompts of a JSON-lines file of `{"id", "task", "text" or "turns", "source"?}`, those of up to `longest` tokens.
+    """Read prompts of at most `longest` tokens from a JSON-lines file.
 
-    "text" is taken as it is; of "turns" the first is put into the style of its task (STYLES, else DIALOGUE). Rows of
-    the public sets in SETS get our task's name, and their licence beside the source.
-    Raises PromptError for a line that is not such a row, or where nothing is left.
+    Each row is `{"id", "task", "text" or "turns", "source"?}`. "text" is used unchanged; the first
+    of "turns" is formatted with its task's template (STYLES, else DIALOGUE). Rows of the public
+    sets in SETS get our task name, and their license is appended to the source.
+    Raises PromptError for an invalid row, or if no prompt remains.
     """
     found = []
     try:
@@ -75,13 +77,15 @@ def read_prompts(path: Path, tokenizer, longest: int) -> list[Prompt]:
             RecursionError,
         ) as error:
             raise PromptError(
-                f'{path} line {number}: expected a JSON object with "task" and "text" (or "turns"), got {line[:60]!r}'
+                f'{path} line {number}: expected a JSON object with "task" and "text" '
+                f'(or "turns"), got {line[:60]!r}'
             ) from error
         if 1 <= len(ids) <= longest:
             found.append(Prompt(name, task, source, ids))
     if not found:
         raise PromptError(
-            f"{path} holds no prompt of 1 to {longest} tokens; raise the limit or bring other prompts"
+            f"{path} holds no prompt of 1 to {longest} tokens; "
+            "raise the limit or bring other prompts"
         )
     return found
 
@@ -93,7 +97,7 @@ def _styled(task: str, turns: list[str]) -> str:
 
 
 def draw(prompts: Sequence[Prompt], per_task: int, seed: int) -> list[Prompt]:
-    """Up to `per_task` prompts of every task, drawn without replacement, tasks and prompts in the file's order."""
+    """Sample up to `per_task` prompts of each task without replacement, in file order."""
     kept: list[int] = []
     for task in dict.fromkeys(p.task for p in prompts):
         of = [i for i, p in enumerate(prompts) if p.task == task]
@@ -103,7 +107,7 @@ def draw(prompts: Sequence[Prompt], per_task: int, seed: int) -> list[Prompt]:
 
 
 def repeated_ngrams(texts: Iterable[np.ndarray], n: int = 8) -> float:
-    """Share of the texts' n-grams that occurred earlier in the same text (a loop flatters every drafter)."""
+    """Share of n-grams that already occurred earlier in the same sequence."""
     seen = total = 0
     for text in texts:
         grams = [tuple(text[i : i + n].tolist()) for i in range(len(text) - n + 1)]
@@ -113,7 +117,10 @@ def repeated_ngrams(texts: Iterable[np.ndarray], n: int = 8) -> float:
 
 
 def groups(texts: Sequence[np.ndarray], tasks: Sequence[str]) -> dict[str, list[int]]:
-    """Numbers of the texts: ALL, those that repeat less than LOOPS of their own 8-grams (there even where empty), and every "task:NAME"."""
+    """Sequence indices of each group: ALL, LOW_REPEAT (even if empty) and every "task:NAME".
+
+    LOW_REPEAT holds the sequences whose share of repeated 8-grams is below LOOPS.
+    """
     everyone = list(range(len(texts)))
     low = [s for s in everyone if repeated_ngrams([np.asarray(texts[s])]) < LOOPS]
     return {ALL: everyone, LOW_REPEAT: low} | {

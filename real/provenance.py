@@ -10,7 +10,7 @@ import torch
 
 
 def check_device(device: str) -> None:
-    """ValueError, one line, for a device that is not cpu or a CUDA card that is here."""
+    """Raise ValueError for a device that is neither cpu nor an available CUDA device."""
     kind, _, index = device.partition(":")
     if device != "cpu" and (kind != "cuda" or (index != "" and not index.isdecimal())):
         raise ValueError(f"device {device!r} is unknown; expected cpu, cuda or cuda:1")
@@ -20,12 +20,13 @@ def check_device(device: str) -> None:
         )
     if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
         raise ValueError(
-            f"device {device!r} asked for, but torch sees {torch.cuda.device_count()} CUDA devices; count from cuda:0"
+            f"device {device!r} asked for, but torch sees {torch.cuda.device_count()} CUDA "
+            "devices; count from cuda:0"
         )
 
 
 def device_name(device) -> str:
-    """The device in words: a card's name, or the processor's."""
+    """Name of the GPU, or of the processor."""
     device = torch.device(device)
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)

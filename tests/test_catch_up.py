@@ -1,4 +1,4 @@
-"""A drafter that was left behind, or drafted past a rejection, stands where a fresh one would stand."""
+"""A drafter with a backlog, or after a rejection, proposes what a fresh drafter would."""
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ def _draft(drafter, k):
 
 
 def _round(target, drafter, text, computed, drafted, accepted, miss):
-    """One round whose verification is told to accept so many of what is offered; returns the tokens committed."""
+    """One round that accepts exactly `accepted` drafted tokens; returns the committed tokens."""
     token = [s.token for s in _steps(drafter, computed)][:drafted]
     accepted = min(accepted, len(token))
     output = target.verify([text[-1], *token], chain(len(token) + 1), drafter.resume())
@@ -144,7 +144,7 @@ WAYS = ((len(WHOLE), 0), (1, 0), (1, 3), (4, 2), (2, 5))
 
 
 def _reached(target, drafter, cut, computed):
-    """The drafter at WHOLE: from its first `cut` tokens as prompt by rounds that draft `computed` along it, all accepted that hold."""
+    """The drafter at WHOLE, from its first `cut` tokens by rounds of `computed` drafted tokens."""
     forced, text = True, WHOLE[:cut]
 
     def pick(logits, slot, *_):
@@ -170,13 +170,13 @@ def _reached(target, drafter, cut, computed):
 
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_declared_history_free_holds(name):
-    """The same prefix reached by prompt, by text, by short or long rounds, accepted or given up: one proposal."""
+    """The proposal depends on the prefix only, not on the rounds that led to it."""
     assert toy_pair(name)[1].history_free
     assert len({_reached(*toy_pair(name), *way) for way in WAYS}) == 1
 
 
 def test_control_history_is_caught():
-    """Two layers of GLIDE whose accepted rows stay as they were drafted, as published: declared, and seen."""
+    """Two-layer GLIDE keeps accepted rows as drafted, as published: the check detects it."""
     target, _ = toy_pair("glide2")
     part = taught(GlideModel, glide_loss, layers=2, rebuild=False)
     assert not GlideDrafter(target.decoder, part).history_free
@@ -188,7 +188,7 @@ LOOKED_UP = [5, 6, 7, 8, 9, 4, 5, 6, 7, 10, 11, 4]
 
 
 def _shift_gap(target, drafter, accepted, prompt):
-    """How far a chain's tail is from the chain drafted anew once its first tokens have been verified; inf if tokens differ."""
+    """Distance of a chain's tail from its redraft after verification; inf if tokens differ."""
     text = list(prompt)
     _begin(drafter, target, text)
     tokens, logits = _draft(drafter, 6)
@@ -214,7 +214,7 @@ def _shift_gaps(target, drafter):
 
 
 class Weary(ModelDrafter):
-    """Less sure the further it is from verified text, as drafters are that read the target's features."""
+    """A drafter whose confidence falls with its distance from verified tokens."""
 
     def next(self):
         step = super().next()

@@ -1,4 +1,4 @@
-"""Text goes in by documents and comes back byte for byte, and training windows are a function of (seed, step)."""
+"""Documents round-trip byte for byte; training windows are a function of (seed, step)."""
 
 import json
 import lzma

@@ -1,4 +1,4 @@
-"""Learnt parts of drafters: saved, loaded, and refused where they are damaged or another target's."""
+"""Draft heads: saved, loaded, and refused if damaged or trained for another target."""
 
 import json
 

@@ -119,7 +119,7 @@ def counted(target, drafter):
 
 
 def passes(name, rule, spoil=lambda drafter, target: None):
-    """What runs of a random policy spend on the toy target: (sub-layers by call, rounds, prompt)."""
+    """Cost of runs of a random policy on the toy target: (sub-layers by call, rounds, prompt)."""
     for seed, prompt in enumerate(toy_prompts(3, 4)):
         target, drafter = toy_pair(name)
         spoil(drafter, target)

@@ -1,4 +1,4 @@
-"""EAGLE: which token goes with which feature, true features re-enter, and what it is trained towards."""
+"""EAGLE: pairing of tokens and features, reuse of true features, and the training loss."""
 
 import pytest
 import torch
@@ -105,7 +105,10 @@ def test_teacher_forcing_equals_drafting_step_by_step(inputs, changes):
 
 
 def reference(decoder, part, text, steps, forced):
-    """Estimates of a draft by the definition: every row computed anew, without a cache. Row i goes with t_{i+1}, t_i or none."""
+    """Feature estimates of a draft by the definition, every row recomputed without a cache.
+
+    Row i is paired with t_{i+1}, t_i or no token.
+    """
     line, feature = list(text), features(decoder, text[:-1])
     made = []
     for k in range(steps):
@@ -138,13 +141,13 @@ def test_drafting_feeds_estimates_and_drafted_tokens(inputs, seed, prompt, steps
 
 @EACH
 def test_each_input_variant_reads_its_tokens(inputs):
-    """Token d_j, changed, is felt first by the step behind it (shifted, token), one step later (unshifted), never (feature)."""
+    """Token d_j first affects step j + 1 (shifted, token), j + 2 (unshifted), none (feature)."""
     text, forced = text_of(6), text_of(5, 1)
     for j in range(4):
         made = []
         for token in (forced, forced[:j] + [forced[j] ^ 1] + forced[j + 1 :]):
             target, drafter = pair_of(inputs)
-            begin(target, drafter, text, lambda logits, slot, *_: token[slot])
+            begin(target, drafter, text, lambda logits, slot, *_, token=token: token[slot])
             made.append(torch.stack([drafter.next().hidden for _ in range(5)]))
         felt = ((made[0] - made[1]).abs().amax(-1) > 1e-9).tolist()
         first = {INPUTS[0]: j + 1, "token": j + 1, INPUTS[1]: j + 2, "feature": 9}[inputs]

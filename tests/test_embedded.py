@@ -1,4 +1,4 @@
-"""The embedded models in float32 on the bundled recordings: every policy's run against its replay."""
+"""The embedded models in float32 on the bundled recordings: each policy's run and its replay."""
 
 import json
 import os
@@ -117,7 +117,7 @@ def test_the_models_card_names_the_files_that_are_shipped():
 
 
 def _exam(name, trace):
-    """The policies that this recording is examined with: those that it can be replayed with, of all or of a few."""
+    """The policies to test on this recording: those that it can replay."""
     wanted = [*POLICIES, *LEARNT] if SLOW or name in WHOLE else FEW
     known = {feature for feature, _ in trace.meta.features}
     parsed = [
@@ -150,7 +150,8 @@ def test_every_policy_runs_as_it_replays(name, record_property):
     flips = [f"{f.margin:.1e}" for f in total.text_flips]
     record_property(
         "measured",
-        f"{name}: {total.rounds} rounds of {len(exam)} policies compared, {len(total.exceptions)} exceptions, "
+        f"{name}: {total.rounds} rounds of {len(exam)} policies compared, "
+        f"{len(total.exceptions)} exceptions, "
         f"{len(total.failures)} failures, text flips at gaps {flips}",
     )
     assert total.equal or (not SLOW and not total.failures and len(total.exceptions) == 1), (

@@ -54,7 +54,8 @@ def test_runs_equal_replays_exactly(drafter, rule):
         replayed = replay(part, policy, seed=3, cost=toy_cost())
         assert rounds_of(part, results) == replayed, text
         found = compare(part, policy, replayed, results)
-        assert found.exact and found.rounds == len(replayed), text
+        assert found.exact, text
+        assert found.rounds == len(replayed), text
 
 
 def test_a_policy_that_reads_what_a_silent_drafter_does_not_show_is_refused_in_one_line():
@@ -151,7 +152,8 @@ def test_runs_equal_replays_where_the_rule_cuts_and_features_tell_the_token(
         found = compare(
             trace, policy, replayed, run_all(target, model, trace, policy, toy_cost(), seed=3)
         )
-        assert found.exact and found.rounds == len(replayed), policy.name
+        assert found.exact, policy.name
+        assert found.rounds == len(replayed), policy.name
         shorter += policy is drops and (replayed.drafted < replayed.computed).sum()
     assert shorter > 0
     if drafter == "model":  # both ways of recording see the same token

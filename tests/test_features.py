@@ -2,6 +2,7 @@
 of its grid."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -149,8 +150,8 @@ def test_a_silent_drafter_shows_nothing_and_is_asked_for_nothing():
     assert required_predictors(NAMES, Silent()) == {}
     for names in (("entropy",), ("theta",), ("confidence", "theta")):
         for ask in (
-            lambda: required_predictors(names, Quiet()),
-            lambda: FeatureReader(names, 1.0, Quiet()),
+            partial(required_predictors, names, Quiet()),
+            partial(FeatureReader, names, 1.0, Quiet()),
         ):
             with pytest.raises(
                 ValueError, match=f"feature '{names[0]}': drafter 'quiet' has no logits"

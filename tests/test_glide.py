@@ -1,4 +1,4 @@
-"""GLIDE: which keys of the target a row sees, in training and in drafting, and what becomes of rows that were drafted."""
+"""GLIDE: which target keys a row attends to in training and drafting, and its drafted rows."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ from real.record.target_sequence import target_sequence
 
 
 def grouped(kv_heads: int, seed: int = 0) -> Decoder:
-    """A toy target whose queries share keys and values in groups (or, with as many of both, do not)."""
+    """A toy target with grouped-query attention (multi-head if `kv_heads` is the head count)."""
     torch.manual_seed(seed)
     shape = replace(toy_target().config, heads=4, kv_heads=kv_heads)
     made = Decoder(shape).double().requires_grad_(False)
@@ -40,7 +40,7 @@ FORMS = [
 
 
 def before(rows, late=0):
-    """The mask of a round's first step at every row: keys before its own, and `late` more or fewer."""
+    """The mask of a round's first step at every row: keys before its own, shifted by `late`."""
     return torch.arange(rows) < torch.arange(rows)[:, None] + late
 
 
@@ -79,7 +79,7 @@ def test_blockwise_mask_equals_its_definition(rows, block):
 
 
 def test_steps_attend_to_keys_of_committed_rows():
-    """Slot i of a draft, against one whole pass whose rows of that round all see the same keys; other keys are poisoned."""
+    """Every slot equals a whole pass over the committed keys; other keys are poisoned."""
     target, prompt = grouped(2), [5, 9, 11, 4, 8]
     part = shaken(GlideModel, target)
     drafter, engine = GlideDrafter(target, part), Target(target, capacity=32)
@@ -215,7 +215,7 @@ def test_empty_blocks_are_refused(block):
 
 
 def test_loss_masks_keys_of_the_own_block():
-    """Poisoned keys of a row's own block and behind do not reach it; those of the block before do (control)."""
+    """Poisoned keys of a row's own and later blocks do not reach it; earlier ones do (control)."""
     target = toy_target()
     part = shaken(GlideModel, target)
     token = torch.randint(4, VOCAB, (1, 12), generator=torch.Generator().manual_seed(2))
@@ -223,7 +223,7 @@ def test_loss_masks_keys_of_the_own_block():
     base = part.teacher_forced(target, token, keys, 5)
     for k in range(12):
         moved = [(key.clone(), value.clone()) for key, value in keys]
-        for key, value in moved:
+        for _, value in moved:
             value[:, :, k] += 1.0
         changed = (
             (part.teacher_forced(target, token, moved, 5) - base).abs().amax(-1)[0] > 1e-9

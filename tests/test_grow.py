@@ -27,7 +27,7 @@ def trees(draw, most=8):
     """(token, parent) of a tree behind row 0, at most DEEPEST - 1 deep: its last rows too have
     logits of a head that exists."""
     parent = [-1]
-    for i in range(draw(st.integers(1, most))):
+    for _ in range(draw(st.integers(1, most))):
         fit = [row for row, depth in enumerate(depths(parent)) if depth < DEEPEST - 1]
         parent.append(draw(st.sampled_from(fit)))
     return [

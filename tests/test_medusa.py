@@ -1,4 +1,4 @@
-"""Medusa and Hydra: which head sees what, which token it predicts, and the forms their repositories publish."""
+"""Medusa and Hydra: inputs and predicted token of every head, and the published formats."""
 
 import json
 
@@ -36,7 +36,7 @@ def shaken(make, target, seed=0, **settings):
 
 
 def accept_exact(target, drafter, prompt, text, K, pick=None):
-    """Logits of every slot at every row of a text, the drafts forced to be `pick`'s or the text's own tokens."""
+    """Logits of every slot at every row, with drafts forced to `pick` or to the sequence."""
     engine = Target(target, capacity=64)
     shown, t = [], 0
 
@@ -57,7 +57,7 @@ def accept_exact(target, drafter, prompt, text, K, pick=None):
 
 
 def taught(part, target, prompt, text, shift=0):
-    """Logits [heads, rows] of the parallel pass that training makes, read `shift` rows beside where they belong."""
+    """Logits [heads, rows] of the parallel training pass, read at an offset of `shift` rows."""
     whole = torch.tensor([[*prompt, *map(int, text)]])
     position = torch.arange(whole.shape[1])
     feature = target.norm(
@@ -67,7 +67,8 @@ def taught(part, target, prompt, text, shift=0):
     for j in range(heads):
         rows = feature[:, : whole.shape[1] - 1 - j]
         made.append(part.logits(target, j, part.teacher_forced(target, rows, whole, j))[0])
-    # row i of a head speaks of t_{i + 2 + j}; the drafter at text row t reads feature len(prompt) - 2 + t
+    # row i of head j predicts t_{i + 2 + j}; at row t the drafter reads feature
+    # len(prompt) - 2 + t
     return lambda t, j: made[j][len(prompt) - 2 + t + shift]
 
 
@@ -94,7 +95,7 @@ def test_teacher_forcing_equals_drafting(kind, blocks, own_head):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_heads_read_the_drafts_before_them(kind):
-    """Changing draft j changes the heads behind it, and none else; in Medusa none at all; x_t itself is seen by Hydra only."""
+    """Draft j changes only later heads in Hydra, and none in Medusa; only Hydra reads x_t."""
     make, drafter, _ = KINDS[kind]
     target, prompt = toy_target(), [5, 9, 11, 4]
     made = drafter(target, shaken(make, target))
@@ -158,7 +159,7 @@ def test_training_lowers_the_loss_of_every_head(kind, soft):
 
 
 def test_loss_equals_its_definition():
-    """Row by row and head by head, from whole passes; every stride's share of rows averages to it."""
+    """The loss equals its row-by-row definition, and the strided losses average to it."""
     target = toy_target()
     part = shaken(MedusaHeads, target, heads=2)
     token = torch.randint(4, 24, (2, 13), generator=torch.Generator().manual_seed(3))

@@ -1,4 +1,4 @@
-"""The learned predictor is Eq. 5, learns what can be learnt, and is read in the loop exactly as it was recorded."""
+"""The acceptance predictor is Eq. 5, can be trained, and decodes exactly as it was recorded."""
 
 import hashlib
 import json
@@ -124,7 +124,7 @@ def test_both_ways_of_recording_agree(name, rule, seed, K, budget):
 
 
 def test_recorded_codes_are_those_of_whole_passes():
-    """θ from the definition: states of forward passes over the prefix and over the draft, token by token, without caches."""
+    """θ by the definition: hidden states of uncached passes over the prefix and the draft."""
     target, drafter = PAIRS["model"]
     asked, prompt, sequence = (
         Settings(12, 14, RULES["coupled"], END, ("theta",)),
@@ -210,7 +210,7 @@ def test_a_policy_that_reads_theta_runs_as_it_replays(name, rule, monkeypatch):
         reads("theta_low_rank", 0.45, 0.45),
     ):
         replayed = replay(trace, policy, seed=3, cost=toy_cost(12))
-        assert 1 < len(np.unique(replayed.computed))
+        assert len(np.unique(replayed.computed)) > 1
         assert (
             rounds_of(trace, run_all(target, drafter, trace, policy, toy_cost(12), seed=3))
             == replayed

@@ -11,9 +11,9 @@ JOBS = (
     "audit.forced_decoding.decode_forced", "audit.auditor.audit", "bench.race.race",
     "bench.scoring.score", "bench.trace_driven.emulate", "demo.demo", "jobs.record.record_to",
     "jobs.run.run_on", "measure.cost_table.measure", "measure.cost_table.measure_table",
-    "measure.time_grid.measure_grid", "rerun.rerun", "record.recorder.record", "train.generate.generate_together",
-    "train.pipeline.build", "train.skip_search.find", "train.train_drafter.train_drafter",
-    "train.trainer.fit",
+    "measure.time_grid.measure_grid", "rerun.rerun", "record.recorder.record",
+    "train.generate.generate_together", "train.pipeline.build", "train.skip_search.find",
+    "train.train_drafter.train_drafter", "train.trainer.fit",
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints in the form in which drafters were released, filled with random numbers: read as their own code reads them, or refused."""
+"""Random checkpoints in the published formats load as their reference code does, or are refused."""
 
 import json
 
@@ -35,7 +35,7 @@ def llama_config(decoder, layers, **changes):
 
 
 def eagle_release(folder, decoder, layers=1, bias=True, first_norm=False, **changes):
-    """Writes one, and returns what stands for the released module: (features, tokens read) -> estimates, by transformers' own layers."""
+    """Write a release; return its (features, tokens) -> estimates in transformers layers."""
     torch.manual_seed(7)
     config = llama_config(decoder, layers, **changes)
     model = LlamaModel(LlamaConfig(**config)).eval().requires_grad_(False)
@@ -61,7 +61,7 @@ def eagle_release(folder, decoder, layers=1, bias=True, first_norm=False, **chan
 
 
 def squared():
-    """A target whose heads share out the width, as those have that EAGLE was released for (its files name no head_dim)."""
+    """A target whose head_dim is hidden size / heads, as released EAGLE files assume."""
     return decoder_of(heads=2, head_dim=8)
 
 

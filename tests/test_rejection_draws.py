@@ -20,8 +20,9 @@ from simspec.rng import ACCEPT, DRAFT, RESIDUAL, uniform
 
 @HELD
 @given(
-    st.lists(st.sampled_from([0.0, 0.1, 0.25, 1.0, 3.0]), min_size=1, max_size=7).filter(any), st.integers(0, 2**64 - 1),
-    st.integers(0, 9), st.integers(0, 9), st.integers(0, 9), st.floats(0, 1),
+    st.lists(st.sampled_from([0.0, 0.1, 0.25, 1.0, 3.0]), min_size=1, max_size=7).filter(any),
+    st.integers(0, 2**64 - 1), st.integers(0, 9), st.integers(0, 9), st.integers(0, 9),
+    st.floats(0, 1),
 )  # fmt: skip
 def test_a_draw_is_the_token_under_the_uniform_number_of_its_address(
     weights, seed, sequence, round, slot, odds
@@ -93,7 +94,7 @@ def test_each_number_is_used_once_and_a_second_use_changes_the_law(name):
     assert (twice > 0 and worst > 1e-3) if name else (twice == 0 and worst < EXACT), worst
 
 
-def faulty(
+def faulty(  # noqa: PLR0913  the signature of rejection_sample, and one flag a fault
     rule,
     logits,
     draft,

@@ -1,6 +1,7 @@
 """Whole sequences under the rejection rule follow the target's distribution under every policy."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from types import SimpleNamespace
 
@@ -39,8 +40,10 @@ def test_whole_texts_follow_the_target_whatever_the_policy(text):
             else policy(SimpleNamespace(K=2), CostModel.from_ratio(0.2, 2))
         )
 
-        def one(draws):
-            verified.append(spoken(world, rule, policy, budget, 2, draws, seed, ends))  # noqa: B023
+        run = partial(spoken, world, rule, policy, budget, 2)
+
+        def one(draws, run=run, verified=verified, seed=seed, ends=ends):
+            verified.append(run(draws, seed, ends))
             return tuple(verified[-1].token.tolist())
 
         assert off(law(one), whole(world, rule, budget, ends)) < EXACT

@@ -151,7 +151,10 @@ def test_the_loop_draws_continuations_by_the_targets_law(which, record_property)
     value, distance, floor, most = judged(
         counts, law_of(pair.target.decoder, rule, prompt, 2, RUNS), RUNS
     )
-    told = f"p {value:.3f}, total variation {distance:.3f}, of noise alone {floor:.3f}, alarm over {most:.3f}"
+    told = (
+        f"p {value:.3f}, total variation {distance:.3f}, of noise alone {floor:.3f}, "
+        f"alarm over {most:.3f}"
+    )
     record_property("measured", f"sampling {which}: {RUNS} runs, {told}")
     assert value > ALPHA
     assert distance <= most
@@ -175,10 +178,14 @@ def test_many_rounds_follow_the_law_and_a_slip_does_not(which, record_property):
         values[name] = judged(counts, law, draws)
     cells = sum(DRAWS * odds >= 10 for odds in law.values()) + 1
     (value, distance, floor, most), power = values["sound"], detectable(DRAWS, cells)
-    told = f"p {value:.3f}, total variation {distance:.3f}, of noise alone {floor:.3f}, alarm over {most:.3f}; power 0.99 at {power:.4f}"
+    told = (
+        f"p {value:.3f}, total variation {distance:.3f}, of noise alone {floor:.3f}, "
+        f"alarm over {most:.3f}; power 0.99 at {power:.4f}"
+    )
     record_property(
         "measured",
-        f"rounds {which}: n {DRAWS}, {told}; the slip {values['slip'][1]:.3f}, p {values['slip'][0]:.0e}",
+        f"rounds {which}: n {DRAWS}, {told}; "
+        f"the slip {values['slip'][1]:.3f}, p {values['slip'][0]:.0e}",
     )
     assert value > ALPHA > values["slip"][0]
     assert distance <= most

@@ -1,4 +1,4 @@
-"""Self-speculative drafts: the target with sub-layers left out, on its own cache; and the search for those to leave out."""
+"""Self-speculative drafts: the target without some sub-layers, and the search for which to skip."""
 
 import copy
 import itertools
@@ -161,7 +161,7 @@ def test_control_missing_rollback_is_caught(monkeypatch):
 
 
 def test_not_prefix_only():
-    """A chain's tail stands on the draft's own rows: it is not the chain drafted anew once they are verified."""
+    """A chain's tail depends on drafted rows: it is not the chain redrafted after verification."""
     target, drafter = pair(SOME)
     text = toy_prompts(1, 8)[0] + [5]
     begin(drafter, target, text)
@@ -214,7 +214,7 @@ def own_texts(decoder=DECODER, count=8, budget=16):
 
 
 def first_slots(skipped):
-    """Of every position of every text: whether the drafter's first token there is the target's, through the protocol."""
+    """Per position of every sequence: whether the drafter's first token is the target's."""
     target, drafter = pair(skipped)
     how = Settings(1, 16, RULES["greedy"], END, ())
     rows = [
@@ -317,7 +317,9 @@ def test_trials_depend_on_the_seed():
 
 
 def test_search_uses_the_given_cost():
-    dear = lambda decoder, skipped: 0.9 + 0.1 * skip_acceptance.sublayer_share(decoder, skipped)
+    def dear(decoder, skipped):
+        return 0.9 + 0.1 * skip_acceptance.sublayer_share(decoder, skipped)
+
     assert skips.find(SMALL, own_texts(SMALL), trials=20, cost=dear).best.cost >= 0.9
     free = skips.find(SMALL, own_texts(SMALL), trials=20, cost=lambda decoder, skipped: 0.0)
     assert free.best.skips == SkipConfig(), "where drafting is free, only acceptance counts"
@@ -340,7 +342,8 @@ def test_search_result_is_saved_and_loaded(tmp_path):
     tokens = sum(len(text) for _, text in own_texts())
     assert said["search"] == {
         "split": "dev", "texts": 8, "tokens": tokens, "trials": 15, "seed": 2, "K": 8,
-        "score": found.best.speedup, "k": found.best.k, "acceptance": found.best.acceptance, "cost": found.best.cost,
+        "score": found.best.speedup, "k": found.best.k, "acceptance": found.best.acceptance,
+        "cost": found.best.cost,
     }  # fmt: skip
     drafter = BUILTIN["self_skip"].load(tmp_path / "self_skip", DECODER, MADE_FOR)
     assert isinstance(drafter, Drafter)

@@ -137,7 +137,7 @@ def toy_lab(folder):
 
 
 def files(folder):
-    """All files below a folder but the pictures: name -> when it was written, and what it holds that a rerun repeats."""
+    """All files below a folder but the pictures: name -> (time written, reproducible content)."""
     found = {}
     for p in (p for p in folder.rglob("*") if p.is_file() and p.suffix != ".png"):
         held = p.read_bytes()
@@ -169,8 +169,8 @@ def test_interruption_at_every_stage_changes_nothing(tmp_path):
     build(lab, tmp_path / "a" / "out", tmp_path / "a" / "work")
     for stage, at in dies.items():
 
-        def progress(label, done, total, note=""):
-            if (label, done) == (stage, at):
+        def progress(label, done, total, note="", stop=(stage, at)):
+            if (label, done) == stop:
                 raise Killed
 
         with pytest.raises(Killed):

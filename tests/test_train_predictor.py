@@ -49,7 +49,7 @@ def test_examples_equal_recorded_acceptance(name):
 
 
 def planted(seed: int, lie: bool = False) -> tuple[AcceptanceExamples, float]:
-    """Examples of 40 texts whose labels follow a known predictor, or a coin's; with the loss of the truth itself."""
+    """Examples of 40 sequences labeled by a known predictor or at random, and the true loss."""
     rng = torch.Generator().manual_seed(seed)
     rows, count = 2000, 12000
     # widths and spreads apart by far, as the states of two models are

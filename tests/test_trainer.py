@@ -104,7 +104,7 @@ SCORES = [1.0, 3.0, 3.0, 2.0, 2.5, 1.0, 4.0, 1.0, 1.0, 1.0]
 
 
 def weights_after(tmp_path, step):
-    """The weights of an unbroken run after so many of its 40 steps, with the state that leads there."""
+    """Weights of an uninterrupted run after `step` of its 40 steps."""
 
     def stop(now):
         if now == step:
@@ -129,7 +129,7 @@ def weights_after(tmp_path, step):
     "patience, stops, best", [(0, 40, 28), (1, 12, 8), (3, 20, 8), (4, 24, 8), (5, 40, 28)]
 )
 def test_patience_stops_and_best_weights_are_restored(tmp_path, patience, stops, best):
-    """Validated every 4 steps: 3.0 at 8 is first beaten by 4.0 at 28; an equal score is no better one."""
+    """Validated every 4 steps, 3.0 at 8 is first beaten by 4.0 at 28; a tie is no improvement."""
     log, found = trained(tmp_path / "it", replace(JUDGED, patience=patience), judge=SCORES)
     assert log[-1]["step"] == stops
     assert [row["valid"]["score"] for row in log if "valid" in row] == SCORES[: stops // 4]
@@ -151,7 +151,10 @@ def test_patience_stops_and_best_weights_are_restored(tmp_path, patience, stops,
 @pytest.mark.parametrize("die_at", [5, 8, 11, 13, 17, 19])
 def test_interrupted_training_keeps_best_weights_and_patience(tmp_path, die_at):
     plan = replace(JUDGED, patience=3, save_every=6)
-    scores = lambda first: SCORES[first:]  # validations before the last save are not made again
+
+    def scores(first):
+        return SCORES[first:]  # validations before the last save are not repeated
+
     unbroken = trained(tmp_path / "a", plan, judge=scores(0))
     with pytest.raises(Killed):
         trained(tmp_path / "b", plan, die_at=die_at, judge=scores(0))
@@ -193,7 +196,7 @@ def test_state_of_another_model_is_refused(tmp_path, changes):
 
 @pytest.mark.parametrize("die_at", [None, 15, 25, 35, 45, 55, 100])
 def test_minutes_become_steps_once(tmp_path, monkeypatch, die_at):
-    """At half a second a step, one minute after the first 40 steps is 160 in all; a kill may cost some timing anew."""
+    """At 0.5 s a step, one minute after the first 40 steps is 160 in all; a kill repeats timing."""
     now = [0.0]
     monkeypatch.setattr(real.train.trainer, "time", SimpleNamespace(perf_counter=lambda: now[0]))
 

@@ -1,4 +1,4 @@
-"""Trees run for real make exactly the rounds that their replay makes, in float64 without exception."""
+"""Tree decoding makes exactly the rounds of its replay, in float64 without exception."""
 
 import os
 from dataclasses import replace
@@ -219,7 +219,7 @@ def test_the_gap_of_a_round_is_the_smallest_on_its_path():
 
 
 def _logprob(name, text, path, rule):
-    """log q behind `text` and the tokens `path`, and the scores that rank children there: fresh models, a chain."""
+    """log q after `text` and `path`, and the scores that rank children, from fresh models."""
     target, drafter = toy_pair(name)
     drafter.begin(
         target, text, target.prefill(text[:-1]), lambda logits, slot, *_: [*path, 0][slot]

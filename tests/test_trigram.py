@@ -17,9 +17,12 @@ HELD = settings(deadline=None, max_examples=80, derandomize=True)
 
 def naive_pick(rows, before, last, vocab):
     """The definition: counts in dictionaries, the smallest of the commonest."""
-    follow = lambda size, key: Counter(
-        r[i + size] for r in rows for i in range(len(r) - size) if tuple(r[i : i + size]) == key
-    )
+
+    def follow(size, key):
+        return Counter(
+            r[i + size] for r in rows for i in range(len(r) - size) if tuple(r[i : i + size]) == key
+        )
+
     for found in (
         follow(2, (before, last)),
         follow(1, (last,)),
@@ -68,7 +71,7 @@ def test_trigram_drafter_follows_its_table():
     table = count_trigrams([toy_texts().numpy()], VOCAB)
     drafter = TrigramDrafter(table)
     found = accepted_lengths(target, drafter, texts, 5)
-    for (prompt, text), run, room in zip(texts, found.accepted, found.offered):
+    for (prompt, text), run in zip(texts, found.accepted):
         assert run.tolist() == lengths_of_hits(table.hits(prompt, text), 5)[0].tolist()
     assert 0.2 < found.mean() < 4.8
     assert isinstance(table, TrigramTable)

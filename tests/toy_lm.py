@@ -1,4 +1,4 @@
-"""Tiny random models in float64: a target, drafters that resemble it or were taught by it, with tokens that end a text."""
+"""Tiny random models in float64: a target, drafters similar to or trained on it, end tokens."""
 
 from functools import lru_cache
 
@@ -55,7 +55,7 @@ def toy_target(seed: int = 0) -> Decoder:
 
 @lru_cache
 def toy_texts(seed: int = 0, count: int = 192, length: int = 20) -> torch.Tensor:
-    """Texts `[count, length]` of the toy target, the last three quarters of each its own picks at temperature 0.8."""
+    """Sequences `[count, length]`, the last three quarters sampled by the toy target at 0.8."""
     target, generator = toy_target(seed), torch.Generator().manual_seed(seed)
     text = torch.randint(0, VOCAB, (count, length), generator=generator)
     for at in range(length // 4, length):

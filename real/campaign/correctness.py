@@ -26,17 +26,17 @@ def recorded(workspace: Workspace) -> Requirement:
         f"{len(DRAFTERS)} drafters x {len(RULES)} rules, "
         f"{config.recording.per_task} prompts of each task, {tasks} tasks or more"
     )
-    found = {f"{d} {r}": workspace.result(f"record-{d}-{r}") for d in DRAFTERS for r in RULES}
-    found = {key: each for key, each in found.items() if each}
+    cards = {f"{d} {r}": workspace.result(f"record-{d}-{r}") for d in DRAFTERS for r in RULES}
+    found = {key: card for key, card in cards.items() if card}
     if not found:
         return not_measured(name, wanted)
     parts = {}
-    for key, each in found.items():
-        fewest = min(task["texts"] for task in each["by_task"].values())
+    for key, card in found.items():
+        fewest = min(task["texts"] for task in card["by_task"].values())
         parts[key] = {
-            n: each[n] for n in ("texts", "rows", "mean_accepted_length", "repeated_8grams")
+            n: card[n] for n in ("texts", "rows", "mean_accepted_length", "repeated_8grams")
         }
-        parts[key] |= {"tasks": len(each["by_task"]), "fewest": fewest}
+        parts[key] |= {"tasks": len(card["by_task"]), "fewest": fewest}
     enough = [
         p
         for p in parts.values()
@@ -81,7 +81,8 @@ def equal(workspace: Workspace) -> Requirement:
 def forced(workspace: Workspace) -> Requirement:
     name, wanted = (
         "bf16 on the recordings' texts",
-        f"accepted lengths equal in at least {MIN_EQUAL_SHARE:.0%} of rounds, for all drafters and rules",
+        f"accepted lengths equal in at least {MIN_EQUAL_SHARE:.0%} of rounds, "
+        "for all drafters and rules",
     )
     parts = {
         f"{d} {r}": one
