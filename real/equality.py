@@ -154,10 +154,13 @@ def _evidence(
 
     A draft margin belongs to the drafter's own chain, and is no evidence for a tree's ranks.
     """
+    assert trace.margin is not None  # recorded under every exact rule
     codes = [trace.margin[row : min(row + depth + 1, end)]]
     if policy.longest(trace.K):
+        assert trace.draft_margin is not None
         codes.append(trace.draft_margin[row, :depth])
     if policy.reads:
+        assert trace.feature_margin is not None
         codes.append(trace.feature_margin[row, :depth])
     margins = np.concatenate(codes)
     # a code is rounded up: the one of exactly NEAR_TIE may be of a smaller margin, and is not

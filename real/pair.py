@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -80,8 +80,9 @@ def load_pair(
     decoder = load_decoder(path, DTYPES[dtype], device)
     tokenizer = load_tokenizer(path)
     hashes = made_for(path, decoder, tokenizer)
-    folder = Path(weights or models / drafter)
-    loaded = BUILTIN[drafter].load(folder, decoder, hashes)
+    folder = weights or models / drafter
+    # a hub name remains text, which the drafter `model` accepts
+    loaded = BUILTIN[drafter].load(cast(Path, folder), decoder, hashes)
     loaded.predictors = load_predictors(folder, hashes["weights"], device)
     _check_tokenizer(Path(folder), tokenizer, path)
     attach_engine(passes, decoder, loaded)
