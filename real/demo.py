@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from pandas import DataFrame
@@ -106,7 +107,7 @@ def _demo(prompts: int, seed: int, rounds: int, progress: Progress, folder: Path
         settings = MeasureSettings(rounds=rounds, repeats=1)
         costs[name] = measure(pair.target, pair.drafter, rule_of(trace), trace.K, settings)
     progress("sweeping", 0, 1)
-    swept = {"replicates": 2, "seed": seed, "progress": False}
+    swept: dict[str, Any] = {"replicates": 2, "seed": seed, "progress": False}
     table = sweep(traces, [*CANDIDATES, "oracle"], costs, **swept)
     by_prompt = sweep(traces, [*CANDIDATES, "oracle"], costs, by="prompt", **swept)
     speed = table[table.policy != "oracle"].groupby(["trace", "policy"], sort=False).speedup.mean()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from real.decode.beam_search import BeamSearch
 from real.decode.result import DecodeResult
 from simspec import Policy, Rounds, Trace
 from simspec.quantization import decode_margin
@@ -89,7 +90,10 @@ def rounds_of(trace: Trace, results: Sequence[DecodeResult]) -> Rounds:
 
 
 def compare(
-    trace: Trace, policy: Policy | TreePolicy, replayed: Rounds, results: Sequence[DecodeResult]
+    trace: Trace,
+    policy: Policy | TreePolicy | BeamSearch,
+    replayed: Rounds,
+    results: Sequence[DecodeResult],
 ) -> Comparison:
     """Compares runs of all sequences with their replay, each up to its first difference.
 
@@ -101,7 +105,9 @@ def compare(
             "compare on a greedy or coupled recording"
         )
     ran = rounds_of(trace, results)
-    total, excused, failed = 0, [], []
+    total = 0
+    excused: list[Flip] = []
+    failed: list[Flip] = []
     for s, result in enumerate(results):
         wanted, found = (_table(r, s) for r in (replayed, ran))
         tokens = trace.token[trace.offset[s] : trace.offset[s + 1]]
@@ -140,16 +146,21 @@ def _first_difference(a: np.ndarray, b: np.ndarray) -> int | None:
     return None if len(a) == len(b) else shared
 
 
-def _evidence(trace: Trace, policy: Policy | TreePolicy, row: int, end: int, depth: int) -> float:
+def _evidence(
+    trace: Trace, policy: Policy | TreePolicy | BeamSearch, row: int, end: int, depth: int
+) -> float:
     """Smallest recorded margin of the decisions at `row`, up to `depth` draft tokens; inf without
     any.
 
     A draft margin belongs to the drafter's own chain, and is no evidence for a tree's ranks.
     """
+    assert trace.margin is not None  # recorded under every exact rule
     codes = [trace.margin[row : min(row + depth + 1, end)]]
     if policy.longest(trace.K):
+        assert trace.draft_margin is not None
         codes.append(trace.draft_margin[row, :depth])
     if policy.reads:
+        assert trace.feature_margin is not None
         codes.append(trace.feature_margin[row, :depth])
     margins = np.concatenate(codes)
     # a code is rounded up: the one of exactly NEAR_TIE may be of a smaller margin, and is not

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 
@@ -45,7 +46,7 @@ name |
     target: Target
     drafter: Drafter
     name: str
-    tokenizer: object
+    tokenizer: Any
     tokenizer_sha256: str
     end_tokens: tuple[int, ...]
 
@@ -80,7 +81,8 @@ def load_pair(
     tokenizer = load_tokenizer(path)
     hashes = made_for(path, decoder, tokenizer)
     folder = weights or models / drafter
-    loaded = BUILTIN[drafter].load(folder, decoder, hashes)
+    # a hub name remains text, which the drafter `model` accepts
+    loaded = BUILTIN[drafter].load(cast(Path, folder), decoder, hashes)
     loaded.predictors = load_predictors(folder, hashes["weights"], device)
     _check_tokenizer(Path(folder), tokenizer, path)
     attach_engine(passes, decoder, loaded)

@@ -16,10 +16,10 @@ def quiet(label: str, done: int, total: int, note: str = "") -> None:
     """Reports nothing."""
 
 
-def relabel(progress: Progress, label: str) -> Progress:
-    """Reports a job's steps under `label` in place of the job's own."""
+def relabel(progress: Progress, new_label: str) -> Progress:
+    """Reports a job's steps under `new_label` in place of the job's own."""
 
-    def relabeled(_: str, done: int, total: int, note: str = "") -> None:
-        progress(label, done, total, note)
+    def relabeled(label: str, done: int, total: int, note: str = "") -> None:
+        progress(new_label, done, total, note)
 
     return relabeled

@@ -32,6 +32,12 @@ class CostModel:
 
     R >= K, since trees submit more than K tokens. A backlog beyond B costs catch_up[B].
     All times are finite and >= 0, baseline > 0. ValueError otherwise.
+
+    A file may hold one more object, which loading ignores:
+
+    | key     | type            | meaning                                                  |
+    | ------- | --------------- | -------------------------------------------------------- |
+    | engines | {model: engine} | engines that ran, as printed by `simspec measure --json` |
     """
 
     draft: np.ndarray
@@ -227,7 +233,11 @@ class CostModel:
 
     @classmethod
     def from_dict(cls, data: Any) -> "CostModel":
-        """The inverse of `to_dict`; ValueError for a missing or unknown key or an invalid value."""
+        """The inverse of `to_dict`; ignores the optional key "engines".
+
+        ValueError for a missing or unknown key or an invalid value.
+        """
+        data = without_engines(data)
         optional = () if isinstance(data, dict) and "node" in data else ("node",)
         check_keys(data, (field.name for field in fields(cls) if field.name not in optional))
         for key, value in data.items():
@@ -244,3 +254,10 @@ class CostModel:
     def from_json(cls, path: str | PathLike[str]) -> "CostModel":
         """Reads what `to_json` wrote; ValueError, one line with the path, for an invalid file."""
         return read_json(path, cls.from_dict, "cost model")
+
+
+def without_engines(data: Any) -> Any:
+    """The JSON object of a cost file without its optional object "engines"."""
+    if isinstance(data, dict) and isinstance(data.get("engines"), dict):
+        return {key: value for key, value in data.items() if key != "engines"}
+    return data

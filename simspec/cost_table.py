@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from simspec.cost import CostModel
+from simspec.cost import CostModel, without_engines
 from simspec.files import check_keys, read_json, write_json
 
 
@@ -25,6 +25,7 @@ class CostTable:
     | cells   | ((CostModel or None,),) [nb][nc] | seconds of a round of the whole batch   |
     | name    | str                              | label in tables                         |
 
+    A file may hold an object "engines" too, as CostModel's; loading ignores it.
     A cell is None where the batch did not fit. All cells price drafts up to the same K and the same
     backlog; every batch size and every context has a cell. ValueError otherwise.
     """
@@ -172,6 +173,7 @@ class CostTable:
         if not isinstance(data, dict) or "cells" not in data:
             model = CostModel.from_dict(data)
             return cls((1,), (0,), ((model,),), model.name)
+        data = without_engines(data)
         check_keys(data, (f.name for f in fields(cls)))
         for key in ("batch", "context", "cells"):
             if not isinstance(data[key], list):

@@ -1,4 +1,4 @@
-"""The GPU campaign's toy twin: every part on the CPU in seconds, stopped, killed and resumed, held to one target, and reported."""
+"""The toy campaign on the CPU: stopped, killed and resumed, bound to one target, and reported."""
 
 import json
 import signal
@@ -58,7 +58,10 @@ advance(folder, stages(), 3600)
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("campaign")
-    words = "the drafter proposes and the target disposes of every token it is shown ".split()
+    words = [
+        "the", "drafter", "proposes", "and", "the", "target", "disposes", "of", "every", "token",
+        "it", "is", "shown",
+    ]  # fmt: skip
     for name, count in (("text.txt", 4000), ("held.txt", 400)):
         (folder / name).write_text(" ".join(words[i * i % len(words)] for i in range(count)))
     rows = [
@@ -254,7 +257,7 @@ class PhaseTimer:
     def part(
         self, name, seconds, rank="required", needs=(), takes=None, resumes=False, fails=False
     ):
-        """A part that takes as long as it says, or `takes`; one that resumes goes on in steps of a second."""
+        """A stage of `takes` or `seconds`; one that resumes advances in steps of a second."""
         left = [takes or seconds]
 
         def make(folder):
@@ -492,9 +495,9 @@ def test_a_bundle_is_thinned_until_it_fits_and_else_refused(inputs, whole, tmp_p
     sizes = iter(
         (folder.config.archive_bytes + 1, folder.config.archive_bytes)
     )  # of the bundle as it is, then without entropy
-    honest = bundle._bundle
+    honest = bundle._write_archive
     monkeypatch.setattr(
-        bundle, "_bundle", lambda *given: honest(*given) or _padded(given[1], next(sizes))
+        bundle, "_write_archive", lambda *given: honest(*given) or _padded(given[1], next(sizes))
     )
     bundle.pack(folder, tmp_path / "c")
     monkeypatch.undo()

@@ -19,7 +19,10 @@ def simspec(*arguments, cwd, code=0):
 def lab(tmp_path_factory):
     """Toy models trained through the command line, and prompts for them."""
     folder = tmp_path_factory.mktemp("lab")
-    words = "a drafter proposes and the target disposes of every token that it is shown ".split()
+    words = [
+        "a", "drafter", "proposes", "and", "the", "target", "disposes", "of", "every", "token",
+        "that", "it", "is", "shown",
+    ]  # fmt: skip
     (folder / "text.txt").write_text(" ".join(words[i * i % len(words)] for i in range(4000)))
     rows = [
         {"id": f"p{i}", "task": "ab"[i % 2], "text": f"the target {words[i]}"} for i in range(6)
@@ -91,7 +94,8 @@ def test_one_drafter_is_trained_for_a_target_that_is_there(lab):
     out, _ = simspec("train", "self_skip", *few, "--name", "skips", "--set", "trials=3", cwd=lab)
     assert json.loads(out)["search"]["trials"] == 3
     out, _ = simspec(
-        "record", "prompts.jsonl", "--models", "models", "--drafter", "eagle", "--weights", "models/token", "-k", 2, "--budget", 4,
+        "record", "prompts.jsonl", "--models", "models", "--drafter", "eagle",
+        "--weights", "models/token", "-k", 2, "--budget", 4,
         "--out", "token.parquet", "--json", cwd=lab,
     )  # fmt: skip
     assert json.loads(out)["texts"] == 6
@@ -115,7 +119,8 @@ def test_demo_prints_one_object_with_the_promised_keys(tmp_path):
 
 def test_record_measure_sweep_and_run_follow_one_another(lab):
     out, _ = simspec(
-        "record", "prompts.jsonl", "--models", "models", "--drafter", "early_exit", "--rule", "coupled", "-k", 4, "--budget", 12,
+        "record", "prompts.jsonl", "--models", "models", "--drafter", "early_exit",
+        "--rule", "coupled", "-k", 4, "--budget", 12,
         "--out", "t.parquet", "--json", cwd=lab,
     )  # fmt: skip
     card = json.loads(out)
@@ -219,17 +224,22 @@ def test_trees_are_recorded_priced_and_run(lab):
             cwd=lab,
         )
         shown = json.loads(out)
-        assert shown["replay_equal"] and shown["lossless"] and shown["committed_per_round"] >= 1, (
-            policy
-        )
+        assert shown["replay_equal"], policy
+        assert shown["lossless"], policy
+        assert shown["committed_per_round"] >= 1, policy
     for policy, hint in {
-        "tree_oracle": "tree_oracle is only replayed", "beam:2,k=9": "9 levels are too deep", "beam:two": "expected beam:width",
-        "static:1x1x1x1": "4 levels are too deep, here drafts reach 3", "static:40": "too wide", "static:8x8": "over budget",
-    }.items():  # fmt: skip
+        "tree_oracle": "tree_oracle is only replayed",
+        "beam:2,k=9": "9 levels are too deep",
+        "beam:two": "expected beam:width",
+        "static:1x1x1x1": "4 levels are too deep, here drafts reach 3",
+        "static:40": "too wide",
+        "static:8x8": "over budget",
+    }.items():
         _, error = simspec(
             "run", "trees.parquet", "--models", "models", "--policy", policy, cwd=lab, code=2
         )
-        assert hint in error and len(error.strip().splitlines()) == 1, error
+        assert hint in error
+        assert len(error.strip().splitlines()) == 1, error
 
 
 @pytest.mark.parametrize("command", ["demo", "train", "record", "measure", "run"])
@@ -324,7 +334,7 @@ def test_mistakes_are_answered_in_one_line(lab, arguments, hint):
 
 
 def test_drawn_recordings_from_the_command_line(lab):
-    """The rejection rule: recorded, swept and described; what has an answer in law only is said in one line."""
+    """Rejection recordings are swept and described; round-by-round commands fail in one line."""
     drawn = (
         "prompts.jsonl",
         "--models",

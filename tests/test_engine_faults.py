@@ -1,4 +1,4 @@
-"""Slips with the commands that came with the engines: one line on stderr, exit code 2, nothing written and nothing written over."""
+"""Invalid input to the commands with engines: one line on stderr, exit 2, no file changed."""
 
 import json
 import shutil
@@ -56,7 +56,7 @@ SCORE = ["scorecard", "t.parquet", "--prompts", 1, "--repeats", 1, "--policy", "
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """Recordings of several drafters and one of the rejection rule, costs, a shape; tests leave the folder as it was."""
+    """Recordings of several drafters, one by rejection, costs, a config; tests change no file."""
     folder = tmp_path_factory.mktemp("lab")
     for drafter in ("model", "medusa", "prompt_lookup"):
         load_trace(TRACES / f"tiny-{drafter}-greedy.parquet").select([0, 1]).save(

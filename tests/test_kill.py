@@ -1,4 +1,4 @@
-"""Killed and interrupted jobs: what is on disk is whole, and the same command goes on to what an undisturbed one makes."""
+"""Killed and interrupted jobs leave whole files; the same command resumes to the same result."""
 
 import json
 import os
@@ -19,8 +19,9 @@ import real.record.shards
 from real.record import RecordingFiles
 from simspec import load_trace, synthetic
 
-# A process that has loaded everything forks one child a command. A child counts what it does to files below its folder and, asked
-# to, kills itself before the n-th deed: every moment at which a kill could leave something half done can be reached, and named.
+# A server process imports everything, and forks one child a command. The child counts its file
+# operations below its folder, and kills itself before the n-th where requested. So every moment at
+# which a kill could leave a file half written is reachable by its number.
 SERVER = """
 import json, os, signal, sys, time
 from functools import partial
@@ -37,7 +38,9 @@ DEEDS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod"}
 def child(folder, die_at, arguments):
     deeds = [0]
     def heard(event, told):
-        if event in DEEDS and not isinstance(told[0], int) and os.path.abspath(os.fsdecode(told[0])).startswith(folder):
+        if event not in DEEDS or isinstance(told[0], int):
+            return
+        if os.path.abspath(os.fsdecode(told[0])).startswith(folder):
             deeds[0] += 1
             if deeds[0] == die_at:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -83,7 +86,7 @@ class Server:
         )
 
     def __call__(self, folder, arguments, die_at=0, after=None):
-        """(exit code, deeds): the child kills itself before deed `die_at`, or is killed `after` seconds; -9 where it died so."""
+        """(exit code, deeds); killed before deed `die_at` or `after` seconds, the code is -9."""
         print(
             json.dumps([str(folder), die_at, list(map(str, arguments)), after]),
             file=self.process.stdin,
@@ -110,7 +113,7 @@ def prompts(folder, count):
 
 
 def rows(path):
-    """A recording without what may differ: an edit of this checkout meanwhile, and the command line."""
+    """A recording without what may differ: the revision of the checkout, and the command line."""
     trace = load_trace(path)
     object.__setattr__(trace, "meta", replace(trace.meta, git="", argv=()))
     return trace
@@ -154,7 +157,7 @@ def test_a_recording_killed_again_and_again_holds_the_rows_of_an_undisturbed_one
 
 
 def test_any_deed_of_a_recording_may_be_its_last(server, tmp_path):
-    """The moments of the smallest recording, every fifth and all of the last eight: killed there, then run again."""
+    """Killed before every fifth deed and each of the last eight, then run again."""
     asked = ["record", "p.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 2]
     code, deeds = server(prompts(tmp_path / "whole", 2), asked)
     whole = rows(tmp_path / "whole" / "x.parquet")
@@ -171,7 +174,7 @@ def test_any_deed_of_a_recording_may_be_its_last(server, tmp_path):
 
 
 def test_a_kill_while_it_clears_up_mixes_nothing_into_the_next_recording(server, tmp_path):
-    """At every deed after the trace is whole; then other settings are asked for under the same name."""
+    """Killed once the trace is whole; then the same file is recorded with other settings."""
     asked = ["record", "p.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 2]
     _, deeds = server(prompts(tmp_path / "whole", 2), asked)
     code, _ = server(prompts(tmp_path / "other", 2), [*asked, "--seed", 5, "--rule", "coupled"])
@@ -199,7 +202,10 @@ def learnt(folder):
 
 def test_training_killed_again_and_again_learns_the_same_weights(server, tmp_path):
     asked = ["train", "text.txt", "--toy", "--steps", "110,12,12", "--out", "m"]
-    words = "a drafter proposes and the target disposes of every token that it is shown ".split()
+    words = [
+        "a", "drafter", "proposes", "and", "the", "target", "disposes", "of", "every", "token",
+        "that", "it", "is", "shown",
+    ]  # fmt: skip
     for name in ("whole", "killed"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "text.txt").write_text(
@@ -253,7 +259,8 @@ def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(tmp_path):
         time.sleep(0.01)
     job.send_signal(signal.SIGINT)
     out, error = job.communicate(timeout=120)
-    assert job.returncode == 130 and out == "", error
+    assert job.returncode == 130, error
+    assert out == ""
     assert error.startswith("simspec: interrupted")
     assert "same command" in error
     assert error.count("\n") == 1
@@ -316,7 +323,7 @@ def test_an_interrupt_before_anything_is_done_leaves_nothing(tmp_path, monkeypat
 
 @pytest.fixture
 def half(tmp_path, monkeypatch):
-    """A recording that was interrupted with two of its three shards on disk, and what it should become."""
+    """A recording interrupted with two of its three shards on disk, and the whole recording."""
     monkeypatch.setattr(real.jobs.record, "RecordingFiles", partial(RecordingFiles, shard_size=2))
     asked = ["record", "p.jsonl", "--out", "x.parquet", "-k", 3, "--budget", 4]
     assert command(prompts(tmp_path / "whole", 6), *asked)[0] == 0

@@ -44,8 +44,23 @@ def test_measure_command_writes_a_model_or_a_table(tmp_path, monkeypatch):
     assert "batch 2, context 12: draft of 1" in said
     assert "measured on cpu" in said
     shown = json.loads(command(*given, "--batch", 1, "--batch", 2, "--context", 8, "--json"))
-    del shown["engines"]
+    assert shown["engines"] == {"target": "eager", "drafter": "eager"}
     assert CostTable.from_dict(shown) == load_cost(out)
+
+
+@pytest.mark.parametrize("batches", [(1,), (1, 2)])
+def test_printed_costs_load_as_a_cost_file(tmp_path, monkeypatch, batches):
+    monkeypatch.setattr("real.jobs.models.load_pair", toy)
+    out, printed = tmp_path / "c.json", tmp_path / "printed.json"
+    sizes = [argument for batch in batches for argument in ("--batch", batch)]
+    printed.write_text(
+        command("-k", 1, "--repeats", 1, "--out", out, *sizes, "--context", 8, "--json")
+    )
+    assert "engines" in json.loads(printed.read_text())
+    assert load_cost(printed) == load_cost(out)
+    assert CostTable.from_json(printed) == CostTable.from_json(out)
+    if len(batches) == 1:
+        assert CostModel.from_json(printed) == CostModel.from_json(out)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Prompts are read in the style of their task and drawn by seed, and repetition is counted as defined."""
+"""Prompt styles by task, sampling of prompts by seed, and the repetition measure."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Lines of a campaign's report from told findings: what each one turns on, and that the worst decides, never a mean."""
+"""Requirements of a campaign's report from given results; the worst drafter decides, not a mean."""
 
 from dataclasses import replace
 from types import SimpleNamespace

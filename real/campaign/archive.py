@@ -53,7 +53,7 @@ def pack(workspace: Workspace, results: Path) -> list[Path]:
             )
         written.append(results / "log.txt")
     for names in FEATURES_LEFT_OUT:
-        _bundle(workspace, results / "bundle.tar", names)
+        _write_archive(workspace, results / "bundle.tar", names)
         if (results / "bundle.tar").stat().st_size <= workspace.config.archive_bytes:
             break
     written.append(results / "bundle.tar")
@@ -79,7 +79,7 @@ def pack(workspace: Workspace, results: Path) -> list[Path]:
     return written
 
 
-def _bundle(workspace: Workspace, path: Path, names: tuple[str, ...]) -> None:
+def _write_archive(workspace: Workspace, path: Path, names: tuple[str, ...]) -> None:
     held, thin = [], workspace.out / "thin"
     for trace in sorted((workspace.out / "traces").glob("*.parquet")):
         if trace.stem.endswith("-trees"):

@@ -135,7 +135,7 @@ class CampaignConfig:
     | --- | --- |
     | pace | factor on the estimated seconds of stages |
     | engine | of recordings, costs and runs; trees are eager |
-    | archive_bytes | largest bundle.tar |
+    | archive_bytes | largest archive, bytes |
     """
 
     name: str

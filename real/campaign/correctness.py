@@ -8,13 +8,13 @@ from real.jobs import RULES
 
 
 def all_required(states) -> Requirement:
-    musts = [each for each in states if each[1] == "required"]
-    missing = {name: f"{state}: {why}" for name, _, state, why in musts if state != "done"}
+    required = [each for each in states if each[1] == "required"]
+    missing = {name: f"{state}: {why}" for name, _, state, why in required if state != "done"}
     return Requirement(
         "complete",
-        "every must part done",
+        "every required stage done",
         not missing,
-        f"{len(musts) - len(missing)} of {len(musts)} must parts done",
+        f"{len(required) - len(missing)} of {len(required)} required stages done",
         missing,
     )
 
@@ -26,17 +26,17 @@ def recorded(workspace: Workspace) -> Requirement:
         f"{len(DRAFTERS)} drafters x {len(RULES)} rules, "
         f"{config.recording.per_task} prompts of each task, {tasks} tasks or more"
     )
-    found = {f"{d} {r}": workspace.result(f"record-{d}-{r}") for d in DRAFTERS for r in RULES}
-    found = {key: each for key, each in found.items() if each}
+    cards = {f"{d} {r}": workspace.result(f"record-{d}-{r}") for d in DRAFTERS for r in RULES}
+    found = {key: card for key, card in cards.items() if card}
     if not found:
         return not_measured(name, wanted)
     parts = {}
-    for key, each in found.items():
-        fewest = min(task["texts"] for task in each["by_task"].values())
+    for key, card in found.items():
+        fewest = min(task["texts"] for task in card["by_task"].values())
         parts[key] = {
-            n: each[n] for n in ("texts", "rows", "mean_accepted_length", "repeated_8grams")
+            n: card[n] for n in ("texts", "rows", "mean_accepted_length", "repeated_8grams")
         }
-        parts[key] |= {"tasks": len(each["by_task"]), "fewest": fewest}
+        parts[key] |= {"tasks": len(card["by_task"]), "fewest": fewest}
     enough = [
         p
         for p in parts.values()
@@ -81,7 +81,8 @@ def equal(workspace: Workspace) -> Requirement:
 def forced(workspace: Workspace) -> Requirement:
     name, wanted = (
         "bf16 on the recordings' texts",
-        f"accepted lengths equal in at least {MIN_EQUAL_SHARE:.0%} of rounds, for all drafters and rules",
+        f"accepted lengths equal in at least {MIN_EQUAL_SHARE:.0%} of rounds, "
+        "for all drafters and rules",
     )
     parts = {
         f"{d} {r}": one

@@ -44,14 +44,14 @@ def fastest(workspace: Workspace) -> Requirement:
 
 
 def step(workspace: Workspace, name: str, most: float) -> Requirement:
-    found = workspace.result(f"ladder-{name}")
+    found = workspace.result(f"ladder-{name}") or {}
     title = f"captured plain step, {name}"
     wanted = (
         f"at most {most:g} times the floor of the copy bandwidth and the matrix rate, at batch 1"
     )
     cells = {
         at: cell
-        for at, cell in (found or {}).get("plain", {}).items()
+        for at, cell in found.get("plain", {}).items()
         if at.startswith("batch 1,") and cell["distance"] is not None
     }
     if not cells:
@@ -73,8 +73,8 @@ def raced(workspace: Workspace) -> Requirement:
         f"at least {ASSISTED:g}x its assisted generation with the same drafter; "
         "nothing recommended that is slower than no speculation"
     )
-    found = workspace.result("race")
-    over = {each["group"]: each for each in (found or {}).get("over_assisted", [])}
+    found = workspace.result("race") or {}
+    over = {each["group"]: each for each in found.get("over_assisted", [])}
     if ALL not in over:
         return not_measured(name, wanted)
     low = (

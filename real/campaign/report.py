@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
+from typing import Any
 
 from real.campaign.correctness import all_required, audited, equal, forced, recorded
 from real.campaign.performance import emulated, fastest, raced, scored, step
@@ -46,7 +47,7 @@ def write_report(
     """Writes report.json and REPORT.md into the campaign's folder."""
     lines = requirements(workspace, states)
     card = workspace.result("card") or {}
-    head = {
+    head: dict[str, Any] = {
         "size": workspace.config.name,
         "device": device_name(workspace.device),
         "target": workspace.target,

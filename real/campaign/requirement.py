@@ -13,7 +13,7 @@ class Requirement:
 
     | field | meaning |
     | --- | --- |
-    | name, wanted | what is asked, and from where on it holds |
+    | name, wanted | the requirement, and its threshold |
     | passed | None where nothing was measured |
     | figure | what was measured, in words |
     | parts | the same by drafter, rule or policy: where a shortfall comes from |

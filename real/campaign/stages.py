@@ -1,5 +1,6 @@
 """All stages of a campaign in order; each writes one result file and never runs twice."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -167,11 +168,11 @@ def _drafter_stages(drafter: str, rank: str, needs: tuple[str, ...]) -> list[Sta
             f"equal-{drafter}", rank, 12, partial(compare_with_replay, drafter=drafter), recordings
         )
     )
-    last = (
+    last: list[tuple[str, str, int, Callable]] = [
         ("forced", rank, 8, force_recorded),
         ("audit", rank if drafter in FULLY_REQUIRED else "recommended", 8, audit_free_runs),
-    )
-    last += (("score", "recommended" if silent else rank, 25, score_drafter),)
+        ("score", "recommended" if silent else rank, 25, score_drafter),
+    ]
     return ordered + [
         Stage(f"{name}-{drafter}", stage_rank, seconds, partial(run, drafter=drafter), recordings)
         for name, stage_rank, seconds, run in last

@@ -18,7 +18,9 @@ def audit(  # noqa: PLR0913
     ],
     against: Annotated[
         str | None,
-        typer.Option(help="A recording of the same prompts: tells target flips from draft flips."),
+        typer.Option(
+            help="A recording of the same prompts: separates target flips from draft flips."
+        ),
     ] = None,
     models: Models = None,
     target: TargetPath = None,
@@ -28,7 +30,7 @@ def audit(  # noqa: PLR0913
     ] = None,
     weights: Weights = None,
     risk: Annotated[
-        float, typer.Option(help="Chance of a false alarm that the tests of sampled text may have.")
+        float, typer.Option(help="Probability of a false alarm in the tests of sampled text.")
     ] = 1e-4,
     as_json: Json = False,
 ) -> None:

@@ -2,6 +2,10 @@
 
 import sys
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
 
 
 @contextmanager
@@ -17,7 +21,7 @@ def show_progress():
     )
 
     console = Console(stderr=True)
-    bars: dict[str, int] = {}
+    bars: dict[str, TaskID] = {}
     note = TextColumn("{task.fields[note]}")
     columns = (
         TextColumn("{task.description}"),

@@ -28,6 +28,7 @@ class Cape:
     """
 
     reader: FeatureReader
+    gap: dict[int, float]  # of the round's sibling sets, by slot
 
     def __init__(self, sets: str | int = "section", k: int = MAX_SUBMITTED):
         TreePolicy("cape", "cape", k=k, sets=sets)  # validates both
@@ -62,7 +63,8 @@ class Cape:
         clock: PhaseTimer,
     ) -> Draft:
         """The chain behind `last`, then its sets."""
-        token, steps, confidence = [last], [], []
+        token, confidence = [last], []
+        steps: list[Step] = []
         grid = table(GRIDS["confidence"])
         while len(steps) < min(cap, self.K) and not (steps and token[-1] in end_tokens):
             step = self.drafter.next()
@@ -92,12 +94,14 @@ class Cape:
         self, step: Step, slot: int, position: int, round: int, width: int, row: int
     ) -> list[int]:
         """Up to `width` tokens other than the step's own, for rows `row`, `row` + 1, ..."""
+        assert step.logits is not None  # checked by begin
         if not self.rule.sampled:
             scores = self.rule.scores(step.logits[None], self.sequence, [position + slot])
             ranked, gap = top_tokens(scores, width + 1)
             self.gap[slot] = gap[0]
             return [token for token in ranked[0].tolist() if token != step.token][:width]
-        left, drawn = self.rule.probs(step.logits[None])[0].clone(), []
+        left = self.rule.probs(step.logits[None])[0].clone()
+        drawn: list[int] = []
         left[step.token] = 0
         while len(drawn) < width and bool((left > 0).any()):
             drawn.append(self.draws.sample(left, round, row + len(drawn), DRAFT))

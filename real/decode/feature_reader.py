@@ -50,6 +50,7 @@ class FeatureReader:
         edge `[F]`."""
         fetched, self._fetched = self._fetched, None
         if fetched is None or fetched[0] != slot:
+            assert step.logits is not None  # checked by required_predictors
             token = torch.tensor([step.token])
             fetched = slot, self._values(step.logits, step.hidden, slot, token)[0].tolist()
         code, edge = encode_features(self.names, np.array([fetched[1]]))
@@ -62,6 +63,7 @@ class FeatureReader:
     def _values(self, logits: Tensor, hidden: Tensor | None, slot: int, token: Tensor) -> Tensor:
         log_odds = {}
         for name, folded in self._folded.items():
+            assert hidden is not None  # a drafter with predictors has hidden states
             of_target = self._target_log_odds[name]
             of_depth = of_target[min(slot, len(of_target) - 1)]
             log_odds[name] = (of_depth + folded.of_drafter(hidden))[None]

@@ -77,12 +77,14 @@ def feature_values(
 (`TOKEN_FEATURES`) |
     """
     if any(name in FEATURES or name in TOKEN_FEATURES for name in names):
+        assert logits is not None  # checked by required_predictors
         logprob = torch.log_softmax(logits.double() / temperature, -1)
     columns = []
     for name in names:
         if name in FEATURES:
             columns.append(FEATURES[name](logprob))
         elif name in TOKEN_FEATURES:
+            assert token is not None
             columns.append(logprob.gather(-1, token.to(logprob.device)[:, None])[:, 0].exp())
         else:
             columns.append(log_odds[name].sigmoid().double())
@@ -106,6 +108,7 @@ def read_features(
 ) -> tuple[np.ndarray, np.ndarray]:
     """`encode_features` of `feature_values`."""
     if not names:
+        assert logits is not None
         return np.empty((len(logits), 0), np.uint8), np.empty((len(logits), 0))
     values = feature_values(names, logits, temperature, log_odds, token)
     return encode_features(names, values.cpu().numpy())

@@ -82,6 +82,7 @@ def decode(  # noqa: PLR0913
         )
         output = target.verify(draft.token, draft.parent, drafter.resume())
         clock.lap(VERIFICATION)
+        assert output.logits is not None  # only a prefill has none
         if rule.sampled:
             verified = rejection_sample(
                 rule,

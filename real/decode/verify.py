@@ -51,7 +51,8 @@ def accept_exact(
     picks = scores.argmax(-1).tolist()
     if forced is not None:
         picks = [forced[position + d] if position + d < len(forced) else -1 for d in depth]
-    committed, path = [], [0]
+    committed: list[int] = []
+    path = [0]
     while True:
         pick = picks[path[-1]]
         child = next((i for i, p in enumerate(parent) if p == path[-1] and token[i] == pick), None)
@@ -88,7 +89,8 @@ def rejection_sample(
     children: dict[int, list[int]] = {}
     for row, parent in enumerate(draft.parent):
         children.setdefault(parent, []).append(row)
-    committed, path = [], [0]
+    committed: list[int] = []
+    path = [0]
     while not (committed and committed[-1] in end_tokens):
         row = path[-1]
         left, q, chosen = p[row], draft.q.get(row), None

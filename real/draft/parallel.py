@@ -1,6 +1,5 @@
 """Drafts from many positions of one sequence at once: how a drafter is recorded in parallel."""
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -34,8 +33,12 @@ class ParallelDrafter(Protocol):
     def extend(self, parent: Tensor, token: Tensor) -> Proposal: ...
 
 
-ParallelFactory = Callable[[Any, TargetPass], ParallelDrafter]
-"""(drafter, sequence) -> its parallel form."""
+class ParallelFactory(Protocol):
+    """A class of parallel forms: (drafter, sequence) -> the drafter's parallel form."""
+
+    min_context: int
+
+    def __call__(self, drafter: Any, sequence: TargetPass, /) -> ParallelDrafter: ...
 
 
 class ParallelLanguageModel:

@@ -73,7 +73,7 @@ def race_recording(
     rivals = _rivals(settings.rivals)
     drafters = {parse_contestant(text)[0] for text in contestants}
     path, trace = open_recording(name, settings.prompts)
-    inputs = [path, *(text.partition("=")[2] for text in settings.costs)]
+    inputs: list[str | Path] = [path, *(text.partition("=")[2] for text in settings.costs)]
     outputs = [output for output in (out, plot) if output is not None]
     for i, output in enumerate(outputs):
         check_output(output, *inputs, *outputs[:i])

@@ -18,6 +18,7 @@ from real.pair import Pair
 from real.progress import Progress, quiet, relabel
 from real.rerun import rerun, rule_of, total_seconds
 from simspec import CostModel, Policy, Rounds, Trace, policies, replay
+from simspec.deferred_policy import DeferredPolicy
 from simspec.files import check_output
 from simspec.tree_outcomes import check_trace
 from simspec.tree_policy import TreePolicy
@@ -157,7 +158,7 @@ def run_recording(
     return outcome, trace, pair
 
 
-def parse_runnable(text: str, trace: Trace) -> Policy | TreePolicy | BeamSearch | Callable:
+def parse_runnable(text: str, trace: Trace) -> Policy | TreePolicy | BeamSearch | DeferredPolicy:
     """The policy of that name; ValueError where it cannot run on the prompts of `trace`."""
     policy = parse_beam(text, trace.K) if text.startswith("beam") else policies.parse(text)
     trace.features(policy.reads)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from real.bench.scorecard import Scorecard
+from real.bench.scorecard import Scorecard, ScorecardRow
 from real.bench.scorecard_file import load_rows, save_rows
 from real.bench.scoring import ScoreSettings, score, split_prompts
 from real.jobs.models import ModelSettings, check_models
@@ -59,12 +59,12 @@ def score_recordings(
     if plot is not None:
         check_output(plot, settings.save or "", *inputs)
     wanted = {name: _scored(trace, settings) for name, (_, trace) in recordings.items()}
-    rows: dict[str, tuple] = {}
+    rows: dict[str, Sequence[ScorecardRow]] = {}
     if settings.save is not None:
         check_output(settings.save, *inputs)
         hashes = {name: sha256(path) for name, (path, _) in recordings.items()}
         saved = _saved_settings(models, settings, hashes)
-        rows = load_rows(settings.save, saved)
+        rows.update(load_rows(settings.save, saved))
     for name, (path, trace) in recordings.items():
         if name in rows:
             continue

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 from real.audit.forced_comparison import ForcedComparison, compare_forced
 from real.audit.forced_decoding import decode_forced
@@ -12,7 +13,7 @@ from real.jobs.recordings import open_recording, policy_cost_of
 from real.pair import check_predictors
 from real.progress import Progress, quiet, relabel
 from real.rerun import rule_of
-from simspec import policies, replay
+from simspec import Policy, policies, replay
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ def force_recording(
     path, trace = open_recording(name, prompts)
     rule_of(trace)
     policy_cost = policy_cost_of(path, cost, trace.K)
-    chosen = policies.make(policy, trace, policy_cost)
+    # replay() rejects trees.
+    chosen = cast(Policy, policies.make(policy, trace, policy_cost))
     replayed = replay(trace, chosen, seed=seed, cost=policy_cost)
     pair = models.load_for(trace, name)
     check_predictors(pair.drafter, trace, [chosen])

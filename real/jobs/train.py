@@ -159,7 +159,7 @@ def train_drafter(
         training: SkipSearch | DrafterTraining = configured_search(config, settings, request.name)
     else:
         schedule = TrainSchedule(
-            *counts,
+            steps=counts[0] if counts else 0,
             minutes=0 if counts else length.minutes,
             rows=length.rows,
             length=192,

@@ -1,7 +1,8 @@
 """The fast and strict engines: passes padded to a few widths, captured once and replayed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from real.model.decoder import Decoder
 from real.model.kv_cache import KVCache
 from real.model.runner import Body, EagerPasses, Input
 from real.model.span import Span
-from real.model.static_inputs import StaticCall, StaticPass
+from real.model.static_inputs import StaticCall, StaticFunction, StaticPass
 
 
 class CapturedPasses(EagerPasses):
@@ -33,7 +34,7 @@ only |
 
     def __init__(
         self,
-        widths: Sequence[int],
+        widths: Collection[int],
         capacity: int,
         compiled: dict | bool | None = None,
         smallest: int = 256,
@@ -46,8 +47,8 @@ only |
         self.widths = tuple(sorted(set(widths)))
         self.capacity, self.compiled, self.smallest = capacity, compiled, smallest
         self.caches: dict[str, KVCache] = {}
-        self.captured: dict[tuple, StaticCall] = {}
-        self.pool = None
+        self.captured: dict[tuple, StaticFunction] = {}
+        self.pool: Any = None  # torch exports no type of its handles
 
     @property
     def name(self) -> str:
@@ -85,7 +86,7 @@ only |
         key = name, width, window, span.parent is None
         static = self.captured.get(key)
         # a drafter that writes to the target's cache may have made it grow
-        if static is None or static.keys is not cache.key:
+        if not isinstance(static, StaticPass) or static.keys is not cache.key:
             tree_rows = 0 if span.parent is None else self.widths[-1]
             shapes = [
                 (tuple(x.shape[1:]), x.dtype) if isinstance(x, Tensor) else None for x in inputs
@@ -101,10 +102,11 @@ only |
     ) -> tuple[Tensor, ...]:
         """As `EagerPasses.call`, captured once for inputs of these shapes."""
         key = name, *(tuple(x.shape) for x in inputs)
-        if key not in self.captured:
-            self.captured[key] = StaticCall(function, inputs)
-        self.captured[key].set(inputs)
-        return tuple(out.clone() for out in self._replayed(self.captured[key]))
+        static = self.captured.get(key)
+        if not isinstance(static, StaticCall):
+            static = self.captured[key] = StaticCall(function, inputs)
+        static.set(inputs)
+        return tuple(out.clone() for out in self._replayed(static))
 
     @torch.inference_mode()
     def warm(self) -> None:
@@ -112,7 +114,9 @@ only |
 
         For use between two sequences: it overwrites rows of the caches.
         """
-        passes = [item for item in self.captured.items() if isinstance(item[1], StaticPass)]
+        passes = [
+            (key, seen) for key, seen in self.captured.items() if isinstance(seen, StaticPass)
+        ]
         for (name, *_, is_chain), seen in passes:
             for width in self.widths:
                 for window in self._windows():
@@ -131,7 +135,7 @@ only |
             windows.append(min(2 * windows[-1], self.capacity))
         return windows
 
-    def _replayed(self, static: StaticCall) -> tuple[Tensor, ...]:
+    def _replayed(self, static: StaticFunction) -> tuple[Tensor, ...]:
         if static.replay is None:
             cuda = static.device.type == "cuda"
             if cuda and self.pool is None:

@@ -1,6 +1,7 @@
 """Reading and writing transformers checkpoints; nothing is unpickled."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -37,9 +38,11 @@ def load_decoder(path: str | Path, dtype=torch.float32, device="cpu") -> Decoder
     try:
         config = AutoConfig.from_pretrained(path)
         decoder_config(config)
-        model, info = AutoModelForCausalLM.from_pretrained(
+        # a pair with output_loading_info, unlike its annotation
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             path, config=config, dtype=dtype, use_safetensors=True, output_loading_info=True
         )
+        model, info = loaded
         odd = [*info["missing_keys"], *info["unexpected_keys"], *info["mismatched_keys"]]
         if odd:
             raise WeightsError(

@@ -116,7 +116,7 @@ def compiled_layers(**options) -> Iterator[Callable[..., Tensor]]:
     Layers of one shape share their kernels. `options` go to torch.compile (backend, mode). Only
     passes over such a cache run compiled layers, and only within the context.
     """
-    compiled = torch.compile(_layer_rows, fullgraph=True, **options)
+    compiled: Callable[..., Tensor] = torch.compile(_layer_rows, fullgraph=True, **options)
 
     def layer_forward(layer, x, rotation, mask, cache, index):
         return compiled(layer, x, *rotation, mask, *cache.layer(index), cache.row)

@@ -31,6 +31,10 @@ class DecoderLayer(nn.Module):
     """
 
     fused = False
+    # set by fuse_projections
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    gate_up: Tensor
 
     def __init__(self, config: DecoderConfig):
         super().__init__()

@@ -3,6 +3,7 @@
 import re
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -42,7 +43,7 @@ def read_shape(text: str, vocab: int | None = None) -> ModelShape:
             heads,
             width // heads,
             hidden,
-            *(rest or [vocab or VOCAB]),
+            rest[0] if rest else vocab or VOCAB,
             tied=True,
         )
     if text.endswith(".json"):
@@ -59,7 +60,8 @@ def _shape(data, name: str) -> ModelShape:
         )
     if not isinstance(data.get("name", ""), str) or not isinstance(data.get("tied", False), bool):
         raise ValueError("name must be text and tied true or false")
-    return ModelShape(**{"name": name} | data)
+    values: dict[str, Any] = {"name": name} | data
+    return ModelShape(**values)
 
 
 def read_target(text: str):

@@ -18,9 +18,13 @@ Body = Callable[..., tuple[Tensor, ...]]
 class EagerPasses:
     """Runs passes eagerly; base class of the engines."""
 
-    name = "eager"
     widths: tuple[int, ...] = ()
     smallest = 0
+
+    @property
+    def name(self) -> str:
+        """The engine."""
+        return "eager"
 
     def cache(self, name: str, decoder: Decoder, layers: int, rows: int) -> KVCache:
         """A KV cache for the owner `name`, with initial room for `rows` rows."""

@@ -1,5 +1,6 @@
 """Functions with the fixed input tensors that they are captured on."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 import torch
@@ -13,14 +14,23 @@ from real.model.span import ForwardContext, Span
 from real.model.tree_mask import depths
 
 
-class StaticCall:
-    """A function of tensors with its fixed inputs; `replay` is set when it has been captured."""
+class StaticFunction(ABC):
+    """A function of fixed tensors; `replay` is set when it has been captured."""
 
+    device: torch.device
     replay: Replay | None = None
+
+    @abstractmethod
+    def function(self, layer_forward: Callable | None = None) -> tuple[Tensor, ...]:
+        """The call on the fixed inputs, its layers run by `layer_forward` where given."""
+
+
+class StaticCall(StaticFunction):
+    """A function of tensors with its fixed inputs; it runs no decoder layer over a cache."""
 
     def __init__(self, function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor]):
         self.body = function
-        self.inputs: list[Tensor | None] = [torch.zeros_like(x) for x in inputs]
+        self.inputs = [torch.zeros_like(x) for x in inputs]
         self.device = inputs[0].device
 
     def set(self, inputs: Sequence[Tensor]) -> None:
@@ -29,11 +39,11 @@ class StaticCall:
             static.copy_(x)
 
     def function(self, layer_forward: Callable | None = None) -> tuple[Tensor, ...]:
-        """The call on the fixed inputs; it runs no decoder layer over a cache."""
+        """The call on the fixed inputs; `layer_forward` has nothing to run."""
         return self.body(*self.inputs)
 
 
-class StaticPass(StaticCall):
+class StaticPass(StaticFunction):
     """A body at one width and one KV window; a single int64 tensor holds all that differs between
     its calls.
 
@@ -80,6 +90,7 @@ rows |
             if static is None:
                 numbers += [*x, *padding]
             else:
+                assert isinstance(x, Tensor)  # an input is always of one kind
                 static[: span.rows].copy_(x)
         if span.parent is not None:
             numbers += [*depths(list(span.parent))[-span.rows :], *padding]

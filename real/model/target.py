@@ -2,6 +2,7 @@
 tokens."""
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -98,7 +99,8 @@ class Target:
             behind = Span.tree(self.length, parent, len(rest))
             x = torch.cat((x, self._layers(rest, behind, 0, first, False)[1]))
         logits, hidden, taps = self._layers(x, span, first, layers, True)
-        taps = {layer: x if layer == first else taps.get(layer) for layer in self.taps}
+        if first in self.taps:
+            taps[first] = x
         return TargetOutput(logits, hidden, taps)
 
     @torch.inference_mode()
@@ -142,11 +144,11 @@ class Target:
         decoder, names = self.decoder, [layer for layer in self.taps if first < layer <= last]
 
         def body(x: Tensor, context: ForwardContext) -> tuple[Tensor, ...]:
-            taps: dict[int, Tensor] = dict.fromkeys(names)
+            taps: dict[int, Tensor | None] = dict.fromkeys(names)
             x = x if first else decoder.embed(x)
             x = context.through(decoder, x, range(first, last), taps)
-            # each tap has a batch dimension of one
-            tapped = (taps[layer][0] for layer in names)
+            # `through` fills each tap, with a batch dimension of one
+            tapped = (cast(Tensor, taps[layer])[0] for layer in names)
             return x, *tapped, *([decoder.logits(x)] if with_logits else ())
 
         name = f"target {first}-{last}{' with logits' if with_logits else ''}"

@@ -1,4 +1,4 @@
-"""A card that is not there: tensors "on cuda" are on the CPU, and every call that a card would refuse is refused."""
+"""A fake GPU: "cuda" tensors live on the CPU, and calls that a GPU would reject raise Misplaced."""
 
 from collections import Counter
 from contextlib import contextmanager, nullcontext
@@ -10,30 +10,40 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 Tensor = torch.Tensor
-READS = {Tensor.item, Tensor.tolist, Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__, torch.equal, torch.allclose,
-         torch.nonzero, Tensor.nonzero, Tensor.equal, torch.masked_select, Tensor.masked_select, torch.unique, Tensor.unique,
-         Tensor.__format__, Tensor.__repr__}  # fmt: skip
+READS = {
+    Tensor.item, Tensor.tolist, Tensor.__bool__, Tensor.__int__, Tensor.__float__,
+    Tensor.__index__, torch.equal, torch.allclose, torch.nonzero, Tensor.nonzero, Tensor.equal,
+    torch.masked_select, Tensor.masked_select, torch.unique, Tensor.unique,
+    Tensor.__format__, Tensor.__repr__,
+}  # fmt: skip
+"""Functions that make the host wait for a value."""
 INDEXED = {Tensor.__getitem__, Tensor.__setitem__}
-APART = {"__set__", "set_", "__deepcopy__", "requires_grad_", "detach", "backward", "__len__", "size", "dim", "numel", "stride",
-         "_has_compatible_shallow_copy_type", "_parse_to", "device"}  # fmt: skip
-"""What asks or sets, and computes nothing."""
-TOGETHER = {"cat", "stack", "linear", "matmul", "index_select", "gather", "embedding"}
-"""What takes not even a number of the host."""
+METADATA = {
+    "__set__", "set_", "__deepcopy__", "requires_grad_", "detach", "backward", "__len__", "size",
+    "dim", "numel", "stride", "_has_compatible_shallow_copy_type", "_parse_to", "device",
+}  # fmt: skip
+"""Functions that read or set metadata, and compute nothing."""
+SAME_DEVICE = {"cat", "stack", "linear", "matmul", "index_select", "gather", "embedding"}
+"""Functions that reject even a scalar tensor of the host."""
 NUMPY = {Tensor.numpy, Tensor.__array__}
-ASKS = {
+DEVICE_QUERIES = {
     Tensor.device.__get__: lambda on: torch.device("cuda", 0) if on else torch.device("cpu"),
     Tensor.is_cuda.__get__: bool,
 }
 
 
 class Misplaced(RuntimeError):
-    """What a card would refuse."""
+    """A call that a GPU would reject."""
 
 
-class Card(TorchFunctionMode):
-    """Within it storages made on "cuda" are remembered, and a call may take tensors of one place alone.
+class FakeGpu(TorchFunctionMode):
+    """Tracks storages created on "cuda"; a call takes tensors of one device only.
 
-    `reads` counts where the host waits for a value, `copies` what goes to the card, `calls` functions of tensors on it.
+    | counter | counts |
+    | --- | --- |
+    | reads | reads by the host of a value on the GPU |
+    | copies | copies from the host to the GPU |
+    | calls | functions of tensors on the GPU |
     """
 
     def __init__(self):
@@ -53,7 +63,7 @@ class Card(TorchFunctionMode):
     def put(self, made):
         for x in tree_leaves(made):
             if isinstance(x, Tensor):
-                self.held.setdefault(_key(x), _weak(x))  # held: its address is not taken again
+                self.held.setdefault(_key(x), _weak(x))  # keeps the address in use
         if len(self.held) > self.most:
             self.held = {key: weak for key, weak in self.held.items() if not weak.expired()}
             self.most = 2 * len(self.held) + 4096
@@ -62,18 +72,18 @@ class Card(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
         name = getattr(func, "__name__", str(func))
-        if func in ASKS:
-            return ASKS[func](self.on(args[0]))
+        if func in DEVICE_QUERIES:
+            return DEVICE_QUERIES[func](self.on(args[0]))
         tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         there, here = [x for x in tensors if self.on(x)], [x for x in tensors if not self.on(x)]
         if name == "__get__":
             made = func(*args, **kwargs)
             return self.put(made) if there and isinstance(made, Tensor) else made
-        if name in APART:
+        if name in METADATA:
             made = func(*args, **kwargs)
             return self.put(made) if there and isinstance(made, Tensor) else made
         if there and func in NUMPY:
-            raise Misplaced(f"{name}() of a tensor on the card; copy it to the host first")
+            raise Misplaced(f"{name}() of a tensor on the GPU; copy it to the host first")
         if there and func in READS:
             self._read(name)
             made = func(*args, **kwargs)
@@ -99,24 +109,25 @@ class Card(TorchFunctionMode):
                     self._copied(f"{name} with an index of the host")
             rest = [x for x in here if x.dim() and not any(x is i for i in index)]
         elif func in INDEXED and there:
-            raise Misplaced(f"{name}: a tensor of the host indexed by, or set to, one on the card")
+            raise Misplaced(f"{name}: a tensor of the host indexed by, or set to, one on the GPU")
         else:
             rest = [x for x in here if x.dim()]
-            if name in TOGETHER or name.startswith("_fused"):
+            if name in SAME_DEVICE or name.startswith("_fused"):
                 rest = here
         if there and rest:
             raise Misplaced(
-                f"{name}: tensors of shapes {[list(x.shape) for x in tensors]} on both the card and the host"
+                f"{name}: tensors of shapes {[list(x.shape) for x in tensors]} "
+                "on both the GPU and the host"
             )
         if there and here:
             self._copied(f"{name} with a number of the host")
         if wanted == "cuda" and name in ("tensor", "as_tensor", "asarray"):
             self._copied(name)
         generator = kwargs.get("generator")
-        if generator is not None and getattr(generator, "card", False) != (
+        if generator is not None and getattr(generator, "on_gpu", False) != (
             wanted == "cuda" or bool(there)
         ):
-            raise Misplaced(f"{name}: a generator of the other place")
+            raise Misplaced(f"{name}: a generator of the other device")
         made = func(*args, **kwargs)
         if there or wanted == "cuda":
             if there:
@@ -174,7 +185,7 @@ def _kind(x) -> str | None:
 
 
 def _device(name, args, kwargs):
-    """The device that a call asks for, and its arguments without it."""
+    """(device argument of a call or None, its arguments with the CPU in its place)."""
     found = None
 
     def to_cpu(x):
@@ -195,7 +206,7 @@ def _device(name, args, kwargs):
 class Generator(torch.Generator):
     def __new__(cls, device="cpu"):
         made = super().__new__(cls)
-        made.card = _kind(device) == "cuda"
+        made.on_gpu = _kind(device) == "cuda"
         return made
 
     def __init__(self, device="cpu"):
@@ -220,14 +231,14 @@ class Stream:
 
 
 @contextmanager
-def card():
-    """A card for code that asks for "cuda": the mode, in which torch.cuda answers; captures keep a capture's rules."""
+def fake_gpu():
+    """A FakeGpu mode with torch.cuda patched; captures reject what CUDA graphs reject."""
     import real.measure.device_limits
     import real.measure.grid_timer
     import real.model.captured_passes
     import real.model.cuda_graphs
 
-    mode, plain, waits = Card(), real.model.cuda_graphs._Tape, Counter()
+    mode, plain, waits = FakeGpu(), real.model.cuda_graphs._Tape, Counter()
 
     def captured(function, device, pool=None):
         if device.type != "cuda":
@@ -250,13 +261,25 @@ def card():
     autocast = torch.autocast
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {
-            "is_available": lambda: True, "is_current_stream_capturing": lambda: mode.capturing, "device_count": lambda: 1,
-            "get_device_name": lambda *_: "no card", "current_device": lambda: 0,
-            "synchronize": lambda *_: waits.update(["synchronize"]), "Stream": Stream, "Event": Event, "current_stream": Stream,
-            "stream": lambda *_: nullcontext(), "device": lambda *_: nullcontext(), "graph_pool_handle": lambda: None,
-            "mem_get_info": lambda *_: (100 << 30, 139 << 30), "empty_cache": lambda: None, "_lazy_init": lambda: None,
-            "manual_seed_all": lambda *_: None, "max_memory_allocated": lambda *_: 0, "reset_peak_memory_stats": lambda *_: None,
-        }.items():  # fmt: skip
+            "is_available": lambda: True,
+            "is_current_stream_capturing": lambda: mode.capturing,
+            "device_count": lambda: 1,
+            "get_device_name": lambda *_: "fake GPU",
+            "current_device": lambda: 0,
+            "synchronize": lambda *_: waits.update(["synchronize"]),
+            "Stream": Stream,
+            "Event": Event,
+            "current_stream": Stream,
+            "stream": lambda *_: nullcontext(),
+            "device": lambda *_: nullcontext(),
+            "graph_pool_handle": lambda: None,
+            "mem_get_info": lambda *_: (100 << 30, 139 << 30),
+            "empty_cache": lambda: None,
+            "_lazy_init": lambda: None,
+            "manual_seed_all": lambda *_: None,
+            "max_memory_allocated": lambda *_: 0,
+            "reset_peak_memory_stats": lambda *_: None,
+        }.items():
             patch.setattr(torch.cuda, name, value)
         patch.setattr(torch, "Generator", Generator)
         patch.setattr(torch, "autocast", lambda kind, **how: autocast("cpu", **how))

@@ -1,4 +1,4 @@
-"""The campaign's code rehearsed on a card that is not there: nothing on the host meets what is on the card, captures keep their rules."""
+"""The campaign on a fake GPU: no call mixes devices, and captures reject reads and copies."""
 
 import json
 from copy import deepcopy
@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from card import Misplaced, card
+from fake_gpu import Misplaced, fake_gpu
 from torch import nn
 
 from real.campaign.presets import TOY
@@ -25,11 +25,14 @@ from real.train.schedule import TrainSchedule
 from real.train.train_predictor import train_predictor
 from real.train.trainer import Paused, fit
 
-WORDS = "the drafter proposes and the target disposes of every token it is shown ".split()
+WORDS = [
+    "the", "drafter", "proposes", "and", "the", "target", "disposes", "of", "every", "token", "it",
+    "is", "shown",
+]  # fmt: skip
 
 
-def test_what_a_card_refuses_is_refused():
-    with card():
+def test_mixed_devices_raise():
+    with fake_gpu():
         there, here = torch.zeros(3, device="cuda"), torch.ones(3)
         assert there.is_cuda
         assert there[1:].device.type == (there + 1).device.type == "cuda"
@@ -53,8 +56,8 @@ def test_what_a_card_refuses_is_refused():
 
 
 @pytest.mark.parametrize("planted", ["host tensor", "read", "copy"])
-def test_what_a_capture_refuses_is_refused(planted):
-    with card() as there:
+def test_reads_and_copies_in_a_capture_raise(planted):
+    with fake_gpu() as there:
         import real.model.captured_passes
 
         held, constant = torch.zeros(2, device="cuda"), torch.ones(2)
@@ -83,7 +86,7 @@ def test_what_a_capture_refuses_is_refused(planted):
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("card")
+    folder = tmp_path_factory.mktemp("fake_gpu")
     for name, count in (("text.txt", 4000), ("held.txt", 400)):
         (folder / name).write_text(" ".join(WORDS[i * i % len(WORDS)] for i in range(count)))
     rows = [
@@ -98,8 +101,8 @@ def inputs(tmp_path_factory):
     return folder
 
 
-def test_the_campaign_goes_through_a_card(inputs):
-    """Training, recordings of all drafters, costs, and every way to run one that reads the target, by captured passes."""
+def test_campaign_runs_on_a_fake_gpu(inputs):
+    """Trains, records and measures all drafters, then runs EAGLE by every command on "fast"."""
     config = replace(
         TOY,
         engine="fast",
@@ -118,7 +121,7 @@ def test_the_campaign_goes_through_a_card(inputs):
     while left:
         wanted.add(name := left.pop())
         left += known[name].needs
-    with card() as there:
+    with fake_gpu() as there:
         text, held, prompts = (inputs / name for name in ("text.txt", "held.txt", "prompts.jsonl"))
         folder = Workspace(inputs / "out", config, (text,), (held,), (prompts,), "cuda")
         folder.open()
@@ -132,18 +135,18 @@ def test_the_campaign_goes_through_a_card(inputs):
             folder.result("equal-eagle")["failures"] == 0 < folder.result("equal-eagle")["rounds"]
         )
         assert folder.result("drive-eagle")["replay_equal"]
-        assert json.loads((inputs / "out" / "campaign.json").read_text())["device"] == "no card"
+        assert json.loads((inputs / "out" / "campaign.json").read_text())["device"] == "fake GPU"
         assert all(
             isinstance(pair.target.passes, CapturedPasses)
             and pair.target.decoder.embed.weight.is_cuda
-            for pair in folder._held.values()
+            for pair in folder._loaded.values()
         )
     assert there.calls["scaled_dot_product_attention"]
     assert there.waits["synchronize"]
 
 
-def test_learning_that_was_stopped_goes_on_where_its_kernels_read(tmp_path):
-    """A fused optimiser reads its count of steps on the card: from a checkpoint it must come back to it."""
+def test_resumed_training_restores_optimizer_state_on_the_gpu(tmp_path):
+    """A fused optimizer reads its step count on the GPU: resuming must restore it there."""
 
     def learnt(folder, stop=None):
         torch.manual_seed(0)
@@ -162,11 +165,11 @@ def test_learning_that_was_stopped_goes_on_where_its_kernels_read(tmp_path):
             return learnt(folder)
         return [p.tolist() for p in model.parameters()]
 
-    with card():
+    with fake_gpu():
         assert learnt(tmp_path / "once") == learnt(tmp_path / "twice", 10)
 
 
-def test_many_texts_and_predictors_of_a_card_are_those_of_the_host():
+def test_generated_sequences_and_predictors_are_equal_on_gpu_and_host():
     from toy_lm import END, toy_decoder, toy_model
 
     from real.train.predictor_examples import acceptance_examples
@@ -190,7 +193,7 @@ def test_many_texts_and_predictors_of_a_card_are_those_of_the_host():
             predictor.bias.device.type,
         )
 
-    with card():
+    with fake_gpu():
         there = made("cuda")
     here = made("cpu")
     assert (there[3], here[3]) == ("cuda", "cpu")
@@ -198,8 +201,8 @@ def test_many_texts_and_predictors_of_a_card_are_those_of_the_host():
     assert all(np.allclose(a, b) for a, b in zip(there[2], here[2]))
 
 
-def test_layers_compiled_for_captured_passes_are_few_and_give_the_same():
-    """Four graphs for each kind of layer, whatever widths and rows seen: on a card each costs seconds."""
+def test_compiled_layers_are_few_and_keep_the_tokens():
+    """At most four graphs a kind of layer, for all widths: a GPU takes seconds for each."""
     from torch._dynamo.utils import counters
     from toy_lm import toy_pair
 
