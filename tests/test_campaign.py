@@ -223,7 +223,7 @@ def test_another_campaigns_folder_is_refused(inputs, whole, tmp_path):
         (replace(TOY, recording=replace(TOY.recording, budget=9)), 0, "size"),
         (TOY, 1, "seed"),
     ):
-        with pytest.raises(WorkspaceError, match=f"begun with {key}"):
+        with pytest.raises(WorkspaceError, match=f"started with {key}"):
             begun(inputs, inputs / "out", size, seed)
     assert state_of(begun(inputs, inputs / "out")) == before
     other = tmp_path / "out"
@@ -233,8 +233,8 @@ def test_another_campaigns_folder_is_refused(inputs, whole, tmp_path):
     (other / "models" / "target" / "model.safetensors").write_bytes(b"one")
     folder.save_target_hash()
     folder.save_result("target", 0.0, {"sha256": folder.target})
-    assert begun(inputs, other).found("target") == {"sha256": folder.target}
-    assert begun(inputs, other).found("text") == {}
+    assert begun(inputs, other).result("target") == {"sha256": folder.target}
+    assert begun(inputs, other).result("text") == {}
     (other / "models" / "target" / "model.safetensors").write_bytes(b"two")
     with pytest.raises(WorkspaceError, match="not the one there now"):
         begun(inputs, other)

@@ -63,7 +63,7 @@ def test_one_drafter_is_trained_for_a_target_that_is_there(lab):
     card = json.loads(out)
     assert card["asked"]["settings"]["inputs"] == "token"
     assert card["steps"] == 4
-    assert "judging token" in error
+    assert "evaluating token" in error
     assert {"value", "low", "high", "longer"} <= card["against"]["eagle"]["difference"].keys()
     assert json.loads((lab / "models" / "token" / "card.json").read_text()) == card
     out, _ = simspec(
@@ -459,7 +459,7 @@ def test_drawn_recordings_from_the_command_line(lab):
         ("top_p is 0.0", "record", *drawn, "--top-p", 0, "--out", "x.parquet"),
         ("top_p is 1.5", "record", *drawn, "--top-p", 1.5, "--out", "x.parquet"),
         ("top_k is -1", "record", *drawn, "--top-k", -1, "--out", "x.parquet"),
-        ("no order of trees", "record", *drawn, "--tree", "2x2", "--out", "x.parquet"),
+        ("holds no tree order", "record", *drawn, "--tree", "2x2", "--out", "x.parquet"),
         (
             "expected WIDTHxLEVELS",
             "record",

@@ -72,7 +72,7 @@ def test_shapes_are_read_from_names_files_and_sizes(tmp_path):
         with pytest.raises(ValueError, match="not a model shape") as caught:
             read_shape(str(file))
         assert "\n" not in str(caught.value)
-    with pytest.raises(ValueError, match="expected a multiple, an even size"):
+    with pytest.raises(ValueError, match="expected a multiple, and an even size"):
         random_decoder(replace(mine, heads=3, kv_heads=2), torch.float32, "cpu")
 
 

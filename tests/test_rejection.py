@@ -37,7 +37,7 @@ def test_trees_of_up_to_seven_nodes_partly_drawn_follow_the_target(end):
     verified = []
 
     @HELD
-    @given(seeds, rules, st.sampled_from([7, 6, 5, 4, 2]), st.sampled_from([3, 4, 2]))
+    @given(seeds, rules, st.sampled_from([7, 7, 6, 6, 5, 4, 2]), st.sampled_from([4, 3, 4, 3, 2]))
     def held(seed, rule, nodes, vocab):
         world, (parent, sure) = World(seed, vocab, 0.4), tree(seed, vocab, nodes)
         assert (
