@@ -1,5 +1,7 @@
 """The two functions of a policy: their signatures, and their compilation."""
 
+# mypy: disable-error-code="name-defined,no-untyped-def"
+
 from collections.abc import Callable
 from functools import lru_cache
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_VARARGS, CO_VARKEYWORDS
@@ -93,18 +95,18 @@ def _check_parameters(policy: str, name: str, function: Any, wanted: Any) -> Non
 # `given` is the policy's function. These two give it its signature, whatever it returns, and its
 # key in the disk cache.
 def _draft_more_template(key: Any) -> Any:
-    def draft_more(params, state, slot, features, u):  # type: ignore[no-untyped-def]
+    def draft_more(params, state, slot, features, u):
         key  # noqa: B018
-        go, keep = given(params, state, slot, features, u)  # type: ignore[name-defined]  # noqa: F821
+        go, keep = given(params, state, slot, features, u)  # noqa: F821
         return go, keep
 
     return draft_more
 
 
 def _observe_template(key: Any) -> Any:
-    def observe(params, state, computed, drafted, accepted, features, cost):  # type: ignore[no-untyped-def]
+    def observe(params, state, computed, drafted, accepted, features, cost):
         key  # noqa: B018
-        return given(  # type: ignore[name-defined]  # noqa: F821
+        return given(  # noqa: F821
             params, state, computed, drafted, accepted, features, cost
         )
 

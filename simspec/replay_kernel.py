@@ -1,5 +1,7 @@
 """The compiled replay loop."""
 
+# mypy: disable-error-code="name-defined"
+
 from functools import lru_cache
 from typing import Any
 
@@ -60,7 +62,7 @@ def _template(key: Any) -> Any:
                     n0, n1, n2, n3 = block(seed, address[s], r + 1 - first, 0, POLICY)
                 computed = 0
                 while True:
-                    go, keep = draft_more(params, state, computed, shown, u0)  # type: ignore[name-defined]  # noqa: F821
+                    go, keep = draft_more(params, state, computed, shown, u0)  # noqa: F821
                     if not go or computed >= cap:
                         break
                     for f in range(width):
@@ -79,7 +81,7 @@ def _template(key: Any) -> Any:
                     draft, verify, catch_up, overhead, computed, drafted, backlog
                 )
                 backlog = next_backlog(backlog, computed, accepted)
-                observe(params, state, computed, drafted, accepted, shown, seconds)  # type: ignore[name-defined]  # noqa: F821
+                observe(params, state, computed, drafted, accepted, shown, seconds)  # noqa: F821
                 for i in range(
                     K if width else 0
                 ):  # all K rows: a loop of one length is never mispredicted

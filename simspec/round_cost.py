@@ -1,12 +1,14 @@
 """Seconds of a round, and the drafter's backlog after it."""
 
+# mypy: disable-error-code="no-untyped-def"
+
 import numpy as np
 
 from simspec.compile_cache import cached_njit
 
 
 @cached_njit
-def round_seconds(draft, verify, catch_up, overhead, computed, drafted, backlog):  # type: ignore[no-untyped-def]
+def round_seconds(draft, verify, catch_up, overhead, computed, drafted, backlog):
     """Seconds of one round: overhead + draft[computed] + verify[drafted] + catch_up[min(backlog,
     B)] if computed >= 1.
     """
@@ -18,7 +20,7 @@ def round_seconds(draft, verify, catch_up, overhead, computed, drafted, backlog)
 
 
 @cached_njit
-def next_backlog(backlog, computed, accepted):  # type: ignore[no-untyped-def]
+def next_backlog(backlog, computed, accepted):
     """Rows that the drafter's cache lags by after a round.
 
     A round without drafting leaves its input unread: one more. Otherwise the drafter has read the
@@ -31,7 +33,7 @@ def next_backlog(backlog, computed, accepted):  # type: ignore[no-untyped-def]
 
 
 @cached_njit
-def chain_seconds(draft, verify, catch_up, overhead, offset, computed, drafted, accepted):  # type: ignore[no-untyped-def]
+def chain_seconds(draft, verify, catch_up, overhead, offset, computed, drafted, accepted):
     """float64[R]: seconds of rounds of chains, the backlog starting at 0 in each sequence."""
     seconds = np.empty(computed.shape[0])
     for s in range(offset.shape[0] - 1):
@@ -45,7 +47,7 @@ def chain_seconds(draft, verify, catch_up, overhead, offset, computed, drafted, 
 
 
 @cached_njit
-def levels_seconds(draft, verify, catch_up, overhead, offset, computed, drafted, after):  # type: ignore[no-untyped-def]
+def levels_seconds(draft, verify, catch_up, overhead, offset, computed, drafted, after):
     """float64[R]: seconds of rounds of trees without their further rows; `after` is the backlog
     after each round.
     """

@@ -156,7 +156,8 @@ def sibling_counts(confidence: Any, sets: str | int) -> np.ndarray:
     if not isinstance(sets, str):
         return np.full(np.shape(confidence), sets, np.int64)
     side = "left" if sets == "section" else "right"
-    return np.array(_WIDTHS)[np.searchsorted(_EDGES, confidence, side=side)]  # type: ignore[call-overload]
+    bins = np.searchsorted(_EDGES, confidence, side=side)  # type: ignore[call-overload]
+    return np.array(_WIDTHS)[bins]
 
 
 def _cape(trace: Trace, policy: TreePolicy) -> Outcome:

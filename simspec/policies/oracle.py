@@ -39,9 +39,8 @@ def _solve(  # noqa: PLR0913
                 for k in range(1, cap + 1):
                     for dropped in range(2):
                         accepted = min(k - dropped, np.int64(run[t]))
-                        follows = value[
-                            min(pos + accepted + 1, n), min(next_backlog(b, k, accepted), width - 1)  # type: ignore[operator]
-                        ]
+                        reached = min(pos + accepted + 1, n)  # type: ignore[operator]
+                        follows = value[reached, min(next_backlog(b, k, accepted), width - 1)]
                         seconds = overhead + catch_up[b] + draft[k] + verify[k - dropped] + follows
                         if seconds < best:
                             best = seconds
