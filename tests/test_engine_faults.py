@@ -101,8 +101,8 @@ def lab(tmp_path_factory):
             ["--drafter", "medusa", "--table", "c", "--width", 1],
             "--width is [1]: add --width 1 and another",
         ),
-        (["--fuse"], "--fuse is for captured passes on a card, not cpu"),
-        (["--eager", "--fuse"], "--fuse is for captured passes on a card, not --eager"),
+        (["--fuse"], "--fuse is for captured passes on a GPU, not cpu"),
+        (["--eager", "--fuse"], "--fuse is for captured passes on a GPU, not --eager"),
         (["--out", "t.parquet"], "t.parquet: not a latency grid"),
     ],
 )
@@ -226,7 +226,7 @@ def test_memory_that_runs_out_is_told_and_other_errors_are_not_hidden():
     ):
         with pytest.raises(
             ValueError,
-            match="caches of 64 rows do not fit cpu; take shorter texts, or the eager engine",
+            match="caches of 64 rows do not fit cpu; use shorter sequences, or the eager engine",
         ):
             CapturedPasses((1,), 64).cache("a", odd, 1, 1)
     odd.error = TypeError("a slip")
@@ -328,7 +328,7 @@ def test_an_interrupt_says_that_the_same_call_goes_on(inputs, monkeypatch):
     monkeypatch.setattr(campaign, "advance", interrupted)
     code, out, error = call(inputs)
     assert code == 130
-    assert "the same call goes on" in error
+    assert "the same call continues" in error
     assert error.count("\n") == 1
     monkeypatch.undo()
     assert call(inputs)[0] == 0
@@ -343,15 +343,15 @@ def test_few_prompts_of_a_full_campaign_are_told_at_once(inputs, monkeypatch):
     done = CliRunner().invoke(app, [*given, "--device", "cpu", "--limit", "1e-9"])
     assert done.exit_code == 0
     assert (
-        "note: prompts are 1 of t; the report asks for 2 of each of 6 tasks or more" in done.stdout
+        "note: prompts are 1 of t; the report requires 2 of each of 6 tasks or more" in done.stdout
     )
 
 
 ODD_PARTS = (
     ("{", "is damaged"),
-    ("[]", "does not say"),
-    ('{"found": 3}', "does not say"),
-    ("{}", "does not say"),
+    ("[]", "holds no result"),
+    ('{"found": 3}', "holds no result"),
+    ("{}", "holds no result"),
 )
 
 
@@ -382,7 +382,7 @@ def test_a_part_that_found_something_else_is_told_by_the_line_that_reads_it(inpu
     ):
         folder.save_result(part, 1.0, found)
         with pytest.raises(ValueError, match=f"the report's '{line}' cannot be read from parts/ "):
-            report.verdicts(folder, [])
+            report.requirements(folder, [])
         code, out, error = call(inputs)
         assert code == 1
         assert error.count("\n") == 1
@@ -396,7 +396,7 @@ def test_a_seed_of_another_campaign_is_refused(inputs):
     assert call(inputs)[0] == 0
     code, _, error = call(inputs, "--seed", 3)
     assert code == 2
-    assert "was begun with seed 0, now it is 3" in error
+    assert "was started with seed 0, now it is 3" in error
 
 
 def test_a_ladder_that_is_damaged_fails_its_part_alone(inputs):

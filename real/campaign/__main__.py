@@ -69,7 +69,7 @@ def campaign(  # noqa: PLR0913
             counts = ", ".join(f"{count} of {task}" for task, count in tasks.items())
             _say(
                 f"note: prompts are {counts}; the report requires "
-                f"{workspace.config.recording.per_task} of s of {TASKS} tasks or more"
+                f"{workspace.config.recording.per_task} of each of {TASKS} tasks or more"
             )
         states = advance(workspace, stages(), 60 * limit - (time.monotonic() - began), say=_say)
     except (ValueError, OSError) as error:
