@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 RULES = ("greedy", "coupled", "rejection", "synthetic")
-OPTIONAL: dict[str, Any] = {"tree": (), "top_k": 0, "top_p": 1.0}
+OPTIONAL: dict[str, Any] = {"tree": (), "top_k": 0, "top_p": 1.0, "batch": 1}
 """Keys that the file omits where they have these values, so that older files keep their bytes."""
 SCHEMA = 2
 _Check = tuple[Callable[[Any], bool], str]
@@ -41,6 +41,7 @@ class TraceMeta:
     | argv             | (str,)          | command line                                            |
     | tree             | () or (w, D)    | width and levels of the dynamic trees of Trace.order    |
     | top_k, top_p     | int, float      | truncation of both distributions; 0 and 1.0: none       |
+    | batch            | int             | sequences written at a time; passes differ in rounding  |
     | schema           | int             | version of this table                                   |
 
     TraceError for a value of the wrong type or outside its range.
@@ -70,6 +71,7 @@ class TraceMeta:
     tree: tuple[int, int] | tuple[()] = ()
     top_k: int = 0
     top_p: float = 1.0
+    batch: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", tuple(map(_as_tuple, _as_tuple(self.features))))
@@ -205,5 +207,6 @@ _FIELDS: dict[str, _Check] = {
     "tree": (_is_tree, "nothing, or a width in 1..32 and a number of levels in 1..255"),
     "top_k": _int(0, 1 << 31),
     "top_p": (lambda value: type(value) is float and 0 < value <= 1, "a share in (0, 1]"),
+    "batch": _int(1, 1 << 31),
     "schema": (lambda value: type(value) is int and value == SCHEMA, str(SCHEMA)),
 }

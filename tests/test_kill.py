@@ -261,9 +261,9 @@ def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(tmp_path):
     out, error = job.communicate(timeout=120)
     assert job.returncode == 130, error
     assert out == ""
-    assert error.startswith("simspec: interrupted")
+    assert error.splitlines()[-1].startswith("simspec: interrupted")
     assert "same command" in error
-    assert error.count("\n") == 1
+    assert error.count("simspec:") == 1
     assert shard.exists()
     assert not (folder / "x.parquet").exists()
     kept = shard.stat().st_mtime_ns, shard.read_bytes()
@@ -290,7 +290,7 @@ def test_an_interrupt_before_anything_is_done_leaves_nothing(tmp_path, monkeypat
         raise KeyboardInterrupt
 
     if job == "record":
-        monkeypatch.setattr(real.record.recorder, "record_sequence", stopped)
+        monkeypatch.setattr("real.record.sequence_block.target_sequences", stopped)
         refused(folder, *RECORD, words="interrupted", code=130)
     elif job == "sweep":
         synthetic.iid(0.5, 1, 9, 2).save(folder / "t.parquet")
@@ -342,6 +342,7 @@ def half(tmp_path, monkeypatch):
     assert sorted(p.name for p in (folder / "x.parquet.parts").iterdir()) == [
         "000000.parquet",
         "000002.parquet",
+        "sequences.json",
         "settings.json",
     ]
     return folder, asked, rows(tmp_path / "whole" / "x.parquet")

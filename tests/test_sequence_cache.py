@@ -124,10 +124,16 @@ def test_cache_of_other_passes_is_refused(tmp_path, monkeypatch):
         made(tmp_path / "b.parquet", cache=cache)
 
 
-def test_rejection_rule_has_no_cache(tmp_path):
-    with pytest.raises(RecordError, match="rejection rule"):
-        made(
-            tmp_path / "a.parquet",
-            asked=Settings(4, 8, Rule("rejection", 1.0, 0), END, ()),
-            cache=tmp_path / "t.json",
-        )
+def test_probabilities_of_the_rejection_rule_are_cached(tmp_path, monkeypatch):
+    asked, cache = Settings(4, 8, Rule("rejection", 1.0, 0), END, ()), tmp_path / "cache.json"
+    plain = made(tmp_path / "plain.parquet", "medusa", asked)
+    made(tmp_path / "a.parquet", "eagle", asked, cache)
+    monkeypatch.setattr(recorder, "target_sequence", lambda *_: pytest.fail("the target ran again"))
+    assert made(tmp_path / "b.parquet", "medusa", asked, cache) == plain
+
+
+def test_cache_of_another_batch_is_refused(tmp_path):
+    asked, cache = Settings(4, 8, RULES["coupled"], END), tmp_path / "cache.json"
+    made(tmp_path / "a.parquet", asked=asked, cache=cache)
+    with pytest.raises(RecordError, match="made with another batch"):
+        made(tmp_path / "b.parquet", asked=replace(asked, batch=2), cache=cache)
