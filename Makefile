@@ -11,7 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 CORE := rng trace cost cost_table roofline specialize policy deferred_policy policies posterior exits cost_aware predictor simulate synthetic formulas metrics sweep
-CORE += check paper_tables stats oracle_gap bounds compare_drafters drawn tree tree_policy compare_trees terminal
+CORE += check paper_tables stats oracle_gap bounds compare_drafters drawn tree tree_policy tree_replay tree_oracle tree_metrics compare_trees terminal
 
 SLOW := embedded equality tree_engine tree_embedded sampling_law
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas
 import pytest
 from shell import command, refused, run
-from test_tree_policy import ordered, ranked
+from tree_strategies import ordered, ranked
 
 from simspec import CostModel, load_trace, policies, synthetic
 from simspec.metrics import summary

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import traces
+from tree_strategies import shapes
 
 from simspec import CostModel, TraceError, synthetic
 from simspec.files import write_json
@@ -24,22 +25,6 @@ from simspec.tree_search import (
     sequoia_trees,
 )
 from simspec.tree_shapes import chain_tree, load_tree, tree_of_widths
-
-
-@st.composite
-def shapes(draw, most=12, widest=4):
-    parent, rank = [], []
-    for i in range(draw(st.integers(0, most))):
-        free = [
-            (p, r)
-            for p in range(i + 1)
-            for r in range(widest)
-            if (p, r) not in set(zip(parent, rank))
-        ]
-        p, r = draw(st.sampled_from(free))
-        parent.append(p)
-        rank.append(r)
-    return Tree(tuple(parent), tuple(rank))
 
 
 @st.composite

@@ -10,8 +10,8 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from test_tree import shapes
 from toy_lm import END, RULES, VOCAB, run_all, toy_cost, toy_pair, toy_prompts
+from tree_strategies import shapes
 
 from real.decode.beam_search import BeamSearch, parse_beam
 from real.decode.dynamic_tree import DynamicTree

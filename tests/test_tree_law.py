@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_tree import shapes
+from tree_strategies import shapes
 
 from real.decode.cape import Cape
 from real.decode.static_tree import StaticTree
