@@ -20,7 +20,7 @@ from real.model.losses import next_token_loss
 from real.train.corpus import windows
 from real.train.optimizers import optimizers
 from real.train.schedule import TrainSchedule, learning_rate_factor
-from real.train.trainer import fit
+from real.train.trainer import Paused, fit
 
 HELD = settings(deadline=None, max_examples=60, derandomize=True)
 TEXT = np.random.default_rng(0).integers(0, VOCAB, 500)
@@ -250,3 +250,31 @@ def test_every_parameter_has_one_optimizer_and_frozen_ones_stay(tmp_path):
     moved = {k for k, v in model.state_dict().items() if not torch.equal(v, before[k])}
     assert "embed.weight" not in moved
     assert {"head.weight", "layers.0.query.weight"} <= moved
+
+
+def test_training_that_is_paused_goes_on_to_the_same_weights(tmp_path):
+    def trained(folder, pause):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 4)
+        x = torch.randn(8, 4)
+
+        def progress(label, done, total, note=""):
+            if done == pause:
+                raise Paused("time")
+
+        return model, lambda: fit(
+            folder,
+            model,
+            lambda step: (model(x) - x).square().mean(),
+            TrainSchedule(steps=40, save_every=7),
+            progress,
+        )
+
+    model, go = trained(tmp_path / "whole", None)
+    go()
+    _, go = trained(tmp_path / "paused", 20)
+    with pytest.raises(Paused):
+        go()
+    again, go = trained(tmp_path / "paused", None)
+    assert len(go()) == 4
+    assert torch.equal(again.weight, model.weight)
