@@ -30,9 +30,9 @@ class Branches:
         edges = [1.0 if edge == edges[-1] else edge for edge in edges]  # their sum, up to rounding
         parts = [(max(low, a), min(high, b)) for a, b in zip(edges, edges[1:])]
         able = [i for i, (a, b) in enumerate(parts) if b > a]
-        at = len(self.taken)
-        if at < len(self.script):
-            choice = self.script[at]
+        place = len(self.taken)
+        if place < len(self.script):
+            choice = self.script[place]
         else:
             choice = able[0]
             self.open += [[*self.taken, other] for other in able[1:]]
@@ -54,14 +54,14 @@ def outcomes(run):
     scripts = [[]]
     while scripts:
         draws = Branches(scripts.pop())
-        found = run(draws)
+        value = run(draws)
         scripts += draws.open
-        yield found, draws.odds
+        yield value, draws.odds
 
 
-def law(run) -> dict:
+def output_distribution(run) -> dict:
     """{what `run(draws)` returns: its chance}, summed over all outcomes."""
-    found: dict = {}
+    total: dict = {}
     for value, odds in outcomes(run):
-        found[value] = found.get(value, 0.0) + odds
-    return found
+        total[value] = total.get(value, 0.0) + odds
+    return total

@@ -28,7 +28,7 @@ def doctored(change=lambda result, i: result, moved=False, repeats=3):
     replayed = replay(trace, policy)
 
     def results(rounds, price=None):
-        made = []
+        decoded = []
         for s in range(trace.sequences):
             part = rounds.select([s])
             token = trace.token[trace.offset[s] : trace.offset[s + 1]]
@@ -41,8 +41,8 @@ def doctored(change=lambda result, i: result, moved=False, repeats=3):
                 seconds,
                 np.full(len(part), np.inf),
             )
-            made.append(DecodeResult(token, *columns[: len(fields(DecodeResult)) - 1]))
-        return made
+            decoded.append(DecodeResult(token, *columns[: len(fields(DecodeResult)) - 1]))
+        return decoded
 
     ran = replay(replace(trace, run=np.minimum(trace.run, 1)) if moved else trace, policy)
     plain = results(replay(trace, policies.BUILTIN["fixed"](0)), PRICE.plain)

@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 import torch
-from branches import law
+from branches import output_distribution
 from hypothesis import settings
 from hypothesis import strategies as st
 
@@ -46,13 +46,13 @@ class World:
 
     def true(self, rule: Rule, length: int) -> dict:
         """The target's law of the next `length` tokens."""
-        found = {}
+        distribution = {}
         for text in product(range(self.vocab), repeat=length):
             odds = 1.0
             for i, token in enumerate(text):
                 odds *= float(rule.probs(self.p(text[:i])[None])[0, token])
-            found[text] = odds
-        return found
+            distribution[text] = odds
+        return distribution
 
 
 def grown(world: World, rule: Rule, parent, draws, sure=()) -> Draft:
@@ -84,7 +84,7 @@ def grown(world: World, rule: Rule, parent, draws, sure=()) -> Draft:
     return Draft(token, above, len(token) - 1, 0, q), texts
 
 
-def round_law(
+def round_distribution(
     world, rule, parent, length, sure=(), accept_exact=rejection_sample, ends=(), verified=None
 ) -> dict:
     """The law of the next `length` tokens where one round drafts this tree and p itself goes on
@@ -92,7 +92,7 @@ def round_law(
 
     `verified` is told in how many ways the coins and draws of the round could fall.
     """
-    found, ways = {}, []
+    distribution, ways = {}, []
 
     def one(draws):
         draft, texts = grown(world, rule, parent, draws, sure)
@@ -100,17 +100,17 @@ def round_law(
         ways.append(draft)
         return tuple(accept_exact(rule, logits, draft, draws, 0, ends).token)
 
-    for committed, odds in law(one).items():
-        more = length - len(committed)
-        for rest in product(range(world.vocab), repeat=max(more, 0)):
-            then = 1.0
+    for committed, odds in output_distribution(one).items():
+        remaining = length - len(committed)
+        for rest in product(range(world.vocab), repeat=max(remaining, 0)):
+            probability = 1.0
             for i, token in enumerate(rest):
-                then *= float(rule.probs(world.p((*committed, *rest[:i]))[None])[0, token])
+                probability *= float(rule.probs(world.p((*committed, *rest[:i]))[None])[0, token])
             text = until((*committed, *rest)[:length], ends)
-            found[text] = found.get(text, 0.0) + odds * then
+            distribution[text] = distribution.get(text, 0.0) + odds * probability
     if verified is not None:
         verified.append(len(ways))
-    return found
+    return distribution
 
 
 def until(text: tuple, ends) -> tuple:
@@ -174,38 +174,38 @@ class Listener:
 
     def prefill(self, tokens):
         self.text = []
-        return verdict_of(torch.zeros(0, 1))
+        return output_of(torch.zeros(0, 1))
 
     def verify(self, token, parent, resume):
         rows = [tuple(self.text)]
         for row in range(1, len(token)):
             rows.append((*rows[parent[row]], token[row]))
-        return verdict_of(
+        return output_of(
             torch.zeros(len(token), 1), torch.stack([self.world.p(row) for row in rows])
         )
 
     def commit(self, path): ...
 
-    def heard(self, r):
+    def extend(self, r):
         self.text += r.verified.token
 
 
-def verdict_of(hidden, logits=None):
+def output_of(hidden, logits=None):
     return TargetOutput(logits, hidden, {})
 
 
 def spoken(world, rule, policy, budget, K, draws, seed, ends=()):
     target = Listener(world)
     drive = chain_plan(policy, K, seed, CostModel.from_ratio(0.2, K))
-    return decode(target, Speaker(world), drive, rule, [0], budget, ends, 0, target.heard, draws)
+    return decode(target, Speaker(world), drive, rule, [0], budget, ends, 0, target.extend, draws)
 
 
 def whole(world, rule, length, ends):
     """The target's law of whole texts of at most `length` tokens that end at an end token."""
-    found = {}
+    distribution = {}
     for text, odds in world.true(rule, length).items():
-        found[until(text, ends)] = found.get(until(text, ends), 0.0) + odds
-    return found
+        distribution[until(text, ends)] = distribution.get(until(text, ends), 0.0) + odds
+    return distribution
 
 
 ALLOWED = (

@@ -5,7 +5,7 @@ import numpy as np
 NONE = np.full((16, 2), np.nan)
 
 
-def told(policy, state, rounds):
+def state_after(policy, state, rounds):
     """The state after these rounds (k, a), by the policy's compiled function."""
     params, state = np.array(policy.params), np.array(state, dtype=float)
     for k, a in rounds:
@@ -13,7 +13,7 @@ def told(policy, state, rounds):
     return state
 
 
-def goes(policy, state, u, shown=()):
+def answer(policy, state, u, shown=()):
     features = NONE.copy()
     features[0, : len(shown)] = shown
     return policy.compiled()[0](
@@ -27,5 +27,5 @@ def threshold(policy, state, shown=()):
     """
     low, high = 0.0, 1.0
     while low < (middle := (low + high) / 2) < high:
-        low, high = (middle, high) if goes(policy, state, middle, shown) else (low, middle)
+        low, high = (middle, high) if answer(policy, state, middle, shown) else (low, middle)
     return high

@@ -33,8 +33,8 @@ RULES = [
 def test_clean_run_raises_no_alarm(rule):
     for drafter in ("model", "prompt_lookup"):
         run = decoded(rule, drafter=drafter)
-        target, made = toy_pair(drafter)
-        result = audit(target, run, drafter=made)
+        target, toy_drafter = toy_pair(drafter)
+        result = audit(target, run, drafter=toy_drafter)
         assert result.clean, result.alarms
         assert not result.divergences
         assert not result.impossible
@@ -150,15 +150,17 @@ def test_too_many_excused_divergences_raise_an_alarm():
     assert "each within rounding" in result.alarms[0]
 
 
-@pytest.mark.parametrize("of", [10, 1000, 20000])
-def test_share_of_excused_differences_is_tested_at_its_risk(of):
+@pytest.mark.parametrize("tokens", [10, 1000, 20000])
+def test_share_of_excused_differences_is_tested_at_its_risk(tokens):
     class Excused:
         excused = True
 
-    alarm = [bool(excess_alarms([Excused] * n, of, 0.001, 1e-4, "")) for n in range(60)]
+    alarm = [bool(excess_alarms([Excused] * n, tokens, 0.001, 1e-4, "")) for n in range(60)]
     least = alarm.index(True)
-    assert stats.binom.sf(least - 1, of, 0.001) < 1e-4 <= stats.binom.sf(least - 2, of, 0.001)
-    assert excess_alarms([], of, 0.0, 1e-4, "") == []
+    assert (
+        stats.binom.sf(least - 1, tokens, 0.001) < 1e-4 <= stats.binom.sf(least - 2, tokens, 0.001)
+    )
+    assert excess_alarms([], tokens, 0.0, 1e-4, "") == []
 
 
 def test_tolerances():

@@ -14,10 +14,10 @@ from real.demo import TRACES
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A saved run of two bundled prompts."""
-    made = tmp_path_factory.mktemp("audit")
+    directory = tmp_path_factory.mktemp("audit")
     cost = TRACES / "tiny-model-greedy.cost.json"
     code, out, error = command(
-        made,
+        directory,
         "run",
         "tiny-model-greedy",
         "--prompts",
@@ -32,7 +32,7 @@ def folder(tmp_path_factory):
     )
     assert code == 0, error
     assert json.loads(out)["lossless"]
-    return made
+    return directory
 
 
 def test_command_audits_a_saved_run(folder):

@@ -84,18 +84,18 @@ def test_draft_flip_is_excused_by_its_recorded_margin(margin, kind):
 def test_incomparable_recording_is_refused():
     trace, target, run = recorded()
     other = toy_recording("model", "coupled")[0]
-    for given, words in (
+    for recording, words in (
         (other, "expected the same rule"),
         (replace(trace, margin=None), "holds no margins"),
         (replace(trace, meta=replace(trace.meta, target="else")), "made with target else"),
         (replace(trace, prompt=(trace.prompt + 1) % VOCAB), "holds none of the run's prompts"),
     ):
         with pytest.raises(RunError, match=words):
-            audit(target, run, given)
+            audit(target, run, recording)
     with pytest.raises(RunError, match="cannot equal a recording"):
         audit(target, decoded(SAMPLED), trace)
-    few = compare_with_recording(run, trace.select([0, 4]), 1e-9)
-    assert (few.sequences, few.missing) == (2, trace.sequences - 2)
+    part = compare_with_recording(run, trace.select([0, 4]), 1e-9)
+    assert (part.sequences, part.missing) == (2, trace.sequences - 2)
     assert (
         compare_with_recording(
             replace(run, header=replace(run.header, drafter="other")), trace, 1e-9

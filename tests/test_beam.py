@@ -24,18 +24,20 @@ from simspec.tree_replay import replay_tree
 
 def recording(name, rule, tree=(3, 4), K=5, budget=16):
     target, drafter = toy_pair(name)
-    asked = Settings(K, budget, RULES[rule], END, (), tree)
+    record_settings = Settings(K, budget, RULES[rule], END, (), tree)
     prompts = [
         Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(6)) if len(p) > 1
     ]
-    rows = [record_sequence(target, drafter, asked, p.token, i) for i, p in enumerate(prompts)]
+    rows = [
+        record_sequence(target, drafter, record_settings, p.token, i) for i, p in enumerate(prompts)
+    ]
     return (
         assemble(
             rows,
             prompts,
             0,
-            asked,
-            describe("toy", drafter, asked, prompts, "", "cpu", torch.float64),
+            record_settings,
+            describe("toy", drafter, record_settings, prompts, "", "cpu", torch.float64),
         ),
         target,
         drafter,

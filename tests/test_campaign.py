@@ -55,13 +55,13 @@ def whole(inputs):
         "out": "out",
         "results": "home",
     }
-    given = [
+    options = [
         "--toy",
         "--device",
         "cpu",
         *(word for name, path in paths.items() for word in (f"--{name}", str(inputs / path))),
     ]
-    return CliRunner().invoke(APP, [*given, "--limit", "60"])
+    return CliRunner().invoke(APP, [*options, "--limit", "60"])
 
 
 def state_of(folder):
@@ -89,9 +89,9 @@ def test_every_part_runs_in_one_call(inputs, whole):
         assert equal["failures"] == 0
         assert equal["rounds"] > 0
         assert not equal["tf32"]
-        for each in folder.result(f"forced-{drafter}")["rules"].values():
-            assert each["rounds"] > 0
-            assert each["failures"] == 0
+        for rule_result in folder.result(f"forced-{drafter}")["rules"].values():
+            assert rule_result["rounds"] > 0
+            assert rule_result["failures"] == 0
     assert all(folder.result(f"drive-{d}")["replay_equal"] for d in REQUIRED)
     assert open_workspace(inputs, inputs / "out").target == folder.target
     assert {(s.state, s.seconds) for s in advance(folder, stages(), 0.0)} == {
@@ -119,12 +119,12 @@ def test_results_are_few_flat_files_and_a_bundle_that_replays(inputs, whole, tmp
         trace = load_trace(tmp_path / "traces" / f"toy-{drafter}-greedy.parquet")
         CostModel.from_json(tmp_path / "traces" / f"toy-{drafter}-greedy.cost.json")
         assert trace.meta.drafter == drafter
-    said = json.loads((tmp_path / "report.json").read_text())
+    saved_report = json.loads((tmp_path / "report.json").read_text())
     manifest = json.loads((tmp_path / "campaign.json").read_text())
-    assert said["target"] == manifest["target"]
-    assert said["device"].startswith("cpu")
-    assert said["complete"] is True
-    assert {v["name"] for v in said["verdicts"]} >= {
+    assert saved_report["target"] == manifest["target"]
+    assert saved_report["device"].startswith("cpu")
+    assert saved_report["complete"] is True
+    assert {v["name"] for v in saved_report["verdicts"]} >= {
         "complete",
         "float32 runs equal their replays",
         "scorecard on held-out prompts",
@@ -132,7 +132,7 @@ def test_results_are_few_flat_files_and_a_bundle_that_replays(inputs, whole, tmp
     assert {
         p["target"]
         for p in map(json.loads, (q.read_text() for q in (tmp_path / "parts").iterdir()))
-    } == {None, said["target"]}
+    } == {None, saved_report["target"]}
 
 
 def test_killed_between_parts_it_goes_on_and_comes_to_the_same(inputs, whole, tmp_path):
@@ -154,7 +154,7 @@ def test_killed_between_parts_it_goes_on_and_comes_to_the_same(inputs, whole, tm
     assert len(there) < len(names)
     folder = open_workspace(inputs, out)
     states = advance(folder, stages()[: names.index("record-model-coupled") + 1], 3600)
-    assert all(each.state == "done" for each in states)
+    assert all(status.state == "done" for status in states)
     assert {s.stage.name for s in states if not s.seconds} == set(there)
     assert {
         p.stem: (p.read_bytes(), p.stat().st_mtime_ns)
@@ -205,19 +205,19 @@ def test_verdicts_are_computed_from_what_was_found(inputs, whole, tmp_path):
     states = [("a", "required", "done", ""), ("b", "recommended", "left", "")]
 
     def lines(**doctored):
-        made = Workspace(
+        workspace = Workspace(
             **{
                 n: getattr(folder, n)
                 for n in ("out", "config", "text", "heldout", "prompts", "device", "seed")
             }
         )
-        honest = made.result
-        made.result = lambda part: (
+        honest = workspace.result
+        workspace.result = lambda part: (
             doctored[part.replace("-", "_")](honest(part))
             if part.replace("-", "_") in doctored
             else honest(part)
         )
-        return {v.name: v.passed for v in report.requirements(made, states)}
+        return {v.name: v.passed for v in report.requirements(workspace, states)}
 
     true = lines()
     assert all(
@@ -230,28 +230,33 @@ def test_verdicts_are_computed_from_what_was_found(inputs, whole, tmp_path):
     }["complete"]
 
     def turned(name, value):
-        return lambda found: found | {name: value}
+        return lambda result: result | {name: value}
 
-    def ruled(**more):
-        return lambda found: (
-            found | {"rules": {rule: each | more for rule, each in found["rules"].items()}}
+    def ruled(**changes):
+        return lambda result: (
+            result | {"rules": {rule: entry | changes for rule, entry in result["rules"].items()}}
         )
 
     def stepped(distance):
-        return lambda found: (
-            found
-            | {"plain": {at: cell | {"distance": distance} for at, cell in found["plain"].items()}}
+        return lambda result: (
+            result
+            | {
+                "plain": {
+                    key: cell | {"distance": distance} for key, cell in result["plain"].items()
+                }
+            }
         )
 
     def over(ratio):
-        return lambda found: (
-            found | {"over_assisted": [each | {"ratio": ratio} for each in found["over_assisted"]]}
+        return lambda result: (
+            result
+            | {"over_assisted": [entry | {"ratio": ratio} for entry in result["over_assisted"]]}
         )
 
     def driven(all_, task):
         groups = {"all": all_, "task:a": task}
-        return lambda found: (
-            found | {"rows": [row | {"speedup": all_, "groups": groups} for row in found["rows"]]}
+        return lambda result: (
+            result | {"rows": [row | {"speedup": all_, "groups": groups} for row in result["rows"]]}
         )
 
     cases = (
@@ -260,7 +265,7 @@ def test_verdicts_are_computed_from_what_was_found(inputs, whole, tmp_path):
         ("float32 runs equal their replays", "equal_model", turned("tokens", -10_000)),
         ("bf16 on the recordings' texts", "forced_eagle", ruled(equal=0)),
         ("bf16 free runs audited", "audit_medusa", ruled(clean=False)),
-        ("recordings", "record_eagle_greedy", lambda found: None),
+        ("recordings", "record_eagle_greedy", lambda result: None),
         ("recordings", "record_eagle_greedy", turned("by_task", {"a": {"texts": 1}})),
         (
             f"fastest on {TOY.emulation.model}, random weights, recorded acceptances",
@@ -271,7 +276,7 @@ def test_verdicts_are_computed_from_what_was_found(inputs, whole, tmp_path):
         (
             "captured plain step, 8b",
             "ladder_8b",
-            lambda found: stepped(1.5)(found) | {"graphed": False},
+            lambda result: stepped(1.5)(result) | {"graphed": False},
         ),
         ("captured plain step, lab", "ladder_lab", stepped(5.1)),
         ("race against transformers on the lab target", "race", over(1.2)),
@@ -287,18 +292,18 @@ def test_verdicts_are_computed_from_what_was_found(inputs, whole, tmp_path):
         assert lines(**{d: slow for d in fast})[cases[7][0]] is False
 
     def rated(error):
-        return lambda found: (
-            found | {"rows": [row | {"error": error, "noise": 0.01} for row in found["rows"]]}
+        return lambda result: (
+            result | {"rows": [row | {"error": error, "noise": 0.01} for row in result["rows"]]}
         )
 
     drafters = [f"score_{drafter}" for drafter in thresholds.DRAFTERS]
     scorecard = "scorecard on held-out prompts"
     assert lines(**{d: rated(0.02) for d in drafters})[scorecard] is True
     assert lines(**{d: rated(0.2) for d in drafters})[scorecard] is False
-    assert lines(**{d: lambda found: None for d in drafters})[scorecard] is None
+    assert lines(**{d: lambda result: None for d in drafters})[scorecard] is None
     slow = {
-        d: lambda found: (
-            found | {"rows": [row | {"speedup_measured": 0.9} for row in found["rows"]]}
+        d: lambda result: (
+            result | {"rows": [row | {"speedup_measured": 0.9} for row in result["rows"]]}
         )
         for d in drafters
     }
@@ -328,7 +333,9 @@ def test_a_bundle_is_thinned_until_it_fits_and_else_refused(inputs, whole, tmp_p
     )  # of the bundle as it is, then without entropy
     honest = archive._write_archive
     monkeypatch.setattr(
-        archive, "_write_archive", lambda *given: honest(*given) or _padded(given[1], next(sizes))
+        archive,
+        "_write_archive",
+        lambda *arguments: honest(*arguments) or _padded(arguments[1], next(sizes)),
     )
     archive.pack(folder, tmp_path / "c")
     monkeypatch.undo()

@@ -22,9 +22,9 @@ def inputs(tmp_path):
     return tmp_path
 
 
-def call(inputs, *more):
+def call(inputs, *options):
     """(exit code, stdout, stderr) of a campaign's call there that has no time for any part."""
-    given = [
+    arguments = [
         "--toy",
         "--device",
         "cpu",
@@ -35,7 +35,7 @@ def call(inputs, *more):
         "--out",
         inputs / "out",
     ]
-    done = CliRunner().invoke(APP, list(map(str, [*given, "--limit", 1e-9, *more])))
+    done = CliRunner().invoke(APP, list(map(str, [*arguments, "--limit", 1e-9, *options])))
     return done.exit_code, done.stdout, done.stderr
 
 
@@ -85,7 +85,7 @@ def test_prompts_are_looked_at_before_anything_learns(inputs, prompts, words):
 
 
 @pytest.mark.parametrize(
-    "more, words",
+    "options, words",
     [
         (["--out", "text.txt"], "is a file: name another folder"),
         (["--results", "text.txt"], "is a file: name another folder"),
@@ -95,9 +95,9 @@ def test_prompts_are_looked_at_before_anything_learns(inputs, prompts, words):
         (["--text", "nowhere.txt"], "nowhere.txt does not exist"),
     ],
 )
-def test_a_call_that_cannot_end_does_not_begin(inputs, monkeypatch, more, words):
+def test_a_call_that_cannot_end_does_not_begin(inputs, monkeypatch, options, words):
     monkeypatch.chdir(inputs)
-    code, out, error = call(inputs, *more)
+    code, out, error = call(inputs, *options)
     assert code == 2
     assert not out
     assert words in error
@@ -134,8 +134,8 @@ def test_an_interrupt_says_that_the_same_call_goes_on(inputs, monkeypatch):
 def test_few_prompts_of_a_full_campaign_are_told_at_once(inputs, monkeypatch):
     monkeypatch.setattr(campaign, "FULL", TOY)
     paths = {"text": "text.txt", "prompts": "p.jsonl", "out": "out"}
-    given = [word for name, path in paths.items() for word in (f"--{name}", str(inputs / path))]
-    done = CliRunner().invoke(APP, [*given, "--device", "cpu", "--limit", "1e-9"])
+    arguments = [word for name, path in paths.items() for word in (f"--{name}", str(inputs / path))]
+    done = CliRunner().invoke(APP, [*arguments, "--device", "cpu", "--limit", "1e-9"])
     assert done.exit_code == 0
     assert (
         "note: prompts are 1 of t; the report requires 2 of each of 6 tasks or more" in done.stdout
@@ -171,11 +171,11 @@ def test_a_part_that_found_something_else_is_told_by_the_line_that_reads_it(inpu
     folder = Workspace(
         inputs / "out", TOY, (inputs / "text.txt",), (), (inputs / "p.jsonl",), "cpu"
     )
-    for part, found, line in (
+    for part, result, line in (
         ("equal-model", {}, "equal"),
         ("race", {"over_assisted": [{"group": "all"}], "rows": []}, "raced"),
     ):
-        folder.save_result(part, 1.0, found)
+        folder.save_result(part, 1.0, result)
         with pytest.raises(ValueError, match=f"the report's '{line}' cannot be read from parts/ "):
             report.requirements(folder, [])
         code, out, error = call(inputs)
@@ -201,7 +201,7 @@ def test_a_ladder_that_is_damaged_fails_its_part_alone(inputs):
     folder.open()
     (inputs / "out" / "ladders").mkdir()
     (inputs / "out" / "ladders" / "8b.json").write_text("{}")
-    (part,) = (each for each in stages() if each.name == "ladder-8b")
+    (part,) = (stage for stage in stages() if stage.name == "ladder-8b")
     (state,) = advance(folder, [part], 60, say=lambda line: None)
     assert state.state == "failed"
     assert "8b.json: not a latency grid: missing keys" in state.why

@@ -46,8 +46,8 @@ def clocked(tmp_path):
 
 def run(folder, todo, limit, clock):
     return {
-        each.stage.name: each.state
-        for each in advance(folder, todo, limit, clock, lambda line: None)
+        status.stage.name: status.state
+        for status in advance(folder, todo, limit, clock, lambda line: None)
     }
 
 
@@ -97,7 +97,7 @@ def test_what_fails_stops_only_what_needs_it(clocked):
         clock.part("u", 1, "optional"),
     ]
     states = advance(folder, todo, 60, clock, lambda line: None)
-    assert [each.state for each in states] == ["done", "failed", "left", "done"]
+    assert [status.state for status in states] == ["done", "failed", "left", "done"]
     assert complete(states)
     assert "RuntimeError: no luck at all" in states[1].why
     assert "Traceback" in (folder.out / "log" / "s.txt").read_text()
@@ -115,19 +115,19 @@ def test_parts_are_whole_and_in_order():
     names, ranks = [part.name for part in stages()], [part.rank for part in stages()]
     assert len(set(names)) == len(names)
     assert ranks == sorted(ranks, key=RANKS.index)
-    for at, part in enumerate(stages()):
-        assert set(part.needs) <= set(names[:at]), part.name
+    for index, part in enumerate(stages()):
+        assert set(part.needs) <= set(names[:index]), part.name
     must = sum(part.seconds for part in stages() if part.rank == "required")
     assert must <= 22 * 60
     assert max(part.seconds for part in stages()) < 9 * 60
-    shape, lab = FULL.training.target, training_of(FULL, (), (), "cuda", 0)
+    shape, training = FULL.training.target, training_of(FULL, (), (), "cuda", 0)
     layer = (
         2 * shape.width * shape.head_dim * (shape.heads + shape.kv_heads)
         + 3 * shape.width * shape.hidden
     )
     assert 100e6 <= shape.layers * layer + shape.vocab * shape.width <= 200e6
     assert 20 <= shape.layers <= 28
-    assert lab.compiled
+    assert training.compiled
     assert not training_of(FULL, (), (), "cpu", 0).compiled
     assert FULL.recording.per_task >= 24
     assert FULL.recording.budget >= 160

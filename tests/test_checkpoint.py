@@ -24,16 +24,16 @@ TEXT = torch.arange(20)[None]
 
 def decoder_of(seed=0, **changes):
     """A random float32 decoder whose norms are not all ones."""
-    made = toy_decoder(seed, layers=3)
-    made = (
-        made
+    decoder = toy_decoder(seed, layers=3)
+    decoder = (
+        decoder
         if not changes
-        else Decoder(replace(made.config, **changes)).double().requires_grad_(False)
+        else Decoder(replace(decoder.config, **changes)).double().requires_grad_(False)
     )
     generator = torch.Generator().manual_seed(seed)
-    for p in made.parameters():
+    for p in decoder.parameters():
         p.copy_(torch.randn(p.shape, generator=generator) * 0.3 + (p.ndim == 1))
-    return made.float()
+    return decoder.float()
 
 
 @pytest.fixture

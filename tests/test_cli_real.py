@@ -89,11 +89,11 @@ def test_record_measure_sweep_and_run_follow_one_another(trained_folder):
 
 
 def test_trees_are_recorded_priced_and_run(trained_folder):
-    few = "--models", "models", "--drafter", "early_exit"
+    options = "--models", "models", "--drafter", "early_exit"
     simspec(
         "record",
         "prompts.jsonl",
-        *few,
+        *options,
         "-k",
         3,
         "--budget",
@@ -106,7 +106,7 @@ def test_trees_are_recorded_priced_and_run(trained_folder):
     )
     out, _ = simspec(
         "measure",
-        *few,
+        *options,
         "-k",
         3,
         "--repeats",

@@ -6,12 +6,12 @@ from shell import simspec
 
 
 def test_one_drafter_is_trained_for_a_target_that_is_there(trained_folder):
-    few = "--toy", "--out", "models", "--json"
+    options = "--toy", "--out", "models", "--json"
     out, error = simspec(
         "train",
         "eagle",
         "text.txt",
-        *few,
+        *options,
         "--name",
         "token",
         "--set",
@@ -27,13 +27,13 @@ def test_one_drafter_is_trained_for_a_target_that_is_there(trained_folder):
     assert {"value", "low", "high", "longer"} <= card["against"]["eagle"]["difference"].keys()
     assert json.loads((trained_folder / "models" / "token" / "card.json").read_text()) == card
     out, _ = simspec(
-        "train", "eagle", *few, "--name", "token", "--set", "inputs=token", cwd=trained_folder
+        "train", "eagle", *options, "--name", "token", "--set", "inputs=token", cwd=trained_folder
     )  # its tokens are known by now
     assert json.loads(out) == card
     out, error = simspec(
         "train",
         "glide",
-        *few[:-1],
+        *options[:-1],
         "--name",
         "hard",
         "--hard",
@@ -49,10 +49,10 @@ def test_one_drafter_is_trained_for_a_target_that_is_there(trained_folder):
     assert "longer than trigram by" in out
     assert "by depth" in out
     assert "6/6" in error
-    said = json.loads((trained_folder / "models" / "hard" / "card.json").read_text())["asked"]
-    assert (said["soft"], said["plan"]["rate"], said["blend"]) == (False, 0.01, 1.0)
+    request = json.loads((trained_folder / "models" / "hard" / "card.json").read_text())["asked"]
+    assert (request["soft"], request["plan"]["rate"], request["blend"]) == (False, 0.01, 1.0)
     out, _ = simspec(
-        "train", "self_skip", *few, "--name", "skips", "--set", "trials=3", cwd=trained_folder
+        "train", "self_skip", *options, "--name", "skips", "--set", "trials=3", cwd=trained_folder
     )
     assert json.loads(out)["search"]["trials"] == 3
     out, _ = simspec(

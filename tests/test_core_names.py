@@ -25,9 +25,9 @@ def test_public_functions_and_classes_say_what_they_do(name):
         if label.startswith("_") or getattr(function, "__module__", None) != name:
             continue
         if inspect.isfunction(function) or inspect.isclass(function):
-            own = thing.__doc__ or ""
-            assert own, f"{name}.{label} has no docstring"
-            assert not own.startswith(f"{label}("), f"{name}.{label} has no docstring"
+            docstring = thing.__doc__ or ""
+            assert docstring, f"{name}.{label} has no docstring"
+            assert not docstring.startswith(f"{label}("), f"{name}.{label} has no docstring"
 
 
 @pytest.mark.parametrize("name", MODULES)

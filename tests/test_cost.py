@@ -136,9 +136,9 @@ def test_only_policies_that_read_pay_for_it():
     ]
     assert speed[0]["fixed:2"] == speed[1]["fixed:2"]
     assert speed[0]["confidence:0.5"] > speed[1]["confidence:0.5"]
-    told = Stepper(policies.parse("confidence:0.5"), 4, 0, dear, (("confidence", "confidence"),))
-    told.begin(0)
-    assert told.end(2, 2, 1) == pytest.approx(0.2 + 1 + 2 * 0.3)
+    stepper = Stepper(policies.parse("confidence:0.5"), 4, 0, dear, (("confidence", "confidence"),))
+    stepper.begin(0)
+    assert stepper.end(2, 2, 1) == pytest.approx(0.2 + 1 + 2 * 0.3)
 
 
 def test_a_negative_reading_time_is_refused():

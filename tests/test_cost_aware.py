@@ -85,7 +85,7 @@ def test_uniforms_of_the_depths_are_even_and_independent():
     assert stats.chisquare(np.bincount(twice, minlength=16)).pvalue < 1e-7
 
 
-def _best(alphas, cost, owed):
+def _best(alphas, cost, backlog):
     """The plan by definition: (best rate, shortest k that has it)."""
     rates = []
     for k in range(len(alphas) + 1):
@@ -94,7 +94,7 @@ def _best(alphas, cost, owed):
             cost.overhead
             + cost.draft[k]
             + cost.verify[k]
-            + (cost.catch_up[min(owed, len(cost.catch_up) - 1)] if k else 0)
+            + (cost.catch_up[min(backlog, len(cost.catch_up) - 1)] if k else 0)
         )
         rates.append(tokens / seconds)
     best = max(rates)
@@ -103,21 +103,21 @@ def _best(alphas, cost, owed):
 
 @settings(deadline=None, max_examples=150)
 @given(costs(), st.floats(1e-6, 1 - 1e-6), COUNTS, st.integers(0, 5), st.booleans(), st.booleans())
-def test_the_plan_is_the_best_rate_at_the_sample(cost, u, counts, owed, by_depth, greedy):
+def test_the_plan_is_the_best_rate_at_the_sample(cost, u, counts, backlog, by_depth, greedy):
     policy = cost_ts("depth" if by_depth else "shared", greedy=greedy)(TRACE, cost)
     params, state = policy.start()
-    state[1], state[2:] = owed, counts[: len(state) - 2]
+    state[1], state[2:] = backlog, counts[: len(state) - 2]
     alphas = []
     for j in range(6):
         a, b = state[2 + 2 * j * by_depth : 4 + 2 * j * by_depth] + 1
         draw = depth_uniform(u, j) if by_depth else u
         alphas.append(a / (a + b) if greedy else stats.beta.ppf(draw, a, b))
-    rates, expected = _best(alphas, cost, owed)
+    rates, expected = _best(alphas, cost, backlog)
     k = planned(params, state, u)
     assert k == expected or rates[k] == pytest.approx(rates[expected], rel=1e-9)
-    more = policy.compiled()[0]
+    go_on = policy.compiled()[0]
     answers = [
-        bool(more(params, state, slot, np.zeros((6, 0)), u if slot == 0 else 1 - u)[0])
+        bool(go_on(params, state, slot, np.zeros((6, 0)), u if slot == 0 else 1 - u)[0])
         for slot in range(7)
     ]
     assert answers == [slot < k for slot in range(7)]  # later draws are not looked at
@@ -133,7 +133,7 @@ def test_what_is_learned_respects_censoring(outcomes, by_depth, decay):
         TRACE, CostModel.from_ratio(0.1, 6)
     )
     params, state = policy.start()
-    won, lost, owed = np.zeros(6), np.zeros(6), 0
+    won, lost, backlog = np.zeros(6), np.zeros(6), 0
     for k, a in outcomes:
         policy.compiled()[1](params, state, k, k, a, np.zeros((6, 0)), 0.0)
         won, lost = won * decay, lost * decay
@@ -141,8 +141,8 @@ def test_what_is_learned_respects_censoring(outcomes, by_depth, decay):
             if j > a:
                 break
             (won if j < a else lost)[j] += 1
-        owed = owed + 1 if k == 0 else int(a == k)
-    assert state[1] == owed
+        backlog = backlog + 1 if k == 0 else int(a == k)
+    assert state[1] == backlog
     if by_depth:
         np.testing.assert_allclose(state[2:], np.stack((won, lost), 1).ravel(), atol=1e-9)
     else:

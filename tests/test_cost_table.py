@@ -21,11 +21,11 @@ def tables(draw, K=3):
         tuple(sorted(draw(st.sets(st.integers(least, 40), min_size=1, max_size=4))))
         for least in (1, 0)
     )
-    owed = draw(st.integers(0, 2))
+    backlog = draw(st.integers(0, 2))
     cell = (
         costs(K)
-        .filter(lambda c: len(c.catch_up) > owed)
-        .map(lambda c: replace(c, catch_up=c.catch_up[: owed + 1]))
+        .filter(lambda c: len(c.catch_up) > backlog)
+        .map(lambda c: replace(c, catch_up=c.catch_up[: backlog + 1]))
     )
     one = draw(st.lists(cell, min_size=2, max_size=4))
     # every row and every column keeps a cell: row i at a random context, the rest by coin
@@ -66,15 +66,15 @@ def test_a_context_between_two_is_on_the_line_entry_by_entry(table, data):
     known = [(c, cell) for c, cell in zip(table.context, table.cells[i]) if cell is not None]
     contexts = [c for c, _ in known]
     c = data.draw(st.integers(contexts[0], contexts[-1]))
-    found = table.at(table.batch[i], c)
+    cost = table.at(table.batch[i], c)
     near = [cell for x, cell in known if x <= c][-1], [cell for x, cell in known if x >= c][0]
     for field in FIELDS:
         values = [np.asarray(getattr(cell, field)) for _, cell in known]
         expected = values[0] if len(known) == 1 else line(c, contexts, values)
-        np.testing.assert_allclose(getattr(found, field), expected, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(getattr(cost, field), expected, rtol=1e-12, atol=1e-12)
         two = [getattr(cell, field) for cell in near]
-        assert (np.minimum(*two) <= getattr(found, field)).all()
-        assert (getattr(found, field) <= np.maximum(*two)).all()
+        assert (np.minimum(*two) <= getattr(cost, field)).all()
+        assert (getattr(cost, field) <= np.maximum(*two)).all()
 
 
 @given(tables(), st.integers(-2, 50), st.integers(-2, 50))
@@ -209,10 +209,10 @@ def staircase(K, dip):
 def test_interpolation_keeps_the_staircase(share):
     low = staircase(20, 17)
     high = replace(low, verify=2 * low.verify)
-    found = CostTable((1,), (0, 1000), ((low, high),)).at(1, int(1000 * share))
-    assert found.verify[17] < found.verify[16]
-    assert found.verify[17] < found.verify[1]
-    assert (np.diff(found.verify) < 0).tolist() == (np.diff(low.verify) < 0).tolist()
+    cost = CostTable((1,), (0, 1000), ((low, high),)).at(1, int(1000 * share))
+    assert cost.verify[17] < cost.verify[16]
+    assert cost.verify[17] < cost.verify[1]
+    assert (np.diff(cost.verify) < 0).tolist() == (np.diff(low.verify) < 0).tolist()
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])

@@ -42,15 +42,15 @@ def test_a_replay_reads_what_its_tensors_hold_and_writes_where_it_wrote():
 
 
 def test_what_python_knew_is_baked_in():
-    at, x = [1], torch.arange(4.0)
-    replay = capture(lambda: (x[at[0]] * 1,), CPU)
-    at[0] = 3
+    index, x = [1], torch.arange(4.0)
+    replay = capture(lambda: (x[index[0]] * 1,), CPU)
+    index[0] = 3
     x += 1
     assert replay()[0] == 2
 
 
 @pytest.mark.parametrize(
-    "slip",
+    "function",
     [
         lambda x: x * float(x[0]),
         lambda x: x[: int(x.argmax())],
@@ -58,10 +58,10 @@ def test_what_python_knew_is_baked_in():
         lambda x: x * x.tolist()[0],
     ],
 )
-def test_what_a_card_cannot_capture_is_refused(slip):
+def test_what_a_card_cannot_capture_is_refused(function):
     x = torch.arange(2.0)
     with pytest.raises(CaptureError, match="a captured pass"):
-        capture(lambda: (slip(x),), CPU)
+        capture(lambda: (function(x),), CPU)
 
 
 def _rows(decoder: Decoder, seed: int):
@@ -92,9 +92,9 @@ def test_fused_layers_give_what_layers_give(shape, packed):
     compiled = []
     with compiled_layers(backend="aot_eager") as layer_forward:
         window.layer_forward = lambda *args: compiled.append(1) or layer_forward(*args)
-        made = decoder.run(x, range(len(decoder.layers)), rotation, mask, window)
+        output = decoder.run(x, range(len(decoder.layers)), rotation, mask, window)
     assert len(compiled) == len(decoder.layers)
-    assert torch.allclose(made, plain, rtol=0, atol=1e-12)
+    assert torch.allclose(output, plain, rtol=0, atol=1e-12)
     assert torch.allclose(window.key, keys, rtol=0, atol=1e-12)
 
 
@@ -123,15 +123,15 @@ def test_other_decoders_behave_as_always_while_a_pass_is_captured():
     wanted = other(token)
 
     class Compiled(CapturedPasses):  # no tape: it would keep the compiler out
-        def _replayed(self, made):
+        def _replayed(self, graph):
             with compiled_layers(backend="aot_eager") as layer_forward:
-                return made.function(layer_forward)
+                return graph.function(layer_forward)
 
     passes = Compiled((1,), 64)
 
-    def body(x, at):
+    def body(x, span):
         checked.append(DecoderLayer.forward is forward and torch.equal(other(token), wanted))
-        return (at.through(decoder, decoder.embed(x), range(len(decoder.layers))),)
+        return (span.through(decoder, decoder.embed(x), range(len(decoder.layers))),)
 
     cache = passes.cache("target", decoder, len(decoder.layers), 64)
     passes.run("body", decoder, body, [[5]], Span(0, 1), cache)

@@ -17,37 +17,39 @@ from real.record import RecordingFiles
 def half(tmp_path, monkeypatch):
     """A recording interrupted with two of its three shards on disk, and the whole recording."""
     monkeypatch.setattr(real.jobs.record, "RecordingFiles", partial(RecordingFiles, shard_size=2))
-    asked = ["record", "p.jsonl", "--out", "x.parquet", "-k", 3, "--budget", 4]
-    assert command(prompts(tmp_path / "whole", 6), *asked)[0] == 0
-    made, text = [], real.record.recorder.record_sequence
+    arguments = ["record", "p.jsonl", "--out", "x.parquet", "-k", 3, "--budget", 4]
+    assert command(prompts(tmp_path / "whole", 6), *arguments)[0] == 0
+    recorded, text = [], real.record.recorder.record_sequence
 
-    def until_the_fifth(*given):
-        if len(made) == 4:
+    def until_the_fifth(*job):
+        if len(recorded) == 4:
             raise KeyboardInterrupt
-        made.append(text(*given))
-        return made[-1]
+        recorded.append(text(*job))
+        return recorded[-1]
 
     folder = prompts(tmp_path / "half", 6)
     with monkeypatch.context() as patch:
         patch.setattr(real.record.recorder, "record_sequence", until_the_fifth)
-        assert command(folder, *asked)[0] == 130
+        assert command(folder, *arguments)[0] == 130
     assert sorted(p.name for p in (folder / "x.parquet.parts").iterdir()) == [
         "000000.parquet",
         "000002.parquet",
         "settings.json",
     ]
-    return folder, asked, rows(tmp_path / "whole" / "x.parquet")
+    return folder, arguments, rows(tmp_path / "whole" / "x.parquet")
 
 
 def test_a_shard_with_a_flipped_bit_is_never_used_in_silence(half):
-    folder, asked, whole = half
+    folder, arguments, whole = half
     shard = folder / "x.parquet.parts" / "000002.parquet"
     raw, draw, refusals = shard.read_bytes(), random.Random(0), 0
     kept = {p: p.read_bytes() for p in shard.parent.iterdir()}
     for _ in range(16):
-        at = draw.randrange(len(raw))
-        shard.write_bytes(raw[:at] + bytes([raw[at] ^ 1 << draw.randrange(8)]) + raw[at + 1 :])
-        code, out, error = command(folder, *asked)
+        place = draw.randrange(len(raw))
+        shard.write_bytes(
+            raw[:place] + bytes([raw[place] ^ 1 << draw.randrange(8)]) + raw[place + 1 :]
+        )
+        code, out, error = command(folder, *arguments)
         if code == 0:
             assert rows(folder / "x.parquet") == whole
             (folder / "x.parquet").unlink()
@@ -65,31 +67,31 @@ def test_a_shard_with_a_flipped_bit_is_never_used_in_silence(half):
         assert not (folder / "x.parquet").exists()
     assert refusals > 8
     shard.unlink()  # as the line says
-    assert command(folder, *asked)[0] == 0
+    assert command(folder, *arguments)[0] == 0
     assert rows(folder / "x.parquet") == whole
 
 
 def test_a_shard_of_other_texts_is_refused_though_it_is_whole(half):
-    folder, asked, whole = half
+    folder, arguments, whole = half
     parts = folder / "x.parquet.parts"
     (parts / "000002.parquet").write_bytes((parts / "000000.parquet").read_bytes())
-    refused(folder, *asked, words="000002.parquet holds other sequences", progress=True)
+    refused(folder, *arguments, words="000002.parquet holds other sequences", progress=True)
     (parts / "000002.parquet").unlink()
-    assert command(folder, *asked)[0] == 0
+    assert command(folder, *arguments)[0] == 0
     assert rows(folder / "x.parquet") == whole
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 200_000, "\x00"])
 def test_settings_that_are_damaged_are_named(half, text):
-    folder, asked, _ = half
+    folder, arguments, _ = half
     (folder / "x.parquet.parts" / "settings.json").write_text(text)
-    refused(folder, *asked, words="settings.json is damaged", progress=True)
+    refused(folder, *arguments, words="settings.json is damaged", progress=True)
 
 
 def test_shards_without_their_settings_are_made_again(half):
-    folder, asked, whole = half
+    folder, arguments, whole = half
     (folder / "x.parquet.parts" / "settings.json").unlink()
-    other = [*asked[:-1], 3]
+    other = [*arguments[:-1], 3]
     assert command(folder, *other)[0] == 0
     assert rows(folder / "x.parquet").budget.tolist() == [3] * 6
     assert whole.budget.tolist() == [4] * 6

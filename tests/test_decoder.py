@@ -81,14 +81,14 @@ def random_reference(name):
     9, transformers' own float32 logits are already 2e-5 away from its float64 ones.
     """
     config, model, options = FAMILIES[name]
-    made = model(config(**SIZES, **options)).eval().requires_grad_(False)
+    reference = model(config(**SIZES, **options)).eval().requires_grad_(False)
     generator = torch.Generator().manual_seed(7)
-    for key, p in made.named_parameters():
+    for key, p in reference.named_parameters():
         spread = 0.12 if p.ndim == 2 else 0.3
         p.copy_(
             torch.randn(p.shape, generator=generator) * spread + (1.0 if "norm" in key else 0.0)
         )
-    return made
+    return reference
 
 
 def gap(reference, decoder):
@@ -164,15 +164,15 @@ def close(a, b):
 
 def in_pieces(decoder, tokens, cuts):
     """Logits of `tokens` passed piece by piece over a cache that has to grow."""
-    cache, made = decoder.cache(capacity=1), []
+    cache, outputs = decoder.cache(capacity=1), []
     for start, stop in zip([0, *cuts], [*cuts, len(tokens)]):
         x = decoder.embed(torch.tensor([tokens[start:stop]]))
         mask = ancestor_mask(start, chain(stop - start))
         x = decoder.run(
             x, range(RICH.layers), decoder.rotation(torch.arange(start, stop)), mask, cache, start
         )
-        made.append(decoder.logits(x[0]))
-    return torch.cat(made)
+        outputs.append(decoder.logits(x[0]))
+    return torch.cat(outputs)
 
 
 @HELD

@@ -63,7 +63,7 @@ def _replayed(policy, acceptance, theta_m):
 
 
 SETTINGS = (0.4, 0.8, 0.7)  # sigma_M, sigma_S, theta_0
-LAWS = {f"beta {r}": (beta_ts(r), _beta(r)) for r in READINGS} | {
+CASES = {f"beta {r}": (beta_ts(r), _beta(r)) for r in READINGS} | {
     f"cali {r}": (cali_ts(r, "theta", *SETTINGS), _cali(r, 0.6, *SETTINGS)) for r in CALIBRATED
 }
 
@@ -74,26 +74,26 @@ Z = stats.norm.isf(1e-6 / (2 * 7 * 2 * ROUNDS_DEEP))
 
 
 @pytest.mark.parametrize("acceptance", [0.5, 0.9])
-@pytest.mark.parametrize("label", LAWS)
+@pytest.mark.parametrize("label", CASES)
 def test_mean_draft_length_is_the_enumerated_one(label, acceptance):
     """Every state of the posterior enumerated for four rounds; the replay's means within z,
     false alarm 1e-6 over all of them.
     """
-    policy, (go, learn, start) = LAWS[label]
-    law = naive.drafted_law(ROUNDS_DEEP, K, acceptance, go, learn, start)
-    found = _replayed(policy, acceptance, 0.6)
-    for mean, (expected, variance) in zip(found, law):
-        assert abs(mean - expected) <= Z * math.sqrt(variance / SEQUENCES) + 1e-6, (found, law)
+    policy, (go, learn, start) = CASES[label]
+    moments = naive.draft_length_moments(ROUNDS_DEEP, K, acceptance, go, learn, start)
+    means = _replayed(policy, acceptance, 0.6)
+    for mean, (expected, variance) in zip(means, moments):
+        assert abs(mean - expected) <= Z * math.sqrt(variance / SEQUENCES) + 1e-6, (means, moments)
 
 
 def test_that_comparison_can_fail():
     """The same replay against the law of another reading, and of another acceptance, is far
     outside.
     """
-    found = _replayed(beta_ts("acceptance"), 0.9, 0.6)
+    means = _replayed(beta_ts("acceptance"), 0.9, 0.6)
     for reading, acceptance in (("printed", 0.9), ("acceptance", 0.8)):
-        law = naive.drafted_law(ROUNDS_DEEP, K, acceptance, *_beta(reading))
-        assert abs(found[-1] - law[-1][0]) > Z * math.sqrt(law[-1][1] / SEQUENCES)
+        moments = naive.draft_length_moments(ROUNDS_DEEP, K, acceptance, *_beta(reading))
+        assert abs(means[-1] - moments[-1][0]) > Z * math.sqrt(moments[-1][1] / SEQUENCES)
 
 
 def test_the_printed_update_drifts_to_short_drafts():
@@ -101,11 +101,13 @@ def test_the_printed_update_drifts_to_short_drafts():
     2.0 in the first round, 1.2 from the thirtieth on and still falling; where all is accepted it is
     2.0 in every round but for the cap (a policy that learns nothing).
     """
-    means = [mean for mean, _ in naive.drafted_law(30, 8, 0.8, *_beta("printed"), ignore=1e-8)]
+    means = [
+        mean for mean, _ in naive.draft_length_moments(30, 8, 0.8, *_beta("printed"), ignore=1e-8)
+    ]
     assert means[0] == pytest.approx(2.0, abs=0.01)
     assert all(b < a for a, b in zip(means, means[1:]))
     assert means[-1] == pytest.approx(1.21, abs=0.01)
-    certain = [mean for mean, _ in naive.drafted_law(12, 40, 1.0, *_beta("printed"))]
+    certain = [mean for mean, _ in naive.draft_length_moments(12, 40, 1.0, *_beta("printed"))]
     assert all(mean == pytest.approx(2.0, abs=0.004) for mean in certain)
-    held = naive.drafted_law(8, 8, 0.8, *_beta("acceptance"))
+    held = naive.draft_length_moments(8, 8, 0.8, *_beta("acceptance"))
     assert held[-1][0] > 2.5

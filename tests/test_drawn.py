@@ -88,18 +88,18 @@ def sixteen(seed=0, K=4, length=20):
 @HELD
 @given(recordings(), SEED)
 def test_a_run_is_the_leading_coins_under_their_ratio(trace, seed):
-    found = drawn_trace(trace, seed)
+    drawn = drawn_trace(trace, seed)
     for s in range(trace.sequences):
         first, end = map(int, trace.offset[s : s + 2])
         for t in range(first, end):
             most = min(int(trace.depth[t]), end - t)
-            coins = [
+            accepted = [
                 rng.uniform(seed, int(trace.sequence[s]), t - first, j, ACCEPT) < trace.ratio[t, j]
                 for j in range(most)
             ]
-            assert found.run[t] == (coins.index(False) if False in coins else most)
-    assert found.ratio is None
-    assert drawn_trace(found, 1) is found
+            assert drawn.run[t] == (accepted.index(False) if False in accepted else most)
+    assert drawn.ratio is None
+    assert drawn_trace(drawn, 1) is drawn
 
 
 @HELD
@@ -169,8 +169,10 @@ def test_the_mean_over_seeds_is_the_mean_over_all_runs(text):
         one = replace(ordinary, run=np.array([run for run, _ in runs], np.uint8))
         wanted += np.prod([odds for _, odds in runs]) * replay(one, policy).accepted.sum()
 
-    def stray(given):
-        got = np.array([replay(given, policy, seed).accepted.sum() for seed in range(4000)], float)
+    def stray(recording):
+        got = np.array(
+            [replay(recording, policy, seed).accepted.sum() for seed in range(4000)], float
+        )
         return abs(got.mean() - wanted) / (got.std() / np.sqrt(len(got)))
 
     assert stray(trace) < 5 < stray(replace(trace, ratio=trace.ratio * np.float32(0.9)))
@@ -187,7 +189,7 @@ def test_acceptance_by_depth_counts_chances():
 
 def test_score_gives_each_draw_its_own_oracle():
     trace, cost = sixteen(), CostModel.from_ratio(0.1, 4)
-    (found,) = score(
+    (result,) = score(
         {"r": trace}, ["fixed:2", "beta_ts"], cost, replicates=3, seed=5, resamples=200
     )
     draws = [drawn_trace(trace, seed) for seed in (5, 6, 7)]
@@ -198,10 +200,10 @@ def test_score_gives_each_draw_its_own_oracle():
             for seed in (5, 6, 7)
         ]
     )
-    assert found["speedup_oracle"] == pytest.approx(trace.rows / best)
-    assert found["speedup_oracle"] > found["speedup_fixed"] > 1
-    assert found["policies"][1]["speedup"] == pytest.approx(trace.rows / mine)
-    assert all(row["low"] <= row["share"] <= row["high"] <= 1 for row in found["policies"])
+    assert result["speedup_oracle"] == pytest.approx(trace.rows / best)
+    assert result["speedup_oracle"] > result["speedup_fixed"] > 1
+    assert result["policies"][1]["speedup"] == pytest.approx(trace.rows / mine)
+    assert all(row["low"] <= row["share"] <= row["high"] <= 1 for row in result["policies"])
     usual = score({"r": trace}, None, cost, replicates=2, resamples=200)[0]["policies"]
     assert "beta_ts:acceptance" in [row["policy"] for row in usual]
     assert not [row for row in usual if "confidence" in row["policy"]]
@@ -220,7 +222,7 @@ def test_sweeps_lineups_and_checks_work_on_draws():
     assert row.speedup.value == pytest.approx(row.expected.value, rel=0.2)
     checks, facts = recording_checks("r", trace, 0)
     assert len(checks) > 8
-    assert all(each.ok for each in checks)
+    assert all(entry.ok for entry in checks)
     assert 0 < facts["alpha"] < 1
 
 

@@ -121,7 +121,7 @@ def _exam(name, trace):
     wanted = [*POLICIES, *LEARNT] if SLOW or name in WHOLE else FEW
     known = {feature for feature, _ in trace.meta.features}
     parsed = [
-        (given, policies.parse(given) if isinstance(given, str) else given) for given in wanted
+        (policy, policies.parse(policy) if isinstance(policy, str) else policy) for policy in wanted
     ]
     return [
         g
@@ -140,10 +140,10 @@ def test_every_policy_runs_as_it_replays(name, record_property):
         len(exam) == len(POLICIES) + len(LEARNT) or (SLOW or name not in WHOLE) and len(exam) >= 2
     )
     check_predictors(pair.drafter, trace, [policy for policy in LEARNT if policy in exam])
-    for i, given in enumerate(exam):
+    for i, entry in enumerate(exam):
         part = trace.select(range(i % SHARE, PROMPTS, SHARE))
         policy = (
-            given if isinstance(given, Policy) else policy_from(given, part, cost)
+            entry if isinstance(entry, Policy) else policy_from(entry, part, cost)
         )  # the oracle's plan is for these texts
         results = run_all(pair.target, pair.drafter, part, policy, cost, seed=1)
         total += compare(part, policy, replay(part, policy, seed=1, cost=cost), results)

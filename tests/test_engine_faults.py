@@ -59,7 +59,7 @@ def lab(tmp_path_factory):
     CostModel.from_ratio(0.3, 16).to_json(folder / "c.json")
     (folder / "shape.json").write_text(json.dumps(SHAPE))
     (folder / "p.jsonl").write_text('{"task": "t", "text": "some words"}\n')
-    asked = [
+    record = [
         "record",
         "p.jsonl",
         "--rule",
@@ -71,7 +71,7 @@ def lab(tmp_path_factory):
         "--out",
         "rejection.parquet",
     ]
-    assert command(folder, *asked)[0] == 0
+    assert command(folder, *record)[0] == 0
     return folder
 
 
@@ -150,7 +150,7 @@ def test_none_twice_is_none(lab):
 
 
 @pytest.mark.parametrize(
-    "asked, words",
+    "arguments, words",
     [
         ([*DRIVE, "--seed", 1 << 64], "seed is 18446744073709551616"),
         (["emulate", "rejection.parquet", *DRIVE[2:]], "is of the rejection rule"),
@@ -178,15 +178,15 @@ def test_none_twice_is_none(lab):
         ),
     ],
 )
-def test_slips_with_driven_and_scored_runs_and_their_engines(lab, asked, words):
-    refused(lab, *asked, words=words)
+def test_slips_with_driven_and_scored_runs_and_their_engines(lab, arguments, words):
+    refused(lab, *arguments, words=words)
 
 
 @pytest.mark.parametrize(
     "name", ["record", "measure", "run", "teacher-force", "emulate", "scorecard", "race"]
 )
 def test_an_engine_that_is_none_is_named(lab, name):
-    asked = {
+    commands = {
         "record": ["record", "p.jsonl", "--out", "x.parquet"],
         "measure": ["measure", "--out", "x.json"],
         "run": ["run", "t.parquet", "--policy", "fixed:1", "--cost", "c.json"],
@@ -197,7 +197,7 @@ def test_an_engine_that_is_none_is_named(lab, name):
     }
     refused(
         lab,
-        *asked[name],
+        *commands[name],
         "--engine",
         "quick",
         words="engine 'quick' is unknown; expected one of eager, fast, strict",

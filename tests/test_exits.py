@@ -21,12 +21,12 @@ def lengths(policy, trace, row):
     caps aside.
     """
     params, state = policy.start()
-    more = policy.compiled()[0]
+    go_on = policy.compiled()[0]
     columns = trace.features(policy.reads)
     grids = [TABLES[trace.meta.features[column][1]] for column in columns]
     shown = np.full((trace.K, len(columns)), np.nan)
     for slot in range(trace.K + 1):
-        go, keep = more(params, state, slot, shown, 0.5)
+        go, keep = go_on(params, state, slot, shown, 0.5)
         if not go or slot == trace.K:
             return slot, slot if go or keep or slot == 0 else slot - 1
         for f, column in enumerate(columns):
@@ -34,8 +34,8 @@ def lengths(policy, trace, row):
 
 
 def column(trace, name):
-    at = [known for known, _ in trace.meta.features].index(name)
-    return TABLES[trace.meta.features[at][1]][trace.feature[:, :, at]]
+    index = [known for known, _ in trace.meta.features].index(name)
+    return TABLES[trace.meta.features[index][1]][trace.feature[:, :, index]]
 
 
 def stopped(trace, row, stops, inclusive):
@@ -108,7 +108,7 @@ def test_product_starts_anew_in_every_round(trace, threshold):
 
 def _adapted(outcomes, threshold, target, step, K):
     """th after each round (k, a): the rule of Draft & Verify, from its definition."""
-    match, found = 0.0, []
+    match, thresholds = 0.0, []
     for k, a in outcomes:
         if k:
             match = 0.5 * match + 0.5 * (a / k)
@@ -116,8 +116,8 @@ def _adapted(outcomes, threshold, target, step, K):
                 threshold + step if match < target else threshold if k == K else threshold - step
             )
             threshold = 0.9 * threshold + 0.1 * wanted
-        found.append(threshold)
-    return found
+        thresholds.append(threshold)
+    return thresholds
 
 
 @pytest.mark.parametrize("factory", [draft_verify, adaedl])
@@ -153,15 +153,17 @@ def test_adaptive_exits_by_hand():
     observe(params, state, 3, 3, 3, shown, 0.0)
     assert state[0] == pytest.approx(0.802, abs=1e-12)
     assert state[1] == pytest.approx(0.96875)
-    more = adaedl(0.4).compiled()[0]
+    go_on = adaedl(0.4).compiled()[0]
     for h, go in ((1.7, True), (1.8, True), (1.9, False)):  # 1 - sqrt(0.2 H) < 0.4 where H > 1.8
         shown = np.array([[h]])
         assert (
-            bool(more(np.array(adaedl(0.4).params), np.array([0.4 - 1e-12, 0.0]), 1, shown, 0.5)[0])
+            bool(
+                go_on(np.array(adaedl(0.4).params), np.array([0.4 - 1e-12, 0.0]), 1, shown, 0.5)[0]
+            )
             is go
         )
-    more = draft_verify().compiled()[0]
-    answers = [more(params, np.array([0.8, 0.0]), 1, np.array([[c]]), 0.5) for c in (0.79, 0.81)]
+    go_on = draft_verify().compiled()[0]
+    answers = [go_on(params, np.array([0.8, 0.0]), 1, np.array([[c]]), 0.5) for c in (0.79, 0.81)]
     assert [(bool(go), bool(keep)) for go, keep in answers] == [(False, True), (True, True)]
 
 
@@ -190,8 +192,10 @@ def test_exits_that_drop_a_token_look_at_q_only(policy, trace, data):
     other = replace(
         trace, run=random.integers(0, np.minimum(trace.depth, left) + 1).astype(np.uint8)
     )
-    made = [replay(each, policy) for each in (trace, other)]
-    drafts = [dict(zip(r.row.tolist(), zip(r.computed.tolist(), r.drafted.tolist()))) for r in made]
+    replays = [replay(recording, policy) for recording in (trace, other)]
+    drafts = [
+        dict(zip(r.row.tolist(), zip(r.computed.tolist(), r.drafted.tolist()))) for r in replays
+    ]
     for row in drafts[0].keys() & drafts[1].keys():
         assert drafts[0][row] == drafts[1][row]
 
@@ -202,11 +206,11 @@ def test_that_law_is_broken_by_a_policy_that_learns():
     """
     trace = synthetic.iid(0.9, 1, 200, 4, confidence=True)
     other = replace(trace, run=np.zeros_like(trace.run))
-    made = [replay(each, draft_verify(0.9, step=1.0)) for each in (trace, other)]
-    drafts = [dict(zip(r.row.tolist(), r.computed.tolist())) for r in made]
+    replays = [replay(recording, draft_verify(0.9, step=1.0)) for recording in (trace, other)]
+    drafts = [dict(zip(r.row.tolist(), r.computed.tolist())) for r in replays]
     assert any(drafts[0][row] != drafts[1][row] for row in drafts[0].keys() & drafts[1].keys())
-    asked = {policy.name for policy in EXAM if policy.name.endswith("inclusive=false")}
-    assert asked >= {"confidence:0.7,inclusive=false", "entropy:2,inclusive=false"}
+    exclusive = {policy.name for policy in EXAM if policy.name.endswith("inclusive=false")}
+    assert exclusive >= {"confidence:0.7,inclusive=false", "entropy:2,inclusive=false"}
 
 
 def test_names_keep_every_digit():

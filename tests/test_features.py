@@ -56,10 +56,10 @@ def test_codes_are_within_half_a_bin(logits, temperature):
     assert code.dtype == np.uint8
     for i, (name, wanted) in enumerate(slow_features(logits, temperature).items()):
         table = grid.TABLES[GRIDS[name]]
-        at = int(code[0, i])
-        assert abs(table[at] - wanted) <= np.abs(table - wanted).min() + 1e-12
-        below = (table[at - 1] + table[at]) / 2 if at else -math.inf
-        above = (table[at] + table[at + 1]) / 2 if at < 255 else math.inf
+        bin_index = int(code[0, i])
+        assert abs(table[bin_index] - wanted) <= np.abs(table - wanted).min() + 1e-12
+        below = (table[bin_index - 1] + table[bin_index]) / 2 if bin_index else -math.inf
+        above = (table[bin_index] + table[bin_index + 1]) / 2 if bin_index < 255 else math.inf
         assert below - 1e-12 <= wanted <= above + 1e-12
         assert abs(edge[0, i] - min(wanted - below, above - wanted)) < 1e-9
 
@@ -163,10 +163,10 @@ def test_a_silent_drafter_shows_nothing_and_is_asked_for_nothing():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_features_are_computed_in_float64(dtype):
     rows = (torch.randn(6, 40, generator=torch.Generator().manual_seed(3)) * 4).to(dtype)
-    for narrow, wide in zip(
+    for narrow, double in zip(
         read_features(NAMES, rows, 0.7), read_features(NAMES, rows.double(), 0.7)
     ):
-        assert np.array_equal(narrow, wide)
+        assert np.array_equal(narrow, double)
 
 
 def test_tokens_that_cannot_occur_add_nothing():

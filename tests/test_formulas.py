@@ -16,17 +16,17 @@ RATE = st.floats(0, 1)
 @settings(deadline=None)
 @given(st.lists(RATE, min_size=0, max_size=7))
 def test_depthwise_committed_equals_the_enumeration_of_all_outcomes(alphas):
-    law = naive.committed_law(alphas)
-    assert sum(law.values()) == pytest.approx(1, abs=1e-12)
+    distribution = naive.committed_distribution(alphas)
+    assert sum(distribution.values()) == pytest.approx(1, abs=1e-12)
     assert formulas.depthwise_committed(alphas) == pytest.approx(
-        sum(n * p for n, p in law.items()), abs=1e-12
+        sum(n * p for n, p in distribution.items()), abs=1e-12
     )
 
 
 @settings(deadline=None)
 @given(RATE, st.integers(0, 8))
 def test_iid_form_equals_enumeration_and_the_depthwise_form(alpha, k):
-    expected = sum(n * p for n, p in naive.committed_law([alpha] * k).items())
+    expected = sum(n * p for n, p in naive.committed_distribution([alpha] * k).items())
     assert formulas.expected_committed(alpha, k) == pytest.approx(expected, abs=1e-12)
     assert formulas.depthwise_committed(np.full(k, alpha)) == pytest.approx(expected, abs=1e-12)
 
@@ -114,9 +114,9 @@ def test_fixed_k_on_iid_acceptance_commits_what_the_formula_says_and_a_wrong_alp
     committed = rounds.accepted[free] + 1
 
     def z(assumed):
-        law = naive.committed_law([assumed] * k)
-        mean = sum(n * p for n, p in law.items())
-        variance = sum((n - mean) ** 2 * p for n, p in law.items())
+        distribution = naive.committed_distribution([assumed] * k)
+        mean = sum(n * p for n, p in distribution.items())
+        variance = sum((n - mean) ** 2 * p for n, p in distribution.items())
         assert mean == pytest.approx(formulas.expected_committed(assumed, k), abs=1e-12)
         return (committed.mean() - mean) / np.sqrt(variance / len(committed))
 
@@ -226,9 +226,9 @@ def test_domain_errors_are_one_line(call):
 @example(0.7, 1.0, 1, 0.0)
 @given(RATE, RATE, st.integers(1, 7), st.floats(0, 2))
 def test_geometric_stop_equals_the_enumeration_of_all_coins_and_outcomes(alpha, stay, K, c):
-    law = naive.geometric_law(alpha, stay, K)
-    assert sum(law.values()) == pytest.approx(1, abs=1e-12)
-    drafted, accepted = (sum(key[i] * p for key, p in law.items()) for i in (0, 1))
+    distribution = naive.geometric_distribution(alpha, stay, K)
+    assert sum(distribution.values()) == pytest.approx(1, abs=1e-12)
+    drafted, accepted = (sum(key[i] * p for key, p in distribution.items()) for i in (0, 1))
     assert formulas.geometric_drafted(stay, K) == pytest.approx(drafted, abs=1e-12)
     assert formulas.geometric_accepted(alpha, stay, K) == pytest.approx(accepted, abs=1e-12)
     assert formulas.geometric_committed(alpha, stay, K) == pytest.approx(1 + accepted, abs=1e-12)
@@ -260,14 +260,14 @@ def test_switching_form_is_the_increment_of_long_texts(alphas, switch, k):
     """
     move = [[1 - switch[0], switch[0]], [switch[1], 1 - switch[1]]]
     start = np.array([switch[1], switch[0]]) / sum(switch)
-    laws = [
+    distributions = [
         RoundDistribution(
             np.broadcast_to(alphas, (1, k, 2)), np.array(move), start, np.ones(k), rows
         )
         for rows in (300, 312)
     ]
     rounds = [
-        moments(law, np.ones((k + 1,) * 3))[0] for law in laws
+        moments(distribution, np.ones((k + 1,) * 3))[0] for distribution in distributions
     ]  # 12 tokens: whatever the period, 1 .. 4 divides it
     assert formulas.switching_committed(alphas, switch, k) == pytest.approx(
         12 / (rounds[1] - rounds[0]), rel=1e-6

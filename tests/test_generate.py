@@ -13,11 +13,13 @@ from real.train.predictor_examples import generate_one_by_one
 def test_texts_written_together_are_those_written_one_by_one():
     target = Target(toy_decoder(0))
     vocab = target.decoder.config.vocab
-    asked = [Settings(3, 12, rule, (vocab - 1,)) for rule in (Rule(), Rule("coupled", 0.8, 3))]
+    record_settings = [
+        Settings(3, 12, rule, (vocab - 1,)) for rule in (Rule(), Rule("coupled", 0.8, 3))
+    ]
     prompts = [[1, 2, 3], [3, 2, 1], [2, 2, 4]]
     a, b = (
-        generate_one_by_one(target, asked, prompts, 7),
-        generate_together(target, asked, prompts, 7),
+        generate_one_by_one(target, record_settings, prompts, 7),
+        generate_together(target, record_settings, prompts, 7),
     )
     assert [(w.sequence, w.prompt, w.new_tokens.tolist()) for w in a] == [
         (w.sequence, w.prompt, w.new_tokens.tolist()) for w in b
@@ -25,6 +27,6 @@ def test_texts_written_together_are_those_written_one_by_one():
     assert all(torch.allclose(x.of_target, y.of_target) for x, y in zip(a, b))
     assert len({tuple(w.new_tokens.tolist()) for w in a}) > 1
     other = generate_together(
-        target, asked, prompts, 8
+        target, record_settings, prompts, 8
     )  # other draw addresses: other sampled texts
     assert [w.new_tokens.tolist() for w in a[3:]] != [w.new_tokens.tolist() for w in other[3:]]

@@ -46,8 +46,8 @@ def grown(drafter, token, parent, together=True):
     number, rows = {-1: -1}, {}
     for call in calls:
         logits = drafter.grow([token[row] for row in call], [number[parent[row]] for row in call])
-        for row, each in zip(call, logits):
-            number[row], rows[row] = len(number) - 1, each
+        for row, logit in zip(call, logits):
+            number[row], rows[row] = len(number) - 1, logit
     return torch.stack([rows[row] for row in range(len(token))])
 
 
@@ -79,11 +79,11 @@ def test_a_nodes_logits_are_those_behind_its_path_as_a_chain(name, seed, tree, t
         text += _round(target, drafter, text, i, i, 1, 4 + i)
     token, parent = tree
     token[0] = text[-1]
-    found = grown(drafter, token, parent, together)
+    logits = grown(drafter, token, parent, together)
     assert drafter.resume() is None
     for row in range(len(token)):
         wanted = behind(name, text, [token[i] for i in path_to(row, parent)])
-        torch.testing.assert_close(found[row], wanted, rtol=0, atol=1e-10)
+        torch.testing.assert_close(logits[row], wanted, rtol=0, atol=1e-10)
 
 
 def _tree_round(target, drafter, text, tree, node, miss):
@@ -123,8 +123,8 @@ def test_after_rounds_of_trees_and_chains_caches_and_drafts_are_fresh_ones(
     assert target.length == rows
     _begin(fresh, other, text)
     _same_draft(drafter, fresh, 3)
-    for each in (drafter, fresh):
-        each.rollback(0)
+    for one in (drafter, fresh):
+        one.rollback(0)
     token, parent = [text[-1], *last[0][1:]], last[1]
     torch.testing.assert_close(
         grown(drafter, token, parent), grown(fresh, token, parent), rtol=0, atol=1e-12
@@ -151,8 +151,8 @@ def test_control_a_drafter_that_keeps_its_tree_is_caught(name):
         drafter.catch_up([8, 4], output, [0, 2])
         _begin(fresh, other, [*text, 8, 4])
         assert len(before) == 4
-        found, wanted = (grown(each, [4, 6], [-1, 0]) for each in (drafter, fresh))
-        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+        kept, wanted = (grown(one, [4, 6], [-1, 0]) for one in (drafter, fresh))
+        torch.testing.assert_close(kept, wanted, rtol=0, atol=1e-12)
 
 
 @settings(deadline=None, max_examples=60)
@@ -169,9 +169,9 @@ def test_the_last_rows_of_a_tree_stand_where_the_whole_tree_has_them(tree, base,
 def test_drafting_a_tree_hides_no_pass_of_the_target(name, monkeypatch):
     passes, counted = [], Target._layers
 
-    def layers(self, x, span, first, last, *more):
+    def layers(self, x, span, first, last, *options):
         passes.extend([span.rows] * (last == len(self.decoder.layers)))
-        return counted(self, x, span, first, last, *more)
+        return counted(self, x, span, first, last, *options)
 
     monkeypatch.setattr(Target, "_layers", layers)
     target, drafter = toy_pair(name)

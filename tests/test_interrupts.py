@@ -45,11 +45,11 @@ def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(tmp_path):
     assert not (folder / "x.parquet").exists()
     kept = shard.stat().st_mtime_ns, shard.read_bytes()
     seen = []
-    made = real.record.shards.load_trace
+    load = real.record.shards.load_trace
 
     def loaded(path):
         seen.append((path.stat().st_mtime_ns, path.read_bytes()))
-        return made(path)
+        return load(path)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(real.record.shards, "load_trace", loaded)

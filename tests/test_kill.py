@@ -9,18 +9,18 @@ from interrupted_jobs import RECORD, Server, prompts, rows
 
 @pytest.fixture(scope="module")
 def server():
-    made = Server()
-    yield made
-    made.process.communicate(timeout=60)
-    assert made.process.returncode == 0
+    started = Server()
+    yield started
+    started.process.communicate(timeout=60)
+    assert started.process.returncode == 0
 
 
 @pytest.mark.parametrize("drafter", ["model", "early_exit"])
 def test_a_recording_killed_again_and_again_holds_the_rows_of_an_undisturbed_one(
     server, tmp_path, drafter
 ):
-    asked = [*RECORD, "--drafter", drafter]
-    code, deeds = server(prompts(tmp_path / "whole", 6), asked)
+    arguments = [*RECORD, "--drafter", drafter]
+    code, deeds = server(prompts(tmp_path / "whole", 6), arguments)
     assert code == 0
     assert deeds > 40
     whole = rows(tmp_path / "whole" / "x.parquet")
@@ -30,12 +30,12 @@ def test_a_recording_killed_again_and_again_holds_the_rows_of_an_undisturbed_one
         folder, kills = prompts(tmp_path / str(life), 6), 0
         while True:
             # half of the kills come before a deed, half at any moment
-            at = (
+            moment = (
                 {"die_at": draw.randint(1, deeds)}
                 if kills % 2 == 0
                 else {"after": draw.uniform(0, 0.6)}
             )
-            code, _ = server(folder, asked, **(at if kills < 3 else {}))
+            code, _ = server(folder, arguments, **(moment if kills < 3 else {}))
             if (folder / "x.parquet").exists():
                 assert rows(folder / "x.parquet") == whole
             if code == 0:
@@ -51,37 +51,37 @@ def test_a_recording_killed_again_and_again_holds_the_rows_of_an_undisturbed_one
 
 def test_any_deed_of_a_recording_may_be_its_last(server, tmp_path):
     """Killed before every fifth deed and each of the last eight, then run again."""
-    asked = ["record", "p.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 2]
-    code, deeds = server(prompts(tmp_path / "whole", 2), asked)
+    arguments = ["record", "p.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 2]
+    code, deeds = server(prompts(tmp_path / "whole", 2), arguments)
     whole = rows(tmp_path / "whole" / "x.parquet")
     assert code == 0
     assert 20 < deeds < 60
-    for at in sorted({*range(1, deeds, 5), *range(deeds - 7, deeds + 1)}):
-        folder = prompts(tmp_path / str(at), 2)
-        assert server(folder, asked, die_at=at)[0] == -signal.SIGKILL
+    for operation in sorted({*range(1, deeds, 5), *range(deeds - 7, deeds + 1)}):
+        folder = prompts(tmp_path / str(operation), 2)
+        assert server(folder, arguments, die_at=operation)[0] == -signal.SIGKILL
         if (folder / "x.parquet").exists():
             assert rows(folder / "x.parquet") == whole
-        assert server(folder, asked)[0] == 0
+        assert server(folder, arguments)[0] == 0
         assert rows(folder / "x.parquet") == whole
         assert not (folder / "x.parquet.parts").exists()
 
 
 def test_a_kill_while_it_clears_up_mixes_nothing_into_the_next_recording(server, tmp_path):
     """Killed once the trace is whole; then the same file is recorded with other settings."""
-    asked = ["record", "p.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 2]
-    _, deeds = server(prompts(tmp_path / "whole", 2), asked)
-    code, _ = server(prompts(tmp_path / "other", 2), [*asked, "--seed", 5, "--rule", "coupled"])
+    arguments = ["record", "p.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 2]
+    _, deeds = server(prompts(tmp_path / "whole", 2), arguments)
+    code, _ = server(prompts(tmp_path / "other", 2), [*arguments, "--seed", 5, "--rule", "coupled"])
     other, refusals = rows(tmp_path / "other" / "x.parquet"), 0
-    for at in range(deeds, 0, -1):
-        folder = prompts(tmp_path / str(at), 2)
-        server(folder, asked, die_at=at)
+    for operation in range(deeds, 0, -1):
+        folder = prompts(tmp_path / str(operation), 2)
+        server(folder, arguments, die_at=operation)
         if not (folder / "x.parquet").exists():
             break
-        code, _ = server(folder, [*asked, "--seed", 5, "--rule", "coupled"])
+        code, _ = server(folder, [*arguments, "--seed", 5, "--rule", "coupled"])
         refusals += code == 2  # the settings of the first are still there
         assert code == 2 or code == 0 and rows(folder / "x.parquet") == other
     assert refusals >= 2
-    assert deeds - at > 4
+    assert deeds - operation > 4
 
 
 def learnt(folder):
@@ -94,7 +94,7 @@ def learnt(folder):
 
 
 def test_training_killed_again_and_again_learns_the_same_weights(server, tmp_path):
-    asked = ["train", "text.txt", "--toy", "--steps", "110,12,12", "--out", "m"]
+    arguments = ["train", "text.txt", "--toy", "--steps", "110,12,12", "--out", "m"]
     words = [
         "a", "drafter", "proposes", "and", "the", "target", "disposes", "of", "every", "token",
         "that", "it", "is", "shown",
@@ -104,25 +104,25 @@ def test_training_killed_again_and_again_learns_the_same_weights(server, tmp_pat
         (tmp_path / name / "text.txt").write_text(
             " ".join(words[i * i % len(words)] for i in range(1500))
         )
-    code, deeds = server(tmp_path / "whole", asked)
+    code, deeds = server(tmp_path / "whole", arguments)
     whole, draw, kills = learnt(tmp_path / "whole"), random.Random(1), 0
     assert code == 0
     assert deeds > 20
     assert any(name.endswith("exit.safetensors") for name in whole)
     while True:
-        at = (
+        moment = (
             {"die_at": draw.randint(1, deeds // 2)}
             if kills % 2 == 0
             else {"after": draw.uniform(0, 1)}
         )
-        code, _ = server(tmp_path / "killed", asked, **(at if kills < 4 else {}))
+        code, _ = server(tmp_path / "killed", arguments, **(moment if kills < 4 else {}))
         if code == 0:
             break
         kills += 1
-    found = {
+    resumed = {
         name: held
         for name, held in learnt(tmp_path / "killed").items()
         if not name.endswith(".part")
     }
     assert kills >= 2
-    assert found == whole
+    assert resumed == whole

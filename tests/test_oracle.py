@@ -16,8 +16,8 @@ def test_oracle_equals_brute_force_over_every_schedule(trace, cost):
     rounds = replay(trace, oracle(trace, cost), cost=cost)
     seconds = cost.seconds(rounds)
     for s in range(trace.sequences):
-        found = seconds[rounds.offset[s] : rounds.offset[s + 1]].sum()
-        assert found == pytest.approx(naive.best_time(trace, cost, s), abs=1e-12)
+        total = seconds[rounds.offset[s] : rounds.offset[s + 1]].sum()
+        assert total == pytest.approx(naive.best_time(trace, cost, s), abs=1e-12)
 
 
 @pytest.mark.parametrize("policy", EXAM, ids=lambda policy: policy.name)
@@ -59,12 +59,12 @@ def test_greedy_oracle_takes_the_best_rate_of_each_round_and_never_beats_the_ora
     policy = greedy_oracle(trace, cost)
     rounds = replay(trace, policy, cost=cost)
     for s in range(trace.sequences):
-        owed, clock = 0, naive.Clock(cost)
+        backlog, clock = 0, naive.Clock(cost)
         for r in range(rounds.offset[s], rounds.offset[s + 1]):
             row, k = int(rounds.row[r]), int(rounds.computed[r])
-            assert k == naive.best_rate(trace, cost, s, row, owed)
+            assert k == naive.best_rate(trace, cost, s, row, backlog)
             clock.price(k, k, int(rounds.accepted[r]))
-            owed = clock.unread
+            backlog = clock.unread
     best = cost.seconds(replay(trace, oracle(trace, cost), cost=cost)).sum()
     assert cost.seconds(rounds).sum() >= best - 1e-9
 
@@ -77,8 +77,8 @@ def test_the_greedy_oracle_is_no_upper_bound():
     for seed in range(20):
         trace, cost = synthetic.iid(0.6, 5, 40, 4, seed), CostModel.from_ratio(0.3, 4)
         times = [
-            cost.seconds(replay(trace, made(trace, cost), cost=cost)).sum()
-            for made in (greedy_oracle, oracle)
+            cost.seconds(replay(trace, policy(trace, cost), cost=cost)).sum()
+            for policy in (greedy_oracle, oracle)
         ]
         worse.append(times[0] / times[1] - 1)
     assert min(worse) >= -1e-12

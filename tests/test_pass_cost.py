@@ -94,12 +94,12 @@ def test_a_pass_grows_with_rows_batch_and_context_and_is_at_least_either_bound(
     shape, card, rows, batch, context
 ):
     here = pass_seconds(shape, card, rows, batch, context)
-    for more in (
+    for larger in (
         (rows + 1, batch, context),
         (rows, batch + 1, context),
         (rows, batch, context + 1),
     ):
-        assert pass_seconds(shape, card, *more) >= here
+        assert pass_seconds(shape, card, *larger) >= here
     dry = card.overhead + card.launch * shape.layers
     assert here >= dry + pass_bytes(shape, rows, batch, context) / card.bandwidth
     assert here >= dry + pass_flops(shape, rows, batch, context, card.tile) / card.rate

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from posterior_states import threshold, told
+from posterior_states import state_after, threshold
 from scipy import integrate, stats
 
 from simspec.policies import beta_ts, cali_ts, model_only, sampling_only
@@ -28,14 +28,14 @@ SIGMA = st.floats(0.01, 20)
 def test_beta_posterior_is_the_conjugate_one_of_the_summed_counts(reading, rounds, alpha, beta):
     counts = [naive.beta_counts(reading, k, a) for k, a in rounds]
     hits, misses = sum(r for r, _ in counts), sum(f for _, f in counts)
-    state = told(beta_ts(reading, alpha, beta), (alpha, beta), rounds)
+    state = state_after(beta_ts(reading, alpha, beta), (alpha, beta), rounds)
     assert state.tolist() == [alpha + hits, beta + misses]
     # Conjugacy itself: prior density times Bernoulli likelihood, normalised, is this Beta's
     # density.
     x = np.array([0.2, 0.5, 0.8])
     weight = stats.beta.logpdf(x, alpha, beta) + hits * np.log(x) + misses * np.log1p(-x)
-    found = stats.beta.logpdf(x, *state)
-    np.testing.assert_allclose(weight - weight[0], found - found[0], atol=1e-9)
+    density = stats.beta.logpdf(x, *state)
+    np.testing.assert_allclose(weight - weight[0], density - density[0], atol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -46,13 +46,14 @@ def test_beta_posterior_is_the_conjugate_one_of_the_summed_counts(reading, round
 @settings(deadline=None, max_examples=30)
 @given(rounds=ROUNDS, data=st.data())
 def test_neither_order_nor_a_break_in_the_stream_matters(policy, rounds, data):
-    whole = told(policy, policy.state0, rounds)
+    whole = state_after(policy, policy.state0, rounds)
     assert (
-        told(policy, policy.state0, data.draw(st.permutations(rounds))).tolist() == whole.tolist()
+        state_after(policy, policy.state0, data.draw(st.permutations(rounds))).tolist()
+        == whole.tolist()
     )
     cut = data.draw(st.integers(0, len(rounds)))
     assert (
-        told(policy, told(policy, policy.state0, rounds[:cut]), rounds[cut:]).tolist()
+        state_after(policy, state_after(policy, policy.state0, rounds[:cut]), rounds[cut:]).tolist()
         == whole.tolist()
     )
 
@@ -61,7 +62,7 @@ def test_neither_order_nor_a_break_in_the_stream_matters(policy, rounds, data):
 @settings(deadline=None, max_examples=30)
 @given(rounds=ROUNDS, alpha=st.floats(1e-6, 1e3), beta=st.floats(1e-6, 1e3))
 def test_alpha_and_beta_stay_above_zero(reading, rounds, alpha, beta):
-    state = told(beta_ts(reading, alpha, beta), (alpha, beta), rounds)
+    state = state_after(beta_ts(reading, alpha, beta), (alpha, beta), rounds)
     assert (state > 0).all()
     assert 0 <= threshold(beta_ts(reading), state) <= 1
 
@@ -117,13 +118,15 @@ def test_cali_posterior_weighs_by_precision(reading, rounds, theta0, theta_m, si
     hat = float(naive.theta_hat(reading, Fraction(theta0, 8), rounds))
     prior, seen = 1 / sigma_m**2, len(rounds) / sigma_s**2
     mean, sigma = (prior * theta_m + seen * hat) / (prior + seen), (prior + seen) ** -0.5
-    state = told(policy, policy.state0, rounds)
+    state = state_after(policy, policy.state0, rounds)
     assert threshold(policy, state, (theta_m,)) == pytest.approx(
         clipped_mean(mean, sigma), abs=1e-9
     )
     bare = sampling_only(reading, sigma_s, theta0 / 8)
     expected = clipped_mean(hat, sigma_s / math.sqrt(max(len(rounds), 1)))
-    assert threshold(bare, told(bare, bare.state0, rounds)) == pytest.approx(expected, abs=1e-9)
+    assert threshold(bare, state_after(bare, bare.state0, rounds)) == pytest.approx(
+        expected, abs=1e-9
+    )
     assert threshold(model_only(), (0, 0, 0), (theta_m,)) == pytest.approx(theta_m, abs=1e-15)
 
 
@@ -132,7 +135,7 @@ def test_cali_posterior_weighs_by_precision(reading, rounds, theta0, theta_m, si
 @given(rounds=ROUNDS, theta0=UNIT)
 def test_theta_hat_stays_a_probability(reading, rounds, theta0):
     policy = sampling_only(reading, sigma_s=1e-6, theta0=theta0)
-    state = told(policy, policy.state0, rounds)
+    state = state_after(policy, policy.state0, rounds)
     assert 0 <= (theta0 + state[0]) / (1 + state[1]) <= 1
     assert 0 <= state[0] <= state[1]
 
@@ -145,7 +148,7 @@ def test_the_literal_reading_tends_to_one_and_draft_share_stays_low():
     ends = {reading: float(naive.theta_hat(reading, 0.5, rounds * 300)) for reading in CALIBRATED}
     for reading, end in ends.items():
         policy = sampling_only(reading, sigma_s=1e-6, theta0=0.5)
-        assert threshold(policy, told(policy, policy.state0, rounds * 300)) == pytest.approx(
+        assert threshold(policy, state_after(policy, policy.state0, rounds * 300)) == pytest.approx(
             end, abs=1e-6
         )
     assert ends["literal"] > 0.998
@@ -160,9 +163,9 @@ def test_the_literal_reading_tends_to_one_and_draft_share_stays_low():
 def test_rounds_without_a_draft_teach_no_acceptance():
     for reading in ("validated", "literal"):
         policy = cali_ts(reading)
-        assert told(policy, policy.state0, [(0, 0)] * 5).tolist() == [0, 0, 0]
+        assert state_after(policy, policy.state0, [(0, 0)] * 5).tolist() == [0, 0, 0]
     policy = cali_ts("draft_share")
-    assert told(policy, policy.state0, [(0, 0)] * 5).tolist() == [
+    assert state_after(policy, policy.state0, [(0, 0)] * 5).tolist() == [
         0,
         5,
         0,

@@ -53,13 +53,13 @@ def test_public_sets_get_our_task_and_their_licence(tmp_path):
         "",
         {"task": "own", "text": "y"},
     )
-    found = read_prompts(path, TOKENIZER, 100)
-    assert [(p.id, p.task, p.source) for p in found] == [
+    prompts = read_prompts(path, TOKENIZER, 100)
+    assert [(p.id, p.task, p.source) for p in prompts] == [
         ("5", "math", "gsm8k (MIT)"),
         ("2", "own", "mine:here"),
         ("4", "own", "prompts.jsonl"),
     ]
-    assert TOKENIZER.decode(found[0].token) == "Question: How many?\nAnswer:"
+    assert TOKENIZER.decode(prompts[0].token) == "Question: How many?\nAnswer:"
 
 
 def test_prompts_are_kept_up_to_the_limit(tmp_path):
@@ -132,9 +132,9 @@ def test_a_draw_is_even_in_order_and_a_function_of_its_seed(tasks, per_task, see
         t for t in dict.fromkeys(tasks) if per_task
     ]
     for task in set(tasks):
-        of = [int(p.id) for p in kept if p.task == task]
-        assert of == sorted(of)
-        assert len(of) == min(per_task, tasks.count(task))
+        numbers = [int(p.id) for p in kept if p.task == task]
+        assert numbers == sorted(numbers)
+        assert len(numbers) == min(per_task, tasks.count(task))
 
 
 def test_a_draw_uses_every_prompt_and_every_seed():

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from branches import law
-from enumerated_world import EXACT, HELD, World, off, round_law, spoken
+from branches import output_distribution
+from enumerated_world import EXACT, HELD, World, off, round_distribution, spoken
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,7 +53,7 @@ def test_the_last_token_is_drawn_up_to_the_edge_and_no_impossible_one():
 class Astray:
     """Asks the branches at other addresses than it is asked for."""
 
-    def __init__(self, inner, flip=lambda *at: at, draw=lambda *at: at):
+    def __init__(self, inner, flip=lambda *address: address, draw=lambda *address: address):
         self.inner, self.at = inner, (flip, draw)
 
     def accept(self, odds, round, slot):
@@ -79,18 +79,18 @@ ASTRAY = {
 @pytest.mark.parametrize("name", ["", *ASTRAY])
 def test_each_number_is_used_once_and_a_second_use_changes_the_law(name):
     rule, policy, K = Rule("rejection"), parse("fixed:2"), 2
-    asked, found, worst = [], {}, 0.0
+    seen, distribution, worst = [], {}, 0.0
     for seed in range(4):
-        world, found = World(seed, 3, 0.2), {}
+        world, distribution = World(seed, 3, 0.2), {}
 
         def run(inner):
-            asked.append(inner)
+            seen.append(inner)
             draws = Astray(inner, **ASTRAY[name]) if name else inner
             return tuple(spoken(world, rule, policy, 4, K, draws, 0).token.tolist())  # noqa: B023
 
-        found = law(run)
-        worst = max(worst, off(found, world.true(rule, 4)))
-    twice = sum(branches.again for branches in asked)
+        distribution = output_distribution(run)
+        worst = max(worst, off(distribution, world.true(rule, 4)))
+    twice = sum(branches.again for branches in seen)
     assert (twice > 0 and worst > 1e-3) if name else (twice == 0 and worst < EXACT), worst
 
 
@@ -110,18 +110,18 @@ def faulty(  # noqa: PLR0913  the signature of rejection_sample, and one flag a 
     """`rejection_sample` written anew, with a fault of choice."""
     p = rule.probs(logits)
     committed, row = [], 0
-    coin = None
+    kept = None
     while True:
         left, q, chosen = p[row], draft.q.get(row), None
         for child in [i for i, above in enumerate(draft.parent) if above == row]:
             token = draft.token[child]
-            judged = q if not raw else Rule("rejection").probs(q.log()[None] * rule.temperature)[0]
-            odds = min(1.0, float(left[token] / judged[token]))
+            tested = q if not raw else Rule("rejection").probs(q.log()[None] * rule.temperature)[0]
+            odds = min(1.0, float(left[token] / tested[token]))
             rest = left - q
             rest = rest.clamp(min=0) if clipped else rest.abs()
             if one_coin:  # the first coin's fall decides all later ones of the same row
-                coin = draws.accept(odds, round, child) if coin is None else coin
-                held = coin
+                kept = draws.accept(odds, round, child) if kept is None else kept
+                held = kept
             else:
                 held = draws.accept(odds, round, child)
             if held:
@@ -163,7 +163,7 @@ def test_a_planted_fault_changes_the_law(name):
         worlds = [World(seed, 3, 0.3) for seed in range(4)]
         return max(
             off(
-                round_law(world, rule, [-1, 0, 0, 1], 2, accept_exact=planted(fault)),
+                round_distribution(world, rule, [-1, 0, 0, 1], 2, accept_exact=planted(fault)),
                 world.true(rule, 2),
             )
             for world in worlds
@@ -178,7 +178,7 @@ def test_a_bonus_from_the_drafter_changes_the_law():
     of p's."""
     world, rule = World(5, 3, 0.3), Rule("rejection")
 
-    def slip(rule, logits, draft, draws, round, end_tokens):
+    def wrong_bonus(rule, logits, draft, draws, round, end_tokens):
         texts = (), (draft.token[1],)
         verified = rejection_sample(rule, logits, draft, draws, round, end_tokens)
         if verified.accepted < 1:
@@ -191,4 +191,10 @@ def test_a_bonus_from_the_drafter_changes_the_law():
             ],
         )
 
-    assert off(round_law(world, rule, chain(2), 2, accept_exact=slip), world.true(rule, 2)) > 1e-2
+    assert (
+        off(
+            round_distribution(world, rule, chain(2), 2, accept_exact=wrong_bonus),
+            world.true(rule, 2),
+        )
+        > 1e-2
+    )

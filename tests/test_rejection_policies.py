@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from branches import law
+from branches import output_distribution
 from enumerated_world import ALLOWED, EXACT, World, off, spoken, whole
 from toy_lm import at_random, toy_decoder
 
@@ -46,7 +46,7 @@ def test_whole_texts_follow_the_target_whatever_the_policy(text):
             verified.append(run(draws, seed, ends))
             return tuple(verified[-1].token.tolist())
 
-        assert off(law(one), whole(world, rule, budget, ends)) < EXACT
+        assert off(output_distribution(one), whole(world, rule, budget, ends)) < EXACT
         assert text == "fixed:0" or (
             len(verified) > 40 and len({len(r.position) for r in verified}) > 1
         )
@@ -56,12 +56,12 @@ def test_whole_texts_follow_the_target_whatever_the_policy(text):
 def test_a_policy_that_drops_blindly_keeps_the_law(seed):
     """It drops tokens, by its own draws: which token was drawn plays no part."""
     world, rule = World(seed, 3, 0.4), Rule("rejection", 0.9, 0, 0, 0.9)
-    found = law(
+    distribution = output_distribution(
         lambda draws: tuple(
             spoken(world, rule, at_random(0.7, 0.4), 3, 2, draws, seed).token.tolist()
         )
     )
-    assert off(found, world.true(rule, 3)) < EXACT
+    assert off(distribution, world.true(rule, 3)) < EXACT
 
 
 def _drops_the_unlikely(params, state, slot, features, u):
@@ -84,14 +84,16 @@ ANTICIPATING = Policy("drops", _drops_the_unlikely, _ignore, (0.4,), reads=("pro
 def test_an_anticipating_policy_would_change_the_law_and_is_refused(monkeypatch):
     world, rule = World(3, 3, 0.2), Rule("rejection")
     with pytest.raises(PolicyError, match="drops a drawn token by which token it is"):
-        law(lambda draws: tuple(spoken(world, rule, ANTICIPATING, 3, 2, draws, 0).token.tolist()))
+        output_distribution(
+            lambda draws: tuple(spoken(world, rule, ANTICIPATING, 3, 2, draws, 0).token.tolist())
+        )
     with pytest.raises(PolicyError, match="drops a drawn token by which token it is"):
         spoken(world, rule, replace(ANTICIPATING, anticipates=True), 3, 2, AddressedDraws(0, 0), 0)
     monkeypatch.setattr("simspec.stepper.Stepper._refuse", lambda self: None)
-    found = law(
+    distribution = output_distribution(
         lambda draws: tuple(spoken(world, rule, ANTICIPATING, 3, 2, draws, 0).token.tolist())
     )
-    assert off(found, world.true(rule, 3)) > 1e-2  # why it is refused
+    assert off(distribution, world.true(rule, 3)) > 1e-2  # why it is refused
 
 
 def test_a_policy_may_stop_behind_the_token_that_it_saw():
@@ -101,7 +103,9 @@ def test_a_policy_may_stop_behind_the_token_that_it_saw():
     world, rule = World(3, 3, 0.2), Rule("rejection")
     assert (
         off(
-            law(lambda draws: tuple(spoken(world, rule, policy, 3, 2, draws, 0).token.tolist())),
+            output_distribution(
+                lambda draws: tuple(spoken(world, rule, policy, 3, 2, draws, 0).token.tolist())
+            ),
             world.true(rule, 3),
         )
         < EXACT
@@ -136,4 +140,4 @@ def test_real_decoders_with_caches_follow_the_target():
             odds *= float(rule.probs(decoder(torch.tensor([[0, 1, *text[:i]]]))[0, -1:])[0, token])
         cut = next((i + 1 for i, token in enumerate(text) if token in ends), 3)
         true[text[:cut]] = true.get(text[:cut], 0.0) + odds
-    assert off(law(one), true) < EXACT
+    assert off(output_distribution(one), true) < EXACT

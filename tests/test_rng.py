@@ -28,8 +28,8 @@ def test_published_vectors_compiled_interpreted_and_naive(counter, key, expected
     function = getattr(rng.philox, "py_func", rng.philox) if interpreted else rng.philox
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = function(*(np.uint64(word) for word in counter + key))
-    assert tuple(int(word) for word in found) == expected
+        words = function(*(np.uint64(word) for word in counter + key))
+    assert tuple(int(word) for word in words) == expected
     assert tuple(naive.philox(counter, key)) == expected
 
 
@@ -94,8 +94,8 @@ def test_gumbel_noise_picks_as_softmax_does_and_not_as_another_law():
     noise = rng.gumbel_rows(3, 0, np.arange(4000), 4)
     counts = np.bincount((np.log(p) + noise).argmax(axis=1), minlength=4)
 
-    def statistic(law):
-        return ((counts - 4000 * law) ** 2 / (4000 * law)).sum()
+    def statistic(distribution):
+        return ((counts - 4000 * distribution) ** 2 / (4000 * distribution)).sum()
 
     assert statistic(p) < 21.1  # 1 - 1e-4 quantile, 3 degrees of freedom
     assert statistic(np.array([0.45, 0.35, 0.15, 0.05])) > 21.1

@@ -29,7 +29,7 @@ def test_a_cost_is_made_of_passes(target, drafter, card, K, batch, context):
     if isinstance(drafter, ModelShape):
         expected = [twin(target, card, j + 1, batch, context) for j in range(K + 1)]
         steps = [twin(drafter, card, 1, batch, context + i) for i in range(K)]
-        owed = [
+        catch_up = [
             twin(drafter, card, 1 + b, batch, context - b) - steps[0]
             for b in range(MAX_BACKLOG + 1)
         ]
@@ -43,13 +43,13 @@ def test_a_cost_is_made_of_passes(target, drafter, card, K, batch, context):
         ]
         expected = [full, *rest]
         steps = [twin(target, card, 1, batch, context + i, n + 1) for i in range(K)]
-        own = [
+        layer = [
             twin(target, card, 1 + b, batch, context - b, 1, False) for b in range(MAX_BACKLOG + 1)
         ]
-        owed = [t - own[0] for t in own]
+        catch_up = [t - layer[0] for t in layer]
     np.testing.assert_allclose(cost.verify, expected)
     np.testing.assert_allclose(cost.draft, [math.fsum(steps[:j]) for j in range(K + 1)])
-    np.testing.assert_allclose(cost.catch_up, np.maximum(owed, 0), atol=1e-9)
+    np.testing.assert_allclose(cost.catch_up, np.maximum(catch_up, 0), atol=1e-9)
 
 
 def test_launches_are_paid_by_layer_and_pass():
@@ -213,10 +213,10 @@ def test_the_command_writes_what_sweep_reads(capsys, tmp_path):
 )
 def test_a_users_error_is_one_line_and_exit_code_2(capsys, tmp_path, monkeypatch, change, words):
     monkeypatch.chdir(tmp_path)
-    given = {"--target": "llama-3-8b", "--drafter": "llama-3.2-1b", "--out": "cost.json"} | {
+    options = {"--target": "llama-3-8b", "--drafter": "llama-3.2-1b", "--out": "cost.json"} | {
         change[0]: change[1]
     }
-    code, out, err = run(capsys, *(part for pair in given.items() for part in pair))
+    code, out, err = run(capsys, *(part for pair in options.items() for part in pair))
     assert code == 2
     assert out == ""
     assert words in err

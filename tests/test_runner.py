@@ -78,11 +78,11 @@ def test_any_tree_behind_any_text_gets_the_same_rows_and_leaves_the_same_cache(
         target.prefill(prompt)
     for parent in trees:
         token = [(5 * i + len(prompt)) % VOCAB for i in range(len(parent))]
-        found, wanted = fixed.verify(token, parent), plain.verify(token, parent)
+        output, wanted = fixed.verify(token, parent), plain.verify(token, parent)
         for ours, theirs in (
-            (found.logits, wanted.logits),
-            (found.hidden, wanted.hidden),
-            (found.taps[2], wanted.taps[2]),
+            (output.logits, wanted.logits),
+            (output.hidden, wanted.hidden),
+            (output.taps[2], wanted.taps[2]),
         ):
             assert ours.shape == theirs.shape
             assert torch.allclose(ours, theirs, rtol=0, atol=1e-11)
@@ -146,10 +146,12 @@ def test_trees_are_those_of_the_eager_engine(name):
     assert False in {
         key[3] for key in fixed.passes.captured if len(key) == 4
     }  # trees were captured, too
-    wide = StaticTree(tree_of_widths((3, 3)))  # 13 rows: more than the widest pass, so as they come
+    large = StaticTree(
+        tree_of_widths((3, 3))
+    )  # 13 rows: more than the widest pass, so as they come
     assert same(
         *(
-            decode(t, d, wide, RULES[0], [5, 6, 7], 12, END)
+            decode(t, d, large, RULES[0], [5, 6, 7], 12, END)
             for t, d in ((target, drafter), (fixed, quick))
         )
     )
@@ -260,7 +262,7 @@ def test_results_are_the_callers_own():
     for number in (1.0, 5.0):
         calls += passes.call("twice", lambda x: (2 * x,), torch.full((3,), number))
     assert len(passes.captured) == 1
-    assert [each.tolist() for each in calls] == [[2.0] * 3, [10.0] * 3]
+    assert [tensor.tolist() for tensor in calls] == [[2.0] * 3, [10.0] * 3]
     target = Target(toy_target(0), passes=make_passes("strict", 4, 40))
     target.prefill([5, 6, 7])
     first = target.verify([8], [-1]).logits
@@ -297,7 +299,7 @@ def test_close_to_the_end_of_the_caches_rows_come_as_they_are():
 
 
 def test_features_come_with_the_token(monkeypatch):
-    fetched, made = [], []
+    fetched, computed = [], []
     transfer, compute = feature_reader.FeatureReader.fetch, feature_reader.feature_values
     monkeypatch.setattr(
         feature_reader.FeatureReader,
@@ -305,15 +307,15 @@ def test_features_come_with_the_token(monkeypatch):
         lambda self, *a: fetched.append(1) or transfer(self, *a),
     )
     monkeypatch.setattr(
-        feature_reader, "feature_values", lambda *a, **k: made.append(1) or compute(*a, **k)
+        feature_reader, "feature_values", lambda *a, **k: computed.append(1) or compute(*a, **k)
     )
     for name in ("model", "early_exit", "eagle", "medusa"):
         target, drafter = toy_pair(name)
-        fetched.clear(), made.clear()
+        fetched.clear(), computed.clear()
         drive = chain_plan(policies.parse("confidence:0.2"), 4, 0, toy_cost())
         result = decode(target, drafter, drive, RULES[0], [5, 6, 7], 20, END)
         assert (
-            len(made) == len(fetched) == result.computed.sum() > 0
+            len(computed) == len(fetched) == result.computed.sum() > 0
         )  # once a token, by the pick itself
 
 
@@ -349,7 +351,7 @@ def test_the_embedded_models_run_as_replayed_on_every_engine(engine, capsys):
             "--json",
         )
         assert code == 0, err
-        said = json.loads(out)
-        assert said["replay_equal"]
-        assert said["lossless"]
-        assert said["rounds_compared"] > 20
+        report = json.loads(out)
+        assert report["replay_equal"]
+        assert report["lossless"]
+        assert report["rounds_compared"] > 20

@@ -118,9 +118,11 @@ CUTS = st.tuples(st.integers(0, 9), st.one_of(st.just(1.0), st.floats(0.01, 1)))
 def test_both_sampled_rules_cut_by_the_definition(values, temperature, cut):
     wanted, near = slow_probs(values, temperature, *cut)
     for name in ("coupled", "rejection"):
-        found = Rule(name, temperature, 0, *cut).probs(torch.tensor([values]).double())[0].numpy()
-        assert near or np.allclose(found, wanted, atol=1e-12), (found, wanted)
-        assert abs(found.sum() - 1) < 1e-12
+        probabilities = (
+            Rule(name, temperature, 0, *cut).probs(torch.tensor([values]).double())[0].numpy()
+        )
+        assert near or np.allclose(probabilities, wanted, atol=1e-12), (probabilities, wanted)
+        assert abs(probabilities.sum() - 1) < 1e-12
 
 
 @HELD

@@ -12,15 +12,15 @@ from simspec.scalar_predictor import ScalarPredictor, examples, fit_predictor, s
 
 
 def test_scalar_predictor_in_the_policy_is_the_one_in_numpy():
-    made = ScalarPredictor(0.3, 0.9, -0.4, 0.2)
+    scalar = ScalarPredictor(0.3, 0.9, -0.4, 0.2)
     confidence, entropy = np.meshgrid([0.0, 1e-9, 0.2, 0.5, 0.99, 1.0], [0.0, 0.7, 9.0])
     for c, h in zip(confidence.ravel(), entropy.ravel()):
-        assert threshold(model_only(made), (0,), (c, h)) == pytest.approx(
-            float(made.probability(c, h, 0)), abs=1e-12
+        assert threshold(model_only(scalar), (0,), (c, h)) == pytest.approx(
+            float(scalar.probability(c, h, 0)), abs=1e-12
         )
-    policy, shown = model_only(made), np.tile([0.6, 1.1], (16, 1))
+    policy, shown = model_only(scalar), np.tile([0.6, 1.1], (16, 1))
     for slot in (1, 5, 11, 12, 16):  # the depth is capped at 10
-        draws = float(made.probability(0.6, 1.1, slot - 1))
+        draws = float(scalar.probability(0.6, 1.1, slot - 1))
         answers = [
             policy.compiled()[0](np.array(policy.params), np.zeros(0), slot, shown, draws + d)[0]
             for d in (-1e-9, 1e-9)
@@ -33,31 +33,31 @@ def test_each_question_is_about_the_token_just_drafted(factory):
     """With nothing verified yet and a sure predictor the chance at slot j is theta_M of token j
     - 1, whatever the others show.
     """
-    made = ScalarPredictor(0.3, 0.9, -0.4, 0.2)
+    scalar = ScalarPredictor(0.3, 0.9, -0.4, 0.2)
     shown = np.stack((np.linspace(0.1, 0.9, 9), np.linspace(2.0, 0.1, 9)), axis=1)
     sure = {"sigma_m": 1e-6} if factory is cali_ts else {}
-    for predictor, chances in (
-        (made, made.probability(*shown.T, np.arange(9))),
+    for predictor, probabilities in (
+        (scalar, scalar.probability(*shown.T, np.arange(9))),
         ("theta", shown[:, 0]),
     ):
         policy = factory(predictor=predictor, **sure)
-        more, (params, state) = policy.compiled()[0], policy.start()
+        go_on, (params, state) = policy.compiled()[0], policy.start()
         for slot in range(1, 10):
             features = np.where(np.arange(9)[:, None] < slot, shown, np.nan)
             answers = [
-                bool(more(params, state, slot, features, chances[slot - 1] + d)[0])
+                bool(go_on(params, state, slot, features, probabilities[slot - 1] + d)[0])
                 for d in (-1e-4, 1e-4)
             ]
             assert answers == [True, False]
-            assert bool(more(params, state, 0, np.full((9, 2), np.nan), 1.0)[0])
+            assert bool(go_on(params, state, 0, np.full((9, 2), np.nan), 1.0)[0])
 
 
 def test_scalar_files(tmp_path):
-    made, path = ScalarPredictor(0.1, 1 / 3, -2e-7, 0.25, "by hand"), tmp_path / "scalar.json"
-    made.to_json(path)
-    assert ScalarPredictor.from_json(path) == made
+    scalar, path = ScalarPredictor(0.1, 1 / 3, -2e-7, 0.25, "by hand"), tmp_path / "scalar.json"
+    scalar.to_json(path)
+    assert ScalarPredictor.from_json(path) == scalar
     assert [p.name for p in tmp_path.iterdir()] == ["scalar.json"]
-    by_path, inline = cali_ts(predictor=str(path)), cali_ts(predictor=made)
+    by_path, inline = cali_ts(predictor=str(path)), cali_ts(predictor=scalar)
     assert by_path.params == inline.params
     assert by_path.reads == inline.reads == ("confidence", "entropy")
     assert parse(by_path.name) == by_path == cali_ts(predictor=path)
@@ -78,9 +78,9 @@ def test_scalar_files(tmp_path):
                 read()
             assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match="cannot be written"):
-        made.to_json(tmp_path / "absent" / "scalar.json")
+        scalar.to_json(tmp_path / "absent" / "scalar.json")
     with pytest.raises(PolicyError, match="without comma"):
-        made.to_json(tmp_path / "a,b.json")
+        scalar.to_json(tmp_path / "a,b.json")
         cali_ts(predictor=tmp_path / "a,b.json")
 
 
@@ -110,11 +110,11 @@ def test_fit_finds_the_weights_that_made_the_trace():
     truth = ScalarPredictor(-0.2, 0.6, 0.3, -0.7)
     trace = _known(truth)
     fitted, reported = split_by_task(trace)
-    made = fit_predictor(trace, fitted)
+    scalar = fit_predictor(trace, fitted)
     assert sorted([*fitted, *reported]) == list(range(trace.sequences))
     assert abs(len(fitted) - len(reported)) <= 1
     feature, slot, label, sequence = examples(trace.select(reported))
-    draws, true = made.probability(*feature.T, slot), truth.probability(*feature.T, slot)
+    draws, true = scalar.probability(*feature.T, slot), truth.probability(*feature.T, slot)
     assert np.abs(draws - true).max() < 0.15
     assert brier(draws, label) < brier(true, label) + 0.003
     table = reliability(draws, label)
@@ -122,8 +122,8 @@ def test_fit_finds_the_weights_that_made_the_trace():
     assert len(full) > 3
     assert np.abs(full[:, 1] - full[:, 2]).max() < 0.12
     assert table[:, 0].sum() == len(label) == len(sequence)
-    assert "examples of 30 sequences" in made.source
-    assert made.depth == pytest.approx(truth.depth, abs=0.3)
+    assert "examples of 30 sequences" in scalar.source
+    assert scalar.depth == pytest.approx(truth.depth, abs=0.3)
 
 
 def test_examples_stop_at_the_first_miss_and_at_the_text():

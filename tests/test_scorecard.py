@@ -30,13 +30,13 @@ ASK, READ, KEEP = 1 / 8, 1 / 4, 1 / 16
 @pytest.fixture
 def machine(monkeypatch):
     """A machine on which calling the policy, reading and committing take fixed times too."""
-    made = Machine(monkeypatch)
+    simulated = Machine(monkeypatch)
 
     def slow(kind, name, seconds):
         honest = getattr(kind, name)
 
         def slowed(self, *arguments):
-            made.time += seconds
+            simulated.time += seconds
             return honest(self, *arguments)
 
         monkeypatch.setattr(kind, name, slowed)
@@ -44,7 +44,7 @@ def machine(monkeypatch):
     slow(Stepper, "ask", ASK)
     slow(FeatureReader, "read", READ)
     slow(Target, "commit", KEEP)
-    return made
+    return simulated
 
 
 def toy(name):
@@ -52,16 +52,16 @@ def toy(name):
     return trace, Pair(target, drafter, "toy", None, "", trace.meta.end_tokens)
 
 
-def scored(name, texts, **more):
+def scored(name, texts, **changes):
     trace, pair = toy(name)
-    settings = ScoreSettings(**{"prompts": 5, "repeats": 2, "seed": 1} | more)
+    settings = ScoreSettings(**{"prompts": 5, "repeats": 2, "seed": 1} | changes)
     return score("toy", trace, pair, texts, toy_cost(), settings)
 
 
 @pytest.mark.parametrize("name", ["model", "early_exit"])
 def test_predictions_are_exact_on_a_simulated_clock(name, machine):
-    found = scored(name, ["fixed:0", "fixed:2", "fixed:5", "beta_ts:censored", "confidence:0.5"])
-    for row in found:
+    rows = scored(name, ["fixed:0", "fixed:2", "fixed:5", "beta_ts:censored", "confidence:0.5"])
+    for row in rows:
         assert row.predicted == pytest.approx(row.measured, rel=1e-12), row.policy
         assert abs(row.error) < 1e-12, row.policy
         assert row.phases == pytest.approx(row.phases_measured, rel=1e-12)
@@ -69,11 +69,11 @@ def test_predictions_are_exact_on_a_simulated_clock(name, machine):
         assert row.tau == row.tau_measured
         assert row.speedup == pytest.approx(row.speedup_measured, rel=1e-12)
         assert max(abs(getattr(row, part)) for part in PARTS) < 1e-12
-    card = Scorecard("cpu", "float64", 2, 1, tuple(found))
+    card = Scorecard("cpu", "float64", 2, 1, tuple(rows))
     assert card.median_abs_error < 1e-12
     assert card.noise_floor == 0
     assert card.good
-    zero = found[0]
+    zero = rows[0]
     assert zero.phases_measured == pytest.approx(
         [0, zero.rounds * layers(4, 1, 1), zero.rounds * ASK, zero.rounds * KEEP]
     )
@@ -149,10 +149,10 @@ def test_control_slower_cost_prompts_are_detected(machine, monkeypatch):
 
 
 def test_stream_policies_and_prompt_lookup_are_scored(machine):
-    found = scored("prompt_lookup", ["fixed:3", "hf_heuristic:3"], repeats=1)
-    assert all(row.noise is None and row.tau == row.tau_measured for row in found)
+    rows = scored("prompt_lookup", ["fixed:3", "hf_heuristic:3"], repeats=1)
+    assert all(row.noise is None and row.tau == row.tau_measured for row in rows)
     # looking up moves no layer: only the target's passes count
-    assert all(abs(row.error) < 1e-12 and row.phases[0] == 0 for row in found)
+    assert all(abs(row.error) < 1e-12 and row.phases[0] == 0 for row in rows)
     stream = replace(policies.parse("beta_ts"), scope="stream", name="stream")
     (row,) = scored("model", [stream])
     assert row.tau == row.tau_measured

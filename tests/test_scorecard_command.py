@@ -32,23 +32,23 @@ def test_saved_rows_round_trip_for_their_settings_only(tmp_path):
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda said: said.pop("rows"),
-        lambda said: said["rows"]["a"][0].pop("tau"),
-        lambda said: said["rows"]["a"][0].update(surplus=1),
-        lambda said: said["rows"]["a"][0].update(error=float("nan")),
-        lambda said: said["rows"]["a"][0].update(policy=5),
-        lambda said: said["rows"]["a"][0].update(phases=[1, 2, 3]),
-        lambda said: said["rows"]["a"][0].update(tokens=True),
-        lambda said: said.update(settings=[5]),
-        lambda said: said.update(rows=5),
+        lambda saved: saved.pop("rows"),
+        lambda saved: saved["rows"]["a"][0].pop("tau"),
+        lambda saved: saved["rows"]["a"][0].update(surplus=1),
+        lambda saved: saved["rows"]["a"][0].update(error=float("nan")),
+        lambda saved: saved["rows"]["a"][0].update(policy=5),
+        lambda saved: saved["rows"]["a"][0].update(phases=[1, 2, 3]),
+        lambda saved: saved["rows"]["a"][0].update(tokens=True),
+        lambda saved: saved.update(settings=[5]),
+        lambda saved: saved.update(rows=5),
     ],
 )
 def test_damaged_file_is_refused_in_one_line(tmp_path, spoil):
     path = tmp_path / "s.json"
     save_rows(path, {}, {"a": [doctored(slower(2))[0]]})
-    said = json.loads(path.read_text())
-    spoil(said)
-    path.write_text(json.dumps(said))
+    saved = json.loads(path.read_text())
+    spoil(saved)
+    path.write_text(json.dumps(saved))
     with pytest.raises(ValueError, match="s.json holds no rows of a scorecard: ") as caught:
         load_rows(path, {})
     assert "\n" not in str(caught.value)
@@ -68,24 +68,26 @@ def test_interrupted_scorecard_continues(tmp_path, monkeypatch, capsys):
         return [replace(doctored(slower(1))[0], recording=name)]
 
     monkeypatch.setattr("real.jobs.scorecard.score", scored)
-    monkeypatch.setattr("real.jobs.models.check_pair", lambda *given: None)
-    monkeypatch.setattr("real.jobs.models.load_pair", lambda *given: None)
+    monkeypatch.setattr("real.jobs.models.check_pair", lambda *arguments: None)
+    monkeypatch.setattr("real.jobs.models.load_pair", lambda *arguments: None)
 
-    def command(*more):
-        told = "--policy", "fixed:1", "--save", tmp_path / "s.json", "--json"
-        return run(capsys, "scorecard", "tiny-eagle-greedy", "tiny-medusa-greedy", *told, *more)
+    def command(*options):
+        fixed_options = "--policy", "fixed:1", "--save", tmp_path / "s.json", "--json"
+        return run(
+            capsys, "scorecard", "tiny-eagle-greedy", "tiny-medusa-greedy", *fixed_options, *options
+        )
 
     with pytest.raises(Killed):
         command()
     assert done == ["tiny-eagle-greedy"]
     stop.clear()
-    said = json.loads(command()[1])
+    report = json.loads(command()[1])
     assert (
         done
         == ["tiny-eagle-greedy", "tiny-medusa-greedy"]
-        == [row["recording"] for row in said["rows"]]
+        == [row["recording"] for row in report["rows"]]
     )
-    assert json.loads(command()[1]) == said
+    assert json.loads(command()[1]) == report
     assert len(done) == 2
     code, out, error = command("--seed", 1)
     assert (code, out, len(done)) == (2, "", 2)
@@ -102,17 +104,17 @@ def test_help_has_an_example(name, tmp_path):
 
 
 def test_scorecard_command_on_a_bundled_recording(tmp_path):
-    given = "scorecard", "tiny-model-greedy", "--policy", "fixed:1", "--prompts", 1, "--repeats"
-    code, out, _ = command(tmp_path, *given, 1, "--json", "--plot", "p.png")
-    said = json.loads(out)
-    assert code == (0 if said["good"] else 1)
-    assert said["noise_floor"] is None
-    assert said["device"].startswith("cpu")
-    (row,) = said["rows"]
+    arguments = "scorecard", "tiny-model-greedy", "--policy", "fixed:1", "--prompts", 1, "--repeats"
+    code, out, _ = command(tmp_path, *arguments, 1, "--json", "--plot", "p.png")
+    report = json.loads(out)
+    assert code == (0 if report["good"] else 1)
+    assert report["noise_floor"] is None
+    assert report["device"].startswith("cpu")
+    (row,) = report["rows"]
     assert (row["policy"], row["drafter"], row["prompts"]) == ("fixed:1", "model", 1)
     assert row["predicted"] > 0 < row["measured"]
     assert (tmp_path / "p.png").exists()
-    refused(tmp_path, *given, 0, words="--repeats is 0")
+    refused(tmp_path, *arguments, 0, words="--repeats is 0")
     refused(
         tmp_path,
         "scorecard",
@@ -121,7 +123,7 @@ def test_scorecard_command_on_a_bundled_recording(tmp_path):
         500,
         words="500 prompts to score of 120",
     )
-    refused(tmp_path, *given, 1, "--plot", "no/p.png", words="there is no folder no")
+    refused(tmp_path, *arguments, 1, "--plot", "no/p.png", words="there is no folder no")
     refused(
         tmp_path,
         "scorecard",

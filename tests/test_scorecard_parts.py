@@ -90,19 +90,21 @@ def test_scorecard_bounds_median_and_p90_error():
             "cpu", "float32", repeats, 0, tuple(replace(row, error=e, noise=noise) for e in errors)
         )
 
-    found = card([0.01, -0.02, 0.03, -0.05, 0.02])
-    assert found.median_abs_error == 0.02
-    assert found.p90_abs_error == pytest.approx(0.042)
-    assert found.good
+    scorecard = card([0.01, -0.02, 0.03, -0.05, 0.02])
+    assert scorecard.median_abs_error == 0.02
+    assert scorecard.p90_abs_error == pytest.approx(0.042)
+    assert scorecard.good
     assert not card([0.04, 0.04, -0.04]).good
     assert card([0.04, 0.04, -0.04], 0.02).good
     assert not card([0.0, 0.0, 0.3], 0.5).good  # the tail is not excused
     alone = card([0.01], repeats=1)
     assert alone.noise_floor is None
     assert alone.good
-    said = found.summary()
-    assert {"device", "rows", "median_abs_error", "p90_abs_error", "noise_floor"} <= said.keys()
-    assert json.loads(json.dumps(said))["rows"][0].keys() == set(ScorecardRow.__dataclass_fields__)
+    report = scorecard.summary()
+    assert {"device", "rows", "median_abs_error", "p90_abs_error", "noise_floor"} <= report.keys()
+    assert json.loads(json.dumps(report))["rows"][0].keys() == set(
+        ScorecardRow.__dataclass_fields__
+    )
 
 
 def test_figure_is_drawn(tmp_path):

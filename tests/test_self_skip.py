@@ -58,12 +58,12 @@ def round_of(target, drafter, text, computed, drafted, accepted, miss):
 
 def muted(decoder, skipped):
     """A decoder whose skipped sub-layers add nothing: the same function, by another way."""
-    made = copy.deepcopy(decoder)
+    silenced = copy.deepcopy(decoder)
     for i in skipped.attention:
-        made.layers[i].output.weight.zero_()
+        silenced.layers[i].output.weight.zero_()
     for i in skipped.mlp:
-        made.layers[i].down.weight.zero_()
-    return made
+        silenced.layers[i].down.weight.zero_()
+    return silenced
 
 
 @settings(deadline=None, max_examples=40)
@@ -190,10 +190,10 @@ def test_settings_of_another_target_are_refused(tmp_path):
         json.dumps({"settings": {"attention": [1], "mlp": []}, "target": MADE_FOR})
     )
     assert SelfSkipDrafter.load(tmp_path, DECODER, MADE_FOR).skips == SkipConfig((1,))
-    for what, said in MADE_FOR.items():
+    for what, digest in MADE_FOR.items():
         other = MADE_FOR | {what: "b" * 64}
         refused(
-            f"{what} {said[:12]}, this one has bbbbbbbbbbbb",
+            f"{what} {digest[:12]}, this one has bbbbbbbbbbbb",
             SelfSkipDrafter.load,
             tmp_path,
             DECODER,
@@ -209,7 +209,7 @@ def test_settings_of_another_target_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "asked, said",
+    "skip_settings, words",
     [
         ({"attention": [LAYERS], "mlp": []}, f"attention skips layer {LAYERS} of {LAYERS}"),
         ({"attention": [], "mlp": [0, 9]}, "mlp skips layer 9"),
@@ -221,9 +221,11 @@ def test_settings_of_another_target_are_refused(tmp_path):
         ({"depth": 2}, "depth"),
     ],
 )
-def test_invalid_settings_are_refused(tmp_path, asked, said):
-    (tmp_path / "self_skip.json").write_text(json.dumps({"settings": asked, "target": MADE_FOR}))
-    refused(f"cannot have.*{said}", SelfSkipDrafter.load, tmp_path, DECODER, MADE_FOR)
+def test_invalid_settings_are_refused(tmp_path, skip_settings, words):
+    (tmp_path / "self_skip.json").write_text(
+        json.dumps({"settings": skip_settings, "target": MADE_FOR})
+    )
+    refused(f"cannot have.*{words}", SelfSkipDrafter.load, tmp_path, DECODER, MADE_FOR)
 
 
 @pytest.mark.parametrize(

@@ -55,9 +55,9 @@ def test_control_visible_own_full_row_changes_acceptance(monkeypatch):
     prepare = skip_acceptance.prepare
 
     def shifted(decoder, prompt, text):
-        made = prepare(decoder, prompt, text)
-        own = torch.arange(made.mask.shape[1]) == made.position[:, None]
-        return replace(made, mask=made.mask | own)
+        prepared = prepare(decoder, prompt, text)
+        diagonal = torch.arange(prepared.mask.shape[1]) == prepared.position[:, None]
+        return replace(prepared, mask=prepared.mask | diagonal)
 
     settings = [SkipConfig((i,), (j,)) for i in range(LAYERS) for j in range(LAYERS)]
     right = [skip_acceptance.acceptance(DECODER, s, own_texts()) for s in settings]
@@ -112,29 +112,29 @@ def test_search_finds_the_enumerated_optimum():
     assert ranked[0] > 1.05
     assert ranked[0] > ranked[8]
     for seed in range(3):
-        found = skips.find(
+        search = skips.find(
             SMALL, texts, trials=60, seed=seed, K=8, cost=skip_acceptance.weight_share
         )
-        assert found.best.speedup >= ranked[2]
-        assert all(t.speedup == scores[t.skips] for t in found.trials)
-        assert found.trials[0].skips == SkipConfig()
-        assert found.trials[0].speedup == 1
-        assert found.best is max(found.trials, key=lambda t: t.speedup)
+        assert search.best.speedup >= ranked[2]
+        assert all(t.speedup == scores[t.skips] for t in search.trials)
+        assert search.trials[0].skips == SkipConfig()
+        assert search.trials[0].speedup == 1
+        assert search.best is max(search.trials, key=lambda t: t.speedup)
 
 
 def test_trials_depend_on_the_seed():
-    heard = []
+    progress_calls = []
     how = {"trials": 25, "K": 6}
-    found = skips.find(
-        SMALL, own_texts(SMALL), **how, seed=4, progress=lambda *said: heard.append(said)
+    search = skips.find(
+        SMALL, own_texts(SMALL), **how, seed=4, progress=lambda *call: progress_calls.append(call)
     )
     assert (
         skips.find(SMALL, own_texts(SMALL), **how, seed=4)
-        == found
+        == search
         != skips.find(SMALL, own_texts(SMALL), **how, seed=5)
     )
-    assert [said[1:3] for said in heard] == [(i, 25) for i in range(1, 26)]
-    assert heard[-1][3] == f"speedup {found.best.speedup:.3f}"
+    assert [call[1:3] for call in progress_calls] == [(i, 25) for i in range(1, 26)]
+    assert progress_calls[-1][3] == f"speedup {search.best.speedup:.3f}"
 
 
 def test_search_uses_the_given_cost():
@@ -155,18 +155,18 @@ def test_empty_search_is_refused(texts, trials):
 
 
 def test_search_result_is_saved_and_loaded(tmp_path):
-    found = skips.find(DECODER, own_texts(), trials=15, seed=2, K=8)
-    skips.save(found, tmp_path / "self_skip", MADE_FOR, "dev")
-    said = json.loads((tmp_path / "self_skip" / "self_skip.json").read_text())
-    assert said["target"] == MADE_FOR
-    assert said["settings"] == found.best.skips.settings
+    search = skips.find(DECODER, own_texts(), trials=15, seed=2, K=8)
+    skips.save(search, tmp_path / "self_skip", MADE_FOR, "dev")
+    saved = json.loads((tmp_path / "self_skip" / "self_skip.json").read_text())
+    assert saved["target"] == MADE_FOR
+    assert saved["settings"] == search.best.skips.settings
     tokens = sum(len(text) for _, text in own_texts())
-    assert said["search"] == {
+    assert saved["search"] == {
         "split": "dev", "texts": 8, "tokens": tokens, "trials": 15, "seed": 2, "K": 8,
-        "score": found.best.speedup, "k": found.best.k, "acceptance": found.best.acceptance,
-        "cost": found.best.cost,
+        "score": search.best.speedup, "k": search.best.k, "acceptance": search.best.acceptance,
+        "cost": search.best.cost,
     }  # fmt: skip
     drafter = BUILTIN["self_skip"].load(tmp_path / "self_skip", DECODER, MADE_FOR)
     assert isinstance(drafter, Drafter)
-    assert drafter.skips == found.best.skips
+    assert drafter.skips == search.best.skips
     assert drafter.predictors == {}

@@ -108,12 +108,12 @@ def test_percentiles_are_those_of_a_plain_loop(count, seed):
         figures.append(top / bottom)
     widened = np.sqrt(count / (count - 1)) * scipy_stats.t.ppf([0.05, 0.95], count - 1)
     low, high = np.quantile(figures, scipy_stats.norm.cdf(widened))
-    found = stats.ratio(*columns.T, level=0.9, resamples=150, seed=5, method="percentile")
-    assert (found.value, found.low, found.high) == pytest.approx(
+    interval = stats.ratio(*columns.T, level=0.9, resamples=150, seed=5, method="percentile")
+    assert (interval.value, interval.low, interval.high) == pytest.approx(
         (columns[:, 0].sum() / columns[:, 1].sum(), low, high)
     )
-    assert found.prompts == count
-    assert found.level == 0.9
+    assert interval.prompts == count
+    assert interval.level == 0.9
 
 
 def test_bca_is_that_of_scipy():

@@ -67,9 +67,9 @@ def test_common_random_numbers_pair_policies():
     pair = sweep(A, near, replicates=24, **QUIET).pivot(
         index="replicate", columns="policy", values="speedup"
     )
-    own = sweep(A, near[1:], replicates=24, seed=1000, **QUIET).speedup.to_numpy()
+    unpaired = sweep(A, near[1:], replicates=24, seed=1000, **QUIET).speedup.to_numpy()
     first = pair[near[0].name].to_numpy()
-    assert np.var(first - pair[near[1].name].to_numpy()) < 0.7 * np.var(first - own)
+    assert np.var(first - pair[near[1].name].to_numpy()) < 0.7 * np.var(first - unpaired)
 
 
 def test_a_policy_that_draws_nothing_is_replayed_once_and_repeated():

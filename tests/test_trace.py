@@ -170,8 +170,8 @@ def test_a_flipped_bit_anywhere_is_harmless_or_refused(tmp_path):
     path, damaged = tmp_path / "t.parquet", tmp_path / "damaged.parquet"
     trace.save(path)
     raw, refused = path.read_bytes(), 0
-    for at in range(len(raw)):
-        damaged.write_bytes(raw[:at] + bytes([raw[at] ^ 1 << at % 8]) + raw[at + 1 :])
+    for place in range(len(raw)):
+        damaged.write_bytes(raw[:place] + bytes([raw[place] ^ 1 << place % 8]) + raw[place + 1 :])
         try:
             assert load_trace(damaged) == trace
         except TraceError as error:

@@ -107,12 +107,12 @@ def test_control_a_wrong_rank_or_place_in_the_recording_is_noticed(drafter, rule
         rounds, results = examined(trace, target, model, policy)
         row = int(rounds.row[rounds.accepted > 0][0])
         wrong = spoilt(trace, row)
-        found = compare(
+        comparison = compare(
             wrong, policy, replay_tree(wrong, policy), [replace(r, gap=r.gap + 1) for r in results]
         )
-        assert not found.equal
-        assert len(found.failures) + len(found.exceptions) == 1
-        assert (found.failures or found.exceptions)[0].row == row
+        assert not comparison.equal
+        assert len(comparison.failures) + len(comparison.exceptions) == 1
+        assert (comparison.failures or comparison.exceptions)[0].row == row
 
 
 def test_a_difference_is_excused_by_a_thin_gap_of_the_run_alone():
@@ -124,12 +124,14 @@ def test_a_difference_is_excused_by_a_thin_gap_of_the_run_alone():
         margin=np.full_like(trace.margin, 255),
         draft_margin=np.zeros_like(trace.draft_margin),
     )
-    at = int(np.flatnonzero(rounds.accepted > 0)[0])
-    wrong = spoilt(thick, int(rounds.row[at]))
+    index = int(np.flatnonzero(rounds.accepted > 0)[0])
+    wrong = spoilt(thick, int(rounds.row[index]))
     for gap, excused in ((9e-5, True), (2e-4, False)):
         thin = [replace(r, gap=np.full_like(r.gap, gap)) for r in results]
-        found = compare(wrong, policy, replay_tree(wrong, policy), thin)
-        assert (len(found.exceptions), len(found.failures)) == ((1, 0) if excused else (0, 1))
+        comparison = compare(wrong, policy, replay_tree(wrong, policy), thin)
+        assert (len(comparison.exceptions), len(comparison.failures)) == (
+            (1, 0) if excused else (0, 1)
+        )
 
 
 def test_the_gap_of_a_round_is_the_smallest_on_its_path():

@@ -25,21 +25,21 @@ from simspec.tree_replay import replay_tree, tree_seconds
 def test_metrics_of_trees_are_counts(trace, tree, cost):
     policy = TreePolicy("tree", "static", tree=tree.cut(trace.K))
     rounds = replay_tree(trace, policy)
-    found = summary(
+    metrics = summary(
         rounds,
         trace,
         cost,
         K=policy.longest(trace.K),
         seconds=tree_seconds(rounds, trace, policy, cost),
     )
-    assert found.drafted == rounds.drafted.sum()
-    assert found.cut_share == 0
+    assert metrics.drafted == rounds.drafted.sum()
+    assert metrics.cut_share == 0
     assert (
-        found.v_d == pytest.approx(rounds.accepted.sum() / rounds.drafted.sum())
-        if found.drafted
-        else np.isnan(found.v_d)
+        metrics.v_d == pytest.approx(rounds.accepted.sum() / rounds.drafted.sum())
+        if metrics.drafted
+        else np.isnan(metrics.v_d)
     )
-    for j, rate in enumerate(found.accept_by_depth, 1):
+    for j, rate in enumerate(metrics.accept_by_depth, 1):
         tried = [
             a for levels, a in zip(rounds.computed, rounds.accepted) if levels >= j and a >= j - 1
         ]
@@ -50,10 +50,10 @@ def test_metrics_of_chains_are_what_they_were():
     trace, cost = example(), CostModel.from_ratio(0.1, 4)
     for policy in (fixed(3), policies.parse("confidence:0.6")):
         rounds = replay(trace, policy)
-        found = summary(rounds, trace, cost)
+        metrics = summary(rounds, trace, cost)
         flat = [list(zip(rounds.row, rounds.computed, rounds.drafted, rounds.accepted))]
         assert naive.metrics(flat, trace, cost)["accept_by_depth"] == pytest.approx(
-            list(found.accept_by_depth), nan_ok=True
+            list(metrics.accept_by_depth), nan_ok=True
         )
 
 
@@ -94,9 +94,9 @@ def test_the_sweep_takes_trees_by_task_and_prompt():
 
 def test_scores_of_trees():
     trace = example()
-    (found,) = score.score({"x": trace}, ["static:2x1", "sets:2,k=2"], 0.1, resamples=100)
-    assert [row["policy"] for row in found["policies"]] == ["static:2x1", "sets:2,k=2"]
-    assert all(row["low"] < row["share"] < row["high"] for row in found["policies"])
+    (result,) = score.score({"x": trace}, ["static:2x1", "sets:2,k=2"], 0.1, resamples=100)
+    assert [row["policy"] for row in result["policies"]] == ["static:2x1", "sets:2,k=2"]
+    assert all(row["low"] < row["share"] < row["high"] for row in result["policies"])
 
 
 def test_reading_confidence_is_paid_by_cape_alone():

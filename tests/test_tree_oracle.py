@@ -31,18 +31,18 @@ def test_the_tree_oracle_is_the_least_time_over_its_trees(trace, cost, dynamic):
         trace = ordered(trace, 2, min(3, trace.K))
         policies = [dynamic_tree(n) for n in range(1, MAX_NODES + 1)] + policies
     figures = {
-        tuple(tuple(each.tolist()) for each in outcomes(trace, policy)) for policy in policies
+        tuple(tuple(columns.tolist()) for columns in outcomes(trace, policy)) for policy in policies
     }
 
     def options(s, row):
-        return {(0, 0, 0, 0, 0), *(tuple(column[row] for column in each) for each in figures)}
+        return {(0, 0, 0, 0, 0), *(tuple(column[row] for column in columns) for columns in figures)}
 
     best = tree_oracle(trace, cost)
     rounds = replay_tree(trace, best, cost)
     seconds = tree_seconds(rounds, trace, best, cost)
     for s in range(trace.sequences):
-        own = seconds[rounds.offset[s] : rounds.offset[s + 1]].sum()
-        assert own == pytest.approx(naive_tree.least(trace, cost, s, options), rel=1e-12)
+        total = seconds[rounds.offset[s] : rounds.offset[s + 1]].sum()
+        assert total == pytest.approx(naive_tree.least(trace, cost, s, options), rel=1e-12)
     for policy in policies[:9]:
         assert (
             seconds.sum()

@@ -55,15 +55,17 @@ def test_recorded_order_is_that_of_the_twin_with_nothing_kept(name, rule):
 
 def test_order_is_recorded_and_saved_and_joined_and_only_where_asked(tmp_path):
     trace, target, drafter = recording("eagle", "greedy")
-    asked = Settings(6, 20, RULES["greedy"], END, drafter_features(drafter), (WIDTH, LEVELS))
+    record_settings = Settings(
+        6, 20, RULES["greedy"], END, drafter_features(drafter), (WIDTH, LEVELS)
+    )
     prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(4, 2))]
-    meta = describe("toy", drafter, asked, prompts, "", "cpu", torch.float64)
+    meta = describe("toy", drafter, record_settings, prompts, "", "cpu", torch.float64)
     files = RecordingFiles(tmp_path / "t.parquet", shard_size=3)
-    made = record(target, drafter, asked, prompts, files, meta)
-    assert made == load_trace(tmp_path / "t.parquet")
-    assert made.meta.tree == (WIDTH, LEVELS)
-    assert made.order.tolist() == trace.order.tolist()
-    plain = record_sequence(target, drafter, replace(asked, tree=()), prompts[0].token, 0)
+    recorded = record(target, drafter, record_settings, prompts, files, meta)
+    assert recorded == load_trace(tmp_path / "t.parquet")
+    assert recorded.meta.tree == (WIDTH, LEVELS)
+    assert recorded.order.tolist() == trace.order.tolist()
+    plain = record_sequence(target, drafter, replace(record_settings, tree=()), prompts[0].token, 0)
     assert plain.order is None
     assert plain.rank.tolist() == trace.rank[: len(plain.token)].tolist()
 
@@ -76,11 +78,13 @@ def test_settings_refuse_trees_that_cannot_be_recorded(tree):
 
 def test_what_cannot_grow_is_not_recorded():
     target, lookup = toy_pair("prompt_lookup")
-    asked, text = Settings(6, 8, Rule(), END, (), (2, 2)), np.array([4, 5, 6], np.int32)
+    record_settings, text = Settings(6, 8, Rule(), END, (), (2, 2)), np.array([4, 5, 6], np.int32)
     with pytest.raises(ValueError, match="it grows no trees"):
-        tree_order_stepwise(target, lookup, asked, [5, 6], text, 0)
+        tree_order_stepwise(target, lookup, record_settings, [5, 6], text, 0)
     target, model = toy_pair("medusa")
     with pytest.raises(ValueError, match="too deep for drafter 'medusa'"):
-        tree_order_stepwise(target, model, replace(asked, tree=(2, 5)), [5, 6], text, 0)
+        tree_order_stepwise(target, model, replace(record_settings, tree=(2, 5)), [5, 6], text, 0)
     with pytest.raises(RecordError, match="rejection rule"):
-        tree_order_stepwise(target, model, replace(asked, rule=Rule("rejection")), [5, 6], text, 0)
+        tree_order_stepwise(
+            target, model, replace(record_settings, rule=Rule("rejection")), [5, 6], text, 0
+        )

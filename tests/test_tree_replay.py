@@ -19,9 +19,9 @@ from simspec.tree_replay import replay_tree, tree_seconds
 from simspec.tree_shapes import chain_tree, tree_of_widths
 
 
-def equal(trace, policy, cost, at):
+def equal(trace, policy, cost, figures_at):
     """Replay and prices equal the twin's; at(s, row, owed): its figures of a round."""
-    slow = naive_tree.replay(trace, at)
+    slow = naive_tree.replay(trace, figures_at)
     fast = replay_tree(trace, policy, cost)
     assert fast == Rounds.join(
         [
@@ -43,7 +43,7 @@ def test_a_static_tree_is_its_set_of_paths(trace, tree, cost):
         trace,
         policy,
         cost,
-        lambda s, row, owed: naive_tree.given(trace, s, row, tree.parent, tree.rank),
+        lambda s, row, backlog: naive_tree.static(trace, s, row, tree.parent, tree.rank),
     )
 
 
@@ -70,7 +70,7 @@ def test_cape_is_its_chain_and_sets(trace, table, k, cost):
         trace,
         policy,
         cost,
-        lambda s, row, owed: naive_tree.cape(trace, s, row, k, lambda slot: width(row, slot)),
+        lambda s, row, backlog: naive_tree.cape(trace, s, row, k, lambda slot: width(row, slot)),
     )
 
 
@@ -87,7 +87,7 @@ def test_one_order_serves_every_budget(trace, width, depth, seed, cost):
     for nodes in (0, 1, 2, 5, 9, MAX_NODES):
         equal(
             trace, dynamic_tree(nodes), cost,
-            lambda s, row, owed, nodes=nodes: naive_tree.dynamic(
+            lambda s, row, backlog, nodes=nodes: naive_tree.dynamic(
                 trace, s, row, scores(seed, s, row), *trace.meta.tree, nodes
             ),
         )  # fmt: skip
@@ -161,11 +161,11 @@ def test_cape_fills_its_32_from_the_first_slot():
         rank=rank,
         meta=replace(one.meta, features=(("confidence", "confidence"),)),
     )
-    found = outcomes(trace, cape("section", 6))
-    assert found.levels[0] == 6
-    assert found.nodes[0] == 32
-    assert found.levels[-1] == 0 == found.nodes[-1]
-    assert found.accepted.max() == 0
+    figures = outcomes(trace, cape("section", 6))
+    assert figures.levels[0] == 6
+    assert figures.nodes[0] == 32
+    assert figures.levels[-1] == 0 == figures.nodes[-1]
+    assert figures.accepted.max() == 0
 
     def with_miss_at(slot, r):
         """The chain is right before that slot, where the text's token has rank r."""

@@ -28,21 +28,21 @@ def test_beams_commit_the_targets_text_and_are_a_beam_search(rule):
     for name in DRAFTERS:
         target, drafter = toy_pair(name)
         for seed, prompt in enumerate(toy_prompts(3, 5)):
-            own, _ = target_sequence(target, Settings(6, 14, RULES[rule], END), prompt, seed)
+            expected, _ = target_sequence(target, Settings(6, 14, RULES[rule], END), prompt, seed)
             result = decode(target, drafter, BeamSearch(3, 3), RULES[rule], prompt, 14, END, seed)
-            assert result.token.tolist() == own.tolist()
+            assert result.token.tolist() == expected.tolist()
             assert result.drafted.max() <= 9
             assert result.computed.max() == 3
     target, drafter = toy_pair("model")
-    prompt, made, rule = [5, 6, 7], {}, RULES[rule]
+    prompt, drafts, rule = [5, 6, 7], {}, RULES[rule]
 
     def draft(plan):
         drafter.begin(target, prompt, target.prefill(prompt[:-1]), None)
         plan.begin(drafter, rule, 0, None, None)
-        made["draft"] = plan.draft(
+        drafts["draft"] = plan.draft(
             7, 0, 0, 3, END, type("Clock", (), {"lap": lambda self, phase: None})()
         )
-        return made["draft"]
+        return drafts["draft"]
 
     beams = [((), 0.0)]
     for level in range(3):
@@ -52,9 +52,9 @@ def test_beams_commit_the_targets_text_and_are_a_beam_search(rule):
             ranked = scores(0, level).sort(descending=True, stable=True).indices.tolist()[:3]
             offers += [((*tokens, t), total + float(logprob[t])) for t in ranked]
         beams = sorted(offers, key=lambda offer: -offer[1])[:3]
-    found = draft(BeamSearch(3, 3))
+    beam = draft(BeamSearch(3, 3))
     paths = {0: ()}
-    for row, (token, parent) in enumerate(zip(found.token, found.parent)):
+    for row, (token, parent) in enumerate(zip(beam.token, beam.parent)):
         if row:
             paths[row] = (*paths[parent], token)
     assert set(paths.values()) == {tokens[:n] for tokens, _ in beams for n in range(4)}
@@ -70,9 +70,9 @@ def test_best_takes_of_equals_the_smaller_index_and_tells_the_gap(rows, width):
     scores = torch.tensor(rows, dtype=torch.float64)
     scores[scores == -2] = -torch.inf
     token, gap = top_tokens(scores, width)
-    for values, found, near in zip(scores.tolist(), token.tolist(), gap):
+    for values, best, near in zip(scores.tolist(), token.tolist(), gap):
         order = sorted(range(6), key=lambda i: (-values[i], i))
-        assert found == order[:width]
+        assert best == order[:width]
         gaps = [values[a] - values[b] for a, b in zip(order[:width], order[1 : width + 1])]
         assert near == min((g for g in gaps if g == g), default=np.inf)
     with pytest.raises(TreeError, match="7 children of a node are too wide for a vocabulary of 6"):
@@ -97,7 +97,7 @@ def test_an_offer_is_ordered_with_ancestors_first(seed, width, levels, rule):
 
 def test_trees_that_cannot_be_are_refused_in_one_line():
     target, drafter = toy_pair("model")
-    slips = [
+    cases = [
         (lambda: Tree((2, 1), (0, 0)), "cycle"),
         (lambda: DynamicTree(0, 3, 5), "width is 0"),
         (lambda: DynamicTree(33, 3, 5), "width is 33"),
@@ -126,9 +126,9 @@ def test_trees_that_cannot_be_are_refused_in_one_line():
             "does not run under the rejection rule",
         ),
     ]
-    for slip, hint in slips:
+    for call, hint in cases:
         with pytest.raises(ValueError, match=hint) as refused:
-            slip()
+            call()
         assert "\n" not in str(refused.value)
     assert parse_beam("beam:4", 6).K == 6
     assert parse_beam("beam:4,k=2", 6).width == 4

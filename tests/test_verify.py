@@ -43,14 +43,14 @@ def slow_walk(scores, token, parent, end_tokens):
     of its like, and no end."""
     pick = {row: int(s.argmax()) for row, s in scores.items()}
 
-    def stands(path):
+    def is_accepted(path):
         for above, row in zip(path, path[1:]):
             twins = [i for i in scores if i and parent[i] == above and token[i] == token[row]]
             if token[row] != pick[above] or row != twins[0]:
                 return False
         return not any(token[row] in end_tokens for row in path[1:-1])
 
-    path = max((p for p in (line(parent, row) for row in scores) if stands(p)), key=len)
+    path = max((p for p in (line(parent, row) for row in scores) if is_accepted(p)), key=len)
     accepted = [token[row] for row in path[1:]]
     ended = bool(accepted) and accepted[-1] in end_tokens
     return accepted + ([] if ended else [pick[path[-1]]]), path
@@ -68,10 +68,10 @@ def check(data, rule, token, parent):
     end_tokens = tuple(data.draw(st.sets(st.integers(0, VOCAB - 1), max_size=2)))
     scores = slow_scores(rule, logits, parent, sequence, position)
     committed, path = slow_walk(scores, token, parent, end_tokens)
-    found = accept_exact(rule, logits, token, parent, sequence, position, end_tokens)
-    assert (found.token, found.path, found.accepted) == (committed, path, len(path) - 1)
-    assert torch.equal(found.scores, torch.stack([scores[row] for row in path]))
-    return found
+    verified = accept_exact(rule, logits, token, parent, sequence, position, end_tokens)
+    assert (verified.token, verified.path, verified.accepted) == (committed, path, len(path) - 1)
+    assert torch.equal(verified.scores, torch.stack([scores[row] for row in path]))
+    return verified
 
 
 TOKENS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=9)
@@ -110,8 +110,8 @@ def saying(*picks):
 
 
 def greedy(logits, token, parent, end_tokens=()):
-    found = accept_exact(Rule(), logits, token, parent, 0, 0, end_tokens)
-    return found.token, found.path
+    verified = accept_exact(Rule(), logits, token, parent, 0, 0, end_tokens)
+    return verified.token, verified.path
 
 
 def test_the_first_miss_is_replaced_by_the_targets_token():

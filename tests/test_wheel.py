@@ -46,8 +46,8 @@ def wheel(tmp_path_factory) -> Path:
         [*command, "-q", "-w", str(out), "."], cwd=source, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    (found,) = out.glob("*.whl")
-    return found
+    (path,) = out.glob("*.whl")
+    return path
 
 
 @pytest.fixture(scope="session")
@@ -161,12 +161,12 @@ def test_control_strangers_are_noticed():
 
 def test_the_wheel_alone_sweeps_its_example(unpacked, tmp_path):
     where = "import simspec; print(simspec.__file__)"
-    code, said, problem = _alone([unpacked], ["-c", where], tmp_path)
+    code, output, problem = _alone([unpacked], ["-c", where], tmp_path)
     assert code == 0, problem
-    assert Path(said.strip()).is_relative_to(unpacked)
-    code, said, problem = _alone([unpacked], SWEEP, tmp_path)
+    assert Path(output.strip()).is_relative_to(unpacked)
+    code, output, problem = _alone([unpacked], SWEEP, tmp_path)
     assert code == 0, problem
-    rows = json.loads(said)["rows"]
+    rows = json.loads(output)["rows"]
     (name,) = {row["trace"] for row in rows}
     assert name.startswith("tiny-early_exit-coupled-")
     assert (unpacked / "simspec" / "example" / f"{name}.parquet").exists()

@@ -29,16 +29,20 @@ PAIRS = [(drafter, rule) for drafter in DRAFTERS for rule in RULES]
 def recording(drafter_name, rule, count=4, K=6, budget=20):
     """(trace, target, drafter): the toy pair's texts with ranks and the order of dynamic trees."""
     target, drafter = toy_pair(drafter_name)
-    asked = Settings(K, budget, RULES[rule], END, drafter_features(drafter), (WIDTH, LEVELS))
+    record_settings = Settings(
+        K, budget, RULES[rule], END, drafter_features(drafter), (WIDTH, LEVELS)
+    )
     prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(count, 2))]
-    rows = [record_sequence(target, drafter, asked, p.token, i) for i, p in enumerate(prompts)]
+    rows = [
+        record_sequence(target, drafter, record_settings, p.token, i) for i, p in enumerate(prompts)
+    ]
     return (
         assemble(
             rows,
             prompts,
             0,
-            asked,
-            describe("toy", drafter, asked, prompts, "", "cpu", torch.float64),
+            record_settings,
+            describe("toy", drafter, record_settings, prompts, "", "cpu", torch.float64),
         ),
         target,
         drafter,

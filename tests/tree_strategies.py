@@ -75,12 +75,12 @@ def prices(draw, K=6):
     times = st.integers(0, 64).map(lambda n: n / 64)  # exact in binary
     steps = draw(st.lists(times, min_size=K, max_size=K))
     verify = draw(st.lists(times, min_size=MAX_NODES + 1, max_size=MAX_NODES + 1))
-    owed = draw(st.lists(times, min_size=0, max_size=3))
+    catch_up = draw(st.lists(times, min_size=0, max_size=3))
     draft = np.cumsum([0.0, *steps])
     return CostModel(
         draft,
         np.array(verify) + 0.25,
-        [0.0, *owed],
+        [0.0, *catch_up],
         overhead=draw(times),
         baseline=1.0,
         node=draw(times),
