@@ -46,7 +46,7 @@ def recording(name, rule, tree=(3, 4), K=5, budget=16):
 
 @pytest.mark.parametrize("rule", ["greedy", "coupled"])
 @pytest.mark.parametrize("name", ["model", "early_exit", "eagle", "medusa"])
-def test_replayed_beams_are_those_of_the_loop(name, rule, tmp_path):
+def test_replayed_beams_equal_the_engine(name, rule, tmp_path):
     trace, target, drafter = recording(name, rule, (3, 4))
     rule_, prompts = rule_of(trace), prompts_of(trace)
     ran = [
@@ -82,14 +82,14 @@ def test_replayed_beams_are_those_of_the_loop(name, rule, tmp_path):
     assert rounds_of(trace, ran) != replay_tree(wrong, beams())  # the control: one node fewer
 
 
-def test_a_beam_is_never_longer_than_the_tree_that_it_was_chosen_from():
+def test_beam_is_no_deeper_than_its_recorded_tree():
     trace, _, _ = recording("model", "greedy")
     places = (trace.order != 255).sum(1)
     assert (trace.beam[:, 0] <= places).all()
     assert (trace.beam[:, 1] <= 12).all()
 
 
-def test_what_is_not_recorded_is_said():
+def test_missing_columns_are_named():
     trace, _, _ = recording("model", "greedy")
     with pytest.raises(TraceError, match="records no beam search"):
         replay_tree(replace(trace, beam=None), beams())

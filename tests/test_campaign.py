@@ -72,7 +72,7 @@ def state_of(folder):
     }
 
 
-def test_every_part_runs_in_one_call(inputs, whole):
+def test_every_stage_runs_in_one_call(inputs, whole):
     assert whole.exit_code == 0, whole.output
     assert "complete: yes" in whole.output
     assert "next call" not in whole.output
@@ -99,7 +99,7 @@ def test_every_part_runs_in_one_call(inputs, whole):
     }  # nothing is done twice, however little time
 
 
-def test_results_are_few_flat_files_and_a_bundle_that_replays(inputs, whole, tmp_path):
+def test_results_hold_a_report_and_an_archive_that_replays(inputs, whole, tmp_path):
     home = sorted(p.name for p in (inputs / "home").iterdir())
     assert home == [
         "REPORT.md",
@@ -135,7 +135,7 @@ def test_results_are_few_flat_files_and_a_bundle_that_replays(inputs, whole, tmp
     } == {None, saved_report["target"]}
 
 
-def test_killed_between_parts_it_goes_on_and_comes_to_the_same(inputs, whole, tmp_path):
+def test_killed_campaign_resumes_to_the_same_results(inputs, whole, tmp_path):
     out, names = tmp_path / "out", [part.name for part in stages()]
     arguments = [
         sys.executable,
@@ -172,7 +172,7 @@ def test_killed_between_parts_it_goes_on_and_comes_to_the_same(inputs, whole, tm
             assert path.read_bytes() == unbroken.read_bytes(), path
 
 
-def test_another_campaigns_folder_is_refused(inputs, whole, tmp_path):
+def test_workspace_of_another_campaign_is_refused(inputs, whole, tmp_path):
     before = state_of(open_workspace(inputs, inputs / "out"))
     for size, seed, key in (
         (replace(TOY, recording=replace(TOY.recording, budget=9)), 0, "size"),
@@ -200,7 +200,7 @@ def test_another_campaigns_folder_is_refused(inputs, whole, tmp_path):
         advance(open_workspace(inputs, other), stages(), 0.0)
 
 
-def test_verdicts_are_computed_from_what_was_found(inputs, whole, tmp_path):
+def test_requirements_follow_from_results(inputs, whole, tmp_path):
     folder = open_workspace(inputs, inputs / "out")
     states = [("a", "required", "done", ""), ("b", "recommended", "left", "")]
 
@@ -321,7 +321,7 @@ def _padded(path, size):
     path.write_bytes(path.read_bytes().ljust(size, b"\0"))
 
 
-def test_a_bundle_is_thinned_until_it_fits_and_else_refused(inputs, whole, tmp_path, monkeypatch):
+def test_oversized_archive_drops_features_or_is_refused(inputs, whole, tmp_path, monkeypatch):
     folder = open_workspace(inputs, inputs / "out")
     archive.pack(folder, tmp_path / "a")
     archive.pack(folder, tmp_path / "b")

@@ -49,7 +49,7 @@ def test_invalid_limit_device_and_seed_are_refused(inputs):
     assert call(inputs, "--limit", "0.001", "--seed", "3")[0] == 2
 
 
-def test_the_module_runs_as_make_runs_it():
+def test_module_has_a_command_line():
     result = subprocess.run(
         [sys.executable, "-m", "real.campaign", "--help"],
         capture_output=True,
@@ -71,7 +71,7 @@ def test_the_module_runs_as_make_runs_it():
         (b"caf\xe9", "cannot be read as prompts"),
     ],
 )
-def test_prompts_are_looked_at_before_anything_learns(inputs, prompts, words):
+def test_invalid_prompts_are_refused_before_training(inputs, prompts, words):
     if prompts is None:
         (inputs / "p.jsonl").unlink()
     else:
@@ -95,7 +95,7 @@ def test_prompts_are_looked_at_before_anything_learns(inputs, prompts, words):
         (["--text", "nowhere.txt"], "nowhere.txt does not exist"),
     ],
 )
-def test_a_call_that_cannot_end_does_not_begin(inputs, monkeypatch, options, words):
+def test_invalid_paths_and_limits_are_refused(inputs, monkeypatch, options, words):
     monkeypatch.chdir(inputs)
     code, out, error = call(inputs, *options)
     assert code == 2
@@ -105,7 +105,7 @@ def test_a_call_that_cannot_end_does_not_begin(inputs, monkeypatch, options, wor
     assert not (inputs / "out").exists()
 
 
-def test_a_folder_that_cannot_be_made_is_told_in_one_line(inputs, monkeypatch):
+def test_failed_writes_are_reported_in_one_line(inputs, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
@@ -118,7 +118,7 @@ def test_a_folder_that_cannot_be_made_is_told_in_one_line(inputs, monkeypatch):
     assert call(inputs)[::2] == (2, "[Errno 28] No space left on device\n")
 
 
-def test_an_interrupt_says_that_the_same_call_goes_on(inputs, monkeypatch):
+def test_interrupt_names_the_way_to_continue(inputs, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
@@ -131,7 +131,7 @@ def test_an_interrupt_says_that_the_same_call_goes_on(inputs, monkeypatch):
     assert call(inputs)[0] == 0
 
 
-def test_few_prompts_of_a_full_campaign_are_told_at_once(inputs, monkeypatch):
+def test_too_few_prompts_are_noted_at_once(inputs, monkeypatch):
     monkeypatch.setattr(campaign, "FULL", TOY)
     paths = {"text": "text.txt", "prompts": "p.jsonl", "out": "out"}
     arguments = [word for name, path in paths.items() for word in (f"--{name}", str(inputs / path))]
@@ -151,7 +151,7 @@ ODD_PARTS = (
 
 
 @pytest.mark.parametrize("held, words", ODD_PARTS)
-def test_a_part_that_is_damaged_is_named(inputs, held, words):
+def test_damaged_stage_result_is_named(inputs, held, words):
     folder = Workspace(
         inputs / "out", TOY, (inputs / "text.txt",), (), (inputs / "p.jsonl",), "cpu"
     )
@@ -166,7 +166,7 @@ def test_a_part_that_is_damaged_is_named(inputs, held, words):
     assert error.count("\n") == 1
 
 
-def test_a_part_that_found_something_else_is_told_by_the_line_that_reads_it(inputs):
+def test_malformed_stage_result_is_named_by_its_requirement(inputs):
     call(inputs)
     folder = Workspace(
         inputs / "out", TOY, (inputs / "text.txt",), (), (inputs / "p.jsonl",), "cpu"
@@ -187,14 +187,14 @@ def test_a_part_that_found_something_else_is_told_by_the_line_that_reads_it(inpu
     assert call(inputs)[0] == 0
 
 
-def test_a_seed_of_another_campaign_is_refused(inputs):
+def test_other_seed_is_refused(inputs):
     assert call(inputs)[0] == 0
     code, _, error = call(inputs, "--seed", 3)
     assert code == 2
     assert "was started with seed 0, now it is 3" in error
 
 
-def test_a_ladder_that_is_damaged_fails_its_part_alone(inputs):
+def test_damaged_latency_grid_fails_its_stage_only(inputs):
     folder = Workspace(
         inputs / "out", TOY, (inputs / "text.txt",), (), (inputs / "p.jsonl",), "cpu"
     )

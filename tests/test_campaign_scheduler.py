@@ -51,7 +51,7 @@ def run(folder, todo, limit, clock):
     }
 
 
-def test_no_part_is_begun_that_does_not_fit(clocked):
+def test_stages_beyond_the_time_limit_are_not_started(clocked):
     clock, folder = clocked
     todo = [
         clock.part("a", 30),
@@ -72,7 +72,7 @@ def test_no_part_is_begun_that_does_not_fit(clocked):
     assert clock.now == 110
 
 
-def test_a_part_that_resumes_is_begun_with_less_and_stopped(clocked):
+def test_resumable_stages_start_with_less_time(clocked):
     clock, folder = clocked
     long = clock.part("long", 200, resumes=True)
     todo = [long, clock.part("next", 10, needs=("long",)), clock.part("extra", 1, "recommended")]
@@ -88,7 +88,7 @@ def test_a_part_that_resumes_is_begun_with_less_and_stopped(clocked):
     assert clock.now - before == 51
 
 
-def test_what_fails_stops_only_what_needs_it(clocked):
+def test_failed_stage_stops_only_its_dependents(clocked):
     clock, folder = clocked
     todo = [
         clock.part("a", 1),
@@ -111,7 +111,7 @@ def test_what_fails_stops_only_what_needs_it(clocked):
     }  # tried anew
 
 
-def test_parts_are_whole_and_in_order():
+def test_stages_are_unique_ordered_and_within_limits():
     names, ranks = [part.name for part in stages()], [part.rank for part in stages()]
     assert len(set(names)) == len(names)
     assert ranks == sorted(ranks, key=RANKS.index)

@@ -183,7 +183,7 @@ def test_wrong_optimal_length_is_caught(quick, monkeypatch, capsys, recording):
     assert all(name.startswith("optimal_k") for name in names)
 
 
-def test_misfits_of_papers_are_no_failures(quick, monkeypatch, capsys, recording):
+def test_paper_misfits_are_no_failures(quick, monkeypatch, capsys, recording):
     cells = check_module.paper_cells
     monkeypatch.setattr(cells, "misfits", lambda: cells.cells())
     assert failed(capsys, recording) == (0, [])
@@ -191,7 +191,7 @@ def test_misfits_of_papers_are_no_failures(quick, monkeypatch, capsys, recording
 
 @settings(deadline=None, max_examples=60)
 @given(traces(optional=False))
-def test_every_valid_recording_obeys_the_rules_and_eq_13(trace):
+def test_valid_recordings_pass_every_check(trace):
     """Cut drafts, end tokens and large budgets included."""
     checks, facts = recording_checks("r", trace, 0)
     assert checks

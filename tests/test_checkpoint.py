@@ -61,7 +61,7 @@ def edit(folder, change):
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_saved_decoder_comes_back(tmp_path, tied):
+def test_saved_decoder_loads(tmp_path, tied):
     decoder = decoder_of(tied=tied, rope_theta=5e5, norm_eps=1e-4)
     save_decoder(decoder, tmp_path, end_token=3, context=64)
     loaded = load_decoder(tmp_path)
@@ -77,7 +77,7 @@ def test_a_saved_decoder_comes_back(tmp_path, tied):
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_transformers_reads_what_we_save(tmp_path, tied):
+def test_transformers_loads_saved_decoders(tmp_path, tied):
     save_decoder(decoder_of(tied=tied), tmp_path, end_token=3, context=64)
     model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
     with torch.inference_mode():
@@ -88,13 +88,13 @@ def test_transformers_reads_what_we_save(tmp_path, tied):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_any_dtype_can_be_asked_for(folder, dtype):
+def test_decoder_loads_in_any_dtype(folder, dtype):
     loaded, plain = load_decoder(folder, dtype), load_decoder(folder)
     assert loaded.dtype == dtype
     assert all(torch.equal(a.float(), b) for a, b in zip(loaded.parameters(), plain.parameters()))
 
 
-def test_names_are_translated_both_ways():
+def test_names_are_translated_in_both_directions():
     rich = decoder_of(qkv_bias=True, qk_norm=True, tied=False)
     for name in rich.state_dict():
         assert from_hf_name(to_hf_name(name)) == name
@@ -122,22 +122,22 @@ def test_names_are_translated_both_ways():
         (dict(num_hidden_layers=2), "layers.2"),
     ],
 )
-def test_a_config_we_cannot_compute_is_refused(folder, changes, words):
+def test_unsupported_config_is_refused(folder, changes, words):
     load_decoder(folder)  # it is the change that is refused
     configure(folder, **changes)
     refused(words, load_decoder, folder)
 
 
-def test_a_window_as_long_as_the_context_is_no_window(folder):
+def test_window_of_the_full_context_is_accepted(folder):
     configure(folder, model_type="mistral", sliding_window=64)
     assert torch.isfinite(load_decoder(folder)(TEXT)).all()
 
 
-def test_a_missing_folder_is_refused(tmp_path):
+def test_missing_folder_is_refused(tmp_path):
     refused("holds no config.json", load_decoder, tmp_path / "nowhere")
 
 
-def test_a_broken_config_is_refused(folder):
+def test_broken_config_is_refused(folder):
     (folder / "config.json").write_text('{"model_type": ')
     refused("JSON", load_decoder, folder)
 
@@ -149,7 +149,7 @@ def test_truncated_weights_are_refused(folder, left):
     refused("cannot be loaded", load_decoder, folder)
 
 
-def test_a_missing_matrix_is_not_invented(folder):
+def test_missing_matrix_is_refused(folder):
     edit(folder, lambda state: state.pop("model.layers.1.mlp.up_proj.weight"))
     refused("up_proj", load_decoder, folder)
 
@@ -164,7 +164,7 @@ class Bomb:
         return open, (str(self.path), "w")
 
 
-def test_a_pickle_is_refused_and_never_opened(folder):
+def test_pickle_is_refused_unopened(folder):
     (folder / "model.safetensors").unlink()
     file, mark = folder / "pytorch_model.bin", folder / "exploded"
     file.write_bytes(pickle.dumps(Bomb(mark)))
@@ -175,7 +175,7 @@ def test_a_pickle_is_refused_and_never_opened(folder):
 
 
 @pytest.mark.parametrize("changes", [dict(qkv_bias=True), dict(qk_norm=True)])
-def test_save_refuses_what_a_llama_config_cannot_say(tmp_path, changes):
+def test_save_refuses_configs_beyond_llama(tmp_path, changes):
     with pytest.raises(WeightsError):
         save_decoder(decoder_of(**changes), tmp_path, end_token=3, context=64)
     assert not (tmp_path / "model.safetensors").exists()
@@ -188,13 +188,13 @@ def test_save_refuses_stretched_rotations(tmp_path):
         save_decoder(stretched, tmp_path, end_token=3, context=64)
 
 
-def test_a_drafter_with_another_vocabulary_is_refused(folder):
+def test_drafter_with_another_vocabulary_is_refused(folder):
     drafter = ModelDrafter.load(folder, decoder_of(), "any")
     assert torch.equal(drafter.lm(TEXT), load_decoder(folder)(TEXT))
     refused("24 tokens, the target 30", ModelDrafter.load, folder, decoder_of(vocab=30), "any")
 
 
-def test_identity_names_the_weights(folder, tmp_path_factory):
+def test_identity_depends_on_the_weights(folder, tmp_path_factory):
     same, other = tmp_path_factory.mktemp("same"), tmp_path_factory.mktemp("other")
     save_decoder(decoder_of(), same, end_token=3, context=64)
     save_decoder(decoder_of(1), other, end_token=3, context=64)
@@ -202,7 +202,7 @@ def test_identity_names_the_weights(folder, tmp_path_factory):
     assert weights_id("owner/name") == "owner/name"
 
 
-def test_a_write_that_fails_leaves_the_old_file(tmp_path):
+def test_failed_write_leaves_the_old_file(tmp_path):
     replace_json(tmp_path / "a.json", 1)
     with pytest.raises(RuntimeError), replacing(tmp_path / "a.json") as path:
         path.write_text("half")

@@ -8,7 +8,7 @@ from shell import simspec
 from real.demo import TRACES
 
 
-def test_demo_prints_one_object_with_the_promised_keys(tmp_path):
+def test_demo_prints_one_json_object(tmp_path):
     out, _ = simspec("demo", "--json", "--prompts", 3, cwd=tmp_path)
     shown = json.loads(out)
     assert isinstance(shown["replay_equal"], bool)
@@ -24,7 +24,7 @@ def test_demo_prints_one_object_with_the_promised_keys(tmp_path):
     assert (tmp_path / shown["plot"]).read_bytes().startswith(b"\x89PNG")
 
 
-def test_record_measure_sweep_and_run_follow_one_another(trained_folder):
+def test_record_measure_sweep_and_run_work_in_sequence(trained_folder):
     out, _ = simspec(
         "record", "prompts.jsonl", "--models", "models", "--drafter", "early_exit",
         "--rule", "coupled", "-k", 4, "--budget", 12,
@@ -240,7 +240,7 @@ def test_help_teaches_with_an_example(command, tmp_path):
         ),
     ],
 )
-def test_mistakes_are_answered_in_one_line(trained_folder, arguments, hint):
+def test_invalid_commands_are_refused_in_one_line(trained_folder, arguments, hint):
     out, error = simspec(*arguments, cwd=trained_folder, code=2)
     assert out == ""
     assert hint in error

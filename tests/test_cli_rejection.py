@@ -5,7 +5,7 @@ import json
 from shell import refused, simspec
 
 
-def test_drawn_recordings_from_the_command_line(trained_folder):
+def test_rejection_recordings_from_the_command_line(trained_folder):
     """Rejection recordings are swept and described; round-by-round commands fail in one line."""
     drawn = (
         "prompts.jsonl",

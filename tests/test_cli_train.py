@@ -5,7 +5,7 @@ import json
 from shell import simspec
 
 
-def test_one_drafter_is_trained_for_a_target_that_is_there(trained_folder):
+def test_one_drafter_is_trained_for_an_existing_target(trained_folder):
     options = "--toy", "--out", "models", "--json"
     out, error = simspec(
         "train",

@@ -8,7 +8,7 @@ from real.train.compilation import compile_layers
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
-def test_layers_are_compiled_where_that_works_and_plain_where_not():
+def test_layers_fall_back_to_eager_where_compilation_fails():
     decoder = toy_decoder(0)
     token = torch.tensor([[1, 2, 3, 4]])
     plain = decoder(token)

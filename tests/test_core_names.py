@@ -13,7 +13,7 @@ MODULES = ["simspec", *(m.name for m in pkgutil.walk_packages(simspec.__path__, 
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_public_functions_and_classes_say_what_they_do(name):
+def test_public_functions_and_classes_have_docstrings(name):
     module = importlib.import_module(name)
     assert (
         module.__doc__
@@ -31,7 +31,7 @@ def test_public_functions_and_classes_say_what_they_do(name):
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_modules_are_small_nouns_without_leftovers(name):
+def test_modules_are_small_and_finished(name):
     path = Path(inspect.getsourcefile(importlib.import_module(name)))
     text = path.read_text()
     assert len(text.splitlines()) <= 400

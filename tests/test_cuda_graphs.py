@@ -22,7 +22,7 @@ def inference():
         yield
 
 
-def test_a_replay_reads_what_its_tensors_hold_and_writes_where_it_wrote():
+def test_replay_reads_and_writes_the_captured_tensors():
     x, kept = torch.arange(4.0), torch.zeros(4)
 
     def function():
@@ -41,7 +41,7 @@ def test_a_replay_reads_what_its_tensors_hold_and_writes_where_it_wrote():
     assert again[1].tolist() == [21, 23, 1, 1]
 
 
-def test_what_python_knew_is_baked_in():
+def test_python_values_are_captured_as_constants():
     index, x = [1], torch.arange(4.0)
     replay = capture(lambda: (x[index[0]] * 1,), CPU)
     index[0] = 3
@@ -58,7 +58,7 @@ def test_what_python_knew_is_baked_in():
         lambda x: x * x.tolist()[0],
     ],
 )
-def test_what_a_card_cannot_capture_is_refused(function):
+def test_uncapturable_work_is_refused(function):
     x = torch.arange(2.0)
     with pytest.raises(CaptureError, match="a captured pass"):
         capture(lambda: (function(x),), CPU)
@@ -79,7 +79,7 @@ def _rows(decoder: Decoder, seed: int):
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("shape", ["plain", "rich"])
-def test_fused_layers_give_what_layers_give(shape, packed):
+def test_fused_layers_equal_plain_layers(shape, packed):
     torch.manual_seed(0)
     decoder = toy_decoder(3) if shape == "plain" else Decoder(RICH).double().requires_grad_(False)
     x, rotation, mask, window = _rows(decoder, 1)
@@ -98,7 +98,7 @@ def test_fused_layers_give_what_layers_give(shape, packed):
     assert torch.allclose(window.key, keys, rtol=0, atol=1e-12)
 
 
-def test_other_decoders_behave_as_always_while_layers_are_compiled():
+def test_compilation_leaves_other_decoders_unchanged():
     decoder, other = toy_decoder(3), toy_decoder(4)
     forward, token = DecoderLayer.forward, torch.arange(6)[None]
     wanted = other(token)
@@ -117,7 +117,7 @@ def test_other_decoders_behave_as_always_while_layers_are_compiled():
     assert DecoderLayer.forward is forward
 
 
-def test_other_decoders_behave_as_always_while_a_pass_is_captured():
+def test_capture_leaves_other_decoders_unchanged():
     decoder, other = toy_decoder(3), toy_decoder(4)
     forward, token, checked = DecoderLayer.forward, torch.arange(6)[None], []
     wanted = other(token)
@@ -138,7 +138,7 @@ def test_other_decoders_behave_as_always_while_a_pass_is_captured():
     assert checked == [True]
 
 
-def test_compiling_ends_with_an_error_too():
+def test_compilation_ends_after_an_error():
     limit = torch._dynamo.config.recompile_limit
     with pytest.raises(ZeroDivisionError), compiled_layers(backend="aot_eager"):
         assert torch._dynamo.config.recompile_limit != limit

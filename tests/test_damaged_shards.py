@@ -39,7 +39,7 @@ def half(tmp_path, monkeypatch):
     return folder, arguments, rows(tmp_path / "whole" / "x.parquet")
 
 
-def test_a_shard_with_a_flipped_bit_is_never_used_in_silence(half):
+def test_flipped_bit_is_refused_or_harmless(half):
     folder, arguments, whole = half
     shard = folder / "x.parquet.parts" / "000002.parquet"
     raw, draw, refusals = shard.read_bytes(), random.Random(0), 0
@@ -71,7 +71,7 @@ def test_a_shard_with_a_flipped_bit_is_never_used_in_silence(half):
     assert rows(folder / "x.parquet") == whole
 
 
-def test_a_shard_of_other_texts_is_refused_though_it_is_whole(half):
+def test_shard_of_other_sequences_is_refused(half):
     folder, arguments, whole = half
     parts = folder / "x.parquet.parts"
     (parts / "000002.parquet").write_bytes((parts / "000000.parquet").read_bytes())
@@ -82,13 +82,13 @@ def test_a_shard_of_other_texts_is_refused_though_it_is_whole(half):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 200_000, "\x00"])
-def test_settings_that_are_damaged_are_named(half, text):
+def test_damaged_settings_are_named(half, text):
     folder, arguments, _ = half
     (folder / "x.parquet.parts" / "settings.json").write_text(text)
     refused(folder, *arguments, words="settings.json is damaged", progress=True)
 
 
-def test_shards_without_their_settings_are_made_again(half):
+def test_shards_without_settings_are_recorded_again(half):
     folder, arguments, whole = half
     (folder / "x.parquet.parts" / "settings.json").unlink()
     other = [*arguments[:-1], 3]

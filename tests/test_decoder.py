@@ -100,7 +100,7 @@ def gap(reference, decoder):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_logits_are_those_of_transformers(name):
+def test_logits_equal_transformers(name):
     reference = random_reference(name)
     decoder = from_transformers(reference)
     assert gap(reference, decoder) < BOUND
@@ -204,7 +204,7 @@ def as_a_line(prefix, tokens, path):
 
 @HELD
 @given(trees())
-def test_every_path_of_a_tree_is_a_line(tree):
+def test_tree_paths_equal_chains(tree):
     prefix, tokens, parent = tree
     target = Target(DECODER, (2,), capacity=4)
     target.prefill(prefix)
@@ -220,7 +220,7 @@ def test_every_path_of_a_tree_is_a_line(tree):
 
 @HELD
 @given(trees(), st.integers(0, VOCAB - 1), st.data())
-def test_a_kept_path_equals_a_fresh_prefill(tree, following, data):
+def test_committed_path_equals_a_fresh_prefill(tree, following, data):
     prefix, tokens, parent = tree
     path = max(
         (ancestry(parent, data.draw(st.integers(0, len(tokens) - 1))) for _ in range(2)), key=len
@@ -234,7 +234,7 @@ def test_a_kept_path_equals_a_fresh_prefill(tree, following, data):
     assert close(kept.verify([following], [-1]).logits, fresh.verify([following], [-1]).logits)
 
 
-def test_keeping_another_path_would_be_seen():
+def test_control_another_committed_path_is_detected():
     logits = []
     for path in ([0, 1], [0, 2]):
         target = Target(DECODER)
@@ -270,7 +270,7 @@ def test_verify_resumes_where_the_drafter_stopped(prefix, tokens, layer, data):
     assert close(whole.verify([2], [-1]).logits, resumed.verify([2], [-1]).logits)
 
 
-def test_resuming_uses_the_rows_it_is_given():
+def test_resuming_uses_the_given_rows():
     target = Target(DECODER)
     target.prefill([5, 6])
     hidden = target.draft_rows([7, 8], 0, 2)
@@ -278,7 +278,7 @@ def test_resuming_uses_the_rows_it_is_given():
     assert not close(right, target.verify([7, 8], [-1, 0], Resume(2, hidden + 0.1)).logits)
 
 
-def test_a_new_prefill_forgets_the_old_text():
+def test_new_prefill_replaces_the_old_sequence():
     used, fresh = Target(DECODER), Target(DECODER)
     used.prefill([9, 8, 7, 6, 5])
     for target in (used, fresh):
@@ -288,7 +288,7 @@ def test_a_new_prefill_forgets_the_old_text():
 
 @HELD
 @given(st.integers(1, 9), st.integers(0, 40))
-def test_reserve_keeps_what_is_there(capacity, rows):
+def test_reserve_keeps_the_cached_rows(capacity, rows):
     cache = toy_decoder(0).cache(capacity=capacity)
     for t in (cache.key, cache.value):
         t.copy_(
@@ -303,7 +303,7 @@ def test_reserve_keeps_what_is_there(capacity, rows):
 
 
 @pytest.mark.parametrize("parent", [[0], [-2], [-1, 1], [-1, 2, 0], [-1, 0, -3], [-1, 0]])
-def test_bad_parents_are_refused(parent):
+def test_invalid_parents_are_refused(parent):
     target = Target(DECODER)
     target.prefill([1, 2])
     with pytest.raises(ValueError, match="parent"):

@@ -75,7 +75,7 @@ Z = stats.norm.isf(1e-6 / (2 * 7 * 2 * ROUNDS_DEEP))
 
 @pytest.mark.parametrize("acceptance", [0.5, 0.9])
 @pytest.mark.parametrize("label", CASES)
-def test_mean_draft_length_is_the_enumerated_one(label, acceptance):
+def test_mean_draft_length_equals_enumeration(label, acceptance):
     """Every state of the posterior enumerated for four rounds; the replay's means within z,
     false alarm 1e-6 over all of them.
     """
@@ -86,7 +86,7 @@ def test_mean_draft_length_is_the_enumerated_one(label, acceptance):
         assert abs(mean - expected) <= Z * math.sqrt(variance / SEQUENCES) + 1e-6, (means, moments)
 
 
-def test_that_comparison_can_fail():
+def test_control_another_reading_is_detected():
     """The same replay against the law of another reading, and of another acceptance, is far
     outside.
     """
@@ -96,7 +96,7 @@ def test_that_comparison_can_fail():
         assert abs(means[-1] - moments[-1][0]) > Z * math.sqrt(moments[-1][1] / SEQUENCES)
 
 
-def test_the_printed_update_drifts_to_short_drafts():
+def test_printed_update_drifts_to_short_drafts():
     """The digest's figures, enumerated from the uniform prior: at acceptance 0.8 the mean draft is
     2.0 in the first round, 1.2 from the thirtieth on and still falling; where all is accepted it is
     2.0 in every round but for the cap (a policy that learns nothing).

@@ -87,7 +87,7 @@ def sixteen(seed=0, K=4, length=20):
 
 @HELD
 @given(recordings(), SEED)
-def test_a_run_is_the_leading_coins_under_their_ratio(trace, seed):
+def test_accepted_length_counts_leading_accept_draws(trace, seed):
     drawn = drawn_trace(trace, seed)
     for s in range(trace.sequences):
         first, end = map(int, trace.offset[s : s + 2])
@@ -104,7 +104,7 @@ def test_a_run_is_the_leading_coins_under_their_ratio(trace, seed):
 
 @HELD
 @given(recordings(), SEED, costs())
-def test_replay_is_that_of_the_draw_with_the_same_seed(trace, seed, cost):
+def test_replay_equals_the_drawn_trace_of_its_seed(trace, seed, cost):
     for policy in (fixed(1), hf_heuristic(1), policies.parse("beta_ts")):
         assert replay(trace, policy, seed, cost) == replay(
             drawn_trace(trace, seed), policy, seed, cost
@@ -126,7 +126,7 @@ def ways(trace, t, most):
 
 @HELD
 @given(recordings(max_K=4), st.data())
-def test_means_are_those_of_all_ways_in_which_coins_fall(trace, data):
+def test_expected_metrics_equal_enumeration(trace, data):
     K = data.draw(st.integers(0, trace.K))
     mean, short = expected_accepted_length(trace), expected_accepted(trace, K)
     for s in range(trace.sequences):
@@ -158,7 +158,7 @@ def some(K, cap=6):
 
 
 @pytest.mark.parametrize("text", ["fixed:1", "fixed:2", "hf_heuristic:1"])
-def test_the_mean_over_seeds_is_the_mean_over_all_runs(text):
+def test_mean_over_seeds_equals_enumeration(text):
     """Accepted tokens of whole texts: 4,000 seeds within 5 standard errors of the exact mean, a
     false alarm in a million.
     """
@@ -178,7 +178,7 @@ def test_the_mean_over_seeds_is_the_mean_over_all_runs(text):
     assert stray(trace) < 5 < stray(replace(trace, ratio=trace.ratio * np.float32(0.9)))
 
 
-def test_acceptance_by_depth_counts_chances():
+def test_acceptance_by_depth_sums_probabilities():
     trace = sixteen()
     held, tried = by_depth(trace)
     many = np.mean([by_depth(drawn_trace(trace, seed)) for seed in range(300)], axis=0)
@@ -235,7 +235,7 @@ def _observe(params, state, computed, drafted, accepted, features, cost):
 
 
 @pytest.mark.parametrize("make", [oracle, greedy_oracle])
-def test_nobody_knows_the_coins(make):
+def test_policies_cannot_anticipate_accept_draws(make):
     trace, cost = some(2), CostModel.from_ratio(0.1, 2)
     with pytest.raises(PolicyError, match="nobody can know it"):
         make(trace, cost)
@@ -244,7 +244,7 @@ def test_nobody_knows_the_coins(make):
     )  # of one draw they can
 
 
-def test_what_has_no_answer_in_law_is_refused_in_one_line():
+def test_policies_without_a_distributional_replay_are_refused():
     trace = some(2)
     for policy, words in (
         (policies.parse("confidence:0.5"), "replays in distribution only"),

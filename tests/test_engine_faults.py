@@ -99,7 +99,7 @@ def lab(tmp_path_factory):
         (["--out", "t.parquet"], "t.parquet: not a latency grid"),
     ],
 )
-def test_slips_with_a_ladder(lab, options, words):
+def test_invalid_latency_options_are_refused(lab, options, words):
     refused(lab, *LADDER, *options, words=words)
 
 
@@ -128,11 +128,11 @@ def test_slips_with_a_ladder(lab, options, words):
         ),
     ],
 )
-def test_slips_with_a_race(lab, options, words):
+def test_invalid_race_options_are_refused(lab, options, words):
     refused(lab, *RIVALS, *options, words=words)
 
 
-def test_none_twice_is_none(lab):
+def test_rival_none_runs_no_rival(lab):
     code, out, _ = command(
         lab,
         *RIVALS,
@@ -178,14 +178,14 @@ def test_none_twice_is_none(lab):
         ),
     ],
 )
-def test_slips_with_driven_and_scored_runs_and_their_engines(lab, arguments, words):
+def test_invalid_run_options_are_refused(lab, arguments, words):
     refused(lab, *arguments, words=words)
 
 
 @pytest.mark.parametrize(
     "name", ["record", "measure", "run", "teacher-force", "emulate", "scorecard", "race"]
 )
-def test_an_engine_that_is_none_is_named(lab, name):
+def test_unknown_engine_is_refused(lab, name):
     commands = {
         "record": ["record", "p.jsonl", "--out", "x.parquet"],
         "measure": ["measure", "--out", "x.json"],
@@ -204,7 +204,7 @@ def test_an_engine_that_is_none_is_named(lab, name):
     )
 
 
-def test_memory_that_runs_out_is_told_and_other_errors_are_not_hidden():
+def test_out_of_memory_is_reported_and_other_errors_raised():
     class Odd:
         device = "cpu"
 

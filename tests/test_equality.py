@@ -34,7 +34,7 @@ from simspec import Policy, load_trace, policies, replay
 SLOW = os.environ.get("SIMSPEC_SLOW")  # without it each policy runs every so many-th text, in turn
 
 
-def test_every_builtin_policy_is_in_the_exam():
+def test_every_builtin_policy_is_compared():
     assert {text.split(":")[0] for text in POLICIES} == set(policies.BUILTIN)
 
 
@@ -58,7 +58,7 @@ def test_runs_equal_replays_exactly(drafter, rule):
         assert comparison.rounds == len(replayed), text
 
 
-def test_a_policy_that_reads_what_a_silent_drafter_does_not_show_is_refused_in_one_line():
+def test_policies_reading_missing_features_are_refused():
     trace, target, model = toy_recording("prompt_lookup", "greedy")
     policy = policies.parse("confidence:0.5")
     with pytest.raises(
@@ -70,7 +70,7 @@ def test_a_policy_that_reads_what_a_silent_drafter_does_not_show_is_refused_in_o
     assert "\n" not in str(ran.value) + str(replayed.value)
 
 
-def test_control_a_drafter_that_offers_one_token_more_than_it_recorded_fails_the_comparison():
+def test_control_extra_drafted_token_is_detected():
     trace, target, model = toy_recording("medusa", "greedy")
     policy = policies.BUILTIN["fixed"](6)
     short = replace(
@@ -85,7 +85,7 @@ def test_control_a_drafter_that_offers_one_token_more_than_it_recorded_fails_the
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_a_subset_runs_and_replays_at_its_own_addresses(drafter):
+def test_subsets_keep_their_draw_addresses(drafter):
     trace, target, model = toy_recording(drafter, "coupled")
     part = trace.select([7, 2, 5])
     policy = policy_from("beta_ts", part, toy_cost())
@@ -94,7 +94,7 @@ def test_a_subset_runs_and_replays_at_its_own_addresses(drafter):
     )
 
 
-def test_policies_really_differ_on_the_toy():
+def test_control_policies_differ_on_the_toy():
     trace, *_ = toy_recording("model", "coupled")
     replays = {
         text: replay(trace, policy_from(text, trace, toy_cost()), seed=3, cost=toy_cost())
@@ -122,9 +122,7 @@ CUT = {
 
 @pytest.mark.parametrize("drafter", ["model", "eagle"])
 @pytest.mark.parametrize("name", CUT)
-def test_runs_equal_replays_where_the_rule_cuts_and_features_tell_the_token(
-    name, drafter, tmp_path
-):
+def test_runs_equal_replays_under_truncation_with_all_features(name, drafter, tmp_path):
     """Temperature 1, top-k, top-p: written, read and run again. Here a policy may drop a token
     by what it is: the text is the target's."""
     target, model = toy_pair(drafter)
@@ -167,7 +165,7 @@ def test_runs_equal_replays_where_the_rule_cuts_and_features_tell_the_token(
         np.testing.assert_array_equal(slow.feature, rows[0].feature)
 
 
-def test_comparing_rounds_of_a_rejection_recording_is_refused_in_one_line():
+def test_round_comparison_of_rejection_recordings_is_refused():
     trace, target, model = toy_recording("model", "coupled")
     meta, zero = (
         replace(trace.meta, rule="rejection", features=()),
@@ -215,7 +213,7 @@ def _lied_about(trace, seed):
     return replace(trace, run=run, rank=rank, meta=replace(trace.meta, prefix_only=False)), t
 
 
-def test_control_a_wrong_recording_fails_the_comparison():
+def test_control_wrong_recording_is_detected():
     trace, target, model = toy_recording("model", "greedy")
     wrong, t = _lied_about(_thick(trace), 0)
     policy = policies.BUILTIN["fixed"](6)
@@ -226,7 +224,7 @@ def test_control_a_wrong_recording_fails_the_comparison():
     assert not comparison.failures[0].text
 
 
-def test_control_a_wrong_text_fails_the_comparison():
+def test_control_wrong_sequence_is_detected():
     trace, target, model = toy_recording("model", "greedy")
     policy = policies.BUILTIN["fixed"](2)
     results = run_all(target, model, trace, policy, toy_cost())
@@ -236,7 +234,7 @@ def test_control_a_wrong_text_fails_the_comparison():
     assert [(f.sequence, f.text) for f in comparison.failures] == [(4, True)]
 
 
-def test_a_thin_margin_excuses_a_difference_up_to_its_allowance():
+def test_small_margins_excuse_differences():
     trace, target, model = toy_recording("model", "greedy")
     policy = policies.BUILTIN["fixed"](6)
     results = run_all(target, model, trace, policy, toy_cost())

@@ -48,7 +48,7 @@ def stopped(trace, row, stops, inclusive):
 
 @settings(deadline=None, max_examples=60)
 @given(traces(optional=False), st.floats(0, 9), st.booleans(), st.data())
-def test_entropy_stops_at_the_first_unsure_token(trace, threshold, inclusive, data):
+def test_entropy_stops_at_the_first_uncertain_token(trace, threshold, inclusive, data):
     row = data.draw(st.integers(0, trace.rows - 1))
     shown = column(trace, "entropy")[row]
     policy = entropy(threshold, inclusive)
@@ -57,7 +57,7 @@ def test_entropy_stops_at_the_first_unsure_token(trace, threshold, inclusive, da
     )
 
 
-def test_the_default_of_entropy_is_the_published_bound():
+def test_entropy_default_is_the_published_bound():
     """sqrt(0.15 H) > 0.3 and H > 0.6 are one rule, on every value that a recording can hold."""
     for h in ENTROPY:
         assert (math.sqrt(0.15 * h) > 0.3) == (h > 0.6)
@@ -74,7 +74,7 @@ def test_the_default_of_entropy_is_the_published_bound():
     st.booleans(),
     st.data(),
 )
-def test_product_is_the_predicted_chance_of_a_rejection(
+def test_product_is_the_predicted_rejection_probability(
     trace, threshold, predictor, shortest, inclusive, data
 ):
     row = data.draw(st.integers(0, trace.rows - 1))
@@ -92,7 +92,7 @@ def test_product_is_the_predicted_chance_of_a_rejection(
 
 @settings(deadline=None, max_examples=40)
 @given(traces(optional=False), UNIT)
-def test_product_starts_anew_in_every_round(trace, threshold):
+def test_product_resets_every_round(trace, threshold):
     """Each round of a replay is the round that a fresh policy makes on that row, up to its cap:
     nothing is carried over.
     """
@@ -130,9 +130,7 @@ def _adapted(outcomes, threshold, target, step, K):
     target=UNIT,
     step=st.floats(0, 0.5),
 )
-def test_thresholds_follow_the_acceptance_of_late_rounds(
-    factory, outcomes, threshold, target, step
-):
+def test_thresholds_follow_recent_acceptance(factory, outcomes, threshold, target, step):
     policy = factory(threshold, target, step)
     params, state = policy.start()
     expected = _adapted(outcomes, threshold, target, step, 5)
@@ -167,7 +165,7 @@ def test_adaptive_exits_by_hand():
     assert [(bool(go), bool(keep)) for go, keep in answers] == [(False, True), (True, True)]
 
 
-def test_adaptive_exits_carry_their_threshold_through_a_text_only():
+def test_adaptive_thresholds_reset_per_sequence():
     for factory in (draft_verify, adaedl):
         assert factory().scope == "sequence"
         assert factory(scope="stream").scope == "stream"
@@ -183,7 +181,7 @@ DROPPING = [
 @pytest.mark.parametrize("policy", DROPPING, ids=lambda policy: policy.name)
 @settings(deadline=None, max_examples=40)
 @given(trace=traces(optional=False), data=st.data())
-def test_exits_that_drop_a_token_look_at_q_only(policy, trace, data):
+def test_dropping_exits_depend_on_q_only(policy, trace, data):
     """Other tokens accepted and another text, the drafter's q unchanged: from the same row the
     same draft and the same drop.
     """
@@ -200,7 +198,7 @@ def test_exits_that_drop_a_token_look_at_q_only(policy, trace, data):
         assert drafts[0][row] == drafts[1][row]
 
 
-def test_that_law_is_broken_by_a_policy_that_learns():
+def test_control_learning_policies_depend_on_acceptance():
     """Control: the adaptive exit reads outcomes, so its drafts from the same rows do change with
     them (it drops nothing, so it may).
     """

@@ -15,7 +15,7 @@ RATE = st.floats(0, 1)
 
 @settings(deadline=None)
 @given(st.lists(RATE, min_size=0, max_size=7))
-def test_depthwise_committed_equals_the_enumeration_of_all_outcomes(alphas):
+def test_depthwise_committed_equals_enumeration(alphas):
     distribution = naive.committed_distribution(alphas)
     assert sum(distribution.values()) == pytest.approx(1, abs=1e-12)
     assert formulas.depthwise_committed(alphas) == pytest.approx(
@@ -31,7 +31,7 @@ def test_iid_form_equals_enumeration_and_the_depthwise_form(alpha, k):
     assert formulas.depthwise_committed(np.full(k, alpha)) == pytest.approx(expected, abs=1e-12)
 
 
-def test_ends_are_exact_and_the_neighbourhood_of_one_is_accurate():
+def test_limits_are_exact_and_values_near_one_accurate():
     k = np.arange(6)
     assert formulas.expected_committed(1.0, k).tolist() == [1, 2, 3, 4, 5, 6]
     assert formulas.expected_committed(0.0, k).tolist() == [1] * 6
@@ -102,7 +102,7 @@ def test_eq_13_misses_one_target_step_for_each_accepted_end_token(trace, seed):
         )
 
 
-def test_fixed_k_on_iid_acceptance_commits_what_the_formula_says_and_a_wrong_alpha_is_noticed():
+def test_iid_replay_commits_the_formula_and_a_wrong_alpha_is_detected():
     """z of the mean committed tokens over rounds that the budget did not cap; |z| > 4 has chance
     6e-5.
     """
@@ -225,7 +225,7 @@ def test_domain_errors_are_one_line(call):
 @example(0.0, 0.0, 5, 0.1)
 @example(0.7, 1.0, 1, 0.0)
 @given(RATE, RATE, st.integers(1, 7), st.floats(0, 2))
-def test_geometric_stop_equals_the_enumeration_of_all_coins_and_outcomes(alpha, stay, K, c):
+def test_geometric_stop_equals_enumeration(alpha, stay, K, c):
     distribution = naive.geometric_distribution(alpha, stay, K)
     assert sum(distribution.values()) == pytest.approx(1, abs=1e-12)
     drafted, accepted = (sum(key[i] * p for key, p in distribution.items()) for i in (0, 1))
@@ -254,7 +254,7 @@ def test_geometric_forms_broadcast():
     st.tuples(*[st.floats(0.05, 0.95)] * 2),
     st.integers(0, 3),
 )
-def test_switching_form_is_the_increment_of_long_texts(alphas, switch, k):
+def test_switching_form_is_the_increment_of_long_sequences(alphas, switch, k):
     """E[rounds] of n tokens grows by 1 / tau a token: by n = 300 it has settled to 1e-6, where
     not all drafts are fully accepted.
     """
@@ -289,7 +289,7 @@ def test_switching_without_memory_is_the_iid_form(alphas, leave, k):
 @pytest.mark.parametrize(
     "call", [((0.5,), (0.1, 0.1), 2), ((0.5, 0.6), (0.0, 0.1), 2), ((0.5, 0.6), (0.1, 0.1), 1.5)]
 )
-def test_switching_refuses_in_one_line(call):
+def test_invalid_switching_is_refused_in_one_line(call):
     with pytest.raises(ValueError) as error:
         formulas.switching_committed(*call)
     assert "\n" not in str(error.value)

@@ -10,7 +10,7 @@ from real.train.generate import generate_together
 from real.train.predictor_examples import generate_one_by_one
 
 
-def test_texts_written_together_are_those_written_one_by_one():
+def test_batched_generation_equals_one_by_one():
     target = Target(toy_decoder(0))
     vocab = target.decoder.config.vocab
     record_settings = [

@@ -71,7 +71,7 @@ def behind(name, text, tokens):
 @pytest.mark.parametrize("name", GROWERS)
 @settings(deadline=None, max_examples=6)
 @given(st.integers(0, 99), trees(), st.booleans(), st.integers(0, 3))
-def test_a_nodes_logits_are_those_behind_its_path_as_a_chain(name, seed, tree, together, rounds):
+def test_node_logits_equal_their_path_as_a_chain(name, seed, tree, together, rounds):
     target, drafter = toy_pair(name)
     text = [5, *toy_prompts(1, seed)[0]]
     _begin(drafter, target, text)
@@ -108,9 +108,7 @@ CHAIN = st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(4, 20))
 @pytest.mark.parametrize("name", GROWERS)
 @settings(deadline=None, max_examples=8)
 @given(st.integers(0, 99), st.lists(TREE | CHAIN, min_size=1, max_size=5), trees())
-def test_after_rounds_of_trees_and_chains_caches_and_drafts_are_fresh_ones(
-    name, seed, rounds, last
-):
+def test_cache_after_tree_and_chain_rounds_equals_a_fresh_one(name, seed, rounds, last):
     (target, drafter), (other, fresh) = toy_pair(name), toy_pair(name)
     text = list(toy_prompts(1, seed)[0])
     _begin(drafter, target, text)
@@ -137,7 +135,7 @@ def test_after_rounds_of_trees_and_chains_caches_and_drafts_are_fresh_ones(
 
 
 @pytest.mark.parametrize("name", GROWERS)
-def test_control_a_drafter_that_keeps_its_tree_is_caught(name):
+def test_control_missing_tree_rollback_is_detected(name):
     (target, drafter), (other, fresh) = toy_pair(name), toy_pair(name)
     drafter.rollback = lambda accepted: None
     text = [5, 9, 11, 5, 9, 12]
@@ -157,7 +155,7 @@ def test_control_a_drafter_that_keeps_its_tree_is_caught(name):
 
 @settings(deadline=None, max_examples=60)
 @given(trees(), st.integers(0, 5), st.integers(1, 8))
-def test_the_last_rows_of_a_tree_stand_where_the_whole_tree_has_them(tree, base, rows):
+def test_last_rows_alone_equal_the_whole_tree(tree, base, rows):
     _, parent = tree
     rows = min(rows, len(parent))
     position, sees = branches(base, parent, rows)
@@ -166,7 +164,7 @@ def test_the_last_rows_of_a_tree_stand_where_the_whole_tree_has_them(tree, base,
 
 
 @pytest.mark.parametrize("name", GROWERS)
-def test_drafting_a_tree_hides_no_pass_of_the_target(name, monkeypatch):
+def test_tree_drafting_runs_no_hidden_target_pass(name, monkeypatch):
     passes, counted = [], Target._layers
 
     def layers(self, x, span, first, last, *options):
@@ -187,7 +185,7 @@ def test_drafting_a_tree_hides_no_pass_of_the_target(name, monkeypatch):
         assert passes[1:] == (result.drafted + 1).tolist()
 
 
-def test_a_drafter_of_chains_and_a_tree_too_deep_are_refused_in_one_line():
+def test_unsupported_trees_are_refused_in_one_line():
     target, lookup = toy_pair("prompt_lookup")
     for plan in (StaticTree(tree_of_widths((2, 1))), DynamicTree(2, 2, 3), BeamSearch(2, 2)):
         with pytest.raises(

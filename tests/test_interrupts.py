@@ -18,7 +18,7 @@ from simspec import synthetic
 LONG = ["record", "p.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 24]
 
 
-def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(tmp_path):
+def test_interrupted_recording_continues_with_the_same_command(tmp_path):
     """The real process, interrupted when its first shard of eight texts is on disk."""
     folder = prompts(tmp_path / "cut", 17)
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -60,7 +60,7 @@ def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(tmp_path):
 
 
 @pytest.mark.parametrize("job", ["record", "sweep", "train"])
-def test_an_interrupt_before_anything_is_done_leaves_nothing(tmp_path, monkeypatch, job):
+def test_early_interrupt_leaves_no_file(tmp_path, monkeypatch, job):
     folder = prompts(tmp_path, 2)
 
     def stopped(*_, **__):

@@ -16,9 +16,7 @@ def server():
 
 
 @pytest.mark.parametrize("drafter", ["model", "early_exit"])
-def test_a_recording_killed_again_and_again_holds_the_rows_of_an_undisturbed_one(
-    server, tmp_path, drafter
-):
+def test_recording_killed_repeatedly_equals_an_undisturbed_one(server, tmp_path, drafter):
     arguments = [*RECORD, "--drafter", drafter]
     code, deeds = server(prompts(tmp_path / "whole", 6), arguments)
     assert code == 0
@@ -49,7 +47,7 @@ def test_a_recording_killed_again_and_again_holds_the_rows_of_an_undisturbed_one
         assert rows(folder / "x.parquet") == whole
 
 
-def test_any_deed_of_a_recording_may_be_its_last(server, tmp_path):
+def test_recording_survives_a_kill_at_any_file_operation(server, tmp_path):
     """Killed before every fifth deed and each of the last eight, then run again."""
     arguments = ["record", "p.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 2]
     code, deeds = server(prompts(tmp_path / "whole", 2), arguments)
@@ -66,7 +64,7 @@ def test_any_deed_of_a_recording_may_be_its_last(server, tmp_path):
         assert not (folder / "x.parquet.parts").exists()
 
 
-def test_a_kill_while_it_clears_up_mixes_nothing_into_the_next_recording(server, tmp_path):
+def test_kill_during_cleanup_leaves_the_next_recording_intact(server, tmp_path):
     """Killed once the trace is whole; then the same file is recorded with other settings."""
     arguments = ["record", "p.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 2]
     _, deeds = server(prompts(tmp_path / "whole", 2), arguments)
@@ -93,7 +91,7 @@ def learnt(folder):
     }
 
 
-def test_training_killed_again_and_again_learns_the_same_weights(server, tmp_path):
+def test_training_killed_repeatedly_gives_the_same_weights(server, tmp_path):
     arguments = ["train", "text.txt", "--toy", "--steps", "110,12,12", "--out", "m"]
     words = [
         "a", "drafter", "proposes", "and", "the", "target", "disposes", "of", "every", "token",

@@ -31,7 +31,7 @@ RULES = RULES | {
     st.floats(0, 1),
     st.integers(1, 24),
 )
-def test_any_stopping_gives_the_targets_text(drafter, rule, seed, go, keep, budget):
+def test_any_draft_length_commits_the_targets_sequence(drafter, rule, seed, go, keep, budget):
     target, model = PAIRS[drafter]
     prompt = toy_prompts(1, seed)[0]
     expected, _ = target_sequence(target, Settings(6, budget, RULES[rule], END), prompt, seed)
@@ -46,7 +46,7 @@ def test_any_stopping_gives_the_targets_text(drafter, rule, seed, go, keep, budg
 
 @settings(deadline=None, max_examples=20)
 @given(st.integers(0, 100), st.sampled_from(list(RULES)))
-def test_the_targets_text_needs_no_cache_and_no_loop(seed, rule):
+def test_target_sequence_equals_full_forward_passes(seed, rule):
     """The loop's plain decoding against whole forward passes and the rule written out."""
     target, _ = PAIRS["model"]
     prompt, budget = toy_prompts(1, seed)[0], 10
@@ -77,7 +77,7 @@ class Stubborn(Silent):
         self.slot = 0
 
 
-def test_a_bad_drafter_changes_nothing_but_the_speed():
+def test_bad_drafter_changes_only_the_speed():
     target, _ = PAIRS["model"]
     for seed, prompt in enumerate(toy_prompts(8)):
         expected, _ = target_sequence(target, Settings(6, 16, Rule(), END), prompt, seed)
@@ -88,7 +88,7 @@ def test_a_bad_drafter_changes_nothing_but_the_speed():
         )
 
 
-def test_control_a_verifier_that_trusts_the_draft_is_caught(monkeypatch):
+def test_control_unverified_drafts_are_detected(monkeypatch):
     from real.decode import loop as module
     from real.decode.verify import VerifyResult
 

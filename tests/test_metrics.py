@@ -58,7 +58,7 @@ def test_groups_are_the_summaries_of_their_sequences(trace, cost, policy):
     assert sum(m.accepted for m in groups.values()) == summary(rounds, trace, cost).accepted
 
 
-def test_a_policy_stopped_by_its_own_limit_was_not_cut():
+def test_draft_limits_are_not_counted_as_cuts():
     trace = synthetic.iid(0.5, 2, 10, 4)
     shallow = type(trace)(**{n: getattr(trace, n) for n in trace.__dataclass_fields__} | {
         "depth": np.full(20, 2, np.uint8), "run": np.minimum(trace.run, 2)})  # fmt: skip
@@ -88,7 +88,7 @@ def test_free_rounds_have_no_finite_speedup():
     )
 
 
-def test_foreign_rounds_and_wrong_groups_are_refused():
+def test_mismatched_rounds_and_groups_are_refused():
     trace, cost = synthetic.iid(0.5, 2, 10, 4), CostModel.from_ratio(0.1, 4)
     rounds = replay(trace, fixed(2))
     with pytest.raises(ValueError, match="do not start where"):

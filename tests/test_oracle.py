@@ -28,7 +28,7 @@ def test_no_policy_beats_the_oracle(policy, trace, cost, seed):
     assert cost.seconds(replay(trace, policy, seed, cost)).sum() >= best - 1e-9
 
 
-def test_oracle_drops_a_token_where_owing_a_row_is_dear():
+def test_oracle_drops_a_token_where_catching_up_is_expensive():
     """One token is always accepted, never two; owing a row costs 5, a draft step 1, verifying a
     second token 10 more.
     """
@@ -46,16 +46,14 @@ def test_oracle_breaks_ties_towards_the_shorter_draft():
     assert (replay(always, oracle(always, free), cost=free).drafted == 4).all()
 
 
-def test_oracle_needs_a_cost_model_that_reaches():
+def test_oracle_refuses_a_cost_model_that_is_too_short():
     with pytest.raises(PolicyError, match="prices drafts up to 2, the trace reaches 4"):
         oracle(synthetic.iid(0.5, 1, 4, 4), CostModel.from_ratio(0.1, 2))
 
 
 @settings(deadline=None, max_examples=60)
 @given(traces(optional=False), costs(), st.booleans())
-def test_greedy_oracle_takes_the_best_rate_of_each_round_and_never_beats_the_oracle(
-    trace, cost, first_only
-):
+def test_greedy_oracle_maximises_each_round_below_the_oracle(trace, cost, first_only):
     policy = greedy_oracle(trace, cost)
     rounds = replay(trace, policy, cost=cost)
     for s in range(trace.sequences):
@@ -69,7 +67,7 @@ def test_greedy_oracle_takes_the_best_rate_of_each_round_and_never_beats_the_ora
     assert cost.seconds(rounds).sum() >= best - 1e-9
 
 
-def test_the_greedy_oracle_is_no_upper_bound():
+def test_greedy_oracle_is_no_upper_bound():
     """A better rate now can end the round where the next one is worth less: the dynamic program
     waits.
     """

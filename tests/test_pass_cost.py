@@ -34,11 +34,11 @@ WEAK = Device("weak arithmetic", bandwidth=1e30, rate=1e12, memory=1e30)
         ("tinyllama-1.1b", 1_100_048_384),
     ],
 )
-def test_known_models_have_their_known_size(name, total):
+def test_parameter_counts_equal_published_ones(name, total):
     assert parameters(SHAPES[name]) == total
 
 
-def test_keys_and_values_take_the_known_bytes():
+def test_cache_bytes_equal_known_sizes():
     # half a megabyte a token without grouped queries; a quarter of that with 8 of 32 heads
     assert [cache_bytes(SHAPES[n]) for n in ("llama-2-7b", "llama-3-8b", "llama-2-70b")] == [
         524_288,
@@ -49,7 +49,7 @@ def test_keys_and_values_take_the_known_bytes():
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_parameters_are_those_of_our_own_decoder(tied):
+def test_parameter_counts_equal_the_decoder(tied):
     sizes = dict(
         vocab=50, width=24, layers=3, heads=4, kv_heads=2, head_dim=8, hidden=40, tied=tied
     )
@@ -66,7 +66,7 @@ def test_parameters_are_those_of_our_own_decoder(tied):
     st.integers(0, 9),
     st.sampled_from([{}, {"layers": 1, "head": False}]),
 )
-def test_a_pass_is_the_slow_twins(shape, card, rows, batch, context, part):
+def test_pass_time_equals_slow_twin(shape, card, rows, batch, context, part):
     assert pass_seconds(shape, card, rows, batch, context, **part) == pytest.approx(
         twin(shape, card, rows, batch, context, **part), rel=1e-12
     )
@@ -78,7 +78,7 @@ def test_a_pass_is_the_slow_twins(shape, card, rows, batch, context, part):
     st.integers(1, 64),
     st.integers(0, 9000),
 )
-def test_both_limits(shape, rows, batch, context):
+def test_pass_time_has_both_roofline_limits(shape, rows, batch, context):
     bytes_, operations = (
         pass_bytes(shape, rows, batch, context),
         pass_flops(shape, rows, batch, context),
@@ -90,9 +90,7 @@ def test_both_limits(shape, rows, batch, context):
 
 
 @given(shapes, cards, st.integers(1, 40), st.integers(1, 9), st.integers(0, 30))
-def test_a_pass_grows_with_rows_batch_and_context_and_is_at_least_either_bound(
-    shape, card, rows, batch, context
-):
+def test_pass_time_is_monotone_and_above_both_bounds(shape, card, rows, batch, context):
     here = pass_seconds(shape, card, rows, batch, context)
     for larger in (
         (rows + 1, batch, context),
@@ -106,14 +104,14 @@ def test_a_pass_grows_with_rows_batch_and_context_and_is_at_least_either_bound(
 
 
 @given(shapes, st.integers(1, 200), st.integers(1, 5), st.sampled_from([2, 16, 64]))
-def test_the_staircase_is_the_tile(shape, rows, batch, tile):
+def test_tile_padding_makes_a_staircase(shape, rows, batch, tile):
     padding = pass_flops(shape, rows, batch, 3, tile) - pass_flops(shape, rows, batch, 3)
     missing = -(batch * rows) % tile
     assert padding == 2 * matrix_weights(shape) * missing
     assert 0 <= missing < tile
 
 
-def test_the_knee_is_where_arithmetic_overtakes_memory():
+def test_compute_bound_begins_at_the_ridge_point():
     # weights of 2 bytes are used twice a row: rate / bandwidth rows, and a little less as caches
     # count for more arithmetic than bytes
     card, shape = DEVICES["h100"], SHAPES["llama-2-7b"]

@@ -94,7 +94,7 @@ def test_beta_parameters_stay_positive_and_never_fall(reading, k, a, alpha, beta
 
 @settings(deadline=None, max_examples=50)
 @given(st.integers(1, 40), st.integers(1, 40))
-def test_a_fresh_theta_is_a_bernoulli_of_the_posterior_mean(a, b):
+def test_thompson_draw_is_bernoulli_of_the_posterior_mean(a, b):
     """P(chi = 1) = integral of theta Beta(theta; a, b) = a / (a + b), by an exact quadrature,
     for the rule that is run.
     """
@@ -123,7 +123,7 @@ def _drift(reading, go_on, alpha, K=40):
     return total
 
 
-def test_where_the_readings_drift():
+def test_drift_of_the_four_readings():
     """Acceptance: `acceptance` and `censored` settle at s = alpha; `printed` sinks from anywhere,
     and where every token is accepted it never learns: each s is a fixed point, for it counts its
     own stops.
@@ -153,7 +153,7 @@ def test_confidence_by_hand():
 
 @settings(deadline=None, max_examples=40)
 @given(traces(optional=False), st.floats(0, 1))
-def test_exclusive_pays_what_inclusive_pays_in_a_round_and_submits_no_more(trace, threshold):
+def test_exclusive_costs_the_same_and_submits_no_more(trace, threshold):
     inclusive, exclusive = (replay(trace, confidence(threshold, flag)) for flag in (True, False))
     assert (inclusive.computed == inclusive.drafted).all()
     cost = dict(zip(inclusive.row.tolist(), inclusive.computed.tolist()))
@@ -180,6 +180,6 @@ def test_hf_heuristic_by_hand():
     assert hf_heuristic(5, True).scope == "sequence"
 
 
-def test_a_user_policy_works_where_a_built_in_does():
+def test_user_policy_replays():
     trace = synthetic.iid(0.7, 2, 30, 5, confidence=True)
     assert len(replay(trace, nosy(), 1, COST)) > 0

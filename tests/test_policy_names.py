@@ -27,12 +27,12 @@ TRACE, PRICES = (
 @pytest.mark.parametrize(
     "policy", [p for p in EXAM if not p.name.startswith("nosy")], ids=lambda policy: policy.name
 )
-def test_a_name_reads_back_as_its_policy(policy):
+def test_names_parse_back_to_their_policy(policy):
     assert make(policy.name, TRACE, PRICES) == policy
 
 
 @pytest.mark.parametrize("name", sorted(BUILTIN))
-def test_bare_and_made_names_agree(name):
+def test_names_of_built_policies_start_with_their_key(name):
     text = {"fixed": "fixed:3", "confidence": "confidence:0.5"}.get(name, name)
     policy = make(text, TRACE, PRICES)
     again = make(policy.name, TRACE, PRICES)
@@ -115,7 +115,7 @@ def test_parse():
         "oracle:3",
     ],
 )
-def test_bad_texts_are_one_line(text):
+def test_invalid_policy_texts_are_refused_in_one_line(text):
     with pytest.raises(PolicyError) as caught:
         parse(text)
     assert "\n" not in str(caught.value)
@@ -130,7 +130,7 @@ def test_bad_texts_are_one_line(text):
         ("confidense:0", "confidence"),
     ],
 )
-def test_an_unknown_name_is_answered_with_the_nearest(text, near):
+def test_unknown_names_get_the_nearest_suggestion(text, near):
     with pytest.raises(PolicyError, match=f"did you mean {near}\\?"):
         parse(text)
     with pytest.raises(PolicyError, match="named 'qqq': expected one of fixed, "):
@@ -138,7 +138,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(text, near):
 
 
 @pytest.mark.parametrize("thing", [3, None, lambda trace, cost: "fixed:3"])
-def test_make_refuses_what_is_no_policy(thing):
+def test_make_refuses_other_objects(thing):
     with pytest.raises(PolicyError, match="is no policy: expected a Policy, text"):
         make(thing, TRACE, PRICES)
     assert make(oracle, TRACE, PRICES).name == make("oracle", TRACE, PRICES).name == "oracle"

@@ -25,7 +25,7 @@ SIGMA = st.floats(0.01, 20)
 @pytest.mark.parametrize("reading", READINGS)
 @settings(deadline=None, max_examples=40)
 @given(rounds=ROUNDS, alpha=st.integers(1, 8), beta=st.integers(1, 8))
-def test_beta_posterior_is_the_conjugate_one_of_the_summed_counts(reading, rounds, alpha, beta):
+def test_beta_posterior_is_conjugate_in_the_summed_counts(reading, rounds, alpha, beta):
     counts = [naive.beta_counts(reading, k, a) for k, a in rounds]
     hits, misses = sum(r for r, _ in counts), sum(f for _, f in counts)
     state = state_after(beta_ts(reading, alpha, beta), (alpha, beta), rounds)
@@ -45,7 +45,7 @@ def test_beta_posterior_is_the_conjugate_one_of_the_summed_counts(reading, round
 )
 @settings(deadline=None, max_examples=30)
 @given(rounds=ROUNDS, data=st.data())
-def test_neither_order_nor_a_break_in_the_stream_matters(policy, rounds, data):
+def test_posterior_ignores_order_and_breaks(policy, rounds, data):
     whole = state_after(policy, policy.state0, rounds)
     assert (
         state_after(policy, policy.state0, data.draw(st.permutations(rounds))).tolist()
@@ -69,7 +69,7 @@ def test_alpha_and_beta_stay_above_zero(reading, rounds, alpha, beta):
 
 @settings(deadline=None, max_examples=30)
 @given(st.floats(0.3, 200), st.floats(0.3, 200))
-def test_going_on_is_bernoulli_of_the_beta_mean(a, b):
+def test_continuation_is_bernoulli_of_the_beta_mean(a, b):
     """E over theta ~ Beta(a, b) of Bernoulli(theta) is a / (a + b): by quadrature, and as the u
     at which the answer turns.
     """
@@ -94,7 +94,7 @@ def _density(x, a, b):
 
 @settings(deadline=None, max_examples=100)
 @given(st.floats(-0.5, 1.5), SIGMA)
-def test_the_clipped_mean_is_the_integral(mean, sigma):
+def test_clipped_mean_equals_its_integral(mean, sigma):
     x = stats.norm(mean, sigma)
     inside, _ = integrate.quad(
         lambda t: t * x.pdf(t), 0, 1, points=[min(max(mean, 0), 1)], epsabs=1e-12, limit=200
@@ -140,7 +140,7 @@ def test_theta_hat_stays_a_probability(reading, rounds, theta0):
     assert 0 <= state[0] <= state[1]
 
 
-def test_the_literal_reading_tends_to_one_and_draft_share_stays_low():
+def test_limits_of_the_three_readings():
     """One token of ten accepted: Eq. 8 as printed ends near 1, the acceptance at 1/10, the share
     of the output at 1/11.
     """
@@ -160,7 +160,7 @@ def test_the_literal_reading_tends_to_one_and_draft_share_stays_low():
     )  # at k = 1 half the output is the target's own, whatever is accepted
 
 
-def test_rounds_without_a_draft_teach_no_acceptance():
+def test_rounds_without_drafts_add_no_acceptance():
     for reading in ("validated", "literal"):
         policy = cali_ts(reading)
         assert state_after(policy, policy.state0, [(0, 0)] * 5).tolist() == [0, 0, 0]

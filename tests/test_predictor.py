@@ -76,7 +76,7 @@ PAIRS = {name: equipped(name) for name in PREFIX}
     st.integers(1, 10),
     st.integers(0, 14),
 )
-def test_reading_is_equation_5(seed, rank, target, drafter, depths, slot):
+def test_prediction_equals_equation_5(seed, rank, target, drafter, depths, slot):
     head = predictor(seed, rank, target, drafter, depths)
     rng = np.random.default_rng(seed)
     here, there = rng.normal(size=target), rng.normal(size=drafter)
@@ -96,7 +96,7 @@ def test_reading_is_equation_5(seed, rank, target, drafter, depths, slot):
     "sizes",
     [(0, 4), (4, -1), (4, 4, 0), (4, 4, None, 0), (4, 4, None, 10.0), (4, 1 << 20), ("4", 4)],
 )
-def test_sizes_that_are_none_are_refused(sizes):
+def test_invalid_sizes_are_refused(sizes):
     with pytest.raises(ValueError, match="expected an integer"):
         AcceptancePredictor(*sizes)
 
@@ -109,7 +109,7 @@ def test_sizes_that_are_none_are_refused(sizes):
     st.integers(1, 13),
     st.integers(1, 20),
 )
-def test_both_ways_of_recording_agree(name, rule, seed, K, budget):
+def test_parallel_and_stepwise_recordings_agree(name, rule, seed, K, budget):
     target, drafter = PAIRS[name]
     prompt = toy_prompts(1, seed)[0]
     for names in (("theta",), ("theta_low_rank", "confidence", "theta", "entropy")):
@@ -123,7 +123,7 @@ def test_both_ways_of_recording_agree(name, rule, seed, K, budget):
             np.testing.assert_array_equal(getattr(slow, field), getattr(fast, field), err_msg=field)
 
 
-def test_recorded_codes_are_those_of_whole_passes():
+def test_recorded_codes_equal_full_passes():
     """θ by the definition: hidden states of uncached passes over the prefix and the draft."""
     target, drafter = PAIRS["model"]
     record_settings, prompt, sequence = (
@@ -162,7 +162,7 @@ def test_recorded_codes_are_those_of_whole_passes():
     assert len(np.unique(rows.feature)) > 20
 
 
-def test_a_prompt_of_one_token_starts_from_zeros():
+def test_one_token_prompt_starts_from_zeros():
     target, drafter = PAIRS["early_exit"]
     rows = record_sequence(
         target, drafter, Settings(4, 4, RULES["greedy"], END, ("theta",)), [5], 0
@@ -205,7 +205,7 @@ def recording(name: str, rule: str, target, drafter, count=5):
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", PREFIX)
-def test_a_policy_that_reads_theta_runs_as_it_replays(name, rule, monkeypatch):
+def test_policy_reading_theta_runs_as_it_replays(name, rule, monkeypatch):
     target, drafter = PAIRS[name]
     trace = recording(name, rule, target, drafter)
     assert trace.meta.features[2:] == (("theta", "identity"), ("theta_low_rank", "identity"))
@@ -239,7 +239,7 @@ def test_a_policy_that_reads_theta_runs_as_it_replays(name, rule, monkeypatch):
     )  # and so is the state of an earlier round
 
 
-def test_another_predictor_than_the_recordings_is_refused():
+def test_predictor_of_another_recording_is_refused():
     target, drafter = PAIRS["model"]
     trace = recording("model", "greedy", target, drafter, count=2)
     _, other = equipped("model", seed=7)
@@ -268,7 +268,7 @@ def test_another_predictor_than_the_recordings_is_refused():
     assert required_predictors(("confidence",), bare) == {}
 
 
-def test_theta_depends_on_states_and_never_on_the_token():
+def test_theta_depends_on_states_only():
     target, drafter = PAIRS["model"]
     reader = FeatureReader(("theta", "confidence"), 1.0, drafter)
     prefill = target.prefill([4, 5])
@@ -290,7 +290,7 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize("rank", FORMS.values())
-def test_a_saved_predictor_comes_back(folder, rank):
+def test_saved_predictor_loads(folder, rank):
     head, before = predictor(3, rank, 5, 7), drafter_identity(folder)
     save_predictor(head, folder, "theta", TARGET, {"heldout_loss": 0.5})
     assert (
@@ -344,7 +344,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("words", BROKEN)
-def test_what_is_not_this_pairs_predictor_is_refused_in_one_line(folder, words):
+def test_predictor_of_another_pair_is_refused_in_one_line(folder, words):
     save_predictor(predictor(3, None, 5, 7), folder, "theta", TARGET)
     load_predictors(folder, TARGET)
     BROKEN[words](folder)

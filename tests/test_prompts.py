@@ -45,7 +45,7 @@ def test_every_task_has_its_style(tmp_path):
     ]
 
 
-def test_public_sets_get_our_task_and_their_licence(tmp_path):
+def test_public_sets_get_a_task_and_their_licence(tmp_path):
     path = written(
         tmp_path,
         {"id": 5, "task": "gsm8k/main", "turns": ["How many?"], "source": "gsm8k:test"},
@@ -99,14 +99,14 @@ def test_only_newlines_end_a_line(tmp_path):
         '{"task": "t", "text": null}',
     ],
 )
-def test_a_line_that_is_no_prompt_is_refused(tmp_path, line):
+def test_invalid_lines_are_refused(tmp_path, line):
     path = written(tmp_path, {"task": "t", "text": "fine"}, line)
     with pytest.raises(PromptError, match="line 2: expected a JSON object") as caught:
         read_prompts(path, TOKENIZER, 100)
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_without_prompts_is_refused(tmp_path):
+def test_file_without_prompts_is_refused(tmp_path):
     for content in (b"", b'{"task": "t", "text": "much too long"}'):
         (tmp_path / "p.jsonl").write_bytes(content)
         with pytest.raises(PromptError, match="no prompt of 1 to 2 tokens"):
@@ -123,7 +123,7 @@ def prompts_of(tasks):
 
 @HELD
 @given(st.text("abc", max_size=30), st.integers(0, 8), st.integers(0, 1000))
-def test_a_draw_is_even_in_order_and_a_function_of_its_seed(tasks, per_task, seed):
+def test_sampling_is_balanced_ordered_and_seeded(tasks, per_task, seed):
     prompts = prompts_of(tasks)
     kept = draw(prompts, per_task, seed)
     assert kept == draw(prompts, per_task, seed)
@@ -137,14 +137,14 @@ def test_a_draw_is_even_in_order_and_a_function_of_its_seed(tasks, per_task, see
         assert len(numbers) == min(per_task, tasks.count(task))
 
 
-def test_a_draw_uses_every_prompt_and_every_seed():
+def test_sampling_reaches_every_prompt():
     prompts = prompts_of("a" * 10)
     drawn = [tuple(p.id for p in draw(prompts, 3, seed)) for seed in range(60)]
     assert {i for ids in drawn for i in ids} == {p.id for p in prompts}
     assert len(set(drawn)) > 30
 
 
-def test_a_draw_of_one_task_ignores_the_others():
+def test_sampling_of_a_task_ignores_the_others():
     alone, mixed = prompts_of("aaaaaaaa"), prompts_of("aaaaaaaabbbb")
     assert draw(alone, 3, 5) == [p for p in draw(mixed, 3, 5) if p.task == "a"]
 
@@ -160,12 +160,12 @@ def slow_repeats(texts, n):
 
 @HELD
 @given(st.lists(st.lists(st.integers(0, 2), max_size=25), max_size=4), st.integers(1, 5))
-def test_repeated_ngrams_are_those_of_the_definition(rows, n):
+def test_repeated_ngrams_equal_their_definition(rows, n):
     rows = [np.array(r, np.int32) for r in rows]
     assert repeated_ngrams(iter(rows), n) == slow_repeats(rows, n)
 
 
-def test_a_loop_is_seen_and_fresh_text_is_not():
+def test_loops_count_as_repetition():
     assert repeated_ngrams([np.arange(100)]) == 0.0
     assert repeated_ngrams([np.arange(100) % 10]) == 83 / 93
     assert (

@@ -72,7 +72,7 @@ def test_trees_of_seven_nodes(parent):
     assert off(round_distribution(world, rule, parent, 4), world.true(rule, 4)) < EXACT
 
 
-def test_children_that_nobody_drew_are_judged_as_certain():
+def test_undrawn_children_are_verified_as_certain():
     """Best tokens first, as a silent drafter or a deterministic tree submits them: no q, and the
     law is still the target's."""
     verified = []
@@ -94,14 +94,14 @@ def test_children_that_nobody_drew_are_judged_as_certain():
 
 
 @pytest.mark.parametrize("rule", [Rule("rejection", 1.0, 0, 1), Rule("rejection", 0.3, 0, 0, 0.05)])
-def test_a_rule_that_leaves_one_token_decides_the_text(rule):
+def test_truncation_to_one_token_is_deterministic(rule):
     world = World(2, 4)
     distribution = round_distribution(world, rule, [-1, 0, 0, 1, 1], 3)
     assert off(distribution, world.true(rule, 3)) < EXACT
     assert max(distribution.values()) == 1
 
 
-def test_all_outcomes_are_walked_once():
+def test_every_outcome_is_enumerated_once():
     walked = list(
         outcomes(
             lambda c: (

@@ -24,7 +24,7 @@ from simspec.rng import ACCEPT, DRAFT, RESIDUAL, uniform
     st.integers(0, 2**64 - 1), st.integers(0, 9), st.integers(0, 9), st.integers(0, 9),
     st.floats(0, 1),
 )  # fmt: skip
-def test_a_draw_is_the_token_under_the_uniform_number_of_its_address(
+def test_sample_is_the_quantile_of_its_addressed_uniform(
     weights, seed, sequence, round, slot, odds
 ):
     draws, p = AddressedDraws(seed, sequence), torch.tensor(weights, dtype=torch.float64)
@@ -39,7 +39,7 @@ def test_a_draw_is_the_token_under_the_uniform_number_of_its_address(
     assert not draws.accept(0.0, round, slot)
 
 
-def test_the_last_token_is_drawn_up_to_the_edge_and_no_impossible_one():
+def test_samples_at_the_edge_are_possible_tokens():
     p = torch.tensor([0.0, 0.3, 0.0, 0.7, 0.0], dtype=torch.float64)
     assert [_inverse_cdf(p, u) for u in (0.0, 0.2999999, 0.3000001, 1 - 2.0**-33, 1.0)] == [
         1,
@@ -77,7 +77,7 @@ ASTRAY = {
 
 
 @pytest.mark.parametrize("name", ["", *ASTRAY])
-def test_each_number_is_used_once_and_a_second_use_changes_the_law(name):
+def test_every_draw_is_used_once_and_reuse_is_detected(name):
     rule, policy, K = Rule("rejection"), parse("fixed:2"), 2
     seen, distribution, worst = [], {}, 0.0
     for seed in range(4):
@@ -156,7 +156,7 @@ def planted(fault):
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_planted_fault_changes_the_law(name):
+def test_control_planted_faults_change_the_distribution(name):
     rule = Rule("rejection", 0.7)
 
     def worst(fault):
@@ -173,7 +173,7 @@ def test_a_planted_fault_changes_the_law(name):
     assert worst({}) < EXACT  # the rewritten walk is right where no fault is planted
 
 
-def test_a_bonus_from_the_drafter_changes_the_law():
+def test_control_bonus_token_from_q_changes_the_distribution():
     """The classic slip: behind a full acceptance the next token is drawn from q's row in place
     of p's."""
     world, rule = World(5, 3, 0.3), Rule("rejection")

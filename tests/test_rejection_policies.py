@@ -20,12 +20,12 @@ from simspec import CostModel, Policy, PolicyError
 from simspec.policies import BUILTIN, CLAIRVOYANT, parse
 
 
-def test_every_built_in_policy_is_in_the_exam():
+def test_every_builtin_policy_is_tested():
     assert {text.split(":")[0] for text in ALLOWED} == set(BUILTIN) - set(CLAIRVOYANT)
 
 
 @pytest.mark.parametrize("text", ALLOWED)
-def test_whole_texts_follow_the_target_whatever_the_policy(text):
+def test_sequences_follow_the_target_under_every_policy(text):
     """Adaptive and random policies too: the law holds for each way in which the policy's own
     draws fall."""
     for seed, rule, ends in (
@@ -53,7 +53,7 @@ def test_whole_texts_follow_the_target_whatever_the_policy(text):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_policy_that_drops_blindly_keeps_the_law(seed):
+def test_dropping_without_looking_keeps_the_distribution(seed):
     """It drops tokens, by its own draws: which token was drawn plays no part."""
     world, rule = World(seed, 3, 0.4), Rule("rejection", 0.9, 0, 0, 0.9)
     distribution = output_distribution(
@@ -81,7 +81,7 @@ def _ignore(params, state, computed, drafted, accepted, features, cost):
 ANTICIPATING = Policy("drops", _drops_the_unlikely, _ignore, (0.4,), reads=("probability",))
 
 
-def test_an_anticipating_policy_would_change_the_law_and_is_refused(monkeypatch):
+def test_anticipating_policies_change_the_distribution_and_are_refused(monkeypatch):
     world, rule = World(3, 3, 0.2), Rule("rejection")
     with pytest.raises(PolicyError, match="drops a drawn token by which token it is"):
         output_distribution(
@@ -96,7 +96,7 @@ def test_an_anticipating_policy_would_change_the_law_and_is_refused(monkeypatch)
     assert off(distribution, world.true(rule, 3)) > 1e-2  # why it is refused
 
 
-def test_a_policy_may_stop_behind_the_token_that_it_saw():
+def test_stopping_after_the_seen_token_keeps_the_distribution():
     """HuggingFace's confidence threshold reads q of the drawn token and submits it: nothing is
     dropped."""
     policy = Policy("stops", _stops_at_the_unlikely, _ignore, (0.4,), reads=("probability",))

@@ -20,7 +20,7 @@ def passed(results, config=TOY):
     return {line.name: line.passed for line in report.requirements(folder, [])}
 
 
-def test_the_worst_rule_of_the_worst_drafter_decides_on_forced_texts():
+def test_teacher_forced_requirement_uses_the_worst_drafter_and_rule():
     def results(worst):
         one = {"rounds": 1000, "equal": 1000, "draft_flips": 0, "divergences": 0, "failures": 0}
         worse = {"eagle": one | {"equal": worst}}
@@ -35,7 +35,7 @@ def test_the_worst_rule_of_the_worst_drafter_decides_on_forced_texts():
     assert passed({})[name] is None
 
 
-def test_the_worst_context_at_batch_1_decides_on_a_step():
+def test_captured_step_requirement_uses_the_worst_context():
     def results(distance, other=9.0, graphed=True):
         cells = {
             "batch 1, context 8": 1.1,
@@ -52,7 +52,7 @@ def test_the_worst_context_at_batch_1_decides_on_a_step():
     assert passed(results(None))[name] is True
 
 
-def test_a_race_is_won_from_the_stated_ratio_on():
+def test_race_requirement_starts_at_its_ratio():
     def results(ratio):
         over = [
             {
@@ -69,7 +69,7 @@ def test_a_race_is_won_from_the_stated_ratio_on():
     assert passed(results(thresholds.ASSISTED - 0.01))[name] is False
 
 
-def test_rounds_apart_count_with_and_without_an_excuse():
+def test_mismatched_rounds_count_excused_or_not():
     def results(**changes):
         one = {
             "tokens": 1000,
@@ -119,7 +119,7 @@ def test_recordings_need_enough_prompts_of_enough_tasks():
     )
 
 
-def test_the_fixed_length_that_is_scored_is_chosen_on_other_prompts(monkeypatch):
+def test_scored_fixed_length_is_chosen_on_other_prompts(monkeypatch):
     path = TRACES / "tiny-model-coupled.parquet"
     trace, cost, seen = load_trace(path).select(range(12)), CostModel.from_ratio(0.2, 16), []
     folder = SimpleNamespace(
@@ -144,7 +144,7 @@ def test_the_fixed_length_that_is_scored_is_chosen_on_other_prompts(monkeypatch)
     assert len(mine) == TOY.scoring.prompts
 
 
-def test_the_best_fixed_length_is_that_of_the_least_seconds():
+def test_best_fixed_length_has_the_least_time():
     trace = synthetic.iid(0.9, 12, 40, 6, seed=2)
     for ratio in (0.02, 0.15, 0.4, 3.0):
         cost = CostModel.from_ratio(ratio, 6)

@@ -18,7 +18,7 @@ from simspec.roofline import MAX_BACKLOG, roofline_cost, roofline_memory, roofli
 
 
 @given(shapes, drafters, cards, st.integers(1, 8), st.integers(1, 5), st.integers(MAX_BACKLOG, 30))
-def test_a_cost_is_made_of_passes(target, drafter, card, K, batch, context):
+def test_cost_equals_sums_of_passes(target, drafter, card, K, batch, context):
     cost = roofline_cost(target, drafter, card, K, batch, context)
     assert cost.K == K
     assert len(cost.catch_up) == MAX_BACKLOG + 1
@@ -52,7 +52,7 @@ def test_a_cost_is_made_of_passes(target, drafter, card, K, batch, context):
     np.testing.assert_allclose(cost.catch_up, np.maximum(catch_up, 0), atol=1e-9)
 
 
-def test_launches_are_paid_by_layer_and_pass():
+def test_launches_are_priced_per_layer_and_pass():
     dry, wet = (
         roofline_cost(SHAPES["llama-2-7b"], 0.1, replace(DEVICES["a100"], launch=x, overhead=y), 2)
         for x, y in ((0, 0), (1.0, 8.0))
@@ -82,7 +82,7 @@ def test_gains_shrink_with_the_batch():
     assert gains[-1].argmax() < gains[0].argmax()
 
 
-def test_cells_that_do_not_fit_are_missing_and_sizes_that_never_fit_refused():
+def test_cells_beyond_memory_are_missing_or_refused():
     def make(batches, contexts, device="h100"):
         target, drafter = SHAPES["llama-3-8b"], SHAPES["llama-3.2-1b"]
         return roofline_table(target, drafter, DEVICES[device], 4, batches, contexts)
@@ -140,7 +140,7 @@ def test_cells_that_do_not_fit_are_missing_and_sizes_that_never_fit_refused():
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused(make, words):
+def test_invalid_arguments_are_refused(make, words):
     with pytest.raises(ValueError, match=words):
         make()
 
@@ -149,7 +149,7 @@ def run(capsys, *arguments):
     return shell.run(capsys, "roofline", *arguments)
 
 
-def test_the_command_writes_what_sweep_reads(capsys, tmp_path):
+def test_command_writes_a_cost_file(capsys, tmp_path):
     one, many = tmp_path / "one.json", tmp_path / "many.json"
     code, out, err = run(
         capsys, "--target", "llama-2-7b", "--drafter", "llama-68m", "-k", 4, "--out", one, "--json"
@@ -211,7 +211,7 @@ def test_the_command_writes_what_sweep_reads(capsys, tmp_path):
         (["--out", "nowhere/cost.json"], "no folder nowhere"),
     ],
 )
-def test_a_users_error_is_one_line_and_exit_code_2(capsys, tmp_path, monkeypatch, change, words):
+def test_user_errors_are_one_line_and_exit_code_2(capsys, tmp_path, monkeypatch, change, words):
     monkeypatch.chdir(tmp_path)
     options = {"--target": "llama-3-8b", "--drafter": "llama-3.2-1b", "--out": "cost.json"} | {
         change[0]: change[1]

@@ -143,7 +143,7 @@ class Replayed:
 
 
 @pytest.mark.parametrize("which", range(3))
-def test_the_loop_draws_continuations_by_the_targets_law(which, record_property):
+def test_continuations_follow_the_target_distribution(which, record_property):
     rule, prompt_text, policy = FEW[which], PROMPTS[which], ("fixed:2", "beta_ts", "fixed:1")[which]
     pair = load_pair(TINY, ("early_exit", "eagle", "model")[which])
     prompt = pair.tokenizer.encode(prompt_text).ids
@@ -161,7 +161,7 @@ def test_the_loop_draws_continuations_by_the_targets_law(which, record_property)
 
 
 @pytest.mark.parametrize("which", range(3))
-def test_many_rounds_follow_the_law_and_a_slip_does_not(which, record_property):
+def test_rounds_follow_the_target_distribution_and_a_fault_does_not(which, record_property):
     rule = RULES[which]
     pair = load_pair(TINY, "model")
     prompt = pair.tokenizer.encode(PROMPTS[which]).ids
@@ -207,7 +207,7 @@ def wrong_bonus_of(replayed):
     return accept_exact
 
 
-def test_the_test_rejects_as_often_as_it_says():
+def test_false_alarm_rate_is_the_stated_one():
     """False alarms of `judged` itself on draws from a known law: level 0.05, 300 tries, within a
     binomial at 1e-5; distances never."""
     rng, odds = np.random.default_rng(0), np.array([0.5, 0.2, 0.15, 0.1, 0.04, 0.01])

@@ -11,7 +11,7 @@ from simspec.quantization import ENTROPY, LOG_ODDS
 from simspec.scalar_predictor import ScalarPredictor, examples, fit_predictor, split_by_task
 
 
-def test_scalar_predictor_in_the_policy_is_the_one_in_numpy():
+def test_policy_probability_equals_numpy():
     scalar = ScalarPredictor(0.3, 0.9, -0.4, 0.2)
     confidence, entropy = np.meshgrid([0.0, 1e-9, 0.2, 0.5, 0.99, 1.0], [0.0, 0.7, 9.0])
     for c, h in zip(confidence.ravel(), entropy.ravel()):
@@ -29,7 +29,7 @@ def test_scalar_predictor_in_the_policy_is_the_one_in_numpy():
 
 
 @pytest.mark.parametrize("factory", [cali_ts, model_only])
-def test_each_question_is_about_the_token_just_drafted(factory):
+def test_policies_read_the_token_just_drafted(factory):
     """With nothing verified yet and a sure predictor the chance at slot j is theta_M of token j
     - 1, whatever the others show.
     """
@@ -106,7 +106,7 @@ def _known(scalar, sequences=60, rows=60, depth=4):
     return type(base)(**parts)
 
 
-def test_fit_finds_the_weights_that_made_the_trace():
+def test_fit_recovers_the_true_weights():
     truth = ScalarPredictor(-0.2, 0.6, 0.3, -0.7)
     trace = _known(truth)
     fitted, reported = split_by_task(trace)
@@ -126,7 +126,7 @@ def test_fit_finds_the_weights_that_made_the_trace():
     assert scalar.depth == pytest.approx(truth.depth, abs=0.3)
 
 
-def test_examples_stop_at_the_first_miss_and_at_the_text():
+def test_examples_stop_at_the_first_rejection():
     trace = _known(ScalarPredictor(0, 0.5, 0, 0), 2, 6, 3)
     _, slot, label, sequence = examples(trace, ())
     expected = []
@@ -138,7 +138,7 @@ def test_examples_stop_at_the_first_miss_and_at_the_text():
     assert list(zip(slot.tolist(), label.tolist(), sequence.tolist())) == expected
 
 
-def test_judging_by_hand_and_refusals():
+def test_calibration_by_hand_and_refusals():
     p, y = np.array([0.0, 0.05, 0.95, 1.0]), np.array([False, True, True, True])
     table = reliability(p, y, 2)
     np.testing.assert_allclose(table, [[2, 0.025, 0.5], [2, 0.975, 1.0]])
@@ -166,7 +166,7 @@ def test_judging_by_hand_and_refusals():
         split_by_task(synthetic.iid(0.5, 1, 4, 2))
 
 
-def test_a_theta_policy_is_refused_where_nothing_is_recorded():
+def test_policy_reading_missing_theta_is_refused():
     trace = synthetic.iid(0.5, 1, 9, 4)
     with pytest.raises(ValueError, match="feature 'theta' is not in this trace"):
         replay(trace, make("cali_ts", trace, CostModel.from_ratio(0.1, 4)))

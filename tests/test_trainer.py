@@ -263,7 +263,7 @@ def test_every_parameter_has_one_optimizer_and_frozen_ones_stay(tmp_path):
     assert {"head.weight", "layers.0.query.weight"} <= moved
 
 
-def test_training_that_is_paused_goes_on_to_the_same_weights(tmp_path):
+def test_paused_training_resumes_to_the_same_weights(tmp_path):
     def trained(folder, pause):
         torch.manual_seed(0)
         model = torch.nn.Linear(4, 4)

@@ -37,7 +37,7 @@ def acceptances(draw, K=3, R=3):
 
 @settings(max_examples=200)
 @given(shapes(), st.integers(0, 6))
-def test_paths_depth_and_cuts_are_those_of_a_set_of_paths(tree, cap):
+def test_paths_depth_and_cuts_equal_a_set_of_paths(tree, cap):
     paths = set(tree.paths)
     assert len(paths) == len(tree)
     assert all(path[:-1] in paths or len(path) == 1 for path in paths)
@@ -97,7 +97,7 @@ def test_shapes_by_hand():
         ),
     ],
 )
-def test_what_is_no_tree_is_refused_in_one_line(make, words):
+def test_invalid_trees_are_refused_in_one_line(make, words):
     with pytest.raises(TreeError) as caught:
         make()
     assert words in str(caught.value)
@@ -133,7 +133,7 @@ def test_files_round_trip(tmp_path_factory, tree):
         '{"parent": [1e999], "rank": [0]}',
     ],
 )
-def test_files_of_no_tree_are_refused_in_one_line_with_their_path(tmp_path, text):
+def test_invalid_tree_files_are_refused_by_path(tmp_path, text):
     (tmp_path / "t.json").write_text(text)
     with pytest.raises(ValueError, match="t.json: not a draft tree") as caught:
         load_tree(tmp_path / "t.json")
@@ -142,7 +142,7 @@ def test_files_of_no_tree_are_refused_in_one_line_with_their_path(tmp_path, text
 
 @settings(max_examples=100)
 @given(shapes(), acceptances(4, 4))
-def test_expected_is_its_definition(tree, acceptance):
+def test_expected_committed_equals_its_definition(tree, acceptance):
     padded = np.zeros((16, 8))
     padded[: acceptance.shape[0], : acceptance.shape[1]] = acceptance
     assert expected_committed(tree, acceptance) == pytest.approx(
@@ -152,7 +152,7 @@ def test_expected_is_its_definition(tree, acceptance):
 
 @settings(max_examples=40)
 @given(acceptances(), st.integers(0, 5))
-def test_the_programme_finds_the_best_of_all_trees(acceptance, nodes):
+def test_dynamic_program_finds_the_best_tree(acceptance, nodes):
     K, R = acceptance.shape
     most = max(
         naive_tree.value(tree, acceptance)
@@ -177,7 +177,7 @@ def test_control_neither_depth_nor_width_is_always_best():
 
 @settings(max_examples=60)
 @given(acceptances(8, 8), st.integers(0, 40))
-def test_the_programme_takes_the_nodes_of_greatest_product(acceptance, nodes):
+def test_dynamic_program_takes_the_greatest_products(acceptance, nodes):
     """Chances are at most 1, so an ancestor's product is never less: the best nodes are a tree."""
     greedy = expected_committed(medusa_like(acceptance, nodes), acceptance)
     assert expected_committed(sequoia_tree(acceptance, nodes), acceptance) == pytest.approx(
@@ -188,7 +188,7 @@ def test_the_programme_takes_the_nodes_of_greatest_product(acceptance, nodes):
     assert values == sorted(values)
 
 
-def test_no_node_without_a_chance():
+def test_nodes_of_probability_zero_are_left_out():
     assert (
         sequoia_tree([[1.0, 0.0], [0.0, 0.0]], 9)
         == medusa_like([[1.0, 0.0], [0.0, 0.0]], 9)
@@ -198,7 +198,7 @@ def test_no_node_without_a_chance():
 
 @settings(max_examples=30)
 @given(acceptances(3, 3), st.integers(0, 2**32))
-def test_best_beats_every_tree_at_these_costs(acceptance, seed):
+def test_fastest_tree_beats_every_tree(acceptance, seed):
     rng = np.random.default_rng(seed)
     K, R = acceptance.shape
     cost = CostModel(
@@ -236,7 +236,7 @@ def test_best_beats_every_tree_at_these_costs(acceptance, seed):
     )
 
 
-def test_a_staircase_decides_how_many_nodes_pay():
+def test_verification_steps_decide_the_node_count():
     acceptance = np.full((4, 4), 0.2)
     stairs = CostModel(0.01 * np.arange(5), np.repeat([1.0, 2.0, 3.0], [8, 8, 8]), [0.0], 0.0, 1.0)
     assert len(best_tree(acceptance, stairs)) == 7

@@ -27,13 +27,13 @@ def _pair(drafter):
     return load_pair(TINY, drafter)
 
 
-def test_what_grows_trees_in_the_papers_is_bundled():
+def test_tree_drafters_of_the_papers_are_bundled():
     assert DRAFTERS == ["eagle", "early_exit", "medusa"]
 
 
 @pytest.mark.parametrize("rule", ["greedy", "coupled"])
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_trees_run_as_they_replay(drafter, rule, record_property):
+def test_tree_runs_equal_their_replays(drafter, rule, record_property):
     trace = load_trace(recordings()[f"tiny-{drafter}-{rule}"])
     cost, pair, total = CostModel.from_ratio(0.1, trace.K, 63), _pair(drafter), NOTHING
     texts = evenly_spaced(trace.sequences, 12 if SLOW else 8)
@@ -61,7 +61,7 @@ def test_trees_run_as_they_replay(drafter, rule, record_property):
     )  # one near-tie may fall into a few rounds
 
 
-def test_a_tree_run_from_its_text_is_priced_and_compared():
+def test_tree_policy_text_is_run_and_priced():
     trace = load_trace(recordings()["tiny-eagle-greedy"])
     trace = trace.select(evenly_spaced(trace.sequences, 1))
     cost = CostModel.from_ratio(0.1, trace.K, 63)

@@ -23,14 +23,14 @@ from simspec.tree_shapes import chain_tree, tree_of_widths
 @pytest.mark.parametrize("drafter, rule", PAIRS)
 @settings(deadline=None, max_examples=20 if SLOW else 5)
 @given(shapes(most=14, widest=4), st.integers(0, 3))
-def test_any_static_tree_runs_as_it_replays(drafter, rule, tree, which):
+def test_static_tree_runs_equal_their_replays(drafter, rule, tree, which):
     trace, target, model = recording(drafter, rule)
     assume(tree.levels <= 4)  # the heads there are
     examined(trace.select([which]), target, model, TreePolicy("t", "static", tree=tree))
 
 
 @pytest.mark.parametrize("drafter, rule", PAIRS)
-def test_capes_tables_and_sets_of_one_width_run_as_they_replay(drafter, rule):
+def test_cape_and_set_runs_equal_their_replays(drafter, rule):
     trace, target, model = recording(drafter, rule)
     saved = 0
     for i, text in enumerate(
@@ -53,7 +53,7 @@ def test_capes_tables_and_sets_of_one_width_run_as_they_replay(drafter, rule):
 
 
 @pytest.mark.parametrize("drafter, rule", PAIRS)
-def test_dynamic_trees_of_every_budget_run_as_they_replay(drafter, rule):
+def test_dynamic_tree_runs_equal_their_replays(drafter, rule):
     trace, target, model = recording(drafter, rule)
     assert (trace.order[:, 0] < 255).any()
     assert (trace.order == 255).any()
@@ -72,7 +72,7 @@ def test_dynamic_trees_of_every_budget_run_as_they_replay(drafter, rule):
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_chain_as_a_tree_makes_the_chains_rounds(rule):
+def test_chain_as_tree_equals_the_chain(rule):
     """Where no drafted token ends a text, a chain stops nowhere but at its length."""
     trace, target, model = recording("model", rule)
     for k in (1, 3, 5):
@@ -97,7 +97,7 @@ def spoilt(trace, row):
 @pytest.mark.parametrize(
     "drafter, rule", [("eagle", "greedy"), ("hydra", "coupled"), ("model", "coupled")]
 )
-def test_control_a_wrong_rank_or_place_in_the_recording_is_noticed(drafter, rule):
+def test_control_wrong_rank_or_order_is_detected(drafter, rule):
     trace, target, model = recording(drafter, rule)
     static, dynamic = (
         TreePolicy("t", "static", tree=tree_of_widths((3, 2, 1))),
@@ -115,7 +115,7 @@ def test_control_a_wrong_rank_or_place_in_the_recording_is_noticed(drafter, rule
         assert (comparison.failures or comparison.exceptions)[0].row == row
 
 
-def test_a_difference_is_excused_by_a_thin_gap_of_the_run_alone():
+def test_small_gaps_of_the_run_excuse_differences():
     trace, target, model = recording("eagle", "greedy")
     policy = TreePolicy("t", "static", tree=tree_of_widths((3, 2, 1)))
     rounds, results = examined(trace, target, model, policy)
@@ -134,7 +134,7 @@ def test_a_difference_is_excused_by_a_thin_gap_of_the_run_alone():
         )
 
 
-def test_the_gap_of_a_round_is_the_smallest_on_its_path():
+def test_round_gap_is_the_smallest_on_its_path():
     """A static tree by hand: the scores after each row of the path, best children and the next."""
     trace, target, model = recording("model", "coupled")
     widths = (3, 2)

@@ -136,7 +136,7 @@ def cape(rule, seed, sets, k, draws):
 
 @settings(deadline=None, max_examples=25)
 @given(st.sampled_from(RULES), st.integers(0, 999), shapes(most=4, widest=3))
-def test_a_static_tree_keeps_the_targets_law(rule, seed, tree):
+def test_static_trees_keep_the_target_distribution(rule, seed, tree):
     distribution = output_distribution(
         lambda draws: static(rule, seed, tree, draws), seed, rule, tree.levels + 1
     )
@@ -145,7 +145,7 @@ def test_a_static_tree_keeps_the_targets_law(rule, seed, tree):
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("sets", [0, 1, 2, "section"])
-def test_cape_keeps_the_targets_law(rule, sets):
+def test_cape_keeps_the_target_distribution(rule, sets):
     for seed in range(3):
         distribution = output_distribution(
             lambda draws, seed=seed: cape(rule, seed, sets, 2, draws), seed, rule, 3
@@ -153,7 +153,7 @@ def test_cape_keeps_the_targets_law(rule, sets):
         assert difference(distribution, target_distribution(seed + 1, rule, 3)) < 1e-12
 
 
-def test_control_siblings_judged_by_the_wrong_distribution_are_caught():
+def test_control_siblings_verified_by_a_wrong_q_are_detected():
     """The q of each child's own draw in place of the first's: the tree is then judged by what it
     was not drawn from."""
     rule, seed, tree = RULES[0], 5, tree_of_widths((2,))

@@ -22,7 +22,7 @@ from simspec.tree_replay import replay_tree, tree_seconds
 
 @settings(max_examples=60)
 @given(recordings(optional=False), shapes(), prices())
-def test_metrics_of_trees_are_counts(trace, tree, cost):
+def test_tree_metrics_equal_counts(trace, tree, cost):
     policy = TreePolicy("tree", "static", tree=tree.cut(trace.K))
     rounds = replay_tree(trace, policy)
     metrics = summary(
@@ -46,7 +46,7 @@ def test_metrics_of_trees_are_counts(trace, tree, cost):
         assert rate == pytest.approx(np.mean([a >= j for a in tried])) if tried else np.isnan(rate)
 
 
-def test_metrics_of_chains_are_what_they_were():
+def test_chain_metrics_equal_the_slow_twin():
     trace, cost = example(), CostModel.from_ratio(0.1, 4)
     for policy in (fixed(3), policies.parse("confidence:0.6")):
         rounds = replay(trace, policy)
@@ -57,7 +57,7 @@ def test_metrics_of_chains_are_what_they_were():
         )
 
 
-def test_the_sweep_takes_trees_by_task_and_prompt():
+def test_sweep_groups_trees_by_task_and_prompt():
     trace = ordered(example(prompts=4), 2, 3)
     texts = [
         "fixed:2",
@@ -92,14 +92,14 @@ def test_the_sweep_takes_trees_by_task_and_prompt():
     )
 
 
-def test_scores_of_trees():
+def test_trees_are_scored():
     trace = example()
     (result,) = score.score({"x": trace}, ["static:2x1", "sets:2,k=2"], 0.1, resamples=100)
     assert [row["policy"] for row in result["policies"]] == ["static:2x1", "sets:2,k=2"]
     assert all(row["low"] < row["share"] < row["high"] for row in result["policies"])
 
 
-def test_reading_confidence_is_paid_by_cape_alone():
+def test_only_cape_pays_for_confidence():
     trace = example()
     dear = replace(NODES, feature=0.5)
     speed = [
@@ -110,7 +110,7 @@ def test_reading_confidence_is_paid_by_cape_alone():
     assert speed[0][1] > speed[1][1]
 
 
-def test_costs_of_trees_in_files(tmp_path):
+def test_tree_costs_round_trip(tmp_path):
     cost = CostModel([0, 1], [1, 2, 3, 5], [0], 0, 1, node=0.5)
     cost.to_json(tmp_path / "c.json")
     assert CostModel.from_json(tmp_path / "c.json") == cost
@@ -128,7 +128,7 @@ def test_costs_of_trees_in_files(tmp_path):
         replace(cost, node=-1)
 
 
-def test_a_roofline_prices_trees_where_asked():
+def test_roofline_prices_trees_where_requested():
     big, small, card = SHAPES["llama-3-8b"], SHAPES["llama-3.2-1b"], DEVICES["h100"]
     chains, trees = (roofline_cost(big, small, card, 4, nodes=nodes) for nodes in (0, 63))
     assert (chains.nodes, trees.nodes, trees.K) == (4, 63, 4)

@@ -19,7 +19,7 @@ from simspec.tree_shapes import chain_tree
 
 @settings(max_examples=25)
 @given(recordings(optional=False, max_K=3, max_rows=6, max_sequences=2), prices(), st.booleans())
-def test_the_tree_oracle_is_the_least_time_over_its_trees(trace, cost, dynamic):
+def test_tree_oracle_has_the_least_time_over_its_trees(trace, cost, dynamic):
     trees = {chain_tree(k) for k in range(1, trace.K + 1)}
     trees |= {
         tree.cut(d)

@@ -21,7 +21,7 @@ from simspec import load_trace
 
 
 @pytest.mark.parametrize("name, rule", [("eagle", "coupled"), ("model", "greedy")])
-def test_recorded_order_is_that_of_the_twin_with_nothing_kept(name, rule):
+def test_recorded_order_equals_a_stateless_twin(name, rule):
     trace, *_ = recording(name, rule)
     part, sequence = trace.select([1]), 1
     (prompt,), text = prompts_of(part), part.token.tolist()
@@ -53,7 +53,7 @@ def test_recorded_order_is_that_of_the_twin_with_nothing_kept(name, rule):
         assert naive_tree.order_of(part, 0, row, score, WIDTH, LEVELS) == part.order[row].tolist()
 
 
-def test_order_is_recorded_and_saved_and_joined_and_only_where_asked(tmp_path):
+def test_order_is_recorded_saved_and_joined_where_requested(tmp_path):
     trace, target, drafter = recording("eagle", "greedy")
     record_settings = Settings(
         6, 20, RULES["greedy"], END, drafter_features(drafter), (WIDTH, LEVELS)
@@ -71,12 +71,12 @@ def test_order_is_recorded_and_saved_and_joined_and_only_where_asked(tmp_path):
 
 
 @pytest.mark.parametrize("tree", [(0, 3), (33, 3), (3, 0), (3, 7), (3,), [3, 3], (3.0, 3)])
-def test_settings_refuse_trees_that_cannot_be_recorded(tree):
+def test_invalid_tree_settings_are_refused(tree):
     with pytest.raises(RecordError, match="tree is .* expected a width from 1 to 32"):
         Settings(6, 8, Rule(), (), tree=tree)
 
 
-def test_what_cannot_grow_is_not_recorded():
+def test_unsupported_tree_orders_are_refused():
     target, lookup = toy_pair("prompt_lookup")
     record_settings, text = Settings(6, 8, Rule(), END, (), (2, 2)), np.array([4, 5, 6], np.int32)
     with pytest.raises(ValueError, match="it grows no trees"):

@@ -18,7 +18,7 @@ from simspec.tree_policy import TreePolicy
 from simspec.tree_replay import prepare_tree, replay_tree, tree_seconds
 
 
-def test_names_read_back():
+def test_names_parse_back_to_their_policy():
     trace = example()
     for text in (
         "static:2x1",
@@ -39,7 +39,7 @@ def test_names_read_back():
     assert {"static", "cape", "sets", "tree_oracle"} <= set(TREES)
 
 
-def test_trees_made_from_some_prompts_are_those_of_the_others_left_out():
+def test_trees_fitted_on_some_prompts_use_only_those():
     trace = example()
     for maker in (full_tree, medusa_tree, optimal_tree):
         assert maker(8, [0, 2, 4])(trace, NODES) == maker(8)(trace.select([0, 2, 4]), NODES)
@@ -70,14 +70,14 @@ def test_trees_made_from_some_prompts_are_those_of_the_others_left_out():
         ("optimal_tre:8", "did you mean optimal_tree?"),
     ],
 )
-def test_texts_of_no_policy_are_refused_in_one_line(text, words):
+def test_invalid_policy_texts_are_refused_in_one_line(text, words):
     with pytest.raises(ValueError) as caught:
         parse(text)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_what_a_recording_lacks_is_said():
+def test_missing_columns_are_named():
     trace, plain = example(), synthetic.iid(0.5, 3, 9, 4)
     silent = replace(
         plain, rank=np.where(np.arange(4) < plain.run[:, None], 0, 255).astype(np.uint8)
@@ -112,7 +112,7 @@ def test_what_a_recording_lacks_is_said():
     assert "records no rank" in notes[0]
 
 
-def test_what_is_not_priced_is_said():
+def test_unpriced_trees_are_refused():
     trace, short = example(), CostModel.from_ratio(0.1, 4)
     for text in ("static:4x2", "medusa_tree:9", "optimal_tree:9", "full_tree:9", "sets:7"):
         with pytest.raises(ValueError, match="prices 4 .* measure with more rows"):
@@ -132,7 +132,7 @@ def test_what_is_not_priced_is_said():
     assert tree_oracle(trace, short).plan[1].nodes.max() <= 4
 
 
-def test_the_order_is_saved_selected_and_checked(tmp_path):
+def test_order_is_saved_selected_and_validated(tmp_path):
     plain = example(prompts=3)
     trace = ordered(plain, 2, 3)
     trace.save(tmp_path / "t.parquet")

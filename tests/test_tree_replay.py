@@ -36,7 +36,7 @@ def equal(trace, policy, cost, figures_at):
 
 @settings(max_examples=150)
 @given(recordings(optional=False), shapes(), prices())
-def test_a_static_tree_is_its_set_of_paths(trace, tree, cost):
+def test_static_tree_equals_its_set_of_paths(trace, tree, cost):
     tree = tree.cut(trace.K)
     policy = TreePolicy("tree", "static", tree=tree)
     equal(
@@ -54,7 +54,7 @@ def test_a_static_tree_is_its_set_of_paths(trace, tree, cost):
     st.integers(0, 6),
     prices(),
 )
-def test_cape_is_its_chain_and_sets(trace, table, k, cost):
+def test_cape_equals_its_chain_and_sets(trace, table, k, cost):
     k = min(k, trace.K)
     column = [name for name, _ in trace.meta.features].index("confidence")
 
@@ -82,7 +82,7 @@ def test_cape_is_its_chain_and_sets(trace, table, k, cost):
     st.integers(0, 99),
     prices(),
 )
-def test_one_order_serves_every_budget(trace, width, depth, seed, cost):
+def test_one_recorded_order_serves_every_budget(trace, width, depth, seed, cost):
     trace = ordered(trace, width, min(depth, trace.K), seed)
     for nodes in (0, 1, 2, 5, 9, MAX_NODES):
         equal(
@@ -95,7 +95,7 @@ def test_one_order_serves_every_budget(trace, width, depth, seed, cost):
 
 @settings(max_examples=60)
 @given(recordings(optional=False), st.integers(0, 6))
-def test_a_tree_without_branches_is_the_fixed_chain(trace, k):
+def test_tree_without_branches_equals_the_fixed_chain(trace, k):
     """Where no end token cuts it: rows, levels, nodes and accepted tokens; sets of no width are
     the chain whatever cuts it.
     """
@@ -115,7 +115,7 @@ def _runs(trace):
 
 @settings(max_examples=60)
 @given(recordings(optional=False), st.integers(0, 6), prices())
-def test_sets_of_no_width_cost_what_the_chain_does(trace, k, cost):
+def test_sets_of_width_zero_cost_the_same_as_the_chain(trace, k, cost):
     rounds = replay_tree(trace, sets(0, min(k, trace.K)))
     assert (
         tree_seconds(rounds, trace, sets(0, min(k, trace.K)), cost).tolist()
@@ -125,7 +125,7 @@ def test_sets_of_no_width_cost_what_the_chain_does(trace, k, cost):
 
 @settings(max_examples=60)
 @given(recordings(optional=False), shapes(), shapes())
-def test_more_nodes_never_accept_less_at_a_row(trace, tree, other):
+def test_more_nodes_never_accept_less(trace, tree, other):
     paths = {*tree.paths, *other.paths}
     if len(paths) > MAX_NODES:
         return
@@ -137,7 +137,7 @@ def test_more_nodes_never_accept_less_at_a_row(trace, tree, other):
     assert (committed(rounds, trace) <= rounds.accepted + 1).all()
 
 
-def test_widths_at_the_edges():
+def test_cape_widths_at_the_bin_edges():
     p = np.array([1e-9, 0.29, 0.3, np.nextafter(0.3, 1), 0.6, 0.61, 0.8, 0.81, 1.0])
     assert sibling_counts(p, "section").tolist() == [7, 7, 7, 5, 5, 3, 3, 1, 1]
     assert sibling_counts(p, "appendix").tolist() == [7, 7, 5, 5, 3, 3, 1, 1, 1]

@@ -24,7 +24,7 @@ from simspec.tree_shapes import chain_tree, tree_of_widths
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_beams_commit_the_targets_text_and_are_a_beam_search(rule):
+def test_beams_equal_beam_search_and_are_lossless(rule):
     for name in DRAFTERS:
         target, drafter = toy_pair(name)
         for seed, prompt in enumerate(toy_prompts(3, 5)):
@@ -66,7 +66,7 @@ def test_beams_commit_the_targets_text_and_are_a_beam_search(rule):
     st.lists(st.lists(st.integers(-2, 2), min_size=6, max_size=6), min_size=1, max_size=4),
     st.integers(1, 6),
 )
-def test_best_takes_of_equals_the_smaller_index_and_tells_the_gap(rows, width):
+def test_top_tokens_break_ties_by_index_and_return_the_gap(rows, width):
     scores = torch.tensor(rows, dtype=torch.float64)
     scores[scores == -2] = -torch.inf
     token, gap = top_tokens(scores, width)
@@ -81,7 +81,7 @@ def test_best_takes_of_equals_the_smaller_index_and_tells_the_gap(rows, width):
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 50), st.integers(1, 4), st.integers(1, 4), st.sampled_from(list(RULES)))
-def test_an_offer_is_ordered_with_ancestors_first(seed, width, levels, rule):
+def test_tree_order_lists_ancestors_first(seed, width, levels, rule):
     target, drafter = toy_pair("medusa")
     prompt = [4, *toy_prompts(1, seed)[0]]
     drafter.begin(target, prompt, target.prefill(prompt[:-1]), None)
@@ -95,7 +95,7 @@ def test_an_offer_is_ordered_with_ancestors_first(seed, width, levels, rule):
     assert (np.diff([offer.score[row] for row in order]) <= 0).all()
 
 
-def test_trees_that_cannot_be_are_refused_in_one_line():
+def test_invalid_trees_are_refused_in_one_line():
     target, drafter = toy_pair("model")
     cases = [
         (lambda: Tree((2, 1), (0, 0)), "cycle"),
