@@ -45,7 +45,7 @@ class World:
         return torch.from_numpy(rng.normal(size=self.vocab) * 1.2)
 
     def true(self, rule: Rule, length: int) -> dict:
-        """The target's law of the next `length` tokens."""
+        """The target's distribution of the next `length` tokens."""
         distribution = {}
         for text in product(range(self.vocab), repeat=length):
             odds = 1.0
@@ -87,10 +87,10 @@ def grown(world: World, rule: Rule, parent, draws, sure=()) -> Draft:
 def round_distribution(
     world, rule, parent, length, sure=(), accept_exact=rejection_sample, ends=(), verified=None
 ) -> dict:
-    """The law of the next `length` tokens where one round drafts this tree and p itself goes on
-    behind what it commits.
+    """The distribution of the next `length` tokens: one round drafts this tree, then p continues
+    after the committed tokens.
 
-    `verified` is told in how many ways the coins and draws of the round could fall.
+    `verified` receives the number of combinations of the round's draws.
     """
     distribution, ways = {}, []
 
@@ -119,7 +119,7 @@ def until(text: tuple, ends) -> tuple:
 
 
 def off(a: dict, b: dict) -> float:
-    """Total variation of two laws."""
+    """Total variation of two distributions."""
     return sum(abs(a.get(key, 0.0) - b.get(key, 0.0)) for key in a | b) / 2
 
 
@@ -138,8 +138,8 @@ def tree(seed: int, vocab: int, nodes: int, most: int = 160) -> tuple[list[int],
 
 
 def busy(verified, ways):
-    """Whether there was something to get wrong: in a third of the examples coins and draws could
-    fall in so many ways or more."""
+    """Whether the examples are hard enough: a third of them have so many combinations of draws or
+    more."""
     return np.mean(np.array(verified) >= ways) > 1 / 3
 
 
@@ -167,7 +167,7 @@ class Speaker(Silent):
 
 
 class Listener:
-    """Stands in for `Target`: judges by a world's p, with no model behind it."""
+    """Replaces `Target`: verifies by a world's p, without a model."""
 
     def __init__(self, world):
         self.world, self.text, self.decoder = world, [], torch.zeros(1)
@@ -201,7 +201,7 @@ def spoken(world, rule, policy, budget, K, draws, seed, ends=()):
 
 
 def whole(world, rule, length, ends):
-    """The target's law of whole texts of at most `length` tokens that end at an end token."""
+    """The target's distribution of sequences, cut at an end token or at `length` tokens."""
     distribution = {}
     for text, odds in world.true(rule, length).items():
         distribution[until(text, ends)] = distribution.get(until(text, ends), 0.0) + odds

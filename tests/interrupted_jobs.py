@@ -22,35 +22,35 @@ from simspec.cli import main
 for drafter in ("model", "early_exit"):
     load_pair(TINY, drafter)
 real.jobs.record.RecordingFiles = partial(real.record.RecordingFiles, shard_size=1)
-DEEDS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod"}
+OPERATIONS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod"}
 
 def child(folder, die_at, arguments):
-    deeds = [0]
-    def heard(event, told):
-        if event not in DEEDS or isinstance(told[0], int):
+    count = [0]
+    def audit(event, arguments):
+        if event not in OPERATIONS or isinstance(arguments[0], int):
             return
-        if os.path.abspath(os.fsdecode(told[0])).startswith(folder):
-            deeds[0] += 1
-            if deeds[0] == die_at:
+        if os.path.abspath(os.fsdecode(arguments[0])).startswith(folder):
+            count[0] += 1
+            if count[0] == die_at:
                 os.kill(os.getpid(), signal.SIGKILL)
     os.chdir(folder)
     sys.stderr = open(os.devnull, "w")
     sys.stdout = sys.stderr
-    sys.addaudithook(heard)
+    sys.addaudithook(audit)
     try:
         main(arguments)
         code = 0
     except SystemExit as stop:
         code = stop.code or 0
-    return code, deeds[0]
+    return code, count[0]
 
 for line in sys.stdin:
-    *given, after = json.loads(line)
+    *job, after = json.loads(line)
     out, into = os.pipe()
     pid = os.fork()
     if not pid:
-        code, deeds = child(*given)
-        os.write(into, str(deeds).encode())
+        code, count = child(*job)
+        os.write(into, str(count).encode())
         os._exit(code)
     os.close(into)
     if after is not None:
@@ -75,7 +75,8 @@ class Server:
         )
 
     def __call__(self, folder, arguments, die_at=0, after=None):
-        """(exit code, deeds); killed before deed `die_at` or `after` seconds, the code is -9."""
+        """(exit code, file operations); the code is -9 for a kill before operation `die_at` or
+        `after` seconds."""
         print(
             json.dumps([str(folder), die_at, list(map(str, arguments)), after]),
             file=self.process.stdin,

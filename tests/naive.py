@@ -210,7 +210,7 @@ def beta_counts(reading, k, a):
     """(successes, failures) that a round of k drafted and a accepted tokens adds, token by
     token.
     """
-    seen = a + 1 if a < k else k  # tokens the target gave a verdict on
+    seen = a + 1 if a < k else k  # tokens that the target verified
     if reading == "acceptance":
         return sum(1 for j in range(1, seen + 1) if j <= a), sum(
             1 for j in range(1, seen + 1) if j > a
@@ -250,9 +250,9 @@ def draft_length_moments(rounds, K, acceptance, go, learn, state, ignore=0.0):
     """[(mean, variance) of the draft length in round 1, 2, ...] by enumerating every state a policy
     can be in.
 
-    go(state): the chance to go on after each token (the first one is always drafted); learn(state,
-    k, a): the next state, hashable. Each draft token is accepted with the same chance, given that
-    those before it were. States of a chance up to `ignore` are left out.
+    go(state): the probability to continue after each token (the first one is always drafted);
+    learn(state, k, a): the next state, hashable. Each draft token is accepted with the same
+    probability, given that those before it were. States of probability up to `ignore` are left out.
     """
     distribution, moments = {state: 1.0}, []
     for _ in range(rounds):
@@ -279,7 +279,7 @@ def draft_length_moments(rounds, K, acceptance, go, learn, state, ignore=0.0):
 
 def geometric_distribution(alpha, stay, K):
     """{(drafted, accepted): probability} of one round: the first token always drafted, after
-    each one coin for going on, up to K.
+    each one draw for continuing, up to K.
     """
     distribution = {}
     for answers in product((False, True), repeat=K - 1):
@@ -296,11 +296,11 @@ def geometric_distribution(alpha, stay, K):
 
 
 def histories(rows, go, accept, move, start):
-    """[(probability, [(cap, drafted, accepted), ...])] of one text: every path of the hidden state,
-    every coin, every outcome.
+    """[(probability, [(cap, drafted, accepted), ...])] of one sequence: every path of the hidden
+    state, every draw, every outcome.
 
-    go[j]: chance to draft one more after j; accept(row, j, state): chance of the draft token j + 1
-    at row, state its position's.
+    go[j]: probability to draft one more after j; accept(row, j, state): that of the draft token
+    j + 1 at row, state its position's.
     """
     everything = []
     for path in product(range(len(start)), repeat=rows):

@@ -23,7 +23,7 @@ def walk(trace, row, left, submitted):
 
 
 def static(trace, s, row, parent, rank):
-    """(levels, nodes, drafter's rows, accepted, rows owed) of a round that drafts this tree."""
+    """(levels, nodes, drafter's rows, accepted, backlog) of a round that drafts this tree."""
     cap, left = limits(trace, s, row)
     paths = [()]
     for i in range(len(parent)):
@@ -47,7 +47,7 @@ def grow(score, width, depth):
                 children.append((total + score(node), node))
                 offered.append((-children[-1][0], level, count, node))
                 count += 1
-        # of equals the one made first
+        # ties go to the earlier node
         last = [
             children[i]
             for i in sorted(range(len(children)), key=lambda i: (-children[i][0], i))[:width]
@@ -103,8 +103,8 @@ def cape(trace, s, row, k, width):
 
 
 def replay(trace, figures_at):
-    """[(row, levels, nodes, rows, accepted, owed), ...] of each sequence; at(s, row, owed): a
-    round's five figures.
+    """[(row, levels, nodes, rows, accepted, backlog), ...] of each sequence; figures_at(s, row,
+    backlog): a round's five figures.
     """
     everything = []
     for s in range(len(trace.budget)):
@@ -119,7 +119,7 @@ def replay(trace, figures_at):
 
 
 def price(cost, levels, nodes, rows, backlog):
-    """Seconds of one round that finds `owed` rows unread."""
+    """Seconds of one round that starts with `backlog` unread rows."""
     seconds = float(cost.overhead) + float(cost.draft[levels]) + float(cost.verify[nodes])
     if levels:
         seconds += float(cost.catch_up[min(backlog, len(cost.catch_up) - 1)]) + float(cost.node) * (
@@ -173,5 +173,5 @@ def trees_of(nodes, K, R):
 
 
 def value(tree, acceptance):
-    """1 + the sum over nodes of the chance that the text takes their path."""
+    """1 + the sum over nodes of the probability that the sequence takes their path."""
     return 1 + sum(math.prod(float(acceptance[d][r]) for d, r in enumerate(path)) for path in tree)

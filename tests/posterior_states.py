@@ -22,8 +22,8 @@ def answer(policy, state, u, shown=()):
 
 
 def threshold(policy, state, shown=()):
-    """The chance to go on: the u at which the compiled function changes its mind, by bisection
-    down to neighbouring floats.
+    """The probability to continue: the u at which the compiled answer changes, by bisection down
+    to neighbouring floats.
     """
     low, high = 0.0, 1.0
     while low < (middle := (low + high) / 2) < high:

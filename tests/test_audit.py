@@ -51,9 +51,8 @@ def test_replaced_token_is_detected(rule):
     run, target = decoded(rule), toy_pair("model")[0]
     text = run.sequences[2]
     logits = toy_target()(torch.tensor([[*text.prompt, *text.token[:5]]]))[0, -1]
-    second = int(rule.scores(logits[None], text.sequence, [5]).topk(2).indices[0, 1])
-    while second in END:
-        pytest.skip("an end token cannot stand there")
+    ranked = rule.scores(logits[None], text.sequence, [5])[0].argsort(descending=True).tolist()
+    second = next(token for token in ranked[1:] if token not in END)
     result = audit(target, tampered(run, 2, 5, second))
     assert not result.clean
     assert result.failures[0] == result.first[0]

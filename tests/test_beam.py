@@ -1,4 +1,4 @@
-"""Beams: what a recording tells of them is what the search does in the loop."""
+"""Beams: replays of recorded trees equal the beam search of the decode loop."""
 
 from dataclasses import replace
 

@@ -330,7 +330,7 @@ def test_oversized_archive_drops_features_or_is_refused(inputs, whole, tmp_path,
     ).read_bytes()
     sizes = iter(
         (folder.config.archive_bytes + 1, folder.config.archive_bytes)
-    )  # of the bundle as it is, then without entropy
+    )  # of the full archive, then without entropy
     honest = archive._write_archive
     monkeypatch.setattr(
         archive,

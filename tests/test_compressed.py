@@ -47,7 +47,7 @@ def test_packed_file_equals_the_plain_one(file):
         weight_files(file.parent),
     ) == known
     assert torch.equal(read_state(file)["w"], state["w"])
-    file.write_bytes(b"plain")  # control: what was trained anew stands before what was packed
+    file.write_bytes(b"plain")  # control: a newly trained file comes before the packed one
     assert read_bytes(file) == b"plain"
     assert sha256(file) != known[0]
     assert weight_files(file.parent) == [file]

@@ -166,7 +166,7 @@ def test_windows_are_addressed_by_seed_and_step():
     starts = np.concatenate([windows(token[:30], 50, 8, 0, step)[:, 0] for step in range(20)])
     assert set(starts) == set(
         range(21)
-    )  # everywhere in the text (its very last token is never asked for)
+    )  # everywhere in the text (its very last token is never requested)
 
 
 def test_too_few_tokens_for_a_window_are_refused():

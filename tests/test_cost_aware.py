@@ -126,7 +126,7 @@ def test_draft_length_maximises_the_sampled_rate(cost, u, counts, backlog, by_de
 @settings(deadline=None, max_examples=100)
 @given(OUTCOMES, st.booleans(), st.sampled_from([1.0, 0.5]))
 def test_counts_respect_censoring(outcomes, by_depth, decay):
-    """Counts by walking the tokens: depth j has a verdict iff all before it were accepted; the
+    """Counts by walking the tokens: depth j is verified iff all before it were accepted; the
     backlog as the cost model has it.
     """
     policy = cost_ts("depth" if by_depth else "shared", decay=decay)(
@@ -157,9 +157,9 @@ def _chance_to_draft(policy, state):
 
 
 def test_drafting_resumes_where_it_pays():
-    """Drafting one token at c = 0.5 pays above acceptance 1/2: after 3 of 12 the chance to draft is
-    that of the posterior, exactly, and a round of k = 0 leaves it as it is; at c = 1.5 no
-    acceptance can pay and nothing is ever drafted.
+    """Drafting one token at c = 0.5 pays above acceptance 1/2: after 3 of 12 the probability to
+    draft is that of the posterior, exactly, and a round of k = 0 leaves it as it is; at c = 1.5
+    no acceptance can pay and nothing is ever drafted.
     """
     cost = CostModel.from_ratio(0.5, 1)
     trace = synthetic.iid(0.5, 1, 8, 1)

@@ -28,7 +28,7 @@ def tables(draw, K=3):
         .map(lambda c: replace(c, catch_up=c.catch_up[: backlog + 1]))
     )
     one = draw(st.lists(cell, min_size=2, max_size=4))
-    # every row and every column keeps a cell: row i at a random context, the rest by coin
+    # every row and every column keeps a cell: row i at a random context, the rest at random
     kept = {(i, draw(st.integers(0, len(context) - 1))) for i in range(len(batch))}
     kept |= {(draw(st.integers(0, len(batch) - 1)), j) for j in range(len(context))}
     whole = [

@@ -1,5 +1,5 @@
-"""Capture: what is replayed is what was recorded, on what the tensors hold now; what a card
-would refuse is refused here, too."""
+"""Graph capture: replays repeat the captured work on current values; a simulated GPU refuses what
+a GPU would."""
 
 import pytest
 import torch

@@ -87,7 +87,7 @@ def test_mean_draft_length_equals_enumeration(label, acceptance):
 
 
 def test_control_another_reading_is_detected():
-    """The same replay against the law of another reading, and of another acceptance, is far
+    """The same replay against the moments of another reading, and of another acceptance, is far
     outside.
     """
     means = _replayed(beta_ts("acceptance"), 0.9, 0.6)

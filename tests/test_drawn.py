@@ -116,7 +116,7 @@ def test_replay_equals_the_drawn_trace_of_its_seed(trace, seed, cost):
 
 
 def ways(trace, t, most):
-    """Every (run, its chance) of row t, a run of at most `most`."""
+    """Every (run, its probability) of row t, a run of at most `most`."""
     alive = 1.0
     for run in range(most):
         yield run, alive * (1 - float(trace.ratio[t, run]))

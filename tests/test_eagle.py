@@ -54,7 +54,7 @@ def begin(target, drafter, prompt, pick=greedy):
 
 
 def play(target, drafter, text, computed, accepted, miss):
-    """One round whose verification is told to accept so many; returns the tokens committed."""
+    """One round in which so many drafted tokens are accepted; returns the tokens committed."""
     steps = [drafter.next() for _ in range(computed)]
     token = [step.token for step in steps if step]
     accepted = min(accepted, len(token))
@@ -254,7 +254,7 @@ def test_only_token_inputs_are_prefix_only(inputs, accepted):
 
 
 class FixedHead:
-    """Stands for a part: remembers what it was given, and answers with what it was told."""
+    """Replaces a head: keeps its inputs and returns a given function of the feature."""
 
     def __init__(self, answer):
         self.answer = answer

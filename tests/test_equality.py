@@ -239,7 +239,7 @@ def test_small_margins_excuse_differences():
     policy = policies.BUILTIN["fixed"](6)
     results = run_all(target, model, trace, policy, toy_cost())
     wrong, t = _lied_about(_thick(trace), 0)
-    for code, excused in ((95, 1), (96, 0)):  # 96 stands for 1e-4 itself
+    for code, excused in ((95, 1), (96, 0)):  # 96 is 1e-4 itself
         draft_margin = wrong.draft_margin.copy()
         draft_margin[t, 0] = code
         comparison = compare(

@@ -210,7 +210,7 @@ def test_distillation_loss_has_no_gradient_at_agreement():
 
 
 def test_fetched_features_are_read_once_at_their_slot():
-    """Else a policy would hear of one token what another showed."""
+    """Otherwise a policy would read the features of another token."""
     reader, clock = FeatureReader(("confidence",), 1.0, Silent()), PhaseTimer(torch.device("cpu"))
     sure, torn = torch.tensor([9.0, 0.0, 0.0]), torch.tensor([1.0, 0.9, 0.8])
     code = {

@@ -145,7 +145,7 @@ def test_near_tie_is_excused():
     trace, target, model = toy_recording("model", "greedy")
     trace = replace(
         trace, meta=replace(trace.meta, dtype="bfloat16")
-    )  # judged by the coarser dtype of the two
+    )  # compared at the coarser dtype of the two
     shaken = type(target)(_shaken(target.decoder), (), capacity=32)
     result = forced(trace, shaken, model, "fixed:2")
     assert {d.excused for d in result.divergences} <= {True, False}
@@ -164,7 +164,7 @@ def test_forced_verification_commits_the_given_tokens():
     assert accept_exact(*args, forced=[0] * 7 + [4]).token == [
         4,
         -1,
-    ]  # nothing stands behind the text's end
+    ]  # no token follows the end of the sequence
     ended = accept_exact(Rule(), logits, [0, 4, 2], [-1, 0, 1], 0, 7, (4,), forced=[0] * 7 + [4])
     assert (ended.token, ended.accepted) == ([4], 1)
 

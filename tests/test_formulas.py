@@ -103,8 +103,8 @@ def test_eq_13_misses_one_target_step_for_each_accepted_end_token(trace, seed):
 
 
 def test_iid_replay_commits_the_formula_and_a_wrong_alpha_is_detected():
-    """z of the mean committed tokens over rounds that the budget did not cap; |z| > 4 has chance
-    6e-5.
+    """z of the mean committed tokens over rounds that the budget did not cap; |z| > 4 has
+    probability 6e-5.
     """
     alpha, k = 0.7, 4
     trace = synthetic.iid(alpha, 10, 1500, k, seed=12)

@@ -18,18 +18,18 @@ def server():
 @pytest.mark.parametrize("drafter", ["model", "early_exit"])
 def test_recording_killed_repeatedly_equals_an_undisturbed_one(server, tmp_path, drafter):
     arguments = [*RECORD, "--drafter", drafter]
-    code, deeds = server(prompts(tmp_path / "whole", 6), arguments)
+    code, operations = server(prompts(tmp_path / "whole", 6), arguments)
     assert code == 0
-    assert deeds > 40
+    assert operations > 40
     whole = rows(tmp_path / "whole" / "x.parquet")
     assert whole.sequences == 6
     draw = random.Random(drafter)
     for life in range(2):
         folder, kills = prompts(tmp_path / str(life), 6), 0
         while True:
-            # half of the kills come before a deed, half at any moment
+            # half of the kills come before a file operation, half at any moment
             moment = (
-                {"die_at": draw.randint(1, deeds)}
+                {"die_at": draw.randint(1, operations)}
                 if kills % 2 == 0
                 else {"after": draw.uniform(0, 0.6)}
             )
@@ -42,19 +42,19 @@ def test_recording_killed_repeatedly_equals_an_undisturbed_one(server, tmp_path,
             kills += 1
         names = {
             p.name for p in folder.iterdir() if not p.name.startswith(".x.json.")
-        }  # a card that was being written
+        }  # a data card that was being written
         assert names == {"p.jsonl", "x.parquet", "x.json"}
         assert rows(folder / "x.parquet") == whole
 
 
 def test_recording_survives_a_kill_at_any_file_operation(server, tmp_path):
-    """Killed before every fifth deed and each of the last eight, then run again."""
+    """Killed before every fifth operation and each of the last eight, then run again."""
     arguments = ["record", "p.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 2]
-    code, deeds = server(prompts(tmp_path / "whole", 2), arguments)
+    code, operations = server(prompts(tmp_path / "whole", 2), arguments)
     whole = rows(tmp_path / "whole" / "x.parquet")
     assert code == 0
-    assert 20 < deeds < 60
-    for operation in sorted({*range(1, deeds, 5), *range(deeds - 7, deeds + 1)}):
+    assert 20 < operations < 60
+    for operation in sorted({*range(1, operations, 5), *range(operations - 7, operations + 1)}):
         folder = prompts(tmp_path / str(operation), 2)
         assert server(folder, arguments, die_at=operation)[0] == -signal.SIGKILL
         if (folder / "x.parquet").exists():
@@ -67,10 +67,10 @@ def test_recording_survives_a_kill_at_any_file_operation(server, tmp_path):
 def test_kill_during_cleanup_leaves_the_next_recording_intact(server, tmp_path):
     """Killed once the trace is whole; then the same file is recorded with other settings."""
     arguments = ["record", "p.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 2]
-    _, deeds = server(prompts(tmp_path / "whole", 2), arguments)
+    _, operations = server(prompts(tmp_path / "whole", 2), arguments)
     code, _ = server(prompts(tmp_path / "other", 2), [*arguments, "--seed", 5, "--rule", "coupled"])
     other, refusals = rows(tmp_path / "other" / "x.parquet"), 0
-    for operation in range(deeds, 0, -1):
+    for operation in range(operations, 0, -1):
         folder = prompts(tmp_path / str(operation), 2)
         server(folder, arguments, die_at=operation)
         if not (folder / "x.parquet").exists():
@@ -79,7 +79,7 @@ def test_kill_during_cleanup_leaves_the_next_recording_intact(server, tmp_path):
         refusals += code == 2  # the settings of the first are still there
         assert code == 2 or code == 0 and rows(folder / "x.parquet") == other
     assert refusals >= 2
-    assert deeds - operation > 4
+    assert operations - operation > 4
 
 
 def learnt(folder):
@@ -102,14 +102,14 @@ def test_training_killed_repeatedly_gives_the_same_weights(server, tmp_path):
         (tmp_path / name / "text.txt").write_text(
             " ".join(words[i * i % len(words)] for i in range(1500))
         )
-    code, deeds = server(tmp_path / "whole", arguments)
+    code, operations = server(tmp_path / "whole", arguments)
     whole, draw, kills = learnt(tmp_path / "whole"), random.Random(1), 0
     assert code == 0
-    assert deeds > 20
+    assert operations > 20
     assert any(name.endswith("exit.safetensors") for name in whole)
     while True:
         moment = (
-            {"die_at": draw.randint(1, deeds // 2)}
+            {"die_at": draw.randint(1, operations // 2)}
             if kills % 2 == 0
             else {"after": draw.uniform(0, 1)}
         )

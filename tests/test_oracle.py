@@ -29,8 +29,8 @@ def test_no_policy_beats_the_oracle(policy, trace, cost, seed):
 
 
 def test_oracle_drops_a_token_where_catching_up_is_expensive():
-    """One token is always accepted, never two; owing a row costs 5, a draft step 1, verifying a
-    second token 10 more.
+    """One token is always accepted, never two; catching up a row costs 5, a draft step 1,
+    verifying a second token 10 more.
     """
     trace = synthetic.decaying([1.0, 0.0], 1, 6)
     cost = CostModel([0, 1, 2], [10, 10, 20], [0, 5], 0, 10)

@@ -145,7 +145,7 @@ def test_stepper_refuses_unsupported_policies():
         Stepper(fixed(1), 4, -3, COST)
 
 
-def _coin(params, state, slot, features, u):
+def _half(params, state, slot, features, u):
     state[0] = u
     return u < 0.5, False
 
@@ -203,7 +203,7 @@ def test_stepper_refuses_anticipating_policies_under_rejection():
 
 
 def test_stepper_draws_at_the_documented_address_and_go_implies_keep():
-    stepper = Stepper(Policy("coin", _coin, _quiet, state0=(0.0,), random=True), 4, 9, COST)
+    stepper = Stepper(Policy("half", _half, _quiet, state0=(0.0,), random=True), 4, 9, COST)
     for sequence in (3, 2**32 - 1):
         stepper.begin(sequence)
         for round_ in range(3):

@@ -73,8 +73,8 @@ def test_trees_of_seven_nodes(parent):
 
 
 def test_undrawn_children_are_verified_as_certain():
-    """Best tokens first, as a silent drafter or a deterministic tree submits them: no q, and the
-    law is still the target's."""
+    """Best tokens first, as a drafter without logits or a deterministic tree submits them: no q,
+    and the distribution is still the target's."""
     verified = []
 
     @HELD

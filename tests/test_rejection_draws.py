@@ -51,7 +51,7 @@ def test_samples_at_the_edge_are_possible_tokens():
 
 
 class Astray:
-    """Asks the branches at other addresses than it is asked for."""
+    """Makes draws at other addresses than requested."""
 
     def __init__(self, inner, flip=lambda *address: address, draw=lambda *address: address):
         self.inner, self.at = inner, (flip, draw)
@@ -64,13 +64,13 @@ class Astray:
 
 
 ASTRAY = {
-    "one coin a round": dict(flip=lambda round, slot: (round, 0)),
-    "the same coins in all rounds": dict(flip=lambda round, slot: (0, slot)),
+    "one accept draw a round": dict(flip=lambda round, slot: (round, 0)),
+    "the same accept draws in all rounds": dict(flip=lambda round, slot: (0, slot)),
     "the same drafts in all rounds": dict(draw=lambda round, slot, role: (0, slot, role)),
     "the draft's draw for the correction": dict(
         draw=lambda round, slot, role: (round, slot, DRAFT)
     ),
-    "the coin for the correction": dict(
+    "the accept draw for the correction": dict(
         draw=lambda round, slot, role: (round, slot + 1, ACCEPT if role == RESIDUAL else role)
     ),
 }
@@ -105,7 +105,7 @@ def faulty(  # noqa: PLR0913  the signature of rejection_sample, and one flag a 
     clipped=True,
     updated=True,
     raw=False,
-    one_coin=False,
+    one_draw=False,
 ):
     """`rejection_sample` written anew, with a fault of choice."""
     p = rule.probs(logits)
@@ -119,7 +119,7 @@ def faulty(  # noqa: PLR0913  the signature of rejection_sample, and one flag a 
             odds = min(1.0, float(left[token] / tested[token]))
             rest = left - q
             rest = rest.clamp(min=0) if clipped else rest.abs()
-            if one_coin:  # the first coin's fall decides all later ones of the same row
+            if one_draw:  # the first accept draw decides all later ones of the same row
                 kept = draws.accept(odds, round, child) if kept is None else kept
                 held = kept
             else:
@@ -146,7 +146,7 @@ FAULTS = {
     "residual not clipped": dict(clipped=False),
     "siblings without the updated residual": dict(updated=False),
     "raw q in place of processed q": dict(raw=True),
-    "a reused coin": dict(one_coin=True),
+    "a reused accept draw": dict(one_draw=True),
     "correction drawn from q": dict(bonus_from_q=True),
 }
 
@@ -174,8 +174,7 @@ def test_control_planted_faults_change_the_distribution(name):
 
 
 def test_control_bonus_token_from_q_changes_the_distribution():
-    """The classic slip: behind a full acceptance the next token is drawn from q's row in place
-    of p's."""
+    """The classic fault: after a full acceptance the next token is drawn from q in place of p."""
     world, rule = World(5, 3, 0.3), Rule("rejection")
 
     def wrong_bonus(rule, logits, draft, draws, round, end_tokens):

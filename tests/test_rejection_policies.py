@@ -26,8 +26,7 @@ def test_every_builtin_policy_is_tested():
 
 @pytest.mark.parametrize("text", ALLOWED)
 def test_sequences_follow_the_target_under_every_policy(text):
-    """Adaptive and random policies too: the law holds for each way in which the policy's own
-    draws fall."""
+    """Adaptive and random policies too: the distribution holds for all draws of the policy."""
     for seed, rule, ends in (
         (1, Rule("rejection"), ()),
         (2, Rule("rejection", 0.8, 0, 0, 0.95), (2,)),

@@ -86,7 +86,7 @@ def test_gumbel_rows_transform_the_addressed_uniforms(seed, sequence, positions,
 
 def test_gumbel_argmax_samples_the_softmax():
     """Chi-square of 4,000 argmaxes against softmax: a right generator fails at the fixed seed
-    with chance 1e-4.
+    with probability 1e-4.
     """
     p = np.array([0.5, 0.3, 0.15, 0.05])
     noise = rng.gumbel_rows(3, 0, np.arange(4000), 4)
@@ -100,7 +100,7 @@ def test_gumbel_argmax_samples_the_softmax():
 
 
 def test_uniforms_are_uniform_and_reuse_is_detected():
-    """Chi-square in 64 cells over 16,384 draws, chance 1e-4 of failing at the fixed seed."""
+    """Chi-square in 64 cells over 16,384 draws; it fails with probability 1e-4 at a random seed."""
     draws = np.array(
         [rng.uniform(11, s, r, slot, 0) for s in range(16) for r in range(64) for slot in range(16)]
     )

@@ -1,5 +1,5 @@
-"""The greedy pick is the largest logit; the coupled pick is a draw from softmax(logits / T) that
-belongs to its text position."""
+"""The greedy pick is the largest logit; the coupled pick is a draw from softmax(logits / T),
+addressed by its position."""
 
 import math
 
@@ -74,7 +74,7 @@ def test_picks_at_different_addresses_are_independent():
     st.integers(0, 50),
 )
 def test_coupled_pick_wins_an_exponential_race(values, temperature, seed, sequence, position):
-    """Of clocks -log(u) / p the first rings with probability p: the law of the pick, exactly."""
+    """The smallest -log(u) / p is that of a token with its probability p: the pick's distribution."""
     logits = torch.tensor(values, dtype=torch.float64)
     u = [rng.uniform(seed, sequence, position, v, rng.GUMBEL) for v in range(len(values))]
     clocks = [-math.log(a) / p for a, p in zip(u, softmax(logits, temperature))]
@@ -86,7 +86,7 @@ def test_coupled_pick_wins_an_exponential_race(values, temperature, seed, sequen
 
 
 def slow_probs(values, temperature, top_k, top_p):
-    """By definition: of the tokens, best first (of equals the smaller index), the first `top_k`;
+    """By definition: of the tokens, best first (ties go to the smaller index), the first `top_k`;
     of these the fewest that hold `top_p`.
 
     Also whether an edge of `top_p` is so near that rounding decides.
@@ -153,7 +153,7 @@ def test_coupled_pick_samples_the_truncated_distribution(cut):
     p = np.array(slow_probs(LOGITS.tolist(), 1.0, *cut)[0])
     assert fits(counts[p > 0], p[p > 0])
     assert not counts[p == 0].any()
-    assert not fits(counts[p > 0], softmax(LOGITS)[p > 0])  # control: the uncut law
+    assert not fits(counts[p > 0], softmax(LOGITS)[p > 0])  # control: the untruncated distribution
 
 
 def agreement(p, q):

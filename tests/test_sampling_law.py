@@ -1,11 +1,11 @@
-"""Sampling on the embedded models, by statistics: short continuations against their exact law,
-both error rates stated.
+"""Sampling on the embedded models, by statistics: short continuations against their exact
+distribution, both error rates stated.
 
-The exact law of the next tokens comes from the target's own passes. Rare texts are pooled so
-that each cell expects 10 or more. Under the null the chi-square test rejects with chance
-ALPHA, and total variation exceeds `limit` with chance ALPHA at most; the control, a bonus
-drawn from the drafter, must be rejected. How small a fault is seen: with n draws and m cells
-chi-square has power 0.99 against laws whose chi-square distance is `detectable(n, m)`. Total
+The exact distribution of the next tokens comes from the target's own passes. Rare sequences are
+pooled so that each cell expects 10 or more. Under the null the chi-square test rejects with
+probability ALPHA, and total variation exceeds `limit` with probability ALPHA at most; the control,
+a bonus token drawn from q, must be rejected. The smallest detectable fault: with n draws and m
+cells chi-square has power 0.99 against a chi-square distance of `detectable(n, m)`. Total
 variation, the blunter of the two, shows the control at the size of `make test-slow` alone.
 """
 
@@ -53,7 +53,7 @@ def detectable(n: int, cells: int) -> float:
 
 
 def limit(odds: np.ndarray, n: int) -> float:
-    """What the total variation of n draws from `odds` exceeds with chance ALPHA at most.
+    """What the total variation of n draws from `odds` exceeds with probability ALPHA at most.
 
     Its mean is at most sum(sqrt(p (1 - p) / n)) / 2 (Cauchy-Schwarz), and a draw moves it by
     1 / n at most (McDiarmid).
@@ -62,7 +62,7 @@ def limit(odds: np.ndarray, n: int) -> float:
 
 
 def chi_square(counts: dict, distribution: dict, n: int) -> tuple[float, float, float, float]:
-    """(p-value of chi-square, total variation, the same expected of n draws from the law itself,
+    """(p-value of chi-square, total variation, its expectation at n draws from the distribution,
     its limit) over cells that expect 10."""
     common = [key for key, odds in distribution.items() if n * odds >= 10]
     odds = np.array([distribution[key] for key in common])
@@ -83,8 +83,8 @@ def chi_square(counts: dict, distribution: dict, n: int) -> tuple[float, float, 
 
 @torch.inference_mode()
 def continuation_distribution(decoder, rule, prompt, length, draws) -> dict:
-    """The exact law of the next `length` tokens, likely ones alone (what is left out is pooled
-    by `judged`)."""
+    """The exact distribution of the next `length` tokens, likely ones alone (`chi_square` pools the
+    rest)."""
     distribution = {(): 1.0}
     for _ in range(length):
         longer = {}
@@ -169,7 +169,7 @@ def test_rounds_follow_the_target_distribution_and_a_fault_does_not(which, recor
     distribution = continuation_distribution(pair.target.decoder, rule, prompt, 2, DRAWS)
     for name, accept_exact, draws in (
         ("sound", rejection_sample, DRAWS),
-        ("slip", wrong_bonus_of(replayed), DRAWS),
+        ("wrong bonus", wrong_bonus_of(replayed), DRAWS),
     ):
         counts: dict = {}
         for n in range(draws):
@@ -177,19 +177,19 @@ def test_rounds_follow_the_target_distribution_and_a_fault_does_not(which, recor
             counts[text] = counts.get(text, 0) + 1
         values[name] = chi_square(counts, distribution, draws)
     cells = sum(DRAWS * odds >= 10 for odds in distribution.values()) + 1
-    (value, distance, floor, most), power = values["sound"], detectable(DRAWS, cells)
+    (value, distance, floor, most), wrong = values["sound"], values["wrong bonus"]
+    power = detectable(DRAWS, cells)
     message = (
         f"p {value:.3f}, total variation {distance:.3f}, of noise alone {floor:.3f}, "
         f"alarm over {most:.3f}; power 0.99 at {power:.4f}"
     )
     record_property(
         "measured",
-        f"rounds {which}: n {DRAWS}, {message}; "
-        f"the slip {values['slip'][1]:.3f}, p {values['slip'][0]:.0e}",
+        f"rounds {which}: n {DRAWS}, {message}; wrong bonus {wrong[1]:.3f}, p {wrong[0]:.0e}",
     )
-    assert value > ALPHA > values["slip"][0]
+    assert value > ALPHA > wrong[0]
     assert distance <= most
-    assert most < values["slip"][1] or not SLOW
+    assert most < wrong[1] or not SLOW
 
 
 def wrong_bonus_of(replayed):
@@ -208,8 +208,8 @@ def wrong_bonus_of(replayed):
 
 
 def test_false_alarm_rate_is_the_stated_one():
-    """False alarms of `judged` itself on draws from a known law: level 0.05, 300 tries, within a
-    binomial at 1e-5; distances never."""
+    """False alarms of `chi_square` on draws from a known distribution: level 0.05, 300 tries, within
+    a binomial at 1e-5; distances never."""
     rng, odds = np.random.default_rng(0), np.array([0.5, 0.2, 0.15, 0.1, 0.04, 0.01])
     distribution = {(i,): float(o) for i, o in enumerate(odds)}
     tries = [

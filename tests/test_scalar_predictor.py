@@ -30,8 +30,8 @@ def test_policy_probability_equals_numpy():
 
 @pytest.mark.parametrize("factory", [cali_ts, model_only])
 def test_policies_read_the_token_just_drafted(factory):
-    """With nothing verified yet and a sure predictor the chance at slot j is theta_M of token j
-    - 1, whatever the others show.
+    """With nothing verified yet and a sure predictor the probability at slot j is theta_M of
+    token j - 1, whatever the other tokens' features.
     """
     scalar = ScalarPredictor(0.3, 0.9, -0.4, 0.2)
     shown = np.stack((np.linspace(0.1, 0.9, 9), np.linspace(2.0, 0.1, 9)), axis=1)
@@ -85,7 +85,7 @@ def test_scalar_files(tmp_path):
 
 
 def _known(scalar, sequences=60, rows=60, depth=4):
-    """A trace whose tokens are accepted with the chance that this Scalar names."""
+    """A trace whose tokens are accepted with the probability of this scalar predictor."""
     base, random = (
         synthetic.iid(0.5, sequences, rows, depth, seed=3, confidence=True),
         np.random.default_rng(4),

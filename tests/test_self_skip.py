@@ -45,7 +45,7 @@ def draft(drafter, count):
 
 
 def round_of(target, drafter, text, computed, drafted, accepted, miss):
-    """One round whose verification is told to accept so many; returns the tokens committed."""
+    """One round in which so many drafted tokens are accepted; returns the tokens committed."""
     token = [drafter.next().token for _ in range(computed)][:drafted]
     output = target.verify([text[-1], *token], chain(drafted + 1), drafter.resume())
     path = list(range(accepted + 1))

@@ -156,7 +156,7 @@ replay(synthetic.iid(0.5, 1, 4, 3), parse(sys.argv[1]))
 
 def test_kernels_share_no_cache_file(tmp_path):
     """Processes that compile different policies at once may write into one folder: no file of
-    one stands where the other's would.
+    one takes the place of the other's.
     """
     files = {}
     for policy in ("fixed:1", "beta_ts"):

@@ -31,7 +31,7 @@ def covered(make, truth, interval):
 @pytest.mark.parametrize("method", stats.METHODS)
 def test_coverage_of_a_ratio(method, record_property):
     """95% intervals, 50 prompts. If the coverage is 92% or more, at most 345 of 400 hold with
-    chance 1e-4 (binomial).
+    probability 1e-4 (binomial).
     """
     hits = covered(
         lambda rng: prompts(rng, 50),
@@ -69,7 +69,7 @@ def test_control_rounds_as_units_undercover():
     """The control: the same texts cut into their rounds, as if those were independent, miss the
     truth far too often.
 
-    If they covered 92%, fewer than 45 of 60 would hold it with chance 4e-5 at most.
+    If they covered 92%, fewer than 45 of 60 would hold it with probability 4e-5 at most.
     """
 
     def make(rng):
@@ -117,7 +117,7 @@ def test_percentiles_equal_a_plain_loop(count, seed):
 
 
 def test_bca_equals_scipy():
-    """The same construction, asked for the level that the widening would reach: the ends differ
+    """The same construction at the level that the widening would reach: the ends differ
     by resampling noise only.
     """
     accepted, rounds = prompts(np.random.default_rng(8), 40)
@@ -153,7 +153,7 @@ def test_intervals_are_seeded_and_keep_column_order():
 
 
 def test_swap_test_has_its_level_and_power(record_property):
-    """Under the null P(p <= 0.1) <= 0.1: over 66 of 400 has chance 4e-5. Against a true 10% it
+    """Under the null P(p <= 0.1) <= 0.1: over 66 of 400 has probability 4e-5. Against a true 10% it
     rejects almost always.
     """
     low, seen = 0, 0

@@ -1,5 +1,5 @@
-"""Synthetic traces follow their law. Error rates are for the fixed seeds: |z| > 4 has chance
-6e-5 for a right generator.
+"""Synthetic traces follow their distribution. Error rates are for the fixed seeds: |z| > 4 has
+probability 6e-5 for a right generator.
 """
 
 import numpy as np

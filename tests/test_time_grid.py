@@ -54,7 +54,7 @@ def test_captured_pass_equals_decoder_forward(shape, still):
         function = rows_pass(decoder, filled(decoder, text, start, 16), token, start, still)
         replay = capture(function, decoder.device)
         assert torch.allclose(replay()[0], decoder(text)[:, start:], rtol=0, atol=1e-12)
-        # the capture reads its tokens where they stand
+        # the capture reads its tokens in place
         other = (text + 1) % shape.vocab
         other[:, :start] = text[:, :start]
         token.copy_(other[:, start:])

@@ -95,7 +95,7 @@ def test_training_finds_a_planted_predictor_and_no_other(rank):
     assert card["texts"] == 40
     assert (
         best - 0.02 < card["heldout_loss"] < best + 0.03
-    )  # the truth scores `best` on all, chance alone 0.69
+    )  # the truth scores `best` on all, a random guess 0.69
     random_labels, best = planted(1, lie=True)
     _, card = train_predictor(random_labels, rank, steps=80)
     assert abs(best - 0.693) < 0.005

@@ -1,5 +1,5 @@
-"""Trees under the rejection rule: the committed text's law is the target's, by walking every
-draw and coin of a round."""
+"""Trees under the rejection rule: committed sequences follow the target's distribution, by
+enumerating every draw of a round."""
 
 import numpy as np
 import pytest
@@ -45,14 +45,14 @@ class Tables(Drafter):
 
 
 class Branch:
-    """A Chance that takes the choices it is given, then the first possible one, and notes the
-    others and the odds of its own."""
+    """Draws that follow a script, then take the first possible choice; notes the others and the
+    probability of its own."""
 
     def __init__(self, script):
         self.script, self.taken, self.odds, self.others, self.seen = script, [], 1.0, [], set()
 
     def _take(self, odds, address):
-        assert address not in self.seen  # no coin and no draw serves twice
+        assert address not in self.seen  # no draw is used twice
         self.seen.add(address)
         possible = [i for i, p in enumerate(odds) if p > 0]
         choice = self.script[len(self.taken)] if len(self.taken) < len(self.script) else possible[0]
@@ -70,7 +70,7 @@ class Branch:
 
 
 def output_distribution(make, seed, rule, length):
-    """{text of `length` tokens: probability} of a round of the plan that make(chance) gives,
+    """{text of `length` tokens: probability} of a round of the plan that make(draws) gives,
     completed by the target's own draws."""
     distribution, waiting = {}, [()]
     while waiting:
@@ -129,7 +129,7 @@ def cape(rule, seed, sets, k, draws):
         return draws.sample(drawn[slot], 0, slot, DRAFT)
 
     plan, drafter = Cape(sets, k), Tables(rule, seed, pick)
-    hidden = type("Verdict", (), {"hidden": torch.zeros(1, 2)})()
+    hidden = type("Output", (), {"hidden": torch.zeros(1, 2)})()
     plan.begin(drafter, rule, 0, hidden, draws)
     return plan, drafter, drawn
 
@@ -154,8 +154,8 @@ def test_cape_keeps_the_target_distribution(rule, sets):
 
 
 def test_control_siblings_verified_by_a_wrong_q_are_detected():
-    """The q of each child's own draw in place of the first's: the tree is then judged by what it
-    was not drawn from."""
+    """Each child's own q in place of the first's: the tree is then verified by a distribution that
+    it was not drawn from."""
     rule, seed, tree = RULES[0], 5, tree_of_widths((2,))
 
     def spoilt(draws):

@@ -20,7 +20,7 @@ from simspec.tree_shapes import chain_tree, tree_of_widths
 
 
 def equal(trace, policy, cost, figures_at):
-    """Replay and prices equal the twin's; at(s, row, owed): its figures of a round."""
+    """Replay and prices equal the twin's; figures_at(s, row, backlog): its figures of a round."""
     slow = naive_tree.replay(trace, figures_at)
     fast = replay_tree(trace, policy, cost)
     assert fast == Rounds.join(

@@ -25,7 +25,7 @@ def line(parent, row):
 
 
 def slow_scores(rule, logits, parent, sequence, position):
-    """Scores of the rows below row 0, each with the noise of its own text position."""
+    """Scores of the rows below row 0, each with the noise of its own position."""
     scores = {}
     for row in range(len(parent)):
         if (path := line(parent, row)) is not None:

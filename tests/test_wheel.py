@@ -189,4 +189,4 @@ def test_installed_wheel_never_imports_torch(unpacked, tmp_path):
     assert _alone([unpacked], ["-c", f"import simspec, real; {loaded}"], tmp_path)[:2] == (
         0,
         "real\n",
-    )  # it can tell
+    )  # the check itself works

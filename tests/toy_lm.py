@@ -204,7 +204,7 @@ def _ignore(params, state, computed, drafted, accepted, features, cost):
 
 
 def at_random(go: float, keep: float) -> Policy:
-    """Goes on, and drops what it computed, by chance: it takes every branch of the loop."""
+    """Continues, and drops what it computed, at random: it takes every branch of the loop."""
     return Policy(
         f"random:{go},{keep}", _go, _ignore, params=(go, go + keep * (1 - go)), random=True
     )

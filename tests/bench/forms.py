@@ -3,7 +3,7 @@ NumPy.
 
 A limit is the least that a policy's rounds need, written out for that policy alone: the chase from
 row to row (each load waits for the one before), the branches that its decisions take, and its
-draws, from the same addresses. No features are shown, no cost is told, nothing but the rows is
+draws, from the same addresses. No features are read, no cost is given, nothing but the rows is
 written. The NumPy forms step all sequences together, a round at a time. Both are checked against
 `replay` by tests/test_bench.py: same rows.
 """

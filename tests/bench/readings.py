@@ -88,7 +88,7 @@ def scores(candidates, halves):
         for policy, half in zip(policies, halves):
             rounds = [
                 replay(half["fit"], policy, seed) for seed in range(2)
-            ]  # none of these is told the cost
+            ]  # none of these receives the cost
             for i, cost in enumerate(half["prices"].values()):
                 cost = cost.reading(policy.reads)
                 seconds = np.mean([cost.seconds(replayed).sum() for replayed in rounds])

@@ -2,7 +2,7 @@
 (make bench)
 
 500 sequences x 512 rows, K = 16, acceptance 0.7, features on. Every repetition draws anew (another
-seed, another recording of two), or the branch predictor would learn the path and flatter the
+seed, another recording of two), or the branch predictor would learn the path and bias the
 figure; all forms of a policy are timed in turn within one repetition, so a slow minute of the
 machine falls on all alike. A ratio is a median of ratios within repetitions.
 
