@@ -74,7 +74,7 @@ def test_picks_at_different_addresses_are_independent():
     st.integers(0, 50),
 )
 def test_coupled_pick_wins_an_exponential_race(values, temperature, seed, sequence, position):
-    """The smallest -log(u) / p is that of a token with its probability p: the pick's distribution."""
+    """The smallest -log(u) / p is a token's with its probability p: the pick's distribution."""
     logits = torch.tensor(values, dtype=torch.float64)
     u = [rng.uniform(seed, sequence, position, v, rng.GUMBEL) for v in range(len(values))]
     clocks = [-math.log(a) / p for a, p in zip(u, softmax(logits, temperature))]

@@ -208,8 +208,8 @@ def wrong_bonus_of(replayed):
 
 
 def test_false_alarm_rate_is_the_stated_one():
-    """False alarms of `chi_square` on draws from a known distribution: level 0.05, 300 tries, within
-    a binomial at 1e-5; distances never."""
+    """False alarms of `chi_square` on draws from a known distribution: level 0.05, 300 tries,
+    within a binomial at 1e-5; distances never."""
     rng, odds = np.random.default_rng(0), np.array([0.5, 0.2, 0.15, 0.1, 0.04, 0.01])
     distribution = {(i,): float(o) for i, o in enumerate(odds)}
     tries = [
