@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import special, stats
 from strategies import costs
@@ -33,6 +33,11 @@ def test_quantile_inverts_the_distribution_function(u, a, b):
         assert beta_quantile(u, a, b) == pytest.approx(expected, rel=1e-9)
 
 
+# Where Newton's first steps land in subnormal numbers.
+@example(word=38, a=104.74252111611422, b=3.812730428426362)
+@example(word=13, a=434.377288426041, b=2.203175280864145)
+@example(word=77, a=41.09206628287494, b=0.4837315043148803)
+@example(word=2**32 - 1 - 38, a=3.812730428426362, b=104.74252111611422)
 @settings(deadline=None, max_examples=200)
 @given(st.integers(0, 2**32 - 1), SHAPE, SHAPE)
 def test_quantile_is_in_range_for_every_draw(word, a, b):

@@ -181,8 +181,8 @@ def test_cape_fills_its_32_from_the_first_slot():
         int(outcomes(with_miss_at(2, r), cape("section", 6)).accepted[0]) for r in (1, 7, 8)
     ] == [3, 3, 2]
     assert int(outcomes(with_miss_at(4, 1), cape("section", 6)).accepted[0]) == 4
-    assert outcomes(with_miss_at(2, 1), cape("section", 6)).owed[0] == 1
-    assert outcomes(with_miss_at(2, 8), cape("section", 6)).owed[0] == 0
+    assert outcomes(with_miss_at(2, 1), cape("section", 6)).backlog[0] == 1
+    assert outcomes(with_miss_at(2, 8), cape("section", 6)).backlog[0] == 0
 
 
 def test_rounds_by_hand():
