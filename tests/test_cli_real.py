@@ -95,7 +95,7 @@ def test_one_drafter_is_trained_for_a_target_that_is_there(lab):
     assert json.loads(out)["search"]["trials"] == 3
     out, _ = simspec(
         "record", "prompts.jsonl", "--models", "models", "--drafter", "eagle",
-        "--weights", "models/token", "-k", 2, "--budget", 4,
+        "--weights", "models/token", "-k", 2, "--budget", 4, "--longest", 400,
         "--out", "token.parquet", "--json", cwd=lab,
     )  # fmt: skip
     assert json.loads(out)["texts"] == 6
@@ -120,7 +120,7 @@ def test_demo_prints_one_object_with_the_promised_keys(tmp_path):
 def test_record_measure_sweep_and_run_follow_one_another(lab):
     out, _ = simspec(
         "record", "prompts.jsonl", "--models", "models", "--drafter", "early_exit",
-        "--rule", "coupled", "-k", 4, "--budget", 12,
+        "--rule", "coupled", "-k", 4, "--budget", 12, "--longest", 400,
         "--out", "t.parquet", "--json", cwd=lab,
     )  # fmt: skip
     card = json.loads(out)
@@ -189,6 +189,8 @@ def test_trees_are_recorded_priced_and_run(lab):
         3,
         "--budget",
         10,
+        "--longest",
+        400,
         "--tree",
         "3x2",
         "--out",
@@ -282,10 +284,7 @@ def test_help_teaches_with_an_example(command, tmp_path):
             "--set, --rate, --name and --against are for one drafter",
         ),
         (["record", "missing.jsonl", "--out", "x.parquet"], "missing.jsonl cannot be read"),
-        (
-            ["record", "text.txt", "--out", "x.parquet", "--models", "models"],
-            "expected a JSON object",
-        ),
+        (["record", "text.txt", "--out", "x.parquet"], "expected a JSON object"),
         (
             ["record", "prompts.jsonl", "--out", "x.parquet", "--drafter", "eagle9"],
             "'eagle9' is unknown",
@@ -341,6 +340,8 @@ def test_drawn_recordings_from_the_command_line(lab):
         "models",
         "--drafter",
         "model",
+        "--longest",
+        400,
         "--rule",
         "rejection",
         "-k",
