@@ -18,6 +18,7 @@ from real.model.fingerprint import weights_id
 from real.model.hf_config import WeightsError
 from real.model.hf_names import from_hf_name, to_hf_name
 from real.model.rotary import frequencies
+from real.model.target import Target
 
 TEXT = torch.arange(20)[None]
 
@@ -95,7 +96,7 @@ def test_decoder_loads_in_any_dtype(folder, dtype):
 
 
 def test_names_are_translated_in_both_directions():
-    rich = decoder_of(qkv_bias=True, qk_norm=True, tied=False)
+    rich = decoder_of(qkv_bias=True, output_bias=True, qk_norm=True, tied=False)
     for name in rich.state_dict():
         assert from_hf_name(to_hf_name(name)) == name
     assert to_hf_name("layers.2.key_norm.weight") == "model.layers.2.self_attn.k_norm.weight"
@@ -110,12 +111,35 @@ def test_names_are_translated_in_both_directions():
         ),
         (dict(model_type="nonesuch"), "nonesuch"),
         (dict(model_type=None), "model.type"),
-        (dict(model_type="mistral", sliding_window=16), r"sliding-window attention \(16 tokens\)"),
-        (dict(model_type="qwen2", use_sliding_window=True, sliding_window=16), "sliding-window"),
+        (dict(model_type="mistral", sliding_window=0), "sliding_window is 0"),
+        (
+            dict(model_type="qwen3", layer_types=["chunked_attention"] * 3),
+            "'chunked_attention' are not supported",
+        ),
         (dict(hidden_act="gelu"), "SwiGLU"),
         (dict(mlp_bias=True), "SwiGLU"),
-        (dict(attention_bias=True), "attention_bias"),
+        (dict(attention_bias=True), "bias"),
+        (dict(model_type="mistral", attention_bias=True), "attention_bias is unknown in family"),
+        (dict(quantization_config=dict(quant_method="gptq", bits=4)), "quantized weights"),
+        (dict(max_position_embeddings=0), "max_position_embeddings is 0"),
         (dict(rope_parameters=dict(rope_type="dynamic", rope_theta=1e4, factor=2.0)), "'dynamic'"),
+        (
+            dict(
+                rope_parameters=dict(
+                    rope_type="longrope",
+                    rope_theta=1e4,
+                    short_factor=[1.0] * 4,
+                    long_factor=[2.0] * 4,
+                    original_max_position_embeddings=32,
+                )
+            ),
+            "'longrope' changes with the length",
+        ),
+        (dict(rope_parameters=dict(rope_type="spiral", rope_theta=1e4)), "'spiral'"),
+        (
+            dict(rope_parameters=dict(rope_type="default", partial_rotary_factor=0.5)),
+            "partial_rotary_factor 0.5",
+        ),
         (dict(hidden_size="wide"), "hidden_size"),
         (dict(hidden_size=24), "shape|mismatch|do not fit"),
         (dict(num_hidden_layers=4), "layers.3"),
@@ -128,9 +152,38 @@ def test_unsupported_config_is_refused(folder, changes, words):
     refused(words, load_decoder, folder)
 
 
-def test_window_of_the_full_context_is_accepted(folder):
-    configure(folder, model_type="mistral", sliding_window=64)
-    assert torch.isfinite(load_decoder(folder)(TEXT)).all()
+@pytest.mark.parametrize(
+    "changes, context, window",
+    [
+        (dict(), 64, None),
+        (dict(sliding_window=16), 64, None),  # Llama knows no windows
+        (dict(model_type="mistral", sliding_window=None), 64, None),
+        (dict(model_type="mistral", sliding_window=64), 64, 64),
+        (dict(model_type="mistral", sliding_window=20), 20, 20),
+        (dict(model_type="mistral", sliding_window=4096), 64, 4096),
+    ],
+)
+def test_context_is_limited_by_the_window(folder, changes, context, window):
+    configure(folder, **changes)
+    decoder = load_decoder(folder)
+    assert (decoder.context, decoder.window) == (context, window)
+    assert torch.isfinite(decoder(TEXT)).all()  # 20 tokens
+
+
+def test_sequence_beyond_the_window_is_refused(folder):
+    configure(folder, model_type="mistral", sliding_window=19)
+    decoder = load_decoder(folder)
+    words = "20 tokens is longer than the model's attention window of 19"
+    with pytest.raises(ValueError, match=words):
+        decoder(TEXT)
+    target, tokens = Target(decoder), TEXT[0].tolist()
+    with pytest.raises(ValueError, match=words):
+        target.prefill(tokens)
+    target.prefill(tokens[:18])
+    target.verify(tokens[18:19], [-1])
+    target.commit([0])
+    with pytest.raises(ValueError, match=words):
+        target.verify(tokens[19:], [-1])
 
 
 def test_missing_folder_is_refused(tmp_path):
@@ -174,7 +227,9 @@ def test_pickle_is_refused_unopened(folder):
     assert mark.exists()
 
 
-@pytest.mark.parametrize("changes", [dict(qkv_bias=True), dict(qk_norm=True)])
+@pytest.mark.parametrize(
+    "changes", [dict(qkv_bias=True), dict(qk_norm=True), dict(output_bias=True)]
+)
 def test_save_refuses_configs_beyond_llama(tmp_path, changes):
     with pytest.raises(WeightsError):
         save_decoder(decoder_of(**changes), tmp_path, end_token=3, context=64)

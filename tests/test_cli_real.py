@@ -27,7 +27,7 @@ def test_demo_prints_one_json_object(tmp_path):
 def test_record_measure_sweep_and_run_work_in_sequence(trained_folder):
     out, _ = simspec(
         "record", "prompts.jsonl", "--models", "models", "--drafter", "early_exit",
-        "--rule", "coupled", "-k", 4, "--budget", 12,
+        "--rule", "coupled", "-k", 4, "--budget", 12, "--longest", 400,
         "--out", "t.parquet", "--json", cwd=trained_folder,
     )  # fmt: skip
     card = json.loads(out)
@@ -98,6 +98,8 @@ def test_trees_are_recorded_priced_and_run(trained_folder):
         3,
         "--budget",
         10,
+        "--longest",
+        400,
         "--tree",
         "3x2",
         "--out",
@@ -198,10 +200,7 @@ def test_help_teaches_with_an_example(command, tmp_path):
             "--set, --rate, --name and --against are for one drafter",
         ),
         (["record", "missing.jsonl", "--out", "x.parquet"], "missing.jsonl cannot be read"),
-        (
-            ["record", "text.txt", "--out", "x.parquet", "--models", "models"],
-            "expected a JSON object",
-        ),
+        (["record", "text.txt", "--out", "x.parquet"], "expected a JSON object"),
         (
             ["record", "prompts.jsonl", "--out", "x.parquet", "--drafter", "eagle9"],
             "'eagle9' is unknown",

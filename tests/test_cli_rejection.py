@@ -13,6 +13,8 @@ def test_rejection_recordings_from_the_command_line(trained_folder):
         "models",
         "--drafter",
         "model",
+        "--longest",
+        400,
         "--rule",
         "rejection",
         "-k",

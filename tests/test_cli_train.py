@@ -57,7 +57,7 @@ def test_one_drafter_is_trained_for_an_existing_target(trained_folder):
     assert json.loads(out)["search"]["trials"] == 3
     out, _ = simspec(
         "record", "prompts.jsonl", "--models", "models", "--drafter", "eagle",
-        "--weights", "models/token", "-k", 2, "--budget", 4,
+        "--weights", "models/token", "-k", 2, "--budget", 4, "--longest", 400,
         "--out", "token.parquet", "--json", cwd=trained_folder,
     )  # fmt: skip
     assert json.loads(out)["texts"] == 6

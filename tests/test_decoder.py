@@ -40,6 +40,7 @@ STRETCH = dict(
     rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
     original_max_position_embeddings=32,
 )  # fmt: skip
+LINEAR = dict(rope_type="linear", rope_theta=10000.0, factor=4.0)
 YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=8.0, original_max_position_embeddings=32)
 FAMILIES = {
     "llama": (
@@ -63,10 +64,42 @@ FAMILIES = {
         LlamaForCausalLM,
         dict(num_key_value_heads=2, rope_parameters=YARN),
     ),
+    "llama, linear": (
+        LlamaConfig,
+        LlamaForCausalLM,
+        dict(num_key_value_heads=2, rope_parameters=LINEAR),
+    ),
+    "llama, biased": (
+        LlamaConfig,
+        LlamaForCausalLM,
+        dict(num_key_value_heads=2, attention_bias=True),
+    ),
     "mistral": (
         MistralConfig,
         MistralForCausalLM,
         dict(num_key_value_heads=2, sliding_window=None),
+    ),
+    "mistral, window": (
+        MistralConfig,
+        MistralForCausalLM,
+        dict(num_key_value_heads=2, sliding_window=40),
+    ),
+    "qwen2, window": (
+        Qwen2Config,
+        Qwen2ForCausalLM,
+        dict(
+            num_key_value_heads=2, use_sliding_window=True, sliding_window=40, max_window_layers=1
+        ),
+    ),
+    "qwen2, tied": (
+        Qwen2Config,
+        Qwen2ForCausalLM,
+        dict(num_key_value_heads=2, tie_word_embeddings=True),
+    ),
+    "qwen3, biased and tied": (
+        Qwen3Config,
+        Qwen3ForCausalLM,
+        dict(num_key_value_heads=1, head_dim=16, attention_bias=True, tie_word_embeddings=True),
     ),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM, dict(num_key_value_heads=2)),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM, dict(num_key_value_heads=1, head_dim=16)),
@@ -113,12 +146,35 @@ def test_logits_equal_transformers(name):
     assert gap(reference, decoder) > 10 * BOUND
 
 
-@pytest.mark.parametrize("name", ["llama, stretched", "llama, yarn"])
+@pytest.mark.parametrize("name", ["llama, stretched", "llama, yarn", "llama, linear"])
 def test_stretched_frequencies_are_needed(name):
     reference = random_reference(name)
     decoder = from_transformers(reference)
     decoder.frequency = frequencies(decoder.config)
     assert gap(reference, decoder) > 10 * BOUND
+
+
+@pytest.mark.parametrize("name", ["llama, biased", "qwen3, biased and tied"])
+def test_output_biases_are_needed(name):
+    reference = random_reference(name)
+    decoder = from_transformers(reference)
+    assert decoder.config.output_bias
+    decoder.layers[1].output.bias.zero_()
+    assert gap(reference, decoder) > 10 * BOUND
+
+
+@pytest.mark.parametrize("name", ["mistral, window", "qwen2, window"])
+def test_a_window_of_the_whole_text_is_full_attention(name):
+    """`gap` passes 40 tokens; one more would leave the window, in transformers too."""
+    reference = random_reference(name)
+    decoder = from_transformers(reference)
+    assert (decoder.context, decoder.window) == (40, 40)
+    token = torch.randint(0, 97, (1, 41), generator=torch.Generator().manual_seed(1))
+    decoder.window = None
+    with torch.inference_mode():
+        differences = (reference(token).logits - decoder(token)).abs().amax((0, 2))
+    assert differences[:40].max() < BOUND
+    assert differences[40] > 10 * BOUND
 
 
 def test_scaled_rotations_are_needed():
@@ -139,6 +195,7 @@ RICH = DecoderConfig(
     hidden=20,
     tied=False,
     qkv_bias=True,
+    output_bias=True,
     qk_norm=True,
 )
 
