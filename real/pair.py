@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 
 from real.decode.beam_search import BeamSearch
@@ -16,7 +17,7 @@ from real.decode.predictor_files import load_predictors
 from real.draft import Drafter
 from real.drafters import BUILTIN
 from real.model.checkpoint import load_decoder, load_tokenizer
-from real.model.decoder import Decoder
+from real.model.end_tokens import end_tokens
 from real.model.fingerprint import made_for
 from real.model.hf_config import WeightsError
 from real.model.runner import EAGER, EagerPasses
@@ -49,6 +50,12 @@ name |
     tokenizer: Any
     tokenizer_sha256: str
     end_tokens: tuple[int, ...]
+
+    def check_length(self, tokens: int) -> None:
+        """ValueError for a sequence of so many tokens beyond the window of one of the models."""
+        for decoder in (self.target.decoder, self.drafter.lm):
+            if decoder is not None:
+                decoder.check_length(tokens)
 
 
 def load_pair(
@@ -95,7 +102,7 @@ def load_pair(
         name=name,
         tokenizer=tokenizer,
         tokenizer_sha256=hashes["tokenizer"],
-        end_tokens=end_tokens(path, decoder),
+        end_tokens=end_tokens(path, decoder.config.vocab),
     )
 
 
@@ -112,15 +119,6 @@ def _check_tokenizer(folder: Path, tokenizer, path: str | Path) -> None:
             f"{folder} has another tokenizer than {path} (its {different[0]} differs); "
             "use a drafter made for this target"
         )
-
-
-def end_tokens(path: str | Path, decoder: Decoder) -> tuple[int, ...]:
-    """The end tokens of a checkpoint's config that are within the vocabulary."""
-    from transformers import AutoConfig
-
-    ends = AutoConfig.from_pretrained(path).eos_token_id
-    ends = [ends] if isinstance(ends, int) else list(ends or [])
-    return tuple(e for e in ends if 0 <= e < decoder.config.vocab)
 
 
 def check_predictors(
@@ -152,6 +150,7 @@ def check_tokens(trace: Trace, pair: Pair) -> None:
             f"the recording's prompts have tokens {trace.prompt.min()}..{trace.prompt.max()}, "
             f"the target knows 0..{vocab - 1}; record again with this target"
         )
+    pair.check_length(int((np.diff(trace.prompt_offset) + trace.budget).max()))
 
 
 def check_pair(trace: Trace, pair: Pair, name: str) -> None:

@@ -28,9 +28,9 @@ ALL_RULES = RULES | {
 ENDS = (3, 4, 5)
 
 
-def written_singly(target, asked, prompts, addresses):
+def written_singly(target, record_settings, prompts, addresses):
     """The definition: each sequence through the decode loop."""
-    return [target_sequence(target, asked, p, s) for p, s in zip(prompts, addresses)]
+    return [target_sequence(target, record_settings, p, s) for p, s in zip(prompts, addresses)]
 
 
 def assert_equal(found, wanted):
@@ -56,19 +56,19 @@ def assert_equal(found, wanted):
 )
 def test_sequences_equal_those_written_singly(rule, seed, count, batch, budget, ends):
     target = Target(toy_target(), capacity=32)
-    asked = Settings(4, budget, ALL_RULES[rule], ends, (), (), batch)
+    record_settings = Settings(4, budget, ALL_RULES[rule], ends, (), (), batch)
     prompts, addresses = toy_prompts(count, seed), range(seed, seed + count)
-    found = target_sequences(target, asked, prompts, addresses)
-    assert_equal(found, written_singly(target, asked, prompts, addresses))
+    found = target_sequences(target, record_settings, prompts, addresses)
+    assert_equal(found, written_singly(target, record_settings, prompts, addresses))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7])
 def test_prefill_in_pieces_is_equal(monkeypatch, rows):
     target, prompts = Target(toy_target()), toy_prompts(6, 8)
-    asked = Settings(4, 8, Rule(), ENDS, (), (), 4)
-    wanted = target_sequences(target, asked, prompts, range(6))
+    record_settings = Settings(4, 8, Rule(), ENDS, (), (), 4)
+    wanted = target_sequences(target, record_settings, prompts, range(6))
     monkeypatch.setattr(batch_writer, "PREFILL_ROWS", rows)
-    assert_equal(target_sequences(target, asked, prompts, range(6)), wanted)
+    assert_equal(target_sequences(target, record_settings, prompts, range(6)), wanted)
 
 
 def test_passes_hold_only_unfinished_sequences(monkeypatch):
@@ -82,8 +82,8 @@ def test_passes_hold_only_unfinished_sequences(monkeypatch):
         return run(self, x, layers, rotation, mask, cache, start, tap)
 
     monkeypatch.setattr(Decoder, "run", counted)
-    asked = Settings(4, 20, RULES["coupled"], (3, 4, 5, 6, 7, 8), (), (), 4)
-    found = target_sequences(Target(toy_target()), asked, toy_prompts(11, 3), range(11))
+    record_settings = Settings(4, 20, RULES["coupled"], (3, 4, 5, 6, 7, 8), (), (), 4)
+    found = target_sequences(Target(toy_target()), record_settings, toy_prompts(11, 3), range(11))
     lengths = [len(token) for token, _ in found]
     assert len(set(lengths)) > 3
     assert sum(passes) == sum(lengths)
@@ -101,11 +101,11 @@ def test_control_a_wrong_row_is_detected(monkeypatch):
         else:
             drop(self, slot)
 
-    asked = Settings(4, 20, RULES["coupled"], (3, 4, 5, 6, 7, 8), (), (), 4)
+    record_settings = Settings(4, 20, RULES["coupled"], (3, 4, 5, 6, 7, 8), (), (), 4)
     target, prompts = Target(toy_target()), toy_prompts(11, 3)
-    wanted = written_singly(target, asked, prompts, range(11))
+    wanted = written_singly(target, record_settings, prompts, range(11))
     monkeypatch.setattr(cache, "drop", forgetful)
-    found = target_sequences(target, asked, prompts, range(11))
+    found = target_sequences(target, record_settings, prompts, range(11))
     assert any(len(a) != len(b) or (a != b).any() for (a, _), (b, _) in zip(found, wanted))
 
 
@@ -118,19 +118,23 @@ def test_a_batch_that_does_not_fit_is_halved(monkeypatch):
             raise torch.OutOfMemoryError("no room")
         return embed(self, decoder)
 
-    asked = Settings(4, 6, Rule(), (), (), (), 8)
+    record_settings = Settings(4, 6, Rule(), (), (), (), 8)
     target, prompts = Target(toy_target()), toy_prompts(9, 4)
-    wanted = written_singly(target, asked, prompts, range(9))
+    wanted = written_singly(target, record_settings, prompts, range(9))
     monkeypatch.setattr(batch_writer.RaggedKVCache, "step", limited)
-    assert_equal(target_sequences(target, asked, prompts, range(9)), wanted)
+    assert_equal(target_sequences(target, record_settings, prompts, range(9)), wanted)
     assert tried[:3] == [8, 4, 2]
 
 
 def test_progress_counts_every_sequence():
     seen = []
-    asked = Settings(4, 6, RULES["coupled"], ENDS, (), (), 3)
+    record_settings = Settings(4, 6, RULES["coupled"], ENDS, (), (), 3)
     target_sequences(
-        Target(toy_target()), asked, toy_prompts(7), range(7), lambda *step: seen.append(step[:3])
+        Target(toy_target()),
+        record_settings,
+        toy_prompts(7),
+        range(7),
+        lambda *step: seen.append(step[:3]),
     )
     assert seen == [("writing", i + 1, 7) for i in range(7)]
 
@@ -159,9 +163,9 @@ def test_batch_of_the_strict_engine_is_refused():
 
 
 def test_empty_prompt_is_refused():
-    asked = Settings(4, 6, Rule(), (), (), (), 2)
+    record_settings = Settings(4, 6, Rule(), (), (), (), 2)
     with pytest.raises(RecordError, match="a prompt is empty"):
-        target_sequences(Target(toy_target()), asked, [[5], []], [0, 1])
+        target_sequences(Target(toy_target()), record_settings, [[5], []], [0, 1])
 
 
 @pytest.mark.parametrize("batch", [0, -1, 1 << 20])
@@ -181,10 +185,12 @@ def prompts_of(count):
 def recorded(out, rule="coupled", batch=1, count=11, name="model"):
     target, drafter = toy_pair(name)
     features = () if rule == "rejection" else ("confidence", "entropy")
-    asked = Settings(4, 8, ALL_RULES[rule], ENDS, features, (), batch)
-    meta = describe("toy", drafter, asked, prompts_of(count), "", "cpu", torch.float64)
+    record_settings = Settings(4, 8, ALL_RULES[rule], ENDS, features, (), batch)
+    meta = describe("toy", drafter, record_settings, prompts_of(count), "", "cpu", torch.float64)
     files = RecordingFiles(out, shard_size=2)
-    return record(target, drafter, asked, prompts_of(count), files, replace(meta, argv=()))
+    return record(
+        target, drafter, record_settings, prompts_of(count), files, replace(meta, argv=())
+    )
 
 
 @pytest.mark.parametrize("rule", ALL_RULES)
@@ -201,8 +207,8 @@ def test_recording_of_a_batch_is_equal_and_says_so(tmp_path, rule):
 
 
 def test_blocks_cover_all_sequences_and_hold_whole_shards():
-    asked = Settings(4, 8, Rule(), (), (), (), 3)
-    blocks = [block_of(first, asked, 8, 45) for first in range(0, 45, 8)]
+    record_settings = Settings(4, 8, Rule(), (), (), (), 3)
+    blocks = [block_of(first, record_settings, 8, 45) for first in range(0, 45, 8)]
     assert blocks == [range(16)] * 2 + [range(16, 32)] * 2 + [range(32, 45)] * 2
 
 
@@ -220,15 +226,15 @@ def test_killed_recording_does_not_write_its_block_again(tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(recorder, "record_sequence", until_the_fourth)
         recorded(out, batch=2)
-    asked = []
+    addresses_written = []
 
     def listed(target, settings_, prompts, addresses, progress):
-        asked.extend(addresses)
+        addresses_written.extend(addresses)
         return target_sequences(target, settings_, prompts, addresses, progress)
 
     monkeypatch.setattr("real.record.sequence_block.target_sequences", listed)
     assert recorded(out, batch=2) == whole
-    assert asked == [8, 9, 10]  # the first block of 8 was saved
+    assert addresses_written == [8, 9, 10]  # the first block of 8 was saved
     with pytest.raises(RecordError, match="other settings"):
         (tmp_path / "killed.parquet.parts").mkdir()
         (tmp_path / "killed.parquet.parts" / "settings.json").write_text("{}")
