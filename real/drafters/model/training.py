@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from real.draft import TrainingRecipe
+from real.draft import TrainingBatch, TrainingRecipe
 from real.draft.losses import language_model_loss
 from real.drafters.model.drafter import ModelDrafter
 from real.model.config import DecoderConfig
@@ -45,14 +45,19 @@ def small_model(
 def model_loss(
     head: Decoder,
     target: Decoder,
-    token: Tensor,
+    batch: TrainingBatch | Tensor,
     soft: bool = True,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Cross-entropy at `token [b, n + 1]`, towards the target's distribution or the next token."""
-    return language_model_loss(head, target, token, soft)
+    """Cross-entropy at the learned tokens, towards the target's distribution or these."""
+    return language_model_loss(head, target, TrainingBatch.of(batch), soft)
 
 
 RECIPE = TrainingRecipe(
-    small_model, model_loss, lambda target, head: ModelDrafter(head), "model", soft=True
+    small_model,
+    model_loss,
+    lambda target, head: ModelDrafter(head),
+    "model",
+    soft=True,
+    reads=lambda head, soft: ("feature",) if soft else (),
 )
