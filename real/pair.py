@@ -16,7 +16,7 @@ from real.decode.predictor_files import load_predictors
 from real.draft import Drafter
 from real.drafters import BUILTIN
 from real.model.checkpoint import load_decoder, load_tokenizer
-from real.model.decoder import Decoder
+from real.model.end_tokens import end_tokens
 from real.model.fingerprint import made_for
 from real.model.hf_config import WeightsError
 from real.model.runner import EAGER, EagerPasses
@@ -95,7 +95,7 @@ def load_pair(
         name=name,
         tokenizer=tokenizer,
         tokenizer_sha256=hashes["tokenizer"],
-        end_tokens=end_tokens(path, decoder),
+        end_tokens=end_tokens(path, decoder.config.vocab),
     )
 
 
@@ -112,15 +112,6 @@ def _check_tokenizer(folder: Path, tokenizer, path: str | Path) -> None:
             f"{folder} has another tokenizer than {path} (its {different[0]} differs); "
             "use a drafter made for this target"
         )
-
-
-def end_tokens(path: str | Path, decoder: Decoder) -> tuple[int, ...]:
-    """The end tokens of a checkpoint's config that are within the vocabulary."""
-    from transformers import AutoConfig
-
-    ends = AutoConfig.from_pretrained(path).eos_token_id
-    ends = [ends] if isinstance(ends, int) else list(ends or [])
-    return tuple(e for e in ends if 0 <= e < decoder.config.vocab)
 
 
 def check_predictors(

@@ -4,6 +4,8 @@ import math
 
 from simspec.compile_cache import cached_njit
 
+_UNDERFLOW = 1e-280
+
 
 @cached_njit
 def _fraction(a: float, b: float, x: float) -> float:
@@ -83,12 +85,13 @@ def beta_quantile(u: float, a: float, b: float) -> float:
             right = density / (b * _fraction(b, a, math.exp(log_rest)))
             left = 1.0 - right
         tail = left if u <= 0.5 else right
-        if tail <= 0.0:  # underflow, far out on the side of the smaller tail
+        # Far out on the side of the smaller tail, where tail and density lose digits or vanish.
+        if tail < _UNDERFLOW:
             step = math.inf if u > 0.5 else -math.inf
         elif u <= 0.5:
-            step = math.log(tail / u) * tail / max(density, 1e-300)
+            step = math.log(tail / u) * tail / density
         else:
-            step = -math.log(tail / (1.0 - u)) * tail / max(density, 1e-300)
+            step = -math.log(tail / (1.0 - u)) * tail / density
         if step > 0.0:
             high = t
         else:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from simspec.files import check_keys, read_json, write_json
-from simspec.round_cost import chain_seconds, levels_seconds
+from simspec.round_cost import CostTables, chain_seconds, levels_seconds
 
 _LISTS = ("draft", "verify", "catch_up")
 _TEXTS = ("name", "device")
@@ -91,6 +91,11 @@ class CostModel:
     def nodes(self) -> int:
         """R, the most submitted tokens that `verify` prices."""
         return len(self.verify) - 1
+
+    @property
+    def tables(self) -> CostTables:
+        """draft, verify, catch_up and overhead, for compiled loops."""
+        return CostTables(self.draft, self.verify, self.catch_up, self.overhead)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CostModel) and self.to_dict() == other.to_dict()
@@ -185,15 +190,14 @@ class CostModel:
                 f"a round computed {rounds.computed.max()}"
             )
         seconds: np.ndarray = chain_seconds(
-            self.draft, self.verify, self.catch_up, self.overhead,
-            rounds.offset, rounds.computed, rounds.drafted, rounds.accepted,
-        )  # fmt: skip
+            self.tables, rounds.offset, rounds.computed, rounds.drafted, rounds.accepted
+        )
         return seconds
 
-    def seconds_tree(self, rounds: Any, rows: Any, owed: Any) -> np.ndarray:
+    def seconds_tree(self, rounds: Any, rows: Any, backlog: Any) -> np.ndarray:
         """float64[R]: seconds of rounds that draft trees: `round_seconds` + node (rows - computed).
 
-        computed counts the drafter's passes, rows int[R] its rows in them. owed int[R] is its
+        computed counts the drafter's passes, rows int[R] its rows in them. backlog int[R] is its
         backlog after each round, which the next round pays as catch_up; a round without a pass adds
         one row. ValueError for what is not priced.
         """
@@ -208,9 +212,12 @@ class CostModel:
                     "measure with more rows"
                 )
         seconds: np.ndarray = levels_seconds(
-            self.draft, self.verify, self.catch_up, self.overhead,
-            rounds.offset, rounds.computed, rounds.drafted, np.asarray(owed, np.int64),
-        )  # fmt: skip
+            self.tables,
+            rounds.offset,
+            rounds.computed,
+            rounds.drafted,
+            np.asarray(backlog, np.int64),
+        )
         return seconds + self.node * np.maximum(np.asarray(rows) - rounds.computed, 0)
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,29 +1,77 @@
 """The compiled replay loop."""
 
-# mypy: disable-error-code="name-defined"
+# mypy: disable-error-code="name-defined,no-untyped-call"
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import types
 
 from simspec.policy import Policy
 from simspec.rng import POLICY, block
-from simspec.round_cost import next_backlog, round_seconds
+from simspec.round_cost import CostTables, next_backlog, round_seconds
 from simspec.specialize import borrowed, specialize
 
 _INTS, _FLOATS, _BYTES = types.int64[::1], types.float64[::1], types.uint8[::1]
+
+
+class Recording(NamedTuple):
+    """The arrays of a recording, and the features of each row that the policy reads.
+
+    columns int64[F] are the features' columns in `feature`, grids float64[F, 256] their values.
+    """
+
+    offset: np.ndarray
+    budget: np.ndarray
+    address: np.ndarray
+    depth: np.ndarray
+    run: np.ndarray
+    feature: np.ndarray
+    columns: np.ndarray
+    grids: np.ndarray
+
+
+class PolicyArrays(NamedTuple):
+    """What a policy's functions receive: parameters, state, and float64[K, F] features read."""
+
+    params: np.ndarray
+    initial: np.ndarray
+    state: np.ndarray
+    features: np.ndarray
+
+
+class Output(NamedTuple):
+    """Arrays that receive the rounds: int64[S + 1], then int64[rows of the recording] each."""
+
+    offset: np.ndarray
+    row: np.ndarray
+    computed: np.ndarray
+    drafted: np.ndarray
+    accepted: np.ndarray
+
+
 _SIGNATURE = types.void(
-    _INTS, _INTS, _INTS, _BYTES, _BYTES, types.uint8[:, :, ::1], _INTS, types.float64[:, ::1],
-    _FLOATS, _FLOATS, _FLOATS, types.float64, types.int64, types.uint64,
-    _FLOATS, _FLOATS, _FLOATS, types.float64[:, ::1], types.boolean,
-    _INTS, _INTS, _INTS, _INTS, _INTS,
-)  # fmt: skip
+    types.NamedTuple(
+        (
+            *(_INTS, _INTS, _INTS, _BYTES, _BYTES),
+            *(types.uint8[:, :, ::1], _INTS, types.float64[:, ::1]),
+        ),
+        Recording,
+    ),
+    types.NamedTuple((_FLOATS, _FLOATS, _FLOATS, types.float64), CostTables),
+    types.NamedTuple((_FLOATS, _FLOATS, _FLOATS, types.float64[:, ::1]), PolicyArrays),
+    types.NamedUniTuple(_INTS, 5, Output),
+    *(types.int64, types.uint64, types.boolean),
+)
 
 
 def kernel(policy: Policy) -> Any:
-    """The replay loop with this policy's functions compiled into it, cached on disk."""
+    """The replay loop with this policy's functions compiled into it, cached on disk.
+
+    loop(Recording, CostTables, PolicyArrays, Output, K, seed, stream) fills the output; `stream`
+    keeps the policy's state from one sequence to the next.
+    """
     return _kernel(*policy.compiled(), policy.random, len(policy.reads))
 
 
@@ -35,20 +83,19 @@ def _kernel(draft_more: Any, observe: Any, random: bool, width: int) -> Any:
 # draft_more and observe are globals that `specialize` adds; random and width (features read) are
 # compile-time constants.
 def _template(key: Any) -> Any:
-    def loop(  # type: ignore[no-untyped-def]  # noqa: PLR0913
-        offset, budget, address, depth, run, feature, columns, tables,
-        draft, verify, catch_up, overhead, K, seed,
-        params, state0, state, shown, stream,
-        out_offset, out_row, out_computed, out_drafted, out_accepted,
-    ):  # fmt: skip
+    def loop(recording, costs, policy, output, K, seed, stream):  # type: ignore[no-untyped-def]
         random, width = key[1], key[2]
-        params, state, shown = borrowed(params), borrowed(state), borrowed(shown)
+        offset, budget, address, depth, run, feature, columns, grids = recording
+        draft, verify, catch_up, overhead = costs
+        out_offset, out_row, out_computed, out_drafted, out_accepted = output
+        params, initial = policy.params, policy.initial
+        params, state, shown = borrowed(params), borrowed(policy.state), borrowed(policy.features)
         r = 0
         for s in range(len(budget)):
             n = offset[s + 1] - offset[s]
             first, pos, backlog = r, 0, 0
             if not stream:
-                state[:] = state0
+                state[:] = initial
             if random:
                 n0, n1, n2, n3 = block(seed, address[s], 0, 0, POLICY)
             while pos < n:
@@ -66,7 +113,7 @@ def _template(key: Any) -> Any:
                     if not go or computed >= cap:
                         break
                     for f in range(width):
-                        shown[computed, f] = tables[f, feature[t, computed, columns[f]]]
+                        shown[computed, f] = grids[f, feature[t, computed, columns[f]]]
                     computed += 1
                     if random:
                         if computed & 3 == 0:
@@ -82,9 +129,8 @@ def _template(key: Any) -> Any:
                 )
                 backlog = next_backlog(backlog, computed, accepted)
                 observe(params, state, computed, drafted, accepted, shown, seconds)  # noqa: F821
-                for i in range(
-                    K if width else 0
-                ):  # all K rows: a loop of one length is never mispredicted
+                # All K rows: a loop of one length is never mispredicted.
+                for i in range(K if width else 0):
                     for f in range(width):
                         shown[i, f] = np.nan
                 out_row[r], out_computed[r], out_drafted[r], out_accepted[r] = (

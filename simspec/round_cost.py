@@ -2,9 +2,23 @@
 
 # mypy: disable-error-code="no-untyped-def"
 
+from typing import NamedTuple
+
 import numpy as np
 
 from simspec.compile_cache import cached_njit
+
+
+class CostTables(NamedTuple):
+    """The seconds of a CostModel as compiled loops take them.
+
+    Unpack it before a loop: numba counts a reference at each access to an array within a tuple.
+    """
+
+    draft: np.ndarray
+    verify: np.ndarray
+    catch_up: np.ndarray
+    overhead: float
 
 
 @cached_njit
@@ -33,8 +47,9 @@ def next_backlog(backlog, computed, accepted):
 
 
 @cached_njit
-def chain_seconds(draft, verify, catch_up, overhead, offset, computed, drafted, accepted):
+def chain_seconds(tables, offset, computed, drafted, accepted):
     """float64[R]: seconds of rounds of chains, the backlog starting at 0 in each sequence."""
+    draft, verify, catch_up, overhead = tables
     seconds = np.empty(computed.shape[0])
     for s in range(offset.shape[0] - 1):
         backlog = 0
@@ -47,10 +62,11 @@ def chain_seconds(draft, verify, catch_up, overhead, offset, computed, drafted, 
 
 
 @cached_njit
-def levels_seconds(draft, verify, catch_up, overhead, offset, computed, drafted, after):
+def levels_seconds(tables, offset, computed, drafted, after):
     """float64[R]: seconds of rounds of trees without their further rows; `after` is the backlog
     after each round.
     """
+    draft, verify, catch_up, overhead = tables
     seconds = np.empty(computed.shape[0])
     for s in range(offset.shape[0] - 1):
         backlog = 0

@@ -6,7 +6,7 @@ from simspec.acceptance import drawn_trace
 from simspec.cost import CostModel
 from simspec.policy import Policy, PolicyError
 from simspec.quantization import table
-from simspec.replay_kernel import kernel
+from simspec.replay_kernel import Output, PolicyArrays, Recording, kernel
 from simspec.rng import check_seed
 from simspec.rounds import Rounds
 from simspec.trace import Trace
@@ -29,19 +29,40 @@ def replay(trace: Trace, policy: Policy, seed: int = 0, cost: CostModel | None =
             f"{name!r} is no policy of chains: "
             "replay_tree() takes trees, as do simspec sweep and run"
         )
-    K, cost, columns, tables = prepare(trace, policy, cost)
-    trace = drawn_trace(trace, seed)
-    params, state0 = policy.start()
-    shown = np.full((K, len(policy.reads)), np.nan)
-    outputs = tuple(np.empty(trace.rows, np.int64) for _ in range(4))
-    offset = np.zeros(trace.sequences + 1, np.int64)
+    K, cost, columns, grids = prepare(trace, policy, cost)
+    output = Output(
+        np.zeros(trace.sequences + 1, np.int64), *(np.empty(trace.rows, np.int64) for _ in range(4))
+    )
     kernel(policy)(
-        trace.offset, trace.budget, trace.sequence, trace.depth, trace.run, trace.feature,
-        columns, tables,
-        cost.draft, cost.verify, cost.catch_up, cost.overhead, K, check_seed(seed),
-        params, state0, state0.copy(), shown, policy.scope == "stream", offset, *outputs,
-    )  # fmt: skip
-    return Rounds(offset, *(output[: offset[-1]] for output in outputs))
+        recording(drawn_trace(trace, seed), columns, grids),
+        cost.tables,
+        policy_arrays(policy, K),
+        output,
+        K,
+        check_seed(seed),
+        policy.scope == "stream",
+    )
+    return Rounds(output.offset, *(array[: output.offset[-1]] for array in output[1:]))
+
+
+def recording(trace: Trace, columns: np.ndarray, grids: np.ndarray) -> Recording:
+    """A trace as the compiled loop takes it, with `columns` and `grids` of `prepare`."""
+    return Recording(
+        trace.offset,
+        trace.budget,
+        trace.sequence,
+        trace.depth,
+        trace.run,
+        trace.feature,
+        columns,
+        grids,
+    )
+
+
+def policy_arrays(policy: Policy, K: int) -> PolicyArrays:
+    """A policy's parameters and fresh state, and float64[K, F] for the features it reads."""
+    params, initial = policy.start()
+    return PolicyArrays(params, initial, initial.copy(), np.full((K, len(policy.reads)), np.nan))
 
 
 def prepare(

@@ -108,11 +108,7 @@ class Stepper:
         seconds.
         """
         cost, backlog = self.cost, self._backlog
-        seconds = float(
-            round_seconds(
-                cost.draft, cost.verify, cost.catch_up, cost.overhead, computed, drafted, backlog
-            )
-        )
+        seconds = float(round_seconds(*cost.tables, computed, drafted, backlog))
         self._backlog = next_backlog(backlog, computed, accepted)
         self._observe(
             self._params, self._state, computed, drafted, accepted, self._features, seconds

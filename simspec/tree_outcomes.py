@@ -23,14 +23,14 @@ class Outcome(NamedTuple):
     | nodes    | tokens submitted                                                       |
     | rows     | rows that the drafter reads in those passes, at least one in each      |
     | accepted | nodes on the target's path                                             |
-    | owed     | the drafter's backlog afterwards, where levels > 0 (else one more row) |
+    | backlog  | the drafter's backlog afterwards, where levels > 0 (else one more row) |
     """
 
     levels: np.ndarray
     nodes: np.ndarray
     rows: np.ndarray
     accepted: np.ndarray
-    owed: np.ndarray
+    backlog: np.ndarray
 
 
 def outcomes(trace: Trace, policy: TreePolicy) -> Outcome:

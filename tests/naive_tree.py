@@ -23,7 +23,7 @@ def walk(trace, row, left, submitted):
 
 
 def given(trace, s, row, parent, rank):
-    """(levels, nodes, drafter's rows, accepted, rows owed) of a round that drafts this tree."""
+    """(levels, nodes, drafter's rows, accepted, backlog) of a round that drafts this tree."""
     cap, left = limits(trace, s, row)
     paths = [()]
     for i in range(len(parent)):
@@ -98,31 +98,31 @@ def cape(trace, s, row, k, width):
         accepted < k and accepted < left and (accepted, int(trace.rank[row, accepted])) in siblings
     )
     # The drafter has read the chain but for its last token, and no sibling.
-    owed = (1 if accepted == k else 0) + saved
-    return k, k + len(siblings), k, accepted + saved, owed
+    backlog = (1 if accepted == k else 0) + saved
+    return k, k + len(siblings), k, accepted + saved, backlog
 
 
 def replay(trace, at):
-    """[(row, levels, nodes, rows, accepted, owed), ...] of each sequence; at(s, row, owed): a
+    """[(row, levels, nodes, rows, accepted, backlog), ...] of each sequence; at(s, row, backlog): a
     round's five figures.
     """
     everything = []
     for s in range(len(trace.budget)):
-        row, owed, rounds = int(trace.offset[s]), 0, []
+        row, backlog, rounds = int(trace.offset[s]), 0, []
         while row < int(trace.offset[s + 1]):
-            made = at(s, row, owed)
+            made = at(s, row, backlog)
             rounds.append((row, *made))
-            owed = made[4] if made[0] else owed + 1
+            backlog = made[4] if made[0] else backlog + 1
             row += made[3] + 1
         everything.append(rounds)
     return everything
 
 
-def price(cost, levels, nodes, rows, owed):
-    """Seconds of one round that finds `owed` rows unread."""
+def price(cost, levels, nodes, rows, backlog):
+    """Seconds of one round that finds `backlog` rows unread."""
     seconds = float(cost.overhead) + float(cost.draft[levels]) + float(cost.verify[nodes])
     if levels:
-        seconds += float(cost.catch_up[min(owed, len(cost.catch_up) - 1)]) + float(cost.node) * (
+        seconds += float(cost.catch_up[min(backlog, len(cost.catch_up) - 1)]) + float(cost.node) * (
             rows - levels
         )
     return seconds
@@ -130,10 +130,10 @@ def price(cost, levels, nodes, rows, owed):
 
 def seconds(rounds, cost):
     """Seconds of the rounds of one sequence, as `replay` gives them."""
-    owed, total = 0, []
+    backlog, total = 0, []
     for _, levels, nodes, rows, _, after in rounds:
-        total.append(price(cost, levels, nodes, rows, owed))
-        owed = after if levels else owed + 1
+        total.append(price(cost, levels, nodes, rows, backlog))
+        backlog = after if levels else backlog + 1
     return total
 
 
@@ -143,16 +143,16 @@ def least(trace, cost, s, options):
     """
     known = {}
 
-    def rest(row, owed):
+    def rest(row, backlog):
         if row >= int(trace.offset[s + 1]):
             return 0.0
-        if (row, owed) not in known:
-            known[row, owed] = min(
-                price(cost, *made[:3], owed)
-                + rest(row + made[3] + 1, made[4] if made[0] else owed + 1)
+        if (row, backlog) not in known:
+            known[row, backlog] = min(
+                price(cost, *made[:3], backlog)
+                + rest(row + made[3] + 1, made[4] if made[0] else backlog + 1)
                 for made in options(s, row)
             )
-        return known[row, owed]
+        return known[row, backlog]
 
     return rest(int(trace.offset[s]), 0)
 

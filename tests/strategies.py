@@ -91,9 +91,9 @@ def costs(draw, K=6):
     )  # exact in binary, so that sums of two orders agree
     steps = draw(st.lists(times, min_size=K, max_size=K))
     verify = draw(st.lists(times.map(lambda t: t + 0.25), min_size=K + 1, max_size=K + 1))
-    owed = draw(st.lists(times, min_size=0, max_size=3))
+    backlog = draw(st.lists(times, min_size=0, max_size=3))
     return CostModel(
-        np.cumsum([0.0, *steps]), verify, [0.0, *owed], overhead=draw(times), baseline=1.0
+        np.cumsum([0.0, *steps]), verify, [0.0, *backlog], overhead=draw(times), baseline=1.0
     )
 
 

@@ -31,10 +31,9 @@ def test_backlog_by_hand():
         next_backlog(3, 2, 2),
         next_backlog(3, 2, 1),
     ] == [1, 4, 1, 0]
-    price = (cost.draft, cost.verify, cost.catch_up, cost.overhead)
-    assert round_seconds(*price, 0, 0, 2) == 110  # not drafting leaves the debt unpaid
-    assert round_seconds(*price, 2, 1, 1) == 100 + 2 + 11 + 0.5
-    assert round_seconds(*price, 1, 1, 9) == 100 + 1 + 11 + 0.75  # saturates
+    assert round_seconds(*cost.tables, 0, 0, 2) == 110  # not drafting leaves the debt unpaid
+    assert round_seconds(*cost.tables, 2, 1, 1) == 100 + 2 + 11 + 0.5
+    assert round_seconds(*cost.tables, 1, 1, 9) == 100 + 1 + 11 + 0.75  # saturates
 
 
 def test_from_ratio_truncate_extend():

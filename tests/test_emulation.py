@@ -144,7 +144,7 @@ def test_phase_seconds_equal_the_layers_computed(monkeypatch):
     assert plain.verification == plain.tokens * layers(4, 1, 1)
     assert plain.drafting == plain.policy_time == plain.other == 0
     assert fixed.policy_time == 0
-    # two layers a drafted token, and a row of one where rows were owed
+    # two layers a drafted token, and a row of one where there was a backlog
     least = rounds.computed.sum() * layers(2, 1, 1)
     assert least <= fixed.drafting <= least + ROW * trace.rows
     spent = fixed.drafting + fixed.verification + fixed.other

@@ -366,12 +366,12 @@ def test_greedy_oracle_takes_the_best_rate_of_each_round_and_never_beats_the_ora
     policy = greedy_oracle(trace, cost)
     rounds = replay(trace, policy, cost=cost)
     for s in range(trace.sequences):
-        owed, clock = 0, naive.Clock(cost)
+        backlog, clock = 0, naive.Clock(cost)
         for r in range(rounds.offset[s], rounds.offset[s + 1]):
             row, k = int(rounds.row[r]), int(rounds.computed[r])
-            assert k == naive.best_rate(trace, cost, s, row, owed)
+            assert k == naive.best_rate(trace, cost, s, row, backlog)
             clock.price(k, k, int(rounds.accepted[r]))
-            owed = clock.unread
+            backlog = clock.unread
     best = cost.seconds(replay(trace, oracle(trace, cost), cost=cost)).sum()
     assert cost.seconds(rounds).sum() >= best - 1e-9
 

@@ -203,7 +203,7 @@ def test_a_cost_is_made_of_passes(target, drafter, card, K, batch, context):
     if isinstance(drafter, ModelShape):
         expected = [twin(target, card, j + 1, batch, context) for j in range(K + 1)]
         steps = [twin(drafter, card, 1, batch, context + i) for i in range(K)]
-        owed = [
+        backlog = [
             twin(drafter, card, 1 + b, batch, context - b) - steps[0]
             for b in range(MAX_BACKLOG + 1)
         ]
@@ -220,10 +220,10 @@ def test_a_cost_is_made_of_passes(target, drafter, card, K, batch, context):
         own = [
             twin(target, card, 1 + b, batch, context - b, 1, False) for b in range(MAX_BACKLOG + 1)
         ]
-        owed = [t - own[0] for t in own]
+        backlog = [t - own[0] for t in own]
     np.testing.assert_allclose(cost.verify, expected)
     np.testing.assert_allclose(cost.draft, [math.fsum(steps[:j]) for j in range(K + 1)])
-    np.testing.assert_allclose(cost.catch_up, np.maximum(owed, 0), atol=1e-9)
+    np.testing.assert_allclose(cost.catch_up, np.maximum(backlog, 0), atol=1e-9)
 
 
 def test_launches_are_paid_by_layer_and_pass():

@@ -262,9 +262,9 @@ def test_seconds_by_hand():
     acceptance = np.array([[0.5, 0.25], [0.5, 0.0]])
     tree = tree_of_widths((2, 1))
     reached = [1, 0.75, 0.375]
-    owed = 0.5 * (reached[1] - reached[2]) + 0.75 * reached[2]
+    backlog = 0.5 * (reached[1] - reached[2]) + 0.75 * reached[2]
     assert expected_seconds(tree, acceptance, cost) == pytest.approx(
-        100 + 3 + 0.25 * (3 - 2) + 14 + owed
+        100 + 3 + 0.25 * (3 - 2) + 14 + backlog
     )
     assert expected_seconds(Tree(), acceptance, cost) == 110
 

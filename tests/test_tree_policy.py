@@ -91,12 +91,12 @@ def prices(draw, K=6):
     times = st.integers(0, 64).map(lambda n: n / 64)  # exact in binary
     steps = draw(st.lists(times, min_size=K, max_size=K))
     verify = draw(st.lists(times, min_size=MAX_NODES + 1, max_size=MAX_NODES + 1))
-    owed = draw(st.lists(times, min_size=0, max_size=3))
+    backlog = draw(st.lists(times, min_size=0, max_size=3))
     draft = np.cumsum([0.0, *steps])
     return CostModel(
         draft,
         np.array(verify) + 0.25,
-        [0.0, *owed],
+        [0.0, *backlog],
         overhead=draw(times),
         baseline=1.0,
         node=draw(times),
@@ -104,7 +104,7 @@ def prices(draw, K=6):
 
 
 def equal(trace, policy, cost, at):
-    """Replay and prices equal the twin's; at(s, row, owed): its figures of a round."""
+    """Replay and prices equal the twin's; at(s, row, backlog): its figures of a round."""
     slow = naive_tree.replay(trace, at)
     fast = replay_tree(trace, policy, cost)
     assert fast == Rounds.join(
@@ -127,7 +127,7 @@ def test_a_static_tree_is_its_set_of_paths(trace, tree, cost):
         trace,
         policy,
         cost,
-        lambda s, row, owed: naive_tree.given(trace, s, row, tree.parent, tree.rank),
+        lambda s, row, backlog: naive_tree.given(trace, s, row, tree.parent, tree.rank),
     )
 
 
@@ -154,7 +154,7 @@ def test_cape_is_its_chain_and_sets(trace, table, k, cost):
         trace,
         policy,
         cost,
-        lambda s, row, owed: naive_tree.cape(trace, s, row, k, lambda slot: width(row, slot)),
+        lambda s, row, backlog: naive_tree.cape(trace, s, row, k, lambda slot: width(row, slot)),
     )
 
 
@@ -171,7 +171,7 @@ def test_one_order_serves_every_budget(trace, width, depth, seed, cost):
     for nodes in (0, 1, 2, 5, 9, MAX_NODES):
         equal(
             trace, dynamic_tree(nodes), cost,
-            lambda s, row, owed, nodes=nodes: naive_tree.dynamic(
+            lambda s, row, backlog, nodes=nodes: naive_tree.dynamic(
                 trace, s, row, scores(seed, s, row), *trace.meta.tree, nodes
             ),
         )  # fmt: skip
@@ -270,8 +270,8 @@ def test_cape_fills_its_32_from_the_first_slot():
         int(outcomes(with_miss_at(2, r), cape("section", 6)).accepted[0]) for r in (1, 7, 8)
     ] == [3, 3, 2]
     assert int(outcomes(with_miss_at(4, 1), cape("section", 6)).accepted[0]) == 4
-    assert outcomes(with_miss_at(2, 1), cape("section", 6)).owed[0] == 1
-    assert outcomes(with_miss_at(2, 8), cape("section", 6)).owed[0] == 0
+    assert outcomes(with_miss_at(2, 1), cape("section", 6)).backlog[0] == 1
+    assert outcomes(with_miss_at(2, 8), cape("section", 6)).backlog[0] == 0
 
 
 def test_rounds_by_hand():

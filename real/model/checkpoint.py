@@ -36,11 +36,16 @@ def load_decoder(path: str | Path, dtype=torch.float32, device="cpu") -> Decoder
             f"{path} holds no config.json; expected the folder of a transformers checkpoint"
         )
     try:
-        config = AutoConfig.from_pretrained(path)
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         decoder_config(config)
         # a pair with output_loading_info, unlike its annotation
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            path, config=config, dtype=dtype, use_safetensors=True, output_loading_info=True
+            path,
+            config=config,
+            dtype=dtype,
+            use_safetensors=True,
+            output_loading_info=True,
+            trust_remote_code=False,
         )
         model, info = loaded
         odd = [*info["missing_keys"], *info["unexpected_keys"], *info["mismatched_keys"]]

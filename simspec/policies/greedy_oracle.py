@@ -7,23 +7,16 @@ from simspec.cost import CostModel
 from simspec.deferred_policy import DeferredPolicy
 from simspec.policy import Policy
 from simspec.policy_functions import Array
+from simspec.round_cost import CostTables
 from simspec.schedule import empty_schedule, scheduled_policy
 from simspec.trace import Trace
 
 
 @cached_njit
-def _solve(  # noqa: PLR0913
-    offset: Array,
-    budget: Array,
-    depth: Array,
-    run: Array,
-    K: int,
-    draft: Array,
-    verify: Array,
-    catch_up: Array,
-    overhead: float,
-    plan: Array,
+def _solve(
+    offset: Array, budget: Array, depth: Array, run: Array, K: int, tables: CostTables, plan: Array
 ) -> None:
+    draft, verify, catch_up, overhead = tables
     for s in range(budget.shape[0]):
         n = offset[s + 1] - offset[s]
         for pos in range(n):
@@ -41,10 +34,7 @@ def _solve(  # noqa: PLR0913
 
 def _plan(trace: Trace, cost: CostModel) -> Policy:
     plan = empty_schedule(trace, cost)
-    _solve(
-        trace.offset, trace.budget, trace.depth, trace.run, trace.K,
-        cost.draft, cost.verify, cost.catch_up, cost.overhead, plan,
-    )  # fmt: skip
+    _solve(trace.offset, trace.budget, trace.depth, trace.run, trace.K, cost.tables, plan)
     return scheduled_policy("greedy_oracle", trace, plan)
 
 

@@ -7,25 +7,23 @@ from simspec.cost import CostModel
 from simspec.deferred_policy import DeferredPolicy
 from simspec.policy import Policy
 from simspec.policy_functions import Array
-from simspec.round_cost import next_backlog
+from simspec.round_cost import CostTables, next_backlog
 from simspec.schedule import empty_schedule, scheduled_policy
 from simspec.trace import Trace
 
 
 @cached_njit
-def _solve(  # noqa: PLR0913
+def _solve(
     offset: Array,
     budget: Array,
     depth: Array,
     run: Array,
     K: int,
-    draft: Array,
-    verify: Array,
-    catch_up: Array,
-    overhead: float,
+    tables: CostTables,
     plan: Array,
     value: Array,
 ) -> None:
+    draft, verify, catch_up, overhead = tables
     width = catch_up.shape[0]
     for s in range(budget.shape[0]):
         n = offset[s + 1] - offset[s]
@@ -52,10 +50,7 @@ def _solve(  # noqa: PLR0913
 def _plan(trace: Trace, cost: CostModel) -> Policy:
     plan = empty_schedule(trace, cost)
     value = np.zeros((int(np.diff(trace.offset).max()) + 1, plan.shape[1]))
-    _solve(
-        trace.offset, trace.budget, trace.depth, trace.run, trace.K,
-        cost.draft, cost.verify, cost.catch_up, cost.overhead, plan, value,
-    )  # fmt: skip
+    _solve(trace.offset, trace.budget, trace.depth, trace.run, trace.K, cost.tables, plan, value)
     return scheduled_policy("oracle", trace, plan)
 
 

@@ -37,13 +37,11 @@ class Candidates:
     | nodes | node budgets of trees |
     | k | chain of CAPE and of sets; None: chosen on the other half of the prompts |
     | policies | further ones, (name, policy) |
-    | measured | (trace, cost) -> {name: policy}: what was measured elsewhere, or None |
     """
 
     nodes: Sequence[int]
     k: int | None
     policies: Sequence[tuple[str, Any]]
-    measured: Callable[[Trace, CostModel], Mapping[str, Any]] | None
 
     def attempts(self, trace: Trace, cost: CostModel) -> list[tuple[str, int, Attempt]]:
         """(name, node budget, function that replays it) of each candidate, in the table's order."""
@@ -72,14 +70,11 @@ class Candidates:
                 attempts.append((f"{maker.__name__}:{n}", n, tree(partial(maker, n))))
             attempts.append((f"dynamic_tree:{n}", n, whole(dynamic_tree(n))))
         attempts.append(("optimal_tree", 0, tree(partial(optimal_tree, None))))
-        measured = self.measured(trace, cost) if self.measured else {}
-        attempts += [
-            (name, 0, whole(policy)) for name, policy in (*self.policies, *measured.items())
-        ]
+        attempts += [(name, 0, whole(policy)) for name, policy in self.policies]
         return [*attempts, ("oracle", 0, whole(oracle)), ("tree_oracle", 0, whole(tree_oracle))]
 
 
-def compare_trees(  # noqa: PLR0913
+def compare_trees(
     traces: Mapping[str, Trace | Path | str],
     costs: Any = 0.1,
     nodes: Sequence[int] = NODES,
@@ -88,7 +83,6 @@ def compare_trees(  # noqa: PLR0913
     level: float = 0.95,
     resamples: int = 2000,
     seed: int = 0,
-    measured: Callable[[Trace, CostModel], Mapping[str, Any]] | None = None,
 ) -> tuple[list[TreeRow], list[str]]:
     """(a TreeRow per policy and recording, notes on what was left out or extrapolated).
 
@@ -107,7 +101,7 @@ def compare_trees(  # noqa: PLR0913
         (getattr(p, "name", p), policy_names.parse(p) if isinstance(p, str) else p)
         for p in policies
     ]
-    candidates = Candidates(nodes, k, named, measured)
+    candidates = Candidates(nodes, k, named)
     options = {"level": level, "resamples": resamples, "seed": seed}
     rows: list[TreeRow] = []
     notes: list[str] = []

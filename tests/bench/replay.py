@@ -51,8 +51,8 @@ from simspec.policies import (  # noqa: E402
 )
 from simspec.policies.calibrated import clipped_mean  # noqa: E402
 from simspec.quantization import LOG_ODDS, TABLES  # noqa: E402
-from simspec.replay_kernel import kernel  # noqa: E402
-from simspec.simulate import prepare  # noqa: E402
+from simspec.replay_kernel import Output, kernel  # noqa: E402
+from simspec.simulate import policy_arrays, prepare, recording  # noqa: E402
 
 THETA = "confidence"  # calibrated: accepted with exactly this probability
 
@@ -124,27 +124,10 @@ def cases(traces, cost):
 
 def loop(trace, policy, cost, seed, outputs):
     """The compiled loop alone, into arrays that are there already: call it for its time."""
-    K, cost, columns, tables = prepare(trace, policy, cost)
-    run, parts = (
-        kernel(policy),
-        (
-            trace.offset,
-            trace.budget,
-            trace.sequence,
-            trace.depth,
-            trace.run,
-            trace.feature,
-            columns,
-            tables,
-        ),
-    )
-    prices, (params, state0) = (
-        (cost.draft, cost.verify, cost.catch_up, cost.overhead),
-        policy.start(),
-    )
-    start = params, state0, state0.copy(), np.full((K, len(policy.reads)), np.nan)
-    last = policy.scope == "stream", *outputs
-    return lambda: run(*parts, *prices, K, np.uint64(seed), *start, *last)
+    K, cost, columns, grids = prepare(trace, policy, cost)
+    compiled, arrays = kernel(policy), policy_arrays(policy, K)
+    arguments = recording(trace, columns, grids), cost.tables, arrays, Output(*outputs)
+    return lambda: compiled(*arguments, K, np.uint64(seed), policy.scope == "stream")
 
 
 def seconds(call):
