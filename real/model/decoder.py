@@ -3,6 +3,8 @@
 Its logits equal those of transformers to 1e-5 in float32.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -18,6 +20,8 @@ class Decoder(nn.Module):
     `frequency [head_dim / 2]` and `scaling` replace the default rotary frequencies where a model
     scales them.
     """
+
+    head: Any  # nn.Linear; of a drafter, maybe a `DraftVocabularyHead`
 
     def __init__(
         self, config: DecoderConfig, frequency: Tensor | None = None, scaling: float = 1.0

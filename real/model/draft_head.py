@@ -22,6 +22,8 @@ HASHES = ("tokenizer", "config", "weights")
 MAP = "draft_token"
 """The tensor int32 `[N]` of a weights file that maps rows of the vocabulary head to tokens."""
 
+VOCABULARY = "draft_vocabulary.safetensors"
+
 Head = TypeVar("Head", bound=nn.Module)
 
 
@@ -61,7 +63,7 @@ def save_draft_head(
     """
     token = getattr(head, "draft_token", None)
     state = {k: v.to(dtype).contiguous().clone() for k, v in head.state_dict().items()}
-    content = {"settings": head.settings, "target": dict(made_for)}
+    content: dict[str, object] = {"settings": head.settings, "target": dict(made_for)}
     if token is not None:
         state[MAP] = token.int().cpu()
         content["draft_vocab"] = len(token)
@@ -120,6 +122,22 @@ def load_draft_head(
         restrict(head, target, state.pop(MAP, None), draft_vocab, str(folder))
     fill(head, state, str(folder))
     return head.to(target.device, target.dtype).requires_grad_(False).eval()
+
+
+def save_vocabulary(token: Tensor, folder: Path) -> None:
+    """Writes draft_vocabulary.safetensors: the map of a drafter with a checkpoint of its own."""
+    with replacing(folder / VOCABULARY) as path:
+        save_file({MAP: token.int().cpu()}, path)
+
+
+def load_vocabulary(folder: Path, vocab: int) -> Tensor | None:
+    """The map int64 `[N]` in draft_vocabulary.safetensors, None without; WeightsError if unfit."""
+    if not (folder / VOCABULARY).exists():
+        return None
+    token = read_state(folder / VOCABULARY).get(MAP)
+    if token is None:
+        raise WeightsError(f"{folder / VOCABULARY} lacks the tensor {MAP}; train the drafter again")
+    return check_vocabulary(token, vocab)
 
 
 def restrict(

@@ -19,7 +19,8 @@ drafter's own |
 
     So q is 0 outside under every rule, with temperature, top-k and top-p applied inside. Under the
     coupled rule a token keeps its own noise. Confidence, entropy and margin are those of the N
-    tokens; tokens outside rank behind all of them, the smaller id first.
+    tokens; tokens outside rank behind all of them, the smaller id first, as do those that top-k
+    or top-p cut.
     """
 
     token: Tensor

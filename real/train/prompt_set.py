@@ -13,13 +13,13 @@ from real.files import replace_json, replacing
 from real.model.fingerprint import sha256
 from real.progress import Progress, quiet
 from real.prompts import read_prompts
+from real.train.card_file import read_card
 from real.train.corpus import documents
-from real.train.drafter_card import read_card
 
 WINDOW = 64
 """Tokens of a prompt that is cut from text; shorter ends of documents are left out."""
-LEAST = 4
-"""Prompts: one of them is held out."""
+LEAST = 8
+"""Prompts: two of them are held out, one to choose weights by and one to evaluate."""
 FILE = "prompts.safetensors"
 
 

@@ -11,8 +11,8 @@ from safetensors.numpy import load_file, save_file
 from real.files import replace_json, replacing
 from real.model.decoder import Decoder
 from real.progress import Progress, quiet
+from real.train.card_file import read_card
 from real.train.continue_prompts import FIRST_ADDRESS, continue_prompts, mixed_choice
-from real.train.drafter_card import read_card
 from real.train.prompt_set import PromptSet
 
 SHARD = 64

@@ -1,5 +1,7 @@
 """EESD's draft head: new decoder layers, a norm and a head behind the target's first layers."""
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from real.model.decoder import Decoder
@@ -20,6 +22,8 @@ class EarlyExitHead(DraftHead):
     New layers and head start as copies of the target's last layer and head. ValueError for a depth
     that leaves no target layer out, or a negative number of layers.
     """
+
+    head: Any
 
     def __init__(self, target: Decoder, depth: int, own_head: bool = False, layers: int = 1):
         super().__init__()
@@ -47,7 +51,7 @@ class EarlyExitHead(DraftHead):
         if not self.own_head:
             return super().restrict(target, token)
         self.draft_token = check_vocabulary(token, target.config.vocab)
-        own: nn.Module = DraftVocabularyHead(self.head, token, trained=True)  # type: ignore[arg-type]
+        own: Any = DraftVocabularyHead(self.head, token, trained=True)
         self.head = own
 
     def as_language_model(self, target: Decoder) -> Decoder:

@@ -1,5 +1,7 @@
 """Hydra's heads: as Medusa's, but each also reads the embeddings of the tokens before its own."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -92,7 +94,8 @@ class HydraHeads(DraftHead):
         if not self.settings["own_head"]:
             return super().restrict(target, token)
         self.draft_token = check_vocabulary(token, target.config.vocab)
-        own = (DraftVocabularyHead(h, token, trained=True) for h in self.head)  # type: ignore[arg-type]
+        heads: Any = self.head
+        own = (DraftVocabularyHead(head, token, trained=True) for head in heads)
         self.head = nn.ModuleList(own)
 
     def output(self, target: Decoder, head: int) -> nn.Module:

@@ -1,5 +1,7 @@
 """Medusa's heads: residual blocks on the target's last feature, one stack for each later token."""
 
+from typing import Any
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -62,7 +64,8 @@ class MedusaHeads(DraftHead):
         if not self.settings["own_head"]:
             return super().restrict(target, token)
         self.draft_token = check_vocabulary(token, target.config.vocab)
-        own = (DraftVocabularyHead(h, token, trained=True) for h in self.head)  # type: ignore[arg-type]
+        heads: Any = self.head
+        own = (DraftVocabularyHead(head, token, trained=True) for head in heads)
         self.head = nn.ModuleList(own)
 
     def output(self, target: Decoder, head: int) -> nn.Module:
