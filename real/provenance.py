@@ -26,6 +26,14 @@ def check_device(device: str) -> None:
 
 
 def device_name(device) -> str:
+    """Name of the GPU, or of the processor with the number of threads."""
+    name = processor_name(device)
+    if torch.device(device).type == "cuda":
+        return name
+    return f"cpu ({name}, {torch.get_num_threads()} threads)"
+
+
+def processor_name(device) -> str:
     """Name of the GPU, or of the processor."""
     device = torch.device(device)
     if device.type == "cuda":
@@ -39,7 +47,7 @@ def device_name(device) -> str:
             if line.startswith("model name")
         ]
         model = names[0] if names else model
-    return f"cpu ({model}, {torch.get_num_threads()} threads)"
+    return model
 
 
 def versions() -> dict[str, str]:

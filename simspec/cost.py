@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from simspec.cost_origin import CostOrigin
 from simspec.files import check_keys, read_json, write_json
 from simspec.round_cost import CostTables, chain_seconds, levels_seconds
 
 _LISTS = ("draft", "verify", "catch_up")
 _TEXTS = ("name", "device")
+_OPTIONAL = ("node", "origin")
+"""Keys that a file leaves out where they say nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,15 +32,12 @@ class CostModel:
     | device   | str            | the device it was measured on                                   |
     | feature  | float          | the features of one computed token, for policies that read some |
     | node     | float          | each row beyond the first in a drafter's pass over a tree       |
+    | origin   | CostOrigin     | device, threads, dtype and engines; None: unknown               |
 
     R >= K, since trees submit more than K tokens. A backlog beyond B costs catch_up[B].
     All times are finite and >= 0, baseline > 0. ValueError otherwise.
 
-    A file may hold one more object, which loading ignores:
-
-    | key     | type            | meaning                                                  |
-    | ------- | --------------- | -------------------------------------------------------- |
-    | engines | {model: engine} | engines that ran, as printed by `simspec measure --json` |
+    A file without `origin` may hold an object "engines", {model: engine}; it becomes the origin's.
     """
 
     draft: np.ndarray
@@ -49,6 +49,7 @@ class CostModel:
     device: str = ""
     feature: float = 0.0
     node: float = 0.0
+    origin: CostOrigin | None = None
 
     def __post_init__(self) -> None:
         for field in _LISTS:
@@ -79,6 +80,9 @@ class CostModel:
             raise self._error(
                 f"overhead {self.overhead}, baseline {self.baseline}, expected finite, >= 0 and > 0"
             )
+
+        if not (self.origin is None or isinstance(self.origin, CostOrigin)):
+            raise self._error(f"origin is {self.origin!r}, expected a CostOrigin or None")
 
     def _error(self, reason: str) -> ValueError:
         return ValueError(f"cost {self.name!r}: {reason}")
@@ -222,11 +226,12 @@ class CostModel:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists and numbers, as in the file: without `node` where it is 0, as in files of
-        chains.
+        chains, and without an origin where there is none.
         """
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        if not self.node:
-            del values["node"]
+        values = {k: v for k, v in values.items() if k not in _OPTIONAL or v}
+        if self.origin is not None:
+            values["origin"] = self.origin.to_dict()
         return {
             name: value.tolist() if isinstance(value, np.ndarray) else value
             for name, value in values.items()
@@ -240,13 +245,11 @@ class CostModel:
 
     @classmethod
     def from_dict(cls, data: Any) -> "CostModel":
-        """The inverse of `to_dict`; ignores the optional key "engines".
-
-        ValueError for a missing or unknown key or an invalid value.
-        """
-        data = without_engines(data)
-        optional = () if isinstance(data, dict) and "node" in data else ("node",)
-        check_keys(data, (field.name for field in fields(cls) if field.name not in optional))
+        """The inverse of `to_dict`; ValueError for a missing or unknown key or an invalid value."""
+        data, origin = read_origin(data)
+        given = data if isinstance(data, dict) else {}
+        names = (field.name for field in fields(cls))
+        check_keys(data, (name for name in names if name not in _OPTIONAL or name in given))
         for key, value in data.items():
             kind: Any = str if key in _TEXTS else (int, float)
             items = value if key in _LISTS and isinstance(value, list) else [value]
@@ -255,7 +258,7 @@ class CostModel:
                 raise ValueError(
                     f"{key} is {value!r}, expected {'text' if key in _TEXTS else 'seconds'}"
                 )
-        return cls(**data)
+        return cls(**data, origin=origin)
 
     @classmethod
     def from_json(cls, path: str | PathLike[str]) -> "CostModel":
@@ -263,8 +266,18 @@ class CostModel:
         return read_json(path, cls.from_dict, "cost model")
 
 
-def without_engines(data: Any) -> Any:
-    """The JSON object of a cost file without its optional object "engines"."""
-    if isinstance(data, dict) and isinstance(data.get("engines"), dict):
-        return {key: value for key, value in data.items() if key != "engines"}
-    return data
+def read_origin(data: Any) -> tuple[Any, CostOrigin | None]:
+    """(the JSON value of a cost file without its origin, the origin or None).
+
+    Older files hold "engines" alone. ValueError for an invalid origin.
+    """
+    if not isinstance(data, dict):
+        return data, None
+    rest = {key: value for key, value in data.items() if key not in ("engines", "origin")}
+    if "origin" in data:
+        if "engines" in data:
+            raise ValueError("holds engines beside an origin, expected them inside it")
+        return rest, CostOrigin.from_dict(data["origin"])
+    if "engines" in data:
+        return rest, CostOrigin(engines=data["engines"])
+    return rest, None

@@ -4,13 +4,14 @@ Entries are linear between measured contexts, and stepwise between batch sizes.
 """
 
 from bisect import bisect_left
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from os import PathLike
 from typing import Any
 
 import numpy as np
 
-from simspec.cost import CostModel, without_engines
+from simspec.cost import CostModel, read_origin
+from simspec.cost_origin import CostOrigin
 from simspec.files import check_keys, read_json, write_json
 
 
@@ -25,7 +26,7 @@ class CostTable:
     | cells   | ((CostModel or None,),) [nb][nc] | seconds of a round of the whole batch   |
     | name    | str                              | label in tables                         |
 
-    A file may hold an object "engines" too, as CostModel's; loading ignores it.
+    A file holds the origin of all cells once, beside them.
     A cell is None where the batch did not fit. All cells price drafts up to the same K and the same
     backlog; every batch size and every context has a cell. ValueError otherwise.
     """
@@ -83,6 +84,12 @@ class CostTable:
         return ", ".join(
             sorted({cell.device for row in self.cells for cell in row if cell is not None})
         )
+
+    @property
+    def origin(self) -> CostOrigin | None:
+        """The origin that all cells share; None where they have none, or several."""
+        origins = [cell.origin for row in self.cells for cell in row if cell is not None]
+        return origins[0] if all(origin == origins[0] for origin in origins) else None
 
     def at(self, batch: int | None = None, context: int | None = None) -> CostModel:
         """The costs of a batch of that size after that many tokens.
@@ -153,12 +160,17 @@ class CostTable:
     def to_dict(self) -> dict[str, Any]:
         """Plain lists and numbers, as in the file."""
         cells = [[None if cell is None else cell.to_dict() for cell in row] for row in self.cells]
-        return {
+        values: dict[str, Any] = {
             "name": self.name,
             "batch": list(self.batch),
             "context": list(self.context),
             "cells": cells,
         }
+        if self.origin is None:
+            return values
+        for cell in (cell for row in cells for cell in row if cell is not None):
+            del cell["origin"]
+        return values | {"origin": self.origin.to_dict()}
 
     def to_json(self, path: str | PathLike[str]) -> None:
         """Writes the table as one JSON object, completely or not at all."""
@@ -173,17 +185,21 @@ class CostTable:
         if not isinstance(data, dict) or "cells" not in data:
             model = CostModel.from_dict(data)
             return cls((1,), (0,), ((model,),), model.name)
-        data = without_engines(data)
+        data, origin = read_origin(data)
         check_keys(data, (f.name for f in fields(cls)))
         for key in ("batch", "context", "cells"):
             if not isinstance(data[key], list):
                 raise ValueError(f"{key} is {data[key]!r}, expected a list")
         if not all(isinstance(row, list) for row in data["cells"]):
             raise ValueError("cells is not a list of lists, expected one list a batch size")
-        cells = tuple(
-            tuple(None if cell is None else CostModel.from_dict(cell) for cell in row)
-            for row in data["cells"]
-        )
+
+        def read_cell(cell: Any) -> CostModel | None:
+            if cell is None:
+                return None
+            read = CostModel.from_dict(cell)
+            return replace(read, origin=read.origin or origin)
+
+        cells = tuple(tuple(read_cell(cell) for cell in row) for row in data["cells"])
         return cls(tuple(data["batch"]), tuple(data["context"]), cells, data["name"])
 
     @classmethod
@@ -223,10 +239,11 @@ def _between(low: CostModel, high: CostModel, share: float, name: str) -> CostMo
     parts: dict[str, Any] = {
         f.name: line(getattr(low, f.name), getattr(high, f.name))
         for f in fields(CostModel)
-        if f.name not in ("name", "device")
+        if f.name not in ("name", "device", "origin")
     }
     return CostModel(
         **parts,
         name=name,
+        origin=low.origin if low.origin == high.origin else None,
         device=low.device if low.device == high.device else f"{low.device}, {high.device}",
     )

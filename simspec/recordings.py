@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from simspec.cost import CostModel
+from simspec.cost_comparison import check_comparable
 from simspec.cost_table import CostTable, load_cost
 
 CHECKOUT = Path(__file__).parent.parent / "traces"
@@ -77,6 +78,25 @@ def costs_of(
         name: _cost(cost if cost is not None else cost_beside(path) or "0.1", batch, context)
         for name, path in paths.items()
     }
+
+
+def comparable_costs(
+    paths: Mapping[str, Path],
+    cost: str | None = None,
+    batch: int | None = None,
+    context: int | None = None,
+    mixed: bool = False,
+) -> tuple[dict, list[str]]:
+    """(`costs_of`, notes) of recordings that stand side by side.
+
+    ValueError where the origins of two cost files differ, unless `mixed` allows it.
+    """
+    costs = costs_of(paths, cost, batch, context)
+    files = {name: cost_beside(path) for name, path in paths.items()} if cost is None else {}
+    beside = {file: costs[name] for name, file in files.items() if file is not None}
+    unique = len({file.name for file in beside}) == len(beside)
+    labeled = {file.name if unique else str(file): model for file, model in beside.items()}
+    return costs, check_comparable(labeled, mixed)
 
 
 def _cost(text: Any, batch: Any, context: Any) -> CostModel | float:

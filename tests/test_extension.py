@@ -202,7 +202,7 @@ def trained(linear, tmp_path, monkeypatch):
     return card, data, folder
 
 
-def test_a_new_drafter_is_trained_like_any_other(trained):
+def test_new_drafter_is_trained(trained):
     card, data, folder = trained
     assert "linear" in train_choices()
     assert card["steps"] == 60
@@ -212,14 +212,14 @@ def test_a_new_drafter_is_trained_like_any_other(trained):
     assert round(lengths.mean(), 4) == card["evaluation"]["trained"]["accepted_length"]["value"]
 
 
-def test_settings_of_a_new_drafter_are_known_by_name(linear):
+def test_new_drafter_settings_are_checked(linear):
     training = drafter_training("linear", settings={"bias": False, "scale": 2.0})
     assert new_head(training, toy_lm.toy_target()).settings == {"bias": False}
     with pytest.raises(ValueError, match="no setting 'depth'; expected one of bias, scale"):
         drafter_training("linear", settings={"depth": 3})
 
 
-def test_a_new_drafter_passes_the_exam_of_drafters(trained):
+def test_new_drafter_passes_the_drafter_tests(trained):
     test_drafters.test_attributes_are_declared("linear")
     test_drafters.test_steps_carry_the_logits_they_were_picked_from("linear")
     for rule in RULES:
@@ -228,7 +228,7 @@ def test_a_new_drafter_passes_the_exam_of_drafters(trained):
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("seed", range(3))
-def test_a_new_drafter_is_recorded_in_parallel(trained, rule, seed):
+def test_new_drafter_is_recorded_in_parallel(trained, rule, seed):
     pair = toy_lm.toy_pair("linear")
     assert parallel_form(pair[1]) is BUILTIN["linear"].parallel
     settings = Settings(5, 18, RULES[rule], END, ("confidence", "entropy"))
@@ -236,7 +236,7 @@ def test_a_new_drafter_is_recorded_in_parallel(trained, rule, seed):
     assert test_parallel_drafters.same(slow, fast)
 
 
-def test_control_a_parallel_form_that_reads_the_wrong_row_is_caught(trained, linear, monkeypatch):
+def test_control_wrong_parallel_row_is_detected(trained, linear, monkeypatch):
     start = linear.ParallelLinear.start
     monkeypatch.setattr(linear.ParallelLinear, "start", lambda s, p: start(s, (p - 1).clamp(min=1)))
     settings = Settings(5, 18, RULES["greedy"], END)
@@ -255,14 +255,14 @@ def momentum(tmp_path, monkeypatch):
     sys.modules.pop(module.__name__)
 
 
-def test_a_new_policy_is_parsed_by_name(momentum):
+def test_new_policy_is_parsed_by_name(momentum):
     assert momentum.name == "momentum:1"
     assert policies.parse(momentum.name) == momentum
 
 
 @pytest.mark.parametrize("drafter", ["model", "medusa"])
 @pytest.mark.parametrize("rule", RULES)
-def test_a_new_policy_replays_as_the_slow_twin_and_as_it_runs(momentum, drafter, rule):
+def test_new_policy_replay_equals_slow_twin_and_run(momentum, drafter, rule):
     trace, target, model = toy_recording(drafter, rule)
     cost = toy_cost()
     rounds = replay(trace, momentum, 3, cost)
@@ -271,7 +271,7 @@ def test_a_new_policy_replays_as_the_slow_twin_and_as_it_runs(momentum, drafter,
     assert rounds_of(trace, results) == rounds
 
 
-def test_a_new_command_is_listed_and_runs(tmp_path, monkeypatch, capsys):
+def test_new_command_is_listed_and_runs(tmp_path, monkeypatch, capsys):
     (tmp_path / "repeat.py").write_text(COMMAND.lstrip())
     monkeypatch.setattr(real.cli, "__path__", [*real.cli.__path__, str(tmp_path)])
     monkeypatch.setitem(real.cli.COMMANDS, "repeat", "repeat")

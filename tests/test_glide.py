@@ -24,10 +24,10 @@ def grouped(kv_heads: int, seed: int = 0) -> Decoder:
     """A toy target with grouped-query attention (multi-head if `kv_heads` is the head count)."""
     torch.manual_seed(seed)
     shape = replace(toy_target().config, heads=4, kv_heads=kv_heads)
-    made = Decoder(shape).double().requires_grad_(False)
-    for p in made.parameters():
+    decoder = Decoder(shape).double().requires_grad_(False)
+    for p in decoder.parameters():
         p.add_(0.2 * torch.randn(p.shape, dtype=p.dtype))
-    return made
+    return decoder
 
 
 FORMS = [
@@ -175,9 +175,9 @@ def test_only_models_without_cross_attention_are_prefix_only():
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_training_lowers_the_loss_without_nan(form, soft):
     target = toy_target()
-    asked = Settings(6, 24, RULES["greedy"], ())
+    record_settings = Settings(6, 24, RULES["greedy"], ())
     texts = [
-        [*p, *target_sequence(Target(target), asked, p, i)[0].tolist()][:25]
+        [*p, *target_sequence(Target(target), record_settings, p, i)[0].tolist()][:25]
         for i, p in enumerate(toy_prompts(16))
     ]
     token = torch.tensor([t for t in texts if len(t) == 25])
@@ -238,7 +238,7 @@ def test_loss_masks_keys_of_the_own_block():
 
 
 @pytest.mark.parametrize(
-    "form, said",
+    "form, words",
     [
         ({"layers": 0}, "layers is 0"),
         ({"layers": 9}, "layers is 9"),
@@ -249,8 +249,8 @@ def test_loss_masks_keys_of_the_own_block():
         ({"cross": "no"}, "cross is 'no'"),
     ],
 )
-def test_invalid_settings_are_refused(form, said):
-    with pytest.raises(ValueError, match=said):
+def test_invalid_settings_are_refused(form, words):
+    with pytest.raises(ValueError, match=words):
         GlideModel(toy_target(), **form)
 
 

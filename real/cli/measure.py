@@ -73,7 +73,7 @@ def measure(  # noqa: PLR0913
         tuple(batch or [1]), tuple(context or [128]), repeats=repeats, seed=seed, tree_nodes=rows
     )
     with show_progress() as progress:
-        table, engines = measure_costs(
+        table = measure_costs(
             out,
             ModelSettings(models, device, dtype, engine, target, weights),
             drafter,
@@ -83,7 +83,8 @@ def measure(  # noqa: PLR0913
             progress,
         )
     if as_json:
-        print(json.dumps(table.simplest().to_dict() | {"engines": engines}))
+        print(json.dumps(table.simplest().to_dict()))
     else:
         print("\n".join(table.describe()))
+        engines = table.origin.engines if table.origin else {}
         print(f"wrote {out}, measured on {table.device}; {describe_engines(engines)}")

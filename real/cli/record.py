@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from real.cli.options import (
+    ChatTemplate,
     Device,
     DrafterName,
     Dtype,
@@ -15,6 +16,7 @@ from real.cli.options import (
     Models,
     RuleName,
     Seed,
+    System,
     TargetPath,
     Temperature,
     TopK,
@@ -39,7 +41,14 @@ def record(  # noqa: PLR0913
     k: Annotated[int, typer.Option("--depth", "-k", help="Draft depth K at every position.")] = 16,
     budget: Annotated[int, typer.Option(help="New tokens a prompt.")] = 96,
     per_task: Annotated[int, typer.Option(help="Prompts of every task.")] = 20,
-    longest: Annotated[int, typer.Option(help="Longest prompt taken, in tokens.")] = 400,
+    longest: Annotated[
+        int | None,
+        typer.Option(
+            help="Longest prompt taken, in tokens; default: the models' context without the budget."
+        ),
+    ] = None,
+    chat_template: ChatTemplate = "auto",
+    system: System = "",
     tree: Annotated[
         str | None,
         typer.Option(
@@ -59,6 +68,8 @@ def record(  # noqa: PLR0913
 
     A second call continues at the last whole shard.
 
+    Prompts that do not fit are left out, which stderr and the card say.
+
     Example: simspec record prompts.jsonl --drafter early_exit --rule coupled --out mine.parquet
     """
     from real.jobs import ModelSettings, PromptSettings, record_prompts
@@ -70,7 +81,7 @@ def record(  # noqa: PLR0913
     with show_progress() as progress:
         card = record_prompts(
             out,
-            PromptSettings(tuple(prompts), per_task, longest, seed),
+            PromptSettings(tuple(prompts), per_task, longest, seed, chat_template, system),
             ModelSettings(models, device, dtype, engine, target, weights),
             drafter,
             settings,

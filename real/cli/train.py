@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from real.cli.options import Device, Json, Seed
+from real.cli.options import ChatTemplate, Device, Json, Seed, System
 from real.cli.progress import show_progress
 
 
@@ -36,6 +36,11 @@ are there; then files or folders: .txt, .md, .jsonl or .jsonl.xz with a "text" f
 Text is cut into prompts of 64 tokens."
         ),
     ] = None,
+    longest: Annotated[
+        int, typer.Option(help="Longest prompt of --prompts taken, in tokens.")
+    ] = 1024,
+    chat_template: ChatTemplate = "auto",
+    system: System = "",
     draft_vocab: Annotated[
         int,
         typer.Option(
@@ -129,6 +134,7 @@ default: the drafter's own.",
 
     from real.jobs import (
         DrafterRequest,
+        PromptFiles,
         TrainingLength,
         TrainingPlace,
         TrainingText,
@@ -152,8 +158,9 @@ default: the drafter's own.",
             "--blend mixes text with what a target of simspec train wrote; "
             "leave it out with --target or --prompts"
         )
+    prompt_files = PromptFiles(tuple(prompts or ()), chat_template, system, longest)
     sources = TrainingText(
-        files, heldout or (), distil_tokens, 0.5 if blend is None else blend, prompts or ()
+        files, heldout or (), distil_tokens, 0.5 if blend is None else blend, prompt_files
     )
     length = TrainingLength(
         minutes if minutes is not None else 6.0 if drafter else 60.0,

@@ -13,6 +13,7 @@ from real.jobs.scorecard import ScoringSettings, score_recordings
 from real.jobs.teacher_force import ForcedRun, force_recording
 from real.jobs.train import (
     DrafterRequest,
+    PromptFiles,
     TrainingLength,
     TrainingPlace,
     TrainingText,
@@ -28,6 +29,7 @@ __all__ = [
     "LatencyFiles",
     "ModelSettings",
     "Outcome",
+    "PromptFiles",
     "PromptSettings",
     "RaceSettings",
     "RunSettings",

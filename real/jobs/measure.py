@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from real.decode.engine import engines_of
 from real.jobs.models import ModelSettings
 from real.measure import MeasureSettings, max_new_tokens, measure_table
 from real.progress import Progress, quiet, relabel
@@ -19,8 +18,8 @@ def measure_costs(
     K: int,
     settings: MeasureSettings,
     progress: Progress = quiet,
-) -> tuple[CostTable, dict[str, str]]:
-    """Measures drafts of up to K tokens, and writes `out`: (costs, engines that ran)."""
+) -> CostTable:
+    """Measures drafts of up to K tokens, and writes `out`."""
     check_output(out)
     if not 1 <= K <= 255 or settings.repeats < 1:
         raise ValueError(
@@ -34,4 +33,4 @@ def measure_costs(
         pair.target, pair.drafter, rule, K, settings, relabel(progress, f"measuring {out.stem}")
     )
     table.simplest().to_json(out)
-    return table, engines_of(pair.target, pair.drafter)
+    return table

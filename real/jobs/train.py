@@ -19,6 +19,7 @@ from real.train.target_data import load_target
 from real.train.target_pipeline import (
     Folders,
     PredictorRequest,
+    PromptFiles,
     configured_predictors,
     train_for_target,
 )
@@ -33,19 +34,16 @@ class TrainingText:
     | --- | --- |
     | distil_tokens | tokens that the target generates for its drafters |
     | blend | share of generated tokens in what drafters learn from |
-    | prompts | JSON lines as `simspec record` reads them, for a target that is given |
+    | prompts | files of prompts, for a target that is given |
     """
 
     files: Sequence[str]
     heldout: Sequence[Path] = ()
     distil_tokens: int = 1_000_000
     blend: float = 0.5
-    prompts: Sequence[Path] = ()
+    prompts: PromptFiles = PromptFiles()
 
     def __post_init__(self) -> None:
-        for path in self.prompts:
-            if not Path(path).is_file():
-                raise ValueError(f"{path} does not exist; expected JSON lines of prompts")
         if self.distil_tokens < 1:
             raise ValueError(f"distil-tokens is {self.distil_tokens}; expected at least 1")
         if not 0 <= self.blend <= 1:
@@ -178,7 +176,7 @@ def train_drafter(
     counts = length.counts(one_drafter=True)
     config, settings = _config(text, length, place), read_settings(request.settings)
     training = _training(request, length, place, (config, settings, counts, soft))
-    if not (request.target or text.prompts) and _is_ours(place.out):
+    if not (request.target or text.prompts.files) and _is_ours(place.out):
         if isinstance(training, PredictorRequest):
             raise ValueError(
                 "simspec train TEXT trains predictors with the target; "
@@ -188,8 +186,9 @@ def train_drafter(
     path = request.target or place.out / "target"
     target = load_target(path, place.device)
     folders = Folders(place.out, place.work_folder)
-    prompts = tuple(map(Path, text.prompts))
-    return train_for_target(config, training, target, prompts, folders, progress, request.against)
+    return train_for_target(
+        config, training, target, text.prompts, folders, progress, request.against
+    )
 
 
 def _is_ours(out: Path) -> bool:

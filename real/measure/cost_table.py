@@ -16,6 +16,7 @@ from real.draft import Drafter
 from real.measure.batched import BatchedPasses, shared_layers
 from real.measure.job import Job
 from real.measure.loop import LoopTiming
+from real.measure.origin import cost_origin
 from real.measure.settings import DEFAULTS, MeasureSettings
 from real.model.target import Target
 from real.progress import Progress, quiet
@@ -105,7 +106,8 @@ def measure_table(
             f"one sequence of context {missing[0]} does not fit the device: measure a shorter one"
         )
     name = f"{drafter.name}-{rule.name}"
-    one = {c: loop.cost(name) for c, loop in loops.items()}
+    origin = cost_origin(target, drafter)
+    one = {c: replace(loop.cost(name), origin=origin) for c, loop in loops.items()}
     if len(batches) == len(contexts) == 1 and batches == (1,):
         return CostTable(batches, contexts, ((one[contexts[0]],),), name)
 

@@ -47,7 +47,7 @@ def card(path: Path, trace: Trace) -> dict:
         "git": meta.git,
         "argv": list(meta.argv),
         "sha256": sha256(path),
-    }
+    } | ({"chat": meta.chat} if meta.chat else {})
 
 
 def _indices_by_task(tasks: Sequence[str]) -> dict[str, list[int]]:

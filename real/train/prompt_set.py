@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
@@ -12,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 from real.files import replace_json, replacing
 from real.model.fingerprint import sha256
 from real.progress import Progress, quiet
-from real.prompts import read_prompts
+from real.prompts import LeftOut, PromptFormat, read_prompts
 from real.train.card_file import read_card
 from real.train.corpus import documents
 
@@ -55,12 +54,14 @@ class PromptSources:
     | field | meaning |
     | --- | --- |
     | prompts, text | JSON-lines files of prompts; text as `real.train.corpus.documents` reads it |
+    | form | tokenizer and chat template |
     | longest | longer prompts of files are left out |
     | seed | of the order and the split |
     """
 
     prompts: Sequence[Path]
     text: Sequence[str]
+    form: PromptFormat
     longest: int
     seed: int = 0
 
@@ -83,9 +84,7 @@ def split_prompts(prompts: Sequence[list[int]], source: dict, seed: int) -> Prom
     return PromptSet(tuple(shuffled[:cut]), tuple(shuffled[cut:]), source | counts)
 
 
-def read_prompt_set(
-    sources: PromptSources, tokenizer: Any, work: Path, progress: Progress = quiet
-) -> PromptSet:
+def read_prompt_set(sources: PromptSources, work: Path, progress: Progress = quiet) -> PromptSet:
     """The prompts of all sources, kept in `work` for later calls; ValueError for unusable ones.
 
     Without sources those that `work` holds. ValueError where it holds prompts of other sources.
@@ -99,6 +98,7 @@ def read_prompt_set(
     given = {
         "prompt_files": {Path(path).name: sha256(Path(path)) for path in sources.prompts},
         "text_files": {path.name: sha256(path) for path in text_files(sources.text)},
+        "chat": sources.form.metadata(),
         "longest": sources.longest,
         "seed": sources.seed,
     }
@@ -110,15 +110,14 @@ def read_prompt_set(
             )
         return _load(work / FILE, source)
     progress("prompts", 0, 1, "reading prompts and text")
-    prompts = [
-        prompt.token
-        for path in sources.prompts
-        for prompt in read_prompts(Path(path), tokenizer, sources.longest)
-    ]
-    prompts += list(text_windows(tokenizer, sources.text, min(WINDOW, sources.longest)))
-    found = split_prompts(prompts, given, sources.seed)
+    parts = [read_prompts(Path(path), sources.form, sources.longest) for path in sources.prompts]
+    prompts = [prompt.token for part, _ in parts for prompt in part]
+    prompts += list(text_windows(sources.form, sources.text, min(WINDOW, sources.longest)))
+    left_out = sum((left for _, left in parts), LeftOut())
+    found = split_prompts(prompts, given | {"left_out": left_out.to_json()}, sources.seed)
     _save(found, work)
-    progress("prompts", 1, 1, f"{len(found.training)} prompts, {len(found.heldout)} held out")
+    note = f"{len(found.training)} prompts, {len(found.heldout)} held out"
+    progress("prompts", 1, 1, ", ".join(part for part in (note, left_out.describe()) if part))
     return found
 
 
@@ -131,11 +130,17 @@ def text_files(paths: Sequence[str]) -> Iterator[Path]:
             yield path
 
 
-def text_windows(tokenizer: Any, paths: Sequence[str], length: int) -> Iterator[list[int]]:
-    """Windows of `length` tokens, side by side within each document."""
+def text_windows(form: PromptFormat, paths: Sequence[str], length: int) -> Iterator[list[int]]:
+    """Windows of `length` tokens, side by side within each document.
+
+    Each behind the special tokens that the tokenizer puts in front of every text.
+    """
     for document in documents(paths):
-        ids = tokenizer.encode(document["text"], add_special_tokens=False).ids
-        yield from (ids[i : i + length] for i in range(0, len(ids) - length + 1, length))
+        ids = form.tokenizer.encode(document["text"], add_special_tokens=False).ids
+        begin = form.text(document["text"])
+        begin = begin[: len(begin) - len(ids)]
+        step = max(1, length - len(begin))
+        yield from (begin + ids[i : i + step] for i in range(0, len(ids) - step + 1, step))
 
 
 def _save(prompts: PromptSet, work: Path) -> None:

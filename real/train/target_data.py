@@ -70,17 +70,15 @@ class TargetData:
 
 def load_target(path: str | Path, device: str) -> TargetCheckpoint:
     """Loads a checkpoint folder or a hub name in float32; WeightsError where it cannot be used."""
-    from transformers import AutoConfig
-
     decoder, tokenizer = load_decoder(path, device=device), load_tokenizer(path)
-    context = AutoConfig.from_pretrained(path, trust_remote_code=False).max_position_embeddings
+    assert decoder.context is not None  # a checkpoint names it
     ends = end_tokens(path, decoder.config.vocab)
     hashes = made_for(path, decoder, tokenizer)
-    return TargetCheckpoint(path, decoder, tokenizer, hashes, ends, context)
+    return TargetCheckpoint(path, decoder, tokenizer, hashes, ends, decoder.context)
 
 
-def longest_prompt(context: int, new_tokens: int, most: int = 400) -> int:
-    """Tokens of the longest prompt taken; ValueError where `context` leaves no room for one."""
+def longest_prompt(context: int, new_tokens: int, most: int) -> int:
+    """Tokens of the longest prompt taken, at most `most`; ValueError without room for one."""
     if context - new_tokens < 1:
         raise ValueError(
             f"the target is meant for {context} tokens; "
@@ -101,7 +99,7 @@ def target_data(
     Drafters learn the new tokens behind training prompts. Held-out prompts are continued greedily:
     a quarter of them chooses weights, the others evaluate them.
     """
-    prompts = read_prompt_set(sources, target.tokenizer, work, progress)
+    prompts = read_prompt_set(sources, work, progress)
     vocab, decoder = target.decoder.config.vocab, target.decoder
     writing = Writing(config.distil_tokens, config.new_tokens, target.end_tokens, config.seed)
     sequences = write_sequences(writing, prompts, decoder, target.made_for, work, progress)

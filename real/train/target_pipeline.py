@@ -11,6 +11,7 @@ from real.decode.acceptance_predictor import PREDICTOR_NAMES
 from real.drafters import BUILTIN
 from real.model.decoder import Decoder
 from real.progress import Progress, quiet
+from real.prompts import PromptFormat, load_chat_template
 from real.train.card_file import read_card
 from real.train.config import TrainConfig
 from real.train.drafter_card import compare_with
@@ -53,6 +54,30 @@ def configured_predictors(config: TrainConfig, settings: dict) -> PredictorReque
 
 
 @dataclass(frozen=True)
+class PromptFiles:
+    """Files of prompts that a target continues.
+
+    | field | meaning |
+    | --- | --- |
+    | files | JSON lines as `simspec record` reads them |
+    | chat_template, system | as for `simspec record` |
+    | longest | most tokens of a prompt |
+    """
+
+    files: tuple[Path, ...] = ()
+    chat_template: str = "auto"
+    system: str = ""
+    longest: int = 1024
+
+    def __post_init__(self) -> None:
+        if self.longest < 1:
+            raise ValueError(f"--longest is {self.longest}; expected at least 1 token")
+        for path in self.files:
+            if not path.is_file():
+                raise ValueError(f"{path} does not exist; expected JSON lines of prompts")
+
+
+@dataclass(frozen=True)
 class Folders:
     """Where drafters go, and their work files."""
 
@@ -64,7 +89,7 @@ def train_for_target(
     config: TrainConfig,
     training: DrafterTraining | SkipSearch | PredictorRequest,
     target: TargetCheckpoint,
-    prompts: tuple[Path, ...],
+    prompts: PromptFiles,
     folders: Folders,
     progress: Progress = quiet,
     other: str | None = None,
@@ -74,8 +99,10 @@ def train_for_target(
     The target continues `prompts` and windows of `config.text`, unless the work folder has what it
     wrote. With `other`, another folder beside it, both drafters are compared.
     """
-    longest = longest_prompt(target.context, config.new_tokens)
-    sources = PromptSources(prompts, config.text, longest, config.seed)
+    longest = longest_prompt(target.context, config.new_tokens, prompts.longest)
+    template = load_chat_template(target.path, prompts.chat_template, prompts.system)
+    form = PromptFormat(target.tokenizer, template)
+    sources = PromptSources(prompts.files, config.text, form, longest, config.seed)
     known = target_data(config, target, sources, folders.work, progress)
     if isinstance(training, PredictorRequest):
         return _predictors(training, known, folders.out, progress)

@@ -6,12 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
-from simspec.cli.options import Cost, Csv, Json, Level, Markdown, Traces
+from simspec.cli.options import Cost, Csv, Json, Level, Markdown, MixedCosts, Traces, print_notes
 
 
 def drafters(  # noqa: PLR0913
     traces: Traces = None,
     cost: Cost = None,
+    mixed: MixedCosts = False,
     by_task: Annotated[
         bool,
         typer.Option("--by-task", help="A row per task too; --json and --csv have them anyway."),
@@ -34,7 +35,7 @@ def drafters(  # noqa: PLR0913
     Example: simspec drafters tiny-model-coupled tiny-early_exit-coupled --by-task
     """
     from simspec.files import check_output, replacing
-    from simspec.recordings import costs_of, locate
+    from simspec.recordings import comparable_costs, locate
     from simspec.reports.drafter_tables import check_depth, markdown, table
     from simspec.reports.drafters import ALL, compare_drafters
 
@@ -42,7 +43,9 @@ def drafters(  # noqa: PLR0913
     paths = locate(traces)
     if out is not None:
         check_output(out, *paths.values(), cost or "")
-    rows = compare_drafters(paths, costs_of(paths, cost), longest, level, seed=seed)
+    costs, notes = comparable_costs(paths, cost, mixed=mixed)
+    print_notes(notes)
+    rows = compare_drafters(paths, costs, longest, level, seed=seed)
     for row in rows:
         if row.task == ALL and row.note:
             print(f"simspec: {row.recording}: {row.note}", file=sys.stderr)

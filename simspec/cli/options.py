@@ -1,5 +1,7 @@
 """Arguments and options that several commands share."""
 
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +25,12 @@ Cost = Annotated[
         "default: NAME.cost.json beside each recording, else 0.1."
     ),
 ]
+MixedCosts = Annotated[
+    bool,
+    typer.Option(
+        "--mixed-costs", help="Compare costs of different devices, threads or dtypes all the same."
+    ),
+]
 Batch = Annotated[int | None, typer.Option(help="Of a cost table: sequences decoded together.")]
 Context = Annotated[int | None, typer.Option(help="Of a cost table: tokens before the round.")]
 Replicates = Annotated[int, typer.Option(help="Draws of each policy that draws.")]
@@ -32,3 +40,9 @@ Csv = Annotated[
     Path | None, typer.Option("--out", "--csv", help="Write every row to this CSV file.")
 ]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print Markdown instead of a table.")]
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    """Prints each note as one line on stderr."""
+    for note in notes:
+        print(f"simspec: {note}", file=sys.stderr)

@@ -5,13 +5,23 @@ from typing import Annotated, Any
 
 import typer
 
-from simspec.cli.options import Cost, Json, Markdown, Policies, Replicates, Traces
+from simspec.cli.options import (
+    Cost,
+    Json,
+    Markdown,
+    MixedCosts,
+    Policies,
+    Replicates,
+    Traces,
+    print_notes,
+)
 
 
 def score(  # noqa: PLR0913
     traces: Traces = None,
     policy: Policies = None,
     cost: Cost = None,
+    mixed: MixedCosts = False,
     replicates: Replicates = 4,
     seed: Annotated[
         int, typer.Option(help="Seed of the first replicate and of the bootstrap.")
@@ -26,12 +36,13 @@ def score(  # noqa: PLR0913
     Example: simspec score traces/prose.parquet --policy beta_ts --policy confidence:0.5 --markdown
     """
     from simspec.cli.selection import servable_groups
-    from simspec.recordings import costs_of, locate
+    from simspec.recordings import comparable_costs, locate
     from simspec.reports.oracle_gap import markdown
     from simspec.reports.oracle_gap import score as score_policies
 
     paths = locate(traces)
-    costs = costs_of(paths, cost)
+    costs, notes = comparable_costs(paths, cost, mixed=mixed)
+    print_notes(notes)
     groups: list[tuple[Any, Any]] = [(None, paths)]
     if policy:
         groups = list(servable_groups(paths, policy, costs))

@@ -10,7 +10,18 @@ from typing import Annotated, Any
 
 import typer
 
-from simspec.cli.options import Batch, Context, Cost, Csv, Json, Policies, Replicates, Traces
+from simspec.cli.options import (
+    Batch,
+    Context,
+    Cost,
+    Csv,
+    Json,
+    MixedCosts,
+    Policies,
+    Replicates,
+    Traces,
+    print_notes,
+)
 
 DEFAULT_POLICIES = (
     "fixed:0", "fixed:1", "fixed:2", "fixed:3", "fixed:4", "fixed:6", "fixed:8", "hf_heuristic",
@@ -22,6 +33,7 @@ def sweep(  # noqa: PLR0913
     traces: Traces = None,
     policy: Policies = None,
     cost: Cost = None,
+    mixed: MixedCosts = False,
     batch: Batch = None,
     context: Context = None,
     replicates: Replicates = 4,
@@ -48,7 +60,7 @@ def sweep(  # noqa: PLR0913
     """
     from simspec.cli.selection import servable_groups
     from simspec.files import check_output, replacing
-    from simspec.recordings import costs_of, locate
+    from simspec.recordings import comparable_costs, locate
     from simspec.reports.sweep_means import plot_sweep
     from simspec.sweep import sweep_rows
 
@@ -56,7 +68,8 @@ def sweep(  # noqa: PLR0913
     outputs = [path for path in (out, plot, curve) if path is not None]
     for i, output in enumerate(outputs):
         check_output(output, *paths.values(), cost or "", *outputs[:i])
-    costs = costs_of(paths, cost, batch, context)
+    costs, notes = comparable_costs(paths, cost, batch, context, mixed)
+    print_notes(notes)
     groups = list(servable_groups(paths, policy or DEFAULT_POLICIES, costs, quiet=not policy))
     progress = sys.stderr.isatty()
     # A list: all input is validated before the first replay.

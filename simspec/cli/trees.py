@@ -6,7 +6,18 @@ from typing import Annotated, Any
 
 import typer
 
-from simspec.cli.options import Batch, Context, Cost, Csv, Json, Level, Markdown, Traces
+from simspec.cli.options import (
+    Batch,
+    Context,
+    Cost,
+    Csv,
+    Json,
+    Level,
+    Markdown,
+    MixedCosts,
+    Traces,
+    print_notes,
+)
 
 
 def trees(  # noqa: PLR0913
@@ -26,6 +37,7 @@ def trees(  # noqa: PLR0913
         typer.Option(help="Further policies, repeatable: static:4x2x1, static:TREE.json, fixed:3."),
     ] = None,
     cost: Cost = None,
+    mixed: MixedCosts = False,
     batch: Batch = None,
     context: Context = None,
     level: Level = 0.95,
@@ -39,14 +51,15 @@ def trees(  # noqa: PLR0913
     Example: simspec trees tiny-model-greedy --nodes 8 --nodes 16 --policy static:4x2x1
     """
     from simspec.files import check_output, replacing
-    from simspec.recordings import costs_of, locate
+    from simspec.recordings import comparable_costs, locate
     from simspec.reports.tree_tables import markdown, table
     from simspec.reports.trees import NODES, compare_trees
 
     paths = locate(traces)
     if out is not None:
         check_output(out, *paths.values(), cost or "")
-    costs = costs_of(paths, cost, batch, context)
+    costs, cost_notes = comparable_costs(paths, cost, batch, context, mixed)
+    print_notes(cost_notes)
     rows, notes = compare_trees(
         paths, costs, nodes or NODES, k, policy or (), level=level, seed=seed
     )
