@@ -13,13 +13,13 @@ from real.jobs.scorecard import ScoringSettings, score_recordings
 from real.jobs.teacher_force import ForcedRun, force_recording
 from real.jobs.train import (
     DrafterRequest,
-    PromptFiles,
     TrainingLength,
     TrainingPlace,
     TrainingText,
     train_drafter,
     train_models,
 )
+from real.train.target_pipeline import PromptFiles
 
 __all__ = [
     "RULES",
