@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 import torch
-from enumerated_world import EXACT, HELD, World, off, round_law, rules, seeds, tree
+from enumerated_world import EXACT, HELD, World, off, round_distribution, rules, seeds, tree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
@@ -221,13 +221,13 @@ class Narrow(World):
 
 @HELD
 @given(seeds, rules, st.integers(2, 3), st.integers(1, 4), st.data())
-def test_the_rejection_rule_keeps_the_targets_law(seed, rule, size, nodes, data):
+def test_the_rejection_rule_keeps_the_targets_distribution(seed, rule, size, nodes, data):
     """Enumerated over all draws: a chain or a tree whose drafter cannot say some tokens."""
     kept = data.draw(st.sets(st.integers(0, 3), min_size=size, max_size=size))
     world = Narrow(seed, 4, kept)
     parent, _ = tree(seed, 4, nodes)
     length = 2
-    assert off(round_law(world, rule, parent, length), world.true(rule, length)) < EXACT
+    assert off(round_distribution(world, rule, parent, length), world.true(rule, length)) < EXACT
 
 
 def test_control_a_verifier_that_forgets_the_tokens_outside_is_noticed():
@@ -238,8 +238,8 @@ def test_control_a_verifier_that_forgets_the_tokens_outside_is_noticed():
         inside[:, :2] = logits[:, :2]
         return rejection_sample(rule, inside, draft, draws, position, ends)
 
-    law = round_law(world, rule, [-1, 0], 2, accept_exact=careless)
-    assert off(law, world.true(rule, 2)) > 0.1
+    found = round_distribution(world, rule, [-1, 0], 2, accept_exact=careless)
+    assert off(found, world.true(rule, 2)) > 0.1
 
 
 def test_features_and_ranks_are_over_the_draft_vocabulary():
