@@ -136,8 +136,8 @@ def test_record_measure_sweep_and_run_follow_one_another(lab):
         "early_exit",
         "-k",
         4,
-        "--repeats",
-        2,
+        "--seconds",
+        0,
         "--out",
         "c.json",
         "--json",
@@ -200,8 +200,8 @@ def test_trees_are_recorded_priced_and_run(lab):
         *few,
         "-k",
         3,
-        "--repeats",
-        1,
+        "--seconds",
+        0,
         "--rows",
         32,
         "--out",
@@ -400,7 +400,7 @@ def test_drawn_recordings_from_the_command_line(lab):
         "--top-k",
         5,
     )
-    out, _ = simspec("measure", *price, "--out", "drawn.cost.json", "--json", cwd=lab)
+    out, _ = simspec("measure", *price, "--seconds", 0, "--out", "drawn.cost.json", "--json", cwd=lab)
     assert json.loads(out)["name"] == "model-rejection"
     assert len(json.loads(out)["draft"]) == 3
     for words, *arguments in (
