@@ -34,6 +34,7 @@ def half(tmp_path, monkeypatch):
     assert sorted(p.name for p in (folder / "x.parquet.parts").iterdir()) == [
         "000000.parquet",
         "000002.parquet",
+        "sequences.json",
         "settings.json",
     ]
     return folder, arguments, rows(tmp_path / "whole" / "x.parquet")

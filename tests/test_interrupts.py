@@ -38,9 +38,9 @@ def test_interrupted_recording_continues_with_the_same_command(tmp_path):
     out, error = job.communicate(timeout=120)
     assert job.returncode == 130, error
     assert out == ""
-    assert error.startswith("simspec: interrupted")
+    assert error.splitlines()[-1].startswith("simspec: interrupted")
     assert "same command" in error
-    assert error.count("\n") == 1
+    assert error.count("simspec:") == 1
     assert shard.exists()
     assert not (folder / "x.parquet").exists()
     kept = shard.stat().st_mtime_ns, shard.read_bytes()
@@ -67,7 +67,7 @@ def test_early_interrupt_leaves_no_file(tmp_path, monkeypatch, job):
         raise KeyboardInterrupt
 
     if job == "record":
-        monkeypatch.setattr(real.record.recorder, "record_sequence", stopped)
+        monkeypatch.setattr("real.record.sequence_block.target_sequences", stopped)
         refused(folder, *RECORD, words="interrupted", code=130)
     elif job == "sweep":
         synthetic.iid(0.5, 1, 9, 2).save(folder / "t.parquet")

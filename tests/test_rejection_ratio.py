@@ -23,6 +23,7 @@ from real.record.assembly import assemble
 from real.record.metadata import describe
 from real.record.recorder import record_sequence
 from real.record.rejection import _stepwise, record_rejection
+from real.record.target_sequence import target_sequence
 from real.rerun import rule_of
 from real.sampling import AddressedDraws, Rule
 from simspec import (
@@ -257,7 +258,9 @@ def test_ratios_equal_those_of_the_engine(name):
     """q of every drafted token along the sequence, p of plain decoding."""
     K, budget, prompt = 4, 14, toy_prompts(3)[2]
     target, drafter = toy_pair(name)
-    rows = record_rejection(target, drafter, Settings(K, budget, RULE, END, ()), prompt, 7)
+    record_settings = Settings(K, budget, RULE, END, ())
+    written = target_sequence(target, record_settings, prompt, 7)
+    rows = record_rejection(target, drafter, record_settings, prompt, written)
     plain, p = plain_run(target, K, prompt, budget, 7)
     assert plain.token.tolist() == rows.token.tolist()
     assert len(rows.token) > 4
@@ -282,7 +285,8 @@ def test_ratios_equal_those_of_the_engine(name):
 def test_one_pass_ratios_equal_the_definition(name):
     target, drafter = toy_pair(name)
     record_settings, prompt = Settings(5, 16, RULE, END, ()), toy_prompts(2)[1]
-    quick = record_rejection(target, drafter, record_settings, prompt, 1)
+    written = target_sequence(target, record_settings, prompt, 1)
+    quick = record_rejection(target, drafter, record_settings, prompt, written)
     _, p = plain_run(target, 5, prompt, 16, 1)
     ratio, depth = _stepwise(target, drafter, record_settings, prompt, quick.token, np.array(p))
     assert np.allclose(ratio, quick.ratio, atol=1e-6)
@@ -371,7 +375,7 @@ def test_exact_comparison_is_refused(recording):
         Settings(4, 12, RULE, END, drafter_features(drafter))
     with pytest.raises(RecordError, match="depends on earlier rounds"):
         drafter.history_free = False
-        record_rejection(target, drafter, Settings(4, 12, RULE, END, ()), [5, 6], 0)
+        record_sequence(target, drafter, Settings(4, 12, RULE, END, ()), [5, 6], 0)
 
 
 def test_truncated_tokens_are_never_sampled():

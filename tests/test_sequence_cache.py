@@ -126,10 +126,16 @@ def test_cache_of_other_passes_is_refused(tmp_path, monkeypatch):
         recorded(tmp_path / "b.parquet", cache=cache)
 
 
-def test_rejection_rule_has_no_cache(tmp_path):
-    with pytest.raises(RecordError, match="rejection rule"):
-        recorded(
-            tmp_path / "a.parquet",
-            record_settings=Settings(4, 8, Rule("rejection", 1.0, 0), END, ()),
-            cache=tmp_path / "t.json",
-        )
+def test_probabilities_of_the_rejection_rule_are_cached(tmp_path, monkeypatch):
+    rejection, cache = Settings(4, 8, Rule("rejection", 1.0, 0), END, ()), tmp_path / "cache.json"
+    plain = recorded(tmp_path / "plain.parquet", "medusa", rejection)
+    recorded(tmp_path / "a.parquet", "eagle", rejection, cache)
+    monkeypatch.setattr(recorder, "target_sequence", lambda *_: pytest.fail("the target ran again"))
+    assert recorded(tmp_path / "b.parquet", "medusa", rejection, cache) == plain
+
+
+def test_cache_of_another_batch_is_refused(tmp_path):
+    coupled, cache = Settings(4, 8, RULES["coupled"], END), tmp_path / "cache.json"
+    recorded(tmp_path / "a.parquet", record_settings=coupled, cache=cache)
+    with pytest.raises(RecordError, match="made with another batch"):
+        recorded(tmp_path / "b.parquet", record_settings=replace(coupled, batch=2), cache=cache)

@@ -20,6 +20,7 @@ from real.jobs.train import (
     train_drafter,
     train_models,
 )
+from real.train.target_pipeline import PromptFiles
 
 __all__ = [
     "RULES",
@@ -29,6 +30,7 @@ __all__ = [
     "LatencyFiles",
     "ModelSettings",
     "Outcome",
+    "PromptFiles",
     "PromptSettings",
     "RaceSettings",
     "RunSettings",

@@ -10,7 +10,7 @@ from real.files import replace_json
 from real.jobs.models import ModelSettings
 from real.model.checkpoint import load_tokenizer
 from real.pair import Pair
-from real.progress import Progress, quiet, relabel
+from real.progress import Progress, quiet
 from real.prompts import (
     UNKNOWN_ORIGIN,
     LeftOut,
@@ -24,6 +24,7 @@ from real.prompts import (
 from real.record import RecordingFiles, Settings, record
 from real.record.data_card import card
 from real.record.metadata import describe
+from real.record.target_sequence import default_batch
 from simspec.files import check_output
 
 
@@ -75,11 +76,12 @@ def record_prompts(
     drafter: str,
     settings: Settings,
     progress: Progress = quiet,
+    batch: int | None = None,
 ) -> dict:
     """Records `drafter` on these prompts into `out`, and returns the data card.
 
-    End tokens and features of `settings` come from the models. A second call continues at the last
-    whole shard.
+    End tokens and features of `settings` come from the models; None: the device's default `batch`.
+    A second call continues at the last whole shard.
     """
     if out.suffix != ".parquet":
         raise ValueError(f"{out} is no recording's name; expected one that ends in .parquet")
@@ -101,7 +103,12 @@ def record_prompts(
     if left_out.count:
         progress("reading prompts", len(selected), len(selected), left_out.describe())
     features = () if settings.rule.sampled else drafter_features(pair.drafter)
-    settings = replace(settings, end_tokens=pair.end_tokens, features=features)
+    settings = replace(
+        settings,
+        end_tokens=pair.end_tokens,
+        features=features,
+        batch=default_batch(pair.target) if batch is None else batch,
+    )
     origin = PromptOrigin(left_out, form.metadata())
     return record_to(out, pair, selected, settings, progress, origin=origin)
 
@@ -139,10 +146,19 @@ def record_to(
         prompts,
         RecordingFiles(out, sequence_cache=sequence_cache),
         meta,
-        relabel(progress, f"recording {out.stem}"),
+        name_recording(progress, out.stem),
     )
     described = card(out, trace)
     if origin.left_out is not None:
         described["prompts"] = origin.left_out.to_json() | {"recorded": len(prompts)}
     replace_json(out.with_suffix(".json"), described)
     return described
+
+
+def name_recording(progress: Progress, name: str) -> Progress:
+    """Adds the recording's name to the labels of its steps."""
+
+    def named(label: str, done: int, total: int, note: str = "") -> None:
+        progress(f"{label} {name}", done, total, note)
+
+    return named

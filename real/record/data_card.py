@@ -46,6 +46,7 @@ def card(path: Path, trace: Trace) -> dict:
         "versions": meta.versions,
         "git": meta.git,
         "argv": list(meta.argv),
+        **({"batch": meta.batch} if meta.batch > 1 else {}),
         "sha256": sha256(path),
     } | ({"chat": meta.chat} if meta.chat else {})
 
