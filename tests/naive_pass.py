@@ -21,7 +21,7 @@ shapes = st.builds(
 )
 figures = st.integers(1, 1000).map(float)
 seconds = st.integers(0, 8).map(lambda n: n / 8)
-cards = st.builds(
+devices = st.builds(
     Device,
     st.just("c"),
     figures,
@@ -34,7 +34,7 @@ cards = st.builds(
 drafters = st.one_of(shapes, st.sampled_from([0.1, 0.5, 0.9]))
 
 
-def twin(s, card, rows, batch, context, layers=None, head=True):
+def twin(s, device, rows, batch, context, layers=None, head=True):
     """Seconds of a pass, matrix by matrix and row by row."""
     inner, shared = s.heads * s.head_dim, s.kv_heads * s.head_dim
     sizes = [(s.width, inner), (s.width, shared), (s.width, shared), (inner, s.width)]
@@ -42,7 +42,7 @@ def twin(s, card, rows, batch, context, layers=None, head=True):
     matrices = sizes * (s.layers if layers is None else layers) + [(s.width, s.vocab)] * head
     padded = 0
     while padded < batch * rows:
-        padded += card.tile
+        padded += device.tile
     operations = sum(2 * a * b * padded for a, b in matrices)
     moved = sum(a * b * s.weight_bytes for a, b in matrices)
     for _ in range(s.layers if layers is None else layers):
@@ -52,5 +52,5 @@ def twin(s, card, rows, batch, context, layers=None, head=True):
                 operations += (
                     s.heads * (context + row + 1) * s.head_dim * 2 * 2
                 )  # scores, and the mix of values
-    launched = card.overhead + card.launch * (s.layers if layers is None else layers)
-    return launched + max(moved / card.bandwidth, operations / card.rate)
+    launched = device.overhead + device.launch * (s.layers if layers is None else layers)
+    return launched + max(moved / device.bandwidth, operations / device.rate)

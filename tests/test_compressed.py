@@ -91,7 +91,7 @@ def test_decompression_bomb_is_refused(tmp_path):
     assert path.stat().st_size == 1 << 20
 
 
-def test_embedded_drafters_are_unchanged(tmp_path):
+def test_embedded_drafters_repack_to_the_same_bytes(tmp_path):
     packed = sorted(TINY.rglob("*.xz"))
     assert packed
     assert all(path.suffixes == [".safetensors", ".xz"] for path in packed)

@@ -109,7 +109,7 @@ def test_batch_is_optional_in_a_table_of_one():
         table.at(1.5)
 
 
-def test_single_cell_is_saved_as_a_cost_model():
+def test_single_cell_simplifies_to_its_cost_model():
     assert CostTable((1,), (64,), ((UNIT,),)).simplest() is UNIT
     for table in (CostTable((4,), (64,), ((UNIT,),)), CostTable((1,), (64, 65), ((UNIT, UNIT),))):
         assert table.simplest() is table

@@ -126,7 +126,7 @@ def ways(trace, t, most):
 
 @HELD
 @given(recordings(max_K=4), st.data())
-def test_expected_metrics_equal_enumeration(trace, data):
+def test_expected_accepted_lengths_equal_enumeration(trace, data):
     K = data.draw(st.integers(0, trace.K))
     mean, short = expected_accepted_length(trace), expected_accepted(trace, K)
     for s in range(trace.sequences):

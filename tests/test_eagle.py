@@ -259,6 +259,9 @@ class FixedHead:
     def __init__(self, answer):
         self.answer = answer
 
+    def output(self, target):
+        return target.head
+
     def teacher_forced(self, target, feature, token):
         self.feature, self.token = feature, token
         return self.answer(feature)

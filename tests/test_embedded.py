@@ -60,7 +60,7 @@ def test_recordings_are_of_built_in_drafters_under_both_rules():
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_recordings_match_their_cards(drafter):
+def test_recordings_have_the_stated_settings(drafter):
     pair = _pair(drafter)
     K = {"model": 16, "early_exit": 16, "prompt_lookup": 16, "medusa": 4, "hydra": 4}.get(
         drafter, 8
@@ -89,7 +89,7 @@ def test_recordings_match_their_cards(drafter):
 
 
 @pytest.mark.parametrize("rule", ["greedy", "coupled"])
-def test_recorded_sequences_are_the_targets(rule):
+def test_recorded_sequences_agree_between_drafters(rule):
     """Texts of one prompt under the same noise are the same in all recordings."""
     texts, shared = {}, 0
     for drafter in DRAFTERS:

@@ -20,7 +20,7 @@ SHAPE = {
     "vocab": 300,
     "width": 16,
 }
-LADDER = [
+LATENCY = [
     "latency",
     "--target",
     "2x16x2x300",
@@ -33,8 +33,8 @@ LADDER = [
     "--repeats",
     1,
 ]
-RIVALS = ["race", "t.parquet", "--rival", "none", "--repeats", 1]
-DRIVE = [
+RACE = ["race", "t.parquet", "--rival", "none", "--repeats", 1]
+EMULATE = [
     "emulate",
     "t.parquet",
     "--target",
@@ -44,11 +44,11 @@ DRIVE = [
     "--policy",
     "fixed:1",
 ]
-SCORE = ["scorecard", "t.parquet", "--prompts", 1, "--repeats", 1, "--policy", "fixed:1"]
+SCORECARD = ["scorecard", "t.parquet", "--prompts", 1, "--repeats", 1, "--policy", "fixed:1"]
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory):
+def recordings_folder(tmp_path_factory):
     """Recordings of several drafters, one by rejection, costs, a config; tests change no file."""
     folder = tmp_path_factory.mktemp("lab")
     for drafter in ("model", "medusa", "prompt_lookup"):
@@ -99,8 +99,8 @@ def lab(tmp_path_factory):
         (["--out", "t.parquet"], "t.parquet: not a latency grid"),
     ],
 )
-def test_invalid_latency_options_are_refused(lab, options, words):
-    refused(lab, *LADDER, *options, words=words)
+def test_invalid_latency_options_are_refused(recordings_folder, options, words):
+    refused(recordings_folder, *LATENCY, *options, words=words)
 
 
 @pytest.mark.parametrize(
@@ -128,14 +128,14 @@ def test_invalid_latency_options_are_refused(lab, options, words):
         ),
     ],
 )
-def test_invalid_race_options_are_refused(lab, options, words):
-    refused(lab, *RIVALS, *options, words=words)
+def test_invalid_race_options_are_refused(recordings_folder, options, words):
+    refused(recordings_folder, *RACE, *options, words=words)
 
 
-def test_rival_none_runs_no_rival(lab):
+def test_rival_none_runs_no_rival(recordings_folder):
     code, out, _ = command(
-        lab,
-        *RIVALS,
+        recordings_folder,
+        *RACE,
         "--rival",
         "none",
         "--prompts",
@@ -152,24 +152,27 @@ def test_rival_none_runs_no_rival(lab):
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        ([*DRIVE, "--seed", 1 << 64], "seed is 18446744073709551616"),
-        (["emulate", "rejection.parquet", *DRIVE[2:]], "is of the rejection rule"),
-        ([*DRIVE, "--policy", "static:2x1"], "takes trees, as do simspec sweep and run"),
-        ([*DRIVE, "--context", 1], "a context of 2 or more"),
+        ([*EMULATE, "--seed", 1 << 64], "seed is 18446744073709551616"),
+        (["emulate", "rejection.parquet", *EMULATE[2:]], "is of the rejection rule"),
+        ([*EMULATE, "--policy", "static:2x1"], "takes trees, as do simspec sweep and run"),
+        ([*EMULATE, "--context", 1], "a context of 2 or more"),
         (
             ["teacher-force", "t.parquet", "--policy", "static:2x1"],
             "takes trees, as do simspec sweep and run",
         ),
-        ([*SCORE, "--seed", -1], "seed is -1, expected 0 <= seed"),
-        ([*SCORE, "--plot", "t.parquet"], "would overwrite t.parquet"),
-        ([*SCORE, "--cost", "c.json", "--plot", "c.json"], "would overwrite c.json"),
-        ([*SCORE, "--save", "c.json"], "holds no rows of a scorecard"),
+        ([*SCORECARD, "--seed", -1], "seed is -1, expected 0 <= seed"),
+        ([*SCORECARD, "--plot", "t.parquet"], "would overwrite t.parquet"),
+        ([*SCORECARD, "--cost", "c.json", "--plot", "c.json"], "would overwrite c.json"),
+        ([*SCORECARD, "--save", "c.json"], "holds no rows of a scorecard"),
         (
             ["record", "p.jsonl", "--out", "x.parquet", "--budget", 10**12, "--engine", "fast"],
-            "rows do not fit cpu",
+            "leaves no room for a prompt in the models' context of 512",
         ),
         (
-            ["record", "p.jsonl", "--out", "x.parquet", "--longest", 10**12, "--engine", "strict"],
+            [
+                *("record", "p.jsonl", "--out", "x.parquet", "--engine", "strict"),
+                *("--budget", 10**12, "--longest", 9),
+            ],
             "rows do not fit cpu",
         ),
         (
@@ -178,25 +181,25 @@ def test_rival_none_runs_no_rival(lab):
         ),
     ],
 )
-def test_invalid_run_options_are_refused(lab, arguments, words):
-    refused(lab, *arguments, words=words)
+def test_invalid_run_options_are_refused(recordings_folder, arguments, words):
+    refused(recordings_folder, *arguments, words=words)
 
 
 @pytest.mark.parametrize(
     "name", ["record", "measure", "run", "teacher-force", "emulate", "scorecard", "race"]
 )
-def test_unknown_engine_is_refused(lab, name):
+def test_unknown_engine_is_refused(recordings_folder, name):
     commands = {
         "record": ["record", "p.jsonl", "--out", "x.parquet"],
         "measure": ["measure", "--out", "x.json"],
         "run": ["run", "t.parquet", "--policy", "fixed:1", "--cost", "c.json"],
         "teacher-force": ["teacher-force", "t.parquet"],
-        "emulate": DRIVE,
-        "scorecard": SCORE,
-        "race": RIVALS,
+        "emulate": EMULATE,
+        "scorecard": SCORECARD,
+        "race": RACE,
     }
     refused(
-        lab,
+        recordings_folder,
         *commands[name],
         "--engine",
         "quick",

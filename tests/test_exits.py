@@ -165,7 +165,7 @@ def test_adaptive_exits_by_hand():
     assert [(bool(go), bool(keep)) for go, keep in answers] == [(False, True), (True, True)]
 
 
-def test_adaptive_thresholds_reset_per_sequence():
+def test_adaptive_thresholds_have_sequence_scope_by_default():
     for factory in (draft_verify, adaedl):
         assert factory().scope == "sequence"
         assert factory(scope="stream").scope == "stream"

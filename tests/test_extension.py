@@ -35,7 +35,7 @@ import torch
 from torch import nn
 
 from real.draft import Drafter, DrafterKind, Step, TrainingRecipe
-from real.draft.losses import target_features
+from real.draft.losses import learned_rows
 from real.model.draft_head import load_draft_head
 from real.model.losses import distillation_loss, next_token_loss
 
@@ -112,15 +112,25 @@ class ParallelLinear:
         return self.sequence.target.head(hidden), hidden
 
 
-def linear_loss(head, target, token, soft=True, generator=None, scale=1.0):
-    feature = target_features(target, token[:, :-1])
-    logits = target.head(head(target, feature[:, :-1], token[:, 1:-1]))
+def linear_loss(head, target, batch, soft=True, generator=None, scale=1.0):
+    token, learned = batch.token, batch.learning(2)
+    (feature,) = batch.features(target, "feature")
+    hidden = head(target, feature[:, :-1], token[:, 1:-1])
+    logits = target.head(learned_rows(hidden, learned))
     if soft:
-        return scale * distillation_loss(logits, target.head(feature[:, 1:]))
-    return scale * next_token_loss(logits, token[:, 2:])
+        return scale * distillation_loss(logits, target.head(learned_rows(feature[:, 1:], learned)))
+    return scale * next_token_loss(logits, learned_rows(token[:, 2:], learned))
 
 
-RECIPE = TrainingRecipe(LinearHead, linear_loss, LinearDrafter, "linear", soft=True, rate=0.02)
+RECIPE = TrainingRecipe(
+    LinearHead,
+    linear_loss,
+    LinearDrafter,
+    "linear",
+    soft=True,
+    rate=0.02,
+    reads=lambda head, soft: ("feature",),
+)
 KIND = DrafterKind(LinearDrafter, LinearDrafter.load, RECIPE, ParallelLinear)
 '''
 

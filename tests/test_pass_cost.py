@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from naive_pass import cards, shapes, twin
+from naive_pass import devices, shapes, twin
 
 from real.model.config import DecoderConfig
 from real.model.decoder import Decoder
@@ -60,15 +60,15 @@ def test_parameter_counts_equal_the_decoder(tied):
 
 @given(
     shapes,
-    cards,
+    devices,
     st.integers(1, 9),
     st.integers(1, 5),
     st.integers(0, 9),
     st.sampled_from([{}, {"layers": 1, "head": False}]),
 )
-def test_pass_time_equals_slow_twin(shape, card, rows, batch, context, part):
-    assert pass_seconds(shape, card, rows, batch, context, **part) == pytest.approx(
-        twin(shape, card, rows, batch, context, **part), rel=1e-12
+def test_pass_time_equals_slow_twin(shape, device, rows, batch, context, part):
+    assert pass_seconds(shape, device, rows, batch, context, **part) == pytest.approx(
+        twin(shape, device, rows, batch, context, **part), rel=1e-12
     )
 
 
@@ -89,18 +89,18 @@ def test_pass_time_has_both_roofline_limits(shape, rows, batch, context):
     assert operations > 2 * matrix_weights(shape) * rows * batch
 
 
-@given(shapes, cards, st.integers(1, 40), st.integers(1, 9), st.integers(0, 30))
-def test_pass_time_is_monotone_and_above_both_bounds(shape, card, rows, batch, context):
-    here = pass_seconds(shape, card, rows, batch, context)
+@given(shapes, devices, st.integers(1, 40), st.integers(1, 9), st.integers(0, 30))
+def test_pass_time_is_monotone_and_above_both_bounds(shape, device, rows, batch, context):
+    here = pass_seconds(shape, device, rows, batch, context)
     for larger in (
         (rows + 1, batch, context),
         (rows, batch + 1, context),
         (rows, batch, context + 1),
     ):
-        assert pass_seconds(shape, card, *larger) >= here
-    dry = card.overhead + card.launch * shape.layers
-    assert here >= dry + pass_bytes(shape, rows, batch, context) / card.bandwidth
-    assert here >= dry + pass_flops(shape, rows, batch, context, card.tile) / card.rate
+        assert pass_seconds(shape, device, *larger) >= here
+    dry = device.overhead + device.launch * shape.layers
+    assert here >= dry + pass_bytes(shape, rows, batch, context) / device.bandwidth
+    assert here >= dry + pass_flops(shape, rows, batch, context, device.tile) / device.rate
 
 
 @given(shapes, st.integers(1, 200), st.integers(1, 5), st.sampled_from([2, 16, 64]))
@@ -114,26 +114,26 @@ def test_tile_padding_makes_a_staircase(shape, rows, batch, tile):
 def test_compute_bound_begins_at_the_ridge_point():
     # weights of 2 bytes are used twice a row: rate / bandwidth rows, and a little less as caches
     # count for more arithmetic than bytes
-    card, shape = DEVICES["h100"], SHAPES["llama-2-7b"]
-    knee = card.rate / card.bandwidth
+    device, shape = DEVICES["h100"], SHAPES["llama-2-7b"]
+    knee = device.rate / device.bandwidth
     assert 295 < knee < 296
     bound = [
-        pass_seconds(shape, card, rows, 1, 0) * card.bandwidth
+        pass_seconds(shape, device, rows, 1, 0) * device.bandwidth
         == pytest.approx(pass_bytes(shape, rows, 1, 0))
         for rows in (256, 320)
     ]
     assert bound == [True, False]
-    fine = replace(card, tile=1)
+    fine = replace(device, tile=1)
     last = max(
         r
         for r in range(1, 400)
-        if pass_flops(shape, r, 1, 0) / card.rate <= pass_bytes(shape, r, 1, 0) / card.bandwidth
+        if pass_flops(shape, r, 1, 0) / device.rate <= pass_bytes(shape, r, 1, 0) / device.bandwidth
     )
     assert 280 < last < knee + 10
     # formulas.roofline is this with weights alone
     rows = np.arange(1, 500)
     simple = formulas.roofline(500, knee)[1:500]
     ours = np.array([pass_seconds(shape, fine, int(r), 1, 0) for r in rows]) / (
-        2 * matrix_weights(shape) / card.bandwidth
+        2 * matrix_weights(shape) / device.bandwidth
     )
     np.testing.assert_allclose(ours, simple, rtol=0.03)

@@ -344,7 +344,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("words", BROKEN)
-def test_predictor_of_another_pair_is_refused_in_one_line(folder, words):
+def test_invalid_predictor_files_are_refused_in_one_line(folder, words):
     save_predictor(predictor(3, None, 5, 7), folder, "theta", TARGET)
     load_predictors(folder, TARGET)
     BROKEN[words](folder)

@@ -7,7 +7,7 @@ import pytest
 import shell
 from hypothesis import given
 from hypothesis import strategies as st
-from naive_pass import cards, drafters, shapes, twin
+from naive_pass import devices, drafters, shapes, twin
 
 from simspec import CostModel, formulas
 from simspec.cost_table import CostTable, load_cost
@@ -17,34 +17,37 @@ from simspec.pass_cost import pass_seconds
 from simspec.roofline import MAX_BACKLOG, roofline_cost, roofline_memory, roofline_table
 
 
-@given(shapes, drafters, cards, st.integers(1, 8), st.integers(1, 5), st.integers(MAX_BACKLOG, 30))
-def test_cost_equals_sums_of_passes(target, drafter, card, K, batch, context):
-    cost = roofline_cost(target, drafter, card, K, batch, context)
+@given(
+    shapes, drafters, devices, st.integers(1, 8), st.integers(1, 5), st.integers(MAX_BACKLOG, 30)
+)
+def test_cost_equals_sums_of_passes(target, drafter, device, K, batch, context):
+    cost = roofline_cost(target, drafter, device, K, batch, context)
     assert cost.K == K
     assert len(cost.catch_up) == MAX_BACKLOG + 1
     assert (np.diff(cost.verify) >= -1e-9).all()
     assert (np.diff(cost.draft) > 0).all()
-    full = twin(target, card, 1, batch, context)
+    full = twin(target, device, 1, batch, context)
     assert cost.baseline == pytest.approx(full) == cost.verify[0]
     if isinstance(drafter, ModelShape):
-        expected = [twin(target, card, j + 1, batch, context) for j in range(K + 1)]
-        steps = [twin(drafter, card, 1, batch, context + i) for i in range(K)]
+        expected = [twin(target, device, j + 1, batch, context) for j in range(K + 1)]
+        steps = [twin(drafter, device, 1, batch, context + i) for i in range(K)]
         catch_up = [
-            twin(drafter, card, 1 + b, batch, context - b) - steps[0]
+            twin(drafter, device, 1 + b, batch, context - b) - steps[0]
             for b in range(MAX_BACKLOG + 1)
         ]
     else:
         n = min(max(round(drafter * target.layers), 1), target.layers - 1)
         rest = [
-            twin(target, card, 1, batch, context + j, n, False)
-            + twin(target, card, j + 1, batch, context, target.layers - n)
-            - card.overhead
+            twin(target, device, 1, batch, context + j, n, False)
+            + twin(target, device, j + 1, batch, context, target.layers - n)
+            - device.overhead
             for j in range(1, K + 1)
         ]
         expected = [full, *rest]
-        steps = [twin(target, card, 1, batch, context + i, n + 1) for i in range(K)]
+        steps = [twin(target, device, 1, batch, context + i, n + 1) for i in range(K)]
         layer = [
-            twin(target, card, 1 + b, batch, context - b, 1, False) for b in range(MAX_BACKLOG + 1)
+            twin(target, device, 1 + b, batch, context - b, 1, False)
+            for b in range(MAX_BACKLOG + 1)
         ]
         catch_up = [t - layer[0] for t in layer]
     np.testing.assert_allclose(cost.verify, expected)
@@ -190,11 +193,11 @@ def test_command_writes_a_cost_file(capsys, tmp_path):
     assert isinstance(table, CostTable)
     assert table.cells[1][1] is None
     assert "does not fit" in out
-    card, shape = (
+    device, shape = (
         replace(DEVICES["a100"], launch=1e-5),
         replace(SHAPES["llama-3-8b"], weight_bytes=1.0),
     )
-    assert table.at(512, 64) == roofline_cost(shape, 0.1, card, 4, 512, 64)
+    assert table.at(512, 64) == roofline_cost(shape, 0.1, device, 4, 512, 64)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_fingerprints_follow_called_functions(monkeypatch):
     assert fingerprint(_uses_helper) not in (one, None)
 
 
-def test_mutable_values_have_no_fingerprint(monkeypatch):
+def test_unknown_values_have_no_fingerprint(monkeypatch):
     monkeypatch.setitem(globals(), "SCALE", object())
     assert fingerprint(_uses_helper) is None
 

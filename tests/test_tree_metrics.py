@@ -129,8 +129,8 @@ def test_tree_costs_round_trip(tmp_path):
 
 
 def test_roofline_prices_trees_where_requested():
-    big, small, card = SHAPES["llama-3-8b"], SHAPES["llama-3.2-1b"], DEVICES["h100"]
-    chains, trees = (roofline_cost(big, small, card, 4, nodes=nodes) for nodes in (0, 63))
+    big, small, device = SHAPES["llama-3-8b"], SHAPES["llama-3.2-1b"], DEVICES["h100"]
+    chains, trees = (roofline_cost(big, small, device, 4, nodes=nodes) for nodes in (0, 63))
     assert (chains.nodes, trees.nodes, trees.K) == (4, 63, 4)
     assert chains.node == 0 <= trees.node < trees.draft[1]
     assert (np.diff(trees.verify) >= 0).all()

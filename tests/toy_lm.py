@@ -8,6 +8,7 @@ import torch
 from real.decode.features import drafter_features
 from real.decode.loop import decode
 from real.decode.plan import chain_plan
+from real.draft import TrainingBatch
 from real.draft.losses import multi_head_loss
 from real.drafters.eagle import EagleDrafter, EagleHead, eagle_loss
 from real.drafters.early_exit import EarlyExitDrafter, EarlyExitHead
@@ -76,7 +77,7 @@ def taught(make, loss, seed: int = 0, steps: int = 60, **settings):
         optimiser.param_groups[0]["lr"] = 0.02 * (1 - step / steps)
         rows = torch.randint(0, len(texts), (32,), generator=generator)
         optimiser.zero_grad()
-        loss(part, target, texts[rows], True, generator).backward()
+        loss(part, target, TrainingBatch(texts[rows]), True, generator).backward()
         optimiser.step()
     return part.requires_grad_(False).eval()
 

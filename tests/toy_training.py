@@ -27,7 +27,7 @@ def drafter_data(texts=12):
     target, held = toy_target(), continuations(texts + 4, 12)
     sequences = toy_texts().numpy()
 
-    def batches(plan):
+    def batches(plan, reads=()):
         def batch(step):
             return torch.from_numpy(
                 sequences[

@@ -17,9 +17,9 @@ from real.progress import Progress, quiet
 from real.prompts import LeftOut, Prompt, PromptError, PromptFormat, draw, read_rows
 from real.prompts import read_prompts as read_prompt_file
 from real.provenance import device_name, versions
+from real.train.card_file import read_card
 from real.train.config import TrainConfig
 from real.train.corpus import CorpusError
-from real.train.drafter_card import read_card
 from real.train.drafter_data import TrainedTarget, load_trained_target
 from real.train.training_text import EncodedText, read_training_text
 from simspec import CostModel, Trace, load_trace, policies

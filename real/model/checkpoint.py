@@ -113,7 +113,7 @@ def load_tokenizer(path: str | Path):
 
 
 def save_decoder(
-    decoder: Decoder, folder: Path, end_token: int, context: int, dtype=torch.bfloat16
+    decoder: Decoder, folder: Path, end_token: int | None, context: int, dtype=torch.bfloat16
 ) -> None:
     """Writes a plain decoder as a Llama checkpoint that transformers reads: config.json and
     model.safetensors."""
@@ -152,7 +152,7 @@ def save_decoder(
         to_hf_name(k): v.to(dtype).contiguous().clone() for k, v in decoder.state_dict().items()
     }
     if s.tied:
-        del state["lm_head.weight"]
+        state.pop("lm_head.weight", None)
     replace_json(folder / "config.json", config)
     with replacing(folder / "model.safetensors") as path:
         save_file(state, path, {"format": "pt"})

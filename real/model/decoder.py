@@ -3,6 +3,8 @@
 Its logits equal those of transformers to 1e-5 in float32.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -24,6 +26,7 @@ class Decoder(nn.Module):
     Attention is computed in full: sequences longer than the window are refused (`check_length`).
     """
 
+    head: Any  # nn.Linear; of a drafter, maybe a `DraftVocabularyHead`
     context: int | None = None
     window: int | None = None
 

@@ -1,0 +1,130 @@
+"""Sequences that a target writes for its drafters: batches, shards, splits and the loss mask."""
+
+import numpy as np
+import pytest
+from toy_lm import VOCAB, toy_decoder, toy_prompts
+
+from real.model.target import Target
+from real.record import Settings
+from real.record.target_sequence import target_sequence
+from real.sampling import Rule
+from real.train.prompt_set import split_prompts
+from real.train.sequence_shards import (
+    FIRST_ADDRESS,
+    Sequences,
+    Writing,
+    is_greedy,
+    read_shard,
+    write_sequences,
+)
+
+DECODER = toy_decoder(2, spread=0.8)
+MADE_FOR = {"weights": "w", "config": "c", "tokenizer": "t"}
+
+
+def prompt_set(count=40, seed=0):
+    return split_prompts(toy_prompts(count, seed), {}, seed)
+
+
+def test_prompts_are_split_without_overlap():
+    found = prompt_set(120)
+    parts = [{tuple(p) for p in part} for part in (found.training, found.heldout)]
+    assert not parts[0] & parts[1]
+    assert parts[0] | parts[1] == {tuple(p) for p in toy_prompts(120)}
+    assert len(found.heldout) == len(parts[0] | parts[1]) // 4
+    assert len(found.training) == len(parts[0])
+    assert prompt_set(120).sha256 == found.sha256 != prompt_set(120, 1).sha256
+    with pytest.raises(ValueError, match="1 different prompts; expected at least 8"):
+        split_prompts([[1, 2]] * 30, {}, 0)
+
+
+def test_each_prompt_is_continued_greedily_once():
+    number = np.arange(5 * 9)
+    greedy = is_greedy(number, 9)
+    assert np.bincount(number[greedy] % 9).tolist() == [1] * 9
+    assert not greedy[18:].any()
+    assert 4 <= greedy[:9].sum() <= 5
+
+
+class Killed(Exception):
+    pass
+
+
+def test_sequences_equal_those_written_one_at_a_time(tmp_path):
+    """Greedy ones and drawn ones, each ended at its first end token."""
+    prompts, target = prompt_set(), Target(DECODER)
+    found = write_sequences(Writing(500, 9, (3, 7), 4), prompts, DECODER, MADE_FOR, tmp_path)
+    greedy = is_greedy(np.arange(len(found)), len(prompts.training))
+    assert 0 < greedy.sum() < len(found)
+    for i in range(0, len(found), 3):
+        prompt, new_tokens = found.pair(i)
+        rule = Rule() if greedy[i] else Rule("rejection", 1.0, 4)
+        alone, _ = target_sequence(
+            target, Settings(1, 9, rule, (3, 7), ()), prompt, FIRST_ADDRESS + i
+        )
+        assert prompt == prompts.training[i % len(prompts.training)]
+        assert new_tokens.tolist() == alone.tolist()
+
+
+def test_writing_resumes_and_grows(tmp_path):
+    prompts, writing = prompt_set(), Writing(1500, 6, (3, 7), 4)
+
+    def write(folder, tokens=1500, stop=None):
+        def progress(label, done, total, note=""):
+            if stop is not None and done >= stop:
+                raise Killed
+
+        asked = Writing(tokens, 6, (3, 7), 4)
+        return write_sequences(asked, prompts, DECODER, MADE_FOR, folder, progress)
+
+    whole = write(tmp_path / "a")
+    for stop in (1, 900):
+        with pytest.raises(Killed):
+            write(tmp_path / "b", stop=stop)
+    held = {p: p.stat().st_mtime_ns for p in (tmp_path / "b").rglob("*.safetensors")}
+    assert len(held) == 2
+    resumed = write(tmp_path / "b")
+    assert all(p.stat().st_mtime_ns == written for p, written in held.items())
+    assert np.array_equal(resumed.token, whole.token)
+    assert np.array_equal(resumed.offset, whole.offset)
+    assert whole.new_tokens >= writing.tokens
+    more = write(tmp_path / "b", tokens=2500)
+    assert np.array_equal(more.token[: len(whole.token)], whole.token)
+    assert more.new_tokens >= 2500
+    again = write(tmp_path / "b")
+    assert np.array_equal(again.token, whole.token)
+    learned = np.concatenate([whole.pair(i)[1] for i in range(len(whole))])
+    assert np.array_equal(whole.learned(), learned)
+    assert all(whole.pair(i)[0] in prompts.training for i in range(len(whole)))
+    for i in range(len(whole)):
+        new_tokens = whole.pair(i)[1]
+        assert not np.isin(new_tokens[:-1], (3, 7)).any()
+        assert len(new_tokens) == 6 or new_tokens[-1] in (3, 7)
+
+
+@pytest.mark.parametrize(
+    "prompts, writing, made_for, name",
+    [
+        (prompt_set(seed=1), Writing(50, 6, (3,), 4), MADE_FOR, "prompts"),
+        (prompt_set(), Writing(50, 5, (3,), 4), MADE_FOR, "length"),
+        (prompt_set(), Writing(50, 6, (3,), 5), MADE_FOR, "seed"),
+        (prompt_set(), Writing(50, 6, (4,), 4), MADE_FOR, "end_tokens"),
+        (prompt_set(), Writing(50, 6, (3,), 4), MADE_FOR | {"weights": "x"}, "target"),
+    ],
+)
+def test_sequences_of_another_making_are_refused(tmp_path, prompts, writing, made_for, name):
+    write_sequences(Writing(50, 6, (3,), 4), prompt_set(), DECODER, MADE_FOR, tmp_path)
+    with pytest.raises(ValueError, match=f"another {name}; choose another --work"):
+        write_sequences(writing, prompts, DECODER, made_for, tmp_path)
+
+
+def test_damaged_shards_are_named(tmp_path):
+    write_sequences(Writing(50, 6, (3,), 4), prompt_set(), DECODER, MADE_FOR, tmp_path)
+    path = tmp_path / "sequences" / "00000.safetensors"
+    whole = path.read_bytes()
+    for damaged in (b"", whole[:-4], whole[:8] + b"[" + whole[9:]):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match="00000.safetensors is damaged") as caught:
+            read_shard(path)
+        assert "\n" not in str(caught.value)
+    assert Sequences(np.array([1]), np.array([0, 1]), np.array([1])).longest < VOCAB
