@@ -12,7 +12,7 @@ from real.decode.features import drafter_features
 from real.model import full_pass
 from real.model.target import Target
 from real.prompts import Prompt
-from real.record import Recording, RecordError, RecordingFiles, Settings, record_all, recorder
+from real.record import RecordError, Recording, RecordingFiles, Settings, record_all, recorder
 from real.record.metadata import describe
 from real.sampling import Rule
 from simspec import load_trace
