@@ -61,7 +61,7 @@ def record(  # noqa: PLR0913
         int | None,
         typer.Option(
             help="Sequences that the target writes at a time; 1: through the decode loop. "
-            "Default: 16 on a CPU, 64 on a GPU, 1 for bfloat16 and captured passes."
+            "Default: 32 on a CPU, 64 on a GPU, 1 for bfloat16 and captured passes."
         ),
     ] = None,
     device: Device = "cpu",
