@@ -21,6 +21,7 @@ from real.cli.options import (
     Temperature,
     TopK,
     TopP,
+    Turns,
     Weights,
     parse_rule,
     parse_tree_size,
@@ -49,6 +50,7 @@ def record(  # noqa: PLR0913
     ] = None,
     chat_template: ChatTemplate = "auto",
     system: System = "",
+    turns: Turns = "first",
     tree: Annotated[
         str | None,
         typer.Option(
@@ -91,7 +93,7 @@ def record(  # noqa: PLR0913
     with show_progress() as progress:
         card = record_prompts(
             out,
-            PromptSettings(tuple(prompts), per_task, longest, seed, chat_template, system),
+            PromptSettings(tuple(prompts), per_task, longest, seed, chat_template, system, turns),
             ModelSettings(models, device, dtype, engine, target, weights),
             drafter,
             settings,

@@ -13,6 +13,7 @@ from real.pair import Pair
 from real.progress import Progress, quiet
 from real.prompts import (
     UNKNOWN_ORIGIN,
+    Conversation,
     LeftOut,
     Prompt,
     PromptFormat,
@@ -23,9 +24,14 @@ from real.prompts import (
 )
 from real.record import RecordingFiles, Settings, record
 from real.record.data_card import card
+from real.record.later_turns import add_later_turns
 from real.record.metadata import describe
+from real.record.sequence_cache import SequenceCache
 from real.record.target_sequence import default_batch
+from simspec import TraceMeta
 from simspec.files import check_output
+
+TURNS = ("first", "all")
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,7 @@ class PromptSettings:
     | longest | most tokens of a prompt; None: the models' context without the budget |
     | chat_template | auto: the tokenizer's, where it has one; none: plain styles; or a file |
     | system | the system prompt, for a chat template |
+    | turns | first; or all: later turns follow the target's answers to the earlier ones |
     """
 
     files: tuple[Path, ...]
@@ -47,8 +54,11 @@ class PromptSettings:
     seed: int = 0
     chat_template: str = "auto"
     system: str = ""
+    turns: str = "first"
 
     def __post_init__(self) -> None:
+        if self.turns not in TURNS:
+            raise ValueError(f"turns is {self.turns!r}; expected {' or '.join(TURNS)}")
         if self.per_task < 1:
             raise ValueError(f"{self.per_task} prompts per task; expected at least 1")
 
@@ -87,16 +97,18 @@ def record_prompts(
         raise ValueError(f"{out} is no recording's name; expected one that ends in .parquet")
     for path in (out, out.with_suffix(".json")):
         check_output(path, *prompts.files)
-    path = models.target_path
+    checkpoint = models.target_path
     context = models.context(drafter)
     form = PromptFormat(
-        load_tokenizer(path), load_chat_template(path, prompts.chat_template, prompts.system)
+        load_tokenizer(checkpoint),
+        load_chat_template(checkpoint, prompts.chat_template, prompts.system),
     )
     longest = prompts.longest
     if longest is None:
         longest = longest_prompt(context, settings.budget)
     selected, left_out = prompts.read(form, longest)
-    most = max(len(p.token) for p in selected)
+    further = prompts.turns == "all" and any(len(p.turns) > 1 for p in selected)
+    most = longest if further else max(len(p.token) for p in selected)
     pair = models.load(drafter, settings.K + 1, most + settings.budget)
     if settings.tree:
         check_grows(pair.drafter, settings.tree[1])
@@ -110,7 +122,23 @@ def record_prompts(
         batch=default_batch(pair.target) if batch is None else batch,
     )
     origin = PromptOrigin(left_out, form.metadata())
-    return record_to(out, pair, selected, settings, progress, origin=origin)
+    if not further:
+        return record_to(out, pair, selected, settings, progress, origin=origin)
+    answers = out.with_name(out.name + ".turns.json")  # kept until the recording is whole
+    selected, later = add_later_turns(
+        pair.target,
+        settings,
+        selected,
+        Conversation(form, longest),
+        SequenceCache(answers, settings, describe_pair(pair, settings, selected), pair.target),
+        name_recording(progress, out.stem),
+    )
+    if later.count:
+        progress("reading later turns", later.read, later.read, later.describe())
+    origin = replace(origin, left_out=left_out + later)
+    described = record_to(out, pair, selected, settings, progress, answers, origin)
+    answers.unlink(missing_ok=True)
+    return described
 
 
 def record_to(
@@ -128,17 +156,7 @@ def record_to(
     stated in the metadata and the card.
     """
     pair.check_length(max(len(p.token) for p in prompts) + settings.budget)
-    decoder = pair.target.decoder
-    meta = describe(
-        pair.name,
-        pair.drafter,
-        settings,
-        prompts,
-        pair.tokenizer_sha256,
-        decoder.device,
-        decoder.dtype,
-    )
-    meta = replace(meta, chat=dict(origin.chat))
+    meta = replace(describe_pair(pair, settings, prompts), chat=dict(origin.chat))
     trace = record(
         pair.target,
         pair.drafter,
@@ -153,6 +171,20 @@ def record_to(
         described["prompts"] = origin.left_out.to_json() | {"recorded": len(prompts)}
     replace_json(out.with_suffix(".json"), described)
     return described
+
+
+def describe_pair(pair: Pair, settings: Settings, prompts: Sequence[Prompt]) -> TraceMeta:
+    """The metadata of a recording of this pair."""
+    decoder = pair.target.decoder
+    return describe(
+        pair.name,
+        pair.drafter,
+        settings,
+        prompts,
+        pair.tokenizer_sha256,
+        decoder.device,
+        decoder.dtype,
+    )
 
 
 def name_recording(progress: Progress, name: str) -> Progress:
