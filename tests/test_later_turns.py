@@ -120,13 +120,29 @@ def test_a_killed_recording_keeps_its_answers(place, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(real.jobs.record, "record", killed)
+        patch.setattr(real.jobs.record, "record_all", killed)
         assert command(place, *asked("k.parquet", "--turns", "all", "--rule", "coupled"))[0] != 0
     answers = place / "k.parquet.turns.json"
     assert len(json.loads(answers.read_text())["texts"]) == 3  # a, a#2, b: the answers needed
     again, _ = record(place, "k.parquet", "--turns", "all", "--rule", "coupled")
     assert contents(again) == contents(whole)
     assert not answers.exists()
+
+
+def test_several_drafters_share_the_answers(place):
+    alone, _ = record(place, "alone.parquet", "--turns", "all")
+    save_chat_model(place / "m" / "model")
+    out = json.loads(
+        command(place, *asked("both", "--turns", "all", "--drafter", "model"), "--json")[1]
+    )
+    assert {name: card["prompts"]["recorded"] for name, card in out.items()} == {
+        "prompt_lookup": 6,
+        "model": 6,
+    }
+    for name in out:
+        assert contents(load_trace(place / "both" / f"{name}.parquet")) == contents(alone)
+    again = command(place, *asked("both", "--turns", "all", "--drafter", "model"), "--json")
+    assert json.loads(again[1]) == out
 
 
 def test_turns_that_do_not_fit_are_left_out_and_counted(place, form):
