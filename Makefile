@@ -5,6 +5,7 @@
 # make bench  time of a simulated round, against the slow reference, NumPy and the latency limit: one JSON
 # make notebooks  run the notebooks and write their .ipynb with outputs and plots
 # make example    cut the small recording of the wheel out of traces/
+# make costs      measure the costs of all bundled recordings in one sitting, on an idle machine
 # make gpu    train, record, measure and run on the GPU of this machine, nine minutes a call (docs/gpu_campaign.md)
 PYTHON ?= python3
 VENV := .venv
@@ -18,7 +19,7 @@ CORE += compare_trees terminal
 
 SLOW := embedded equality tree_engine tree_embedded sampling_law
 
-.PHONY: demo test test-slow lint docs bench notebooks example gpu clean
+.PHONY: demo test test-slow lint docs bench notebooks example costs gpu clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -49,6 +50,12 @@ notebooks: $(VENV)/.installed
 
 example: $(VENV)/.installed
 	$(BIN)/python tests/cut_example.py
+
+# All recordings of traces/ in one sitting and on one thread, SECONDS for each; killed, it continues.
+SECONDS ?= 60
+costs: $(VENV)/.installed
+	$(BIN)/simspec measure $(addprefix --for ,$(wildcard traces/tiny-*.parquet)) \
+	  --rows 48 --context 192 --threads 1 --seconds $(SECONDS)
 
 # Runs of all policies on all prompts of the embedded models: too slow for every change.
 test-slow: $(VENV)/.installed

@@ -1,7 +1,7 @@
 """A target with one drafter, loaded and ready to decode."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -74,12 +74,26 @@ def load_pair(
     (`real.decode.engine.make_passes`). WeightsError for unknown names, and for files that are
     damaged or made for other weights.
     """
-    if drafter not in BUILTIN:
-        similar = get_close_matches(drafter, BUILTIN, n=1)
-        hint = f"did you mean {similar[0]}? " if similar else ""
-        raise WeightsError(
-            f"drafter {drafter!r} is unknown: {hint}expected one of {', '.join(BUILTIN)}"
-        )
+    return load_drafters(models, [drafter], device, dtype, target, weights, lambda: passes)[0]
+
+
+def load_drafters(
+    models: Path,
+    drafters: Sequence[str],
+    device: str = "cpu",
+    dtype: str = "float32",
+    target: str | Path | None = None,
+    weights: str | Path | None = None,
+    make_passes: Callable[[], EagerPasses] = lambda: EAGER,
+) -> list[Pair]:
+    """`load_pair` for each of these drafters, with one copy of the target's weights for all."""
+    for drafter in drafters:
+        if drafter not in BUILTIN:
+            similar = get_close_matches(drafter, BUILTIN, n=1)
+            hint = f"did you mean {similar[0]}? " if similar else ""
+            raise WeightsError(
+                f"drafter {drafter!r} is unknown: {hint}expected one of {', '.join(BUILTIN)}"
+            )
     if dtype not in DTYPES:
         raise WeightsError(f"dtype {dtype!r} is unknown; expected one of {', '.join(DTYPES)}")
     check_device(device)
@@ -87,23 +101,28 @@ def load_pair(
     decoder = load_decoder(path, DTYPES[dtype], device)
     tokenizer = load_tokenizer(path)
     hashes = made_for(path, decoder, tokenizer)
-    folder = weights or models / drafter
-    # a hub name remains text, which the drafter `model` accepts
-    loaded = BUILTIN[drafter].load(cast(Path, folder), decoder, hashes)
-    loaded.predictors = load_predictors(folder, hashes["weights"], device)
-    _check_tokenizer(Path(folder), tokenizer, path)
-    attach_engine(passes, decoder, loaded)
     name = hashes["weights"]
     if Path(path).is_dir():
         name = f"{Path(path).parent.name}/{name[:12]}"
-    return Pair(
-        target=Target(decoder, loaded.taps, passes=passes),
-        drafter=loaded,
-        name=name,
-        tokenizer=tokenizer,
-        tokenizer_sha256=hashes["tokenizer"],
-        end_tokens=end_tokens(path, decoder.config.vocab),
-    )
+    pairs = []
+    for drafter in drafters:
+        folder = weights or models / drafter
+        # a hub name remains text, which the drafter `model` accepts
+        loaded = BUILTIN[drafter].load(cast(Path, folder), decoder, hashes)
+        loaded.predictors = load_predictors(folder, hashes["weights"], device)
+        _check_tokenizer(Path(folder), tokenizer, path)
+        passes = make_passes()
+        attach_engine(passes, decoder, loaded)
+        pair = Pair(
+            target=Target(decoder, loaded.taps, passes=passes),
+            drafter=loaded,
+            name=name,
+            tokenizer=tokenizer,
+            tokenizer_sha256=hashes["tokenizer"],
+            end_tokens=end_tokens(path, decoder.config.vocab),
+        )
+        pairs.append(pair)
+    return pairs
 
 
 def _check_tokenizer(folder: Path, tokenizer, path: str | Path) -> None:

@@ -3,7 +3,7 @@
 from real.jobs.audit import audit_run
 from real.jobs.emulate import EmulationSettings, emulate_recording
 from real.jobs.latency import LatencyFiles, measure_latency
-from real.jobs.measure import measure_costs
+from real.jobs.measure import CostRequest, measure_costs, measure_together, requests_for
 from real.jobs.models import ModelSettings, dtype_of
 from real.jobs.race import RaceSettings, race_recording
 from real.jobs.record import PromptSettings, record_prompts, record_to
@@ -23,6 +23,7 @@ from real.train.target_pipeline import PromptFiles
 
 __all__ = [
     "RULES",
+    "CostRequest",
     "DrafterRequest",
     "EmulationSettings",
     "ForcedRun",
@@ -43,11 +44,13 @@ __all__ = [
     "force_recording",
     "measure_costs",
     "measure_latency",
+    "measure_together",
     "open_recording",
     "policy_cost_of",
     "race_recording",
     "record_prompts",
     "record_to",
+    "requests_for",
     "run_on",
     "run_recording",
     "score_recordings",
