@@ -1,7 +1,7 @@
 """A target with one drafter, loaded and ready to decode."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -74,26 +74,24 @@ def load_pair(
     (`real.decode.engine.make_passes`). WeightsError for unknown names, and for files that are
     damaged or made for other weights.
     """
-    return load_drafters(models, [drafter], device, dtype, target, weights, lambda: passes)[0]
+    folders = {drafter: weights or models / drafter}
+    return load_pairs(models, folders, device, dtype, target, lambda: passes)[0]
 
 
-def load_drafters(
+def load_pairs(
     models: Path,
-    drafters: Sequence[str],
+    drafters: Mapping[str, str | Path],
     device: str = "cpu",
     dtype: str = "float32",
     target: str | Path | None = None,
-    weights: str | Path | None = None,
     make_passes: Callable[[], EagerPasses] = lambda: EAGER,
 ) -> list[Pair]:
-    """`load_pair` for each of these drafters, with one copy of the target's weights for all."""
+    """As `load_pair`, several drafters (name -> folder) on one target, which is loaded once.
+
+    Each drafter has passes of its own, since its target keeps other taps.
+    """
     for drafter in drafters:
-        if drafter not in BUILTIN:
-            similar = get_close_matches(drafter, BUILTIN, n=1)
-            hint = f"did you mean {similar[0]}? " if similar else ""
-            raise WeightsError(
-                f"drafter {drafter!r} is unknown: {hint}expected one of {', '.join(BUILTIN)}"
-            )
+        _check_drafter(drafter)
     if dtype not in DTYPES:
         raise WeightsError(f"dtype {dtype!r} is unknown; expected one of {', '.join(DTYPES)}")
     check_device(device)
@@ -105,24 +103,34 @@ def load_drafters(
     if Path(path).is_dir():
         name = f"{Path(path).parent.name}/{name[:12]}"
     pairs = []
-    for drafter in drafters:
-        folder = weights or models / drafter
+    for drafter, folder in drafters.items():
         # a hub name remains text, which the drafter `model` accepts
         loaded = BUILTIN[drafter].load(cast(Path, folder), decoder, hashes)
         loaded.predictors = load_predictors(folder, hashes["weights"], device)
         _check_tokenizer(Path(folder), tokenizer, path)
         passes = make_passes()
         attach_engine(passes, decoder, loaded)
-        pair = Pair(
-            target=Target(decoder, loaded.taps, passes=passes),
-            drafter=loaded,
-            name=name,
-            tokenizer=tokenizer,
-            tokenizer_sha256=hashes["tokenizer"],
-            end_tokens=end_tokens(path, decoder.config.vocab),
+        pairs.append(
+            Pair(
+                target=Target(decoder, loaded.taps, passes=passes),
+                drafter=loaded,
+                name=name,
+                tokenizer=tokenizer,
+                tokenizer_sha256=hashes["tokenizer"],
+                end_tokens=end_tokens(path, decoder.config.vocab),
+            )
         )
-        pairs.append(pair)
     return pairs
+
+
+def _check_drafter(drafter: str) -> None:
+    """WeightsError for an unknown drafter."""
+    if drafter not in BUILTIN:
+        similar = get_close_matches(drafter, BUILTIN, n=1)
+        hint = f"did you mean {similar[0]}? " if similar else ""
+        raise WeightsError(
+            f"drafter {drafter!r} is unknown: {hint}expected one of {', '.join(BUILTIN)}"
+        )
 
 
 def _check_tokenizer(folder: Path, tokenizer, path: str | Path) -> None:

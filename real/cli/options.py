@@ -48,6 +48,14 @@ DrafterName = Annotated[
         help="model, early_exit, eagle, medusa, hydra, glide, self_skip or prompt_lookup.",
     ),
 ]
+DrafterNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--drafter",
+        help="model (default), early_exit, eagle, medusa, hydra, glide, self_skip or "
+        "prompt_lookup; repeatable.",
+    ),
+]
 RuleName = Annotated[
     str,
     typer.Option(
@@ -83,6 +91,12 @@ ChatTemplate = Annotated[
         "--chat-template",
         help='How "turns" become a prompt. auto: by the tokenizer\'s chat template, else in plain '
         "styles for base models; none: those styles; or a Jinja file.",
+    ),
+]
+Turns = Annotated[
+    str,
+    typer.Option(
+        help='Which of "turns": first; or all, later ones behind the target\'s own answers.'
     ),
 ]
 System = Annotated[str, typer.Option(help="System prompt; needs a chat template.")]

@@ -2,11 +2,14 @@
 
 from real.jobs.audit import audit_run
 from real.jobs.emulate import EmulationSettings, emulate_recording
+from real.jobs.import_model import import_gguf
 from real.jobs.latency import LatencyFiles, measure_latency
 from real.jobs.measure import CostRequest, measure_costs, measure_together, requests_for
 from real.jobs.models import ModelSettings, dtype_of
+from real.jobs.prompt_selection import PromptSettings
 from real.jobs.race import RaceSettings, race_recording
-from real.jobs.record import PromptSettings, record_prompts, record_to
+from real.jobs.record import record_prompts, record_to
+from real.jobs.record_drafters import record_drafters
 from real.jobs.recordings import RULES, open_recording, policy_cost_of
 from real.jobs.run import Outcome, RunSettings, run_on, run_recording
 from real.jobs.scorecard import ScoringSettings, score_recordings
@@ -42,6 +45,7 @@ __all__ = [
     "dtype_of",
     "emulate_recording",
     "force_recording",
+    "import_gguf",
     "measure_costs",
     "measure_latency",
     "measure_together",
@@ -49,6 +53,7 @@ __all__ = [
     "policy_cost_of",
     "race_recording",
     "record_prompts",
+    "record_drafters",
     "record_to",
     "requests_for",
     "run_on",

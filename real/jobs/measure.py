@@ -78,7 +78,7 @@ def measure_together(
     longest = max(request.K for request in requests)
     rows, capacity = max(longest, settings.tree_nodes) + 1, settings.context[-1]
     names = list(dict.fromkeys(request.drafter for request in requests))
-    pairs = dict(zip(names, models.load_several(names, rows, capacity + max_new_tokens(longest))))
+    pairs = dict(zip(names, models.load_all(names, rows, capacity + max_new_tokens(longest))))
     for request in requests:
         if request.recording:
             check_pair(

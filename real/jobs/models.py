@@ -9,7 +9,7 @@ import torch
 from real.decode.engine import make_passes, passes_for_trace
 from real.model.checkpoint import load_config
 from real.model.hf_config import max_context
-from real.pair import DTYPES, TINY, Pair, check_pair, load_drafters, load_pair
+from real.pair import DTYPES, TINY, Pair, check_pair, load_pair, load_pairs
 from real.provenance import check_device
 from simspec import Trace
 
@@ -54,20 +54,21 @@ class ModelSettings:
         """The target with this drafter, for passes of `rows` rows behind `capacity` cached rows."""
         return self._load(drafter, make_passes(self.engine, rows, capacity))
 
-    def load_several(self, drafters: Sequence[str], rows: int, capacity: int) -> list[Pair]:
-        """As `load`, several drafters on one copy of the target; ValueError with `weights`."""
+    def load_all(self, drafters: Sequence[str], rows: int = 1, capacity: int = 0) -> list[Pair]:
+        """As `load`, several drafters on a target that is loaded once; ValueError with `weights`."""
         if self.weights is not None:
             raise ValueError(
                 f"--weights {self.weights} names one drafter's folder, "
                 f"{len(drafters)} drafters are given: use --models"
             )
-        return load_drafters(
+        folders = {name: self.folder / name for name in drafters}
+        return load_pairs(
             self.folder,
-            drafters,
+            folders,
             self.device,
             self.dtype,
             self.target,
-            make_passes=lambda: make_passes(self.engine, rows, capacity),
+            lambda: make_passes(self.engine, rows, capacity),
         )
 
     def load_for(self, trace: Trace, name: str, submitted: int = 0) -> Pair:
