@@ -10,8 +10,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-CORE := rng trace cost cost_table roofline specialize policy deferred_policy policies posterior exits cost_aware predictor simulate synthetic formulas metrics sweep
-CORE += check paper_tables stats oracle_gap bounds compare_drafters drawn tree tree_policy compare_trees terminal
+CORE := rng trace cost cost_table roofline pass_cost specialize policy deferred_policy policies
+CORE += policy_names oracle posterior draft_length_distribution scalar_predictor exits cost_aware
+CORE += predictor simulate synthetic formulas metrics sweep check paper_tables stats oracle_gap
+CORE += bounds compare_drafters drawn tree tree_policy tree_replay tree_oracle tree_metrics
+CORE += compare_trees terminal
 
 SLOW := embedded equality tree_engine tree_embedded sampling_law
 

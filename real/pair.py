@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 
 from real.decode.beam_search import BeamSearch
@@ -49,6 +50,12 @@ name |
     tokenizer: Any
     tokenizer_sha256: str
     end_tokens: tuple[int, ...]
+
+    def check_length(self, tokens: int) -> None:
+        """ValueError for a sequence of so many tokens beyond the window of one of the models."""
+        for decoder in (self.target.decoder, self.drafter.lm):
+            if decoder is not None:
+                decoder.check_length(tokens)
 
 
 def load_pair(
@@ -143,6 +150,7 @@ def check_tokens(trace: Trace, pair: Pair) -> None:
             f"the recording's prompts have tokens {trace.prompt.min()}..{trace.prompt.max()}, "
             f"the target knows 0..{vocab - 1}; record again with this target"
         )
+    pair.check_length(int((np.diff(trace.prompt_offset) + trace.budget).max()))
 
 
 def check_pair(trace: Trace, pair: Pair, name: str) -> None:

@@ -163,16 +163,35 @@ def gumbel(seed: int, sequence: int, first: int, count: int, vocab: int, device)
     return -(-uniforms(seed, sequence, first, count, vocab, device).log()).log()
 
 
+def gumbel_at(
+    seed: int, sequence: Sequence[int], position: Sequence[int], vocab: int, device
+) -> Tensor:
+    """Gumbel noise float64 `[n, vocab]` of n addresses (`sequence [n]`, `position [n]`), as
+    `gumbel`."""
+    device = torch.device(device)
+    if device.type == "cpu":
+        out = torch.empty(len(sequence), vocab, dtype=torch.float64)
+        for row, s, t in zip(out.numpy(), sequence, position):
+            row[:] = rng.gumbel(seed, s, t, vocab)
+        return out
+    for s, t in zip(sequence, position):  # validates the ranges
+        rng.gumbel(seed, s, t, 1)
+    address = torch.tensor((list(sequence), list(position)), device=device)
+    return -(-_uniforms(seed, address[0], address[1], vocab).log()).log()
+
+
 def uniforms(seed: int, sequence: int, first: int, count: int, vocab: int, device) -> Tensor:
-    """Uniforms float64 `[count, vocab]` in (0, 1) behind `gumbel`: Philox-4x32-10 in wrapping
-    int64."""
+    """Uniforms float64 `[count, vocab]` in (0, 1) behind `gumbel`."""
+    position = torch.arange(first, first + count, device=device)
+    return _uniforms(seed, torch.full_like(position, sequence), position, vocab)
+
+
+def _uniforms(seed: int, sequence: Tensor, position: Tensor, vocab: int) -> Tensor:
+    """Uniforms float64 `[n, vocab]` of addresses int64 `[n]`: Philox-4x32-10 in wrapping int64."""
     quarters = -(-vocab // 4)
-    wide = {"dtype": torch.int64, "device": device}
-    c0, c3 = torch.full((1, 1), sequence, **wide), torch.full((1, 1), rng.GUMBEL, **wide)
-    c1, c2 = (
-        torch.arange(first, first + count, **wide)[:, None],
-        torch.arange(quarters, **wide)[None],
-    )
+    c2 = torch.arange(quarters, device=position.device)[None]
+    c0, c1 = sequence[:, None], position[:, None]
+    c3 = torch.full_like(c0[:1], rng.GUMBEL)
     k0, k1 = seed & _LOW, seed >> 32
     for _ in range(10):
         p0, p1 = c0 * _M0, c2 * _M1
@@ -183,7 +202,8 @@ def uniforms(seed: int, sequence: int, first: int, count: int, vocab: int, devic
             p0 & _LOW,
         )
         k0, k1 = k0 + _W0 & _LOW, k1 + _W1 & _LOW
-    words = torch.stack(torch.broadcast_tensors(c0, c1, c2, c3), -1).view(count, 4 * quarters)
+    words = torch.stack(torch.broadcast_tensors(c0, c1, c2, c3), -1)
+    words = words.view(len(position), 4 * quarters)
     return (words[:, :vocab].double() + 0.5) * 2.0**-32
 
 

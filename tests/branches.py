@@ -1,5 +1,4 @@
-"""All outcomes of code that asks for coins and draws: the same code runs once for every way they
-can fall."""
+"""All outcomes of code that makes accept draws and samples: it runs once for every combination."""
 
 from itertools import accumulate
 
@@ -9,14 +8,13 @@ from simspec.rng import ACCEPT
 
 
 class Branches:
-    """Stands in for `real.sampling.AddressedDraws` and answers as its script says; past its end
-    it takes the first answer and notes the others.
+    """Replaces `real.sampling.AddressedDraws` by a script of answers; past its end it takes the
+    first answer and notes the others.
 
-    Behind every address (round, slot, role) stands one uniform number, as in the real one: an
-    answer says in which part of [0, 1) it lies, and an address that is asked again answers
-    out of that part. So code that uses a number twice has the law that it would have. `odds`
-    is the chance of the answers given, `again` counts addresses asked more than once. Answers
-    of chance 0 are never given.
+    Every address (round, slot, role) has one uniform number, as in the real class. An answer
+    fixes the part of [0, 1) that holds it; a repeated address answers out of that part. So code
+    that uses a number twice has the distribution that it would have. `odds` is the probability
+    of the answers, `again` counts repeated addresses. Answers of probability 0 are never given.
     """
 
     def __init__(self, script: list[int]):
@@ -30,9 +28,9 @@ class Branches:
         edges = [1.0 if edge == edges[-1] else edge for edge in edges]  # their sum, up to rounding
         parts = [(max(low, a), min(high, b)) for a, b in zip(edges, edges[1:])]
         able = [i for i, (a, b) in enumerate(parts) if b > a]
-        at = len(self.taken)
-        if at < len(self.script):
-            choice = self.script[at]
+        place = len(self.taken)
+        if place < len(self.script):
+            choice = self.script[place]
         else:
             choice = able[0]
             self.open += [[*self.taken, other] for other in able[1:]]
@@ -49,19 +47,18 @@ class Branches:
 
 
 def outcomes(run):
-    """(what `run(draws)` returns, its chance) for every way in which all coins and draws can
-    fall."""
+    """(what `run(draws)` returns, its probability) for every combination of draws."""
     scripts = [[]]
     while scripts:
         draws = Branches(scripts.pop())
-        found = run(draws)
+        value = run(draws)
         scripts += draws.open
-        yield found, draws.odds
+        yield value, draws.odds
 
 
-def law(run) -> dict:
-    """{what `run(draws)` returns: its chance}, summed over all outcomes."""
-    found: dict = {}
+def output_distribution(run) -> dict:
+    """{what `run(draws)` returns: its probability}, summed over all outcomes."""
+    total: dict = {}
     for value, odds in outcomes(run):
-        found[value] = found.get(value, 0.0) + odds
-    return found
+        total[value] = total.get(value, 0.0) + odds
+    return total

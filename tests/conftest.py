@@ -44,3 +44,26 @@ def input_folder(tmp_path_factory):
     (folder / "empty").write_bytes(b"")
     (folder / "folder").mkdir()
     return folder
+
+
+@pytest.fixture(scope="session")
+def trained_folder(tmp_path_factory):
+    """Toy models trained through the command line, and prompts for them; tests add files."""
+    from shell import simspec
+
+    folder = tmp_path_factory.mktemp("trained")
+    words = [
+        "a", "drafter", "proposes", "and", "the", "target", "disposes", "of", "every", "token",
+        "that", "it", "is", "shown",
+    ]  # fmt: skip
+    (folder / "text.txt").write_text(" ".join(words[i * i % len(words)] for i in range(4000)))
+    rows = [
+        {"id": f"p{i}", "task": "ab"[i % 2], "text": f"the target {words[i]}"} for i in range(6)
+    ]
+    (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = ["--toy", "--out", "models", "--heldout", "text.txt", "--json"]
+    out, _ = simspec("train", "text.txt", *options, cwd=folder)
+    card = json.loads(out)
+    assert set(card["heldout_loss_nats"]) == {"target", "model", "early_exit"}
+    assert card["steps"]["target"] == 4
+    return folder

@@ -41,17 +41,20 @@ def decoded(
     seed=0,
 ):
     """A run of the engine on random prompts, by the toy target or by `decoder`."""
-    target, made = toy_pair(drafter)
+    target, toy_drafter = toy_pair(drafter)
     target = target if decoder is None else Target(decoder)
-    made = made if decoder is None else Silent()
+    toy_drafter = toy_drafter if decoder is None else Silent()
     drive = chain_plan(policy_from(policy, None, None), 6, 0, toy_cost())
     sequences = []
     for s, prompt in enumerate(toy_prompts(count, seed)):
-        found = decode(target, made, drive, rule, prompt, budget, END, s)
+        result = decode(target, toy_drafter, drive, rule, prompt, budget, END, s)
         rounds = zip(
-            *(c.tolist() for c in (found.position, found.computed, found.drafted, found.accepted))
+            *(
+                c.tolist()
+                for c in (result.position, result.computed, result.drafted, result.accepted)
+            )
         )
-        sequences.append(EmittedSequence(prompt, found.token.tolist(), s, tuple(rounds)))
+        sequences.append(EmittedSequence(prompt, result.token.tolist(), s, tuple(rounds)))
     return emitted(sequences, rule, dtype)
 
 

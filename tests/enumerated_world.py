@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 import torch
-from branches import law
+from branches import output_distribution
 from hypothesis import settings
 from hypothesis import strategies as st
 
@@ -45,14 +45,14 @@ class World:
         return torch.from_numpy(rng.normal(size=self.vocab) * 1.2)
 
     def true(self, rule: Rule, length: int) -> dict:
-        """The target's law of the next `length` tokens."""
-        found = {}
+        """The target's distribution of the next `length` tokens."""
+        distribution = {}
         for text in product(range(self.vocab), repeat=length):
             odds = 1.0
             for i, token in enumerate(text):
                 odds *= float(rule.probs(self.p(text[:i])[None])[0, token])
-            found[text] = odds
-        return found
+            distribution[text] = odds
+        return distribution
 
 
 def grown(world: World, rule: Rule, parent, draws, sure=()) -> Draft:
@@ -84,15 +84,15 @@ def grown(world: World, rule: Rule, parent, draws, sure=()) -> Draft:
     return Draft(token, above, len(token) - 1, 0, q), texts
 
 
-def round_law(
+def round_distribution(
     world, rule, parent, length, sure=(), accept_exact=rejection_sample, ends=(), verified=None
 ) -> dict:
-    """The law of the next `length` tokens where one round drafts this tree and p itself goes on
-    behind what it commits.
+    """The distribution of the next `length` tokens: one round drafts this tree, then p continues
+    after the committed tokens.
 
-    `verified` is told in how many ways the coins and draws of the round could fall.
+    `verified` receives the number of combinations of the round's draws.
     """
-    found, ways = {}, []
+    distribution, ways = {}, []
 
     def one(draws):
         draft, texts = grown(world, rule, parent, draws, sure)
@@ -100,17 +100,17 @@ def round_law(
         ways.append(draft)
         return tuple(accept_exact(rule, logits, draft, draws, 0, ends).token)
 
-    for committed, odds in law(one).items():
-        more = length - len(committed)
-        for rest in product(range(world.vocab), repeat=max(more, 0)):
-            then = 1.0
+    for committed, odds in output_distribution(one).items():
+        remaining = length - len(committed)
+        for rest in product(range(world.vocab), repeat=max(remaining, 0)):
+            probability = 1.0
             for i, token in enumerate(rest):
-                then *= float(rule.probs(world.p((*committed, *rest[:i]))[None])[0, token])
+                probability *= float(rule.probs(world.p((*committed, *rest[:i]))[None])[0, token])
             text = until((*committed, *rest)[:length], ends)
-            found[text] = found.get(text, 0.0) + odds * then
+            distribution[text] = distribution.get(text, 0.0) + odds * probability
     if verified is not None:
         verified.append(len(ways))
-    return found
+    return distribution
 
 
 def until(text: tuple, ends) -> tuple:
@@ -119,7 +119,7 @@ def until(text: tuple, ends) -> tuple:
 
 
 def off(a: dict, b: dict) -> float:
-    """Total variation of two laws."""
+    """Total variation of two distributions."""
     return sum(abs(a.get(key, 0.0) - b.get(key, 0.0)) for key in a | b) / 2
 
 
@@ -138,8 +138,8 @@ def tree(seed: int, vocab: int, nodes: int, most: int = 160) -> tuple[list[int],
 
 
 def busy(verified, ways):
-    """Whether there was something to get wrong: in a third of the examples coins and draws could
-    fall in so many ways or more."""
+    """Whether the examples are hard enough: a third of them have so many combinations of draws or
+    more."""
     return np.mean(np.array(verified) >= ways) > 1 / 3
 
 
@@ -167,45 +167,45 @@ class Speaker(Silent):
 
 
 class Listener:
-    """Stands in for `Target`: judges by a world's p, with no model behind it."""
+    """Replaces `Target`: verifies by a world's p, without a model."""
 
     def __init__(self, world):
         self.world, self.text, self.decoder = world, [], torch.zeros(1)
 
     def prefill(self, tokens):
         self.text = []
-        return verdict_of(torch.zeros(0, 1))
+        return output_of(torch.zeros(0, 1))
 
     def verify(self, token, parent, resume):
         rows = [tuple(self.text)]
         for row in range(1, len(token)):
             rows.append((*rows[parent[row]], token[row]))
-        return verdict_of(
+        return output_of(
             torch.zeros(len(token), 1), torch.stack([self.world.p(row) for row in rows])
         )
 
     def commit(self, path): ...
 
-    def heard(self, r):
+    def extend(self, r):
         self.text += r.verified.token
 
 
-def verdict_of(hidden, logits=None):
+def output_of(hidden, logits=None):
     return TargetOutput(logits, hidden, {})
 
 
 def spoken(world, rule, policy, budget, K, draws, seed, ends=()):
     target = Listener(world)
     drive = chain_plan(policy, K, seed, CostModel.from_ratio(0.2, K))
-    return decode(target, Speaker(world), drive, rule, [0], budget, ends, 0, target.heard, draws)
+    return decode(target, Speaker(world), drive, rule, [0], budget, ends, 0, target.extend, draws)
 
 
 def whole(world, rule, length, ends):
-    """The target's law of whole texts of at most `length` tokens that end at an end token."""
-    found = {}
+    """The target's distribution of sequences, cut at an end token or at `length` tokens."""
+    distribution = {}
     for text, odds in world.true(rule, length).items():
-        found[until(text, ends)] = found.get(until(text, ends), 0.0) + odds
-    return found
+        distribution[until(text, ends)] = distribution.get(until(text, ends), 0.0) + odds
+    return distribution
 
 
 ALLOWED = (

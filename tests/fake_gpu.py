@@ -60,14 +60,14 @@ class FakeGpu(TorchFunctionMode):
     def on(self, x) -> bool:
         return _key(x) in self.held
 
-    def put(self, made):
-        for x in tree_leaves(made):
+    def put(self, result):
+        for x in tree_leaves(result):
             if isinstance(x, Tensor):
                 self.held.setdefault(_key(x), _weak(x))  # keeps the address in use
         if len(self.held) > self.most:
             self.held = {key: weak for key, weak in self.held.items() if not weak.expired()}
             self.most = 2 * len(self.held) + 4096
-        return made
+        return result
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
@@ -77,17 +77,17 @@ class FakeGpu(TorchFunctionMode):
         tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         there, here = [x for x in tensors if self.on(x)], [x for x in tensors if not self.on(x)]
         if name == "__get__":
-            made = func(*args, **kwargs)
-            return self.put(made) if there and isinstance(made, Tensor) else made
+            result = func(*args, **kwargs)
+            return self.put(result) if there and isinstance(result, Tensor) else result
         if name in METADATA:
-            made = func(*args, **kwargs)
-            return self.put(made) if there and isinstance(made, Tensor) else made
+            result = func(*args, **kwargs)
+            return self.put(result) if there and isinstance(result, Tensor) else result
         if there and func in NUMPY:
             raise Misplaced(f"{name}() of a tensor on the GPU; copy it to the host first")
         if there and func in READS:
             self._read(name)
-            made = func(*args, **kwargs)
-            return self.put(made) if isinstance(made, (Tensor, tuple)) else made
+            result = func(*args, **kwargs)
+            return self.put(result) if isinstance(result, (Tensor, tuple)) else result
         wanted, args, kwargs = _device(name, args, kwargs)
         kwargs.pop("pin_memory", None)
         if self.capturing and not there and here and wanted == "cuda":
@@ -128,12 +128,12 @@ class FakeGpu(TorchFunctionMode):
             wanted == "cuda" or bool(there)
         ):
             raise Misplaced(f"{name}: a generator of the other device")
-        made = func(*args, **kwargs)
+        result = func(*args, **kwargs)
         if there or wanted == "cuda":
             if there:
                 self.calls[name] += 1
-            self.put(made)
-        return made
+            self.put(result)
+        return result
 
     def _moved(self, func, name, wanted, x, args, kwargs):
         if wanted is None and name == "to" and len([t for t in args if isinstance(t, Tensor)]) > 1:
@@ -141,13 +141,17 @@ class FakeGpu(TorchFunctionMode):
         if name == "cpu":
             wanted = "cpu"
         was = self.on(x)
-        made = x if name in ("cpu", "cuda") else func(*args, **kwargs)
+        result = x if name in ("cpu", "cuda") else func(*args, **kwargs)
         goes = {"cuda": True, "cpu": False, None: was}[wanted]
         if goes == was:
-            return self.put(made) if was else made
+            return self.put(result) if was else result
         (self._copied if goes else self._read)(name)
-        made = made.clone() if made.untyped_storage()._cdata == x.untyped_storage()._cdata else made
-        return self.put(made) if goes else made
+        result = (
+            result.clone()
+            if result.untyped_storage()._cdata == x.untyped_storage()._cdata
+            else result
+        )
+        return self.put(result) if goes else result
 
     def _read(self, name):
         if self.capturing:
@@ -186,28 +190,28 @@ def _kind(x) -> str | None:
 
 def _device(name, args, kwargs):
     """(device argument of a call or None, its arguments with the CPU in its place)."""
-    found = None
+    device = None
 
     def to_cpu(x):
-        nonlocal found
+        nonlocal device
         if isinstance(x, torch.device) or (name == "to" and isinstance(x, str)):
             kind = _kind(x)
-            found = kind or found
+            device = kind or device
             return torch.device("cpu") if kind else x
         return x
 
     args = tree_map(to_cpu, args)
     if "device" in kwargs and kwargs["device"] is not None:
-        found = _kind(kwargs["device"]) or found
+        device = _kind(kwargs["device"]) or device
         kwargs = kwargs | {"device": "cpu"}
-    return found, args, kwargs
+    return device, args, kwargs
 
 
 class Generator(torch.Generator):
     def __new__(cls, device="cpu"):
-        made = super().__new__(cls)
-        made.on_gpu = _kind(device) == "cuda"
-        return made
+        generator = super().__new__(cls)
+        generator.on_gpu = _kind(device) == "cuda"
+        return generator
 
     def __init__(self, device="cpu"):
         pass

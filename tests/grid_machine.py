@@ -41,19 +41,19 @@ class Machine:
 
 def simulate(monkeypatch):
     """A machine in place of captures and of the device's limits."""
-    made = Machine([[0.5 * (n + 1), 0.25 * (n + 1), 4.0 * (n + 1)] for n in range(100)])
-    monkeypatch.setattr(grid_timer, "capture", made.capture)
+    machine = Machine([[0.5 * (n + 1), 0.25 * (n + 1), 4.0 * (n + 1)] for n in range(100)])
+    monkeypatch.setattr(grid_timer, "capture", machine.capture)
     monkeypatch.setattr(time_grid, "device_speeds", lambda *_, **__: SPEEDS)
-    return made
+    return machine
 
 
-def on_cpu(repeats=3, **more):
+def on_cpu(repeats=3, **changes):
     """Settings of float32 models on the CPU."""
-    return GridSettings(torch.float32, "cpu", repeats, **more)
+    return GridSettings(torch.float32, "cpu", repeats, **changes)
 
 
-def small(machine=None, widths=(1, 2, 4), batches=(1, 3), contexts=(0, 8), **more):
-    job = {name: more.pop(name) for name in ("measured", "save", "progress") if name in more}
-    settings = on_cpu(**{"repeats": 3} | more)
+def small(machine=None, widths=(1, 2, 4), batches=(1, 3), contexts=(0, 8), **changes):
+    job = {name: changes.pop(name) for name in ("measured", "save", "progress") if name in changes}
+    settings = on_cpu(**{"repeats": 3} | changes)
     timer = machine.now if machine else None
     return measure_grid(TINY, GridAxes(widths, batches, contexts), settings, timer=timer, **job)

@@ -11,8 +11,6 @@ from real.drafters.medusa import MedusaHeads
 from simspec import Trace, load_trace
 
 HEADS = {"eagle": EagleHead, "medusa": MedusaHeads, "hydra": HydraHeads, "glide": GlideModel}
-
-
 RECORDING, COSTS = TRACES / "tiny-model-greedy.parquet", TRACES / "tiny-model-greedy.cost.json"
 
 
@@ -45,6 +43,4 @@ RECORD_COMMAND = [
     "--per-task",
     1,
 ]
-
-
 PROMPT_LINE = b'{"task": "t", "text": "some words"}\n'

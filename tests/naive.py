@@ -132,20 +132,20 @@ def best_time(trace, cost, s):
     return rest(first, 0)
 
 
-def committed_law(alphas):
+def committed_distribution(alphas):
     """{committed tokens: probability} of one round, by enumerating all accept/reject outcomes of
     len(alphas) drafts.
     """
-    law = {}
+    distribution = {}
     for outcome in product((False, True), repeat=len(alphas)):
-        chance = math.prod(a if hit else 1 - a for a, hit in zip(alphas, outcome))
+        probability = math.prod(a if hit else 1 - a for a, hit in zip(alphas, outcome))
         committed = 1
         for hit in outcome:
             if not hit:
                 break
             committed += 1
-        law[committed] = law.get(committed, 0.0) + chance
-    return law
+        distribution[committed] = distribution.get(committed, 0.0) + probability
+    return distribution
 
 
 def metrics(rounds, trace, cost):
@@ -210,7 +210,7 @@ def beta_counts(reading, k, a):
     """(successes, failures) that a round of k drafted and a accepted tokens adds, token by
     token.
     """
-    seen = a + 1 if a < k else k  # tokens the target gave a verdict on
+    seen = a + 1 if a < k else k  # tokens that the target verified
     if reading == "acceptance":
         return sum(1 for j in range(1, seen + 1) if j <= a), sum(
             1 for j in range(1, seen + 1) if j > a
@@ -246,65 +246,69 @@ def clipped_normal(mean, sigma, steps=20001):
     return total / (3 * (steps - 1))
 
 
-def drafted_law(rounds, K, acceptance, go, learn, state, ignore=0.0):
+def draft_length_moments(rounds, K, acceptance, go, learn, state, ignore=0.0):
     """[(mean, variance) of the draft length in round 1, 2, ...] by enumerating every state a policy
     can be in.
 
-    go(state): the chance to go on after each token (the first one is always drafted); learn(state,
-    k, a): the next state, hashable. Each draft token is accepted with the same chance, given that
-    those before it were. States of a chance up to `ignore` are left out.
+    go(state): the probability to continue after each token (the first one is always drafted);
+    learn(state, k, a): the next state, hashable. Each draft token is accepted with the same
+    probability, given that those before it were. States of probability up to `ignore` are left out.
     """
-    law, found = {state: 1.0}, []
+    distribution, moments = {state: 1.0}, []
     for _ in range(rounds):
-        law = {state: chance for state, chance in law.items() if chance > ignore}
+        distribution = {
+            state: probability
+            for state, probability in distribution.items()
+            if probability > ignore
+        }
         after, first, second = {}, 0.0, 0.0
-        for state, chance in law.items():
+        for state, probability in distribution.items():
             s = go(state)
             for k in range(1, K + 1):
-                length = chance * s ** (k - 1) * (1 - s if k < K else 1)
+                length = probability * s ** (k - 1) * (1 - s if k < K else 1)
                 first, second = first + length * k, second + length * k * k
                 for a in range(k + 1):
                     outcome = length * acceptance**a * (1 - acceptance if a < k else 1)
                     if outcome > 0:
                         new = learn(state, k, a)
                         after[new] = after.get(new, 0.0) + outcome
-        law = after
-        found.append((first, second - first * first))
-    return found
+        distribution = after
+        moments.append((first, second - first * first))
+    return moments
 
 
-def geometric_law(alpha, stay, K):
+def geometric_distribution(alpha, stay, K):
     """{(drafted, accepted): probability} of one round: the first token always drafted, after
-    each one coin for going on, up to K.
+    each one draw for continuing, up to K.
     """
-    law = {}
-    for coins in product((False, True), repeat=K - 1):
+    distribution = {}
+    for answers in product((False, True), repeat=K - 1):
         drafted = 1
-        for coin in coins:
-            if not coin:
+        for go_on in answers:
+            if not go_on:
                 break
             drafted += 1
-        chance = math.prod(stay if coin else 1 - stay for coin in coins)
-        for committed, p in committed_law([alpha] * drafted).items():
+        probability = math.prod(stay if go_on else 1 - stay for go_on in answers)
+        for committed, p in committed_distribution([alpha] * drafted).items():
             key = drafted, committed - 1
-            law[key] = law.get(key, 0.0) + chance * p
-    return law
+            distribution[key] = distribution.get(key, 0.0) + probability * p
+    return distribution
 
 
 def histories(rows, go, accept, move, start):
-    """[(probability, [(cap, drafted, accepted), ...])] of one text: every path of the hidden state,
-    every coin, every outcome.
+    """[(probability, [(cap, drafted, accepted), ...])] of one sequence: every path of the hidden
+    state, every draw, every outcome.
 
-    go[j]: chance to draft one more after j; accept(row, j, state): chance of the draft token j + 1
-    at row, state its position's.
+    go[j]: probability to draft one more after j; accept(row, j, state): that of the draft token
+    j + 1 at row, state its position's.
     """
     everything = []
     for path in product(range(len(start)), repeat=rows):
-        chance = start[path[0]] * math.prod(move[a][b] for a, b in zip(path, path[1:]))
+        probability = start[path[0]] * math.prod(move[a][b] for a, b in zip(path, path[1:]))
         everything += [
-            (chance * p, rounds)
+            (probability * p, rounds)
             for p, rounds in _walks(0, rows, go, accept, path)
-            if chance * p > 0
+            if probability * p > 0
         ]
     return everything
 
@@ -312,14 +316,16 @@ def histories(rows, go, accept, move, start):
 def _walks(row, rows, go, accept, path):
     if row >= rows:
         return [(1.0, [])]
-    cap, found = min(len(go), rows - row - 1), []
+    cap, walks = min(len(go), rows - row - 1), []
     for drafted in range(cap + 1):
         wanted = math.prod(go[:drafted]) * (1 if drafted == cap else 1 - go[drafted])
         for accepted in range(drafted + 1):
-            chance = wanted * math.prod(accept(row, j, path[row + j]) for j in range(accepted))
+            probability = wanted * math.prod(accept(row, j, path[row + j]) for j in range(accepted))
             if accepted < drafted:
-                chance *= 1 - accept(row, accepted, path[row + accepted])
-            if chance > 0:
+                probability *= 1 - accept(row, accepted, path[row + accepted])
+            if probability > 0:
                 later = _walks(row + accepted + 1, rows, go, accept, path)
-                found += [(chance * p, [(cap, drafted, accepted), *rounds]) for p, rounds in later]
-    return found
+                walks += [
+                    (probability * p, [(cap, drafted, accepted), *rounds]) for p, rounds in later
+                ]
+    return walks

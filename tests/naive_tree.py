@@ -22,7 +22,7 @@ def walk(trace, row, left, submitted):
     return len(path)
 
 
-def given(trace, s, row, parent, rank):
+def static(trace, s, row, parent, rank):
     """(levels, nodes, drafter's rows, accepted, backlog) of a round that drafts this tree."""
     cap, left = limits(trace, s, row)
     paths = [()]
@@ -38,16 +38,16 @@ def grow(score, width, depth):
     """The nodes of a dynamic tree in their order; score(path): log q of its last token. Nodes
     are (cumulative score, depth, number).
     """
-    offered, made, last = [], 0, [(0.0, ())]
+    offered, count, last = [], 0, [(0.0, ())]
     for level in range(1, depth + 1):
         children = []
         for total, path in last:
             for r in range(width):
                 node = (*path, r)
                 children.append((total + score(node), node))
-                offered.append((-children[-1][0], level, made, node))
-                made += 1
-        # of equals the one made first
+                offered.append((-children[-1][0], level, count, node))
+                count += 1
+        # ties go to the earlier node
         last = [
             children[i]
             for i in sorted(range(len(children)), key=lambda i: (-children[i][0], i))[:width]
@@ -102,24 +102,24 @@ def cape(trace, s, row, k, width):
     return k, k + len(siblings), k, accepted + saved, backlog
 
 
-def replay(trace, at):
-    """[(row, levels, nodes, rows, accepted, backlog), ...] of each sequence; at(s, row, backlog): a
-    round's five figures.
+def replay(trace, figures_at):
+    """[(row, levels, nodes, rows, accepted, backlog), ...] of each sequence; figures_at(s, row,
+    backlog): a round's five figures.
     """
     everything = []
     for s in range(len(trace.budget)):
         row, backlog, rounds = int(trace.offset[s]), 0, []
         while row < int(trace.offset[s + 1]):
-            made = at(s, row, backlog)
-            rounds.append((row, *made))
-            backlog = made[4] if made[0] else backlog + 1
-            row += made[3] + 1
+            figures = figures_at(s, row, backlog)
+            rounds.append((row, *figures))
+            backlog = figures[4] if figures[0] else backlog + 1
+            row += figures[3] + 1
         everything.append(rounds)
     return everything
 
 
 def price(cost, levels, nodes, rows, backlog):
-    """Seconds of one round that finds `backlog` rows unread."""
+    """Seconds of one round that starts with `backlog` unread rows."""
     seconds = float(cost.overhead) + float(cost.draft[levels]) + float(cost.verify[nodes])
     if levels:
         seconds += float(cost.catch_up[min(backlog, len(cost.catch_up) - 1)]) + float(cost.node) * (
@@ -148,9 +148,9 @@ def least(trace, cost, s, options):
             return 0.0
         if (row, backlog) not in known:
             known[row, backlog] = min(
-                price(cost, *made[:3], backlog)
-                + rest(row + made[3] + 1, made[4] if made[0] else backlog + 1)
-                for made in options(s, row)
+                price(cost, *figures[:3], backlog)
+                + rest(row + figures[3] + 1, figures[4] if figures[0] else backlog + 1)
+                for figures in options(s, row)
             )
         return known[row, backlog]
 
@@ -159,19 +159,19 @@ def least(trace, cost, s, options):
 
 def trees_of(nodes, K, R):
     """Every tree of so many nodes as a set of paths."""
-    found = {frozenset()}
+    trees = {frozenset()}
     for _ in range(nodes):
-        found = {
+        trees = {
             tree | {(*path, r)}
-            for tree in found
+            for tree in trees
             for path in [(), *tree]
             if len(path) < K
             for r in range(R)
             if (*path, r) not in tree
         }
-    return found
+    return trees
 
 
 def value(tree, acceptance):
-    """1 + the sum over nodes of the chance that the text takes their path."""
+    """1 + the sum over nodes of the probability that the sequence takes their path."""
     return 1 + sum(math.prod(float(acceptance[d][r]) for d, r in enumerate(path)) for path in tree)

@@ -60,16 +60,16 @@ TASKS = ["code", "math", "math", "code"]
 
 def timed(*contestants, repeats=3, clock=None):
     clock = clock or Clock()
-    made = [
+    entries = [
         clock.contestant(*c[:3], **(c[3] if len(c) > 3 else {})) if isinstance(c, tuple) else c
         for c in contestants
     ]
-    runs = race(made, requests(4, 20), repeats=repeats, timer=clock)
+    runs = race(entries, requests(4, 20), repeats=repeats, timer=clock)
     return runs, race_rows(runs, TASKS)
 
 
-def row(found, name, group=ALL):
-    return next(r for r in found if (r.contestant, r.group) == (name, group))
+def row(rows, name, group=ALL):
+    return next(r for r in rows if (r.contestant, r.group) == (name, group))
 
 
 def failing(name, after):

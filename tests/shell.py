@@ -18,6 +18,13 @@ def command(folder, *arguments):
     return code, out.getvalue(), error.getvalue()
 
 
+def simspec(*arguments, cwd, code=0):
+    """(stdout, stderr) of the command line, from the folder `cwd`, with that exit code."""
+    left, out, error = command(cwd, *arguments)
+    assert left == code, out + error
+    return out, error
+
+
 def run(capsys, *arguments):
     """(exit code, stdout, stderr) of the command line, with pytest's capture."""
     try:

@@ -20,9 +20,9 @@ class Machine:
         monkeypatch.setattr("real.decode.phase_timer.perf_counter", self.now)
 
     def _counted(self, half):
-        def counted(layer, x, *rest, **more):
+        def counted(layer, x, *rest, **options):
             self.time += (LAUNCH + ROW * x.shape[0] * x.shape[1]) / 2
-            return half(layer, x, *rest, **more)
+            return half(layer, x, *rest, **options)
 
         return counted
 

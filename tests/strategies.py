@@ -91,14 +91,14 @@ def costs(draw, K=6):
     )  # exact in binary, so that sums of two orders agree
     steps = draw(st.lists(times, min_size=K, max_size=K))
     verify = draw(st.lists(times.map(lambda t: t + 0.25), min_size=K + 1, max_size=K + 1))
-    backlog = draw(st.lists(times, min_size=0, max_size=3))
+    catch_up = draw(st.lists(times, min_size=0, max_size=3))
     return CostModel(
-        np.cumsum([0.0, *steps]), verify, [0.0, *backlog], overhead=draw(times), baseline=1.0
+        np.cumsum([0.0, *steps]), verify, [0.0, *catch_up], overhead=draw(times), baseline=1.0
     )
 
 
 def _nosy_more(params, state, slot, features, u):
-    # Reads all it may: parameters, a state of five numbers, what it has paid for, its draw; drops
+    # Reads all it may: parameters, a state of five numbers, computed features, its draw; drops
     # now and then.
     if slot > 0:
         state[4] += features[slot - 1, 0]
@@ -107,7 +107,7 @@ def _nosy_more(params, state, slot, features, u):
 
 def _nosy_observe(params, state, computed, drafted, accepted, features, cost):
     state[0] = 0.5 * state[0] + (0.5 if accepted == drafted else 0.0)
-    # Costs are whole sixty-fourths here: any slip in one shows in the next round's length.
+    # Costs are whole sixty-fourths here: any error in one shows in the next round's length.
     state[1] = (int(state[1]) + computed + drafted + int(64 * cost)) % 3
     state[2] += cost
     state[3] += 1.0

@@ -27,7 +27,7 @@ HELD = settings(deadline=None, max_examples=80, derandomize=True)
 def test_accepted_lengths_equal_recorded_ones(name):
     target, texts = toy_target(), continuations()
     drafter, K = TOYS[name](target, 0), 5
-    found, shifted = accepted_lengths(target, drafter, texts, K), False
+    lengths, shifted = accepted_lengths(target, drafter, texts, K), False
     for i, (prompt, text) in enumerate(texts):
         engine = Target(target, drafter.taps)
         rows = record_stepwise(
@@ -38,13 +38,13 @@ def test_accepted_lengths_equal_recorded_ones(name):
             text.astype(np.int32),
             0,
         )
-        assert found.accepted[i].tolist() == rows.run.tolist()
-        reached = found.accepted[i] == np.minimum(
-            found.offered[i], K
+        assert lengths.accepted[i].tolist() == rows.run.tolist()
+        reached = lengths.accepted[i] == np.minimum(
+            lengths.offered[i], K
         )  # room is known where a draft came to its end
-        assert (found.offered[i] <= np.minimum(K, len(text) - np.arange(len(text)))).all()
-        assert (found.offered[i][reached] <= rows.depth[reached]).all()
-        shifted |= found.accepted[i][1:].tolist() != rows.run[:-1].tolist()
+        assert (lengths.offered[i] <= np.minimum(K, len(text) - np.arange(len(text)))).all()
+        assert (lengths.offered[i][reached] <= rows.depth[reached]).all()
+        shifted |= lengths.accepted[i][1:].tolist() != rows.run[:-1].tolist()
     assert shifted  # the control: one position off is another recording
 
 
@@ -64,15 +64,15 @@ def test_lengths_of_hits_count_leading_hits(hit, K):
 @HELD
 @given(st.lists(hits, min_size=1, max_size=4), st.integers(1, 5))
 def test_acceptance_by_depth_counts_eligible_drafts(texts, K):
-    found = AcceptedLengths(K, *zip(*(lengths_of_hits(np.array(t), K) for t in texts)))
-    for j, alpha in enumerate(found.by_depth(), 1):
+    lengths = AcceptedLengths(K, *zip(*(lengths_of_hits(np.array(t), K) for t in texts)))
+    for j, alpha in enumerate(lengths.by_depth(), 1):
         fates = [
             t[i + j - 1] for t in texts for i in range(len(t) - j + 1) if all(t[i : i + j - 1])
         ]
         assert alpha == (round(sum(fates) / len(fates), 4) if fates else None)
     whole = [sum((*t[i : i + K], False).index(False) for i in range(len(t) - K + 1)) for t in texts]
     drafts = [max(0, len(t) - K + 1) for t in texts]
-    assert found.mean() == sum(whole) / max(1, sum(drafts))
+    assert lengths.mean() == sum(whole) / max(1, sum(drafts))
 
 
 def random_accepted(seed, texts=20, rate=0.5, K=5):
@@ -87,11 +87,11 @@ def random_accepted(seed, texts=20, rate=0.5, K=5):
 )  # that one's drafts differ from prompt to prompt
 def test_longest_offer_ignores_acceptance(name):
     """Heads end a draft at their number; a miss does not."""
-    found = {
+    offers = {
         K: longest_offer(toy_target(), TOYS[name](toy_target(), 0), continuations(), K)
         for K in (3, 6)
     }
-    assert found == ({3: 3, 6: 4} if name in ("medusa", "hydra") else {3: 3, 6: 6})
+    assert offers == ({3: 3, 6: 4} if name in ("medusa", "hydra") else {3: 3, 6: 6})
 
 
 def test_comparisons_are_paired_and_report_missing_intervals():
@@ -110,10 +110,10 @@ def test_comparisons_are_paired_and_report_missing_intervals():
         == -compare(low, high)["value"]
         == round(high.mean() - low.mean(), 4)
     )
-    few = [random_accepted(i, texts=7) for i in range(2)]
-    assert compare(*few)["low"] is None
-    assert compare(*few)["longer"] is None
-    assert summary(few[0])["accepted_length"]["high"] is None
+    two = [random_accepted(i, texts=7) for i in range(2)]
+    assert compare(*two)["low"] is None
+    assert compare(*two)["longer"] is None
+    assert summary(two[0])["accepted_length"]["high"] is None
     short = AcceptedLengths(5, *zip(*(lengths_of_hits(np.ones(3, bool), 5) for _ in range(9))))
     assert short.mean() == 0.0
     assert compare(short, short)["texts"] == 0

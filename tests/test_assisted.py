@@ -101,7 +101,10 @@ def _theirs(rounds, model, prompt, **how):
     )
     text = out[0, len(prompt) :].tolist()
     seen = [(before - len(prompt), drafted, accepted) for before, drafted, accepted in rounds]
-    return text, [(at, min(drafted, BUDGET - at - 1), accepted) for at, drafted, accepted in seen]
+    return text, [
+        (position, min(drafted, BUDGET - position - 1), accepted)
+        for position, drafted, accepted in seen
+    ]
 
 
 def _ours(target, drafter, drive, prompt, ends=()):
@@ -134,13 +137,13 @@ SCHEDULES = [
 def _assisted(seed, schedule, start, ends=()):
     """Theirs, with an assistant model: (new tokens, rounds) of every prompt in turn."""
     model, assistant = _pair(seed)
-    asked = {
+    options = {
         "num_assistant_tokens": start,
         "num_assistant_tokens_schedule": schedule,
         "assistant_confidence_threshold": 0.0,
     }
     with _listening(AssistedCandidateGenerator) as rounds, pytest.MonkeyPatch.context() as patch:
-        for name, value in asked.items():
+        for name, value in options.items():
             patch.setattr(assistant.generation_config, name, value)
         return [
             _theirs(rounds, model, p, assistant_model=assistant, eos_token_id=list(ends) or None)
@@ -186,8 +189,8 @@ def test_end_tokens_end_both(seed, schedule, start, policy):
         _assisted(seed, schedule, start, (END,)), _drafted(seed, policy, (END,))
     ):
         assert text == their_text
-        at, _, accepted = rounds[-1]
-        behind = text[-1] == END and at + accepted == len(text)  # the end token was a draft's
+        position, _, accepted = rounds[-1]
+        behind = text[-1] == END and position + accepted == len(text)  # the end token was a draft's
         assert rounds == [*their_rounds[:-1], (*their_rounds[-1][:2], their_rounds[-1][2] + behind)]
         ended, by_draft = ended + (text[-1] == END), by_draft + behind
     assert 0 < by_draft < ended < len(_prompts())

@@ -1,4 +1,4 @@
-"""Beams: what a recording tells of them is what the search does in the loop."""
+"""Beams: replays of recorded trees equal the beam search of the decode loop."""
 
 from dataclasses import replace
 
@@ -24,18 +24,20 @@ from simspec.tree_replay import replay_tree
 
 def recording(name, rule, tree=(3, 4), K=5, budget=16):
     target, drafter = toy_pair(name)
-    asked = Settings(K, budget, RULES[rule], END, (), tree)
+    record_settings = Settings(K, budget, RULES[rule], END, (), tree)
     prompts = [
         Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(6)) if len(p) > 1
     ]
-    rows = [record_sequence(target, drafter, asked, p.token, i) for i, p in enumerate(prompts)]
+    rows = [
+        record_sequence(target, drafter, record_settings, p.token, i) for i, p in enumerate(prompts)
+    ]
     return (
         assemble(
             rows,
             prompts,
             0,
-            asked,
-            describe("toy", drafter, asked, prompts, "", "cpu", torch.float64),
+            record_settings,
+            describe("toy", drafter, record_settings, prompts, "", "cpu", torch.float64),
         ),
         target,
         drafter,
@@ -44,7 +46,7 @@ def recording(name, rule, tree=(3, 4), K=5, budget=16):
 
 @pytest.mark.parametrize("rule", ["greedy", "coupled"])
 @pytest.mark.parametrize("name", ["model", "early_exit", "eagle", "medusa"])
-def test_replayed_beams_are_those_of_the_loop(name, rule, tmp_path):
+def test_replayed_beams_equal_the_engine(name, rule, tmp_path):
     trace, target, drafter = recording(name, rule, (3, 4))
     rule_, prompts = rule_of(trace), prompts_of(trace)
     ran = [
@@ -80,14 +82,14 @@ def test_replayed_beams_are_those_of_the_loop(name, rule, tmp_path):
     assert rounds_of(trace, ran) != replay_tree(wrong, beams())  # the control: one node fewer
 
 
-def test_a_beam_is_never_longer_than_the_tree_that_it_was_chosen_from():
+def test_beam_is_no_deeper_than_its_recorded_tree():
     trace, _, _ = recording("model", "greedy")
     places = (trace.order != 255).sum(1)
     assert (trace.beam[:, 0] <= places).all()
     assert (trace.beam[:, 1] <= 12).all()
 
 
-def test_what_is_not_recorded_is_said():
+def test_missing_columns_are_named():
     trace, _, _ = recording("model", "greedy")
     with pytest.raises(TraceError, match="records no beam search"):
         replay_tree(replace(trace, beam=None), beams())

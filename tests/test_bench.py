@@ -41,14 +41,14 @@ def test_every_form_makes_the_same_rounds(policy, limit, vectorised, seed):
 def test_the_command_prints_one_object():
     command = [sys.executable, str(BENCH / "replay.py"), "--small", "--repetitions", "2"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout)
-    assert len(found["policies"]) == len(CASES) + 1
-    fixed = next(row for row in found["policies"] if row["policy"] == "fixed:3")
+    report = json.loads(done.stdout)
+    assert len(report["policies"]) == len(CASES) + 1
+    fixed = next(row for row in report["policies"] if row["policy"] == "fixed:3")
     assert (
         min(fixed["ns_per_round"], fixed["over_limit"], fixed["under_numpy"], fixed["under_twin"])
         > 0
     )
-    assert found["sweep"]["policies"] == 7
-    assert found["sweep"]["first_result_s"] <= found["sweep"]["all_s"]
-    assert found["profile"]["clipped_mean_of_cali_ts_ns"] > 0
-    assert found["profile"]["beta_quantile_of_cost_ts_ns"] > 0
+    assert report["sweep"]["policies"] == 7
+    assert report["sweep"]["first_result_s"] <= report["sweep"]["all_s"]
+    assert report["profile"]["clipped_mean_of_cali_ts_ns"] > 0
+    assert report["profile"]["beta_quantile_of_cost_ts_ns"] > 0

@@ -58,12 +58,12 @@ def test_all_checks_pass(capsys, recording, record_property):
     assert data["ok"]
     assert data["false_alarm"] == 1e-4
     assert len(data["checks"]) > 1000
-    for each in data["checks"]:
-        low, high = each["interval"]
-        assert each["ok"]
-        assert low - 1e-6 <= each["expected"] <= high + 1e-6
-        assert set(each) == {"name", "expected", "got", "interval", "ok"}
-    assert len({each["name"] for each in data["checks"]}) == len(data["checks"])
+    for entry in data["checks"]:
+        low, high = entry["interval"]
+        assert entry["ok"]
+        assert low - 1e-6 <= entry["expected"] <= high + 1e-6
+        assert set(entry) == {"name", "expected", "got", "interval", "ok"}
+    assert len({entry["name"] for entry in data["checks"]}) == len(data["checks"])
     assert data["papers"]["cells"] == 236
     assert len(data["papers"]["misfits"]) == 12
     (facts,) = data["recordings"]
@@ -80,7 +80,7 @@ def failed(capsys, *arguments):
     code, out, _ = run(capsys, "check", *arguments, "--json")
     data = json.loads(out)
     assert data["ok"] == (code == 0)
-    return code, [each["name"] for each in data["checks"] if not each["ok"]]
+    return code, [entry["name"] for entry in data["checks"] if not entry["ok"]]
 
 
 @pytest.mark.skipif(
@@ -183,7 +183,7 @@ def test_wrong_optimal_length_is_caught(quick, monkeypatch, capsys, recording):
     assert all(name.startswith("optimal_k") for name in names)
 
 
-def test_misfits_of_papers_are_no_failures(quick, monkeypatch, capsys, recording):
+def test_paper_misfits_are_no_failures(quick, monkeypatch, capsys, recording):
     cells = check_module.paper_cells
     monkeypatch.setattr(cells, "misfits", lambda: cells.cells())
     assert failed(capsys, recording) == (0, [])
@@ -191,11 +191,11 @@ def test_misfits_of_papers_are_no_failures(quick, monkeypatch, capsys, recording
 
 @settings(deadline=None, max_examples=60)
 @given(traces(optional=False))
-def test_every_valid_recording_obeys_the_rules_and_eq_13(trace):
+def test_valid_recordings_pass_every_check(trace):
     """Cut drafts, end tokens and large budgets included."""
     checks, facts = recording_checks("r", trace, 0)
     assert checks
-    assert all(each.ok for each in checks)
+    assert all(entry.ok for entry in checks)
     alpha, alphas = depth_acceptance(trace)
     tried, taken = np.zeros(trace.K), np.zeros(trace.K)
     for s in range(trace.sequences):
@@ -279,7 +279,9 @@ def test_wrong_summary_is_caught(quick, monkeypatch, capsys, recording):
     """The summary feeds the checks: a v_d that is 30% too small fails."""
     right = metrics.summary
     monkeypatch.setattr(
-        metrics, "summary", lambda *given: replace(found := right(*given), v_d=0.7 * found.v_d)
+        metrics,
+        "summary",
+        lambda *arguments: replace(result := right(*arguments), v_d=0.7 * result.v_d),
     )
     code, names = failed(capsys, recording)
     assert code == 1

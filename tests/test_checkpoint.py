@@ -18,22 +18,23 @@ from real.model.fingerprint import weights_id
 from real.model.hf_config import WeightsError
 from real.model.hf_names import from_hf_name, to_hf_name
 from real.model.rotary import frequencies
+from real.model.target import Target
 
 TEXT = torch.arange(20)[None]
 
 
 def decoder_of(seed=0, **changes):
     """A random float32 decoder whose norms are not all ones."""
-    made = toy_decoder(seed, layers=3)
-    made = (
-        made
+    decoder = toy_decoder(seed, layers=3)
+    decoder = (
+        decoder
         if not changes
-        else Decoder(replace(made.config, **changes)).double().requires_grad_(False)
+        else Decoder(replace(decoder.config, **changes)).double().requires_grad_(False)
     )
     generator = torch.Generator().manual_seed(seed)
-    for p in made.parameters():
+    for p in decoder.parameters():
         p.copy_(torch.randn(p.shape, generator=generator) * 0.3 + (p.ndim == 1))
-    return made.float()
+    return decoder.float()
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def edit(folder, change):
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_saved_decoder_comes_back(tmp_path, tied):
+def test_saved_decoder_loads(tmp_path, tied):
     decoder = decoder_of(tied=tied, rope_theta=5e5, norm_eps=1e-4)
     save_decoder(decoder, tmp_path, end_token=3, context=64)
     loaded = load_decoder(tmp_path)
@@ -77,7 +78,7 @@ def test_a_saved_decoder_comes_back(tmp_path, tied):
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_transformers_reads_what_we_save(tmp_path, tied):
+def test_transformers_loads_saved_decoders(tmp_path, tied):
     save_decoder(decoder_of(tied=tied), tmp_path, end_token=3, context=64)
     model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
     with torch.inference_mode():
@@ -88,14 +89,14 @@ def test_transformers_reads_what_we_save(tmp_path, tied):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_any_dtype_can_be_asked_for(folder, dtype):
+def test_decoder_loads_in_any_dtype(folder, dtype):
     loaded, plain = load_decoder(folder, dtype), load_decoder(folder)
     assert loaded.dtype == dtype
     assert all(torch.equal(a.float(), b) for a, b in zip(loaded.parameters(), plain.parameters()))
 
 
-def test_names_are_translated_both_ways():
-    rich = decoder_of(qkv_bias=True, qk_norm=True, tied=False)
+def test_names_are_translated_in_both_directions():
+    rich = decoder_of(qkv_bias=True, output_bias=True, qk_norm=True, tied=False)
     for name in rich.state_dict():
         assert from_hf_name(to_hf_name(name)) == name
     assert to_hf_name("layers.2.key_norm.weight") == "model.layers.2.self_attn.k_norm.weight"
@@ -110,34 +111,86 @@ def test_names_are_translated_both_ways():
         ),
         (dict(model_type="nonesuch"), "nonesuch"),
         (dict(model_type=None), "model.type"),
-        (dict(model_type="mistral", sliding_window=16), r"sliding-window attention \(16 tokens\)"),
-        (dict(model_type="qwen2", use_sliding_window=True, sliding_window=16), "sliding-window"),
+        (dict(model_type="mistral", sliding_window=0), "sliding_window is 0"),
+        (
+            dict(model_type="qwen3", layer_types=["chunked_attention"] * 3),
+            "'chunked_attention' are not supported",
+        ),
         (dict(hidden_act="gelu"), "SwiGLU"),
         (dict(mlp_bias=True), "SwiGLU"),
-        (dict(attention_bias=True), "attention_bias"),
+        (dict(attention_bias=True), "bias"),
+        (dict(model_type="mistral", attention_bias=True), "attention_bias is unknown in family"),
+        (dict(quantization_config=dict(quant_method="gptq", bits=4)), "quantized weights"),
+        (dict(max_position_embeddings=0), "max_position_embeddings is 0"),
         (dict(rope_parameters=dict(rope_type="dynamic", rope_theta=1e4, factor=2.0)), "'dynamic'"),
+        (
+            dict(
+                rope_parameters=dict(
+                    rope_type="longrope",
+                    rope_theta=1e4,
+                    short_factor=[1.0] * 4,
+                    long_factor=[2.0] * 4,
+                    original_max_position_embeddings=32,
+                )
+            ),
+            "'longrope' changes with the length",
+        ),
+        (dict(rope_parameters=dict(rope_type="spiral", rope_theta=1e4)), "'spiral'"),
+        (
+            dict(rope_parameters=dict(rope_type="default", partial_rotary_factor=0.5)),
+            "partial_rotary_factor 0.5",
+        ),
         (dict(hidden_size="wide"), "hidden_size"),
         (dict(hidden_size=24), "shape|mismatch|do not fit"),
         (dict(num_hidden_layers=4), "layers.3"),
         (dict(num_hidden_layers=2), "layers.2"),
     ],
 )
-def test_a_config_we_cannot_compute_is_refused(folder, changes, words):
+def test_unsupported_config_is_refused(folder, changes, words):
     load_decoder(folder)  # it is the change that is refused
     configure(folder, **changes)
     refused(words, load_decoder, folder)
 
 
-def test_a_window_as_long_as_the_context_is_no_window(folder):
-    configure(folder, model_type="mistral", sliding_window=64)
-    assert torch.isfinite(load_decoder(folder)(TEXT)).all()
+@pytest.mark.parametrize(
+    "changes, context, window",
+    [
+        (dict(), 64, None),
+        (dict(sliding_window=16), 64, None),  # Llama knows no windows
+        (dict(model_type="mistral", sliding_window=None), 64, None),
+        (dict(model_type="mistral", sliding_window=64), 64, 64),
+        (dict(model_type="mistral", sliding_window=20), 20, 20),
+        (dict(model_type="mistral", sliding_window=4096), 64, 4096),
+    ],
+)
+def test_context_is_limited_by_the_window(folder, changes, context, window):
+    configure(folder, **changes)
+    decoder = load_decoder(folder)
+    assert (decoder.context, decoder.window) == (context, window)
+    assert torch.isfinite(decoder(TEXT)).all()  # 20 tokens
 
 
-def test_a_missing_folder_is_refused(tmp_path):
+def test_sequence_beyond_the_window_is_refused(folder):
+    configure(folder, model_type="mistral", sliding_window=19)
+    decoder = load_decoder(folder)
+    words = "20 tokens is longer than the model's attention window of 19"
+    with pytest.raises(ValueError, match=words):
+        decoder(TEXT)
+    target, tokens = Target(decoder), TEXT[0].tolist()
+    with pytest.raises(ValueError, match=words):
+        target.prefill(tokens)
+    target.prefill(tokens[:18])
+    target.verify(tokens[18:19], [-1])
+    target.commit([0])
+    with pytest.raises(ValueError, match=words):
+        target.verify(tokens[19:], [-1])
+
+
+def test_missing_folder_is_refused(tmp_path):
     refused("holds no config.json", load_decoder, tmp_path / "nowhere")
 
 
-def test_a_broken_config_is_refused(folder):
+def test_broken_config_is_refused(folder):
     (folder / "config.json").write_text('{"model_type": ')
     refused("JSON", load_decoder, folder)
 
@@ -149,7 +202,7 @@ def test_truncated_weights_are_refused(folder, left):
     refused("cannot be loaded", load_decoder, folder)
 
 
-def test_a_missing_matrix_is_not_invented(folder):
+def test_missing_matrix_is_refused(folder):
     edit(folder, lambda state: state.pop("model.layers.1.mlp.up_proj.weight"))
     refused("up_proj", load_decoder, folder)
 
@@ -164,7 +217,7 @@ class Bomb:
         return open, (str(self.path), "w")
 
 
-def test_a_pickle_is_refused_and_never_opened(folder):
+def test_pickle_is_refused_unopened(folder):
     (folder / "model.safetensors").unlink()
     file, mark = folder / "pytorch_model.bin", folder / "exploded"
     file.write_bytes(pickle.dumps(Bomb(mark)))
@@ -174,8 +227,10 @@ def test_a_pickle_is_refused_and_never_opened(folder):
     assert mark.exists()
 
 
-@pytest.mark.parametrize("changes", [dict(qkv_bias=True), dict(qk_norm=True)])
-def test_save_refuses_what_a_llama_config_cannot_say(tmp_path, changes):
+@pytest.mark.parametrize(
+    "changes", [dict(qkv_bias=True), dict(qk_norm=True), dict(output_bias=True)]
+)
+def test_save_refuses_configs_beyond_llama(tmp_path, changes):
     with pytest.raises(WeightsError):
         save_decoder(decoder_of(**changes), tmp_path, end_token=3, context=64)
     assert not (tmp_path / "model.safetensors").exists()
@@ -188,13 +243,13 @@ def test_save_refuses_stretched_rotations(tmp_path):
         save_decoder(stretched, tmp_path, end_token=3, context=64)
 
 
-def test_a_drafter_with_another_vocabulary_is_refused(folder):
+def test_drafter_with_another_vocabulary_is_refused(folder):
     drafter = ModelDrafter.load(folder, decoder_of(), "any")
     assert torch.equal(drafter.lm(TEXT), load_decoder(folder)(TEXT))
     refused("24 tokens, the target 30", ModelDrafter.load, folder, decoder_of(vocab=30), "any")
 
 
-def test_identity_names_the_weights(folder, tmp_path_factory):
+def test_identity_depends_on_the_weights(folder, tmp_path_factory):
     same, other = tmp_path_factory.mktemp("same"), tmp_path_factory.mktemp("other")
     save_decoder(decoder_of(), same, end_token=3, context=64)
     save_decoder(decoder_of(1), other, end_token=3, context=64)
@@ -202,7 +257,7 @@ def test_identity_names_the_weights(folder, tmp_path_factory):
     assert weights_id("owner/name") == "owner/name"
 
 
-def test_a_write_that_fails_leaves_the_old_file(tmp_path):
+def test_failed_write_leaves_the_old_file(tmp_path):
     replace_json(tmp_path / "a.json", 1)
     with pytest.raises(RuntimeError), replacing(tmp_path / "a.json") as path:
         path.write_text("half")

@@ -40,7 +40,7 @@ def shallow(trace, K, features=True):
         order=None,
         beam=None,
         meta=replace(trace.meta, K=K, features=features, predictors=predictors, tree=()),
-        **{name: np.ascontiguousarray(each[:, :K]) for name, each in optional.items()},
+        **{name: np.ascontiguousarray(values[:, :K]) for name, values in optional.items()},
     )
 
 
@@ -70,7 +70,7 @@ def test_figures_exist_for_every_recording(trace, cost):
         assert row.speedup.value > 0
         assert 1 / (1 + cost.draft[row.best_k]) <= row.expected.value <= row.best_k + 1
         assert np.isnan(row.speedup.low) == (row.prompts < 8) == bool(row.note)
-        reached = [not np.isnan(each.value) for each in row.alpha]
+        reached = [not np.isnan(estimate.value) for estimate in row.alpha]
         assert reached == sorted(reached, reverse=True)
         json.dumps(row.to_dict(), allow_nan=False)
 
@@ -115,11 +115,11 @@ def test_row_follows_from_definitions():
     ]
     assert row.best_k == int(np.argmax(speed)) > 0
     assert row.speedup.value == pytest.approx(max(speed))
-    alpha = [each.value for each in row.alpha[: row.best_k]]
+    alpha = [estimate.value for estimate in row.alpha[: row.best_k]]
     committed = 1 + sum(np.prod(alpha[:j]) for j in range(1, len(alpha) + 1))
     assert row.expected.value == pytest.approx(committed / (1 + cost.draft[row.best_k] / 1.25))
-    for each in (row.speedup, row.expected, *row.alpha):
-        assert each.low < each.value < each.high
+    for estimate in (row.speedup, row.expected, *row.alpha):
+        assert estimate.low < estimate.value < estimate.high
     narrow = compare_drafters({"x": trace}, cost, level=0.5)[0].speedup
     assert row.speedup.low < narrow.low < narrow.high < row.speedup.high
     assert narrow.level == 0.5
@@ -128,7 +128,7 @@ def test_row_follows_from_definitions():
 def test_equal_step_costs_give_the_papers_formula():
     row = compare_drafters({"x": recording()}, 0.2)[0]
     assert (row.c, row.marginal) == pytest.approx((0.2, 0.2))
-    alpha = [each.value for each in row.alpha[: row.best_k]]
+    alpha = [estimate.value for estimate in row.alpha[: row.best_k]]
     assert row.expected.value == pytest.approx(
         (1 + np.cumprod(alpha).sum()) / (0.2 * row.best_k + 1)
     )
@@ -172,7 +172,7 @@ def test_useless_drafter_is_best_at_zero_length():
     assert row.best_k == 0
     assert row.expected.value == row.speedup.value == 1.0
     assert row.alpha[0].value == 0
-    assert all(np.isnan(each.value) for each in row.alpha[1:])
+    assert all(np.isnan(estimate.value) for estimate in row.alpha[1:])
     assert row.to_dict()["alpha"][1] == {"value": None, "low": None, "high": None}
     assert "| - |" in markdown([row])
 
@@ -262,8 +262,8 @@ def mixed(tmp_path):
     trace = load_trace(recordings()[name])
     trace = trace.select(range(0, trace.sequences, 12))
     frame = {"whole": trace, "silent": shallow(trace, 4, features=False)}
-    for name, each in frame.items():
-        each.save(tmp_path / f"{name}.parquet")
+    for name, part in frame.items():
+        part.save(tmp_path / f"{name}.parquet")
     return [tmp_path / f"{name}.parquet" for name in frame]
 
 
@@ -320,15 +320,16 @@ def test_default_policies_run_everywhere_without_notes(mixed, capsys):
     assert code == 0
     assert err == ""
     full_policies, shallow_policies = (
-        {policy for name, policy in recording_and_policy(out) if name == each}
-        for each in ("whole", "silent")
+        {policy for name, policy in recording_and_policy(out) if name == recording}
+        for recording in ("whole", "silent")
     )
     assert shallow_policies < full_policies
     assert {"fixed:4", "beta_ts:acceptance", "cost_ts", "oracle"} <= shallow_policies
     assert "fixed:8" in full_policies - shallow_policies
     code, out, err = run(capsys, "score", *mixed, "--replicates", 1, "--json")
     full_policies, shallow_policies = (
-        {row["policy"] for row in each["policies"]} for each in json.loads(out)["recordings"]
+        {row["policy"] for row in recording["policies"]}
+        for recording in json.loads(out)["recordings"]
     )
     assert code == 0
     assert err == ""
@@ -360,4 +361,4 @@ def test_checks_pass_on_a_shallow_recording(mixed):
     for path in mixed:
         checks, _ = recording_checks("r", load_trace(path), 0)
         assert checks
-        assert all(each.ok for each in checks)
+        assert all(entry.ok for entry in checks)

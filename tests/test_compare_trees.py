@@ -7,7 +7,7 @@ import numpy as np
 import pandas
 import pytest
 from shell import command, refused, run
-from test_tree_policy import ordered, ranked
+from tree_strategies import ordered, ranked
 
 from simspec import CostModel, DeferredPolicy, load_trace, policies, synthetic
 from simspec.metrics import summary
@@ -84,8 +84,8 @@ def test_row_follows_from_definitions():
     assert line.alpha == pytest.approx(
         summary(rounds, trace, COST, seconds=seconds).accept_by_depth, nan_ok=True
     )
-    for each in (line.tau, line.speedup, line.gain):
-        assert each.low < each.value < each.high
+    for estimate in (line.tau, line.speedup, line.gain):
+        assert estimate.low < estimate.value < estimate.high
     assert rows["none"].tau.value == pytest.approx(trace.rows / len(replay(trace, fixed(2))))
     assert rows["tree_oracle"].clairvoyant
     assert rows["tree_oracle"].speedup.value >= rows["dynamic_tree:8"].speedup.value

@@ -25,7 +25,7 @@ def file(tmp_path):
     return path
 
 
-def test_a_packed_file_has_the_bytes_the_tensors_and_the_hash_of_the_plain_one(file):
+def test_packed_file_equals_the_plain_one(file):
     raw, state = file.read_bytes(), read_state(file)
     known = (
         sha256(file),
@@ -47,13 +47,13 @@ def test_a_packed_file_has_the_bytes_the_tensors_and_the_hash_of_the_plain_one(f
         weight_files(file.parent),
     ) == known
     assert torch.equal(read_state(file)["w"], state["w"])
-    file.write_bytes(b"plain")  # control: what was trained anew stands before what was packed
+    file.write_bytes(b"plain")  # control: a newly trained file comes before the packed one
     assert read_bytes(file) == b"plain"
     assert sha256(file) != known[0]
     assert weight_files(file.parent) == [file]
 
 
-def test_what_is_not_there_is_not_read(tmp_path):
+def test_missing_file_is_refused(tmp_path):
     assert not weights_exist(tmp_path / "exit.safetensors")
     assert weight_files(tmp_path) == []
     with pytest.raises(OSError):
@@ -72,7 +72,7 @@ def test_what_is_not_there_is_not_read(tmp_path):
         lambda held: held[:40] + b"?" + held[41:],
     ],
 )
-def test_a_damaged_one_is_refused_in_one_line(file, damage):
+def test_damaged_file_is_refused_in_one_line(file, damage):
     packed = compress(file)
     packed.write_bytes(damage(packed.read_bytes()))
     with pytest.raises(WeightsError, match="exit.safetensors is damaged") as caught:
@@ -80,7 +80,7 @@ def test_a_damaged_one_is_refused_in_one_line(file, damage):
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_made_to_fill_the_memory_is_refused(tmp_path):
+def test_decompression_bomb_is_refused(tmp_path):
     path = tmp_path / "w.safetensors"
     (tmp_path / "w.safetensors.xz").write_bytes(lzma.compress(bytes(1 << 20)))
     with pytest.raises(ValueError, match=f"more than {MAX_RATIO} times its size"):
@@ -91,7 +91,7 @@ def test_a_file_made_to_fill_the_memory_is_refused(tmp_path):
     assert path.stat().st_size == 1 << 20
 
 
-def test_the_embedded_drafters_are_what_they_were(tmp_path):
+def test_embedded_drafters_repack_to_the_same_bytes(tmp_path):
     packed = sorted(TINY.rglob("*.xz"))
     assert packed
     assert all(path.suffixes == [".safetensors", ".xz"] for path in packed)

@@ -40,12 +40,12 @@ def folder(tmp_path):
 
 
 def test_folders_are_read_in_order(folder):
-    found = [(d["text"], d["source"]) for d in documents([folder])]
-    assert [s for _, s in found] == ["z.jsonl.xz", "b.txt", "c.jsonl", "web", "d.md"]
-    assert [t for t, _ in found][
+    texts = [(d["text"], d["source"]) for d in documents([folder])]
+    assert [s for _, s in texts] == ["z.jsonl.xz", "b.txt", "c.jsonl", "web", "d.md"]
+    assert [t for t, _ in texts][
         0
     ] == "packed\u2028é\x85"  # characters that only look like line ends
-    assert [t for t, _ in found][2:] == ["one", "two", "# title"]
+    assert [t for t, _ in texts][2:] == ["one", "two", "# title"]
 
 
 def test_files_are_read_in_the_given_order(folder):
@@ -120,10 +120,10 @@ def test_tokenizer_training_is_deterministic(tmp_path):
 @HELD
 @given(st.lists(st.text(max_size=12), max_size=7), st.integers(1, 4))
 def test_encode_ends_every_text(texts, batch):
-    made = encode(TOKENIZER, iter(texts), batch)
+    encoded = encode(TOKENIZER, iter(texts), batch)
     wanted = [token for text in texts for token in [*TOKENIZER.encode(text).ids, 0]]
-    assert made.tolist() == wanted
-    assert made.dtype == np.uint16
+    assert encoded.tolist() == wanted
+    assert encoded.dtype == np.uint16
 
 
 def test_large_vocabularies_get_wider_tokens():
@@ -131,9 +131,9 @@ def test_large_vocabularies_get_wider_tokens():
         models.WordLevel({END: 0, **{f"w{i}": i for i in range(1, 70_000)}}, unk_token=END)
     )
     large.pre_tokenizer = pre_tokenizers.Whitespace()
-    made = encode(large, ["w1 w69999"])
-    assert made.tolist() == [1, 69_999, 0]
-    assert made.dtype == np.uint32
+    encoded = encode(large, ["w1 w69999"])
+    assert encoded.tolist() == [1, 69_999, 0]
+    assert encoded.dtype == np.uint32
 
 
 @HELD
@@ -144,15 +144,15 @@ def test_large_vocabularies_get_wider_tokens():
     st.integers(0, 99),
     st.integers(0, 999),
 )
-def test_windows_are_contiguous(length, more, rows, seed, step):
-    token = np.arange(length + more, dtype=np.uint16) + 7
-    made = windows(token, rows, length, seed, step)
-    assert made.shape == (rows, length + 1)
-    assert made.dtype == np.int64
-    assert (np.diff(made, axis=1) == 1).all()
-    assert (made >= 7).all()
-    assert (made < 7 + len(token)).all()
-    assert np.array_equal(made, windows(token, rows, length, seed, step))
+def test_windows_are_contiguous(length, extra, rows, seed, step):
+    token = np.arange(length + extra, dtype=np.uint16) + 7
+    batch = windows(token, rows, length, seed, step)
+    assert batch.shape == (rows, length + 1)
+    assert batch.dtype == np.int64
+    assert (np.diff(batch, axis=1) == 1).all()
+    assert (batch >= 7).all()
+    assert (batch < 7 + len(token)).all()
+    assert np.array_equal(batch, windows(token, rows, length, seed, step))
 
 
 def test_windows_are_addressed_by_seed_and_step():
@@ -166,7 +166,7 @@ def test_windows_are_addressed_by_seed_and_step():
     starts = np.concatenate([windows(token[:30], 50, 8, 0, step)[:, 0] for step in range(20)])
     assert set(starts) == set(
         range(21)
-    )  # everywhere in the text (its very last token is never asked for)
+    )  # everywhere in the text (its very last token is never requested)
 
 
 def test_too_few_tokens_for_a_window_are_refused():

@@ -111,7 +111,7 @@ def test_equality():
     assert isinstance(a.draft, np.ndarray)
 
 
-def test_reading_features_is_paid_on_every_computed_token_once():
+def test_features_are_priced_once_per_computed_token():
     plain = CostModel.from_ratio(0.2, 4)
     cost = replace(plain, feature=0.05)
     assert cost.reading(()) is cost
@@ -124,7 +124,7 @@ def test_reading_features_is_paid_on_every_computed_token_once():
     assert paid.baseline == cost.baseline
 
 
-def test_only_policies_that_read_pay_for_it():
+def test_only_reading_policies_pay_for_features():
     trace = synthetic.iid(0.6, 3, 40, 4, seed=1, confidence=True)
     free, dear = CostModel.from_ratio(0.1, 4), replace(CostModel.from_ratio(0.1, 4), feature=0.3)
     speed = [
@@ -135,17 +135,17 @@ def test_only_policies_that_read_pay_for_it():
     ]
     assert speed[0]["fixed:2"] == speed[1]["fixed:2"]
     assert speed[0]["confidence:0.5"] > speed[1]["confidence:0.5"]
-    told = Stepper(policies.parse("confidence:0.5"), 4, 0, dear, (("confidence", "confidence"),))
-    told.begin(0)
-    assert told.end(2, 2, 1) == pytest.approx(0.2 + 1 + 2 * 0.3)
+    stepper = Stepper(policies.parse("confidence:0.5"), 4, 0, dear, (("confidence", "confidence"),))
+    stepper.begin(0)
+    assert stepper.end(2, 2, 1) == pytest.approx(0.2 + 1 + 2 * 0.3)
 
 
-def test_a_negative_reading_time_is_refused():
+def test_negative_feature_time_is_refused():
     with pytest.raises(ValueError, match="feature"):
         replace(CostModel.from_ratio(0.1, 4), feature=-1.0)
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
+def test_failed_write_leaves_only_the_old_file(tmp_path, monkeypatch):
     path, old = tmp_path / "c.json", CostModel.from_ratio(0.1, 2)
     old.to_json(path)
 

@@ -26,7 +26,7 @@ TRACE = synthetic.iid(0.5, 1, 8, 6)
 
 @settings(deadline=None, max_examples=400)
 @given(st.floats(1e-4, 1 - 1e-4), SHAPE, SHAPE)
-def test_the_quantile_is_the_exact_inverse(u, a, b):
+def test_quantile_inverts_the_distribution_function(u, a, b):
     """Within 1e-9 of scipy's, relative, for shapes 0.03 to 10,000."""
     expected = stats.beta.ppf(u, a, b)
     if expected > 1e-300:
@@ -40,7 +40,7 @@ def test_the_quantile_is_the_exact_inverse(u, a, b):
 @example(word=2**32 - 1 - 38, a=3.812730428426362, b=104.74252111611422)
 @settings(deadline=None, max_examples=200)
 @given(st.integers(0, 2**32 - 1), SHAPE, SHAPE)
-def test_the_quantile_lands_in_range_for_every_draw(word, a, b):
+def test_quantile_is_in_range_for_every_draw(word, a, b):
     u = (word + 0.5) / 2**32
     x = beta_quantile(u, a, b)
     assert 0 <= x <= 1
@@ -54,7 +54,7 @@ def _slope(a, b, x):
     return math.exp(min(stats.beta.logpdf(x, a, b), 700))
 
 
-def test_the_quantile_rises_and_log_beta_does_not_cancel():
+def test_quantile_is_monotone_and_log_beta_does_not_cancel():
     for a, b in ((1, 1), (0.3, 5), (2, 2), (9000, 400)):
         x = [beta_quantile(u, a, b) for u in np.linspace(0.001, 0.999, 400)]
         assert np.all(np.diff(x) > 0)
@@ -69,7 +69,7 @@ def test_the_quantile_rises_and_log_beta_does_not_cancel():
     assert beta_quantile(0.25, 1, 1) == pytest.approx(0.25, rel=1e-12)
 
 
-def test_uniforms_of_the_depths_are_even_and_independent():
+def test_depth_draws_are_uniform_and_independent():
     """20,000 words x 5 depths (across a Philox block's end): each uniform on 16 cells, each pair on
     4 x 4, chi-square at 1e-7 each; and a control, the same word at two depths of the same block
     with the depth left out, fails.
@@ -108,7 +108,7 @@ def _best(alphas, cost, backlog):
 
 @settings(deadline=None, max_examples=150)
 @given(costs(), st.floats(1e-6, 1 - 1e-6), COUNTS, st.integers(0, 5), st.booleans(), st.booleans())
-def test_the_plan_is_the_best_rate_at_the_sample(cost, u, counts, backlog, by_depth, greedy):
+def test_draft_length_maximises_the_sampled_rate(cost, u, counts, backlog, by_depth, greedy):
     policy = cost_ts("depth" if by_depth else "shared", greedy=greedy)(TRACE, cost)
     params, state = policy.start()
     state[1], state[2:] = backlog, counts[: len(state) - 2]
@@ -120,9 +120,9 @@ def test_the_plan_is_the_best_rate_at_the_sample(cost, u, counts, backlog, by_de
     rates, expected = _best(alphas, cost, backlog)
     k = planned(params, state, u)
     assert k == expected or rates[k] == pytest.approx(rates[expected], rel=1e-9)
-    more = policy.compiled()[0]
+    go_on = policy.compiled()[0]
     answers = [
-        bool(more(params, state, slot, np.zeros((6, 0)), u if slot == 0 else 1 - u)[0])
+        bool(go_on(params, state, slot, np.zeros((6, 0)), u if slot == 0 else 1 - u)[0])
         for slot in range(7)
     ]
     assert answers == [slot < k for slot in range(7)]  # later draws are not looked at
@@ -130,8 +130,8 @@ def test_the_plan_is_the_best_rate_at_the_sample(cost, u, counts, backlog, by_de
 
 @settings(deadline=None, max_examples=100)
 @given(OUTCOMES, st.booleans(), st.sampled_from([1.0, 0.5]))
-def test_what_is_learned_respects_censoring(outcomes, by_depth, decay):
-    """Counts by walking the tokens: depth j has a verdict iff all before it were accepted; the
+def test_counts_respect_censoring(outcomes, by_depth, decay):
+    """Counts by walking the tokens: depth j is verified iff all before it were accepted; the
     backlog as the cost model has it.
     """
     policy = cost_ts("depth" if by_depth else "shared", decay=decay)(
@@ -161,10 +161,10 @@ def _chance_to_draft(policy, state):
     )
 
 
-def test_nothing_is_absorbing_where_drafting_can_pay():
-    """Drafting one token at c = 0.5 pays above acceptance 1/2: after 3 of 12 the chance to draft is
-    that of the posterior, exactly, and a round of k = 0 leaves it as it is; at c = 1.5 no
-    acceptance can pay and nothing is ever drafted.
+def test_drafting_resumes_where_it_pays():
+    """Drafting one token at c = 0.5 pays above acceptance 1/2: after 3 of 12 the probability to
+    draft is that of the posterior, exactly, and a round of k = 0 leaves it as it is; at c = 1.5
+    no acceptance can pay and nothing is ever drafted.
     """
     cost = CostModel.from_ratio(0.5, 1)
     trace = synthetic.iid(0.5, 1, 8, 1)
@@ -183,7 +183,7 @@ def test_nothing_is_absorbing_where_drafting_can_pay():
 
 
 @pytest.mark.parametrize("variant", ["shared", "depth"])
-def test_it_comes_back_when_a_bad_stretch_ends(variant):
+def test_policy_recovers_after_low_acceptance(variant):
     """150 rows that accept nothing, then 1,500 that accept all: with decay it drafts most of the
     second part again; the greedy rule without decay stays at k = 0, which is why decay is there.
     """
@@ -207,7 +207,7 @@ def _joined(first, second):
     return type(first)(**(parts | {"offset": np.array([0, rows]), "budget": np.array([rows])}))
 
 
-def test_it_knows_what_a_draft_costs():
+def test_draft_length_follows_the_cost():
     """On steady acceptance 0.7 it comes within 3% of the best fixed length at every price, where
     Beta-TS drafts the same at all of them.
     """
@@ -228,7 +228,7 @@ def test_it_knows_what_a_draft_costs():
     assert beta[0] == beta[1]
 
 
-def test_doors_and_names():
+def test_names_and_entry_points():
     cost = CostModel.from_ratio(0.1, 6)
     assert isinstance(parse("cost_ts"), DeferredPolicy)
     assert isinstance(parse("cost_ts:depth,alpha0=2"), DeferredPolicy)

@@ -21,14 +21,14 @@ def tables(draw, K=3):
         tuple(sorted(draw(st.sets(st.integers(least, 40), min_size=1, max_size=4))))
         for least in (1, 0)
     )
-    owed = draw(st.integers(0, 2))
+    backlog = draw(st.integers(0, 2))
     cell = (
         costs(K)
-        .filter(lambda c: len(c.catch_up) > owed)
-        .map(lambda c: replace(c, catch_up=c.catch_up[: owed + 1]))
+        .filter(lambda c: len(c.catch_up) > backlog)
+        .map(lambda c: replace(c, catch_up=c.catch_up[: backlog + 1]))
     )
     one = draw(st.lists(cell, min_size=2, max_size=4))
-    # every row and every column keeps a cell: row i at a random context, the rest by coin
+    # every row and every column keeps a cell: row i at a random context, the rest at random
     kept = {(i, draw(st.integers(0, len(context) - 1))) for i in range(len(batch))}
     kept |= {(draw(st.integers(0, len(batch) - 1)), j) for j in range(len(context))}
     whole = [
@@ -53,7 +53,7 @@ def line(c, contexts, values):
 
 
 @given(tables())
-def test_what_was_measured_comes_back_as_it_is(table):
+def test_measured_cells_are_returned_unchanged(table):
     for b, row in zip(table.batch, table.cells):
         for c, cell in zip(table.context, row):
             if cell is not None:
@@ -61,24 +61,24 @@ def test_what_was_measured_comes_back_as_it_is(table):
 
 
 @given(tables(), st.data())
-def test_a_context_between_two_is_on_the_line_entry_by_entry(table, data):
+def test_contexts_are_interpolated_linearly(table, data):
     i = data.draw(st.integers(0, len(table.batch) - 1))
     known = [(c, cell) for c, cell in zip(table.context, table.cells[i]) if cell is not None]
     contexts = [c for c, _ in known]
     c = data.draw(st.integers(contexts[0], contexts[-1]))
-    found = table.at(table.batch[i], c)
+    cost = table.at(table.batch[i], c)
     near = [cell for x, cell in known if x <= c][-1], [cell for x, cell in known if x >= c][0]
     for field in FIELDS:
         values = [np.asarray(getattr(cell, field)) for _, cell in known]
         expected = values[0] if len(known) == 1 else line(c, contexts, values)
-        np.testing.assert_allclose(getattr(found, field), expected, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(getattr(cost, field), expected, rtol=1e-12, atol=1e-12)
         two = [getattr(cell, field) for cell in near]
-        assert (np.minimum(*two) <= getattr(found, field)).all()
-        assert (getattr(found, field) <= np.maximum(*two)).all()
+        assert (np.minimum(*two) <= getattr(cost, field)).all()
+        assert (getattr(cost, field) <= np.maximum(*two)).all()
 
 
 @given(tables(), st.integers(-2, 50), st.integers(-2, 50))
-def test_batch_steps_up_and_nothing_is_said_beyond_what_was_measured(table, batch, context):
+def test_batch_is_rounded_up_and_never_extrapolated(table, batch, context):
     wider = [i for i, b in enumerate(table.batch) if b >= batch]
     if batch < 1 or not wider:
         with pytest.raises(
@@ -97,7 +97,7 @@ def test_batch_steps_up_and_nothing_is_said_beyond_what_was_measured(table, batc
             table.at(batch, context)
 
 
-def test_one_size_need_not_be_named_and_several_must():
+def test_batch_is_optional_in_a_table_of_one():
     cheap, dear = CostModel.from_ratio(0.1, 2), CostModel.from_ratio(0.5, 2)
     table = CostTable((1, 8), (64,), ((cheap,), (dear,)))
     assert table.at(8) is dear
@@ -109,7 +109,7 @@ def test_one_size_need_not_be_named_and_several_must():
         table.at(1.5)
 
 
-def test_only_one_text_at_one_context_is_written_as_a_plain_model():
+def test_single_cell_simplifies_to_its_cost_model():
     assert CostTable((1,), (64,), ((UNIT,),)).simplest() is UNIT
     for table in (CostTable((4,), (64,), ((UNIT,),)), CostTable((1,), (64, 65), ((UNIT, UNIT),))):
         assert table.simplest() is table
@@ -127,7 +127,7 @@ def test_json_round_trip(tmp_path_factory, table):
     assert os.listdir(path.parent) == ["t.json"]
 
 
-def test_a_file_with_one_model_reads_as_a_table_of_one(tmp_path):
+def test_cost_model_file_loads_as_a_table_of_one(tmp_path):
     UNIT.to_json(tmp_path / "c.json")
     table = CostTable.from_json(tmp_path / "c.json")
     assert table.at() == UNIT == load_cost(tmp_path / "c.json")
@@ -179,7 +179,7 @@ def test_bad_json_is_one_line_with_the_path(tmp_path, change, words):
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", "[" * 100_000, "\ud800", None])
-def test_files_that_hold_no_cost(tmp_path, text):
+def test_files_without_costs_are_refused(tmp_path, text):
     path = tmp_path / "t.json"
     if text is not None:
         path.write_bytes(text.encode("utf-8", "surrogatepass"))
@@ -188,7 +188,7 @@ def test_files_that_hold_no_cost(tmp_path, text):
     assert "\n" not in str(caught.value)
 
 
-def test_a_cell_that_is_no_model_is_refused():
+def test_invalid_cell_is_refused():
     with pytest.raises(ValueError, match="a cell is no CostModel"):
         CostTable((1,), (64,), ((0.1,),))
     with pytest.raises(ValueError, match="expected rows of cells"):
@@ -209,14 +209,14 @@ def staircase(K, dip):
 def test_interpolation_keeps_the_staircase(share):
     low = staircase(20, 17)
     high = replace(low, verify=2 * low.verify)
-    found = CostTable((1,), (0, 1000), ((low, high),)).at(1, int(1000 * share))
-    assert found.verify[17] < found.verify[16]
-    assert found.verify[17] < found.verify[1]
-    assert (np.diff(found.verify) < 0).tolist() == (np.diff(low.verify) < 0).tolist()
+    cost = CostTable((1,), (0, 1000), ((low, high),)).at(1, int(1000 * share))
+    assert cost.verify[17] < cost.verify[16]
+    assert cost.verify[17] < cost.verify[1]
+    assert (np.diff(cost.verify) < 0).tolist() == (np.diff(low.verify) < 0).tolist()
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-def test_the_best_k_and_the_oracle_use_the_dip(alpha):
+def test_best_length_and_oracle_use_a_cheaper_step(alpha):
     K, dip = 6, 5
     trace, cost = synthetic.iid(alpha, 4, 60, K, seed=3), staircase(K, dip)
     table = CostTable((1, 4), (16,), ((CostModel.from_ratio(0.1, K),), (cost,)))
@@ -236,7 +236,7 @@ def test_the_best_k_and_the_oracle_use_the_dip(alpha):
     assert often > rarely or alpha == often == rarely == 0
 
 
-def test_a_longer_draft_that_is_cheaper_to_verify_is_drafted_though_nothing_is_accepted():
+def test_cheaper_longer_draft_is_chosen_at_zero_acceptance():
     trace = synthetic.iid(0.0, 2, 10, 3)
     cost = CostModel([0, 0, 0, 0], [5, 5, 5, 2], [0], 0, 5)
     drafted = replay(trace, policies.parse("oracle")(trace, cost)).drafted.reshape(2, -1)

@@ -1,5 +1,5 @@
-"""Capture: what is replayed is what was recorded, on what the tensors hold now; what a card
-would refuse is refused here, too."""
+"""Graph capture: replays repeat the captured work on current values; a simulated GPU refuses what
+a GPU would."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def inference():
         yield
 
 
-def test_a_replay_reads_what_its_tensors_hold_and_writes_where_it_wrote():
+def test_replay_reads_and_writes_the_captured_tensors():
     x, kept = torch.arange(4.0), torch.zeros(4)
 
     def function():
@@ -41,16 +41,16 @@ def test_a_replay_reads_what_its_tensors_hold_and_writes_where_it_wrote():
     assert again[1].tolist() == [21, 23, 1, 1]
 
 
-def test_what_python_knew_is_baked_in():
-    at, x = [1], torch.arange(4.0)
-    replay = capture(lambda: (x[at[0]] * 1,), CPU)
-    at[0] = 3
+def test_python_values_are_captured_as_constants():
+    index, x = [1], torch.arange(4.0)
+    replay = capture(lambda: (x[index[0]] * 1,), CPU)
+    index[0] = 3
     x += 1
     assert replay()[0] == 2
 
 
 @pytest.mark.parametrize(
-    "slip",
+    "function",
     [
         lambda x: x * float(x[0]),
         lambda x: x[: int(x.argmax())],
@@ -58,10 +58,10 @@ def test_what_python_knew_is_baked_in():
         lambda x: x * x.tolist()[0],
     ],
 )
-def test_what_a_card_cannot_capture_is_refused(slip):
+def test_uncapturable_work_is_refused(function):
     x = torch.arange(2.0)
     with pytest.raises(CaptureError, match="a captured pass"):
-        capture(lambda: (slip(x),), CPU)
+        capture(lambda: (function(x),), CPU)
 
 
 def _rows(decoder: Decoder, seed: int):
@@ -79,7 +79,7 @@ def _rows(decoder: Decoder, seed: int):
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("shape", ["plain", "rich"])
-def test_fused_layers_give_what_layers_give(shape, packed):
+def test_fused_layers_equal_plain_layers(shape, packed):
     torch.manual_seed(0)
     decoder = toy_decoder(3) if shape == "plain" else Decoder(RICH).double().requires_grad_(False)
     x, rotation, mask, window = _rows(decoder, 1)
@@ -92,13 +92,13 @@ def test_fused_layers_give_what_layers_give(shape, packed):
     compiled = []
     with compiled_layers(backend="aot_eager") as layer_forward:
         window.layer_forward = lambda *args: compiled.append(1) or layer_forward(*args)
-        made = decoder.run(x, range(len(decoder.layers)), rotation, mask, window)
+        output = decoder.run(x, range(len(decoder.layers)), rotation, mask, window)
     assert len(compiled) == len(decoder.layers)
-    assert torch.allclose(made, plain, rtol=0, atol=1e-12)
+    assert torch.allclose(output, plain, rtol=0, atol=1e-12)
     assert torch.allclose(window.key, keys, rtol=0, atol=1e-12)
 
 
-def test_other_decoders_behave_as_always_while_layers_are_compiled():
+def test_compilation_leaves_other_decoders_unchanged():
     decoder, other = toy_decoder(3), toy_decoder(4)
     forward, token = DecoderLayer.forward, torch.arange(6)[None]
     wanted = other(token)
@@ -117,28 +117,28 @@ def test_other_decoders_behave_as_always_while_layers_are_compiled():
     assert DecoderLayer.forward is forward
 
 
-def test_other_decoders_behave_as_always_while_a_pass_is_captured():
+def test_capture_leaves_other_decoders_unchanged():
     decoder, other = toy_decoder(3), toy_decoder(4)
     forward, token, checked = DecoderLayer.forward, torch.arange(6)[None], []
     wanted = other(token)
 
     class Compiled(CapturedPasses):  # no tape: it would keep the compiler out
-        def _replayed(self, made):
+        def _replayed(self, graph):
             with compiled_layers(backend="aot_eager") as layer_forward:
-                return made.function(layer_forward)
+                return graph.function(layer_forward)
 
     passes = Compiled((1,), 64)
 
-    def body(x, at):
+    def body(x, span):
         checked.append(DecoderLayer.forward is forward and torch.equal(other(token), wanted))
-        return (at.through(decoder, decoder.embed(x), range(len(decoder.layers))),)
+        return (span.through(decoder, decoder.embed(x), range(len(decoder.layers))),)
 
     cache = passes.cache("target", decoder, len(decoder.layers), 64)
     passes.run("body", decoder, body, [[5]], Span(0, 1), cache)
     assert checked == [True]
 
 
-def test_compiling_ends_with_an_error_too():
+def test_compilation_ends_after_an_error():
     limit = torch._dynamo.config.recompile_limit
     with pytest.raises(ZeroDivisionError), compiled_layers(backend="aot_eager"):
         assert torch._dynamo.config.recompile_limit != limit

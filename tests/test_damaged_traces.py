@@ -62,9 +62,9 @@ def loads_equal_or_is_refused(path, damaged):
 @given(st.data())
 def test_flipped_bit_never_gives_another_trace(tmp_path, file_bytes, data):
     first, last = data.draw(st.sampled_from(regions(file_bytes)))
-    at = data.draw(st.integers(first, last - 1))
+    place = data.draw(st.integers(first, last - 1))
     damaged = bytearray(file_bytes)
-    damaged[at] ^= 1 << data.draw(st.integers(0, 7))
+    damaged[place] ^= 1 << data.draw(st.integers(0, 7))
     loads_equal_or_is_refused(tmp_path / "t.parquet", bytes(damaged))
 
 
@@ -73,13 +73,13 @@ def test_flipped_bit_never_gives_another_trace(tmp_path, file_bytes, data):
 def test_damage_never_gives_another_trace(tmp_path, file_bytes, data):
     """Bytes cut out, zeroed, doubled or overwritten, anywhere."""
     first, last = data.draw(st.sampled_from(regions(file_bytes)))
-    at, many = data.draw(st.integers(first, last - 1)), data.draw(st.integers(1, 64))
+    place, many = data.draw(st.integers(first, last - 1)), data.draw(st.integers(1, 64))
     middle = data.draw(
-        st.sampled_from([b"", bytes(many), b"\xff" * many, file_bytes[at : at + many] * 2])
+        st.sampled_from([b"", bytes(many), b"\xff" * many, file_bytes[place : place + many] * 2])
         | st.binary(min_size=1, max_size=64)
     )
     loads_equal_or_is_refused(
-        tmp_path / "t.parquet", file_bytes[:at] + middle + file_bytes[at + many :]
+        tmp_path / "t.parquet", file_bytes[:place] + middle + file_bytes[place + many :]
     )
 
 
@@ -100,8 +100,10 @@ def test_control_without_checksums_another_trace_is_read(tmp_path, file_bytes, m
     monkeypatch.setattr(simspec.trace_file, "digest", lambda trace: stored)
     monkeypatch.setattr(pq, "ParquetFile", lambda path, **_: opened(path))
     other, path = 0, tmp_path / "t.parquet"
-    for at in range(4, len(file_bytes), max(1, len(file_bytes) // 400)):
-        path.write_bytes(file_bytes[:at] + bytes([file_bytes[at] ^ 1]) + file_bytes[at + 1 :])
+    for place in range(4, len(file_bytes), max(1, len(file_bytes) // 400)):
+        path.write_bytes(
+            file_bytes[:place] + bytes([file_bytes[place] ^ 1]) + file_bytes[place + 1 :]
+        )
         with suppress(TraceError):
             other += load_trace(path) != small_recording()
     assert other > 0

@@ -40,6 +40,7 @@ STRETCH = dict(
     rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
     original_max_position_embeddings=32,
 )  # fmt: skip
+LINEAR = dict(rope_type="linear", rope_theta=10000.0, factor=4.0)
 YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=8.0, original_max_position_embeddings=32)
 FAMILIES = {
     "llama": (
@@ -63,10 +64,42 @@ FAMILIES = {
         LlamaForCausalLM,
         dict(num_key_value_heads=2, rope_parameters=YARN),
     ),
+    "llama, linear": (
+        LlamaConfig,
+        LlamaForCausalLM,
+        dict(num_key_value_heads=2, rope_parameters=LINEAR),
+    ),
+    "llama, biased": (
+        LlamaConfig,
+        LlamaForCausalLM,
+        dict(num_key_value_heads=2, attention_bias=True),
+    ),
     "mistral": (
         MistralConfig,
         MistralForCausalLM,
         dict(num_key_value_heads=2, sliding_window=None),
+    ),
+    "mistral, window": (
+        MistralConfig,
+        MistralForCausalLM,
+        dict(num_key_value_heads=2, sliding_window=40),
+    ),
+    "qwen2, window": (
+        Qwen2Config,
+        Qwen2ForCausalLM,
+        dict(
+            num_key_value_heads=2, use_sliding_window=True, sliding_window=40, max_window_layers=1
+        ),
+    ),
+    "qwen2, tied": (
+        Qwen2Config,
+        Qwen2ForCausalLM,
+        dict(num_key_value_heads=2, tie_word_embeddings=True),
+    ),
+    "qwen3, biased and tied": (
+        Qwen3Config,
+        Qwen3ForCausalLM,
+        dict(num_key_value_heads=1, head_dim=16, attention_bias=True, tie_word_embeddings=True),
     ),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM, dict(num_key_value_heads=2)),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM, dict(num_key_value_heads=1, head_dim=16)),
@@ -81,14 +114,14 @@ def random_reference(name):
     9, transformers' own float32 logits are already 2e-5 away from its float64 ones.
     """
     config, model, options = FAMILIES[name]
-    made = model(config(**SIZES, **options)).eval().requires_grad_(False)
+    reference = model(config(**SIZES, **options)).eval().requires_grad_(False)
     generator = torch.Generator().manual_seed(7)
-    for key, p in made.named_parameters():
+    for key, p in reference.named_parameters():
         spread = 0.12 if p.ndim == 2 else 0.3
         p.copy_(
             torch.randn(p.shape, generator=generator) * spread + (1.0 if "norm" in key else 0.0)
         )
-    return made
+    return reference
 
 
 def gap(reference, decoder):
@@ -100,7 +133,7 @@ def gap(reference, decoder):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_logits_are_those_of_transformers(name):
+def test_logits_equal_transformers(name):
     reference = random_reference(name)
     decoder = from_transformers(reference)
     assert gap(reference, decoder) < BOUND
@@ -113,12 +146,35 @@ def test_logits_are_those_of_transformers(name):
     assert gap(reference, decoder) > 10 * BOUND
 
 
-@pytest.mark.parametrize("name", ["llama, stretched", "llama, yarn"])
+@pytest.mark.parametrize("name", ["llama, stretched", "llama, yarn", "llama, linear"])
 def test_stretched_frequencies_are_needed(name):
     reference = random_reference(name)
     decoder = from_transformers(reference)
     decoder.frequency = frequencies(decoder.config)
     assert gap(reference, decoder) > 10 * BOUND
+
+
+@pytest.mark.parametrize("name", ["llama, biased", "qwen3, biased and tied"])
+def test_output_biases_are_needed(name):
+    reference = random_reference(name)
+    decoder = from_transformers(reference)
+    assert decoder.config.output_bias
+    decoder.layers[1].output.bias.zero_()
+    assert gap(reference, decoder) > 10 * BOUND
+
+
+@pytest.mark.parametrize("name", ["mistral, window", "qwen2, window"])
+def test_a_window_of_the_whole_text_is_full_attention(name):
+    """`gap` passes 40 tokens; one more would leave the window, in transformers too."""
+    reference = random_reference(name)
+    decoder = from_transformers(reference)
+    assert (decoder.context, decoder.window) == (40, 40)
+    token = torch.randint(0, 97, (1, 41), generator=torch.Generator().manual_seed(1))
+    decoder.window = None
+    with torch.inference_mode():
+        differences = (reference(token).logits - decoder(token)).abs().amax((0, 2))
+    assert differences[:40].max() < BOUND
+    assert differences[40] > 10 * BOUND
 
 
 def test_scaled_rotations_are_needed():
@@ -139,6 +195,7 @@ RICH = DecoderConfig(
     hidden=20,
     tied=False,
     qkv_bias=True,
+    output_bias=True,
     qk_norm=True,
 )
 
@@ -164,15 +221,15 @@ def close(a, b):
 
 def in_pieces(decoder, tokens, cuts):
     """Logits of `tokens` passed piece by piece over a cache that has to grow."""
-    cache, made = decoder.cache(capacity=1), []
+    cache, outputs = decoder.cache(capacity=1), []
     for start, stop in zip([0, *cuts], [*cuts, len(tokens)]):
         x = decoder.embed(torch.tensor([tokens[start:stop]]))
         mask = ancestor_mask(start, chain(stop - start))
         x = decoder.run(
             x, range(RICH.layers), decoder.rotation(torch.arange(start, stop)), mask, cache, start
         )
-        made.append(decoder.logits(x[0]))
-    return torch.cat(made)
+        outputs.append(decoder.logits(x[0]))
+    return torch.cat(outputs)
 
 
 @HELD
@@ -204,7 +261,7 @@ def as_a_line(prefix, tokens, path):
 
 @HELD
 @given(trees())
-def test_every_path_of_a_tree_is_a_line(tree):
+def test_tree_paths_equal_chains(tree):
     prefix, tokens, parent = tree
     target = Target(DECODER, (2,), capacity=4)
     target.prefill(prefix)
@@ -220,7 +277,7 @@ def test_every_path_of_a_tree_is_a_line(tree):
 
 @HELD
 @given(trees(), st.integers(0, VOCAB - 1), st.data())
-def test_a_kept_path_equals_a_fresh_prefill(tree, following, data):
+def test_committed_path_equals_a_fresh_prefill(tree, following, data):
     prefix, tokens, parent = tree
     path = max(
         (ancestry(parent, data.draw(st.integers(0, len(tokens) - 1))) for _ in range(2)), key=len
@@ -234,7 +291,7 @@ def test_a_kept_path_equals_a_fresh_prefill(tree, following, data):
     assert close(kept.verify([following], [-1]).logits, fresh.verify([following], [-1]).logits)
 
 
-def test_keeping_another_path_would_be_seen():
+def test_control_another_committed_path_is_detected():
     logits = []
     for path in ([0, 1], [0, 2]):
         target = Target(DECODER)
@@ -270,7 +327,7 @@ def test_verify_resumes_where_the_drafter_stopped(prefix, tokens, layer, data):
     assert close(whole.verify([2], [-1]).logits, resumed.verify([2], [-1]).logits)
 
 
-def test_resuming_uses_the_rows_it_is_given():
+def test_resuming_uses_the_given_rows():
     target = Target(DECODER)
     target.prefill([5, 6])
     hidden = target.draft_rows([7, 8], 0, 2)
@@ -278,7 +335,7 @@ def test_resuming_uses_the_rows_it_is_given():
     assert not close(right, target.verify([7, 8], [-1, 0], Resume(2, hidden + 0.1)).logits)
 
 
-def test_a_new_prefill_forgets_the_old_text():
+def test_new_prefill_replaces_the_old_sequence():
     used, fresh = Target(DECODER), Target(DECODER)
     used.prefill([9, 8, 7, 6, 5])
     for target in (used, fresh):
@@ -288,7 +345,7 @@ def test_a_new_prefill_forgets_the_old_text():
 
 @HELD
 @given(st.integers(1, 9), st.integers(0, 40))
-def test_reserve_keeps_what_is_there(capacity, rows):
+def test_reserve_keeps_the_cached_rows(capacity, rows):
     cache = toy_decoder(0).cache(capacity=capacity)
     for t in (cache.key, cache.value):
         t.copy_(
@@ -303,7 +360,7 @@ def test_reserve_keeps_what_is_there(capacity, rows):
 
 
 @pytest.mark.parametrize("parent", [[0], [-2], [-1, 1], [-1, 2, 0], [-1, 0, -3], [-1, 0]])
-def test_bad_parents_are_refused(parent):
+def test_invalid_parents_are_refused(parent):
     target = Target(DECODER)
     target.prefill([1, 2])
     with pytest.raises(ValueError, match="parent"):

@@ -24,11 +24,11 @@ def test_fitted_trees_submit_up_to_the_largest_tree(text):
 
 
 @pytest.mark.parametrize("text, nodes", [("static:2x2", 8), ("dynamic_tree:40", 40), ("cape", 32)])
-def test_given_trees_submit_their_own_nodes(text, nodes):
+def test_static_trees_submit_their_nodes(text, nodes):
     assert parse(text).submitted(8) == nodes
 
 
-def test_a_renamed_maker_is_priced_as_before():
+def test_renamed_factory_is_priced_as_before():
     tree = parse("optimal_tree:16")
 
     def maker_of_another_module(trace, cost):
@@ -39,7 +39,7 @@ def test_a_renamed_maker_is_priced_as_before():
 
 
 @pytest.mark.parametrize("text", [*CHAINS, "static:2x2", *FITTED_TREES, "cape", "confidence:0.5"])
-def test_every_policy_answers_the_same_three_questions(text):
+def test_every_policy_has_the_same_three_methods(text):
     policy = parse(text)
     assert isinstance(policy.reads, tuple)
     assert policy.submitted(4) >= 0
@@ -47,7 +47,7 @@ def test_every_policy_answers_the_same_three_questions(text):
 
 
 @pytest.mark.parametrize("text", CHAINS)
-def test_resolve_gives_a_policy_that_resolves_to_itself(text):
+def test_resolve_is_idempotent(text):
     resolved = parse(text).resolve(TRACE, COST)
     assert isinstance(resolved, Policy)
     assert resolved.resolve(TRACE, COST) is resolved
@@ -59,18 +59,18 @@ def test_tree_policies_resolve_to_themselves():
     assert tree.resolve(TRACE, COST) is tree
 
 
-def test_a_deferred_policy_carries_its_text_as_name():
+def test_deferred_policy_is_named_by_its_text():
     names = [parse(text).name for text in (*FITTED_TREES, "oracle", "cost_ts:depth,alpha0=2")]
     assert names == [*FITTED_TREES, "oracle", "cost_ts:variant=depth,alpha0=2"]
 
 
-def test_make_takes_deferred_policies_texts_and_functions():
+def test_make_accepts_deferred_policies_texts_and_functions():
     mine = DeferredPolicy("mine", lambda trace, cost: policies.fixed(trace.K))
     for policy in (mine, "fixed:4", lambda trace, cost: policies.fixed(4)):
         assert policies.make(policy, TRACE, COST) == policies.fixed(4)
 
 
-def test_a_policy_is_one_dictionary_entry(monkeypatch):
+def test_new_policy_is_one_dictionary_entry(monkeypatch):
     mine = DeferredPolicy("mine", lambda trace, cost: policies.fixed(trace.K))
     monkeypatch.setitem(policies.BUILTIN, "mine", mine)
     assert parse("mine") is mine

@@ -28,18 +28,18 @@ class Stopwatch:
 def percentile(values, share):
     """Linear interpolation between the two nearest ranks."""
     ranked = sorted(values)
-    at = share * (len(ranked) - 1)
-    low = int(at)
+    position = share * (len(ranked) - 1)
+    low = int(position)
     high = min(low + 1, len(ranked) - 1)
-    return ranked[low] + (ranked[high] - ranked[low]) * (at - low)
+    return ranked[low] + (ranked[high] - ranked[low]) * (position - low)
 
 
 @given(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=30))
 def test_quantiles_are_median_and_percentiles(values):
-    found = quantiles(values)
-    for share, each in ((0.5, found.median), (0.1, found.p10), (0.9, found.p90)):
-        assert each == pytest.approx(percentile(values, share), rel=1e-12)
-    assert found.p10 <= found.median <= found.p90
+    result = quantiles(values)
+    for share, value in ((0.5, result.median), (0.1, result.p10), (0.9, result.p90)):
+        assert value == pytest.approx(percentile(values, share), rel=1e-12)
+    assert result.p10 <= result.median <= result.p90
 
 
 def test_quantiles_of_nothing_are_refused():
@@ -67,14 +67,14 @@ def test_elapsed_without_timer_is_positive():
 
 def test_cuda_events_are_read_after_all_work(monkeypatch):
     device = {"ms": 0.0, "done": False}
-    said = []
+    calls = []
 
     class Event:
         def __init__(self, enable_timing):
             assert enable_timing
 
         def record(self):
-            said.append("mark")
+            calls.append("mark")
             self.at = device["ms"]
 
         def elapsed_time(self, other):
@@ -86,46 +86,46 @@ def test_cuda_events_are_read_after_all_work(monkeypatch):
         yield
 
     def work(ms):
-        said.append("work")
+        calls.append("work")
         device["ms"] += ms
 
     def waited():
-        said.append("wait")
+        calls.append("wait")
         device["done"] = True
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "device", here)
     monkeypatch.setattr(torch.cuda, "synchronize", waited)
     assert elapsed([lambda: work(2.0), lambda: work(8.0)], "cuda") == [0.002, 0.008]
-    assert said == ["mark", "work", "mark"] * 2 + ["wait"]
+    assert calls == ["mark", "work", "mark"] * 2 + ["wait"]
 
 
 def test_copy_bandwidth_counts_reads_and_writes():
-    found = copy_bandwidth("cpu", size=1024, repeats=3, timer=Stopwatch([1.0, 2.0, 4.0]))
-    assert found.median == 2 * 1024 / 2.0
-    assert (found.p10, found.p90) == pytest.approx(
+    bandwidth = copy_bandwidth("cpu", size=1024, repeats=3, timer=Stopwatch([1.0, 2.0, 4.0]))
+    assert bandwidth.median == 2 * 1024 / 2.0
+    assert (bandwidth.p10, bandwidth.p90) == pytest.approx(
         [percentile([2048.0, 1024.0, 512.0], share) for share in (0.1, 0.9)]
     )
 
 
 def test_matrix_rate_counts_two_flop_per_multiply_add():
-    found = matrix_rate(torch.float64, "cpu", side=8, repeats=3, timer=Stopwatch([1.0, 2.0, 4.0]))
-    assert found.median == 2 * 8 * 8 * 8 / 2.0
+    rate = matrix_rate(torch.float64, "cpu", side=8, repeats=3, timer=Stopwatch([1.0, 2.0, 4.0]))
+    assert rate.median == 2 * 8 * 8 * 8 / 2.0
 
 
 def test_warmup_repeats_are_not_counted(monkeypatch):
-    made = []
-    monkeypatch.setattr(torch, "mm", lambda a, b, out: made.append(a.dtype))
+    dtypes = []
+    monkeypatch.setattr(torch, "mm", lambda a, b, out: dtypes.append(a.dtype))
     matrix_rate(torch.bfloat16, "cpu", side=8, repeats=5, timer=Stopwatch([1.0] * 5))
-    assert made == [torch.bfloat16] * (WARMUP + 5)
+    assert dtypes == [torch.bfloat16] * (WARMUP + 5)
 
 
 def test_device_speeds_in_every_dtype(monkeypatch):
     monkeypatch.setitem(device_limits.COPY_BYTES, "cpu", 1 << 12)
     monkeypatch.setitem(device_limits.MATRIX_SIDE, "cpu", 16)
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
-        found = device_speeds(dtype, "cpu", repeats=2)
-        assert min(found.bandwidth.p10, found.rate.p10) > 0
+        speeds = device_speeds(dtype, "cpu", repeats=2)
+        assert min(speeds.bandwidth.p10, speeds.rate.p10) > 0
 
 
 def test_copy_size_is_limited_by_free_memory(monkeypatch):
@@ -134,18 +134,19 @@ def test_copy_size_is_limited_by_free_memory(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "made", [lambda: copy_bandwidth("cpu", 64, 0), lambda: matrix_rate(torch.float32, "cpu", 4, 0)]
+    "measure",
+    [lambda: copy_bandwidth("cpu", 64, 0), lambda: matrix_rate(torch.float32, "cpu", 4, 0)],
 )
-def test_zero_repeats_are_refused(made):
+def test_zero_repeats_are_refused(measure):
     with pytest.raises(ValueError, match="repeats is 0"):
-        made()
+        measure()
 
 
 def test_host_wait_uses_the_host_clock(monkeypatch):
     picked = []
     monkeypatch.setattr(torch.Tensor, "__int__", lambda self: picked.append(self.shape) or 0)
-    found = host_wait(50, torch.bfloat16, "cpu", 3, Stopwatch([0.25, 1.0, 0.5]))
-    assert (found.median, len(picked)) == (0.5, 3 + WARMUP)
+    wait = host_wait(50, torch.bfloat16, "cpu", 3, Stopwatch([0.25, 1.0, 0.5]))
+    assert (wait.median, len(picked)) == (0.5, 3 + WARMUP)
     assert set(picked) == {(1,)}
     with pytest.raises(ValueError, match="repeats is 0"):
         host_wait(50, torch.float32, "cpu", 0)

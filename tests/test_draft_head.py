@@ -14,10 +14,10 @@ MADE_FOR = {"weights": "a" * 64, "config": "c" * 64, "tokenizer": "t" * 64}
 
 
 def exit_of(target, **changes):
-    made = EarlyExitHead(target, 2, **changes).requires_grad_(False)
-    for p in made.parameters():
+    head = EarlyExitHead(target, 2, **changes).requires_grad_(False)
+    for p in head.parameters():
         p.mul_(0.9).add_(0.01)
-    return made
+    return head
 
 
 def load(folder, target, made_for=MADE_FOR):
@@ -103,7 +103,7 @@ def _nan(state):
 
 
 @pytest.mark.parametrize(
-    "change, said",
+    "change, words",
     [
         (_without, "lacks the tensor norm.weight"),
         (_unknown, "another"),
@@ -111,10 +111,10 @@ def _nan(state):
         (_nan, "finite"),
     ],
 )
-def test_every_tensor_is_checked(tmp_path, change, said):
+def test_every_tensor_is_checked(tmp_path, change, words):
     save_draft_head(exit_of(decoder_of()), tmp_path, "exit", MADE_FOR)
     file = tmp_path / "exit.safetensors"
     state = load_file(file)
     change(state)
     save_file(state, file)
-    refused(said, load, tmp_path, decoder_of())
+    refused(words, load, tmp_path, decoder_of())

@@ -42,18 +42,18 @@ def test_unknown_settings_are_named(settings, says):
 
 
 def test_loss_settings_are_separate_from_head_settings():
-    asked = drafter_training("eagle", PLAN, settings={"layers": 2, "noise": 0.0})
-    assert loss_settings(asked) == {"weight": 1, "noise": 0.0}
-    assert new_head(asked, toy_target()).settings["layers"] == 2
+    training = drafter_training("eagle", PLAN, settings={"layers": 2, "noise": 0.0})
+    assert loss_settings(training) == {"weight": 1, "noise": 0.0}
+    assert new_head(training, toy_target()).settings["layers"] == 2
     with pytest.raises(ValueError, match="early_exit cannot be made with"):
         new_head(drafter_training("early_exit", PLAN, settings={"depth": "deep"}), toy_target())
 
 
 def test_settings_are_parsed_from_text():
-    given = read_settings(
+    parsed = read_settings(
         ["inputs=token", "layers=2", "cross=false", "reads=[8, 9]", "noise=0.5", "name=a=b"]
     )
-    assert given == {
+    assert parsed == {
         "inputs": "token",
         "layers": 2,
         "cross": False,
@@ -89,5 +89,5 @@ def test_skip_search_settings_are_checked():
         with pytest.raises(ValueError, match="self_skip cannot be searched with"):
             configured_search(lab, odd, None)
     both = with_objective(lab, False, 4)
-    assert all(not each.soft and each.plan.patience == 4 for each in both.drafters)
+    assert all(not training.soft and training.plan.patience == 4 for training in both.drafters)
     assert with_objective(lab, None, 0) == lab

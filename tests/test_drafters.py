@@ -71,7 +71,7 @@ class Counted:
     """Counts the sub-layers of the target that run, by the call of the loop that they run in."""
 
     def __init__(self, target, drafter):
-        self.where, self.found, self.steps = "elsewhere", [], []
+        self.where, self.counts, self.steps = "elsewhere", [], []
         for layer in target.decoder.layers:
             for half in ("attend", "mlp"):
                 vars(layer)[half] = self._noting(getattr(layer, half))
@@ -86,36 +86,36 @@ class Counted:
                 setattr(owner, name, self._within(name, getattr(owner, name)))
 
     def _noting(self, half):
-        def noted(x, *rest, **more):
-            self.found[-1][1] += 1
-            return half(x, *rest, **more)
+        def noted(x, *rest, **options):
+            self.counts[-1][1] += 1
+            return half(x, *rest, **options)
 
-        self.found.append(["elsewhere", 0])
+        self.counts.append(["elsewhere", 0])
         return noted
 
     def _within(self, name, call):
         def marked(*arguments):
-            self.found.append([name, 0])
-            made = call(*arguments)
+            self.counts.append([name, 0])
+            result = call(*arguments)
             if name == "next":
-                self.steps.append((self.found[-1][1], made is not None))
-            self.found.append(["elsewhere", 0])
-            return made
+                self.steps.append((self.counts[-1][1], result is not None))
+            self.counts.append(["elsewhere", 0])
+            return result
 
         return marked
 
-    def of(self, name):
+    def counts_of(self, name):
         """Sub-layers of each call of that name, in order."""
-        return [count for where, count in self.found if where == name]
+        return [count for where, count in self.counts if where == name]
 
 
 @contextmanager
 def counted(target, drafter):
-    made = Counted(target, drafter)
+    counter = Counted(target, drafter)
     try:
-        yield made
+        yield counter
     finally:
-        made.undo()
+        counter.undo()
 
 
 def passes(name, rule, spoil=lambda drafter, target: None):
@@ -123,27 +123,27 @@ def passes(name, rule, spoil=lambda drafter, target: None):
     for seed, prompt in enumerate(toy_prompts(3, 4)):
         target, drafter = toy_pair(name)
         spoil(drafter, target)
-        with counted(target, drafter) as found:
+        with counted(target, drafter) as counter:
             drive = chain_plan(at_random(0.8, 0.7), 6, seed, toy_cost())
             result = decode(target, drafter, drive, RULES[rule], prompt, 20, END, seed)
-        yield found, result, prompt
+        yield counter, result, prompt
 
 
 def check_passes(name, rule, spoil=lambda drafter, target: None):
     drafted = 0
-    for found, result, prompt in passes(name, rule, spoil):
-        assert found.of("prefill") == [TARGET if len(prompt) > 1 else 0]
-        assert len(found.of("verify")) == len(result.position)
+    for counter, result, prompt in passes(name, rule, spoil):
+        assert counter.counts_of("prefill") == [TARGET if len(prompt) > 1 else 0]
+        assert len(counter.counts_of("verify")) == len(result.position)
         # a verification may leave out what the drafter has run already, never more
         least = TARGET - (SUBLAYERS["early_exit"] if name == "early_exit" else 0)
-        assert all(least <= count <= TARGET for count in found.of("verify"))
-        assert [count for count, offered_one in found.steps] == [
-            SUBLAYERS.get(name, 0) * offered_one for _, offered_one in found.steps
+        assert all(least <= count <= TARGET for count in counter.counts_of("verify"))
+        assert [count for count, offered_one in counter.steps] == [
+            SUBLAYERS.get(name, 0) * offered_one for _, offered_one in counter.steps
         ]
         for call in ("begin", "resume", "rollback", "catch_up", "elsewhere"):
-            assert sum(found.of(call)) == 0, call
-        drafted += sum(offered_one for _, offered_one in found.steps)
-        assert sum(result.computed) == sum(offered_one for _, offered_one in found.steps)
+            assert sum(counter.counts_of(call)) == 0, call
+        drafted += sum(offered_one for _, offered_one in counter.steps)
+        assert sum(result.computed) == sum(offered_one for _, offered_one in counter.steps)
     assert drafted > 10
 
 
@@ -193,6 +193,6 @@ def test_toy_drafters_are_trained():
                     lambda logits, *_: int(logits.argmax()),
                 )
                 step = drafter.next()
-                own = target.verify([prompt[-1]], [-1]).logits[0].argmax()
-                hits[-1] += step is not None and step.token == own
+                best = target.verify([prompt[-1]], [-1]).logits[0].argmax()
+                hits[-1] += step is not None and step.token == best
         assert hits[0] > hits[1] + 2, name

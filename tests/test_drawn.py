@@ -87,24 +87,24 @@ def sixteen(seed=0, K=4, length=20):
 
 @HELD
 @given(recordings(), SEED)
-def test_a_run_is_the_leading_coins_under_their_ratio(trace, seed):
-    found = drawn_trace(trace, seed)
+def test_accepted_length_counts_leading_accept_draws(trace, seed):
+    drawn = drawn_trace(trace, seed)
     for s in range(trace.sequences):
         first, end = map(int, trace.offset[s : s + 2])
         for t in range(first, end):
             most = min(int(trace.depth[t]), end - t)
-            coins = [
+            accepted = [
                 rng.uniform(seed, int(trace.sequence[s]), t - first, j, ACCEPT) < trace.ratio[t, j]
                 for j in range(most)
             ]
-            assert found.run[t] == (coins.index(False) if False in coins else most)
-    assert found.ratio is None
-    assert drawn_trace(found, 1) is found
+            assert drawn.run[t] == (accepted.index(False) if False in accepted else most)
+    assert drawn.ratio is None
+    assert drawn_trace(drawn, 1) is drawn
 
 
 @HELD
 @given(recordings(), SEED, costs())
-def test_replay_is_that_of_the_draw_with_the_same_seed(trace, seed, cost):
+def test_replay_equals_the_drawn_trace_of_its_seed(trace, seed, cost):
     for policy in (fixed(1), hf_heuristic(1), policies.parse("beta_ts")):
         assert replay(trace, policy, seed, cost) == replay(
             drawn_trace(trace, seed), policy, seed, cost
@@ -116,7 +116,7 @@ def test_replay_is_that_of_the_draw_with_the_same_seed(trace, seed, cost):
 
 
 def ways(trace, t, most):
-    """Every (run, its chance) of row t, a run of at most `most`."""
+    """Every (run, its probability) of row t, a run of at most `most`."""
     alive = 1.0
     for run in range(most):
         yield run, alive * (1 - float(trace.ratio[t, run]))
@@ -126,7 +126,7 @@ def ways(trace, t, most):
 
 @HELD
 @given(recordings(max_K=4), st.data())
-def test_means_are_those_of_all_ways_in_which_coins_fall(trace, data):
+def test_expected_accepted_lengths_equal_enumeration(trace, data):
     K = data.draw(st.integers(0, trace.K))
     mean, short = expected_accepted_length(trace), expected_accepted(trace, K)
     for s in range(trace.sequences):
@@ -158,7 +158,7 @@ def some(K, cap=6):
 
 
 @pytest.mark.parametrize("text", ["fixed:1", "fixed:2", "hf_heuristic:1"])
-def test_the_mean_over_seeds_is_the_mean_over_all_runs(text):
+def test_mean_over_seeds_equals_enumeration(text):
     """Accepted tokens of whole texts: 4,000 seeds within 5 standard errors of the exact mean, a
     false alarm in a million.
     """
@@ -169,14 +169,16 @@ def test_the_mean_over_seeds_is_the_mean_over_all_runs(text):
         one = replace(ordinary, run=np.array([run for run, _ in runs], np.uint8))
         wanted += np.prod([odds for _, odds in runs]) * replay(one, policy).accepted.sum()
 
-    def stray(given):
-        got = np.array([replay(given, policy, seed).accepted.sum() for seed in range(4000)], float)
+    def stray(recording):
+        got = np.array(
+            [replay(recording, policy, seed).accepted.sum() for seed in range(4000)], float
+        )
         return abs(got.mean() - wanted) / (got.std() / np.sqrt(len(got)))
 
     assert stray(trace) < 5 < stray(replace(trace, ratio=trace.ratio * np.float32(0.9)))
 
 
-def test_acceptance_by_depth_counts_chances():
+def test_acceptance_by_depth_sums_probabilities():
     trace = sixteen()
     held, tried = by_depth(trace)
     many = np.mean([by_depth(drawn_trace(trace, seed)) for seed in range(300)], axis=0)
@@ -187,7 +189,7 @@ def test_acceptance_by_depth_counts_chances():
 
 def test_score_gives_each_draw_its_own_oracle():
     trace, cost = sixteen(), CostModel.from_ratio(0.1, 4)
-    (found,) = score(
+    (result,) = score(
         {"r": trace}, ["fixed:2", "beta_ts"], cost, replicates=3, seed=5, resamples=200
     )
     draws = [drawn_trace(trace, seed) for seed in (5, 6, 7)]
@@ -198,10 +200,10 @@ def test_score_gives_each_draw_its_own_oracle():
             for seed in (5, 6, 7)
         ]
     )
-    assert found["speedup_oracle"] == pytest.approx(trace.rows / best)
-    assert found["speedup_oracle"] > found["speedup_fixed"] > 1
-    assert found["policies"][1]["speedup"] == pytest.approx(trace.rows / mine)
-    assert all(row["low"] <= row["share"] <= row["high"] <= 1 for row in found["policies"])
+    assert result["speedup_oracle"] == pytest.approx(trace.rows / best)
+    assert result["speedup_oracle"] > result["speedup_fixed"] > 1
+    assert result["policies"][1]["speedup"] == pytest.approx(trace.rows / mine)
+    assert all(row["low"] <= row["share"] <= row["high"] <= 1 for row in result["policies"])
     usual = score({"r": trace}, None, cost, replicates=2, resamples=200)[0]["policies"]
     assert "beta_ts:acceptance" in [row["policy"] for row in usual]
     assert not [row for row in usual if "confidence" in row["policy"]]
@@ -220,7 +222,7 @@ def test_sweeps_lineups_and_checks_work_on_draws():
     assert row.speedup.value == pytest.approx(row.expected.value, rel=0.2)
     checks, facts = recording_checks("r", trace, 0)
     assert len(checks) > 8
-    assert all(each.ok for each in checks)
+    assert all(entry.ok for entry in checks)
     assert 0 < facts["alpha"] < 1
 
 
@@ -233,7 +235,7 @@ def _observe(params, state, computed, drafted, accepted, features, cost):
 
 
 @pytest.mark.parametrize("make", [oracle, greedy_oracle])
-def test_nobody_knows_the_coins(make):
+def test_policies_cannot_anticipate_accept_draws(make):
     trace, cost = some(2), CostModel.from_ratio(0.1, 2)
     with pytest.raises(PolicyError, match="nobody can know it"):
         make(trace, cost)
@@ -242,7 +244,7 @@ def test_nobody_knows_the_coins(make):
     )  # of one draw they can
 
 
-def test_what_has_no_answer_in_law_is_refused_in_one_line():
+def test_policies_without_a_distributional_replay_are_refused():
     trace = some(2)
     for policy, words in (
         (policies.parse("confidence:0.5"), "replays in distribution only"),

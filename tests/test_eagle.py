@@ -54,7 +54,7 @@ def begin(target, drafter, prompt, pick=greedy):
 
 
 def play(target, drafter, text, computed, accepted, miss):
-    """One round whose verification is told to accept so many; returns the tokens committed."""
+    """One round in which so many drafted tokens are accepted; returns the tokens committed."""
     steps = [drafter.next() for _ in range(computed)]
     token = [step.token for step in steps if step]
     accepted = min(accepted, len(token))
@@ -69,14 +69,14 @@ def play(target, drafter, text, computed, accepted, miss):
 def along(target, drafter, text, start):
     """First proposals' estimates at every prefix of a true text, from `start` tokens on."""
     begin(target, drafter, text[:start])
-    made = []
+    hidden = []
     for m in range(start, len(text)):
         step = drafter.next()
         torch.testing.assert_close(step.logits, target.decoder.head(step.hidden))
-        made.append(step.hidden)
+        hidden.append(step.hidden)
         drafter.rollback(0)
         play(target, drafter, text[:m], 0, 0, text[m])
-    return torch.stack(made)
+    return torch.stack(hidden)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def reference(decoder, part, text, steps, forced):
     Row i is paired with t_{i+1}, t_i or no token.
     """
     line, feature = list(text), features(decoder, text[:-1])
-    made = []
+    estimates = []
     for k in range(steps):
         rows = len(feature)
         token = {INPUTS[0]: line[1:], INPUTS[1]: line[:-1], "token": line[1:], "feature": line[1:]}[
@@ -118,10 +118,12 @@ def reference(decoder, part, text, steps, forced):
         ]
         assert len(token) == rows
         rotation = decoder.rotation(torch.arange(rows))
-        made.append(part.estimate(decoder, feature[None], torch.tensor([token]), rotation)[0, -1])
-        feature = torch.cat((feature, made[-1][None]))
+        estimates.append(
+            part.estimate(decoder, feature[None], torch.tensor([token]), rotation)[0, -1]
+        )
+        feature = torch.cat((feature, estimates[-1][None]))
         line.append(forced[k])
-    return torch.stack(made)
+    return torch.stack(estimates)
 
 
 @settings(deadline=None, max_examples=25)
@@ -144,12 +146,12 @@ def test_each_input_variant_reads_its_tokens(inputs):
     """Token d_j first affects step j + 1 (shifted, token), j + 2 (unshifted), none (feature)."""
     text, forced = text_of(6), text_of(5, 1)
     for j in range(4):
-        made = []
+        drafts = []
         for token in (forced, forced[:j] + [forced[j] ^ 1] + forced[j + 1 :]):
             target, drafter = pair_of(inputs)
             begin(target, drafter, text, lambda logits, slot, *_, token=token: token[slot])
-            made.append(torch.stack([drafter.next().hidden for _ in range(5)]))
-        felt = ((made[0] - made[1]).abs().amax(-1) > 1e-9).tolist()
+            drafts.append(torch.stack([drafter.next().hidden for _ in range(5)]))
+        felt = ((drafts[0] - drafts[1]).abs().amax(-1) > 1e-9).tolist()
         first = {INPUTS[0]: j + 1, "token": j + 1, INPUTS[1]: j + 2, "feature": 9}[inputs]
         assert felt == [i >= first for i in range(5)]
 
@@ -251,11 +253,14 @@ def test_only_token_inputs_are_prefix_only(inputs, accepted):
     assert drafter.prefix_only == (inputs == "token") == (gap < 1e-12)
 
 
-class Told:
-    """Stands for a part: remembers what it was given, and answers with what it was told."""
+class FixedHead:
+    """Replaces a head: keeps its inputs and returns a given function of the feature."""
 
     def __init__(self, answer):
         self.answer = answer
+
+    def output(self, target):
+        return target.head
 
     def teacher_forced(self, target, feature, token):
         self.feature, self.token = feature, token
@@ -268,18 +273,21 @@ def test_loss_of_true_features_is_the_targets_entropy():
     true = torch.stack([features(decoder, t[:-1].tolist()) for t in token])
     p = decoder.head(true[:, 1:]).softmax(-1)
     entropy = -(p * p.log()).sum(-1).mean()
-    told = Told(lambda feature: true[:, 1:])
-    assert float(eagle_loss(told, decoder, token)) == pytest.approx(0.1 * float(entropy), rel=1e-5)
-    assert float(eagle_loss(told, decoder, token, weight=2.0)) == pytest.approx(
+    head = FixedHead(lambda feature: true[:, 1:])
+    assert float(eagle_loss(head, decoder, token)) == pytest.approx(0.1 * float(entropy), rel=1e-5)
+    assert float(eagle_loss(head, decoder, token, weight=2.0)) == pytest.approx(
         2 * float(entropy), rel=1e-5
     )
     text = F.nll_loss(p.log().flatten(0, 1), token[:, 2:].flatten())
-    assert float(eagle_loss(told, decoder, token, soft=False)) == pytest.approx(
+    assert float(eagle_loss(head, decoder, token, soft=False)) == pytest.approx(
         0.1 * float(text), rel=1e-5
     )
-    for late in (Told(lambda feature: true[:, :-1]), Told(lambda feature: true[:, 1:].roll(1, 1))):
+    for late in (
+        FixedHead(lambda feature: true[:, :-1]),
+        FixedHead(lambda feature: true[:, 1:].roll(1, 1)),
+    ):
         assert float(eagle_loss(late, decoder, token)) > 0.1 * float(entropy) + 0.05
-    half = Told(lambda feature: true[:, 1:] + 0.5)  # SmoothL1 is x^2 / 2 up to 1
+    half = FixedHead(lambda feature: true[:, 1:] + 0.5)  # SmoothL1 is x^2 / 2 up to 1
     assert float(eagle_loss(half, decoder, token, weight=0.0)) == pytest.approx(0.125, rel=1e-5)
 
 
@@ -291,20 +299,20 @@ def test_noise_is_uniform_and_on_inputs_alone(seed, noise):
     true = torch.stack([features(decoder, t[:-1].tolist()) for t in token])
     drawn = []
     for _ in range(2):
-        told = Told(lambda feature: true[:, 1:])
+        head = FixedHead(lambda feature: true[:, 1:])
         drawn.append(
-            eagle_loss(told, decoder, token, True, torch.Generator().manual_seed(seed), noise=noise)
+            eagle_loss(head, decoder, token, True, torch.Generator().manual_seed(seed), noise=noise)
         )
-        shift = told.feature - true[:, :-1]
+        shift = head.feature - true[:, :-1]
         drawn.append(shift)
-        assert torch.equal(told.token, token[:, :-1])
+        assert torch.equal(head.token, token[:, :-1])
     assert float(drawn[0]) == float(drawn[2])
     assert torch.equal(drawn[1], drawn[3])
     assert shift.abs().max() <= noise + 1e-12
     if noise:
         assert abs(float(shift.mean())) < 5 * noise / (3 * shift.numel()) ** 0.5
         assert 0.95 < float(shift.std()) * 3**0.5 / noise < 1.05
-    clean = Told(lambda feature: true[:, 1:])
+    clean = FixedHead(lambda feature: true[:, 1:])
     assert float(eagle_loss(clean, decoder, token, noise=0.0)) == float(
         drawn[0]
     )  # the goal has none

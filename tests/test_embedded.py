@@ -60,7 +60,7 @@ def test_recordings_are_of_built_in_drafters_under_both_rules():
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_the_recordings_are_what_the_cards_say(drafter):
+def test_recordings_have_the_stated_settings(drafter):
     pair = _pair(drafter)
     K = {"model": 16, "early_exit": 16, "prompt_lookup": 16, "medusa": 4, "hydra": 4}.get(
         drafter, 8
@@ -89,7 +89,7 @@ def test_the_recordings_are_what_the_cards_say(drafter):
 
 
 @pytest.mark.parametrize("rule", ["greedy", "coupled"])
-def test_the_text_is_the_targets_own_whatever_drafted(rule):
+def test_recorded_sequences_agree_between_drafters(rule):
     """Texts of one prompt under the same noise are the same in all recordings."""
     texts, shared = {}, 0
     for drafter in DRAFTERS:
@@ -103,12 +103,12 @@ def test_the_text_is_the_targets_own_whatever_drafted(rule):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_card_is_what_todays_code_finds(name):
+def test_cards_equal_todays_results(name):
     path = recordings()[name]
     assert json.loads(path.with_suffix(".json").read_text()) == card(path, load_trace(path))
 
 
-def test_the_models_card_names_the_files_that_are_shipped():
+def test_model_card_lists_the_shipped_files():
     hashes = json.loads((TINY / "card.json").read_text())["sha256"]
     shipped = [p for folder in TINY.iterdir() if folder.is_dir() for p in weight_files(folder)] + [
         TINY / "target" / "tokenizer.json"
@@ -121,7 +121,7 @@ def _exam(name, trace):
     wanted = [*POLICIES, *LEARNT] if SLOW or name in WHOLE else FEW
     known = {feature for feature, _ in trace.meta.features}
     parsed = [
-        (given, policies.parse(given) if isinstance(given, str) else given) for given in wanted
+        (policy, policies.parse(policy) if isinstance(policy, str) else policy) for policy in wanted
     ]
     return [
         g
@@ -131,7 +131,7 @@ def _exam(name, trace):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_policy_runs_as_it_replays(name, record_property):
+def test_every_policy_run_equals_its_replay(name, record_property):
     trace = load_trace(recordings()[name])
     trace = trace.select([i * trace.sequences // PROMPTS for i in range(PROMPTS)])
     cost = CostModel.from_json(TRACES / f"{name}.cost.json")
@@ -140,10 +140,10 @@ def test_every_policy_runs_as_it_replays(name, record_property):
         len(exam) == len(POLICIES) + len(LEARNT) or (SLOW or name not in WHOLE) and len(exam) >= 2
     )
     check_predictors(pair.drafter, trace, [policy for policy in LEARNT if policy in exam])
-    for i, given in enumerate(exam):
+    for i, entry in enumerate(exam):
         part = trace.select(range(i % SHARE, PROMPTS, SHARE))
         policy = (
-            given if isinstance(given, Policy) else policy_from(given, part, cost)
+            entry if isinstance(entry, Policy) else policy_from(entry, part, cost)
         )  # the oracle's plan is for these texts
         results = run_all(pair.target, pair.drafter, part, policy, cost, seed=1)
         total += compare(part, policy, replay(part, policy, seed=1, cost=cost), results)

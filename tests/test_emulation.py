@@ -29,10 +29,10 @@ def decoder(dtype=torch.float32):
     return random_decoder(TINY, dtype, "cpu")
 
 
-def emulated(trace, name, names, cost=None, **more) -> Emulation:
+def emulated(trace, name, names, cost=None, **options) -> Emulation:
     target = decoder()
     drafter = random_drafter(name, target, TINY, int(trace.depth.max()))
-    return emulate(target, drafter, trace, names, cost, SequenceSettings(**more))
+    return emulate(target, drafter, trace, names, cost, SequenceSettings(**options))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -40,18 +40,18 @@ def test_rounds_equal_the_replay_for_every_drafter_and_policy(name):
     trace = toy_recording("model", "greedy")[0].select(range(3))
     exam = [text for text in POLICIES if name != "prompt_lookup" or not reads(text)]
     exam = exam[::2] if name == "early_exit" else exam[::5]
-    found = emulated(trace, name, exam, toy_cost(), seed=5)
-    assert found.equal
-    assert len(found.timings) == len(exam) + 1
-    assert [t.policy for t in found.timings][-1] == "plain"
-    for text, timing in zip(exam, found.timings):
+    emulation = emulated(trace, name, exam, toy_cost(), seed=5)
+    assert emulation.equal
+    assert len(emulation.timings) == len(exam) + 1
+    assert [t.policy for t in emulation.timings][-1] == "plain"
+    for text, timing in zip(exam, emulation.timings):
         policy = policies.make(text, trace, toy_cost())
         assert (timing.policy, timing.rounds) == (
             policy.name,
             len(replay(trace, policy, seed=5, cost=toy_cost())),
         )
-    assert found.timings[-1].speedup == 1
-    assert found.timings[-1].rounds == trace.rows == found.timings[0].tokens
+    assert emulation.timings[-1].speedup == 1
+    assert emulation.timings[-1].rounds == trace.rows == emulation.timings[0].tokens
 
 
 @given(st.floats(0, 1), st.integers(1, 5), st.integers(0, 3), st.booleans())
@@ -107,13 +107,13 @@ def test_learned_features_come_from_the_recording():
 
 def test_recorded_sequences_are_random_and_of_recorded_length():
     trace = toy_recording("model", "greedy")[0]
-    made, again, other = (
+    sequences, again, other = (
         recorded_sequences(trace, 24),
         recorded_sequences(trace, 24),
         recorded_sequences(trace, 24, SequenceSettings(seed=1)),
     )
-    assert made[0].tokens == again[0].tokens != other[0].tokens
-    for s, sequence in enumerate(made):
+    assert sequences[0].tokens == again[0].tokens != other[0].tokens
+    for s, sequence in enumerate(sequences):
         assert len(sequence.tokens) == trace.offset[s + 1] - trace.offset[s]
         assert len(sequence.prompt) == max(2, trace.prompt_offset[s + 1] - trace.prompt_offset[s])
         ended = trace.token[trace.offset[s + 1] - 1] in trace.meta.end_tokens
@@ -132,8 +132,8 @@ def test_phase_seconds_equal_the_layers_computed(monkeypatch):
     """On a clock that only layers move, phases are what the rounds cost to the last row."""
     machine = Machine(monkeypatch)
     trace = toy_recording("model", "greedy")[0].select(range(2))
-    found = emulated(trace, "early_exit:1", ["fixed:2"])
-    fixed, plain = found.timings
+    emulation = emulated(trace, "early_exit:1", ["fixed:2"])
+    fixed, plain = emulation.timings
     rounds = replay(trace, policies.BUILTIN["fixed"](2))
     drawn = np.where(
         rounds.drafted > 0,
@@ -174,19 +174,19 @@ def test_emulate_command_labels_its_result(tmp_path):
         8,
         "--json",
     )
-    said = json.loads(out)
+    report = json.loads(out)
     assert code == 0
-    assert said["replay_equal"]
-    assert [row["policy"] for row in said["rows"]] == ["fixed:2", "plain"]
+    assert report["replay_equal"]
+    assert [row["policy"] for row in report["rows"]] == ["fixed:2", "plain"]
     label = {
         "text": "random",
         "weights": "random",
         "acceptance": "tiny-early_exit-greedy",
         "target": "3x16x2x64",
     }
-    assert label.items() <= said["label"].items()
-    assert said["label"]["context"] == 8
-    assert said["rows"][0]["drafting"] > 0
+    assert label.items() <= report["label"].items()
+    assert report["label"]["context"] == 8
+    assert report["rows"][0]["drafting"] > 0
     refused(tmp_path, *given_[:2], "--target", "llama-9", words="shape 'llama-9' is unknown")
     refused(tmp_path, *given_, "--drafter", "glide", words="cannot be driven")
     refused(tmp_path, *given_, "--device", "gpu", words="device 'gpu' is unknown")

@@ -6,14 +6,7 @@ import shutil
 import pytest
 import torch
 from shell import command, refused
-from typer.testing import CliRunner
 
-from real.campaign import __main__ as campaign
-from real.campaign import report
-from real.campaign.presets import TOY
-from real.campaign.scheduler import advance
-from real.campaign.stages import stages
-from real.campaign.workspace import Workspace
 from real.demo import TRACES
 from real.model.captured_passes import CapturedPasses
 from simspec import CostModel, load_trace
@@ -27,7 +20,7 @@ SHAPE = {
     "vocab": 300,
     "width": 16,
 }
-LADDER = [
+LATENCY = [
     "latency",
     "--target",
     "2x16x2x300",
@@ -40,8 +33,8 @@ LADDER = [
     "--repeats",
     1,
 ]
-RIVALS = ["race", "t.parquet", "--rival", "none", "--repeats", 1]
-DRIVE = [
+RACE = ["race", "t.parquet", "--rival", "none", "--repeats", 1]
+EMULATE = [
     "emulate",
     "t.parquet",
     "--target",
@@ -51,11 +44,11 @@ DRIVE = [
     "--policy",
     "fixed:1",
 ]
-SCORE = ["scorecard", "t.parquet", "--prompts", 1, "--repeats", 1, "--policy", "fixed:1"]
+SCORECARD = ["scorecard", "t.parquet", "--prompts", 1, "--repeats", 1, "--policy", "fixed:1"]
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory):
+def recordings_folder(tmp_path_factory):
     """Recordings of several drafters, one by rejection, costs, a config; tests change no file."""
     folder = tmp_path_factory.mktemp("lab")
     for drafter in ("model", "medusa", "prompt_lookup"):
@@ -66,7 +59,7 @@ def lab(tmp_path_factory):
     CostModel.from_ratio(0.3, 16).to_json(folder / "c.json")
     (folder / "shape.json").write_text(json.dumps(SHAPE))
     (folder / "p.jsonl").write_text('{"task": "t", "text": "some words"}\n')
-    asked = [
+    record = [
         "record",
         "p.jsonl",
         "--rule",
@@ -78,7 +71,7 @@ def lab(tmp_path_factory):
         "--out",
         "rejection.parquet",
     ]
-    assert command(folder, *asked)[0] == 0
+    assert command(folder, *record)[0] == 0
     return folder
 
 
@@ -106,8 +99,8 @@ def lab(tmp_path_factory):
         (["--out", "t.parquet"], "t.parquet: not a latency grid"),
     ],
 )
-def test_slips_with_a_ladder(lab, options, words):
-    refused(lab, *LADDER, *options, words=words)
+def test_invalid_latency_options_are_refused(recordings_folder, options, words):
+    refused(recordings_folder, *LATENCY, *options, words=words)
 
 
 @pytest.mark.parametrize(
@@ -135,14 +128,14 @@ def test_slips_with_a_ladder(lab, options, words):
         ),
     ],
 )
-def test_slips_with_a_race(lab, options, words):
-    refused(lab, *RIVALS, *options, words=words)
+def test_invalid_race_options_are_refused(recordings_folder, options, words):
+    refused(recordings_folder, *RACE, *options, words=words)
 
 
-def test_none_twice_is_none(lab):
+def test_rival_none_runs_no_rival(recordings_folder):
     code, out, _ = command(
-        lab,
-        *RIVALS,
+        recordings_folder,
+        *RACE,
         "--rival",
         "none",
         "--prompts",
@@ -157,20 +150,20 @@ def test_none_twice_is_none(lab):
 
 
 @pytest.mark.parametrize(
-    "asked, words",
+    "arguments, words",
     [
-        ([*DRIVE, "--seed", 1 << 64], "seed is 18446744073709551616"),
-        (["emulate", "rejection.parquet", *DRIVE[2:]], "is of the rejection rule"),
-        ([*DRIVE, "--policy", "static:2x1"], "takes trees, as do simspec sweep and run"),
-        ([*DRIVE, "--context", 1], "a context of 2 or more"),
+        ([*EMULATE, "--seed", 1 << 64], "seed is 18446744073709551616"),
+        (["emulate", "rejection.parquet", *EMULATE[2:]], "is of the rejection rule"),
+        ([*EMULATE, "--policy", "static:2x1"], "takes trees, as do simspec sweep and run"),
+        ([*EMULATE, "--context", 1], "a context of 2 or more"),
         (
             ["teacher-force", "t.parquet", "--policy", "static:2x1"],
             "takes trees, as do simspec sweep and run",
         ),
-        ([*SCORE, "--seed", -1], "seed is -1, expected 0 <= seed"),
-        ([*SCORE, "--plot", "t.parquet"], "would overwrite t.parquet"),
-        ([*SCORE, "--cost", "c.json", "--plot", "c.json"], "would overwrite c.json"),
-        ([*SCORE, "--save", "c.json"], "holds no rows of a scorecard"),
+        ([*SCORECARD, "--seed", -1], "seed is -1, expected 0 <= seed"),
+        ([*SCORECARD, "--plot", "t.parquet"], "would overwrite t.parquet"),
+        ([*SCORECARD, "--cost", "c.json", "--plot", "c.json"], "would overwrite c.json"),
+        ([*SCORECARD, "--save", "c.json"], "holds no rows of a scorecard"),
         (
             ["record", "p.jsonl", "--out", "x.parquet", "--budget", 10**12, "--engine", "fast"],
             "rows do not fit cpu",
@@ -185,33 +178,33 @@ def test_none_twice_is_none(lab):
         ),
     ],
 )
-def test_slips_with_driven_and_scored_runs_and_their_engines(lab, asked, words):
-    refused(lab, *asked, words=words)
+def test_invalid_run_options_are_refused(recordings_folder, arguments, words):
+    refused(recordings_folder, *arguments, words=words)
 
 
 @pytest.mark.parametrize(
     "name", ["record", "measure", "run", "teacher-force", "emulate", "scorecard", "race"]
 )
-def test_an_engine_that_is_none_is_named(lab, name):
-    asked = {
+def test_unknown_engine_is_refused(recordings_folder, name):
+    commands = {
         "record": ["record", "p.jsonl", "--out", "x.parquet"],
         "measure": ["measure", "--out", "x.json"],
         "run": ["run", "t.parquet", "--policy", "fixed:1", "--cost", "c.json"],
         "teacher-force": ["teacher-force", "t.parquet"],
-        "emulate": DRIVE,
-        "scorecard": SCORE,
-        "race": RIVALS,
+        "emulate": EMULATE,
+        "scorecard": SCORECARD,
+        "race": RACE,
     }
     refused(
-        lab,
-        *asked[name],
+        recordings_folder,
+        *commands[name],
         "--engine",
         "quick",
         words="engine 'quick' is unknown; expected one of eager, fast, strict",
     )
 
 
-def test_memory_that_runs_out_is_told_and_other_errors_are_not_hidden():
+def test_out_of_memory_is_reported_and_other_errors_raised():
     class Odd:
         device = "cpu"
 
@@ -229,186 +222,6 @@ def test_memory_that_runs_out_is_told_and_other_errors_are_not_hidden():
             match="caches of 64 rows do not fit cpu; use shorter sequences, or the eager engine",
         ):
             CapturedPasses((1,), 64).cache("a", odd, 1, 1)
-    odd.error = TypeError("a slip")
-    with pytest.raises(TypeError, match="a slip"):
+    odd.error = TypeError("another error")
+    with pytest.raises(TypeError, match="another error"):
         CapturedPasses((1,), 64).cache("a", odd, 1, 1)
-
-
-# ---- the campaign
-
-
-@pytest.fixture
-def inputs(tmp_path):
-    (tmp_path / "text.txt").write_text("the target disposes of what the drafter proposes " * 40)
-    (tmp_path / "p.jsonl").write_text('{"task": "t", "text": "some words"}\n')
-    return tmp_path
-
-
-def call(inputs, *more):
-    """(exit code, stdout, stderr) of a campaign's call there that has no time for any part."""
-    given = [
-        "--toy",
-        "--device",
-        "cpu",
-        "--text",
-        inputs / "text.txt",
-        "--prompts",
-        inputs / "p.jsonl",
-        "--out",
-        inputs / "out",
-    ]
-    app = campaign.typer.Typer()
-    app.command()(campaign.campaign)
-    done = CliRunner().invoke(app, list(map(str, [*given, "--limit", 1e-9, *more])))
-    return done.exit_code, done.stdout, done.stderr
-
-
-@pytest.mark.parametrize(
-    "prompts, words",
-    [
-        (None, "cannot be read as prompts"),
-        (b"", "holds no prompt"),
-        (b"{broken", "line 1: expected a JSON object"),
-        (b'{"task": "t"}', "line 1: expected a JSON object"),
-        (b'{"task": "t", "text": 5}', "line 1: expected a JSON object"),
-        (b"caf\xe9", "cannot be read as prompts"),
-    ],
-)
-def test_prompts_are_looked_at_before_anything_learns(inputs, prompts, words):
-    if prompts is None:
-        (inputs / "p.jsonl").unlink()
-    else:
-        (inputs / "p.jsonl").write_bytes(prompts)
-    code, out, error = call(inputs)
-    assert code == 2
-    assert not out
-    assert words in error
-    assert error.count("\n") == 1
-    assert not (inputs / "out").exists()
-
-
-@pytest.mark.parametrize(
-    "more, words",
-    [
-        (["--out", "text.txt"], "is a file: name another folder"),
-        (["--results", "text.txt"], "is a file: name another folder"),
-        (["--results", "text.txt/deep"], "is a file: name another folder"),
-        (["--seed", "-1"], "seed is -1"),
-        (["--limit", "nan"], "--limit is nan"),
-        (["--text", "nowhere.txt"], "nowhere.txt does not exist"),
-    ],
-)
-def test_a_call_that_cannot_end_does_not_begin(inputs, monkeypatch, more, words):
-    monkeypatch.chdir(inputs)
-    code, out, error = call(inputs, *more)
-    assert code == 2
-    assert not out
-    assert words in error
-    assert error.count("\n") == 1
-    assert not (inputs / "out").exists()
-
-
-def test_a_folder_that_cannot_be_made_is_told_in_one_line(inputs, monkeypatch):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(campaign, "pack", full)
-    code, out, error = call(inputs)
-    assert code == 1
-    assert error == "[Errno 28] No space left on device\n"
-    assert "complete: no" in out
-    monkeypatch.setattr(Workspace, "open", full)
-    assert call(inputs)[::2] == (2, "[Errno 28] No space left on device\n")
-
-
-def test_an_interrupt_says_that_the_same_call_goes_on(inputs, monkeypatch):
-    def interrupted(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(campaign, "advance", interrupted)
-    code, out, error = call(inputs)
-    assert code == 130
-    assert "the same call continues" in error
-    assert error.count("\n") == 1
-    monkeypatch.undo()
-    assert call(inputs)[0] == 0
-
-
-def test_few_prompts_of_a_full_campaign_are_told_at_once(inputs, monkeypatch):
-    monkeypatch.setattr(campaign, "FULL", TOY)
-    app = campaign.typer.Typer()
-    app.command()(campaign.campaign)
-    paths = {"text": "text.txt", "prompts": "p.jsonl", "out": "out"}
-    given = [word for name, path in paths.items() for word in (f"--{name}", str(inputs / path))]
-    done = CliRunner().invoke(app, [*given, "--device", "cpu", "--limit", "1e-9"])
-    assert done.exit_code == 0
-    assert (
-        "note: prompts are 1 of t; the report requires 2 of each of 6 tasks or more" in done.stdout
-    )
-
-
-ODD_PARTS = (
-    ("{", "is damaged"),
-    ("[]", "holds no result"),
-    ('{"found": 3}', "holds no result"),
-    ("{}", "holds no result"),
-)
-
-
-@pytest.mark.parametrize("held, words", ODD_PARTS)
-def test_a_part_that_is_damaged_is_named(inputs, held, words):
-    folder = Workspace(
-        inputs / "out", TOY, (inputs / "text.txt",), (), (inputs / "p.jsonl",), "cpu"
-    )
-    folder.open()
-    folder.save_result("text", 1.0, {})
-    (inputs / "out" / "parts" / "text.json").write_text(held)
-    with pytest.raises(ValueError, match=f"text.json {words}.*delete it"):
-        folder.result("text")
-    code, _, error = call(inputs)
-    assert code == 2
-    assert "text.json" in error
-    assert error.count("\n") == 1
-
-
-def test_a_part_that_found_something_else_is_told_by_the_line_that_reads_it(inputs):
-    call(inputs)
-    folder = Workspace(
-        inputs / "out", TOY, (inputs / "text.txt",), (), (inputs / "p.jsonl",), "cpu"
-    )
-    for part, found, line in (
-        ("equal-model", {}, "equal"),
-        ("race", {"over_assisted": [{"group": "all"}], "rows": []}, "raced"),
-    ):
-        folder.save_result(part, 1.0, found)
-        with pytest.raises(ValueError, match=f"the report's '{line}' cannot be read from parts/ "):
-            report.requirements(folder, [])
-        code, out, error = call(inputs)
-        assert code == 1
-        assert error.count("\n") == 1
-        assert line in error
-        assert "complete: no" in out
-        (inputs / "out" / "parts" / f"{part}.json").unlink()
-    assert call(inputs)[0] == 0
-
-
-def test_a_seed_of_another_campaign_is_refused(inputs):
-    assert call(inputs)[0] == 0
-    code, _, error = call(inputs, "--seed", 3)
-    assert code == 2
-    assert "was started with seed 0, now it is 3" in error
-
-
-def test_a_ladder_that_is_damaged_fails_its_part_alone(inputs):
-    folder = Workspace(
-        inputs / "out", TOY, (inputs / "text.txt",), (), (inputs / "p.jsonl",), "cpu"
-    )
-    folder.open()
-    (inputs / "out" / "ladders").mkdir()
-    (inputs / "out" / "ladders" / "8b.json").write_text("{}")
-    (part,) = (each for each in stages() if each.name == "ladder-8b")
-    (state,) = advance(folder, [part], 60, say=lambda line: None)
-    assert state.state == "failed"
-    assert "8b.json: not a latency grid: missing keys" in state.why
-    assert (inputs / "out" / "log" / "ladder-8b.txt").exists()
-    assert folder.result("ladder-8b") is None

@@ -34,7 +34,7 @@ from simspec import Policy, load_trace, policies, replay
 SLOW = os.environ.get("SIMSPEC_SLOW")  # without it each policy runs every so many-th text, in turn
 
 
-def test_every_builtin_policy_is_in_the_exam():
+def test_every_builtin_policy_is_compared():
     assert {text.split(":")[0] for text in POLICIES} == set(policies.BUILTIN)
 
 
@@ -53,12 +53,12 @@ def test_runs_equal_replays_exactly(drafter, rule):
         results = run_all(target, model, part, policy, toy_cost(), seed=3)
         replayed = replay(part, policy, seed=3, cost=toy_cost())
         assert rounds_of(part, results) == replayed, text
-        found = compare(part, policy, replayed, results)
-        assert found.exact, text
-        assert found.rounds == len(replayed), text
+        comparison = compare(part, policy, replayed, results)
+        assert comparison.exact, text
+        assert comparison.rounds == len(replayed), text
 
 
-def test_a_policy_that_reads_what_a_silent_drafter_does_not_show_is_refused_in_one_line():
+def test_policies_reading_missing_features_are_refused():
     trace, target, model = toy_recording("prompt_lookup", "greedy")
     policy = policies.parse("confidence:0.5")
     with pytest.raises(
@@ -70,22 +70,22 @@ def test_a_policy_that_reads_what_a_silent_drafter_does_not_show_is_refused_in_o
     assert "\n" not in str(ran.value) + str(replayed.value)
 
 
-def test_control_a_drafter_that_offers_one_token_more_than_it_recorded_fails_the_comparison():
+def test_control_extra_drafted_token_is_detected():
     trace, target, model = toy_recording("medusa", "greedy")
     policy = policies.BUILTIN["fixed"](6)
     short = replace(
         _thick(trace), depth=np.minimum(trace.depth, 3), run=np.minimum(trace.run, 3), rank=None
     )
-    found = compare(
+    comparison = compare(
         short, policy, replay(short, policy), run_all(target, model, trace, policy, toy_cost())
     )
-    assert not found.equal
-    assert len(found.failures) == trace.sequences
-    assert not any(f.text for f in found.failures)
+    assert not comparison.equal
+    assert len(comparison.failures) == trace.sequences
+    assert not any(f.text for f in comparison.failures)
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_a_subset_runs_and_replays_at_its_own_addresses(drafter):
+def test_subsets_keep_their_draw_addresses(drafter):
     trace, target, model = toy_recording(drafter, "coupled")
     part = trace.select([7, 2, 5])
     policy = policy_from("beta_ts", part, toy_cost())
@@ -94,14 +94,14 @@ def test_a_subset_runs_and_replays_at_its_own_addresses(drafter):
     )
 
 
-def test_policies_really_differ_on_the_toy():
+def test_control_policies_differ_on_the_toy():
     trace, *_ = toy_recording("model", "coupled")
-    made = {
+    replays = {
         text: replay(trace, policy_from(text, trace, toy_cost()), seed=3, cost=toy_cost())
         for text in POLICIES
     }
-    shapes = {tuple(r.computed) + tuple(r.drafted) for r in made.values()}
-    assert len(shapes) == len(made)
+    shapes = {tuple(r.computed) + tuple(r.drafted) for r in replays.values()}
+    assert len(shapes) == len(replays)
 
 
 def _drop_the_unlikely(params, state, slot, features, u):
@@ -122,17 +122,21 @@ CUT = {
 
 @pytest.mark.parametrize("drafter", ["model", "eagle"])
 @pytest.mark.parametrize("name", CUT)
-def test_runs_equal_replays_where_the_rule_cuts_and_features_tell_the_token(
-    name, drafter, tmp_path
-):
+def test_runs_equal_replays_under_truncation_with_all_features(name, drafter, tmp_path):
     """Temperature 1, top-k, top-p: written, read and run again. Here a policy may drop a token
     by what it is: the text is the target's."""
     target, model = toy_pair(drafter)
-    asked = Settings(6, 24, CUT[name], END, ("confidence", "entropy", "probability"))
+    record_settings = Settings(6, 24, CUT[name], END, ("confidence", "entropy", "probability"))
     prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(6))]
-    rows = [record_sequence(target, model, asked, p.token, i) for i, p in enumerate(prompts)]
+    rows = [
+        record_sequence(target, model, record_settings, p.token, i) for i, p in enumerate(prompts)
+    ]
     assemble(
-        rows, prompts, 0, asked, describe("toy", model, asked, prompts, "", "cpu", torch.float64)
+        rows,
+        prompts,
+        0,
+        record_settings,
+        describe("toy", model, record_settings, prompts, "", "cpu", torch.float64),
     ).save(tmp_path / "cut.parquet")
     trace = load_trace(tmp_path / "cut.parquet")
     assert rule_of(trace) == CUT[name]
@@ -149,19 +153,19 @@ def test_runs_equal_replays_where_the_rule_cuts_and_features_tell_the_token(
         policies.parse("fixed:4"),
     ):
         replayed = replay(trace, policy, seed=3, cost=toy_cost())
-        found = compare(
+        comparison = compare(
             trace, policy, replayed, run_all(target, model, trace, policy, toy_cost(), seed=3)
         )
-        assert found.exact, policy.name
-        assert found.rounds == len(replayed), policy.name
+        assert comparison.exact, policy.name
+        assert comparison.rounds == len(replayed), policy.name
         shorter += policy is drops and (replayed.drafted < replayed.computed).sum()
     assert shorter > 0
     if drafter == "model":  # both ways of recording see the same token
-        slow = record_sequence(target, model, asked, prompts[0].token, 0, stepwise=True)
+        slow = record_sequence(target, model, record_settings, prompts[0].token, 0, stepwise=True)
         np.testing.assert_array_equal(slow.feature, rows[0].feature)
 
 
-def test_comparing_rounds_of_a_rejection_recording_is_refused_in_one_line():
+def test_round_comparison_of_rejection_recordings_is_refused():
     trace, target, model = toy_recording("model", "coupled")
     meta, zero = (
         replace(trace.meta, rule="rejection", features=()),
@@ -209,42 +213,42 @@ def _lied_about(trace, seed):
     return replace(trace, run=run, rank=rank, meta=replace(trace.meta, prefix_only=False)), t
 
 
-def test_control_a_wrong_recording_fails_the_comparison():
+def test_control_wrong_recording_is_detected():
     trace, target, model = toy_recording("model", "greedy")
     wrong, t = _lied_about(_thick(trace), 0)
     policy = policies.BUILTIN["fixed"](6)
     results = run_all(target, model, trace, policy, toy_cost())
-    found = compare(wrong, policy, replay(wrong, policy), results)
-    assert not found.equal
-    assert [f.row for f in found.failures] == [t]
-    assert not found.failures[0].text
+    comparison = compare(wrong, policy, replay(wrong, policy), results)
+    assert not comparison.equal
+    assert [f.row for f in comparison.failures] == [t]
+    assert not comparison.failures[0].text
 
 
-def test_control_a_wrong_text_fails_the_comparison():
+def test_control_wrong_sequence_is_detected():
     trace, target, model = toy_recording("model", "greedy")
     policy = policies.BUILTIN["fixed"](2)
     results = run_all(target, model, trace, policy, toy_cost())
     results[4].token[5] += 1
-    found = compare(_thick(trace), policy, replay(trace, policy), results)
-    assert not found.equal
-    assert [(f.sequence, f.text) for f in found.failures] == [(4, True)]
+    comparison = compare(_thick(trace), policy, replay(trace, policy), results)
+    assert not comparison.equal
+    assert [(f.sequence, f.text) for f in comparison.failures] == [(4, True)]
 
 
-def test_a_thin_margin_excuses_a_difference_up_to_its_allowance():
+def test_small_margins_excuse_differences():
     trace, target, model = toy_recording("model", "greedy")
     policy = policies.BUILTIN["fixed"](6)
     results = run_all(target, model, trace, policy, toy_cost())
     wrong, t = _lied_about(_thick(trace), 0)
-    for code, excused in ((95, 1), (96, 0)):  # 96 stands for 1e-4 itself
+    for code, excused in ((95, 1), (96, 0)):  # 96 is 1e-4 itself
         draft_margin = wrong.draft_margin.copy()
         draft_margin[t, 0] = code
-        found = compare(
+        comparison = compare(
             replace(wrong, draft_margin=draft_margin), policy, replay(wrong, policy), results
         )
-        assert (len(found.exceptions), len(found.failures)) == (excused, 1 - excused)
+        assert (len(comparison.exceptions), len(comparison.failures)) == (excused, 1 - excused)
         # one exception among a few dozen rounds is over the allowance all the same
-        assert found.rounds < 1 / MAX_EXCEPTIONS
-        assert not found.equal
+        assert comparison.rounds < 1 / MAX_EXCEPTIONS
+        assert not comparison.equal
 
 
 def test_feature_margins_excuse_only_policies_that_read_features():
@@ -255,7 +259,7 @@ def test_feature_margins_excuse_only_policies_that_read_features():
     wrong = replace(wrong, feature_margin=edge)
     for text, excused in (("fixed:6", 0), ("confidence:0", 1)):
         policy = policies.parse(text)
-        found = compare(
+        comparison = compare(
             wrong, policy, replay(wrong, policy), run_all(target, model, trace, policy, toy_cost())
         )
-        assert len(found.exceptions) == excused, text
+        assert len(comparison.exceptions) == excused, text

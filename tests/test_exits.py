@@ -21,12 +21,12 @@ def lengths(policy, trace, row):
     caps aside.
     """
     params, state = policy.start()
-    more = policy.compiled()[0]
+    go_on = policy.compiled()[0]
     columns = trace.features(policy.reads)
     grids = [TABLES[trace.meta.features[column][1]] for column in columns]
     shown = np.full((trace.K, len(columns)), np.nan)
     for slot in range(trace.K + 1):
-        go, keep = more(params, state, slot, shown, 0.5)
+        go, keep = go_on(params, state, slot, shown, 0.5)
         if not go or slot == trace.K:
             return slot, slot if go or keep or slot == 0 else slot - 1
         for f, column in enumerate(columns):
@@ -34,8 +34,8 @@ def lengths(policy, trace, row):
 
 
 def column(trace, name):
-    at = [known for known, _ in trace.meta.features].index(name)
-    return TABLES[trace.meta.features[at][1]][trace.feature[:, :, at]]
+    index = [known for known, _ in trace.meta.features].index(name)
+    return TABLES[trace.meta.features[index][1]][trace.feature[:, :, index]]
 
 
 def stopped(trace, row, stops, inclusive):
@@ -48,7 +48,7 @@ def stopped(trace, row, stops, inclusive):
 
 @settings(deadline=None, max_examples=60)
 @given(traces(optional=False), st.floats(0, 9), st.booleans(), st.data())
-def test_entropy_stops_at_the_first_unsure_token(trace, threshold, inclusive, data):
+def test_entropy_stops_at_the_first_uncertain_token(trace, threshold, inclusive, data):
     row = data.draw(st.integers(0, trace.rows - 1))
     shown = column(trace, "entropy")[row]
     policy = entropy(threshold, inclusive)
@@ -57,7 +57,7 @@ def test_entropy_stops_at_the_first_unsure_token(trace, threshold, inclusive, da
     )
 
 
-def test_the_default_of_entropy_is_the_published_bound():
+def test_entropy_default_is_the_published_bound():
     """sqrt(0.15 H) > 0.3 and H > 0.6 are one rule, on every value that a recording can hold."""
     for h in ENTROPY:
         assert (math.sqrt(0.15 * h) > 0.3) == (h > 0.6)
@@ -74,7 +74,7 @@ def test_the_default_of_entropy_is_the_published_bound():
     st.booleans(),
     st.data(),
 )
-def test_product_is_the_predicted_chance_of_a_rejection(
+def test_product_is_the_predicted_rejection_probability(
     trace, threshold, predictor, shortest, inclusive, data
 ):
     row = data.draw(st.integers(0, trace.rows - 1))
@@ -92,7 +92,7 @@ def test_product_is_the_predicted_chance_of_a_rejection(
 
 @settings(deadline=None, max_examples=40)
 @given(traces(optional=False), UNIT)
-def test_product_starts_anew_in_every_round(trace, threshold):
+def test_product_resets_every_round(trace, threshold):
     """Each round of a replay is the round that a fresh policy makes on that row, up to its cap:
     nothing is carried over.
     """
@@ -108,7 +108,7 @@ def test_product_starts_anew_in_every_round(trace, threshold):
 
 def _adapted(outcomes, threshold, target, step, K):
     """th after each round (k, a): the rule of Draft & Verify, from its definition."""
-    match, found = 0.0, []
+    match, thresholds = 0.0, []
     for k, a in outcomes:
         if k:
             match = 0.5 * match + 0.5 * (a / k)
@@ -116,8 +116,8 @@ def _adapted(outcomes, threshold, target, step, K):
                 threshold + step if match < target else threshold if k == K else threshold - step
             )
             threshold = 0.9 * threshold + 0.1 * wanted
-        found.append(threshold)
-    return found
+        thresholds.append(threshold)
+    return thresholds
 
 
 @pytest.mark.parametrize("factory", [draft_verify, adaedl])
@@ -130,9 +130,7 @@ def _adapted(outcomes, threshold, target, step, K):
     target=UNIT,
     step=st.floats(0, 0.5),
 )
-def test_thresholds_follow_the_acceptance_of_late_rounds(
-    factory, outcomes, threshold, target, step
-):
+def test_thresholds_follow_recent_acceptance(factory, outcomes, threshold, target, step):
     policy = factory(threshold, target, step)
     params, state = policy.start()
     expected = _adapted(outcomes, threshold, target, step, 5)
@@ -153,19 +151,21 @@ def test_adaptive_exits_by_hand():
     observe(params, state, 3, 3, 3, shown, 0.0)
     assert state[0] == pytest.approx(0.802, abs=1e-12)
     assert state[1] == pytest.approx(0.96875)
-    more = adaedl(0.4).compiled()[0]
+    go_on = adaedl(0.4).compiled()[0]
     for h, go in ((1.7, True), (1.8, True), (1.9, False)):  # 1 - sqrt(0.2 H) < 0.4 where H > 1.8
         shown = np.array([[h]])
         assert (
-            bool(more(np.array(adaedl(0.4).params), np.array([0.4 - 1e-12, 0.0]), 1, shown, 0.5)[0])
+            bool(
+                go_on(np.array(adaedl(0.4).params), np.array([0.4 - 1e-12, 0.0]), 1, shown, 0.5)[0]
+            )
             is go
         )
-    more = draft_verify().compiled()[0]
-    answers = [more(params, np.array([0.8, 0.0]), 1, np.array([[c]]), 0.5) for c in (0.79, 0.81)]
+    go_on = draft_verify().compiled()[0]
+    answers = [go_on(params, np.array([0.8, 0.0]), 1, np.array([[c]]), 0.5) for c in (0.79, 0.81)]
     assert [(bool(go), bool(keep)) for go, keep in answers] == [(False, True), (True, True)]
 
 
-def test_adaptive_exits_carry_their_threshold_through_a_text_only():
+def test_adaptive_thresholds_have_sequence_scope_by_default():
     for factory in (draft_verify, adaedl):
         assert factory().scope == "sequence"
         assert factory(scope="stream").scope == "stream"
@@ -181,7 +181,7 @@ DROPPING = [
 @pytest.mark.parametrize("policy", DROPPING, ids=lambda policy: policy.name)
 @settings(deadline=None, max_examples=40)
 @given(trace=traces(optional=False), data=st.data())
-def test_exits_that_drop_a_token_look_at_q_only(policy, trace, data):
+def test_dropping_exits_depend_on_q_only(policy, trace, data):
     """Other tokens accepted and another text, the drafter's q unchanged: from the same row the
     same draft and the same drop.
     """
@@ -190,23 +190,25 @@ def test_exits_that_drop_a_token_look_at_q_only(policy, trace, data):
     other = replace(
         trace, run=random.integers(0, np.minimum(trace.depth, left) + 1).astype(np.uint8)
     )
-    made = [replay(each, policy) for each in (trace, other)]
-    drafts = [dict(zip(r.row.tolist(), zip(r.computed.tolist(), r.drafted.tolist()))) for r in made]
+    replays = [replay(recording, policy) for recording in (trace, other)]
+    drafts = [
+        dict(zip(r.row.tolist(), zip(r.computed.tolist(), r.drafted.tolist()))) for r in replays
+    ]
     for row in drafts[0].keys() & drafts[1].keys():
         assert drafts[0][row] == drafts[1][row]
 
 
-def test_that_law_is_broken_by_a_policy_that_learns():
+def test_control_learning_policies_depend_on_acceptance():
     """Control: the adaptive exit reads outcomes, so its drafts from the same rows do change with
     them (it drops nothing, so it may).
     """
     trace = synthetic.iid(0.9, 1, 200, 4, confidence=True)
     other = replace(trace, run=np.zeros_like(trace.run))
-    made = [replay(each, draft_verify(0.9, step=1.0)) for each in (trace, other)]
-    drafts = [dict(zip(r.row.tolist(), r.computed.tolist())) for r in made]
+    replays = [replay(recording, draft_verify(0.9, step=1.0)) for recording in (trace, other)]
+    drafts = [dict(zip(r.row.tolist(), r.computed.tolist())) for r in replays]
     assert any(drafts[0][row] != drafts[1][row] for row in drafts[0].keys() & drafts[1].keys())
-    asked = {policy.name for policy in EXAM if policy.name.endswith("inclusive=false")}
-    assert asked >= {"confidence:0.7,inclusive=false", "entropy:2,inclusive=false"}
+    exclusive = {policy.name for policy in EXAM if policy.name.endswith("inclusive=false")}
+    assert exclusive >= {"confidence:0.7,inclusive=false", "entropy:2,inclusive=false"}
 
 
 def test_names_keep_every_digit():

@@ -35,7 +35,7 @@ import torch
 from torch import nn
 
 from real.draft import Drafter, DrafterKind, Step, TrainingRecipe
-from real.draft.losses import target_features
+from real.draft.losses import learned_rows
 from real.model.draft_head import load_draft_head
 from real.model.losses import distillation_loss, next_token_loss
 
@@ -112,15 +112,25 @@ class ParallelLinear:
         return self.sequence.target.head(hidden), hidden
 
 
-def linear_loss(head, target, token, soft=True, generator=None, scale=1.0):
-    feature = target_features(target, token[:, :-1])
-    logits = target.head(head(target, feature[:, :-1], token[:, 1:-1]))
+def linear_loss(head, target, batch, soft=True, generator=None, scale=1.0):
+    token, learned = batch.token, batch.learning(2)
+    (feature,) = batch.features(target, "feature")
+    hidden = head(target, feature[:, :-1], token[:, 1:-1])
+    logits = target.head(learned_rows(hidden, learned))
     if soft:
-        return scale * distillation_loss(logits, target.head(feature[:, 1:]))
-    return scale * next_token_loss(logits, token[:, 2:])
+        return scale * distillation_loss(logits, target.head(learned_rows(feature[:, 1:], learned)))
+    return scale * next_token_loss(logits, learned_rows(token[:, 2:], learned))
 
 
-RECIPE = TrainingRecipe(LinearHead, linear_loss, LinearDrafter, "linear", soft=True, rate=0.02)
+RECIPE = TrainingRecipe(
+    LinearHead,
+    linear_loss,
+    LinearDrafter,
+    "linear",
+    soft=True,
+    rate=0.02,
+    reads=lambda head, soft: ("feature",),
+)
 KIND = DrafterKind(LinearDrafter, LinearDrafter.load, RECIPE, ParallelLinear)
 '''
 
@@ -192,7 +202,7 @@ def trained(linear, tmp_path, monkeypatch):
     return card, data, folder
 
 
-def test_a_new_drafter_is_trained_like_any_other(trained):
+def test_new_drafter_is_trained(trained):
     card, data, folder = trained
     assert "linear" in train_choices()
     assert card["steps"] == 60
@@ -202,14 +212,14 @@ def test_a_new_drafter_is_trained_like_any_other(trained):
     assert round(lengths.mean(), 4) == card["evaluation"]["trained"]["accepted_length"]["value"]
 
 
-def test_settings_of_a_new_drafter_are_known_by_name(linear):
+def test_new_drafter_settings_are_checked(linear):
     training = drafter_training("linear", settings={"bias": False, "scale": 2.0})
     assert new_head(training, toy_lm.toy_target()).settings == {"bias": False}
     with pytest.raises(ValueError, match="no setting 'depth'; expected one of bias, scale"):
         drafter_training("linear", settings={"depth": 3})
 
 
-def test_a_new_drafter_passes_the_exam_of_drafters(trained):
+def test_new_drafter_passes_the_drafter_tests(trained):
     test_drafters.test_attributes_are_declared("linear")
     test_drafters.test_steps_carry_the_logits_they_were_picked_from("linear")
     for rule in RULES:
@@ -218,7 +228,7 @@ def test_a_new_drafter_passes_the_exam_of_drafters(trained):
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("seed", range(3))
-def test_a_new_drafter_is_recorded_in_parallel(trained, rule, seed):
+def test_new_drafter_is_recorded_in_parallel(trained, rule, seed):
     pair = toy_lm.toy_pair("linear")
     assert parallel_form(pair[1]) is BUILTIN["linear"].parallel
     settings = Settings(5, 18, RULES[rule], END, ("confidence", "entropy"))
@@ -226,7 +236,7 @@ def test_a_new_drafter_is_recorded_in_parallel(trained, rule, seed):
     assert test_parallel_drafters.same(slow, fast)
 
 
-def test_control_a_parallel_form_that_reads_the_wrong_row_is_caught(trained, linear, monkeypatch):
+def test_control_wrong_parallel_row_is_detected(trained, linear, monkeypatch):
     start = linear.ParallelLinear.start
     monkeypatch.setattr(linear.ParallelLinear, "start", lambda s, p: start(s, (p - 1).clamp(min=1)))
     settings = Settings(5, 18, RULES["greedy"], END)
@@ -245,14 +255,14 @@ def momentum(tmp_path, monkeypatch):
     sys.modules.pop(module.__name__)
 
 
-def test_a_new_policy_is_parsed_by_name(momentum):
+def test_new_policy_is_parsed_by_name(momentum):
     assert momentum.name == "momentum:1"
     assert policies.parse(momentum.name) == momentum
 
 
 @pytest.mark.parametrize("drafter", ["model", "medusa"])
 @pytest.mark.parametrize("rule", RULES)
-def test_a_new_policy_replays_as_the_slow_twin_and_as_it_runs(momentum, drafter, rule):
+def test_new_policy_replay_equals_slow_twin_and_run(momentum, drafter, rule):
     trace, target, model = toy_recording(drafter, rule)
     cost = toy_cost()
     rounds = replay(trace, momentum, 3, cost)
@@ -261,7 +271,7 @@ def test_a_new_policy_replays_as_the_slow_twin_and_as_it_runs(momentum, drafter,
     assert rounds_of(trace, results) == rounds
 
 
-def test_a_new_command_is_listed_and_runs(tmp_path, monkeypatch, capsys):
+def test_new_command_is_listed_and_runs(tmp_path, monkeypatch, capsys):
     (tmp_path / "repeat.py").write_text(COMMAND.lstrip())
     monkeypatch.setattr(real.cli, "__path__", [*real.cli.__path__, str(tmp_path)])
     monkeypatch.setitem(real.cli.COMMANDS, "repeat", "repeat")

@@ -128,8 +128,8 @@ def test_campaign_runs_on_a_fake_gpu(inputs):
         states = advance(
             folder, [part for part in stages() if part.name in wanted], 3600, say=lambda *_: None
         )
-        assert {each.state for each in states} == {"done"}, [
-            each.why for each in states if each.state != "done"
+        assert {status.state for status in states} == {"done"}, [
+            status.why for status in states if status.state != "done"
         ]
         assert (
             folder.result("equal-eagle")["failures"] == 0 < folder.result("equal-eagle")["rounds"]
@@ -174,28 +174,28 @@ def test_generated_sequences_and_predictors_are_equal_on_gpu_and_host():
 
     from real.train.predictor_examples import acceptance_examples
 
-    asked = [Settings(4, 8, rule, END) for rule in (Rule(), Rule("coupled", 0.8, 5))]
+    record_settings = [Settings(4, 8, rule, END) for rule in (Rule(), Rule("coupled", 0.8, 5))]
     prompts = [[5, 6, 7 + i] for i in range(5)]
 
-    def made(device):
+    def generated(device):
         decoder = toy_decoder(0).to(device)
         lm = toy_model(decoder, 0).lm.to(device)
         by_one, at_once = (
-            how(Target(decoder), asked, prompts, 3)
+            how(Target(decoder), record_settings, prompts, 3)
             for how in (generate_one_by_one, generate_together)
         )
         assert [w.new_tokens.tolist() for w in by_one] == [w.new_tokens.tolist() for w in at_once]
-        predictor, told = train_predictor(acceptance_examples(at_once, lm), 2, steps=20)
+        predictor, card = train_predictor(acceptance_examples(at_once, lm), 2, steps=20)
         return (
             [w.new_tokens.tolist() for w in at_once],
-            told,
+            card,
             [p.tolist() for p in predictor.parameters()],
             predictor.bias.device.type,
         )
 
     with fake_gpu():
-        there = made("cuda")
-    here = made("cpu")
+        there = generated("cuda")
+    here = generated("cpu")
     assert (there[3], here[3]) == ("cuda", "cpu")
     assert there[:2] == here[:2]
     assert all(np.allclose(a, b) for a, b in zip(there[2], here[2]))
@@ -227,10 +227,10 @@ def test_compiled_layers_are_few_and_keep_the_tokens():
         ]
 
     class Compiled(CapturedPasses):
-        def _replayed(self, made):
+        def _replayed(self, graph):
             # no tape: it would keep the compiler out
             with captured_passes.compiled_layers(backend="aot_eager") as layer_forward:
-                return made.function(layer_forward)
+                return graph.function(layer_forward)
 
     torch._dynamo.reset()
     before, fixed = counters["stats"]["unique_graphs"], Compiled((1, 2, 17), 96, smallest=48)

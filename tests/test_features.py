@@ -42,7 +42,7 @@ def slow_features(logits, temperature):
 
 @HELD
 @given(LOGITS, st.floats(0.3, 3))
-def test_features_are_those_of_the_definition(logits, temperature):
+def test_features_equal_their_definition(logits, temperature):
     logprob = torch.log_softmax(torch.tensor([logits], dtype=torch.float64) / temperature, -1)
     for name, wanted in slow_features(logits, temperature).items():
         assert abs(FEATURES[name](logprob).item() - wanted) < 1e-12
@@ -56,15 +56,15 @@ def test_codes_are_within_half_a_bin(logits, temperature):
     assert code.dtype == np.uint8
     for i, (name, wanted) in enumerate(slow_features(logits, temperature).items()):
         table = grid.TABLES[GRIDS[name]]
-        at = int(code[0, i])
-        assert abs(table[at] - wanted) <= np.abs(table - wanted).min() + 1e-12
-        below = (table[at - 1] + table[at]) / 2 if at else -math.inf
-        above = (table[at] + table[at + 1]) / 2 if at < 255 else math.inf
+        bin_index = int(code[0, i])
+        assert abs(table[bin_index] - wanted) <= np.abs(table - wanted).min() + 1e-12
+        below = (table[bin_index - 1] + table[bin_index]) / 2 if bin_index else -math.inf
+        above = (table[bin_index] + table[bin_index + 1]) / 2 if bin_index < 255 else math.inf
         assert below - 1e-12 <= wanted <= above + 1e-12
         assert abs(edge[0, i] - min(wanted - below, above - wanted)) < 1e-9
 
 
-def test_codes_tell_distributions_apart():
+def test_codes_separate_distributions():
     rows = torch.tensor([[0.0, 0.0, 0.0, 0.0], [2.0, 0.0, 0.0, 0.0], [9.0, 0.0, 0.0, 0.0]])
     code, _ = read_features(NAMES, rows, 1.0)
     assert (np.diff(code[:, 0].astype(int)) > 0).all()
@@ -111,7 +111,7 @@ def test_features_ignore_which_token_is_which():
 
 @HELD
 @given(LOGITS, st.floats(0.3, 3), st.data())
-def test_the_probability_is_that_of_the_token_picked(logits, temperature, data):
+def test_probability_is_of_the_picked_token(logits, temperature, data):
     token = data.draw(st.integers(0, len(logits) - 1))
     code, edge = read_features(
         ("probability", "confidence"),
@@ -125,7 +125,7 @@ def test_the_probability_is_that_of_the_token_picked(logits, temperature, data):
     assert code[0, 0] == code[0, 1] if p[token] == max(p) else code[0, 0] <= code[0, 1]
 
 
-def test_only_the_probability_tells_the_token_and_no_default_shows_it():
+def test_probability_alone_depends_on_the_token_and_is_no_default():
     assert TOKEN_FEATURES == ("probability",)
     assert set(TOKEN_FEATURES) < set(GRIDS)
     assert not set(TOKEN_FEATURES) & set(FEATURES)
@@ -142,7 +142,7 @@ class Quiet(Silent):
     name, has_logits = "quiet", False
 
 
-def test_a_silent_drafter_shows_nothing_and_is_asked_for_nothing():
+def test_drafters_without_logits_have_no_features():
     assert drafter_features(Quiet()) == ()
     assert required_predictors((), Quiet()) == {}
     assert FeatureReader((), 1.0, Quiet()).names == ()
@@ -163,20 +163,20 @@ def test_a_silent_drafter_shows_nothing_and_is_asked_for_nothing():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_features_are_computed_in_float64(dtype):
     rows = (torch.randn(6, 40, generator=torch.Generator().manual_seed(3)) * 4).to(dtype)
-    for narrow, wide in zip(
+    for narrow, double in zip(
         read_features(NAMES, rows, 0.7), read_features(NAMES, rows.double(), 0.7)
     ):
-        assert np.array_equal(narrow, wide)
+        assert np.array_equal(narrow, double)
 
 
-def test_tokens_that_cannot_occur_add_nothing():
+def test_impossible_tokens_add_nothing():
     ruled_out = torch.tensor([[1.0, 0.5, -math.inf]])
     assert np.array_equal(
         read_features(NAMES, ruled_out, 1.0)[0], read_features(NAMES, ruled_out[:, :2], 1.0)[0]
     )
 
 
-def test_broken_logits_are_refused():
+def test_invalid_logits_are_refused():
     with pytest.raises(ValueError, match="NaN"):
         read_features(NAMES, torch.tensor([[0.0, math.nan]]), 1.0)
 
@@ -199,7 +199,7 @@ def test_next_token_is_the_mean_negative_log_probability():
     assert abs(distillation_loss(logits, sure) - next_token_loss(logits, token.roll(1))) > 1e-2
 
 
-def test_towards_is_cross_entropy_with_no_pull_where_both_agree():
+def test_distillation_loss_has_no_gradient_at_agreement():
     q, p = random_logits(0).requires_grad_(), random_logits(1)
     wanted = -(p.double().softmax(-1) * q.double().log_softmax(-1)).sum(-1).mean()
     assert abs(distillation_loss(q, p) - wanted) < 1e-6
@@ -209,8 +209,8 @@ def test_towards_is_cross_entropy_with_no_pull_where_both_agree():
     assert distillation_loss(same, p) < distillation_loss(q, p)
 
 
-def test_what_was_fetched_is_read_once_and_at_its_slot():
-    """Else a policy would hear of one token what another showed."""
+def test_fetched_features_are_read_once_at_their_slot():
+    """Otherwise a policy would read the features of another token."""
     reader, clock = FeatureReader(("confidence",), 1.0, Silent()), PhaseTimer(torch.device("cpu"))
     sure, torn = torch.tensor([9.0, 0.0, 0.0]), torch.tensor([1.0, 0.9, 0.8])
     code = {

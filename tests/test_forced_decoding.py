@@ -43,7 +43,7 @@ def forced(trace: Trace, target, drafter, text: str, seed: int = 3):
 
 @pytest.mark.parametrize(
     "drafter, rule",
-    [*((each, "greedy") for each in FEW), ("model", "coupled"), ("prompt_lookup", "coupled")],
+    [*((policy, "greedy") for policy in FEW), ("model", "coupled"), ("prompt_lookup", "coupled")],
 )
 def test_forced_float64_rounds_equal_the_replay(drafter, rule):
     trace, target, model = toy_recording(drafter, rule)
@@ -98,8 +98,8 @@ def test_wrong_recorded_accepted_length_is_located():
 def test_wrong_recorded_token_is_not_excused():
     trace, target, model = toy_recording("model", "greedy")
     token = trace.token.copy()
-    at = int(trace.offset[2]) + 3
-    token[at] = 4 + (token[at] - 3) % 20
+    row = int(trace.offset[2]) + 3
+    token[row] = 4 + (token[row] - 3) % 20
     wrong = replace(
         trace,
         token=token,
@@ -111,8 +111,8 @@ def test_wrong_recorded_token_is_not_excused():
     assert result.equal == result.rounds
     assert not result.sound
     first = result.divergences[0]
-    assert (first.sequence, first.position, first.token) == (2, 3, token[at])
-    assert first.best == trace.token[at]
+    assert (first.sequence, first.position, first.token) == (2, 3, token[row])
+    assert first.best == trace.token[row]
     assert first in result.failures
     assert first.gap > 1e-9
     assert first.ulps > 3
@@ -122,8 +122,8 @@ def test_wrong_recorded_token_is_not_excused():
 def test_gaps_use_scores_and_ulps_use_logits(rule):
     trace, target, model = toy_recording("model", rule)
     token = trace.token.copy()
-    at = int(trace.offset[4])
-    token[at] = 5 if token[at] != 5 else 6
+    row = int(trace.offset[4])
+    token[row] = 5 if token[row] != 5 else 6
     wrong = replace(
         trace,
         token=token,
@@ -132,20 +132,20 @@ def test_gaps_use_scores_and_ulps_use_logits(rule):
         meta=replace(trace.meta, prefix_only=False),
     )
     first = forced(wrong, target, model, "fixed:0").divergences[0]
-    prompt, law = prompts_of(trace)[4], rule_of(trace)
+    prompt, sampling = prompts_of(trace)[4], rule_of(trace)
     logits = target.decoder(torch.tensor([prompt]))[0, -1:]
-    scores = law.scores(logits, int(trace.sequence[4]), [0])[0]
-    assert first.gap == pytest.approx(float(scores[first.best] - scores[token[at]]), rel=1e-9)
-    largest = float(logits[0, [first.best, int(token[at])]].abs().max())
+    scores = sampling.scores(logits, int(trace.sequence[4]), [0])[0]
+    assert first.gap == pytest.approx(float(scores[first.best] - scores[token[row]]), rel=1e-9)
+    largest = float(logits[0, [first.best, int(token[row])]].abs().max())
     ulp = np.spacing(largest)
-    assert first.ulps == pytest.approx(first.gap * law.temperature / ulp, rel=1e-6)
+    assert first.ulps == pytest.approx(first.gap * sampling.temperature / ulp, rel=1e-6)
 
 
 def test_near_tie_is_excused():
     trace, target, model = toy_recording("model", "greedy")
     trace = replace(
         trace, meta=replace(trace.meta, dtype="bfloat16")
-    )  # judged by the coarser dtype of the two
+    )  # compared at the coarser dtype of the two
     shaken = type(target)(_shaken(target.decoder), (), capacity=32)
     result = forced(trace, shaken, model, "fixed:2")
     assert {d.excused for d in result.divergences} <= {True, False}
@@ -164,7 +164,7 @@ def test_forced_verification_commits_the_given_tokens():
     assert accept_exact(*args, forced=[0] * 7 + [4]).token == [
         4,
         -1,
-    ]  # nothing stands behind the text's end
+    ]  # no token follows the end of the sequence
     ended = accept_exact(Rule(), logits, [0, 4, 2], [-1, 0, 1], 0, 7, (4,), forced=[0] * 7 + [4])
     assert (ended.token, ended.accepted) == ([4], 1)
 
@@ -195,12 +195,12 @@ def test_results_with_other_tokens_are_refused():
 
 def test_command_on_a_bundled_recording(tmp_path):
     code, out, _ = command(tmp_path, "teacher-force", "tiny-model-greedy", "--prompts", 2, "--json")
-    said = json.loads(out)
+    report = json.loads(out)
     assert code == 0
-    assert said["sound"]
-    assert said["share"] >= 0.97
-    assert said["rounds"] > 10
-    assert said["failures"] == 0
+    assert report["sound"]
+    assert report["share"] >= 0.97
+    assert report["rounds"] > 10
+    assert report["failures"] == 0
     code, out, _ = command(
         tmp_path, "teacher-force", "tiny-model-greedy", "--prompts", 1, "--policy", "beta_ts"
     )

@@ -15,23 +15,23 @@ RATE = st.floats(0, 1)
 
 @settings(deadline=None)
 @given(st.lists(RATE, min_size=0, max_size=7))
-def test_depthwise_committed_equals_the_enumeration_of_all_outcomes(alphas):
-    law = naive.committed_law(alphas)
-    assert sum(law.values()) == pytest.approx(1, abs=1e-12)
+def test_depthwise_committed_equals_enumeration(alphas):
+    distribution = naive.committed_distribution(alphas)
+    assert sum(distribution.values()) == pytest.approx(1, abs=1e-12)
     assert formulas.depthwise_committed(alphas) == pytest.approx(
-        sum(n * p for n, p in law.items()), abs=1e-12
+        sum(n * p for n, p in distribution.items()), abs=1e-12
     )
 
 
 @settings(deadline=None)
 @given(RATE, st.integers(0, 8))
 def test_iid_form_equals_enumeration_and_the_depthwise_form(alpha, k):
-    expected = sum(n * p for n, p in naive.committed_law([alpha] * k).items())
+    expected = sum(n * p for n, p in naive.committed_distribution([alpha] * k).items())
     assert formulas.expected_committed(alpha, k) == pytest.approx(expected, abs=1e-12)
     assert formulas.depthwise_committed(np.full(k, alpha)) == pytest.approx(expected, abs=1e-12)
 
 
-def test_ends_are_exact_and_the_neighbourhood_of_one_is_accurate():
+def test_limits_are_exact_and_values_near_one_accurate():
     k = np.arange(6)
     assert formulas.expected_committed(1.0, k).tolist() == [1, 2, 3, 4, 5, 6]
     assert formulas.expected_committed(0.0, k).tolist() == [1] * 6
@@ -102,9 +102,9 @@ def test_eq_13_misses_one_target_step_for_each_accepted_end_token(trace, seed):
         )
 
 
-def test_fixed_k_on_iid_acceptance_commits_what_the_formula_says_and_a_wrong_alpha_is_noticed():
-    """z of the mean committed tokens over rounds that the budget did not cap; |z| > 4 has chance
-    6e-5.
+def test_iid_replay_commits_the_formula_and_a_wrong_alpha_is_detected():
+    """z of the mean committed tokens over rounds that the budget did not cap; |z| > 4 has
+    probability 6e-5.
     """
     alpha, k = 0.7, 4
     trace = synthetic.iid(alpha, 10, 1500, k, seed=12)
@@ -114,9 +114,9 @@ def test_fixed_k_on_iid_acceptance_commits_what_the_formula_says_and_a_wrong_alp
     committed = rounds.accepted[free] + 1
 
     def z(assumed):
-        law = naive.committed_law([assumed] * k)
-        mean = sum(n * p for n, p in law.items())
-        variance = sum((n - mean) ** 2 * p for n, p in law.items())
+        distribution = naive.committed_distribution([assumed] * k)
+        mean = sum(n * p for n, p in distribution.items())
+        variance = sum((n - mean) ** 2 * p for n, p in distribution.items())
         assert mean == pytest.approx(formulas.expected_committed(assumed, k), abs=1e-12)
         return (committed.mean() - mean) / np.sqrt(variance / len(committed))
 
@@ -225,10 +225,10 @@ def test_domain_errors_are_one_line(call):
 @example(0.0, 0.0, 5, 0.1)
 @example(0.7, 1.0, 1, 0.0)
 @given(RATE, RATE, st.integers(1, 7), st.floats(0, 2))
-def test_geometric_stop_equals_the_enumeration_of_all_coins_and_outcomes(alpha, stay, K, c):
-    law = naive.geometric_law(alpha, stay, K)
-    assert sum(law.values()) == pytest.approx(1, abs=1e-12)
-    drafted, accepted = (sum(key[i] * p for key, p in law.items()) for i in (0, 1))
+def test_geometric_stop_equals_enumeration(alpha, stay, K, c):
+    distribution = naive.geometric_distribution(alpha, stay, K)
+    assert sum(distribution.values()) == pytest.approx(1, abs=1e-12)
+    drafted, accepted = (sum(key[i] * p for key, p in distribution.items()) for i in (0, 1))
     assert formulas.geometric_drafted(stay, K) == pytest.approx(drafted, abs=1e-12)
     assert formulas.geometric_accepted(alpha, stay, K) == pytest.approx(accepted, abs=1e-12)
     assert formulas.geometric_committed(alpha, stay, K) == pytest.approx(1 + accepted, abs=1e-12)
@@ -254,20 +254,20 @@ def test_geometric_forms_broadcast():
     st.tuples(*[st.floats(0.05, 0.95)] * 2),
     st.integers(0, 3),
 )
-def test_switching_form_is_the_increment_of_long_texts(alphas, switch, k):
+def test_switching_form_is_the_increment_of_long_sequences(alphas, switch, k):
     """E[rounds] of n tokens grows by 1 / tau a token: by n = 300 it has settled to 1e-6, where
     not all drafts are fully accepted.
     """
     move = [[1 - switch[0], switch[0]], [switch[1], 1 - switch[1]]]
     start = np.array([switch[1], switch[0]]) / sum(switch)
-    laws = [
+    distributions = [
         RoundDistribution(
             np.broadcast_to(alphas, (1, k, 2)), np.array(move), start, np.ones(k), rows
         )
         for rows in (300, 312)
     ]
     rounds = [
-        moments(law, np.ones((k + 1,) * 3))[0] for law in laws
+        moments(distribution, np.ones((k + 1,) * 3))[0] for distribution in distributions
     ]  # 12 tokens: whatever the period, 1 .. 4 divides it
     assert formulas.switching_committed(alphas, switch, k) == pytest.approx(
         12 / (rounds[1] - rounds[0]), rel=1e-6
@@ -289,7 +289,7 @@ def test_switching_without_memory_is_the_iid_form(alphas, leave, k):
 @pytest.mark.parametrize(
     "call", [((0.5,), (0.1, 0.1), 2), ((0.5, 0.6), (0.0, 0.1), 2), ((0.5, 0.6), (0.1, 0.1), 1.5)]
 )
-def test_switching_refuses_in_one_line(call):
+def test_invalid_switching_is_refused_in_one_line(call):
     with pytest.raises(ValueError) as error:
         formulas.switching_committed(*call)
     assert "\n" not in str(error.value)

@@ -11,6 +11,7 @@ from test_checkpoint import refused
 from test_medusa import MADE_FOR, accept_exact, shaken
 from toy_lm import RULES, VOCAB, toy_prompts, toy_target
 
+from real.draft.batch import read_target
 from real.drafters.glide import GlideDrafter, GlideModel, blockwise_mask, glide_loss
 from real.model.decoder import Decoder
 from real.model.draft_head import save_draft_head
@@ -23,10 +24,10 @@ def grouped(kv_heads: int, seed: int = 0) -> Decoder:
     """A toy target with grouped-query attention (multi-head if `kv_heads` is the head count)."""
     torch.manual_seed(seed)
     shape = replace(toy_target().config, heads=4, kv_heads=kv_heads)
-    made = Decoder(shape).double().requires_grad_(False)
-    for p in made.parameters():
+    decoder = Decoder(shape).double().requires_grad_(False)
+    for p in decoder.parameters():
         p.add_(0.2 * torch.randn(p.shape, dtype=p.dtype))
-    return made
+    return decoder
 
 
 FORMS = [
@@ -37,6 +38,11 @@ FORMS = [
     {"shared": False, "width": 8},
     {"layers": 3, "reads": [2, 0, 1]},
 ]
+
+
+def read_keys(part, target, token):
+    """The target's keys and values at whole sequences, for the layers that the part reads."""
+    return part.keys(list(read_target(target, token, part.features).values()))
 
 
 def before(rows, late=0):
@@ -52,7 +58,7 @@ def test_training_equals_a_first_step(form, kv_heads):
     text = torch.randint(4, VOCAB, (12,), generator=torch.Generator().manual_seed(1)).tolist()
     shown = accept_exact(target, GlideDrafter(target, part), prompt, text, 1)
     whole = torch.tensor([[*prompt, *text]])
-    keys, _ = part.read(target, whole)
+    keys = read_keys(part, target, whole)
 
     def gaps(late):
         sees = before(whole.shape[1], late)
@@ -88,7 +94,7 @@ def test_steps_attend_to_keys_of_committed_rows():
     engine.cache.value[:, :, :, engine.length :] = float("nan")
     shown = [drafter.next().logits for _ in range(4)]
     whole = torch.tensor([[*prompt, 6, 7, 8]])
-    keys, _ = part.read(target, whole)
+    keys = read_keys(part, target, whole)
     sees = torch.arange(8) < torch.arange(8).clamp(max=4)[:, None]
     logits = part.logits(target, part.run(target, whole, keys, sees))[0]
     torch.testing.assert_close(torch.stack(shown), logits[4:], rtol=0, atol=1e-10)
@@ -106,7 +112,7 @@ def test_one_token_prompts_give_no_nan(form):
         lambda logits, slot, *_: text[slot + 1] if slot < 2 else 4,
     )
     shown = torch.stack([drafter.next().logits for _ in range(3)])
-    keys, _ = part.read(target, torch.tensor([text]))
+    keys = read_keys(part, target, torch.tensor([text]))
     blind = part.logits(
         target, part.run(target, torch.tensor([text]), keys, torch.zeros(3, 3, dtype=torch.bool))
     )[0]
@@ -169,9 +175,9 @@ def test_only_models_without_cross_attention_are_prefix_only():
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_training_lowers_the_loss_without_nan(form, soft):
     target = toy_target()
-    asked = Settings(6, 24, RULES["greedy"], ())
+    record_settings = Settings(6, 24, RULES["greedy"], ())
     texts = [
-        [*p, *target_sequence(Target(target), asked, p, i)[0].tolist()][:25]
+        [*p, *target_sequence(Target(target), record_settings, p, i)[0].tolist()][:25]
         for i, p in enumerate(toy_prompts(16))
     ]
     token = torch.tensor([t for t in texts if len(t) == 25])
@@ -219,7 +225,7 @@ def test_loss_masks_keys_of_the_own_block():
     target = toy_target()
     part = shaken(GlideModel, target)
     token = torch.randint(4, VOCAB, (1, 12), generator=torch.Generator().manual_seed(2))
-    keys, _ = part.read(target, token)
+    keys = read_keys(part, target, token)
     base = part.teacher_forced(target, token, keys, 5)
     for k in range(12):
         moved = [(key.clone(), value.clone()) for key, value in keys]
@@ -232,7 +238,7 @@ def test_loss_masks_keys_of_the_own_block():
 
 
 @pytest.mark.parametrize(
-    "form, said",
+    "form, words",
     [
         ({"layers": 0}, "layers is 0"),
         ({"layers": 9}, "layers is 9"),
@@ -243,8 +249,8 @@ def test_loss_masks_keys_of_the_own_block():
         ({"cross": "no"}, "cross is 'no'"),
     ],
 )
-def test_invalid_settings_are_refused(form, said):
-    with pytest.raises(ValueError, match=said):
+def test_invalid_settings_are_refused(form, words):
+    with pytest.raises(ValueError, match=words):
         GlideModel(toy_target(), **form)
 
 

@@ -46,8 +46,8 @@ def grown(drafter, token, parent, together=True):
     number, rows = {-1: -1}, {}
     for call in calls:
         logits = drafter.grow([token[row] for row in call], [number[parent[row]] for row in call])
-        for row, each in zip(call, logits):
-            number[row], rows[row] = len(number) - 1, each
+        for row, logit in zip(call, logits):
+            number[row], rows[row] = len(number) - 1, logit
     return torch.stack([rows[row] for row in range(len(token))])
 
 
@@ -71,7 +71,7 @@ def behind(name, text, tokens):
 @pytest.mark.parametrize("name", GROWERS)
 @settings(deadline=None, max_examples=6)
 @given(st.integers(0, 99), trees(), st.booleans(), st.integers(0, 3))
-def test_a_nodes_logits_are_those_behind_its_path_as_a_chain(name, seed, tree, together, rounds):
+def test_node_logits_equal_their_path_as_a_chain(name, seed, tree, together, rounds):
     target, drafter = toy_pair(name)
     text = [5, *toy_prompts(1, seed)[0]]
     _begin(drafter, target, text)
@@ -79,11 +79,11 @@ def test_a_nodes_logits_are_those_behind_its_path_as_a_chain(name, seed, tree, t
         text += _round(target, drafter, text, i, i, 1, 4 + i)
     token, parent = tree
     token[0] = text[-1]
-    found = grown(drafter, token, parent, together)
+    logits = grown(drafter, token, parent, together)
     assert drafter.resume() is None
     for row in range(len(token)):
         wanted = behind(name, text, [token[i] for i in path_to(row, parent)])
-        torch.testing.assert_close(found[row], wanted, rtol=0, atol=1e-10)
+        torch.testing.assert_close(logits[row], wanted, rtol=0, atol=1e-10)
 
 
 def _tree_round(target, drafter, text, tree, node, miss):
@@ -108,9 +108,7 @@ CHAIN = st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(4, 20))
 @pytest.mark.parametrize("name", GROWERS)
 @settings(deadline=None, max_examples=8)
 @given(st.integers(0, 99), st.lists(TREE | CHAIN, min_size=1, max_size=5), trees())
-def test_after_rounds_of_trees_and_chains_caches_and_drafts_are_fresh_ones(
-    name, seed, rounds, last
-):
+def test_cache_after_tree_and_chain_rounds_equals_a_fresh_one(name, seed, rounds, last):
     (target, drafter), (other, fresh) = toy_pair(name), toy_pair(name)
     text = list(toy_prompts(1, seed)[0])
     _begin(drafter, target, text)
@@ -123,8 +121,8 @@ def test_after_rounds_of_trees_and_chains_caches_and_drafts_are_fresh_ones(
     assert target.length == rows
     _begin(fresh, other, text)
     _same_draft(drafter, fresh, 3)
-    for each in (drafter, fresh):
-        each.rollback(0)
+    for one in (drafter, fresh):
+        one.rollback(0)
     token, parent = [text[-1], *last[0][1:]], last[1]
     torch.testing.assert_close(
         grown(drafter, token, parent), grown(fresh, token, parent), rtol=0, atol=1e-12
@@ -137,7 +135,7 @@ def test_after_rounds_of_trees_and_chains_caches_and_drafts_are_fresh_ones(
 
 
 @pytest.mark.parametrize("name", GROWERS)
-def test_control_a_drafter_that_keeps_its_tree_is_caught(name):
+def test_control_missing_tree_rollback_is_detected(name):
     (target, drafter), (other, fresh) = toy_pair(name), toy_pair(name)
     drafter.rollback = lambda accepted: None
     text = [5, 9, 11, 5, 9, 12]
@@ -151,13 +149,13 @@ def test_control_a_drafter_that_keeps_its_tree_is_caught(name):
         drafter.catch_up([8, 4], output, [0, 2])
         _begin(fresh, other, [*text, 8, 4])
         assert len(before) == 4
-        found, wanted = (grown(each, [4, 6], [-1, 0]) for each in (drafter, fresh))
-        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+        kept, wanted = (grown(one, [4, 6], [-1, 0]) for one in (drafter, fresh))
+        torch.testing.assert_close(kept, wanted, rtol=0, atol=1e-12)
 
 
 @settings(deadline=None, max_examples=60)
 @given(trees(), st.integers(0, 5), st.integers(1, 8))
-def test_the_last_rows_of_a_tree_stand_where_the_whole_tree_has_them(tree, base, rows):
+def test_last_rows_alone_equal_the_whole_tree(tree, base, rows):
     _, parent = tree
     rows = min(rows, len(parent))
     position, sees = branches(base, parent, rows)
@@ -166,12 +164,12 @@ def test_the_last_rows_of_a_tree_stand_where_the_whole_tree_has_them(tree, base,
 
 
 @pytest.mark.parametrize("name", GROWERS)
-def test_drafting_a_tree_hides_no_pass_of_the_target(name, monkeypatch):
+def test_tree_drafting_runs_no_hidden_target_pass(name, monkeypatch):
     passes, counted = [], Target._layers
 
-    def layers(self, x, span, first, last, *more):
+    def layers(self, x, span, first, last, *options):
         passes.extend([span.rows] * (last == len(self.decoder.layers)))
-        return counted(self, x, span, first, last, *more)
+        return counted(self, x, span, first, last, *options)
 
     monkeypatch.setattr(Target, "_layers", layers)
     target, drafter = toy_pair(name)
@@ -187,7 +185,7 @@ def test_drafting_a_tree_hides_no_pass_of_the_target(name, monkeypatch):
         assert passes[1:] == (result.drafted + 1).tolist()
 
 
-def test_a_drafter_of_chains_and_a_tree_too_deep_are_refused_in_one_line():
+def test_unsupported_trees_are_refused_in_one_line():
     target, lookup = toy_pair("prompt_lookup")
     for plan in (StaticTree(tree_of_widths((2, 1))), DynamicTree(2, 2, 3), BeamSearch(2, 2)):
         with pytest.raises(

@@ -78,7 +78,7 @@ INVALID_PROMPTS = {
     "blank": (b"\n \n\n", "holds no prompt"),
     "too long": (
         json.dumps({"task": "t", "text": "word " * 1000}).encode(),
-        "holds no prompt of 1 to 400",
+        "holds no prompt of 1 to 510",
     ),
     "not UTF-8": (
         PROMPT_LINE + b'{"task": "t", "text": "caf\xe9"}',

@@ -29,11 +29,11 @@ def machine(monkeypatch):
 
 
 def good():
-    found = (
+    cells = (
         PassLatency(TARGET, 1, 8, 2, 2.0, 1.0, 3.0, 0.5, 4.0),
         PassLatency(TARGET, 4, 8, 2, None, None, None, 0.5, None),
     )
-    return LatencyGrid("cpu", "float32", TINY, True, False, 3, SPEEDS, found)
+    return LatencyGrid("cpu", "float32", TINY, True, False, 3, SPEEDS, cells)
 
 
 def test_grid_round_trips_through_its_file(tmp_path):
@@ -102,36 +102,36 @@ def test_minimum_latency_equals_hand_computation():
 
 
 def test_cost_interpolates_medians_between_widths(machine):
-    found = small(machine, widths=(1, 2, 5), batches=(1,), contexts=(8,), drafters=("eagle",))
-    model = grid_cost(found, 1, 8, "eagle")
+    grid = small(machine, widths=(1, 2, 5), batches=(1,), contexts=(8,), drafters=("eagle",))
+    model = grid_cost(grid, 1, 8, "eagle")
     assert model.verify.tolist() == [0.5, 1.0, *np.interp([3, 4], [2, 5], [1.0, 1.5]), 1.5]
     assert (model.baseline, model.overhead, model.catch_up.tolist()) == (0.5, 0.0, [0.0])
     assert model.draft.tolist() == [2.0 * j for j in range(5)]
-    assert model.device == found.device
-    assert grid_cost(found, 1, 8, 0.125).draft.tolist() == [0.125 * j for j in range(5)]
-    for at, words in (
+    assert model.device == grid.device
+    assert grid_cost(grid, 1, 8, 0.125).draft.tolist() == [0.125 * j for j in range(5)]
+    for cell, words in (
         ((2, 8, 0.1), "batch 2, context 8"),
         ((1, 8, "medusa"), "'medusa' was not measured"),
     ):
         with pytest.raises(ValueError, match=words):
-            grid_cost(found, *at)
+            grid_cost(grid, *cell)
     with pytest.raises(ValueError, match="1 and a wider one"):
         grid_cost(small(machine, widths=(2, 3), batches=(1,), contexts=(8,)), 1, 8, 0.1)
 
 
 def test_cost_is_not_smoothed(machine):
     machine.seconds = [[s] * 3 for s in (1.0, 1.0, 3.0, 2.0)]
-    found = small(machine, widths=(1, 2, 3, 4), batches=(1,), contexts=(8,))
-    assert grid_cost(found, 1, 8, 0.1).verify.tolist() == [1.0, 1.0, 3.0, 2.0]
+    grid = small(machine, widths=(1, 2, 3, 4), batches=(1,), contexts=(8,))
+    assert grid_cost(grid, 1, 8, 0.1).verify.tolist() == [1.0, 1.0, 3.0, 2.0]
 
 
 def test_cost_table_can_be_loaded(machine, tmp_path):
-    found = small(machine, drafters=("medusa",))
-    grid_cost_table(found, "medusa").to_json(tmp_path / "c.json")
+    grid = small(machine, drafters=("medusa",))
+    grid_cost_table(grid, "medusa").to_json(tmp_path / "c.json")
     table = load_cost(tmp_path / "c.json")
     assert isinstance(table, CostTable)
     assert isinstance(table.at(2, 4), CostModel)
-    assert table.at(3, 8) == grid_cost(found, 3, 8, "medusa")
+    assert table.at(3, 8) == grid_cost(grid, 3, 8, "medusa")
 
 
 SIZES = "--width 1 --width 3 --batch 1 --batch 2 --context 8 --repeats 2 --drafter medusa"
@@ -147,14 +147,14 @@ def test_latency_command_writes_grid_table_and_plot(tmp_path, monkeypatch):
     assert code == 0
     assert "copy bandwidth 1.0 GB/s" in output
     assert "medusa, one step" in output
-    found = LatencyGrid.from_json(tmp_path / "l.json")
-    assert len(found.cells) == 6
+    grid = LatencyGrid.from_json(tmp_path / "l.json")
+    assert len(grid.cells) == 6
     assert (tmp_path / "l.png").read_bytes().startswith(b"\x89PNG")
     code, output, _ = command(tmp_path, *ARGUMENTS, *out, "--json")  # nothing left to do
     assert code == 0
     assert (
         LatencyGrid.from_dict(json.loads(output))
-        == found
+        == grid
         == LatencyGrid.from_json(tmp_path / "l.json")
     )
     sweep = (
@@ -216,7 +216,7 @@ def test_minimum_of_target_pass_equals_roofline(machine):
 
 @pytest.mark.parametrize("text", DRAFTERS)
 def test_minimum_of_drafter_step_counts_its_weights(machine, text):
-    found = small(machine, widths=(1,), batches=(1,), contexts=(0,), drafters=(text,)).by_width(
+    cell = small(machine, widths=(1,), batches=(1,), contexts=(0,), drafters=(text,)).by_width(
         1, 0, text
     )[0]
     decoder = random_decoder(TINY, torch.float32, "cpu")
@@ -229,4 +229,4 @@ def test_minimum_of_drafter_step_counts_its_weights(machine, text):
     shape = decoder.config if lm is None else lm.config
     layers = len(lm.layers) if lm else text == "eagle"
     rows = layers * 2 * shape.kv_heads * shape.head_dim
-    assert found.floor_s == pytest.approx((weights + rows) * 4 / 1e9)
+    assert cell.floor_s == pytest.approx((weights + rows) * 4 / 1e9)

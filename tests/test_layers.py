@@ -34,11 +34,11 @@ def loaded(code, names, path=None):
     ).stdout.split()
 
 
-def test_simspec_leaves_torch_unloaded_even_after_work():
+def test_simspec_never_imports_torch():
     assert loaded(USE, HEAVY) == []
 
 
-def test_import_alone_is_light():
+def test_import_loads_no_heavy_package():
     assert (
         loaded(
             "import simspec", (*HEAVY, "pandas", "matplotlib", "pyarrow", "joblib", "scipy.stats")
@@ -47,29 +47,29 @@ def test_import_alone_is_light():
     )
 
 
-def test_the_check_can_fail(tmp_path):
+def test_control_an_import_of_torch_is_detected(tmp_path):
     (tmp_path / "torch.py").write_text("")
     assert loaded(USE + "import torch", HEAVY, tmp_path) == ["torch"]
 
 
 def imported(path):
     """Every module that a file imports, also inside functions."""
-    found = set()
+    modules = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path.name}: relative import"
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return found
+            modules |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return modules
 
 
-def test_the_slow_twin_imports_nothing_of_ours():
+def test_slow_twin_imports_no_package_module():
     everything = imported(Path(__file__).parent / "naive.py")
     assert not {other.split(".")[0] for other in everything} & {"simspec", "real", "strategies"}
 
 
-def test_no_file_of_simspec_names_torch_or_real():
+def test_simspec_sources_import_neither_torch_nor_real():
     named = {other.split(".")[0] for path in ROOT.rglob("*.py") for other in imported(path)}
     assert not named & set(HEAVY)
 
@@ -130,7 +130,7 @@ def test_import_contracts_hold(copied):
         ("real/newcomer.py", "import json", "newcomer"),
     ],
 )
-def test_a_contract_can_fail(copied, module, line, expected):
+def test_control_broken_contract_is_detected(copied, module, line, expected):
     path = copied / module
     before = path.read_text() if path.exists() else None
     try:

@@ -31,14 +31,14 @@ RULES = RULES | {
     st.floats(0, 1),
     st.integers(1, 24),
 )
-def test_any_stopping_gives_the_targets_text(drafter, rule, seed, go, keep, budget):
+def test_any_draft_length_commits_the_targets_sequence(drafter, rule, seed, go, keep, budget):
     target, model = PAIRS[drafter]
     prompt = toy_prompts(1, seed)[0]
-    own, _ = target_sequence(target, Settings(6, budget, RULES[rule], END), prompt, seed)
+    expected, _ = target_sequence(target, Settings(6, budget, RULES[rule], END), prompt, seed)
     drive = chain_plan(at_random(go, keep), 6, seed, toy_cost())
     result = decode(target, model, drive, RULES[rule], prompt, budget, END, seed)
-    assert result.token.tolist() == own.tolist()
-    assert result.accepted.sum() + len(result.accepted) - len(own) in (
+    assert result.token.tolist() == expected.tolist()
+    assert result.accepted.sum() + len(result.accepted) - len(expected) in (
         0,
         1,
     )  # no bonus after an accepted end token
@@ -46,7 +46,7 @@ def test_any_stopping_gives_the_targets_text(drafter, rule, seed, go, keep, budg
 
 @settings(deadline=None, max_examples=20)
 @given(st.integers(0, 100), st.sampled_from(list(RULES)))
-def test_the_targets_text_needs_no_cache_and_no_loop(seed, rule):
+def test_target_sequence_equals_full_forward_passes(seed, rule):
     """The loop's plain decoding against whole forward passes and the rule written out."""
     target, _ = PAIRS["model"]
     prompt, budget = toy_prompts(1, seed)[0], 10
@@ -57,8 +57,8 @@ def test_the_targets_text_needs_no_cache_and_no_loop(seed, rule):
         ):
             logits = target.decoder(torch.tensor([text]))[0, -1:]
             text.append(int(RULES[rule].scores(logits, seed, [len(text) - len(prompt)]).argmax()))
-    own, _ = target_sequence(target, Settings(6, budget, RULES[rule], END), prompt, seed)
-    assert own.tolist() == text[len(prompt) :]
+    expected, _ = target_sequence(target, Settings(6, budget, RULES[rule], END), prompt, seed)
+    assert expected.tolist() == text[len(prompt) :]
 
 
 class Stubborn(Silent):
@@ -77,18 +77,18 @@ class Stubborn(Silent):
         self.slot = 0
 
 
-def test_a_bad_drafter_changes_nothing_but_the_speed():
+def test_bad_drafter_changes_only_the_speed():
     target, _ = PAIRS["model"]
     for seed, prompt in enumerate(toy_prompts(8)):
-        own, _ = target_sequence(target, Settings(6, 16, Rule(), END), prompt, seed)
+        expected, _ = target_sequence(target, Settings(6, 16, Rule(), END), prompt, seed)
         drive = chain_plan(policies.BUILTIN["fixed"](4), 6, 0, toy_cost())
         assert (
             decode(target, Stubborn(), drive, Rule(), prompt, 16, END, seed).token.tolist()
-            == own.tolist()
+            == expected.tolist()
         )
 
 
-def test_control_a_verifier_that_trusts_the_draft_is_caught(monkeypatch):
+def test_control_unverified_drafts_are_detected(monkeypatch):
     from real.decode import loop as module
     from real.decode.verify import VerifyResult
 
@@ -101,10 +101,10 @@ def test_control_a_verifier_that_trusts_the_draft_is_caught(monkeypatch):
     target, model = PAIRS["model"]
     differing = 0
     for seed, prompt in enumerate(toy_prompts(8)):
-        own, _ = target_sequence(target, Settings(6, 16, Rule(), END), prompt, seed)
+        expected, _ = target_sequence(target, Settings(6, 16, Rule(), END), prompt, seed)
         drive = chain_plan(policies.BUILTIN["fixed"](4), 6, 0, toy_cost())
         with monkeypatch.context() as patch:
             patch.setattr(module, "accept_exact", trusting)
             result = decode(target, model, drive, Rule(), prompt, 16, (), seed)
-        differing += not np.array_equal(result.token[: len(own)], own)
+        differing += not np.array_equal(result.token[: len(expected)], expected)
     assert differing > 0

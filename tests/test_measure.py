@@ -26,7 +26,7 @@ def machine(monkeypatch):
 
 def expected(name, batch):
     """(draft, verify, catch_up, baseline) of a batch, from the layers that the loop runs."""
-    own = 1 if name == "early_exit" else 3
+    sublayers = 1 if name == "early_exit" else 3
     draft = [j * layers(3, 1, batch) for j in range(K + 1)]
     verify = [layers(TARGET, j + 1, batch) for j in range(K + 1)]
     if name == "early_exit":
@@ -34,7 +34,7 @@ def expected(name, batch):
             layers(SHARED, 1, batch) + layers(TARGET - SHARED, j + 1, batch)
             for j in range(1, K + 1)
         ]
-    catch_up = [own * ROW * b * batch for b in range(MAX_BACKLOG + 1)]
+    catch_up = [sublayers * ROW * b * batch for b in range(MAX_BACKLOG + 1)]
     return draft, verify, catch_up, layers(TARGET, 1, batch)
 
 
@@ -42,10 +42,10 @@ def figures(cost):
     return cost.draft.tolist(), cost.verify.tolist(), cost.catch_up.tolist(), cost.baseline
 
 
-def table_of(name, machine, batch=(1, 2, 5), context=(6, 12), seed=0, rule="greedy", **more):
+def table_of(name, machine, batch=(1, 2, 5), context=(6, 12), seed=0, rule="greedy", **options):
     target, drafter = toy_pair(name)
     settings = MeasureSettings(batch, context, 12, 1, seed)
-    return measure_table(target, drafter, RULES[rule], K, settings, timer=machine.now, **more)
+    return measure_table(target, drafter, RULES[rule], K, settings, timer=machine.now, **options)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -78,7 +78,7 @@ def test_bare_passes_of_one_sequence_equal_the_loop(name, machine):
         bare.run(job, 2)
     settings = MeasureSettings(context=(9,), rounds=8, repeats=1)
     draft, verify, catch_up, _ = figures(measure(target, drafter, RULES["greedy"], K, settings))
-    assert [found.tolist() for found in bare.seconds()] == [verify, draft, catch_up]
+    assert [column.tolist() for column in bare.seconds()] == [verify, draft, catch_up]
     assert sum(catch_up) > 0
 
 
@@ -116,10 +116,10 @@ def test_drafters_without_lm_are_measured(machine):
         assert cost.baseline == layers(TARGET, 1, 1)
     for name in ("eagle", "glide"):
         cost = cost_of(name, 4)
-        own = [
+        steps = [
             layers(1, 1, 1) * j for j in range(5)
         ]  # and the rows that enter anew, as many as were accepted
-        assert all(a <= b <= a + ROW * 5 for a, b in zip(own, cost.draft.tolist()))
+        assert all(a <= b <= a + ROW * 5 for a, b in zip(steps, cost.draft.tolist()))
 
 
 OWN = [
@@ -132,8 +132,8 @@ OWN = [
 ]
 
 
-@pytest.mark.parametrize("name, own", OWN)
-def test_trees_are_priced_by_rows(name, own, machine):
+@pytest.mark.parametrize("name, sublayers", OWN)
+def test_trees_are_priced_by_rows(name, sublayers, machine):
     target, drafter = toy_pair(name)
     plain = measure(target, drafter, RULES["greedy"], K, SHORT)
     cost = measure(target, drafter, RULES["greedy"], K, replace(SHORT, tree_nodes=9))
@@ -145,7 +145,7 @@ def test_trees_are_priced_by_rows(name, own, machine):
     assert cost.verify[K + 1 :].tolist() == [
         layers(TARGET, j + 1, 1) for j in range(K + 1, 10)
     ]  # none is done beforehand
-    assert cost.node == pytest.approx(own * ROW, abs=1e-9)
+    assert cost.node == pytest.approx(sublayers * ROW, abs=1e-9)
 
 
 def test_invalid_tree_nodes_are_refused():
@@ -244,10 +244,10 @@ def test_batch_costs_at_least_its_bare_passes():
 
     class Bare:
         def __init__(self, verify, draft, catch_up):
-            self.found = np.array(verify), np.array(draft), np.array(catch_up)
+            self.times = np.array(verify), np.array(draft), np.array(catch_up)
 
         def seconds(self):
-            return self.found
+            return self.times
 
     def cell(alone, many):
         return cost_table.add_batch(one, Bare(*alone), Bare(*many), "n")
@@ -273,20 +273,22 @@ def test_all_jobs_share_one_random_order(machine, monkeypatch):
 
     monkeypatch.setattr(loop.LoopTiming, "run", noted)
     monkeypatch.setattr(batched.BatchedPasses, "run", noted_bare)
-    heard = []
-    table_of("model", machine, progress=lambda _, done, total: heard.append((done, total)))
+    progress_calls = []
+    table_of("model", machine, progress=lambda _, done, total: progress_calls.append((done, total)))
     jobs = len(seen) // 2
     loops, bares = 2 * (K + 1 + 1 + MAX_BACKLOG + 1), 6 * (K + 1 + 1 + MAX_BACKLOG + 1)
     assert jobs == loops + bares
-    assert heard == [(i + 1, 2 * jobs) for i in range(2 * jobs)]
+    assert progress_calls == [(i + 1, 2 * jobs) for i in range(2 * jobs)]
     repeats = [[job[:3] for job in seen[i * jobs : (i + 1) * jobs]] for i in range(2)]
-    assert all(Counter(each) == Counter(repeats[0]) and len(set(each)) == jobs for each in repeats)
+    assert all(
+        Counter(order) == Counter(repeats[0]) and len(set(order)) == jobs for order in repeats
+    )
     assert repeats[0] != repeats[1]
     assert [job[3] for job in seen] == [False] * jobs + [True] * jobs
     for (
-        each
+        order
     ) in repeats:  # in blocks, cells would change 8 times; no shuffle of this size comes near
-        assert sum(a[:2] != b[:2] for a, b in zip(each, each[1:])) > jobs / 2
+        assert sum(a[:2] != b[:2] for a, b in zip(order, order[1:])) > jobs / 2
 
 
 def test_cell_beyond_memory_is_none(machine, monkeypatch):

@@ -29,8 +29,8 @@ def command(*arguments):
 def test_measure_command_writes_a_model_or_a_table(tmp_path, monkeypatch):
     monkeypatch.setattr("real.jobs.models.load_pair", toy)
     out = tmp_path / "c.json"
-    given = "-k", 1, "--repeats", 1, "--out", out
-    shown = json.loads(command(*given, "--json", "--context", 8))
+    options = "-k", 1, "--repeats", 1, "--out", out
+    shown = json.loads(command(*options, "--json", "--context", 8))
     cost = load_cost(out)
     assert isinstance(cost, CostModel)
     assert shown["origin"]["engines"] == {"target": "eager", "drafter": "eager"}
@@ -40,14 +40,16 @@ def test_measure_command_writes_a_model_or_a_table(tmp_path, monkeypatch):
     assert cost.origin.known
     assert cost.origin.threads == torch.get_num_threads()
     assert cost.origin.versions["torch"]
-    said = command(*given, "--batch", 2, "--context", 8, "--context", 12, "--drafter", "early_exit")
+    output = command(
+        *options, "--batch", 2, "--context", 8, "--context", 12, "--drafter", "early_exit"
+    )
     table = load_cost(out)
     assert isinstance(table, CostTable)
     assert (table.batch, table.context) == ((2,), (8, 12))
     assert table.at(1, 10).K == 1
-    assert "batch 2, context 12: draft of 1" in said
-    assert "measured on cpu" in said
-    shown = json.loads(command(*given, "--batch", 1, "--batch", 2, "--context", 8, "--json"))
+    assert "batch 2, context 12: draft of 1" in output
+    assert "measured on cpu" in output
+    shown = json.loads(command(*options, "--batch", 1, "--batch", 2, "--context", 8, "--json"))
     assert shown["origin"]["engines"] == {"target": "eager", "drafter": "eager"}
     assert CostTable.from_dict(shown) == load_cost(out)
 

@@ -63,13 +63,13 @@ def taught(part, target, prompt, text, shift=0):
     feature = target.norm(
         target.run(target.embed(whole), range(len(target.layers)), target.rotation(position))
     )
-    heads, made = len(part.stacks), []
+    heads, outputs = len(part.stacks), []
     for j in range(heads):
         rows = feature[:, : whole.shape[1] - 1 - j]
-        made.append(part.logits(target, j, part.teacher_forced(target, rows, whole, j))[0])
+        outputs.append(part.logits(target, j, part.teacher_forced(target, rows, whole, j))[0])
     # row i of head j predicts t_{i + 2 + j}; at row t the drafter reads feature
     # len(prompt) - 2 + t
-    return lambda t, j: made[j][len(prompt) - 2 + t + shift]
+    return lambda t, j: outputs[j][len(prompt) - 2 + t + shift]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -98,14 +98,14 @@ def test_heads_read_the_drafts_before_them(kind):
     """Draft j changes only later heads in Hydra, and none in Medusa; only Hydra reads x_t."""
     make, drafter, _ = KINDS[kind]
     target, prompt = toy_target(), [5, 9, 11, 4]
-    made = drafter(target, shaken(make, target))
+    shaken_drafter = drafter(target, shaken(make, target))
 
     def logits(drafts, prompt=prompt):
         engine = Target(target, capacity=32)
-        made.begin(
+        shaken_drafter.begin(
             engine, prompt, engine.prefill(prompt[:-1]), lambda logits, slot, *_: drafts[slot]
         )
-        return torch.stack([made.next().logits for _ in range(4)])
+        return torch.stack([shaken_drafter.next().logits for _ in range(4)])
 
     base = logits([6, 7, 8, 9])
     for j in range(4):
@@ -122,10 +122,10 @@ def test_heads_read_the_drafts_before_them(kind):
 def test_no_offer_past_the_heads_or_after_one_token(kind):
     make, drafter, _ = KINDS[kind]
     target = toy_target()
-    made = drafter(target, make(target, heads=3))
-    shown = accept_exact(target, made, [5, 9], [6, 7, 8, 9, 10, 11], 4)
+    three_heads = drafter(target, make(target, heads=3))
+    shown = accept_exact(target, three_heads, [5, 9], [6, 7, 8, 9, 10, 11], 4)
     assert all([logits is None for logits in row] == [False, False, False, True] for row in shown)
-    shown = accept_exact(target, made, [5], [6, 7, 8, 9, 10, 11], 4)
+    shown = accept_exact(target, three_heads, [5], [6, 7, 8, 9, 10, 11], 4)
     assert [logits is None for logits in shown[0]] == [True] * 4
     assert shown[1][0] is not None
 
@@ -135,9 +135,9 @@ def test_no_offer_past_the_heads_or_after_one_token(kind):
 def test_training_lowers_the_loss_of_every_head(kind, soft):
     make, _, loss = KINDS[kind]
     target = toy_target()
-    asked = Settings(6, 24, RULES["greedy"], ())
+    record_settings = Settings(6, 24, RULES["greedy"], ())
     texts = [
-        [*p, *target_sequence(Target(target), asked, p, i)[0].tolist()][:25]
+        [*p, *target_sequence(Target(target), record_settings, p, i)[0].tolist()][:25]
         for i, p in enumerate(toy_prompts(24))
     ]
     token = torch.tensor([t for t in texts if len(t) == 25])
@@ -145,17 +145,19 @@ def test_training_lowers_the_loss_of_every_head(kind, soft):
     part = make(target).requires_grad_(True)
     optimiser = torch.optim.Adam(part.parameters(), lr=0.01)
 
-    def judge():
+    def evaluate():
         with torch.no_grad():
             return float(loss(part, target, token, soft, stride=1))
 
-    before = judge()
+    before = evaluate()
     for step in range(60):
         value = loss(part, target, token, soft, torch.Generator().manual_seed(step))
         optimiser.zero_grad()
         value.backward()
         optimiser.step()
-    assert judge() < before - 0.3  # towards a distribution the least possible is its entropy, not 0
+    assert (
+        evaluate() < before - 0.3
+    )  # towards a distribution the least possible is its entropy, not 0
 
 
 def test_loss_equals_its_definition():

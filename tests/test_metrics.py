@@ -21,23 +21,25 @@ def same(a, b):
 @given(traces(optional=False), costs(), st.sampled_from(EXAM), st.integers(0, 2**32))
 def test_summary_equals_the_slow_twin(trace, cost, policy, seed):
     rounds = replay(trace, policy, seed, cost)
-    found, expected = (
+    computed, expected = (
         asdict(summary(rounds, trace, cost)),
         naive.metrics(as_lists(rounds), trace, cost),
     )
     assert all(
         same(a, b)
-        for a, b in zip(found.pop("accept_by_depth"), expected.pop("accept_by_depth"), strict=True)
+        for a, b in zip(
+            computed.pop("accept_by_depth"), expected.pop("accept_by_depth"), strict=True
+        )
     )
     for name, value in expected.items():
-        assert same(found[name], value), name
-    if found["drafted"]:
-        assert found["hm"] == pytest.approx(
-            formulas.harmonic_mean(found["v_d"], found["r_d"]), abs=1e-12
+        assert same(computed[name], value), name
+    if computed["drafted"]:
+        assert computed["hm"] == pytest.approx(
+            formulas.harmonic_mean(computed["v_d"], computed["r_d"]), abs=1e-12
         )
     else:
-        assert found["hm"] == 0
-    assert found["sequences"] == trace.sequences
+        assert computed["hm"] == 0
+    assert computed["sequences"] == trace.sequences
 
 
 @settings(deadline=None, max_examples=50)
@@ -46,17 +48,17 @@ def test_groups_are_the_summaries_of_their_sequences(trace, cost, policy):
     rounds = replay(trace, policy, 1, cost)
     groups = summary(rounds, trace, cost, trace.task)
     assert list(groups) == list(dict.fromkeys(trace.task))
-    for label, found in groups.items():
+    for label, computed in groups.items():
         indices = [s for s, task in enumerate(trace.task) if task == label]
         part = trace.select(indices)
         alone = asdict(summary(rounds.select(indices, trace), part, cost))
-        for name, value in asdict(found).items():
+        for name, value in asdict(computed).items():
             if name != "accept_by_depth":
                 assert same(value, alone[name]), name
     assert sum(m.accepted for m in groups.values()) == summary(rounds, trace, cost).accepted
 
 
-def test_a_policy_stopped_by_its_own_limit_was_not_cut():
+def test_draft_limits_are_not_counted_as_cuts():
     trace = synthetic.iid(0.5, 2, 10, 4)
     shallow = type(trace)(**{n: getattr(trace, n) for n in trace.__dataclass_fields__} | {
         "depth": np.full(20, 2, np.uint8), "run": np.minimum(trace.run, 2)})  # fmt: skip
@@ -86,7 +88,7 @@ def test_free_rounds_have_no_finite_speedup():
     )
 
 
-def test_foreign_rounds_and_wrong_groups_are_refused():
+def test_mismatched_rounds_and_groups_are_refused():
     trace, cost = synthetic.iid(0.5, 2, 10, 4), CostModel.from_ratio(0.1, 4)
     rounds = replay(trace, fixed(2))
     with pytest.raises(ValueError, match="do not start where"):

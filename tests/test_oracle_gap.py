@@ -22,70 +22,72 @@ def trace():
 
 def seconds(trace, policy, cost, seed=0):
     """Per sequence, by walking its rounds."""
-    rounds, each = (
+    rounds, values = (
         replay(trace, policy, seed, cost),
         cost.seconds(replay(trace, policy, seed, cost)),
     )
-    return np.array([sum(each[a:b]) for a, b in zip(rounds.offset, rounds.offset[1:])])
+    return np.array([sum(values[a:b]) for a, b in zip(rounds.offset, rounds.offset[1:])])
 
 
 def test_figures_follow_from_definitions(trace):
-    (found,) = score.score(
+    (result,) = score.score(
         {"t": trace}, ["beta_ts", "fixed:2", "oracle"], COST, replicates=2, seed=3
     )
     times = [seconds(trace, fixed(k), COST).sum() for k in range(5)]
     best = int(np.argmin(times))
     least = seconds(trace, oracle(trace, COST), COST).sum()
-    assert found["best_fixed"] == f"fixed:{best}"
-    assert found["prompts"] == 12
-    assert found["tokens"] == 480
-    assert found["speedup_fixed"] == pytest.approx(480 / times[best])
-    assert found["speedup_oracle"] == pytest.approx(480 / least)
-    own = [
+    assert result["best_fixed"] == f"fixed:{best}"
+    assert result["prompts"] == 12
+    assert result["tokens"] == 480
+    assert result["speedup_fixed"] == pytest.approx(480 / times[best])
+    assert result["speedup_oracle"] == pytest.approx(480 / least)
+    expected = [
         np.mean([seconds(trace, beta_ts(), COST, seed).sum() for seed in (3, 4)]),
         times[2],
         least,
     ]
-    for row, name, time in zip(found["policies"], ("beta_ts:acceptance", "fixed:2", "oracle"), own):
+    for row, name, time in zip(
+        result["policies"], ("beta_ts:acceptance", "fixed:2", "oracle"), expected
+    ):
         assert row["policy"] == name
         assert row["speedup"] == pytest.approx(480 / time)
         assert row["regret_fixed"] == pytest.approx(time / times[best] - 1)
         assert row["regret_oracle"] == pytest.approx(time / least - 1)
         assert row["share"] == pytest.approx((times[best] - time) / (times[best] - least))
         assert row["low"] <= row["share"] <= row["high"]
-    assert [found["policies"][2][key] for key in ("share", "low", "high")] == [1, 1, 1]
+    assert [result["policies"][2][key] for key in ("share", "low", "high")] == [1, 1, 1]
 
 
 def test_best_fixed_policy_scores_zero(trace):
-    (found,) = score.score(
+    (result,) = score.score(
         {"t": trace}, ["fixed:0", "fixed:1", "fixed:2", "fixed:3", "fixed:4"], COST
     )
-    rows = {row["policy"]: row for row in found["policies"]}
-    best = rows[found["best_fixed"]]
+    rows = {row["policy"]: row for row in result["policies"]}
+    best = rows[result["best_fixed"]]
     assert (best["share"], best["low"], best["high"]) == (0, 0, 0)
     assert all(row["share"] <= 0 for row in rows.values())
     assert sum(row["share"] == 0 for row in rows.values()) == 1
 
 
 def test_no_gap_has_no_share(trace):
-    (found,) = score.score({"t": trace}, ["fixed:2"], {"t": CostModel.from_ratio(5.0, 4)})
-    row = found["policies"][0]
-    assert found["best_fixed"] == "fixed:0"
-    assert found["speedup_oracle"] == pytest.approx(1)
+    (result,) = score.score({"t": trace}, ["fixed:2"], {"t": CostModel.from_ratio(5.0, 4)})
+    row = result["policies"][0]
+    assert result["best_fixed"] == "fixed:0"
+    assert result["speedup_oracle"] == pytest.approx(1)
     assert row["share"] is row["low"] is row["high"] is None
     assert row["regret_fixed"] > 0
-    assert "| fixed:2 | - |" in score.markdown([found])
+    assert "| fixed:2 | - |" in score.markdown([result])
 
 
 def test_a_gap_on_one_prompt_has_a_share_but_no_interval(trace):
     run = trace.run.copy()
     run[trace.offset[1] :] = 0
     one = replace(trace, run=run)
-    (found,) = score.score({"t": one}, ["fixed:1"], COST)
-    row = found["policies"][0]
+    (result,) = score.score({"t": one}, ["fixed:1"], COST)
+    row = result["policies"][0]
     assert row["share"] < 1
     assert row["low"] is row["high"] is None
-    assert "[no interval]" in score.markdown([found])
+    assert "[no interval]" in score.markdown([result])
 
 
 def test_defaults_leave_out_missing_features(trace):
@@ -94,8 +96,8 @@ def test_defaults_leave_out_missing_features(trace):
     assert "beta_ts:acceptance" in named
     assert not [name for name in named if name.startswith("confidence")]
     shown = synthetic.iid(0.7, 10, 30, 4, seed=1, confidence=True)
-    (found,) = score.score({"s": shown}, None, 0.2, replicates=1, resamples=100)
-    assert confidence(0.5).name in [row["policy"] for row in found["policies"]]
+    (result,) = score.score({"s": shown}, None, 0.2, replicates=1, resamples=100)
+    assert confidence(0.5).name in [row["policy"] for row in result["policies"]]
 
 
 def test_policies_that_read_features_pay_for_them():
@@ -125,9 +127,9 @@ def test_score_command(capsys, tmp_path, trace):
     assert code == 0
     assert err == ""
     assert data["level"] == 0.95
-    (found,) = data["recordings"]
-    assert found["cost"] == "c=0.3"
-    assert [row["policy"] for row in found["policies"]] == ["beta_ts:acceptance", "fixed:1"]
+    (result,) = data["recordings"]
+    assert result["cost"] == "c=0.3"
+    assert [row["policy"] for row in result["policies"]] == ["beta_ts:acceptance", "fixed:1"]
     code, out, _ = run(capsys, "score", path, "--policy", "beta_ts", "--markdown", "--cost", "0.1")
     lines = out.strip().splitlines()
     assert code == 0

@@ -71,12 +71,12 @@ def same(slow: RecordedRows, fast: RecordedRows) -> bool:
     return True
 
 
-def both(pair, asked, seed, fast=record_parallel):
+def both(pair, record_settings, seed, fast=record_parallel):
     target, drafter = pair
     prompt = toy_prompts(1, seed)[0]
-    text, _ = target_sequence(target, asked, prompt, seed)
-    return record_stepwise(target, drafter, asked, prompt, text, seed), fast(
-        target, drafter, asked, prompt, text, seed
+    text, _ = target_sequence(target, record_settings, prompt, seed)
+    return record_stepwise(target, drafter, record_settings, prompt, text, seed), fast(
+        target, drafter, record_settings, prompt, text, seed
     )
 
 
@@ -107,16 +107,16 @@ def test_parallel_rows_equal_stepwise_rows_for_all_settings(kind, rule, seed, K)
     make, part = KINDS[kind]
     target = toy_target()
     pair = Target(target, capacity=32), make(target, part(target))
-    asked = Settings(K, 12, RULES[rule], END)
-    same(*both(pair, asked, seed))
-    asked, prompt = (
-        replace(asked, tree=(3, min(3, K, pair[1].max_draft_length or 3))),
+    record_settings = Settings(K, 12, RULES[rule], END)
+    same(*both(pair, record_settings, seed))
+    record_settings, prompt = (
+        replace(record_settings, tree=(3, min(3, K, pair[1].max_draft_length or 3))),
         toy_prompts(1, seed)[0],
     )
-    text, _ = target_sequence(pair[0], asked, prompt, seed)
+    text, _ = target_sequence(pair[0], record_settings, prompt, seed)
     for slow, fast in zip(
-        tree_order_stepwise(*pair, asked, prompt, text, seed),
-        tree_order_parallel(*pair, asked, prompt, text, seed),
+        tree_order_stepwise(*pair, record_settings, prompt, text, seed),
+        tree_order_parallel(*pair, record_settings, prompt, text, seed),
     ):
         np.testing.assert_array_equal(slow, fast)
 
@@ -131,13 +131,13 @@ def test_parallel_drafts_grow_the_cache(name):
 def predicting(drafter):
     width = drafter.decoder.config.width
     torch.manual_seed(1)
-    made = {
+    predictors = {
         name: AcceptancePredictor(width, width, rank, 3).requires_grad_(False)
         for name, rank in (("theta", None), ("theta_low_rank", 2))
     }
-    for predictor in made.values():
+    for predictor in predictors.values():
         predictor.judge.add_(0.3 * torch.randn_like(predictor.judge))
-    drafter.predictors = made
+    drafter.predictors = predictors
     try:
         yield ("theta", "entropy", "theta_low_rank")
     finally:
@@ -155,9 +155,9 @@ def test_predictors_read_the_same_states_in_parallel(name):
 
 def test_position_batches_do_not_change_rows(monkeypatch):
     for name in ("eagle", "self_skip"):
-        asked = Settings(5, 18, RULES["coupled"], END, tree=(3, 3))
+        record_settings = Settings(5, 18, RULES["coupled"], END, tree=(3, 3))
         prompt = toy_prompts(1, 9)[0]
-        whole = record_sequence(*PAIRS[name], asked, prompt, 9)
+        whole = record_sequence(*PAIRS[name], record_settings, prompt, 9)
         with monkeypatch.context() as patch:
             patch.setattr(parallel, "MAX_BYTES", 8 * 3 * VOCAB * 4)
             known = full_pass.TargetPass(toy_target(), prompt, whole.token.tolist())
@@ -172,13 +172,13 @@ def test_position_batches_do_not_change_rows(monkeypatch):
                 )
                 > 2
             )
-            assert same(whole, record_sequence(*PAIRS[name], asked, prompt, 9))
+            assert same(whole, record_sequence(*PAIRS[name], record_settings, prompt, 9))
 
 
 @pytest.mark.parametrize("name", ["eagle", "self_skip", "glide2", "model"])
 def test_control_wrong_visible_rows_are_caught(name, monkeypatch):
-    asked = Settings(5, 18, RULES["greedy"], END)
-    assert same(*both(PAIRS[name], asked, 9))
+    record_settings = Settings(5, 18, RULES["greedy"], END)
+    assert same(*both(PAIRS[name], record_settings, 9))
     step = BranchCache.step
 
     def late(self, parent, decoder):
@@ -188,18 +188,20 @@ def test_control_wrong_visible_rows_are_caught(name, monkeypatch):
 
     monkeypatch.setattr(BranchCache, "step", late)
     with pytest.raises(AssertionError):
-        same(*both(PAIRS[name], asked, 9))
+        same(*both(PAIRS[name], record_settings, 9))
 
 
 @pytest.mark.parametrize("name", ["medusa", "hydra"])
 def test_control_features_of_the_next_row_are_caught(name, monkeypatch):
-    asked, kind = Settings(4, 18, RULES["greedy"], END), parallel_form(PAIRS[name][1])
+    record_settings, kind = Settings(4, 18, RULES["greedy"], END), parallel_form(PAIRS[name][1])
     start = kind.start
     monkeypatch.setattr(
-        kind, "start", lambda self, at: start(self, (at + 1).clamp(max=int(at[-1])))
+        kind,
+        "start",
+        lambda self, positions: start(self, (positions + 1).clamp(max=int(positions[-1]))),
     )
     with pytest.raises(AssertionError):
-        same(*both(PAIRS[name], asked, 9))
+        same(*both(PAIRS[name], record_settings, 9))
 
 
 @pytest.mark.parametrize("name", FORKED)
@@ -213,12 +215,12 @@ def test_control_features_of_the_next_row_are_caught(name, monkeypatch):
 )
 def test_parallel_tree_orders_equal_stepwise_ones(name, rule, seed, levels, width, budget):
     target, drafter = PAIRS[name]
-    asked = Settings(5, budget, ALL_RULES[rule], END, (), (width, levels))
+    record_settings = Settings(5, budget, ALL_RULES[rule], END, (), (width, levels))
     prompt = toy_prompts(1, seed)[0]
-    text, _ = target_sequence(target, asked, prompt, seed)
+    text, _ = target_sequence(target, record_settings, prompt, seed)
     slow, fast = (
-        tree_order_stepwise(target, drafter, asked, prompt, text, seed),
-        tree_order_parallel(target, drafter, asked, prompt, text, seed),
+        tree_order_stepwise(target, drafter, record_settings, prompt, text, seed),
+        tree_order_parallel(target, drafter, record_settings, prompt, text, seed),
     )
     for a, b in zip(slow, fast):
         np.testing.assert_array_equal(a, b)
@@ -226,11 +228,14 @@ def test_parallel_tree_orders_equal_stepwise_ones(name, rule, seed, levels, widt
 
 def test_control_orders_by_the_last_token_are_caught(monkeypatch):
     target, drafter = PAIRS["eagle"]
-    asked, prompt = Settings(5, 18, RULES["greedy"], END, (), (4, 3)), toy_prompts(1, 9)[0]
-    text, _ = target_sequence(target, asked, prompt, 9)
+    record_settings, prompt = (
+        Settings(5, 18, RULES["greedy"], END, (), (4, 3)),
+        toy_prompts(1, 9)[0],
+    )
+    text, _ = target_sequence(target, record_settings, prompt, 9)
     grow = parallel_tree_order._grow
-    made = tree_order_stepwise(target, drafter, asked, prompt, text, 9)[0]
-    assert (made < NOT_IN_TREE).sum() > 10
+    stepwise = tree_order_stepwise(target, drafter, record_settings, prompt, text, 9)[0]
+    assert (stepwise < NOT_IN_TREE).sum() > 10
 
     def flat(*arguments):
         return [
@@ -239,7 +244,9 @@ def test_control_orders_by_the_last_token_are_caught(monkeypatch):
         ]
 
     monkeypatch.setattr(parallel_tree_order, "_grow", flat)
-    assert (tree_order_parallel(target, drafter, asked, prompt, text, 9)[0] != made).any()
+    assert (
+        tree_order_parallel(target, drafter, record_settings, prompt, text, 9)[0] != stepwise
+    ).any()
 
 
 def test_parallel_recording_takes_one_pass_and_k_steps(monkeypatch):
@@ -248,21 +255,21 @@ def test_parallel_recording_takes_one_pass_and_k_steps(monkeypatch):
     one_pass, estimate = full_pass.full_pass, type(drafter.head).estimate
     monkeypatch.setattr(full_pass, "full_pass", lambda *a: passes.append(1) or one_pass(*a))
     monkeypatch.setattr(type(drafter.head), "estimate", lambda *a: steps.append(1) or estimate(*a))
-    asked, prompt = Settings(5, 18, RULES["coupled"], ()), toy_prompts(1, 9)[0]
-    text, _ = target_sequence(target, asked, prompt, 9)
-    record_parallel(target, drafter, asked, prompt, text, 9)
+    record_settings, prompt = Settings(5, 18, RULES["coupled"], ()), toy_prompts(1, 9)[0]
+    text, _ = target_sequence(target, record_settings, prompt, 9)
+    record_parallel(target, drafter, record_settings, prompt, text, 9)
     assert len(text) == 18
     assert len(passes) == 1
-    assert len(steps) == asked.K
+    assert len(steps) == record_settings.K
 
 
 def test_prompt_lookup_is_recorded_without_target_passes(monkeypatch):
     target, drafter = PAIRS["prompt_lookup"]
-    asked, prompt = Settings(6, 24, RULES["greedy"], END, ()), [5, 6, 7, 5, 6, 7]
-    slow = record_sequence(target, drafter, asked, prompt, 0, stepwise=True)
+    record_settings, prompt = Settings(6, 24, RULES["greedy"], END, ()), [5, 6, 7, 5, 6, 7]
+    slow = record_sequence(target, drafter, record_settings, prompt, 0, stepwise=True)
     kept = Kept((slow.token, slow.margin))
     monkeypatch.setattr(Target, "verify", lambda *_: pytest.fail("a pass of the target"))
-    assert same(slow, record_sequence(target, drafter, asked, prompt, 0, cache=kept))
+    assert same(slow, record_sequence(target, drafter, record_settings, prompt, 0, cache=kept))
 
 
 class Kept:
@@ -319,14 +326,14 @@ def test_scores_draw_noise_once(rule, monkeypatch):
     scored, logits = SequenceScores(ALL_RULES[rule], 4, 300), torch.randn(200, VOCAB)
     for shift in (0, 7, 100):
         place = torch.arange(200) + shift
-        found = scored(logits, place)
+        result = scored(logits, place)
         if shift == 0:
             once = len(drawn)
         assert len(drawn) == once == int(rule != "greedy")
         with monkeypatch.context() as patch:
             patch.setattr(rng, "gumbel_rows", whole)
             torch.testing.assert_close(
-                found, ALL_RULES[rule].scores(logits, 4, place.tolist()), rtol=0, atol=0
+                result, ALL_RULES[rule].scores(logits, 4, place.tolist()), rtol=0, atol=0
             )
 
 

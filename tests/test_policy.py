@@ -54,7 +54,7 @@ def test_malformed_policies_are_one_line(parts, words):
 
 
 @pytest.mark.parametrize("function", [_bad_types, _bad_count])
-def test_a_policy_that_does_not_compile_is_named_in_one_line(function, monkeypatch):
+def test_uncompilable_policy_is_named_in_one_line(function, monkeypatch):
     monkeypatch.setattr(
         numba.core.config, "DISABLE_JIT", 0
     )  # also where the suite runs interpreted
@@ -93,7 +93,7 @@ def test_functions_without_a_source_file_are_accepted():
     assert replay(trace, Policy("mine", namespace["more"], _quiet)) == replay(trace, fixed(3))
 
 
-def test_the_kernel_is_recompiled_when_a_helper_is_edited(tmp_path):
+def test_edited_helper_recompiles_the_kernel(tmp_path):
     """numba's cache looks at the kernel's own file; a copy of the package is edited in
     round_cost.py and must notice.
     """
@@ -132,7 +132,7 @@ def test_the_kernel_is_recompiled_when_a_helper_is_edited(tmp_path):
     assert run() == "3\n"
 
 
-def test_stepper_refuses_what_it_cannot_drive():
+def test_stepper_refuses_unsupported_policies():
     with pytest.raises(PolicyError, match=r"reads 'confidence', the drafter shows \['entropy'\]"):
         Stepper(confidence(0.5), 4, 0, COST, (("entropy", "entropy"),))
     with pytest.raises(PolicyError, match="drafts up to 5, here drafts reach 4"):
@@ -145,7 +145,7 @@ def test_stepper_refuses_what_it_cannot_drive():
         Stepper(fixed(1), 4, -3, COST)
 
 
-def _coin(params, state, slot, features, u):
+def _half(params, state, slot, features, u):
     state[0] = u
     return u < 0.5, False
 
@@ -161,7 +161,7 @@ def _drops_later(params, state, slot, features, u):
 TOLD = (("probability", "confidence"), ("confidence", "confidence"))
 
 
-def test_stepper_refuses_a_policy_that_anticipates_where_drafts_are_drawn():
+def test_stepper_refuses_anticipating_policies_under_rejection():
     """Declared: at once. Undeclared: at the moment it drops a token that it could see.
     Elsewhere, and where it looks at q alone: never.
     """
@@ -203,7 +203,7 @@ def test_stepper_refuses_a_policy_that_anticipates_where_drafts_are_drawn():
 
 
 def test_stepper_draws_at_the_documented_address_and_go_implies_keep():
-    stepper = Stepper(Policy("coin", _coin, _quiet, state0=(0.0,), random=True), 4, 9, COST)
+    stepper = Stepper(Policy("half", _half, _quiet, state0=(0.0,), random=True), 4, 9, COST)
     for sequence in (3, 2**32 - 1):
         stepper.begin(sequence)
         for round_ in range(3):
@@ -237,6 +237,6 @@ def test_stepper_scopes_and_modelled_cost():
         assert stepper.ask(0)[0] is kept
 
 
-def test_a_policy_prints_without_its_tables():
+def test_policy_repr_omits_its_tables():
     assert repr(Policy("long", _more, _quiet, params=tuple(range(100_000)))).count(",") < 10
     assert np.asarray(Policy("p", _more, _quiet, (1, True)).params).dtype == np.float64

@@ -47,12 +47,12 @@ def predictor(
     seed: int, rank: int | None, target=16, drafter=16, depths=10, spread=0.15
 ) -> AcceptancePredictor:
     generator = torch.Generator().manual_seed(seed)
-    made = AcceptancePredictor(target, drafter, rank, depths).requires_grad_(False)
-    for p in made.parameters():
+    head = AcceptancePredictor(target, drafter, rank, depths).requires_grad_(False)
+    for p in head.parameters():
         p.copy_(
             (p + spread * torch.randn(p.shape, generator=generator, dtype=torch.float64)).bfloat16()
         )
-    return made
+    return head
 
 
 def equipped(name: str, seed: int = 0):
@@ -76,18 +76,18 @@ PAIRS = {name: equipped(name) for name in PREFIX}
     st.integers(1, 10),
     st.integers(0, 14),
 )
-def test_reading_is_equation_5(seed, rank, target, drafter, depths, slot):
-    made = predictor(seed, rank, target, drafter, depths)
+def test_prediction_equals_equation_5(seed, rank, target, drafter, depths, slot):
+    head = predictor(seed, rank, target, drafter, depths)
     rng = np.random.default_rng(seed)
     here, there = rng.normal(size=target), rng.normal(size=drafter)
     i = min(slot, depths - 1)
-    turn = (made.turn[i] if rank is None else made.left[i] @ made.right).tolist()
+    turn = (head.turn[i] if rank is None else head.left[i] @ head.right).tolist()
     turned = [sum(turn[r][c] * here[c] for c in range(target)) for r in range(target)]
-    wanted = sum(w * x for w, x in zip(made.judge.tolist(), [*turned, *there])) + made.bias.item()
-    folded = made.folded()
-    found = folded.of_target(torch.tensor(here))[i] + folded.of_drafter(torch.tensor(there))
-    assert abs(found.item() - wanted) < 1e-9
-    assert sum(p.numel() for p in made.parameters()) == parameter_count(
+    wanted = sum(w * x for w, x in zip(head.judge.tolist(), [*turned, *there])) + head.bias.item()
+    folded = head.folded()
+    computed = folded.of_target(torch.tensor(here))[i] + folded.of_drafter(torch.tensor(there))
+    assert abs(computed.item() - wanted) < 1e-9
+    assert sum(p.numel() for p in head.parameters()) == parameter_count(
         target, drafter, rank, depths
     )
 
@@ -96,7 +96,7 @@ def test_reading_is_equation_5(seed, rank, target, drafter, depths, slot):
     "sizes",
     [(0, 4), (4, -1), (4, 4, 0), (4, 4, None, 0), (4, 4, None, 10.0), (4, 1 << 20), ("4", 4)],
 )
-def test_sizes_that_are_none_are_refused(sizes):
+def test_invalid_sizes_are_refused(sizes):
     with pytest.raises(ValueError, match="expected an integer"):
         AcceptancePredictor(*sizes)
 
@@ -109,30 +109,30 @@ def test_sizes_that_are_none_are_refused(sizes):
     st.integers(1, 13),
     st.integers(1, 20),
 )
-def test_both_ways_of_recording_agree(name, rule, seed, K, budget):
+def test_parallel_and_stepwise_recordings_agree(name, rule, seed, K, budget):
     target, drafter = PAIRS[name]
     prompt = toy_prompts(1, seed)[0]
     for names in (("theta",), ("theta_low_rank", "confidence", "theta", "entropy")):
-        asked = Settings(K, budget, RULES[rule], END, names)
-        text, _ = target_sequence(target, asked, prompt, seed)
+        record_settings = Settings(K, budget, RULES[rule], END, names)
+        text, _ = target_sequence(target, record_settings, prompt, seed)
         slow, fast = (
-            record_stepwise(target, drafter, asked, prompt, text, seed),
-            record_prefix_only(target, drafter, asked, prompt, text, seed),
+            record_stepwise(target, drafter, record_settings, prompt, text, seed),
+            record_prefix_only(target, drafter, record_settings, prompt, text, seed),
         )
         for field in RecordedRows.__dataclass_fields__:
             np.testing.assert_array_equal(getattr(slow, field), getattr(fast, field), err_msg=field)
 
 
-def test_recorded_codes_are_those_of_whole_passes():
+def test_recorded_codes_equal_full_passes():
     """θ by the definition: hidden states of uncached passes over the prefix and the draft."""
     target, drafter = PAIRS["model"]
-    asked, prompt, sequence = (
+    record_settings, prompt, sequence = (
         Settings(12, 14, RULES["coupled"], END, ("theta",)),
         toy_prompts(1, 12)[0],
         3,
     )
-    rows = record_sequence(target, drafter, asked, prompt, sequence)
-    made, text, seen = drafter.predictors["theta"], rows.token.tolist(), 0
+    rows = record_sequence(target, drafter, record_settings, prompt, sequence)
+    head, text, seen = drafter.predictors["theta"], rows.token.tolist(), 0
 
     def last(lm, prefix):
         with torch.inference_mode():
@@ -151,8 +151,8 @@ def test_recorded_codes_are_those_of_whole_passes():
         )
         while len(draft) < min(12, 14 - t) and (not draft or draft[-1] not in END):
             there, slot = last(drafter.lm, [*prefix, *draft]), len(draft)
-            turned = made.turn[min(slot, 9)] @ here
-            theta = torch.sigmoid(made.judge @ torch.cat((turned, there)) + made.bias).item()
+            turned = head.turn[min(slot, 9)] @ here
+            theta = torch.sigmoid(head.judge @ torch.cat((turned, there)) + head.bias).item()
             code, _ = grid.encode(np.array([theta]), grid.TABLES[GRIDS["theta"]])
             assert rows.feature[t, slot, 0] == code[0]
             scores = RULES["coupled"].scores(drafter.lm.logits(there)[None], sequence, [t + slot])
@@ -162,7 +162,7 @@ def test_recorded_codes_are_those_of_whole_passes():
     assert len(np.unique(rows.feature)) > 20
 
 
-def test_a_prompt_of_one_token_starts_from_zeros():
+def test_one_token_prompt_starts_from_zeros():
     target, drafter = PAIRS["early_exit"]
     rows = record_sequence(
         target, drafter, Settings(4, 4, RULES["greedy"], END, ("theta",)), [5], 0
@@ -189,17 +189,23 @@ def reads(name: str, stop: float, drop: float = 0.0) -> Policy:
 
 
 def recording(name: str, rule: str, target, drafter, count=5):
-    asked = Settings(12, 20, RULES[rule], END, drafter_features(drafter))
+    record_settings = Settings(12, 20, RULES[rule], END, drafter_features(drafter))
     prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(count))]
-    rows = [record_sequence(target, drafter, asked, p.token, i) for i, p in enumerate(prompts)]
+    rows = [
+        record_sequence(target, drafter, record_settings, p.token, i) for i, p in enumerate(prompts)
+    ]
     return assemble(
-        rows, prompts, 0, asked, describe("toy", drafter, asked, prompts, "", "cpu", torch.float64)
+        rows,
+        prompts,
+        0,
+        record_settings,
+        describe("toy", drafter, record_settings, prompts, "", "cpu", torch.float64),
     )
 
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", PREFIX)
-def test_a_policy_that_reads_theta_runs_as_it_replays(name, rule, monkeypatch):
+def test_policy_reading_theta_runs_as_it_replays(name, rule, monkeypatch):
     target, drafter = PAIRS[name]
     trace = recording(name, rule, target, drafter)
     assert trace.meta.features[2:] == (("theta", "identity"), ("theta_low_rank", "identity"))
@@ -233,7 +239,7 @@ def test_a_policy_that_reads_theta_runs_as_it_replays(name, rule, monkeypatch):
     )  # and so is the state of an earlier round
 
 
-def test_another_predictor_than_the_recordings_is_refused():
+def test_predictor_of_another_recording_is_refused():
     target, drafter = PAIRS["model"]
     trace = recording("model", "greedy", target, drafter, count=2)
     _, other = equipped("model", seed=7)
@@ -262,7 +268,7 @@ def test_another_predictor_than_the_recordings_is_refused():
     assert required_predictors(("confidence",), bare) == {}
 
 
-def test_theta_depends_on_states_and_never_on_the_token():
+def test_theta_depends_on_states_only():
     target, drafter = PAIRS["model"]
     reader = FeatureReader(("theta", "confidence"), 1.0, drafter)
     prefill = target.prefill([4, 5])
@@ -284,28 +290,28 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize("rank", FORMS.values())
-def test_a_saved_predictor_comes_back(folder, rank):
-    made, before = predictor(3, rank, 5, 7), drafter_identity(folder)
-    save_predictor(made, folder, "theta", TARGET, {"heldout_loss": 0.5})
+def test_saved_predictor_loads(folder, rank):
+    head, before = predictor(3, rank, 5, 7), drafter_identity(folder)
+    save_predictor(head, folder, "theta", TARGET, {"heldout_loss": 0.5})
     assert (
         drafter_identity(folder)
         == before
         == hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     )
     back = load_predictor(folder, "theta", TARGET)
-    for key, value in made.state_dict().items():
+    for key, value in head.state_dict().items():
         assert torch.equal(value, back.state_dict()[key])
     assert (
         back.sha256
-        == made.sha256
+        == head.sha256
         == hashlib.sha256((folder / "theta.safetensors").read_bytes()).hexdigest()
     )
     assert list(load_predictors(folder, TARGET)) == ["theta"]
     assert load_predictors("some/hub-name", TARGET) == {}
     assert back.sha256 != predictor(4, rank, 5, 7).sha256
-    said = json.loads((folder / "theta.json").read_text())
-    assert said["form"] == ("paper" if rank is None else "low_rank")
-    assert said["training"] == {"heldout_loss": 0.5}
+    saved = json.loads((folder / "theta.json").read_text())
+    assert saved["form"] == ("paper" if rank is None else "low_rank")
+    assert saved["training"] == {"heldout_loss": 0.5}
 
 
 def _rewrite(folder, **changes):
@@ -314,9 +320,9 @@ def _rewrite(folder, **changes):
 
 
 def _not_finite(folder):
-    made = predictor(3, None, 5, 7)
-    made.judge[2] = float("nan")
-    save_predictor(made, folder, "theta", TARGET)
+    head = predictor(3, None, 5, 7)
+    head.judge[2] = float("nan")
+    save_predictor(head, folder, "theta", TARGET)
 
 
 BROKEN = {
@@ -338,7 +344,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("words", BROKEN)
-def test_what_is_not_this_pairs_predictor_is_refused_in_one_line(folder, words):
+def test_invalid_predictor_files_are_refused_in_one_line(folder, words):
     save_predictor(predictor(3, None, 5, 7), folder, "theta", TARGET)
     load_predictors(folder, TARGET)
     BROKEN[words](folder)

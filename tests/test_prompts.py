@@ -7,11 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from real.prompts import Prompt, PromptError, draw, read_prompts, repeated_ngrams
+from real.prompts import (
+    LeftOut,
+    Prompt,
+    PromptError,
+    PromptFormat,
+    draw,
+    read_prompts,
+    repeated_ngrams,
+)
 from real.train.corpus import train_tokenizer
 
 HELD = settings(deadline=None, max_examples=100, derandomize=True)
 TOKENIZER = train_tokenizer(["User: Question: Answer: Assistant: some words"], 280)
+PLAIN = PromptFormat(TOKENIZER)
 
 
 def written(tmp_path, *rows):
@@ -26,7 +35,7 @@ def written(tmp_path, *rows):
 
 
 def texts(path, longest=1000):
-    return [TOKENIZER.decode(p.token) for p in read_prompts(path, TOKENIZER, longest)]
+    return [TOKENIZER.decode(p.token) for p in read_prompts(path, PLAIN, longest)[0]]
 
 
 def test_every_task_has_its_style(tmp_path):
@@ -45,7 +54,7 @@ def test_every_task_has_its_style(tmp_path):
     ]
 
 
-def test_public_sets_get_our_task_and_their_licence(tmp_path):
+def test_public_sets_get_a_task_and_their_licence(tmp_path):
     path = written(
         tmp_path,
         {"id": 5, "task": "gsm8k/main", "turns": ["How many?"], "source": "gsm8k:test"},
@@ -53,25 +62,49 @@ def test_public_sets_get_our_task_and_their_licence(tmp_path):
         "",
         {"task": "own", "text": "y"},
     )
-    found = read_prompts(path, TOKENIZER, 100)
-    assert [(p.id, p.task, p.source) for p in found] == [
+    prompts, _ = read_prompts(path, PLAIN, 100)
+    assert [(p.id, p.task, p.source) for p in prompts] == [
         ("5", "math", "gsm8k (MIT)"),
         ("2", "own", "mine:here"),
         ("4", "own", "prompts.jsonl"),
     ]
-    assert TOKENIZER.decode(found[0].token) == "Question: How many?\nAnswer:"
+    assert TOKENIZER.decode(prompts[0].token) == "Question: How many?\nAnswer:"
 
 
 def test_prompts_are_kept_up_to_the_limit(tmp_path):
     path = written(tmp_path, *({"task": "t", "text": "é" * n} for n in range(5)))
-    lengths = [len(p.token) for p in read_prompts(path, TOKENIZER, 1000)]
+    lengths = [len(p.token) for p in read_prompts(path, PLAIN, 1000)[0]]
     assert lengths == [
         len(TOKENIZER.encode("é" * n).ids) for n in range(1, 5)
     ]  # the empty one goes
     for longest in lengths:
         assert [n for n in lengths if n <= longest] == [
-            len(p.token) for p in read_prompts(path, TOKENIZER, longest)
+            len(p.token) for p in read_prompts(path, PLAIN, longest)[0]
         ]
+
+
+def test_left_out_prompts_are_counted_with_their_reason(tmp_path):
+    rows = [{"task": "t", "text": "é" * n} for n in (0, 1, 2, 3, 0, 9)]
+    path = written(tmp_path, *rows, {"task": "t", "turns": [""]})
+    sizes = {n: len(TOKENIZER.encode("é" * n).ids) for n in (1, 2, 3, 9)}
+    kept, left = read_prompts(path, PLAIN, sizes[2])
+    assert [len(p.token) for p in kept] == [sizes[1], sizes[2]]
+    assert left == LeftOut(7, empty=3, too_long=2, limit=sizes[2], longest=sizes[9])
+    assert left.count == 5
+    everything, none = read_prompts(path, PLAIN, 10**6)
+    assert len(everything) == 4
+    assert none.too_long == 0
+
+
+def test_what_is_left_out_reads_as_one_line():
+    many = LeftOut(80, 0, 3, 1952, 2310)
+    assert many.describe() == "left out 3 of 80 prompts: 3 over 1,952 tokens (longest 2,310)"
+    assert LeftOut(80, 0, 0, 1952, 1000).describe() == ""
+    both = many + LeftOut(20, 2, 1, 1952, 2000)
+    assert both.describe() == (
+        "left out 6 of 100 prompts: 4 over 1,952 tokens (longest 2,310), 2 empty"
+    )
+    assert LeftOut() + many == many
 
 
 def test_only_newlines_end_a_line(tmp_path):
@@ -95,26 +128,27 @@ def test_only_newlines_end_a_line(tmp_path):
         '{"task": "t", "turns": []}',
         '{"task": "t", "turns": "a string"}',
         '{"task": "t", "turns": [5]}',
+        '{"task": "t", "turns": ["fine", 5]}',
         '{"task": "t", "text": 5}',
         '{"task": "t", "text": null}',
     ],
 )
-def test_a_line_that_is_no_prompt_is_refused(tmp_path, line):
+def test_invalid_lines_are_refused(tmp_path, line):
     path = written(tmp_path, {"task": "t", "text": "fine"}, line)
     with pytest.raises(PromptError, match="line 2: expected a JSON object") as caught:
-        read_prompts(path, TOKENIZER, 100)
+        read_prompts(path, PLAIN, 100)
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_without_prompts_is_refused(tmp_path):
+def test_file_without_prompts_is_refused(tmp_path):
     for content in (b"", b'{"task": "t", "text": "much too long"}'):
         (tmp_path / "p.jsonl").write_bytes(content)
         with pytest.raises(PromptError, match="no prompt of 1 to 2 tokens"):
-            read_prompts(tmp_path / "p.jsonl", TOKENIZER, 2)
+            read_prompts(tmp_path / "p.jsonl", PLAIN, 2)
     (tmp_path / "latin.jsonl").write_bytes(b'{"task": "t", "text": "caf\xe9"}')
     for path in (tmp_path / "nowhere.jsonl", tmp_path / "latin.jsonl", tmp_path):
         with pytest.raises(PromptError, match="cannot be read as prompts"):
-            read_prompts(path, TOKENIZER, 100)
+            read_prompts(path, PLAIN, 100)
 
 
 def prompts_of(tasks):
@@ -123,7 +157,7 @@ def prompts_of(tasks):
 
 @HELD
 @given(st.text("abc", max_size=30), st.integers(0, 8), st.integers(0, 1000))
-def test_a_draw_is_even_in_order_and_a_function_of_its_seed(tasks, per_task, seed):
+def test_sampling_is_balanced_ordered_and_seeded(tasks, per_task, seed):
     prompts = prompts_of(tasks)
     kept = draw(prompts, per_task, seed)
     assert kept == draw(prompts, per_task, seed)
@@ -132,19 +166,19 @@ def test_a_draw_is_even_in_order_and_a_function_of_its_seed(tasks, per_task, see
         t for t in dict.fromkeys(tasks) if per_task
     ]
     for task in set(tasks):
-        of = [int(p.id) for p in kept if p.task == task]
-        assert of == sorted(of)
-        assert len(of) == min(per_task, tasks.count(task))
+        numbers = [int(p.id) for p in kept if p.task == task]
+        assert numbers == sorted(numbers)
+        assert len(numbers) == min(per_task, tasks.count(task))
 
 
-def test_a_draw_uses_every_prompt_and_every_seed():
+def test_sampling_reaches_every_prompt():
     prompts = prompts_of("a" * 10)
     drawn = [tuple(p.id for p in draw(prompts, 3, seed)) for seed in range(60)]
     assert {i for ids in drawn for i in ids} == {p.id for p in prompts}
     assert len(set(drawn)) > 30
 
 
-def test_a_draw_of_one_task_ignores_the_others():
+def test_sampling_of_a_task_ignores_the_others():
     alone, mixed = prompts_of("aaaaaaaa"), prompts_of("aaaaaaaabbbb")
     assert draw(alone, 3, 5) == [p for p in draw(mixed, 3, 5) if p.task == "a"]
 
@@ -160,12 +194,12 @@ def slow_repeats(texts, n):
 
 @HELD
 @given(st.lists(st.lists(st.integers(0, 2), max_size=25), max_size=4), st.integers(1, 5))
-def test_repeated_ngrams_are_those_of_the_definition(rows, n):
+def test_repeated_ngrams_equal_their_definition(rows, n):
     rows = [np.array(r, np.int32) for r in rows]
     assert repeated_ngrams(iter(rows), n) == slow_repeats(rows, n)
 
 
-def test_a_loop_is_seen_and_fresh_text_is_not():
+def test_loops_count_as_repetition():
     assert repeated_ngrams([np.arange(100)]) == 0.0
     assert repeated_ngrams([np.arange(100) % 10]) == 83 / 93
     assert (

@@ -17,12 +17,12 @@ from real.prompts import ALL, LOW_REPEAT
 
 def test_rates_equal_simulated_times():
     factor = {"factor": (2, 1, 4, 1)}
-    runs, found = timed(
+    runs, rows = timed(
         ("plain", 0.5, 0.25),
         ("generate", 0.5, 0.5),
         ("model=fixed:3", 1.0, 0.25, {"commits": 4, **factor}),
     )
-    mine = row(found, "model=fixed:3")
+    mine = row(rows, "model=fixed:3")
     assert (mine.prompts, mine.tokens, mine.seconds) == (4, 80, 4 * 2.25 * 2)  # the middle repeat
     assert mine.rate == pytest.approx(80 / 18)
     assert mine.per_pass == 4
@@ -31,30 +31,30 @@ def test_rates_equal_simulated_times():
     assert mine.over_generate == pytest.approx(80 / 18 / (80 / 42))
     speeds = torch.tensor([80 / 18, 80 / 9, 80 / 36], dtype=torch.float64)
     assert mine.spread == pytest.approx(float(speeds.std() / speeds.mean()))
-    plain = row(found, "plain")
+    plain = row(rows, "plain")
     assert plain.first == 0.75
     assert plain.after == pytest.approx(76 / (22 - 3))
     assert plain.warm == 5.5
     assert plain.spread == 0
-    assert row(found, "plain", LOW_REPEAT).speedup == 1
+    assert row(rows, "plain", LOW_REPEAT).speedup == 1
     assert timed(("plain", 1, 1), repeats=1)[1][0].spread is None
     again = timed(
         ("plain", 0.5, 0.25),
         ("generate", 0.5, 0.5),
         ("model=fixed:3", 1.0, 0.25, {"commits": 4, **factor}),
     )[1]
-    assert again == found
+    assert again == rows
 
 
 def test_groups_are_all_low_repeat_and_tasks():
-    runs, found = timed(("plain", 1, 1))
+    runs, rows = timed(("plain", 1, 1))
     assert prompt_groups(runs[0], TASKS) == {
         ALL: [0, 1, 2, 3],
         LOW_REPEAT: [1, 2, 3],
         "task:code": [0, 3],
         "task:math": [1, 2],
     }
-    assert [r.prompts for r in found] == [4, 3, 2, 2]
+    assert [r.prompts for r in rows] == [4, 3, 2, 2]
     # 13 8-grams of 20 tokens: one that repeats is 1/13 < 0.1, two are 2/13
     one, two = [*range(8), 99, *range(8), 97, 96, 95], [*range(9), 99, *range(9), 95]
     assert prompt_groups(replace(runs[0], token=[[one, two]]), ["a", "a"])[LOW_REPEAT] == [0]
@@ -69,29 +69,29 @@ def test_control_different_sequences_are_counted():
     def changed(token, repeat, s):
         return [*token[:-1], 99] if s == 2 and repeat == 1 else token
 
-    _, found = timed(
+    _, rows = timed(
         ("plain", 1, 1), ("model=fixed:1", 1, 1, {"change": changed}), ("generate", 1, 1)
     )
-    assert row(found, "model=fixed:1").equal == 3
-    assert row(found, "model=fixed:1", "task:math").equal == 1
-    assert row(found, "model=fixed:1", "task:code").equal == 2
-    assert row(found, "generate").equal == 4 == row(found, "plain").equal
+    assert row(rows, "model=fixed:1").equal == 3
+    assert row(rows, "model=fixed:1", "task:math").equal == 1
+    assert row(rows, "model=fixed:1", "task:code").equal == 2
+    assert row(rows, "generate").equal == 4 == row(rows, "plain").equal
 
 
 @pytest.mark.parametrize("after", [0, 1, 5, 11])
 def test_failing_contestant_reports_its_error(after):
     clock = Clock()
-    runs, found = timed(
+    runs, rows = timed(
         clock.contestant("plain", 1, 1),
         failing("generate_static", after),
         clock.contestant("model=a", 1, 2),
         clock=clock,
     )
-    lost = row(found, "generate_static")
+    lost = row(rows, "generate_static")
     assert lost.error == "RuntimeError: no room"
     assert lost.rate is None
-    assert row(found, "model=a").rate == pytest.approx(20 / 41)
-    json.dumps(race_summary(runs, found, TASKS, {}), allow_nan=False)
+    assert row(rows, "model=a").rate == pytest.approx(20 / 41)
+    json.dumps(race_summary(runs, rows, TASKS, {}), allow_nan=False)
 
 
 def test_failing_plain_decoding_raises():
@@ -100,7 +100,7 @@ def test_failing_plain_decoding_raises():
 
 
 def test_race_command_on_embedded_models(tmp_path, monkeypatch):
-    given = [
+    arguments = [
         "race",
         "tiny-model-greedy",
         "--contestant",
@@ -114,16 +114,23 @@ def test_race_command_on_embedded_models(tmp_path, monkeypatch):
     ]
     files = "--out", "r.json", "--plot", "p.png"
     code, out, _ = command(
-        tmp_path, *given, "--rival", "generate", "--rival", "assisted:constant", "--json", *files
+        tmp_path,
+        *arguments,
+        "--rival",
+        "generate",
+        "--rival",
+        "assisted:constant",
+        "--json",
+        *files,
     )
-    said = json.loads(out)
+    report = json.loads(out)
     assert code == 0
-    assert said == json.loads((tmp_path / "r.json").read_text())
+    assert report == json.loads((tmp_path / "r.json").read_text())
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
-    assert said["device"].startswith("cpu")
-    assert said["matmul"] == "highest"
-    assert {"torch", "transformers"} <= said["versions"].keys()
-    here = [r for r in said["rows"] if r["group"] == ALL]
+    assert report["device"].startswith("cpu")
+    assert report["matmul"] == "highest"
+    assert {"torch", "transformers"} <= report["versions"].keys()
+    here = [r for r in report["rows"] if r["group"] == ALL]
     assert [r["contestant"] for r in here] == [
         "plain",
         "model=fixed:1",
@@ -131,20 +138,20 @@ def test_race_command_on_embedded_models(tmp_path, monkeypatch):
         "assisted:constant",
     ]
     assert all(r["equal"] == 1 and r["rate"] > 0 and not r["error"] for r in here)
-    assert said["recommended"] in ("plain", "model=fixed:1")
-    assert said["raw"]["plain"]["tokens"][0] == said["raw"]["generate"]["tokens"][0]
+    assert report["recommended"] in ("plain", "model=fixed:1")
+    assert report["raw"]["plain"]["tokens"][0] == report["raw"]["generate"]["tokens"][0]
 
     def interrupted(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("real.jobs.race.race", interrupted)
-    code, _, _ = command(tmp_path, *given, "--rival", "none", "--out", "other.json")
+    code, _, _ = command(tmp_path, *arguments, "--rival", "none", "--out", "other.json")
     assert code != 0
     assert {p.name for p in tmp_path.iterdir()} == {"r.json", "p.png"}
 
 
 def test_race_command_prints_the_recommendation(tmp_path):
-    given = (
+    arguments = (
         "race",
         "tiny-model-greedy",
         "--contestant",
@@ -156,23 +163,23 @@ def test_race_command_prints_the_recommendation(tmp_path):
         "--repeats",
         1,
     )
-    code, out, _ = command(tmp_path, *given)
+    code, out, _ = command(tmp_path, *arguments)
     assert code == 0
     assert "recommended: " in out.splitlines()[-1]
     assert "times plain by task" in out
-    refused(tmp_path, *given, "--engine", "quick", words="engine 'quick' is unknown")
+    refused(tmp_path, *arguments, "--engine", "quick", words="engine 'quick' is unknown")
     refused(
         tmp_path,
-        *given,
+        *arguments,
         "--cost",
         "eagle=c.json",
         words="expected drafter=COST.json, of a drafter among model",
     )
-    refused(tmp_path, *given, "--out", "no/r.json", words="there is no folder no")
-    refused(tmp_path, *given, "--out", "a", "--plot", "a", words="a would overwrite a")
-    refused(tmp_path, *given, "--repeats", 0, words="--repeats is 0")
-    refused(tmp_path, *given, "--rival", "generat", words="expected none alone")
-    refused(tmp_path, *given, "--contestant", "modell=fixed:1", words="did you mean model?")
+    refused(tmp_path, *arguments, "--out", "no/r.json", words="there is no folder no")
+    refused(tmp_path, *arguments, "--out", "a", "--plot", "a", words="a would overwrite a")
+    refused(tmp_path, *arguments, "--repeats", 0, words="--repeats is 0")
+    refused(tmp_path, *arguments, "--rival", "generat", words="expected none alone")
+    refused(tmp_path, *arguments, "--contestant", "modell=fixed:1", words="did you mean model?")
     code, out, _ = command(tmp_path, "race", "--help")
     assert code == 0
     assert "Example:" in out
@@ -210,12 +217,12 @@ def calls_of(names, seed, repeats=2, prompts=5):
 def test_calls_are_shuffled_and_prompts_stay_in_order():
     names, prompts = ["plain", "model=fixed:1", "generate"], 5
     calls = calls_of(names, 3)
-    warmed = [i for i, each in enumerate(calls) if each[1] == "warm"]
+    warmed = [i for i, call in enumerate(calls) if call[1] == "warm"]
     assert [
         calls[i][0] for i in warmed
     ] == names  # each once, behind its own first calls and before all that count
     counted = calls[warmed[-1] + 1 :]
-    assert all(each[0] == calls[i][0] for i in warmed for each in calls[i - 2 : i])
+    assert all(call[0] == calls[i][0] for i in warmed for call in calls[i - 2 : i])
     assert len(counted) == 3 * prompts * (2 + 1)
     for name in names:
         whole = [
@@ -233,7 +240,7 @@ def test_calls_are_shuffled_and_prompts_stay_in_order():
         assert len(states) == 2
         assert [s for _, s in first] == list(range(prompts))
         assert len({began for began, _ in first} - set(states)) == prompts  # none of these
-    order = [each[0] for each in counted]
+    order = [call[0] for call in counted]
     assert order != sorted(order, key=names.index)
-    assert len({tuple(each[0] for each in calls_of(names, seed)) for seed in range(4)}) == 4
+    assert len({tuple(call[0] for call in calls_of(names, seed)) for seed in range(4)}) == 4
     assert calls_of(names, 3) == calls

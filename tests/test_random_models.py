@@ -48,9 +48,9 @@ def test_shapes_are_read_from_names_files_and_sizes(tmp_path):
     assert mine.name == "mine"
     assert mine.kv_heads == 1
     assert not mine.tied
-    made = random_decoder(mine, torch.bfloat16, "cpu")
-    assert made.dtype == torch.bfloat16
-    assert sum(p.numel() for p in made.parameters()) == parameters(mine)
+    decoder = random_decoder(mine, torch.bfloat16, "cpu")
+    assert decoder.dtype == torch.bfloat16
+    assert sum(p.numel() for p in decoder.parameters()) == parameters(mine)
     for text, words in (
         ("4x64x3", "does not split into 3 heads"),
         ("llama-9", "expected one of llama-2-7b"),
@@ -112,8 +112,8 @@ def test_models_beyond_memory_are_refused_before_allocation(monkeypatch):
         ("medusa", "head"),
         ("model:1x8x1", "lm"),
     ):
-        made = getattr(random_drafter(name, target, TINY, 4), part)
-        assert whole(made) <= sum(map(parameters, drafter_shapes(name, TINY))), name
+        model = getattr(random_drafter(name, target, TINY, 4), part)
+        assert whole(model) <= sum(map(parameters, drafter_shapes(name, TINY))), name
 
 
 @pytest.mark.parametrize(

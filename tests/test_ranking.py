@@ -11,12 +11,14 @@ from real.bench.ranking import ratio_to_assisted, recommend, recommendation
 from real.prompts import ALL, LOW_REPEAT
 
 
-def made_row(name, rate, group=ALL, **more):
-    return RaceRow(name, group, "=" in name or ":" in name, 4, rate=rate, speedup=rate / 10, **more)
+def made_row(name, rate, group=ALL, **fields):
+    return RaceRow(
+        name, group, "=" in name or ":" in name, 4, rate=rate, speedup=rate / 10, **fields
+    )
 
 
-def both(name, rate, rate_there, **more):
-    return [made_row(name, rate, **more), made_row(name, rate_there, LOW_REPEAT)]
+def both(name, rate, rate_there, **fields):
+    return [made_row(name, rate, **fields), made_row(name, rate_there, LOW_REPEAT)]
 
 
 @pytest.mark.parametrize(
@@ -40,10 +42,10 @@ def both(name, rate, rate_there, **more):
     ],
 )
 def test_nothing_slower_than_no_speculation_is_recommended(others, expected):
-    found = [*both("plain", 10, 10), *both("generate", 8, 8), *others]
-    assert recommend(found) == expected
-    assert recommendation(found).startswith(f"recommended: {expected}, ")
-    assert ("generate_static is 1.40 times as fast" in recommendation(found)) == (
+    rows = [*both("plain", 10, 10), *both("generate", 8, 8), *others]
+    assert recommend(rows) == expected
+    assert recommendation(rows).startswith(f"recommended: {expected}, ")
+    assert ("generate_static is 1.40 times as fast" in recommendation(rows)) == (
         len(others) == 4 and others[2].contestant == "generate_static"
     )
 
@@ -64,11 +66,11 @@ def test_recommendation_without_low_repeat_prompts():
 
 
 def test_slow_drafter_is_not_recommended():
-    _, found = timed(("plain", 1, 1), ("model=slow", 1, 3, {"commits": 2}))
-    assert recommend(found) == PLAIN
-    assert row(found, "model=slow").per_pass == 2
-    _, found = timed(("plain", 1, 1), ("model=quick", 1, 1, {"commits": 2}))
-    assert recommend(found) == "model=quick"
+    _, rows = timed(("plain", 1, 1), ("model=slow", 1, 3, {"commits": 2}))
+    assert recommend(rows) == PLAIN
+    assert row(rows, "model=slow").per_pass == 2
+    _, rows = timed(("plain", 1, 1), ("model=quick", 1, 1, {"commits": 2}))
+    assert recommend(rows) == "model=quick"
 
 
 def test_ratio_to_assisted_compares_the_best_of_both():

@@ -38,26 +38,26 @@ PAIRS = {name: toy_pair(name) for name in DRAFTERS}
 def test_prefix_only_recording_equals_the_definition(name, rule, seed, K, budget):
     target, drafter = PAIRS[name]
     prompt = toy_prompts(1, seed)[0]
-    asked = Settings(K, budget, RULES[rule], END)
-    text, _ = target_sequence(target, asked, prompt, seed)
+    record_settings = Settings(K, budget, RULES[rule], END)
+    text, _ = target_sequence(target, record_settings, prompt, seed)
     slow, fast = (
-        record_stepwise(target, drafter, asked, prompt, text, seed),
-        record_prefix_only(target, drafter, asked, prompt, text, seed),
+        record_stepwise(target, drafter, record_settings, prompt, text, seed),
+        record_prefix_only(target, drafter, record_settings, prompt, text, seed),
     )
     for name in RecordedRows.__dataclass_fields__:
         np.testing.assert_array_equal(getattr(slow, name), getattr(fast, name), err_msg=name)
 
 
-def verified(name, asked, prompt, text, sequence):
+def verified(name, record_settings, prompt, text, sequence):
     """Rows from fresh models at each position: a free draft, then one along the sequence."""
-    n, K, rule = len(text), asked.K, asked.rule
+    n, K, rule = len(text), record_settings.K, record_settings.rule
     rows = {
         field: np.zeros((n, K), np.uint8) for field in ("rank", "draft_margin", "feature_margin")
     }
     rows |= {
         "depth": np.full(n, K, np.uint8),
         "run": np.zeros(n, np.uint8),
-        "feature": np.zeros((n, K, len(asked.features)), np.uint8),
+        "feature": np.zeros((n, K, len(record_settings.features)), np.uint8),
     }
 
     def drafted(prefix, pick, most, to_end_token=True):
@@ -65,10 +65,14 @@ def verified(name, asked, prompt, text, sequence):
         drafter.begin(target, prefix, target.prefill(prefix[:-1]), pick)
         while most and (step := drafter.next()) is not None:
             yield step
-            most = 0 if step.token in asked.end_tokens and to_end_token else most - 1
+            most = 0 if step.token in record_settings.end_tokens and to_end_token else most - 1
 
     for t in range(n):
-        prefix, limit, left = [*prompt, *text[:t].tolist()], min(K, asked.budget - t), min(K, n - t)
+        prefix, limit, left = (
+            [*prompt, *text[:t].tolist()],
+            min(K, record_settings.budget - t),
+            min(K, n - t),
+        )
 
         def free(logits, slot, *_, t=t):
             return int(rule.scores(logits[None], sequence, [t + slot]).argmax())
@@ -77,7 +81,7 @@ def verified(name, asked, prompt, text, sequence):
             return int(text[t + slot])
 
         steps = list(drafted(prefix, free, limit))
-        if len(steps) < limit or (steps and steps[-1].token in asked.end_tokens):
+        if len(steps) < limit or (steps and steps[-1].token in record_settings.end_tokens):
             rows["depth"][t] = len(steps)
         while (
             rows["run"][t] < min(len(steps), left)
@@ -91,7 +95,9 @@ def verified(name, asked, prompt, text, sequence):
             rows["draft_margin"][t, slot] = encode_margin(
                 margin(rule.scores(step.logits[None], sequence, [t + slot])).numpy()
             )[0]
-            code, edge = read_features(asked.features, step.logits[None], rule.temperature)
+            code, edge = read_features(
+                record_settings.features, step.logits[None], rule.temperature
+            )
             rows["feature"][t, slot], rows["feature_margin"][t, slot] = (
                 code[0],
                 encode_margin(edge.min()),
@@ -115,20 +121,20 @@ def verified(name, asked, prompt, text, sequence):
 def test_stepwise_recording_equals_fresh_models(name, rule, seed, K, budget):
     target, drafter = PAIRS[name]
     prompt = toy_prompts(1, seed)[0]
-    asked = Settings(K, budget, RULES[rule], END, drafter_features(drafter))
-    text, _ = target_sequence(target, asked, prompt, seed)
-    found = record_stepwise(target, drafter, asked, prompt, text, seed)
-    for field, wanted in verified(name, asked, prompt, text, seed).items():
-        np.testing.assert_array_equal(getattr(found, field), wanted, err_msg=field)
+    record_settings = Settings(K, budget, RULES[rule], END, drafter_features(drafter))
+    text, _ = target_sequence(target, record_settings, prompt, seed)
+    rows = record_stepwise(target, drafter, record_settings, prompt, text, seed)
+    for field, wanted in verified(name, record_settings, prompt, text, seed).items():
+        np.testing.assert_array_equal(getattr(rows, field), wanted, err_msg=field)
 
 
 def test_drafter_without_logits_has_two_ranks_and_no_features():
     target, drafter = PAIRS["prompt_lookup"]
-    asked, prompt = (
+    record_settings, prompt = (
         Settings(6, 24, RULES["greedy"], END, drafter_features(drafter)),
         [5, 6, 7, 5, 6, 7],
     )
-    rows = record_sequence(target, drafter, asked, prompt, 0)
+    rows = record_sequence(target, drafter, record_settings, prompt, 0)
     n, slot = len(rows.token), np.arange(6)
     offers = slot < np.minimum(rows.depth, 24 - np.arange(n))[:, None]
     there = np.arange(n)[:, None] + slot < n
@@ -141,7 +147,9 @@ def test_drafter_without_logits_has_two_ranks_and_no_features():
     assert rows.run.sum() > 0
     assert len(set(rows.depth.tolist())) > 1
     with pytest.raises(ValueError, match="'confidence': drafter 'prompt_lookup' has no logits"):
-        record_sequence(target, drafter, replace(asked, features=("confidence",)), prompt, 0)
+        record_sequence(
+            target, drafter, replace(record_settings, features=("confidence",)), prompt, 0
+        )
 
 
 def test_depth_is_limited_by_the_drafter():
@@ -161,8 +169,8 @@ def test_control_late_prompt_lookup_is_detected(monkeypatch):
     from real.drafters.prompt_lookup import PromptLookupDrafter
 
     target, drafter = PAIRS["prompt_lookup"]
-    asked, prompt = Settings(4, 12, RULES["greedy"], END, ()), [5, 6, 7, 5, 6, 7]
-    text, _ = target_sequence(target, asked, prompt, 0)
+    record_settings, prompt = Settings(4, 12, RULES["greedy"], END, ()), [5, 6, 7, 5, 6, 7]
+    text, _ = target_sequence(target, record_settings, prompt, 0)
     read_all = PromptLookupDrafter.catch_up
     monkeypatch.setattr(
         PromptLookupDrafter,
@@ -170,8 +178,8 @@ def test_control_late_prompt_lookup_is_detected(monkeypatch):
         lambda self, tokens, *rest: read_all(self, tokens[:-1] or [4], *rest),
     )
     assert (
-        record_stepwise(target, drafter, asked, prompt, text, 0).run
-        != verified("prompt_lookup", asked, prompt, text, 0)["run"]
+        record_stepwise(target, drafter, record_settings, prompt, text, 0).run
+        != verified("prompt_lookup", record_settings, prompt, text, 0)["run"]
     ).any()
 
 
@@ -179,9 +187,9 @@ def test_control_late_prompt_lookup_is_detected(monkeypatch):
 def test_rows_equal_full_forward_passes(rule):
     """run, depth and rank from whole forward passes of the drafter, position by position."""
     target, drafter = PAIRS["model"]
-    asked, sequence = Settings(5, 16, RULES[rule], END), 3
+    record_settings, sequence = Settings(5, 16, RULES[rule], END), 3
     prompt = toy_prompts(1, 12)[0]
-    rows = record_sequence(target, drafter, asked, prompt, sequence)
+    rows = record_sequence(target, drafter, record_settings, prompt, sequence)
     text, scored = rows.token.tolist(), 0
 
     def scores(prefix, position):
@@ -209,25 +217,25 @@ def _prompts(count):
     return [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(count))]
 
 
-def _record(out, count=7, asked=None, drafter=None, **more):
-    target, own = PAIRS["model"]
-    asked = asked or Settings(4, 8, RULES["coupled"], END)
-    drafter = drafter or own
-    meta = describe("toy", drafter, asked, _prompts(count), "", "cpu", torch.float64)
+def _record(out, count=7, record_settings=None, drafter=None, **options):
+    target, toy_drafter = PAIRS["model"]
+    record_settings = record_settings or Settings(4, 8, RULES["coupled"], END)
+    drafter = drafter or toy_drafter
+    meta = describe("toy", drafter, record_settings, _prompts(count), "", "cpu", torch.float64)
     files = RecordingFiles(out, shard_size=2)
-    return record(target, drafter, asked, _prompts(count), files, meta, **more)
+    return record(target, drafter, record_settings, _prompts(count), files, meta, **options)
 
 
 def test_killed_recording_continues_at_its_last_shard(tmp_path, monkeypatch):
     whole = _record(tmp_path / "whole.parquet")
-    made = []
+    recorded = []
 
-    def counted(target, drafter, asked, prompt, sequence, cache):
-        if len(made) == 5:
-            made.append(None)
+    def counted(target, drafter, record_settings, prompt, sequence, cache):
+        if len(recorded) == 5:
+            recorded.append(None)
             raise KeyboardInterrupt
-        made.append(sequence)
-        return record_sequence(target, drafter, asked, prompt, sequence)
+        recorded.append(sequence)
+        return record_sequence(target, drafter, record_settings, prompt, sequence)
 
     monkeypatch.setattr(module, "record_sequence", counted)
     out = tmp_path / "killed.parquet"
@@ -235,7 +243,7 @@ def test_killed_recording_continues_at_its_last_shard(tmp_path, monkeypatch):
         _record(out)
     assert not out.exists()
     resumed = _record(out)
-    assert made == [0, 1, 2, 3, 4, None, 4, 5, 6]  # the unfinished shard is recorded again
+    assert recorded == [0, 1, 2, 3, 4, None, 4, 5, 6]  # the unfinished shard is recorded again
     assert resumed == whole == load_trace(out)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["killed.parquet", "whole.parquet"]
 
@@ -246,7 +254,7 @@ def test_other_settings_are_refused(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         _record(out)
     with pytest.raises(RecordError, match="other settings"):
-        _record(out, asked=Settings(4, 9, RULES["coupled"], END))
+        _record(out, record_settings=Settings(4, 9, RULES["coupled"], END))
     (tmp_path / "t.parquet.parts" / "settings.json").write_text("{")
     with pytest.raises(RecordError, match="settings.json is damaged"):
         _record(out)
@@ -268,9 +276,9 @@ def test_drafter_with_history_is_refused():
         history_free = False
 
     target, _ = PAIRS["model"]
-    asked = Settings(4, 8, RULES["greedy"], END)
+    record_settings = Settings(4, 8, RULES["greedy"], END)
     with pytest.raises(RecordError, match="earlier rounds"):
-        record_sequence(target, Pool(), replace(asked), [5, 6], 0)
+        record_sequence(target, Pool(), replace(record_settings), [5, 6], 0)
 
 
 def test_silent_drafter_has_depth_zero():

@@ -4,7 +4,18 @@ enumeration."""
 import pytest
 import torch
 from branches import outcomes
-from enumerated_world import EXACT, HELD, World, busy, off, round_law, rules, seeds, tree, whole
+from enumerated_world import (
+    EXACT,
+    HELD,
+    World,
+    busy,
+    off,
+    round_distribution,
+    rules,
+    seeds,
+    tree,
+    whole,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +32,7 @@ def test_speculative_sampling_on_a_chain_follows_the_target():
         (_, K), world = size, World(seed, size[0])
         assert (
             off(
-                round_law(world, rule, chain(K + 1), K + 1, verified=verified),
+                round_distribution(world, rule, chain(K + 1), K + 1, verified=verified),
                 world.true(rule, K + 1),
             )
             < EXACT
@@ -42,7 +53,7 @@ def test_trees_of_up_to_seven_nodes_partly_drawn_follow_the_target(end):
         world, (parent, sure) = World(seed, vocab, 0.4), tree(seed, vocab, nodes)
         assert (
             off(
-                round_law(world, rule, parent, 3, sure, ends=end, verified=verified),
+                round_distribution(world, rule, parent, 3, sure, ends=end, verified=verified),
                 whole(world, rule, 3, end),
             )
             < EXACT
@@ -58,12 +69,12 @@ def test_trees_of_seven_nodes(parent):
         World(11, 2 if parent.count(0) == 2 else 3, 0.3),
         Rule("rejection", 0.8, 0, 0, 0.95),
     )
-    assert off(round_law(world, rule, parent, 4), world.true(rule, 4)) < EXACT
+    assert off(round_distribution(world, rule, parent, 4), world.true(rule, 4)) < EXACT
 
 
-def test_children_that_nobody_drew_are_judged_as_certain():
-    """Best tokens first, as a silent drafter or a deterministic tree submits them: no q, and the
-    law is still the target's."""
+def test_undrawn_children_are_verified_as_certain():
+    """Best tokens first, as a drafter without logits or a deterministic tree submits them: no q,
+    and the distribution is still the target's."""
     verified = []
 
     @HELD
@@ -72,7 +83,7 @@ def test_children_that_nobody_drew_are_judged_as_certain():
         world, (parent, _) = World(seed, vocab), tree(seed, vocab, nodes)
         assert (
             off(
-                round_law(world, rule, parent, 3, sure=range(8), verified=verified),
+                round_distribution(world, rule, parent, 3, sure=range(8), verified=verified),
                 world.true(rule, 3),
             )
             < EXACT
@@ -83,15 +94,15 @@ def test_children_that_nobody_drew_are_judged_as_certain():
 
 
 @pytest.mark.parametrize("rule", [Rule("rejection", 1.0, 0, 1), Rule("rejection", 0.3, 0, 0, 0.05)])
-def test_a_rule_that_leaves_one_token_decides_the_text(rule):
+def test_truncation_to_one_token_is_deterministic(rule):
     world = World(2, 4)
-    found = round_law(world, rule, [-1, 0, 0, 1, 1], 3)
-    assert off(found, world.true(rule, 3)) < EXACT
-    assert max(found.values()) == 1
+    distribution = round_distribution(world, rule, [-1, 0, 0, 1, 1], 3)
+    assert off(distribution, world.true(rule, 3)) < EXACT
+    assert max(distribution.values()) == 1
 
 
-def test_all_outcomes_are_walked_once():
-    found = list(
+def test_every_outcome_is_enumerated_once():
+    walked = list(
         outcomes(
             lambda c: (
                 c.sample(torch.tensor([0.5, 0.0, 0.5]), 0, 0, 0),
@@ -100,7 +111,7 @@ def test_all_outcomes_are_walked_once():
             )
         )
     )
-    assert sorted(found) == [
+    assert sorted(walked) == [
         ((0, False, True), 0.375),
         ((0, True, True), 0.125),
         ((2, False, True), 0.375),

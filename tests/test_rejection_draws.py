@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from branches import law
-from enumerated_world import EXACT, HELD, World, off, round_law, spoken
+from branches import output_distribution
+from enumerated_world import EXACT, HELD, World, off, round_distribution, spoken
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +24,7 @@ from simspec.rng import ACCEPT, DRAFT, RESIDUAL, uniform
     st.integers(0, 2**64 - 1), st.integers(0, 9), st.integers(0, 9), st.integers(0, 9),
     st.floats(0, 1),
 )  # fmt: skip
-def test_a_draw_is_the_token_under_the_uniform_number_of_its_address(
+def test_sample_is_the_quantile_of_its_addressed_uniform(
     weights, seed, sequence, round, slot, odds
 ):
     draws, p = AddressedDraws(seed, sequence), torch.tensor(weights, dtype=torch.float64)
@@ -39,7 +39,7 @@ def test_a_draw_is_the_token_under_the_uniform_number_of_its_address(
     assert not draws.accept(0.0, round, slot)
 
 
-def test_the_last_token_is_drawn_up_to_the_edge_and_no_impossible_one():
+def test_samples_at_the_edge_are_possible_tokens():
     p = torch.tensor([0.0, 0.3, 0.0, 0.7, 0.0], dtype=torch.float64)
     assert [_inverse_cdf(p, u) for u in (0.0, 0.2999999, 0.3000001, 1 - 2.0**-33, 1.0)] == [
         1,
@@ -51,9 +51,9 @@ def test_the_last_token_is_drawn_up_to_the_edge_and_no_impossible_one():
 
 
 class Astray:
-    """Asks the branches at other addresses than it is asked for."""
+    """Makes draws at other addresses than requested."""
 
-    def __init__(self, inner, flip=lambda *at: at, draw=lambda *at: at):
+    def __init__(self, inner, flip=lambda *address: address, draw=lambda *address: address):
         self.inner, self.at = inner, (flip, draw)
 
     def accept(self, odds, round, slot):
@@ -64,33 +64,33 @@ class Astray:
 
 
 ASTRAY = {
-    "one coin a round": dict(flip=lambda round, slot: (round, 0)),
-    "the same coins in all rounds": dict(flip=lambda round, slot: (0, slot)),
+    "one accept draw a round": dict(flip=lambda round, slot: (round, 0)),
+    "the same accept draws in all rounds": dict(flip=lambda round, slot: (0, slot)),
     "the same drafts in all rounds": dict(draw=lambda round, slot, role: (0, slot, role)),
     "the draft's draw for the correction": dict(
         draw=lambda round, slot, role: (round, slot, DRAFT)
     ),
-    "the coin for the correction": dict(
+    "the accept draw for the correction": dict(
         draw=lambda round, slot, role: (round, slot + 1, ACCEPT if role == RESIDUAL else role)
     ),
 }
 
 
 @pytest.mark.parametrize("name", ["", *ASTRAY])
-def test_each_number_is_used_once_and_a_second_use_changes_the_law(name):
+def test_every_draw_is_used_once_and_reuse_is_detected(name):
     rule, policy, K = Rule("rejection"), parse("fixed:2"), 2
-    asked, found, worst = [], {}, 0.0
+    seen, distribution, worst = [], {}, 0.0
     for seed in range(4):
-        world, found = World(seed, 3, 0.2), {}
+        world, distribution = World(seed, 3, 0.2), {}
 
         def run(inner):
-            asked.append(inner)
+            seen.append(inner)
             draws = Astray(inner, **ASTRAY[name]) if name else inner
             return tuple(spoken(world, rule, policy, 4, K, draws, 0).token.tolist())  # noqa: B023
 
-        found = law(run)
-        worst = max(worst, off(found, world.true(rule, 4)))
-    twice = sum(branches.again for branches in asked)
+        distribution = output_distribution(run)
+        worst = max(worst, off(distribution, world.true(rule, 4)))
+    twice = sum(branches.again for branches in seen)
     assert (twice > 0 and worst > 1e-3) if name else (twice == 0 and worst < EXACT), worst
 
 
@@ -105,23 +105,23 @@ def faulty(  # noqa: PLR0913  the signature of rejection_sample, and one flag a 
     clipped=True,
     updated=True,
     raw=False,
-    one_coin=False,
+    one_draw=False,
 ):
     """`rejection_sample` written anew, with a fault of choice."""
     p = rule.probs(logits)
     committed, row = [], 0
-    coin = None
+    kept = None
     while True:
         left, q, chosen = p[row], draft.q.get(row), None
         for child in [i for i, above in enumerate(draft.parent) if above == row]:
             token = draft.token[child]
-            judged = q if not raw else Rule("rejection").probs(q.log()[None] * rule.temperature)[0]
-            odds = min(1.0, float(left[token] / judged[token]))
+            tested = q if not raw else Rule("rejection").probs(q.log()[None] * rule.temperature)[0]
+            odds = min(1.0, float(left[token] / tested[token]))
             rest = left - q
             rest = rest.clamp(min=0) if clipped else rest.abs()
-            if one_coin:  # the first coin's fall decides all later ones of the same row
-                coin = draws.accept(odds, round, child) if coin is None else coin
-                held = coin
+            if one_draw:  # the first accept draw decides all later ones of the same row
+                kept = draws.accept(odds, round, child) if kept is None else kept
+                held = kept
             else:
                 held = draws.accept(odds, round, child)
             if held:
@@ -146,7 +146,7 @@ FAULTS = {
     "residual not clipped": dict(clipped=False),
     "siblings without the updated residual": dict(updated=False),
     "raw q in place of processed q": dict(raw=True),
-    "a reused coin": dict(one_coin=True),
+    "a reused accept draw": dict(one_draw=True),
     "correction drawn from q": dict(bonus_from_q=True),
 }
 
@@ -156,14 +156,14 @@ def planted(fault):
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_planted_fault_changes_the_law(name):
+def test_control_planted_faults_change_the_distribution(name):
     rule = Rule("rejection", 0.7)
 
     def worst(fault):
         worlds = [World(seed, 3, 0.3) for seed in range(4)]
         return max(
             off(
-                round_law(world, rule, [-1, 0, 0, 1], 2, accept_exact=planted(fault)),
+                round_distribution(world, rule, [-1, 0, 0, 1], 2, accept_exact=planted(fault)),
                 world.true(rule, 2),
             )
             for world in worlds
@@ -173,12 +173,11 @@ def test_a_planted_fault_changes_the_law(name):
     assert worst({}) < EXACT  # the rewritten walk is right where no fault is planted
 
 
-def test_a_bonus_from_the_drafter_changes_the_law():
-    """The classic slip: behind a full acceptance the next token is drawn from q's row in place
-    of p's."""
+def test_control_bonus_token_from_q_changes_the_distribution():
+    """The classic fault: after a full acceptance the next token is drawn from q in place of p."""
     world, rule = World(5, 3, 0.3), Rule("rejection")
 
-    def slip(rule, logits, draft, draws, round, end_tokens):
+    def wrong_bonus(rule, logits, draft, draws, round, end_tokens):
         texts = (), (draft.token[1],)
         verified = rejection_sample(rule, logits, draft, draws, round, end_tokens)
         if verified.accepted < 1:
@@ -191,4 +190,10 @@ def test_a_bonus_from_the_drafter_changes_the_law():
             ],
         )
 
-    assert off(round_law(world, rule, chain(2), 2, accept_exact=slip), world.true(rule, 2)) > 1e-2
+    assert (
+        off(
+            round_distribution(world, rule, chain(2), 2, accept_exact=wrong_bonus),
+            world.true(rule, 2),
+        )
+        > 1e-2
+    )

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from branches import law
+from branches import output_distribution
 from enumerated_world import ALLOWED, EXACT, World, off, spoken, whole
 from toy_lm import at_random, toy_decoder
 
@@ -20,14 +20,13 @@ from simspec import CostModel, Policy, PolicyError
 from simspec.policies import BUILTIN, CLAIRVOYANT, parse
 
 
-def test_every_built_in_policy_is_in_the_exam():
+def test_every_builtin_policy_is_tested():
     assert {text.split(":")[0] for text in ALLOWED} == set(BUILTIN) - set(CLAIRVOYANT)
 
 
 @pytest.mark.parametrize("text", ALLOWED)
-def test_whole_texts_follow_the_target_whatever_the_policy(text):
-    """Adaptive and random policies too: the law holds for each way in which the policy's own
-    draws fall."""
+def test_sequences_follow_the_target_under_every_policy(text):
+    """Adaptive and random policies too: the distribution holds for all draws of the policy."""
     for seed, rule, ends in (
         (1, Rule("rejection"), ()),
         (2, Rule("rejection", 0.8, 0, 0, 0.95), (2,)),
@@ -46,22 +45,22 @@ def test_whole_texts_follow_the_target_whatever_the_policy(text):
             verified.append(run(draws, seed, ends))
             return tuple(verified[-1].token.tolist())
 
-        assert off(law(one), whole(world, rule, budget, ends)) < EXACT
+        assert off(output_distribution(one), whole(world, rule, budget, ends)) < EXACT
         assert text == "fixed:0" or (
             len(verified) > 40 and len({len(r.position) for r in verified}) > 1
         )
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_policy_that_drops_blindly_keeps_the_law(seed):
+def test_dropping_without_looking_keeps_the_distribution(seed):
     """It drops tokens, by its own draws: which token was drawn plays no part."""
     world, rule = World(seed, 3, 0.4), Rule("rejection", 0.9, 0, 0, 0.9)
-    found = law(
+    distribution = output_distribution(
         lambda draws: tuple(
             spoken(world, rule, at_random(0.7, 0.4), 3, 2, draws, seed).token.tolist()
         )
     )
-    assert off(found, world.true(rule, 3)) < EXACT
+    assert off(distribution, world.true(rule, 3)) < EXACT
 
 
 def _drops_the_unlikely(params, state, slot, features, u):
@@ -81,27 +80,31 @@ def _ignore(params, state, computed, drafted, accepted, features, cost):
 ANTICIPATING = Policy("drops", _drops_the_unlikely, _ignore, (0.4,), reads=("probability",))
 
 
-def test_an_anticipating_policy_would_change_the_law_and_is_refused(monkeypatch):
+def test_anticipating_policies_change_the_distribution_and_are_refused(monkeypatch):
     world, rule = World(3, 3, 0.2), Rule("rejection")
     with pytest.raises(PolicyError, match="drops a drawn token by which token it is"):
-        law(lambda draws: tuple(spoken(world, rule, ANTICIPATING, 3, 2, draws, 0).token.tolist()))
+        output_distribution(
+            lambda draws: tuple(spoken(world, rule, ANTICIPATING, 3, 2, draws, 0).token.tolist())
+        )
     with pytest.raises(PolicyError, match="drops a drawn token by which token it is"):
         spoken(world, rule, replace(ANTICIPATING, anticipates=True), 3, 2, AddressedDraws(0, 0), 0)
     monkeypatch.setattr("simspec.stepper.Stepper._refuse", lambda self: None)
-    found = law(
+    distribution = output_distribution(
         lambda draws: tuple(spoken(world, rule, ANTICIPATING, 3, 2, draws, 0).token.tolist())
     )
-    assert off(found, world.true(rule, 3)) > 1e-2  # why it is refused
+    assert off(distribution, world.true(rule, 3)) > 1e-2  # why it is refused
 
 
-def test_a_policy_may_stop_behind_the_token_that_it_saw():
+def test_stopping_after_the_seen_token_keeps_the_distribution():
     """HuggingFace's confidence threshold reads q of the drawn token and submits it: nothing is
     dropped."""
     policy = Policy("stops", _stops_at_the_unlikely, _ignore, (0.4,), reads=("probability",))
     world, rule = World(3, 3, 0.2), Rule("rejection")
     assert (
         off(
-            law(lambda draws: tuple(spoken(world, rule, policy, 3, 2, draws, 0).token.tolist())),
+            output_distribution(
+                lambda draws: tuple(spoken(world, rule, policy, 3, 2, draws, 0).token.tolist())
+            ),
             world.true(rule, 3),
         )
         < EXACT
@@ -136,4 +139,4 @@ def test_real_decoders_with_caches_follow_the_target():
             odds *= float(rule.probs(decoder(torch.tensor([[0, 1, *text[:i]]]))[0, -1:])[0, token])
         cut = next((i + 1 for i, token in enumerate(text) if token in ends), 3)
         true[text[:cut]] = true.get(text[:cut], 0.0) + odds
-    assert off(law(one), true) < EXACT
+    assert off(output_distribution(one), true) < EXACT

@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from branches import law
+from branches import output_distribution
 from enumerated_world import ALLOWED, World, off, spoken, whole
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,6 +23,7 @@ from real.record.assembly import assemble
 from real.record.metadata import describe
 from real.record.recorder import record_sequence
 from real.record.rejection import _stepwise, record_rejection
+from real.record.target_sequence import target_sequence
 from real.rerun import rule_of
 from real.sampling import AddressedDraws, Rule
 from simspec import (
@@ -53,13 +54,13 @@ def ratios_of(world, rule, text, K):
         [float(rule.probs(says(text[:i])[None])[0, text[i]]) for i in range(n)]
         for says in (world.q, world.p)
     )
-    each = np.minimum(1.0, np.array(q) / np.array(p))
-    return np.array([[each[t + j] if t + j < n else 0.0 for j in range(K)] for t in range(n)])
+    ratio = np.minimum(1.0, np.array(q) / np.array(p))
+    return np.array([[ratio[t + j] if t + j < n else 0.0 for j in range(K)] for t in range(n)])
 
 
 def replayed(world, rule, policy, budget, K, seed, ends) -> dict:
     """Distribution of (sequence, rounds) by replay: all sequences and accepted lengths."""
-    found: dict = {}
+    distribution: dict = {}
     for text, odds in whole(world, rule, budget, ends).items():
         if not odds:
             continue
@@ -89,8 +90,10 @@ def replayed(world, rule, policy, budget, K, seed, ends) -> dict:
                     zip(rounds.computed.tolist(), rounds.drafted.tolist(), rounds.accepted.tolist())
                 ),
             )
-            found[key] = found.get(key, 0.0) + odds * float(np.prod([w for _, w in runs]))
-    return found
+            distribution[key] = distribution.get(key, 0.0) + odds * float(
+                np.prod([w for _, w in runs])
+            )
+    return distribution
 
 
 FREE = [text for text in ALLOWED if not policies.parse(text).reads]
@@ -117,12 +120,15 @@ def test_replayed_rounds_are_distributed_as_real_ones(text):
                 zip(r.computed.tolist(), r.drafted.tolist(), r.accepted.tolist())
             )
 
-        real, simulated = law(one), replayed(world, rule, policy, budget, K, seed, ends)
+        real, simulated = (
+            output_distribution(one),
+            replayed(world, rule, policy, budget, K, seed, ends),
+        )
         assert off(real, simulated) < 1e-12
         assert len(real) > (10 if text == "fixed:0" else 30)
         mean = [
-            sum(odds * sum(a for _, _, a in rounds) for (_, rounds), odds in each.items())
-            for each in (real, simulated)
+            sum(odds * sum(a for _, _, a in rounds) for (_, rounds), odds in distribution.items())
+            for distribution in (real, simulated)
         ]
         assert mean[0] == pytest.approx(mean[1], abs=1e-12)
         assert mean[0] > 0 or text == "fixed:0"
@@ -138,7 +144,7 @@ def test_expected_accepted_equals_the_enumerated_mean(K):
         def first_round(draws, world=world, rule=rule, budget=budget, policy=policy):
             return int(spoken(world, rule, policy, budget, 3, draws, 0).accepted[0])
 
-        found = law(first_round)
+        distribution = output_distribution(first_round)
         meta = TraceMeta(
             "rejection",
             "t",
@@ -167,7 +173,7 @@ def test_expected_accepted_equals_the_enumerated_mean(K):
                 )
                 mean += odds * expected_accepted(trace, K)[0]
         assert mean == pytest.approx(
-            sum(accepted * odds for accepted, odds in found.items()), rel=1e-6
+            sum(accepted * odds for accepted, odds in distribution.items()), rel=1e-6
         )
         assert mean > 0.3
 
@@ -196,7 +202,7 @@ def test_control_unconditional_ratio_is_detected():
 
     def overlap(world, rule, text, K):
         n = len(text)
-        each = [
+        ratio = [
             float(
                 torch.minimum(
                     rule.probs(world.q(text[:i])[None]), rule.probs(world.p(text[:i])[None])
@@ -204,11 +210,11 @@ def test_control_unconditional_ratio_is_detected():
             )
             for i in range(n)
         ]
-        return np.array([[each[t + j] if t + j < n else 0.0 for j in range(K)] for t in range(n)])
+        return np.array([[ratio[t + j] if t + j < n else 0.0 for j in range(K)] for t in range(n)])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(globals(), "ratios_of", overlap)
-        assert off(law(one), replayed(world, rule, policy, 4, 2, 0, ())) > 1e-2
+        assert off(output_distribution(one), replayed(world, rule, policy, 4, 2, 0, ())) > 1e-2
 
 
 # ---- what is recorded
@@ -252,7 +258,9 @@ def test_ratios_equal_those_of_the_engine(name):
     """q of every drafted token along the sequence, p of plain decoding."""
     K, budget, prompt = 4, 14, toy_prompts(3)[2]
     target, drafter = toy_pair(name)
-    rows = record_rejection(target, drafter, Settings(K, budget, RULE, END, ()), prompt, 7)
+    record_settings = Settings(K, budget, RULE, END, ())
+    written = target_sequence(target, record_settings, prompt, 7)
+    rows = record_rejection(target, drafter, record_settings, prompt, written)
     plain, p = plain_run(target, K, prompt, budget, 7)
     assert plain.token.tolist() == rows.token.tolist()
     assert len(rows.token) > 4
@@ -276,10 +284,11 @@ def test_ratios_equal_those_of_the_engine(name):
 @pytest.mark.parametrize("name", ["model", "early_exit"])
 def test_one_pass_ratios_equal_the_definition(name):
     target, drafter = toy_pair(name)
-    asked, prompt = Settings(5, 16, RULE, END, ()), toy_prompts(2)[1]
-    quick = record_rejection(target, drafter, asked, prompt, 1)
+    record_settings, prompt = Settings(5, 16, RULE, END, ()), toy_prompts(2)[1]
+    written = target_sequence(target, record_settings, prompt, 1)
+    quick = record_rejection(target, drafter, record_settings, prompt, written)
     _, p = plain_run(target, 5, prompt, 16, 1)
-    ratio, depth = _stepwise(target, drafter, asked, prompt, quick.token, np.array(p))
+    ratio, depth = _stepwise(target, drafter, record_settings, prompt, quick.token, np.array(p))
     assert np.allclose(ratio, quick.ratio, atol=1e-6)
     assert depth.tolist() == quick.depth.tolist()
 
@@ -287,25 +296,35 @@ def test_one_pass_ratios_equal_the_definition(name):
 @pytest.fixture(scope="module")
 def recording():
     target, drafter = toy_pair("model")
-    asked = Settings(4, 12, RULE, END, ())
+    record_settings = Settings(4, 12, RULE, END, ())
     prompts = [Prompt(str(i), "ab"[i % 2], "random", p) for i, p in enumerate(toy_prompts(16))]
-    rows = [record_sequence(target, drafter, asked, p.token, i) for i, p in enumerate(prompts)]
+    rows = [
+        record_sequence(target, drafter, record_settings, p.token, i) for i, p in enumerate(prompts)
+    ]
     return assemble(
-        rows, prompts, 0, asked, describe("toy", drafter, asked, prompts, "", "cpu", torch.float64)
+        rows,
+        prompts,
+        0,
+        record_settings,
+        describe("toy", drafter, record_settings, prompts, "", "cpu", torch.float64),
     )
 
 
 def test_recording_round_trips(recording, tmp_path):
     recording.save(tmp_path / "r.parquet")
-    found = load_trace(tmp_path / "r.parquet")
-    assert found == recording
-    assert (found.meta.rule, found.meta.temperature, found.meta.top_p) == ("rejection", 0.9, 0.95)
+    loaded = load_trace(tmp_path / "r.parquet")
+    assert loaded == recording
+    assert (loaded.meta.rule, loaded.meta.temperature, loaded.meta.top_p) == (
+        "rejection",
+        0.9,
+        0.95,
+    )
 
 
 @settings(deadline=None, max_examples=40, derandomize=True)
 @given(st.integers(0, 2**64 - 1))
 def test_drawn_lengths_use_addressed_draws(recording, seed):
-    found = drawn_trace(recording, seed)
+    drawn = drawn_trace(recording, seed)
     for s in range(recording.sequences):
         first, end = recording.offset[s : s + 2]
         for t in range(first, end):
@@ -315,11 +334,11 @@ def test_drawn_lengths_use_addressed_draws(recording, seed):
                 if u >= recording.ratio[t, held]:
                     break
                 held += 1
-            assert found.run[t] == held
+            assert drawn.run[t] == held
     chosen = [3, 1, 7]  # a selection draws what the whole drew
     assert (
         drawn_trace(recording.select(chosen), seed).run.tolist()
-        == found.select(chosen).run.tolist()
+        == drawn.select(chosen).run.tolist()
     )
 
 
@@ -356,7 +375,7 @@ def test_exact_comparison_is_refused(recording):
         Settings(4, 12, RULE, END, drafter_features(drafter))
     with pytest.raises(RecordError, match="depends on earlier rounds"):
         drafter.history_free = False
-        record_rejection(target, drafter, Settings(4, 12, RULE, END, ()), [5, 6], 0)
+        record_sequence(target, drafter, Settings(4, 12, RULE, END, ()), [5, 6], 0)
 
 
 def test_truncated_tokens_are_never_sampled():

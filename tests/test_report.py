@@ -14,14 +14,14 @@ from real.jobs import RULES
 from simspec import CostModel, load_trace, policies, replay, synthetic
 
 
-def passed(found, config=TOY):
+def passed(results, config=TOY):
     """name -> whether the line holds, where the parts found just that."""
-    folder = SimpleNamespace(config=config, result=found.get, device="cpu")
+    folder = SimpleNamespace(config=config, result=results.get, device="cpu")
     return {line.name: line.passed for line in report.requirements(folder, [])}
 
 
-def test_the_worst_rule_of_the_worst_drafter_decides_on_forced_texts():
-    def found(worst):
+def test_teacher_forced_requirement_uses_the_worst_drafter_and_rule():
+    def results(worst):
         one = {"rounds": 1000, "equal": 1000, "draft_flips": 0, "divergences": 0, "failures": 0}
         worse = {"eagle": one | {"equal": worst}}
         return {
@@ -30,30 +30,30 @@ def test_the_worst_rule_of_the_worst_drafter_decides_on_forced_texts():
         }
 
     name, edge = "bf16 on the recordings' texts", round(1000 * MIN_EQUAL_SHARE)
-    assert passed(found(edge))[name] is True
-    assert passed(found(edge - 1))[name] is False
+    assert passed(results(edge))[name] is True
+    assert passed(results(edge - 1))[name] is False
     assert passed({})[name] is None
 
 
-def test_the_worst_context_at_batch_1_decides_on_a_step():
-    def found(distance, other=9.0, graphed=True):
+def test_captured_step_requirement_uses_the_worst_context():
+    def results(distance, other=9.0, graphed=True):
         cells = {
             "batch 1, context 8": 1.1,
             "batch 1, context 64": distance,
             "batch 4, context 8": other,
         }
-        plain = {at: {"seconds": 1e-3, "floor": 1e-3, "distance": d} for at, d in cells.items()}
+        plain = {cell: {"seconds": 1e-3, "floor": 1e-3, "distance": d} for cell, d in cells.items()}
         return {"ladder-8b": {"bandwidth": 1e12, "rate": 1e12, "graphed": graphed, "plain": plain}}
 
     name, most = "captured plain step, 8b", thresholds.STEPS["8b"]
-    assert passed(found(most))[name] is True
-    assert passed(found(most + 0.01))[name] is False
-    assert passed(found(most, graphed=False))[name] is False
-    assert passed(found(None))[name] is True
+    assert passed(results(most))[name] is True
+    assert passed(results(most + 0.01))[name] is False
+    assert passed(results(most, graphed=False))[name] is False
+    assert passed(results(None))[name] is True
 
 
-def test_a_race_is_won_from_the_stated_ratio_on():
-    def found(ratio):
+def test_race_requirement_starts_at_its_ratio():
+    def results(ratio):
         over = [
             {
                 "group": "all",
@@ -65,29 +65,35 @@ def test_a_race_is_won_from_the_stated_ratio_on():
         return {"race": {"over_assisted": over, "rows": [], "verdict": "recommended: plain"}}
 
     name = "race against transformers on the lab target"
-    assert passed(found(thresholds.ASSISTED))[name] is True
-    assert passed(found(thresholds.ASSISTED - 0.01))[name] is False
+    assert passed(results(thresholds.ASSISTED))[name] is True
+    assert passed(results(thresholds.ASSISTED - 0.01))[name] is False
 
 
-def test_rounds_apart_count_with_and_without_an_excuse():
-    def found(**more):
-        one = {"tokens": 1000, "rounds": 1000, "exceptions": 0, "failures": 0, "tf32": False} | more
+def test_mismatched_rounds_count_excused_or_not():
+    def results(**changes):
+        one = {
+            "tokens": 1000,
+            "rounds": 1000,
+            "exceptions": 0,
+            "failures": 0,
+            "tf32": False,
+        } | changes
         return {f"equal-{d}": one for d in thresholds.DRAFTERS}
 
     name, most = "float32 runs equal their replays", int(1000 * thresholds.EXCEPTIONS)
-    assert passed(found(exceptions=most))[name] is True
-    for more in (
+    assert passed(results(exceptions=most))[name] is True
+    for changes in (
         {"exceptions": most + 1},
         {"failures": most + 1},
         {"exceptions": most, "failures": 1},
         {"tf32": True},
         {"tokens": 10},
     ):
-        assert passed(found(**more))[name] is False, more
+        assert passed(results(**changes))[name] is False, changes
 
 
 def test_recordings_need_enough_prompts_of_enough_tasks():
-    def found(tasks, many):
+    def results(tasks, many):
         one = {
             "texts": 9,
             "rows": 99,
@@ -97,23 +103,23 @@ def test_recordings_need_enough_prompts_of_enough_tasks():
         }
         return {f"record-{d}-{rule}": one for d in thresholds.DRAFTERS for rule in RULES}
 
-    assert passed(found(thresholds.TASKS, FULL.recording.per_task), FULL)["recordings"] is True
+    assert passed(results(thresholds.TASKS, FULL.recording.per_task), FULL)["recordings"] is True
     for tasks, many in (
         (thresholds.TASKS - 1, FULL.recording.per_task),
         (thresholds.TASKS, FULL.recording.per_task - 1),
     ):
-        assert passed(found(tasks, many), FULL)["recordings"] is False
-    assert passed(found(1, TOY.recording.per_task))["recordings"] is True
+        assert passed(results(tasks, many), FULL)["recordings"] is False
+    assert passed(results(1, TOY.recording.per_task))["recordings"] is True
     assert (
         passed(
-            found(1, TOY.recording.per_task),
+            results(1, TOY.recording.per_task),
             replace(TOY, recording=replace(TOY.recording, per_task=TOY.recording.per_task + 1)),
         )["recordings"]
         is False
     )
 
 
-def test_the_fixed_length_that_is_scored_is_chosen_on_other_prompts(monkeypatch):
+def test_scored_fixed_length_is_chosen_on_other_prompts(monkeypatch):
     path = TRACES / "tiny-model-coupled.parquet"
     trace, cost, seen = load_trace(path).select(range(12)), CostModel.from_ratio(0.2, 16), []
     folder = SimpleNamespace(
@@ -138,7 +144,7 @@ def test_the_fixed_length_that_is_scored_is_chosen_on_other_prompts(monkeypatch)
     assert len(mine) == TOY.scoring.prompts
 
 
-def test_the_best_fixed_length_is_that_of_the_least_seconds():
+def test_best_fixed_length_has_the_least_time():
     trace = synthetic.iid(0.9, 12, 40, 6, seed=2)
     for ratio in (0.02, 0.15, 0.4, 3.0):
         cost = CostModel.from_ratio(ratio, 6)

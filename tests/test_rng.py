@@ -28,8 +28,8 @@ def test_published_vectors_compiled_interpreted_and_naive(counter, key, expected
     function = getattr(rng.philox, "py_func", rng.philox) if interpreted else rng.philox
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = function(*(np.uint64(word) for word in counter + key))
-    assert tuple(int(word) for word in found) == expected
+        words = function(*(np.uint64(word) for word in counter + key))
+    assert tuple(int(word) for word in words) == expected
     assert tuple(naive.philox(counter, key)) == expected
 
 
@@ -74,9 +74,7 @@ def test_addresses_outside_the_range_are_refused(address, name):
 
 @settings(deadline=None, max_examples=40)
 @given(SEED, WORD, st.lists(WORD, min_size=0, max_size=3), st.integers(1, 13))
-def test_gumbel_rows_are_minus_log_minus_log_of_the_addressed_draws(
-    seed, sequence, positions, vocab
-):
+def test_gumbel_rows_transform_the_addressed_uniforms(seed, sequence, positions, vocab):
     rows = rng.gumbel_rows(seed, sequence, np.array(positions, dtype=np.int64), vocab)
     assert rows.shape == (len(positions), vocab)
     assert rows.dtype == np.float64
@@ -86,23 +84,23 @@ def test_gumbel_rows_are_minus_log_minus_log_of_the_addressed_draws(
         np.testing.assert_array_equal(row, rng.gumbel(seed, sequence, position, vocab))
 
 
-def test_gumbel_noise_picks_as_softmax_does_and_not_as_another_law():
+def test_gumbel_argmax_samples_the_softmax():
     """Chi-square of 4,000 argmaxes against softmax: a right generator fails at the fixed seed
-    with chance 1e-4.
+    with probability 1e-4.
     """
     p = np.array([0.5, 0.3, 0.15, 0.05])
     noise = rng.gumbel_rows(3, 0, np.arange(4000), 4)
     counts = np.bincount((np.log(p) + noise).argmax(axis=1), minlength=4)
 
-    def statistic(law):
-        return ((counts - 4000 * law) ** 2 / (4000 * law)).sum()
+    def statistic(distribution):
+        return ((counts - 4000 * distribution) ** 2 / (4000 * distribution)).sum()
 
     assert statistic(p) < 21.1  # 1 - 1e-4 quantile, 3 degrees of freedom
     assert statistic(np.array([0.45, 0.35, 0.15, 0.05])) > 21.1
 
 
-def test_uniforms_are_uniform_and_a_reused_word_is_noticed():
-    """Chi-square in 64 cells over 16,384 draws, chance 1e-4 of failing at the fixed seed."""
+def test_uniforms_are_uniform_and_reuse_is_detected():
+    """Chi-square in 64 cells over 16,384 draws; it fails with probability 1e-4 at a random seed."""
     draws = np.array(
         [rng.uniform(11, s, r, slot, 0) for s in range(16) for r in range(64) for slot in range(16)]
     )
@@ -115,7 +113,7 @@ def test_uniforms_are_uniform_and_a_reused_word_is_noticed():
     assert statistic(np.repeat(draws[::4], 4)) > 116.1
 
 
-def test_gumbel_refuses_bad_shapes():
+def test_gumbel_refuses_invalid_shapes():
     with pytest.raises(ValueError, match="vocab is 0"):
         rng.gumbel(0, 0, 0, 0)
     with pytest.raises(ValueError, match="axes"):

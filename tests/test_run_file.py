@@ -20,16 +20,16 @@ END = 3
 @st.composite
 def texts(draw, sequence=0):
     """A text with rounds that make it; some end with an end token that a draft carried."""
-    rounds, at = [], 0
+    rounds, position = [], 0
     for _ in range(draw(st.integers(1, 5))):
         drafted = draw(st.integers(0, 4))
         accepted = draw(st.integers(0, drafted))
-        rounds.append((at, drafted + draw(st.integers(0, 1)), drafted, accepted))
-        at += accepted + 1
-    token = draw(st.lists(st.integers(4, 2**31 - 1), min_size=at, max_size=at))
+        rounds.append((position, drafted + draw(st.integers(0, 1)), drafted, accepted))
+        position += accepted + 1
+    token = draw(st.lists(st.integers(4, 2**31 - 1), min_size=position, max_size=position))
     if draw(st.booleans()):
         token[-1] = END
-    elif at > 1 and rounds[-1][3] and draw(st.booleans()):
+    elif position > 1 and rounds[-1][3] and draw(st.booleans()):
         token = [*token[:-2], END]
     known = draw(st.booleans())
     return EmittedSequence(
@@ -64,9 +64,9 @@ HEADERS = st.one_of(
 def test_save_and_load_round_trip(header, data, tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "run.jsonl"
     header = replace(header, end_tokens=(END,))
-    made = tuple(data.draw(texts(sequence=s)) for s in range(data.draw(st.integers(1, 3))))
-    save_run(path, header, made)
-    assert load_run(path) == EmittedRun(header, made)
+    sequences = tuple(data.draw(texts(sequence=s)) for s in range(data.draw(st.integers(1, 3))))
+    save_run(path, header, sequences)
+    assert load_run(path) == EmittedRun(header, sequences)
     assert [p.name for p in path.parent.iterdir()] == ["run.jsonl"]
 
 
@@ -85,15 +85,15 @@ def test_required_keys_are_rule_prompt_and_token(tmp_path):
 def test_run_and_recording_have_the_same_sequences():
     trace, target, drafter = toy_recording("model", "coupled")
     cost = toy_cost()
-    made = emitted_sequences(
+    sequences = emitted_sequences(
         trace, run_all(target, drafter, trace, policy_from("fixed:3", trace, cost), cost)
     )
     theirs = recorded_run(trace)
-    assert [t.token for t in made] == [t.token for t in theirs.sequences]
-    assert [t.prompt for t in made] == [t.prompt for t in theirs.sequences]
+    assert [t.token for t in sequences] == [t.token for t in theirs.sequences]
+    assert [t.prompt for t in sequences] == [t.prompt for t in theirs.sequences]
     assert theirs.header.sampling_rule == Rule("coupled", 0.8, 5)
     assert theirs.header.dtype == "float64"
-    assert all(t.rounds for t in made)
+    assert all(t.rounds for t in sequences)
     assert not any(t.rounds for t in theirs.sequences)
 
 
@@ -158,11 +158,11 @@ def test_invalid_file_is_refused_in_one_line(content, words, tmp_path):
     path.write_text(content)
     with pytest.raises(RunError) as caught:
         load_run(path)
-    said = str(caught.value)
-    assert said.startswith(f"{path}: ")
-    assert words in said
-    assert "\n" not in said
-    assert len(said) < 500 + len(str(path))
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert words in message
+    assert "\n" not in message
+    assert len(message) < 500 + len(str(path))
 
 
 def test_unreadable_files_are_refused(tmp_path):

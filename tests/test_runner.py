@@ -64,9 +64,7 @@ parents = st.lists(st.integers(0, 7), max_size=7).map(
     st.sampled_from(["fast", "strict"]),
 )
 @settings(max_examples=25, suppress_health_check=list(HealthCheck), deadline=None)
-def test_any_tree_behind_any_text_gets_the_same_rows_and_leaves_the_same_cache(
-    prompt, trees, engine
-):
+def test_captured_passes_equal_eager_passes(prompt, trees, engine):
     decoder = toy_target(0)
     passes = make_passes(engine, 8, CAPACITY - 8)
     if engine == "fast":
@@ -78,11 +76,11 @@ def test_any_tree_behind_any_text_gets_the_same_rows_and_leaves_the_same_cache(
         target.prefill(prompt)
     for parent in trees:
         token = [(5 * i + len(prompt)) % VOCAB for i in range(len(parent))]
-        found, wanted = fixed.verify(token, parent), plain.verify(token, parent)
+        output, wanted = fixed.verify(token, parent), plain.verify(token, parent)
         for ours, theirs in (
-            (found.logits, wanted.logits),
-            (found.hidden, wanted.hidden),
-            (found.taps[2], wanted.taps[2]),
+            (output.logits, wanted.logits),
+            (output.hidden, wanted.hidden),
+            (output.taps[2], wanted.taps[2]),
         ):
             assert ours.shape == theirs.shape
             assert torch.allclose(ours, theirs, rtol=0, atol=1e-11)
@@ -100,7 +98,7 @@ def test_any_tree_behind_any_text_gets_the_same_rows_and_leaves_the_same_cache(
 
 @pytest.mark.parametrize("engine", ["fast", "strict"])
 @pytest.mark.parametrize("name", [name for name in TOYS if name not in ("hydra", "glide2")])
-def test_texts_and_rounds_of_every_drafter_are_those_of_the_eager_engine(name, engine):
+def test_rounds_of_every_drafter_equal_the_eager_engine(name, engine):
     (target, drafter), (fixed, quick) = toy_pair(name), engaged(name, engine)
     shown = drafter_features(drafter)
     for rule in RULES:
@@ -129,7 +127,7 @@ def test_texts_and_rounds_of_every_drafter_are_those_of_the_eager_engine(name, e
 
 
 @pytest.mark.parametrize("name", ["model", "early_exit", "eagle", "medusa"])
-def test_trees_are_those_of_the_eager_engine(name):
+def test_trees_equal_the_eager_engine(name):
     (target, drafter), (fixed, quick) = toy_pair(name), engaged(name, "fast")
     for plan in (
         StaticTree(tree_of_widths((3, 2))),
@@ -146,16 +144,18 @@ def test_trees_are_those_of_the_eager_engine(name):
     assert False in {
         key[3] for key in fixed.passes.captured if len(key) == 4
     }  # trees were captured, too
-    wide = StaticTree(tree_of_widths((3, 3)))  # 13 rows: more than the widest pass, so as they come
+    large = StaticTree(
+        tree_of_widths((3, 3))
+    )  # 13 rows: more than the widest pass, so as they come
     assert same(
         *(
-            decode(t, d, wide, RULES[0], [5, 6, 7], 12, END)
+            decode(t, d, large, RULES[0], [5, 6, 7], 12, END)
             for t, d in ((target, drafter), (fixed, quick))
         )
     )
 
 
-def test_after_warming_nothing_is_captured_any_more():
+def test_nothing_is_captured_after_warmup():
     fixed, drafter = engaged("early_exit", "fast")
     decode(
         fixed,
@@ -184,7 +184,7 @@ def test_after_warming_nothing_is_captured_any_more():
     assert all(torch.isfinite(cache.key).all() for cache in fixed.passes.caches.values())
 
 
-def test_a_tree_warmed_leaves_numbers_in_the_cache():
+def test_warmup_leaves_finite_numbers_in_the_cache():
     fixed, drafter = engaged("model", "fast")
     decode(fixed, drafter, StaticTree(tree_of_widths((2, 2))), RULES[0], [5], 6, ())
     fixed.passes.warm()
@@ -196,7 +196,7 @@ def test_a_tree_warmed_leaves_numbers_in_the_cache():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_in_the_strict_engine_a_row_does_not_depend_on_what_else_was_drafted(dtype):
+def test_strict_rows_are_independent_of_the_draft(dtype):
     decoder = toy_target(0).to(dtype)
     for layer in decoder.layers:
         layer.fuse_projections()
@@ -208,7 +208,7 @@ def test_in_the_strict_engine_a_row_does_not_depend_on_what_else_was_drafted(dty
     assert all(torch.equal(row, rows[0]) for row in rows)
 
 
-def test_a_mask_that_shows_what_is_not_valid_would_be_noticed(monkeypatch):
+def test_control_mask_of_invalid_rows_is_detected(monkeypatch):
     fixed, wanted = (
         Target(toy_target(0), passes=make_passes("strict", 4, 40)),
         Target(toy_target(0)),
@@ -222,7 +222,7 @@ def test_a_mask_that_shows_what_is_not_valid_would_be_noticed(monkeypatch):
     )
 
 
-def test_a_text_that_does_not_fit_is_refused_in_one_line():
+def test_sequence_beyond_capacity_is_refused_in_one_line():
     target = Target(toy_target(0), passes=CapturedPasses((4,), 16))
     with pytest.raises(
         ValueError, match="a sequence of 17 rows is too long for caches of 16"
@@ -241,7 +241,7 @@ def test_a_text_that_does_not_fit_is_refused_in_one_line():
     assert make_passes("eager", 4, 16) is EAGER
 
 
-def test_a_recording_says_how_much_room_its_runs_need():
+def test_recording_states_its_cache_capacity():
     trace = toy_recording("model", "greedy")[0]
     passes = passes_for_trace("fast", trace, submitted=12)
     longest = max(
@@ -254,13 +254,13 @@ def test_a_recording_says_how_much_room_its_runs_need():
     assert passes_for_trace("strict", trace).widths == (trace.K + 1,)
 
 
-def test_results_are_the_callers_own():
+def test_results_are_not_overwritten():
     """What a captured pass gave is not written over by the next one."""
     passes, calls = CapturedPasses((1,), 64), []
     for number in (1.0, 5.0):
         calls += passes.call("twice", lambda x: (2 * x,), torch.full((3,), number))
     assert len(passes.captured) == 1
-    assert [each.tolist() for each in calls] == [[2.0] * 3, [10.0] * 3]
+    assert [tensor.tolist() for tensor in calls] == [[2.0] * 3, [10.0] * 3]
     target = Target(toy_target(0), passes=make_passes("strict", 4, 40))
     target.prefill([5, 6, 7])
     first = target.verify([8], [-1]).logits
@@ -269,7 +269,7 @@ def test_results_are_the_callers_own():
     assert torch.equal(first, kept)
 
 
-def test_a_cache_that_has_grown_is_captured_anew():
+def test_grown_cache_is_captured_again():
     wanted, fixed = (Target(toy_target(0), passes=p) for p in (EAGER, make_passes("fast", 4, 60)))
     for target in (wanted, fixed):
         target.prefill([5, 6, 7])
@@ -282,7 +282,7 @@ def test_a_cache_that_has_grown_is_captured_anew():
     torch.testing.assert_close(fixed.verify([4], [-1]).logits, wanted.verify([4], [-1]).logits)
 
 
-def test_close_to_the_end_of_the_caches_rows_come_as_they_are():
+def test_rows_near_the_capacity_run_eagerly():
     wanted, fixed = (Target(toy_target(0), passes=p) for p in (EAGER, CapturedPasses((4,), 16)))
     for target in (wanted, fixed):
         target.prefill([5] * 13)
@@ -296,8 +296,8 @@ def test_close_to_the_end_of_the_caches_rows_come_as_they_are():
         assert not fixed.passes.captured
 
 
-def test_features_come_with_the_token(monkeypatch):
-    fetched, made = [], []
+def test_features_are_fetched_with_the_token(monkeypatch):
+    fetched, computed = [], []
     transfer, compute = feature_reader.FeatureReader.fetch, feature_reader.feature_values
     monkeypatch.setattr(
         feature_reader.FeatureReader,
@@ -305,15 +305,15 @@ def test_features_come_with_the_token(monkeypatch):
         lambda self, *a: fetched.append(1) or transfer(self, *a),
     )
     monkeypatch.setattr(
-        feature_reader, "feature_values", lambda *a, **k: made.append(1) or compute(*a, **k)
+        feature_reader, "feature_values", lambda *a, **k: computed.append(1) or compute(*a, **k)
     )
     for name in ("model", "early_exit", "eagle", "medusa"):
         target, drafter = toy_pair(name)
-        fetched.clear(), made.clear()
+        fetched.clear(), computed.clear()
         drive = chain_plan(policies.parse("confidence:0.2"), 4, 0, toy_cost())
         result = decode(target, drafter, drive, RULES[0], [5, 6, 7], 20, END)
         assert (
-            len(made) == len(fetched) == result.computed.sum() > 0
+            len(computed) == len(fetched) == result.computed.sum() > 0
         )  # once a token, by the pick itself
 
 
@@ -329,7 +329,7 @@ def test_spans():
 
 
 @pytest.mark.parametrize("engine", ENGINES[1:])
-def test_the_embedded_models_run_as_replayed_on_every_engine(engine, capsys):
+def test_embedded_models_run_as_replayed_on_every_engine(engine, capsys):
     for name, policy in (
         ("tiny-early_exit-coupled", "confidence:0.5"),
         ("tiny-eagle-greedy", "fixed:2"),
@@ -349,7 +349,7 @@ def test_the_embedded_models_run_as_replayed_on_every_engine(engine, capsys):
             "--json",
         )
         assert code == 0, err
-        said = json.loads(out)
-        assert said["replay_equal"]
-        assert said["lossless"]
-        assert said["rounds_compared"] > 20
+        report = json.loads(out)
+        assert report["replay_equal"]
+        assert report["lossless"]
+        assert report["rounds_compared"] > 20

@@ -1,5 +1,5 @@
-"""The greedy pick is the largest logit; the coupled pick is a draw from softmax(logits / T) that
-belongs to its text position."""
+"""The greedy pick is the largest logit; the coupled pick is a draw from softmax(logits / T),
+addressed by its position."""
 
 import math
 
@@ -42,7 +42,7 @@ def fits(observed, p):
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
-def test_the_coupled_pick_is_a_draw_at_its_temperature(temperature):
+def test_coupled_pick_samples_at_its_temperature(temperature):
     logits = (
         LOGITS * temperature if temperature < 1 else LOGITS
     )  # every token frequent enough to count
@@ -52,7 +52,7 @@ def test_the_coupled_pick_is_a_draw_at_its_temperature(temperature):
     assert not fits(counts, softmax(OTHER, temperature))  # control: another model
 
 
-def test_picks_of_different_positions_and_sequences_are_independent():
+def test_picks_at_different_addresses_are_independent():
     picked = picks(Rule("coupled", 1.0, 5), LOGITS[:3])
     p = np.outer(softmax(LOGITS[:3]), softmax(LOGITS[:3]))
 
@@ -73,8 +73,8 @@ def test_picks_of_different_positions_and_sequences_are_independent():
     st.integers(0, 50),
     st.integers(0, 50),
 )
-def test_the_coupled_pick_wins_an_exponential_race(values, temperature, seed, sequence, position):
-    """Of clocks -log(u) / p the first rings with probability p: the law of the pick, exactly."""
+def test_coupled_pick_wins_an_exponential_race(values, temperature, seed, sequence, position):
+    """The smallest -log(u) / p is a token's with its probability p: the pick's distribution."""
     logits = torch.tensor(values, dtype=torch.float64)
     u = [rng.uniform(seed, sequence, position, v, rng.GUMBEL) for v in range(len(values))]
     clocks = [-math.log(a) / p for a, p in zip(u, softmax(logits, temperature))]
@@ -86,7 +86,7 @@ def test_the_coupled_pick_wins_an_exponential_race(values, temperature, seed, se
 
 
 def slow_probs(values, temperature, top_k, top_p):
-    """By definition: of the tokens, best first (of equals the smaller index), the first `top_k`;
+    """By definition: of the tokens, best first (ties go to the smaller index), the first `top_k`;
     of these the fewest that hold `top_p`.
 
     Also whether an edge of `top_p` is so near that rounding decides.
@@ -115,12 +115,14 @@ CUTS = st.tuples(st.integers(0, 9), st.one_of(st.just(1.0), st.floats(0.01, 1)))
 
 @HELD
 @given(st.lists(st.floats(-6, 6), min_size=1, max_size=9), st.floats(0.2, 3), CUTS)
-def test_both_sampled_rules_cut_by_the_definition(values, temperature, cut):
+def test_truncation_equals_its_definition(values, temperature, cut):
     wanted, near = slow_probs(values, temperature, *cut)
     for name in ("coupled", "rejection"):
-        found = Rule(name, temperature, 0, *cut).probs(torch.tensor([values]).double())[0].numpy()
-        assert near or np.allclose(found, wanted, atol=1e-12), (found, wanted)
-        assert abs(found.sum() - 1) < 1e-12
+        probabilities = (
+            Rule(name, temperature, 0, *cut).probs(torch.tensor([values]).double())[0].numpy()
+        )
+        assert near or np.allclose(probabilities, wanted, atol=1e-12), (probabilities, wanted)
+        assert abs(probabilities.sum() - 1) < 1e-12
 
 
 @HELD
@@ -131,7 +133,7 @@ def test_both_sampled_rules_cut_by_the_definition(values, temperature, cut):
     st.integers(0, 2**64 - 1),
     st.integers(0, 50),
 )
-def test_the_race_is_among_the_tokens_that_a_cut_leaves(values, temperature, cut, seed, position):
+def test_coupled_pick_is_among_the_kept_tokens(values, temperature, cut, seed, position):
     """The coupled pick under top-k and top-p: first of the clocks -log(u) / p of the processed
     p, so it is drawn from that p, exactly."""
     rule, logits = (
@@ -146,12 +148,12 @@ def test_the_race_is_among_the_tokens_that_a_cut_leaves(values, temperature, cut
 
 
 @pytest.mark.parametrize("cut", [(3, 1.0), (0, 0.8), (4, 0.9)])
-def test_the_coupled_pick_is_a_draw_from_what_is_left(cut):
+def test_coupled_pick_samples_the_truncated_distribution(cut):
     counts = np.bincount(picks(Rule("coupled", 1.0, 11, *cut), LOGITS).ravel(), minlength=6)
     p = np.array(slow_probs(LOGITS.tolist(), 1.0, *cut)[0])
     assert fits(counts[p > 0], p[p > 0])
     assert not counts[p == 0].any()
-    assert not fits(counts[p > 0], softmax(LOGITS)[p > 0])  # control: the uncut law
+    assert not fits(counts[p > 0], softmax(LOGITS)[p > 0])  # control: the untruncated distribution
 
 
 def agreement(p, q):
@@ -160,7 +162,7 @@ def agreement(p, q):
     return sum(1 / np.maximum(p / p[v], q / q[v]).sum() for v in range(len(p)))
 
 
-def test_drafter_and_target_agree_as_often_as_coupled_draws_do():
+def test_coupled_agreement_equals_its_formula():
     rule = Rule("coupled", 1.0, 3)
     p, q = softmax(LOGITS), softmax(OTHER)
     equal = (picks(rule, LOGITS) == picks(rule, OTHER)).sum()
@@ -176,7 +178,7 @@ def test_drafter_and_target_agree_as_often_as_coupled_draws_do():
 
 @HELD
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=8), st.integers(0, 9))
-def test_noise_belongs_to_the_position_whatever_the_round(position, sequence):
+def test_noise_depends_on_the_position_only(position, sequence):
     rule = Rule("coupled", 0.8, 2)
     rows = torch.randn(31, 7, generator=torch.Generator().manual_seed(0))
     together = rule.scores(rows[position], sequence, position)
@@ -190,7 +192,7 @@ def test_noise_belongs_to_the_position_whatever_the_round(position, sequence):
     )
 
 
-def test_scores_leave_the_logits_and_the_noise_as_they_were():
+def test_scores_leave_their_inputs_unchanged():
     rule, rows = Rule("coupled", 2.0, 1), torch.ones(1, 5)
     first = rule.scores(rows, 0, [4])
     wanted = first.clone()
@@ -200,7 +202,7 @@ def test_scores_leave_the_logits_and_the_noise_as_they_were():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_greedy_is_no_noise(dtype):
+def test_greedy_uses_no_noise(dtype):
     logits = torch.randn(4, 9, generator=torch.Generator().manual_seed(1)).to(dtype)
     scores = Rule().scores(logits, 3, [7, 8, 9, 9])
     assert scores.dtype == torch.float64
@@ -236,12 +238,12 @@ def test_margin_is_best_minus_second(rows):
         ("greedy", 1.0, 0, 0, 0.9),
     ],
 )
-def test_rules_that_mean_nothing_are_refused(arguments):
+def test_invalid_rules_are_refused(arguments):
     with pytest.raises(ValueError, match="expected") as caught:
         Rule(*arguments)
     assert "\n" not in str(caught.value)
 
 
-def test_coins_have_no_scores():
+def test_rejection_rule_has_no_scores():
     with pytest.raises(ValueError, match="draws tokens and has no scores"):
         Rule("rejection").scores(LOGITS[None], 0, [0])

@@ -1,11 +1,11 @@
-"""Sampling on the embedded models, by statistics: short continuations against their exact law,
-both error rates stated.
+"""Sampling on the embedded models, by statistics: short continuations against their exact
+distribution, both error rates stated.
 
-The exact law of the next tokens comes from the target's own passes. Rare texts are pooled so
-that each cell expects 10 or more. Under the null the chi-square test rejects with chance
-ALPHA, and total variation exceeds `limit` with chance ALPHA at most; the control, a bonus
-drawn from the drafter, must be rejected. How small a fault is seen: with n draws and m cells
-chi-square has power 0.99 against laws whose chi-square distance is `detectable(n, m)`. Total
+The exact distribution of the next tokens comes from the target's own passes. Rare sequences are
+pooled so that each cell expects 10 or more. Under the null the chi-square test rejects with
+probability ALPHA, and total variation exceeds `limit` with probability ALPHA at most; the control,
+a bonus token drawn from q, must be rejected. The smallest detectable fault: with n draws and m
+cells chi-square has power 0.99 against a chi-square distance of `detectable(n, m)`. Total
 variation, the blunter of the two, shows the control at the size of `make test-slow` alone.
 """
 
@@ -53,7 +53,7 @@ def detectable(n: int, cells: int) -> float:
 
 
 def limit(odds: np.ndarray, n: int) -> float:
-    """What the total variation of n draws from `odds` exceeds with chance ALPHA at most.
+    """What the total variation of n draws from `odds` exceeds with probability ALPHA at most.
 
     Its mean is at most sum(sqrt(p (1 - p) / n)) / 2 (Cauchy-Schwarz), and a draw moves it by
     1 / n at most (McDiarmid).
@@ -61,11 +61,11 @@ def limit(odds: np.ndarray, n: int) -> float:
     return float(np.sqrt(odds * (1 - odds) / n).sum() / 2 + np.sqrt(np.log(1 / ALPHA) / (2 * n)))
 
 
-def judged(counts: dict, law: dict, n: int) -> tuple[float, float, float, float]:
-    """(p-value of chi-square, total variation, the same expected of n draws from the law itself,
+def chi_square(counts: dict, distribution: dict, n: int) -> tuple[float, float, float, float]:
+    """(p-value of chi-square, total variation, its expectation at n draws from the distribution,
     its limit) over cells that expect 10."""
-    common = [key for key, odds in law.items() if n * odds >= 10]
-    odds = np.array([law[key] for key in common])
+    common = [key for key, odds in distribution.items() if n * odds >= 10]
+    odds = np.array([distribution[key] for key in common])
     seen = np.array([counts.get(key, 0) for key in common], float)
     if n * (1 - odds.sum()) > 1e-6:
         odds, seen = np.append(odds, 1 - odds.sum()), np.append(seen, n - seen.sum())
@@ -82,18 +82,18 @@ def judged(counts: dict, law: dict, n: int) -> tuple[float, float, float, float]
 
 
 @torch.inference_mode()
-def law_of(decoder, rule, prompt, length, draws) -> dict:
-    """The exact law of the next `length` tokens, likely ones alone (what is left out is pooled
-    by `judged`)."""
-    found = {(): 1.0}
+def continuation_distribution(decoder, rule, prompt, length, draws) -> dict:
+    """The exact distribution of the next `length` tokens, likely ones alone (`chi_square` pools the
+    rest)."""
+    distribution = {(): 1.0}
     for _ in range(length):
         longer = {}
-        for text, odds in found.items():
+        for text, odds in distribution.items():
             p = rule.probs(decoder(torch.tensor([[*prompt, *text]]))[0, -1:])[0]
             for token in (p * odds > 2 / draws).nonzero()[:, 0].tolist():
                 longer[(*text, token)] = odds * float(p[token])
-        found = longer
-    return found
+        distribution = longer
+    return distribution
 
 
 def continuations(pair, rule, prompt, policy, length, draws):
@@ -143,62 +143,62 @@ class Replayed:
 
 
 @pytest.mark.parametrize("which", range(3))
-def test_the_loop_draws_continuations_by_the_targets_law(which, record_property):
+def test_continuations_follow_the_target_distribution(which, record_property):
     rule, prompt_text, policy = FEW[which], PROMPTS[which], ("fixed:2", "beta_ts", "fixed:1")[which]
     pair = load_pair(TINY, ("early_exit", "eagle", "model")[which])
     prompt = pair.tokenizer.encode(prompt_text).ids
     counts = continuations(pair, rule, prompt, policy, 2, RUNS)
-    value, distance, floor, most = judged(
-        counts, law_of(pair.target.decoder, rule, prompt, 2, RUNS), RUNS
+    value, distance, floor, most = chi_square(
+        counts, continuation_distribution(pair.target.decoder, rule, prompt, 2, RUNS), RUNS
     )
-    told = (
+    message = (
         f"p {value:.3f}, total variation {distance:.3f}, of noise alone {floor:.3f}, "
         f"alarm over {most:.3f}"
     )
-    record_property("measured", f"sampling {which}: {RUNS} runs, {told}")
+    record_property("measured", f"sampling {which}: {RUNS} runs, {message}")
     assert value > ALPHA
     assert distance <= most
 
 
 @pytest.mark.parametrize("which", range(3))
-def test_many_rounds_follow_the_law_and_a_slip_does_not(which, record_property):
+def test_rounds_follow_the_target_distribution_and_a_fault_does_not(which, record_property):
     rule = RULES[which]
     pair = load_pair(TINY, "model")
     prompt = pair.tokenizer.encode(PROMPTS[which]).ids
-    made, values = Replayed(pair, rule, prompt), {}
-    law = law_of(pair.target.decoder, rule, prompt, 2, DRAWS)
+    replayed, values = Replayed(pair, rule, prompt), {}
+    distribution = continuation_distribution(pair.target.decoder, rule, prompt, 2, DRAWS)
     for name, accept_exact, draws in (
         ("sound", rejection_sample, DRAWS),
-        ("slip", slip_of(made), DRAWS),
+        ("wrong bonus", wrong_bonus_of(replayed), DRAWS),
     ):
         counts: dict = {}
         for n in range(draws):
-            text = made.round(n, accept_exact)
+            text = replayed.round(n, accept_exact)
             counts[text] = counts.get(text, 0) + 1
-        values[name] = judged(counts, law, draws)
-    cells = sum(DRAWS * odds >= 10 for odds in law.values()) + 1
-    (value, distance, floor, most), power = values["sound"], detectable(DRAWS, cells)
-    told = (
+        values[name] = chi_square(counts, distribution, draws)
+    cells = sum(DRAWS * odds >= 10 for odds in distribution.values()) + 1
+    (value, distance, floor, most), wrong = values["sound"], values["wrong bonus"]
+    power = detectable(DRAWS, cells)
+    message = (
         f"p {value:.3f}, total variation {distance:.3f}, of noise alone {floor:.3f}, "
         f"alarm over {most:.3f}; power 0.99 at {power:.4f}"
     )
     record_property(
         "measured",
-        f"rounds {which}: n {DRAWS}, {told}; "
-        f"the slip {values['slip'][1]:.3f}, p {values['slip'][0]:.0e}",
+        f"rounds {which}: n {DRAWS}, {message}; wrong bonus {wrong[1]:.3f}, p {wrong[0]:.0e}",
     )
-    assert value > ALPHA > values["slip"][0]
+    assert value > ALPHA > wrong[0]
     assert distance <= most
-    assert most < values["slip"][1] or not SLOW
+    assert most < wrong[1] or not SLOW
 
 
-def slip_of(made):
+def wrong_bonus_of(replayed):
     def accept_exact(rule, logits, draft, draws, round, end_tokens):
         verified = rejection_sample(rule, logits, draft, draws, round, end_tokens)
         if len(verified.token) < 2:
             return verified
         token = draws.sample(
-            rule.probs(made.at("q", (draft.token[1],))[None])[0], round, 5, RESIDUAL
+            rule.probs(replayed.at("q", (draft.token[1],))[None])[0], round, 5, RESIDUAL
         )
         return VerifyResult(
             [verified.token[0], token], verified.path, verified.accepted, verified.scores
@@ -207,13 +207,15 @@ def slip_of(made):
     return accept_exact
 
 
-def test_the_test_rejects_as_often_as_it_says():
-    """False alarms of `judged` itself on draws from a known law: level 0.05, 300 tries, within a
-    binomial at 1e-5; distances never."""
+def test_false_alarm_rate_is_the_stated_one():
+    """False alarms of `chi_square` on draws from a known distribution: level 0.05, 300 tries,
+    within a binomial at 1e-5; distances never."""
     rng, odds = np.random.default_rng(0), np.array([0.5, 0.2, 0.15, 0.1, 0.04, 0.01])
-    law = {(i,): float(o) for i, o in enumerate(odds)}
+    distribution = {(i,): float(o) for i, o in enumerate(odds)}
     tries = [
-        judged({(i,): int(c) for i, c in enumerate(rng.multinomial(2000, odds))}, law, 2000)
+        chi_square(
+            {(i,): int(c) for i, c in enumerate(rng.multinomial(2000, odds))}, distribution, 2000
+        )
         for _ in range(300)
     ]
     assert 2 <= sum(value < 0.05 for value, *_ in tries) <= 36

@@ -27,13 +27,13 @@ HELD = settings(deadline=None, max_examples=60, derandomize=True)
 def blended(clip):
     """What single-draft rejection emits if the residual is handled so."""
 
-    def made(p, q):
+    def draw(p, q):
         p, q = SAMPLED.probs(p), SAMPLED.probs(q)
         both = torch.minimum(p, q)
         rest = clip(p, q)
         return both + (1 - both.sum(-1, keepdim=True)) * rest / rest.sum(-1, keepdim=True)
 
-    return made
+    return draw
 
 
 FAULTS = {
@@ -46,8 +46,8 @@ FAULTS = {
 
 def test_correct_sampling_passes():
     target, drafter = toy_pair("model")
-    for made in (distribution(SAMPLED), blended(lambda p, q: (p - q).clamp(min=0))):
-        result = audit(target, drawn(made), drafter=drafter)
+    for sampler in (distribution(SAMPLED), blended(lambda p, q: (p - q).clamp(min=0))):
+        result = audit(target, drawn(sampler), drafter=drafter)
         assert result.clean, result.alarms
         assert result.sampling.tokens == 4000
         assert result.sampling.detectable_temperature < 0.13
@@ -58,8 +58,8 @@ def test_correct_sampling_passes():
 @pytest.mark.parametrize("fault", FAULTS)
 def test_sampling_fault_is_detected(fault):
     target, drafter = toy_pair("model")
-    made, sign = FAULTS[fault]
-    result = audit(target, drawn(made), drafter=drafter)
+    sampler, sign = FAULTS[fault]
+    result = audit(target, drawn(sampler), drafter=drafter)
     assert not result.clean
     assert sign in result.sampling.alarms
     if fault == "temperature":
@@ -192,13 +192,13 @@ def test_bias_alternatives_are_distributions(data):
     columns = [drafter_bias(p, q, (v, v, v)) for v in range(6)]
     for i in range(3):
         score = np.array([c.score[i] for c in columns])
-        own, theirs = p[i].numpy(), q[i].numpy()
-        assert own @ score == pytest.approx(0, abs=1e-12)
-        assert own @ score**2 == pytest.approx(columns[0].variance[i])
+        target_p, theirs = p[i].numpy(), q[i].numpy()
+        assert target_p @ score == pytest.approx(0, abs=1e-12)
+        assert target_p @ score**2 == pytest.approx(columns[0].variance[i])
         assert theirs @ score == pytest.approx(columns[0].drafter_mean[i])
         assert columns[0].drafter_mean[i] > -1e-12
         assert theirs @ score**2 == pytest.approx(columns[0].drafter_square[i])
-        assert own @ np.exp(np.array([c.tilt[i] for c in columns])) == pytest.approx(
+        assert target_p @ np.exp(np.array([c.tilt[i] for c in columns])) == pytest.approx(
             np.ones(len(BIAS_TILTS))
         )
 
@@ -207,14 +207,14 @@ def test_bias_alternatives_are_distributions(data):
     "drafter", ["model", "early_exit", "eagle", "medusa", "glide", "self_skip"]
 )
 def test_drafter_distributions_are_those_of_first_steps(drafter):
-    target, made = toy_pair(drafter)
+    target, toy_drafter = toy_pair(drafter)
     (text,) = decoded(SAMPLED, 1, 6).sequences
-    q = drafter_distributions(target, made, SAMPLED, text)
+    q = drafter_distributions(target, toy_drafter, SAMPLED, text)
     for n in range(len(text.token)):
         shown = []
         one_token = chain_plan(policy_from("fixed:1", None, None), 1, 0, toy_cost())
         prompt = [*text.prompt, *text.token[:n]]
-        decode(target, made, one_token, SAMPLED, prompt, 2, draws=Peek(shown))
+        decode(target, toy_drafter, one_token, SAMPLED, prompt, 2, draws=Peek(shown))
         assert torch.allclose(q[n], shown[0], atol=1e-9), n
     assert drafter_distributions(*toy_pair("prompt_lookup"), SAMPLED, text) is None
 
@@ -250,14 +250,20 @@ def fixed_logits(tokens=200):
 def alarm_share(draws, risk, repeats=300, tokens=200):
     """Share of samples of `draws(p, q)` that raise an alarm at this risk."""
     p, q = fixed_logits(tokens)
-    own, theirs, generator = SAMPLED.probs(p), SAMPLED.probs(q), torch.Generator().manual_seed(3)
+    target_p, theirs, generator = (
+        SAMPLED.probs(p),
+        SAMPLED.probs(q),
+        torch.Generator().manual_seed(3),
+    )
     count = 0
     for s in range(repeats):
-        token = tuple(torch.multinomial(draws(own, theirs), 1, generator=generator)[:, 0].tolist())
+        token = tuple(
+            torch.multinomial(draws(target_p, theirs), 1, generator=generator)[:, 0].tolist()
+        )
         count += bool(
             sampling_tests(
                 sampling_statistics(SAMPLED, p, token, s, 0, 1e-9),
-                drafter_bias(own, theirs, token),
+                drafter_bias(target_p, theirs, token),
                 risk,
             ).alarms
         )

@@ -1,10 +1,7 @@
-"""Self-speculative drafts: the target without some sub-layers, and the search for which to skip."""
+"""Self-speculative drafts: the target without some of its sub-layers."""
 
 import copy
-import itertools
 import json
-from dataclasses import replace
-from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -12,10 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_checkpoint import refused
-from toy_lm import END, RULES, policy_from, run_all, toy_cost, toy_decoder, toy_prompts, toy_target
+from toy_lm import END, RULES, policy_from, run_all, toy_cost, toy_prompts, toy_target
+from toy_skips import DECODER, LAYERS, MADE_FOR, SKIPS, SOME, pair
 
-from real.draft import Drafter
-from real.drafters import BUILTIN
 from real.drafters.self_skip import SelfSkipDrafter, SkipConfig
 from real.equality import compare
 from real.model.target import Target
@@ -25,22 +21,7 @@ from real.record import Settings
 from real.record.assembly import assemble
 from real.record.metadata import describe
 from real.record.recorder import record_sequence
-from real.record.target_sequence import target_sequence
-from real.train import skip_acceptance
-from real.train import skip_search as skips
 from simspec import replay
-from simspec.formulas import expected_speedup, optimal_k
-
-LAYERS = 4
-MADE_FOR = {"weights": "a" * 64, "config": "c" * 64, "tokenizer": "t" * 64}
-SUBSET = st.sets(st.integers(0, LAYERS - 1)).map(tuple)
-SKIPS = st.builds(SkipConfig, SUBSET, SUBSET)
-SOME = SkipConfig((1, 3), (2,))
-DECODER = toy_decoder(0, spread=0.4)
-
-
-def pair(skipped, decoder=DECODER):
-    return Target(decoder, capacity=32), SelfSkipDrafter(decoder, skipped)
 
 
 def begin(drafter, target, text):
@@ -64,7 +45,7 @@ def draft(drafter, count):
 
 
 def round_of(target, drafter, text, computed, drafted, accepted, miss):
-    """One round whose verification is told to accept so many; returns the tokens committed."""
+    """One round in which so many drafted tokens are accepted; returns the tokens committed."""
     token = [drafter.next().token for _ in range(computed)][:drafted]
     output = target.verify([text[-1], *token], chain(drafted + 1), drafter.resume())
     path = list(range(accepted + 1))
@@ -77,12 +58,12 @@ def round_of(target, drafter, text, computed, drafted, accepted, miss):
 
 def muted(decoder, skipped):
     """A decoder whose skipped sub-layers add nothing: the same function, by another way."""
-    made = copy.deepcopy(decoder)
+    silenced = copy.deepcopy(decoder)
     for i in skipped.attention:
-        made.layers[i].output.weight.zero_()
+        silenced.layers[i].output.weight.zero_()
     for i in skipped.mlp:
-        made.layers[i].down.weight.zero_()
-    return made
+        silenced.layers[i].down.weight.zero_()
+    return silenced
 
 
 @settings(deadline=None, max_examples=40)
@@ -204,162 +185,15 @@ def test_runs_are_lossless_and_equal_their_replays(rule):
         assert compare(trace, policy, replay(trace, policy, 0, cost=cost), results).exact, text
 
 
-@lru_cache
-def own_texts(decoder=DECODER, count=8, budget=16):
-    how = Settings(6, budget, RULES["greedy"], END)
-    return [
-        (p, target_sequence(Target(decoder), how, p, i)[0].tolist())
-        for i, p in enumerate(toy_prompts(count))
-    ]
-
-
-def first_slots(skipped):
-    """Per position of every sequence: whether the drafter's first token is the target's."""
-    target, drafter = pair(skipped)
-    how = Settings(1, 16, RULES["greedy"], END, ())
-    rows = [
-        record_sequence(target, drafter, how, prompt, i, stepwise=True)
-        for i, (prompt, _) in enumerate(own_texts())
-    ]
-    return np.concatenate([r.run for r in rows])
-
-
-@settings(deadline=None, max_examples=10)
-@given(SKIPS)
-def test_acceptance_equals_the_drafters_first_slots(skipped):
-    assert skip_acceptance.acceptance(DECODER, skipped, own_texts()) == first_slots(skipped).mean()
-
-
-def test_control_visible_own_full_row_changes_acceptance(monkeypatch):
-    prepare = skip_acceptance.prepare
-
-    def shifted(decoder, prompt, text):
-        made = prepare(decoder, prompt, text)
-        own = torch.arange(made.mask.shape[1]) == made.position[:, None]
-        return replace(made, mask=made.mask | own)
-
-    settings = [SkipConfig((i,), (j,)) for i in range(LAYERS) for j in range(LAYERS)]
-    right = [skip_acceptance.acceptance(DECODER, s, own_texts()) for s in settings]
-    monkeypatch.setattr(skip_acceptance, "prepare", shifted)
-    assert (
-        sum(
-            skip_acceptance.acceptance(DECODER, s, own_texts()) != a
-            for s, a in zip(settings, right)
-        )
-        > 4
-    )
-
-
-@given(st.floats(0, 1), st.floats(0, 2), st.integers(1, 32))
-def test_best_length_follows_formula_1(alpha, c, K):
-    k, speedup = skips.best_length(alpha, c, K)
-    assert 1 <= k <= K
-    assert (
-        speedup
-        == expected_speedup(alpha, k, c)
-        == expected_speedup(alpha, np.arange(1, K + 1), c).max()
-    )
-    assert speedup <= 1 + 1e-12 or optimal_k(alpha, c, K) == k
-
-
-def test_cost_shares():
-    whole, none = SkipConfig(), SkipConfig(tuple(range(LAYERS)), tuple(range(LAYERS)))
-    for share in (skip_acceptance.sublayer_share, skip_acceptance.weight_share):
-        assert share(DECODER, whole) == 1
-        assert 0 <= share(DECODER, none) < share(DECODER, SOME) < 1
-    assert skip_acceptance.sublayer_share(DECODER, SOME) == 5 / 8
-    assert SelfSkipDrafter(DECODER, SOME).sublayers == 5
-    head = DECODER.head.weight.numel()
-    layers = sum(p.numel() for n, p in DECODER.layers.named_parameters() if "norm" not in n)
-    assert skip_acceptance.weight_share(DECODER, none) == head / (head + layers)
-
-
-SMALL = toy_decoder(1, layers=3, spread=0.5)
-
-
-def test_search_finds_the_enumerated_optimum():
-    texts = own_texts(SMALL)
-    subsets = [s for n in range(4) for s in itertools.combinations(range(3), n)]
-    every = [SkipConfig(a, m) for a in subsets for m in subsets]
-    scores = {
-        s: skips.best_length(
-            skip_acceptance.acceptance(SMALL, s, texts), skip_acceptance.weight_share(SMALL, s), 8
-        )[1]
-        for s in every
-    }
-    ranked = sorted(scores.values(), reverse=True)
-    assert ranked[0] > 1.05
-    assert ranked[0] > ranked[8]
-    for seed in range(3):
-        found = skips.find(
-            SMALL, texts, trials=60, seed=seed, K=8, cost=skip_acceptance.weight_share
-        )
-        assert found.best.speedup >= ranked[2]
-        assert all(t.speedup == scores[t.skips] for t in found.trials)
-        assert found.trials[0].skips == SkipConfig()
-        assert found.trials[0].speedup == 1
-        assert found.best is max(found.trials, key=lambda t: t.speedup)
-
-
-def test_trials_depend_on_the_seed():
-    heard = []
-    how = {"trials": 25, "K": 6}
-    found = skips.find(
-        SMALL, own_texts(SMALL), **how, seed=4, progress=lambda *said: heard.append(said)
-    )
-    assert (
-        skips.find(SMALL, own_texts(SMALL), **how, seed=4)
-        == found
-        != skips.find(SMALL, own_texts(SMALL), **how, seed=5)
-    )
-    assert [said[1:3] for said in heard] == [(i, 25) for i in range(1, 26)]
-    assert heard[-1][3] == f"speedup {found.best.speedup:.3f}"
-
-
-def test_search_uses_the_given_cost():
-    def dear(decoder, skipped):
-        return 0.9 + 0.1 * skip_acceptance.sublayer_share(decoder, skipped)
-
-    assert skips.find(SMALL, own_texts(SMALL), trials=20, cost=dear).best.cost >= 0.9
-    free = skips.find(SMALL, own_texts(SMALL), trials=20, cost=lambda decoder, skipped: 0.0)
-    assert free.best.skips == SkipConfig(), "where drafting is free, only acceptance counts"
-
-
-@pytest.mark.parametrize(
-    "texts, trials", [([], 3), ([([], [4])], 3), ([([4], [5]), ([4], [])], 3), ([([4], [5])], 0)]
-)
-def test_empty_search_is_refused(texts, trials):
-    with pytest.raises(ValueError, match="expected"):
-        skips.find(SMALL, texts, trials=trials)
-
-
-def test_search_result_is_saved_and_loaded(tmp_path):
-    found = skips.find(DECODER, own_texts(), trials=15, seed=2, K=8)
-    skips.save(found, tmp_path / "self_skip", MADE_FOR, "dev")
-    said = json.loads((tmp_path / "self_skip" / "self_skip.json").read_text())
-    assert said["target"] == MADE_FOR
-    assert said["settings"] == found.best.skips.settings
-    tokens = sum(len(text) for _, text in own_texts())
-    assert said["search"] == {
-        "split": "dev", "texts": 8, "tokens": tokens, "trials": 15, "seed": 2, "K": 8,
-        "score": found.best.speedup, "k": found.best.k, "acceptance": found.best.acceptance,
-        "cost": found.best.cost,
-    }  # fmt: skip
-    drafter = BUILTIN["self_skip"].load(tmp_path / "self_skip", DECODER, MADE_FOR)
-    assert isinstance(drafter, Drafter)
-    assert drafter.skips == found.best.skips
-    assert drafter.predictors == {}
-
-
 def test_settings_of_another_target_are_refused(tmp_path):
     (tmp_path / "self_skip.json").write_text(
         json.dumps({"settings": {"attention": [1], "mlp": []}, "target": MADE_FOR})
     )
     assert SelfSkipDrafter.load(tmp_path, DECODER, MADE_FOR).skips == SkipConfig((1,))
-    for what, said in MADE_FOR.items():
+    for what, digest in MADE_FOR.items():
         other = MADE_FOR | {what: "b" * 64}
         refused(
-            f"{what} {said[:12]}, this one has bbbbbbbbbbbb",
+            f"{what} {digest[:12]}, this one has bbbbbbbbbbbb",
             SelfSkipDrafter.load,
             tmp_path,
             DECODER,
@@ -375,7 +209,7 @@ def test_settings_of_another_target_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "asked, said",
+    "skip_settings, words",
     [
         ({"attention": [LAYERS], "mlp": []}, f"attention skips layer {LAYERS} of {LAYERS}"),
         ({"attention": [], "mlp": [0, 9]}, "mlp skips layer 9"),
@@ -387,9 +221,11 @@ def test_settings_of_another_target_are_refused(tmp_path):
         ({"depth": 2}, "depth"),
     ],
 )
-def test_invalid_settings_are_refused(tmp_path, asked, said):
-    (tmp_path / "self_skip.json").write_text(json.dumps({"settings": asked, "target": MADE_FOR}))
-    refused(f"cannot have.*{said}", SelfSkipDrafter.load, tmp_path, DECODER, MADE_FOR)
+def test_invalid_settings_are_refused(tmp_path, skip_settings, words):
+    (tmp_path / "self_skip.json").write_text(
+        json.dumps({"settings": skip_settings, "target": MADE_FOR})
+    )
+    refused(f"cannot have.*{words}", SelfSkipDrafter.load, tmp_path, DECODER, MADE_FOR)
 
 
 @pytest.mark.parametrize(

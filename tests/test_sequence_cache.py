@@ -20,30 +20,32 @@ PAIRS = {name: toy_pair(name) for name in ("eagle", "medusa")}
 PROMPTS = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(5))]
 
 
-def made(out, name="eagle", asked=None, cache=None, prompts=PROMPTS, **meta):
+def recorded(out, name="eagle", record_settings=None, cache=None, prompts=PROMPTS, **meta):
     target, drafter = PAIRS[name]
-    asked = asked or Settings(4, 8, RULES["coupled"], END)
-    described = describe("toy", drafter, asked, prompts, "", "cpu", torch.float64)
+    record_settings = record_settings or Settings(4, 8, RULES["coupled"], END)
+    described = describe("toy", drafter, record_settings, prompts, "", "cpu", torch.float64)
     files = RecordingFiles(out, 2, cache)
-    return record(target, drafter, asked, prompts, files, replace(described, argv=(), **meta))
+    return record(
+        target, drafter, record_settings, prompts, files, replace(described, argv=(), **meta)
+    )
 
 
 def test_recording_from_the_cache_is_equal(tmp_path, monkeypatch):
     cache = tmp_path / "cache.json"
-    plain = {name: made(tmp_path / f"{name}.parquet", name) for name in ("eagle", "medusa")}
-    assert made(tmp_path / "a.parquet", cache=cache) == plain["eagle"]
+    plain = {name: recorded(tmp_path / f"{name}.parquet", name) for name in ("eagle", "medusa")}
+    assert recorded(tmp_path / "a.parquet", cache=cache) == plain["eagle"]
     wrote = cache.read_bytes()
     monkeypatch.setattr(recorder, "target_sequence", lambda *_: pytest.fail("the target ran again"))
-    assert made(tmp_path / "b.parquet", "medusa", cache=cache) == plain["medusa"]
+    assert recorded(tmp_path / "b.parquet", "medusa", cache=cache) == plain["medusa"]
     assert cache.read_bytes() == wrote
     assert (tmp_path / "b.parquet").read_bytes() == (tmp_path / "medusa.parquet").read_bytes()
 
 
 def test_sequences_of_other_prompts_are_added(tmp_path):
     cache = tmp_path / "cache.json"
-    made(tmp_path / "a.parquet", cache=cache, prompts=PROMPTS[:2])
+    recorded(tmp_path / "a.parquet", cache=cache, prompts=PROMPTS[:2])
     turned = PROMPTS[::-1]
-    assert made(tmp_path / "b.parquet", cache=cache, prompts=turned) == made(
+    assert recorded(tmp_path / "b.parquet", cache=cache, prompts=turned) == recorded(
         tmp_path / "c.parquet", prompts=turned
     )
     assert len(json.loads(cache.read_text())["texts"]) == 7
@@ -52,20 +54,20 @@ def test_sequences_of_other_prompts_are_added(tmp_path):
 @pytest.mark.parametrize(
     "changed, named",
     [
-        ({"asked": Settings(4, 9, RULES["coupled"], END)}, "budget"),
-        ({"asked": Settings(4, 8, RULES["coupled"], (4,))}, "end_tokens"),
-        ({"asked": Settings(4, 8, RULES["greedy"], END)}, "rule"),
+        ({"record_settings": Settings(4, 9, RULES["coupled"], END)}, "budget"),
+        ({"record_settings": Settings(4, 8, RULES["coupled"], (4,))}, "end_tokens"),
+        ({"record_settings": Settings(4, 8, RULES["greedy"], END)}, "rule"),
         ({"device": "another GPU"}, "device"),
         ({"target": "toy/2"}, "target"),
     ],
 )
 def test_cache_of_another_recording_is_refused(tmp_path, changed, named):
     cache = tmp_path / "cache.json"
-    made(tmp_path / "a.parquet", cache=cache)
+    recorded(tmp_path / "a.parquet", cache=cache)
     with pytest.raises(
         RecordError, match=f"sequences made with another .*{named if named != 'rule' else ''}"
     ):
-        made(tmp_path / "b.parquet", cache=cache, **changed)
+        recorded(tmp_path / "b.parquet", cache=cache, **changed)
     assert not (tmp_path / "b.parquet").exists()
 
 
@@ -80,14 +82,14 @@ def test_cache_of_another_recording_is_refused(tmp_path, changed, named):
 )
 def test_damaged_cache_is_refused(tmp_path, harm):
     cache = tmp_path / "cache.json"
-    made(tmp_path / "a.parquet", cache=cache)
+    recorded(tmp_path / "a.parquet", cache=cache)
     held = json.loads(cache.read_text())
     harm(held)
     cache.write_text(json.dumps(held))
     with pytest.raises(
         RecordError, match="cache.json (is damaged|holds no sequences).* delete it"
     ) as caught:
-        made(tmp_path / "b.parquet", cache=cache)
+        recorded(tmp_path / "b.parquet", cache=cache)
     assert "\n" not in str(caught.value)
 
 
@@ -106,28 +108,34 @@ def test_damaged_cache_is_refused(tmp_path, harm):
 )
 def test_invalid_sequence_is_refused_despite_its_checksum(tmp_path, text):
     cache = tmp_path / "cache.json"
-    made(tmp_path / "a.parquet", cache=cache)
+    recorded(tmp_path / "a.parquet", cache=cache)
     held = json.loads(cache.read_text())
     held["texts"][next(iter(held["texts"]))] = text
     cache.write_text(json.dumps(held | {"sha256": checksum(held["texts"])}))
     with pytest.raises(RecordError, match="damaged|no sequences"):
-        made(tmp_path / "b.parquet", cache=cache)
+        recorded(tmp_path / "b.parquet", cache=cache)
 
 
 def test_cache_of_other_passes_is_refused(tmp_path, monkeypatch):
     cache = tmp_path / "cache.json"
-    made(tmp_path / "a.parquet", cache=cache)
+    recorded(tmp_path / "a.parquet", cache=cache)
     monkeypatch.setattr(
         PAIRS["eagle"][0], "passes", CapturedPasses((1, 5), 64, compiled=False), raising=False
     )
     with pytest.raises(RecordError, match="made with another passes"):
-        made(tmp_path / "b.parquet", cache=cache)
+        recorded(tmp_path / "b.parquet", cache=cache)
 
 
-def test_rejection_rule_has_no_cache(tmp_path):
-    with pytest.raises(RecordError, match="rejection rule"):
-        made(
-            tmp_path / "a.parquet",
-            asked=Settings(4, 8, Rule("rejection", 1.0, 0), END, ()),
-            cache=tmp_path / "t.json",
-        )
+def test_probabilities_of_the_rejection_rule_are_cached(tmp_path, monkeypatch):
+    rejection, cache = Settings(4, 8, Rule("rejection", 1.0, 0), END, ()), tmp_path / "cache.json"
+    plain = recorded(tmp_path / "plain.parquet", "medusa", rejection)
+    recorded(tmp_path / "a.parquet", "eagle", rejection, cache)
+    monkeypatch.setattr(recorder, "target_sequence", lambda *_: pytest.fail("the target ran again"))
+    assert recorded(tmp_path / "b.parquet", "medusa", rejection, cache) == plain
+
+
+def test_cache_of_another_batch_is_refused(tmp_path):
+    coupled, cache = Settings(4, 8, RULES["coupled"], END), tmp_path / "cache.json"
+    recorded(tmp_path / "a.parquet", record_settings=coupled, cache=cache)
+    with pytest.raises(RecordError, match="made with another batch"):
+        recorded(tmp_path / "b.parquet", record_settings=replace(coupled, batch=2), cache=cache)

@@ -90,7 +90,7 @@ def test_oracle_runs_like_any_other_policy(trace, cost, seed):
 
 @settings(deadline=None, max_examples=60)
 @given(traces(optional=False), st.sampled_from(EXAM), SEED)
-def test_rounds_tile_the_text(trace, policy, seed):
+def test_rounds_tile_the_sequence(trace, policy, seed):
     rounds = replay(trace, policy, seed)
     np.testing.assert_array_equal(rounds.row[rounds.offset[:-1]], trace.offset[:-1])
     added = committed(rounds, trace)
@@ -115,7 +115,7 @@ def test_rounds_tile_the_text(trace, policy, seed):
     SEED,
     st.data(),
 )
-def test_a_subset_replays_as_it_did_within_the_whole(trace, policy, seed, data):
+def test_subset_replays_as_within_the_whole(trace, policy, seed, data):
     indices = data.draw(st.lists(st.integers(0, trace.sequences - 1), min_size=1, max_size=5))
     assert replay(trace.select(indices), policy, seed) == replay(trace, policy, seed).select(
         indices, trace
@@ -180,7 +180,7 @@ def test_fixed_k_on_a_one_bit_trace_cuts_at_the_misses():
         assert len(replay(trace, fixed(k))) == sum(-(-length // (k + 1)) for length in segments)
 
 
-def test_replay_refuses_what_it_cannot_answer():
+def test_replay_refuses_unsupported_input():
     plain = synthetic.iid(0.5, 1, 4, 3)
     with pytest.raises(TraceError, match="'confidence' is not in this trace"):
         replay(plain, confidence(0.5))
@@ -210,7 +210,7 @@ def _audit_observe(params, state, computed, drafted, accepted, features, cost):
 
 
 @pytest.mark.parametrize("shift", [0, 1, -1])
-def test_a_policy_sees_the_features_it_paid_for_and_nan_elsewhere(shift):
+def test_policies_see_computed_features_and_nan_elsewhere(shift):
     """The audit drops its last token once a row is NaN that should not be, or the reverse;
     shifted by one it must.
     """
@@ -231,7 +231,7 @@ def test_rounds_join_select_and_equality():
     assert rounds.select([1]).row.tolist() == [3]
 
 
-def test_a_carried_state_follows_file_order():
+def test_stream_state_follows_file_order():
     trace = synthetic.iid(0.5, 6, 30, 5, seed=2, confidence=True)
     stream, fresh = replay(trace, nosy("stream"), 3), replay(trace, nosy(), 3)
     assert as_lists(stream)[0] == as_lists(fresh)[0]

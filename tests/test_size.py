@@ -9,7 +9,7 @@ ROOT = Path(__file__).parent.parent
 MB = 1_000_000
 LIMIT, ROOM = 32 * MB, 4.8 * MB
 BUNDLES = "bundles"
-"""Folder of the one bundle of a GPU; room for it is reserved until it exists."""
+"""Folder of one archive of GPU results; room for it is reserved until it exists."""
 
 
 def tracked(root: Path = ROOT) -> list[Path]:

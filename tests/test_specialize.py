@@ -37,7 +37,7 @@ def _template(key):
     return loop
 
 
-def test_a_template_runs_the_functions_it_is_given():
+def test_template_runs_the_given_functions():
     signature = types.float64(types.float64)
     double, triple = (
         specialize(_template, signature, 1.0, given=njit(f))
@@ -47,7 +47,7 @@ def test_a_template_runs_the_functions_it_is_given():
     assert specialize(_template, signature, 7.0, given=_helper)(1.0) == 9.0
 
 
-def test_fingerprints_follow_what_is_called(monkeypatch):
+def test_fingerprints_follow_called_functions(monkeypatch):
     before = fingerprint(_uses_helper)
     assert before == fingerprint(njit(_uses_helper)) == fingerprint(_same_code)
     monkeypatch.setitem(globals(), "SCALE", 3.0)
@@ -58,12 +58,12 @@ def test_fingerprints_follow_what_is_called(monkeypatch):
     assert fingerprint(_uses_helper) not in (one, None)
 
 
-def test_what_cannot_be_told_from_its_later_self_has_no_fingerprint(monkeypatch):
+def test_unknown_values_have_no_fingerprint(monkeypatch):
     monkeypatch.setitem(globals(), "SCALE", object())
     assert fingerprint(_uses_helper) is None
 
 
-def test_closures_differ_by_what_they_hold():
+def test_closures_differ_by_their_values():
     def make(k):
         return lambda slot: slot < k
 
@@ -111,7 +111,7 @@ FILES = {
 
 
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="there is no cache where numba is disabled")
-def test_the_cache_follows_edits_of_a_policy_and_of_what_it_calls(tmp_path):
+def test_cache_follows_edits_of_policies_and_helpers(tmp_path):
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(textwrap.dedent(text))
@@ -154,9 +154,9 @@ replay(synthetic.iid(0.5, 1, 4, 3), parse(sys.argv[1]))
 """
 
 
-def test_two_kernels_share_no_file_of_the_cache(tmp_path):
+def test_kernels_share_no_cache_file(tmp_path):
     """Processes that compile different policies at once may write into one folder: no file of
-    one stands where the other's would.
+    one takes the place of the other's.
     """
     files = {}
     for policy in ("fixed:1", "beta_ts"):
@@ -210,7 +210,7 @@ def _helper_files(tmp_path, kind, folder, imports):
 
 
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="there is no cache where numba is disabled")
-def test_two_signatures_of_a_helper_share_no_code_file(tmp_path):
+def test_signatures_of_a_helper_share_no_cache_file(tmp_path):
     """Of two processes that compile a helper's signatures at once, the last index and the last
     code may be of different ones.
     """
@@ -228,7 +228,7 @@ def test_two_signatures_of_a_helper_share_no_code_file(tmp_path):
 
 
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="there is no cache where numba is disabled")
-def test_numba_alone_gives_two_signatures_the_same_file(tmp_path):
+def test_control_numba_alone_shares_a_cache_file(tmp_path):
     ints, floats = (
         _helper_files(tmp_path, kind, folder, NUMBA)[1]
         for kind, folder in (("int", "c"), ("float", "d"))
@@ -244,7 +244,7 @@ def test_foreign_functions_keep_numbas_file_names(tmp_path):
     assert re.fullmatch(r"helper\.double-\d+\.py\d+\.1\.nbc", name)
 
 
-def test_a_wrong_signature_is_one_line_that_names_the_policy():
+def test_wrong_signature_is_named_in_one_line():
     trace = synthetic.iid(0.5, 1, 10, 3)
 
     def three(params, state, slot):

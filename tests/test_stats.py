@@ -31,7 +31,7 @@ def covered(make, truth, interval):
 @pytest.mark.parametrize("method", stats.METHODS)
 def test_coverage_of_a_ratio(method, record_property):
     """95% intervals, 50 prompts. If the coverage is 92% or more, at most 345 of 400 hold with
-    chance 1e-4 (binomial).
+    probability 1e-4 (binomial).
     """
     hits = covered(
         lambda rng: prompts(rng, 50),
@@ -65,11 +65,11 @@ def test_coverage_of_a_paired_difference(record_property):
     assert hits > 345
 
 
-def test_rounds_taken_for_prompts_cover_too_little():
+def test_control_rounds_as_units_undercover():
     """The control: the same texts cut into their rounds, as if those were independent, miss the
     truth far too often.
 
-    If they covered 92%, fewer than 45 of 60 would hold it with chance 4e-5 at most.
+    If they covered 92%, fewer than 45 of 60 would hold it with probability 4e-5 at most.
     """
 
     def make(rng):
@@ -86,7 +86,7 @@ def test_rounds_taken_for_prompts_cover_too_little():
     assert hits < 45
 
 
-def test_pairing_narrows():
+def test_pairing_narrows_the_interval():
     accepted, rounds = prompts(np.random.default_rng(1), 60)
     other = accepted + np.random.default_rng(2).poisson(0.1 * rounds)
     paired = stats.ratio_difference(accepted, rounds, other, rounds)
@@ -98,7 +98,7 @@ def test_pairing_narrows():
 
 @settings(max_examples=25)
 @given(st.integers(8, 20), st.integers(0, 2**32))
-def test_percentiles_are_those_of_a_plain_loop(count, seed):
+def test_percentiles_equal_a_plain_loop(count, seed):
     columns = np.random.default_rng(seed).gamma(2.0, 1.0, (count, 2))
     weights = np.random.default_rng(5).multinomial(count, np.full(count, 1 / count), size=150)
     figures = []
@@ -108,16 +108,16 @@ def test_percentiles_are_those_of_a_plain_loop(count, seed):
         figures.append(top / bottom)
     widened = np.sqrt(count / (count - 1)) * scipy_stats.t.ppf([0.05, 0.95], count - 1)
     low, high = np.quantile(figures, scipy_stats.norm.cdf(widened))
-    found = stats.ratio(*columns.T, level=0.9, resamples=150, seed=5, method="percentile")
-    assert (found.value, found.low, found.high) == pytest.approx(
+    interval = stats.ratio(*columns.T, level=0.9, resamples=150, seed=5, method="percentile")
+    assert (interval.value, interval.low, interval.high) == pytest.approx(
         (columns[:, 0].sum() / columns[:, 1].sum(), low, high)
     )
-    assert found.prompts == count
-    assert found.level == 0.9
+    assert interval.prompts == count
+    assert interval.level == 0.9
 
 
-def test_bca_is_that_of_scipy():
-    """The same construction, asked for the level that the widening would reach: the ends differ
+def test_bca_equals_scipy():
+    """The same construction at the level that the widening would reach: the ends differ
     by resampling noise only.
     """
     accepted, rounds = prompts(np.random.default_rng(8), 40)
@@ -136,7 +136,7 @@ def test_bca_is_that_of_scipy():
     assert abs(ours.high - theirs.high) < 0.04 * width
 
 
-def test_bca_leans_with_the_skew_and_percentile_of_a_constant_is_the_constant():
+def test_bca_follows_the_skew_and_constants_have_no_width():
     heavy = np.random.default_rng(4).pareto(2.5, 30) + 1
     bca, plain = (
         stats.ratio(heavy, np.ones(30), method=method) for method in ("bca", "percentile")
@@ -147,13 +147,13 @@ def test_bca_leans_with_the_skew_and_percentile_of_a_constant_is_the_constant():
     assert (same.value, same.low, same.high) == (1.5, 1.5, 1.5)
 
 
-def test_seeded_and_order_of_columns_kept():
+def test_intervals_are_seeded_and_keep_column_order():
     a, r = prompts(np.random.default_rng(0), 20)
     assert stats.ratio(a, r, seed=1) == stats.ratio(a, r, seed=1) != stats.ratio(a, r, seed=2)
 
 
-def test_swap_test_errs_as_often_as_it_says_and_sees_a_difference(record_property):
-    """Under the null P(p <= 0.1) <= 0.1: over 66 of 400 has chance 4e-5. Against a true 10% it
+def test_swap_test_has_its_level_and_power(record_property):
+    """Under the null P(p <= 0.1) <= 0.1: over 66 of 400 has probability 4e-5. Against a true 10% it
     rejects almost always.
     """
     low, seen = 0, 0
@@ -196,7 +196,7 @@ def test_swap_test_errs_as_often_as_it_says_and_sees_a_difference(record_propert
     ],
 )
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_refusals_are_one_line(call):
+def test_invalid_input_is_refused_in_one_line(call):
     with pytest.raises(ValueError) as error:
         call()
     assert "\n" not in str(error.value)

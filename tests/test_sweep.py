@@ -13,7 +13,7 @@ A, B = (
 QUIET = dict(progress=False)
 
 
-def test_rows_are_the_summaries_of_replays():
+def test_rows_equal_summaries_of_replays():
     table = sweep(
         {"a": A, "b": B}, [fixed(2), "beta_ts", nosy(), oracle], 0.1, replicates=3, seed=7, **QUIET
     )
@@ -67,12 +67,12 @@ def test_common_random_numbers_pair_policies():
     pair = sweep(A, near, replicates=24, **QUIET).pivot(
         index="replicate", columns="policy", values="speedup"
     )
-    own = sweep(A, near[1:], replicates=24, seed=1000, **QUIET).speedup.to_numpy()
+    unpaired = sweep(A, near[1:], replicates=24, seed=1000, **QUIET).speedup.to_numpy()
     first = pair[near[0].name].to_numpy()
-    assert np.var(first - pair[near[1].name].to_numpy()) < 0.7 * np.var(first - own)
+    assert np.var(first - pair[near[1].name].to_numpy()) < 0.7 * np.var(first - unpaired)
 
 
-def test_a_policy_that_draws_nothing_is_replayed_once_and_repeated():
+def test_deterministic_policy_is_replayed_once():
     table = sweep(A, ["fixed:2"], replicates=3, **QUIET)
     assert table.replicate.tolist() == [0, 1, 2]
     assert table.speedup.nunique() == 1
@@ -128,7 +128,7 @@ def test_costs_and_traces_in_every_form(tmp_path):
         (dict(costs=CostModel.from_ratio(0.1, 2)), ValueError, "prices drafts up to 2"),
     ],
 )
-def test_what_cannot_run_is_refused_before_anything_does(arguments, error, words):
+def test_invalid_input_is_refused_before_any_replay(arguments, error, words):
     with pytest.raises(error, match=words):
         sweep(**({"traces": A, "policies": ["fixed:3"]} | arguments | QUIET))
 

@@ -1,5 +1,5 @@
-"""Synthetic traces follow their law. Error rates are for the fixed seeds: |z| > 4 has chance
-6e-5 for a right generator.
+"""Synthetic traces follow their distribution. Error rates are for the fixed seeds: |z| > 4 has
+probability 6e-5 for a right generator.
 """
 
 import numpy as np
@@ -24,7 +24,7 @@ def z_by_depth(trace, alphas):
 
 
 @pytest.mark.parametrize("confidence", [False, True])
-def test_acceptance_by_depth_and_a_wrong_law_is_noticed(confidence):
+def test_acceptance_by_depth_and_a_wrong_rate_is_detected(confidence):
     alphas = [0.8, 0.6, 0.7]
     trace = synthetic.decaying(alphas, 20, 500, seed=4, confidence=confidence)
     assert (np.abs(z_by_depth(trace, alphas)) < 4).all()
@@ -81,7 +81,7 @@ def test_shape_and_determinism():
         lambda: synthetic.decaying([[0.5]], 1, 1),
     ],
 )
-def test_bad_arguments_are_one_line(call):
+def test_invalid_arguments_are_refused_in_one_line(call):
     with pytest.raises(ValueError, match="expected") as caught:
         call()
     assert "\n" not in str(caught.value)

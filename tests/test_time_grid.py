@@ -54,7 +54,7 @@ def test_captured_pass_equals_decoder_forward(shape, still):
         function = rows_pass(decoder, filled(decoder, text, start, 16), token, start, still)
         replay = capture(function, decoder.device)
         assert torch.allclose(replay()[0], decoder(text)[:, start:], rtol=0, atol=1e-12)
-        # the capture reads its tokens where they stand
+        # the capture reads its tokens in place
         other = (text + 1) % shape.vocab
         other[:, :start] = text[:, :start]
         token.copy_(other[:, start:])
@@ -74,30 +74,30 @@ def test_control_pass_at_wrong_position_differs():
 
 def test_every_pass_has_its_own_quantiles(machine):
     reported = []
-    found = small(machine, drafters=("medusa",), progress=lambda *at: reported.append(at))
-    assert [c.key for c in found.cells] == [
+    grid = small(machine, drafters=("medusa",), progress=lambda *call: reported.append(call))
+    assert [c.key for c in grid.cells] == [
         (part, b, c, w)
         for c in (0, 8)
         for b in (1, 3)
         for part, w in ((TARGET, 1), (TARGET, 2), (TARGET, 4), ("medusa", 1))
     ]
-    for n, c in enumerate(found.cells):
+    for n, c in enumerate(grid.cells):
         assert c.median_s == 0.5 * (n + 1)
         assert (c.p10_s, c.p90_s) == pytest.approx(
             ((0.25 + 0.2 * 0.25) * (n + 1), (0.5 + 0.8 * 3.5) * (n + 1))
         )
         assert c.distance == c.median_s / c.floor_s
     assert reported == [("timing", n, 16) for n in (4, 8, 12, 16)]
-    assert found.graphed
-    assert not found.fused
-    assert found.speeds == SPEEDS
-    assert found.dtype == "float32"
+    assert grid.graphed
+    assert not grid.fused
+    assert grid.speeds == SPEEDS
+    assert grid.dtype == "float32"
 
 
 def test_control_swapped_times_are_detected(machine):
     machine.seconds[0], machine.seconds[1] = machine.seconds[1], machine.seconds[0]
-    found = small(machine)
-    assert [c.median_s for c in found.cells][:3] == [1.0, 0.5, 1.5]
+    grid = small(machine)
+    assert [c.median_s for c in grid.cells][:3] == [1.0, 0.5, 1.5]
 
 
 def test_passes_are_reshuffled_every_repeat(machine):
@@ -116,19 +116,19 @@ def test_eager_passes_are_not_captured(monkeypatch, machine):
             0.5 if work()[0].isfinite().all() else None for work in works
         ],
     )
-    found = small(graphs=False, drafters=DRAFTERS)
-    assert not found.graphed
-    assert {c.median_s for c in found.cells} == {0.5}
+    grid = small(graphs=False, drafters=DRAFTERS)
+    assert not grid.graphed
+    assert {c.median_s for c in grid.cells} == {0.5}
 
 
 def test_projections_are_fused_for_captures_only(machine):
     for graphs in (True, False):
-        made = GridTimer(TINY, on_cpu(1, graphs=graphs, drafters=DRAFTERS), 4, machine.now)
+        timer = GridTimer(TINY, on_cpu(1, graphs=graphs, drafters=DRAFTERS), 4, machine.now)
         wholes = [
-            made.decoder,
-            made.drafters["eagle"].head,
-            made.drafters["early_exit:1"].lm,
-            made.drafters["model:1x8x1x24"].lm,
+            timer.decoder,
+            timer.drafters["eagle"].head,
+            timer.drafters["early_exit:1"].lm,
+            timer.drafters["model:1x8x1x24"].lm,
         ]
         layers = [
             layer
@@ -148,9 +148,9 @@ def test_every_pass_returns_logits_of_its_rows(machine):
 
 
 def test_compiled_layers_need_captures_on_cuda():
-    for more in ({}, {"graphs": False}):
+    for changes in ({}, {"graphs": False}):
         with pytest.raises(ValueError, match="on a GPU only"):
-            small(compiled=True, **more)
+            small(compiled=True, **changes)
 
 
 def test_pass_beyond_device_memory_has_no_times(machine, monkeypatch, tmp_path):
@@ -158,20 +158,20 @@ def test_pass_beyond_device_memory_has_no_times(machine, monkeypatch, tmp_path):
     sized = replace(TINY, weight_bytes=4.0, cache_bytes=4.0)
     alone.shape = sized
     monkeypatch.setattr(grid_timer, "free", lambda device: alone._room(3, 16) / 0.9 * 1.01)
-    found = small(machine, batches=(1, 3, 5))
-    assert {c.key[:3] for c in found.cells if not c.fits} == {(TARGET, 5, 0), (TARGET, 5, 8)}
+    grid = small(machine, batches=(1, 3, 5))
+    assert {c.key[:3] for c in grid.cells if not c.fits} == {(TARGET, 5, 0), (TARGET, 5, 8)}
     assert all(
         (c.median_s, c.p10_s, c.p90_s, c.distance) == (None,) * 4 and c.floor_s > 0
-        for c in found.cells
+        for c in grid.cells
         if c.batch == 5
     )
-    found.to_json(tmp_path / "l.json")
-    assert LatencyGrid.from_json(tmp_path / "l.json") == found
-    table = grid_cost_table(found, 0.1)
+    grid.to_json(tmp_path / "l.json")
+    assert LatencyGrid.from_json(tmp_path / "l.json") == grid
+    table = grid_cost_table(grid, 0.1)
     assert table.batch == (1, 3)
     assert table.context == (0, 8)
     with pytest.raises(ValueError, match="batch 5, context 8: widths measured are \\[\\]"):
-        grid_cost(found, 5, 8, 0.1)
+        grid_cost(grid, 5, 8, 0.1)
 
 
 def short(chained):
@@ -198,14 +198,14 @@ def test_passes_that_do_not_fit_together_are_timed_in_halves(machine, monkeypatc
         return replay
 
     monkeypatch.setattr(grid_timer, "capture", capture)
-    found = small(machine, widths=(1, 2, 4, 8), batches=(1,), contexts=(0,))
+    grid = small(machine, widths=(1, 2, 4, 8), batches=(1,), contexts=(0,))
     assert tried == [1, 2, 4, 1, 2, 4, 8, 4, 8]
     assert not held
-    assert [c.fits for c in found.cells] == [True, True, True, False]
+    assert [c.fits for c in grid.cells] == [True, True, True, False]
     with pytest.raises(ValueError, match=r"widths measured are \[1, 2, 4\]"):
-        grid_cost(found, 1, 0, 0.1)
+        grid_cost(grid, 1, 0, 0.1)
     with pytest.raises(ValueError, match="no cell of 2x16x2x24 fits"):
-        grid_cost_table(found, 0.1)
+        grid_cost_table(grid, 0.1)
 
 
 def test_layers_are_compiled_around_the_capture(machine, monkeypatch):
@@ -227,12 +227,12 @@ def test_layers_are_compiled_around_the_capture(machine, monkeypatch):
         (True, ["compiled", "captured", "as they were"]),
     ):
         output.clear()
-        made = GridTimer(TINY, on_cpu(1, compiled=compiled), 4, machine.now)
+        timer = GridTimer(TINY, on_cpu(1, compiled=compiled), 4, machine.now)
         assert (
             output == ["compiled", "as they were"] * 2 * compiled
         )  # sizes that differ, so that one compilation does for all
         output.clear()
-        made._work((TARGET, 1, 0, 2), made.decoder.cache(2, 1, 8), None)
+        timer._work((TARGET, 1, 0, 2), timer.decoder.cache(2, 1, 8), None)
         assert output == expected
 
 
@@ -262,23 +262,23 @@ def test_interrupted_grid_continues_from_its_file(machine, monkeypatch, tmp_path
     assert again.cells[:3] == part.cells
     assert len(machine.functions) == before + 9
     assert [c.key for c in again.cells] == [c.key for c in whole.cells]
-    more = small(machine, measured=again, widths=(1, 3), contexts=(8,))
+    larger = small(machine, measured=again, widths=(1, 3), contexts=(8,))
     assert len(machine.functions) == before + 9 + 2
-    assert more.axis("width") == [1, 2, 3, 4]
+    assert larger.axis("width") == [1, 2, 3, 4]
     monkeypatch.setattr(grid_timer, "random_decoder", None)
-    assert small(machine, measured=more) is more
+    assert small(machine, measured=larger) is larger
 
 
 @pytest.mark.parametrize(
-    "more, name", [({"repeats": 4}, "repeats 3"), ({"graphs": False}, "graphed True")]
+    "changes, name", [({"repeats": 4}, "repeats 3"), ({"graphs": False}, "graphed True")]
 )
-def test_cells_of_other_settings_are_refused(machine, more, name):
+def test_cells_of_other_settings_are_refused(machine, changes, name):
     with pytest.raises(ValueError, match=f"the cells there have {name}.* write to another file"):
-        small(machine, measured=small(machine), **more)
+        small(machine, measured=small(machine), **changes)
 
 
 @pytest.mark.parametrize(
-    "more, words",
+    "changes, words",
     [
         ({"widths": ()}, "widths \\[\\] given"),
         ({"widths": (0, 1)}, "widths .0, 1. given"),
@@ -289,6 +289,6 @@ def test_cells_of_other_settings_are_refused(machine, more, name):
         ({"drafters": ("early_exit:2",)}, "an exit after 2 layers"),
     ],
 )
-def test_invalid_sizes_are_refused(more, words):
+def test_invalid_sizes_are_refused(changes, words):
     with pytest.raises(ValueError, match=words):
-        small(**more)
+        small(**changes)

@@ -162,7 +162,7 @@ def test_equality_sees_every_field(example):
     assert example != changed(example, meta=replace(example.meta, notes="x"))
 
 
-def test_a_flipped_bit_anywhere_is_harmless_or_refused(tmp_path):
+def test_flipped_bit_is_harmless_or_refused(tmp_path):
     """One bit of every byte: the file loads equal or raises one line with its path, never a
     different trace.
     """
@@ -170,8 +170,8 @@ def test_a_flipped_bit_anywhere_is_harmless_or_refused(tmp_path):
     path, damaged = tmp_path / "t.parquet", tmp_path / "damaged.parquet"
     trace.save(path)
     raw, refused = path.read_bytes(), 0
-    for at in range(len(raw)):
-        damaged.write_bytes(raw[:at] + bytes([raw[at] ^ 1 << at % 8]) + raw[at + 1 :])
+    for place in range(len(raw)):
+        damaged.write_bytes(raw[:place] + bytes([raw[place] ^ 1 << place % 8]) + raw[place + 1 :])
         try:
             assert load_trace(damaged) == trace
         except TraceError as error:
@@ -205,7 +205,7 @@ def test_truncated_missing_foreign_and_old_files_are_refused(tmp_path, example):
 
 
 @pytest.mark.parametrize("mode", ["before", "during"])
-def test_a_writer_killed_half_way_leaves_the_old_file(tmp_path, example, mode):
+def test_killed_writer_leaves_the_old_file(tmp_path, example, mode):
     path = tmp_path / "t.parquet"
     example.save(path)
     before = path.read_bytes()
@@ -221,7 +221,7 @@ synthetic.iid(0.5, 2, 50, 4).save({str(path)!r})
     assert load_trace(path) == example
 
 
-def test_a_failed_save_leaves_no_litter(tmp_path, example, monkeypatch):
+def test_failed_save_leaves_no_file(tmp_path, example, monkeypatch):
     def fail(*arguments):
         raise OSError("disk full")
 
@@ -323,7 +323,7 @@ def test_margins_round_up(values):
     ).all()  # the formula in floats may be one off at an exact grid value
 
 
-def test_the_margin_of_an_exception_is_judged_conservatively():
+def test_margin_codes_round_conservatively():
     assert decode_margin(np.uint8(96)) == 1e-4
     below, above = np.nextafter(1e-4, 0), np.nextafter(1e-4, 1)
     assert encode_margin(np.array([0.0, 1e-7, 9e-5, below, 1e-4, above, 50.0])).tolist() == [
@@ -343,7 +343,7 @@ def test_the_margin_of_an_exception_is_judged_conservatively():
 @pytest.mark.parametrize("name", list(TABLES))
 @settings(deadline=None)
 @given(values=st.lists(st.floats(-1, 10), min_size=1, max_size=20))
-def test_encode_picks_the_nearest_entry_and_the_distance_to_its_edges(name, values):
+def test_encode_picks_the_nearest_entry_and_its_edge_distance(name, values):
     table, values = TABLES[name], np.array(values)
     codes, distance = encode(values, table)
     gaps = np.abs(values[:, None] - table)

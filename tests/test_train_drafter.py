@@ -51,8 +51,8 @@ def test_loaded_parameters_count_used_target_modules():
 
 @pytest.mark.parametrize("name", ["early_exit", "eagle", "medusa", "hydra", "glide"])
 def test_training_saves_a_drafter_and_a_reproducible_card(tmp_path, name):
-    given, asked = drafter_data(), drafter_training(name, PLAN)
-    card = train_drafter(asked, given, tmp_path / "out", tmp_path / "work")
+    data, training = drafter_data(), drafter_training(name, PLAN)
+    card = train_drafter(training, data, tmp_path / "out", tmp_path / "work")
     folder = tmp_path / "out" / name
     assert json.loads((folder / "card.json").read_text()) == card
     assert card_lines(card)
@@ -61,33 +61,33 @@ def test_training_saves_a_drafter_and_a_reproducible_card(tmp_path, name):
     assert card["parameters"]["trained"] < card["parameters"]["loaded"]
     assert card["seconds_per_batch"] > 0
     assert card["validation"]["step"] in range(1, 7)
-    found = evaluate_drafter(name, folder, given)
-    assert card["evaluation"]["trained"] == json.loads(json.dumps(summary(found)))
+    lengths = evaluate_drafter(name, folder, data)
+    assert card["evaluation"]["trained"] == json.loads(json.dumps(summary(lengths)))
     assert card["evaluation"]["texts"] == 12
     untrained = accepted_lengths(
-        given.target,
-        recipe_of(name).drafter(given.target, new_head(asked, given.target)),
-        given.evaluation,
-        found.K,
+        data.target,
+        recipe_of(name).drafter(data.target, new_head(training, data.target)),
+        data.evaluation,
+        lengths.K,
     )
     assert (
-        found.K == card["evaluation"]["K"] == (4 if name in ("medusa", "hydra") else K)
+        lengths.K == card["evaluation"]["K"] == (4 if name in ("medusa", "hydra") else K)
     )  # what it never offers is not held against it
-    assert card["evaluation"]["beats_untrained"] == compare(found, untrained)
-    windows = [given.batches(PLAN)(step).numpy() for step in range(6)]
+    assert card["evaluation"]["beats_untrained"] == compare(lengths, untrained)
+    windows = [data.batches(PLAN)(step).numpy() for step in range(6)]
     trigram = accepted_lengths(
-        given.target, TrigramDrafter(count_trigrams(windows, VOCAB)), given.evaluation, found.K
+        data.target, TrigramDrafter(count_trigrams(windows, VOCAB)), data.evaluation, lengths.K
     )
-    assert card["evaluation"]["beats_trigram"] == compare(found, trigram)
+    assert card["evaluation"]["beats_trigram"] == compare(lengths, trigram)
 
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()}
-    assert train_drafter(asked, given, tmp_path / "out", tmp_path / "work") == card
+    assert train_drafter(training, data, tmp_path / "out", tmp_path / "work") == card
     assert before == {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()}
 
 
 def test_other_settings_need_another_folder(tmp_path):
-    given, places = drafter_data(), (tmp_path / "out", tmp_path / "work")
-    train_drafter(drafter_training("eagle", PLAN), given, *places)
+    data, places = drafter_data(), (tmp_path / "out", tmp_path / "work")
+    train_drafter(drafter_training("eagle", PLAN), data, *places)
     for other, says in (
         (
             drafter_training("eagle", PLAN, settings={"inputs": "token"}),
@@ -105,7 +105,7 @@ def test_other_settings_need_another_folder(tmp_path):
         ),
     ):
         with pytest.raises(ValueError, match=says) as caught:
-            train_drafter(other, given, *places)
+            train_drafter(other, data, *places)
         assert "\n" not in str(caught.value)
         assert "--name" in str(caught.value)
     (places[0] / "eagle" / "card.json").unlink()
@@ -113,42 +113,40 @@ def test_other_settings_need_another_folder(tmp_path):
     with pytest.raises(
         ValueError, match="work.*made with soft True"
     ):  # a checkpoint of another lesson is not continued
-        train_drafter(drafter_training("eagle", PLAN, soft=False), given, *places)
+        train_drafter(drafter_training("eagle", PLAN, soft=False), data, *places)
     train_drafter(
-        drafter_training("eagle", PLAN, settings={"inputs": "token"}, folder="token"),
-        given,
-        *places,
+        drafter_training("eagle", PLAN, settings={"inputs": "token"}, folder="token"), data, *places
     )
     (places[1] / "eagle" / "asked.json").write_text("[[")
     with pytest.raises(ValueError, match="asked.json is damaged"):
-        train_drafter(drafter_training("eagle", PLAN), given, *places)
+        train_drafter(drafter_training("eagle", PLAN), data, *places)
     (places[1] / "eagle" / "asked.json").unlink()
-    train_drafter(drafter_training("eagle", PLAN), given, *places)
-    said = compare_with(places[0] / "token" / "card.json", given, places[0], "eagle")
+    train_drafter(drafter_training("eagle", PLAN), data, *places)
+    card = compare_with(places[0] / "token" / "card.json", data, places[0], "eagle")
     mine, theirs = (
-        evaluate_drafter("eagle", places[0] / name, given) for name in ("token", "eagle")
+        evaluate_drafter("eagle", places[0] / name, data) for name in ("token", "eagle")
     )
-    assert said["against"]["eagle"]["difference"] == compare(mine, theirs)
-    assert any("longer than eagle by" in line for line in card_lines(said))
+    assert card["against"]["eagle"]["difference"] == compare(mine, theirs)
+    assert any("longer than eagle by" in line for line in card_lines(card))
     assert json.loads((places[0] / "token" / "card.json").read_text()) == json.loads(
-        json.dumps(said)
+        json.dumps(card)
     )
     for other, says in (
         ("token", "compared with itself"),
         ("nothing", "holds no drafter that is known"),
     ):
         with pytest.raises(ValueError, match=says):
-            compare_with(places[0] / "token" / "card.json", given, places[0], other)
+            compare_with(places[0] / "token" / "card.json", data, places[0], other)
 
 
 def test_weights_without_a_card_are_evaluated_not_trained(tmp_path):
-    given, places = drafter_data(), (tmp_path / "out", tmp_path / "work")
-    first = train_drafter(drafter_training("early_exit", PLAN), given, *places)
+    data, places = drafter_data(), (tmp_path / "out", tmp_path / "work")
+    first = train_drafter(drafter_training("early_exit", PLAN), data, *places)
     (places[0] / "early_exit" / "card.json").unlink()
     held = (places[0] / "early_exit" / "exit.safetensors").read_bytes()
     again = train_drafter(
         drafter_training("early_exit", replace(PLAN, seed=5)),
-        given,
+        data,
         places[0],
         tmp_path / "elsewhere",
     )
@@ -163,13 +161,13 @@ def test_weights_without_a_card_are_evaluated_not_trained(tmp_path):
     [("eagle", "eagle.json"), ("eagle", "eagle.safetensors"), ("model", "config.json")],
 )
 def test_incomplete_saves_are_repeated(tmp_path, name, half):
-    given, places = drafter_data(), (tmp_path / "out", tmp_path / "work")
+    data, places = drafter_data(), (tmp_path / "out", tmp_path / "work")
     sizes = dict(width=8, layers=1, heads=1, head_dim=8, hidden=12) if name == "model" else {}
-    first = train_drafter(drafter_training(name, PLAN, settings=sizes), given, *places)
+    first = train_drafter(drafter_training(name, PLAN, settings=sizes), data, *places)
     whole = {p.name: p.read_bytes() for p in (places[0] / name).iterdir() if p.name != "card.json"}
     for gone in ("card.json", half):
         (places[0] / name / gone).unlink()
-    again = train_drafter(drafter_training(name, PLAN, settings=sizes), given, *places)
+    again = train_drafter(drafter_training(name, PLAN, settings=sizes), data, *places)
     assert {
         p.name: p.read_bytes() for p in (places[0] / name).iterdir() if p.name != "card.json"
     } == whole
@@ -179,10 +177,10 @@ def test_incomplete_saves_are_repeated(tmp_path, name, half):
 
 @pytest.mark.parametrize("name", ["early_exit", "eagle"])
 def test_best_validated_weights_are_saved(tmp_path, name):
-    given = drafter_data()
+    data = drafter_data()
     plan = replace(PLAN, steps=60, rows=16, length=19)
     card = train_drafter(
-        drafter_training(name, plan, rate=0.02), given, tmp_path / "out", tmp_path / "work"
+        drafter_training(name, plan, rate=0.02), data, tmp_path / "out", tmp_path / "work"
     )
     log = json.loads((tmp_path / "work" / f"{name}.json").read_text())
     scores = {row["step"]: row["valid"]["score"] for row in log if "valid" in row}
@@ -198,9 +196,9 @@ def test_best_validated_weights_are_saved(tmp_path, name):
 
 def test_small_model_has_the_given_sizes(tmp_path):
     sizes = dict(width=8, layers=1, heads=2, kv_heads=1, head_dim=4, hidden=12)
-    made = new_head(drafter_training("model", PLAN, settings=sizes), toy_target())
-    assert made.settings == sizes
-    assert made.config == DecoderConfig(VOCAB, **sizes)
+    head = new_head(drafter_training("model", PLAN, settings=sizes), toy_target())
+    assert head.settings == sizes
+    assert head.config == DecoderConfig(VOCAB, **sizes)
     for odd in ({"layers": 0}, {"head_dim": 3}):
         with pytest.raises(ValueError, match="sizes are"):
             new_head(drafter_training("model", PLAN, settings=odd), toy_target())

@@ -31,27 +31,29 @@ SMALL = DecoderConfig(VOCAB, 8, 1, heads=1, kv_heads=1, head_dim=8, hidden=12)
 def test_generate_batch_mixes_greedy_and_sampled_rows():
     decoder, prompt = toy_decoder(2, spread=0.8), torch.tensor([[5, 6, 7]] * 4 + [[9, 4, 4]] * 2)
     greedy = torch.tensor([True, False, False, False, True, False])
-    made = generate_batch(decoder, prompt, 12, greedy, 3)
-    assert made.shape == (6, 15)
-    assert torch.equal(made[:, :3], prompt)
+    batch = generate_batch(decoder, prompt, 12, greedy, 3)
+    assert batch.shape == (6, 15)
+    assert torch.equal(batch[:, :3], prompt)
     for row in (0, 4):
         text = prompt[row]
         for _ in range(12):
             text = torch.cat((text, decoder(text[None])[0, -1].argmax()[None]))
-        assert torch.equal(made[row], text)
-    assert len({tuple(made[row].tolist()) for row in range(4)}) == 4
-    assert torch.equal(generate_batch(decoder, prompt, 12, greedy, 3), made)
+        assert torch.equal(batch[row], text)
+    assert len({tuple(batch[row].tolist()) for row in range(4)}) == 4
+    assert torch.equal(generate_batch(decoder, prompt, 12, greedy, 3), batch)
     other = generate_batch(decoder, prompt, 12, greedy, 4)
-    assert torch.equal(other[greedy], made[greedy])
-    assert not torch.equal(other[~greedy], made[~greedy])
+    assert torch.equal(other[greedy], batch[greedy])
+    assert not torch.equal(other[~greedy], batch[~greedy])
 
 
 def test_evaluation_uses_heldout_prompts():
     decoder = toy_decoder(0)
-    own = np.random.default_rng(5).integers(0, VOCAB, (40, 12))
+    sequences = np.random.default_rng(5).integers(0, VOCAB, (40, 12))
     ends = (23, 0)
-    texts, cut = heldout_continuations(decoder, own, 9, ends, prompt=4), 0
-    assert [prompt for prompt, _ in texts] == own[40 - heldout_count(own) :, :4].tolist()
+    texts, cut = heldout_continuations(decoder, sequences, 9, ends, prompt=4), 0
+    assert [prompt for prompt, _ in texts] == sequences[
+        40 - heldout_count(sequences) :, :4
+    ].tolist()
     for prompt, text in texts:
         wanted = list(prompt)
         while len(wanted) < 13 and wanted[-1] not in ends or len(wanted) == 4:
@@ -64,18 +66,18 @@ def test_evaluation_uses_heldout_prompts():
 
 @pytest.mark.parametrize("blend, written", [(0.0, 0), (0.5, 4), (0.3, 2), (1.0, 8)])
 def test_batches_exclude_heldout_sequences(blend, written):
-    own = np.repeat(
+    sequences = np.repeat(
         np.arange(40)[:, None], 12, 1
     )  # text i says i, i, i; the corpus says 100 and more
     lab = TrainConfig((), blend=blend)
-    batch = mixed_batches(lab, np.arange(100, 400), own, TrainSchedule(rows=8, length=10))
+    batch = mixed_batches(lab, np.arange(100, 400), sequences, TrainSchedule(rows=8, length=10))
     drawn = torch.stack([batch(step) for step in range(100)])
     assert drawn.shape == (100, 8, 11)
     assert torch.equal(batch(7), drawn[7])
     assert (drawn[:, : 8 - written] >= 100).all()
     assert (drawn[:, 8 - written :] < 100).all()
     if written:
-        assert heldout_count(own) == 10
+        assert heldout_count(sequences) == 10
         assert set(drawn[:, 8 - written :].flatten().tolist()) == set(range(30))
 
 
@@ -90,13 +92,15 @@ def test_sequences_shorter_than_the_window_are_refused():
 
 def test_heldout_loss_and_agreement():
     target, other = toy_decoder(0), toy_decoder(1)
-    own = TEXT[:480].reshape(40, 12)
-    agree = target(torch.tensor(own[30:])).argmax(-1) == other(torch.tensor(own[30:])).argmax(-1)
-    assert agreement(target, target, own) == 1.0
-    assert 0 < agreement(other, target, own) < 1
+    sequences = TEXT[:480].reshape(40, 12)
+    agree = target(torch.tensor(sequences[30:])).argmax(-1) == other(
+        torch.tensor(sequences[30:])
+    ).argmax(-1)
+    assert agreement(target, target, sequences) == 1.0
+    assert 0 < agreement(other, target, sequences) < 1
     assert (
         abs(
-            agreement(other, target, own)
+            agreement(other, target, sequences)
             - (agree[:8].float().mean() + agree[8:].float().mean()).item() / 2
         )
         < 1e-6
@@ -118,7 +122,7 @@ def toy_lab(folder):
     sizes = dict(vocab=280, target=replace(SMALL, vocab=280, layers=2), sample=10)
     small = {"model": dict(width=8, layers=1, heads=1, head_dim=8, hidden=12)}
     drafters = tuple(drafter_training(name, plan, settings=small.get(name)) for name in trainable())
-    few = dict(
+    options = dict(
         evaluation_tokens=7,
         trials=3,
         distil_tokens=64 * 256 + 1,
@@ -132,13 +136,13 @@ def toy_lab(folder):
         target_plan=plan,
         drafters=drafters,
         **sizes,
-        **few,
+        **options,
     )
 
 
 def files(folder):
     """All files below a folder but the pictures: name -> (time written, reproducible content)."""
-    found = {}
+    contents = {}
     for p in (p for p in folder.rglob("*") if p.is_file() and p.suffix != ".png"):
         held = p.read_bytes()
         if p.name == "checkpoint.safetensors":
@@ -148,8 +152,8 @@ def files(folder):
             for card in (held, *held.get("drafters", {}).values()):
                 for moment in {"git", "seconds_per_batch"} & card.keys():
                     card[moment] = None
-        found[str(p.relative_to(folder))] = (p.stat().st_mtime_ns, held)
-    return found
+        contents[str(p.relative_to(folder))] = (p.stat().st_mtime_ns, held)
+    return contents
 
 
 def test_interruption_at_every_stage_changes_nothing(tmp_path):
@@ -167,9 +171,9 @@ def test_interruption_at_every_stage_changes_nothing(tmp_path):
     )
     dies |= {"eagle": 10, "glide": 12, "evaluating glide": 0, "self_skip": 2, "card": 0}
     build(lab, tmp_path / "a" / "out", tmp_path / "a" / "work")
-    for stage, at in dies.items():
+    for stage, step in dies.items():
 
-        def progress(label, done, total, note="", stop=(stage, at)):
+        def progress(label, done, total, note="", stop=(stage, step)):
             if (label, done) == stop:
                 raise Killed
 

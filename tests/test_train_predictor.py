@@ -21,17 +21,19 @@ from simspec import quantization as grid
 @pytest.mark.parametrize("name", PREFIX)
 def test_examples_equal_recorded_acceptance(name):
     target, drafter = PAIRS[name]
-    asked = [Settings(12, 20, rule, END, ("theta",)) for rule in RULES.values()]
+    record_settings = [Settings(12, 20, rule, END, ("theta",)) for rule in RULES.values()]
     prompts = toy_prompts(5, 3)
-    found = acceptance_examples(generate_one_by_one(target, asked, prompts, 100), drafter.lm)
+    examples = acceptance_examples(
+        generate_one_by_one(target, record_settings, prompts, 100), drafter.lm
+    )
     folded = drafter.predictors["theta"].folded()
     odds = (
-        folded.of_target(found.of_target)[found.row, found.slot.clamp(max=9)]
-        + folded.of_drafter(found.of_drafter)[found.position]
+        folded.of_target(examples.of_target)[examples.row, examples.slot.clamp(max=9)]
+        + folded.of_drafter(examples.of_drafter)[examples.position]
     )
     code, _ = grid.encode(odds.sigmoid().numpy(), grid.IDENTITY)
     wanted, start, number = [], 0, 100
-    for settings_ in asked:
+    for settings_ in record_settings:
         for prompt in prompts:
             rows = record_sequence(target, drafter, settings_, prompt, number)
             n = len(rows.token)
@@ -42,10 +44,15 @@ def test_examples_equal_recorded_acceptance(name):
                     )
             start, number = start + n, number + 1
     got = list(
-        zip(found.row.tolist(), found.position.tolist(), found.label.tolist(), code.tolist())
+        zip(
+            examples.row.tolist(),
+            examples.position.tolist(),
+            examples.label.tolist(),
+            code.tolist(),
+        )
     )
     assert sorted(got) == sorted(wanted)
-    assert 0.1 < found.label.double().mean() < 0.9
+    assert 0.1 < examples.label.double().mean() < 0.9
 
 
 def planted(seed: int, lie: bool = False) -> tuple[AcceptanceExamples, float]:
@@ -80,25 +87,25 @@ def planted(seed: int, lie: bool = False) -> tuple[AcceptanceExamples, float]:
 
 @pytest.mark.parametrize("rank", FORMS.values())
 def test_training_finds_a_planted_predictor_and_no_other(rank):
-    found, best = planted(1)
-    made, card = train_predictor(found, rank, steps=80)
-    again, _ = train_predictor(found, rank, steps=80)
-    assert made.sha256 == again.sha256
+    examples, best = planted(1)
+    trained, card = train_predictor(examples, rank, steps=80)
+    again, _ = train_predictor(examples, rank, steps=80)
+    assert trained.sha256 == again.sha256
     assert card["examples"] == 12000
     assert card["texts"] == 40
     assert (
         best - 0.02 < card["heldout_loss"] < best + 0.03
-    )  # the truth scores `best` on all, chance alone 0.69
-    coin, best = planted(1, lie=True)
-    _, card = train_predictor(coin, rank, steps=80)
+    )  # the truth scores `best` on all, a random guess 0.69
+    random_labels, best = planted(1, lie=True)
+    _, card = train_predictor(random_labels, rank, steps=80)
     assert abs(best - 0.693) < 0.005
     assert 0.68 < card["heldout_loss"] < 0.71
 
 
 def test_training_needs_two_sequences():
-    found, _ = planted(2)
+    examples, _ = planted(2)
     with pytest.raises(ValueError, match="needs two"):
-        train_predictor(replace(found, sequence=torch.zeros_like(found.sequence)), None)
-    _, card = train_predictor(replace(found, label=torch.ones_like(found.label)), 2)
+        train_predictor(replace(examples, sequence=torch.zeros_like(examples.sequence)), None)
+    _, card = train_predictor(replace(examples, label=torch.ones_like(examples.label)), 2)
     assert card["heldout_accepted"] == 1.0
     assert card["heldout_loss"] < 0.2

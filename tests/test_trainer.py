@@ -20,7 +20,7 @@ from real.model.losses import next_token_loss
 from real.train.corpus import windows
 from real.train.optimizers import optimizers
 from real.train.schedule import TrainSchedule, learning_rate_factor
-from real.train.trainer import fit
+from real.train.trainer import Paused, fit
 
 HELD = settings(deadline=None, max_examples=60, derandomize=True)
 TEXT = np.random.default_rng(0).integers(0, VOCAB, 500)
@@ -32,7 +32,15 @@ class Killed(Exception):
     pass
 
 
-def trained(folder, plan=PLAN, die_at=None, seed=0, shape=SMALL, at=lambda step: step, judge=None):
+def trained(
+    folder,
+    plan=PLAN,
+    die_at=None,
+    seed=0,
+    shape=SMALL,
+    window_of=lambda step: step,
+    validation=None,
+):
     """Fits a small model; returns its log and weights. Dies in the loss of step `die_at`."""
     model = Decoder(shape)
     initialize(model, seed)
@@ -40,16 +48,16 @@ def trained(folder, plan=PLAN, die_at=None, seed=0, shape=SMALL, at=lambda step:
     def loss(step):
         if step == die_at:
             raise Killed
-        batch = torch.from_numpy(windows(TEXT, plan.rows, plan.length, plan.seed, at(step)))
+        batch = torch.from_numpy(windows(TEXT, plan.rows, plan.length, plan.seed, window_of(step)))
         return next_token_loss(model(batch[:, :-1]), batch[:, 1:])
 
-    scores = iter(judge) if judge else None
+    scores = iter(validation) if validation else None
 
     def validate():
         held = torch.tensor(TEXT[:48].reshape(4, 12))
         with torch.no_grad():
-            found = -next_token_loss(model(held[:, :-1]), held[:, 1:]).item()
-        return {"score": found if scores is None else next(scores), "part": 1.5}
+            score = -next_token_loss(model(held[:, :-1]), held[:, 1:]).item()
+        return {"score": score if scores is None else next(scores), "part": 1.5}
 
     log = fit(folder, model, loss, plan, validate=validate)
     return log, model.state_dict()
@@ -83,7 +91,7 @@ def test_log_and_weights_of_an_uninterrupted_training(unbroken, tmp_path):
     assert same(unbroken, trained(tmp_path / "again"))
     assert not same(unbroken, trained(tmp_path / "seed", seed=1))
     assert not same(
-        unbroken, trained(tmp_path / "windows", at=lambda step: step % 20)
+        unbroken, trained(tmp_path / "windows", window_of=lambda step: step % 20)
     )  # the last three steps count
 
 
@@ -115,8 +123,8 @@ def weights_after(tmp_path, step):
         trained(
             tmp_path / "until",
             replace(JUDGED, save_every=1),
-            at=stop,
-            judge=[-float(i) for i in range(10)],
+            window_of=stop,
+            validation=[-float(i) for i in range(10)],
         )
     return {
         n.removeprefix("weight/"): v
@@ -130,22 +138,24 @@ def weights_after(tmp_path, step):
 )
 def test_patience_stops_and_best_weights_are_restored(tmp_path, patience, stops, best):
     """Validated every 4 steps, 3.0 at 8 is first beaten by 4.0 at 28; a tie is no improvement."""
-    log, found = trained(tmp_path / "it", replace(JUDGED, patience=patience), judge=SCORES)
+    log, weights = trained(tmp_path / "it", replace(JUDGED, patience=patience), validation=SCORES)
     assert log[-1]["step"] == stops
     assert [row["valid"]["score"] for row in log if "valid" in row] == SCORES[: stops // 4]
     wanted = weights_after(tmp_path, best)
-    assert all(torch.equal(found[n], v) for n, v in wanted.items())
+    assert all(torch.equal(weights[n], v) for n, v in wanted.items())
     if stops != best:
         last = (
             weights_after(tmp_path, stops)
             if stops < 40
             else load_file(tmp_path / "it" / "checkpoint.safetensors")
         )
-        assert not all(torch.equal(found[n], last.get(n, last.get(f"weight/{n}"))) for n in wanted)
+        assert not all(
+            torch.equal(weights[n], last.get(n, last.get(f"weight/{n}"))) for n in wanted
+        )
     again = trained(
-        tmp_path / "it", replace(JUDGED, patience=patience), judge=SCORES, seed=9, die_at=stops
+        tmp_path / "it", replace(JUDGED, patience=patience), validation=SCORES, seed=9, die_at=stops
     )
-    assert same((log, found), again)  # ended is ended, and the best weights are there
+    assert same((log, weights), again)  # ended is ended, and the best weights are there
 
 
 @pytest.mark.parametrize("die_at", [5, 8, 11, 13, 17, 19])
@@ -155,12 +165,13 @@ def test_interrupted_training_keeps_best_weights_and_patience(tmp_path, die_at):
     def scores(first):
         return SCORES[first:]  # validations before the last save are not repeated
 
-    unbroken = trained(tmp_path / "a", plan, judge=scores(0))
+    unbroken = trained(tmp_path / "a", plan, validation=scores(0))
     with pytest.raises(Killed):
-        trained(tmp_path / "b", plan, die_at=die_at, judge=scores(0))
+        trained(tmp_path / "b", plan, die_at=die_at, validation=scores(0))
     saved = die_at // 6 * 6
     assert same(
-        unbroken, trained(tmp_path / "b", plan, judge=scores(saved // 4), seed=9 if saved else 0)
+        unbroken,
+        trained(tmp_path / "b", plan, validation=scores(saved // 4), seed=9 if saved else 0),
     )
 
 
@@ -208,9 +219,9 @@ def test_minutes_become_steps_once(tmp_path, monkeypatch, die_at):
     plan = replace(PLAN, steps=0, minutes=1.0, save_every=10)
     if die_at:
         with pytest.raises(Killed):
-            trained(tmp_path, plan, die_at, at=step_takes_time)
+            trained(tmp_path, plan, die_at, window_of=step_takes_time)
     now[0] += 1e-3
-    log, _ = trained(tmp_path, plan, at=step_takes_time)
+    log, _ = trained(tmp_path, plan, window_of=step_takes_time)
     assert 150 <= log[-1]["step"] <= (200 if die_at else 161)
 
 
@@ -250,3 +261,31 @@ def test_every_parameter_has_one_optimizer_and_frozen_ones_stay(tmp_path):
     moved = {k for k, v in model.state_dict().items() if not torch.equal(v, before[k])}
     assert "embed.weight" not in moved
     assert {"head.weight", "layers.0.query.weight"} <= moved
+
+
+def test_paused_training_resumes_to_the_same_weights(tmp_path):
+    def trained(folder, pause):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 4)
+        x = torch.randn(8, 4)
+
+        def progress(label, done, total, note=""):
+            if done == pause:
+                raise Paused("time")
+
+        return model, lambda: fit(
+            folder,
+            model,
+            lambda step: (model(x) - x).square().mean(),
+            TrainSchedule(steps=40, save_every=7),
+            progress,
+        )
+
+    model, go = trained(tmp_path / "whole", None)
+    go()
+    _, go = trained(tmp_path / "paused", 20)
+    with pytest.raises(Paused):
+        go()
+    again, go = trained(tmp_path / "paused", None)
+    assert len(go()) == 4
+    assert torch.equal(again.weight, model.weight)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import traces
+from tree_strategies import shapes
 
 from simspec import CostModel, TraceError, synthetic
 from simspec.files import write_json
@@ -27,23 +28,7 @@ from simspec.tree_shapes import chain_tree, load_tree, tree_of_widths
 
 
 @st.composite
-def shapes(draw, most=12, widest=4):
-    parent, rank = [], []
-    for i in range(draw(st.integers(0, most))):
-        free = [
-            (p, r)
-            for p in range(i + 1)
-            for r in range(widest)
-            if (p, r) not in set(zip(parent, rank))
-        ]
-        p, r = draw(st.sampled_from(free))
-        parent.append(p)
-        rank.append(r)
-    return Tree(tuple(parent), tuple(rank))
-
-
-@st.composite
-def chances(draw, K=3, R=3):
+def acceptances(draw, K=3, R=3):
     size = draw(st.integers(1, K)), draw(st.integers(1, R))
     return np.random.default_rng(draw(st.integers(0, 2**32))).dirichlet(
         np.ones(size[1] + 1), size[0]
@@ -52,7 +37,7 @@ def chances(draw, K=3, R=3):
 
 @settings(max_examples=200)
 @given(shapes(), st.integers(0, 6))
-def test_paths_depth_and_cuts_are_those_of_a_set_of_paths(tree, cap):
+def test_paths_depth_and_cuts_equal_a_set_of_paths(tree, cap):
     paths = set(tree.paths)
     assert len(paths) == len(tree)
     assert all(path[:-1] in paths or len(path) == 1 for path in paths)
@@ -112,7 +97,7 @@ def test_shapes_by_hand():
         ),
     ],
 )
-def test_what_is_no_tree_is_refused_in_one_line(make, words):
+def test_invalid_trees_are_refused_in_one_line(make, words):
     with pytest.raises(TreeError) as caught:
         make()
     assert words in str(caught.value)
@@ -148,7 +133,7 @@ def test_files_round_trip(tmp_path_factory, tree):
         '{"parent": [1e999], "rank": [0]}',
     ],
 )
-def test_files_of_no_tree_are_refused_in_one_line_with_their_path(tmp_path, text):
+def test_invalid_tree_files_are_refused_by_path(tmp_path, text):
     (tmp_path / "t.json").write_text(text)
     with pytest.raises(ValueError, match="t.json: not a draft tree") as caught:
         load_tree(tmp_path / "t.json")
@@ -156,8 +141,8 @@ def test_files_of_no_tree_are_refused_in_one_line_with_their_path(tmp_path, text
 
 
 @settings(max_examples=100)
-@given(shapes(), chances(4, 4))
-def test_expected_is_its_definition(tree, acceptance):
+@given(shapes(), acceptances(4, 4))
+def test_expected_committed_equals_its_definition(tree, acceptance):
     padded = np.zeros((16, 8))
     padded[: acceptance.shape[0], : acceptance.shape[1]] = acceptance
     assert expected_committed(tree, acceptance) == pytest.approx(
@@ -166,31 +151,33 @@ def test_expected_is_its_definition(tree, acceptance):
 
 
 @settings(max_examples=40)
-@given(chances(), st.integers(0, 5))
-def test_the_programme_finds_the_best_of_all_trees(acceptance, nodes):
+@given(acceptances(), st.integers(0, 5))
+def test_dynamic_program_finds_the_best_tree(acceptance, nodes):
     K, R = acceptance.shape
     most = max(
         naive_tree.value(tree, acceptance)
         for n in range(nodes + 1)
         for tree in naive_tree.trees_of(n, K, R)
     )
-    found = sequoia_tree(acceptance, nodes)
-    assert expected_committed(found, acceptance) == pytest.approx(most, rel=1e-12)
-    assert len(found) <= nodes
-    assert found.levels <= K
+    best = sequoia_tree(acceptance, nodes)
+    assert expected_committed(best, acceptance) == pytest.approx(most, rel=1e-12)
+    assert len(best) <= nodes
+    assert best.levels <= K
 
 
 def test_control_neither_depth_nor_width_is_always_best():
-    deep, wide = np.array([[0.4, 0.35], [0.9, 0.05]]), np.array([[0.4, 0.38], [0.5, 0.05]])
+    deep, broad = np.array([[0.4, 0.35], [0.9, 0.05]]), np.array([[0.4, 0.38], [0.5, 0.05]])
     assert sequoia_tree(deep, 2) == chain_tree(2)
     assert expected_committed(tree_of_widths((2,)), deep) < expected_committed(chain_tree(2), deep)
-    assert sequoia_tree(wide, 2) == tree_of_widths((2,))
-    assert expected_committed(chain_tree(2), wide) < expected_committed(tree_of_widths((2,)), wide)
+    assert sequoia_tree(broad, 2) == tree_of_widths((2,))
+    assert expected_committed(chain_tree(2), broad) < expected_committed(
+        tree_of_widths((2,)), broad
+    )
 
 
 @settings(max_examples=60)
-@given(chances(8, 8), st.integers(0, 40))
-def test_the_programme_takes_the_nodes_of_greatest_product(acceptance, nodes):
+@given(acceptances(8, 8), st.integers(0, 40))
+def test_dynamic_program_takes_the_greatest_products(acceptance, nodes):
     """Chances are at most 1, so an ancestor's product is never less: the best nodes are a tree."""
     greedy = expected_committed(medusa_like(acceptance, nodes), acceptance)
     assert expected_committed(sequoia_tree(acceptance, nodes), acceptance) == pytest.approx(
@@ -201,7 +188,7 @@ def test_the_programme_takes_the_nodes_of_greatest_product(acceptance, nodes):
     assert values == sorted(values)
 
 
-def test_no_node_without_a_chance():
+def test_nodes_of_probability_zero_are_left_out():
     assert (
         sequoia_tree([[1.0, 0.0], [0.0, 0.0]], 9)
         == medusa_like([[1.0, 0.0], [0.0, 0.0]], 9)
@@ -210,8 +197,8 @@ def test_no_node_without_a_chance():
 
 
 @settings(max_examples=30)
-@given(chances(3, 3), st.integers(0, 2**32))
-def test_best_beats_every_tree_at_these_costs(acceptance, seed):
+@given(acceptances(3, 3), st.integers(0, 2**32))
+def test_fastest_tree_beats_every_tree(acceptance, seed):
     rng = np.random.default_rng(seed)
     K, R = acceptance.shape
     cost = CostModel(
@@ -226,7 +213,7 @@ def test_best_beats_every_tree_at_these_costs(acceptance, seed):
     def rate(tree):
         return expected_committed(tree, acceptance) / expected_seconds(tree, acceptance, cost)
 
-    found = best_tree(acceptance, cost)
+    best = best_tree(acceptance, cost)
     # Of one depth and number, catch-up and drafter rows apart, the programme's tree is the best:
     # cut those for the comparison.
     bare = replace(cost, catch_up=[0.0], node=0.0)
@@ -240,7 +227,7 @@ def test_best_beats_every_tree_at_these_costs(acceptance, seed):
         free, acceptance, bare
     ) == pytest.approx(top, rel=1e-9)
     assert all(
-        rate(found) >= rate(tree) * (1 - 1e-9)
+        rate(best) >= rate(tree) * (1 - 1e-9)
         for d in range(K)
         for tree in sequoia_trees(acceptance[: d + 1], min(5, cost.nodes))
     )
@@ -249,7 +236,7 @@ def test_best_beats_every_tree_at_these_costs(acceptance, seed):
     )
 
 
-def test_a_staircase_decides_how_many_nodes_pay():
+def test_verification_steps_decide_the_node_count():
     acceptance = np.full((4, 4), 0.2)
     stairs = CostModel(0.01 * np.arange(5), np.repeat([1.0, 2.0, 3.0], [8, 8, 8]), [0.0], 0.0, 1.0)
     assert len(best_tree(acceptance, stairs)) == 7
@@ -262,9 +249,9 @@ def test_seconds_by_hand():
     acceptance = np.array([[0.5, 0.25], [0.5, 0.0]])
     tree = tree_of_widths((2, 1))
     reached = [1, 0.75, 0.375]
-    backlog = 0.5 * (reached[1] - reached[2]) + 0.75 * reached[2]
+    catch_up = 0.5 * (reached[1] - reached[2]) + 0.75 * reached[2]
     assert expected_seconds(tree, acceptance, cost) == pytest.approx(
-        100 + 3 + 0.25 * (3 - 2) + 14 + backlog
+        100 + 3 + 0.25 * (3 - 2) + 14 + catch_up
     )
     assert expected_seconds(Tree(), acceptance, cost) == 110
 
@@ -277,8 +264,8 @@ def test_rank_acceptance_counts_rows(trace, R, reached):
             rank_acceptance(trace)
         return
     chosen = list(range(0, trace.sequences, 2))
-    found = rank_acceptance(trace, R, chosen, reached)
-    assert found.shape == (trace.K, R)
+    acceptance = rank_acceptance(trace, R, chosen, reached)
+    assert acceptance.shape == (trace.K, R)
     for d in range(trace.K):
         counts, rows = np.zeros(R), 0
         for s in chosen:
@@ -290,7 +277,7 @@ def test_rank_acceptance_counts_rows(trace, R, reached):
                     rows += 1
                     if trace.rank[t, d] < R:
                         counts[trace.rank[t, d]] += 1
-        np.testing.assert_allclose(found[d], counts / max(rows, 1))
+        np.testing.assert_allclose(acceptance[d], counts / max(rows, 1))
     cap, left = draft_room(trace)
     assert [(c, n) for c, n in zip(cap.tolist(), left.tolist())] == [
         naive_tree.limits(trace, s, t)

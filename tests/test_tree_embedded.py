@@ -27,13 +27,13 @@ def _pair(drafter):
     return load_pair(TINY, drafter)
 
 
-def test_what_grows_trees_in_the_papers_is_bundled():
+def test_tree_drafters_of_the_papers_are_bundled():
     assert DRAFTERS == ["eagle", "early_exit", "medusa"]
 
 
 @pytest.mark.parametrize("rule", ["greedy", "coupled"])
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_trees_run_as_they_replay(drafter, rule, record_property):
+def test_tree_runs_equal_their_replays(drafter, rule, record_property):
     trace = load_trace(recordings()[f"tiny-{drafter}-{rule}"])
     cost, pair, total = CostModel.from_ratio(0.1, trace.K, 63), _pair(drafter), NOTHING
     texts = evenly_spaced(trace.sequences, 12 if SLOW else 8)
@@ -41,12 +41,12 @@ def test_trees_run_as_they_replay(drafter, rule, record_property):
     exam = [(texts, POLICIES)] if SLOW else [(texts[i::4], POLICIES[i : i + 1]) for i in range(4)]
     for chosen, names in exam:
         part = trace.select(chosen)
-        made = [policies.make(name, part, cost) for name in names]
-        *runs, plain = rerun(pair, part, made, 0, cost)
-        for policy, ran in zip(made, runs):
-            found = compare(part, policy, replay_tree(part, policy), ran)
-            total += found
-            if not found.text_flips:
+        chosen = [policies.make(name, part, cost) for name in names]
+        *runs, plain = rerun(pair, part, chosen, 0, cost)
+        for policy, ran in zip(chosen, runs):
+            comparison = compare(part, policy, replay_tree(part, policy), ran)
+            total += comparison
+            if not comparison.text_flips:
                 assert all((a.token == b.token).all() for a, b in zip(ran, plain))
     flips = [f"{f.margin:.1e}" for f in total.exceptions]
     record_property(
@@ -61,14 +61,14 @@ def test_trees_run_as_they_replay(drafter, rule, record_property):
     )  # one near-tie may fall into a few rounds
 
 
-def test_a_tree_run_from_its_text_is_priced_and_compared():
+def test_tree_policy_text_is_run_and_priced():
     trace = load_trace(recordings()["tiny-eagle-greedy"])
     trace = trace.select(evenly_spaced(trace.sequences, 1))
     cost = CostModel.from_ratio(0.1, trace.K, 63)
-    found = run_on(trace, _pair("eagle"), "static:4x2x1", cost)
-    assert found.policy == "static:4x2x1"
-    assert found.comparison.equal
-    assert found.simulated > 1 < found.committed
+    run = run_on(trace, _pair("eagle"), "static:4x2x1", cost)
+    assert run.policy == "static:4x2x1"
+    assert run.comparison.equal
+    assert run.simulated > 1 < run.committed
     with pytest.raises(
         ValueError, match="prices 8 nodes, policy 'static:4x2x1' takes 20: measure with more rows"
     ):

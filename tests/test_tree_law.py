@@ -1,12 +1,12 @@
-"""Trees under the rejection rule: the committed text's law is the target's, by walking every
-draw and coin of a round."""
+"""Trees under the rejection rule: committed sequences follow the target's distribution, by
+enumerating every draw of a round."""
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_tree import shapes
+from tree_strategies import shapes
 
 from real.decode.cape import Cape
 from real.decode.static_tree import StaticTree
@@ -45,18 +45,18 @@ class Tables(Drafter):
 
 
 class Branch:
-    """A Chance that takes the choices it is given, then the first possible one, and notes the
-    others and the odds of its own."""
+    """Draws that follow a script, then take the first possible choice; notes the others and the
+    probability of its own."""
 
-    def __init__(self, given):
-        self.given, self.taken, self.odds, self.others, self.seen = given, [], 1.0, [], set()
+    def __init__(self, script):
+        self.script, self.taken, self.odds, self.others, self.seen = script, [], 1.0, [], set()
 
     def _take(self, odds, address):
-        assert address not in self.seen  # no coin and no draw serves twice
+        assert address not in self.seen  # no draw is used twice
         self.seen.add(address)
         possible = [i for i, p in enumerate(odds) if p > 0]
-        choice = self.given[len(self.taken)] if len(self.taken) < len(self.given) else possible[0]
-        if len(self.taken) >= len(self.given):
+        choice = self.script[len(self.taken)] if len(self.taken) < len(self.script) else possible[0]
+        if len(self.taken) >= len(self.script):
             self.others += [(*self.taken, i) for i in possible[1:]]
         self.taken.append(choice)
         self.odds *= odds[choice]
@@ -69,10 +69,10 @@ class Branch:
         return self._take((p / p.sum()).tolist(), (round, slot, role))
 
 
-def law(make, seed, rule, length):
-    """{text of `length` tokens: probability} of a round of the plan that make(chance) gives,
+def output_distribution(make, seed, rule, length):
+    """{text of `length` tokens: probability} of a round of the plan that make(draws) gives,
     completed by the target's own draws."""
-    found, waiting = {}, [()]
+    distribution, waiting = {}, [()]
     while waiting:
         draws = Branch(waiting.pop())
         plan, drafter, drawn = make(draws)
@@ -90,12 +90,14 @@ def law(make, seed, rule, length):
             (),
         )
         waiting += draws.others
-        for text, odds in own(seed + 1, rule, length, tuple(verified.token[:length])).items():
-            found[text] = found.get(text, 0) + draws.odds * odds
-    return found
+        for text, odds in target_distribution(
+            seed + 1, rule, length, tuple(verified.token[:length])
+        ).items():
+            distribution[text] = distribution.get(text, 0) + draws.odds * odds
+    return distribution
 
 
-def own(seed, rule, length, text=()):
+def target_distribution(seed, rule, length, text=()):
     """{text: probability} of the target's texts of `length` tokens that start with `text`, given
     that."""
     if len(text) == length:
@@ -105,12 +107,12 @@ def own(seed, rule, length, text=()):
         t: p[i] * odds
         for i in range(VOCAB)
         if p[i] > 0
-        for t, odds in own(seed, rule, length, (*text, i)).items()
+        for t, odds in target_distribution(seed, rule, length, (*text, i)).items()
     }
 
 
-def same(found, wanted):
-    return max(abs(found.get(text, 0) - wanted.get(text, 0)) for text in {*found, *wanted})
+def difference(computed, wanted):
+    return max(abs(computed.get(text, 0) - wanted.get(text, 0)) for text in {*computed, *wanted})
 
 
 def static(rule, seed, tree, draws):
@@ -127,44 +129,53 @@ def cape(rule, seed, sets, k, draws):
         return draws.sample(drawn[slot], 0, slot, DRAFT)
 
     plan, drafter = Cape(sets, k), Tables(rule, seed, pick)
-    hidden = type("Verdict", (), {"hidden": torch.zeros(1, 2)})()
+    hidden = type("Output", (), {"hidden": torch.zeros(1, 2)})()
     plan.begin(drafter, rule, 0, hidden, draws)
     return plan, drafter, drawn
 
 
 @settings(deadline=None, max_examples=25)
 @given(st.sampled_from(RULES), st.integers(0, 999), shapes(most=4, widest=3))
-def test_a_static_tree_keeps_the_targets_law(rule, seed, tree):
-    found = law(lambda draws: static(rule, seed, tree, draws), seed, rule, tree.levels + 1)
-    assert same(found, own(seed + 1, rule, tree.levels + 1)) < 1e-12
+def test_static_trees_keep_the_target_distribution(rule, seed, tree):
+    distribution = output_distribution(
+        lambda draws: static(rule, seed, tree, draws), seed, rule, tree.levels + 1
+    )
+    assert difference(distribution, target_distribution(seed + 1, rule, tree.levels + 1)) < 1e-12
 
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("sets", [0, 1, 2, "section"])
-def test_cape_keeps_the_targets_law(rule, sets):
+def test_cape_keeps_the_target_distribution(rule, sets):
     for seed in range(3):
-        found = law(lambda draws, seed=seed: cape(rule, seed, sets, 2, draws), seed, rule, 3)
-        assert same(found, own(seed + 1, rule, 3)) < 1e-12
+        distribution = output_distribution(
+            lambda draws, seed=seed: cape(rule, seed, sets, 2, draws), seed, rule, 3
+        )
+        assert difference(distribution, target_distribution(seed + 1, rule, 3)) < 1e-12
 
 
-def test_control_siblings_judged_by_the_wrong_distribution_are_caught():
-    """The q of each child's own draw in place of the first's: the tree is then judged by what it
-    was not drawn from."""
+def test_control_siblings_verified_by_a_wrong_q_are_detected():
+    """Each child's own q in place of the first's: the tree is then verified by a distribution that
+    it was not drawn from."""
     rule, seed, tree = RULES[0], 5, tree_of_widths((2,))
 
     def spoilt(draws):
         plan, drafter, drawn = static(rule, seed, tree, draws)
-        made = plan.draft
+        draft_tree = plan.draft
 
         def draft(*arguments):
-            found = made(*arguments)
-            q = found.q[0].clone()
-            q[found.token[1]] /= 2
-            return found.__class__(
-                found.token, found.parent, found.computed, found.line, {0: q / q.sum()}
+            drafted = draft_tree(*arguments)
+            q = drafted.q[0].clone()
+            q[drafted.token[1]] /= 2
+            return drafted.__class__(
+                drafted.token, drafted.parent, drafted.computed, drafted.line, {0: q / q.sum()}
             )
 
         plan.draft = draft
         return plan, drafter, drawn
 
-    assert same(law(spoilt, seed, rule, 2), own(seed + 1, rule, 2)) > 1e-3
+    assert (
+        difference(
+            output_distribution(spoilt, seed, rule, 2), target_distribution(seed + 1, rule, 2)
+        )
+        > 1e-3
+    )

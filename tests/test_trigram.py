@@ -23,13 +23,13 @@ def naive_pick(rows, before, last, vocab):
             r[i + size] for r in rows for i in range(len(r) - size) if tuple(r[i : i + size]) == key
         )
 
-    for found in (
+    for counts in (
         follow(2, (before, last)),
         follow(1, (last,)),
         Counter(x for r in rows for x in r),
     ):
-        if found:
-            return min(found, key=lambda token: (-found[token], token))
+        if counts:
+            return min(counts, key=lambda token: (-counts[token], token))
 
 
 rows_of = st.integers(1, 12).flatmap(
@@ -70,10 +70,10 @@ def test_trigram_drafter_follows_its_table():
     target, texts = toy_target(), continuations()
     table = count_trigrams([toy_texts().numpy()], VOCAB)
     drafter = TrigramDrafter(table)
-    found = accepted_lengths(target, drafter, texts, 5)
-    for (prompt, text), run in zip(texts, found.accepted):
+    lengths = accepted_lengths(target, drafter, texts, 5)
+    for (prompt, text), run in zip(texts, lengths.accepted):
         assert run.tolist() == lengths_of_hits(table.hits(prompt, text), 5)[0].tolist()
-    assert 0.2 < found.mean() < 4.8
+    assert 0.2 < lengths.mean() < 4.8
     assert isinstance(table, TrigramTable)
     assert not drafter.has_logits
     assert drafter.prefix_only

@@ -25,7 +25,7 @@ def line(parent, row):
 
 
 def slow_scores(rule, logits, parent, sequence, position):
-    """Scores of the rows below row 0, each with the noise of its own text position."""
+    """Scores of the rows below row 0, each with the noise of its own position."""
     scores = {}
     for row in range(len(parent)):
         if (path := line(parent, row)) is not None:
@@ -43,14 +43,14 @@ def slow_walk(scores, token, parent, end_tokens):
     of its like, and no end."""
     pick = {row: int(s.argmax()) for row, s in scores.items()}
 
-    def stands(path):
+    def is_accepted(path):
         for above, row in zip(path, path[1:]):
             twins = [i for i in scores if i and parent[i] == above and token[i] == token[row]]
             if token[row] != pick[above] or row != twins[0]:
                 return False
         return not any(token[row] in end_tokens for row in path[1:-1])
 
-    path = max((p for p in (line(parent, row) for row in scores) if stands(p)), key=len)
+    path = max((p for p in (line(parent, row) for row in scores) if is_accepted(p)), key=len)
     accepted = [token[row] for row in path[1:]]
     ended = bool(accepted) and accepted[-1] in end_tokens
     return accepted + ([] if ended else [pick[path[-1]]]), path
@@ -68,17 +68,17 @@ def check(data, rule, token, parent):
     end_tokens = tuple(data.draw(st.sets(st.integers(0, VOCAB - 1), max_size=2)))
     scores = slow_scores(rule, logits, parent, sequence, position)
     committed, path = slow_walk(scores, token, parent, end_tokens)
-    found = accept_exact(rule, logits, token, parent, sequence, position, end_tokens)
-    assert (found.token, found.path, found.accepted) == (committed, path, len(path) - 1)
-    assert torch.equal(found.scores, torch.stack([scores[row] for row in path]))
-    return found
+    verified = accept_exact(rule, logits, token, parent, sequence, position, end_tokens)
+    assert (verified.token, verified.path, verified.accepted) == (committed, path, len(path) - 1)
+    assert torch.equal(verified.scores, torch.stack([scores[row] for row in path]))
+    return verified
 
 
 TOKENS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=9)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=["greedy", "coupled"])
-def test_walk_on_trees_is_the_definition(rule):
+def test_tree_acceptance_equals_its_definition(rule):
     longest = []
 
     @HELD
@@ -92,7 +92,7 @@ def test_walk_on_trees_is_the_definition(rule):
 
 
 @pytest.mark.parametrize("rule", RULES, ids=["greedy", "coupled"])
-def test_walk_on_chains_is_the_definition(rule):
+def test_chain_acceptance_equals_its_definition(rule):
     longest = []
 
     @HELD
@@ -110,17 +110,17 @@ def saying(*picks):
 
 
 def greedy(logits, token, parent, end_tokens=()):
-    found = accept_exact(Rule(), logits, token, parent, 0, 0, end_tokens)
-    return found.token, found.path
+    verified = accept_exact(Rule(), logits, token, parent, 0, 0, end_tokens)
+    return verified.token, verified.path
 
 
-def test_the_first_miss_is_replaced_by_the_targets_token():
+def test_first_rejection_is_replaced_by_the_targets_token():
     assert greedy(saying(1, 2, 3, 0), [0, 1, 2, 0], chain(4)) == ([1, 2, 3], [0, 1, 2])
     assert greedy(saying(1, 2, 3, 0), [0, 1, 2, 3], chain(4)) == ([1, 2, 3, 0], [0, 1, 2, 3])
     assert greedy(saying(1), [0], [-1]) == ([1], [0])
 
 
-def test_an_accepted_end_token_stops_without_a_bonus():
+def test_accepted_end_token_stops_without_a_bonus():
     assert greedy(saying(1, 2, 3), [0, 1, 2], chain(3), (2,)) == ([1, 2], [0, 1, 2])
     assert greedy(saying(1, 2, 3), [0, 1, 2], chain(3), (1,)) == ([1], [0, 1])
     assert greedy(saying(1, 2, 3), [0, 1, 2], chain(3)) == (
@@ -129,21 +129,21 @@ def test_an_accepted_end_token_stops_without_a_bonus():
     )  # control: no end token
 
 
-def test_an_end_token_of_the_targets_own_is_committed():
+def test_end_token_of_the_target_is_committed():
     assert greedy(saying(1, 2), [0, 3], chain(2), (1,)) == ([1], [0])
 
 
-def test_an_end_token_that_opened_the_round_stops_nothing():
+def test_end_token_before_the_round_stops_nothing():
     assert greedy(saying(1, 2), [3, 1], chain(2), (3,)) == ([1, 2], [0, 1])
 
 
-def test_of_equal_siblings_the_first_is_followed():
+def test_ties_of_siblings_go_to_the_first():
     token, parent = [0, 1, 1, 2], [-1, 0, 0, 2]
     assert greedy(saying(1, 3, 2, 0), token, parent) == ([1, 3], [0, 1])
     assert greedy(saying(1, 3, 2, 0), [0, 3, 1, 2], parent) == ([1, 2, 0], [0, 2, 3])
 
 
-def test_noise_is_that_of_the_text_position():
+def test_noise_is_addressed_by_position():
     rule, flat = RULES[1], torch.zeros(1, VOCAB)
     one_by_one = [accept_exact(rule, flat, [0], [-1], 2, p, ()).token[0] for p in range(30)]
     for start in range(25):
@@ -155,6 +155,6 @@ def test_noise_is_that_of_the_text_position():
     assert len(set(one_by_one)) > 1
 
 
-def test_bad_parents_are_refused():
+def test_invalid_parents_are_refused():
     with pytest.raises(ValueError, match="parent"):
         accept_exact(Rule(), saying(1, 2), [0, 1], [-1, 1], 0, 0, ())

@@ -46,8 +46,8 @@ def wheel(tmp_path_factory) -> Path:
         [*command, "-q", "-w", str(out), "."], cwd=source, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    (found,) = out.glob("*.whl")
-    return found
+    (path,) = out.glob("*.whl")
+    return path
 
 
 @pytest.fixture(scope="session")
@@ -88,9 +88,7 @@ def _strangers(names) -> list:
     ]  # fmt: skip
 
 
-def test_the_wheel_holds_code_the_example_and_the_embedded_models_and_nothing_else(
-    wheel, record_property
-):
+def test_wheel_holds_code_example_and_embedded_models_only(wheel, record_property):
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if not name.endswith("/")]
     assert _strangers(names) == []
@@ -120,7 +118,7 @@ def test_the_wheel_holds_code_the_example_and_the_embedded_models_and_nothing_el
     record_property("measured", f"wheel: {len(names)} files, {wheel.stat().st_size / 1e6:.1f} MB")
 
 
-def test_the_example_replays_as_the_whole_recording_does():
+def test_example_replays_as_the_full_recording():
     (path,) = (ROOT / "simspec" / "example").glob("*.parquet")
     example, whole = (
         load_trace(path),
@@ -135,7 +133,7 @@ def test_the_example_replays_as_the_whole_recording_does():
         ), "make example"
 
 
-def test_the_example_is_cut_by_its_script():
+def test_example_equals_its_script():
     (shipped,) = (ROOT / "simspec" / "example").glob("*.parquet")
     example = load_trace(shipped)
     fresh = cut(load_trace(ROOT / "traces" / f"{SOURCE}.parquet"))
@@ -148,7 +146,7 @@ def test_the_example_is_cut_by_its_script():
     assert costs[0].read_bytes() == costs[1].read_bytes()
 
 
-def test_control_strangers_are_noticed():
+def test_control_extra_files_are_detected():
     bad = [
         "tests/naive.py",
         "traces/a.parquet",
@@ -159,14 +157,14 @@ def test_control_strangers_are_noticed():
     assert _strangers([*bad, "simspec/cli.py", "simspec-0.1.0.dist-info/RECORD"]) == bad
 
 
-def test_the_wheel_alone_sweeps_its_example(unpacked, tmp_path):
+def test_installed_wheel_sweeps_its_example(unpacked, tmp_path):
     where = "import simspec; print(simspec.__file__)"
-    code, said, problem = _alone([unpacked], ["-c", where], tmp_path)
+    code, output, problem = _alone([unpacked], ["-c", where], tmp_path)
     assert code == 0, problem
-    assert Path(said.strip()).is_relative_to(unpacked)
-    code, said, problem = _alone([unpacked], SWEEP, tmp_path)
+    assert Path(output.strip()).is_relative_to(unpacked)
+    code, output, problem = _alone([unpacked], SWEEP, tmp_path)
     assert code == 0, problem
-    rows = json.loads(said)["rows"]
+    rows = json.loads(output)["rows"]
     (name,) = {row["trace"] for row in rows}
     assert name.startswith("tiny-early_exit-coupled-")
     assert (unpacked / "simspec" / "example" / f"{name}.parquet").exists()
@@ -176,13 +174,13 @@ def test_the_wheel_alone_sweeps_its_example(unpacked, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_control_without_the_wheel_there_is_no_simspec(tmp_path):
+def test_control_without_the_wheel_import_fails(tmp_path):
     code, _, problem = _alone([], ["-c", "import simspec"], tmp_path)
     assert code == 1
     assert "No module named 'simspec'" in problem
 
 
-def test_the_wheel_leaves_torch_unloaded(unpacked, tmp_path):
+def test_installed_wheel_never_imports_torch(unpacked, tmp_path):
     loaded = (
         "import sys; "
         "print(*[name for name in ('torch', 'transformers', 'real') if name in sys.modules])"
@@ -191,4 +189,4 @@ def test_the_wheel_leaves_torch_unloaded(unpacked, tmp_path):
     assert _alone([unpacked], ["-c", f"import simspec, real; {loaded}"], tmp_path)[:2] == (
         0,
         "real\n",
-    )  # it can tell
+    )  # the check itself works

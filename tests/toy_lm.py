@@ -8,6 +8,7 @@ import torch
 from real.decode.features import drafter_features
 from real.decode.loop import decode
 from real.decode.plan import chain_plan
+from real.draft import TrainingBatch
 from real.draft.losses import multi_head_loss
 from real.drafters.eagle import EagleDrafter, EagleHead, eagle_loss
 from real.drafters.early_exit import EarlyExitDrafter, EarlyExitHead
@@ -58,9 +59,9 @@ def toy_texts(seed: int = 0, count: int = 192, length: int = 20) -> torch.Tensor
     """Sequences `[count, length]`, the last three quarters sampled by the toy target at 0.8."""
     target, generator = toy_target(seed), torch.Generator().manual_seed(seed)
     text = torch.randint(0, VOCAB, (count, length), generator=generator)
-    for at in range(length // 4, length):
-        odds = (target(text[:, :at])[:, -1] / 0.8).softmax(-1)
-        text[:, at] = torch.multinomial(odds, 1, generator=generator)[:, 0]
+    for position in range(length // 4, length):
+        odds = (target(text[:, :position])[:, -1] / 0.8).softmax(-1)
+        text[:, position] = torch.multinomial(odds, 1, generator=generator)[:, 0]
     return text
 
 
@@ -76,7 +77,7 @@ def taught(make, loss, seed: int = 0, steps: int = 60, **settings):
         optimiser.param_groups[0]["lr"] = 0.02 * (1 - step / steps)
         rows = torch.randint(0, len(texts), (32,), generator=generator)
         optimiser.zero_grad()
-        loss(part, target, texts[rows], True, generator).backward()
+        loss(part, target, TrainingBatch(texts[rows]), True, generator).backward()
         optimiser.step()
     return part.requires_grad_(False).eval()
 
@@ -204,7 +205,7 @@ def _ignore(params, state, computed, drafted, accepted, features, cost):
 
 
 def at_random(go: float, keep: float) -> Policy:
-    """Goes on, and drops what it computed, by chance: it takes every branch of the loop."""
+    """Continues, and drops what it computed, at random: it takes every branch of the loop."""
     return Policy(
         f"random:{go},{keep}", _go, _ignore, params=(go, go + keep * (1 - go)), random=True
     )

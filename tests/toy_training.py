@@ -16,22 +16,22 @@ PLAN = TrainSchedule(steps=6, rows=4, length=15, save_every=4)
 
 def continuations(count=3, length=14):
     """Toy prompts, and what the toy target writes after them."""
-    asked, target = Settings(5, length, Rule(), ()), Target(toy_target())
+    record_settings, target = Settings(5, length, Rule(), ()), Target(toy_target())
     return [
-        (prompt, target_sequence(target, asked, prompt, 0)[0].astype(np.int64))
+        (prompt, target_sequence(target, record_settings, prompt, 0)[0].astype(np.int64))
         for prompt in toy_prompts(count)
     ]
 
 
 def drafter_data(texts=12):
     target, held = toy_target(), continuations(texts + 4, 12)
-    own = toy_texts().numpy()
+    sequences = toy_texts().numpy()
 
-    def batches(plan):
+    def batches(plan, reads=()):
         def batch(step):
             return torch.from_numpy(
-                own[
-                    np.random.default_rng([plan.seed, step]).integers(0, len(own), plan.rows),
+                sequences[
+                    np.random.default_rng([plan.seed, step]).integers(0, len(sequences), plan.rows),
                     : plan.length + 1,
                 ]
             )

@@ -13,7 +13,7 @@ from real.progress import relabel
 from real.record import Settings
 from real.rerun import evenly_spaced
 from real.sampling import Rule
-from real.train.drafter_card import read_card
+from real.train.card_file import read_card
 from simspec import CostModel, load_trace, policies
 
 RULE = "coupled"

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from real.campaign.workspace import Workspace
+from real.train.card_file import read_card
 from real.train.config import TrainConfig
-from real.train.drafter_card import read_card
 from real.train.model_card import write_model_card
 from real.train.pipeline import train_all_predictors
 from real.train.search_skips import SkipSearch, search_skips
@@ -51,9 +51,9 @@ def train_drafter(workspace: Workspace, drafter: str) -> dict:
 def search_self_skip(workspace: Workspace) -> dict:
     """Searches the sub-layers that self_skip leaves out."""
     config, known = workspace.train_config, workspace.known
-    card = search_skips(
-        SkipSearch(config.trials, config.seed), known, workspace.models, workspace.progress
-    )
+    search = SkipSearch(config.trials, config.seed)
+    pairs = known.greedy_pairs(search.texts)
+    card = search_skips(search, known.data, pairs, workspace.models, workspace.progress)
     return {"settings": card["settings"], "evaluation": card["evaluation"]}
 
 

@@ -14,12 +14,12 @@ from real.files import replace_json
 from real.model.fingerprint import sha256
 from real.pair import Pair, load_pair
 from real.progress import Progress, quiet
-from real.prompts import Prompt, draw
+from real.prompts import LeftOut, Prompt, PromptError, PromptFormat, draw, read_rows
 from real.prompts import read_prompts as read_prompt_file
 from real.provenance import device_name, versions
+from real.train.card_file import read_card
 from real.train.config import TrainConfig
 from real.train.corpus import CorpusError
-from real.train.drafter_card import read_card
 from real.train.drafter_data import TrainedTarget, load_trained_target
 from real.train.training_text import EncodedText, read_training_text
 from simspec import CostModel, Trace, load_trace, policies
@@ -214,30 +214,21 @@ class Workspace:
         return self._loaded[key]
 
     def tasks(self) -> dict[str, int]:
-        """Prompts of each task, of any length; PromptError for files that cannot be read."""
-        return Counter(
-            p.task for path in self.prompts for p in read_prompt_file(path, _Unread(), 1)
-        )
+        """Prompts of each task, of any length; PromptError for unreadable and empty files."""
+        files = {path: read_rows(path) for path in self.prompts}
+        if empty := [path for path, rows in files.items() if not rows]:
+            raise PromptError(f"{empty[0]} holds no prompt; expected a JSON object on each line")
+        return Counter(row.task for rows in files.values() for row in rows)
 
     def read_prompts(self, tokenizer) -> list[Prompt]:
         """The campaign's prompts: the configured number of each task, up to the longest allowed."""
-        prompts = [
-            p
-            for path in self.prompts
-            for p in read_prompt_file(path, tokenizer, self.config.recording.longest)
-        ]
-        return draw(prompts, self.config.recording.per_task, self.seed)
-
-
-class _Unread:
-    """Replaces the tokenizer before it is trained: every text is one token."""
-
-    ids = (0,)
-
-    def encode(self, text: str, **_) -> "_Unread":
-        if not isinstance(text, str):
-            raise TypeError("no text")
-        return self
+        form, config = PromptFormat(tokenizer), self.config.recording
+        read = [read_prompt_file(path, form, config.longest) for path in self.prompts]
+        left_out = sum((left for _, left in read), LeftOut())
+        prompts = draw([p for part, _ in read for p in part], config.per_task, self.seed)
+        if left_out.count:
+            self.progress("reading prompts", len(prompts), len(prompts), left_out.describe())
+        return prompts
 
 
 def _hashes(paths: tuple[Path, ...]) -> dict[str, str]:

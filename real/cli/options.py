@@ -57,6 +57,15 @@ Engine = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option(help="Of all draws.")]
+ChatTemplate = Annotated[
+    str,
+    typer.Option(
+        "--chat-template",
+        help='How "turns" become a prompt. auto: by the tokenizer\'s chat template, else in plain '
+        "styles for base models; none: those styles; or a Jinja file.",
+    ),
+]
+System = Annotated[str, typer.Option(help="System prompt; needs a chat template.")]
 Recording = Annotated[str, typer.Argument(help="A recording's file or bundled name.")]
 Policies = Annotated[
     list[str] | None,

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from real.cli.options import (
+    ChatTemplate,
     Device,
     DrafterName,
     Dtype,
@@ -15,6 +16,7 @@ from real.cli.options import (
     Models,
     RuleName,
     Seed,
+    System,
     TargetPath,
     Temperature,
     TopK,
@@ -39,11 +41,25 @@ def record(  # noqa: PLR0913
     k: Annotated[int, typer.Option("--depth", "-k", help="Draft depth K at every position.")] = 16,
     budget: Annotated[int, typer.Option(help="New tokens a prompt.")] = 96,
     per_task: Annotated[int, typer.Option(help="Prompts of every task.")] = 20,
-    longest: Annotated[int, typer.Option(help="Longest prompt taken, in tokens.")] = 400,
+    longest: Annotated[
+        int | None,
+        typer.Option(
+            help="Longest prompt taken, in tokens; default: the models' context without the budget."
+        ),
+    ] = None,
+    chat_template: ChatTemplate = "auto",
+    system: System = "",
     tree: Annotated[
         str | None,
         typer.Option(
             help="Dynamic trees too, WIDTHxLEVELS such as 4x6: for policies dynamic_tree:NODES."
+        ),
+    ] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            help="Sequences that the target writes at a time; 1: through the decode loop. "
+            "Default: 16 on a CPU, 64 on a GPU, 1 for bfloat16 and captured passes."
         ),
     ] = None,
     device: Device = "cpu",
@@ -57,7 +73,12 @@ def record(  # noqa: PLR0913
 ) -> None:
     """Record what a drafter proposes at every position of the target's own output, to depth K.
 
+    The target writes its sequences many at a time. In float32 its tokens differ from those written
+    one by one where two tokens nearly tie; `simspec run` excuses these places as it always did.
+
     A second call continues at the last whole shard.
+
+    Prompts that do not fit are left out, which stderr and the card say.
 
     Example: simspec record prompts.jsonl --drafter early_exit --rule coupled --out mine.parquet
     """
@@ -70,11 +91,12 @@ def record(  # noqa: PLR0913
     with show_progress() as progress:
         card = record_prompts(
             out,
-            PromptSettings(tuple(prompts), per_task, longest, seed),
+            PromptSettings(tuple(prompts), per_task, longest, seed, chat_template, system),
             ModelSettings(models, device, dtype, engine, target, weights),
             drafter,
             settings,
             progress,
+            batch,
         )
     if as_json:
         print(json.dumps(card))

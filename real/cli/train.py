@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from real.cli.options import Device, Json, Seed
+from real.cli.options import ChatTemplate, Device, Json, Seed, System
 from real.cli.progress import show_progress
 
 
@@ -15,13 +15,39 @@ def train(  # noqa: PLR0913
         list[str],
         typer.Argument(
             metavar="[DRAFTER] TEXT...",
-            help='A drafter\'s name to train it alone; then files or \
-folders: .txt, .md, .jsonl or .jsonl.xz with a "text" field.',
+            help='A drafter\'s name to train it alone, or "predictors" for those of drafters that \
+are there; then files or folders: .txt, .md, .jsonl or .jsonl.xz with a "text" field.',
         ),
     ],
     out: Annotated[
         Path, typer.Option(help="The model folder: target/, and a folder for every drafter.")
     ],
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="Any checkpoint, folder or hub name, in place of <out>/target: "
+            "it writes what its drafter learns from."
+        ),
+    ] = None,
+    prompts: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Prompts that the target continues, repeatable: JSON lines as for record. \
+Text is cut into prompts of 64 tokens."
+        ),
+    ] = None,
+    longest: Annotated[
+        int, typer.Option(help="Longest prompt of --prompts taken, in tokens.")
+    ] = 1024,
+    chat_template: ChatTemplate = "auto",
+    system: System = "",
+    draft_vocab: Annotated[
+        int,
+        typer.Option(
+            help="The drafter's head scores so many tokens, those most frequent in what it learns; "
+            "0: all. The output stays the target's."
+        ),
+    ] = 0,
     work: Annotated[
         Path | None, typer.Option(help="Tokens, checkpoints, curves; default <out>-work.")
     ] = None,
@@ -74,11 +100,12 @@ default: the drafter's own.",
         int, typer.Option(help="Tokens that the target writes for its drafters.")
     ] = 1_000_000,
     blend: Annotated[
-        float,
+        float | None,
         typer.Option(
-            help="Share of what drafters learn from that the target wrote; the rest is the text."
+            help="Share of what drafters learn from that the target wrote; the rest is the text "
+            "[0.5]. With --target or --prompts the target writes all of it."
         ),
-    ] = 0.5,
+    ] = None,
     rows: Annotated[
         int | None,
         typer.Option(
@@ -99,29 +126,42 @@ default: the drafter's own.",
     Example: simspec train corpus/ --heldout dev.txt --out models/mine --minutes 30
 
     Example: simspec train eagle corpus/ --out models/mine --set inputs=token --name eagle-token
+
+    Example: simspec train eagle --target my-llama --prompts prompts.jsonl --out models/llama \
+--draft-vocab 32000 --distil-tokens 2000000
     """
     import torch
 
     from real.jobs import (
         DrafterRequest,
+        PromptFiles,
         TrainingLength,
         TrainingPlace,
         TrainingText,
         train_drafter,
         train_models,
     )
-    from real.train.arguments import split_arguments
+    from real.train.arguments import PREDICTORS, split_arguments
     from real.train.drafter_card import card_lines
 
     if threads < 0:
         raise ValueError(f"threads {threads}; expected 0 or more")
     drafter, files = split_arguments(text)
-    if drafter is None and (settings or name or against or rate):
+    of_one = settings or name or against or rate or target or prompts or draft_vocab
+    if drafter is None and of_one:
         raise ValueError(
-            "--set, --rate, --name and --against are for one drafter; "
-            "name it in front of the text: simspec train eagle TEXT"
+            "--set, --rate, --name, --against, --target, --prompts and --draft-vocab are for one "
+            "drafter; name it in front of the text: simspec train eagle TEXT"
         )
-    sources = TrainingText(files, heldout or (), distil_tokens, blend)
+    if blend is not None and (target or prompts):
+        raise ValueError(
+            "--blend mixes text with what a target of simspec train wrote; "
+            "leave it out with --target or --prompts"
+        )
+    prompt_files = PromptFiles(tuple(prompts or ()), chat_template, system, longest)
+    sources = TrainingText(
+        files, heldout or (), distil_tokens, 0.5 if blend is None else blend, prompt_files
+    )
     length = TrainingLength(
         minutes if minutes is not None else 6.0 if drafter else 60.0,
         rows if rows is not None else 16 if drafter else 8,
@@ -136,12 +176,16 @@ default: the drafter's own.",
         if drafter is None:
             card = train_models(sources, length, place, soft, progress)
         else:
-            request = DrafterRequest(drafter, settings or (), name, rate, against)
+            request = DrafterRequest(
+                drafter, settings or (), name, rate, against, draft_vocab, target
+            )
             card = train_drafter(request, sources, length, place, soft, progress)
     if as_json:
         print(json.dumps(card))
     elif drafter is None:
         losses, agreement = card["heldout_loss_nats"], card["agreement_on_target_text"]
         print(f"wrote {out}: held-out loss {losses}, agreement {agreement}")
+    elif drafter == PREDICTORS:
+        print(f"wrote predictors of {', '.join(card['predictors'])} in {out}")
     else:
         print("\n".join([f"wrote {out / (name or drafter)}", *card_lines(card)]))

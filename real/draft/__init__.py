@@ -1,5 +1,6 @@
 """What the decode loop, the recorder and the trainer require of a drafter."""
 
+from real.draft.batch import TrainingBatch
 from real.draft.kind import DrafterKind, RandomInit, TrainingRecipe
 from real.draft.parallel import ParallelDrafter
 from real.draft.protocol import Draft, Drafter, Pick, Silent, Step, check_grows
@@ -13,6 +14,7 @@ __all__ = [
     "RandomInit",
     "Silent",
     "Step",
+    "TrainingBatch",
     "TrainingRecipe",
     "check_grows",
 ]

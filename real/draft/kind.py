@@ -20,11 +20,12 @@ class TrainingRecipe:
     | field | meaning |
     | --- | --- |
     | head | (target, **settings) -> nn.Module with an attribute `settings`: what is trained |
-    | loss | (head, target, token `[b, n + 1]`, soft, generator, **settings) -> scalar |
+    | loss | (head, target, `TrainingBatch`, soft, generator, **settings) -> scalar |
     | drafter | (target, head) -> Drafter |
     | file | its weights are <file>.safetensors |
     | soft | whether the loss is towards the target's distribution by default |
     | rate | peak learning rate |
+    | reads | (head, soft) -> names of the features (`read_target`) that the loss asks for |
     | defaults | settings without a default of their own, or better ones for minutes of training |
     """
 
@@ -34,6 +35,7 @@ class TrainingRecipe:
     file: str
     soft: bool
     rate: float = 3e-3
+    reads: Callable[[Any, bool], tuple[str, ...]] = lambda head, soft: ()
     defaults: Mapping[str, object] = field(default_factory=dict)
 
 

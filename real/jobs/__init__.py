@@ -19,6 +19,7 @@ from real.jobs.train import (
     train_drafter,
     train_models,
 )
+from real.train.target_pipeline import PromptFiles
 
 __all__ = [
     "RULES",
@@ -28,6 +29,7 @@ __all__ = [
     "LatencyFiles",
     "ModelSettings",
     "Outcome",
+    "PromptFiles",
     "PromptSettings",
     "RaceSettings",
     "RunSettings",

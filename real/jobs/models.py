@@ -6,6 +6,8 @@ from pathlib import Path
 import torch
 
 from real.decode.engine import make_passes, passes_for_trace
+from real.model.checkpoint import load_config
+from real.model.hf_config import max_context
 from real.pair import DTYPES, TINY, Pair, check_pair, load_pair
 from real.provenance import check_device
 from simspec import Trace
@@ -34,6 +36,18 @@ class ModelSettings:
     def folder(self) -> Path:
         """The model folder."""
         return self.models or TINY
+
+    @property
+    def target_path(self) -> str | Path:
+        """The target's checkpoint."""
+        return self.target or self.folder / "target"
+
+    def context(self, drafter: str) -> int:
+        """Most tokens of a sequence of the target; of a smaller model that drafts too."""
+        paths = [self.target_path]
+        if drafter == "model":
+            paths.append(self.weights or self.folder / drafter)
+        return min(max_context(load_config(path)) for path in paths)
 
     def load(self, drafter: str, rows: int = 1, capacity: int = 0) -> Pair:
         """The target with this drafter, for passes of `rows` rows behind `capacity` cached rows."""

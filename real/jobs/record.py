@@ -8,32 +8,65 @@ from real.decode.features import drafter_features
 from real.draft import check_grows
 from real.files import replace_json
 from real.jobs.models import ModelSettings
+from real.model.checkpoint import load_tokenizer
 from real.pair import Pair
-from real.progress import Progress, quiet, relabel
-from real.prompts import Prompt, draw, read_prompts
+from real.progress import Progress, quiet
+from real.prompts import (
+    UNKNOWN_ORIGIN,
+    LeftOut,
+    Prompt,
+    PromptFormat,
+    PromptOrigin,
+    draw,
+    load_chat_template,
+    read_prompts,
+)
 from real.record import RecordingFiles, Settings, record
 from real.record.data_card import card
 from real.record.metadata import describe
+from real.record.target_sequence import default_batch
 from simspec.files import check_output
 
 
 @dataclass(frozen=True)
 class PromptSettings:
-    """Prompts of JSON-lines files: `per_task` of every task, drawn by `seed`, up to `longest`."""
+    """Which prompts of JSON-lines files are recorded, and how their turns become tokens.
+
+    | field | meaning |
+    | --- | --- |
+    | files | as `real.prompts.read_rows` reads them |
+    | per_task, seed | so many prompts of every task, drawn by the seed |
+    | longest | most tokens of a prompt; None: the models' context without the budget |
+    | chat_template | auto: the tokenizer's, where it has one; none: plain styles; or a file |
+    | system | the system prompt, for a chat template |
+    """
 
     files: tuple[Path, ...]
     per_task: int = 20
-    longest: int = 400
+    longest: int | None = None
     seed: int = 0
+    chat_template: str = "auto"
+    system: str = ""
 
     def __post_init__(self) -> None:
         if self.per_task < 1:
             raise ValueError(f"{self.per_task} prompts per task; expected at least 1")
 
-    def read(self, tokenizer) -> list[Prompt]:
-        """The prompts, tokenized."""
-        prompts = [p for path in self.files for p in read_prompts(path, tokenizer, self.longest)]
-        return draw(prompts, self.per_task, self.seed)
+    def read(self, form: PromptFormat, longest: int) -> tuple[list[Prompt], LeftOut]:
+        """The prompts of at most `longest` tokens of all files, and how many are left out."""
+        read = [read_prompts(path, form, longest) for path in self.files]
+        prompts = draw([p for part, _ in read for p in part], self.per_task, self.seed)
+        return prompts, sum((left for _, left in read), LeftOut())
+
+
+def longest_prompt(context: int, budget: int) -> int:
+    """Tokens that a budget of new tokens leaves of the models' context; ValueError for none."""
+    if budget >= context:
+        raise ValueError(
+            f"a budget of {budget} new tokens leaves no room for a prompt in the models' context "
+            f"of {context}; use a smaller --budget, or allow longer sequences by --longest"
+        )
+    return context - budget
 
 
 def record_prompts(
@@ -43,23 +76,41 @@ def record_prompts(
     drafter: str,
     settings: Settings,
     progress: Progress = quiet,
+    batch: int | None = None,
 ) -> dict:
     """Records `drafter` on these prompts into `out`, and returns the data card.
 
-    End tokens and features of `settings` come from the models. A second call continues at the last
-    whole shard.
+    End tokens and features of `settings` come from the models; None: the device's default `batch`.
+    A second call continues at the last whole shard.
     """
     if out.suffix != ".parquet":
         raise ValueError(f"{out} is no recording's name; expected one that ends in .parquet")
     for path in (out, out.with_suffix(".json")):
         check_output(path, *prompts.files)
-    pair = models.load(drafter, settings.K + 1, prompts.longest + settings.budget)
-    selected = prompts.read(pair.tokenizer)
+    path = models.target_path
+    context = models.context(drafter)
+    form = PromptFormat(
+        load_tokenizer(path), load_chat_template(path, prompts.chat_template, prompts.system)
+    )
+    longest = prompts.longest
+    if longest is None:
+        longest = longest_prompt(context, settings.budget)
+    selected, left_out = prompts.read(form, longest)
+    most = max(len(p.token) for p in selected)
+    pair = models.load(drafter, settings.K + 1, most + settings.budget)
     if settings.tree:
         check_grows(pair.drafter, settings.tree[1])
+    if left_out.count:
+        progress("reading prompts", len(selected), len(selected), left_out.describe())
     features = () if settings.rule.sampled else drafter_features(pair.drafter)
-    settings = replace(settings, end_tokens=pair.end_tokens, features=features)
-    return record_to(out, pair, selected, settings, progress)
+    settings = replace(
+        settings,
+        end_tokens=pair.end_tokens,
+        features=features,
+        batch=default_batch(pair.target) if batch is None else batch,
+    )
+    origin = PromptOrigin(left_out, form.metadata())
+    return record_to(out, pair, selected, settings, progress, origin=origin)
 
 
 def record_to(
@@ -69,11 +120,14 @@ def record_to(
     settings: Settings,
     progress: Progress = quiet,
     sequence_cache: Path | None = None,
+    origin: PromptOrigin = UNKNOWN_ORIGIN,
 ) -> dict:
     """Records a trace with its data card beside it (`<out>.json`), and returns the card.
 
-    sequence_cache: a file that keeps the target's sequences for further recordings.
+    sequence_cache: a file that keeps the target's sequences for further recordings. `origin` is
+    stated in the metadata and the card.
     """
+    pair.check_length(max(len(p.token) for p in prompts) + settings.budget)
     decoder = pair.target.decoder
     meta = describe(
         pair.name,
@@ -84,6 +138,7 @@ def record_to(
         decoder.device,
         decoder.dtype,
     )
+    meta = replace(meta, chat=dict(origin.chat))
     trace = record(
         pair.target,
         pair.drafter,
@@ -91,8 +146,19 @@ def record_to(
         prompts,
         RecordingFiles(out, sequence_cache=sequence_cache),
         meta,
-        relabel(progress, f"recording {out.stem}"),
+        name_recording(progress, out.stem),
     )
     described = card(out, trace)
+    if origin.left_out is not None:
+        described["prompts"] = origin.left_out.to_json() | {"recorded": len(prompts)}
     replace_json(out.with_suffix(".json"), described)
     return described
+
+
+def name_recording(progress: Progress, name: str) -> Progress:
+    """Adds the recording's name to the labels of its steps."""
+
+    def named(label: str, done: int, total: int, note: str = "") -> None:
+        progress(f"{label} {name}", done, total, note)
+
+    return named

@@ -5,14 +5,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from real.model.checkpoint import load_tokenizer
 from real.progress import Progress, quiet
 from real.provenance import check_device
-from real.train.arguments import read_settings
+from real.train.arguments import PREDICTORS, read_settings
 from real.train.config import TrainConfig, toy_config, with_minutes, with_objective, with_steps
+from real.train.corpus import END
 from real.train.drafter_training import DrafterTraining, drafter_training
 from real.train.pipeline import build, train_one
 from real.train.schedule import TrainSchedule
 from real.train.search_skips import SkipSearch, configured_search
+from real.train.target_data import load_target
+from real.train.target_pipeline import (
+    Folders,
+    PredictorRequest,
+    PromptFiles,
+    configured_predictors,
+    train_for_target,
+)
 from simspec.rng import check_seed
 
 
@@ -24,12 +34,14 @@ class TrainingText:
     | --- | --- |
     | distil_tokens | tokens that the target generates for its drafters |
     | blend | share of generated tokens in what drafters learn from |
+    | prompts | files of prompts, for a target that is given |
     """
 
     files: Sequence[str]
     heldout: Sequence[Path] = ()
     distil_tokens: int = 1_000_000
     blend: float = 0.5
+    prompts: PromptFiles = PromptFiles()
 
     def __post_init__(self) -> None:
         if self.distil_tokens < 1:
@@ -114,6 +126,8 @@ class DrafterRequest:
     | name | its folder among the models; None: the drafter's name |
     | rate | peak learning rate; None: the drafter's own |
     | against | another drafter's folder to compare with |
+    | draft_vocab | it drafts from so many of the most frequent tokens; 0: from all |
+    | target | a checkpoint folder or hub name; None: `<out>/target` |
     """
 
     drafter: str
@@ -121,6 +135,8 @@ class DrafterRequest:
     name: str | None = None
     rate: float | None = None
     against: str | None = None
+    draft_vocab: int = 0
+    target: str | Path | None = None
 
 
 def train_models(
@@ -152,11 +168,46 @@ def train_drafter(
     soft: bool | None = None,
     progress: Progress = quiet,
 ) -> dict:
-    """Trains one drafter for the target in `place.out`, and returns the drafter's card."""
+    """Trains one drafter for a target that exists, and returns the drafter's card.
+
+    Drafters of a target that `train_models` made learn from the text too. Any other target, or one
+    that is given prompts, writes all that its drafters learn from.
+    """
     counts = length.counts(one_drafter=True)
     config, settings = _config(text, length, place), read_settings(request.settings)
+    training = _training(request, length, place, (config, settings, counts, soft))
+    if not (request.target or text.prompts.files) and _is_ours(place.out):
+        if isinstance(training, PredictorRequest):
+            raise ValueError(
+                "simspec train TEXT trains predictors with the target; "
+                f"for one that exists name it: --target {place.out / 'target'}"
+            )
+        return train_one(config, training, place.out, place.work_folder, progress, request.against)
+    path = request.target or place.out / "target"
+    target = load_target(path, place.device)
+    folders = Folders(place.out, place.work_folder)
+    return train_for_target(
+        config, training, target, text.prompts, folders, progress, request.against
+    )
+
+
+def _is_ours(out: Path) -> bool:
+    """Whether `<out>/target` is missing, or has the end token of `simspec train`."""
+    if not (out / "target" / "tokenizer.json").exists():
+        return True
+    return load_tokenizer(out / "target").token_to_id(END) is not None
+
+
+def _training(
+    request: DrafterRequest, length: TrainingLength, place: TrainingPlace, given: tuple
+) -> SkipSearch | DrafterTraining | PredictorRequest:
+    config, settings, counts, soft = given
+    if request.drafter == "self_skip" and request.draft_vocab:
+        raise ValueError("self_skip drafts by the target's own head; leave out --draft-vocab")
     if request.drafter == "self_skip":
         training: SkipSearch | DrafterTraining = configured_search(config, settings, request.name)
+    elif request.drafter == PREDICTORS:
+        return configured_predictors(config, settings)
     else:
         schedule = TrainSchedule(
             steps=counts[0] if counts else 0,
@@ -171,7 +222,8 @@ def train_drafter(
         training = drafter_training(
             request.drafter, schedule, soft, settings, request.name or "", request.rate
         )
-    return train_one(config, training, place.out, place.work_folder, progress, request.against)
+        training = replace(training, draft_vocab=request.draft_vocab)
+    return training
 
 
 def _config(text: TrainingText, length: TrainingLength, place: TrainingPlace) -> TrainConfig:

@@ -8,7 +8,13 @@ from safetensors.torch import save_file
 
 from real.files import replace_json, replacing
 from real.model.decoder import Decoder
-from real.model.hf_config import WeightsError, decoder_config, scaled_frequencies
+from real.model.hf_config import (
+    WeightsError,
+    attention_window,
+    decoder_config,
+    max_context,
+    scaled_frequencies,
+)
 from real.model.hf_names import from_hf_name, to_hf_name
 from real.model.rotary import frequencies
 
@@ -18,6 +24,7 @@ def from_transformers(model) -> Decoder:
     Qwen3)."""
     config = decoder_config(model.config)
     decoder = Decoder(config, *scaled_frequencies(model.config)).to(model.dtype)
+    decoder.context, decoder.window = max_context(model.config), attention_window(model.config)
     state = {from_hf_name(k): v for k, v in model.state_dict().items()}
     if config.tied:
         state["head.weight"] = state["embed.weight"]
@@ -25,12 +32,10 @@ def from_transformers(model) -> Decoder:
     return decoder.requires_grad_(False).eval()
 
 
-def load_decoder(path: str | Path, dtype=torch.float32, device="cpu") -> Decoder:
-    """Loads a decoder from a checkpoint folder or hub name; safetensors only."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-    from transformers.utils import logging
+def load_config(path: str | Path) -> Any:
+    """A checkpoint's transformers config; WeightsError where our decoder does not support it."""
+    from transformers import AutoConfig
 
-    logging.disable_progress_bar()  # our jobs report progress themselves
     if _local(path) and not (Path(path) / "config.json").exists():
         raise WeightsError(
             f"{path} holds no config.json; expected the folder of a transformers checkpoint"
@@ -38,6 +43,19 @@ def load_decoder(path: str | Path, dtype=torch.float32, device="cpu") -> Decoder
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         decoder_config(config)
+        return config
+    except Exception as error:  # transformers raises many types for a damaged config
+        raise _unusable(path, error) from error
+
+
+def load_decoder(path: str | Path, dtype=torch.float32, device="cpu") -> Decoder:
+    """Loads a decoder from a checkpoint folder or hub name; safetensors only."""
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # our jobs report progress themselves
+    config = load_config(path)
+    try:
         # a pair with output_loading_info, unlike its annotation
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             path,
@@ -55,10 +73,12 @@ def load_decoder(path: str | Path, dtype=torch.float32, device="cpu") -> Decoder
             )
         return from_transformers(model).to(device)
     except Exception as error:  # transformers raises many types for a damaged config
-        reason = " ".join(str(error).split())[:300]
-        raise WeightsError(
-            f"{path} cannot be loaded as a transformers checkpoint: {reason}"
-        ) from error
+        raise _unusable(path, error) from error
+
+
+def _unusable(path: str | Path, error: Exception) -> WeightsError:
+    reason = " ".join(str(error).split())[:300]
+    return WeightsError(f"{path} cannot be loaded as a transformers checkpoint: {reason}")
 
 
 def _local(path: str | Path) -> bool:
@@ -93,13 +113,14 @@ def load_tokenizer(path: str | Path):
 
 
 def save_decoder(
-    decoder: Decoder, folder: Path, end_token: int, context: int, dtype=torch.bfloat16
+    decoder: Decoder, folder: Path, end_token: int | None, context: int, dtype=torch.bfloat16
 ) -> None:
     """Writes a plain decoder as a Llama checkpoint that transformers reads: config.json and
     model.safetensors."""
     s = decoder.config
     if (
         s.qkv_bias
+        or s.output_bias
         or s.qk_norm
         or not torch.equal(decoder.frequency, frequencies(s))
         or decoder.scaling != 1
@@ -131,7 +152,7 @@ def save_decoder(
         to_hf_name(k): v.to(dtype).contiguous().clone() for k, v in decoder.state_dict().items()
     }
     if s.tied:
-        del state["lm_head.weight"]
+        state.pop("lm_head.weight", None)
     replace_json(folder / "config.json", config)
     with replacing(folder / "model.safetensors") as path:
         save_file(state, path, {"format": "pt"})

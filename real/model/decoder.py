@@ -3,6 +3,8 @@
 Its logits equal those of transformers to 1e-5 in float32.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -15,9 +17,18 @@ from real.model.rotary import frequencies
 class Decoder(nn.Module):
     """Embedding, layers, final norm and head.
 
-    `frequency [head_dim / 2]` and `scaling` replace the default rotary frequencies where a model
-    scales them.
+    | attribute | meaning |
+    | --- | --- |
+    | frequency `[head_dim / 2]`, scaling | in place of the default rotary frequencies |
+    | context | most tokens of a sequence; None: not known |
+    | window | tokens that sliding-window attention sees; None: all |
+
+    Attention is computed in full: sequences longer than the window are refused (`check_length`).
     """
+
+    head: Any  # nn.Linear; of a drafter, maybe a `DraftVocabularyHead`
+    context: int | None = None
+    window: int | None = None
 
     def __init__(
         self, config: DecoderConfig, frequency: Tensor | None = None, scaling: float = 1.0
@@ -40,6 +51,15 @@ class Decoder(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         return self.embed.weight.dtype
+
+    def check_length(self, tokens: int) -> None:
+        """ValueError for a sequence of so many tokens where it is longer than the window."""
+        if self.window is not None and tokens > self.window:
+            raise ValueError(
+                f"a sequence of {tokens:,} tokens is longer than the model's attention window of "
+                f"{self.window:,}, and sliding windows are not computed; use shorter prompts or a "
+                "smaller budget"
+            )
 
     def cache(self, layers: int | None = None, batch: int = 1, capacity: int = 256) -> KVCache:
         """An empty cache for `layers` of this decoder's layers (all by default)."""
@@ -88,6 +108,7 @@ class Decoder(nn.Module):
 
     def forward(self, token: Tensor) -> Tensor:
         """Logits `[batch, n, vocab]` of whole sequences `[batch, n]`, causal, without a cache."""
+        self.check_length(token.shape[1])
         position = torch.arange(token.shape[1], device=token.device)
         return self.logits(
             self.run(self.embed(token), range(len(self.layers)), self.rotation(position))

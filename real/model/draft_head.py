@@ -13,27 +13,72 @@ from torch import Tensor, nn
 from real.files import replace_json, replacing
 from real.model.compressed import read_bytes, weights_exist
 from real.model.decoder import Decoder
+from real.model.draft_vocabulary import DraftVocabularyHead, check_vocabulary
 from real.model.hf_config import WeightsError
 
 HASHES = ("tokenizer", "config", "weights")
 """Hashes that identify a target (`made_for`), in the order in which differences are reported."""
 
+MAP = "draft_token"
+"""The tensor int32 `[N]` of a weights file that maps rows of the vocabulary head to tokens."""
+
+VOCABULARY = "draft_vocabulary.safetensors"
+
 Head = TypeVar("Head", bound=nn.Module)
+
+
+class DraftHead(nn.Module):
+    """Base class of trained weights that belong to a target.
+
+    | attribute | meaning |
+    | --- | --- |
+    | settings | keywords that make it anew, as JSON |
+    | vocabulary | rows of the target's head that it drafts from; None: the whole head, or its own |
+    | draft_token int64 `[N]` | the draft vocabulary, ascending; None: all tokens |
+    """
+
+    settings: dict
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vocabulary: DraftVocabularyHead | None = None
+        self.draft_token: Tensor | None = None
+
+    def restrict(self, target: Decoder, token: Tensor) -> None:
+        """Drafts from `token [N]` alone; WeightsError unless ascending and in the vocabulary."""
+        self.draft_token = check_vocabulary(token, target.config.vocab)
+        self.vocabulary = DraftVocabularyHead(target.head, token)
+
+    def shared_output(self, target: Decoder) -> nn.Module:
+        """The target's vocabulary head, or the rows of it that are drafted from."""
+        return target.head if self.vocabulary is None else self.vocabulary
 
 
 def save_draft_head(
     head: nn.Module, folder: Path, name: str, made_for: Mapping[str, str], dtype=torch.bfloat16
 ) -> None:
-    """Writes <name>.safetensors, and <name>.json with `head.settings` and the target's hashes."""
+    """Writes <name>.safetensors, and <name>.json with `head.settings` and the target's hashes.
+
+    A draft vocabulary goes into both: its size, and the tensor `MAP`.
+    """
+    token = getattr(head, "draft_token", None)
+    state = {k: v.to(dtype).contiguous().clone() for k, v in head.state_dict().items()}
+    content: dict[str, object] = {"settings": head.settings, "target": dict(made_for)}
+    if token is not None:
+        state[MAP] = token.int().cpu()
+        content["draft_vocab"] = len(token)
     with replacing(folder / f"{name}.safetensors") as path:
-        state = head.state_dict()
-        save_file({k: v.to(dtype).contiguous().clone() for k, v in state.items()}, path)
-    replace_json(folder / f"{name}.json", {"settings": head.settings, "target": dict(made_for)})
+        save_file(state, path)
+    replace_json(folder / f"{name}.json", content)
 
 
 def settings_of(folder: str | Path, name: str, made_for: Mapping[str, str]) -> dict:
     """The settings in <name>.json; WeightsError if missing, damaged or for another target."""
-    folder = Path(folder)
+    return _stored(Path(folder), name, made_for)[0]
+
+
+def _stored(folder: Path, name: str, made_for: Mapping[str, str]) -> tuple[dict, int | None]:
+    """The settings in <name>.json, and the size of its draft vocabulary."""
     try:
         stored = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
         settings, target = dict(stored["settings"]), dict(stored["target"])
@@ -48,7 +93,7 @@ def settings_of(folder: str | Path, name: str, made_for: Mapping[str, str]) -> d
                 f"{folder} was made for a target with {key} {there}, this one has {here}; "
                 "train it again for this one"
             )
-    return settings
+    return settings, stored.get("draft_vocab")
 
 
 def load_draft_head(
@@ -65,15 +110,49 @@ def load_draft_head(
     not finite.
     """
     folder = Path(folder)
-    settings = settings_of(folder, name, made_for)
+    settings, draft_vocab = _stored(folder, name, made_for)
     try:
         head = make(target, **settings)
     except (RuntimeError, ValueError, TypeError) as error:
         raise WeightsError(
             f"{folder / name}.json has settings that this target cannot have: {_line(error)}"
         ) from error
-    fill(head, read_state(folder / f"{name}.safetensors"), str(folder))
+    state = read_state(folder / f"{name}.safetensors")
+    if draft_vocab is not None:
+        restrict(head, target, state.pop(MAP, None), draft_vocab, str(folder))
+    fill(head, state, str(folder))
     return head.to(target.device, target.dtype).requires_grad_(False).eval()
+
+
+def save_vocabulary(token: Tensor, folder: Path) -> None:
+    """Writes draft_vocabulary.safetensors: the map of a drafter with a checkpoint of its own."""
+    with replacing(folder / VOCABULARY) as path:
+        save_file({MAP: token.int().cpu()}, path)
+
+
+def load_vocabulary(folder: Path, vocab: int) -> Tensor | None:
+    """The map int64 `[N]` in draft_vocabulary.safetensors, None without; WeightsError if unfit."""
+    if not (folder / VOCABULARY).exists():
+        return None
+    token = read_state(folder / VOCABULARY).get(MAP)
+    if token is None:
+        raise WeightsError(f"{folder / VOCABULARY} lacks the tensor {MAP}; train the drafter again")
+    return check_vocabulary(token, vocab)
+
+
+def restrict(
+    head: nn.Module, target: Decoder, token: Tensor | None, size: object, source: str
+) -> None:
+    """Restricts a head to a stored map `token`; WeightsError for one of another `size`, or none."""
+    if not isinstance(head, DraftHead):
+        raise WeightsError(f"{source} has a draft vocabulary, which this drafter does not know")
+    if token is None or token.ndim != 1 or len(token) != size:
+        there = "none" if token is None else str(list(token.shape))
+        raise WeightsError(
+            f"{source} has a draft vocabulary of {size} tokens, its map {MAP} is {there}; "
+            "fetch or train it again"
+        )
+    head.restrict(target, token)
 
 
 def read_state(path: Path) -> dict[str, Tensor]:

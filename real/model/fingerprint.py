@@ -43,7 +43,10 @@ def made_for(path: str | Path, decoder: Decoder, tokenizer) -> dict[str, str]:
     )
     # not to the last digit: libraries differ there
     scaled = [] if plain else [f"{x:.5e}" for x in decoder.frequency.tolist()]
-    config = json.dumps([asdict(decoder.config), scaled, round(decoder.scaling, 6)], sort_keys=True)
+    options = asdict(decoder.config)
+    if not options["output_bias"]:  # hashes from before this option stay valid
+        del options["output_bias"]
+    config = json.dumps([options, scaled, round(decoder.scaling, 6)], sort_keys=True)
     return {
         "weights": weights_id(path),
         "config": hashlib.sha256(config.encode()).hexdigest(),

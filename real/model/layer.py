@@ -44,7 +44,7 @@ class DecoderLayer(nn.Module):
         self.query = nn.Linear(s.width, inner, bias=s.qkv_bias)
         self.key = nn.Linear(s.width, s.kv_heads * s.head_dim, bias=s.qkv_bias)
         self.value = nn.Linear(s.width, s.kv_heads * s.head_dim, bias=s.qkv_bias)
-        self.output = nn.Linear(inner, s.width, bias=False)
+        self.output = nn.Linear(inner, s.width, bias=s.output_bias)
         self.mlp_norm = RMSNorm(s.width, s.norm_eps)
         self.gate = nn.Linear(s.width, s.hidden, bias=False)
         self.up = nn.Linear(s.width, s.hidden, bias=False)

@@ -66,6 +66,7 @@ class Target:
     def prefill(self, tokens: list[int]) -> TargetOutput:
         """Starts a sequence: fills the cache with `tokens`, the prompt without its last token."""
         self.length = 0
+        self.decoder.check_length(len(tokens))
         if not tokens:
             empty = torch.zeros(
                 0, self.decoder.config.width, dtype=self.decoder.dtype, device=self.decoder.device
@@ -89,6 +90,7 @@ class Target:
         """
         if len(parent) != len(tokens):
             raise ValueError(f"{len(parent)} parents for {len(tokens)} tokens; expected one each")
+        self.decoder.check_length(self.length + 1)  # drafted rows beyond it are never committed
         span, layers = Span.tree(self.length, parent), len(self.decoder.layers)
         if resume_from is None or not len(resume_from.hidden):
             return TargetOutput(*self._layers(tokens, span, 0, layers, True))

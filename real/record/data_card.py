@@ -46,8 +46,9 @@ def card(path: Path, trace: Trace) -> dict:
         "versions": meta.versions,
         "git": meta.git,
         "argv": list(meta.argv),
+        **({"batch": meta.batch} if meta.batch > 1 else {}),
         "sha256": sha256(path),
-    }
+    } | ({"chat": meta.chat} if meta.chat else {})
 
 
 def _indices_by_task(tasks: Sequence[str]) -> dict[str, list[int]]:

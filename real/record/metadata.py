@@ -46,4 +46,5 @@ def describe(
         git=revision(),
         argv=argv(),
         tree=settings.tree,
+        batch=settings.batch,
     )

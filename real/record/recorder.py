@@ -28,6 +28,7 @@ from real.record.parallel_tree_order import tree_order_parallel
 from real.record.prefix_only import record_prefix_only
 from real.record.rejection import record_rejection
 from real.record.rows import RecordedRows
+from real.record.sequence_block import block_of, write_block
 from real.record.sequence_cache import SequenceCache
 from real.record.settings import RecordError, Settings
 from real.record.shards import RecordingFiles, Shards
@@ -57,9 +58,14 @@ def record(
     shards = Shards(files, settings, meta, prompts)
     traces = []
     try:
+        if settings.batch > 1 and cache is None:
+            cache = SequenceCache(shards.sequences, settings, meta, target)
         for first in range(0, len(prompts), files.shard_size):
             group = prompts[first : first + files.shard_size]
             if not shards.path(first).exists():
+                if settings.batch > 1 and cache is not None:
+                    block = block_of(first, settings, files.shard_size, len(prompts))
+                    write_block(target, settings, prompts, block, cache, progress)
                 rows = []
                 for sequence, prompt in enumerate(group, first):
                     try:
@@ -100,12 +106,14 @@ def record_sequence(
 
     A cached sequence is read, another one is added to `cache`. `stepwise` forces the definition.
     """
-    if settings.rule.sampled:
-        return record_rejection(target, drafter, settings, prompt, sequence)
     written = cache.find(sequence, prompt) if cache else None
-    tokens, margins = written or target_sequence(target, settings, prompt, sequence)
-    if cache and not written:
-        cache.add(sequence, prompt, (tokens, margins))
+    if written is None:
+        written = target_sequence(target, settings, prompt, sequence)
+        if cache:
+            cache.add(sequence, prompt, written)
+    if settings.rule.sampled:
+        return record_rejection(target, drafter, settings, prompt, written)
+    tokens, margins = written
     parallel = parallel_form(drafter) is not None and not stepwise
     known = prompt, tokens, sequence
     if drafter.prefix_only and drafter.lm is not None and not stepwise:

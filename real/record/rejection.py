@@ -4,20 +4,19 @@ import numpy as np
 import torch
 
 from real.decode.along import along
-from real.decode.result import Round
 from real.draft import Drafter
 from real.model.target import Target
 from real.record.hidden_states import hidden_states
 from real.record.rows import RecordedRows
 from real.record.settings import Settings
 from real.record.stepwise import check_history_free
-from real.record.target_sequence import decode_plain
+from real.record.target_sequence import TargetSequence
 
 
 def record_rejection(
-    target: Target, drafter: Drafter, settings: Settings, prompt: list[int], sequence: int
+    target: Target, drafter: Drafter, settings: Settings, prompt: list[int], written: TargetSequence
 ) -> RecordedRows:
-    """A sequence drawn from the target, and its acceptance ratios.
+    """The acceptance ratios of a sequence drawn from the target, which brings its p of each token.
 
     ratio[t, j] = min(1, q(y) / p(y)) with y = token[t + j], and 0 past the sequence's end. p is the
     target's processed distribution there, q the drafter's in a draft from row t along the sequence.
@@ -26,13 +25,8 @@ def record_rejection(
     history-free.
     """
     check_history_free(drafter)
-    probabilities: list[float] = []
-
-    def listen(r: Round) -> None:
-        probabilities.append(float(r.verified.scores[0, r.verified.token[0]].exp()))
-
-    tokens = decode_plain(target, settings, prompt, sequence, listen)
-    p, n, K = np.array(probabilities), len(tokens), settings.K
+    tokens, p = written
+    n, K = len(tokens), settings.K
     if drafter.prefix_only and drafter.lm is not None:
         q, depth = _prefix_only(drafter, settings, prompt, tokens), np.full(n, K, np.uint8)
         position = np.arange(n)[:, None] + np.arange(K)

@@ -10,10 +10,8 @@ from real.files import replacing
 from real.model.target import Target
 from real.record.rows import MAX_CODE
 from real.record.settings import RecordError, Settings
+from real.record.target_sequence import TargetSequence
 from simspec import TraceMeta
-
-TargetSequence = tuple[np.ndarray, np.ndarray]
-"""New tokens int32 `[n]` and their margin codes uint8 `[n]`."""
 
 MADE_WITH = (
     "target",
@@ -34,21 +32,19 @@ class SequenceCache:
     """The sequences in the JSON file `path`, by draw address and prompt.
 
     They hold for one target, rule, budget, set of end tokens, device, dtype, versions and kind of
-    passes. RecordError for a file of others, a damaged file, and the rejection rule, whose
-    recordings need more than the tokens.
+    passes. RecordError for a file of others, and for a damaged file.
     """
 
     def __init__(self, path: str | Path, settings: Settings, meta: TraceMeta, target: Target):
-        if settings.rule.sampled:
-            raise RecordError(
-                "sequences drawn under the rejection rule are not cached; record without a cache"
-            )
+        self.sampled = settings.rule.sampled
         self.path, self.budget, self.end_tokens = Path(path), settings.budget, settings.end_tokens
         self.vocab = target.decoder.config.vocab
         made_with = {name: getattr(meta, name) for name in MADE_WITH}
         made_with |= {"budget": settings.budget, "end_tokens": settings.end_tokens}
         passes = target.passes
         made_with["passes"] = [type(passes).__name__, *passes.widths, passes.smallest]
+        if settings.batch > 1:
+            made_with["batch"] = settings.batch
         self.made_with = json.loads(json.dumps(made_with))
         self.sequences = self._read() if self.path.exists() else {}
         self.saved = len(self.sequences)
@@ -58,7 +54,8 @@ class SequenceCache:
         cached = self.sequences.get(_key(sequence, prompt))
         if cached is None:
             return None
-        return np.array(cached[0], np.int32), np.array(cached[1], np.uint8)
+        evidence = np.float64 if self.sampled else np.uint8
+        return np.array(cached[0], np.int32), np.array(cached[1], evidence)
 
     def add(self, sequence: int, prompt: list[int], written: TargetSequence) -> None:
         """Caches a sequence; `save` writes it."""
@@ -107,16 +104,23 @@ class SequenceCache:
         return sequences
 
     def _is_valid(self, sequence) -> bool:
-        token, margin = sequence
-        in_range = all(
-            isinstance(column, list) and all(type(x) is int and 0 <= x < limit for x in column)
-            for column, limit in ((token, self.vocab), (margin, MAX_CODE + 1))
+        token, evidence = sequence
+        valid = _integers(token, self.vocab) and (
+            _probabilities(evidence) if self.sampled else _integers(evidence, MAX_CODE + 1)
         )
         return (
-            in_range
-            and 1 <= len(token) == len(margin) <= self.budget
+            valid
+            and 1 <= len(token) == len(evidence) <= self.budget
             and not set(token[:-1]) & set(self.end_tokens)
         )
+
+
+def _integers(column, limit: int) -> bool:
+    return isinstance(column, list) and all(type(x) is int and 0 <= x < limit for x in column)
+
+
+def _probabilities(column) -> bool:
+    return isinstance(column, list) and all(type(x) is float and 0 < x <= 1.000001 for x in column)
 
 
 def checksum(sequences: dict) -> str:

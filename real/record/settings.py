@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from real.sampling import Rule
 from simspec.tree import MAX_RANKS
 
+MAX_BATCH = 65536
+
 
 class RecordError(ValueError):
     """A recording that cannot be made or continued."""
@@ -21,6 +23,7 @@ class Settings:
     | rule, end_tokens | of the target's sequences |
     | features | names of recorded features; none under the rejection rule |
     | tree | (width, levels) of dynamic trees, or () |
+    | batch | sequences of the target that are written at a time |
 
     RecordError for anything else.
     """
@@ -31,6 +34,7 @@ class Settings:
     end_tokens: tuple[int, ...]
     features: tuple[str, ...] = ("confidence", "entropy")
     tree: tuple[int, int] | tuple[()] = ()
+    batch: int = 1
 
     def __post_init__(self):
         if self.rule.sampled and self.features:
@@ -47,6 +51,10 @@ class Settings:
             raise RecordError(
                 f"K is {self.K} and budget {self.budget}; "
                 "expected 1 <= K <= 255 and at least one token"
+            )
+        if not 1 <= self.batch <= MAX_BATCH:
+            raise RecordError(
+                f"batch is {self.batch}; expected 1 to {MAX_BATCH} sequences at a time"
             )
         if self.tree != () and not _is_tree(self.tree, self.K):
             raise RecordError(

@@ -62,6 +62,11 @@ class Shards:
             self._clear()
         replace_json(path, manifest)
 
+    @property
+    def sequences(self) -> Path:
+        """The cache of the target's sequences, where several are written at a time."""
+        return self.folder / "sequences.json"
+
     def path(self, first: int) -> Path:
         """The shard whose first sequence is `first`."""
         return self.folder / f"{first:06d}.parquet"
@@ -96,8 +101,8 @@ class Shards:
         self._remove()
 
     def remove_if_empty(self) -> None:
-        """Removes the folder of a recording that failed before its first shard."""
-        if not any(self.folder.glob("*.parquet")):
+        """Removes the folder of a recording that failed before anything was done."""
+        if not any(self.folder.glob("*.parquet")) and not self.sequences.exists():
             self._remove()
 
     def _remove(self) -> None:

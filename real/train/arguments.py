@@ -7,6 +7,9 @@ from pathlib import Path
 
 from real.drafters import BUILTIN, trainable
 
+PREDICTORS = "predictors"
+"""In place of a drafter: the acceptance predictors of those that are there."""
+
 
 def train_choices() -> tuple[str, ...]:
     """All drafters that `simspec train` makes: self_skip's settings are searched."""
@@ -15,8 +18,10 @@ def train_choices() -> tuple[str, ...]:
 
 def split_arguments(words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
     """The drafter to train, or None for all, and the text; an existing path is never a drafter."""
-    first = words[0]
-    if Path(first).exists():
+    first = words[0] if words else ""
+    if first == PREDICTORS and not Path(first).exists():
+        return first, tuple(words[1:])
+    if first and Path(first).exists():
         return None, tuple(words)
     if first in train_choices():
         return first, tuple(words[1:])

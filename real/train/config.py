@@ -24,6 +24,7 @@ class TrainConfig:
     | drafters | the drafters to train |
     | distil_tokens | tokens that the target generates, half greedily, half at temperature 1 |
     | blend | share of drafters' training rows that are generated; the rest is corpus text |
+    | new_tokens | new tokens of each sequence that a given target writes behind a prompt |
     | evaluation_tokens | new tokens of each sequence that drafters are evaluated on |
     | trials | settings that self_skip's search tries; 0 leaves it out |
     | predictor_texts | sequences per rule that acceptance predictors learn from |
@@ -49,6 +50,7 @@ class TrainConfig:
     distil_tokens: int = 1_000_000
     blend: float = 0.5
     evaluation_tokens: int = 48
+    new_tokens: int = 192
     trials: int = 200
     predictor_texts: int = 400
     rank: int = 8
@@ -62,6 +64,9 @@ class TrainConfig:
     def stored(self) -> dict:
         """The settings as card.json holds them, without the files."""
         fields = asdict(self)
+        for drafter in fields["drafters"]:
+            if not drafter["draft_vocab"]:
+                del drafter["draft_vocab"]
         return {STORED.get(k, k): v for k, v in fields.items() if k not in ("text", "heldout")}
 
 
@@ -119,6 +124,7 @@ def toy_config(config: TrainConfig) -> TrainConfig:
         target_plan=schedule,
         drafters=tuple(drafters),
         distil_tokens=256,
+        new_tokens=24,
         evaluation_tokens=8,
         trials=4,
         predictor_texts=3,

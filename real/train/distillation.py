@@ -14,6 +14,7 @@ from real.train.config import TrainConfig
 from real.train.corpus import windows
 from real.train.generate import generate_batch
 from real.train.schedule import TrainSchedule
+from real.train.skip_acceptance import TokenPair
 
 PROMPT = 64
 """Prompt tokens of a generated sequence."""
@@ -48,6 +49,18 @@ def distilled_sequences(
 def heldout_count(distilled: np.ndarray) -> int:
     """How many generated sequences, the last ones, are held out of all drafters' training."""
     return min(64, len(distilled) // 4)
+
+
+def learned_sequences(distilled: np.ndarray) -> np.ndarray:
+    """The generated sequences that drafters learn from."""
+    return distilled[: len(distilled) - heldout_count(distilled)]
+
+
+def greedy_pairs(distilled: np.ndarray, count: int) -> list[TokenPair]:
+    """Up to `count` training sequences that were generated greedily, as prompt and new tokens."""
+    greedy = learned_sequences(distilled)[::2][:count].tolist()  # even rows
+    cut = min(PROMPT, distilled.shape[1] // 2)
+    return [(row[:cut], row[cut : 2 * cut]) for row in greedy]
 
 
 def mixed_batches(

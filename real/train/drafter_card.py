@@ -1,6 +1,5 @@
 """The card of a trained drafter: settings, steps, parameters and evaluation."""
 
-import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import median
@@ -9,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from real.draft import TrainingBatch
 from real.drafters import BUILTIN
 from real.files import replace_json
 from real.model.decoder import Decoder
@@ -21,41 +21,15 @@ from real.train.accepted_length import (
     lengths_of_hits,
     summary,
 )
+from real.train.card_file import read_card
+from real.train.draft_vocabulary import coverage
 from real.train.drafter_data import DrafterData
-from real.train.drafter_training import DrafterTraining, new_head, recipe_of
+from real.train.drafter_training import DrafterTraining, recipe_of
 from real.train.evaluate import evaluate_drafter, evaluation_size
+from real.train.prepared_head import prepared_head
 from real.train.schedule import TrainSchedule
+from real.train.training_set import learned_tokens, read_tokens
 from real.train.trigram import count_trigrams
-
-
-def read_card(path: Path) -> dict:
-    """The content of a JSON file of ours; ValueError, naming the remedy, where it is damaged."""
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged ({error}); delete it, and it is made anew") from error
-
-
-def check_same_settings(stored: dict, requested: dict, folder: Path) -> None:
-    """ValueError naming the first setting that differs from the stored ones."""
-    flat = [
-        {
-            (key, name): value
-            for key in settings
-            for name, value in (
-                settings[key].items() if isinstance(settings[key], dict) else [("", settings[key])]
-            )
-        }
-        for settings in (stored, requested)
-    ]
-    for key in flat[0] | flat[1]:
-        was, now = (settings.get(key) for settings in flat)
-        if was != now:
-            name = f"{key[0]} {key[1]}".strip()
-            raise ValueError(
-                f"{folder} was made with {name} {was!r}, now {now!r} is asked for; "
-                "choose another --name, or delete it"
-            )
 
 
 def environment(device) -> dict:
@@ -87,7 +61,7 @@ def evaluate_trained(
     target = data.target
     trained = evaluate_drafter(training.drafter, folder, data)
     longest = trained.K  # compared at what it offers
-    head = new_head(training, target)
+    head = prepared_head(training, data)
     untrained_drafter = recipe_of(training.drafter).drafter(target, head)
     untrained = accepted_lengths(target, untrained_drafter, data.evaluation, longest)
     table = count_trigrams(_seen_windows(data, training.plan, steps), target.config.vocab)
@@ -105,9 +79,10 @@ def evaluate_trained(
 
 
 def _seen_windows(data: DrafterData, schedule: TrainSchedule, steps: int) -> Iterable[np.ndarray]:
-    """The windows of all training steps; of 4,000 steps where weights came without their log."""
+    """The sequences of all training steps; of 4,000 steps where weights came without their log."""
     draw = data.batches(schedule)
-    return (draw(step).cpu().numpy() for step in range(steps or schedule.steps or 4000))
+    for step in range(steps or schedule.steps or 4000):
+        yield from read_tokens(TrainingBatch.of(draw(step)))
 
 
 def drafter_card(
@@ -125,11 +100,11 @@ def drafter_card(
     validations = [{"step": row["step"]} | row["valid"] for row in log if "valid" in row]
     seconds = [b - a for a, b in zip(step_starts, step_starts[1:])]
     evaluation = evaluate_trained(training, data, folder, steps)
-    return {
+    card = {
         "drafter": training.drafter,
         "asked": requested,
         "steps": steps,
-        "tokens": steps * schedule.rows * schedule.length,
+        "tokens": _learned(data, schedule, steps),
         "seconds_per_batch": round(median(seconds), 4) if seconds else None,
         "parameters": {
             "trained": sum(p.numel() for p in head.parameters()),
@@ -140,6 +115,21 @@ def drafter_card(
         "sha256": sha256(folder / f"{recipe_of(training.drafter).file}.safetensors"),
         **environment(data.target.device),
     }
+    if data.source:
+        card["text"] = dict(data.source)
+    token = getattr(head, "draft_token", None)
+    if token is not None:
+        new_tokens = [new_tokens for _, new_tokens in data.evaluation]
+        card["draft_vocabulary"] = {"tokens": len(token), "coverage": coverage(token, new_tokens)}
+    return card
+
+
+def _learned(data: DrafterData, schedule: TrainSchedule, steps: int) -> int:
+    """Tokens learned in all steps, repetitions included."""
+    if not data.source:
+        return steps * schedule.rows * schedule.length
+    draw = data.batches(schedule)
+    return sum(learned_tokens(TrainingBatch.of(draw(step))) for step in range(steps))
 
 
 def compare_with(card: Path, data: DrafterData, out: Path, other: str) -> dict:
@@ -187,6 +177,11 @@ def card_lines(card: dict) -> list[str]:
             lines.append(f"  longer than {name} by {_with_interval(lengths[key])}")
     for name, comparison in card.get("against", {}).items():
         lines.append(f"  longer than {name} by {_with_interval(comparison['difference'])}")
+    if vocabulary := card.get("draft_vocabulary"):
+        lines.append(
+            f"  draft vocabulary of {vocabulary['tokens']:,} tokens, "
+            f"{vocabulary['coverage']:.1%} of the held-out tokens inside"
+        )
     shares = ("-" if share is None else f"{share:.3f}" for share in lengths["trained"]["by_depth"])
     return [*lines, f"  by depth {', '.join(shares)}"]
 

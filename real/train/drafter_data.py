@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from torch import Tensor
 
+from real.draft import TrainingBatch
 from real.model.checkpoint import load_decoder
 from real.model.decoder import Decoder
 from real.model.fingerprint import made_for
@@ -15,8 +16,15 @@ from real.progress import Progress, quiet
 from real.train.accepted_length import Continuation
 from real.train.config import TrainConfig
 from real.train.corpus import END
-from real.train.distillation import distilled_sequences, heldout_continuations, mixed_batches
-from real.train.schedule import TrainSchedule
+from real.train.distillation import (
+    distilled_sequences,
+    greedy_pairs,
+    heldout_continuations,
+    learned_sequences,
+    mixed_batches,
+)
+from real.train.draft_vocabulary import count_tokens
+from real.train.skip_acceptance import TokenPair
 
 K = 5
 """Draft length of every figure in a card."""
@@ -30,22 +38,26 @@ class DrafterData:
     | --- | --- |
     | target, made_for | the target, and the hashes that identify it |
     | end_tokens, context | tokens that end a sequence, and the longest one it is meant for |
-    | batches | schedule -> (step -> token `[rows, length + 1]`) |
+    | batches | (schedule, names of features) -> (step -> batch, or its `token [rows, n + 1]`) |
     | validation | held-out continuations that weights are chosen by |
     | evaluation | held-out continuations that drafters are evaluated on |
     | mixed | train in bf16 autocast |
     | blend | share of `batches` that the target generated, for the record |
+    | counts | how often each token occurs in what is learned, int64 `[vocab]` |
+    | source | where the text comes from, for cards; {} for text of `simspec train` |
     """
 
     target: Decoder
     made_for: Mapping[str, str]
     end_tokens: tuple[int, ...]
     context: int
-    batches: Callable[[TrainSchedule], Callable[[int], Tensor]]
+    batches: Callable[..., Callable[[int], TrainingBatch | Tensor]]
     validation: Sequence[Continuation]
     evaluation: Sequence[Continuation]
     mixed: bool
     blend: float
+    counts: Callable[[], np.ndarray] | None = None
+    source: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -54,6 +66,10 @@ class TrainedTarget:
 
     distilled: np.ndarray
     data: DrafterData
+
+    def greedy_pairs(self, count: int) -> list[TokenPair]:
+        """Up to `count` training sequences generated greedily, as prompt and new tokens."""
+        return greedy_pairs(self.distilled, count)
 
 
 def load_trained_target(
@@ -71,10 +87,11 @@ def load_trained_target(
         made_for=made_for(out / "target", target, tokenizer),
         end_tokens=end_tokens,
         context=model_config["max_position_embeddings"],
-        batches=lambda schedule: mixed_batches(config, tokens, distilled, schedule),
+        batches=lambda schedule, reads=(): mixed_batches(config, tokens, distilled, schedule),
         validation=[(prompt, new_tokens[:short]) for prompt, new_tokens in heldout[:cut]],
         evaluation=heldout[cut:],
         mixed=config.mixed,
         blend=config.blend,
+        counts=lambda: count_tokens([learned_sequences(distilled)], target.config.vocab),
     )
     return TrainedTarget(distilled, data)

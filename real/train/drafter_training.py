@@ -24,6 +24,7 @@ class DrafterTraining:
     | plan | its schedule |
     | soft | towards the target's distribution, else the next token |
     | settings | keywords of its draft head, and of its loss |
+    | draft_vocab | tokens of its draft vocabulary; 0: all |
     | folder | its folder among the models and in the work folder; "": the drafter's name |
     """
 
@@ -32,6 +33,7 @@ class DrafterTraining:
     soft: bool
     settings: Mapping[str, object] = field(default_factory=dict)
     folder: str = ""
+    draft_vocab: int = 0
 
     @property
     def place(self) -> str:

@@ -12,6 +12,7 @@ from real.progress import Progress, quiet
 from real.record import Settings
 from real.record.hidden_states import hidden_states
 from real.sampling import gumbel
+from real.train.continue_prompts import continue_prompts
 from real.train.predictor_examples import GeneratedSequence
 
 
@@ -75,6 +76,41 @@ def generate_together(
         for prompt, row in zip(prompts, rows[:, prompt_rows.shape[1] :].cpu().numpy()):
             ends = np.flatnonzero(np.isin(row, rule_settings.end_tokens))
             new_tokens = row[: ends[0] + 1] if len(ends) else row
+            before = hidden_states(decoder, prompt, new_tokens, -1)
+            sequence = first + len(generated)
+            generated.append(GeneratedSequence(rule_settings, sequence, prompt, new_tokens, before))
+        progress("texts", len(generated), len(settings) * len(prompts))
+    return generated
+
+
+@torch.inference_mode()
+def generate_padded(
+    target: Target,
+    settings: Sequence[Settings],
+    prompts: Sequence[list[int]],
+    first: int,
+    progress: Progress = quiet,
+) -> list[GeneratedSequence]:
+    """As `generate_one_by_one`, prompts of any lengths in a batch.
+
+    The same tokens, except where rounding flips a near-tie.
+    """
+    decoder = target.decoder
+    generated: list[GeneratedSequence] = []
+    for rule_settings in settings:
+        start, rule = first + len(generated), rule_settings.rule
+
+        def choose(logits: Tensor, number: np.ndarray, step: int, start=start, rule=rule) -> Tensor:
+            if rule.name == "greedy":
+                return logits.argmax(-1)
+            size = step, 1, logits.shape[-1], logits.device
+            noise = [gumbel(rule.seed, start + int(n), *size) for n in number]
+            return (rule.processed(logits) + torch.cat(noise)).argmax(-1)
+
+        written = continue_prompts(
+            decoder, prompts, rule_settings.budget, choose, rule_settings.end_tokens
+        )
+        for prompt, new_tokens in zip(prompts, written):
             before = hidden_states(decoder, prompt, new_tokens, -1)
             sequence = first + len(generated)
             generated.append(GeneratedSequence(rule_settings, sequence, prompt, new_tokens, before))

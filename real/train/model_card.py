@@ -10,8 +10,9 @@ from real.files import replace_json
 from real.model.decoder import Decoder
 from real.model.fingerprint import sha256
 from real.progress import Progress, quiet
+from real.train.card_file import read_card
 from real.train.config import TrainConfig
-from real.train.drafter_card import environment, read_card
+from real.train.drafter_card import environment
 from real.train.drafter_data import DrafterData, TrainedTarget
 from real.train.evaluate import agreement, heldout_loss
 from real.train.training_text import EncodedText

@@ -18,7 +18,7 @@ from real.train.model_card import language_models, write_model_card
 from real.train.predictor_examples import generate_one_by_one
 from real.train.search_skips import SkipSearch, search_skips
 from real.train.train_drafter import train_drafter
-from real.train.train_predictor import PredictorTraining, train_predictors
+from real.train.train_predictor import PredictorTraining, predictor_prompts, train_predictors
 from real.train.train_target import train_target
 from real.train.training_text import EncodedText, encoded_text, read_training_text
 
@@ -34,7 +34,9 @@ def build(config: TrainConfig, out: Path, work: Path, progress: Progress = quiet
     for training in config.drafters:
         train_drafter(training, trained.data, out, work, progress)
     if config.trials:
-        search_skips(SkipSearch(config.trials, config.seed), trained, out, progress)
+        search = SkipSearch(config.trials, config.seed)
+        pairs = trained.greedy_pairs(search.texts)
+        search_skips(search, trained.data, pairs, out, progress)
     train_all_predictors(config, text, trained, out, progress)
     write_model_card(config, text, trained, out, work, progress)
 
@@ -52,11 +54,13 @@ def train_all_predictors(
         sequences=config.predictor_texts,
         rank=config.rank,
         seed=config.seed,
-        end_token=data.end_tokens[0],
+        end_tokens=data.end_tokens,
+        target=data.made_for["weights"],
         generate=generate_together if config.together else generate_one_by_one,
     )
     drafters = language_models(config, data, out)
-    train_predictors(training, data.target, drafters, text.tokens, out, progress)
+    prompts = predictor_prompts(training, text.tokens)
+    train_predictors(training, data.target, drafters, prompts, out, progress)
 
 
 def train_one(
@@ -75,7 +79,7 @@ def train_one(
     if not (out / "target" / "model.safetensors").exists():
         raise ValueError(
             f"{out} holds no target/ to train a drafter for; "
-            f"make one first: simspec train TEXT --out {out}"
+            f"make one first: simspec train TEXT --out {out}, or name one by --target"
         )
     if not config.text and not (work / "text.npy").exists():
         raise ValueError(
@@ -91,7 +95,8 @@ def train_one(
     tokens = encoded_text(config, tokenizer, work, progress)
     trained = load_trained_target(config, tokenizer, tokens, out, work, progress)
     if isinstance(training, SkipSearch):
-        card = search_skips(training, trained, out, progress)
+        pairs = trained.greedy_pairs(training.texts)
+        card = search_skips(training, trained.data, pairs, out, progress)
     else:
         card = train_drafter(training, trained.data, out, work, progress)
     if other:

@@ -1,17 +1,19 @@
 """The search of self_skip's sub-layers as a stage of training."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from real.files import replace_json
 from real.progress import Progress, quiet, relabel
 from real.train import skip_search
+from real.train.card_file import check_same_settings, read_card
 from real.train.config import TrainConfig
-from real.train.distillation import heldout_count
-from real.train.drafter_card import check_same_settings, environment, read_card
-from real.train.drafter_data import TrainedTarget
+from real.train.drafter_card import environment
+from real.train.drafter_data import DrafterData
 from real.train.drafter_training import check_folder
 from real.train.evaluate import evaluation_summary
+from real.train.skip_acceptance import TokenPair
 
 
 @dataclass(frozen=True)
@@ -39,20 +41,20 @@ def configured_search(config: TrainConfig, settings: dict, folder: str | None) -
 
 
 def search_skips(
-    search: SkipSearch, trained: TrainedTarget, out: Path, progress: Progress = quiet
+    search: SkipSearch,
+    data: DrafterData,
+    pairs: Sequence[TokenPair],
+    out: Path,
+    progress: Progress = quiet,
 ) -> dict:
     """Searches on greedy training sequences, evaluates the best setting, and returns its card."""
-    data, distilled, folder = trained.data, trained.distilled, out / search.place
+    folder = out / search.place
     requested = asdict(search) | {"target": dict(data.made_for)}
     if (folder / "card.json").exists():
         card = read_card(folder / "card.json")
         check_same_settings(card.get("asked", {}), requested, folder)
         return card
     if not (folder / "self_skip.json").exists():
-        training = distilled[: len(distilled) - heldout_count(distilled)]
-        greedy = training[::2][: search.texts].tolist()  # even rows were generated greedily
-        cut = min(64, distilled.shape[1] // 2)
-        pairs = [(row[:cut], row[cut : 2 * cut]) for row in greedy]
         result = skip_search.find(
             data.target, pairs, search.trials, search.seed, progress=relabel(progress, search.place)
         )
@@ -64,6 +66,7 @@ def search_skips(
         "settings": content["settings"],
         "search": content["search"],
         "evaluation": evaluation_summary("self_skip", folder, data),
+        **({"text": dict(data.source)} if data.source else {}),
         **environment(data.target.device),
     }
     replace_json(folder / "card.json", card)

@@ -10,17 +10,20 @@ from time import perf_counter
 import torch
 from torch import Tensor, nn
 
+from real.draft import TrainingBatch
 from real.files import replace_json
 from real.model.checkpoint import save_decoder
 from real.model.compressed import weights_exist
 from real.model.decoder import Decoder
-from real.model.draft_head import save_draft_head
+from real.model.draft_head import save_draft_head, save_vocabulary
 from real.progress import Progress, quiet, relabel
 from real.train.accepted_length import accepted_lengths
-from real.train.drafter_card import check_same_settings, drafter_card, read_card
+from real.train.card_file import check_same_settings, read_card
+from real.train.drafter_card import drafter_card
 from real.train.drafter_data import DrafterData, K
-from real.train.drafter_training import DrafterTraining, loss_settings, new_head, recipe_of
+from real.train.drafter_training import DrafterTraining, loss_settings, recipe_of
 from real.train.loss_curve import save_loss_curve
+from real.train.prepared_head import prepared_head
 from real.train.trainer import fit
 
 
@@ -33,7 +36,7 @@ def train_drafter(
     ValueError where the folder, or the checkpoint in `<work>/<folder>`, has other settings.
     """
     folder, store = out / training.place, work / training.place
-    head = new_head(training, data.target)
+    head = prepared_head(training, data)
     requested = _requested(training, head, data)
     card_path = folder / "card.json"
     if card_path.exists():
@@ -75,6 +78,10 @@ def _requested(training: DrafterTraining, head: nn.Module, data: DrafterData) ->
         "blend": data.blend,
         "target": dict(data.made_for),
     }
+    if training.draft_vocab:
+        requested["draft_vocab"] = training.draft_vocab
+    if data.source:
+        requested["text"] = {k: data.source[k] for k in ("prompts_sha256", "sequences", "features")}
     return json.loads(json.dumps(requested))
 
 
@@ -87,7 +94,9 @@ def _is_saved(training: DrafterTraining, head: nn.Module, folder: Path) -> bool:
 
 def _save(training: DrafterTraining, head: nn.Module, data: DrafterData, folder: Path) -> None:
     if isinstance(head, Decoder):
-        save_decoder(head, folder, data.end_tokens[0], data.context)
+        if (token := getattr(head, "draft_token", None)) is not None:
+            save_vocabulary(token, folder)
+        save_decoder(head, folder, next(iter(data.end_tokens), None), data.context)
     else:
         save_draft_head(head, folder, recipe_of(training.drafter).file, data.made_for)
 
@@ -114,7 +123,8 @@ def _loss(
     training: DrafterTraining, head: nn.Module, data: DrafterData, step_starts: list[float]
 ) -> Callable[[int], Tensor]:
     """The loss of a step; the time when it starts is appended to `step_starts`."""
-    batch, target, recipe = data.batches(training.plan), data.target, recipe_of(training.drafter)
+    target, recipe = data.target, recipe_of(training.drafter)
+    batch = data.batches(training.plan, recipe.reads(head, training.soft))
     settings = loss_settings(training)
     autocast = torch.autocast(target.device.type, dtype=torch.bfloat16)
     mixed = autocast if data.mixed else nullcontext()
@@ -123,6 +133,7 @@ def _loss(
         step_starts.append(perf_counter())
         generator = torch.Generator().manual_seed((training.plan.seed << 32) + step)
         with mixed:
-            return recipe.loss(head, target, batch(step), training.soft, generator, **settings)
+            drawn = TrainingBatch.of(batch(step))
+            return recipe.loss(head, target, drawn, training.soft, generator, **settings)
 
     return loss

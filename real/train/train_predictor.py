@@ -1,6 +1,6 @@
 """Training of acceptance predictors (EESD Eq. 5) for every drafter of a model folder."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from torch.nn import functional as F
 from real.decode.acceptance_predictor import PREDICTOR_NAMES, AcceptancePredictor
 from real.decode.predictor_files import load_predictor, save_predictor
 from real.model.decoder import Decoder
-from real.model.fingerprint import weights_id
 from real.model.hf_config import WeightsError
 from real.model.target import Target
 from real.progress import Progress, relabel
@@ -40,14 +39,16 @@ class PredictorTraining:
     | sequences | corpus windows that the target continues under each rule of recordings |
     | rank | rank of the low-rank form |
     | seed | of windows, draws and initial weights |
-    | end_token | ends a sequence |
+    | end_tokens | end a sequence |
+    | target | hash or hub name of the target's weights |
     | generate | one by one, or all at once |
     """
 
     sequences: int
     rank: int
     seed: int
-    end_token: int
+    end_tokens: tuple[int, ...]
+    target: str
     generate: Generate = generate_one_by_one
 
 
@@ -145,15 +146,15 @@ def train_predictors(
     training: PredictorTraining,
     target: Decoder,
     drafters: Iterable[tuple[str, Decoder]],
-    tokens: np.ndarray,
+    prompts: Sequence[list[int]],
     out: Path,
     progress: Progress,
 ) -> None:
     """Trains both forms for every drafter in `out`, except those that exist for its very weights.
 
-    Windows of `tokens` are continued under each rule that recordings are made by.
+    `prompts` are continued under each rule that recordings are made by.
     """
-    target_hash = weights_id(out / "target")
+    target_hash = training.target
     generated: list[GeneratedSequence] = []
     for drafter, lm in drafters:
         missing = {
@@ -163,7 +164,7 @@ def train_predictors(
         }
         if not missing:
             continue
-        generated = generated or _generate(training, target, tokens, progress)
+        generated = generated or _generate(training, target, prompts, progress)
         examples = acceptance_examples(generated, lm)
         for name, rank in missing.items():
             predictor, card = train_predictor(examples, rank, training.seed)
@@ -173,14 +174,18 @@ def train_predictors(
 
 
 def _generate(
-    training: PredictorTraining, target: Decoder, tokens: np.ndarray, progress: Progress
+    training: PredictorTraining, target: Decoder, prompts: Sequence[list[int]], progress: Progress
 ) -> list[GeneratedSequence]:
     rules = Rule(), Rule("coupled", 0.8, training.seed)
-    settings = [Settings(16, 96, rule, (training.end_token,)) for rule in rules]
-    rows = windows(tokens, training.sequences, 96, training.seed + 2, 0)
-    prompts = rows[:, :96].tolist()
+    settings = [Settings(16, 96, rule, training.end_tokens) for rule in rules]
     report = relabel(progress, "texts for predictors")
     return training.generate(Target(target), settings, prompts, FIRST_ADDRESS, report)
+
+
+def predictor_prompts(training: PredictorTraining, tokens: np.ndarray) -> list[list[int]]:
+    """Random windows of text to continue."""
+    rows = windows(tokens, training.sequences, 96, training.seed + 2, 0)
+    return rows[:, :96].tolist()
 
 
 def _is_current(folder: Path, name: str, target: str) -> bool:

@@ -3,7 +3,7 @@ NumPy.
 
 A limit is the least that a policy's rounds need, written out for that policy alone: the chase from
 row to row (each load waits for the one before), the branches that its decisions take, and its
-draws, from the same addresses. No features are shown, no cost is told, nothing but the rows is
+draws, from the same addresses. No features are read, no cost is given, nothing but the rows is
 written. The NumPy forms step all sequences together, a round at a time. Both are checked against
 `replay` by tests/test_bench.py: same rows.
 """
@@ -164,7 +164,7 @@ def calibrate(  # noqa: PLR0913
     return r
 
 
-def _lockstep(trace, length, told=lambda live, k, accepted: None):
+def _lockstep(trace, length, observe=lambda live, k, accepted: None):
     """Rows of all rounds, sequences side by side; length(t, live, round) -> wished draft
     lengths.
     """
@@ -175,7 +175,7 @@ def _lockstep(trace, length, told=lambda live, k, accepted: None):
         rows.append((live, now))
         k = np.minimum(np.minimum(length(now, live, r), trace.K), end[live] - now - 1)
         accepted = np.minimum(k, run[now])
-        told(live, k, accepted)
+        observe(live, k, accepted)
         t[live] = now + accepted + 1
         live, r = live[t[live] < end[live]], r + 1
     order = np.argsort(np.concatenate([s for s, _ in rows]), kind="stable")
@@ -215,11 +215,11 @@ def numpy_beta_ts(trace, seed):
             k[on] += 1
         return k
 
-    def told(live, k, accepted):
+    def observe(live, k, accepted):
         alpha[live] += accepted
         beta[live] += np.minimum(accepted + 1, k) - accepted
 
-    return _lockstep(trace, length, told)
+    return _lockstep(trace, length, observe)
 
 
 def _philox(address, round_, quarter, key):

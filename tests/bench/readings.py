@@ -71,8 +71,8 @@ def difference(trace, cost, first, second):
     """[speedup of first minus that of second, the ends of its interval]."""
     random = np.random.default_rng(7)
     draws = [random.integers(0, trace.sequences, trace.sequences) for _ in range(4000)]
-    found = [speedup(trace, cost, first, d) - speedup(trace, cost, second, d) for d in draws]
-    low, high = np.quantile(found, [0.025, 0.975])
+    differences = [speedup(trace, cost, first, d) - speedup(trace, cost, second, d) for d in draws]
+    low, high = np.quantile(differences, [0.025, 0.975])
     return [
         round(float(x), 4)
         for x in (speedup(trace, cost, first) - speedup(trace, cost, second), low, high)
@@ -88,10 +88,10 @@ def scores(candidates, halves):
         for policy, half in zip(policies, halves):
             rounds = [
                 replay(half["fit"], policy, seed) for seed in range(2)
-            ]  # none of these is told the cost
+            ]  # none of these receives the cost
             for i, cost in enumerate(half["prices"].values()):
                 cost = cost.reading(policy.reads)
-                seconds = np.mean([cost.seconds(made).sum() for made in rounds])
+                seconds = np.mean([cost.seconds(replayed).sum() for replayed in rounds])
                 row[i] += np.log(half["fit"].rows * cost.baseline / seconds) / len(halves)
     return table
 
@@ -112,7 +112,7 @@ def choose(halves, recorded) -> dict:
     the first halves.
     """
     names = list(halves[0]["prices"])
-    found = {
+    winners = {
         f"beta_ts {r}": best([{}], scores([[beta_ts(r)] * len(halves)], halves), names)["all"]
         for r in BETA
     }
@@ -120,13 +120,13 @@ def choose(halves, recorded) -> dict:
     for predictor in ("scalar", *recorded):
         at_hand = [h["scalar"] if predictor == "scalar" else predictor for h in halves]
         table = scores([[cali_ts(predictor=p, **s) for p in at_hand] for s in settings], halves)
-        found[f"cali_ts {predictor}"] = best(settings, table, names)
+        winners[f"cali_ts {predictor}"] = best(settings, table, names)
         for reading in READINGS:
             among = [i for i, s in enumerate(settings) if s["reading"] == reading]
-            found[f"cali_ts {predictor} {reading}"] = best(
+            winners[f"cali_ts {predictor} {reading}"] = best(
                 [settings[i] for i in among], table[among], names
             )["all"]
-    return found
+    return winners
 
 
 def reported(half, wins) -> dict:
@@ -135,16 +135,19 @@ def reported(half, wins) -> dict:
     """
     trace = half["report"]
     feature, slot, label, _ = examples(trace)
-    chances = {"confidence": feature[:, 0], "scalar": half["scalar"].probability(*feature.T, slot)}
-    chances |= {name: examples(trace, (name,))[0][:, 0] for name in wins if name != "scalar"}
-    found = {
+    probabilities = {
+        "confidence": feature[:, 0],
+        "scalar": half["scalar"].probability(*feature.T, slot),
+    }
+    probabilities |= {name: examples(trace, (name,))[0][:, 0] for name in wins if name != "scalar"}
+    report = {
         "prompts": trace.sequences,
         "scalar": dict(zip(("bias", "confidence", "entropy", "depth"), half["scalar"].weights)),
-        "brier": {n: round(brier(c, label), 4) for n, c in chances.items()}
+        "brier": {n: round(brier(c, label), 4) for n, c in probabilities.items()}
         | {"base rate": round(label.mean() * (1 - label.mean()), 4)},
         "reliability": {
             name: np.round(np.nan_to_num(reliability(draws, label)), 3).tolist()
-            for name, draws in chances.items()
+            for name, draws in probabilities.items()
         },
     }
     for price, cost in half["prices"].items():
@@ -153,19 +156,19 @@ def reported(half, wins) -> dict:
         }
         pairs = [("beta_ts:acceptance", "beta_ts:censored"), ("cost_ts", "beta_ts:acceptance")]
         for predictor, setting in wins.items():
-            given, own = (
+            theta, cali = (
                 half["scalar"] if predictor == "scalar" else predictor,
                 f"cali_ts {predictor}",
             )
             named |= {
-                own: cali_ts(predictor=given, **setting),
-                f"model_only {predictor}": model_only(given),
+                cali: cali_ts(predictor=theta, **setting),
+                f"model_only {predictor}": model_only(theta),
             }
             named[f"sampling_only {predictor}"] = sampling_only(
                 setting["reading"], setting["sigma_s"], setting["theta0"]
             )
             pairs += [
-                (own, other)
+                (cali, other)
                 for other in (
                     "beta_ts:acceptance",
                     f"model_only {predictor}",
@@ -178,7 +181,7 @@ def reported(half, wins) -> dict:
             for n, p in named.items()
             if p.reads and cost.feature
         }
-        found[price] = {
+        report[price] = {
             "speedup": {name: round(speedup(trace, cost, s), 4) for name, s in seconds.items()},
             "speedup, features free": {
                 name: round(speedup(trace, cost, s), 4) for name, s in free.items()
@@ -187,7 +190,7 @@ def reported(half, wins) -> dict:
                 f"{a} - {b}": difference(trace, cost, seconds[a], seconds[b]) for a, b in pairs
             },
         }
-    return found
+    return report
 
 
 def main(paths) -> dict:

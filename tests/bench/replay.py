@@ -2,7 +2,7 @@
 (make bench)
 
 500 sequences x 512 rows, K = 16, acceptance 0.7, features on. Every repetition draws anew (another
-seed, another recording of two), or the branch predictor would learn the path and flatter the
+seed, another recording of two), or the branch predictor would learn the path and bias the
 figure; all forms of a policy are timed in turn within one repetition, so a slow minute of the
 machine falls on all alike. A ratio is a median of ratios within repetitions.
 
@@ -145,15 +145,15 @@ def buffers(trace):
 
 def bench(policy, limit, vectorised, traces, cost, repetitions, twin):
     """One policy's row."""
-    each = policy if isinstance(policy, list) else [policy] * 2
+    pair = policy if isinstance(policy, list) else [policy] * 2
     outs, path = [buffers(trace) for trace in traces], np.zeros(traces[0].rows, np.int64)
     part = traces[0].select(range(twin))
     shown = [TABLES[grid] for _, grid in part.meta.features]
-    found = {key: [] for key in ("loop", "call", "limit", "numpy", "two")}
+    times = {key: [] for key in ("loop", "call", "limit", "numpy", "two")}
     rounds = 0
     with ThreadPoolExecutor(2) as pool:
         for i in range(-1, repetitions):  # the first warms up
-            seed, trace, mine, out = i + 1, traces[i % 2], each[i % 2], outs[i % 2]
+            seed, trace, mine, out = i + 1, traces[i % 2], pair[i % 2], outs[i % 2]
             took = {"loop": seconds(loop(trace, mine, cost, seed, out))}
             rounds = int(out[0][-1])
             took["call"] = seconds(
@@ -163,33 +163,33 @@ def bench(policy, limit, vectorised, traces, cost, repetitions, twin):
                 took["limit"] = seconds(lambda trace=trace, seed=seed: limit(trace, seed, path))
             if vectorised and i < 5:
                 took["numpy"] = seconds(lambda trace=trace, seed=seed: vectorised(trace, seed))
-            both = [loop(traces[j], each[j], cost, seed, outs[j]) for j in (0, 1)]
+            both = [loop(traces[j], pair[j], cost, seed, outs[j]) for j in (0, 1)]
             took["two"] = seconds(
                 lambda both=both: [f.result() for f in [pool.submit(call) for call in both]]
             )
             if i >= 0:
                 for key, value in took.items():
-                    found[key].append(
+                    times[key].append(
                         value / (sum(o[0][-1] for o in outs) if key == "two" else rounds) * 1e9
                     )
     row = {
-        "policy": each[0].name,
-        "tokens_per_round": round(traces[0].rows / len(replay(traces[0], each[0], cost=cost)), 3),
-        "ns_per_round": round(statistics.median(found["loop"]), 2),
-        "best": round(min(found["loop"]), 2),
-        "replay_ns": round(statistics.median(found["call"]), 2),
+        "policy": pair[0].name,
+        "tokens_per_round": round(traces[0].rows / len(replay(traces[0], pair[0], cost=cost)), 3),
+        "ns_per_round": round(statistics.median(times["loop"]), 2),
+        "best": round(min(times["loop"]), 2),
+        "replay_ns": round(statistics.median(times["call"]), 2),
     }
     per_round = row["tokens_per_round"] * 1e9
     row["tokens_per_s"] = {
         "one_core": round(per_round / row["ns_per_round"]),
-        "two": round(per_round / statistics.median(found["two"])),
+        "two": round(per_round / statistics.median(times["two"])),
     }
 
     def ratio(top, bottom):
         return round(statistics.median(a / b for a, b in zip(top, bottom)), 3)
 
-    row["over_limit"] = ratio(found["loop"], found["limit"]) if limit else None
-    row["under_numpy"] = ratio(found["numpy"], found["loop"]) if vectorised else None
+    row["over_limit"] = ratio(times["loop"], times["limit"]) if limit else None
+    row["under_numpy"] = ratio(times["numpy"], times["loop"]) if vectorised else None
     if not isinstance(policy, list):
         slow = (
             seconds(lambda: naive.replay(part, policy, 1, cost, shown))
@@ -209,19 +209,19 @@ def main() -> None:
         action="store_true",
         help="sizes at which only the command is tried, not the speed",
     )
-    given = parser.parse_args()
-    size = (6, 40) if given.small else (500, 512)
+    options = parser.parse_args()
+    size = (6, 40) if options.small else (500, 512)
     traces = [synthetic.iid(0.7, *size, 16, seed=seed, confidence=True) for seed in (1, 2)]
     cost = CostModel.from_ratio(0.1, 16)
     rows = []
     for case in cases(traces, cost):
-        rows.append(bench(*case, traces, cost, given.repetitions, min(10, size[0])))
+        rows.append(bench(*case, traces, cost, options.repetitions, min(10, size[0])))
         print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     machine = {
         "machine": platform.processor() or platform.machine(),
         "python": platform.python_version(),
     }
-    sizes = {"sequences": size[0], "rows": size[1], "repetitions": given.repetitions}
+    sizes = {"sequences": size[0], "rows": size[1], "repetitions": options.repetitions}
     print(
         json.dumps(
             {
@@ -229,7 +229,7 @@ def main() -> None:
                 **sizes,
                 "policies": rows,
                 "profile": profile(rows),
-                "sweep": started(given.small),
+                "sweep": started(options.small),
             },
             indent=1,
         )
@@ -250,14 +250,14 @@ def profile(rows) -> dict:
     state = by_name["hf_heuristic:5"]["ns_per_round"] * (
         1 - 1 / by_name["hf_heuristic:5"]["over_limit"]
     )
-    found = {"one_more_question_ns": round(ask, 2), "state_in_memory_ns": round(state, 2)}
+    report = {"one_more_question_ns": round(ask, 2), "state_in_memory_ns": round(state, 2)}
     for name, call in (
         ("clipped_mean_of_cali_ts_ns", lambda: _means(means)),
         ("beta_quantile_of_cost_ts_ns", lambda: _quantiles(draws, counts)),
     ):
         call()
-        found[name] = round(min(seconds(call) for _ in range(5)) / 20000 * 1e9, 1)
-    return found
+        report[name] = round(min(seconds(call) for _ in range(5)) / 20000 * 1e9, 1)
+    return report
 
 
 @njit

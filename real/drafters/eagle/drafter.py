@@ -117,12 +117,13 @@ class EagleDrafter(Drafter):
         self, feature: Tensor, token: list[int], span: Span, head: str
     ) -> tuple[Tensor, ...]:
         target, eagle = self.decoder, self.head
+        output = eagle.output(target)
 
         def body(feature: Tensor, token: Tensor, at: ForwardContext) -> tuple[Tensor, ...]:
             x = eagle.estimate(
                 target, feature[None], token[None], at.rotation, at.mask, at.cache, at.start
             )[0]
-            return x, *([target.head(at.end(x) if head == "last" else x)] if head else ())
+            return x, *([output(at.end(x) if head == "last" else x)] if head else ())
 
         passes = self.passes if head else EAGER  # a prompt's pass has its own number of rows
         return passes.run(f"{self.name} {head}", target, body, [feature, token], span, self.cache)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from real.model.decoder import Decoder
+from real.model.draft_head import DraftHead
 from real.model.kv_cache import KVCache, StaticKVCache
 from real.model.layer import DecoderLayer
 
@@ -13,7 +14,7 @@ INPUTS = ("feature&shifted_token", "feature&unshifted_token", "token", "feature"
 """What row i reads (EAGLE §5.3.2, Figure 10): (f_i, t_{i+1}), (f_i, t_i), t_{i+1} or f_i."""
 
 
-class EagleHead(nn.Module):
+class EagleHead(DraftHead):
     """FC, then decoder layers: row i estimates f_{i+1}, from which the target predicts t_{i+2}.
 
     A feature f_i is the target's residual stream at token i after its final norm: what its head
@@ -73,6 +74,10 @@ class EagleHead(nn.Module):
         if not first_norm:
             self.layers[0].attention_norm = nn.Identity()
         self.to(target.device, target.dtype)
+
+    def output(self, target: Decoder) -> nn.Module:
+        """The vocabulary head that multiplies estimates."""
+        return self.shared_output(target)
 
     def estimate(
         self,

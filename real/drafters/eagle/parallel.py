@@ -31,7 +31,7 @@ class ParallelEagle:
         self.branches: Any = BranchCache(self.cache, self.rows, row + 1)
         self.token = self.sequence.token[row + 1][:, None]
         self.estimate = self.true[row][:, None]
-        return self.target.head(self.estimate), self.estimate
+        return self.head.output(self.target)(self.estimate), self.estimate
 
     def extend(self, parent: Tensor, token: Tensor) -> Proposal:
         read = token if self.head.shift else self.token.gather(1, parent)
@@ -40,7 +40,7 @@ class ParallelEagle:
         rotation, mask = self.branches.step(parent, self.target)
         self.estimate = self._forward(feature, read, rotation, mask, self.branches)
         self.token = token
-        return self.target.head(self.estimate), self.estimate
+        return self.head.output(self.target)(self.estimate), self.estimate
 
     def _forward(self, feature, token, rotation, mask, cache) -> Tensor:
         return self.head.estimate(self.target, feature, token, rotation, mask, cache)

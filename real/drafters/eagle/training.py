@@ -4,18 +4,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from real.draft import TrainingRecipe
-from real.draft.losses import target_features
+from real.draft import TrainingBatch, TrainingRecipe
+from real.draft.losses import learned_rows, logits_loss
 from real.drafters.eagle.drafter import EagleDrafter
 from real.drafters.eagle.head import EagleHead
 from real.model.decoder import Decoder
-from real.model.losses import distillation_loss, next_token_loss
+from real.model.draft_vocabulary import compact_logits
 
 
 def eagle_loss(
     head: EagleHead,
     target: Decoder,
-    token: Tensor,
+    batch: TrainingBatch | Tensor,
     soft: bool = True,
     generator: torch.Generator | None = None,
     weight: float = 0.1,
@@ -23,28 +23,32 @@ def eagle_loss(
 ) -> Tensor:
     """SmoothL1(f, f^) + weight CE(softmax(head f), softmax(head f^)), means over rows.
 
-    `token [b, n + 1]`, n >= 2. Row i reads f_i and estimates f_{i+1}; with `soft=False` the CE is
-    towards the next token. Input features get uniform noise U(-noise, noise), in absolute terms as
+    Row i of 3 tokens or more reads f_i and estimates f_{i+1}; with `soft=False` the CE is towards
+    the next token. Input features get uniform noise U(-noise, noise), in absolute terms as
     in the paper; the released code scales it by 512 / sequence length.
     """
+    batch = TrainingBatch.of(batch)
+    token, learned = batch.token, batch.learning(2)
     if token.shape[1] < 3:
         raise ValueError(
             f"sequences have {token.shape[1]} tokens; "
             "expected at least 3 (two that are read, and the next)"
         )
     with torch.no_grad():
-        feature = target_features(target, token[:, :-1])
+        (feature,) = batch.features(target, "feature")
         inputs, true = feature[:, :-1], feature[:, 1:]
         generator = _on_device(generator, inputs.device)
         draw = torch.rand(inputs.shape, generator=generator, device=inputs.device)
         inputs = inputs + ((2 * draw - 1) * noise).to(inputs)
     estimate = head.teacher_forced(target, inputs, token[:, :-1])
-    logits = target.head(estimate)
-    if soft:
-        loss = distillation_loss(logits, target.head(true).detach())
-    else:
-        loss = next_token_loss(logits, token[:, 2:])
-    return F.smooth_l1_loss(estimate.float(), true.float()) + weight * loss
+    estimate, true = learned_rows(estimate, learned), learned_rows(true, learned)
+    output = head.output(target)
+    logits = compact_logits(output, estimate)
+    wanted = target.head(true).detach() if soft else learned_rows(token[:, 2:], learned)
+    loss = weight * logits_loss(output, logits, wanted, soft)
+    if not len(estimate):
+        return loss
+    return F.smooth_l1_loss(estimate.float(), true.float()) + loss
 
 
 def _on_device(generator: torch.Generator | None, device) -> torch.Generator | None:
@@ -61,5 +65,6 @@ RECIPE = TrainingRecipe(
     "eagle",
     soft=True,
     rate=8e-3,
+    reads=lambda head, soft: ("feature",),
     defaults={"weight": 1},  # EAGLE's own 0.1 learns more slowly within minutes
 )

@@ -1,12 +1,16 @@
 """EESD's draft head: new decoder layers, a norm and a head behind the target's first layers."""
 
-from torch import nn
+from typing import Any
+
+from torch import Tensor, nn
 
 from real.model.decoder import Decoder
+from real.model.draft_head import DraftHead
+from real.model.draft_vocabulary import DraftVocabularyHead, check_vocabulary
 from real.model.layer import DecoderLayer, RMSNorm
 
 
-class EarlyExitHead(nn.Module):
+class EarlyExitHead(DraftHead):
     """Trained weights behind the target's first `depth` layers (EESD §3.1).
 
     | setting | meaning |
@@ -18,6 +22,8 @@ class EarlyExitHead(nn.Module):
     New layers and head start as copies of the target's last layer and head. ValueError for a depth
     that leaves no target layer out, or a negative number of layers.
     """
+
+    head: Any
 
     def __init__(self, target: Decoder, depth: int, own_head: bool = False, layers: int = 1):
         super().__init__()
@@ -40,6 +46,14 @@ class EarlyExitHead(nn.Module):
             self.head.weight.data.copy_(target.head.weight.data)
         self.to(target.device, target.dtype)
 
+    def restrict(self, target: Decoder, token: Tensor) -> None:
+        """As `DraftHead.restrict`; a head of its own keeps the rows of these tokens."""
+        if not self.own_head:
+            return super().restrict(target, token)
+        self.draft_token = check_vocabulary(token, target.config.vocab)
+        own: Any = DraftVocabularyHead(self.head, token, trained=True)
+        self.head = own
+
     def as_language_model(self, target: Decoder) -> Decoder:
         """A decoder of the target's first layers and these; it shares all modules with both."""
         lm = Decoder.__new__(Decoder)
@@ -48,5 +62,5 @@ class EarlyExitHead(nn.Module):
         lm.embed = target.embed
         lm.layers = nn.ModuleList([*target.layers[: self.depth], *self.layers])
         lm.norm = self.norm
-        lm.head = self.head if self.own_head else target.head
+        lm.head = self.head if self.own_head else self.shared_output(target)
         return lm

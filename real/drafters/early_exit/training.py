@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from real.draft import TrainingRecipe
-from real.draft.losses import language_model_loss
+from real.draft import TrainingBatch, TrainingRecipe
+from real.draft.losses import next_prediction_loss
 from real.drafters.early_exit.drafter import EarlyExitDrafter
 from real.drafters.early_exit.head import EarlyExitHead
 from real.model.decoder import Decoder
@@ -13,12 +13,16 @@ from real.model.decoder import Decoder
 def early_exit_loss(
     head: EarlyExitHead,
     target: Decoder,
-    token: Tensor,
+    batch: TrainingBatch | Tensor,
     soft: bool = False,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Cross-entropy at `token [b, n + 1]`, towards the next token or the target's distribution."""
-    return language_model_loss(head.as_language_model(target), target, token, soft)
+    """Cross-entropy at the learned tokens, towards these or the target's distribution."""
+    batch, lm = TrainingBatch.of(batch), head.as_language_model(target)
+    (x,) = batch.features(target, f"tap:{head.depth}")
+    rotation = lm.rotation(torch.arange(x.shape[1], device=x.device))
+    x = lm.run(x, range(head.depth, len(lm.layers)), rotation)
+    return next_prediction_loss(lm, x, target, batch, soft)
 
 
 RECIPE = TrainingRecipe(
@@ -28,5 +32,6 @@ RECIPE = TrainingRecipe(
     "exit",
     soft=False,
     rate=2e-3,
+    reads=lambda head, soft: (f"tap:{head.depth}", *(["feature"] if soft else [])),
     defaults={"depth": 1},
 )

@@ -11,6 +11,8 @@ from torch.nn import functional as F
 from real.drafters.glide.cross_attention import TargetCrossAttention, blockwise_mask
 from real.model.config import DecoderConfig
 from real.model.decoder import Decoder
+from real.model.draft_head import DraftHead
+from real.model.draft_vocabulary import TiedDraftVocabularyHead, check_vocabulary
 from real.model.kv_cache import KVCache
 from real.model.layer import DecoderLayer, RMSNorm
 from real.model.tree_mask import ancestor_mask, branches, chain
@@ -19,7 +21,7 @@ TargetKV = Sequence[tuple[Tensor, Tensor]]
 """Cached keys and values of the target `[b, kv_heads, m, head_dim]`, one pair per draft layer."""
 
 
-class GlideModel(nn.Module):
+class GlideModel(DraftHead):
     """Layers of self-attention, cross-attention over one target layer's cache and SwiGLU (§4.1).
 
     | setting | meaning |
@@ -123,20 +125,32 @@ class GlideModel(nn.Module):
 
     def logits(self, target: Decoder, x: Tensor) -> Tensor:
         """Logits `[..., vocab]` from the output of `run`."""
-        return F.linear(self.norm(x), (target.head if self.shared else self.embed).weight)
+        x = self.norm(x)
+        if self.vocabulary is not None:
+            return self.vocabulary(x)
+        return F.linear(x, (target.head if self.shared else self.embed).weight)
 
-    @torch.no_grad()
-    def read(self, target: Decoder, token: Tensor) -> tuple[TargetKV, Tensor]:
-        """The target's keys and values at whole sequences `token [b, n]`, for the layers read.
+    def compact_logits(self, target: Decoder, x: Tensor) -> Tensor:
+        """Logits over the draft vocabulary alone, `[..., N]`; without one as `logits`."""
+        if self.vocabulary is None:
+            return self.logits(target, x)
+        return self.vocabulary.compact(self.norm(x))
 
-        And its last hidden states `[b, n, width]`.
-        """
-        rows = token.shape[1]
-        cache = target.cache(batch=len(token), capacity=rows)
-        rotation = target.rotation(torch.arange(rows, device=token.device))
-        mask = torch.ones(rows, rows, dtype=torch.bool, device=token.device).tril()
-        hidden = target.run(target.embed(token), range(len(target.layers)), rotation, mask, cache)
-        return [(cache.key[i], cache.value[i]) for i in self.reads], hidden
+    def restrict(self, target: Decoder, token: Tensor) -> None:
+        """As `DraftHead.restrict`; from the drafter's own embedding unless it is shared."""
+        if self.shared:
+            return super().restrict(target, token)
+        self.draft_token = check_vocabulary(token, target.config.vocab)
+        self.vocabulary = TiedDraftVocabularyHead(self.embed, token)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The target's keys and values that the layers read, by the names of `read_target`."""
+        return tuple(f"kv:{layer}" for layer in self.reads) if self.cross else ()
+
+    def keys(self, features: Sequence[Tensor]) -> TargetKV:
+        """The values of `features`, `[b, m, 2, kv_heads, head_dim]` each, as `run` takes them."""
+        return [(kv[:, :, 0].transpose(1, 2), kv[:, :, 1].transpose(1, 2)) for kv in features]
 
     def teacher_forced(self, target: Decoder, token: Tensor, keys: TargetKV, block: int) -> Tensor:
         """`run` on whole sequences `token [b, n]` under `blockwise_mask`."""

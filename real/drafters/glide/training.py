@@ -3,30 +3,44 @@
 import torch
 from torch import Tensor
 
-from real.draft import TrainingRecipe
+from real.draft import TrainingBatch, TrainingRecipe
+from real.draft.losses import learned_rows, logits_loss
 from real.drafters.glide.drafter import GlideDrafter
 from real.drafters.glide.model import GlideModel
 from real.model.decoder import Decoder
-from real.model.losses import distillation_loss, next_token_loss
 
 
 def glide_loss(
     head: GlideModel,
     target: Decoder,
-    token: Tensor,
+    batch: TrainingBatch | Tensor,
     soft: bool = True,
     generator: torch.Generator | None = None,
     block: int = 5,
 ) -> Tensor:
-    """Cross-entropy at `token [b, n + 1]`; target keys of a row's own block are masked.
+    """Cross-entropy at the learned tokens; target keys of a row's own block are masked.
 
     Towards the target's distribution, or with `soft=False` (as in the paper) the next token.
     """
-    keys, hidden = head.read(target, token[:, :-1])
-    logits = head.logits(target, head.teacher_forced(target, token[:, :-1], keys, block))
+    batch = TrainingBatch.of(batch)
+    token, learned = batch.token, batch.learning(1)
+    reads = batch.features(target, *head.features, *(["feature"] if soft else []))
+    keys = head.keys(reads[: len(head.features)])
+    x = head.teacher_forced(target, token[:, :-1], keys, block)
+    logits = head.compact_logits(target, learned_rows(x, learned))
     if soft:
-        return distillation_loss(logits, target.logits(hidden).detach())
-    return next_token_loss(logits, token[:, 1:])
+        wanted = target.head(learned_rows(reads[-1], learned)).detach()
+    else:
+        wanted = learned_rows(token[:, 1:], learned)
+    return logits_loss(head.vocabulary or target.head, logits, wanted, soft)
 
 
-RECIPE = TrainingRecipe(GlideModel, glide_loss, GlideDrafter, "glide", soft=True, rate=8e-3)
+RECIPE = TrainingRecipe(
+    GlideModel,
+    glide_loss,
+    GlideDrafter,
+    "glide",
+    soft=True,
+    rate=8e-3,
+    reads=lambda head, soft: (*head.features, *(["feature"] if soft else [])),
+)

@@ -12,5 +12,6 @@ RECIPE = TrainingRecipe(
     "hydra",
     soft=True,
     rate=8e-3,
+    reads=lambda head, soft: ("feature",),
     defaults={"residual": True, "blocks": 2},
 )

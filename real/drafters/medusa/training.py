@@ -12,5 +12,6 @@ RECIPE = TrainingRecipe(
     "medusa",
     soft=True,
     rate=8e-3,
+    reads=lambda head, soft: ("feature",),
     defaults={"blocks": 3},
 )

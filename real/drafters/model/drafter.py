@@ -9,6 +9,8 @@ from torch import Tensor
 from real.draft import Drafter, Pick, Step
 from real.model.checkpoint import load_decoder
 from real.model.decoder import Decoder
+from real.model.draft_head import load_vocabulary
+from real.model.draft_vocabulary import DraftVocabularyHead
 from real.model.hf_config import WeightsError
 from real.model.runner import EAGER
 from real.model.span import ForwardContext, Span
@@ -32,13 +34,19 @@ class ModelDrafter(Drafter):
 
     @classmethod
     def load(cls, folder: Path, target: Decoder, made_for: Mapping[str, str]) -> "ModelDrafter":
-        """From a transformers checkpoint; WeightsError for a vocabulary other than the target's."""
+        """From a transformers checkpoint; WeightsError for a vocabulary other than the target's.
+
+        draft_vocabulary.safetensors beside it names the tokens that it drafts from (FR-Spec).
+        """
         lm = load_decoder(folder, target.dtype, target.device)
         if lm.config.vocab != target.config.vocab:
             raise WeightsError(
                 f"{folder} has {lm.config.vocab} tokens, the target {target.config.vocab}; "
                 "use the same tokenizer"
             )
+        token = load_vocabulary(Path(folder), lm.config.vocab)
+        if token is not None:
+            lm.head = DraftVocabularyHead(lm.head, token.to(lm.device))
         return cls(lm)
 
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:

@@ -5,12 +5,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from real.draft import TrainingRecipe
+from real.draft import TrainingBatch, TrainingRecipe
 from real.draft.losses import language_model_loss
 from real.drafters.model.drafter import ModelDrafter
 from real.model.config import DecoderConfig
 from real.model.decoder import Decoder
+from real.model.draft_vocabulary import TiedDraftVocabularyHead, check_vocabulary
 from real.model.initialization import initialize
+
+
+class SmallModel(Decoder):
+    """A decoder that can be restricted to a draft vocabulary while it trains; tied."""
+
+    draft_token: Tensor | None
+
+    def restrict(self, target: Decoder, token: Tensor) -> None:
+        """Drafts from `token [N]` alone: rows of its own embedding."""
+        self.draft_token = check_vocabulary(token, target.config.vocab)
+        self.head = TiedDraftVocabularyHead(self.embed, token)
 
 
 def small_model(
@@ -36,7 +48,8 @@ def small_model(
     }
     if min(sizes.values()) < 1 or head_dim % 2:
         raise ValueError(f"sizes are {sizes}; expected 1 or more each, and an even head_dim")
-    model = Decoder(DecoderConfig(target.config.vocab, **sizes))
+    model = SmallModel(DecoderConfig(target.config.vocab, **sizes))
+    model.draft_token = None
     initialize(model, torch.initial_seed())
     model.settings = sizes  # type: ignore[assignment]  # no parameter
     return model.to(target.device, target.dtype)
@@ -45,14 +58,19 @@ def small_model(
 def model_loss(
     head: Decoder,
     target: Decoder,
-    token: Tensor,
+    batch: TrainingBatch | Tensor,
     soft: bool = True,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Cross-entropy at `token [b, n + 1]`, towards the target's distribution or the next token."""
-    return language_model_loss(head, target, token, soft)
+    """Cross-entropy at the learned tokens, towards the target's distribution or these."""
+    return language_model_loss(head, target, TrainingBatch.of(batch), soft)
 
 
 RECIPE = TrainingRecipe(
-    small_model, model_loss, lambda target, head: ModelDrafter(head), "model", soft=True
+    small_model,
+    model_loss,
+    lambda target, head: ModelDrafter(head),
+    "model",
+    soft=True,
+    reads=lambda head, soft: ("feature",) if soft else (),
 )

@@ -1,0 +1,47 @@
+"""Blocks of sequences: what of a recording is written together, and found again when it
+continues."""
+
+from collections.abc import Sequence
+
+from real.model.target import Target
+from real.progress import Progress, quiet
+from real.prompts import Prompt
+from real.record.sequence_cache import SequenceCache
+from real.record.settings import Settings
+from real.record.target_sequence import target_sequences
+
+BATCHES_PER_BLOCK = 4
+"""Ended sequences are replaced within a block, so only its last batch is partly empty."""
+
+
+def block_of(first: int, settings: Settings, shard_size: int, sequences: int) -> range:
+    """The sequences that are written with the shard at `first`: whole shards, some batches long.
+
+    Blocks do not depend on where a recording was interrupted, so nor does the rounding.
+    """
+    shards = -(-BATCHES_PER_BLOCK * settings.batch // shard_size)
+    size = shards * shard_size
+    start = first // size * size
+    return range(start, min(start + size, sequences))
+
+
+def write_block(
+    target: Target,
+    settings: Settings,
+    prompts: Sequence[Prompt],
+    block: range,
+    cache: SequenceCache,
+    progress: Progress = quiet,
+) -> None:
+    """Writes and saves the sequences of a block of the prompts that are not in the cache."""
+    missing = [i for i in block if cache.find(i, prompts[i].token) is None]
+    if not missing:
+        return
+
+    def overall(label: str, done: int, total: int, note: str = "") -> None:
+        progress(label, block.stop - len(missing) + done, len(prompts), note)
+
+    tokens = [prompts[i].token for i in missing]
+    for i, written in zip(missing, target_sequences(target, settings, tokens, missing, overall)):
+        cache.add(i, prompts[i].token, written)
+    cache.save()

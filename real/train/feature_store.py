@@ -1,0 +1,172 @@
+"""Features of training sequences: computed by the target once, and streamed from disk."""
+
+import hashlib
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from real.draft.batch import read_target
+from real.files import replacing
+from real.model.decoder import Decoder
+from real.progress import Progress, quiet
+from real.train.sequence_shards import SHARD, Sequences
+
+BATCH_TOKENS = 8192
+"""Tokens of a pass, padding included."""
+OPEN_FILES = 256
+
+
+@dataclass(frozen=True)
+class FeatureStore:
+    """Features of `sequences` in files of `SHARD` sequences, one tensor `[tokens, ...]` a file.
+
+    | field | meaning |
+    | --- | --- |
+    | folder | holds a folder of files for each name of `real.draft.batch.read_target` |
+    | target, sequences | what they are features of; a file knows the tokens that it belongs to |
+    | dtype | of storage; bfloat16 halves the files, and rounds |
+
+    Files are memory-mapped: a batch reads its own rows.
+    """
+
+    folder: Path
+    target: Decoder
+    sequences: Sequences
+    dtype: torch.dtype
+
+    def compute(self, names: Sequence[str], progress: Progress = quiet) -> None:
+        """Computes the files that do not exist, all names in one pass over each sequence.
+
+        ValueError where the disk has less room than they need, or for files of other tokens.
+        """
+        shards = range(-(-len(self.sequences) // SHARD))
+        missing = {
+            shard: [name for name in names if not self._path(name, shard).exists()]
+            for shard in shards
+        }
+        self._check_room(missing)
+        for shard in shards:
+            if missing[shard]:
+                self._write(shard, missing[shard])
+            for name in names:
+                self._open(name, shard)
+            note = ", ".join(names)
+            progress("features", shard + 1, len(shards), note)
+
+    def rows(self, name: str, indices: Sequence[int], length: int) -> Tensor:
+        """Features `[b, length, ...]` of the first tokens of some sequences, zero behind them."""
+        found = None
+        for row, index in enumerate(indices):
+            shard = int(index) // SHARD
+            start = int(self.sequences.offset[index] - self.sequences.offset[shard * SHARD])
+            size = int(self.sequences.offset[index + 1] - self.sequences.offset[index])
+            part = self._open(name, shard)[start : start + min(size, length)]
+            if found is None:
+                shape = len(indices), length, *part.shape[1:]
+                found = torch.zeros(shape, dtype=self.target.dtype)
+            found[row, : len(part)] = part
+        assert found is not None
+        return found.to(self.target.device)
+
+    def _write(self, shard: int, names: Sequence[str]) -> None:
+        parts: dict[str, list[Tensor]] = {name: [] for name in names}
+        for batch in self._batches(shard):
+            token = np.zeros((len(batch), max(map(len, batch))), np.int64)
+            for row, sequence in zip(token, batch):
+                row[: len(sequence)] = sequence
+            # padding stands behind: a causal pass does not see it
+            read = read_target(self.target, torch.from_numpy(token).to(self.target.device), names)
+            for name, value in read.items():
+                for row, sequence in zip(value, batch):
+                    parts[name].append(row[: len(sequence)].to(self.dtype).cpu())
+        metadata = {"tokens": self._hash(shard)}
+        for name, values in parts.items():
+            with replacing(self._path(name, shard)) as temporary:
+                save_file({"feature": torch.cat(values)}, str(temporary), metadata)
+
+    def _batches(self, shard: int) -> Iterator[list[np.ndarray]]:
+        batch: list[np.ndarray] = []
+        for index in self._range(shard):
+            sequence = self.sequences.sequence(index)
+            longest = max([len(sequence), *map(len, batch)])
+            if batch and (len(batch) + 1) * longest > BATCH_TOKENS:
+                yield batch
+                batch = []
+            batch.append(sequence)
+        if batch:
+            yield batch
+
+    def _open(self, name: str, shard: int) -> Any:
+        path, tokens = self._path(name, shard), self.sequences.offset[self._range(shard)[0]]
+        tokens = int(self.sequences.offset[self._range(shard)[-1] + 1] - tokens)
+        shape = tokens, *feature_shape(self.target, name)
+        return _slice(path, shape, str(self.dtype), self._hash(shard))
+
+    def _check_room(self, missing: dict[int, list[str]]) -> None:
+        size, needed = torch.empty(0, dtype=self.dtype).element_size(), 0
+        for shard, names in missing.items():
+            span = self._range(shard)
+            tokens = int(self.sequences.offset[span[-1] + 1] - self.sequences.offset[span[0]])
+            values = sum(int(np.prod(feature_shape(self.target, name))) for name in names)
+            needed += tokens * size * values
+        folder = self.folder
+        while not folder.exists():
+            folder = folder.parent
+        free = shutil.disk_usage(folder).free
+        if needed > free:
+            raise ValueError(
+                f"features need {needed:,} bytes, {folder} has {free:,} free; "
+                "lower --distil-tokens, or choose another --work"
+            )
+
+    def _range(self, shard: int) -> range:
+        return range(shard * SHARD, min((shard + 1) * SHARD, len(self.sequences)))
+
+    def _path(self, name: str, shard: int) -> Path:
+        return self.folder / name.replace(":", "-") / f"{shard:05d}.safetensors"
+
+    def _hash(self, shard: int) -> str:
+        span = self._range(shard)
+        offset = self.sequences.offset[span[0] : span[-1] + 2]
+        token = self.sequences.token[offset[0] : offset[-1]]
+        return _hash(token.tobytes(), (offset - offset[0]).tobytes())
+
+
+def feature_shape(target: Decoder, name: str) -> tuple[int, ...]:
+    """The shape of one token's feature."""
+    s = target.config
+    return (2, s.kv_heads, s.head_dim) if name.startswith("kv:") else (s.width,)
+
+
+@lru_cache(maxsize=OPEN_FILES)
+def _hash(token: bytes, offset: bytes) -> str:
+    return hashlib.sha256(token + offset).hexdigest()
+
+
+@lru_cache(maxsize=OPEN_FILES)
+def _slice(path: Path, shape: tuple[int, ...], dtype: str, tokens: str) -> Any:
+    """The tensor of a file, unread; ValueError for another shape or dtype, or other tokens."""
+    try:
+        file = safe_open(str(path), "pt").__enter__()  # stays mapped while it is in the cache
+        found = file.get_slice("feature")
+        size, kind = tuple(found.get_shape()), found.get_dtype()
+        of = (file.metadata() or {}).get("tokens")
+    except (OSError, SafetensorError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(f"{path} is damaged ({reason}); delete it, and it is made anew") from error
+    kinds = {"torch.float32": "F32", "torch.float64": "F64", "torch.bfloat16": "BF16"}
+    if (size, kind, of) != (shape, kinds.get(dtype), tokens):
+        raise ValueError(
+            f"{path} holds {kind} {list(size)}, expected {kinds.get(dtype)} {list(shape)} of the "
+            "sequences beside it; delete its folder, and it is made anew"
+        )
+    return found

@@ -1,0 +1,200 @@
+"""Sequences that a target wrote, in shards that are saved one by one."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from real.files import replace_json, replacing
+from real.model.decoder import Decoder
+from real.progress import Progress, quiet
+from real.train.card_file import read_card
+from real.train.continue_prompts import FIRST_ADDRESS, continue_prompts, mixed_choice
+from real.train.prompt_set import PromptSet
+
+SHARD = 64
+"""Sequences in a shard."""
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Prompts with the target's new tokens behind them.
+
+    | field | meaning |
+    | --- | --- |
+    | token int32 `[T]` | all sequences, one behind the other |
+    | offset int64 `[S + 1]` | where each begins |
+    | prompt int64 `[S]` | prompt tokens of each: its loss mask, for the tokens behind are learned |
+    """
+
+    token: np.ndarray
+    offset: np.ndarray
+    prompt: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.prompt)
+
+    @property
+    def new_tokens(self) -> int:
+        """Tokens that the target wrote."""
+        return len(self.token) - int(self.prompt.sum())
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence."""
+        return int(np.diff(self.offset).max())
+
+    def sequence(self, i: int) -> np.ndarray:
+        """All tokens of sequence `i`."""
+        return self.token[self.offset[i] : self.offset[i + 1]]
+
+    def pair(self, i: int) -> tuple[list[int], np.ndarray]:
+        """The prompt of sequence `i`, and its new tokens int64."""
+        whole = self.sequence(i).astype(np.int64)
+        return whole[: self.prompt[i]].tolist(), whole[self.prompt[i] :]
+
+    def learned(self) -> np.ndarray:
+        """The new tokens of all sequences, int32."""
+        place = np.arange(len(self.token)) - np.repeat(self.offset[:-1], np.diff(self.offset))
+        return self.token[place >= np.repeat(self.prompt, np.diff(self.offset))]
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How a target writes sequences.
+
+    | field | meaning |
+    | --- | --- |
+    | tokens | new tokens wanted in all |
+    | length | new tokens of a sequence at most |
+    | end_tokens | end a sequence; they are learned too |
+    | seed | of the draws |
+    """
+
+    tokens: int
+    length: int
+    end_tokens: tuple[int, ...]
+    seed: int = 0
+
+
+def is_greedy(number: np.ndarray, prompts: int) -> np.ndarray:
+    """Whether sequences `number [n]` are greedy: each prompt once in its first two continuations.
+
+    Half of the first pass over the prompts, the other half of the second; later ones are drawn.
+    """
+    turn, place = number // prompts, number % prompts
+    return (turn < 2) & ((turn + place) % 2 == 0)
+
+
+def write_sequences(
+    writing: Writing,
+    prompts: PromptSet,
+    target: Decoder,
+    made_for: Mapping[str, str],
+    work: Path,
+    progress: Progress = quiet,
+) -> Sequences:
+    """The target's continuations of the training prompts, in turn, until `writing.tokens` are new.
+
+    Shards are saved in `<work>/sequences` one by one; existing ones are read. ValueError where they
+    belong to another target, other prompts or settings.
+    """
+    folder, training = work / "sequences", prompts.training
+    check_same_work(folder, writing, prompts, made_for)
+    shards: list[Sequences] = []
+    done, since, began = 0, 0, perf_counter()
+    while done < writing.tokens:
+        path = folder / f"{len(shards):05d}.safetensors"
+        if path.exists():
+            shards.append(read_shard(path))
+        else:
+            number = np.arange(len(shards) * SHARD, (len(shards) + 1) * SHARD)
+            asked = [training[n % len(training)] for n in number]
+            greedy = is_greedy(number, len(training))
+            choose = mixed_choice(greedy, writing.seed, FIRST_ADDRESS + number)
+            shards.append(_continued(target, asked, writing, choose))
+            save_shard(shards[-1], path)
+            since += shards[-1].new_tokens
+        done += shards[-1].new_tokens
+        rate = f", {since / (perf_counter() - began):,.0f} tokens/s" if since else ""
+        note = f"{done:,} tokens{rate}"
+        progress("distil", min(done, writing.tokens), writing.tokens, note)
+    return joined(shards)
+
+
+def heldout_sequences(
+    writing: Writing, prompts: PromptSet, target: Decoder, work: Path
+) -> Sequences:
+    """The target's greedy continuations of the held-out prompts, kept in `<work>/sequences`."""
+    path = work / "sequences" / f"heldout-{writing.length}.safetensors"
+    if not path.exists():
+        everything = np.ones(len(prompts.heldout), bool)
+        choose = mixed_choice(everything, 0, np.zeros(len(everything), np.int64))
+        save_shard(_continued(target, list(prompts.heldout), writing, choose), path)
+    return read_shard(path)
+
+
+def check_same_work(
+    folder: Path, writing: Writing, prompts: PromptSet, made_for: Mapping[str, str]
+) -> None:
+    """ValueError where `folder` holds sequences of another target, other prompts or settings."""
+    made = {
+        "target": dict(made_for),
+        "prompts": prompts.sha256,
+        "length": writing.length,
+        "seed": writing.seed,
+        "end_tokens": list(writing.end_tokens),
+    }
+    path = folder / "made.json"
+    if not path.exists():
+        replace_json(path, made)
+        return
+    stored = read_card(path)
+    different = [key for key, value in made.items() if stored.get(key) != value]
+    if different:
+        raise ValueError(
+            f"{folder} holds sequences made with another {different[0]}; choose another --work"
+        )
+
+
+def joined(shards: list[Sequences]) -> Sequences:
+    """The sequences of all shards."""
+    lengths = np.concatenate([np.diff(shard.offset) for shard in shards])
+    return Sequences(
+        np.concatenate([shard.token for shard in shards]),
+        np.concatenate(([0], np.cumsum(lengths))),
+        np.concatenate([shard.prompt for shard in shards]),
+    )
+
+
+def save_shard(sequences: Sequences, path: Path) -> None:
+    """Writes a shard, atomically."""
+    tensors = {name: getattr(sequences, name) for name in ("token", "offset", "prompt")}
+    with replacing(path) as temporary:
+        save_file(tensors, str(temporary))
+
+
+def read_shard(path: Path) -> Sequences:
+    """The sequences of a shard; ValueError where it is damaged."""
+    try:
+        stored = Sequences(**load_file(str(path)))
+        size, prompt = np.diff(stored.offset), stored.prompt
+        if stored.offset[0] or stored.offset[-1] != len(stored.token) or len(size) != len(prompt):
+            raise ValueError("its counts do not agree")
+        if (prompt < 1).any() or (size <= prompt).any() or (stored.token < 0).any():
+            raise ValueError("a sequence has no prompt or no new tokens")
+    except Exception as error:  # safetensors raises its own type
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(f"{path} is damaged ({reason}); delete it, and it is made anew") from error
+    return stored
+
+
+def _continued(target: Decoder, asked: list[list[int]], writing: Writing, choose) -> Sequences:
+    new = continue_prompts(target, asked, writing.length, choose, writing.end_tokens)
+    parts = [np.concatenate((np.array(a, np.int32), n)) for a, n in zip(asked, new)]
+    offset = np.concatenate(([0], np.cumsum([len(part) for part in parts])))
+    prompt = np.array([len(a) for a in asked], np.int64)
+    return Sequences(np.concatenate(parts), offset.astype(np.int64), prompt)

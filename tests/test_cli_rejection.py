@@ -1,0 +1,160 @@
+"""Recordings by rejection sampling, from the command line."""
+
+import json
+
+from shell import refused, simspec
+
+
+def test_rejection_recordings_from_the_command_line(trained_folder):
+    """Rejection recordings are swept and described; round-by-round commands fail in one line."""
+    drawn = (
+        "prompts.jsonl",
+        "--models",
+        "models",
+        "--drafter",
+        "model",
+        "--longest",
+        400,
+        "--rule",
+        "rejection",
+        "-k",
+        3,
+        "--budget",
+        8,
+    )
+    out, _ = simspec(
+        "record",
+        *drawn,
+        "--temperature",
+        1,
+        "--top-p",
+        0.9,
+        "--out",
+        "drawn.parquet",
+        "--json",
+        cwd=trained_folder,
+    )
+    assert json.loads(out)["rule"] == "rejection"
+    assert json.loads(out)["mean_accepted_length"] > 0
+    out, _ = simspec(
+        "sweep",
+        "drawn.parquet",
+        "--cost",
+        0.1,
+        "--policy",
+        "fixed:2",
+        "--replicates",
+        3,
+        "--json",
+        cwd=trained_folder,
+    )
+    assert len(json.loads(out)["rows"]) == 3
+    assert all(row["random"] for row in json.loads(out)["rows"])
+    out, _ = simspec(
+        "sweep", "drawn.parquet", "--cost", 0.1, "--json", cwd=trained_folder
+    )  # of the usual policies those that can be answered
+    assert {"fixed:3", "hf_heuristic:5"} & {row["policy"] for row in json.loads(out)["rows"]}
+    out, _ = simspec("show", "drawn.parquet", "--json", cwd=trained_folder)
+    assert (json.loads(out)["top_p"], json.loads(out)["recorded"]) == (0.9, ["ratio"])
+    simspec("check", "drawn.parquet", "--json", cwd=trained_folder)
+    out, _ = simspec("drafters", "drawn.parquet", "--cost", 0.1, "--json", cwd=trained_folder)
+    assert json.loads(out)["drafters"][0]["rule"] == "rejection"
+    assert json.loads(out)["drafters"][0]["speedup"]["value"] > 0
+    price = (
+        "--models",
+        "models",
+        "-k",
+        2,
+        "--repeats",
+        1,
+        "--rule",
+        "rejection",
+        "--temperature",
+        1,
+        "--top-k",
+        5,
+    )
+    out, _ = simspec("measure", *price, "--out", "drawn.cost.json", "--json", cwd=trained_folder)
+    assert json.loads(out)["name"] == "model-rejection"
+    assert len(json.loads(out)["draft"]) == 3
+    for words, *arguments in (
+        (
+            "replay in distribution, not one by one",
+            "run",
+            "drawn.parquet",
+            "--models",
+            "models",
+            "--policy",
+            "fixed:1",
+        ),
+        (
+            "replays in distribution only",
+            "sweep",
+            "drawn.parquet",
+            "--policy",
+            "confidence:0.5",
+            "--cost",
+            0.1,
+        ),
+        ("nobody can know it", "sweep", "drawn.parquet", "--policy", "oracle", "--cost", 0.1),
+        (
+            "of the rejection rule",
+            "sweep",
+            "drawn.parquet",
+            "--policy",
+            "static:2x1",
+            "--cost",
+            0.1,
+        ),
+        ("temperature is -1.0", "record", *drawn, "--temperature", -1, "--out", "x.parquet"),
+        ("temperature 0.0", "record", *drawn, "--temperature", 0, "--out", "x.parquet"),
+        ("temperature 0.0", "measure", "--rule", "coupled", "--temperature", 0, "--out", "x.json"),
+        (
+            "temperature is -0.5",
+            "measure",
+            "--rule",
+            "rejection",
+            "--temperature",
+            -0.5,
+            "--out",
+            "x.json",
+        ),
+        (
+            "top_k and top_p change nothing",
+            "measure",
+            "--rule",
+            "greedy",
+            "--top-p",
+            0.5,
+            "--out",
+            "x.json",
+        ),
+        ("6 prompts are too few", "score", "drawn.parquet", "--policy", "fixed:1", "--cost", 0.1),
+        ("top_p is 0.0", "record", *drawn, "--top-p", 0, "--out", "x.parquet"),
+        ("top_p is 1.5", "record", *drawn, "--top-p", 1.5, "--out", "x.parquet"),
+        ("top_k is -1", "record", *drawn, "--top-k", -1, "--out", "x.parquet"),
+        ("holds no tree order", "record", *drawn, "--tree", "2x2", "--out", "x.parquet"),
+        (
+            "expected WIDTHxLEVELS",
+            "record",
+            *drawn[:-6],
+            "-k",
+            3,
+            "--tree",
+            "2by2",
+            "--out",
+            "x.parquet",
+        ),
+        (
+            "levels from 1 to K",
+            "record",
+            *drawn[:-6],
+            "-k",
+            3,
+            "--tree",
+            "2x9",
+            "--out",
+            "x.parquet",
+        ),
+    ):
+        refused(trained_folder, *arguments, words=words)

@@ -1,0 +1,98 @@
+"""Shards of an interrupted recording that were damaged before it resumes."""
+
+import random
+from functools import partial
+
+import pytest
+from interrupted_jobs import prompts, rows
+from shell import command, refused
+
+import real.jobs
+import real.record.recorder
+import real.record.shards
+from real.record import RecordingFiles
+
+
+@pytest.fixture
+def half(tmp_path, monkeypatch):
+    """A recording interrupted with two of its three shards on disk, and the whole recording."""
+    monkeypatch.setattr(real.jobs.record, "RecordingFiles", partial(RecordingFiles, shard_size=2))
+    arguments = ["record", "p.jsonl", "--out", "x.parquet", "-k", 3, "--budget", 4]
+    assert command(prompts(tmp_path / "whole", 6), *arguments)[0] == 0
+    recorded, text = [], real.record.recorder.record_sequence
+
+    def until_the_fifth(*job):
+        if len(recorded) == 4:
+            raise KeyboardInterrupt
+        recorded.append(text(*job))
+        return recorded[-1]
+
+    folder = prompts(tmp_path / "half", 6)
+    with monkeypatch.context() as patch:
+        patch.setattr(real.record.recorder, "record_sequence", until_the_fifth)
+        assert command(folder, *arguments)[0] == 130
+    assert sorted(p.name for p in (folder / "x.parquet.parts").iterdir()) == [
+        "000000.parquet",
+        "000002.parquet",
+        "sequences.json",
+        "settings.json",
+    ]
+    return folder, arguments, rows(tmp_path / "whole" / "x.parquet")
+
+
+def test_flipped_bit_is_refused_or_harmless(half):
+    folder, arguments, whole = half
+    shard = folder / "x.parquet.parts" / "000002.parquet"
+    raw, draw, refusals = shard.read_bytes(), random.Random(0), 0
+    kept = {p: p.read_bytes() for p in shard.parent.iterdir()}
+    for _ in range(16):
+        place = draw.randrange(len(raw))
+        shard.write_bytes(
+            raw[:place] + bytes([raw[place] ^ 1 << draw.randrange(8)]) + raw[place + 1 :]
+        )
+        code, out, error = command(folder, *arguments)
+        if code == 0:
+            assert rows(folder / "x.parquet") == whole
+            (folder / "x.parquet").unlink()
+            shard.parent.mkdir()
+            for path, held in kept.items():
+                path.write_bytes(held)
+            continue
+        refusals += 1
+        assert code == 2
+        assert out == ""
+        assert error.count("\n") == 1
+        assert "x.parquet.parts/000002.parquet" in error
+        assert error.startswith("simspec: ")
+        assert "delete this file" in error
+        assert not (folder / "x.parquet").exists()
+    assert refusals > 8
+    shard.unlink()  # as the line says
+    assert command(folder, *arguments)[0] == 0
+    assert rows(folder / "x.parquet") == whole
+
+
+def test_shard_of_other_sequences_is_refused(half):
+    folder, arguments, whole = half
+    parts = folder / "x.parquet.parts"
+    (parts / "000002.parquet").write_bytes((parts / "000000.parquet").read_bytes())
+    refused(folder, *arguments, words="000002.parquet holds other sequences", progress=True)
+    (parts / "000002.parquet").unlink()
+    assert command(folder, *arguments)[0] == 0
+    assert rows(folder / "x.parquet") == whole
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 200_000, "\x00"])
+def test_damaged_settings_are_named(half, text):
+    folder, arguments, _ = half
+    (folder / "x.parquet.parts" / "settings.json").write_text(text)
+    refused(folder, *arguments, words="settings.json is damaged", progress=True)
+
+
+def test_shards_without_settings_are_recorded_again(half):
+    folder, arguments, whole = half
+    (folder / "x.parquet.parts" / "settings.json").unlink()
+    other = [*arguments[:-1], 3]
+    assert command(folder, *other)[0] == 0
+    assert rows(folder / "x.parquet").budget.tolist() == [3] * 6
+    assert whole.budget.tolist() == [4] * 6

@@ -1,0 +1,95 @@
+"""Interrupted jobs say how to continue, and the same command does."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from interrupted_jobs import RECORD, prompts, rows
+from shell import command, refused
+
+import real.jobs
+import real.record.recorder
+import real.record.shards
+from simspec import synthetic
+
+LONG = ["record", "p.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 24]
+
+
+def test_interrupted_recording_continues_with_the_same_command(tmp_path):
+    """The real process, interrupted when its first shard of eight texts is on disk."""
+    folder = prompts(tmp_path / "cut", 17)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    arguments = [sys.executable, "-m", "simspec.cli", *map(str, LONG)]
+    job = subprocess.Popen(
+        arguments,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    shard = folder / "x.parquet.parts" / "000000.parquet"
+    while not shard.exists() and job.poll() is None:
+        time.sleep(0.01)
+    job.send_signal(signal.SIGINT)
+    out, error = job.communicate(timeout=120)
+    assert job.returncode == 130, error
+    assert out == ""
+    assert error.splitlines()[-1].startswith("simspec: interrupted")
+    assert "same command" in error
+    assert error.count("simspec:") == 1
+    assert shard.exists()
+    assert not (folder / "x.parquet").exists()
+    kept = shard.stat().st_mtime_ns, shard.read_bytes()
+    seen = []
+    load = real.record.shards.load_trace
+
+    def loaded(path):
+        seen.append((path.stat().st_mtime_ns, path.read_bytes()))
+        return load(path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(real.record.shards, "load_trace", loaded)
+        assert command(folder, *LONG)[0] == 0
+    assert seen[0] == kept  # it was not made anew
+    assert command(prompts(tmp_path / "whole", 17), *LONG)[0] == 0
+    assert rows(folder / "x.parquet") == rows(tmp_path / "whole" / "x.parquet")
+
+
+@pytest.mark.parametrize("job", ["record", "sweep", "train"])
+def test_early_interrupt_leaves_no_file(tmp_path, monkeypatch, job):
+    folder = prompts(tmp_path, 2)
+
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    if job == "record":
+        monkeypatch.setattr("real.record.sequence_block.target_sequences", stopped)
+        refused(folder, *RECORD, words="interrupted", code=130)
+    elif job == "sweep":
+        synthetic.iid(0.5, 1, 9, 2).save(folder / "t.parquet")
+        monkeypatch.setattr("simspec.trace_file.digest", stopped)
+        refused(
+            folder,
+            "sweep",
+            "t.parquet",
+            "--policy",
+            "fixed:1",
+            "--out",
+            "o.csv",
+            words="interrupted",
+            code=130,
+        )
+    else:
+        monkeypatch.setattr("real.train.training_text.train_tokenizer", stopped)
+        (folder / "text.txt").write_text("words " * 99)
+        code, out, error = command(folder, "train", "text.txt", "--toy", "--out", "m")
+        assert code == 130
+        assert out == ""
+        assert error.endswith("same command is given again\n")
+        assert not [
+            p for p in folder.rglob("*") if p.is_file() and p.name not in ("p.jsonl", "text.txt")
+        ]

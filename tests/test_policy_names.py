@@ -1,0 +1,144 @@
+"""Names of policies: parsed, read back, and refused in one line."""
+
+import numpy as np
+import pytest
+from strategies import EXAM
+
+from simspec import CostModel, PolicyError, policies, synthetic
+from simspec.policies import (
+    BUILTIN,
+    beta_ts,
+    cali_ts,
+    confidence,
+    fixed,
+    hf_heuristic,
+    make,
+    oracle,
+    parse,
+)
+
+# What strategies.planned plans for.
+TRACE, PRICES = (
+    synthetic.iid(0.5, 1, 4, 6),
+    CostModel(0.125 * np.arange(7), np.ones(7), [0, 0.25], 0.0, 1.0),
+)
+
+
+@pytest.mark.parametrize(
+    "policy", [p for p in EXAM if not p.name.startswith("nosy")], ids=lambda policy: policy.name
+)
+def test_names_parse_back_to_their_policy(policy):
+    assert make(policy.name, TRACE, PRICES) == policy
+
+
+@pytest.mark.parametrize("name", sorted(BUILTIN))
+def test_names_of_built_policies_start_with_their_key(name):
+    text = {"fixed": "fixed:3", "confidence": "confidence:0.5"}.get(name, name)
+    policy = make(text, TRACE, PRICES)
+    again = make(policy.name, TRACE, PRICES)
+    assert again == policy
+    assert make(policy, TRACE, PRICES) is policy
+    assert policy.name.split(":")[0] == name
+    assert "\n" not in policy.name
+
+
+def test_parse():
+    assert parse("fixed:3") == fixed(3)
+    assert parse("beta_ts") == beta_ts()
+    assert parse("beta_ts:censored,alpha0=2.5") == beta_ts("censored", 2.5)
+    assert (
+        parse("confidence:0.4,false")
+        == parse("confidence:0.4,inclusive=false")
+        == confidence(0.4, False)
+    )
+    assert parse("hf_heuristic:start=20,transient=true") == hf_heuristic(20, True)
+    assert parse("cali_ts:validated,sigma_m=0.2") == cali_ts("validated", sigma_m=0.2)
+    assert parse("oracle") is oracle
+    assert set(BUILTIN) >= {"fixed", "beta_ts", "confidence", "hf_heuristic", "oracle"}
+    assert policies.parse is parse
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "fixd:3",
+        "fixed",
+        "fixed:",
+        "fixed:-1",
+        "fixed:x",
+        "fixed:2.5",
+        "fixed:1,2",
+        "fixed:k=1,j=2",
+        "beta_ts:posterior",
+        "beta_ts:alpha0=0",
+        "beta_ts:alpha0=x",
+        "beta_ts:scope=prompt",
+        "confidence",
+        "confidence:2",
+        "confidence:x",
+        "confidence:0.5,inclusive=3",
+        "confidence:true",
+        "entropy:-1",
+        "product:2",
+        "product:0.3,predictor=entropy",
+        "product:0.3,shortest=0",
+        "draft_verify:2",
+        "adaedl:g=0",
+        "adaedl:g=x",
+        "cali_ts:posterior",
+        "cali_ts:sigma_m=0",
+        "cali_ts:sigma_s=x",
+        "cali_ts:theta0=1.5",
+        "cali_ts:predictor=scalar/1/2",
+        "cali_ts:predictor=scalar/1/2/3/x",
+        "cali_ts:predictor=scalar/1/2/3/inf",
+        "cali_ts:predictor=3",
+        "cali_ts:predictor=absent.json",
+        "cali_ts:predictor=a-b",
+        "model_only:a b",
+        "model_only:none",
+        "sampling_only:theta0=-1",
+        "sampling_only:predictor=theta",
+        "cost_ts:mean",
+        "cost_ts:alpha0=0",
+        "cost_ts:decay=0",
+        "cost_ts:decay=2",
+        "cost_ts:greedy=3",
+        "cost_ts:scope=prompt",
+        "cost_ts:K=-1",
+        "cost_ts:K=x",
+        "greedy_oracle:3",
+        "hf_heuristic:0",
+        "hf_heuristic:true",
+        "hf_heuristic:2,transient=3",
+        "oracle:3",
+    ],
+)
+def test_invalid_policy_texts_are_refused_in_one_line(text):
+    with pytest.raises(PolicyError) as caught:
+        parse(text)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text, near",
+    [
+        ("fixd:3", "fixed"),
+        ("beta-ts", "beta_ts"),
+        ("oracel", "oracle"),
+        ("confidense:0", "confidence"),
+    ],
+)
+def test_unknown_names_get_the_nearest_suggestion(text, near):
+    with pytest.raises(PolicyError, match=f"did you mean {near}\\?"):
+        parse(text)
+    with pytest.raises(PolicyError, match="named 'qqq': expected one of fixed, "):
+        parse("qqq")
+
+
+@pytest.mark.parametrize("thing", [3, None, lambda trace, cost: "fixed:3"])
+def test_make_refuses_other_objects(thing):
+    with pytest.raises(PolicyError, match="is no policy: expected a Policy, text"):
+        make(thing, TRACE, PRICES)
+    assert make(oracle, TRACE, PRICES).name == make("oracle", TRACE, PRICES).name == "oracle"

@@ -1,0 +1,172 @@
+"""The search for sub-layers to skip: acceptance, cost shares, the optimum, and its file."""
+
+import itertools
+import json
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toy_lm import END, RULES, toy_decoder, toy_prompts
+from toy_skips import DECODER, LAYERS, MADE_FOR, SKIPS, SOME, pair
+
+from real.draft import Drafter
+from real.drafters import BUILTIN
+from real.drafters.self_skip import SelfSkipDrafter, SkipConfig
+from real.model.target import Target
+from real.record import Settings
+from real.record.recorder import record_sequence
+from real.record.target_sequence import target_sequence
+from real.train import skip_acceptance
+from real.train import skip_search as skips
+from simspec.formulas import expected_speedup, optimal_k
+
+
+@lru_cache
+def own_texts(decoder=DECODER, count=8, budget=16):
+    how = Settings(6, budget, RULES["greedy"], END)
+    return [
+        (p, target_sequence(Target(decoder), how, p, i)[0].tolist())
+        for i, p in enumerate(toy_prompts(count))
+    ]
+
+
+def first_slots(skipped):
+    """Per position of every sequence: whether the drafter's first token is the target's."""
+    target, drafter = pair(skipped)
+    how = Settings(1, 16, RULES["greedy"], END, ())
+    rows = [
+        record_sequence(target, drafter, how, prompt, i, stepwise=True)
+        for i, (prompt, _) in enumerate(own_texts())
+    ]
+    return np.concatenate([r.run for r in rows])
+
+
+@settings(deadline=None, max_examples=10)
+@given(SKIPS)
+def test_acceptance_equals_the_drafters_first_slots(skipped):
+    assert skip_acceptance.acceptance(DECODER, skipped, own_texts()) == first_slots(skipped).mean()
+
+
+def test_control_visible_own_full_row_changes_acceptance(monkeypatch):
+    prepare = skip_acceptance.prepare
+
+    def shifted(decoder, prompt, text):
+        prepared = prepare(decoder, prompt, text)
+        diagonal = torch.arange(prepared.mask.shape[1]) == prepared.position[:, None]
+        return replace(prepared, mask=prepared.mask | diagonal)
+
+    settings = [SkipConfig((i,), (j,)) for i in range(LAYERS) for j in range(LAYERS)]
+    right = [skip_acceptance.acceptance(DECODER, s, own_texts()) for s in settings]
+    monkeypatch.setattr(skip_acceptance, "prepare", shifted)
+    assert (
+        sum(
+            skip_acceptance.acceptance(DECODER, s, own_texts()) != a
+            for s, a in zip(settings, right)
+        )
+        > 4
+    )
+
+
+@given(st.floats(0, 1), st.floats(0, 2), st.integers(1, 32))
+def test_best_length_follows_formula_1(alpha, c, K):
+    k, speedup = skips.best_length(alpha, c, K)
+    assert 1 <= k <= K
+    assert (
+        speedup
+        == expected_speedup(alpha, k, c)
+        == expected_speedup(alpha, np.arange(1, K + 1), c).max()
+    )
+    assert speedup <= 1 + 1e-12 or optimal_k(alpha, c, K) == k
+
+
+def test_cost_shares():
+    whole, none = SkipConfig(), SkipConfig(tuple(range(LAYERS)), tuple(range(LAYERS)))
+    for share in (skip_acceptance.sublayer_share, skip_acceptance.weight_share):
+        assert share(DECODER, whole) == 1
+        assert 0 <= share(DECODER, none) < share(DECODER, SOME) < 1
+    assert skip_acceptance.sublayer_share(DECODER, SOME) == 5 / 8
+    assert SelfSkipDrafter(DECODER, SOME).sublayers == 5
+    head = DECODER.head.weight.numel()
+    layers = sum(p.numel() for n, p in DECODER.layers.named_parameters() if "norm" not in n)
+    assert skip_acceptance.weight_share(DECODER, none) == head / (head + layers)
+
+
+SMALL = toy_decoder(1, layers=3, spread=0.5)
+
+
+def test_search_finds_the_enumerated_optimum():
+    texts = own_texts(SMALL)
+    subsets = [s for n in range(4) for s in itertools.combinations(range(3), n)]
+    every = [SkipConfig(a, m) for a in subsets for m in subsets]
+    scores = {
+        s: skips.best_length(
+            skip_acceptance.acceptance(SMALL, s, texts), skip_acceptance.weight_share(SMALL, s), 8
+        )[1]
+        for s in every
+    }
+    ranked = sorted(scores.values(), reverse=True)
+    assert ranked[0] > 1.05
+    assert ranked[0] > ranked[8]
+    for seed in range(3):
+        search = skips.find(
+            SMALL, texts, trials=60, seed=seed, K=8, cost=skip_acceptance.weight_share
+        )
+        assert search.best.speedup >= ranked[2]
+        assert all(t.speedup == scores[t.skips] for t in search.trials)
+        assert search.trials[0].skips == SkipConfig()
+        assert search.trials[0].speedup == 1
+        assert search.best is max(search.trials, key=lambda t: t.speedup)
+
+
+def test_trials_depend_on_the_seed():
+    progress_calls = []
+    how = {"trials": 25, "K": 6}
+    search = skips.find(
+        SMALL, own_texts(SMALL), **how, seed=4, progress=lambda *call: progress_calls.append(call)
+    )
+    assert (
+        skips.find(SMALL, own_texts(SMALL), **how, seed=4)
+        == search
+        != skips.find(SMALL, own_texts(SMALL), **how, seed=5)
+    )
+    assert [call[1:3] for call in progress_calls] == [(i, 25) for i in range(1, 26)]
+    assert progress_calls[-1][3] == f"speedup {search.best.speedup:.3f}"
+
+
+def test_search_uses_the_given_cost():
+    def dear(decoder, skipped):
+        return 0.9 + 0.1 * skip_acceptance.sublayer_share(decoder, skipped)
+
+    assert skips.find(SMALL, own_texts(SMALL), trials=20, cost=dear).best.cost >= 0.9
+    free = skips.find(SMALL, own_texts(SMALL), trials=20, cost=lambda decoder, skipped: 0.0)
+    assert free.best.skips == SkipConfig(), "where drafting is free, only acceptance counts"
+
+
+@pytest.mark.parametrize(
+    "texts, trials", [([], 3), ([([], [4])], 3), ([([4], [5]), ([4], [])], 3), ([([4], [5])], 0)]
+)
+def test_empty_search_is_refused(texts, trials):
+    with pytest.raises(ValueError, match="expected"):
+        skips.find(SMALL, texts, trials=trials)
+
+
+def test_search_result_is_saved_and_loaded(tmp_path):
+    search = skips.find(DECODER, own_texts(), trials=15, seed=2, K=8)
+    skips.save(search, tmp_path / "self_skip", MADE_FOR, "dev")
+    saved = json.loads((tmp_path / "self_skip" / "self_skip.json").read_text())
+    assert saved["target"] == MADE_FOR
+    assert saved["settings"] == search.best.skips.settings
+    tokens = sum(len(text) for _, text in own_texts())
+    assert saved["search"] == {
+        "split": "dev", "texts": 8, "tokens": tokens, "trials": 15, "seed": 2, "K": 8,
+        "score": search.best.speedup, "k": search.best.k, "acceptance": search.best.acceptance,
+        "cost": search.best.cost,
+    }  # fmt: skip
+    drafter = BUILTIN["self_skip"].load(tmp_path / "self_skip", DECODER, MADE_FOR)
+    assert isinstance(drafter, Drafter)
+    assert drafter.skips == search.best.skips
+    assert drafter.predictors == {}

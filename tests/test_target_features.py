@@ -1,0 +1,185 @@
+"""Masked losses, and features that the target computes once."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from toy_lm import toy_decoder, toy_prompts
+
+from real.draft import TrainingBatch
+from real.drafters import BUILTIN, trainable
+from real.train import feature_store
+from real.train.continue_prompts import continue_prompts, mixed_choice
+from real.train.drafter_training import drafter_training, new_head
+from real.train.feature_store import FeatureStore
+from real.train.schedule import TrainSchedule
+from real.train.sequence_shards import Sequences
+from real.train.training_set import TrainingSet, learned_tokens, read_tokens
+
+TARGET = toy_decoder(2, spread=0.8)
+SIZES = {"model": dict(width=8, layers=1, heads=1, head_dim=8, hidden=12)}
+PLAN = TrainSchedule(steps=3, rows=5, length=40)
+LOSS = {"medusa": {"stride": 1}, "hydra": {"stride": 1}, "eagle": {"noise": 0.0}}
+
+
+def number(value):
+    return float(value.detach())
+
+
+def sequences(count=150, seed=0, length=14):
+    prompts = toy_prompts(count, seed)
+    choose = mixed_choice(np.arange(count) % 2 == 0, seed, np.arange(count))
+    new = continue_prompts(TARGET, prompts, length, choose, (3, 5))
+    parts = [np.concatenate((np.array(p, np.int32), n)) for p, n in zip(prompts, new)]
+    offset = np.concatenate(([0], np.cumsum([len(part) for part in parts])))
+    return Sequences(np.concatenate(parts), offset, np.array([len(p) for p in prompts]))
+
+
+def training_set(folder, dtype=torch.float64, **given):
+    written = sequences(**given)
+    return TrainingSet(written, FeatureStore(folder, TARGET, written, dtype))
+
+
+def head_and_loss(name, soft, draft_vocab=None):
+    training = drafter_training(name, PLAN, soft=soft, settings=SIZES.get(name))
+    head, recipe = new_head(training, TARGET), BUILTIN[name].recipe
+    if draft_vocab is not None:
+        head.restrict(TARGET, draft_vocab)
+
+    def loss(batch):
+        generator = torch.Generator().manual_seed(1)
+        return recipe.loss(head, TARGET, batch, soft, generator, **LOSS.get(name, {}))
+
+    return head, recipe, loss
+
+
+def test_batches_hold_whole_sequences_and_learn_new_tokens(tmp_path):
+    found = training_set(tmp_path)
+    batch = found.batches(PLAN)(2)
+    again = found.batches(PLAN)(2)
+    assert torch.equal(batch.token, again.token)
+    rows = read_tokens(batch)
+    whole = {tuple(found.sequences.sequence(i).tolist()): i for i in range(len(found.sequences))}
+    for row, tokens, learned in zip(batch.token, rows, batch.learned):
+        i = whole[tuple(tokens.tolist())]
+        _, new_tokens = found.sequences.pair(i)
+        assert row[learned].tolist() == new_tokens.tolist()
+        assert not learned[: found.sequences.prompt[i]].any()
+    assert learned_tokens(batch) == int(batch.learned.sum())
+    cut = found.batches(TrainSchedule(rows=9, length=15))(0)
+    assert cut.token.shape == (9, 16)
+
+
+@pytest.mark.parametrize("restricted", [False, True])
+@pytest.mark.parametrize("soft", [True, False])
+@pytest.mark.parametrize("name", trainable())
+def test_masked_losses_are_means_over_learned_tokens(tmp_path, name, soft, restricted):
+    """A padded batch weighs each sequence by its learned rows; padding changes nothing."""
+    vocabulary = torch.arange(0, 24, 2) if restricted else None
+    head, _, loss = head_and_loss(name, soft, vocabulary)
+    token = torch.randint(0, 24, (2, 17), generator=torch.Generator().manual_seed(3))
+    learned = torch.zeros(2, 17, dtype=torch.bool)
+    learned[0, 6:], learned[1, 9:13] = True, True
+    batch = TrainingBatch(token, learned)
+    value = loss(batch)
+    other = token.clone()
+    other[1, 13:] = 7
+    assert number(loss(TrainingBatch(other, learned))) == pytest.approx(number(value), rel=1e-6)
+    both = TrainingBatch(torch.cat((token, token)), torch.cat((learned, learned)))
+    assert number(loss(both)) == pytest.approx(number(value), rel=1e-5)
+    fewer = learned.clone()
+    fewer[0, 10:] = False
+    assert abs(number(loss(TrainingBatch(token, fewer))) - number(value)) > 1e-4
+    everything = TrainingBatch(token, torch.ones_like(learned))
+    assert number(loss(everything)) == pytest.approx(number(loss(TrainingBatch(token))), rel=1e-6)
+    nothing = loss(TrainingBatch(token, torch.zeros_like(learned)))
+    assert number(nothing) == 0.0
+    value.backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in head.parameters())
+    assert any(p.grad is not None and p.grad.abs().max() > 0 for p in head.parameters())
+
+
+@pytest.mark.parametrize("soft", [True, False])
+@pytest.mark.parametrize("name", trainable())
+def test_stored_features_equal_those_on_the_fly(tmp_path, name, soft, monkeypatch):
+    """Training reads files, and the target's layers run no more."""
+    monkeypatch.setattr(feature_store, "BATCH_TOKENS", 60)
+    found = training_set(tmp_path)
+    head, recipe, loss = head_and_loss(name, soft)
+    reads = recipe.reads(head, soft)
+    assert (not reads) == (name == "model" and not soft)
+    draw = found.batches(PLAN, reads)
+    assert set(draw(0).stored) == set(reads)
+    for step in range(3):
+        fresh = loss(found.batches(PLAN)(step))
+        runs: list[int] = []
+
+        def note(*_, runs=runs):
+            runs.append(1)
+
+        hooks = [layer.register_forward_hook(note) for layer in TARGET.layers]
+        stored = loss(draw(step))
+        for hook in hooks:
+            hook.remove()
+        assert not runs
+        assert number(stored) == pytest.approx(number(fresh), abs=1e-6)
+        for feature, values in draw(step).stored.items():
+            (read,) = found.batches(PLAN)(step).features(TARGET, feature)
+            mask = torch.zeros(values.shape[:2], dtype=torch.bool)
+            for row, tokens in zip(mask, read_tokens(draw(step))):
+                row[: len(tokens)] = True
+            assert (values - read)[mask].abs().max() < 1e-12
+            assert read[mask].abs().max() > 1e-3
+
+
+def test_features_are_computed_once_for_all_drafters(tmp_path, monkeypatch):
+    found, calls = training_set(tmp_path), []
+    inner = feature_store.read_target
+    monkeypatch.setattr(
+        feature_store, "read_target", lambda *given: calls.append(given[2]) or inner(*given)
+    )
+    found.batches(PLAN, ("feature", "kv:3"))
+    first = len(calls)
+    assert first >= 3
+    found.batches(PLAN, ("feature",))
+    found.batches(PLAN, ("kv:3", "feature"))
+    assert len(calls) == first
+    found.batches(PLAN, ("feature", "tap:2"))
+    assert all(names == ["tap:2"] for names in calls[first:])
+    held = sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*.safetensors"))
+    assert len(held) == 9
+    assert held[0] == "feature/00000.safetensors"
+
+
+def test_rounded_storage_is_close(tmp_path):
+    exact, rounded = training_set(tmp_path / "a"), training_set(tmp_path / "b", torch.bfloat16)
+    x, y = (s.batches(PLAN, ("feature",))(0).stored["feature"] for s in (exact, rounded))
+    assert 0 < float((x - y).abs().max()) < 0.01 * float(x.abs().max())
+
+
+def test_unfit_features_are_refused(tmp_path, monkeypatch):
+    found = training_set(tmp_path)
+    found.batches(PLAN, ("feature",))
+    other = training_set(tmp_path, seed=1)
+    with pytest.raises(ValueError, match="of the sequences beside it; delete its folder"):
+        other.batches(PLAN, ("feature",))
+    with pytest.raises(ValueError, match=r"holds F64 \[.*expected BF16"):
+        training_set(tmp_path, torch.bfloat16).batches(PLAN, ("feature",))
+    path = tmp_path / "feature" / "00001.safetensors"
+    path.write_bytes(path.read_bytes()[:-8])
+    feature_store._slice.cache_clear()
+    with pytest.raises(ValueError, match="00001.safetensors is damaged"):
+        training_set(tmp_path).batches(PLAN, ("feature",))
+    header = json.dumps({"feature": {"dtype": "F64", "shape": [1 << 40, 16]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(ValueError, match="00001.safetensors is damaged"):
+        training_set(tmp_path).batches(PLAN, ("feature",))
+    monkeypatch.setattr(feature_store.shutil, "disk_usage", lambda folder: FullDisk())
+    with pytest.raises(ValueError, match="features need .* bytes, .* has 5 free"):
+        training_set(tmp_path / "new").batches(PLAN, ("feature",))
+    assert not (tmp_path / "new").exists()
+
+
+class FullDisk:
+    free = 5

@@ -1,0 +1,203 @@
+"""Replays of tree policies against their slow twin, which builds every tree and walks it."""
+
+from dataclasses import replace
+
+import naive_tree
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tree_strategies import ordered, prices, recordings, scores, shapes
+
+from simspec import CostModel, Rounds, committed, replay, summary, synthetic
+from simspec.policies import fixed
+from simspec.policies.trees import cape, dynamic_tree, sets
+from simspec.quantization import LOG_ODDS
+from simspec.tree import MAX_NODES, from_paths
+from simspec.tree_outcomes import outcomes, sibling_counts
+from simspec.tree_policy import TreePolicy
+from simspec.tree_replay import replay_tree, tree_seconds
+from simspec.tree_shapes import chain_tree, tree_of_widths
+
+
+def equal(trace, policy, cost, figures_at):
+    """Replay and prices equal the twin's; figures_at(s, row, backlog): its figures of a round."""
+    slow = naive_tree.replay(trace, figures_at)
+    fast = replay_tree(trace, policy, cost)
+    assert fast == Rounds.join(
+        [
+            [(row, levels, nodes, accepted) for row, levels, nodes, _, accepted, _ in rounds]
+            for rounds in slow
+        ]
+    )
+    expected = [second for rounds in slow for second in naive_tree.seconds(rounds, cost)]
+    assert tree_seconds(fast, trace, policy, cost).tolist() == expected
+    return fast
+
+
+@settings(max_examples=150)
+@given(recordings(optional=False), shapes(), prices())
+def test_static_tree_equals_its_set_of_paths(trace, tree, cost):
+    tree = tree.cut(trace.K)
+    policy = TreePolicy("tree", "static", tree=tree)
+    equal(
+        trace,
+        policy,
+        cost,
+        lambda s, row, backlog: naive_tree.static(trace, s, row, tree.parent, tree.rank),
+    )
+
+
+@settings(max_examples=150)
+@given(
+    recordings(optional=False),
+    st.sampled_from(["section", "appendix", 0, 1, 3, 31]),
+    st.integers(0, 6),
+    prices(),
+)
+def test_cape_equals_its_chain_and_sets(trace, table, k, cost):
+    k = min(k, trace.K)
+    column = [name for name, _ in trace.meta.features].index("confidence")
+
+    def width(row, slot):
+        return (
+            table
+            if isinstance(table, int)
+            else naive_tree.cape_width(LOG_ODDS[trace.feature[row, slot, column]], table)
+        )
+
+    policy = cape(table, k) if isinstance(table, str) else sets(table, k)
+    equal(
+        trace,
+        policy,
+        cost,
+        lambda s, row, backlog: naive_tree.cape(trace, s, row, k, lambda slot: width(row, slot)),
+    )
+
+
+@settings(max_examples=80)
+@given(
+    recordings(optional=False, max_K=4, max_rows=6, max_sequences=2),
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.integers(0, 99),
+    prices(),
+)
+def test_one_recorded_order_serves_every_budget(trace, width, depth, seed, cost):
+    trace = ordered(trace, width, min(depth, trace.K), seed)
+    for nodes in (0, 1, 2, 5, 9, MAX_NODES):
+        equal(
+            trace, dynamic_tree(nodes), cost,
+            lambda s, row, backlog, nodes=nodes: naive_tree.dynamic(
+                trace, s, row, scores(seed, s, row), *trace.meta.tree, nodes
+            ),
+        )  # fmt: skip
+
+
+@settings(max_examples=60)
+@given(recordings(optional=False), st.integers(0, 6))
+def test_tree_without_branches_equals_the_fixed_chain(trace, k):
+    """Where no end token cuts it: rows, levels, nodes and accepted tokens; sets of no width are
+    the chain whatever cuts it.
+    """
+    k = min(k, trace.K)
+    assert replay_tree(trace, sets(0, k)) == replay(trace, fixed(k))
+    whole = replace(trace, depth=np.full(trace.rows, trace.K, np.uint8), run=_runs(trace))
+    assert replay_tree(whole, TreePolicy("chain", "static", tree=chain_tree(k))) == replay(
+        whole, fixed(k)
+    )
+
+
+def _runs(trace):
+    left = np.repeat(trace.offset[1:], np.diff(trace.offset)) - np.arange(trace.rows)
+    ok = (trace.rank == 0) & (np.arange(trace.K) < left[:, None])
+    return np.logical_and.accumulate(ok, axis=1).sum(axis=1).astype(np.uint8)
+
+
+@settings(max_examples=60)
+@given(recordings(optional=False), st.integers(0, 6), prices())
+def test_sets_of_width_zero_cost_the_same_as_the_chain(trace, k, cost):
+    rounds = replay_tree(trace, sets(0, min(k, trace.K)))
+    assert (
+        tree_seconds(rounds, trace, sets(0, min(k, trace.K)), cost).tolist()
+        == cost.seconds(rounds).tolist()
+    )
+
+
+@settings(max_examples=60)
+@given(recordings(optional=False), shapes(), shapes())
+def test_more_nodes_never_accept_less(trace, tree, other):
+    paths = {*tree.paths, *other.paths}
+    if len(paths) > MAX_NODES:
+        return
+    both = TreePolicy("both", "static", tree=from_paths(paths).cut(trace.K))
+    one = TreePolicy("one", "static", tree=tree.cut(trace.K))
+    assert (outcomes(trace, both).accepted >= outcomes(trace, one).accepted).all()
+    rounds = replay_tree(trace, both)
+    assert committed(rounds, trace).sum() == trace.rows
+    assert (committed(rounds, trace) <= rounds.accepted + 1).all()
+
+
+def test_cape_widths_at_the_bin_edges():
+    p = np.array([1e-9, 0.29, 0.3, np.nextafter(0.3, 1), 0.6, 0.61, 0.8, 0.81, 1.0])
+    assert sibling_counts(p, "section").tolist() == [7, 7, 7, 5, 5, 3, 3, 1, 1]
+    assert sibling_counts(p, "appendix").tolist() == [7, 7, 5, 5, 3, 3, 1, 1, 1]
+    assert [naive_tree.cape_width(x, "appendix") for x in p] == sibling_counts(
+        p, "appendix"
+    ).tolist()
+    assert [naive_tree.cape_width(x, "section") for x in p] == sibling_counts(p, "section").tolist()
+    assert sibling_counts(np.zeros(3), 4).tolist() == [4, 4, 4]
+
+
+def test_cape_fills_its_32_from_the_first_slot():
+    """Six tokens of a low confidence want 7 siblings each: 26 are left, which end inside the
+    fourth slot's set.
+    """
+    one = synthetic.iid(0.0, 1, 40, 8)
+    feature = np.zeros((40, 8, 1), np.uint8)
+    rank = np.full((40, 8), 9, np.uint8)
+    trace = replace(
+        one,
+        feature=feature,
+        rank=rank,
+        meta=replace(one.meta, features=(("confidence", "confidence"),)),
+    )
+    figures = outcomes(trace, cape("section", 6))
+    assert figures.levels[0] == 6
+    assert figures.nodes[0] == 32
+    assert figures.levels[-1] == 0 == figures.nodes[-1]
+    assert figures.accepted.max() == 0
+
+    def with_miss_at(slot, r):
+        """The chain is right before that slot, where the text's token has rank r."""
+        rank = np.full((40, 8), 9, np.uint8)
+        rank[:, :slot], rank[:, slot] = 0, r
+        left = np.arange(40, 0, -1)
+        return replace(trace, rank=rank, run=np.minimum(slot, left).astype(np.uint8))
+
+    assert [
+        int(outcomes(with_miss_at(3, r), cape("section", 6)).accepted[0]) for r in (1, 5, 6, 7)
+    ] == [4, 4, 3, 3]
+    assert [
+        int(outcomes(with_miss_at(2, r), cape("section", 6)).accepted[0]) for r in (1, 7, 8)
+    ] == [3, 3, 2]
+    assert int(outcomes(with_miss_at(4, 1), cape("section", 6)).accepted[0]) == 4
+    assert outcomes(with_miss_at(2, 1), cape("section", 6)).backlog[0] == 1
+    assert outcomes(with_miss_at(2, 8), cape("section", 6)).backlog[0] == 0
+
+
+def test_rounds_by_hand():
+    """Ranks of one text of 6 tokens: row 0 has (1, 0), row 3 (0, 2)."""
+    one = synthetic.iid(0.0, 1, 6, 2)
+    rank = np.array([[1, 0], [9, 9], [9, 9], [0, 2], [9, 9], [9, 9]], np.uint8)
+    trace = replace(one, rank=rank, run=np.array([0, 0, 0, 1, 0, 0], np.uint8))
+    rounds = replay_tree(trace, TreePolicy("tree", "static", tree=tree_of_widths((2, 1))))
+    assert rounds.row.tolist() == [0, 3, 5]
+    assert rounds.accepted.tolist() == [2, 1, 0]
+    assert rounds.computed.tolist() == [2, 2, 0]
+    assert rounds.drafted.tolist() == [4, 4, 0]
+    cost = CostModel([0, 1, 3], [10, 11, 12, 13, 14], [0, 0.5, 0.75], 100, 9, node=0.25)
+    policy = TreePolicy("tree", "static", tree=tree_of_widths((2, 1)))
+    assert tree_seconds(rounds, trace, policy, cost).tolist() == [117.25, 118.0, 110.0]
+    assert summary(
+        rounds, trace, cost, seconds=tree_seconds(rounds, trace, policy, cost), K=0
+    ).accept_by_depth == (1.0, 0.5)

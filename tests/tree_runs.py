@@ -1,0 +1,83 @@
+"""Recordings of toy pairs with tree orders, and engine runs held against their replays."""
+
+import os
+from functools import cache
+
+import numpy as np
+import torch
+from toy_lm import END, RULES, toy_cost, toy_pair, toy_prompts
+
+from real.decode.features import drafter_features
+from real.decode.loop import decode
+from real.decode.plan import make_plan
+from real.equality import compare, rounds_of
+from real.prompts import Prompt
+from real.record import Settings
+from real.record.assembly import assemble
+from real.record.metadata import describe
+from real.record.recorder import record_sequence
+from real.rerun import prompts_of, rule_of
+from simspec.tree_replay import replay_tree
+
+SLOW = os.environ.get("SIMSPEC_SLOW")
+DRAFTERS = ("model", "early_exit", "eagle", "medusa", "hydra")
+WIDTH, LEVELS = 3, 4
+PAIRS = [(drafter, rule) for drafter in DRAFTERS for rule in RULES]
+
+
+@cache
+def recording(drafter_name, rule, count=4, K=6, budget=20):
+    """(trace, target, drafter): the toy pair's texts with ranks and the order of dynamic trees."""
+    target, drafter = toy_pair(drafter_name)
+    record_settings = Settings(
+        K, budget, RULES[rule], END, drafter_features(drafter), (WIDTH, LEVELS)
+    )
+    prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(count, 2))]
+    rows = [
+        record_sequence(target, drafter, record_settings, p.token, i) for i, p in enumerate(prompts)
+    ]
+    return (
+        assemble(
+            rows,
+            prompts,
+            0,
+            record_settings,
+            describe("toy", drafter, record_settings, prompts, "", "cpu", torch.float64),
+        ),
+        target,
+        drafter,
+    )
+
+
+def ran(target, drafter, trace, plan):
+    cut = zip(prompts_of(trace), trace.budget.tolist(), trace.sequence.tolist())
+    return [
+        decode(target, drafter, plan, rule_of(trace), p, budget, trace.meta.end_tokens, s)
+        for p, budget, s in cut
+    ]
+
+
+def examined(trace, target, drafter, policy):
+    """Runs the policy's plan and holds it against the replay; returns both."""
+    results = ran(
+        target, drafter, trace, make_plan(policy, trace.K, 0, toy_cost(), trace.meta.tree)
+    )
+    replayed = replay_tree(trace, policy)
+    assert rounds_of(trace, results) == replayed, policy
+    assert compare(trace, policy, replayed, results).exact
+    assert np.concatenate([r.token for r in results]).tolist() == trace.token.tolist()
+    return replayed, results
+
+
+def logprob_and_scores(name, text, path, rule):
+    """log q after `text` and `path`, and the scores that rank children, from fresh models."""
+    target, drafter = toy_pair(name)
+    drafter.begin(
+        target, text, target.prefill(text[:-1]), lambda logits, slot, *_: [*path, 0][slot]
+    )
+    for _ in path:
+        drafter.next()
+    logits = drafter.next().logits[None]
+    return (logits / rule.temperature).log_softmax(-1)[0], lambda sequence, place: rule.scores(
+        logits, sequence, [place]
+    )[0]
