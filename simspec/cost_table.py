@@ -91,6 +91,12 @@ class CostTable:
         origins = [cell.origin for row in self.cells for cell in row if cell is not None]
         return origins[0] if all(origin == origins[0] for origin in origins) else None
 
+    @property
+    def warnings(self) -> list[str]:
+        """What the measurement of any cell warned of."""
+        precisions = [cell.precision for row in self.cells for cell in row if cell is not None]
+        return list(dict.fromkeys(w for p in precisions if p is not None for w in p.warnings))
+
     def at(self, batch: int | None = None, context: int | None = None) -> CostModel:
         """The costs of a batch of that size after that many tokens.
 
@@ -239,7 +245,7 @@ def _between(low: CostModel, high: CostModel, share: float, name: str) -> CostMo
     parts: dict[str, Any] = {
         f.name: line(getattr(low, f.name), getattr(high, f.name))
         for f in fields(CostModel)
-        if f.name not in ("name", "device", "origin")
+        if f.name not in ("name", "device", "origin", "precision")
     }
     return CostModel(
         **parts,

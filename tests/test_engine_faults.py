@@ -166,10 +166,13 @@ def test_rival_none_runs_no_rival(recordings_folder):
         ([*SCORECARD, "--save", "c.json"], "holds no rows of a scorecard"),
         (
             ["record", "p.jsonl", "--out", "x.parquet", "--budget", 10**12, "--engine", "fast"],
-            "rows do not fit cpu",
+            "leaves no room for a prompt in the models' context of 512",
         ),
         (
-            ["record", "p.jsonl", "--out", "x.parquet", "--longest", 10**12, "--engine", "strict"],
+            [
+                *("record", "p.jsonl", "--out", "x.parquet", "--engine", "strict"),
+                *("--budget", 10**12, "--longest", 9),
+            ],
             "rows do not fit cpu",
         ),
         (

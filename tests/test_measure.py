@@ -1,6 +1,5 @@
 """Measured costs on a simulated clock that only layers advance; and on the real clock."""
 
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -11,8 +10,9 @@ from toy_lm import DRAFTERS, PREFIX, RULES, toy_pair
 
 from real.draft import Silent
 from real.drafters.prompt_lookup import PromptLookupDrafter
-from real.measure import MeasureSettings, batched, cost_table, loop, measure, measure_table
-from real.measure.job import FEATURES, MAX_BACKLOG, VERIFY, Job
+from real.measure import MeasureSettings, batched, blocks, cost_table, measure, measure_table
+from real.measure.job import FEATURES, MAX_BACKLOG, VERIFY, Job, draft_jobs
+from real.measure.price import random_prompt
 from simspec import CostModel, sweep, synthetic
 from simspec.cost_table import load_cost
 
@@ -44,7 +44,7 @@ def figures(cost):
 
 def table_of(name, machine, batch=(1, 2, 5), context=(6, 12), seed=0, rule="greedy", **options):
     target, drafter = toy_pair(name)
-    settings = MeasureSettings(batch, context, 12, 1, seed)
+    settings = MeasureSettings(batch, context, 3, 1, seed)
     return measure_table(target, drafter, RULES[rule], K, settings, timer=machine.now, **options)
 
 
@@ -76,7 +76,7 @@ def test_bare_passes_of_one_sequence_equal_the_loop(name, machine):
     bare = batched.BatchedPasses(target.decoder, drafter.lm, shared, K, 1, 9, timer=machine.now)
     for job in bare.jobs():
         bare.run(job, 2)
-    settings = MeasureSettings(context=(9,), rounds=8, repeats=1)
+    settings = MeasureSettings(context=(9,), rounds=3, repeats=1)
     draft, verify, catch_up, _ = figures(measure(target, drafter, RULES["greedy"], K, settings))
     assert [column.tolist() for column in bare.seconds()] == [verify, draft, catch_up]
     assert sum(catch_up) > 0
@@ -89,14 +89,14 @@ def test_control_unshared_layers_are_detected(machine, monkeypatch):
 
 def test_measure_equals_the_table_of_one_sequence(machine):
     target, drafter = toy_pair("model")
-    settings = MeasureSettings(context=(6,), rounds=8, repeats=1)
+    settings = MeasureSettings(context=(6,), rounds=3, repeats=1)
     cost = measure(target, drafter, RULES["greedy"], K, settings)
     assert isinstance(cost, CostModel)
     assert cost.name == "model-greedy"
     assert figures(cost) == expected("model", 1)
 
 
-SHORT = MeasureSettings(context=(24,), rounds=8, repeats=1)
+SHORT = MeasureSettings(context=(24,), rounds=3, repeats=1)
 
 
 def cost_of(name, K, rule="greedy"):
@@ -151,7 +151,7 @@ def test_trees_are_priced_by_rows(name, sublayers, machine):
 def test_invalid_tree_nodes_are_refused():
     target, drafter = toy_pair("model")
     for nodes, batch in ((1, (1,)), (64, (1,)), (8, (1, 2))):
-        settings = MeasureSettings(batch, (8,), 8, 1, tree_nodes=nodes)
+        settings = MeasureSettings(batch, (8,), 2, 1, tree_nodes=nodes)
         with pytest.raises(ValueError, match="tree nodes are|one sequence at a time") as refused:
             measure_table(target, drafter, RULES["greedy"], K, settings)
         assert "\n" not in str(refused.value)
@@ -184,7 +184,7 @@ def test_first_rounds_count_only_without_later_ones(machine):
             self.left = 1
 
     target, _ = toy_pair("model")
-    settings = replace(SHORT, rounds=12)
+    settings = SHORT
     cost = measure(target, Once(ngram_max=1), RULES["greedy"], 4, settings)
     assert cost.draft.tolist()[2:] == [2, 3, 4]
     assert cost.draft[1] < 1
@@ -194,11 +194,10 @@ def test_first_rounds_count_only_without_later_ones(machine):
 def test_features_are_timed_for_drafters_with_logits():
     for name in DRAFTERS:
         target, drafter = toy_pair(name)
-        timing = loop.LoopTiming(target, drafter, RULES["greedy"], 4, [5, 6, 7], SHORT)
-        assert (Job(FEATURES, 4) in timing.jobs) != (name == "prompt_lookup")
+        jobs = draft_jobs(4, drafter.has_logits)
+        assert (Job(FEATURES, 4) in jobs) != (name == "prompt_lookup")
     repeats, plain = (
-        cost_table.random_prompt(np.random.default_rng(0), 24, 7, toy_pair(name)[1])
-        for name in ("prompt_lookup", "model")
+        random_prompt(np.random.default_rng(0), 24, 7, has_logits) for has_logits in (False, True)
     )
     assert len(repeats) == len(plain) == 7
     assert repeats[4:] == repeats[:3] == plain[:3] != plain[4:]
@@ -209,7 +208,7 @@ def test_overhead_and_features_count_policy_calls(monkeypatch):
     ticks = iter(range(10**9))
     monkeypatch.setattr("real.decode.phase_timer.perf_counter", lambda: float(next(ticks)))
     target, drafter = toy_pair("model")
-    settings = MeasureSettings(context=(6,), rounds=8, repeats=1)
+    settings = MeasureSettings(context=(6,), rounds=3, repeats=1)
     cost = measure(target, drafter, RULES["greedy"], K, settings)
     # a round of j: j + 1 policy calls of which one is overhead, j steps; the pass and the rest
     assert cost.overhead == 1
@@ -261,34 +260,30 @@ def test_batch_costs_at_least_its_bare_passes():
 
 def test_all_jobs_share_one_random_order(machine, monkeypatch):
     seen = []
-    in_loop, bare = loop.LoopTiming.run, batched.BatchedPasses.run
+    in_loop, bare = blocks.LoopBlock.run, cost_table.BatchedBlock.run
 
-    def noted(self, job, counted):
-        seen.append((1, len(self.prompt), ("loop", job), counted))
-        in_loop(self, job, counted)
+    def noted(self, rng, rounds, counted, precision):
+        seen.append((id(self), rounds, counted))
+        in_loop(self, rng, rounds, counted, precision)
 
-    def noted_bare(self, job, times, counted):
-        seen.append((self.batch, self.context, job, counted))
-        bare(self, job, times, counted)
+    def noted_bare(self, rng, rounds, counted, precision):
+        seen.append((id(self), rounds, counted))
+        bare(self, rng, rounds, counted, precision)
 
-    monkeypatch.setattr(loop.LoopTiming, "run", noted)
-    monkeypatch.setattr(batched.BatchedPasses, "run", noted_bare)
+    monkeypatch.setattr(blocks.LoopBlock, "run", noted)
+    monkeypatch.setattr(cost_table.BatchedBlock, "run", noted_bare)
     progress_calls = []
-    table_of("model", machine, progress=lambda _, done, total: progress_calls.append((done, total)))
-    jobs = len(seen) // 2
-    loops, bares = 2 * (K + 1 + 1 + MAX_BACKLOG + 1), 6 * (K + 1 + 1 + MAX_BACKLOG + 1)
-    assert jobs == loops + bares
-    assert progress_calls == [(i + 1, 2 * jobs) for i in range(2 * jobs)]
-    repeats = [[job[:3] for job in seen[i * jobs : (i + 1) * jobs]] for i in range(2)]
-    assert all(
-        Counter(order) == Counter(repeats[0]) and len(set(order)) == jobs for order in repeats
-    )
-    assert repeats[0] != repeats[1]
-    assert [job[3] for job in seen] == [False] * jobs + [True] * jobs
-    for (
-        order
-    ) in repeats:  # in blocks, cells would change 8 times; no shuffle of this size comes near
-        assert sum(a[:2] != b[:2] for a, b in zip(order, order[1:])) > jobs / 2
+    table_of("model", machine, progress=lambda *call: progress_calls.append(call[1:3]))
+    loops, bares = 2 * 3, 6 * (K + 1 + 1 + MAX_BACKLOG + 1)
+    count = len(seen) // 2
+    assert count == loops + bares
+    done = [*range(1, 2 * count), 2 * count - 1, 2 * count]
+    assert progress_calls == [(i, 2 * count) for i in done]
+    order = [[number for number, *_ in seen[i * count : (i + 1) * count]] for i in range(2)]
+    assert len(set(order[0])) == count
+    assert set(order[0]) == set(order[1])
+    assert order[0] != order[1]
+    assert [rest for _, *rest in seen] == [[1, False]] * count + [[3, True]] * count
 
 
 def test_cell_beyond_memory_is_none(machine, monkeypatch):
@@ -335,7 +330,7 @@ def test_backlog_is_limited_by_the_context(machine):
 @pytest.mark.parametrize("name", PREFIX)
 def test_real_clock_table_is_positive_and_prices_a_sweep(name, tmp_path):
     target, drafter = toy_pair(name)
-    settings = MeasureSettings((1, 3), (4, 8), 8, 1)
+    settings = MeasureSettings((1, 3), (4, 8), 3, 1)
     table = measure_table(target, drafter, RULES["greedy"], 2, settings)
     for row in table.cells:
         for cell in row:

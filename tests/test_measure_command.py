@@ -29,7 +29,7 @@ def command(*arguments):
 def test_measure_command_writes_a_model_or_a_table(tmp_path, monkeypatch):
     monkeypatch.setattr("real.jobs.models.load_pair", toy)
     out = tmp_path / "c.json"
-    options = "-k", 1, "--repeats", 1, "--out", out
+    options = "-k", 1, "--repeats", 1, "--seconds", 0.5, "--out", out
     shown = json.loads(command(*options, "--json", "--context", 8))
     cost = load_cost(out)
     assert isinstance(cost, CostModel)
@@ -60,7 +60,20 @@ def test_printed_costs_load_as_a_cost_file(tmp_path, monkeypatch, batches):
     out, printed = tmp_path / "c.json", tmp_path / "printed.json"
     sizes = [argument for batch in batches for argument in ("--batch", batch)]
     printed.write_text(
-        command("-k", 1, "--repeats", 1, "--out", out, *sizes, "--context", 8, "--json")
+        command(
+            "-k",
+            1,
+            "--repeats",
+            1,
+            "--seconds",
+            0.5,
+            "--out",
+            out,
+            *sizes,
+            "--context",
+            8,
+            "--json",
+        )
     )
     assert json.loads(printed.read_text())["origin"]["dtype"] == "float64"
     assert load_cost(printed) == load_cost(out)

@@ -10,7 +10,9 @@ from real.decode.cape import Cape
 from real.decode.dynamic_tree import DynamicTree
 from real.decode.plan import Plan, chain_plan, make_plan
 from real.decode.static_tree import StaticTree
-from real.measure.loop import UndraftedTree
+from real.measure.job import PLAIN, Job
+from real.measure.job_plan import JobPlan
+from real.measure.undrafted import undrafted_chain, undrafted_tree
 from simspec import policies
 
 PLANS = {
@@ -19,7 +21,9 @@ PLANS = {
     "static": lambda: make_plan(policies.parse("static:2x2"), 4, 0, toy_cost()),
     "dynamic": lambda: DynamicTree(2, 3, 4),
     "beam": lambda: BeamSearch(2, 3),
-    "undrafted": lambda: UndraftedTree(6),
+    "undrafted chain": lambda: undrafted_chain(6, 24),
+    "undrafted tree": lambda: undrafted_tree(6, 24),
+    "jobs": lambda: JobPlan({Job(PLAIN): undrafted_tree(6, 24)}, [[Job(PLAIN)]], 8),
 }
 MEMBERS = {"K", "reader", "begin", "draft", "end"}
 

@@ -1,6 +1,7 @@
 """Masked losses, and features that the target computes once."""
 
 import json
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -10,11 +11,11 @@ from toy_lm import toy_decoder, toy_prompts
 from real.draft import TrainingBatch
 from real.drafters import BUILTIN, trainable
 from real.train import feature_store
-from real.train.continue_prompts import continue_prompts, mixed_choice
 from real.train.drafter_training import drafter_training, new_head
 from real.train.feature_store import FeatureStore
+from real.train.prompt_set import PromptSet
 from real.train.schedule import TrainSchedule
-from real.train.sequence_shards import Sequences
+from real.train.sequence_shards import SHARD, Writing, _continued, joined
 from real.train.training_set import TrainingSet, learned_tokens, read_tokens
 
 TARGET = toy_decoder(2, spread=0.8)
@@ -27,13 +28,17 @@ def number(value):
     return float(value.detach())
 
 
-def sequences(count=150, seed=0, length=14):
-    prompts = toy_prompts(count, seed)
-    choose = mixed_choice(np.arange(count) % 2 == 0, seed, np.arange(count))
-    new = continue_prompts(TARGET, prompts, length, choose, (3, 5))
-    parts = [np.concatenate((np.array(p, np.int32), n)) for p, n in zip(prompts, new)]
-    offset = np.concatenate(([0], np.cumsum([len(part) for part in parts])))
-    return Sequences(np.concatenate(parts), offset, np.array([len(p) for p in prompts]))
+@lru_cache
+def sequences(count=300, seed=0, length=14):
+    """As a target writes them: two shards and the beginning of a third."""
+    prompts = PromptSet(tuple(toy_prompts(count, seed)), (), {})
+    writing = Writing(1, length, (3, 5), seed)
+    shards = []
+    for shard in range(-(-count // SHARD)):
+        number = np.arange(shard * SHARD, min((shard + 1) * SHARD, count))
+        asked = [prompts.training[n] for n in number]
+        shards.append(_continued(TARGET, asked, writing, number, number % 2 == 0))
+    return joined(shards)
 
 
 def training_set(folder, dtype=torch.float64, **given):

@@ -2,73 +2,24 @@
 
 import numpy as np
 import pytest
-import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from toy_lm import VOCAB, toy_decoder, toy_prompts
 
-from real.train import continue_prompts as batched
-from real.train.continue_prompts import continue_prompts, mixed_choice
+from real.model.target import Target
+from real.record import Settings
+from real.record.target_sequence import target_sequence
+from real.sampling import Rule
 from real.train.prompt_set import split_prompts
-from real.train.sequence_shards import Sequences, Writing, is_greedy, read_shard, write_sequences
-from simspec.rng import DRAFT, uniform
+from real.train.sequence_shards import (
+    FIRST_ADDRESS,
+    Sequences,
+    Writing,
+    is_greedy,
+    read_shard,
+    write_sequences,
+)
 
 DECODER = toy_decoder(2, spread=0.8)
 MADE_FOR = {"weights": "w", "config": "c", "tokenizer": "t"}
-
-
-def alone(prompt, length, ends, greedy, seed, address):
-    """One sequence from its definition: whole passes, an argmax or an inverse distribution."""
-    tokens = list(prompt)
-    for step in range(length):
-        logits = DECODER(torch.tensor([tokens]))[0, -1]
-        if greedy:
-            token = int(logits.argmax())
-        else:
-            share = logits.softmax(-1).cumsum(-1)
-            token = int((share <= uniform(seed, address, step, 0, DRAFT) * share[-1]).sum())
-        tokens.append(token)
-        if token in ends:
-            break
-    return tokens[len(prompt) :]
-
-
-@settings(deadline=None, max_examples=12)
-@given(st.integers(0, 99), st.integers(1, 9), st.sampled_from([(), (3, 7), tuple(range(4, 20))]))
-def test_batches_of_any_lengths_equal_one_at_a_time(seed, count, ends):
-    prompts, draw = toy_prompts(count, seed), np.random.default_rng(seed)
-    greedy, address = draw.random(count) < 0.5, draw.integers(0, 999, count)
-    choose = mixed_choice(greedy, seed, address)
-    written = continue_prompts(DECODER, prompts, 8, choose, ends)
-    expected = [alone(p, 8, ends, greedy[i], seed, int(address[i])) for i, p in enumerate(prompts)]
-    assert [part.tolist() for part in written] == expected
-
-
-def test_memory_bounds_the_batch_and_changes_nothing(monkeypatch):
-    prompts = toy_prompts(7, 3)
-    choose = mixed_choice(np.zeros(7, bool), 5, np.arange(7))
-    whole = continue_prompts(DECODER, prompts, 6, choose, (3,))
-    sizes, inner = [], batched._continue_batch
-    monkeypatch.setattr(
-        batched, "_continue_batch", lambda *given: sizes.append(len(given[1])) or inner(*given)
-    )
-    monkeypatch.setattr(batched, "MAX_BYTES", 2 * 2 * 4 * 8 * 8 * (8 + 6))
-    parts = continue_prompts(DECODER, prompts, 6, choose, (3,))
-    assert max(sizes) < 7
-    assert [p.tolist() for p in parts] == [p.tolist() for p in whole]
-
-
-def test_control_padding_that_is_seen_changes_sequences(monkeypatch):
-    prompts = [[5, 6, 7, 8, 9], [4]]
-    greedy = mixed_choice(np.ones(2, bool), 0, np.zeros(2, int))
-    right = continue_prompts(DECODER, prompts, 8, greedy)
-    inner = batched._rows
-    monkeypatch.setattr(
-        batched, "_rows", lambda d, token, pad, *given: inner(d, token, 0 * pad, *given)
-    )
-    wrong = continue_prompts(DECODER, prompts, 8, greedy)
-    assert wrong[0].tolist() == right[0].tolist()
-    assert wrong[1].tolist() != right[1].tolist()
 
 
 def prompt_set(count=40, seed=0):
@@ -99,10 +50,26 @@ class Killed(Exception):
     pass
 
 
-def test_writing_resumes_and_grows(tmp_path):
-    prompts, writing = prompt_set(), Writing(900, 6, (3, 7), 4)
+def test_sequences_equal_those_written_one_at_a_time(tmp_path):
+    """Greedy ones and drawn ones, each ended at its first end token."""
+    prompts, target = prompt_set(), Target(DECODER)
+    found = write_sequences(Writing(500, 9, (3, 7), 4), prompts, DECODER, MADE_FOR, tmp_path)
+    greedy = is_greedy(np.arange(len(found)), len(prompts.training))
+    assert 0 < greedy.sum() < len(found)
+    for i in range(0, len(found), 3):
+        prompt, new_tokens = found.pair(i)
+        rule = Rule() if greedy[i] else Rule("rejection", 1.0, 4)
+        alone, _ = target_sequence(
+            target, Settings(1, 9, rule, (3, 7), ()), prompt, FIRST_ADDRESS + i
+        )
+        assert prompt == prompts.training[i % len(prompts.training)]
+        assert new_tokens.tolist() == alone.tolist()
 
-    def write(folder, tokens=900, stop=None):
+
+def test_writing_resumes_and_grows(tmp_path):
+    prompts, writing = prompt_set(), Writing(1500, 6, (3, 7), 4)
+
+    def write(folder, tokens=1500, stop=None):
         def progress(label, done, total, note=""):
             if stop is not None and done >= stop:
                 raise Killed
@@ -111,7 +78,7 @@ def test_writing_resumes_and_grows(tmp_path):
         return write_sequences(asked, prompts, DECODER, MADE_FOR, folder, progress)
 
     whole = write(tmp_path / "a")
-    for stop in (1, 500):
+    for stop in (1, 900):
         with pytest.raises(Killed):
             write(tmp_path / "b", stop=stop)
     held = {p: p.stat().st_mtime_ns for p in (tmp_path / "b").rglob("*.safetensors")}
@@ -121,9 +88,9 @@ def test_writing_resumes_and_grows(tmp_path):
     assert np.array_equal(resumed.token, whole.token)
     assert np.array_equal(resumed.offset, whole.offset)
     assert whole.new_tokens >= writing.tokens
-    more = write(tmp_path / "b", tokens=2000)
+    more = write(tmp_path / "b", tokens=2500)
     assert np.array_equal(more.token[: len(whole.token)], whole.token)
-    assert more.new_tokens >= 2000
+    assert more.new_tokens >= 2500
     again = write(tmp_path / "b")
     assert np.array_equal(again.token, whole.token)
     learned = np.concatenate([whole.pair(i)[1] for i in range(len(whole))])

@@ -17,7 +17,7 @@ MIN_ROUNDS = 3
 
 
 def phase_jobs(K: int, has_logits: bool) -> list[Job]:
-    """Jobs that price drafts of up to K tokens, fewer lengths than `real.measure.measure` runs."""
+    """Jobs that price drafts of up to K tokens, at the lengths that follow DENSE and STRIDE."""
     lengths = sorted({*range(min(K, DENSE) + 1), *range(DENSE, K + 1, STRIDE), K})
     return chain_jobs(lengths, has_logits)
 

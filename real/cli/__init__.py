@@ -7,6 +7,7 @@ import typer
 
 COMMANDS = {
     "demo": "demo",
+    "import-model": "import_model",
     "train": "train",
     "record": "record",
     "measure": "measure",

@@ -45,7 +45,14 @@ def measure(  # noqa: PLR0913
     context: Annotated[
         list[int] | None, typer.Option(help="Tokens before the round, repeatable; default 128.")
     ] = None,
-    repeats: Annotated[int, typer.Option(help="Runs at every length; medians are kept.")] = 4,
+    repeats: Annotated[int, typer.Option(help="Runs of every job at least.")] = 1,
+    seconds: Annotated[
+        float,
+        typer.Option(help="Time limit: runs go on until every interval is within --precision."),
+    ] = 45.0,
+    precision: Annotated[
+        float, typer.Option(help="Half-width of every median's 95% interval, as a share of it.")
+    ] = 0.02,
     rows: Annotated[
         int,
         typer.Option(help="Price trees too, of up to so many submitted tokens; 0: chains alone."),
@@ -61,8 +68,9 @@ def measure(  # noqa: PLR0913
 ) -> None:
     """Measure what drafting and verification cost on this device, for `simspec sweep --cost`.
 
-    One sequence is timed in the decode loop; for larger batches the extra time of bare batched
-    passes is added. Sizes that do not fit the device are left out.
+    One sequence is timed in the decode loop, all draft lengths in turn; for larger batches the
+    extra time of bare batched passes is added. Sizes that do not fit the device are left out.
+    Warnings name cells that stay uncertain, drift, and a busy machine.
 
     Example: simspec measure --drafter early_exit --batch 1 --batch 8 --context 128 --out costs.json
     """
@@ -70,7 +78,13 @@ def measure(  # noqa: PLR0913
     from real.measure import MeasureSettings
 
     settings = MeasureSettings(
-        tuple(batch or [1]), tuple(context or [128]), repeats=repeats, seed=seed, tree_nodes=rows
+        tuple(batch or [1]),
+        tuple(context or [128]),
+        repeats=repeats,
+        seed=seed,
+        tree_nodes=rows,
+        seconds=seconds,
+        precision=precision,
     )
     with show_progress() as progress:
         table = measure_costs(
@@ -86,5 +100,7 @@ def measure(  # noqa: PLR0913
         print(json.dumps(table.simplest().to_dict()))
     else:
         print("\n".join(table.describe()))
+        for warning in table.warnings:
+            print(f"warning: {warning}")
         engines = table.origin.engines if table.origin else {}
         print(f"wrote {out}, measured on {table.device}; {describe_engines(engines)}")

@@ -2,6 +2,7 @@
 
 from real.jobs.audit import audit_run
 from real.jobs.emulate import EmulationSettings, emulate_recording
+from real.jobs.import_model import import_gguf
 from real.jobs.latency import LatencyFiles, measure_latency
 from real.jobs.measure import measure_costs
 from real.jobs.models import ModelSettings, dtype_of
@@ -41,6 +42,7 @@ __all__ = [
     "dtype_of",
     "emulate_recording",
     "force_recording",
+    "import_gguf",
     "measure_costs",
     "measure_latency",
     "open_recording",

@@ -148,7 +148,7 @@ def run_recording(
     rule, submitted = rule_of(trace), policy.submitted(trace.K)
     pair = models.load_for(trace, name, submitted)
     if cost is None:
-        timing = MeasureSettings(repeats=2, tree_nodes=submitted)
+        timing = MeasureSettings(rounds=8, repeats=2, tree_nodes=submitted)
         measuring = relabel(progress, "measuring")
         cost = measure(pair.target, pair.drafter, rule, trace.K, timing, measuring)
     outcome = run_on(trace, pair, policy, cost, settings.seed, progress)

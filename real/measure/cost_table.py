@@ -6,7 +6,6 @@ timed as bare batched passes (`real.measure.batched`) and added on top.
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from time import perf_counter
 
 import numpy as np
@@ -15,9 +14,9 @@ import torch
 from real.draft import Drafter
 from real.measure.batched import BatchedPasses, shared_layers
 from real.measure.job import Job
-from real.measure.loop import LoopTiming
-from real.measure.origin import cost_origin
+from real.measure.price import Entry, LoopPrices
 from real.measure.settings import DEFAULTS, MeasureSettings
+from real.measure.sitting import sit
 from real.model.target import Target
 from real.progress import Progress, quiet
 from real.sampling import Rule
@@ -37,23 +36,28 @@ def measure(
     settings: MeasureSettings = DEFAULTS,
     progress: Progress = quiet,
 ) -> CostModel:
-    """A CostModel of medians from runs of the decode loop at every fixed draft length, in seconds.
+    """A CostModel of medians from rounds of the decode loop, in seconds; docs/costs.md has why.
 
     | field | what is timed |
     | --- | --- |
-    | draft[j] | drafting and calling the policy, without a backlog |
-    | verify[j] | the pass over j + 1 rows, verification and bookkeeping |
-    | overhead | calling the policy once |
-    | catch_up[b] | what a draft of one token takes longer behind a backlog of b rows |
     | baseline | a whole round of plain decoding without a drafter |
+    | verify[0] | its pass, verification and bookkeeping |
+    | verify[j] | the same of j random tokens that no drafter computed: a chain, beyond K a tree |
+    | draft[j] | drafting and calling the policy, without a backlog; and `after_draft` |
+    | after_draft | what the pass behind a draft takes longer than verify[j], mean over lengths |
+    | overhead | calling the policy once; what the drafter does in a round without a draft |
+    | catch_up[b] | what a draft of one token takes longer behind a backlog of b rows |
     | feature | reading the features of one token; 0 for a drafter without logits |
-    | verify[j], j > K | the pass over a tree of j nodes that no drafter computed |
     | node | slope of drafting time over the rows of a pass; 0 for drafters of chains |
 
-    The last two need `settings.tree_nodes` >= K. Prompts are random tokens; for a drafter without
-    logits the second half repeats the first, so that a lookup finds up to context / 2 tokens.
-    A sequence's first round counts only for a length that no later round drafted.
-    ValueError where the drafter never offers some length.
+    A drafter whose verification resumes behind its own layers has its own verify[j], 1 <= j <= K,
+    timed behind its drafts, and no after_draft. after_draft is 0 where its interval holds 0, and
+    for drafters without logits, which run no model. Lengths of `real.measure.job.LADDER` are timed;
+    those between are linear. Trees and `node` need `settings.tree_nodes` >= K.
+
+    Prompts are random tokens; for a drafter without logits the second half repeats the first, so
+    that a lookup finds up to context / 2 tokens. A sequence's first round counts only for a length
+    that no later round drafted. ValueError where the drafter never offers some length.
     """
     return measure_table(target, drafter, rule, K, settings, progress).at()
 
@@ -78,41 +82,26 @@ def measure_table(
     """
     batches, contexts = settings.batch, settings.context
     _check_tree_nodes(settings, K)
-    rng = np.random.default_rng(settings.seed)
-    loops = {}
-    for c in contexts:
-        prompt = random_prompt(rng, target.decoder.config.vocab, c, drafter)
-        loops[c] = LoopTiming(target, drafter, rule, K, prompt, settings)
+    entry = Entry(target, drafter, rule, K)
+    prices = LoopPrices([entry], settings, np.random.default_rng(settings.seed))
     passes = _batched_passes(target, drafter, K, settings, timer) if batches != (1,) else {}
-    jobs: list[Callable[[bool], None]] = [
-        partial(loop.run, job) for loop in loops.values() for job in loop.jobs
-    ]
-    jobs += [
-        partial(_run_if_it_fits, passes, size, job)
+    blocks = prices.blocks | {
+        f"batch {size[0]} {size[1]} {job.kind} {job.size}": BatchedBlock(passes, size, job)
         for size, timed in passes.items()
         for job in timed.jobs()
-    ]
-    done = 0
-    for repeat in range(settings.repeats + 1):
-        for i in rng.permutation(len(jobs)):
-            jobs[i](repeat > 0)  # the first repeat warms caches and allocators
-            done += 1
-            progress("measuring", done, (settings.repeats + 1) * len(jobs))
-        if not repeat:
-            target.passes.warm()
+    }
+    sitting = sit(blocks, settings, warm=target.passes.warm, progress=progress)
     missing = [c for c in contexts if passes and (1, c) not in passes]
     if missing:
         raise ValueError(
             f"one sequence of context {missing[0]} does not fit the device: measure a shorter one"
         )
-    name = f"{drafter.name}-{rule.name}"
-    origin = cost_origin(target, drafter)
-    one = {c: replace(loop.cost(name), origin=origin) for c, loop in loops.items()}
+    one = {c: prices.cost(entry, c, sitting) for c in contexts}
     if len(batches) == len(contexts) == 1 and batches == (1,):
-        return CostTable(batches, contexts, ((one[contexts[0]],),), name)
+        return CostTable(batches, contexts, ((one[contexts[0]],),), entry.name)
 
     def cell(b: int, c: int) -> CostModel | None:
-        label = f"{name}-b{b}-c{c}"
+        label = f"{entry.name}-b{b}-c{c}"
         if b == 1:
             return replace(one[c], name=label)
         if (b, c) not in passes:
@@ -120,7 +109,7 @@ def measure_table(
         return add_batch(one[c], passes[1, c], passes[b, c], label)
 
     return CostTable(
-        batches, contexts, tuple(tuple(cell(b, c) for c in contexts) for b in batches), name
+        batches, contexts, tuple(tuple(cell(b, c) for c in contexts) for b in batches), entry.name
     )
 
 
@@ -136,14 +125,6 @@ def _check_tree_nodes(settings: MeasureSettings, K: int) -> None:
             f"trees are priced for one sequence at a time, batch is {list(settings.batch)}: "
             "measure with batch 1 only, or without tree nodes"
         )
-
-
-def random_prompt(
-    rng: np.random.Generator, vocab: int, context: int, drafter: Drafter
-) -> list[int]:
-    """`context` random tokens; for a drafter without logits the second half repeats the first."""
-    distinct = context if drafter.has_logits else (context + 1) // 2
-    return np.resize(rng.integers(0, vocab, distinct), context).tolist()
 
 
 Passes = dict[tuple[int, int], BatchedPasses]
@@ -166,14 +147,23 @@ def _batched_passes(
     }
 
 
-def _run_if_it_fits(passes: Passes, size: tuple[int, int], job: Job, counted: bool) -> None:
-    """Runs a batched job; a size that ran out of memory is dropped for good."""
-    if size not in passes:
-        return
-    try:
-        passes[size].run(job, PASSES, counted)
-    except torch.OutOfMemoryError:
-        del passes[size]
+class BatchedBlock:
+    """One job of bare batched passes; a size that ran out of memory is dropped for good."""
+
+    def __init__(self, passes: Passes, size: tuple[int, int], job: Job):
+        self.passes, self.size, self.job = passes, size, job
+
+    def run(self, rng: np.random.Generator, rounds: int, counted: bool, precision: float) -> None:
+        if self.size not in self.passes:
+            return
+        try:
+            self.passes[self.size].run(self.job, PASSES, counted)
+        except torch.OutOfMemoryError:
+            del self.passes[self.size]
+
+    def widths(self) -> dict[Job, float]:
+        """None: passes are repeated a fixed number of times."""
+        return {}
 
 
 def add_batch(loop: CostModel, one: BatchedPasses, many: BatchedPasses, name: str) -> CostModel:
@@ -191,4 +181,5 @@ def add_batch(loop: CostModel, one: BatchedPasses, many: BatchedPasses, name: st
         catch_up=np.maximum(loop.catch_up + catch_up_many - catch_up, 0.0),
         baseline=float(total(loop.baseline, verify[0], verify_many[0])),
         name=name,
+        precision=None,
     )

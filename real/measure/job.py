@@ -8,13 +8,17 @@ from real.draft import Drafter, Silent
 from simspec import Policy, policies
 
 PLAIN, FIXED, BACKLOG, FEATURES = "plain", "fixed", "backlog", "features"
-NODES, WIDTH = "nodes", "width"
+ALONE, NODES, WIDTH = "alone", "nodes", "width"
 VERIFY, STEPS = "verify", "steps"
 
 MAX_BACKLOG = 4
 """Catching up is measured up to this many rows."""
 FEATURE_TOKENS = 4
 """Draft length at which reading features is measured."""
+LADDER = 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 255
+"""Draft lengths that are timed; those between are filled linearly."""
+PASS_WIDTHS = 1, 4, 8
+"""Rows of a drafter's pass over a tree, to price one more row."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +27,12 @@ class Job:
 
     | kind | size | in the decode loop |
     | --- | --- | --- |
-    | plain | 0 | plain decoding without a drafter |
+    | plain | 0, 1 | plain decoding without a drafter; 1: the duplicate in sequences of its own |
+    | alone | tokens | verification of a chain that no drafter computed |
+    | nodes | tokens | verification of a tree that no drafter computed |
     | fixed | draft length | drafts of that length |
     | backlog | rows | drafts of one token after that many rounds without a draft |
     | features | draft length | drafts whose confidence the policy reads |
-    | nodes | submitted tokens | verification of a tree that no drafter computed |
     | width | rows of a pass | drafting a two-level tree, without verification |
 
     | kind | size | as a bare batched pass (`real.measure.batched`) |
@@ -42,16 +47,28 @@ class Job:
 
     @property
     def policy(self) -> Policy:
-        """The chain policy that makes the loop do this job."""
+        """The chain policy that makes the loop do this job, round by round."""
         if self.kind == BACKLOG:
             return draft_after(self.size)
         if self.kind == FEATURES:
             return policies.BUILTIN["confidence"](0.0, K=self.size)
-        return policies.BUILTIN["fixed"](self.size)
+        return policies.BUILTIN["fixed"](0 if self.kind == PLAIN else self.size)
 
     def drafter(self, drafter: Drafter) -> Drafter:
         """The drafter that the loop runs for this job."""
         return Silent() if self.kind == PLAIN else drafter
+
+    def rounds(self) -> list["Job"]:
+        """The rounds that make up this job: catching up needs rounds without a draft before."""
+        if self.kind == BACKLOG:
+            return [*[Job(FIXED, 0)] * self.size, Job(FIXED, 1)]
+        return [self]
+
+
+def measured_lengths(most: int, least: int = 1) -> list[int]:
+    """Lengths of LADDER from `least` to `most`, and both ends; none where most < least."""
+    inside = {length for length in LADDER if least <= length <= most}
+    return sorted(inside | {least, most}) if least <= most else []
 
 
 def chain_jobs(lengths: Iterable[int], has_logits: bool) -> list[Job]:
@@ -66,6 +83,17 @@ def chain_jobs(lengths: Iterable[int], has_logits: bool) -> list[Job]:
         if has_logits:
             jobs.append(Job(FEATURES, min(FEATURE_TOKENS, K)))
     return jobs
+
+
+def draft_jobs(K: int, has_logits: bool) -> list[Job]:
+    """Jobs of one round each, or of one catching up, that price drafts of up to K >= 1 tokens."""
+    return [job for job in chain_jobs(measured_lengths(K), has_logits) if job.kind != PLAIN]
+
+
+def alone_jobs(K: int, nodes: int) -> list[Job]:
+    """Jobs that price the target's verification: chains of up to K tokens, then larger trees."""
+    chains = [Job(ALONE, length) for length in measured_lengths(K)]
+    return chains + [Job(NODES, size) for size in measured_lengths(nodes, K + 1)]
 
 
 def draft_after(rounds: int) -> Policy:

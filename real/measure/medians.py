@@ -1,87 +1,156 @@
-"""A CostModel of medians of timed rounds."""
+"""A CostModel of medians of timed rounds, with their intervals."""
 
-from collections import defaultdict
-from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from real.decode.phase_timer import DRAFTING, OTHER, POLICY, VERIFICATION
-from real.measure.job import MAX_BACKLOG, NODES, WIDTH, Job
-from real.measure.round_times import RoundTimes, TimedRound
+from real.decode.phase_timer import DRAFTING, OTHER, POLICY
+from real.measure.estimate import (
+    ZERO,
+    Estimate,
+    above_zero,
+    difference,
+    estimate,
+    filled,
+    mean_of,
+    width_or_none,
+)
+from real.measure.interval import LEVEL
+from real.measure.job import (
+    ALONE,
+    FEATURES,
+    FIXED,
+    MAX_BACKLOG,
+    NODES,
+    PLAIN,
+    WIDTH,
+    Job,
+    measured_lengths,
+)
+from real.measure.samples import DRAFT, PASS, Samples
 from simspec import CostModel
+from simspec.cost_precision import CostPrecision
 
 
-def median_cost(
-    times: RoundTimes, trees: Mapping[Job, list[float]], K: int, name: str, device: str
-) -> CostModel:
-    """Medians of chain rounds and of tree passes, as `real.measure.measure` defines them.
+@dataclass(frozen=True)
+class Priced:
+    """What of a drafter the assembly of its costs depends on.
 
-    A sequence's first round counts only for a draft length that no later round computed.
-    ValueError where some draft length never occurred.
+    | field | meaning |
+    | --- | --- |
+    | K, nodes | longest draft, and largest tree (0: chains alone) |
+    | resumes | verification skips layers that its drafts have run: its passes are its own |
+    | computes | it runs a model, so that a draft can slow the pass behind it |
     """
-    later = {r.computed for r in times.chains if not r.first}
-    rounds = [r for r in times.chains if not r.first or r.computed not in later]
-    drafting: dict[tuple[int, int], list[float]] = defaultdict(list)
-    passes: dict[int, list[float]] = defaultdict(list)
-    for r in rounds:
-        drafting[r.computed, r.backlog].append(r.seconds[DRAFTING] + r.seconds[POLICY])
-        passes[r.computed].append(r.seconds[VERIFICATION] + r.seconds[OTHER])
-    overhead = float(
-        np.median([r.seconds[POLICY] for r in times.chains if not r.first and not r.computed])
+
+    K: int
+    nodes: int
+    resumes: bool
+    computes: bool
+
+
+def median_cost(target: Samples, own: Samples, priced: Priced) -> CostModel:
+    """Medians as `real.measure.measure` defines them, from rounds of the target and the drafter's.
+
+    ValueError where some measured draft length never occurred.
+    """
+    plain = target.seconds(Job(PLAIN)) + target.seconds(Job(PLAIN, 1))
+    policy = _plain(target, (POLICY,))
+    kept = ZERO
+    if without := own.seconds(Job(FIXED, 0), (OTHER,)):
+        kept = above_zero(difference(estimate(without), _plain(target, (OTHER,))))
+    lengths = measured_lengths(priced.K)
+    for length in lengths:
+        if not own.drafting(length):
+            raise ValueError(
+                f"the drafter never drafted {length} tokens in a round; "
+                "measure with a smaller depth, or a longer context"
+            )
+    passes = {0: _plain(target, PASS)} | {
+        job.size: estimate(target.seconds(job, PASS))
+        for job in target.rounds
+        if job.kind in (ALONE, NODES)
+    }
+    behind = {
+        j: difference(estimate(own.seconds(Job(FIXED, j), PASS)), kept._replace(half_width=0.0))
+        for j in lengths
+    }
+    if priced.resumes:
+        passes |= {j: above_zero(e) for j, e in behind.items()}
+    after = ZERO
+    if priced.computes and not priced.resumes:
+        after = _beyond_noise(mean_of(difference(behind[j], passes[j]) for j in lengths))
+    draft = {0: ZERO} | {j: _draft(own, j, policy, after) for j in lengths}
+    parts: dict[str, list[Estimate]] = {
+        "draft": filled(draft, priced.K),
+        "verify": filled(passes, max(priced.K, priced.nodes)),
+        "catch_up": _catch_up(own),
+    }
+    single = {
+        "overhead": Estimate(
+            policy.seconds + kept.seconds, policy.half_width + kept.half_width, policy.samples
+        ),
+        "baseline": estimate(plain),
+        "feature": _feature(own, policy.seconds),
+        "node": _node(own),
+    }
+    precision = CostPrecision(
+        LEVEL,
+        {name: [width_or_none(e) for e in part] for name, part in parts.items()}
+        | {name: width_or_none(e) for name, e in single.items()},
+        {name: [e.samples for e in part] for name, part in parts.items()}
+        | {name: e.samples for name, e in single.items()},
+        after_draft=after.seconds,
     )
-    draft = [max(_draft_median(drafting, j) - overhead, 0.0) for j in range(1, K + 1)]
-    tree_passes = [float(np.median(trees[job])) for job in trees if job.kind == NODES]
-    return CostModel(
-        draft=np.array([0.0, *draft]),
-        verify=np.array([*(_median(passes.get(j, []), j) for j in range(K + 1)), *tree_passes]),
-        catch_up=np.array(_catch_up(drafting)),
-        overhead=overhead,
-        baseline=float(np.median([r.seconds.sum() for r in times.plain if not r.first])),
-        name=name,
-        device=device,
-        feature=_feature_seconds(times.features, overhead),
-        node=_node_seconds(trees),
-    )
+    arrays: dict[str, Any] = {
+        name: np.array([e.seconds for e in part]) for name, part in parts.items()
+    }
+    arrays |= {name: e.seconds for name, e in single.items()}
+    return CostModel(**arrays, precision=precision)
 
 
-def _median(seconds: list[float], j: int) -> float:
-    if not seconds:
-        raise ValueError(
-            f"the drafter never drafted {j} tokens in a round; "
-            "measure with a smaller depth, or a longer context"
-        )
-    return float(np.median(seconds))
+def _plain(target: Samples, phases: tuple[int, ...]) -> Estimate:
+    return estimate(target.seconds(Job(PLAIN), phases) + target.seconds(Job(PLAIN, 1), phases))
 
 
-def _draft_median(drafting: Mapping[tuple[int, int], list[float]], j: int) -> float:
-    """Median of drafts of j tokens without a backlog; of all where each had one."""
-    pooled = [s for (computed, _), seconds in drafting.items() if computed == j for s in seconds]
-    return _median(drafting.get((j, 0)) or pooled, j)
+def _draft(own: Samples, j: int, policy: Estimate, after: Estimate) -> Estimate:
+    drafting = above_zero(difference(estimate(own.drafting(j)), policy))
+    return above_zero(drafting._replace(seconds=drafting.seconds + after.seconds))
 
 
-def _catch_up(drafting: Mapping[tuple[int, int], list[float]]) -> list[float]:
+def _beyond_noise(e: Estimate) -> Estimate:
+    """The estimate, or zero where its interval holds zero."""
+    return e if abs(e.seconds) > e.half_width else ZERO
+
+
+def _catch_up(own: Samples) -> list[Estimate]:
     """catch_up[0 .. MAX_BACKLOG] of one-token drafts; a missing backlog costs as the one before."""
-    base, extra = _draft_median(drafting, 1), [0.0]
+    base, extra = estimate(own.drafting(1)), [ZERO]
     for backlog in range(1, MAX_BACKLOG + 1):
-        seconds = drafting.get((1, backlog))
-        extra.append(max(float(np.median(seconds)) - base, 0.0) if seconds else extra[-1])
+        seconds = own.seconds(Job(FIXED, 1), DRAFT, backlog)
+        one = above_zero(difference(estimate(seconds), base)) if seconds else None
+        extra.append(one or Estimate(extra[-1].seconds, float("nan"), 0))
     return extra
 
 
-def _feature_seconds(rounds: list[TimedRound], overhead: float) -> float:
+def _feature(own: Samples, policy: float) -> Estimate:
     """What reading the features of one token takes, beyond calling the policy."""
     # a round of j tokens calls the policy j + 1 times, which overhead and draft price
     extra = [
-        r.seconds[POLICY] / r.computed - overhead * (r.computed + 1) / r.computed
-        for r in rounds
-        if r.computed and not r.first
+        seconds / job.size - policy * (job.size + 1) / job.size
+        for job in own.rounds
+        if job.kind == FEATURES and job.size
+        for seconds in own.seconds(job, (POLICY,))
     ]
-    return max(float(np.median(extra)), 0.0) if extra else 0.0
+    return above_zero(estimate(extra)) if extra else ZERO
 
 
-def _node_seconds(trees: Mapping[Job, list[float]]) -> float:
-    """Slope of drafting time over the rows of a drafter's pass; 0 for fewer than two widths."""
-    medians = {job.size: float(np.median(trees[job])) for job in trees if job.kind == WIDTH}
-    if len(medians) < 2:
-        return 0.0
-    return max(float(np.polyfit(list(medians), list(medians.values()), 1)[0]), 0.0)
+def _node(own: Samples) -> Estimate:
+    """Slope of drafting time over the rows of a drafter's pass; zero for fewer than two widths."""
+    widths = {job.size: own.seconds(job, (DRAFTING,)) for job in own.rounds if job.kind == WIDTH}
+    if len(widths) < 2:
+        return ZERO
+    medians = [float(np.median(seconds)) for seconds in widths.values()]
+    slope = float(np.polyfit(list(widths), medians, 1)[0])
+    return Estimate(max(slope, 0.0), float("nan"), sum(map(len, widths.values())))

@@ -12,24 +12,38 @@ class MeasureSettings:
     | --- | --- |
     | batch | sequences that are decoded together, each size once, ascending |
     | context | tokens before the measured rounds, each size once, ascending |
-    | rounds | rounds of a sequence, approximately |
-    | repeats | counted runs of every job, after one warm-up run |
+    | rounds | of every job in one run of its block |
+    | repeats | runs of every block at least, after one warm-up run |
     | seed | of prompts, cached rows and the order of jobs |
     | tree_nodes | largest tree whose verification is priced; 0: chains only |
+    | seconds | time limit of further runs; 0: none follow |
+    | precision | further runs end where every interval's half-width is within this share |
 
-    ValueError for a batch or context below 1.
+    ValueError for a batch, context, rounds or repeats below 1, for negative seconds and for a
+    precision outside 0 .. 1.
     """
 
     batch: tuple[int, ...] = (1,)
     context: tuple[int, ...] = (128,)
-    rounds: int = 24
+    rounds: int = 4
     repeats: int = 4
     seed: int = 0
     tree_nodes: int = 0
+    seconds: float = 0.0
+    precision: float = 0.02
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "batch", ascending("batch", self.batch))
         object.__setattr__(self, "context", ascending("context", self.context))
+        if self.rounds < 1 or self.repeats < 1:
+            raise ValueError(
+                f"rounds are {self.rounds} and repeats {self.repeats}, "
+                "expected at least one of each"
+            )
+        if not 0 <= self.seconds < float("inf"):
+            raise ValueError(f"seconds are {self.seconds}, expected a finite number >= 0")
+        if not 0 < self.precision < 1:
+            raise ValueError(f"precision is {self.precision}, expected a share between 0 and 1")
 
 
 def ascending(name: str, values: Iterable[int], least: int = 1) -> tuple[int, ...]:

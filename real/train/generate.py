@@ -1,6 +1,7 @@
 """Batched generation by the target."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,8 +12,8 @@ from real.model.target import Target
 from real.progress import Progress, quiet
 from real.record import Settings
 from real.record.hidden_states import hidden_states
+from real.record.target_sequence import default_batch, target_sequences
 from real.sampling import gumbel
-from real.train.continue_prompts import continue_prompts
 from real.train.predictor_examples import GeneratedSequence
 
 
@@ -84,37 +85,26 @@ def generate_together(
 
 
 @torch.inference_mode()
-def generate_padded(
+def generate_batched(
     target: Target,
     settings: Sequence[Settings],
     prompts: Sequence[list[int]],
     first: int,
     progress: Progress = quiet,
 ) -> list[GeneratedSequence]:
-    """As `generate_one_by_one`, prompts of any lengths in a batch.
+    """As `generate_one_by_one`, prompts of any lengths many at a time.
 
     The same tokens, except where rounding flips a near-tie.
     """
-    decoder = target.decoder
     generated: list[GeneratedSequence] = []
     for rule_settings in settings:
-        start, rule = first + len(generated), rule_settings.rule
-
-        def choose(logits: Tensor, number: np.ndarray, step: int, start=start, rule=rule) -> Tensor:
-            if rule.name == "greedy":
-                return logits.argmax(-1)
-            size = step, 1, logits.shape[-1], logits.device
-            noise = [gumbel(rule.seed, start + int(n), *size) for n in number]
-            return (rule.processed(logits) + torch.cat(noise)).argmax(-1)
-
-        written = continue_prompts(
-            decoder, prompts, rule_settings.budget, choose, rule_settings.end_tokens
-        )
-        for prompt, new_tokens in zip(prompts, written):
-            before = hidden_states(decoder, prompt, new_tokens, -1)
-            sequence = first + len(generated)
+        start = first + len(generated)
+        asked = replace(rule_settings, batch=default_batch(target))
+        addresses = range(start, start + len(prompts))
+        written = target_sequences(target, asked, prompts, addresses, progress)
+        for sequence, prompt, (new_tokens, _) in zip(addresses, prompts, written):
+            before = hidden_states(target.decoder, prompt, new_tokens, -1)
             generated.append(GeneratedSequence(rule_settings, sequence, prompt, new_tokens, before))
-        progress("texts", len(generated), len(settings) * len(prompts))
     return generated
 
 

@@ -10,13 +10,18 @@ from safetensors.numpy import load_file, save_file
 
 from real.files import replace_json, replacing
 from real.model.decoder import Decoder
+from real.model.target import Target
 from real.progress import Progress, quiet
+from real.record import Settings
+from real.record.target_sequence import default_batch, target_sequences
+from real.sampling import Rule
 from real.train.card_file import read_card
-from real.train.continue_prompts import FIRST_ADDRESS, continue_prompts, mixed_choice
 from real.train.prompt_set import PromptSet
 
-SHARD = 64
+SHARD = 128
 """Sequences in a shard."""
+FIRST_ADDRESS = 1 << 21
+"""Draw addresses of written sequences begin here, far from those of recordings."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +119,8 @@ def write_sequences(
             number = np.arange(len(shards) * SHARD, (len(shards) + 1) * SHARD)
             asked = [training[n % len(training)] for n in number]
             greedy = is_greedy(number, len(training))
-            choose = mixed_choice(greedy, writing.seed, FIRST_ADDRESS + number)
-            shards.append(_continued(target, asked, writing, choose))
+            report = _within(progress, min(done, writing.tokens), writing.tokens)
+            shards.append(_continued(target, asked, writing, number, greedy, report))
             save_shard(shards[-1], path)
             since += shards[-1].new_tokens
         done += shards[-1].new_tokens
@@ -131,9 +136,9 @@ def heldout_sequences(
     """The target's greedy continuations of the held-out prompts, kept in `<work>/sequences`."""
     path = work / "sequences" / f"heldout-{writing.length}.safetensors"
     if not path.exists():
-        everything = np.ones(len(prompts.heldout), bool)
-        choose = mixed_choice(everything, 0, np.zeros(len(everything), np.int64))
-        save_shard(_continued(target, list(prompts.heldout), writing, choose), path)
+        number = np.arange(len(prompts.heldout))
+        greedy = np.ones(len(number), bool)
+        save_shard(_continued(target, list(prompts.heldout), writing, number, greedy), path)
     return read_shard(path)
 
 
@@ -192,9 +197,38 @@ def read_shard(path: Path) -> Sequences:
     return stored
 
 
-def _continued(target: Decoder, asked: list[list[int]], writing: Writing, choose) -> Sequences:
-    new = continue_prompts(target, asked, writing.length, choose, writing.end_tokens)
-    parts = [np.concatenate((np.array(a, np.int32), n)) for a, n in zip(asked, new)]
+def _within(progress: Progress, tokens: int, wanted: int) -> Progress:
+    """Reports sequences of a shard as a note."""
+
+    def report(label: str, done: int, total: int, note: str = "") -> None:
+        progress("distil", tokens, wanted, f"next shard: {done} of {total} sequences")
+
+    return report
+
+
+def _continued(
+    target: Decoder,
+    prompts: list[list[int]],
+    writing: Writing,
+    number: np.ndarray,
+    greedy: np.ndarray,
+    progress: Progress = quiet,
+) -> Sequences:
+    """The prompts continued; those that are not `greedy` are drawn at temperature 1.
+
+    A draw depends on the seed, the sequence's number and the token's place, not on the batch.
+    """
+    engine = Target(target)
+    new: dict[int, np.ndarray] = {}
+    for chosen, rule in ((greedy, Rule()), (~greedy, Rule("rejection", 1.0, writing.seed))):
+        rows = np.flatnonzero(chosen).tolist()
+        batch = default_batch(engine)
+        settings = Settings(1, writing.length, rule, writing.end_tokens, (), (), batch)
+        addresses = [FIRST_ADDRESS + int(number[i]) for i in rows]
+        asked = [prompts[i] for i in rows]
+        written = target_sequences(engine, settings, asked, addresses, progress)
+        new |= {i: tokens for i, (tokens, _) in zip(rows, written)}
+    parts = [np.concatenate((np.array(p, np.int32), new[i])) for i, p in enumerate(prompts)]
     offset = np.concatenate(([0], np.cumsum([len(part) for part in parts])))
-    prompt = np.array([len(a) for a in asked], np.int64)
+    prompt = np.array([len(p) for p in prompts], np.int64)
     return Sequences(np.concatenate(parts), offset.astype(np.int64), prompt)

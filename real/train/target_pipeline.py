@@ -16,7 +16,7 @@ from real.train.card_file import read_card
 from real.train.config import TrainConfig
 from real.train.drafter_card import compare_with
 from real.train.drafter_training import DrafterTraining
-from real.train.generate import generate_padded
+from real.train.generate import generate_batched
 from real.train.prompt_set import PromptSources
 from real.train.search_skips import SkipSearch, search_skips
 from real.train.target_data import TargetCheckpoint, TargetData, longest_prompt, target_data
@@ -96,9 +96,10 @@ def train_for_target(
 ) -> dict:
     """Trains one drafter, searches self_skip, or trains predictors; returns the card.
 
-    The target continues `prompts` and windows of `config.text`, unless the work folder has what it
-    wrote. With `other`, another folder beside it, both drafters are compared.
+    The target continues `prompts` and windows of `config.text`, by half of its context at most,
+    unless the work folder has what it wrote. With `other`, another folder beside it, both drafters are compared.
     """
+    config = replace(config, new_tokens=max(1, min(config.new_tokens, target.context // 2)))
     longest = longest_prompt(target.context, config.new_tokens, prompts.longest)
     template = load_chat_template(target.path, prompts.chat_template, prompts.system)
     form = PromptFormat(target.tokenizer, template)
@@ -134,7 +135,7 @@ def train_target_predictors(
         seed=request.seed,
         end_tokens=data.end_tokens,
         target=data.made_for["weights"],
-        generate=generate_padded,
+        generate=generate_batched,
     )
     drafters = dict(_prefix_models(known, out))
     if not drafters:

@@ -1,0 +1,174 @@
+"""Blocks of a measurement: short runs of the decode loop that time a few jobs in random order."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+import numpy as np
+
+from real.decode.along import start
+from real.decode.loop import decode
+from real.decode.phase_timer import POLICY, PhaseTimer
+from real.decode.plan import Plan, chain_plan
+from real.decode.static_tree import StaticTree
+from real.draft import Drafter
+from real.measure.job import ALONE, BACKLOG, FEATURES, FIXED, NODES, PASS_WIDTHS, PLAIN, WIDTH, Job
+from real.measure.job_plan import EndOfJobs, JobPlan
+from real.measure.samples import DRAFT, PASS, WHOLE, Samples, relative_width
+from real.measure.undrafted import undrafted_chain, undrafted_tree
+from real.model.target import Target
+from real.sampling import AddressedDraws, Rule
+from simspec import CostModel
+from simspec.tree_shapes import tree_of_widths
+
+ROOM = 64
+"""New tokens of a timed sequence: its cells share one prompt, whose length they hardly change."""
+SMALL = 0.1
+"""A cell below this share of a plain step is as precise as a cell of that share."""
+
+
+def max_new_tokens(K: int) -> int:
+    """Tokens that a timed sequence may add to its context: the room that static caches need."""
+    return ROOM + 2 * (K + 1)
+
+
+class Block(Protocol):
+    """What a measurement repeats."""
+
+    def run(self, rng: np.random.Generator, rounds: int, counted: bool, precision: float) -> None:
+        """Does every job `rounds` times, or those alone whose interval is wider than `precision`.
+
+        Only counted rounds are kept. A precision of 0 means every job.
+        """
+
+    def widths(self) -> Mapping[Job, float]:
+        """{job: half-width of its median's interval over the median}."""
+
+
+class LoopBlock:
+    """Jobs of one drafter, or of none, in the decode loop behind one prompt.
+
+    | argument | meaning |
+    | --- | --- |
+    | jobs | each is done `rounds` times a run, in random order |
+    | samples | where counted rounds go |
+    | plain | samples of plain decoding, which say what a small cell is; default: `samples` |
+
+    A sequence's first round is one more, since it follows a prefill. A drafter without logits has
+    a sequence for every job: it finds much behind its prompt and less behind its own output.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        drafter: Drafter,
+        rule: Rule,
+        prompt: list[int],
+        jobs: Sequence[Job],
+        samples: Samples,
+        plain: Samples | None = None,
+    ):
+        self.target, self.drafter, self.rule, self.prompt = target, drafter, rule, prompt
+        self.jobs, self.samples, self.plain = list(jobs), samples, plain or samples
+        self.sequences = 0
+        self.resumes = type(drafter).resume is not Drafter.resume
+        self.one_by_one = not drafter.has_logits
+        self.first = [job for job in self.jobs if job.kind != BACKLOG]
+        vocab = target.decoder.config.vocab
+        K = max((job.size for job in jobs if job.kind in (FIXED, FEATURES)), default=1)
+        cost = CostModel.from_ratio(0.1, K)
+        self.plans: dict[Job, Plan] = {}
+        for job in (one for whole in self.jobs for one in whole.rounds()):
+            if job.kind == ALONE:
+                self.plans[job] = undrafted_chain(job.size, vocab)
+            elif job.kind == NODES:
+                self.plans[job] = undrafted_tree(job.size, vocab)
+            elif job not in self.plans:
+                self.plans[job] = chain_plan(job.policy, K, 0, cost)
+
+    def run(self, rng: np.random.Generator, rounds: int, counted: bool, precision: float) -> None:
+        widths = self.widths() if precision else {}
+        jobs = [job for job in self.jobs if not precision or widths[job] > precision]
+        units = [jobs[i].rounds() for _ in range(rounds) for i in rng.permutation(len(jobs))]
+        if self.one_by_one:
+            for unit in units:
+                self._sequence([unit], 0, counted)
+            return
+        while units:
+            first = self.first[self.sequences % len(self.first)]
+            left = self._sequence([[first], *units], len(units), counted)
+            units = left[: len(units) - 1] if len(left) >= len(units) else left
+
+    def _sequence(
+        self, units: Sequence[Sequence[Job]], retries: int, counted: bool
+    ) -> list[Sequence[Job]]:
+        """One sequence that does these units while there is room; returns those that are left."""
+        plan = JobPlan(self.plans, units, ROOM, retries)
+        number, self.sequences = self.sequences, self.sequences + 1
+        with suppress(EndOfJobs):
+            decode(
+                self.target,
+                self.drafter,
+                plan,
+                self.rule,
+                self.prompt,
+                max_new_tokens(plan.K),
+                sequence=number,
+                on_round=plan.end_round,
+            )
+        if counted:
+            self.samples.add(plan.jobs, plan.rounds, plan.clock.rows)
+        return plan.left
+
+    def widths(self) -> dict[Job, float]:
+        """{job: half-width of its median's interval over the median}."""
+        plain = self.plain.seconds(Job(PLAIN))
+        floor = SMALL * float(np.median(plain)) if plain else 0.0
+        return {
+            job: max(relative_width(values, floor) for values in self._cells(job))
+            for job in self.jobs
+        }
+
+    def _cells(self, job: Job) -> list[list[float]]:
+        """The seconds whose medians price this job."""
+        if job.kind == FIXED:
+            passes = [self.samples.seconds(job, PASS)] if self.resumes else []
+            return [self.samples.drafting(job.size), *passes]
+        if job.kind == BACKLOG:
+            return [self.samples.seconds(Job(FIXED, 1), DRAFT, job.size)]
+        phases = {PLAIN: WHOLE, FEATURES: (POLICY,)}.get(job.kind, PASS)
+        return [self.samples.seconds(job, phases)]
+
+
+class TreeWidthBlock:
+    """Drafting of two-level trees, without verification: what one more row of a pass costs."""
+
+    def __init__(
+        self, target: Target, drafter: Drafter, rule: Rule, prompt: list[int], samples: Samples
+    ):
+        self.target, self.drafter, self.rule, self.prompt = target, drafter, rule, prompt
+        self.samples, self.runs = samples, 0
+        widths = [width for width in PASS_WIDTHS if width <= target.decoder.config.vocab]
+        self.trees = {Job(WIDTH, width): StaticTree(tree_of_widths((width, 1))) for width in widths}
+
+    def run(self, rng: np.random.Generator, rounds: int, counted: bool, precision: float) -> None:
+        jobs = list(self.trees)
+        for i in rng.permutation(len(jobs)):
+            self._draft(jobs[i], rounds, counted)
+
+    def _draft(self, job: Job, rounds: int, counted: bool) -> None:
+        plan, prompt, clock = self.trees[job], self.prompt, PhaseTimer(self.target.decoder.device)
+        prefill = start(self.target, self.drafter, prompt)
+        draws = AddressedDraws(self.rule.seed, self.runs)
+        plan.begin(self.drafter, self.rule, self.runs, prefill, draws)
+        self.runs += 1
+        for i in range(rounds + 1):
+            clock.begin()
+            draft = plan.draft(prompt[-1], i, i, plan.K, (), clock)
+            self.drafter.rollback(0)
+            if counted:
+                self.samples.add_draft(job, draft.computed, clock.rows[-1], first=i == 0)
+
+    def widths(self) -> dict[Job, float]:
+        """{job: half-width of its median's interval over the median}."""
+        return {job: relative_width(self.samples.seconds(job, DRAFT), 0.0) for job in self.trees}

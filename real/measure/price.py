@@ -1,0 +1,136 @@
+"""Prices of one target's drafters, from one sitting."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from real.draft import Drafter, Silent
+from real.measure.blocks import Block, LoopBlock, TreeWidthBlock
+from real.measure.diagnosis import busy_warning, drift_warning, halves, wide_warning
+from real.measure.job import PLAIN, Job, alone_jobs, draft_jobs
+from real.measure.medians import Priced, median_cost
+from real.measure.origin import cost_origin
+from real.measure.samples import Samples
+from real.measure.settings import MeasureSettings
+from real.measure.sitting import Sitting
+from real.model.target import Target
+from real.provenance import device_name
+from real.sampling import Rule
+from simspec import CostModel
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A drafter to price under a rule: drafts of up to K tokens; `target` holds its taps."""
+
+    target: Target
+    drafter: Drafter
+    rule: Rule
+    K: int
+
+    @property
+    def name(self) -> str:
+        """The label of its costs."""
+        return f"{self.drafter.name}-{self.rule.name}"
+
+
+class LoopPrices:
+    """Blocks of the decode loop that price `entries` at every context, and the costs they give.
+
+    | block | of | times |
+    | --- | --- | --- |
+    | target | each rule | plain decoding, and verification of what no drafter computed |
+    | plain | each rule | plain decoding once more, in sequences of its own |
+    | drafter | each entry | drafts |
+    | trees | each entry that grows trees | passes of the drafter over several rows |
+
+    The first two belong to the target: all entries of a rule share them. They run on the first
+    entry's target, whose taps are kept but not read.
+    """
+
+    def __init__(
+        self, entries: Sequence[Entry], settings: MeasureSettings, rng: np.random.Generator
+    ):
+        self.entries, self.settings = entries, settings
+        self.blocks: dict[str, Block] = {}
+        self.samples: dict[str, Samples] = {}
+        for context in settings.context:
+            self._add(context, rng)
+
+    def _add(self, context: int, rng: np.random.Generator) -> None:
+        target, nodes = self.entries[0].target, self.settings.tree_nodes
+        where = f" {context}" if len(self.settings.context) > 1 else ""
+        rules = {entry.rule.name: entry.rule for entry in self.entries}
+        jobs = dict.fromkeys(job for entry in self.entries for job in alone_jobs(entry.K, 0))
+        jobs |= dict.fromkeys(alone_jobs(max(entry.K for entry in self.entries), nodes))
+        vocab = target.decoder.config.vocab
+        prompt = random_prompt(rng, vocab, context, True)
+        repeating = random_prompt(rng, vocab, context, False)
+        for name, rule in rules.items():
+            of_target = self._samples(f"{name}{where} target")
+            for kind, block_jobs in (("target", [Job(PLAIN), *jobs]), ("plain", [Job(PLAIN, 1)])):
+                self.blocks[f"{name}{where} {kind}"] = LoopBlock(
+                    target, Silent(), rule, prompt, block_jobs, of_target
+                )
+        for entry in self.entries:
+            own = self._samples(f"{entry.name}{where}")
+            of_target = self.samples[f"{entry.rule.name}{where} target"]
+            drafter = entry.drafter
+            behind = prompt if drafter.has_logits else repeating
+            models = entry.target, drafter, entry.rule, behind
+            self.blocks[f"{entry.name}{where}"] = LoopBlock(
+                *models, draft_jobs(entry.K, drafter.has_logits), own, of_target
+            )
+            if nodes and drafter.grows and drafter.max_draft_length != 1 and entry.K > 1:
+                self.blocks[f"{entry.name}{where} trees"] = TreeWidthBlock(*models, own)
+
+    def _samples(self, name: str) -> Samples:
+        return self.samples.setdefault(name, Samples())
+
+    def cost(self, entry: Entry, context: int, sitting: Sitting, label: str = "") -> CostModel:
+        """The costs of an entry, with the warnings of the sitting that concern it."""
+        where = f" {context}" if len(self.settings.context) > 1 else ""
+        of_target = self.samples[f"{entry.rule.name}{where} target"]
+        own = self.samples[f"{entry.name}{where}"]
+        drafter = entry.drafter
+        resumes = type(drafter).resume is not Drafter.resume
+        nodes = self.settings.tree_nodes
+        cost = median_cost(of_target, own, Priced(entry.K, nodes, resumes, drafter.has_logits))
+        blocks = f"{entry.rule.name}{where} ", f"{entry.name}{where} "
+        wide = {c: w for c, w in sitting.wide.items() if c.startswith(blocks)}
+        assert cost.precision is not None
+        precision = replace(
+            cost.precision,
+            seconds=sitting.wall,
+            warnings=tuple(
+                [
+                    *self._plain_warnings(of_target, entry.target, sitting),
+                    *wide_warning(wide, self.settings.precision),
+                ]
+            ),
+        )
+        return replace(
+            cost,
+            name=label or entry.name,
+            device=device_name(entry.target.decoder.device),
+            origin=cost_origin(entry.target, drafter),
+            precision=precision,
+        )
+
+    def _plain_warnings(self, samples: Samples, target: Target, sitting: Sitting) -> list[str]:
+        plain, again = samples.seconds(Job(PLAIN)), samples.seconds(Job(PLAIN, 1))
+        on_cpu = target.decoder.device.type == "cpu" and sitting.wall > 0
+        return [
+            *drift_warning(plain, again, "the two measurements"),
+            *drift_warning(*halves(plain), "the two halves of the sitting"),
+            *busy_warning(plain, sitting.processor / sitting.wall if on_cpu else None),
+        ]
+
+
+def random_prompt(
+    rng: np.random.Generator, vocab: int, context: int, has_logits: bool
+) -> list[int]:
+    """`context` random tokens; for a drafter without logits the second half repeats the first."""
+    distinct = context if has_logits else (context + 1) // 2
+    return np.resize(rng.integers(0, vocab, distinct), context).tolist()

@@ -1,0 +1,120 @@
+"""A sitting: all blocks of a measurement in random order, until every cell is precise."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from time import perf_counter, process_time
+
+import numpy as np
+
+from real.measure.blocks import Block
+from real.measure.job import Job
+from real.measure.settings import MeasureSettings
+from real.progress import Progress, quiet
+
+SAVE_SECONDS = 20.0
+"""Between two saves of an unfinished sitting."""
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """Wall-clock and processor seconds of this process; tests inject their own."""
+
+    wall: Callable[[], float] = perf_counter
+    processor: Callable[[], float] = process_time
+
+
+@dataclass
+class Sitting:
+    """What ran so far.
+
+    | field | meaning |
+    | --- | --- |
+    | repeats | counted runs of the blocks |
+    | wall, processor | seconds of them, by the clock and of this process |
+    | wide | {"block kind size": relative half-width} of cells that are not precise yet |
+    """
+
+    repeats: int = 0
+    wall: float = 0.0
+    processor: float = 0.0
+    wide: dict[str, float] = field(default_factory=dict)
+
+
+Save = Callable[[Sitting], None]
+
+
+def sit(
+    blocks: Mapping[str, Block],
+    settings: MeasureSettings,
+    sitting: Sitting | None = None,
+    warm: Callable[[], None] = lambda: None,
+    save: Save = lambda sitting: None,
+    progress: Progress = quiet,
+    clocks: Clocks = Clocks(),
+) -> Sitting:
+    """Runs all blocks once uncounted, then again and again, in a new random order each time.
+
+    | runs | of |
+    | --- | --- |
+    | the first `settings.repeats` | every job of every block |
+    | later ones | jobs whose interval is wider than `settings.precision` |
+
+    It ends with the last wide cell, or after `settings.seconds`, checked before every block. A
+    `sitting` that was saved goes on where it stopped.
+    """
+    sitting = sitting or Sitting()
+    rng = np.random.default_rng((settings.seed, sitting.repeats))
+    names = list(blocks)
+    total = (settings.repeats + 1) * len(names)
+    before = sitting.wall, sitting.processor
+    done = 0
+    for i in rng.permutation(len(names)):  # warms caches, allocators and compiled policies
+        blocks[names[i]].run(rng, 1, False, 0.0)
+        done += 1
+        progress("measuring", done, total, "warm-up")
+    warm()
+    begin, busy = clocks.wall(), clocks.processor()
+    saved = begin
+
+    def late() -> bool:
+        sitting.wall = before[0] + clocks.wall() - begin
+        sitting.processor = before[1] + clocks.processor() - busy
+        return sitting.repeats >= settings.repeats and sitting.wall >= settings.seconds
+
+    while not late():
+        least = sitting.repeats < settings.repeats
+        sitting.wide = wide_cells(blocks, settings.precision)
+        if not (least or sitting.wide):
+            break
+        todo = [n for n in names if least or any(c.startswith(f"{n} ") for c in sitting.wide)]
+        for i in rng.permutation(len(todo)):
+            if late():
+                break
+            precision = 0.0 if least else settings.precision
+            blocks[todo[i]].run(rng, settings.rounds, True, precision)
+            done = min(done + 1, total - 1)
+            note = "" if least else f"{len(sitting.wide)} cells wider than {settings.precision:.0%}"
+            progress("measuring", done, total, note)
+            if clocks.wall() - saved >= SAVE_SECONDS:
+                late()
+                save(sitting)
+                saved = clocks.wall()
+        sitting.repeats += 1
+    sitting.wide = wide_cells(blocks, settings.precision)
+    progress("measuring", total, total, f"{len(sitting.wide)} wide cells")
+    return sitting
+
+
+def wide_cells(blocks: Mapping[str, Block], precision: float) -> dict[str, float]:
+    """{"block kind size": relative half-width} of all cells above `precision`."""
+    return {
+        f"{name} {_cell(job)}": width if isfinite(width) else float("inf")
+        for name, block in blocks.items()
+        for job, width in block.widths().items()
+        if width > precision
+    }
+
+
+def _cell(job: Job) -> str:
+    return f"{job.kind} {job.size}"

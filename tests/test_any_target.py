@@ -1,0 +1,136 @@
+"""A second target, of another architecture with another tokenizer, goes the whole road."""
+
+import json
+
+import pytest
+from shell import command, refused
+from toy_checkpoint import prompt_file, qwen2_checkpoint, sentences
+
+from real.pair import load_pair
+from simspec import load_trace
+
+LENGTH = ("--steps", "6", "--toy", "--distil-tokens", "1500")
+SMALL = {"early_exit": (), "model": (), "hydra": (), "glide": ("--set", "shared=false")}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A random Qwen2 in target/, and prompts to train and to evaluate on."""
+    path = tmp_path_factory.mktemp("any")
+    qwen2_checkpoint(path / "qwen")
+    prompt_file(path / "train.jsonl", 48)
+    prompt_file(path / "test.jsonl", 8, seed=9)
+    return path
+
+
+def done(folder, *arguments):
+    code, out, error = command(folder, *arguments)
+    assert code == 0, error
+    return out
+
+
+def trained(folder, name, *options):
+    given = ("--target", "qwen", "--prompts", "train.jsonl", "--out", "models", *LENGTH)
+    return json.loads(done(folder, "train", name, *given, *options, "--json"))
+
+
+@pytest.mark.parametrize("name, options", [("eagle", ("--draft-vocab", "16")), ("medusa", ())])
+def test_train_record_measure_sweep_run(folder, name, options):
+    card = trained(folder, name, *options)
+    assert card["steps"] == 6
+    assert card["text"]["prompt_files"].keys() == {"train.jsonl"}
+    assert card["text"]["features"] == "bfloat16"
+    assert card["evaluation"].keys() >= {"trained", "untrained", "trigram", "beats_untrained"}
+    assert card["evaluation"]["texts"] > 2
+    assert card["asked"]["target"].keys() == {"weights", "config", "tokenizer"}
+    assert ("draft_vocabulary" in card) == bool(options)
+    pair = load_pair(folder / "models", name, target=folder / "qwen")
+    assert pair.end_tokens == (2, 3)
+    models = ("--models", "models", "--target", "qwen")
+    recording, cost = f"{name}.parquet", f"{name}.cost.json"
+    given = ("--drafter", name, "--depth", "4", "--budget", "16")
+    done(folder, "record", "test.jsonl", "--out", recording, *models, *given)
+    trace = load_trace(folder / recording)
+    assert trace.rows > 20
+    assert trace.meta.end_tokens == (2, 3)
+    sizes = ("--depth", "4", "--repeats", "1")
+    done(folder, "measure", "--drafter", name, "--out", cost, *models, *sizes)
+    table = json.loads(
+        done(folder, "sweep", recording, "--cost", cost, "--policy", "fixed:2", "--json")
+    )
+    assert table
+    report = json.loads(done(folder, "run", recording, *models, "--policy", "fixed:2", "--json"))
+    assert report["lossless"]
+    assert report["replay_equal"]
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_other_drafters_train_and_load(folder, name):
+    card = trained(folder, name, "--draft-vocab", "20", *SMALL[name])
+    assert card["draft_vocabulary"]["tokens"] == 20
+    assert 0 < card["draft_vocabulary"]["coverage"] <= 1
+    assert load_pair(folder / "models", name, target=folder / "qwen").drafter.name == name
+
+
+def test_search_and_predictors(folder):
+    card = trained(folder, "self_skip")
+    assert card["search"]["texts"] > 2
+    assert card["text"]["prompts"] > 8
+    trained(folder, "early_exit", "--name", "exit", "--set", "layers=0")
+    cards = trained(folder, "predictors")["predictors"]
+    assert cards["exit"].keys() == {"theta", "theta_low_rank"}
+    weights = folder / "models" / "exit"
+    pair = load_pair(folder / "models", "early_exit", target=folder / "qwen", weights=weights)
+    assert set(pair.drafter.predictors) == {"theta", "theta_low_rank"}
+
+
+def test_text_is_cut_into_prompts_and_later_calls_need_none(folder):
+    (folder / "text").mkdir(exist_ok=True)
+    (folder / "text" / "a.txt").write_text(" ".join(sentences(400, 3)))
+    given = ("--target", "qwen", "--out", "other", *LENGTH, "--json")
+    first = json.loads(done(folder, "train", "medusa", "text", *given))
+    assert first["text"]["text_files"].keys() == {"a.txt"}
+    assert first["text"]["prompt_files"] == {}
+    second = json.loads(done(folder, "train", "eagle", *given))
+    assert second["text"]["prompts_sha256"] == first["text"]["prompts_sha256"]
+    arguments = ("train", "hydra", "--prompts", "train.jsonl", "--target", "qwen", "--out", "other")
+    refused(folder, *arguments, *LENGTH, words="choose another --work", progress=True)
+
+
+def test_a_target_in_the_folder_needs_no_end_token_of_ours(folder):
+    """The form without --target, where <out>/target comes from elsewhere."""
+    qwen2_checkpoint(folder / "mine" / "target", seed=1)
+    prompts = ("--prompts", "train.jsonl")
+    done(folder, "train", "medusa", "--out", "mine", *prompts, *LENGTH)
+    assert load_pair(folder / "mine", "medusa").end_tokens == (2, 3)
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (("eagle", "--target", "nothing"), "nothing"),
+        (("eagle", "--target", "qwen"), "no prompts and no text are given"),
+        (("eagle", "--target", "qwen", "--prompts", "no.jsonl"), "no.jsonl does not exist"),
+        (("--target", "qwen", "text"), "are for one drafter"),
+        (("eagle", "text", "--target", "qwen", "--blend", "0.2"), "--blend mixes text"),
+        (
+            ("self_skip", "text", "--target", "qwen", "--draft-vocab", "9"),
+            "leave out --draft-vocab",
+        ),
+        (("predictors", "--target", "qwen", "--set", "texts=0"), "expected whole numbers"),
+    ],
+)
+def test_unfit_requests_are_refused(folder, arguments, words):
+    (folder / "text").mkdir(exist_ok=True)
+    refused(folder, "train", *arguments, "--out", "new", words=words, progress=True)
+
+
+@pytest.mark.parametrize("size", [1, 49])
+def test_unfit_draft_vocabularies_are_refused(folder, size):
+    given = ("--target", "qwen", "--prompts", "train.jsonl", "--out", "models", *LENGTH)
+    code, _, error = command(
+        folder, "train", "eagle", *given, "--name", "odd", "--draft-vocab", size
+    )
+    assert code == 2
+    assert f"--draft-vocab is {size}; expected 2 to 48" in error
+    assert not (folder / "models" / "odd").exists()

@@ -1,0 +1,231 @@
+"""GGUF files become checkpoints with the same values; all else is refused and nothing is left."""
+
+import json
+import re
+import struct
+
+import numpy as np
+import pytest
+import torch
+from chat_models import CHAT, END, TURN, chat_tokenizer
+from safetensors.torch import load_file
+from shell import command, refused
+from toy_gguf import LAYERS, write_gguf
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import real.jobs.import_model
+import real.model.gguf_file
+from real.jobs import import_gguf
+from real.model.checkpoint import load_decoder, load_tokenizer
+from real.model.end_tokens import end_tokens
+from real.prompts import PromptFormat, load_chat_template
+
+NAMES = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+
+def checkpoint_name(name):
+    parts = re.fullmatch(r"(?:blk\.(\d+)\.)?(\w+)\.weight", name)
+    layer = f"model.layers.{parts[1]}." if parts[1] else ""
+    return f"{layer}{NAMES[parts[2]]}.weight"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a GGUF file, its import, and the values that the file holds."""
+    folder = tmp_path_factory.mktemp("gguf")
+    held = write_gguf(folder / "toy.gguf")
+    card = import_gguf(folder / "toy.gguf", folder / "m" / "target")
+    return folder, held, card
+
+
+def test_values_are_those_of_the_file(place):
+    folder, held, card = place
+    state = load_file(folder / "m" / "target" / "model.safetensors")
+    assert set(state) == {checkpoint_name(name) for name in held}
+    for name, values in held.items():
+        mine = state[checkpoint_name(name)]
+        assert mine.dtype == torch.float32
+        assert np.array_equal(mine.numpy(), values), name
+    assert card["types"] == {"F32": 2 + 6 * LAYERS, "Q4_1": LAYERS, "F16": LAYERS, "Q8_0": LAYERS}
+    assert card["parameters"] == sum(v.size for v in held.values())
+
+
+def test_the_import_computes_what_transformers_computes_on_the_file(place):
+    folder, _, _ = place
+    theirs = AutoModelForCausalLM.from_pretrained(folder, gguf_file="toy.gguf", dtype=torch.float32)
+    token = torch.arange(30)[None]
+    decoder = load_decoder(folder / "m" / "target")
+    with torch.inference_mode():
+        assert (theirs(token).logits - decoder(token)).abs().max() < 1e-5
+    assert decoder.config.tied
+    assert decoder.context == 128
+    assert decoder.config.rope_theta == 5000.0
+
+
+def test_tokenizer_and_template_come_along(place):
+    folder, _, _ = place
+    path, tokenizer = folder / "m" / "target", chat_tokenizer(begin=False)
+    form = PromptFormat(load_tokenizer(path), load_chat_template(path))
+    assert form.template.text == CHAT
+    reference = AutoTokenizer.from_pretrained(folder, gguf_file="toy.gguf")
+    chat = [{"role": "user", "content": "what is 42?"}]
+    expected = reference.apply_chat_template(
+        chat, tokenize=True, add_generation_prompt=True, return_dict=False
+    )
+    assert form.turns("t", ["what is 42?"]) == expected
+    assert form.text("what is 42?") == tokenizer.encode("what is 42?").ids
+    ends = tuple(tokenizer.token_to_id(text) for text in (END, TURN))
+    assert end_tokens(path, tokenizer.get_vocab_size()) == ends
+
+
+def test_the_card_names_the_source(place):
+    folder, _, card = place
+    assert json.loads((folder / "m" / "target" / "card.json").read_text()) == card
+    assert (card["source"], card["name"], card["license"]) == ("toy.gguf", "toy", "cc0")
+    assert len(card["source_sha256"]) == 64
+    assert str(folder) not in json.dumps(card)
+    assert str(folder) not in (folder / "m" / "target" / "config.json").read_text()
+
+
+def test_an_import_is_recorded_on(place):
+    folder, _, _ = place
+    row = {"task": "t", "turns": ["what is it?"]}
+    (folder / "p.jsonl").write_text(json.dumps(row) + "\n")
+    code, out, error = command(
+        folder, "record", "p.jsonl", "--models", "m", "--drafter", "prompt_lookup",
+        "-k", 2, "--budget", 4, "--out", "t.parquet", "--json",
+    )  # fmt: skip
+    assert code == 0, error
+    assert json.loads(out)["chat"]["template"] == "tokenizer"
+
+
+def test_a_second_import_changes_nothing(place):
+    folder, _, card = place
+    weights = folder / "m" / "target" / "model.safetensors"
+    before = weights.stat().st_mtime_ns
+    code, out, _ = command(folder, "import-model", "toy.gguf", "--out", "m/target", "--json")
+    assert code == 0
+    assert json.loads(out) == card
+    assert weights.stat().st_mtime_ns == before
+
+
+def test_the_number_type_is_a_choice(place):
+    folder, held, _ = place
+    code, out, error = command(
+        folder, "import-model", "toy.gguf", "--out", "half", "--dtype", "bfloat16"
+    )
+    assert code == 0, error
+    assert "parameters in bfloat16 from" in out
+    state = load_file(folder / "half" / "model.safetensors")
+    name = "blk.0.attn_q.weight"
+    expected = torch.from_numpy(held[name]).bfloat16()
+    assert torch.equal(state[checkpoint_name(name)], expected)
+
+
+@pytest.fixture
+def fresh(tmp_path):
+    write_gguf(tmp_path / "toy.gguf")
+    return tmp_path
+
+
+ASKED = ("import-model", "toy.gguf", "--out", "m")
+
+
+@pytest.mark.parametrize("share", [0.001, 0.2, 0.6, 0.9, 0.999])
+def test_a_truncated_file_is_refused(fresh, share):
+    file = fresh / "toy.gguf"
+    content = file.read_bytes()
+    file.write_bytes(content[: int(len(content) * share)])
+    refused(fresh, *ASKED, words="damaged or truncated GGUF file")
+
+
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        (b"", "is no GGUF file"),
+        (b"PK\3\4 a zip", "is no GGUF file"),
+        (b"GGUF", "damaged or truncated"),
+        (struct.pack("<4sIQQ", b"GGUF", 99, 1, 1), "GGUF version 99"),
+        (struct.pack("<4sIQQ", b"GGUF", 3, 1 << 60, 1), "damaged or truncated"),
+        (struct.pack("<4sIQQ", b"GGUF", 3, 0, 0) + bytes(64), "architecture None"),
+    ],
+)
+def test_what_is_no_gguf_is_refused(tmp_path, content, words):
+    (tmp_path / "toy.gguf").write_bytes(content)
+    refused(tmp_path, *ASKED, words=words)
+
+
+@pytest.mark.parametrize(
+    "architecture, extra, words",
+    [
+        ("gemma3", {}, "holds architecture 'gemma3'; expected one of llama"),
+        ("llama", {"strings": {"llama.rope.scaling.type": "yarn"}}, "rope.scaling.type 'yarn'"),
+        (
+            "llama",
+            {"tensors": {"rope_freqs.weight": np.ones(16, np.float32)}},
+            "scales its rotary positions (rope_freqs.weight)",
+        ),
+        (
+            "llama",
+            {"tensors": {"token_embd.weight": np.full((288, 64), np.nan, np.float32)}},
+            "is not of finite numbers",
+        ),
+    ],
+)
+def test_a_model_that_would_come_out_wrong_is_refused(tmp_path, architecture, extra, words):
+    write_gguf(tmp_path / "toy.gguf", architecture, extra)
+    refused(tmp_path, *ASKED, words=words)
+
+
+def test_a_missing_package_is_named(fresh, monkeypatch):
+    monkeypatch.setattr(real.model.gguf_file, "find_spec", lambda name: None)
+    refused(fresh, *ASKED, words="pip install 'simspec[gguf]'")
+
+
+def test_a_model_beyond_memory_is_refused(fresh, monkeypatch):
+    monkeypatch.setattr(real.model.gguf_file, "free", lambda device: 1e5)
+    refused(fresh, *ASKED, words="this machine has less memory free")
+
+
+def test_other_folders_are_not_replaced(fresh):
+    (fresh / "m").mkdir()
+    (fresh / "m" / "notes.txt").write_text("mine")
+    refused(fresh, *ASKED, words="m exists and holds something else")
+    refused(fresh, "import-model", "nowhere.gguf", "--out", "x", words="nowhere.gguf is no file")
+    refused(fresh, *ASKED, "--dtype", "int4", words="dtype 'int4' is unknown")
+
+
+def test_a_killed_import_starts_anew(fresh, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(real.jobs.import_model, "load_decoder", killed)
+        with pytest.raises(KeyboardInterrupt):
+            import_gguf(fresh / "toy.gguf", fresh / "m")
+    assert not (fresh / "m").exists()
+    (fresh / ".m.part").mkdir()  # of a process that could not clear up
+    (fresh / ".m.part" / "model.safetensors").write_bytes(b"half")
+    import_gguf(fresh / "toy.gguf", fresh / "m")
+    assert not (fresh / ".m.part").exists()
+    load_decoder(fresh / "m")
+
+
+def test_control_a_changed_value_is_noticed(place):
+    folder, held, _ = place
+    state = load_file(folder / "m" / "target" / "model.safetensors")
+    name = "blk.1.attn_k.weight"
+    wrong = np.roll(held[name], 1, 0)
+    assert not np.array_equal(state[checkpoint_name(name)].numpy(), wrong)
