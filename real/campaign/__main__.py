@@ -41,7 +41,7 @@ def campaign(  # noqa: PLR0913
     target: Annotated[
         Path | None,
         typer.Option(
-            help="A target that exists, as a checkpoint folder: none is trained, and it writes "
+            help="A checkpoint folder or .gguf file as the target: none is trained, and it writes "
             "what its drafters learn from."
         ),
     ] = None,

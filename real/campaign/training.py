@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from real.campaign.checkpoint import copy_checkpoint
+from real.campaign.checkpoint import take_checkpoint
 from real.campaign.workspace import Workspace
 from real.files import replace_json
 from real.train.card_file import read_card
@@ -28,7 +28,7 @@ def prepare_text(workspace: Workspace) -> dict:
 def train_target(workspace: Workspace) -> dict:
     """Trains the target, or takes the given checkpoint, and saves its hash."""
     if workspace.checkpoint is not None:
-        copy_checkpoint(workspace.checkpoint, workspace.models / "target")
+        take_checkpoint(workspace.checkpoint, workspace.models / "target", workspace.progress)
     else:
         train_target_model(
             workspace.train_config,

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from real.campaign.checkpoint import drafter_data, prompt_format
+from real.campaign.checkpoint import checkpoint_name, drafter_data, prompt_format, weights_of
 from real.campaign.config import MAX_DRAFT_LENGTHS, CampaignConfig
 from real.campaign.presets import training_of
 from real.decode.engine import make_passes
@@ -118,9 +118,8 @@ class Workspace:
             )
         }
         if self.checkpoint is not None:
-            weights = self.checkpoint / "model.safetensors"
             files |= {
-                "checkpoint": _hashes((weights,)),
+                "checkpoint": _hashes((weights_of(self.checkpoint),)),
                 "training_prompts": _hashes(self.training_prompts),
             }
         where = {"device": device_name(self.device), "seed": self.seed, "versions": versions()}
@@ -172,6 +171,8 @@ class Workspace:
     def trace(self, drafter: str, rule: str) -> Path:
         """The file of a drafter's recording; its costs are beside it."""
         prefix = "lab" if self.config.name == "full" else self.config.name
+        if self.checkpoint is not None:
+            prefix = checkpoint_name(self.checkpoint)
         return self.out / "traces" / f"{prefix}-{drafter}-{rule}.parquet"
 
     def open_recording(self, drafter: str, rule: str) -> tuple[Trace, CostModel]:
