@@ -1,7 +1,7 @@
 """A target with one drafter, loaded and ready to decode."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -74,12 +74,21 @@ def load_pair(
     (`real.decode.engine.make_passes`). WeightsError for unknown names, and for files that are
     damaged or made for other weights.
     """
-    if drafter not in BUILTIN:
-        similar = get_close_matches(drafter, BUILTIN, n=1)
-        hint = f"did you mean {similar[0]}? " if similar else ""
-        raise WeightsError(
-            f"drafter {drafter!r} is unknown: {hint}expected one of {', '.join(BUILTIN)}"
-        )
+    folders = {drafter: weights or models / drafter}
+    return load_pairs(models, folders, device, dtype, target, passes)[0]
+
+
+def load_pairs(
+    models: Path,
+    drafters: Mapping[str, str | Path],
+    device: str = "cpu",
+    dtype: str = "float32",
+    target: str | Path | None = None,
+    passes: EagerPasses = EAGER,
+) -> list[Pair]:
+    """As `load_pair`, several drafters (name -> folder) on one target, which is loaded once."""
+    for drafter in drafters:
+        _check_drafter(drafter)
     if dtype not in DTYPES:
         raise WeightsError(f"dtype {dtype!r} is unknown; expected one of {', '.join(DTYPES)}")
     check_device(device)
@@ -87,23 +96,37 @@ def load_pair(
     decoder = load_decoder(path, DTYPES[dtype], device)
     tokenizer = load_tokenizer(path)
     hashes = made_for(path, decoder, tokenizer)
-    folder = weights or models / drafter
-    # a hub name remains text, which the drafter `model` accepts
-    loaded = BUILTIN[drafter].load(cast(Path, folder), decoder, hashes)
-    loaded.predictors = load_predictors(folder, hashes["weights"], device)
-    _check_tokenizer(Path(folder), tokenizer, path)
-    attach_engine(passes, decoder, loaded)
     name = hashes["weights"]
     if Path(path).is_dir():
         name = f"{Path(path).parent.name}/{name[:12]}"
-    return Pair(
-        target=Target(decoder, loaded.taps, passes=passes),
-        drafter=loaded,
-        name=name,
-        tokenizer=tokenizer,
-        tokenizer_sha256=hashes["tokenizer"],
-        end_tokens=end_tokens(path, decoder.config.vocab),
-    )
+    pairs = []
+    for drafter, folder in drafters.items():
+        # a hub name remains text, which the drafter `model` accepts
+        loaded = BUILTIN[drafter].load(cast(Path, folder), decoder, hashes)
+        loaded.predictors = load_predictors(folder, hashes["weights"], device)
+        _check_tokenizer(Path(folder), tokenizer, path)
+        attach_engine(passes, decoder, loaded)
+        pairs.append(
+            Pair(
+                target=Target(decoder, loaded.taps, passes=passes),
+                drafter=loaded,
+                name=name,
+                tokenizer=tokenizer,
+                tokenizer_sha256=hashes["tokenizer"],
+                end_tokens=end_tokens(path, decoder.config.vocab),
+            )
+        )
+    return pairs
+
+
+def _check_drafter(drafter: str) -> None:
+    """WeightsError for an unknown drafter."""
+    if drafter not in BUILTIN:
+        similar = get_close_matches(drafter, BUILTIN, n=1)
+        hint = f"did you mean {similar[0]}? " if similar else ""
+        raise WeightsError(
+            f"drafter {drafter!r} is unknown: {hint}expected one of {', '.join(BUILTIN)}"
+        )
 
 
 def _check_tokenizer(folder: Path, tokenizer, path: str | Path) -> None:

@@ -230,7 +230,7 @@ def test_killed_recording_continues_at_its_last_shard(tmp_path, monkeypatch):
     whole = _record(tmp_path / "whole.parquet")
     recorded = []
 
-    def counted(target, drafter, record_settings, prompt, sequence, cache):
+    def counted(target, drafter, record_settings, prompt, sequence, *rest):
         if len(recorded) == 5:
             recorded.append(None)
             raise KeyboardInterrupt

@@ -28,6 +28,14 @@ DrafterName = Annotated[
         help="model, early_exit, eagle, medusa, hydra, glide, self_skip or prompt_lookup.",
     ),
 ]
+DrafterNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--drafter",
+        help="model (default), early_exit, eagle, medusa, hydra, glide, self_skip or "
+        "prompt_lookup; repeatable.",
+    ),
+]
 RuleName = Annotated[
     str,
     typer.Option(

@@ -9,7 +9,7 @@ import typer
 from real.cli.options import (
     ChatTemplate,
     Device,
-    DrafterName,
+    DrafterNames,
     Dtype,
     Engine,
     Json,
@@ -32,8 +32,10 @@ def record(  # noqa: PLR0913
     prompts: Annotated[
         list[Path], typer.Argument(help='JSON lines: {"id", "task", "text" or "turns", "source"?}.')
     ],
-    out: Annotated[Path, typer.Option(help="The recording, .parquet.")],
-    drafter: DrafterName = "model",
+    out: Annotated[
+        Path, typer.Option(help="The recording, .parquet; of several drafters, their folder.")
+    ],
+    drafter: DrafterNames = None,
     rule: RuleName = "greedy",
     temperature: Temperature = 0.8,
     top_k: TopK = 0,
@@ -81,25 +83,29 @@ def record(  # noqa: PLR0913
     Prompts that do not fit are left out, which stderr and the card say.
 
     Example: simspec record prompts.jsonl --drafter early_exit --rule coupled --out mine.parquet
+
+    Several drafters, on sequences written once: --drafter eagle --drafter medusa --out FOLDER/
     """
-    from real.jobs import ModelSettings, PromptSettings, record_prompts
+    from real.jobs import ModelSettings, PromptSettings, record_drafters, record_prompts
     from real.record import Settings
 
     settings = Settings(
         k, budget, parse_rule(rule, temperature, seed, top_k, top_p), (), (), parse_tree_size(tree)
     )
+    names = drafter or ["model"]
+    selection = PromptSettings(tuple(prompts), per_task, longest, seed, chat_template, system)
+    loaded = ModelSettings(models, device, dtype, engine, target, weights)
+    several = len(names) > 1
     with show_progress() as progress:
-        card = record_prompts(
-            out,
-            PromptSettings(tuple(prompts), per_task, longest, seed, chat_template, system),
-            ModelSettings(models, device, dtype, engine, target, weights),
-            drafter,
-            settings,
-            progress,
-            batch,
-        )
+        if several:
+            cards = record_drafters(out, selection, loaded, names, settings, progress, batch)
+        else:
+            (name,) = names
+            cards = {name: record_prompts(out, selection, loaded, name, settings, progress, batch)}
     if as_json:
-        print(json.dumps(card))
-    else:
+        print(json.dumps(cards if several else cards[names[0]]))
+        return
+    for name, card in cards.items():
+        path = out / f"{name}.parquet" if several else out
         texts, rows = card["texts"], card["rows"]
-        print(f"wrote {out}: {texts} sequences, {rows} rows, card {out.with_suffix('.json')}")
+        print(f"wrote {path}: {texts} sequences, {rows} rows, card {path.with_suffix('.json')}")

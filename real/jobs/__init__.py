@@ -8,6 +8,7 @@ from real.jobs.measure import measure_costs
 from real.jobs.models import ModelSettings, dtype_of
 from real.jobs.race import RaceSettings, race_recording
 from real.jobs.record import PromptSettings, record_prompts, record_to
+from real.jobs.record_drafters import record_drafters
 from real.jobs.recordings import RULES, open_recording, policy_cost_of
 from real.jobs.run import Outcome, RunSettings, run_on, run_recording
 from real.jobs.scorecard import ScoringSettings, score_recordings
@@ -49,6 +50,7 @@ __all__ = [
     "policy_cost_of",
     "race_recording",
     "record_prompts",
+    "record_drafters",
     "record_to",
     "run_on",
     "run_recording",

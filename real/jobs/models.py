@@ -1,5 +1,6 @@
 """The models of a job: which folder, drafter and checkpoint, and how they run."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import torch
 from real.decode.engine import make_passes, passes_for_trace
 from real.model.checkpoint import load_config
 from real.model.hf_config import max_context
-from real.pair import DTYPES, TINY, Pair, check_pair, load_pair
+from real.pair import DTYPES, TINY, Pair, check_pair, load_pair, load_pairs
 from real.provenance import check_device
 from simspec import Trace
 
@@ -52,6 +53,11 @@ class ModelSettings:
     def load(self, drafter: str, rows: int = 1, capacity: int = 0) -> Pair:
         """The target with this drafter, for passes of `rows` rows behind `capacity` cached rows."""
         return self._load(drafter, make_passes(self.engine, rows, capacity))
+
+    def load_all(self, drafters: Sequence[str]) -> list[Pair]:
+        """The target, loaded once, with each of these drafters; eager."""
+        folders = {name: self.folder / name for name in drafters}
+        return load_pairs(self.folder, folders, self.device, self.dtype, self.target)
 
     def load_for(self, trace: Trace, name: str, submitted: int = 0) -> Pair:
         """The pair of the recording called `name`, for drafts of `submitted` tokens."""

@@ -21,10 +21,11 @@ from real.prompts import (
     load_chat_template,
     read_prompts,
 )
-from real.record import RecordingFiles, Settings, record
+from real.record import Recording, RecordingFiles, Settings, record_all
 from real.record.data_card import card
 from real.record.metadata import describe
 from real.record.target_sequence import default_batch
+from simspec import Trace
 from simspec.files import check_output
 
 
@@ -85,31 +86,11 @@ def record_prompts(
     """
     if out.suffix != ".parquet":
         raise ValueError(f"{out} is no recording's name; expected one that ends in .parquet")
-    for path in (out, out.with_suffix(".json")):
-        check_output(path, *prompts.files)
-    path = models.target_path
-    context = models.context(drafter)
-    form = PromptFormat(
-        load_tokenizer(path), load_chat_template(path, prompts.chat_template, prompts.system)
-    )
-    longest = prompts.longest
-    if longest is None:
-        longest = longest_prompt(context, settings.budget)
-    selected, left_out = prompts.read(form, longest)
+    check_outputs([out], prompts)
+    selected, origin = select_prompts(prompts, models, [drafter], settings.budget, progress)
     most = max(len(p.token) for p in selected)
     pair = models.load(drafter, settings.K + 1, most + settings.budget)
-    if settings.tree:
-        check_grows(pair.drafter, settings.tree[1])
-    if left_out.count:
-        progress("reading prompts", len(selected), len(selected), left_out.describe())
-    features = () if settings.rule.sampled else drafter_features(pair.drafter)
-    settings = replace(
-        settings,
-        end_tokens=pair.end_tokens,
-        features=features,
-        batch=default_batch(pair.target) if batch is None else batch,
-    )
-    origin = PromptOrigin(left_out, form.metadata())
+    settings = complete_settings(settings, pair, batch)
     return record_to(out, pair, selected, settings, progress, origin=origin)
 
 
@@ -127,6 +108,61 @@ def record_to(
     sequence_cache: a file that keeps the target's sequences for further recordings. `origin` is
     stated in the metadata and the card.
     """
+    files = RecordingFiles(out, sequence_cache=sequence_cache)
+    recording = make_recording(pair, settings, prompts, files, origin)
+    (trace,) = record_all([recording], prompts, progress)
+    return write_card(out, trace, origin, len(prompts))
+
+
+def check_outputs(outs: Sequence[Path], prompts: PromptSettings) -> None:
+    """ValueError where recordings cannot be written, or would replace their prompts."""
+    for out in outs:
+        for path in {out, out.with_suffix(".json")}:
+            check_output(path, *prompts.files)
+
+
+def select_prompts(
+    prompts: PromptSettings,
+    models: ModelSettings,
+    drafters: Sequence[str],
+    budget: int,
+    progress: Progress,
+) -> tuple[list[Prompt], PromptOrigin]:
+    """The prompts that fit into the models of all drafters, and where they come from."""
+    path = models.target_path
+    context = min(models.context(drafter) for drafter in drafters)
+    form = PromptFormat(
+        load_tokenizer(path), load_chat_template(path, prompts.chat_template, prompts.system)
+    )
+    longest = prompts.longest
+    if longest is None:
+        longest = longest_prompt(context, budget)
+    selected, left_out = prompts.read(form, longest)
+    if left_out.count:
+        progress("reading prompts", len(selected), len(selected), left_out.describe())
+    return selected, PromptOrigin(left_out, form.metadata())
+
+
+def complete_settings(settings: Settings, pair: Pair, batch: int | None) -> Settings:
+    """The settings with what the models determine."""
+    if settings.tree:
+        check_grows(pair.drafter, settings.tree[1])
+    return replace(
+        settings,
+        end_tokens=pair.end_tokens,
+        features=() if settings.rule.sampled else drafter_features(pair.drafter),
+        batch=default_batch(pair.target) if batch is None else batch,
+    )
+
+
+def make_recording(
+    pair: Pair,
+    settings: Settings,
+    prompts: Sequence[Prompt],
+    files: RecordingFiles,
+    origin: PromptOrigin,
+) -> Recording:
+    """The drafter's part of a recording job; ValueError for sequences beyond a model's window."""
     pair.check_length(max(len(p.token) for p in prompts) + settings.budget)
     decoder = pair.target.decoder
     meta = describe(
@@ -139,26 +175,13 @@ def record_to(
         decoder.dtype,
     )
     meta = replace(meta, chat=dict(origin.chat))
-    trace = record(
-        pair.target,
-        pair.drafter,
-        settings,
-        prompts,
-        RecordingFiles(out, sequence_cache=sequence_cache),
-        meta,
-        name_recording(progress, out.stem),
-    )
+    return Recording(pair.target, pair.drafter, settings, files, meta)
+
+
+def write_card(out: Path, trace: Trace, origin: PromptOrigin, recorded: int) -> dict:
+    """Writes the data card of a recording of so many prompts beside it, and returns it."""
     described = card(out, trace)
     if origin.left_out is not None:
-        described["prompts"] = origin.left_out.to_json() | {"recorded": len(prompts)}
+        described["prompts"] = origin.left_out.to_json() | {"recorded": recorded}
     replace_json(out.with_suffix(".json"), described)
     return described
-
-
-def name_recording(progress: Progress, name: str) -> Progress:
-    """Adds the recording's name to the labels of its steps."""
-
-    def named(label: str, done: int, total: int, note: str = "") -> None:
-        progress(f"{label} {name}", done, total, note)
-
-    return named

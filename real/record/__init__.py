@@ -1,7 +1,8 @@
 """Recording acceptance traces: what a drafter proposes from every position."""
 
-from real.record.recorder import record
+from real.record.recorder import record, record_all
+from real.record.recording import Recording
 from real.record.settings import RecordError, Settings
 from real.record.shards import RecordingFiles
 
-__all__ = ["RecordError", "RecordingFiles", "Settings", "record"]
+__all__ = ["RecordError", "Recording", "RecordingFiles", "Settings", "record", "record_all"]

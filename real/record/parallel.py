@@ -7,11 +7,10 @@ from real.decode.features import feature_values, required_predictors
 from real.draft import Drafter
 from real.draft.parallel import position_batches
 from real.drafters import parallel_form
-from real.model.full_pass import TargetPass
 from real.model.target import Target
 from real.record.rows import FullDrafts, RecordedRows, rank_of, rows_of
-from real.record.scores import SequenceScores
 from real.record.settings import Settings
+from real.record.shared_pass import SharedPass
 from real.sampling import margin
 
 
@@ -23,19 +22,21 @@ def record_parallel(
     prompt: list[int],
     tokens: np.ndarray,
     sequence: int,
+    shared: SharedPass | None = None,
 ) -> RecordedRows:
     """Rows of `tokens`; equal to `record_stepwise`.
 
     Each position drafts twice side by side: freely, and along the sequence for the ranks.
     """
     n, K, names, rule = len(tokens), settings.K, settings.features, settings.rule
-    full = TargetPass(target.decoder, prompt, tokens.tolist())
+    shared = shared or SharedPass()
+    full = shared.target_pass(target.decoder, prompt, tokens.tolist())
     device = full.token.device
     depth = K if drafter.max_draft_length is None else min(K, drafter.max_draft_length)
     predictors = {
         name: predictor.folded() for name, predictor in required_predictors(names, drafter).items()
     }
-    sequence_scores = SequenceScores(rule, sequence, n + K)
+    sequence_scores = shared.scores(rule, sequence, n + K)
     padded = np.concatenate((tokens, np.repeat(tokens[-1:], K))).astype(np.int64)
     expected = torch.from_numpy(padded).to(device)
     # chain, margin, rank and features of every position and slot

@@ -10,10 +10,10 @@ from real.decode.tree_search import top_tokens
 from real.draft import Drafter, ParallelDrafter
 from real.draft.parallel import position_batches
 from real.drafters import parallel_form
-from real.model.full_pass import TargetPass
 from real.model.target import Target
 from real.record.scores import SequenceScores
 from real.record.settings import Settings
+from real.record.shared_pass import SharedPass
 from real.record.tree_order import NOT_IN_TREE, TreeOrder, tree_shape
 
 A = TypeVar("A", Tensor, np.ndarray)
@@ -43,15 +43,17 @@ def tree_order_parallel(
     prompt: list[int],
     tokens: np.ndarray,
     sequence: int,
+    shared: SharedPass | None = None,
 ) -> TreeOrder:
     """As `real.record.tree_order.tree_order_stepwise`, all positions at once."""
     width, levels = tree_shape(drafter, settings)
     n = len(tokens)
     order, beam = np.full((n, settings.K), NOT_IN_TREE, np.uint8), np.zeros((n, 2), np.uint8)
-    full, factory = TargetPass(target.decoder, prompt, tokens.tolist()), parallel_form(drafter)
+    shared, factory = shared or SharedPass(), parallel_form(drafter)
+    full = shared.target_pass(target.decoder, prompt, tokens.tolist())
     assert factory is not None
     first = max(0, factory.min_context - len(prompt))
-    scores = SequenceScores(settings.rule, sequence, n + levels)
+    scores = shared.scores(settings.rule, sequence, n + levels)
     if first < n:
         parallel = factory(drafter, full)
         positions = torch.arange(first, n, device=full.token.device)

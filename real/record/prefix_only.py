@@ -10,11 +10,11 @@ import torch
 
 from real.decode.features import feature_values, required_predictors
 from real.draft import Drafter
-from real.model.full_pass import TargetPass, causal_mask
+from real.model.full_pass import causal_mask
 from real.model.target import Target
 from real.record.rows import FullDrafts, RecordedRows, rank_of, rows_of
-from real.record.scores import SequenceScores
 from real.record.settings import Settings
+from real.record.shared_pass import SharedPass
 from real.sampling import margin
 
 
@@ -26,6 +26,7 @@ def record_prefix_only(
     prompt: list[int],
     tokens: np.ndarray,
     sequence: int,
+    shared: SharedPass | None = None,
 ) -> RecordedRows:
     """Rows of `tokens` for a drafter that is a language model; equal to `record_stepwise`."""
     lm = drafter.lm
@@ -35,7 +36,8 @@ def record_prefix_only(
         name: predictor.folded() for name, predictor in required_predictors(names, drafter).items()
     }
     logit_features = tuple(name for name in names if name not in predictors)
-    sequence_scores = SequenceScores(settings.rule, sequence, n + K)
+    shared = shared or SharedPass()
+    sequence_scores = shared.scores(settings.rule, sequence, n + K)
 
     def zeros(*shape: int) -> torch.Tensor:
         return torch.zeros(*shape, dtype=torch.float64, device=device)
@@ -57,7 +59,7 @@ def record_prefix_only(
             odds[i, rows, slot] = folded.of_drafter(hidden)
         return scores
 
-    full = TargetPass(target.decoder, prompt, tokens.tolist())
+    full = shared.target_pass(target.decoder, prompt, tokens.tolist())
     first, length = len(prompt), len(full.token)
     cache, layers = lm.cache(capacity=length + n * (K - 1)), range(len(lm.layers))
     rotation = lm.rotation(torch.arange(length, device=device))

@@ -26,12 +26,14 @@ from real.record.idle_target import IdleTarget
 from real.record.parallel import record_parallel
 from real.record.parallel_tree_order import tree_order_parallel
 from real.record.prefix_only import record_prefix_only
+from real.record.recording import Recording, check_shared
 from real.record.rejection import record_rejection
 from real.record.rows import RecordedRows
 from real.record.sequence_block import block_of, write_block
 from real.record.sequence_cache import SequenceCache
 from real.record.settings import RecordError, Settings
 from real.record.shards import RecordingFiles, Shards
+from real.record.shared_pass import SharedPass
 from real.record.stepwise import record_stepwise
 from real.record.target_sequence import target_sequence
 from real.record.tree_order import tree_order_stepwise
@@ -52,45 +54,83 @@ def record(
     RecordError for shards with other settings, a damaged shard, or a sequence that cannot be
     recorded.
     """
+    return record_all([Recording(target, drafter, settings, files, meta)], prompts, progress)[0]
+
+
+def record_all(
+    recordings: Sequence[Recording], prompts: Sequence[Prompt], progress: Progress = quiet
+) -> list[Trace]:
+    """As `record`, several drafters on the sequences of one target.
+
+    Each sequence is written once, and passed once through the target for all drafters that read
+    such a pass. Each drafter has shards of its own. RecordError for drafters that do not share
+    rule, budget and files of sequences too.
+    """
+    check_shared(recordings)
+    first = recordings[0]
     cache = None
-    if files.sequence_cache is not None:
-        cache = SequenceCache(files.sequence_cache, settings, meta, target)
-    shards = Shards(files, settings, meta, prompts)
-    traces = []
+    if first.files.sequence_cache is not None:
+        cache = SequenceCache(first.files.sequence_cache, first.settings, first.meta, first.target)
+    shards = [Shards(r.files, r.settings, r.meta, prompts) for r in recordings]
+    loaded: list[list[Trace]] = [[] for _ in recordings]
     try:
-        if settings.batch > 1 and cache is None:
-            cache = SequenceCache(shards.sequences, settings, meta, target)
-        for first in range(0, len(prompts), files.shard_size):
-            group = prompts[first : first + files.shard_size]
-            if not shards.path(first).exists():
-                if settings.batch > 1 and cache is not None:
-                    block = block_of(first, settings, files.shard_size, len(prompts))
-                    write_block(target, settings, prompts, block, cache, progress)
-                rows = []
-                for sequence, prompt in enumerate(group, first):
-                    try:
-                        rows.append(
-                            record_sequence(
-                                target, drafter, settings, prompt.token, sequence, cache
-                            )
-                        )
-                    except ValueError as error:
-                        raise RecordError(
-                            f"sequence {sequence} (prompt {prompt.id!r}) "
-                            f"cannot be recorded: {error}"
-                        ) from error
-                    progress("recording", sequence + 1, len(prompts))
-                if cache is not None:
-                    cache.save()
-                assemble(rows, group, first, settings, meta).save(shards.path(first))
-            traces.append(shards.load(first, group))
-            progress("recording", first + len(group), len(prompts))
-        trace = join_traces(traces, meta)
+        if cache is None and (first.settings.batch > 1 or len(recordings) > 1):
+            cache = SequenceCache(shards[0].sequences, first.settings, first.meta, first.target)
+        size = first.files.shard_size
+        for start in range(0, len(prompts), size):
+            group = range(start, min(start + size, len(prompts)))
+            missing = [
+                (r, own) for r, own in zip(recordings, shards) if not own.path(start).exists()
+            ]
+            if missing and first.settings.batch > 1 and cache is not None:
+                block = block_of(start, first.settings, size, len(prompts))
+                write_block(first.target, first.settings, prompts, block, cache, progress)
+            _record_shards(missing, prompts, group, cache, progress)
+            for r, own, parts in zip(recordings, shards, loaded):
+                parts.append(own.load(start, prompts[start : group.stop]))
+                progress(_label(r), group.stop, len(prompts))
+        traces = [join_traces(parts, r.meta) for r, parts in zip(recordings, loaded)]
     except BaseException:
-        shards.remove_if_empty()
+        for own in shards:
+            own.remove_if_empty()
         raise
-    shards.finish(trace)
-    return trace
+    for own, trace in zip(shards, traces):
+        own.finish(trace)
+    return traces
+
+
+def _label(recording: Recording) -> str:
+    return f"recording {recording.files.trace.stem}"
+
+
+def _record_shards(
+    missing: Sequence[tuple[Recording, Shards]],
+    prompts: Sequence[Prompt],
+    group: range,
+    cache: SequenceCache | None,
+    progress: Progress,
+) -> None:
+    """Records the sequences of `group` with every drafter that misses their shard."""
+    rows: list[list[RecordedRows]] = [[] for _ in missing]
+    for sequence in group:
+        prompt, shared = prompts[sequence], SharedPass()
+        for (r, _), own in zip(missing, rows):
+            try:
+                own.append(
+                    record_sequence(
+                        r.target, r.drafter, r.settings, prompt.token, sequence, cache, shared
+                    )
+                )
+            except ValueError as error:
+                raise RecordError(
+                    f"sequence {sequence} (prompt {prompt.id!r}) cannot be recorded: {error}"
+                ) from error
+            progress(_label(r), sequence + 1, len(prompts))
+    if cache is not None:
+        cache.save()
+    for (r, shards), own in zip(missing, rows):
+        recorded = assemble(own, prompts[group.start : group.stop], group.start, r.settings, r.meta)
+        recorded.save(shards.path(group.start))
 
 
 def record_sequence(
@@ -100,12 +140,15 @@ def record_sequence(
     prompt: list[int],
     sequence: int,
     cache: SequenceCache | None = None,
+    shared: SharedPass | None = None,
     stepwise: bool = False,
 ) -> RecordedRows:
     """The rows of the target's sequence after `prompt`, whose draw address is `sequence`.
 
-    A cached sequence is read, another one is added to `cache`. `stepwise` forces the definition.
+    A cached sequence is read, another one is added to `cache`. `shared` keeps what recorders of
+    other drafters use again. `stepwise` forces the definition.
     """
+    shared = shared or SharedPass()
     written = cache.find(sequence, prompt) if cache else None
     if written is None:
         written = target_sequence(target, settings, prompt, sequence)
@@ -117,9 +160,9 @@ def record_sequence(
     parallel = parallel_form(drafter) is not None and not stepwise
     known = prompt, tokens, sequence
     if drafter.prefix_only and drafter.lm is not None and not stepwise:
-        rows = record_prefix_only(target, drafter, settings, *known)
+        rows = record_prefix_only(target, drafter, settings, *known, shared)
     elif parallel and drafter.history_free:
-        rows = record_parallel(target, drafter, settings, *known)
+        rows = record_parallel(target, drafter, settings, *known, shared)
     elif type(drafter) is PromptLookupDrafter and not stepwise:  # it reads tokens only
         idle = cast(Target, IdleTarget(target.decoder))
         rows = record_stepwise(idle, drafter, settings, *known)
@@ -127,6 +170,8 @@ def record_sequence(
         rows = record_stepwise(target, drafter, settings, *known)
     order = beam = None
     if settings.tree:
-        tree_order = tree_order_parallel if parallel else tree_order_stepwise
-        order, beam = tree_order(target, drafter, settings, *known)
+        if parallel:
+            order, beam = tree_order_parallel(target, drafter, settings, *known, shared)
+        else:
+            order, beam = tree_order_stepwise(target, drafter, settings, *known)
     return replace(rows, margin=margins, order=order, beam=beam)
