@@ -6,6 +6,7 @@ from real.jobs.import_model import import_gguf
 from real.jobs.latency import LatencyFiles, measure_latency
 from real.jobs.measure import measure_costs
 from real.jobs.models import ModelSettings, dtype_of
+from real.jobs.quantize import quantize_drafter
 from real.jobs.race import RaceSettings, race_recording
 from real.jobs.record import PromptSettings, record_prompts, record_to
 from real.jobs.record_drafters import record_drafters
@@ -48,6 +49,7 @@ __all__ = [
     "measure_latency",
     "open_recording",
     "policy_cost_of",
+    "quantize_drafter",
     "race_recording",
     "record_prompts",
     "record_drafters",
