@@ -73,6 +73,12 @@ ChatTemplate = Annotated[
         "styles for base models; none: those styles; or a Jinja file.",
     ),
 ]
+Turns = Annotated[
+    str,
+    typer.Option(
+        help='Which of "turns": first; or all, later ones behind the target\'s own answers.'
+    ),
+]
 System = Annotated[str, typer.Option(help="System prompt; needs a chat template.")]
 Recording = Annotated[str, typer.Argument(help="A recording's file or bundled name.")]
 Policies = Annotated[

@@ -6,9 +6,10 @@ from real.jobs.import_model import import_gguf
 from real.jobs.latency import LatencyFiles, measure_latency
 from real.jobs.measure import measure_costs
 from real.jobs.models import ModelSettings, dtype_of
+from real.jobs.prompt_selection import PromptSettings
 from real.jobs.quantize import quantize_drafter
 from real.jobs.race import RaceSettings, race_recording
-from real.jobs.record import PromptSettings, record_prompts, record_to
+from real.jobs.record import record_prompts, record_to
 from real.jobs.record_drafters import record_drafters
 from real.jobs.recordings import RULES, open_recording, policy_cost_of
 from real.jobs.run import Outcome, RunSettings, run_on, run_recording

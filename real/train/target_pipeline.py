@@ -97,8 +97,8 @@ def train_for_target(
     """Trains one drafter, searches self_skip, or trains predictors; returns the card.
 
     The target continues `prompts` and windows of `config.text`, by half of its context at most,
-    unless the work folder has what it wrote. With `other`, another folder beside it, both drafters
-    are compared.
+    unless the work folder has what it wrote. With `other`, another folder beside it, both
+    drafters are compared.
     """
     config = replace(config, new_tokens=max(1, min(config.new_tokens, target.context // 2)))
     longest = longest_prompt(target.context, config.new_tokens, prompts.longest)
