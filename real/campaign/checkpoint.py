@@ -1,19 +1,13 @@
-"""A campaign's target that exists already: its checkpoint, and what its drafters learn from."""
+"""A campaign's target that exists already: a checkpoint folder, or a GGUF file."""
 
 import re
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from real.files import replacing
 from real.jobs.import_model import import_gguf
 from real.progress import Progress, quiet
 from real.prompts import PromptFormat, load_chat_template
-from real.train.prompt_set import PromptSources
-from real.train.target_data import TargetData, load_target, longest_prompt, target_data
-
-if TYPE_CHECKING:
-    from real.campaign.workspace import Workspace
 
 FILES = (
     "config.json",
@@ -73,13 +67,3 @@ def weights_of(source: Path) -> Path:
 def prompt_format(folder: Path, tokenizer) -> PromptFormat:
     """How prompts become tokens for a given target: by its chat template, where it has one."""
     return PromptFormat(tokenizer, load_chat_template(folder))
-
-
-def drafter_data(workspace: "Workspace") -> TargetData:
-    """The sequences that the given target writes behind prompts and text for its drafters."""
-    config = workspace.train_config
-    target = load_target(workspace.models / "target", workspace.device)
-    longest = longest_prompt(target.context, config.new_tokens, workspace.config.recording.longest)
-    form = prompt_format(workspace.models / "target", target.tokenizer)
-    sources = PromptSources(workspace.training_prompts, config.text, form, longest, workspace.seed)
-    return target_data(config, target, sources, workspace.work, workspace.progress)

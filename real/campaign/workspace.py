@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from real.campaign.checkpoint import checkpoint_name, drafter_data, prompt_format, weights_of
+from real.campaign.checkpoint import checkpoint_name, prompt_format, weights_of
 from real.campaign.config import MAX_DRAFT_LENGTHS, CampaignConfig
 from real.campaign.presets import training_of
 from real.decode.engine import make_passes
@@ -22,7 +22,8 @@ from real.train.card_file import read_card
 from real.train.config import TrainConfig
 from real.train.corpus import CorpusError
 from real.train.drafter_data import TrainedTarget, load_trained_target
-from real.train.target_data import TargetData
+from real.train.prompt_set import PromptSources
+from real.train.target_data import TargetData, load_target, longest_prompt, target_data
 from real.train.training_text import EncodedText, read_training_text
 from simspec import CostModel, Trace, load_trace, policies
 
@@ -191,7 +192,7 @@ class Workspace:
 
         Evaluation goes token by token: few sequences are enough beside a recording.
         """
-        trained = drafter_data(self) if self.checkpoint is not None else self._trained_target()
+        trained = self._trained_target() if self.checkpoint is None else self._given_target()
         data, count = trained.data, self.config.training.exam
         validation = data.validation[: max(1, count // 3)]
         data = replace(data, validation=validation, evaluation=data.evaluation[:count])
@@ -202,6 +203,14 @@ class Workspace:
         return load_trained_target(
             self.train_config, text.tokenizer, text.tokens, self.models, self.work, self.progress
         )
+
+    def _given_target(self) -> TargetData:
+        config, folder = self.train_config, self.models / "target"
+        target = load_target(folder, self.device)
+        longest = longest_prompt(target.context, config.new_tokens, self.config.recording.longest)
+        form = prompt_format(folder, target.tokenizer)
+        sources = PromptSources(self.training_prompts, config.text, form, longest, self.seed)
+        return target_data(config, target, sources, self.work, self.progress)
 
     def unload_models(self) -> None:
         """Drops loaded models."""
