@@ -7,6 +7,7 @@ from real.jobs.latency import LatencyFiles, measure_latency
 from real.jobs.measure import CostRequest, measure_costs, measure_together, requests_for
 from real.jobs.models import ModelSettings, dtype_of
 from real.jobs.prompt_selection import PromptSettings
+from real.jobs.quantize import quantize_drafter
 from real.jobs.race import RaceSettings, race_recording
 from real.jobs.record import record_prompts, record_to
 from real.jobs.record_drafters import record_drafters
@@ -51,6 +52,7 @@ __all__ = [
     "measure_together",
     "open_recording",
     "policy_cost_of",
+    "quantize_drafter",
     "race_recording",
     "record_prompts",
     "record_drafters",

@@ -55,7 +55,7 @@ class ModelSettings:
         return self._load(drafter, make_passes(self.engine, rows, capacity))
 
     def load_all(self, drafters: Sequence[str], rows: int = 1, capacity: int = 0) -> list[Pair]:
-        """As `load`, several drafters on a target that is loaded once; ValueError with `weights`."""
+        """`load` of several drafters on one copy of the target; ValueError with `weights`."""
         if self.weights is not None:
             raise ValueError(
                 f"--weights {self.weights} names one drafter's folder, "
