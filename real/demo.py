@@ -80,18 +80,22 @@ def demo(
     rounds: int = 10,
     progress: Progress = quiet,
     folder: Path = TRACES,
+    threads: int = 1,
 ) -> Demo:
     """Sweeps the recordings of DRAFTERS at costs measured here, then runs each one's best policy.
 
     prompts: of each recording. rounds: of each cost measurement. folder: of the recordings.
+    threads: of torch; 0: its own choice. ValueError for a negative number.
     """
+    if threads < 0:
+        raise ValueError(f"threads are {threads}, expected a number of threads, or 0")
     # With another job on a core, two threads wait for each other: decoding takes 6 times as long.
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads or before)
     try:
         return _demo(prompts, seed, rounds, progress, folder)
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)
 
 
 def _demo(prompts: int, seed: int, rounds: int, progress: Progress, folder: Path) -> Demo:

@@ -1,7 +1,7 @@
 """A target with one drafter, loaded and ready to decode."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -75,7 +75,7 @@ def load_pair(
     damaged or made for other weights.
     """
     folders = {drafter: weights or models / drafter}
-    return load_pairs(models, folders, device, dtype, target, passes)[0]
+    return load_pairs(models, folders, device, dtype, target, lambda: passes)[0]
 
 
 def load_pairs(
@@ -84,9 +84,12 @@ def load_pairs(
     device: str = "cpu",
     dtype: str = "float32",
     target: str | Path | None = None,
-    passes: EagerPasses = EAGER,
+    make_passes: Callable[[], EagerPasses] = lambda: EAGER,
 ) -> list[Pair]:
-    """As `load_pair`, several drafters (name -> folder) on one target, which is loaded once."""
+    """As `load_pair`, several drafters (name -> folder) on one target, which is loaded once.
+
+    Each drafter has passes of its own, since its target keeps other taps.
+    """
     for drafter in drafters:
         _check_drafter(drafter)
     if dtype not in DTYPES:
@@ -105,6 +108,7 @@ def load_pairs(
         loaded = BUILTIN[drafter].load(cast(Path, folder), decoder, hashes)
         loaded.predictors = load_predictors(folder, hashes["weights"], device)
         _check_tokenizer(Path(folder), tokenizer, path)
+        passes = make_passes()
         attach_engine(passes, decoder, loaded)
         pairs.append(
             Pair(

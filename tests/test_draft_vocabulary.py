@@ -11,6 +11,7 @@ from enumerated_world import EXACT, HELD, World, off, round_distribution, rules,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
+from test_medusa import shaken
 from test_parallel_drafters import same
 from toy_lm import (
     END,
@@ -53,11 +54,14 @@ from real.record import Settings
 from real.record.assembly import assemble
 from real.record.metadata import describe
 from real.record.parallel import record_parallel
+from real.record.parallel_tree_order import tree_order_parallel
 from real.record.prefix_only import record_prefix_only
 from real.record.recorder import record_sequence
+from real.record.rejection import record_rejection
 from real.record.rows import rank_of
 from real.record.stepwise import record_stepwise
 from real.record.target_sequence import target_sequence
+from real.record.tree_order import NOT_IN_TREE, tree_order_stepwise
 from real.sampling import Rule
 from real.train.draft_vocabulary import coverage, most_frequent
 from real.train.drafter_training import drafter_training
@@ -68,14 +72,14 @@ TOKENS = torch.tensor([3, 4, 5, 7, 8, 9, 12, 13, 17, 20, 21, 23])
 MADE_FOR = {"weights": "w", "config": "c", "tokenizer": "t"}
 HEADS = {
     "early_exit": lambda target: EarlyExitHead(target, 2),
-    "early_exit, own head": lambda target: EarlyExitHead(target, 2, own_head=True),
+    "early_exit, own head": lambda target: shaken(EarlyExitHead, target, depth=2, own_head=True),
     "eagle": lambda target: part_of("eagle"),
     "medusa": lambda target: part_of("medusa"),
-    "medusa, own head": lambda target: MedusaHeads(target, own_head=True),
+    "medusa, own head": lambda target: shaken(MedusaHeads, target, own_head=True),
     "hydra": lambda target: part_of("hydra"),
-    "hydra, own head": lambda target: HydraHeads(target, own_head=True, residual=True),
+    "hydra, own head": lambda target: shaken(HydraHeads, target, own_head=True, residual=True),
     "glide": lambda target: part_of("glide"),
-    "glide, own embedding": lambda target: GlideModel(target, shared=False, width=24),
+    "glide, own embedding": lambda target: shaken(GlideModel, target, shared=False, width=24),
 }
 KINDS = (*HEADS, "model")
 MAKE = {
@@ -180,6 +184,44 @@ def test_fast_recordings_equal_the_definition(kind, rule):
         assert (slow.rank[left_out & offered, 0] >= len(TOKENS)).all()
         assert (slow.rank[~left_out & offered, 0] < len(TOKENS)).all()
     assert outside > 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("rule", RULES)
+def test_fast_tree_orders_equal_the_definition(kind, rule):
+    """Nodes outside the draft vocabulary come in only where all inside are in the tree."""
+    target, drafter = pair_of(kind)
+    asked = Settings(5, 14, RULES[rule], END, (), (3, 4))
+    inside = 0
+    for seed in range(2):
+        prompt = toy_prompts(1, seed)[0]
+        tokens, _ = target_sequence(target, asked, prompt, seed)
+        slow, fast = (
+            order(target, drafter, asked, prompt, tokens, seed)
+            for order in (tree_order_stepwise, tree_order_parallel)
+        )
+        np.testing.assert_array_equal(slow[0], fast[0])
+        np.testing.assert_array_equal(slow[1], fast[1])
+        found = slow[0][:, 0] != NOT_IN_TREE
+        assert np.isin(tokens[found], TOKENS).all()
+        inside += found.sum()
+    assert inside or "," in kind  # those kinds have random weights
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rejection_ratios_are_zero_outside(kind):
+    target, drafter = pair_of(kind)
+    asked = Settings(4, 14, Rule("rejection", 0.9, 3), END, ())
+    outside = 0
+    for seed in range(3):
+        prompt = toy_prompts(1, seed)[0]
+        written = target_sequence(target, asked, prompt, seed)
+        rows = record_rejection(target, drafter, asked, prompt, written)
+        left_out, offered = ~np.isin(rows.token, TOKENS), rows.depth > 0
+        assert (rows.ratio[left_out, 0] == 0).all()
+        assert (rows.ratio[~left_out & offered, 0] > 0).all()
+        outside += left_out.sum()
+    assert outside > 2
 
 
 @lru_cache

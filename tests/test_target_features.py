@@ -29,7 +29,7 @@ def number(value):
 
 
 @lru_cache
-def sequences(count=300, seed=0, length=14):
+def sequences(count=80, seed=0, length=14):
     """As a target writes them: two shards and the beginning of a third."""
     prompts = PromptSet(tuple(toy_prompts(count, seed)), (), {})
     writing = Writing(1, length, (3, 5), seed)

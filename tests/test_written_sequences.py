@@ -82,7 +82,7 @@ def test_writing_resumes_and_grows(tmp_path):
         with pytest.raises(Killed):
             write(tmp_path / "b", stop=stop)
     held = {p: p.stat().st_mtime_ns for p in (tmp_path / "b").rglob("*.safetensors")}
-    assert len(held) == 2
+    assert 2 <= len(held) < len(list((tmp_path / "a").rglob("*.safetensors")))
     resumed = write(tmp_path / "b")
     assert all(p.stat().st_mtime_ns == written for p, written in held.items())
     assert np.array_equal(resumed.token, whole.token)

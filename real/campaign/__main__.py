@@ -3,6 +3,7 @@
 Each call runs the stages that fit, and the next one continues.
 
 python -m real.campaign --text corpus/ --prompts prompts.jsonl --out /tmp/campaign --limit 9
+python -m real.campaign --target models/smollm2/target --text corpus/ --prompts prompts.jsonl ...
 python -m real.campaign --toy --text notes.txt --prompts prompts.jsonl --out /tmp/toy --device cpu
 """
 
@@ -16,7 +17,8 @@ from typing import Annotated
 import typer
 
 from real.campaign.archive import pack
-from real.campaign.presets import FULL, TOY
+from real.campaign.checkpoint import check_checkpoint
+from real.campaign.presets import FULL, FULL_CHECKPOINT, TOY, TOY_CHECKPOINT
 from real.campaign.report import write_report
 from real.campaign.scheduler import advance, complete, state_table
 from real.campaign.stages import stages
@@ -36,6 +38,17 @@ def campaign(  # noqa: PLR0913
         Path | None, typer.Option(help="Files to keep: at most 8 of 16 MB. Default: OUT/results.")
     ] = None,
     heldout: Annotated[list[Path] | None, typer.Option(help="Held-out text, repeatable.")] = None,
+    target: Annotated[
+        Path | None,
+        typer.Option(
+            help="A checkpoint folder or .gguf file as the target: none is trained, and it writes "
+            "what its drafters learn from."
+        ),
+    ] = None,
+    training_prompts: Annotated[
+        list[Path] | None,
+        typer.Option(help="Prompts that --target continues for its drafters, repeatable."),
+    ] = None,
     limit: Annotated[
         float,
         typer.Option(
@@ -46,15 +59,28 @@ def campaign(  # noqa: PLR0913
     seed: Annotated[int, typer.Option(help="Seed of all stages.")] = 0,
     toy: Annotated[bool, typer.Option(help="Tiny sizes: the whole campaign in a minute.")] = False,
 ) -> None:
-    """Train a target and its drafters, record, measure, run and report.
+    """Train a target and its drafters, or drafters for a target; record, measure, run and report.
 
     The same call continues after --limit.
     """
     began = time.monotonic()
+    sizes = (FULL, TOY) if target is None else (FULL_CHECKPOINT, TOY_CHECKPOINT)
     workspace = Workspace(
-        out, TOY if toy else FULL, tuple(text), tuple(heldout or ()), tuple(prompts), device, seed
+        out,
+        sizes[toy],
+        tuple(text),
+        tuple(heldout or ()),
+        tuple(prompts),
+        device,
+        seed,
+        checkpoint=target,
+        training_prompts=tuple(training_prompts or ()),
     )
     try:
+        if training_prompts and target is None:
+            raise ValueError("--training-prompts are for a target that exists: name it by --target")
+        if target is not None:
+            check_checkpoint(target)
         check_device(device)
         check_seed(seed)
         if not 0 < limit < float("inf"):
@@ -71,7 +97,9 @@ def campaign(  # noqa: PLR0913
                 f"note: prompts are {counts}; the report requires "
                 f"{workspace.config.recording.per_task} of each of {TASKS} tasks or more"
             )
-        states = advance(workspace, stages(), 60 * limit - (time.monotonic() - began), say=_say)
+        states = advance(
+            workspace, stages(target is not None), 60 * limit - (time.monotonic() - began), say=_say
+        )
     except (ValueError, OSError) as error:
         _stop(error)
     except KeyboardInterrupt:

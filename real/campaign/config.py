@@ -27,6 +27,7 @@ class TrainingStage:
     | target_plan, drafter_plan | steps or minutes, batch and rate |
     | rate_factor | drafters learn at this multiple of their recipe's rate |
     | distil_tokens, batch, judged, predictor_texts, rank, trials | as in `TrainConfig` |
+    | draft_vocab | tokens that drafters' heads score; 0: all |
     | exam | held-out sequences that drafters are evaluated on; a third as many select weights |
     | compiled | layers are compiled, on CUDA |
     """
@@ -46,6 +47,7 @@ class TrainingStage:
     rank: int
     trials: int
     compiled: bool
+    draft_vocab: int = 0
 
 
 @dataclass(frozen=True)

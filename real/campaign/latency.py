@@ -66,8 +66,11 @@ def measure_latency(workspace: Workspace, name: str) -> dict:
 
 def measure_host_wait(workspace: Workspace) -> dict:
     """Seconds of one host wait per drafted token, for both vocabularies."""
+    vocab = workspace.config.training.vocab
+    if workspace.checkpoint is not None:
+        vocab = read_target(str(workspace.models / "target")).vocab
     sizes = {
-        "lab": workspace.config.training.vocab,
+        LAB: vocab,
         workspace.config.emulation.model: read_target(workspace.config.emulation.model).vocab,
     }
     waits = {

@@ -43,7 +43,9 @@ def split(source: Path, folder: Path, size: int = PIECE) -> list[Path]:
         raise PiecesError(f"{source} is no file with content; expected the file to carry")
     if size < 1:
         raise PiecesError(f"a piece of {size} bytes; expected at least 1")
-    whole, pieces, written = hashlib.sha256(), [], []
+    whole = hashlib.sha256()
+    pieces: list[dict] = []
+    written: list[Path] = []
     with open(source, "rb") as file:
         while data := file.read(size):
             whole.update(data)

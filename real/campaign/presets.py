@@ -1,4 +1,4 @@
-"""The two campaigns: FULL for a GPU, and TOY for a test on the CPU."""
+"""The campaigns: FULL for a GPU, TOY for a test on the CPU, and both for a target that exists."""
 
 from dataclasses import replace
 
@@ -138,6 +138,37 @@ TOY = replace(
 )
 
 
+def with_checkpoint(config: CampaignConfig, drafter_settings: tuple) -> CampaignConfig:
+    """The same campaign for a target that exists: it is not trained, and writes the text."""
+    training = replace(config.training, drafter_settings=drafter_settings)
+    return replace(config, name=f"{config.name}-checkpoint", training=training)
+
+
+# For a chat model of about 135 M parameters with 49,152 tokens, such as SmolLM2-135M-Instruct. Its
+# head is a fifth of a step: drafters score the 8,192 most frequent tokens.
+FULL_CHECKPOINT = with_checkpoint(
+    replace(
+        FULL,
+        training=replace(
+            FULL.training,
+            drafter_plan=TrainSchedule(
+                minutes=0.6, rows=32, length=592, save_every=1000, every=1 << 30
+            ),
+            rate_factor=0.53,  # sqrt(160 / 576)
+            draft_vocab=8192,
+        ),
+    ),
+    (
+        ("model", (("width", 256), ("layers", 4), ("heads", 4), ("head_dim", 64), ("hidden", 704))),
+        ("early_exit", (("depth", 5),)),
+    ),
+)
+
+TOY_CHECKPOINT = with_checkpoint(
+    replace(TOY, training=replace(TOY.training, draft_vocab=32)), TOY.training.drafter_settings
+)
+
+
 def training_of(
     config: CampaignConfig, text: tuple[str, ...], heldout: tuple[str, ...], device: str, seed: int
 ) -> TrainConfig:
@@ -146,8 +177,11 @@ def training_of(
     settings = {name: dict(values) for name, values in t.drafter_settings}
     plan = replace(t.drafter_plan, seed=seed)
     drafters = tuple(
-        drafter_training(
-            name, plan, settings=settings.get(name), rate=t.rate_factor * recipe_of(name).rate
+        replace(
+            drafter_training(
+                name, plan, settings=settings.get(name), rate=t.rate_factor * recipe_of(name).rate
+            ),
+            draft_vocab=t.draft_vocab,
         )
         for name in (*REQUIRED, *RECOMMENDED)
     )

@@ -38,13 +38,18 @@ SLOW_SECONDS = {
 """Seconds of stages that compile layers, or generate sequences that others reuse."""
 
 
-def stages() -> list[Stage]:
-    """All stages, the required ones first."""
+def stages(checkpoint: bool = False) -> list[Stage]:
+    """All stages, the required ones first; `checkpoint`: the target exists already."""
     silent = "prompt_lookup"
     drafters = (*REQUIRED, silent)
-    ordered = [
-        Stage("text", "required", 20, prepare_text),
-        Stage("target", "required", 265, train_target, ("text",), True),
+    if checkpoint:
+        ordered = [Stage("target", "required", 10, train_target)]
+    else:
+        ordered = [
+            Stage("text", "required", 20, prepare_text),
+            Stage("target", "required", 265, train_target, ("text",), True),
+        ]
+    ordered += [
         Stage("distil", "required", 40, generate_text, ("target",), True),
         *(
             Stage(
@@ -81,7 +86,8 @@ def stages() -> list[Stage]:
             f"ladder-{LAB}", "required", 15, partial(measure_latency, name=LAB), ("target",), True
         )
     )
-    ordered.append(Stage("wait", "required", 2, measure_host_wait))
+    needs = ("target",) if checkpoint else ()
+    ordered.append(Stage("wait", "required", 2, measure_host_wait, needs))
     ordered += [
         Stage(
             f"ladder-{name}", "optional", 60, partial(measure_latency, name=name), ("target",), True

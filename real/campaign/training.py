@@ -2,12 +2,16 @@
 
 from dataclasses import replace
 
+from real.campaign.checkpoint import take_checkpoint
 from real.campaign.workspace import Workspace
+from real.files import replace_json
 from real.train.card_file import read_card
 from real.train.config import TrainConfig
 from real.train.model_card import write_model_card
 from real.train.pipeline import train_all_predictors
 from real.train.search_skips import SkipSearch, search_skips
+from real.train.target_data import TargetData
+from real.train.target_pipeline import PredictorRequest, train_target_predictors
 from real.train.train_drafter import train_drafter as train_one_drafter
 from real.train.train_target import train_target as train_target_model
 
@@ -22,22 +26,35 @@ def prepare_text(workspace: Workspace) -> dict:
 
 
 def train_target(workspace: Workspace) -> dict:
-    """Trains the target, and saves its hash."""
-    train_target_model(
-        workspace.train_config, workspace.read, workspace.models, workspace.work, workspace.progress
-    )
+    """Trains the target, or takes the given checkpoint, and saves its hash."""
+    if workspace.checkpoint is not None:
+        take_checkpoint(workspace.checkpoint, workspace.models / "target", workspace.progress)
+    else:
+        train_target_model(
+            workspace.train_config,
+            workspace.read,
+            workspace.models,
+            workspace.work,
+            workspace.progress,
+        )
     workspace.save_target_hash()
     return {"sha256": workspace.target}
 
 
 def generate_text(workspace: Workspace) -> dict:
     """Lets the target generate what drafters learn from."""
-    return {"tokens": int(workspace.known.distilled.size)}
+    known = workspace.known
+    if isinstance(known, TargetData):
+        return {"tokens": known.sequences.new_tokens, "sequences": len(known.sequences)}
+    return {"tokens": int(known.distilled.size)}
 
 
 def train_drafter(workspace: Workspace, drafter: str) -> dict:
     """Trains one drafter."""
     (training,) = (each for each in workspace.train_config.drafters if each.drafter == drafter)
+    if workspace.checkpoint is not None:  # whole sequences: none is longer
+        length = workspace.config.recording.longest + workspace.train_config.new_tokens
+        training = replace(training, plan=replace(training.plan, length=length))
     card = train_one_drafter(
         training, workspace.known.data, workspace.models, workspace.work, workspace.progress
     )
@@ -72,22 +89,26 @@ def _trained_drafters(workspace: Workspace) -> TrainConfig:
 
 def train_predictors(workspace: Workspace) -> dict:
     """Trains the acceptance predictors."""
+    known, config = workspace.known, workspace.train_config
+    if isinstance(known, TargetData):
+        request = PredictorRequest(config.predictor_texts, config.rank, config.seed)
+        train_target_predictors(request, known, workspace.models, workspace.progress)
+        return {}
     train_all_predictors(
-        _trained_drafters(workspace),
-        workspace.read,
-        workspace.known,
-        workspace.models,
-        workspace.progress,
+        _trained_drafters(workspace), workspace.read, known, workspace.models, workspace.progress
     )
     return {}
 
 
 def write_card(workspace: Workspace) -> dict:
-    """Writes the card of the model folder."""
+    """Writes the card of the model folder; for a given target, the cards of its drafters."""
+    known = workspace.known
+    if isinstance(known, TargetData):
+        return _write_drafter_cards(workspace, known)
     write_model_card(
         _trained_drafters(workspace),
         workspace.read,
-        workspace.known,
+        known,
         workspace.models,
         workspace.work,
         workspace.progress,
@@ -96,3 +117,19 @@ def write_card(workspace: Workspace) -> dict:
     return {
         name: card[name] for name in ("parameters", "heldout_loss_nats", "steps", "text_tokens")
     }
+
+
+def _write_drafter_cards(workspace: Workspace, known: TargetData) -> dict:
+    config = _trained_drafters(workspace)
+    places = [training.place for training in config.drafters] + ["self_skip"] * bool(config.trials)
+    cards = {place: read_card(workspace.models / place / "card.json") for place in places}
+    parameters = sum(p.numel() for p in known.data.target.parameters())
+    card = {
+        "target": dict(known.data.made_for),
+        "parameters": {"target": parameters},
+        "steps": {place: card["steps"] for place, card in cards.items() if "steps" in card},
+        "text": dict(known.data.source),
+        "drafters": cards,
+    }
+    replace_json(workspace.models / "card.json", card)
+    return {"parameters": card["parameters"], "steps": card["steps"], "text_tokens": 0}

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+from real.campaign.checkpoint import checkpoint_name, prompt_format, weights_of
 from real.campaign.config import MAX_DRAFT_LENGTHS, CampaignConfig
 from real.campaign.presets import training_of
 from real.decode.engine import make_passes
@@ -21,6 +22,8 @@ from real.train.card_file import read_card
 from real.train.config import TrainConfig
 from real.train.corpus import CorpusError
 from real.train.drafter_data import TrainedTarget, load_trained_target
+from real.train.prompt_set import PromptSources
+from real.train.target_data import TargetData, load_target, longest_prompt, target_data
 from real.train.training_text import EncodedText, read_training_text
 from simspec import CostModel, Trace, load_trace, policies
 
@@ -35,6 +38,9 @@ class WorkspaceError(ValueError):
 @dataclass
 class Workspace:
     """A campaign in `out`: its settings, text and prompt files, device and seed.
+
+    With `checkpoint`, the folder of a target, none is trained; the target writes what drafters
+    learn from behind `training_prompts` and the text.
 
     | below `out` | what |
     | --- | --- |
@@ -53,6 +59,8 @@ class Workspace:
     device: str = "cuda"
     seed: int = 0
     progress: Progress = quiet
+    checkpoint: Path | None = None
+    training_prompts: tuple[Path, ...] = ()
     _loaded: dict = field(default_factory=dict)
 
     @property
@@ -110,6 +118,11 @@ class Workspace:
                 ("prompts", self.prompts),
             )
         }
+        if self.checkpoint is not None:
+            files |= {
+                "checkpoint": _hashes((weights_of(self.checkpoint),)),
+                "training_prompts": _hashes(self.training_prompts),
+            }
         where = {"device": device_name(self.device), "seed": self.seed, "versions": versions()}
         return {"size": asdict(self.config), **files, **where}
 
@@ -159,6 +172,8 @@ class Workspace:
     def trace(self, drafter: str, rule: str) -> Path:
         """The file of a drafter's recording; its costs are beside it."""
         prefix = "lab" if self.config.name == "full" else self.config.name
+        if self.checkpoint is not None:
+            prefix = checkpoint_name(self.checkpoint)
         return self.out / "traces" / f"{prefix}-{drafter}-{rule}.parquet"
 
     def open_recording(self, drafter: str, rule: str) -> tuple[Trace, CostModel]:
@@ -172,19 +187,30 @@ class Workspace:
         return read_training_text(self.train_config, self.models, self.work, self.progress)
 
     @cached_property
-    def known(self) -> TrainedTarget:
+    def known(self) -> TrainedTarget | TargetData:
         """The target and its generated sequences, for the training of drafters.
 
         Evaluation goes token by token: few sequences are enough beside a recording.
         """
-        text = self.read
-        trained = load_trained_target(
-            self.train_config, text.tokenizer, text.tokens, self.models, self.work, self.progress
-        )
+        trained = self._trained_target() if self.checkpoint is None else self._given_target()
         data, count = trained.data, self.config.training.exam
         validation = data.validation[: max(1, count // 3)]
         data = replace(data, validation=validation, evaluation=data.evaluation[:count])
         return replace(trained, data=data)
+
+    def _trained_target(self) -> TrainedTarget:
+        text = self.read
+        return load_trained_target(
+            self.train_config, text.tokenizer, text.tokens, self.models, self.work, self.progress
+        )
+
+    def _given_target(self) -> TargetData:
+        config, folder = self.train_config, self.models / "target"
+        target = load_target(folder, self.device)
+        longest = longest_prompt(target.context, config.new_tokens, self.config.recording.longest)
+        form = prompt_format(folder, target.tokenizer)
+        sources = PromptSources(self.training_prompts, config.text, form, longest, self.seed)
+        return target_data(config, target, sources, self.work, self.progress)
 
     def unload_models(self) -> None:
         """Drops loaded models."""
@@ -222,7 +248,9 @@ class Workspace:
 
     def read_prompts(self, tokenizer) -> list[Prompt]:
         """The campaign's prompts: the configured number of each task, up to the longest allowed."""
-        form, config = PromptFormat(tokenizer), self.config.recording
+        config, form = self.config.recording, PromptFormat(tokenizer)
+        if self.checkpoint is not None:
+            form = prompt_format(self.models / "target", tokenizer)
         read = [read_prompt_file(path, form, config.longest) for path in self.prompts]
         left_out = sum((left for _, left in read), LeftOut())
         prompts = draw([p for part, _ in read for p in part], config.per_task, self.seed)

@@ -9,6 +9,7 @@ COMMANDS = {
     "demo": "demo",
     "import-model": "import_model",
     "train": "train",
+    "quantize": "quantize",
     "record": "record",
     "measure": "measure",
     "run": "run",

@@ -14,6 +14,7 @@ from simspec.terminal import print_table, print_text
 def demo(  # noqa: PLR0913
     prompts: Annotated[int, typer.Option(help="Prompts to run for real on each recording.")] = 10,
     seed: Seed = 0,
+    threads: Annotated[int, typer.Option(help="Threads of torch; 0: torch's own choice.")] = 1,
     plot: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("out/demo.png"),
     as_json: Json = False,
 ) -> None:
@@ -27,7 +28,7 @@ def demo(  # noqa: PLR0913
     from real.demo import draw
 
     with show_progress() as progress:
-        result = run_demo(prompts, seed, progress=progress)
+        result = run_demo(prompts, seed, progress=progress, threads=threads)
     draw(result, plot)
     if as_json:
         print(json.dumps(result.summary() | {"plot": str(plot)}))

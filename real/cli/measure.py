@@ -1,6 +1,7 @@
 """The command `simspec measure`."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,32 +10,59 @@ import typer
 from real.cli.engines import describe_engines
 from real.cli.options import (
     Device,
-    DrafterName,
     Dtype,
     Engine,
     Json,
     Models,
-    RuleName,
     Seed,
     TargetPath,
     Temperature,
+    Threads,
     TopK,
     TopP,
     Weights,
     parse_rule,
 )
 from real.cli.progress import show_progress
+from simspec.terminal import print_table, print_text
+
+SHOWN = 1, 2, 4, 8, 16, 32, 48
+"""Lengths of verification that are printed for several drafters."""
+
+
+Drafters = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--drafter",
+        help="model, early_exit, eagle, medusa, hydra, glide, self_skip or prompt_lookup; "
+        "repeatable, then --out is a folder.",
+        show_default="model",
+    ),
+]
+Rules = Annotated[
+    list[str] | None,
+    typer.Option("--rule", help="greedy, coupled or rejection; repeatable.", show_default="greedy"),
+]
 
 
 def measure(  # noqa: PLR0913
     out: Annotated[
-        Path,
+        Path | None,
         typer.Option(
-            help="The cost model, .json; a table where several batch sizes or contexts are given."
+            help="The cost model, .json; a table where several batch sizes or contexts are given; "
+            "a folder for several drafters."
         ),
-    ],
-    drafter: DrafterName = "model",
-    rule: RuleName = "greedy",
+    ] = None,
+    drafter: Drafters = None,
+    rule: Rules = None,
+    recording: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--for",
+            help="A recording, file or bundled name: its drafter, rule and depth; repeatable. "
+            "Written beside it, or into the folder --out.",
+        ),
+    ] = None,
     temperature: Temperature = 0.8,
     top_k: TopK = 0,
     top_p: TopP = 1.0,
@@ -48,7 +76,9 @@ def measure(  # noqa: PLR0913
     repeats: Annotated[int, typer.Option(help="Runs of every job at least.")] = 1,
     seconds: Annotated[
         float,
-        typer.Option(help="Time limit: runs go on until every interval is within --precision."),
+        typer.Option(
+            help="Time limit, for each cost file: runs go on until all intervals are narrow."
+        ),
     ] = 45.0,
     precision: Annotated[
         float, typer.Option(help="Half-width of every median's 95% interval, as a share of it.")
@@ -59,6 +89,7 @@ def measure(  # noqa: PLR0913
     ] = 0,
     device: Device = "cpu",
     dtype: Dtype = "float32",
+    threads: Threads = 0,
     engine: Engine = "eager",
     models: Models = None,
     target: TargetPath = None,
@@ -72,11 +103,17 @@ def measure(  # noqa: PLR0913
     extra time of bare batched passes is added. Sizes that do not fit the device are left out.
     Warnings name cells that stay uncertain, drift, and a busy machine.
 
+    Several drafters share one sitting: what belongs to the target is timed once for all. Killed,
+    it continues.
+
     Example: simspec measure --drafter early_exit --batch 1 --batch 8 --context 128 --out costs.json
+
+    Example: simspec measure --drafter eagle --drafter medusa --rule coupled --threads 1 --out .
     """
-    from real.jobs import ModelSettings, measure_costs
+    from real.jobs import CostRequest, ModelSettings, measure_costs, measure_together, requests_for
     from real.measure import MeasureSettings
 
+    drafters, rules = drafter or ["model"], rule or ["greedy"]
     settings = MeasureSettings(
         tuple(batch or [1]),
         tuple(context or [128]),
@@ -86,17 +123,34 @@ def measure(  # noqa: PLR0913
         seconds=seconds,
         precision=precision,
     )
+    models_ = ModelSettings(models, device, dtype, engine, target, weights)
+    parsed = [parse_rule(name, temperature, seed, top_k, top_p) for name in rules]
+    if recording:
+        if drafter or rule:
+            raise ValueError("--for names recordings, which have a drafter and a rule: drop those")
+        requests = requests_for(recording, out)
+    elif out is None:
+        raise ValueError("--out is missing: name the cost file, or recordings by --for")
+    else:
+        requests = [
+            CostRequest(out / f"{name}-{rule.name}.cost.json", name, rule, k)
+            for name in drafters
+            for rule in parsed
+        ]
     with show_progress() as progress:
-        table = measure_costs(
-            out,
-            ModelSettings(models, device, dtype, engine, target, weights),
-            drafter,
-            parse_rule(rule, temperature, seed, top_k, top_p),
-            k,
-            settings,
-            progress,
-        )
-    if as_json:
+        if recording or len(requests) > 1:
+            settings = replace(settings, seconds=seconds * len(requests))
+            costs = measure_together(requests, models_, settings, progress)
+        else:
+            assert out is not None  # checked above
+            table = measure_costs(out, models_, drafters[0], parsed[0], k, settings, progress)
+    if recording or len(requests) > 1:
+        files = [str(request.out) for request in requests]
+        if as_json:
+            print(json.dumps({file: cost.to_dict() for file, cost in zip(files, costs)}))
+        else:
+            _print_together(costs, files)
+    elif as_json:
         print(json.dumps(table.simplest().to_dict()))
     else:
         print("\n".join(table.describe()))
@@ -104,3 +158,20 @@ def measure(  # noqa: PLR0913
             print(f"warning: {warning}")
         engines = table.origin.engines if table.origin else {}
         print(f"wrote {out}, measured on {table.device}; {describe_engines(engines)}")
+
+
+def _print_together(costs, files: list[str]) -> None:
+    lengths = [j for j in SHOWN if j <= max(cost.nodes for cost in costs)]
+    rows = []
+    for cost in costs:
+        verify = (
+            f"{cost.verify[j] / cost.baseline:.3f}" if j <= cost.nodes else "" for j in lengths
+        )
+        c = f"{cost.draft[1] / cost.baseline:.3f}"
+        after = f"{cost.precision.after_draft / cost.baseline:.3f}"
+        rows.append((cost.name, f"{1e3 * cost.baseline:.3f}", *verify, c, after))
+    headings = ("cost", "plain ms", *(f"verify {j}" for j in lengths), "c", "after draft")
+    print_table(headings, rows, title=f"in plain steps, measured on {costs[0].device}")
+    for warning in dict.fromkeys(w for cost in costs for w in cost.precision.warnings):
+        print_text(f"warning: {warning}")
+    print_text(f"wrote {', '.join(files)}")

@@ -8,6 +8,26 @@ import typer
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")]
 Dtype = Annotated[str, typer.Option(help="float32, float64 or bfloat16.")]
+
+
+def use_threads(count: int) -> int:
+    """Sets torch's threads, unless 0; ValueError for a negative number."""
+    if count < 0:
+        raise ValueError(f"--threads is {count}, expected a number of threads, or 0")
+    if count:
+        import torch
+
+        torch.set_num_threads(count)
+    return count
+
+
+Threads = Annotated[
+    int,
+    typer.Option(
+        callback=use_threads,
+        help="Threads of torch, part of what was measured; 0: torch's own choice.",
+    ),
+]
 Models = Annotated[
     Path | None,
     typer.Option(
@@ -71,6 +91,12 @@ ChatTemplate = Annotated[
         "--chat-template",
         help='How "turns" become a prompt. auto: by the tokenizer\'s chat template, else in plain '
         "styles for base models; none: those styles; or a Jinja file.",
+    ),
+]
+Turns = Annotated[
+    str,
+    typer.Option(
+        help='Which of "turns": first; or all, later ones behind the target\'s own answers.'
     ),
 ]
 System = Annotated[str, typer.Option(help="System prompt; needs a chat template.")]

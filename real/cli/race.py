@@ -6,7 +6,17 @@ from typing import Annotated
 
 import typer
 
-from real.cli.options import Device, Dtype, Engine, Json, Models, Recording, Seed, TargetPath
+from real.cli.options import (
+    Device,
+    Dtype,
+    Engine,
+    Json,
+    Models,
+    Recording,
+    Seed,
+    TargetPath,
+    Threads,
+)
 from real.cli.progress import show_progress
 from real.cli.race_table import print_race
 
@@ -55,6 +65,7 @@ def race(  # noqa: PLR0913
     ] = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
+    threads: Threads = 0,
     models: Models = None,
     target: TargetPath = None,
     seed: Seed = 0,

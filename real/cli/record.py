@@ -21,6 +21,7 @@ from real.cli.options import (
     Temperature,
     TopK,
     TopP,
+    Turns,
     Weights,
     parse_rule,
     parse_tree_size,
@@ -51,6 +52,7 @@ def record(  # noqa: PLR0913
     ] = None,
     chat_template: ChatTemplate = "auto",
     system: System = "",
+    turns: Turns = "first",
     tree: Annotated[
         str | None,
         typer.Option(
@@ -93,7 +95,9 @@ def record(  # noqa: PLR0913
         k, budget, parse_rule(rule, temperature, seed, top_k, top_p), (), (), parse_tree_size(tree)
     )
     names = drafter or ["model"]
-    selection = PromptSettings(tuple(prompts), per_task, longest, seed, chat_template, system)
+    selection = PromptSettings(
+        tuple(prompts), per_task, longest, seed, chat_template, system, turns
+    )
     loaded = ModelSettings(models, device, dtype, engine, target, weights)
     several = len(names) > 1
     with show_progress() as progress:

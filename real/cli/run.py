@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from real.cli.engines import describe_engines
-from real.cli.options import Device, Dtype, Engine, Json, Models, Seed, TargetPath, Weights
+from real.cli.options import Device, Dtype, Engine, Json, Models, Seed, TargetPath, Threads, Weights
 from real.cli.progress import show_progress
 
 
@@ -32,6 +32,7 @@ def run(  # noqa: PLR0913
     ] = 0,
     device: Device = "cpu",
     dtype: Dtype = "float32",
+    threads: Threads = 0,
     engine: Engine = "eager",
     models: Models = None,
     target: TargetPath = None,

@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from real.cli.options import Cost, Device, Dtype, Engine, Json, Models, Policies, Seed, TargetPath
+from real.cli.options import (
+    Cost,
+    Device,
+    Dtype,
+    Engine,
+    Json,
+    Models,
+    Policies,
+    Seed,
+    TargetPath,
+    Threads,
+)
 from real.cli.progress import show_progress
 from simspec.terminal import print_table, print_text
 
@@ -31,6 +42,7 @@ def scorecard(  # noqa: PLR0913
     cost: Cost = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
+    threads: Threads = 0,
     engine: Engine = "eager",
     models: Models = None,
     target: TargetPath = None,

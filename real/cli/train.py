@@ -158,6 +158,11 @@ default: the drafter's own.",
             "--blend mixes text with what a target of simspec train wrote; "
             "leave it out with --target or --prompts"
         )
+    if heldout and (target or prompts):
+        raise ValueError(
+            "--heldout is for a target that is trained; with --target or --prompts a share of the "
+            "prompts is held out: leave it out"
+        )
     prompt_files = PromptFiles(tuple(prompts or ()), chat_template, system, longest)
     sources = TrainingText(
         files, heldout or (), distil_tokens, 0.5 if blend is None else blend, prompt_files

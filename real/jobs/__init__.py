@@ -4,10 +4,12 @@ from real.jobs.audit import audit_run
 from real.jobs.emulate import EmulationSettings, emulate_recording
 from real.jobs.import_model import import_gguf
 from real.jobs.latency import LatencyFiles, measure_latency
-from real.jobs.measure import measure_costs
+from real.jobs.measure import CostRequest, measure_costs, measure_together, requests_for
 from real.jobs.models import ModelSettings, dtype_of
+from real.jobs.prompt_selection import PromptSettings
+from real.jobs.quantize import quantize_drafter
 from real.jobs.race import RaceSettings, race_recording
-from real.jobs.record import PromptSettings, record_prompts, record_to
+from real.jobs.record import record_prompts, record_to
 from real.jobs.record_drafters import record_drafters
 from real.jobs.recordings import RULES, open_recording, policy_cost_of
 from real.jobs.run import Outcome, RunSettings, run_on, run_recording
@@ -25,6 +27,7 @@ from real.train.target_pipeline import PromptFiles
 
 __all__ = [
     "RULES",
+    "CostRequest",
     "DrafterRequest",
     "EmulationSettings",
     "ForcedRun",
@@ -46,12 +49,15 @@ __all__ = [
     "import_gguf",
     "measure_costs",
     "measure_latency",
+    "measure_together",
     "open_recording",
     "policy_cost_of",
+    "quantize_drafter",
     "race_recording",
     "record_prompts",
     "record_drafters",
     "record_to",
+    "requests_for",
     "run_on",
     "run_recording",
     "score_recordings",

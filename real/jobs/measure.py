@@ -1,13 +1,42 @@
 """Measuring what drafting and verification cost on a device."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from real.jobs.models import ModelSettings
 from real.measure import MeasureSettings, max_new_tokens, measure_table
+from real.measure.price import Entry
+from real.measure.several import measure_several
+from real.pair import Pair, check_pair
 from real.progress import Progress, quiet, relabel
+from real.rerun import rule_of
 from real.sampling import Rule
+from simspec import CostModel, load_trace
 from simspec.cost_table import CostTable
 from simspec.files import check_output
+from simspec.recordings import locate
+
+UNFINISHED = ".unfinished.costs.json"
+"""File of an unfinished measurement of several drafters, beside the first cost file."""
+
+
+@dataclass(frozen=True)
+class CostRequest:
+    """A cost file to measure.
+
+    | field | meaning |
+    | --- | --- |
+    | out | the file |
+    | drafter, rule, K | the drafter's name, the rule, and the longest draft |
+    | recording | whose costs they are, to check the target; "": nobody's |
+    """
+
+    out: Path
+    drafter: str
+    rule: Rule
+    K: int
+    recording: str = ""
 
 
 def measure_costs(
@@ -21,8 +50,7 @@ def measure_costs(
 ) -> CostTable:
     """Measures drafts of up to K tokens, and writes `out`."""
     check_output(out)
-    if not 1 <= K <= 255:
-        raise ValueError(f"depth is {K}, expected 1 to 255")
+    _check_depth(K)
     pair = models.load(
         drafter, max(K, settings.tree_nodes) + 1, settings.context[-1] + max_new_tokens(K)
     )
@@ -31,3 +59,59 @@ def measure_costs(
     )
     table.simplest().to_json(out)
     return table
+
+
+def measure_together(
+    requests: Sequence[CostRequest],
+    models: ModelSettings,
+    settings: MeasureSettings,
+    progress: Progress = quiet,
+) -> list[CostModel]:
+    """Measures all requests in one sitting, and writes their files.
+
+    A drafter that drafts at most so many tokens is priced up to these. Killed, it continues.
+    """
+    outputs = [request.out for request in requests]
+    for i, request in enumerate(requests):
+        check_output(request.out, *outputs[:i])
+        _check_depth(request.K)
+    longest = max(request.K for request in requests)
+    rows, capacity = max(longest, settings.tree_nodes) + 1, settings.context[-1]
+    names = list(dict.fromkeys(request.drafter for request in requests))
+    pairs = dict(zip(names, models.load_all(names, rows, capacity + max_new_tokens(longest))))
+    for request in requests:
+        if request.recording:
+            check_pair(
+                load_trace(locate([request.recording])[request.recording]),
+                pairs[request.drafter],
+                request.recording,
+            )
+    entries = [_entry(request, pairs[request.drafter]) for request in requests]
+    unfinished = outputs[0].parent / UNFINISHED
+    costs = measure_several(entries, settings, unfinished, progress)
+    for cost, out in zip(costs, outputs):
+        cost.to_json(out)
+    unfinished.unlink(missing_ok=True)
+    return costs
+
+
+def requests_for(recordings: Sequence[str], out: Path | None = None) -> list[CostRequest]:
+    """Requests of the costs of recordings: their drafter, rule and K, each file beside its own, or
+    in the folder `out`."""
+    requests = []
+    for name, path in locate(recordings).items():
+        trace = load_trace(path)
+        file = (out or path.parent) / f"{path.stem}.cost.json"
+        requests.append(CostRequest(file, trace.meta.drafter, rule_of(trace), trace.K, name))
+    return requests
+
+
+def _entry(request: CostRequest, pair: Pair) -> Entry:
+    most = pair.drafter.max_draft_length
+    K = request.K if most is None else min(request.K, most)
+    return Entry(pair.target, pair.drafter, request.rule, K)
+
+
+def _check_depth(K: int) -> None:
+    if not 1 <= K <= 255:
+        raise ValueError(f"depth is {K}, expected 1 to 255")

@@ -54,10 +54,22 @@ class ModelSettings:
         """The target with this drafter, for passes of `rows` rows behind `capacity` cached rows."""
         return self._load(drafter, make_passes(self.engine, rows, capacity))
 
-    def load_all(self, drafters: Sequence[str]) -> list[Pair]:
-        """The target, loaded once, with each of these drafters; eager."""
+    def load_all(self, drafters: Sequence[str], rows: int = 1, capacity: int = 0) -> list[Pair]:
+        """`load` of several drafters on one copy of the target; ValueError with `weights`."""
+        if self.weights is not None:
+            raise ValueError(
+                f"--weights {self.weights} names one drafter's folder, "
+                f"{len(drafters)} drafters are given: use --models"
+            )
         folders = {name: self.folder / name for name in drafters}
-        return load_pairs(self.folder, folders, self.device, self.dtype, self.target)
+        return load_pairs(
+            self.folder,
+            folders,
+            self.device,
+            self.dtype,
+            self.target,
+            lambda: make_passes(self.engine, rows, capacity),
+        )
 
     def load_for(self, trace: Trace, name: str, submitted: int = 0) -> Pair:
         """The pair of the recording called `name`, for drafts of `submitted` tokens."""

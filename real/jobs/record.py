@@ -1,73 +1,23 @@
 """Recording a drafter on prompts: the trace file and its card."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from real.decode.features import drafter_features
 from real.draft import check_grows
 from real.files import replace_json
 from real.jobs.models import ModelSettings
-from real.model.checkpoint import load_tokenizer
+from real.jobs.prompt_selection import PromptSettings, select_prompts, with_later_turns
 from real.pair import Pair
 from real.progress import Progress, quiet
-from real.prompts import (
-    UNKNOWN_ORIGIN,
-    LeftOut,
-    Prompt,
-    PromptFormat,
-    PromptOrigin,
-    draw,
-    load_chat_template,
-    read_prompts,
-)
+from real.prompts import UNKNOWN_ORIGIN, Prompt, PromptOrigin
 from real.record import Recording, RecordingFiles, Settings, record_all
 from real.record.data_card import card
 from real.record.metadata import describe
 from real.record.target_sequence import default_batch
 from simspec import Trace
 from simspec.files import check_output
-
-
-@dataclass(frozen=True)
-class PromptSettings:
-    """Which prompts of JSON-lines files are recorded, and how their turns become tokens.
-
-    | field | meaning |
-    | --- | --- |
-    | files | as `real.prompts.read_rows` reads them |
-    | per_task, seed | so many prompts of every task, drawn by the seed |
-    | longest | most tokens of a prompt; None: the models' context without the budget |
-    | chat_template | auto: the tokenizer's, where it has one; none: plain styles; or a file |
-    | system | the system prompt, for a chat template |
-    """
-
-    files: tuple[Path, ...]
-    per_task: int = 20
-    longest: int | None = None
-    seed: int = 0
-    chat_template: str = "auto"
-    system: str = ""
-
-    def __post_init__(self) -> None:
-        if self.per_task < 1:
-            raise ValueError(f"{self.per_task} prompts per task; expected at least 1")
-
-    def read(self, form: PromptFormat, longest: int) -> tuple[list[Prompt], LeftOut]:
-        """The prompts of at most `longest` tokens of all files, and how many are left out."""
-        read = [read_prompts(path, form, longest) for path in self.files]
-        prompts = draw([p for part, _ in read for p in part], self.per_task, self.seed)
-        return prompts, sum((left for _, left in read), LeftOut())
-
-
-def longest_prompt(context: int, budget: int) -> int:
-    """Tokens that a budget of new tokens leaves of the models' context; ValueError for none."""
-    if budget >= context:
-        raise ValueError(
-            f"a budget of {budget} new tokens leaves no room for a prompt in the models' context "
-            f"of {context}; use a smaller --budget, or allow longer sequences by --longest"
-        )
-    return context - budget
 
 
 def record_prompts(
@@ -87,11 +37,19 @@ def record_prompts(
     if out.suffix != ".parquet":
         raise ValueError(f"{out} is no recording's name; expected one that ends in .parquet")
     check_outputs([out], prompts)
-    selected, origin = select_prompts(prompts, models, [drafter], settings.budget, progress)
-    most = max(len(p.token) for p in selected)
-    pair = models.load(drafter, settings.K + 1, most + settings.budget)
+    selected = select_prompts(prompts, models, [drafter], settings.budget, progress)
+    pair = models.load(drafter, settings.K + 1, selected.longest + settings.budget)
     settings = complete_settings(settings, pair, batch)
-    return record_to(out, pair, selected, settings, progress, origin=origin)
+    answers = None
+    if selected.conversation is not None:
+        answers = out.with_name(out.name + ".turns.json")  # kept until the recording is whole
+        files = RecordingFiles(out, sequence_cache=answers)
+        recording = make_recording(pair, settings, selected.prompts, files, selected.origin)
+        selected = with_later_turns(selected, recording, progress)
+    described = record_to(out, pair, selected.prompts, settings, progress, answers, selected.origin)
+    if answers is not None:
+        answers.unlink(missing_ok=True)
+    return described
 
 
 def record_to(
@@ -119,28 +77,6 @@ def check_outputs(outs: Sequence[Path], prompts: PromptSettings) -> None:
     for out in outs:
         for path in {out, out.with_suffix(".json")}:
             check_output(path, *prompts.files)
-
-
-def select_prompts(
-    prompts: PromptSettings,
-    models: ModelSettings,
-    drafters: Sequence[str],
-    budget: int,
-    progress: Progress,
-) -> tuple[list[Prompt], PromptOrigin]:
-    """The prompts that fit into the models of all drafters, and where they come from."""
-    path = models.target_path
-    context = min(models.context(drafter) for drafter in drafters)
-    form = PromptFormat(
-        load_tokenizer(path), load_chat_template(path, prompts.chat_template, prompts.system)
-    )
-    longest = prompts.longest
-    if longest is None:
-        longest = longest_prompt(context, budget)
-    selected, left_out = prompts.read(form, longest)
-    if left_out.count:
-        progress("reading prompts", len(selected), len(selected), left_out.describe())
-    return selected, PromptOrigin(left_out, form.metadata())
 
 
 def complete_settings(settings: Settings, pair: Pair, batch: int | None) -> Settings:

@@ -5,14 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from real.jobs.models import ModelSettings
-from real.jobs.record import (
-    PromptSettings,
-    check_outputs,
-    complete_settings,
-    make_recording,
-    select_prompts,
-    write_card,
-)
+from real.jobs.prompt_selection import PromptSettings, select_prompts, with_later_turns
+from real.jobs.record import check_outputs, complete_settings, make_recording, write_card
 from real.progress import Progress, quiet
 from real.prompts import Prompt
 from real.record import Recording, RecordingFiles, Settings, record_all
@@ -51,17 +45,20 @@ def record_drafters(
     outs = {name: folder / f"{name}.parquet" for name in drafters}
     written = [*outs.values(), folder / SEQUENCES]
     check_outputs(written if folder.exists() else [folder], prompts)
-    selected, origin = select_prompts(prompts, models, drafters, settings.budget, progress)
+    selected = select_prompts(prompts, models, drafters, settings.budget, progress)
     recordings = {}
     for name, pair in zip(drafters, models.load_all(drafters)):
         completed = complete_settings(settings, pair, batch)
         files = RecordingFiles(outs[name], sequence_cache=folder / SEQUENCES)
-        recordings[name] = make_recording(pair, completed, selected, files, origin)
-    unfinished = [r for r in recordings.values() if not _is_finished(r, selected)]
+        recordings[name] = make_recording(pair, completed, selected.prompts, files, selected.origin)
+    selected = with_later_turns(selected, recordings[drafters[0]], progress)
+    unfinished = [r for r in recordings.values() if not _is_finished(r, selected.prompts)]
     if unfinished:
-        record_all(unfinished, selected, progress)
+        record_all(unfinished, selected.prompts, progress)
     return {
-        name: write_card(r.files.trace, load_trace(r.files.trace), origin, len(selected))
+        name: write_card(
+            r.files.trace, load_trace(r.files.trace), selected.origin, len(selected.prompts)
+        )
         for name, r in recordings.items()
     }
 

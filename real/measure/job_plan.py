@@ -74,7 +74,8 @@ class JobPlan:
         clock: PhaseTimer,
     ) -> Draft:
         self.clock = clock
-        return self.plans[self.job].draft(last, position, round, cap, end_tokens, clock)
+        plan = self.plans[self.job]
+        return plan.draft(last, position, round, min(cap, plan.K), end_tokens, clock)
 
     def end(self, draft: Draft, verified: VerifyResult, output: TargetOutput) -> float:
         return self.plans[self.job].end(draft, verified, output)

@@ -120,8 +120,8 @@ def _draft(own: Samples, j: int, policy: Estimate, after: Estimate) -> Estimate:
 
 
 def _beyond_noise(e: Estimate) -> Estimate:
-    """The estimate, or zero where its interval holds zero."""
-    return e if abs(e.seconds) > e.half_width else ZERO
+    """The estimate, or zero where its interval holds zero: a draft can only slow a pass."""
+    return e if e.seconds > e.half_width else ZERO
 
 
 def _catch_up(own: Samples) -> list[Estimate]:

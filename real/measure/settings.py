@@ -25,7 +25,7 @@ class MeasureSettings:
 
     batch: tuple[int, ...] = (1,)
     context: tuple[int, ...] = (128,)
-    rounds: int = 4
+    rounds: int = 2
     repeats: int = 4
     seed: int = 0
     tree_nodes: int = 0

@@ -24,6 +24,9 @@ class Clocks:
     processor: Callable[[], float] = process_time
 
 
+REAL = Clocks()
+
+
 @dataclass
 class Sitting:
     """What ran so far.
@@ -51,7 +54,7 @@ def sit(
     warm: Callable[[], None] = lambda: None,
     save: Save = lambda sitting: None,
     progress: Progress = quiet,
-    clocks: Clocks = Clocks(),
+    clocks: Clocks = REAL,
 ) -> Sitting:
     """Runs all blocks once uncounted, then again and again, in a new random order each time.
 

@@ -15,6 +15,7 @@ from real.model.compressed import read_bytes, weights_exist
 from real.model.decoder import Decoder
 from real.model.draft_vocabulary import DraftVocabularyHead, check_vocabulary
 from real.model.hf_config import WeightsError
+from real.model.int8 import from_int8
 
 HASHES = ("tokenizer", "config", "weights")
 """Hashes that identify a target (`made_for`), in the order in which differences are reported."""
@@ -158,7 +159,7 @@ def restrict(
 def read_state(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file, plain or packed; WeightsError if missing or damaged.
 
-    Pickles are never opened.
+    Matrices stored as int8 are returned in float32. Pickles are never opened.
     """
     if not weights_exist(path):
         siblings = path.parent.glob("*") if path.parent.is_dir() else ()
@@ -170,9 +171,10 @@ def read_state(path: Path) -> dict[str, Tensor]:
         )
         raise WeightsError(f"{path} cannot be read: {hint}")
     try:
-        return load_file(path) if path.exists() else load(read_bytes(path))
+        state = load_file(path) if path.exists() else load(read_bytes(path))
     except (OSError, ValueError, SafetensorError) as error:
         raise WeightsError(f"{path} is damaged or no safetensors file: {_line(error)}") from error
+    return from_int8(state, str(path))
 
 
 def fill(head: nn.Module, state: Mapping[str, Tensor], source: str) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from io import StringIO
+from logging import CRITICAL
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -61,7 +62,7 @@ def _silence() -> Iterator[None]:
     from transformers.utils import logging
 
     verbosity = logging.get_verbosity()
-    logging.set_verbosity(logging.CRITICAL)
+    logging.set_verbosity(CRITICAL)
     try:
         with redirect_stderr(StringIO()):
             yield
@@ -101,4 +102,5 @@ def _class_name(config: Any) -> str:
     """The class of causal language models of a config, by name."""
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM._model_mapping[type(config)].__name__
+    kind: Any = AutoModelForCausalLM._model_mapping[type(config)]
+    return kind.__name__

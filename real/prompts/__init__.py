@@ -1,6 +1,7 @@
 """Prompts: rows of JSON lines into tokens, through a chat template or in a base model's styles."""
 
 from real.prompts.chat_template import ChatTemplate, load_chat_template
+from real.prompts.conversation import Conversation
 from real.prompts.format import PromptFormat
 from real.prompts.left_out import LeftOut
 from real.prompts.origin import UNKNOWN_ORIGIN, PromptOrigin
@@ -16,6 +17,7 @@ __all__ = [
     "LOW_REPEAT",
     "UNKNOWN_ORIGIN",
     "ChatTemplate",
+    "Conversation",
     "LeftOut",
     "Prompt",
     "PromptError",

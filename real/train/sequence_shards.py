@@ -18,8 +18,8 @@ from real.sampling import Rule
 from real.train.card_file import read_card
 from real.train.prompt_set import PromptSet
 
-SHARD = 128
-"""Sequences in a shard."""
+SHARD = 32
+"""Sequences in a shard, a file."""
 FIRST_ADDRESS = 1 << 21
 """Draw addresses of written sequences begin here, far from those of recordings."""
 
@@ -60,6 +60,12 @@ class Sequences:
         """The prompt of sequence `i`, and its new tokens int64."""
         whole = self.sequence(i).astype(np.int64)
         return whole[: self.prompt[i]].tolist(), whole[self.prompt[i] :]
+
+    def part(self, start: int, stop: int) -> "Sequences":
+        """Sequences `start` .. `stop` - 1."""
+        offset = self.offset[start : stop + 1]
+        token = self.token[offset[0] : offset[-1]]
+        return Sequences(token, offset - offset[0], self.prompt[start:stop])
 
     def learned(self) -> np.ndarray:
         """The new tokens of all sequences, int32."""
@@ -112,22 +118,33 @@ def write_sequences(
     shards: list[Sequences] = []
     done, since, began = 0, 0, perf_counter()
     while done < writing.tokens:
-        path = folder / f"{len(shards):05d}.safetensors"
-        if path.exists():
-            shards.append(read_shard(path))
-        else:
-            number = np.arange(len(shards) * SHARD, (len(shards) + 1) * SHARD)
+        path = _path(folder, len(shards))
+        if not path.exists():
+            ahead = _shards_ahead(target, -(-(writing.tokens - done) // (SHARD * writing.length)))
+            number = np.arange(len(shards) * SHARD, (len(shards) + ahead) * SHARD)
             asked = [training[n % len(training)] for n in number]
             greedy = is_greedy(number, len(training))
-            report = _within(progress, min(done, writing.tokens), writing.tokens)
-            shards.append(_continued(target, asked, writing, number, greedy, report))
-            save_shard(shards[-1], path)
-            since += shards[-1].new_tokens
+            report = _within(progress, done, writing.tokens)
+            written = _continued(target, asked, writing, number, greedy, report)
+            for i in range(ahead):
+                shard = written.part(i * SHARD, (i + 1) * SHARD)
+                save_shard(shard, _path(folder, len(shards) + i))
+            since += written.new_tokens
+        shards.append(read_shard(path))
         done += shards[-1].new_tokens
         rate = f", {since / (perf_counter() - began):,.0f} tokens/s" if since else ""
         note = f"{done:,} tokens{rate}"
         progress("distil", min(done, writing.tokens), writing.tokens, note)
     return joined(shards)
+
+
+def _path(folder: Path, shard: int) -> Path:
+    return folder / f"{shard:05d}.safetensors"
+
+
+def _shards_ahead(target: Decoder, wanted: int) -> int:
+    """Shards that are written together: batches of both kinds are full, or all that are wanted."""
+    return max(1, min(wanted, -(-4 * default_batch(Target(target)) // SHARD)))
 
 
 def heldout_sequences(

@@ -97,7 +97,8 @@ def train_for_target(
     """Trains one drafter, searches self_skip, or trains predictors; returns the card.
 
     The target continues `prompts` and windows of `config.text`, by half of its context at most,
-    unless the work folder has what it wrote. With `other`, another folder beside it, both drafters are compared.
+    unless the work folder has what it wrote. With `other`, another folder beside it, both
+    drafters are compared.
     """
     config = replace(config, new_tokens=max(1, min(config.new_tokens, target.context // 2)))
     longest = longest_prompt(target.context, config.new_tokens, prompts.longest)
@@ -106,7 +107,7 @@ def train_for_target(
     sources = PromptSources(prompts.files, config.text, form, longest, config.seed)
     known = target_data(config, target, sources, folders.work, progress)
     if isinstance(training, PredictorRequest):
-        return _predictors(training, known, folders.out, progress)
+        return train_target_predictors(training, known, folders.out, progress)
     if isinstance(training, SkipSearch):
         pairs = known.greedy_pairs(training.texts)
         card = search_skips(training, known.data, pairs, folders.out, progress)
@@ -121,9 +122,13 @@ def train_for_target(
     return card
 
 
-def _predictors(
-    request: PredictorRequest, known: TargetData, out: Path, progress: Progress
+def train_target_predictors(
+    request: PredictorRequest, known: TargetData, out: Path, progress: Progress = quiet
 ) -> dict:
+    """Trains the predictors of all drafters in `out` that are language models of the prefix.
+
+    ValueError where none is.
+    """
     data = known.data
     training = PredictorTraining(
         sequences=request.texts,

@@ -1,0 +1,136 @@
+"""A campaign for a target that exists: its checkpoint is taken, and its drafters learn from it."""
+
+import json
+
+import pytest
+from chat_models import save_chat_model, write_rows
+from toy_campaign import APP, WORDS, write_inputs
+from toy_gguf import write_gguf
+from typer.testing import CliRunner
+
+from real.campaign.archive import pack
+from real.campaign.checkpoint import (
+    CheckpointError,
+    check_checkpoint,
+    checkpoint_name,
+    take_checkpoint,
+)
+from real.campaign.presets import TOY_CHECKPOINT
+from real.campaign.report import write_report
+from real.campaign.scheduler import advance
+from real.campaign.stages import stages
+from real.campaign.workspace import Workspace, WorkspaceError
+from real.model.checkpoint import load_decoder
+from real.model.fingerprint import sha256
+from real.train.card_file import read_card
+from simspec import load_trace
+
+PARTS = ("target", "distil", "drafter-model", "drafter-early_exit", "drafter-eagle", "predictors")
+EAGLE = tuple(
+    f"{what}-eagle-{rule}" for what in ("cost", "record") for rule in ("greedy", "coupled")
+)
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    folder = write_inputs(tmp_path_factory.mktemp("checkpoint"))
+    save_chat_model(folder / "toychat" / "target")
+    turns = [{"task": "ab"[i % 2], "turns": [f"{WORDS[i % 13]} number {i}?"]} for i in range(40)]
+    rows = [{"id": f"q{i}", **row} for i, row in enumerate(turns)]
+    write_rows(folder / "first.jsonl", *rows[:8])
+    write_rows(folder / "later.jsonl", *rows[8:])
+    return folder
+
+
+def workspace_of(inputs, out, checkpoint="toychat/target"):
+    workspace = Workspace(
+        out,
+        TOY_CHECKPOINT,
+        (inputs / "text.txt",),
+        (inputs / "held.txt",),
+        (inputs / "first.jsonl",),
+        "cpu",
+        checkpoint=inputs / checkpoint,
+        training_prompts=(inputs / "later.jsonl",),
+    )
+    workspace.open()
+    return workspace
+
+
+@pytest.fixture(scope="module")
+def done(inputs):
+    """A workspace whose target is taken, with three drafters, and eagle recorded and run."""
+    workspace = workspace_of(inputs, inputs / "out")
+    wanted = [part for part in stages(True) if part.name in (*PARTS, *EAGLE, "equal-eagle")]
+    states = advance(workspace, wanted, 3600, say=lambda *_: None)
+    assert {state.state for state in states} == {"done"}, states
+    return workspace
+
+
+def test_the_target_is_the_checkpoint(inputs, done):
+    source = inputs / "toychat" / "target" / "model.safetensors"
+    assert done.target == sha256(source)
+    assert done.result("target") == {"sha256": sha256(source)}
+    assert not (done.work / "text.npy").exists()
+
+
+def test_drafters_learn_from_what_the_target_writes(done):
+    card = read_card(done.models / "eagle" / "card.json")
+    assert card["asked"]["target"]["weights"] == done.known.data.made_for["weights"]
+    assert card["asked"]["draft_vocab"] == TOY_CHECKPOINT.training.draft_vocab
+    assert "later.jsonl" in json.dumps(card)
+    assert "first.jsonl" not in json.dumps(card)
+
+
+def test_recordings_go_through_the_chat_template_and_equal_their_runs(done):
+    trace = load_trace(done.trace("eagle", "greedy"))
+    assert done.trace("eagle", "greedy").name == "toychat-eagle-greedy.parquet"
+    tokenizer = done.pair("eagle", "float32").tokenizer
+    first = trace.prompt[: trace.prompt_offset[1]].tolist()
+    assert "<|assistant|>" in tokenizer.decode(first, skip_special_tokens=False)
+    equal = done.result("equal-eagle")
+    assert equal["rounds"] > 0
+    assert equal["failures"] == 0
+
+
+def test_an_unfinished_campaign_is_reported_and_packed(done, tmp_path):
+    lines = write_report(done, [("target", "required", "done", "")])
+    assert lines
+    assert "bundle.tar" in [path.name for path in pack(done, tmp_path)]
+
+
+def test_another_checkpoint_in_the_same_folder_is_refused(inputs, done):
+    save_chat_model(inputs / "other" / "target", begin=False)
+    (inputs / "other" / "target" / "model.safetensors").write_bytes(b"other")
+    with pytest.raises(WorkspaceError, match="was started with checkpoint"):
+        workspace_of(inputs, done.out, "other/target")
+
+
+def test_a_gguf_file_is_imported(tmp_path):
+    write_gguf(tmp_path / "Toy-Model.gguf")
+    assert checkpoint_name(tmp_path / "Toy-Model.gguf") == "toymodel"
+    take_checkpoint(tmp_path / "Toy-Model.gguf", tmp_path / "target")
+    assert load_decoder(tmp_path / "target").config.layers == 2
+    take_checkpoint(tmp_path / "Toy-Model.gguf", tmp_path / "target")
+
+
+@pytest.mark.parametrize("missing", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path, missing):
+    save_chat_model(tmp_path / "target")
+    (tmp_path / "target" / missing).unlink()
+    with pytest.raises(CheckpointError, match=f"holds no {missing}"):
+        check_checkpoint(tmp_path / "target")
+
+
+def test_the_command_refuses_what_cannot_be_in_one_line(inputs, tmp_path):
+    options = ["--toy", "--device", "cpu", "--out", tmp_path / "out", "--limit", "1e-9"]
+    options += ["--text", inputs / "text.txt", "--prompts", inputs / "first.jsonl"]
+    for more, words in (
+        (["--target", tmp_path], "holds no config.json"),
+        (["--training-prompts", inputs / "later.jsonl"], "name it by --target"),
+    ):
+        result = CliRunner().invoke(APP, list(map(str, [*options, *more])))
+        assert result.exit_code == 2
+        assert words in result.stderr
+        assert len(result.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "out").exists()

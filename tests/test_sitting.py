@@ -1,0 +1,184 @@
+"""Measurements on synthetic clocks: intervals, early stops, drift, busy machines; error rates."""
+
+from fractions import Fraction
+from math import comb, inf
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from real.measure import MeasureSettings
+from real.measure.diagnosis import busy_warning, drift_warning, halves, wide_warning
+from real.measure.interval import interval_rank, median_interval
+from real.measure.job import LADDER, PLAIN, Job, measured_lengths
+from real.measure.samples import relative_width
+from real.measure.sitting import Clocks, Sitting, sit
+
+TRUE = 0.05
+"""Median seconds of the synthetic rounds."""
+
+
+class Noisy:
+    """Lognormal rounds around TRUE on a clock that they advance."""
+
+    def __init__(self, spread, clock):
+        self.spread, self.clock = spread, clock
+        self.values, self.warm, self.precisions = [], 0, []
+
+    def run(self, rng, rounds, counted, precision):
+        seconds = TRUE * np.exp(self.spread * rng.standard_normal(rounds))
+        self.clock[0] += float(seconds.sum())
+        self.precisions.append(precision)
+        if counted:
+            self.values += seconds.tolist()
+        else:
+            self.warm += rounds
+
+    def widths(self):
+        return {Job(PLAIN): relative_width(self.values, 0.0)}
+
+
+def sitting_of(spreads, seconds=1e6, seed=0, before=None, **options):
+    clock = [0.0]
+    blocks = {f"b{i}": Noisy(spread, clock) for i, spread in enumerate(spreads)}
+    settings = MeasureSettings(rounds=4, repeats=2, seed=seed, seconds=seconds)
+    clocks = Clocks(lambda: clock[0], lambda: clock[0] / 2)
+    return sit(blocks, settings, before, clocks=clocks, **options), blocks
+
+
+@given(st.integers(0, 60), st.sampled_from([0.5, 0.9, 0.95, 0.99]))
+def test_rank_equals_its_definition(n, level):
+    def coverage(rank):
+        return 1 - 2 * sum(Fraction(comb(n, i), 2**n) for i in range(rank))
+
+    possible = [r for r in range(1, n // 2 + 1) if coverage(r) >= Fraction(level)]
+    assert interval_rank(n, level) == max(possible, default=0)
+
+
+def test_five_values_have_no_interval_at_95_percent():
+    assert median_interval([1, 2, 3, 4, 5]) == (3, inf)
+    assert median_interval([1, 2, 3, 4, 5, 9]) == (3.5, 5.5)
+    with pytest.raises(ValueError, match="no value to take a median of"):
+        median_interval([])
+
+
+def coverage(draws, half_width, n=25):
+    """Share of draws of n lognormal values whose interval holds the true median, 1."""
+    values = np.exp(0.3 * np.random.default_rng(1).standard_normal((draws, n)))
+    held = [abs(np.median(row) - 1) <= half_width(row) for row in values]
+    return float(np.mean(held))
+
+
+def test_intervals_cover_and_a_narrow_one_is_caught():
+    """2,000 draws: 95% intervals; the control, a third as wide, leaves a fifth of them out."""
+    assert coverage(2000, lambda row: median_interval(row)[1]) >= 0.95
+    assert coverage(2000, lambda row: median_interval(row)[1] / 3) < 0.8
+
+
+def test_precise_cells_stop_early_and_noisy_ones_go_on():
+    ended, blocks = sitting_of([0.0, 0.05, 0.15])
+    counts = [len(block.values) for block in blocks.values()]
+    assert ended.wide == {}
+    assert counts[0] == 8
+    assert counts[0] < counts[1] < counts[2]
+    assert all(block.widths()[Job(PLAIN)] <= 0.02 for block in blocks.values())
+    assert [block.precisions[:3] for block in blocks.values()] == [[0, 0, 0]] * 3
+    assert set(blocks["b2"].precisions[3:]) == {0.02}
+    assert ended.processor == pytest.approx(ended.wall / 2)
+
+
+def test_stopped_intervals_still_cover():
+    """Stopping at a narrow interval costs coverage: at least 85% of 300 hold the true median."""
+    held = []
+    for seed in range(300):
+        _, blocks = sitting_of([0.06], seed=seed)
+        median, half_width = median_interval(blocks["b0"].values)
+        held.append(abs(median - TRUE) <= half_width)
+    assert np.mean(held) >= 0.85
+
+
+def test_time_limit_names_wide_cells():
+    ended, blocks = sitting_of([0.0, 0.5], seconds=5.0)
+    assert 5.0 <= ended.wall < 5.0 + 1.0
+    assert list(ended.wide) == ["b1 plain 0"]
+    (warning,) = wide_warning(ended.wide, 0.02)
+    assert warning.startswith("1 cells are wider than +-2%: b1 plain 0 +-")
+    _, blocks = sitting_of([0.5], seconds=0.0)
+    assert len(blocks["b0"].values) == 8
+    assert "(too few rounds)" in wide_warning({"x": inf}, 0.02)[0]
+    assert wide_warning({}, 0.02) == []
+
+
+def test_saved_sitting_continues():
+    saves = []
+    ended, _ = sitting_of([0.5], seconds=60.0, save=lambda s: saves.append(s.wall))
+    assert len(saves) == 2  # every 20 seconds, the last ones ended it
+    again, blocks = sitting_of([0.5], seconds=60.0, before=Sitting(2, 58.0, 29.0))
+    assert 60.0 <= again.wall < 61.0
+    assert len(blocks["b0"].values) < 60
+    assert ended.repeats > 2
+
+
+def plain(n, seed, spread=0.05, shift=0.0, slow=0.0):
+    rng = np.random.default_rng(seed)
+    values = TRUE * (1 + shift) * np.exp(spread * rng.standard_normal(n))
+    return np.where(rng.random(n) < slow, 1.6 * values, values)
+
+
+def rate(warned):
+    return float(np.mean([bool(warned(seed)) for seed in range(400)]))
+
+
+@pytest.mark.parametrize("spread", [0.02, 0.05, 0.2])
+def test_drift_false_alarms_are_rare(spread):
+    def warned(seed):
+        return drift_warning(plain(60, seed, spread), plain(60, seed + 9999, spread), "x")
+
+    assert rate(warned) <= 0.03
+
+
+def test_drift_is_found():
+    """A shift of 6% at 5% noise and 100 rounds: in 9 of 10 sittings, by a second measurement."""
+    first = plain(100, 0)
+    assert drift_warning(first, [], "x") == []
+    assert rate(lambda s: drift_warning(plain(100, s), plain(100, s + 999, shift=0.06), "x")) >= 0.9
+    ramp = np.linspace(1, 1.12, 200)
+    assert rate(lambda s: drift_warning(*halves(ramp * plain(200, s)), "x")) >= 0.9
+    # control: the ramp mixed over both jobs shows in no comparison of the two jobs
+    assert rate(lambda s: drift_warning(*(ramp * plain(200, s)).reshape(-1, 2).T, "x")) <= 0.03
+    (line,) = drift_warning([1.0] * 9, [1.1] * 9, "the two measurements")
+    assert line.startswith("plain decoding drifted: the two measurements differ by +10.0%")
+
+
+def test_busy_machine_is_found_and_an_idle_one_is_not():
+    assert rate(lambda seed: busy_warning(plain(60, seed), 0.99)) <= 0.01
+    assert rate(lambda seed: busy_warning(plain(60, seed, slow=0.3), None)) >= 0.95
+    assert rate(lambda seed: busy_warning(plain(60, seed), 0.6)) == 1
+    (line,) = busy_warning([1.0] * 4 + [2.0] * 4, 0.5)
+    assert line == (
+        "the machine was busy: the 90th percentile of plain steps is 2.00 times the 10th "
+        "and this process ran 50% of the time; measure again on an idle one"
+    )
+    assert busy_warning([], 0.1) == []
+
+
+@given(st.integers(1, 255), st.integers(1, 60))
+def test_measured_lengths_hold_both_ends(most, least):
+    lengths = measured_lengths(most, least)
+    assert lengths == sorted(set(lengths))
+    if most < least:
+        assert lengths == []
+        return
+    assert lengths[0] == least
+    assert lengths[-1] == most
+    assert {*lengths} - {least, most} == {j for j in LADDER if least < j < most}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"rounds": 0}, {"repeats": 0}, {"seconds": -1.0}, {"precision": 0.0}]
+)
+def test_invalid_settings_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))) as caught:
+        MeasureSettings(**wrong)
+    assert "\n" not in str(caught.value)
