@@ -7,18 +7,26 @@ from hypothesis import strategies as st
 from toy_lm import TOYS, toy_target
 from toy_training import continuations
 
+from real.drafters import parallel_form
 from real.model.target import Target
 from real.record import Settings
 from real.record.stepwise import record_stepwise
 from real.sampling import Rule
 from real.train.accepted_length import (
     AcceptedLengths,
+    _by_position,
+    _in_parallel,
     accepted_lengths,
     compare,
     lengths_of_hits,
     longest_offer,
     summary,
 )
+
+
+def toy_drafter(name):
+    return TOYS[name](toy_target(), 0)
+
 
 HELD = settings(deadline=None, max_examples=80, derandomize=True)
 
@@ -46,6 +54,16 @@ def test_accepted_lengths_equal_recorded_ones(name):
         assert (lengths.offered[i][reached] <= rows.depth[reached]).all()
         shifted |= lengths.accepted[i][1:].tolist() != rows.run[:-1].tolist()
     assert shifted  # the control: one position off is another recording
+
+
+@pytest.mark.parametrize("name", [name for name in TOYS if parallel_form(toy_drafter(name))])
+@pytest.mark.parametrize("K", [1, 4, 7])
+def test_parallel_forms_count_what_the_protocol_counts(name, K):
+    target, drafter = toy_target(), toy_drafter(name)
+    for prompt, new_tokens in [*continuations(), ([5], continuations()[0][1])]:
+        given = target, drafter, prompt, new_tokens, K
+        for fast, slow in zip(_in_parallel(*given), _by_position(*given)):
+            assert fast.tolist() == slow.tolist()
 
 
 hits = st.lists(st.booleans(), min_size=1, max_size=30)

@@ -59,9 +59,11 @@ def test_train_record_measure_sweep_run(folder, name, options):
         done(folder, "sweep", recording, "--cost", cost, "--policy", "fixed:2", "--json")
     )
     assert table
-    report = json.loads(done(folder, "run", recording, *models, "--policy", "fixed:2", "--json"))
-    assert report["lossless"]
-    assert report["replay_equal"]
+    for engine in ("eager", "fast"):
+        options = ("--policy", "fixed:2", "--engine", engine, "--json")
+        report = json.loads(done(folder, "run", recording, *models, *options))
+        assert report["lossless"]
+        assert report["replay_equal"]
 
 
 @pytest.mark.parametrize("name", SMALL)

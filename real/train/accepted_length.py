@@ -8,9 +8,13 @@ import torch
 
 from real.decode.along import along, start
 from real.draft import Drafter
+from real.drafters import parallel_form
 from real.model.decoder import Decoder
 from real.model.target import Target
+from real.record import Settings
 from real.record.hidden_states import hidden_states
+from real.record.parallel import record_parallel
+from real.sampling import Rule
 from simspec.stats import MIN_PROMPTS, ratio, ratio_difference
 
 Continuation = tuple[list[int], np.ndarray]
@@ -68,16 +72,17 @@ def accepted_lengths(
 ) -> AcceptedLengths:
     """Drafts greedily from every position, K deep or to the first miss.
 
-    Equal to the accepted lengths that `real.record.stepwise` records. A language model of
-    the prefix takes one pass a sequence, others go through the protocol position by position.
+    Equal to the accepted lengths that `real.record.stepwise` records. A language model of the
+    prefix takes one pass a sequence, a drafter with a parallel form one pass and K steps; others go
+    through the protocol position by position.
     """
     lm = drafter.lm if drafter.prefix_only else None
-    rows = [
-        _one_pass(lm, *sequence, K)
-        if lm is not None
-        else _by_position(target, drafter, *sequence, K)
-        for sequence in sequences
-    ]
+    if lm is not None:
+        rows = [_one_pass(lm, *sequence, K) for sequence in sequences]
+    elif parallel_form(drafter) is not None:
+        rows = [_in_parallel(target, drafter, *sequence, K) for sequence in sequences]
+    else:
+        rows = [_by_position(target, drafter, *sequence, K) for sequence in sequences]
     accepted, offered = zip(*rows)
     return AcceptedLengths(K, accepted, offered)
 
@@ -108,6 +113,17 @@ def lengths_of_hits(hit: np.ndarray, K: int) -> tuple[np.ndarray, np.ndarray]:
 def _one_pass(lm: Decoder, prompt: list[int], new_tokens: np.ndarray, K: int):
     picks = lm.logits(hidden_states(lm, prompt, new_tokens, 0)).argmax(-1)
     return lengths_of_hits(picks.cpu().numpy() == new_tokens, K)
+
+
+def _in_parallel(
+    decoder: Decoder, drafter: Drafter, prompt: list[int], new_tokens: np.ndarray, K: int
+):
+    n = len(new_tokens)
+    settings = Settings(K, n, Rule(), (), ())
+    recorded = record_parallel(Target(decoder), drafter, settings, prompt, new_tokens, 0)
+    accepted, ahead = recorded.run.astype(np.int64), np.minimum(K, n - np.arange(n))
+    # a draft that is accepted as far as it is offered ends there
+    return accepted, np.where(accepted == recorded.depth, np.minimum(accepted, ahead), ahead)
 
 
 def _by_position(
