@@ -97,7 +97,8 @@ distributed as `probs` |
     def processed(self, logits: Tensor) -> Tensor:
         """Float64 logits `[n, vocab]` at the rule's temperature, -inf for tokens cut by top-k or
         top-p."""
-        wide = logits.double() / self.temperature
+        wide = logits.to(torch.float64, copy=True)
+        wide /= self.temperature
         if not self.top_k and self.top_p == 1:
             return wide
         best = wide.sort(dim=-1, descending=True, stable=True)  # ties go to the smaller token
@@ -141,8 +142,10 @@ def clear_noise_cache() -> None:
 
 def margin(scores: Tensor) -> Tensor:
     """Best minus second score of each row, float64 `[n]`."""
-    best = scores.topk(2, -1).values
-    return best[..., 0] - best[..., 1]
+    # two passes over the row are several times faster than topk
+    best, place = scores.max(-1, keepdim=True)
+    second = scores.scatter(-1, place, -torch.inf).amax(-1, keepdim=True)
+    return (best - second)[..., 0]
 
 
 def gumbel(seed: int, sequence: int, first: int, count: int, vocab: int, device) -> Tensor:

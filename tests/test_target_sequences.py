@@ -147,7 +147,7 @@ def test_noise_of_many_addresses_is_that_of_each():
 
 
 def test_default_batch_keeps_exact_passes_single():
-    assert default_batch(Target(toy_target())) == 16
+    assert default_batch(Target(toy_target())) == 32
     assert default_batch(Target(toy_decoder(0).bfloat16())) == 1
     passes = CapturedPasses((1, 5), 64, compiled=False)
     target = Target(toy_target())

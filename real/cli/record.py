@@ -63,7 +63,7 @@ def record(  # noqa: PLR0913
         int | None,
         typer.Option(
             help="Sequences that the target writes at a time; 1: through the decode loop. "
-            "Default: 16 on a CPU, 64 on a GPU, 1 for bfloat16 and captured passes."
+            "Default: 32 on a CPU, 64 on a GPU, 1 for bfloat16 and captured passes."
         ),
     ] = None,
     device: Device = "cpu",
@@ -85,6 +85,8 @@ def record(  # noqa: PLR0913
     Prompts that do not fit are left out, which stderr and the card say.
 
     Example: simspec record prompts.jsonl --drafter early_exit --rule coupled --out mine.parquet
+
+    A chat, with later turns: --models models/smollm2 --drafter prompt_lookup --turns all
 
     Several drafters, on sequences written once: --drafter eagle --drafter medusa --out FOLDER/
     """

@@ -9,6 +9,7 @@ from real.draft.parallel import position_batches
 from real.drafters import parallel_form
 from real.model.target import Target
 from real.record.rows import FullDrafts, RecordedRows, rank_of, rows_of
+from real.record.scores import row_chunks
 from real.record.settings import Settings
 from real.record.shared_pass import SharedPass
 from real.sampling import margin
@@ -56,21 +57,28 @@ def record_parallel(
             step = parallel.start(both)
             for slot in range(depth):
                 logits, hidden = (t[:, 0] for t in step)
-                free, along = sequence_scores(logits, both + slot).chunk(2)
-                logits, hidden = logits[:m], hidden[:m]
-                token = torch.cat((free.argmax(-1), expected[batch + slot]))
-                columns[0, batch, slot] = token[:m].double()
-                columns[1, batch, slot] = margin(free)
-                columns[2, batch, slot] = rank_of(along, token[m:]).double()
+                token = torch.cat((expected[batch + slot], expected[batch + slot]))
                 odds = {
                     name: each[:, min(slot, each.shape[1] - 1)]
-                    + predictors[name].of_drafter(hidden)
+                    + predictors[name].of_drafter(hidden[:m])
                     for name, each in target_odds.items()
                 }
-                if names:
-                    columns[3:, batch, slot] = feature_values(
-                        names, logits, rule.temperature, odds, token[:m]
-                    ).T
+                for part in row_chunks(m, logits.shape[-1], device):
+                    rows = batch[part]
+                    free = sequence_scores(logits[:m][part], rows + slot)
+                    token[part] = free.argmax(-1)
+                    columns[0, rows, slot] = token[part].double()
+                    columns[1, rows, slot] = margin(free)
+                    along = sequence_scores(logits[m:][part], rows + slot)
+                    columns[2, rows, slot] = rank_of(along, token[m:][part]).double()
+                    if names:
+                        columns[3:, rows, slot] = feature_values(
+                            names,
+                            logits[:m][part],
+                            rule.temperature,
+                            {name: value[part] for name, value in odds.items()},
+                            token[part],
+                        ).T
                 if slot + 1 < depth:
                     step = parallel.extend(root, token[:, None])
     chain, draft_margin, rank, *feature = columns.cpu().numpy()

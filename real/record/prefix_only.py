@@ -13,6 +13,7 @@ from real.draft import Drafter
 from real.model.full_pass import causal_mask
 from real.model.target import Target
 from real.record.rows import FullDrafts, RecordedRows, rank_of, rows_of
+from real.record.scores import row_chunks
 from real.record.settings import Settings
 from real.record.shared_pass import SharedPass
 from real.sampling import margin
@@ -47,17 +48,23 @@ def record_prefix_only(
     margins, value = zeros(n, K), zeros(n, K, len(logit_features))
     odds = zeros(len(predictors), n, K)
 
-    def read(rows, slot: int, hidden):
+    expected = torch.from_numpy(tokens.astype(np.int64)).to(device)
+    prefix_rank = torch.zeros(n, dtype=torch.int64, device=device)
+
+    def read(positions, slot: int, hidden) -> None:
         logits = lm.logits(hidden)
-        scores = sequence_scores(logits, rows + slot)
-        token[rows, slot], margins[rows, slot] = scores.argmax(-1), margin(scores)
-        if logit_features:
-            value[rows, slot] = feature_values(
-                logit_features, logits, settings.rule.temperature, token=token[rows, slot]
-            )
+        for part in row_chunks(len(positions), logits.shape[-1], device):
+            rows = positions[part]
+            scores = sequence_scores(logits[part], rows + slot)
+            token[rows, slot], margins[rows, slot] = scores.argmax(-1), margin(scores)
+            if not slot:
+                prefix_rank[rows] = rank_of(scores, expected[rows])
+            if logit_features:
+                value[rows, slot] = feature_values(
+                    logit_features, logits[part], settings.rule.temperature, token=token[rows, slot]
+                )
         for i, folded in enumerate(predictors.values()):
-            odds[i, rows, slot] = folded.of_drafter(hidden)
-        return scores
+            odds[i, positions, slot] = folded.of_drafter(hidden)
 
     full = shared.target_pass(target.decoder, prompt, tokens.tolist())
     first, length = len(prompt), len(full.token)
@@ -65,9 +72,7 @@ def record_prefix_only(
     rotation = lm.rotation(torch.arange(length, device=device))
     mask = causal_mask(length, device)
     hidden = lm.run(lm.embed(full.token[None]), layers, rotation, mask, cache)
-    expected = torch.from_numpy(tokens.astype(np.int64)).to(device)
-    scores = read(torch.arange(n, device=device), 0, hidden[0, first - 1 :])
-    prefix_rank = rank_of(scores, expected)
+    read(torch.arange(n, device=device), 0, hidden[0, first - 1 :])
 
     miss = (token[:, 0] != expected).nonzero()[:, 0]
     mask, cached = torch.arange(length, device=device) < (miss + first)[:, None], length

@@ -1,8 +1,13 @@
 """Scores of a rule at many positions of one sequence."""
 
+from collections.abc import Iterator
+
 import torch
 
 from real.sampling import Rule, gumbel
+
+CACHED_BYTES = 1 << 21
+"""Of float64 scores that are read several times: what a core's cache holds."""
 
 
 class SequenceScores:
@@ -19,4 +24,13 @@ class SequenceScores:
         if self.noise is None:
             vocab, device = logits.shape[-1], logits.device
             self.noise = gumbel(self.rule.seed, self.sequence, 0, self.positions, vocab, device)
-        return self.rule.processed(logits) + self.noise[position]
+        scores = self.rule.processed(logits)
+        scores += self.noise[position]
+        return scores
+
+
+def row_chunks(rows: int, vocab: int, device: torch.device) -> Iterator[slice]:
+    """Slices of `rows` rows, whose float64 scores fit into a CPU's cache; all at once on a GPU."""
+    size = rows if device.type != "cpu" else max(1, CACHED_BYTES // (8 * vocab))
+    for start in range(0, rows, size):
+        yield slice(start, min(start + size, rows))

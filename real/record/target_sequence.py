@@ -23,7 +23,7 @@ from simspec.quantization import encode_margin
 TargetSequence = tuple[np.ndarray, np.ndarray]
 """New tokens int32 `[n]` and their margin codes uint8 `[n]`; under the rejection rule the target's
 probabilities float64 `[n]` of these tokens in place of margins."""
-BATCHES = {"cpu": 16, "cuda": 64}
+BATCHES = {"cpu": 32, "cuda": 64}
 """Sequences that are written at a time by default, by type of device."""
 
 
