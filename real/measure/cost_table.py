@@ -52,8 +52,10 @@ def measure(
 
     A drafter whose verification resumes behind its own layers has its own verify[j], 1 <= j <= K,
     timed behind its drafts, and no after_draft. after_draft is 0 where its interval holds 0, and
-    for drafters without logits, which run no model. Lengths of `real.measure.job.LADDER` are timed;
-    those between are linear. Trees and `node` need `settings.tree_nodes` >= K.
+    for drafters without logits, which run no model.
+
+    Drafts of the lengths in `job.LADDER` are timed, and passes of `job.verified_lengths`; those
+    between are linear. Trees and `node` need `settings.tree_nodes` >= K.
 
     Prompts are random tokens; for a drafter without logits the second half repeats the first, so
     that a lookup finds up to context / 2 tokens. A sequence's first round counts only for a length

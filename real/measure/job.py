@@ -16,7 +16,10 @@ MAX_BACKLOG = 4
 FEATURE_TOKENS = 4
 """Draft length at which reading features is measured."""
 LADDER = 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 255
-"""Draft lengths that are timed; those between are filled linearly."""
+"""Draft lengths that are timed; drafting those between is filled linearly."""
+DENSE, BLOCK = 16, 16
+"""Verification is timed at all lengths up to DENSE, then around multiples of BLOCK rows, where
+matrix products on a CPU jump, and between them."""
 PASS_WIDTHS = 1, 4, 8
 """Rows of a drafter's pass over a tree, to price one more row."""
 
@@ -85,6 +88,16 @@ def chain_jobs(lengths: Iterable[int], has_logits: bool) -> list[Job]:
     return jobs
 
 
+def verified_lengths(most: int, least: int = 1) -> list[int]:
+    """Submitted tokens at which verification is timed, `least` and `most` among them; a pass of n
+    tokens has n + 1 rows."""
+    around = (
+        BLOCK * k + step for k in range(most // BLOCK + 2) for step in (-2, -1, 0, BLOCK // 2)
+    )
+    inside = {n for n in (*range(1, DENSE + 1), *around) if least <= n <= most}
+    return sorted(inside | {least, most}) if least <= most else []
+
+
 def draft_jobs(K: int, has_logits: bool) -> list[Job]:
     """Jobs of one round each, or of one catching up, that price drafts of up to K >= 1 tokens."""
     return [job for job in chain_jobs(measured_lengths(K), has_logits) if job.kind != PLAIN]
@@ -92,8 +105,8 @@ def draft_jobs(K: int, has_logits: bool) -> list[Job]:
 
 def alone_jobs(K: int, nodes: int) -> list[Job]:
     """Jobs that price the target's verification: chains of up to K tokens, then larger trees."""
-    chains = [Job(ALONE, length) for length in measured_lengths(K)]
-    return chains + [Job(NODES, size) for size in measured_lengths(nodes, K + 1)]
+    chains = [Job(ALONE, length) for length in verified_lengths(K)]
+    return chains + [Job(NODES, size) for size in verified_lengths(nodes, K + 1)]
 
 
 def draft_after(rounds: int) -> Policy:

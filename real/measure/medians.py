@@ -1,6 +1,8 @@
 """A CostModel of medians of timed rounds, with their intervals."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -76,15 +78,16 @@ def median_cost(target: Samples, own: Samples, priced: Priced) -> CostModel:
         j: difference(estimate(own.seconds(Job(FIXED, j), PASS)), kept._replace(half_width=0.0))
         for j in lengths
     }
+    verify = filled(passes, max(priced.K, priced.nodes))
     if priced.resumes:
-        passes |= {j: above_zero(e) for j, e in behind.items()}
+        verify[1 : priced.K + 1] = _resumed(behind, verify, priced.K)
     after = ZERO
     if priced.computes and not priced.resumes:
         after = _beyond_noise(mean_of(difference(behind[j], passes[j]) for j in lengths))
     draft = {0: ZERO} | {j: _draft(own, j, policy, after) for j in lengths}
     parts: dict[str, list[Estimate]] = {
         "draft": filled(draft, priced.K),
-        "verify": filled(passes, max(priced.K, priced.nodes)),
+        "verify": verify,
         "catch_up": _catch_up(own),
     }
     single = {
@@ -108,6 +111,18 @@ def median_cost(target: Samples, own: Samples, priced: Priced) -> CostModel:
     }
     arrays |= {name: e.seconds for name, e in single.items()}
     return CostModel(**arrays, precision=precision)
+
+
+def _resumed(behind: Mapping[int, Estimate], verify: list[Estimate], K: int) -> list[Estimate]:
+    """Passes 1 .. K behind drafts; between measured ones their difference to `verify` is linear.
+
+    Passes jump at some numbers of rows, and the difference does not.
+    """
+    lengths = sorted(behind)
+    extra = [behind[j].seconds - verify[j].seconds for j in lengths]
+    line = np.interp(range(K + 1), lengths, extra)
+    between = (Estimate(verify[j].seconds + float(line[j]), nan, 0) for j in range(K + 1))
+    return [above_zero(behind.get(j, e)) for j, e in enumerate(between) if j]
 
 
 def _plain(target: Samples, phases: tuple[int, ...]) -> Estimate:
