@@ -60,7 +60,7 @@ def test_train_record_measure_sweep_run(folder, name, options):
     )
     assert table
     for engine in ("eager", "fast"):
-        options = ("--policy", "fixed:2", "--engine", engine, "--json")
+        options = ("--policy", "fixed:2", "--cost", cost, "--engine", engine, "--json")
         report = json.loads(done(folder, "run", recording, *models, *options))
         assert report["lossless"]
         assert report["replay_equal"]

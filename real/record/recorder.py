@@ -155,7 +155,7 @@ def record_sequence(
         if cache:
             cache.add(sequence, prompt, written)
     if settings.rule.sampled:
-        return record_rejection(target, drafter, settings, prompt, written)
+        return record_rejection(target, drafter, settings, prompt, written, shared)
     tokens, margins = written
     parallel = parallel_form(drafter) is not None and not stepwise
     known = prompt, tokens, sequence

@@ -5,16 +5,24 @@ import torch
 
 from real.decode.along import along
 from real.draft import Drafter
+from real.drafters import parallel_form
 from real.model.target import Target
 from real.record.hidden_states import hidden_states
+from real.record.parallel_rejection import parallel_ratios
 from real.record.rows import RecordedRows
 from real.record.settings import Settings
+from real.record.shared_pass import SharedPass
 from real.record.stepwise import check_history_free
 from real.record.target_sequence import TargetSequence
 
 
 def record_rejection(
-    target: Target, drafter: Drafter, settings: Settings, prompt: list[int], written: TargetSequence
+    target: Target,
+    drafter: Drafter,
+    settings: Settings,
+    prompt: list[int],
+    written: TargetSequence,
+    shared: SharedPass | None = None,
 ) -> RecordedRows:
     """The acceptance ratios of a sequence drawn from the target, which brings its p of each token.
 
@@ -32,6 +40,9 @@ def record_rejection(
         position = np.arange(n)[:, None] + np.arange(K)
         per_token = np.minimum(1.0, q / p)
         ratio = np.where(position < n, per_token[np.minimum(position, n - 1)], 0.0)
+    elif parallel_form(drafter) is not None:
+        full = (shared or SharedPass()).target_pass(target.decoder, prompt, tokens.tolist())
+        ratio, depth = parallel_ratios(drafter, settings, full, tokens, p)
     else:
         ratio, depth = _stepwise(target, drafter, settings, prompt, tokens, p)
     return RecordedRows(
