@@ -42,9 +42,12 @@ def test_measure_prints_the_engine_of_each_model(tmp_path, monkeypatch, drafter_
         return SimpleNamespace(**dict(zip(("target", "drafter"), pair_on(rest[-1], name))))
 
     monkeypatch.setattr("real.jobs.models.load_pair", load)
-    arguments = ["-k", 1, "--repeats", 1, "--context", 8, "--engine", "fast", "--json"]
+    arguments = ["-k", 1, "--seconds", 0, "--context", 8, "--engine", "fast", "--json"]
     arguments += ["--drafter", drafter_name, "--out", tmp_path / "c.json"]
     out = StringIO()
     with redirect_stdout(out), suppress(SystemExit):
         cli.main(["measure", *map(str, arguments)])
-    assert json.loads(out.getvalue())["engines"] == {"target": "fast", "drafter": expected}
+    assert json.loads(out.getvalue())["origin"]["engines"] == {
+        "target": "fast",
+        "drafter": expected,
+    }
