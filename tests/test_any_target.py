@@ -59,8 +59,8 @@ def test_train_record_measure_sweep_run(folder, name, options):
         done(folder, "sweep", recording, "--cost", cost, "--policy", "fixed:2", "--json")
     )
     assert table
-    for engine in ("eager", "fast"):
-        options = ("--policy", "fixed:2", "--cost", cost, "--engine", engine, "--json")
+    for engine, priced in (("eager", ("--cost", cost)), ("fast", ("--threads", "1"))):
+        options = ("--policy", "fixed:2", *priced, "--engine", engine, "--json")
         report = json.loads(done(folder, "run", recording, *models, *options))
         assert report["lossless"]
         assert report["replay_equal"]

@@ -40,11 +40,13 @@ def make_passes(
     return CapturedPasses({1, min(2, rows), rows}, capacity, compiled)
 
 
-def passes_for_trace(engine: str, trace: Trace, submitted: int = 0) -> EagerPasses:
+def passes_for_trace(
+    engine: str, trace: Trace, submitted: int = 0, capacity: int = 0
+) -> EagerPasses:
     """The passes of an engine for runs on a recording's prompts, of K or `submitted` drafted tokens
-    a round."""
+    a round; for sequences of `capacity` rows where that is more."""
     longest = int((np.diff(trace.prompt_offset) + trace.budget).max())
-    return make_passes(engine, max(trace.K, submitted) + 1, longest)
+    return make_passes(engine, max(trace.K, submitted) + 1, max(longest, capacity))
 
 
 def attach_engine(passes: EagerPasses, target: Decoder, drafter: Drafter) -> None:

@@ -13,7 +13,7 @@ from real.decode.engine import engines_of
 from real.equality import Comparison, compare, rounds_of
 from real.jobs.models import ModelSettings
 from real.jobs.recordings import open_recording
-from real.measure import MeasureSettings, measure
+from real.measure import MeasureSettings, max_new_tokens, measure
 from real.pair import Pair
 from real.progress import Progress, quiet, relabel
 from real.rerun import rerun, rule_of, total_seconds
@@ -146,9 +146,10 @@ def run_recording(
     policy = parse_runnable(settings.policy, trace)
     cost = None if settings.cost is None else CostModel.from_json(settings.cost)
     rule, submitted = rule_of(trace), policy.submitted(trace.K)
-    pair = models.load_for(trace, name, submitted)
+    timing = MeasureSettings(rounds=8, repeats=2, tree_nodes=submitted)
+    timed = timing.context[-1] + max_new_tokens(max(trace.K, submitted))
+    pair = models.load_for(trace, name, submitted, timed if cost is None else 0)
     if cost is None:
-        timing = MeasureSettings(rounds=8, repeats=2, tree_nodes=submitted)
         measuring = relabel(progress, "measuring")
         cost = measure(pair.target, pair.drafter, rule, trace.K, timing, measuring)
     outcome = run_on(trace, pair, policy, cost, settings.seed, progress)
