@@ -244,7 +244,8 @@ def test_model_with_nan_is_refused(tmp_path, who):
     if who == "early_exit":
         refused(tmp_path, *record, words="norm.weight that is not of finite numbers")
         return
-    refused(tmp_path, *record, words="sequence 0 (prompt '1') cannot be recorded: ")
+    reason = "sequence 0 (prompt '1') cannot be recorded: "
+    refused(tmp_path, *record, words=reason, progress=who == "model")
     assert "NaN" in command(tmp_path, *record)[2]
     if who == "model":
         trace = load_trace(tmp_path / "t" / "t.parquet")

@@ -7,8 +7,8 @@ from real.model.target import Target
 from real.progress import Progress, quiet
 from real.prompts import Prompt
 from real.record.sequence_cache import SequenceCache
-from real.record.settings import Settings
-from real.record.target_sequence import target_sequences
+from real.record.settings import RecordError, Settings
+from real.record.target_sequence import SequenceError, target_sequences
 
 BATCHES_PER_BLOCK = 4
 """Ended sequences are replaced within a block, so only its last batch is partly empty."""
@@ -33,7 +33,10 @@ def write_block(
     cache: SequenceCache,
     progress: Progress = quiet,
 ) -> None:
-    """Writes and saves the sequences of a block of the prompts that are not in the cache."""
+    """Writes and saves the sequences of a block of the prompts that are not in the cache.
+
+    RecordError naming the prompt of a sequence that cannot be written.
+    """
     missing = [i for i in block if cache.find(i, prompts[i].token) is None]
     if not missing:
         return
@@ -42,6 +45,13 @@ def write_block(
         progress(label, block.stop - len(missing) + done, len(prompts), note)
 
     tokens = [prompts[i].token for i in missing]
-    for i, written in zip(missing, target_sequences(target, settings, tokens, missing, overall)):
+    try:
+        sequences = target_sequences(target, settings, tokens, missing, overall)
+    except SequenceError as error:
+        raise RecordError(
+            f"sequence {error.address} (prompt {prompts[error.address].id!r}) cannot be recorded: "
+            f"{error.reason}"
+        ) from error
+    for i, written in zip(missing, sequences):
         cache.add(i, prompts[i].token, written)
     cache.save()

@@ -27,6 +27,14 @@ BATCHES = {"cpu": 32, "cuda": 64}
 """Sequences that are written at a time by default, by type of device."""
 
 
+class SequenceError(RecordError):
+    """A sequence that cannot be written: its draw address, and why."""
+
+    def __init__(self, address: int, reason: Exception):
+        super().__init__(f"sequence {address} cannot be recorded: {reason}")
+        self.address, self.reason = address, reason
+
+
 def default_batch(target: Target) -> int:
     """Sequences written at a time where nobody says: by device, 1 where rounding must not vary.
 
@@ -48,7 +56,7 @@ def target_sequences(
     `settings.batch` are written at a time; 1: each through the decode loop, on the target's engine.
     Equal but for rounding, which may decide near-ties otherwise in float32. A batch that does not
     fit into the GPU's memory is halved. RecordError for an empty prompt, and for a batch under the
-    strict engine.
+    strict engine; SequenceError for scores that are not finite.
     """
     written: dict[int, TargetSequence] = {}
 
@@ -57,7 +65,10 @@ def target_sequences(
         progress("writing", len(written), len(prompts))
 
     def encode(i: int, tokens: list[int], evidence: list[float]) -> None:
-        finish(i, (np.array(tokens, np.int32), _encoded(evidence, settings)))
+        try:
+            finish(i, (np.array(tokens, np.int32), _encoded(evidence, settings)))
+        except ValueError as error:
+            raise SequenceError(addresses[i], error) from error
 
     _check(target, settings, prompts)
     requests = dict(enumerate(zip(prompts, addresses)))
@@ -68,7 +79,10 @@ def target_sequences(
             batch //= 2
     for i, request in requests.items():
         if i not in written:
-            finish(i, target_sequence(target, settings, *request))
+            try:
+                finish(i, target_sequence(target, settings, *request))
+            except ValueError as error:
+                raise SequenceError(addresses[i], error) from error
     return [written[i] for i in range(len(prompts))]
 
 
