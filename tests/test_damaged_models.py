@@ -245,8 +245,13 @@ def test_model_with_nan_is_refused(tmp_path, who):
         refused(tmp_path, *record, words="norm.weight that is not of finite numbers")
         return
     reason = "sequence 0 (prompt '1') cannot be recorded: "
-    refused(tmp_path, *record, words=reason, progress=who == "model")
-    assert "NaN" in command(tmp_path, *record)[2]
+    if who == "target":
+        refused(tmp_path, *record, words=reason)
+    code, _, error = command(tmp_path, *record)
+    assert code == 2
+    assert reason in error.splitlines()[-1]
+    assert "NaN" in error.splitlines()[-1]
+    assert not (tmp_path / "x.parquet").exists()
     if who == "model":
         trace = load_trace(tmp_path / "t" / "t.parquet")
         trace = with_fields(

@@ -15,7 +15,8 @@ import real.record.recorder
 import real.record.shards
 from simspec import synthetic
 
-LONG = ["record", "p.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 24]
+# One at a time, the sequences of a later shard are not written yet when the first is on disk.
+LONG = ["record", "p.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 24, "--batch", 1]
 
 
 def test_interrupted_recording_continues_with_the_same_command(tmp_path):
