@@ -3,15 +3,10 @@
 import torch
 from torch import Tensor, nn
 
-from real.draft.batch import TrainingBatch, read_target
+from real.draft.batch import TrainingBatch
 from real.model.decoder import Decoder
 from real.model.draft_vocabulary import DraftVocabularyHead, compact_logits
 from real.model.losses import distillation_loss, next_token_loss
-
-
-def target_features(target: Decoder, token: Tensor) -> Tensor:
-    """The target's features `[b, n, width]` of `token [b, n]`: what its head multiplies."""
-    return read_target(target, token, ["feature"])["feature"]
 
 
 def learned_rows(x: Tensor, learned: Tensor | None) -> Tensor:

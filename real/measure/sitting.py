@@ -34,7 +34,7 @@ class Sitting:
     | field | meaning |
     | --- | --- |
     | repeats | counted runs of the blocks |
-    | wall, processor | seconds of them, by the clock and of this process |
+    | wall, processor | seconds of them, of the wall clock and of this process |
     | wide | {"block kind size": relative half-width} of cells that are not precise yet |
     """
 

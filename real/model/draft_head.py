@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 from safetensors import SafetensorError
@@ -53,6 +53,36 @@ class DraftHead(nn.Module):
     def shared_output(self, target: Decoder) -> nn.Module:
         """The target's vocabulary head, or the rows of it that are drafted from."""
         return target.head if self.vocabulary is None else self.vocabulary
+
+
+class StackedHeads(DraftHead):
+    """Base class of one stack a drafted token, each with the target's vocabulary head or its own.
+
+    | attribute | meaning |
+    | --- | --- |
+    | settings["own_head"] | whether `head` has a vocabulary head for every stack |
+    | head | these heads |
+    """
+
+    head: nn.ModuleList
+
+    def restrict(self, target: Decoder, token: Tensor) -> None:
+        """As `DraftHead.restrict`; heads of its own keep the rows of these tokens."""
+        if not self.settings["own_head"]:
+            return super().restrict(target, token)
+        self.draft_token = check_vocabulary(token, target.config.vocab)
+        own = (
+            DraftVocabularyHead(cast(nn.Linear, head), token, trained=True) for head in self.head
+        )
+        self.head = nn.ModuleList(own)
+
+    def output(self, target: Decoder, head: int) -> nn.Module:
+        """The vocabulary head behind stack `head`."""
+        return self.head[head] if self.settings["own_head"] else self.shared_output(target)
+
+    def logits(self, target: Decoder, head: int, hidden: Tensor) -> Tensor:
+        """Logits `[..., vocab]` of head `head` from the output of its stack, `[..., width]`."""
+        return self.output(target, head)(hidden)
 
 
 def save_draft_head(

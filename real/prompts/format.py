@@ -20,7 +20,7 @@ class PromptFormat:
     template: ChatTemplate | None = None
 
     def text(self, text: str) -> list[int]:
-        """Tokens of a text that is used unchanged."""
+        """Tokens of plain `text`, used unchanged."""
         plain = self._encode(text)
         whole = self.tokenizer.encode(text, add_special_tokens=True).ids
         begin = whole[: _find(plain, whole)]

@@ -15,7 +15,7 @@ class Prompt:
     | --- | --- |
     | id, task, source | of its row; the source with its licence where known |
     | token | token ids |
-    | turns | all user turns of its conversation; () for a text |
+    | turns | all user turns of its conversation; () for plain `text` |
     """
 
     id: str

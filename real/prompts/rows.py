@@ -22,7 +22,7 @@ SETS = {
 
 @dataclass(frozen=True)
 class PromptRow:
-    """One row of a prompt file: a text that is used unchanged, or the user turns of a chat."""
+    """One row of a prompt file: `text` that is used unchanged, or the user turns of a chat."""
 
     id: str
     task: str
@@ -63,6 +63,6 @@ def _row(data: Any, number: int, file: str) -> PromptRow:
     if text is None and not (isinstance(turns, list) and turns):
         raise TypeError("turns is no list of strings")
     if not all(isinstance(t, str) for t in ([*turns] if text is None else [text])):
-        raise TypeError("a text is no string")
+        raise TypeError('"text" is no string')
     "".join([*turns] if text is None else [text]).encode()  # refuses half a surrogate pair
     return PromptRow(str(data.get("id", number)), task, source, text, tuple(turns))

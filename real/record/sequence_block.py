@@ -1,5 +1,4 @@
-"""Blocks of sequences: what of a recording is written together, and found again when it
-continues."""
+"""Blocks of sequences that are written together, and found again when a recording continues."""
 
 from collections.abc import Sequence
 

@@ -1,14 +1,11 @@
 """Hydra's heads: as Medusa's, but each also reads the embeddings of the tokens before its own."""
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from real.model.decoder import Decoder
-from real.model.draft_head import DraftHead
-from real.model.draft_vocabulary import DraftVocabularyHead, check_vocabulary
+from real.model.draft_head import StackedHeads
 
 
 class ResidualBlock(nn.Module):
@@ -30,7 +27,7 @@ class ResidualBlock(nn.Module):
         return residual + F.silu(self.linear(x))
 
 
-class HydraHeads(DraftHead):
+class HydraHeads(StackedHeads):
     """Head j reads f_i and embeddings of t_{i+1} .. t_{i+1+j}, and predicts t_{i+2+j}, j from 0.
 
     A feature is what the target's head multiplies, f_i at the position of t_i (Hydra, arXiv
@@ -88,23 +85,6 @@ class HydraHeads(DraftHead):
                 head.bias.data.zero_()
             self.head = nn.ModuleList(own)
         self.to(target.device, target.dtype)
-
-    def restrict(self, target: Decoder, token: Tensor) -> None:
-        """As `DraftHead.restrict`; heads of its own keep the rows of these tokens."""
-        if not self.settings["own_head"]:
-            return super().restrict(target, token)
-        self.draft_token = check_vocabulary(token, target.config.vocab)
-        heads: Any = self.head
-        own = (DraftVocabularyHead(head, token, trained=True) for head in heads)
-        self.head = nn.ModuleList(own)
-
-    def output(self, target: Decoder, head: int) -> nn.Module:
-        """The vocabulary head behind stack `head`."""
-        return self.head[head] if self.settings["own_head"] else self.shared_output(target)
-
-    def logits(self, target: Decoder, head: int, hidden: Tensor) -> Tensor:
-        """Logits `[..., vocab]` of head `head` from the output of its stack, `[..., width]`."""
-        return self.output(target, head)(hidden)
 
     def teacher_forced(self, target: Decoder, feature: Tensor, token: Tensor, head: int) -> Tensor:
         """Output of stack `head` for the rows `feature [b, n, width]` f_i.

@@ -1,13 +1,10 @@
 """Medusa's heads: residual blocks on the target's last feature, one stack for each later token."""
 
-from typing import Any
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from real.model.decoder import Decoder
-from real.model.draft_head import DraftHead
-from real.model.draft_vocabulary import DraftVocabularyHead, check_vocabulary
+from real.model.draft_head import StackedHeads
 
 
 class ResidualBlock(nn.Module):
@@ -23,7 +20,7 @@ class ResidualBlock(nn.Module):
         return x + F.silu(self.linear(x))
 
 
-class MedusaHeads(DraftHead):
+class MedusaHeads(StackedHeads):
     """Head j reads feature f_i and predicts t_{i+2+j}, j from 0 (Medusa, arXiv 2401.10774).
 
     A feature is what the target's head multiplies, f_i at the position of t_i; t_{i+1} is the
@@ -58,23 +55,6 @@ class MedusaHeads(DraftHead):
                 head.weight.data.copy_(target.head.weight.data)
             self.head = nn.ModuleList(own)
         self.to(target.device, target.dtype)
-
-    def restrict(self, target: Decoder, token: Tensor) -> None:
-        """As `DraftHead.restrict`; heads of its own keep the rows of these tokens."""
-        if not self.settings["own_head"]:
-            return super().restrict(target, token)
-        self.draft_token = check_vocabulary(token, target.config.vocab)
-        heads: Any = self.head
-        own = (DraftVocabularyHead(head, token, trained=True) for head in heads)
-        self.head = nn.ModuleList(own)
-
-    def output(self, target: Decoder, head: int) -> nn.Module:
-        """The vocabulary head behind stack `head`."""
-        return self.head[head] if self.settings["own_head"] else self.shared_output(target)
-
-    def logits(self, target: Decoder, head: int, hidden: Tensor) -> Tensor:
-        """Logits `[..., vocab]` of head `head` from the output of its stack, `[..., width]`."""
-        return self.output(target, head)(hidden)
 
     def teacher_forced(self, target: Decoder, feature: Tensor, token: Tensor, head: int) -> Tensor:
         """Output of stack `head` for `feature [b, n, width]`; no Medusa head reads a `token`."""
