@@ -11,17 +11,20 @@ TARGET, SHARED = 4, 2
 
 
 class Machine:
-    """A clock that advances only while a layer passes rows."""
+    """A clock that advances only while a layer passes rows.
 
-    def __init__(self, monkeypatch):
-        self.time = 0.0
+    Layers take `slowness()` times as long as they should.
+    """
+
+    def __init__(self, monkeypatch, slowness=lambda: 1.0):
+        self.time, self.slowness = 0.0, slowness
         for name in ("attend", "mlp"):
             monkeypatch.setattr(DecoderLayer, name, self._counted(getattr(DecoderLayer, name)))
         monkeypatch.setattr("real.decode.phase_timer.perf_counter", self.now)
 
     def _counted(self, half):
         def counted(layer, x, *rest, **options):
-            self.time += (LAUNCH + ROW * x.shape[0] * x.shape[1]) / 2
+            self.time += self.slowness() * (LAUNCH + ROW * x.shape[0] * x.shape[1]) / 2
             return half(layer, x, *rest, **options)
 
         return counted

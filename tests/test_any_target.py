@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 from shell import command, refused
 from toy_checkpoint import prompt_file, qwen2_checkpoint, sentences
 
@@ -99,6 +100,17 @@ def test_text_is_cut_into_prompts_and_later_calls_need_none(folder):
     refused(folder, *arguments, *LENGTH, words="choose another --work", progress=True)
 
 
+def test_text_in_bfloat16_serves_drafters_for_float32(folder):
+    """The work folder says in which dtype its text was written, and takes no other."""
+    given = ("--target", "qwen", "--prompts", "train.jsonl", "--out", "wide", *LENGTH)
+    card = json.loads(done(folder, "train", "medusa", *given, "--dtype", "bfloat16", "--json"))
+    assert card["text"]["written_in"] == "bfloat16"
+    pair = load_pair(folder / "wide", "medusa", target=folder / "qwen")
+    assert pair.target.decoder.dtype == torch.float32
+    words = "made with another dtype; choose another --work"
+    refused(folder, "train", "eagle", *given, words=words, progress=True)
+
+
 def test_a_target_in_the_folder_needs_no_end_token_of_ours(folder):
     """The form without --target, where <out>/target comes from elsewhere."""
     qwen2_checkpoint(folder / "mine" / "target", seed=1)
@@ -120,6 +132,8 @@ def test_a_target_in_the_folder_needs_no_end_token_of_ours(folder):
             "leave out --draft-vocab",
         ),
         (("predictors", "--target", "qwen", "--set", "texts=0"), "expected whole numbers"),
+        (("eagle", "text", "--dtype", "bfloat16"), "--dtype is for a target that is given"),
+        (("eagle", "text", "--target", "qwen", "--dtype", "int8"), "dtype 'int8' is unknown"),
     ],
 )
 def test_unfit_requests_are_refused(folder, arguments, words):

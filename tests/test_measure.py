@@ -104,6 +104,28 @@ def cost_of(name, K, rule="greedy"):
     return measure(target, drafter, RULES[rule], K, SHORT)
 
 
+def steps_of(monkeypatch, paced):
+    """{batch: costs in plain steps}, on a machine that becomes slow and fast again."""
+    with monkeypatch.context() as patched:
+        if not paced:
+            patched.setattr("real.measure.pace.Pace.measure", lambda self: None)
+        changing = Machine(patched, lambda: 2.0 + np.sin(changing.time / 3000))
+        target, drafter = toy_pair("model")
+        settings = MeasureSettings((1, 4), (24,), 3, 4)
+        table = measure_table(target, drafter, RULES["greedy"], K, settings, timer=changing.now)
+    costs = {batch: table.at(batch, 24) for batch in table.batch}
+    return {b: np.concatenate((c.draft, c.verify)) / c.baseline for b, c in costs.items()}
+
+
+def test_a_machine_that_changes_its_speed_keeps_the_ratios(monkeypatch):
+    paced, control = steps_of(monkeypatch, True), steps_of(monkeypatch, False)
+    for batch in (1, 4):
+        draft, verify, _, baseline = expected("model", batch)
+        wanted = np.array([*draft, *verify]) / baseline
+        assert paced[batch] == pytest.approx(wanted, rel=0.03)
+        assert control[batch] != pytest.approx(wanted, rel=0.06)
+
+
 def test_drafters_without_lm_are_measured(machine):
     sublayers = 7  # of the toy target's 8
     skipping = cost_of("self_skip", K)
@@ -270,6 +292,7 @@ def test_all_jobs_share_one_random_order(machine, monkeypatch):
         seen.append((id(self), rounds, counted))
         bare(self, rng, rounds, counted, precision)
 
+    monkeypatch.setattr("real.measure.pace.Pace.measure", lambda self: None)
     monkeypatch.setattr(blocks.LoopBlock, "run", noted)
     monkeypatch.setattr(cost_table.BatchedBlock, "run", noted_bare)
     progress_calls = []

@@ -1,7 +1,10 @@
 """Sequences that a target writes for its drafters: batches, shards, splits and the loss mask."""
 
+import json
+
 import numpy as np
 import pytest
+import torch
 from toy_lm import VOCAB, toy_decoder, toy_prompts
 
 from real.model.target import Target
@@ -116,6 +119,17 @@ def test_sequences_of_another_making_are_refused(tmp_path, prompts, writing, mad
     write_sequences(Writing(50, 6, (3,), 4), prompt_set(), DECODER, MADE_FOR, tmp_path)
     with pytest.raises(ValueError, match=f"another {name}; choose another --work"):
         write_sequences(writing, prompts, DECODER, made_for, tmp_path)
+
+
+def test_sequences_of_another_dtype_are_refused(tmp_path):
+    narrow = toy_decoder(2, spread=0.8).to(torch.float32)
+    write_sequences(Writing(50, 6, (3,), 4), prompt_set(), narrow, MADE_FOR, tmp_path)
+    made = tmp_path / "sequences" / "made.json"
+    older = {k: v for k, v in json.loads(made.read_text()).items() if k != "dtype"}
+    made.write_text(json.dumps(older))  # float32 was the only one
+    write_sequences(Writing(50, 6, (3,), 4), prompt_set(), narrow, MADE_FOR, tmp_path)
+    with pytest.raises(ValueError, match="another dtype; choose another --work"):
+        write_sequences(Writing(50, 6, (3,), 4), prompt_set(), DECODER, MADE_FOR, tmp_path)
 
 
 def test_damaged_shards_are_named(tmp_path):

@@ -113,6 +113,13 @@ default: the drafter's own.",
             "192 [8]; windows of a drafter alone [16]."
         ),
     ] = None,
+    dtype: Annotated[
+        str,
+        typer.Option(
+            help="In which --target writes its text and computes features: float32, or bfloat16, "
+            "which is faster where the device multiplies it. Drafters train for float32."
+        ),
+    ] = "float32",
     threads: Annotated[int, typer.Option(help="CPU threads for torch; 0 leaves its default.")] = 0,
     device: Device = "cpu",
     seed: Seed = 0,
@@ -182,7 +189,7 @@ default: the drafter's own.",
             card = train_models(sources, length, place, soft, progress)
         else:
             request = DrafterRequest(
-                drafter, settings or (), name, rate, against, draft_vocab, target
+                drafter, settings or (), name, rate, against, draft_vocab, target, dtype
             )
             card = train_drafter(request, sources, length, place, soft, progress)
     if as_json:

@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
+from real.jobs.models import dtype_of
 from real.model.checkpoint import load_tokenizer
 from real.progress import Progress, quiet
 from real.provenance import check_device
@@ -128,6 +131,7 @@ class DrafterRequest:
     | against | another drafter's folder to compare with |
     | draft_vocab | it drafts from so many of the most frequent tokens; 0: from all |
     | target | a checkpoint folder or hub name; None: `<out>/target` |
+    | dtype | in which a target that is given writes sequences and computes features |
     """
 
     drafter: str
@@ -137,6 +141,7 @@ class DrafterRequest:
     against: str | None = None
     draft_vocab: int = 0
     target: str | Path | None = None
+    dtype: str = "float32"
 
 
 def train_models(
@@ -176,7 +181,10 @@ def train_drafter(
     counts = length.counts(one_drafter=True)
     config, settings = _config(text, length, place), read_settings(request.settings)
     training = _training(request, length, place, (config, settings, counts, soft))
+    dtype = dtype_of(request.dtype)
     if not (request.target or text.prompts.files) and _is_ours(place.out):
+        if dtype != torch.float32:
+            raise ValueError("--dtype is for a target that is given: name it by --target")
         if isinstance(training, PredictorRequest):
             raise ValueError(
                 "simspec train TEXT trains predictors with the target; "
@@ -184,7 +192,7 @@ def train_drafter(
             )
         return train_one(config, training, place.out, place.work_folder, progress, request.against)
     path = request.target or place.out / "target"
-    target = load_target(path, place.device)
+    target = load_target(path, place.device, dtype)
     folders = Folders(place.out, place.work_folder)
     return train_for_target(
         config, training, target, text.prompts, folders, progress, request.against

@@ -48,6 +48,8 @@ class BatchedPasses:
         self.random = torch.Generator(decoder.device).manual_seed(seed)
         self.wait = torch.cuda.synchronize if decoder.device.type == "cuda" else lambda: None
         self.times: dict[Job, list[list[float]]] = defaultdict(list)
+        self.waiting: list[list[float]] = []
+        self.factor = 1.0
 
     def jobs(self) -> list[Job]:
         """Every job that `seconds` needs."""
@@ -74,10 +76,20 @@ class BatchedPasses:
             seconds = once()
             if counted:
                 self.times[job].append(seconds)
+                self.waiting.append(seconds)
+
+    def settle(self, before: float, after: float) -> None:
+        """Multiplies the seconds that wait for the machine's pace by the mean of both factors."""
+        for seconds in self.waiting:
+            seconds[:] = [(before + after) / 2 * s for s in seconds]
+        self.waiting.clear()
 
     def seconds(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Medians: verify[0 .. K]; draft[0 .. K], cumulative; catch_up[0 .. MAX_BACKLOG]."""
-        median = {job: np.median(np.array(runs), 0) for job, runs in self.times.items()}
+        """Medians times `factor`: verify[0 .. K]; draft[0 .. K], cumulative;
+        catch_up[0 .. MAX_BACKLOG]."""
+        median = {
+            job: np.median(np.array(runs), 0) * self.factor for job, runs in self.times.items()
+        }
         backlog = [float(median[Job(BACKLOG, b)][0]) for b in range(self.backlog + 1)]
         catch_up = np.array(backlog) - backlog[0]
         return (

@@ -92,7 +92,12 @@ def measure_table(
         for size, timed in passes.items()
         for job in timed.jobs()
     }
-    sitting = sit(blocks, settings, warm=target.passes.warm, progress=progress)
+    prices.pace.paced += list(passes.values())
+    sitting = sit(
+        blocks, settings, warm=target.passes.warm, progress=progress, pace=prices.pace.measure
+    )
+    for timed in passes.values():
+        timed.factor = prices.pace.typical()
     missing = [c for c in contexts if passes and (1, c) not in passes]
     if missing:
         raise ValueError(

@@ -11,6 +11,7 @@ from real.measure.diagnosis import busy_warning, drift_warning, halves, wide_war
 from real.measure.job import PLAIN, Job, alone_jobs, draft_jobs
 from real.measure.medians import Priced, median_cost
 from real.measure.origin import cost_origin
+from real.measure.pace import Pace
 from real.measure.samples import Samples
 from real.measure.settings import MeasureSettings
 from real.measure.sitting import Sitting
@@ -46,7 +47,7 @@ class LoopPrices:
     | trees | each entry that grows trees | passes of the drafter over several rows |
 
     The first two belong to the target: all entries of a rule share them. They run on the first
-    entry's target, whose taps are kept but not read.
+    entry's target, whose taps are kept but not read. `pace` counts seconds at the machine's pace.
     """
 
     def __init__(
@@ -55,8 +56,12 @@ class LoopPrices:
         self.entries, self.settings = entries, settings
         self.blocks: dict[str, Block] = {}
         self.samples: dict[str, Samples] = {}
+        vocab = entries[0].target.decoder.config.vocab
+        prompt = random_prompt(np.random.default_rng(0), vocab, settings.context[0], True)
         for context in settings.context:
             self._add(context, rng)
+        paced = list(self.samples.values())
+        self.pace = Pace(entries[0].target, entries[0].rule, prompt, paced)
 
     def _add(self, context: int, rng: np.random.Generator) -> None:
         target, nodes = self.entries[0].target, self.settings.tree_nodes
@@ -96,7 +101,12 @@ class LoopPrices:
         drafter = entry.drafter
         resumes = type(drafter).resume is not Drafter.resume
         nodes = self.settings.tree_nodes
-        cost = median_cost(of_target, own, Priced(entry.K, nodes, resumes, drafter.has_logits))
+        typical = self.pace.typical()
+        cost = median_cost(
+            of_target.times(typical),
+            own.times(typical),
+            Priced(entry.K, nodes, resumes, drafter.has_logits),
+        )
         blocks = f"{entry.rule.name}{where} ", f"{entry.name}{where} "
         wide = {c: w for c, w in sitting.wide.items() if c.startswith(blocks)}
         assert cost.precision is not None
@@ -124,7 +134,9 @@ class LoopPrices:
         return [
             *drift_warning(plain, again, "the two measurements"),
             *drift_warning(*halves(plain), "the two halves of the sitting"),
-            *busy_warning(plain, sitting.processor / sitting.wall if on_cpu else None),
+            *busy_warning(
+                self.pace.seconds or plain, sitting.processor / sitting.wall if on_cpu else None
+            ),
         ]
 
 

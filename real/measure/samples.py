@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,13 @@ DRAFT = (DRAFTING, POLICY)
 
 
 class Samples:
-    """Rounds in the order in which they ran; drafts are filed under the length they computed."""
+    """Rounds in the order in which they ran; drafts are filed under the length they computed.
+
+    Rounds wait in `waiting` for the machine's pace behind them (`real.measure.pace`).
+    """
 
     def __init__(self) -> None:
+        self.waiting: list[TimedRound] = []
         self.rounds: dict[Job, list[TimedRound]] = defaultdict(list)
 
     def add(self, jobs: Sequence[Job], rounds: Iterable[Any], seconds: Sequence[Sequence[float]]):
@@ -30,11 +35,23 @@ class Samples:
             timed = TimedRound(i == 0, done.computed, done.drafted, backlog, np.array(row))
             size = done.computed if job.kind in (FIXED, FEATURES) else job.size
             self.rounds[Job(job.kind, size)].append(timed)
+            self.waiting.append(timed)
             backlog = next_backlog(backlog, done.computed, done.accepted)
 
     def add_draft(self, job: Job, computed: int, seconds: Sequence[float], first: bool) -> None:
         """Files a draft that was not verified."""
-        self.rounds[job].append(TimedRound(first, computed, 0, 0, np.array(seconds)))
+        timed = TimedRound(first, computed, 0, 0, np.array(seconds))
+        self.rounds[job].append(timed)
+        self.waiting.append(timed)
+
+    def settle(self, before: float, after: float) -> None:
+        """Multiplies the rounds that wait by factors from `before` to `after`, by their time."""
+        seconds = np.array([timed.seconds.sum() for timed in self.waiting])
+        total = max(seconds.sum(), np.finfo(float).tiny)
+        middle = (np.cumsum(seconds) - seconds / 2) / total
+        for timed, share in zip(self.waiting, middle):
+            timed.seconds[:] *= before + (after - before) * share
+        self.waiting.clear()
 
     def seconds(
         self, job: Job, phases: tuple[int, ...] = WHOLE, backlog: int | None = None
@@ -53,6 +70,13 @@ class Samples:
         """Seconds of drafting that length without a backlog; of all where each had one."""
         job = Job(FIXED, length)
         return self.seconds(job, DRAFT, 0) or self.seconds(job, DRAFT)
+
+    def times(self, factor: float) -> "Samples":
+        """The same rounds, in so many times as many seconds."""
+        scaled = Samples()
+        for job, rounds in self.rounds.items():
+            scaled.rounds[job] = [replace(r, seconds=r.seconds * factor) for r in rounds]
+        return scaled
 
     def to_list(self) -> list[list]:
         """Plain rows, for a file."""

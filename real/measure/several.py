@@ -56,13 +56,14 @@ def measure_several(
         "engines": [entry.target.passes.name for entry in entries],
         "versions": versions(),
     }
-    state = UnfinishedSitting(unfinished, key, prices.samples)
+    state = UnfinishedSitting(unfinished, key, prices.samples, prices.pace.seconds)
 
     def warm() -> None:
         for entry in entries:
             entry.target.passes.warm()
 
-    sitting = sit(prices.blocks, settings, state.load(), warm, state.save, progress, clocks)
+    pace = prices.pace.measure
+    sitting = sit(prices.blocks, settings, state.load(), warm, state.save, progress, clocks, pace)
     name = uuid4().hex[:12]
     costs = [prices.cost(entry, settings.context[0], sitting) for entry in entries]
     state.save(sitting)

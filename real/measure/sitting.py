@@ -55,6 +55,7 @@ def sit(
     save: Save = lambda sitting: None,
     progress: Progress = quiet,
     clocks: Clocks = REAL,
+    pace: Callable[[], None] = lambda: None,
 ) -> Sitting:
     """Runs all blocks once uncounted, then again and again, in a new random order each time.
 
@@ -63,6 +64,7 @@ def sit(
     | the first `settings.repeats` | every job of every block |
     | later ones | jobs whose interval is wider than `settings.precision` |
 
+    `pace` is called before the first counted run of a block and behind every one.
     It ends with the last wide cell, or after `settings.seconds`, checked before every block. A
     `sitting` that was saved goes on where it stopped.
     """
@@ -77,6 +79,7 @@ def sit(
         done += 1
         progress("measuring", done, total, "warm-up")
     warm()
+    pace()
     begin, busy = clocks.wall(), clocks.processor()
     saved = begin
 
@@ -96,6 +99,7 @@ def sit(
                 break
             precision = 0.0 if least else settings.precision
             blocks[todo[i]].run(rng, settings.rounds, True, precision)
+            pace()
             done = min(done + 1, total - 1)
             note = "" if least else f"{len(sitting.wide)} cells wider than {settings.precision:.0%}"
             progress("measuring", done, total, note)

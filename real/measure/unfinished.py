@@ -11,10 +11,15 @@ from simspec.files import write_json
 
 
 class UnfinishedSitting:
-    """Rounds at `path`, of a measurement that `key` describes; another key starts anew."""
+    """Rounds at `path`, of a measurement that `key` describes; another key starts anew.
 
-    def __init__(self, path: Path, key: Mapping[str, Any], samples: Mapping[str, Samples]):
-        self.path, self.samples = path, samples
+    `pace`: seconds of plain steps so far, whose first all rounds are scaled to.
+    """
+
+    def __init__(
+        self, path: Path, key: Mapping[str, Any], samples: Mapping[str, Samples], pace: list[float]
+    ):
+        self.path, self.samples, self.pace = path, samples, pace
         self.key = json.loads(json.dumps(dict(key)))
 
     def load(self) -> Sitting:
@@ -30,6 +35,7 @@ class UnfinishedSitting:
                 return Sitting()
             rows = {name: held["samples"][name] for name in self.samples}
             sitting = Sitting(int(held["repeats"]), float(held["wall"]), float(held["processor"]))
+            self.pace[:] = map(float, held["pace"])
             for name, samples in self.samples.items():
                 samples.extend(rows[name])
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -47,6 +53,7 @@ class UnfinishedSitting:
                 "repeats": sitting.repeats,
                 "wall": sitting.wall,
                 "processor": sitting.processor,
+                "pace": self.pace,
                 "samples": {name: samples.to_list() for name, samples in self.samples.items()},
             },
         )

@@ -34,6 +34,7 @@ class FeatureStore:
     | folder | holds a folder of files for each name of `real.draft.batch.read_target` |
     | target, sequences | what they are features of; a file knows the tokens that it belongs to |
     | dtype | of storage; bfloat16 halves the files, and rounds |
+    | writer | computes the features, in its own dtype; None: the target |
 
     Files are memory-mapped: a batch reads its own rows.
     """
@@ -42,6 +43,7 @@ class FeatureStore:
     target: Decoder
     sequences: Sequences
     dtype: torch.dtype
+    writer: Decoder | None = None
 
     def compute(self, names: Sequence[str], progress: Progress = quiet) -> None:
         """Computes the files that do not exist, all names in one pass over each sequence.
@@ -78,32 +80,34 @@ class FeatureStore:
         return found.to(self.target.device)
 
     def _write(self, shard: int, names: Sequence[str]) -> None:
-        parts: dict[str, list[Tensor]] = {name: [] for name in names}
-        for batch in self._batches(shard):
+        parts: dict[str, dict[int, Tensor]] = {name: {} for name in names}
+        for indices in self._batches(shard):
+            batch = [self.sequences.sequence(index) for index in indices]
             token = np.zeros((len(batch), max(map(len, batch))), np.int64)
             for row, sequence in zip(token, batch):
                 row[: len(sequence)] = sequence
             # padding stands behind: a causal pass does not see it
-            read = read_target(self.target, torch.from_numpy(token).to(self.target.device), names)
+            writer = self.writer or self.target
+            read = read_target(writer, torch.from_numpy(token).to(writer.device), names)
             for name, value in read.items():
-                for row, sequence in zip(value, batch):
-                    parts[name].append(row[: len(sequence)].to(self.dtype).cpu())
+                for row, sequence, index in zip(value, batch, indices):
+                    parts[name][index] = row[: len(sequence)].to(self.dtype).cpu()
         metadata = {"tokens": self._hash(shard)}
         for name, values in parts.items():
             with replacing(self._path(name, shard)) as temporary:
-                save_file({"feature": torch.cat(values)}, str(temporary), metadata)
+                feature = torch.cat([values[index] for index in self._range(shard)])
+                save_file({"feature": feature}, str(temporary), metadata)
 
-    def _batches(self, shard: int) -> Iterator[list[np.ndarray]]:
-        batch: list[np.ndarray] = []
-        for index in self._range(shard):
-            sequence = self.sequences.sequence(index)
-            longest = max([len(sequence), *map(len, batch)])
-            if batch and (len(batch) + 1) * longest > BATCH_TOKENS:
+    def _batches(self, shard: int) -> Iterator[list[int]]:
+        """Sequences of similar lengths, so that little is padding."""
+        batch: list[int] = []
+        length = np.diff(self.sequences.offset)
+        for index in sorted(self._range(shard), key=lambda i: int(length[i])):
+            if batch and (len(batch) + 1) * int(length[index]) > BATCH_TOKENS:
                 yield batch
                 batch = []
-            batch.append(sequence)
-        if batch:
-            yield batch
+            batch.append(index)
+        yield batch
 
     def _open(self, name: str, shard: int) -> Any:
         path, tokens = self._path(name, shard), self.sequences.offset[self._range(shard)[0]]

@@ -13,13 +13,15 @@ from real.model.decoder import Decoder
 from real.model.target import Target
 from real.progress import Progress, quiet
 from real.record import Settings
-from real.record.target_sequence import default_batch, target_sequences
+from real.record.target_sequence import target_sequences
 from real.sampling import Rule
 from real.train.card_file import read_card
 from real.train.prompt_set import PromptSet
 
 SHARD = 32
 """Sequences in a shard, a file."""
+BATCH, CACHE_BYTES = 96, 2 << 30
+"""Sequences written at a time, fewer where their KV cache would be larger."""
 FIRST_ADDRESS = 1 << 21
 """Draw addresses of written sequences begin here, far from those of recordings."""
 
@@ -114,13 +116,14 @@ def write_sequences(
     belong to another target, other prompts or settings.
     """
     folder, training = work / "sequences", prompts.training
-    check_same_work(folder, writing, prompts, made_for)
+    check_same_work(folder, writing, prompts, made_for, str(target.dtype).removeprefix("torch."))
     shards: list[Sequences] = []
     done, since, began = 0, 0, perf_counter()
     while done < writing.tokens:
         path = _path(folder, len(shards))
         if not path.exists():
-            ahead = _shards_ahead(target, -(-(writing.tokens - done) // (SHARD * writing.length)))
+            least = -(-(writing.tokens - done) // (SHARD * writing.length))
+            ahead = max(1, min(least, 4 * BATCH // SHARD))  # batches of both kinds are full
             number = np.arange(len(shards) * SHARD, (len(shards) + ahead) * SHARD)
             asked = [training[n % len(training)] for n in number]
             greedy = is_greedy(number, len(training))
@@ -142,9 +145,14 @@ def _path(folder: Path, shard: int) -> Path:
     return folder / f"{shard:05d}.safetensors"
 
 
-def _shards_ahead(target: Decoder, wanted: int) -> int:
-    """Shards that are written together: batches of both kinds are full, or all that are wanted."""
-    return max(1, min(wanted, -(-4 * default_batch(Target(target)) // SHARD)))
+def _batch(target: Decoder, longest: int) -> int:
+    """Sequences of up to `longest` tokens written at a time, in any dtype.
+
+    Rounding may decide what is learned from.
+    """
+    c = target.config
+    row = 2 * c.layers * c.kv_heads * c.head_dim * target.embed.weight.element_size()
+    return max(1, min(BATCH, CACHE_BYTES // (row * longest)))
 
 
 def heldout_sequences(
@@ -160,10 +168,15 @@ def heldout_sequences(
 
 
 def check_same_work(
-    folder: Path, writing: Writing, prompts: PromptSet, made_for: Mapping[str, str]
+    folder: Path,
+    writing: Writing,
+    prompts: PromptSet,
+    made_for: Mapping[str, str],
+    dtype: str = "float32",
 ) -> None:
     """ValueError where `folder` holds sequences of another target, other prompts or settings."""
     made = {
+        "dtype": dtype,
         "target": dict(made_for),
         "prompts": prompts.sha256,
         "length": writing.length,
@@ -174,7 +187,7 @@ def check_same_work(
     if not path.exists():
         replace_json(path, made)
         return
-    stored = read_card(path)
+    stored = {"dtype": "float32"} | read_card(path)
     different = [key for key, value in made.items() if stored.get(key) != value]
     if different:
         raise ValueError(
@@ -239,10 +252,10 @@ def _continued(
     new: dict[int, np.ndarray] = {}
     for chosen, rule in ((greedy, Rule()), (~greedy, Rule("rejection", 1.0, writing.seed))):
         rows = np.flatnonzero(chosen).tolist()
-        batch = default_batch(engine)
-        settings = Settings(1, writing.length, rule, writing.end_tokens, (), (), batch)
         addresses = [FIRST_ADDRESS + int(number[i]) for i in rows]
         asked = [prompts[i] for i in rows]
+        batch = _batch(target, max(map(len, asked), default=1) + writing.length)
+        settings = Settings(1, writing.length, rule, writing.end_tokens, (), (), batch)
         written = target_sequences(engine, settings, asked, addresses, progress)
         new |= {i: tokens for i, (tokens, _) in zip(rows, written)}
     parts = [np.concatenate((np.array(p, np.int32), new[i])) for i, p in enumerate(prompts)]

@@ -37,6 +37,8 @@ class TargetCheckpoint:
     | --- | --- |
     | path | its folder or hub name |
     | decoder, tokenizer | as `load_pair` loads them |
+    | writer | writes training sequences and computes their features: the decoder, or one of \
+another dtype |
     | made_for | the hashes that its drafters are stored with |
     | end_tokens | every token that its checkpoint names as an end |
     | context | the longest sequence that it is meant for |
@@ -44,6 +46,7 @@ class TargetCheckpoint:
 
     path: str | Path
     decoder: Decoder
+    writer: Decoder
     tokenizer: Any
     made_for: Mapping[str, str]
     end_tokens: tuple[int, ...]
@@ -68,13 +71,19 @@ class TargetData:
         return [(prompt, new_tokens[:64].tolist()) for prompt, new_tokens in pairs]
 
 
-def load_target(path: str | Path, device: str) -> TargetCheckpoint:
-    """Loads a checkpoint folder or a hub name in float32; WeightsError where it cannot be used."""
+def load_target(
+    path: str | Path, device: str, dtype: torch.dtype = torch.float32
+) -> TargetCheckpoint:
+    """Loads a checkpoint folder or a hub name in float32; WeightsError where it cannot be used.
+
+    `dtype`: that of `writer`.
+    """
     decoder, tokenizer = load_decoder(path, device=device), load_tokenizer(path)
+    writer = decoder if dtype == decoder.dtype else load_decoder(path, dtype, device)
     assert decoder.context is not None  # a checkpoint names it
     ends = end_tokens(path, decoder.config.vocab)
     hashes = made_for(path, decoder, tokenizer)
-    return TargetCheckpoint(path, decoder, tokenizer, hashes, ends, decoder.context)
+    return TargetCheckpoint(path, decoder, writer, tokenizer, hashes, ends, decoder.context)
 
 
 def longest_prompt(context: int, new_tokens: int, most: int) -> int:
@@ -102,7 +111,7 @@ def target_data(
     prompts = read_prompt_set(sources, work, progress)
     vocab, decoder = target.decoder.config.vocab, target.decoder
     writing = Writing(config.distil_tokens, config.new_tokens, target.end_tokens, config.seed)
-    sequences = write_sequences(writing, prompts, decoder, target.made_for, work, progress)
+    sequences = write_sequences(writing, prompts, target.writer, target.made_for, work, progress)
     if int(sequences.token.max()) >= vocab:
         raise ValueError(f"{work} holds sequences of a larger vocabulary; choose another --work")
     evaluation = replace(writing, length=config.evaluation_tokens)
@@ -110,7 +119,7 @@ def target_data(
     heldout = [written.pair(i) for i in range(len(written))]
     cut, short = max(1, len(heldout) // 4), max(K + 1, config.evaluation_tokens // 2)
     dtype = torch.bfloat16 if config.mixed else decoder.dtype
-    store = FeatureStore(work / "features", decoder, sequences, dtype)
+    store = FeatureStore(work / "features", decoder, sequences, dtype, target.writer)
     source = {
         **prompts.source,
         "prompts_sha256": prompts.sha256,
@@ -118,6 +127,8 @@ def target_data(
         "new_tokens": sequences.new_tokens,
         "features": str(dtype).removeprefix("torch."),
     }
+    if target.writer.dtype != decoder.dtype:
+        source["written_in"] = str(target.writer.dtype).removeprefix("torch.")
     data = DrafterData(
         target=decoder,
         made_for=target.made_for,
