@@ -75,6 +75,29 @@ def test_other_drafters_train_and_load(folder, name):
     assert load_pair(folder / "models", name, target=folder / "qwen").drafter.name == name
 
 
+def test_a_trained_drafter_takes_a_draft_vocabulary(folder):
+    """FR-Spec: the weights stay, the head keeps N rows."""
+    models = folder / "models"
+    trained(folder, "hydra", "--name", "whole")
+    before = load_pair(models, "hydra", target=folder / "qwen", weights=models / "whole")
+    given = ("--target", "qwen", "--out", "models", "--toy", "--distil-tokens", "1500", "--json")
+    cut = ("--from", "whole", "--steps", "0", "--draft-vocab", "20", "--name", "cut")
+    card = json.loads(done(folder, "train", "hydra", *given, *cut))
+    assert card["steps"] == 0
+    assert card["asked"]["start"].keys() == {"whole"}
+    assert card["draft_vocabulary"]["tokens"] == 20
+    after = load_pair(models, "hydra", target=folder / "qwen", weights=models / "cut")
+    for name, weights in after.drafter.head.state_dict().items():
+        assert torch.equal(weights, before.drafter.head.state_dict()[name])
+    assert len(after.drafter.head.draft_token) == 20
+    again = ("--from", "cut", "--steps", "0", "--name", "again")
+    words = "--from cut has a draft vocabulary already"
+    refused(folder, "train", "hydra", *given, *again, words=words, progress=True)
+    odd = ("--from", "whole", "--steps", "0", "--name", "odd", "--set", "blocks=1")
+    words = "--from whole has other settings; repeat its --set options"
+    refused(folder, "train", "hydra", *given, *odd, words=words, progress=True)
+
+
 def test_search_and_predictors(folder):
     card = trained(folder, "self_skip")
     assert card["search"]["texts"] > 2
@@ -132,6 +155,8 @@ def test_a_target_in_the_folder_needs_no_end_token_of_ours(folder):
             "leave out --draft-vocab",
         ),
         (("predictors", "--target", "qwen", "--set", "texts=0"), "expected whole numbers"),
+        (("eagle", "text", "--steps", "0"), "name it by --from"),
+        (("eagle", "text", "--from", "none"), "which does not exist; train it first"),
         (("eagle", "text", "--dtype", "bfloat16"), "--dtype is for a target that is given"),
         (("eagle", "text", "--target", "qwen", "--dtype", "int8"), "dtype 'int8' is unknown"),
     ],

@@ -90,6 +90,14 @@ default: the drafter's own.",
     name: Annotated[
         str | None, typer.Option(help="Its folder among the models; default: the drafter's name.")
     ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="Start from the weights in another folder among the models; --steps 0 keeps them, "
+            "as for a draft vocabulary of a drafter that is trained.",
+        ),
+    ] = None,
     against: Annotated[
         str | None,
         typer.Option(
@@ -154,11 +162,11 @@ default: the drafter's own.",
     if threads < 0:
         raise ValueError(f"threads {threads}; expected 0 or more")
     drafter, files = split_arguments(text)
-    of_one = settings or name or against or rate or target or prompts or draft_vocab
+    of_one = settings or name or against or rate or target or prompts or draft_vocab or start
     if drafter is None and of_one:
         raise ValueError(
-            "--set, --rate, --name, --against, --target, --prompts and --draft-vocab are for one "
-            "drafter; name it in front of the text: simspec train eagle TEXT"
+            "--set, --rate, --name, --from, --against, --target, --prompts and --draft-vocab are "
+            "for one drafter; name it in front of the text: simspec train eagle TEXT"
         )
     if blend is not None and (target or prompts):
         raise ValueError(
@@ -189,7 +197,7 @@ default: the drafter's own.",
             card = train_models(sources, length, place, soft, progress)
         else:
             request = DrafterRequest(
-                drafter, settings or (), name, rate, against, draft_vocab, target, dtype
+                drafter, settings or (), name, rate, against, draft_vocab, target, dtype, start
             )
             card = train_drafter(request, sources, length, place, soft, progress)
     if as_json:

@@ -84,7 +84,8 @@ class TrainingLength:
         texts = [] if self.steps is None else self.steps.split(",")
         least, most = (1, 1) if one_drafter else (3, 99)
         if texts and not (
-            least <= len(texts) <= most and all(t.isdigit() and int(t) for t in texts)
+            least <= len(texts) <= most
+            and all(t.isdigit() and (int(t) or one_drafter) for t in texts)
         ):
             expected = (
                 "a positive number such as 1800"
@@ -132,6 +133,7 @@ class DrafterRequest:
     | draft_vocab | it drafts from so many of the most frequent tokens; 0: from all |
     | target | a checkpoint folder or hub name; None: `<out>/target` |
     | dtype | in which a target that is given writes sequences and computes features |
+    | start | a folder among the models whose weights it starts from; None: random ones |
     """
 
     drafter: str
@@ -142,6 +144,7 @@ class DrafterRequest:
     draft_vocab: int = 0
     target: str | Path | None = None
     dtype: str = "float32"
+    start: str | None = None
 
 
 def train_models(
@@ -226,11 +229,17 @@ def _training(
             patience=length.patience,
         )
         if length.toy:
-            schedule = replace(schedule, steps=schedule.steps or 4, rows=2, length=16)
+            steps = counts[0] if counts else 4
+            schedule = replace(schedule, steps=steps, minutes=0, rows=2, length=16)
         training = drafter_training(
             request.drafter, schedule, soft, settings, request.name or "", request.rate
         )
-        training = replace(training, draft_vocab=request.draft_vocab)
+        start = None if request.start is None else place.out / request.start
+        if start is None and counts == [0]:
+            raise ValueError("--steps 0 keeps the weights of another drafter: name it by --from")
+        if start is not None and not start.is_dir():
+            raise ValueError(f"--from names {start}, which does not exist; train it first")
+        training = replace(training, draft_vocab=request.draft_vocab, start=start)
     return training
 
 

@@ -1,6 +1,7 @@
 """The card of a trained drafter: settings, steps, parameters and evaluation."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -61,7 +62,7 @@ def evaluate_trained(
     target = data.target
     trained = evaluate_drafter(training.drafter, folder, data)
     longest = trained.K  # compared at what it offers
-    head = prepared_head(training, data)
+    head = prepared_head(replace(training, start=None), data)
     untrained_drafter = recipe_of(training.drafter).drafter(target, head)
     untrained = accepted_lengths(target, untrained_drafter, data.evaluation, longest)
     table = count_trigrams(_seen_windows(data, training.plan, steps), target.config.vocab)

@@ -26,6 +26,7 @@ class DrafterTraining:
     | settings | keywords of its draft head, and of its loss |
     | draft_vocab | tokens of its draft vocabulary; 0: all |
     | folder | its folder among the models and in the work folder; "": the drafter's name |
+    | start | the folder of a trained drafter whose weights it starts from; None: random ones |
     """
 
     drafter: str
@@ -34,10 +35,16 @@ class DrafterTraining:
     settings: Mapping[str, object] = field(default_factory=dict)
     folder: str = ""
     draft_vocab: int = 0
+    start: Path | None = None
 
     @property
     def place(self) -> str:
         return self.folder or self.drafter
+
+    @property
+    def trains(self) -> bool:
+        """Whether there is a step to take; without one the weights stay as they start."""
+        return bool(self.plan.steps or self.plan.minutes)
 
 
 def drafter_training(

@@ -4,18 +4,23 @@ from typing import Any
 
 from torch import nn
 
+from real.model.checkpoint import load_decoder
+from real.model.decoder import Decoder
+from real.model.draft_head import load_draft_head
 from real.train.draft_vocabulary import check_size, most_frequent
 from real.train.drafter_data import DrafterData
-from real.train.drafter_training import DrafterTraining, new_head
+from real.train.drafter_training import DrafterTraining, new_head, recipe_of
 
 
 def prepared_head(training: DrafterTraining, data: DrafterData) -> nn.Module:
-    """`new_head`, restricted to the most frequent tokens where a draft vocabulary is asked for.
+    """`new_head`, or the weights that it starts from, with the draft vocabulary that is asked for.
 
-    A draft vocabulary of all tokens is none. ValueError for a size that cannot be, or a drafter
-    without a vocabulary head that can be restricted.
+    That holds the most frequent tokens; one of all tokens is none. ValueError for a size that
+    cannot be, or a drafter without a vocabulary head that can be restricted.
     """
     head: Any = new_head(training, data.target)
+    if training.start is not None:
+        _start(head, training, data)
     size = training.draft_vocab
     vocab = data.target.config.vocab
     if size:
@@ -25,3 +30,27 @@ def prepared_head(training: DrafterTraining, data: DrafterData) -> nn.Module:
         if size < vocab:
             head.restrict(data.target, most_frequent(data.counts(), size).to(data.target.device))
     return head
+
+
+def _start(head: Any, training: DrafterTraining, data: DrafterData) -> None:
+    """Copies the weights that training starts from; ValueError where they are of another form."""
+    recipe = recipe_of(training.drafter)
+    assert training.start is not None
+    stored: nn.Module
+    if isinstance(head, Decoder):
+        stored = load_decoder(training.start, device=str(data.target.device))
+    else:
+        stored = load_draft_head(
+            recipe.head, training.start, recipe.file, data.target, data.made_for
+        )
+    if getattr(stored, "draft_token", None) is not None:
+        raise ValueError(
+            f"--from {training.start.name} has a draft vocabulary already; "
+            "expected a drafter of all tokens"
+        )
+    try:
+        head.load_state_dict(stored.state_dict())
+    except RuntimeError as error:
+        raise ValueError(
+            f"--from {training.start.name} has other settings; repeat its --set options"
+        ) from error

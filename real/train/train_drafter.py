@@ -16,6 +16,7 @@ from real.model.checkpoint import save_decoder
 from real.model.compressed import weights_exist
 from real.model.decoder import Decoder
 from real.model.draft_head import save_draft_head, save_vocabulary
+from real.model.fingerprint import sha256
 from real.progress import Progress, quiet, relabel
 from real.train.accepted_length import accepted_lengths
 from real.train.card_file import check_same_settings, read_card
@@ -52,9 +53,11 @@ def train_drafter(
         log = json.loads(path.read_text()) if path.exists() else []
     else:
         replace_json(store / "asked.json", requested)
-        log = _fit(training, head, data, store, loss, relabel(progress, training.place))
-        title = f"drafter {training.place}: training loss"
-        save_loss_curve(log, work / f"{training.place}.png", title)
+        log = []
+        if training.trains:
+            log = _fit(training, head, data, store, loss, relabel(progress, training.place))
+            title = f"drafter {training.place}: training loss"
+            save_loss_curve(log, work / f"{training.place}.png", title)
         _save(training, head, data, folder)
     progress(f"evaluating {training.place}", 0, 1)
     card = drafter_card(training, head, data, requested, log, step_starts, loss, folder)
@@ -78,6 +81,11 @@ def _requested(training: DrafterTraining, head: nn.Module, data: DrafterData) ->
         "blend": data.blend,
         "target": dict(data.made_for),
     }
+    if training.start is not None:
+        name = f"{recipe_of(training.drafter).file}.safetensors"
+        if isinstance(head, Decoder):
+            name = "model.safetensors"
+        requested["start"] = {training.start.name: sha256(training.start / name)}
     if training.draft_vocab:
         requested["draft_vocab"] = training.draft_vocab
     if data.source:
