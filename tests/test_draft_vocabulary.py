@@ -58,7 +58,7 @@ from real.record.parallel_tree_order import tree_order_parallel
 from real.record.prefix_only import record_prefix_only
 from real.record.recorder import record_sequence
 from real.record.rejection import record_rejection
-from real.record.rows import rank_of
+from real.record.scores import rank_of
 from real.record.stepwise import record_stepwise
 from real.record.target_sequence import target_sequence
 from real.record.tree_order import NOT_IN_TREE, tree_order_stepwise

@@ -2,11 +2,12 @@
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from real.draft.batch import TrainingBatch
 from real.model.decoder import Decoder
-from real.model.draft_vocabulary import DraftVocabularyHead, compact_logits
-from real.model.losses import distillation_loss, next_token_loss
+from real.model.draft_vocabulary import DraftVocabularyHead, head_rows
+from real.model.losses import head_distillation_loss, next_token_loss
 
 
 def learned_rows(x: Tensor, learned: Tensor | None) -> Tensor:
@@ -14,23 +15,29 @@ def learned_rows(x: Tensor, learned: Tensor | None) -> Tensor:
     return x if learned is None else x[learned]
 
 
-def logits_loss(head: nn.Module, logits: Tensor, wanted: Tensor, soft: bool) -> Tensor:
-    """Cross-entropy of a vocabulary head's `compact_logits [..., N]`, mean over rows; 0 for none.
+def soft_loss(head: nn.Module, hidden: Tensor, target: Decoder, feature: Tensor) -> Tensor:
+    """Cross-entropy of a vocabulary head to the target's distribution, mean over rows; 0 for none.
 
-    | soft | wanted |
-    | --- | --- |
-    | True | the target's logits `[..., vocab]`; its probability outside the draft vocabulary \
-is dropped |
-    | False | tokens `[...]`; those outside the draft vocabulary are left out |
+    The rows `hidden [..., width]` and `feature [..., target's width]` are what the heads multiply.
+    The target's probability outside the draft vocabulary is dropped.
+    """
+    hidden, feature = hidden.flatten(0, -2), feature.flatten(0, -2)
+    if not len(hidden):
+        return hidden.sum()
+    token = head.token if isinstance(head, DraftVocabularyHead) else None
+    return head_distillation_loss(hidden, head_rows(head), feature, head_rows(target.head), token)
+
+
+def hard_loss(head: nn.Module, hidden: Tensor, token: Tensor) -> Tensor:
+    """Cross-entropy of a vocabulary head at `token [...]`, mean over rows; 0 for none.
+
+    Tokens outside the draft vocabulary are left out.
     """
     if isinstance(head, DraftVocabularyHead):
-        if soft:
-            return distillation_loss(logits, wanted, head.token) if len(logits) else logits.sum()
-        place = head.place[wanted]
-        logits, wanted = logits[place >= 0], place[place >= 0]
-    if not logits.numel():
-        return logits.sum()
-    return distillation_loss(logits, wanted) if soft else next_token_loss(logits, wanted)
+        place = head.place[token]
+        hidden, token = hidden[place >= 0], place[place >= 0]
+    logits = F.linear(hidden, *head_rows(head))
+    return next_token_loss(logits, token) if logits.numel() else logits.sum()
 
 
 def language_model_loss(lm: Decoder, target: Decoder, batch: TrainingBatch, soft: bool) -> Tensor:
@@ -49,13 +56,11 @@ def next_prediction_loss(
 ) -> Tensor:
     """The same from the output `x [b, n, width]` of all layers."""
     learned = batch.learning(1)
-    logits = compact_logits(lm.head, lm.norm(learned_rows(x, learned)))
+    hidden = lm.norm(learned_rows(x, learned))
     if not soft:
-        return logits_loss(lm.head, logits, learned_rows(batch.token[:, 1:], learned), False)
+        return hard_loss(lm.head, hidden, learned_rows(batch.token[:, 1:], learned))
     (feature,) = batch.features(target, "feature")
-    with torch.no_grad():
-        wanted = target.head(learned_rows(feature, learned))
-    return logits_loss(lm.head, logits, wanted, True)
+    return soft_loss(lm.head, hidden, target, learned_rows(feature, learned))
 
 
 def multi_head_loss(
@@ -90,13 +95,12 @@ def multi_head_loss(
         rows, learned = slice(first, feature.shape[1] - 1 - j, stride), batch.learning(2 + j)
         learned = None if learned is None else learned[:, rows]
         hidden = heads.teacher_forced(target, feature[:, : feature.shape[1] - 1 - j], token, j)
-        head = heads.output(target, j)
-        logits = compact_logits(head, learned_rows(hidden[:, rows], learned))
+        head, hidden = heads.output(target, j), learned_rows(hidden[:, rows], learned)
         if soft:
             wanted = learned_rows(feature[:, 1 + j :][:, rows], learned)
-            loss = logits_loss(head, logits, target.head(wanted).detach(), True)
+            loss = soft_loss(head, hidden, target, wanted)
         else:
             wanted = learned_rows(token[:, 2 + j :][:, rows], learned)
-            loss = logits_loss(head, logits, wanted, False)
+            loss = hard_loss(head, hidden, wanted)
         total = total + decay**j * loss
     return total

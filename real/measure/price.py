@@ -11,7 +11,7 @@ from real.measure.diagnosis import busy_warning, drift_warning, halves, wide_war
 from real.measure.job import PLAIN, Job, alone_jobs, draft_jobs
 from real.measure.medians import Priced, median_cost
 from real.measure.origin import cost_origin
-from real.measure.pace import Pace
+from real.measure.pace import Pace, Paced
 from real.measure.samples import Samples
 from real.measure.settings import MeasureSettings
 from real.measure.sitting import Sitting
@@ -60,7 +60,7 @@ class LoopPrices:
         prompt = random_prompt(np.random.default_rng(0), vocab, settings.context[0], True)
         for context in settings.context:
             self._add(context, rng)
-        paced = list(self.samples.values())
+        paced: list[Paced] = [*self.samples.values()]
         self.pace = Pace(entries[0].target, entries[0].rule, prompt, paced)
 
     def _add(self, context: int, rng: np.random.Generator) -> None:

@@ -97,6 +97,9 @@ def check_vocabulary(token: Tensor, vocab: int) -> Tensor:
     return token
 
 
-def compact_logits(head: nn.Module, x: Tensor) -> Tensor:
-    """Logits over what `head` drafts from: `[..., N]`, or `[..., vocab]` of a whole head."""
-    return head.compact(x) if isinstance(head, DraftVocabularyHead) else head(x)
+def head_rows(head: nn.Module) -> tuple[Tensor, Tensor | None]:
+    """Weight `[N, width]` and bias `[N]` of a vocabulary head, or of a tied embedding."""
+    if isinstance(head, DraftVocabularyHead):
+        return head.rows()
+    assert isinstance(head, (nn.Linear, nn.Embedding))
+    return head.weight, getattr(head, "bias", None)

@@ -8,11 +8,10 @@ from real.draft import Drafter
 from real.draft.parallel import position_batches
 from real.drafters import parallel_form
 from real.model.target import Target
-from real.record.rows import FullDrafts, RecordedRows, rank_of, rows_of
-from real.record.scores import row_chunks
+from real.record.rows import FullDrafts, RecordedRows, rows_of
+from real.record.scores import DraftedLogits, row_chunks
 from real.record.settings import Settings
 from real.record.shared_pass import SharedPass
-from real.sampling import margin
 
 
 @torch.inference_mode()
@@ -63,21 +62,22 @@ def record_parallel(
                     + predictors[name].of_drafter(hidden[:m])
                     for name, each in target_odds.items()
                 }
-                for part in row_chunks(m, logits.shape[-1], device):
-                    rows = batch[part]
-                    free = sequence_scores(logits[:m][part], rows + slot)
-                    token[part] = free.argmax(-1)
+                drafted = DraftedLogits.of(logits)
+                for part in row_chunks(m, drafted.logits.shape[-1], device):
+                    rows, own = batch[part], drafted.rows(part)
+                    free = sequence_scores(own, rows + slot)
+                    token[part], columns[1, rows, slot] = own.picks(free)
                     columns[0, rows, slot] = token[part].double()
-                    columns[1, rows, slot] = margin(free)
-                    along = sequence_scores(logits[m:][part], rows + slot)
-                    columns[2, rows, slot] = rank_of(along, token[m:][part]).double()
+                    along = drafted.rows(slice(m + part.start, m + part.stop))
+                    scores = sequence_scores(along, rows + slot)
+                    columns[2, rows, slot] = along.rank(scores, token[m:][part]).double()
                     if names:
                         columns[3:, rows, slot] = feature_values(
                             names,
-                            logits[:m][part],
+                            own.logits,
                             rule.temperature,
                             {name: value[part] for name, value in odds.items()},
-                            token[part],
+                            own.place(token[part])[0],
                         ).T
                 if slot + 1 < depth:
                     step = parallel.extend(root, token[:, None])

@@ -7,7 +7,7 @@ from real.draft import Drafter
 from real.draft.parallel import position_batches
 from real.drafters import parallel_form
 from real.model.full_pass import TargetPass
-from real.record.scores import row_chunks
+from real.record.scores import DraftedLogits, row_chunks
 from real.record.settings import Settings
 
 
@@ -33,10 +33,12 @@ def parallel_ratios(
         for batch in position_batches(positions, 1, full, parallel):
             step = parallel.start(batch)
             for slot in range(offered):
-                logits, token = step[0][:, 0], expected[batch + slot][:, None]
-                for part in row_chunks(len(batch), logits.shape[-1], device):
-                    probabilities = settings.rule.probs(logits[part])
-                    q[batch[part], slot] = probabilities.gather(-1, token[part])[:, 0]
+                drafted, token = DraftedLogits.of(step[0][:, 0]), expected[batch + slot][:, None]
+                for part in row_chunks(len(batch), drafted.logits.shape[-1], device):
+                    probabilities = settings.rule.probs(drafted.logits[part])
+                    column, inside = drafted.place(token[part][:, 0])
+                    found = probabilities.gather(-1, column[:, None])[:, 0]
+                    q[batch[part], slot] = found.where(inside, 0.0)
                 if slot + 1 < offered:
                     step = parallel.extend(torch.zeros_like(token), token)
     position = np.arange(n)[:, None] + np.arange(K)

@@ -11,7 +11,7 @@ from real.draft import Drafter, ParallelDrafter
 from real.draft.parallel import position_batches
 from real.drafters import parallel_form
 from real.model.target import Target
-from real.record.scores import SequenceScores
+from real.record.scores import DraftedLogits, SequenceScores
 from real.record.settings import Settings
 from real.record.shared_pass import SharedPass
 from real.record.tree_order import NOT_IN_TREE, TreeOrder, tree_shape
@@ -77,7 +77,8 @@ def _grow(
     for level in range(levels):
         rows = logits.shape[1]
         flat = logits.reshape(m * rows, -1)
-        children, _ = top_tokens(scores(flat, (position + level).repeat_interleave(rows)), width)
+        whole = DraftedLogits(flat, flat.shape[-1], None)
+        children, _ = top_tokens(scores(whole, (position + level).repeat_interleave(rows)), width)
         logprob = (flat.double() / scores.rule.temperature).log_softmax(-1).gather(-1, children)
         token = children.reshape(m, -1)
         score = (above[..., None] + logprob.reshape(m, rows, width)).flatten(1)

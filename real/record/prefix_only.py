@@ -12,11 +12,10 @@ from real.decode.features import feature_values, required_predictors
 from real.draft import Drafter
 from real.model.full_pass import causal_mask
 from real.model.target import Target
-from real.record.rows import FullDrafts, RecordedRows, rank_of, rows_of
-from real.record.scores import row_chunks
+from real.record.rows import FullDrafts, RecordedRows, rows_of
+from real.record.scores import DraftedLogits, row_chunks
 from real.record.settings import Settings
 from real.record.shared_pass import SharedPass
-from real.sampling import margin
 
 
 @torch.inference_mode()
@@ -52,16 +51,19 @@ def record_prefix_only(
     prefix_rank = torch.zeros(n, dtype=torch.int64, device=device)
 
     def read(positions, slot: int, hidden) -> None:
-        logits = lm.logits(hidden)
-        for part in row_chunks(len(positions), logits.shape[-1], device):
-            rows = positions[part]
-            scores = sequence_scores(logits[part], rows + slot)
-            token[rows, slot], margins[rows, slot] = scores.argmax(-1), margin(scores)
+        drafted = DraftedLogits.of(lm.logits(hidden))
+        for part in row_chunks(len(positions), drafted.logits.shape[-1], device):
+            rows, own = positions[part], drafted.rows(part)
+            scores = sequence_scores(own, rows + slot)
+            token[rows, slot], margins[rows, slot] = own.picks(scores)
             if not slot:
-                prefix_rank[rows] = rank_of(scores, expected[rows])
+                prefix_rank[rows] = own.rank(scores, expected[rows])
             if logit_features:
                 value[rows, slot] = feature_values(
-                    logit_features, logits[part], settings.rule.temperature, token=token[rows, slot]
+                    logit_features,
+                    own.logits,
+                    settings.rule.temperature,
+                    token=own.place(token[rows, slot])[0],
                 )
         for i, folded in enumerate(predictors.values()):
             odds[i, positions, slot] = folded.of_drafter(hidden)

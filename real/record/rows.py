@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from real.decode.features import encode_features
 from real.record.settings import Settings
@@ -79,13 +78,6 @@ def rows_of(settings: Settings, tokens: np.ndarray, drafts: FullDrafts) -> Recor
         draft_margin=draft_margin,
         feature_margin=feature_margin,
     )
-
-
-def rank_of(scores: torch.Tensor, token: torch.Tensor) -> torch.Tensor:
-    """Rank of each of `token [n]` in `scores [n, vocab]`; ties go to the smaller index."""
-    score = scores.gather(-1, token[:, None])
-    index = torch.arange(scores.shape[-1], device=scores.device)
-    return ((scores > score) | ((scores == score) & (index < token[:, None]))).sum(-1)
 
 
 def accepted_lengths(chain: np.ndarray, tokens: np.ndarray, depth: np.ndarray) -> np.ndarray:

@@ -5,11 +5,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from real.draft import TrainingBatch, TrainingRecipe
-from real.draft.losses import learned_rows, logits_loss
+from real.draft.losses import hard_loss, learned_rows, soft_loss
 from real.drafters.eagle.drafter import EagleDrafter
 from real.drafters.eagle.head import EagleHead
 from real.model.decoder import Decoder
-from real.model.draft_vocabulary import compact_logits
 
 
 def eagle_loss(
@@ -43,9 +42,10 @@ def eagle_loss(
     estimate = head.teacher_forced(target, inputs, token[:, :-1])
     estimate, true = learned_rows(estimate, learned), learned_rows(true, learned)
     output = head.output(target)
-    logits = compact_logits(output, estimate)
-    wanted = target.head(true).detach() if soft else learned_rows(token[:, 2:], learned)
-    loss = weight * logits_loss(output, logits, wanted, soft)
+    if soft:
+        loss = weight * soft_loss(output, estimate, target, true)
+    else:
+        loss = weight * hard_loss(output, estimate, learned_rows(token[:, 2:], learned))
     if not len(estimate):
         return loss
     return F.smooth_l1_loss(estimate.float(), true.float()) + loss

@@ -125,16 +125,15 @@ class GlideModel(DraftHead):
 
     def logits(self, target: Decoder, x: Tensor) -> Tensor:
         """Logits `[..., vocab]` from the output of `run`."""
+        output = self.output(target)
         x = self.norm(x)
-        if self.vocabulary is not None:
-            return self.vocabulary(x)
-        return F.linear(x, (target.head if self.shared else self.embed).weight)
+        return F.linear(x, output.weight) if isinstance(output, nn.Embedding) else output(x)
 
-    def compact_logits(self, target: Decoder, x: Tensor) -> Tensor:
-        """Logits over the draft vocabulary alone, `[..., N]`; without one as `logits`."""
-        if self.vocabulary is None:
-            return self.logits(target, x)
-        return self.vocabulary.compact(self.norm(x))
+    def output(self, target: Decoder) -> nn.Module:
+        """The vocabulary head, or the drafter's own embedding."""
+        if self.vocabulary is not None:
+            return self.vocabulary
+        return target.head if self.shared else self.embed
 
     def restrict(self, target: Decoder, token: Tensor) -> None:
         """As `DraftHead.restrict`; from the drafter's own embedding unless it is shared."""

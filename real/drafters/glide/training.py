@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from real.draft import TrainingBatch, TrainingRecipe
-from real.draft.losses import learned_rows, logits_loss
+from real.draft.losses import hard_loss, learned_rows, soft_loss
 from real.drafters.glide.drafter import GlideDrafter
 from real.drafters.glide.model import GlideModel
 from real.model.decoder import Decoder
@@ -27,12 +27,10 @@ def glide_loss(
     reads = batch.features(target, *head.features, *(["feature"] if soft else []))
     keys = head.keys(reads[: len(head.features)])
     x = head.teacher_forced(target, token[:, :-1], keys, block)
-    logits = head.compact_logits(target, learned_rows(x, learned))
+    hidden, output = head.norm(learned_rows(x, learned)), head.output(target)
     if soft:
-        wanted = target.head(learned_rows(reads[-1], learned)).detach()
-    else:
-        wanted = learned_rows(token[:, 1:], learned)
-    return logits_loss(head.vocabulary or target.head, logits, wanted, soft)
+        return soft_loss(output, hidden, target, learned_rows(reads[-1], learned))
+    return hard_loss(output, hidden, learned_rows(token[:, 1:], learned))
 
 
 RECIPE = TrainingRecipe(
