@@ -108,7 +108,7 @@ def _demo(prompts: int, seed: int, rounds: int, progress: Progress, folder: Path
     for i, (name, trace) in enumerate(traces.items()):
         progress("measuring costs", i, len(traces))
         pair = pairs[trace.meta.drafter]
-        settings = MeasureSettings(rounds=rounds, repeats=1)
+        settings = MeasureSettings(rounds=2, repeats=-(-rounds // 2))
         costs[name] = measure(pair.target, pair.drafter, rule_of(trace), trace.K, settings)
     progress("sweeping", 0, 1)
     swept: dict[str, Any] = {"replicates": 2, "seed": seed, "progress": False}

@@ -152,15 +152,16 @@ def test_drift_is_found():
 
 
 def test_busy_machine_is_found_and_an_idle_one_is_not():
-    assert rate(lambda seed: busy_warning(plain(60, seed), 0.99)) <= 0.01
-    assert rate(lambda seed: busy_warning(plain(60, seed, slow=0.3), None)) >= 0.95
-    assert rate(lambda seed: busy_warning(plain(60, seed), 0.6)) == 1
-    (line,) = busy_warning([1.0] * 4 + [2.0] * 4, 0.5)
+    assert rate(lambda seed: busy_warning(plain(60, seed), 1.0, 0.99)) <= 0.01
+    assert rate(lambda seed: busy_warning(plain(60, seed, slow=0.3), 0.7, None)) >= 0.95
+    assert rate(lambda seed: busy_warning(plain(60, seed), 1.0, 0.6)) == 1
+    (line,) = busy_warning([1.0] * 4 + [2.0] * 4, 0.5, 0.5)
     assert line == (
-        "the machine was busy: the 90th percentile of plain steps is 2.00 times the 10th "
-        "and this process ran 50% of the time; measure again on an idle one"
+        "the machine was busy: the 90th percentile of plain steps is 2.00 times the 10th, "
+        "of which the fast 50% count and this process ran 50% of the time; "
+        "measure again on an idle one"
     )
-    assert busy_warning([], 0.1) == []
+    assert busy_warning([], 1.0, 0.1) == []
 
 
 @given(st.integers(1, 255), st.integers(1, 60))

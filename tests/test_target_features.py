@@ -16,7 +16,7 @@ from real.train.feature_store import FeatureStore
 from real.train.prompt_set import PromptSet
 from real.train.schedule import TrainSchedule
 from real.train.sequence_shards import SHARD, Writing, _continued, joined
-from real.train.training_set import TrainingSet, learned_tokens, read_tokens
+from real.train.training_set import TOGETHER, TrainingSet, learned_tokens, read_tokens
 
 TARGET = toy_decoder(2, spread=0.8)
 SIZES = {"model": dict(width=8, layers=1, heads=1, head_dim=8, hidden=12)}
@@ -74,6 +74,18 @@ def test_batches_hold_whole_sequences_and_learn_new_tokens(tmp_path):
     assert learned_tokens(batch) == int(batch.learned.sum())
     cut = found.batches(TrainSchedule(rows=9, length=15))(0)
     assert cut.token.shape == (9, 16)
+
+
+def test_sequences_of_similar_lengths_meet(tmp_path):
+    """TOGETHER batches hold what their common draw holds, and little padding."""
+    found, plan = training_set(tmp_path), TrainSchedule(rows=6, length=400)
+    draw = np.random.default_rng([0, 1]).integers(0, len(found.sequences), 6 * TOGETHER)
+    wanted = [found.sequences.sequence(i) for i in draw]
+    batches = [found.batches(plan)(step) for step in range(TOGETHER, 2 * TOGETHER)]
+    rows = [row for batch in batches for row in read_tokens(batch)]
+    assert sorted(row.tolist() for row in rows) == sorted(row.tolist() for row in wanted)
+    longest = [max(map(len, wanted[i : i + 6])) for i in range(0, len(wanted), 6)]
+    assert sum(batch.token.numel() for batch in batches) < 6 * sum(longest)
 
 
 @pytest.mark.parametrize("restricted", [False, True])

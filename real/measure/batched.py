@@ -49,7 +49,7 @@ class BatchedPasses:
         self.wait = torch.cuda.synchronize if decoder.device.type == "cuda" else lambda: None
         self.times: dict[Job, list[list[float]]] = defaultdict(list)
         self.waiting: list[list[float]] = []
-        self.factor = 1.0
+        self.typical = self.reference = 0.0
 
     def jobs(self) -> list[Job]:
         """Every job that `seconds` needs."""
@@ -79,17 +79,18 @@ class BatchedPasses:
                 self.waiting.append(seconds)
 
     def settle(self, before: float, after: float) -> None:
-        """Multiplies the seconds that wait for the machine's pace by the mean of both factors."""
+        """Scales the seconds that wait by the machine's pace, the mean of both, to the first."""
+        self.reference = self.reference or before
+        scale = 2 * self.reference / (before + after) if before + after else 1.0
         for seconds in self.waiting:
-            seconds[:] = [(before + after) / 2 * s for s in seconds]
+            seconds[:] = [scale * s for s in seconds]
         self.waiting.clear()
 
     def seconds(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Medians times `factor`: verify[0 .. K]; draft[0 .. K], cumulative;
+        """Medians at the `typical` pace: verify[0 .. K]; draft[0 .. K], cumulative;
         catch_up[0 .. MAX_BACKLOG]."""
-        median = {
-            job: np.median(np.array(runs), 0) * self.factor for job, runs in self.times.items()
-        }
+        scale = self.typical / self.reference if self.typical and self.reference else 1.0
+        median = {job: np.median(np.array(runs), 0) * scale for job, runs in self.times.items()}
         backlog = [float(median[Job(BACKLOG, b)][0]) for b in range(self.backlog + 1)]
         catch_up = np.array(backlog) - backlog[0]
         return (

@@ -92,12 +92,12 @@ def measure_table(
         for size, timed in passes.items()
         for job in timed.jobs()
     }
-    prices.pace.paced += list(passes.values())
+    prices.pace.paced += passes.values()
     sitting = sit(
         blocks, settings, warm=target.passes.warm, progress=progress, pace=prices.pace.measure
     )
     for timed in passes.values():
-        timed.factor = prices.pace.typical()
+        timed.typical = prices.pace.typical
     missing = [c for c in contexts if passes and (1, c) not in passes]
     if missing:
         raise ValueError(

@@ -41,17 +41,21 @@ def halves(values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
     return values[: len(values) // 2], values[len(values) // 2 :]
 
 
-def busy_warning(plain: Sequence[float], share: float | None) -> list[str]:
+def busy_warning(plain: Sequence[float], counted: float, share: float | None) -> list[str]:
     """One line where plain steps spread widely, or this process ran less than the clock did.
 
-    share: processor seconds of this process over wall-clock seconds; None: not on a CPU.
+    counted: share of the sitting that was fast enough to count; share: processor seconds of this
+    process over wall-clock seconds, None: not on a CPU.
     """
     if not len(plain):
         return []
     low, high = np.quantile(np.asarray(plain), (0.1, 0.9))
     signs = []
     if high > BUSY_SPREAD * low:
-        signs.append(f"the 90th percentile of plain steps is {high / low:.2f} times the 10th")
+        signs.append(
+            f"the 90th percentile of plain steps is {high / low:.2f} times the 10th, "
+            f"of which the fast {counted:.0%} count"
+        )
     if share is not None and share < BUSY_SHARE:
         signs.append(f"this process ran {share:.0%} of the time")
     if not signs:

@@ -11,7 +11,7 @@ from real.measure.diagnosis import busy_warning, drift_warning, halves, wide_war
 from real.measure.job import PLAIN, Job, alone_jobs, draft_jobs
 from real.measure.medians import Priced, median_cost
 from real.measure.origin import cost_origin
-from real.measure.pace import Pace, Paced
+from real.measure.pace import Pace
 from real.measure.samples import Samples
 from real.measure.settings import MeasureSettings
 from real.measure.sitting import Sitting
@@ -58,10 +58,10 @@ class LoopPrices:
         self.samples: dict[str, Samples] = {}
         vocab = entries[0].target.decoder.config.vocab
         prompt = random_prompt(np.random.default_rng(0), vocab, settings.context[0], True)
+        self.pace = Pace(entries[0].target, entries[0].rule, prompt)
         for context in settings.context:
             self._add(context, rng)
-        paced: list[Paced] = [*self.samples.values()]
-        self.pace = Pace(entries[0].target, entries[0].rule, prompt, paced)
+        self.pace.paced += self.samples.values()
 
     def _add(self, context: int, rng: np.random.Generator) -> None:
         target, nodes = self.entries[0].target, self.settings.tree_nodes
@@ -91,7 +91,7 @@ class LoopPrices:
                 self.blocks[f"{entry.name}{where} trees"] = TreeWidthBlock(*models, own)
 
     def _samples(self, name: str) -> Samples:
-        return self.samples.setdefault(name, Samples())
+        return self.samples.setdefault(name, Samples(self.pace))
 
     def cost(self, entry: Entry, context: int, sitting: Sitting, label: str = "") -> CostModel:
         """The costs of an entry, with the warnings of the sitting that concern it."""
@@ -101,12 +101,7 @@ class LoopPrices:
         drafter = entry.drafter
         resumes = type(drafter).resume is not Drafter.resume
         nodes = self.settings.tree_nodes
-        typical = self.pace.typical()
-        cost = median_cost(
-            of_target.times(typical),
-            own.times(typical),
-            Priced(entry.K, nodes, resumes, drafter.has_logits),
-        )
+        cost = median_cost(of_target, own, Priced(entry.K, nodes, resumes, drafter.has_logits))
         blocks = f"{entry.rule.name}{where} ", f"{entry.name}{where} "
         wide = {c: w for c, w in sitting.wide.items() if c.startswith(blocks)}
         assert cost.precision is not None
@@ -135,7 +130,9 @@ class LoopPrices:
             *drift_warning(plain, again, "the two measurements"),
             *drift_warning(*halves(plain), "the two halves of the sitting"),
             *busy_warning(
-                self.pace.seconds or plain, sitting.processor / sitting.wall if on_cpu else None
+                self.pace.seconds,
+                self.pace.share,
+                sitting.processor / sitting.wall if on_cpu else None,
             ),
         ]
 

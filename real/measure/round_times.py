@@ -20,6 +20,8 @@ class TimedRound:
     | computed, drafted | draft tokens computed, and submitted |
     | backlog | rows that the drafter's cache lagged by when it started |
     | seconds | float64 `[4]`: drafting, verification, policy, other |
+    | pace, slowest | seconds of a plain step then, and the larger of those before and behind the \
+block; 0: unknown |
     """
 
     first: bool
@@ -27,6 +29,8 @@ class TimedRound:
     drafted: int
     backlog: int
     seconds: np.ndarray
+    pace: float = 0.0
+    slowest: float = 0.0
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,14 +18,28 @@ PASS = (VERIFICATION, OTHER)
 DRAFT = (DRAFTING, POLICY)
 
 
+class MachinePace(Protocol):
+    """How fast the machine was (`real.measure.pace.Pace`)."""
+
+    @property
+    def limit(self) -> float:
+        """The slowest pace that counts."""
+
+    @property
+    def typical(self) -> float:
+        """The pace that rounds are scaled to."""
+
+
 class Samples:
     """Rounds in the order in which they ran; drafts are filed under the length they computed.
 
-    Rounds wait in `waiting` for the machine's pace behind them (`real.measure.pace`).
+    Rounds wait in `waiting` for the pace behind them. With `machine`, `seconds` are those
+    of rounds that ran while the machine was fast, scaled to its typical pace.
     """
 
-    def __init__(self) -> None:
-        self.waiting: list[TimedRound] = []
+    def __init__(self, machine: "MachinePace | None" = None) -> None:
+        self.machine = machine
+        self.waiting: list[tuple[Job, int]] = []
         self.rounds: dict[Job, list[TimedRound]] = defaultdict(list)
 
     def add(self, jobs: Sequence[Job], rounds: Iterable[Any], seconds: Sequence[Sequence[float]]):
@@ -34,23 +48,25 @@ class Samples:
         for i, (job, done, row) in enumerate(zip(jobs, rounds, seconds)):
             timed = TimedRound(i == 0, done.computed, done.drafted, backlog, np.array(row))
             size = done.computed if job.kind in (FIXED, FEATURES) else job.size
-            self.rounds[Job(job.kind, size)].append(timed)
-            self.waiting.append(timed)
+            self._file(Job(job.kind, size), timed)
             backlog = next_backlog(backlog, done.computed, done.accepted)
 
     def add_draft(self, job: Job, computed: int, seconds: Sequence[float], first: bool) -> None:
         """Files a draft that was not verified."""
-        timed = TimedRound(first, computed, 0, 0, np.array(seconds))
+        self._file(job, TimedRound(first, computed, 0, 0, np.array(seconds)))
+
+    def _file(self, job: Job, timed: TimedRound) -> None:
+        self.waiting.append((job, len(self.rounds[job])))
         self.rounds[job].append(timed)
-        self.waiting.append(timed)
 
     def settle(self, before: float, after: float) -> None:
-        """Multiplies the rounds that wait by factors from `before` to `after`, by their time."""
-        seconds = np.array([timed.seconds.sum() for timed in self.waiting])
+        """Notes the paces around the rounds that wait, and each one's own between the two."""
+        seconds = np.array([self.rounds[job][i].seconds.sum() for job, i in self.waiting])
         total = max(seconds.sum(), np.finfo(float).tiny)
         middle = (np.cumsum(seconds) - seconds / 2) / total
-        for timed, share in zip(self.waiting, middle):
-            timed.seconds[:] *= before + (after - before) * share
+        for (job, i), share in zip(self.waiting, middle):
+            pace, slowest = before + (after - before) * float(share), max(before, after)
+            self.rounds[job][i] = replace(self.rounds[job][i], pace=pace, slowest=slowest)
         self.waiting.clear()
 
     def seconds(
@@ -60,10 +76,15 @@ class Samples:
         counts only where no later round did the job."""
         rounds = self.rounds.get(job, [])
         rounds = [r for r in rounds if not r.first] or rounds
+        rounds = [r for r in rounds if backlog is None or r.backlog == backlog]
+        typical = 0.0
+        if self.machine is not None:
+            limit, typical = self.machine.limit, self.machine.typical
+            rounds = [r for r in rounds if r.slowest <= limit] or rounds
         return [
             float(sum(r.seconds[phase] for phase in phases))
+            * (typical / r.pace if typical and r.pace else 1.0)
             for r in rounds
-            if backlog is None or r.backlog == backlog
         ]
 
     def drafting(self, length: int) -> list[float]:
@@ -71,25 +92,22 @@ class Samples:
         job = Job(FIXED, length)
         return self.seconds(job, DRAFT, 0) or self.seconds(job, DRAFT)
 
-    def times(self, factor: float) -> "Samples":
-        """The same rounds, in so many times as many seconds."""
-        scaled = Samples()
-        for job, rounds in self.rounds.items():
-            scaled.rounds[job] = [replace(r, seconds=r.seconds * factor) for r in rounds]
-        return scaled
-
     def to_list(self) -> list[list]:
         """Plain rows, for a file."""
         return [
-            [job.kind, job.size, r.first, r.computed, r.drafted, r.backlog, *r.seconds.tolist()]
+            [
+                *(job.kind, job.size, r.first, r.computed, r.drafted, r.backlog),
+                *(r.pace, r.slowest),
+                *r.seconds.tolist(),
+            ]
             for job, rounds in self.rounds.items()
             for r in rounds
         ]
 
     def extend(self, rows: Iterable[Sequence]) -> None:
         """Adds what `to_list` gave."""
-        for kind, size, first, computed, drafted, backlog, *seconds in rows:
-            timed = TimedRound(first, computed, drafted, backlog, np.array(seconds))
+        for kind, size, first, computed, drafted, backlog, pace, slowest, *seconds in rows:
+            timed = TimedRound(first, computed, drafted, backlog, np.array(seconds), pace, slowest)
             self.rounds[Job(kind, size)].append(timed)
 
 

@@ -14,6 +14,8 @@ from real.train.sequence_shards import Sequences
 
 LEAST_COLUMNS = 16
 """Of a batch: heads for later tokens need a few, however short the sequences are."""
+TOGETHER = 8
+"""Batches that are drawn together and share out their sequences by length."""
 
 
 @dataclass(frozen=True)
@@ -29,15 +31,15 @@ class TrainingSet:
     ) -> Callable[[int], TrainingBatch]:
         """Step -> batch of `schedule.rows` whole sequences, cut to `schedule.length` + 1 tokens.
 
-        Addressed by the schedule's seed and the step. The tokens behind each prompt are learned:
-        those that the target wrote, an end token included. `reads` names the features to stream.
+        Addressed by the schedule's seed and the step; sequences of similar lengths meet, so that
+        little of a batch is padding. The tokens behind each prompt are learned: those that the
+        target wrote, an end token included. `reads` names the features to stream.
         """
         if reads:
             self.features.compute(reads, self.progress)
 
         def batch(step: int) -> TrainingBatch:
-            draw = np.random.default_rng([schedule.seed, step])
-            indices = draw.integers(0, len(self.sequences), schedule.rows)
+            indices = self._drawn(schedule, step)
             rows = [self.sequences.sequence(i)[: schedule.length + 1] for i in indices]
             width = max(LEAST_COLUMNS, *map(len, rows))
             token = np.zeros((len(rows), width), np.int64)
@@ -52,6 +54,14 @@ class TrainingSet:
             )
 
         return batch
+
+    def _drawn(self, schedule: TrainSchedule, step: int) -> np.ndarray:
+        """The sequences of a step, int64 `[rows]`."""
+        draw = np.random.default_rng([schedule.seed, step // TOGETHER])
+        indices = draw.integers(0, len(self.sequences), schedule.rows * TOGETHER)
+        length = np.diff(self.sequences.offset)[indices]
+        groups = indices[np.argsort(length, kind="stable")].reshape(TOGETHER, schedule.rows)
+        return groups[draw.permutation(TOGETHER)[step % TOGETHER]]
 
 
 def read_tokens(batch: TrainingBatch) -> list[np.ndarray]:
