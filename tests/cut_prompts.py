@@ -28,7 +28,8 @@ CHARACTERS = 80, 2400
 def main(data: Path, exhibit: Path, training: Path) -> None:
     shown, learned = [], []
     for name in (*TASKS, *MORE):
-        rows = [json.loads(line) for line in (data / f"{name}.jsonl").open(encoding="utf-8")]
+        with (data / f"{name}.jsonl").open(encoding="utf-8") as file:
+            rows = [json.loads(line) for line in file]
         # spread over the file, whose rows are in order of subject
         fit = [
             i

@@ -155,6 +155,7 @@ def test_a_target_in_the_folder_needs_no_end_token_of_ours(folder):
             "leave out --draft-vocab",
         ),
         (("predictors", "--target", "qwen", "--set", "texts=0"), "expected whole numbers"),
+        (("self_skip", "--target", "qwen", "--from", "x"), "starts from no weights"),
         (("eagle", "text", "--steps", "0"), "name it by --from"),
         (("eagle", "text", "--from", "none"), "which does not exist; train it first"),
         (("eagle", "text", "--dtype", "bfloat16"), "--dtype is for a target that is given"),

@@ -31,7 +31,7 @@ from real.record.parallel_tree_order import tree_order_parallel
 from real.record.prefix_only import record_prefix_only
 from real.record.recorder import record_sequence
 from real.record.rows import RecordedRows
-from real.record.scores import SequenceScores
+from real.record.scores import DraftedLogits, SequenceScores
 from real.record.stepwise import record_stepwise
 from real.record.target_sequence import target_sequence
 from real.record.tree_order import NOT_IN_TREE, tree_order_stepwise
@@ -326,7 +326,7 @@ def test_scores_draw_noise_once(rule, monkeypatch):
     scored, logits = SequenceScores(ALL_RULES[rule], 4, 300), torch.randn(200, VOCAB)
     for shift in (0, 7, 100):
         place = torch.arange(200) + shift
-        result = scored(logits, place)
+        result = scored(DraftedLogits.of(logits), place)
         if shift == 0:
             once = len(drawn)
         assert len(drawn) == once == int(rule != "greedy")

@@ -12,7 +12,7 @@ PROMPTS = ROOT / "traces" / "smollm2" / "prompts.jsonl"
 
 
 def read(path):
-    return [json.loads(line) for line in path.open(encoding="utf-8")]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def test_twenty_prompts_of_each_of_six_tasks():

@@ -57,9 +57,9 @@ def _draw_panel(
 ) -> None:
     names = sorted(policies, key=lambda name: policies[name].value)
     values = [policies[name].value for name in names]
-    errors = [
-        [policies[name].value - policies[name].low for name in names],
-        [policies[name].high - policies[name].value for name in names],
+    errors = [  # rounding may put the end of a narrow interval beyond its value
+        [max(0.0, policies[name].value - policies[name].low) for name in names],
+        [max(0.0, policies[name].high - policies[name].value) for name in names],
     ]
     panel.axvline(1, color="grey", lw=0.8)
     panel.errorbar(

@@ -213,6 +213,8 @@ def _training(
     request: DrafterRequest, length: TrainingLength, place: TrainingPlace, given: tuple
 ) -> SkipSearch | DrafterTraining | PredictorRequest:
     config, settings, counts, soft = given
+    if request.start is not None and request.drafter in ("self_skip", PREDICTORS):
+        raise ValueError(f"{request.drafter} starts from no weights; leave out --from")
     if request.drafter == "self_skip" and request.draft_vocab:
         raise ValueError("self_skip drafts by the target's own head; leave out --draft-vocab")
     if request.drafter == "self_skip":

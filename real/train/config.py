@@ -67,6 +67,7 @@ class TrainConfig:
         for drafter in fields["drafters"]:
             if not drafter["draft_vocab"]:
                 del drafter["draft_vocab"]
+            del drafter["start"]  # no drafter of a whole training has one
         return {STORED.get(k, k): v for k, v in fields.items() if k not in ("text", "heldout")}
 
 
