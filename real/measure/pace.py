@@ -17,8 +17,6 @@ from real.sampling import Rule
 
 ROUNDS = 8
 """Plain steps that measure the pace, before the first block of a sitting and behind every one."""
-
-
 FAST = 1.3
 """Rounds count between two paces within this multiple of the sitting's 10th percentile."""
 
@@ -31,7 +29,7 @@ class Paced(Protocol):
 
 
 class Pace:
-    """Median seconds of a plain step, each time it was measured; `paced` is told of it."""
+    """Median seconds of a plain step, each time it was measured; `paced` are settled by it."""
 
     def __init__(self, target: Target, rule: Rule, prompt: list[int]):
         self.seconds: list[float] = []
