@@ -75,6 +75,13 @@ def test_other_drafters_train_and_load(folder, name):
     assert load_pair(folder / "models", name, target=folder / "qwen").drafter.name == name
 
 
+def test_a_small_model_with_a_draft_vocabulary_starts_no_training(folder):
+    trained(folder, "model", "--draft-vocab", "20", "--name", "narrow")
+    given = ("--target", "qwen", "--out", "models", *LENGTH, "--from", "narrow", "--name", "again")
+    words = "--from narrow has a draft vocabulary already"
+    refused(folder, "train", "model", *given, words=words, progress=True)
+
+
 def test_a_trained_drafter_takes_a_draft_vocabulary(folder):
     """FR-Spec: the weights stay, the head keeps N rows."""
     models = folder / "models"

@@ -10,7 +10,7 @@ from toy_training import PLAN
 from real.drafters import BUILTIN, trainable
 from real.train.arguments import read_settings, split_arguments, train_choices
 from real.train.config import TrainConfig, with_objective
-from real.train.drafter_training import drafter_training, loss_settings, new_head
+from real.train.drafter_training import drafter_training, loss_settings, new_head, scaled_rate
 from real.train.search_skips import SkipSearch, configured_search
 
 
@@ -47,6 +47,17 @@ def test_loss_settings_are_separate_from_head_settings():
     assert new_head(training, toy_target()).settings["layers"] == 2
     with pytest.raises(ValueError, match="early_exit cannot be made with"):
         new_head(drafter_training("early_exit", PLAN, settings={"depth": "deep"}), toy_target())
+
+
+def test_a_recipes_rate_falls_with_the_width_and_a_given_one_stays():
+    recipe = drafter_training("eagle", PLAN)
+    assert scaled_rate(recipe, 16) == recipe
+    assert scaled_rate(recipe, 160) == recipe
+    assert scaled_rate(recipe, 640).plan.rate == BUILTIN["eagle"].recipe.rate / 4
+    given = drafter_training("eagle", PLAN, rate=8e-3)
+    assert scaled_rate(given, 640) == given
+    own = drafter_training("model", PLAN, settings={"width": 320})
+    assert scaled_rate(own, 640).plan.rate == own.plan.rate / 2
 
 
 def test_settings_are_parsed_from_text():

@@ -1,46 +1,47 @@
 """The loss of two vocabulary heads in chunks: equal to that of whole logits, gradients too."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
+from real.draft.losses import soft_loss
 from real.model import losses
+from real.model.draft_vocabulary import DraftVocabularyHead
 from real.model.losses import distillation_loss, head_distillation_loss
 
 ROWS, WIDTH, WIDE, VOCAB = 11, 6, 5, 17
-TOKEN = torch.tensor([0, 3, 4, 9, 16])
 
 
-def inputs(dtype, restricted, bias, seed=0):
+def inputs(dtype, bias, seed=0):
     """(hidden, weight, bias) that train, and (feature, weight, bias) of the target."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(*shape):
         return torch.randn(*shape, dtype=torch.float64, generator=generator).to(dtype)
 
-    size = len(TOKEN) if restricted else VOCAB
-    own = draw(ROWS, WIDTH), draw(size, WIDTH), draw(size) if bias else None
+    own = draw(ROWS, WIDTH), draw(VOCAB, WIDTH), draw(VOCAB) if bias else None
     given = draw(ROWS, WIDE), draw(VOCAB, WIDE), draw(VOCAB) if bias else None
     return [None if x is None else x.requires_grad_() for x in own], given
 
 
-def whole(own, given, token):
+def whole(own, given):
     """By the definition."""
     logq = F.linear(own[0], *own[1:]).log_softmax(-1)
     p = F.linear(given[0], *given[1:]).softmax(-1)
-    return -((p if token is None else p[:, token]) * logq).sum(-1).mean()
+    return -(p * logq).sum(-1).mean()
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 11, 256])
-@pytest.mark.parametrize("restricted", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
-def test_loss_and_gradients_equal_those_of_whole_logits(monkeypatch, chunk, restricted, bias):
+def test_loss_and_gradients_equal_those_of_whole_logits(monkeypatch, chunk, bias):
     monkeypatch.setattr(losses, "CHUNK", chunk)
-    token = TOKEN if restricted else None
-    own, given = inputs(torch.float64, restricted, bias)
+    own, given = inputs(torch.float64, bias)
     trained = [x for x in own if x is not None]
-    wanted = whole(own, given, token)
-    found = head_distillation_loss(own[0], own[1:], given[0], given[1:], token)
+    wanted = whole(own, given)
+    found = head_distillation_loss(own[0], own[1:], given[0], given[1:])
     assert abs((found - wanted).item()) < 1e-12
     pairs = zip(torch.autograd.grad(3 * found, trained), torch.autograd.grad(3 * wanted, trained))
     for ours, theirs in pairs:
@@ -49,7 +50,7 @@ def test_loss_and_gradients_equal_those_of_whole_logits(monkeypatch, chunk, rest
 
 
 def test_frozen_parts_get_no_gradient_and_a_trained_one_does():
-    own, given = inputs(torch.float32, False, False)
+    own, given = inputs(torch.float32, False)
     own[1].requires_grad_(False)
     head_distillation_loss(own[0], own[1:], given[0], given[1:]).backward()
     assert own[1].grad is None
@@ -57,7 +58,7 @@ def test_frozen_parts_get_no_gradient_and_a_trained_one_does():
 
 
 def test_equal_to_the_loss_of_logits_and_stationary_at_agreement():
-    own, given = inputs(torch.float32, False, True)
+    own, given = inputs(torch.float32, True)
     logits, wanted = F.linear(own[0], *own[1:]), F.linear(given[0], *given[1:])
     found = head_distillation_loss(own[0], own[1:], given[0], given[1:])
     assert abs((found - distillation_loss(logits, wanted)).item()) < 1e-5
@@ -67,11 +68,23 @@ def test_equal_to_the_loss_of_logits_and_stationary_at_agreement():
 
 
 def test_autocast_multiplies_in_bfloat16_and_sums_in_float32():
-    own, given = inputs(torch.float32, False, False)
-    exact = whole(own, given, None)
+    own, given = inputs(torch.float32, False)
+    exact = whole(own, given)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = head_distillation_loss(own[0], own[1:], given[0], given[1:])
     assert found.dtype == torch.float32
     assert 0 < abs((found - exact).item()) < 0.05
     (gradient,) = torch.autograd.grad(found, own[0])
     assert gradient.dtype == torch.float32
+
+
+@torch.no_grad()
+def test_a_draft_vocabulary_learns_the_distribution_over_its_tokens():
+    torch.manual_seed(0)
+    token, wide = torch.tensor([0, 3, 4, 9, 16]), nn.Linear(WIDE, VOCAB)
+    hidden, feature = torch.randn(ROWS, WIDTH), torch.randn(ROWS, WIDE)
+    head = DraftVocabularyHead(nn.Linear(WIDTH, VOCAB), token)
+    found = soft_loss(head, hidden, SimpleNamespace(head=wide), feature)
+    p = wide(feature).softmax(-1)[:, token]
+    p = p / p.sum(-1, keepdim=True)
+    assert abs(found + (p * head.compact(hidden).log_softmax(-1)).sum(-1).mean()) < 1e-5

@@ -5,6 +5,7 @@ from importlib import import_module
 
 import pytest
 
+from real.cli.progress import show_progress
 from real.progress import Progress, quiet, relabel
 
 JOBS = (
@@ -38,3 +39,10 @@ def test_relabel_keeps_counts_and_note():
 
 def test_quiet_takes_what_every_job_reports():
     assert quiet("job", 1, 2, "note") is None
+
+
+def test_a_finished_label_is_reported_once_without_a_terminal(capsys):
+    with show_progress() as progress:
+        for done in (1, 2, 2, 1, 2):
+            progress("recording", done, 2)
+    assert capsys.readouterr().err.splitlines() == ["recording: 2/2", "recording: 2/2"]

@@ -22,6 +22,7 @@ def show_progress():
 
     console = Console(stderr=True)
     bars: dict[str, TaskID] = {}
+    finished: set[str] = set()
     note = TextColumn("{task.fields[note]}")
     columns = (
         TextColumn("{task.description}"),
@@ -36,7 +37,8 @@ def show_progress():
             if label not in bars:
                 bars[label] = display.add_task(label, total=total, note=note)
             display.update(bars[label], completed=done, total=total, note=note)
-            if not console.is_terminal and done == total:
+            if not console.is_terminal and done == total and label not in finished:
                 print(f"{label}: {done}/{total} {note}".rstrip(), file=sys.stderr)
+            (finished.add if done == total else finished.discard)(label)
 
         yield progress

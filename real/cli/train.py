@@ -79,7 +79,11 @@ default: the drafter's own.",
         ),
     ] = None,
     rate: Annotated[
-        float | None, typer.Option(help="Peak learning rate of a drafter alone; default: its own.")
+        float | None,
+        typer.Option(
+            help="Peak learning rate of a drafter alone; default: its recipe's, which falls with "
+            "the width of the target."
+        ),
     ] = None,
     patience: Annotated[
         int,

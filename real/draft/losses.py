@@ -19,13 +19,15 @@ def soft_loss(head: nn.Module, hidden: Tensor, target: Decoder, feature: Tensor)
     """Cross-entropy of a vocabulary head to the target's distribution, mean over rows; 0 for none.
 
     The rows `hidden [..., width]` and `feature [..., target's width]` are what the heads multiply.
-    The target's probability outside the draft vocabulary is dropped.
+    With a draft vocabulary the target's distribution is that over its tokens, as in EAGLE-3.
     """
     hidden, feature = hidden.flatten(0, -2), feature.flatten(0, -2)
     if not len(hidden):
         return hidden.sum()
-    token = head.token if isinstance(head, DraftVocabularyHead) else None
-    return head_distillation_loss(hidden, head_rows(head), feature, head_rows(target.head), token)
+    weight, bias = head_rows(target.head)
+    if isinstance(head, DraftVocabularyHead):
+        weight, bias = weight[head.token], None if bias is None else bias[head.token]
+    return head_distillation_loss(hidden, head_rows(head), feature, (weight, bias))
 
 
 def hard_loss(head: nn.Module, hidden: Tensor, token: Tensor) -> Tensor:

@@ -24,19 +24,16 @@ def distillation_loss(logits: Tensor, target: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, -2).float(), p)
 
 
-def head_distillation_loss(
-    hidden: Tensor, head: Head, feature: Tensor, target: Head, token: Tensor | None = None
-) -> Tensor:
+def head_distillation_loss(hidden: Tensor, head: Head, feature: Tensor, target: Head) -> Tensor:
     """`distillation_loss` of the logits of two vocabulary heads, which are never held whole.
 
     | argument | meaning |
     | --- | --- |
     | hidden `[n, width]`, head | what the drafter's vocabulary head multiplies, and the head |
-    | feature `[n, target's width]`, target | the target's, without gradient |
-    | token int64 `[N]` | the tokens of the head's rows, over which the sum is; None: all |
+    | feature `[n, target's width]`, target | the target's, of the same N, without gradient |
 
     """
-    loss: Tensor = _Distillation.apply(hidden, *head, feature, *target, token)
+    loss: Tensor = _Distillation.apply(hidden, *head, feature, *target)
     return loss
 
 
@@ -52,7 +49,6 @@ class _Distillation(torch.autograd.Function):
         feature: Tensor,
         target_weight: Tensor,
         target_bias: Tensor | None,
-        token: Tensor | None,
     ) -> Tensor:
         dtype, wide = _product_dtype(hidden), torch.promote_types(hidden.dtype, torch.float32)
         own = _cast(dtype, hidden, weight, bias)
@@ -67,11 +63,10 @@ class _Distillation(torch.autograd.Function):
             for start in range(0, len(hidden), CHUNK):
                 part = slice(start, start + CHUNK)
                 p = F.linear(given[0][part], *given[1:]).to(wide).softmax(-1)
-                p = p if token is None else p[:, token]
                 logq = F.linear(own[0][part], *own[1:]).to(wide).log_softmax(-1)
                 total -= (p * logq).sum()
                 # d/dlogits of -Σ p log q
-                change = (logq.exp_().mul_(p.sum(-1, keepdim=True)) - p).div_(len(hidden))
+                change = logq.exp_().sub_(p).div_(len(hidden))
                 narrow = change.to(dtype)
                 if grad[0] is not None:
                     grad[0][part] = narrow @ own[1]
@@ -87,7 +82,7 @@ class _Distillation(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor | None, ...]:
         (scale,) = grad_outputs
         own = (None if g is None else g * scale.to(g.dtype) for g in ctx.saved_tensors)
-        return *own, None, None, None, None
+        return *own, None, None, None
 
 
 def _product_dtype(x: Tensor) -> torch.dtype:

@@ -68,6 +68,7 @@ class TrainConfig:
             if not drafter["draft_vocab"]:
                 del drafter["draft_vocab"]
             del drafter["start"]  # no drafter of a whole training has one
+            del drafter["recipe_rate"]
         return {STORED.get(k, k): v for k, v in fields.items() if k not in ("text", "heldout")}
 
 

@@ -13,6 +13,9 @@ from real.drafters import BUILTIN, trainable
 from real.model.decoder import Decoder
 from real.train.schedule import TrainSchedule
 
+RECIPE_WIDTH = 160
+"""Width of the target that the recipes' learning rates were chosen on."""
+
 
 @dataclass(frozen=True)
 class DrafterTraining:
@@ -27,6 +30,7 @@ class DrafterTraining:
     | draft_vocab | tokens of its draft vocabulary; 0: all |
     | folder | its folder among the models and in the work folder; "": the drafter's name |
     | start | the folder of a trained drafter whose weights it starts from; None: random ones |
+    | recipe_rate | whether the peak learning rate is the recipe's, see `scaled_rate` |
     """
 
     drafter: str
@@ -36,6 +40,7 @@ class DrafterTraining:
     folder: str = ""
     draft_vocab: int = 0
     start: Path | None = None
+    recipe_rate: bool = False
 
     @property
     def place(self) -> str:
@@ -75,7 +80,22 @@ def drafter_training(
         recipe.soft if soft is None else soft,
         {**recipe.defaults, **(settings or {})},
         folder,
+        recipe_rate=rate is None,
     )
+
+
+def scaled_rate(training: DrafterTraining, target_width: int) -> DrafterTraining:
+    """A recipe's learning rate falls as 1 / width where the draft head is wider than the recipe's.
+
+    This is muP's rule for inner matrices (Yang et al., arXiv 2203.03466, Table 3). A rate that was
+    given stays.
+    """
+    width = training.settings.get("width", target_width)
+    assert isinstance(width, int)  # the settings were checked by the head
+    if not training.recipe_rate or width <= RECIPE_WIDTH:
+        return training
+    rate = training.plan.rate * RECIPE_WIDTH / width
+    return replace(training, plan=replace(training.plan, rate=rate))
 
 
 def recipe_of(drafter: str) -> TrainingRecipe:

@@ -6,7 +6,7 @@ from torch import nn
 
 from real.model.checkpoint import load_decoder
 from real.model.decoder import Decoder
-from real.model.draft_head import load_draft_head
+from real.model.draft_head import load_draft_head, load_vocabulary
 from real.train.draft_vocabulary import check_size, most_frequent
 from real.train.drafter_data import DrafterData
 from real.train.drafter_training import DrafterTraining, new_head, recipe_of
@@ -39,11 +39,13 @@ def _start(head: Any, training: DrafterTraining, data: DrafterData) -> None:
     stored: nn.Module
     if isinstance(head, Decoder):
         stored = load_decoder(training.start, device=str(data.target.device))
+        token = load_vocabulary(training.start, data.target.config.vocab)
     else:
         stored = load_draft_head(
             recipe.head, training.start, recipe.file, data.target, data.made_for
         )
-    if getattr(stored, "draft_token", None) is not None:
+        token = getattr(stored, "draft_token", None)
+    if token is not None:
         raise ValueError(
             f"--from {training.start.name} has a draft vocabulary already; "
             "expected a drafter of all tokens"

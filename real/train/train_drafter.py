@@ -22,7 +22,7 @@ from real.train.accepted_length import accepted_lengths
 from real.train.card_file import check_same_settings, read_card
 from real.train.drafter_card import drafter_card
 from real.train.drafter_data import DrafterData, K
-from real.train.drafter_training import DrafterTraining, loss_settings, recipe_of
+from real.train.drafter_training import DrafterTraining, loss_settings, recipe_of, scaled_rate
 from real.train.loss_curve import save_loss_curve
 from real.train.prepared_head import prepared_head
 from real.train.trainer import fit
@@ -38,6 +38,7 @@ def train_drafter(
     """
     folder, store = out / training.place, work / training.place
     head = prepared_head(training, data)
+    training = scaled_rate(training, data.target.config.width)
     requested = _requested(training, head, data)
     card_path = folder / "card.json"
     if card_path.exists():
