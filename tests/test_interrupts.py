@@ -15,13 +15,14 @@ import real.record.recorder
 import real.record.shards
 from simspec import synthetic
 
+PROMPTS = 65
 # One at a time, the sequences of a later shard are not written yet when the first is on disk.
 LONG = ["record", "p.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 24, "--batch", 1]
 
 
 def test_interrupted_recording_continues_with_the_same_command(tmp_path):
     """The real process, interrupted when its first shard of eight texts is on disk."""
-    folder = prompts(tmp_path / "cut", 17)
+    folder = prompts(tmp_path / "cut", PROMPTS)
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     arguments = [sys.executable, "-m", "simspec.cli", *map(str, LONG)]
     job = subprocess.Popen(
@@ -56,7 +57,7 @@ def test_interrupted_recording_continues_with_the_same_command(tmp_path):
         patch.setattr(real.record.shards, "load_trace", loaded)
         assert command(folder, *LONG)[0] == 0
     assert seen[0] == kept  # it was not made anew
-    assert command(prompts(tmp_path / "whole", 17), *LONG)[0] == 0
+    assert command(prompts(tmp_path / "whole", PROMPTS), *LONG)[0] == 0
     assert rows(folder / "x.parquet") == rows(tmp_path / "whole" / "x.parquet")
 
 
