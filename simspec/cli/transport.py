@@ -1,6 +1,7 @@
 """simspec transport: accepted length by draft length, and stand-ins measured at another one."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -86,7 +87,7 @@ def _print(rows: list[Any]) -> None:
     print_text(f"Intervals: paired bootstrap over prompts, none for fewer than {MIN_PROMPTS}.")
 
 
-def _print_published(errors: list[Any]) -> None:
+def _print_published(errors: Sequence[Any]) -> None:
     from simspec.reports.stand_ins import summarized
     from simspec.terminal import print_table, print_text
 

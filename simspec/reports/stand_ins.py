@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,9 @@ from simspec.published import LengthCurve, length_curves, speed_tables
 FROM = (1, 3)
 """Draft lengths from which i.i.d. errors are computed, with a curve's shortest."""
 
+MOST_STEPS = 100
+"""Most Newton steps; a dozen is usual."""
+
 COSTS_ONLY = ("draft-length-audit",)
 """Speed tables whose accepted lengths are in doubt, see their caution."""
 
@@ -20,15 +24,19 @@ COSTS_ONLY = ("draft-length-audit",)
 def iid_rate(length: ArrayLike, K: int) -> NDArray[np.float64]:
     """The acceptance r at which 1 + r + .. + r^K is this accepted length; 0 and 1 beyond.
 
-    By bisection to 2^-50: the sum grows with r.
+    By Newton's method from above: the sum is convex in r, so that every step falls towards it.
     """
-    length = np.asarray(length, dtype=np.float64)
-    low, high = np.zeros(length.shape), np.ones(length.shape)
-    for _ in range(50):
-        middle = (low + high) / 2
-        less = expected_committed(middle, K) < length
-        low, high = np.where(less, middle, low), np.where(less, high, middle)
-    rate: NDArray[np.float64] = np.where(length >= K + 1, 1.0, np.where(length <= 1, 0.0, high))
+    length = np.clip(np.asarray(length, dtype=np.float64), 1.0, K + 1.0)
+    rate: NDArray[np.float64] = np.minimum(length - 1.0, 1.0)
+    for _ in range(MOST_STEPS):
+        total, slope = np.ones(rate.shape), np.zeros(rate.shape)
+        for _ in range(K):
+            slope = slope * rate + total
+            total = total * rate + 1.0
+        step = (total - length) / slope
+        rate = np.clip(rate - step, 0.0, 1.0)
+        if (np.abs(step) < 1e-15).all():
+            break
     return rate
 
 
@@ -68,11 +76,11 @@ class PublishedError:
         return f"{self.stand_in}@{self.measured_at}" if self.measured_at else self.stand_in
 
 
-def published_errors() -> list[PublishedError]:
+@lru_cache(maxsize=1)
+def published_errors() -> tuple[PublishedError, ...]:
     """Errors of stand-ins on all published curves, of speed tables too."""
-    return [
-        error for curve in (*length_curves(), *_speed_curves()) for error in curve_errors(curve)
-    ]
+    curves = (*length_curves(), *_speed_curves())
+    return tuple(error for curve in curves for error in curve_errors(curve))
 
 
 def curve_errors(curve: LengthCurve) -> list[PublishedError]:

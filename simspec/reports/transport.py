@@ -147,11 +147,11 @@ def transport(
     for name, source in traces.items():
         trace = source if isinstance(source, Trace) else load_trace(source)
         most = min(trace.K, LONGEST) if longest is None else longest
+        of_trace = counts(trace, most, seed)
         tables = list(measured_at) or [most]
         for M in tables:
             if not 1 <= M <= most:
                 raise ValueError(f"a table at K = {M}, expected 1 to {most} on {name}")
-        of_trace = counts(trace, most, seed)
         for K in range(1, most + 1):
             rows.append(_row(name, trace, of_trace, K, tables, options))
     return rows
