@@ -19,24 +19,17 @@ CONVENTION = (
 
 @dataclass(frozen=True)
 class RoundLine:
-    """A round's cost in plain steps: first + step (K - 1) for K >= 1, and 1 without a draft.
+    """A round's cost in plain steps: intercept + step K for K >= 1 drafted tokens."""
 
-    first > 0 and step >= 0; ValueError otherwise.
-    """
-
-    first: float
+    intercept: float
     step: float
 
-    def __post_init__(self) -> None:
-        if self.step < 0 or self.first - self.step <= 0:
-            raise ValueError(
-                f"a round would cost {self.first - self.step:.3g} + {self.step:.3g} K plain steps, "
-                "expected both terms >= 0: measure more draft lengths"
-            )
-
     def at(self, K: int) -> float:
-        """The cost of a round of K >= 1 drafted tokens."""
-        return self.first + self.step * (K - 1)
+        """The cost of a round of K >= 1 drafted tokens; ValueError where the line is not > 0."""
+        cost = self.intercept + self.step * K
+        if not cost > 0:
+            raise ValueError(f"a round of {K} drafted tokens would cost {cost:.3g} plain steps")
+        return cost
 
     def speedup(self, row: SpeedRow) -> float:
         """The speedup that the line predicts from the row's own accepted length."""
@@ -50,7 +43,7 @@ class RoundLine:
 def fit_line(rows: Sequence[SpeedRow]) -> RoundLine:
     """The line of least squared relative errors of the round costs.
 
-    It minimizes sum ((first + step (K - 1)) / cost - 1)^2 over the rows. ValueError for fewer than
+    It minimizes sum ((intercept + step K) / cost - 1)^2 over the rows. ValueError for fewer than
     two draft lengths.
     """
     if len({row.K for row in rows}) < 2:
@@ -59,15 +52,15 @@ def fit_line(rows: Sequence[SpeedRow]) -> RoundLine:
             "a line through one point has any slope"
         )
     K, cost = (np.array(values, np.float64) for values in zip(*((r.K, r.round_cost) for r in rows)))
-    design = np.stack((np.ones(len(K)), K - 1), axis=-1) / cost[:, None]
-    (first, step), *_ = np.linalg.lstsq(design, np.ones(len(K)), rcond=None)
-    return RoundLine(float(first), 0.0 if abs(step) < 1e-12 else float(step))
+    design = np.stack((np.ones(len(K)), K), axis=-1) / cost[:, None]
+    (intercept, step), *_ = np.linalg.lstsq(design, np.ones(len(K)), rcond=None)
+    return RoundLine(float(intercept), 0.0 if abs(step) < 1e-12 else float(step))
 
 
 def leave_one_length_out(table: SpeedTable) -> list[float]:
     """Errors of each row's speedup, predicted by the line of the table's other draft lengths.
 
-    Empty for fewer than three draft lengths. ValueError where the others have no valid line.
+    Empty for fewer than three draft lengths. ValueError where such a line is not positive.
     """
     if len(table.lengths) < 3:
         return []
@@ -87,7 +80,7 @@ class FittedCost:
     | cost | CostModel, in seconds; in plain steps where the table has speedups alone |
     | line | RoundLine, in plain steps |
     | residuals | PredictionErrors of the rows that were fitted |
-    | left_out | the same of `leave_one_length_out`; None for fewer than three draft lengths |
+    | left_out | the same of `leave_one_length_out`; None where it cannot be had |
     """
 
     cost: CostModel
@@ -108,12 +101,16 @@ def fit_cost(table: SpeedTable, K: int | None = None) -> FittedCost:
     if not 1 <= deepest <= LONGEST:
         raise ValueError(f"--depth is {deepest}, expected 1 to {LONGEST} drafted tokens")
     line = fit_line(table.rows)
+    if line.step < 0 or line.intercept <= 0:
+        raise ValueError(
+            f"a round would cost {line.intercept:.3g} + {line.step:.3g} K plain steps, "
+            "expected both terms >= 0: measure more draft lengths"
+        )
     residuals = PredictionErrors.of(map(line.error, table.rows))
-    left_out = leave_one_length_out(table)
-    errors = PredictionErrors.of(left_out) if left_out else None
+    left_out = _left_out(table)
     plain = table.plain_step
     device = table.texts.get("device", "")
-    verify = np.full(deepest + 1, plain * (line.first - line.step))
+    verify = np.full(deepest + 1, plain * line.intercept)
     verify[0] = plain
     return FittedCost(
         CostModel(
@@ -125,12 +122,19 @@ def fit_cost(table: SpeedTable, K: int | None = None) -> FittedCost:
             name=table.name,
             device=f"fitted to {table.name}{f' ({device})' if device else ''}",
             origin=CostOrigin(device=device, sitting=f"table sha256 {table.sha256}"),
-            precision=_precision(deepest, _notes(table, line, deepest, residuals, errors)),
+            precision=_precision(deepest, _notes(table, line, deepest, residuals, left_out)),
         ),
         line,
         residuals,
-        errors,
+        left_out,
     )
+
+
+def _left_out(table: SpeedTable) -> PredictionErrors | None:
+    try:
+        return PredictionErrors.of(leave_one_length_out(table))
+    except ValueError:  # too few draft lengths, or a line that falls below 0
+        return None
 
 
 def _notes(
@@ -144,7 +148,7 @@ def _notes(
     notes = [
         f"fitted, not measured: {len(table.rows)} rows of {table.name}"
         f"{f' ({source})' if source else ''}, file sha256 {table.sha256}",
-        f"a round costs {line.first - line.step:.4f} + {line.step:.4f} K plain steps; speedups of "
+        f"a round costs {line.intercept:.4f} + {line.step:.4f} K plain steps; speedups of "
         f"the rows are off by {residuals.text}",
         CONVENTION,
     ]

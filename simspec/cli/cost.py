@@ -42,7 +42,7 @@ def cost(
     fitted = fit_cost(table, depth)
     fitted.cost.to_json(out)
     if as_json:
-        line = {"intercept": fitted.line.first - fitted.line.step, "step": fitted.line.step}
+        line = {"intercept": fitted.line.intercept, "step": fitted.line.step}
         left_out = None if fitted.left_out is None else fitted.left_out.to_dict()
         report = {"residuals": fitted.residuals.to_dict(), "left_out": left_out, **line}
         print(json.dumps(report | {"cost": fitted.cost.to_dict()}))

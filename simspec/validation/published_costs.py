@@ -106,7 +106,7 @@ def _facts(table: SpeedTable) -> dict[str, Any]:
     }
     if len(table.lengths) > 1:
         line = fit_line(table.rows)
-        facts |= {"intercept": line.first - line.step, "step": line.step}
+        facts |= {"intercept": line.intercept, "step": line.step}
     return facts
 
 
