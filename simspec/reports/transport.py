@@ -170,7 +170,8 @@ def _row(
             candidates[f"table@{M}"] = measured_at(M, K), lambda length: length
     longest = of.run.shape[1]
     for M in (M for M in IID_FROM if longest >= M):
-        candidates[f"iid@{M}"] = measured_at(M, M), partial(iid_length, measured_at=M, K=K)
+        predict = partial(iid_length, measured_at=M, K=K) if K != M else lambda length: length
+        candidates[f"iid@{M}"] = measured_at(M, M), predict
     forced = of.rows, of.run[:, :K].sum(axis=1)
     candidates["teacher-forced"] = forced, lambda length: length
     errors = {}
