@@ -9,7 +9,7 @@ from simspec.cost import CostModel
 from simspec.cost_origin import CostOrigin
 from simspec.cost_precision import CostPrecision
 from simspec.prediction_errors import PredictionErrors
-from simspec.speed_table import LONGEST, SpeedRow, SpeedTable, known_texts
+from simspec.speed_table import LONGEST, SpeedRow, SpeedTable
 
 CONVENTION = (
     "draft step and verification slope are not separable in such a table: all that grows with K is "
@@ -144,7 +144,7 @@ def _notes(
     residuals: PredictionErrors,
     left_out: PredictionErrors | None,
 ) -> list[str]:
-    source = known_texts(table, ("source",))
+    source = table.texts.get("source", "")
     notes = [
         f"fitted, not measured: {len(table.rows)} rows of {table.name}"
         f"{f' ({source})' if source else ''}, file sha256 {table.sha256}",

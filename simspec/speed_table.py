@@ -3,8 +3,7 @@
 import csv
 import hashlib
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -79,7 +78,9 @@ class SpeedTable:
         return (known[(len(known) - 1) // 2] + known[len(known) // 2]) / 2 if known else 1.0
 
 
-def read_speed_table(path: str | PathLike[str], batch: int | None = None) -> SpeedTable:
+def read_speed_table(
+    path: str | PathLike[str], batch: int | None = None, plain: float | None = None
+) -> SpeedTable:
     """The table of a CSV file with named columns, or of a JSON object {columns, rows, ..}.
 
     | column | meaning |
@@ -90,8 +91,9 @@ def read_speed_table(path: str | PathLike[str], batch: int | None = None) -> Spe
     | tpot_ms, plain_tpot_ms | milliseconds a token of one request |
     | task, batch | optional; batch selects the rows of one size |
 
-    Other columns are ignored. Keys of a JSON object beside columns and rows are texts, or columns
-    that are equal in all rows. ValueError, one line with the path, for anything else.
+    Other columns are ignored. plain stands for a missing column of plain decoding's. Keys of a
+    JSON object beside columns and rows are texts, or columns that are equal in all rows.
+    ValueError, one line with the path, for anything else.
     """
     path = Path(path)
     try:
@@ -103,12 +105,25 @@ def read_speed_table(path: str | PathLike[str], batch: int | None = None) -> Spe
         if path.suffix.lower() == ".json":
             data = json.loads(text)
         else:
-            header, *rows = csv.reader(text.splitlines(), strict=True)
-            data = {"columns": header, "rows": [row for row in rows if row]}
+            lines = [line for line in csv.reader(text.splitlines(), strict=True) if line]
+            if not lines:
+                raise ValueError("it is empty, expected a header and rows")
+            data = {"columns": lines[0], "rows": lines[1:]}
+        data = data if plain is None else with_plain(data, plain)
         return speed_table(data, path.name, hashlib.sha256(content).hexdigest(), batch)
     except (OSError, ValueError, csv.Error, RecursionError, OverflowError) as error:
         reason = " ".join(str(error).split())[:300]
         raise ValueError(f"{path}: not a table of speeds: {reason}") from None
+
+
+def with_plain(data: Any, plain: float) -> Any:
+    """The JSON object with plain decoding's speed, in the unit of the table's own."""
+    columns = data.get("columns") if isinstance(data, dict) else None
+    names = [*data, *columns] if isinstance(columns, list) else []
+    units = [unit for unit in UNITS if unit in names and UNITS[unit]]
+    if not units or UNITS[units[0]] in names:
+        raise ValueError("--plain is given, but no speed of the table needs it: drop it")
+    return data | {UNITS[units[0]]: plain}
 
 
 def speed_table(
@@ -167,8 +182,12 @@ def _row(cells: Mapping[str, Any], unit: str) -> tuple[int, SpeedRow]:
     if not isinstance(task, str) or len(task) > 200:
         raise ValueError("task is no short text")
     K, size = (_whole(name, cells.get(name, 1)) for name in ("K", "batch"))
-    if K > LONGEST:
-        raise ValueError(f"K is {K}, expected 1 to {LONGEST} drafted tokens")
+    if not 1 <= K <= LONGEST:
+        raise ValueError(
+            f"K is {K}, expected 1 to {LONGEST} drafted tokens: plain decoding has its own column"
+        )
+    if size < 1:
+        raise ValueError(f"batch is {size}, expected at least 1")
     accepted = _positive("accepted_length", cells["accepted_length"])
     if not 1 <= accepted <= K + 1 + 0.005:  # half a unit of a second decimal
         raise ValueError(
@@ -185,24 +204,24 @@ def _row(cells: Mapping[str, Any], unit: str) -> tuple[int, SpeedRow]:
 
 
 def _whole(name: str, value: Any) -> int:
-    number = _positive(name, value)
-    if number != int(number) or number > 1e9:
+    number = _number(name, value)
+    if not 0 <= number <= 1e9 or number != int(number):
         raise ValueError(f"{name} is {number:g}, expected a whole number")
     return int(number)
 
 
 def _positive(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise ValueError(f"{name} is no number")
-    try:
-        number = float(value)
-    except ValueError:
-        raise ValueError(f"{name} is {str(value)[:40]!r}, expected a number") from None
-    if not (math.isfinite(number) and 1e-9 <= number <= 1e9):
+    number = _number(name, value)
+    if not 1e-9 <= number <= 1e9:
         raise ValueError(f"{name} is {number:g}, expected a number > 0")
     return number
 
 
-def known_texts(table: SpeedTable, keys: Sequence[str]) -> str:
-    """The table's texts of these keys, joined."""
-    return ", ".join(table.texts[key] for key in keys if table.texts.get(key))
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError(f"{name} is no number")
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        raise ValueError(f"{name} is {str(value)[:40]!r}, expected a number") from None
+    return number

@@ -184,6 +184,19 @@ def test_units_give_the_same_line(unit, tmp_path):
     assert [row.speedup for row in read[1].rows] == [row.speedup for row in table.rows]
 
 
+@pytest.mark.parametrize("unit", ("throughput", "latency"))
+def test_plain_decoding_is_given_beside_the_table(unit, tmp_path):
+    (column, plain), cells, _ = UNITS[unit]
+    path = tmp_path / "t.csv"
+    path.write_text(f"K,accepted_length,{column}\n1,1.5,{cells(1.3)[0]}\n3,2,{cells(1.6)[0]}\n")
+    table = read_speed_table(path, plain=cells(1.3)[1])
+    assert [row.speedup for row in table.rows] == pytest.approx([1.3, 1.6])
+    options = ("--from-table", "t.csv", "--out", "c.json")
+    refused(tmp_path, "cost", *options, words=f"column {plain} is missing")
+    refused(tmp_path, "cost", *options, "--plain", 0, words=f"{plain} is 0")
+    refused(tmp_path, "cost", *options, "--plain", "nan", words=f"{plain} is nan")
+
+
 def test_a_batch_size_is_selected(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("K,accepted_length,speedup,batch\n1,1.5,1.2,1\n3,2,1.1,1\n1,1.5,1,8\n3,2,1,8\n")
@@ -199,14 +212,16 @@ HEAD = "K,accepted_length,speedup\n"
 @pytest.mark.parametrize(
     "content, words",
     [
-        ("", "not enough values"),
+        ("", "it is empty"),
         (HEAD, "1 to 20000 rows"),
         (HEAD + "1,1.5\n", "row 1 has not 3 cells"),
         (HEAD + "1,1.5,1.2\n2,x,1.2\n", "row 2: accepted_length is 'x'"),
         (HEAD + "1,1.5,nan\n", "speedup is nan"),
         (HEAD + "1,1.5,inf\n", "speedup is inf"),
         (HEAD + "1,1.5,-1\n", "speedup is -1"),
-        (HEAD + "0,1,1\n", "K is 0"),
+        (HEAD + "0,1,1\n", "K is 0, expected 1 to 255 drafted tokens: plain decoding has"),
+        (HEAD + "-1,1,1\n", "K is -1"),
+        (HEAD + "nan,1,1\n", "K is nan"),
         (HEAD + "1.5,1,1\n", "K is 1.5"),
         (HEAD + "300,1,1\n", "K is 300"),
         (HEAD + "1,2.2,1\n", "accepted_length is 2.2 at K = 1"),
@@ -260,6 +275,8 @@ def test_invalid_json_tables_are_refused(tmp_path, data, words):
         (("--from-table", "t.csv", "--out", "c.json", "--depth", 0), "--depth is 0"),
         (("--from-table", "t.csv", "--out", "c.json", "--depth", 256), "--depth is 256"),
         (("--from-table", "t.csv", "--out", "c.json", "--batch", 3), "asked for 3"),
+        (("--from-table", "t.csv", "--out", "c.json", "--plain", 3), "no speed of the table needs"),
+        (("--from-table", "vllm-20780-eagle1", "--out", "c", "--plain", 3), "--plain is given"),
         (("--from-table", "vllm-20780-eagle1", "--out", "c", "--batch", 3), "of batch size 1"),
         (("--from-table", "beriltatli-smollm2", "--out", "c.json"), "expected at least two"),
     ],
@@ -276,7 +293,7 @@ def test_any_bytes_are_a_table_or_one_line(tmp_path_factory, content):
     for name in ("any.csv", "any.json"):
         (folder / name).write_bytes(content)
         try:
-            assert read_speed_table(folder / name).rows
+            assert read_speed_table(folder / name, plain=2.0 if len(content) % 2 else None).rows
         except ValueError as error:
             assert len(str(error).splitlines()) == 1
 

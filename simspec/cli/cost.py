@@ -25,6 +25,12 @@ def cost(
     batch: Annotated[
         int | None, typer.Option(help="Batch size to fit, where the table has several.")
     ] = None,
+    plain: Annotated[
+        float | None,
+        typer.Option(
+            help="tokens_per_second or tpot_ms of plain decoding, where no column has it."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Fit costs to accepted length and speed by draft length, as engines report them.
@@ -38,7 +44,13 @@ def cost(
 
     check_output(out, from_table)
     is_file = Path(from_table).is_file() or from_table.endswith((".csv", ".json"))
-    table = read_speed_table(from_table, batch) if is_file else published_table(from_table, batch)
+    table = (
+        read_speed_table(from_table, batch, plain)
+        if is_file
+        else published_table(from_table, batch)
+    )
+    if plain is not None and not is_file:
+        raise ValueError(f"--plain is given, but {from_table} has plain decoding's speed: drop it")
     fitted = fit_cost(table, depth)
     fitted.cost.to_json(out)
     if as_json:

@@ -66,7 +66,7 @@ class TransportRow:
 
 @dataclass(frozen=True)
 class Counts:
-    """Sums over the rows, or rounds, of each prompt that the budget cuts at no draft length.
+    """Counts of each prompt's rows, and of rounds from them, that the budget cuts at no length.
 
     | field | dtype, shape | meaning |
     | --- | --- | --- |
