@@ -11,15 +11,17 @@ from importlib.metadata import EntryPoint, entry_points
 import typer
 
 from simspec.cli.check import check
+from simspec.cli.cost import cost
 from simspec.cli.drafters import drafters
 from simspec.cli.roofline import roofline
 from simspec.cli.score import score
 from simspec.cli.show import show
 from simspec.cli.sweep import sweep
+from simspec.cli.transport import transport
 from simspec.cli.trees import trees
 
 GROUP = "simspec.commands"
-COMMANDS = (sweep, show, roofline, check, score, drafters, trees)
+COMMANDS = (sweep, show, roofline, cost, check, score, drafters, trees, transport)
 
 app = typer.Typer(
     no_args_is_help=True,

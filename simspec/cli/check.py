@@ -17,6 +17,10 @@ def check(
     traces: Traces = None,
     as_json: Json = False,
     seed: Annotated[int, typer.Option(help="Seed of the synthetic texts and of every draw.")] = 0,
+    published: Annotated[
+        bool,
+        typer.Option("--published", help="Check published speeds against affine costs instead."),
+    ] = False,
 ) -> None:
     """Check the simulator against closed forms and exact distributions, recordings against Eq. 13.
 
@@ -26,10 +30,15 @@ def check(
     """
     from simspec.recordings import locate
     from simspec.validation.check import check as run_checks
+    from simspec.validation.published_costs import published_costs
 
-    report = run_checks(locate(traces), seed)
+    if published and traces:
+        raise ValueError(f"--published reads no recording, {traces[0]} was given: drop one of them")
+    report = published_costs() if published else run_checks(locate(traces), seed)
     if as_json:
         print(json.dumps(report))
+    elif published:
+        _print_published(report)
     else:
         _print(report)
     if not report["ok"]:
@@ -103,6 +112,49 @@ def _print_papers(papers: dict[str, Any]) -> None:
     print_text(f"{len(misfits)} of {papers['cells']} cells do not fit their own row:")
     for name in misfits:
         print_text(f"  {name}")
+
+
+def _print_published(report: dict[str, Any]) -> None:
+    from simspec.terminal import print_table, print_text
+
+    print_table(
+        ("table", "target", "drafter", "batch", "a round, plain steps", "source"),
+        [
+            (
+                table["name"],
+                table.get("target", "-"),
+                table.get("drafter", "-"),
+                table["batch"],
+                f"{table['intercept']:.3f} + {table['step']:.3f} K" if "step" in table else "-",
+                table.get("source", "-"),
+            )
+            for table in report["tables"]
+        ],
+        optional=("source", "drafter"),
+    )
+    print_table(
+        ("tables", "predicted", "number", "median", "90th", "worst", "limit of the median"),
+        [
+            (
+                result["group"],
+                result["measure"],
+                result["count"],
+                *(f"{result[name]:.2%}" for name in ("median", "p90", "worst")),
+                "-" if result["limit"] is None else f"{result['limit']:.0%}",
+            )
+            for result in report["errors"]
+        ],
+        names=2,
+        optional=("limit of the median", "90th"),
+    )
+    print_text(
+        "Errors of speedups predicted from a row's own accepted length and the round costs of "
+        "other rows. A round's cost: accepted length / speedup, in plain steps."
+    )
+    for result in report["errors"]:
+        if not result["ok"]:
+            print_text(f"FAILED {result['group']}, {result['measure']}: {result['median']:.2%}")
+    print_text("all limits hold" if report["ok"] else "NOT ALL LIMITS HOLD")
 
 
 def _offset(result: dict[str, Any]) -> float:

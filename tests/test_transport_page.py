@@ -1,0 +1,45 @@
+"""The page of published figures against today's code."""
+
+import pytest
+from documents import ROOT, printed_by
+from numba.core import config
+
+from simspec.recordings import locate
+from simspec.reports.intervals import interval_text
+from simspec.reports.transport import transport
+from simspec.validation.published_costs import published_costs
+
+PAGE = (ROOT / "docs" / "transport.md").read_text(encoding="utf-8")
+
+
+def test_errors_of_published_speeds_are_todays():
+    for result in published_costs()["errors"]:
+        shares = (f"{result[name]:.2%}" for name in ("median", "p90", "worst"))
+        cells = (result["group"], result["measure"], str(result["count"]), *shares)
+        assert f"| {' | '.join(cells)} |" in PAGE
+
+
+def test_fitted_costs_are_todays(tmp_path):
+    path = tmp_path / "eagle3.cost.json"
+    options = ("--from-table", "vllm-20780-eagle3", "--out", str(path), "--depth", "8")
+    assert printed_by("cost", *options).replace(f"{tmp_path}/", "") in PAGE
+
+
+@pytest.mark.skipif(config.DISABLE_JIT, reason="16 recordings take minutes when interpreted")
+def test_accepted_lengths_of_bundled_recordings_are_todays():
+    rows = {(row.recording, row.K): row for row in transport(locate(None))}
+    for name in locate(None):
+        first = rows[name, 1]
+        last = rows[name, max(K for recording, K in rows if recording == name)]
+        errors = (
+            first.errors[f"table@{last.K}"],
+            *(last.errors[stand_in] for stand_in in ("iid@1", "iid@3", "teacher-forced")),
+        )
+        texts = (interval_text(error, "+.1%") for error in errors)
+        cells = (name, str(last.K), interval_text(last.length), *texts)
+        assert f"| {' | '.join(cells)} |" in PAGE
+
+
+def test_example_of_a_recording_is_todays():
+    lines = printed_by("transport", "tiny-eagle-coupled").splitlines()
+    assert "\n".join(lines[:12]) in PAGE
