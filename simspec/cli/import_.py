@@ -74,7 +74,7 @@ def import_(  # noqa: PLR0913
 
 
 def _print(report: dict[str, Any]) -> None:
-    from simspec.terminal import print_fields, print_table
+    from simspec.terminal import print_fields
 
     fields = {key: report[key] for key in ("format", "file", "sha256", "kind")}
     means = dict.fromkeys(total["accepted_length_means"] for total in report["totals"])
@@ -86,25 +86,28 @@ def _print(report: dict[str, Any]) -> None:
         "drafter", "K", "requests", "rounds", "drafted", "accepted", "acceptance_rate",
         "accepted_length", "accepted_length_per_request",
     )  # fmt: skip
-    print_table(
-        [key.replace("_", " ") for key in totals],
-        [[_cell(total[key]) for key in totals] for total in report["totals"]],
-    )
-    at = ("drafter", "K", "accepted_length")
-    if report["accepted_length_at"]:
-        rows = [[_cell(row[key]) for key in at] for row in report["accepted_length_at"]]
-        print_table(("drafter", "K", "accepted length"), rows, names=2)
+    _print_rows(report["totals"], totals, 2, {})
+    _print_rows(report["accepted_length_at"], ("drafter", "K", "accepted_length"), 2, {})
     keys = (
         "drafter", "K", "depth", "tried", "accepted", "conditional", "marginal", "low", "high",
         "interval",
     )  # fmt: skip
-    share = f"{100 * report['level']:g}%"
-    headings = {"low": f"{share} low", "interval": "interval over"}
-    if report["acceptance_by_depth"]:
+    headings = {"low": f"{100 * report['level']:g}% low", "interval": "interval over"}
+    _print_rows(report["acceptance_by_depth"], keys, 3, headings)
+
+
+def _print_rows(
+    rows: list[dict[str, Any]], keys: tuple[str, ...], names: int, headings: dict[str, str]
+) -> None:
+    """A table of these keys, less those that no row has."""
+    from simspec.terminal import print_table
+
+    kept = [key for key in keys if any(row[key] not in (None, "") for row in rows)]
+    if kept:
         print_table(
-            [headings.get(key, key) for key in keys],
-            [[_cell(row[key]) for key in keys] for row in report["acceptance_by_depth"]],
-            names=3,
+            [headings.get(key, key.replace("_", " ")) for key in kept],
+            [[_cell(row[key]) for key in kept] for row in rows],
+            names=sum(key in kept for key in keys[:names]) or 1,
             optional=("interval over", "tried", "accepted"),
         )
 

@@ -8,7 +8,7 @@ from simspec.imports.kinds import CensoredRounds, PooledCounts
 from simspec.imports.options import ImportOptions
 from simspec.imports.round_lists import censored, origin_of
 from simspec.imports.source import Source, json_rows
-from simspec.imports.totals import MIXED, PER_ROUND, mean_of
+from simspec.imports.totals import MIXED, PER_ROUND, check_means, mean_of
 
 INVENTED = (
     "AIPerf derives llama.cpp's rounds from predicted_n - draft_n_accepted and spreads "
@@ -57,6 +57,9 @@ def _histogram(
     record: Fields, request: int, rounds: int, drafted: int, accepted: int
 ) -> list[tuple[int, int, np.ndarray]]:
     """The record's histogram with its draft length; nothing where that varies."""
+    check_means(
+        record, "mean_acceptance_length", "draft_acceptance_rate", rounds, drafted, accepted
+    )
     counts = dense(record, "acceptance_histogram")
     check_sums(record, "acceptance_histogram", counts, rounds, accepted)
     K = record.whole("num_spec_tokens", 1) if "num_spec_tokens" in record else 0

@@ -8,7 +8,7 @@ from simspec.imports.kinds import CensoredRounds, PooledCounts
 from simspec.imports.options import ImportOptions
 from simspec.imports.round_lists import censored, origin_of, without_bonus
 from simspec.imports.source import Source, json_rows
-from simspec.imports.totals import PER_ROUND, at_constant_length, mean_of
+from simspec.imports.totals import PER_ROUND, at_constant_length, check_means, mean_of
 
 TOOL = "acceptance_rate_pos_"
 
@@ -99,6 +99,8 @@ def _tool(source: Source, rows: list[Fields]) -> PooledCounts:
     (row,) = rows
     rounds, drafted = row.whole("num_drafts", 1), row.whole("num_draft_tokens")
     accepted = row.whole("num_accepted_tokens")
+    if drafted:
+        check_means(row, "mean_acceptance_length", "acceptance_rate", rounds, drafted, accepted)
     names = [f"{TOOL}{i}" for i in range(255) if f"{TOOL}{i}" in row]
     at_least = np.rint(np.array([row.number(name) for name in names]) * rounds).astype(np.int64)
     by_depth, withheld, notes = at_constant_length(rounds, drafted, accepted, at_least)

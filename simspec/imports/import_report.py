@@ -23,6 +23,8 @@ def import_report(
 
     lengths: draft lengths whose accepted length is asked for; ValueError where that is unknown.
     """
+    if not 0 < level < 1:
+        raise ValueError(f"level is {level}, expected a share in (0, 1) such as 0.95")
     at = [
         {"drafter": name, "K": k, "accepted_length": length}
         for k in lengths
@@ -36,7 +38,7 @@ def import_report(
         "level": level,
         "acceptance_by_depth": _depths(result, level),
         "not_concluded": dict(not_concluded(result)),
-        "notes": list(result.notes),
+        "notes": [*result.notes, *_last_rounds(result)],
     }
 
 
@@ -48,6 +50,16 @@ def _totals(result: Import) -> list[dict[str, Any]]:
     row = (result.requests, result.rounds, result.drafted, result.accepted, result.length)
     total = _total("", *row, result.length_per_request, result.length_means)
     return [total | {"K": result.draft_length}]
+
+
+def _last_rounds(result: Import) -> list[str]:
+    if not isinstance(result, CensoredRounds):
+        return []
+    last, rounds = int((np.diff(result.offset) > 0).sum()), len(result.drafted)
+    return [
+        f"{last} of {rounds} rounds are a request's last: a stop or the token limit may have cut "
+        "them, which reads as a rejection"
+    ]
 
 
 def _of_trace(name: str, trace: Trace) -> dict[str, Any]:

@@ -7,9 +7,10 @@ import numpy as np
 from simspec.imports.depth_counts import DepthCounts
 from simspec.imports.kinds import PooledCounts
 from simspec.imports.options import ImportOptions
+from simspec.imports.responses import responses
 from simspec.imports.round_lists import origin_of
 from simspec.imports.source import Source, json_rows
-from simspec.imports.totals import PER_ROUND, at_constant_length, mean_of
+from simspec.imports.totals import PER_ROUND, at_constant_length, mean_of, rounding_slack
 
 LONGEST = 10_000
 """Characters of a log line."""
@@ -30,7 +31,7 @@ STATISTICS = re.compile(
 
 def read_timings(source: Source, options: ImportOptions) -> PooledCounts:
     """Sums of responses: accepted of drafted tokens, and tokens a target pass."""
-    found = [stats for row in json_rows(source.text) for stats in row.holding("predicted_n")]
+    found = responses(json_rows(source.text), "predicted_n")
     drafting = [stats for stats in found if "draft_n" in stats]
     if not drafting:
         raise ValueError(
@@ -49,7 +50,7 @@ def read_timings(source: Source, options: ImportOptions) -> PooledCounts:
         raise ValueError(f"{accepted} tokens are accepted of {tokens} predicted, expected fewer")
     notes = []
     if len(drafting) < len(found):
-        notes.append(f"{len(found) - len(drafting)} responses without drafts are left out")
+        notes.append(f"responses left out, without drafts: {len(found) - len(drafting)}")
     means = "tokens a target pass: rounds without a draft and the prefill's token are passes too"
     return PooledCounts(
         origin_of(source), len(drafting), None, drafted, accepted, tokens / passes, means,
@@ -99,7 +100,7 @@ def _statistics(source: Source, line: re.Match[str], requests: int) -> PooledCou
         at_least = np.rint(np.array([float(r) for r in line[7].split(",")]) * rounds).astype(
             np.int64
         )
-        slack = 1 + len(at_least) * (0.5 + 0.0005 * rounds)
+        slack = rounding_slack(rounds, len(at_least))
         by_depth, withheld, more = at_constant_length(rounds, drafted, accepted, at_least, slack)
         notes += ["rates of 3 decimals, so acceptance by depth is off by up to 0.0005", *more]
     return PooledCounts(

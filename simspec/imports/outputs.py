@@ -1,5 +1,6 @@
 """Files of an import: recordings where it is exact, a summary elsewhere."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,6 +35,11 @@ def write_import(result: Import, path: Path, *inputs: Path) -> list[Path]:
         raise ValueError(f"{path} would hold a recording, expected a name that ends in .parquet")
     paths = {name: path for name in result.traces}
     if len(paths) > 1:
+        if odd := [name for name in paths if not re.fullmatch(r"[\w-]{1,80}", name)]:
+            raise ValueError(
+                f"drafter {odd[0][:80]!r} is no part of a file's name, expected letters, digits, _ "
+                "and -: choose one with --drafter"
+            )
         paths = {name: path.with_name(f"{path.stem}-{name}.parquet") for name in paths}
     for part in paths.values():
         check_output(part, *inputs)

@@ -8,9 +8,10 @@ from simspec.imports.fields import Fields
 from simspec.imports.histograms import by_length, check_sums, constant, dense
 from simspec.imports.kinds import CensoredRounds, PooledCounts
 from simspec.imports.options import ImportOptions
+from simspec.imports.responses import responses
 from simspec.imports.round_lists import censored, origin_of, without_bonus
 from simspec.imports.source import Source, json_rows
-from simspec.imports.totals import PER_ROUND, mean_of
+from simspec.imports.totals import PER_ROUND, check_figure, mean_of
 
 NAMES = {
     "accepted": ("spec_num_correct_drafts", "spec_accepted_drafts", "spec_accept_token_num"),
@@ -29,24 +30,23 @@ def read_meta_info(source: Source, options: ImportOptions) -> CensoredRounds | P
     """Rounds where `speculative_decoding_stats` has lists (sglang#34814); else sums of requests."""
     rows = json_rows(source.text)
     listed = [
-        stats
-        for row in rows
-        for holder in row.holding("speculative_decoding_stats")
-        for stats in [(holder, holder.inner("speculative_decoding_stats"))]
-        if "accept_lengths" in stats[1]
+        (holder, holder.inner("speculative_decoding_stats"))
+        for holder in responses(rows, "speculative_decoding_stats")
     ]
-    if listed:
+    if listed and all("accept_lengths" in stats for _, stats in listed):
         return _rounds(source, listed)
-    found = [stats for row in rows for stats in row.holding("spec_verify_ct")]
+    found = responses(rows, "spec_verify_ct")
     if not found:
         raise ValueError(
             "no object has spec_verify_ct, expected SGLang responses with meta_info of a server "
             "with speculative decoding"
         )
     drafting = [stats for stats in found if stats.whole("spec_verify_ct")]
+    if not drafting:
+        raise ValueError("the file holds no round with a draft: spec_verify_ct is 0 everywhere")
     notes = []
     if len(drafting) < len(found):
-        notes.append(f"{len(found) - len(drafting)} requests without a round are left out")
+        notes.append(f"requests left out, without a round: {len(found) - len(drafting)}")
     return _pooled(source, options, drafting, notes)
 
 
@@ -74,6 +74,8 @@ def _pooled(
     parts = []
     K = options.drafted
     for request, stats in enumerate(found):
+        if drafted[request]:
+            check_figure(stats, "spec_accept_rate", accepted[request] / drafted[request])
         key = _name(stats, "histogram", required=False)
         counts = dense(stats, key) if key else np.zeros(0, np.int64)
         if key:

@@ -83,14 +83,13 @@ def _trace(
         if max(part["token"].max(), part["prompt"].max(initial=0)) >= TOKENS:
             raise ValueError(f"request {part['id'][:40]}: a token is over {TOKENS - 1}")
     return _assembled(source, options, _drafter(key), parts), [
-        note
+        f"{note}: {count}"
         for count, note in (
-            (empty, "requests without positions are left out"),
-            (foreign, "requests have a text of another length: it is another run's, tokens are -1"),
-            (past, "accepted lengths reach past the end of their list and are cut there"),
+            (empty, "requests left out, without positions"),
+            (foreign, "requests whose text has another length (another run's; tokens are -1)"),
+            (past, "accepted lengths cut, for they reach past the end of their list"),
         )
         if count
-        for note in [f"{count} {note}"]
     ]
 
 

@@ -5,24 +5,18 @@ import numpy as np
 from simspec.imports.histograms import by_length, check_sums, constant, dense
 from simspec.imports.kinds import PooledCounts
 from simspec.imports.options import ImportOptions
+from simspec.imports.responses import responses
 from simspec.imports.round_lists import origin_of
 from simspec.imports.source import Source, json_rows
-from simspec.imports.totals import MIXED, PER_ROUND, mean_of
+from simspec.imports.totals import MIXED, PER_ROUND, check_means, mean_of
 
 
 def read_responses(source: Source, options: ImportOptions) -> PooledCounts:
     """Sums of choices; under a draft-length schedule `num_spec_tokens` is null, K unknown."""
     rows = json_rows(source.text)
-    found = [
-        holder.inner("speculative_decoding")
-        for row in rows
-        for holder in row.holding("speculative_decoding")
-    ]
-    means = [
-        holder.number("avg_decoded_tokens_per_iter")
-        for row in rows
-        for holder in row.holding("avg_decoded_tokens_per_iter")
-    ]
+    name, mean = "speculative_decoding", "avg_decoded_tokens_per_iter"
+    found = [holder.inner(name) for holder in responses(rows, name)]
+    means = [holder.number(mean) for holder in responses(rows, mean)]
     if not found:
         return _means(source, means)
     withheld, parts, totals = {}, [], []
@@ -30,6 +24,7 @@ def read_responses(source: Source, options: ImportOptions) -> PooledCounts:
         rounds, drafted = stats.whole("num_spec_steps"), stats.whole("total_draft_tokens")
         accepted = stats.whole("total_accepted_draft_tokens")
         totals.append((rounds, drafted, accepted))
+        check_means(stats, "", "acceptance_rate", rounds, drafted, accepted)
         counts = dense(stats, "acceptance_histogram")
         check_sums(stats, "acceptance_histogram", counts, rounds, accepted)
         K = stats.whole("num_spec_tokens", 1) if "num_spec_tokens" in stats else 0

@@ -5,12 +5,16 @@ from typing import Any
 import numpy as np
 
 from simspec.imports.depth_counts import DEEPEST, DepthCounts, of_totals
+from simspec.imports.fields import Fields
 
 PER_ROUND = "1 + accepted drafts / rounds with a draft (bonus token included)"
 MIXED = (
     "rounds of several draft lengths are in one histogram: deeper tokens were tried by some rounds "
     "only, and which is lost"
 )
+ROUNDED = 0.0051
+"""Largest difference of a figure from its own counts, such as of two decimals."""
+
 LOST = 0.01
 """Largest share of rounds whose draft may be short, such as the last ones of requests."""
 
@@ -22,6 +26,32 @@ def mean_of(rounds: Any, accepted: Any) -> float | None:
     if not drafting.any():
         return None
     return float((1 + accepted[drafting] / rounds[drafting]).mean())
+
+
+def rounding_slack(rounds: int, K: int) -> float:
+    """Accepted tokens that K rates of three decimals may miss or add, over all positions."""
+    error = 0.0005 * rounds
+    return K * (error + 0.5) if error >= 0.5 else 0.0
+
+
+def check_figure(fields: Fields, key: str, expected: float) -> None:
+    """ValueError where a figure of the file is there and not `expected`, to two decimals.
+
+    Another figure under a known name is another definition: of the bonus token, or tested tokens.
+    """
+    if key in fields and abs(fields.number(key) - expected) > ROUNDED:
+        counts = "a length with the bonus token, or accepted / drafted tokens"
+        raise fields.error(key, fields.number(key), f"{expected:.4f} by the counts ({counts})")
+
+
+def check_means(
+    fields: Fields, length: str, rate: str, rounds: int, drafted: int, accepted: int
+) -> None:
+    """`check_figure` of a mean length and of a rate, where there are rounds and drafts."""
+    if rounds:
+        check_figure(fields, length, 1 + accepted / rounds)
+    if drafted:
+        check_figure(fields, rate, accepted / drafted)
 
 
 def at_constant_length(

@@ -8,7 +8,7 @@ from simspec.imports.kinds import CensoredRounds, PooledCounts
 from simspec.imports.options import ImportOptions
 from simspec.imports.round_lists import censored, origin_of
 from simspec.imports.source import Source, json_rows
-from simspec.imports.totals import MIXED, PER_ROUND, mean_of
+from simspec.imports.totals import MIXED, PER_ROUND, check_means, mean_of
 
 OMITTED = "steps without drafts are not in the file: tokens per target pass may be lower"
 
@@ -34,7 +34,7 @@ def read_requests(source: Source, options: ImportOptions) -> CensoredRounds | Po
         )
     notes = [OMITTED]
     if absent:
-        notes.append(f"{absent} responses without acceptance (n > 1, or no drafts) are left out")
+        notes.append(f"responses left out, without acceptance (n > 1, or no drafts): {absent}")
     detailed = ["per_step_accepted" in stats for stats in found]
     if all(detailed):
         accepted = [stats.wholes("per_step_accepted") for stats in found]
@@ -55,6 +55,7 @@ def _check(stats: Fields, rounds: int, drafted: int, accepted: int) -> None:
     ):
         if stats.whole(key) != total:
             raise stats.error(key, stats.whole(key), f"{total}, the sum of the request's rounds")
+    check_means(stats, "mean_acceptance_length", "draft_acceptance_rate", rounds, drafted, accepted)
 
 
 def _pooled(source: Source, found: list[Fields], notes: list[str]) -> PooledCounts:
@@ -69,6 +70,7 @@ def _pooled(source: Source, found: list[Fields], notes: list[str]) -> PooledCoun
     withheld = {}
     for request, stats in enumerate(found):
         rounds, drafted, accepted = map(int, totals[request])
+        _check(stats, rounds, drafted, accepted)
         K = stats.whole("num_spec_tokens", 1)
         key = "acceptance_histogram"
         counts = dense(stats, key, K)

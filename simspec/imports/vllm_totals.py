@@ -9,7 +9,13 @@ from simspec.imports.kinds import PooledCounts
 from simspec.imports.options import ImportOptions
 from simspec.imports.round_lists import origin_of
 from simspec.imports.source import Source, json_rows
-from simspec.imports.totals import PER_ROUND, at_constant_length, mean_of
+from simspec.imports.totals import (
+    PER_ROUND,
+    at_constant_length,
+    check_figure,
+    mean_of,
+    rounding_slack,
+)
 
 LONGEST = 10_000
 """Characters of a log line."""
@@ -85,7 +91,7 @@ def read_log(source: Source, options: ImportOptions) -> PooledCounts:
     rounds = sum(total[0] for total in sums)
     at_least = np.sum([total[3] for total in sums], axis=0)
     note = f"{len(sums)} lines; rates of 3 decimals, so acceptance by depth is off by up to 0.0005"
-    slack = sum(1 + len(at_least) * (0.5 + 0.0005 * total[0]) for total in sums)
+    slack = sum(rounding_slack(total[0], len(at_least)) for total in sums)
     return _totals(source, (rounds, drafted, accepted, at_least), [note], slack)
 
 
@@ -114,6 +120,7 @@ def read_bench_serve(source: Source, options: ImportOptions) -> PooledCounts:
     )
     if abs(row.number(name) - 100 * accepted / drafted) > 0.1:
         raise row.error(name, row.number(name), f"{100 * accepted / drafted:.2f} per cent")
+    check_figure(row, "spec_decode_acceptance_length", 1 + accepted / rounds)
     rates = np.array(row.numbers("spec_decode_per_position_acceptance_rates"))
     at_least = np.rint(rates * rounds).astype(np.int64)
     return _totals(source, (rounds, drafted, accepted, at_least), [])
