@@ -75,12 +75,26 @@ def test_one_drafter_is_chosen(tmp_path):
         (["--at", 9], "K = 9 is outside 1 to"),
         (["--at", 0], "K = 0 is outside 1 to"),
         (["--before", "absent"], "absent cannot be read"),
+        (["--before", FIXTURES / "eagle.jsonl"], "does not read before"),
         (["--level", 2], "level is 2"),
     ],
 )
 def test_invalid_options_are_refused(tmp_path, options, words):
     source = FIXTURES / "specdecode-bench.jsonl"
     refused(tmp_path, "import", "specdecode-bench", source, *options, words=words)
+
+
+@pytest.mark.parametrize(
+    "format, option, words",
+    [
+        ("vllm-log", ["--drafted", 3], "does not read drafted"),
+        ("vllm-log", ["--depth", 3], "does not read K"),
+        ("specdecode-bench", ["--drafted", 3], "does not read drafted"),
+        ("eagle", ["--end-token", 3], "does not read end_tokens"),
+    ],
+)
+def test_options_that_a_format_ignores_are_refused(tmp_path, format, option, words):
+    refused(tmp_path, "import", format, FIXTURES / "vllm-log.txt", *option, words=words)
 
 
 def test_formats_are_named_on_a_wrong_one(tmp_path):

@@ -1,4 +1,4 @@
-"""Accepted lengths from every position: the recording made of them, against slow replays."""
+"""Accepted lengths from every position: the recording recordings of them, against slow replays."""
 
 from dataclasses import replace
 
@@ -113,11 +113,13 @@ def test_import_of_a_recordings_file_gives_its_rounds(tmp_path_factory, ended):
     @settings(max_examples=50)
     @given(whole_traces(ended))
     def check(trace):
-        made = imported(file_of(path, trace), ImportOptions(end_tokens=(END,) if ended else ()))
+        recordings = imported(
+            file_of(path, trace), ImportOptions(end_tokens=(END,) if ended else ())
+        )
         for policy in SIGNALLESS:
             if policy.K is not None and policy.K > trace.K:
                 continue
-            assert replay(made["eagle"], policy, seed=3) == replay(trace, policy, seed=3)
+            assert replay(recordings["eagle"], policy, seed=3) == replay(trace, policy, seed=3)
 
     check()
 
@@ -144,12 +146,12 @@ def test_accepted_lengths_past_the_end_of_the_list_are_cut(tmp_path):
 
 
 def test_one_recording_a_drafter():
-    made = imported(FIXTURES / "specdecode-bench.jsonl")
-    assert {name: trace.meta.drafter for name, trace in made.items()} == {
+    recordings = imported(FIXTURES / "specdecode-bench.jsonl")
+    assert {name: trace.meta.drafter for name, trace in recordings.items()} == {
         "eagle": "eagle",
         "ngram": "ngram",
     }
-    assert made["ngram"].run[:10].tolist() == [0, 0, 0, 0, 0, 0, 3, 2, 1, 0]
+    assert recordings["ngram"].run[:10].tolist() == [0, 0, 0, 0, 0, 0, 3, 2, 1, 0]
 
 
 @pytest.mark.parametrize("form", ["acc", "list"])
@@ -157,8 +159,8 @@ def test_other_forms_of_the_list_are_read(tmp_path, form):
     (row,) = positions([([1], [2, 3], [2, 1])])
     emitted = row.pop("acc_eagle")
     row |= {"acc": emitted} if form == "acc" else {"acc_eagle_three": emitted["acc_len"]}
-    made = imported(written(tmp_path / "f.jsonl", [row]))
-    assert list(made) == ["drafter" if form == "acc" else "eagle_three"]
+    recordings = imported(written(tmp_path / "f.jsonl", [row]))
+    assert list(recordings) == ["drafter" if form == "acc" else "eagle_three"]
 
 
 def test_the_deepest_accepted_draft_is_K(tmp_path):

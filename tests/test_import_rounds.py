@@ -20,7 +20,7 @@ from simspec.imports.options import ImportOptions
 ORIGIN = Origin("vllm-requests", "r.jsonl", "0" * 64)
 
 
-def made(requests):
+def rounds_of(requests):
     """Rounds from one list of (drafted, accepted) a request."""
     flat = np.array([pair for request in requests for pair in request], np.int64).reshape(-1, 2)
     offset = np.concatenate(([0], np.cumsum([len(request) for request in requests])))
@@ -33,7 +33,7 @@ rounds = st.integers(1, 6).flatmap(lambda k: st.tuples(st.just(k), st.integers(0
 
 @given(st.lists(st.lists(rounds, min_size=1, max_size=12), min_size=1, max_size=5))
 def test_acceptance_by_depth_is_kaplan_meiers_estimate(requests):
-    result = made(requests)
+    result = rounds_of(requests)
     curve = depth_curve(of_rounds(result.offset, result.drafted, result.accepted))
     # A rejection at depth j is an event at time j; a full draft of k tokens is censored after k.
     rejected = result.accepted < result.drafted
@@ -52,16 +52,28 @@ def test_acceptance_by_depth_is_kaplan_meiers_estimate(requests):
 
 
 def test_control_counting_censored_rounds_as_rejections_differs():
-    result = made([[(1, 1), (3, 3), (3, 2)]])
+    result = rounds_of([[(1, 1), (3, 3), (3, 2)]])
     curve = depth_curve(of_rounds(result.offset, result.drafted, result.accepted))
     assert [point.marginal for point in curve] == pytest.approx([1, 1, 0.5])
     assert np.mean(result.accepted >= 3) == pytest.approx(1 / 3)
 
 
+def test_many_requests_are_resampled_in_groups():
+    rng = np.random.default_rng(0)
+    accepted = (rng.random(9000) < 0.6).astype(np.int64)
+    counts = of_rounds(np.arange(9001), np.ones(9000, np.int64), accepted)
+    (point,) = depth_curve(counts)
+    assert point.interval == "requests"
+    width = 2 * 1.96 * np.sqrt(0.6 * 0.4 / 9000)
+    assert point.high - point.low == pytest.approx(width, rel=0.1)
+    with pytest.raises(ValueError, match="split the file"):
+        of_rounds(np.zeros(1 << 18, np.int64), np.array([255]), np.array([0]))
+
+
 def test_intervals_resample_requests_where_there_are_eight():
     # Requests differ: all accepted, or nothing. Rounds taken as independent are too sure.
     unequal = [[(2, 2)] * 20, [(2, 0)] * 20] * 6
-    result = made(unequal)
+    result = rounds_of(unequal)
     counts = of_rounds(result.offset, result.drafted, result.accepted)
     over_requests = depth_curve(counts)[0]
     together = of_rounds(np.array([0, len(result.drafted)]), result.drafted, result.accepted)
@@ -112,7 +124,7 @@ def test_steps_without_drafts_are_named_as_missing():
 
 
 def test_varying_draft_lengths_are_given_by_draft_length():
-    result = made([[(3, 3), (1, 1), (3, 0), (1, 0)], [(3, 1), (1, 1), (3, 2)]])
+    result = rounds_of([[(3, 3), (1, 1), (3, 0), (1, 0)], [(3, 1), (1, 1), (3, 2)]])
     assert result.K is None
     assert {key: c.tried[:, 0].tolist() for key, c in depth_counts(result).items()} == {
         ("", 1): [2, 1],
@@ -124,7 +136,7 @@ def test_varying_draft_lengths_are_given_by_draft_length():
 
 
 def test_length_is_known_at_the_draft_length_of_the_rounds_only():
-    result = made([[(3, 3), (3, 0)], [(3, 1)]])
+    result = rounds_of([[(3, 3), (3, 0)], [(3, 1)]])
     assert length_at(result, 3) == {"": pytest.approx(1 + 4 / 3)}
     with pytest.raises(ValueError, match="past depth 3 is censored"):
         length_at(result, 4)
@@ -138,7 +150,7 @@ def test_length_is_known_at_the_draft_length_of_the_rounds_only():
 )
 def test_impossible_rounds_are_refused(pairs, words):
     with pytest.raises(ValueError, match=words):
-        made([pairs])
+        rounds_of([pairs])
 
 
 def test_streamed_vllm_responses_are_read(tmp_path):

@@ -7,6 +7,9 @@ import numpy as np
 DEEPEST = 255
 """Longest draft, as in recordings."""
 
+LARGEST = 1 << 25
+"""Counts of a table of requests by depth."""
+
 
 @dataclass(frozen=True, eq=False)
 class DepthCounts:
@@ -43,14 +46,25 @@ class DepthCounts:
 
 def of_rounds(offset: np.ndarray, drafted: np.ndarray, accepted: np.ndarray) -> DepthCounts:
     """The counts of rounds, request s from offset[s] to offset[s + 1] - 1."""
-    depth = np.arange(1, max(int(drafted.max(initial=0)), 1) + 1)
-    right = accepted[:, None] >= depth
-    tried = (drafted[:, None] >= depth) & (accepted[:, None] >= depth - 1)
-    request = np.repeat(np.arange(len(offset) - 1), np.diff(offset))
-    counts = np.zeros((2, len(offset) - 1, len(depth)), np.int64)
-    np.add.at(counts[0], request, tried)
-    np.add.at(counts[1], request, right)
-    return DepthCounts(counts[0], counts[1])
+    requests, K = len(offset) - 1, max(int(drafted.max(initial=0)), 1)
+    check_size(requests, K)
+    request = np.repeat(np.arange(requests), np.diff(offset))
+
+    def at_least(depth: np.ndarray) -> np.ndarray:
+        """int64[requests, K]: rounds that got to depth 1, 2 .. K."""
+        size = requests * (K + 1)
+        counts = np.bincount(request * (K + 1) + depth, minlength=size).reshape(requests, K + 1)
+        return counts[:, ::-1].cumsum(axis=1)[:, ::-1][:, 1:]
+
+    return DepthCounts(at_least(np.minimum(drafted, accepted + 1)), at_least(accepted))
+
+
+def check_size(requests: int, K: int) -> None:
+    """ValueError where a table of requests by depth would be too large."""
+    if requests * K > LARGEST:
+        raise ValueError(
+            f"{requests} requests by {K} depths are over {LARGEST} counts: split the file"
+        )
 
 
 def of_histograms(counts: np.ndarray, clusters: bool = True) -> DepthCounts:

@@ -8,6 +8,9 @@ from scipy.special import ndtri
 from simspec.imports.depth_counts import DepthCounts
 from simspec.stats import MIN_PROMPTS, bootstrap
 
+GROUPS = 2000
+"""Requests above this number are resampled in so many groups of neighbors."""
+
 
 @dataclass(frozen=True)
 class DepthPoint:
@@ -72,6 +75,9 @@ def _over_requests(counts: DepthCounts, j: int, level: float) -> tuple[float, fl
     if not counts.clusters or len(counts.tried) < MIN_PROMPTS:
         return None
     columns = np.concatenate((counts.accepted[:, : j + 1], counts.tried[:, : j + 1]), axis=1)
+    if len(columns) > GROUPS:
+        starts = np.linspace(0, len(columns), GROUPS, endpoint=False).astype(np.int64)
+        columns = np.add.reduceat(columns, starts, axis=0)
     try:
         with np.errstate(invalid="ignore", divide="ignore"):
             interval = bootstrap(

@@ -1,6 +1,7 @@
 """The formats by name."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
@@ -41,6 +42,16 @@ FORMATS: dict[str, Callable[[Source, ImportOptions], Import]] = {
     "simspec": read_summary,
 }
 
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "specdecode-bench": ("K", "rule", "temperature", "target", "task", "end_tokens"),
+    "vllm-prometheus": ("before",),
+    "sglang": ("drafted",),
+    "spec-bench": ("drafted",),
+    "angelslim": ("drafted",),
+    "model-optimizer": ("drafted",),
+}
+"""The fields of ImportOptions that a format reads; others are refused there."""
+
 
 def read_import(
     format: str, path: str | PathLike[str], options: ImportOptions | None = None
@@ -52,8 +63,13 @@ def read_import(
         raise ValueError(
             f"format {format!r} is unknown: {hint}expected one of {', '.join(FORMATS)}"
         )
+    options = options or ImportOptions()
+    for field in fields(options):
+        stated = getattr(options, field.name) != field.default
+        if stated and field.name not in OPTIONS.get(format, ()):
+            raise ValueError(f"format {format} does not read {field.name}: leave that option out")
     source = read_source(format, path)
     try:
-        return FORMATS[format](source, options or ImportOptions())
+        return FORMATS[format](source, options)
     except (ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"{Path(path)}: {' '.join(str(error).split())}") from None

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from simspec.imports.depth_counts import DEEPEST, DepthCounts, of_histograms
+from simspec.imports.depth_counts import DEEPEST, DepthCounts, check_size, of_histograms
 from simspec.imports.fields import Fields
 
 Part = tuple[int, int, np.ndarray]
@@ -48,5 +48,7 @@ def by_length(parts: Sequence[Part], requests: int) -> dict[int, DepthCounts]:
     tables: dict[int, np.ndarray] = {}
     for request, K, counts in parts:
         if K > 0:
+            if K not in tables:
+                check_size(requests, K)
             tables.setdefault(K, np.zeros((requests, K + 1), np.int64))[request] += counts
     return {K: of_histograms(tables[K]) for K in sorted(tables)}

@@ -31,8 +31,8 @@ STATISTICS = re.compile(
 
 def read_timings(source: Source, options: ImportOptions) -> PooledCounts:
     """Sums of responses: accepted of drafted tokens, and tokens a target pass."""
-    found = responses(json_rows(source.text), "predicted_n")
-    drafting = [stats for stats in found if "draft_n" in stats]
+    timings = responses(json_rows(source.text), "predicted_n")
+    drafting = [stats for stats in timings if "draft_n" in stats]
     if not drafting:
         raise ValueError(
             "no timings with draft_n, expected responses of llama-server with a drafter"
@@ -49,8 +49,8 @@ def read_timings(source: Source, options: ImportOptions) -> PooledCounts:
     if passes <= 0:
         raise ValueError(f"{accepted} tokens are accepted of {tokens} predicted, expected fewer")
     notes = []
-    if len(drafting) < len(found):
-        notes.append(f"responses left out, without drafts: {len(found) - len(drafting)}")
+    if len(drafting) < len(timings):
+        notes.append(f"responses left out, without drafts: {len(timings) - len(drafting)}")
     means = "tokens a target pass: rounds without a draft and the prefill's token are passes too"
     return PooledCounts(
         origin_of(source), len(drafting), None, drafted, accepted, tokens / passes, means,

@@ -11,7 +11,7 @@ def responses(rows: Iterable[Fields], key: str) -> list[Fields]:
     Chunks of one response share an `id`, in the object or in the row; rows without one are
     responses each.
     """
-    found: dict[tuple[str, str], Fields] = {}
+    last: dict[tuple[str, str], Fields] = {}
     for row in rows:
         choices = row.values.get("choices")
         parts = row.inners("choices") if type(choices) is list and choices else []
@@ -24,5 +24,5 @@ def responses(rows: Iterable[Fields], key: str) -> list[Fields]:
         for index, holder in holders:
             if holder is not None:
                 name = holder.values.get("id") or row.values.get("id") or row.place
-                found[str(name), index] = holder
-    return list(found.values())
+                last[str(name), index] = holder
+    return list(last.values())

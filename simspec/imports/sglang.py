@@ -29,35 +29,35 @@ PROPOSED = (
 def read_meta_info(source: Source, options: ImportOptions) -> CensoredRounds | PooledCounts:
     """Rounds where `speculative_decoding_stats` has lists (sglang#34814); else sums of requests."""
     rows = json_rows(source.text)
-    listed = [
+    detailed = [
         (holder, holder.inner("speculative_decoding_stats"))
         for holder in responses(rows, "speculative_decoding_stats")
     ]
-    if listed and all("accept_lengths" in stats for _, stats in listed):
-        return _rounds(source, listed)
-    found = responses(rows, "spec_verify_ct")
-    if not found:
+    if detailed and all("accept_lengths" in stats for _, stats in detailed):
+        return _rounds(source, detailed)
+    summaries = responses(rows, "spec_verify_ct")
+    if not summaries:
         raise ValueError(
             "no object has spec_verify_ct, expected SGLang responses with meta_info of a server "
             "with speculative decoding"
         )
-    drafting = [stats for stats in found if stats.whole("spec_verify_ct")]
+    drafting = [stats for stats in summaries if stats.whole("spec_verify_ct")]
     if not drafting:
         raise ValueError("the file holds no round with a draft: spec_verify_ct is 0 everywhere")
     notes = []
-    if len(drafting) < len(found):
-        notes.append(f"requests left out, without a round: {len(found) - len(drafting)}")
+    if len(drafting) < len(summaries):
+        notes.append(f"requests left out, without a round: {len(summaries) - len(drafting)}")
     return _pooled(source, options, drafting, notes)
 
 
-def _rounds(source: Source, listed: list[tuple[Fields, Fields]]) -> CensoredRounds:
-    widths = [stats.wholes("verify_lengths", 1) for _, stats in listed]
-    lengths = [stats.wholes("accept_lengths") for _, stats in listed]
+def _rounds(source: Source, detailed: list[tuple[Fields, Fields]]) -> CensoredRounds:
+    widths = [stats.wholes("verify_lengths", 1) for _, stats in detailed]
+    lengths = [stats.wholes("accept_lengths") for _, stats in detailed]
     emitted = None
-    if all("completion_tokens" in holder for holder, _ in listed):
-        emitted = sum(holder.whole("completion_tokens") for holder, _ in listed)
+    if all("completion_tokens" in holder for holder, _ in detailed):
+        emitted = sum(holder.whole("completion_tokens") for holder, _ in detailed)
     accepted, note = without_bonus(lengths, emitted, "accept_lengths")
-    ids = [holder.name("id") if "id" in holder else holder.place for holder, _ in listed]
+    ids = [holder.name("id") if "id" in holder else holder.place for holder, _ in detailed]
     drafted = [width - 1 for width in widths]
     return censored(
         source, ids, drafted, accepted, [note, "verify_lengths count the root of the draft"]
@@ -65,15 +65,15 @@ def _rounds(source: Source, listed: list[tuple[Fields, Fields]]) -> CensoredRoun
 
 
 def _pooled(
-    source: Source, options: ImportOptions, found: list[Fields], notes: list[str]
+    source: Source, options: ImportOptions, summaries: list[Fields], notes: list[str]
 ) -> PooledCounts:
-    rounds = np.array([stats.whole("spec_verify_ct") for stats in found], np.int64)
-    accepted = np.array([_figure(stats, "accepted") for stats in found], np.int64)
-    drafted = np.array([_figure(stats, "drafted") for stats in found], np.int64)
+    rounds = np.array([stats.whole("spec_verify_ct") for stats in summaries], np.int64)
+    accepted = np.array([_figure(stats, "accepted") for stats in summaries], np.int64)
+    drafted = np.array([_figure(stats, "drafted") for stats in summaries], np.int64)
     withheld: dict[str, str] = {}
     parts = []
     K = options.drafted
-    for request, stats in enumerate(found):
+    for request, stats in enumerate(summaries):
         if drafted[request]:
             check_figure(stats, "spec_accept_rate", accepted[request] / drafted[request])
         key = _name(stats, "histogram", required=False)
@@ -93,17 +93,17 @@ def _pooled(
             parts.append((request, K, np.pad(counts, (0, K + 1))[: K + 1]))
     if K is None:
         withheld["acceptance rate"] = PROPOSED
-    if all("completion_tokens" in stats for stats in found):
-        emitted = sum(stats.whole("completion_tokens") for stats in found)
+    if all("completion_tokens" in stats for stats in summaries):
+        emitted = sum(stats.whole("completion_tokens") for stats in summaries)
         notes.append(
             f"SGLang's own length, completion tokens / rounds, is {emitted / rounds.sum():.4f} "
             "here: it counts the prefill's token, and not what a stop cut off"
         )
     total = int(rounds.sum()), int(accepted.sum())
     return PooledCounts(
-        origin_of(source), len(found), total[0], None if K is None else int(drafted.sum()),
+        origin_of(source), len(summaries), total[0], None if K is None else int(drafted.sum()),
         total[1], mean_of(*total), PER_ROUND, mean_of(rounds, accepted),
-        {} if withheld else by_length(parts, len(found)), constant(parts, withheld), withheld,
+        {} if withheld else by_length(parts, len(summaries)), constant(parts, withheld), withheld,
         notes=tuple(notes),
     )  # fmt: skip
 

@@ -39,8 +39,8 @@ def read_positions(source: Source, options: ImportOptions) -> ExactImport:
     traces, notes = {}, []
     for key in names:
         name = _drafter(key)
-        traces[name], found = _trace(source, options, rows, key)
-        notes += [f"{name}: {note}" for note in found]
+        traces[name], remarks = _trace(source, options, rows, key)
+        notes += [f"{name}: {note}" for note in remarks]
     return ExactImport(Origin(source.format, source.file, source.sha256), traces, tuple(notes))
 
 

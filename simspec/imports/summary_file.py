@@ -69,10 +69,11 @@ def read_summary(source: Source, options: ImportOptions) -> CensoredRounds | Poo
             np.concatenate([empty, *drafted]), np.concatenate([empty, *accepted]), notes,
         )  # fmt: skip
     withheld = row.inner("withheld").values
-    counts = {name: row.whole(name) for name in COUNTS if name in row}
-    numbers = {name: row.number(name) for name in NUMBERS if name in row}
+    counts: dict[str, Any] = {name: row.whole(name) for name in COUNTS if name in row}
+    counts |= {name: row.number(name) for name in NUMBERS if name in row}
+    means = row.values.get("length_means")
     return PooledCounts(
-        origin, **counts, **numbers, length_means=str(row.values.get("length_means")),  # type: ignore[arg-type]
+        origin, **counts, length_means=means if type(means) is str else "",
         by_depth={item.whole("K", 1): _counts(item) for item in row.inners("by_depth")},
         withheld={str(key): str(reason) for key, reason in withheld.items()},
         marginals={m.whole("K", 1): tuple(m.numbers("rates")) for m in row.inners("marginals")},

@@ -15,12 +15,12 @@ def read_responses(source: Source, options: ImportOptions) -> PooledCounts:
     """Sums of choices; under a draft-length schedule `num_spec_tokens` is null, K unknown."""
     rows = json_rows(source.text)
     name, mean = "speculative_decoding", "avg_decoded_tokens_per_iter"
-    found = [holder.inner(name) for holder in responses(rows, name)]
+    summaries = [holder.inner(name) for holder in responses(rows, name)]
     means = [holder.number(mean) for holder in responses(rows, mean)]
-    if not found:
+    if not summaries:
         return _means(source, means)
     withheld, parts, totals = {}, [], []
-    for request, stats in enumerate(found):
+    for request, stats in enumerate(summaries):
         rounds, drafted = stats.whole("num_spec_steps"), stats.whole("total_draft_tokens")
         accepted = stats.whole("total_accepted_draft_tokens")
         totals.append((rounds, drafted, accepted))
@@ -35,9 +35,9 @@ def read_responses(source: Source, options: ImportOptions) -> PooledCounts:
     table = np.array(totals, np.int64)
     rounds, drafted, accepted = map(int, table.sum(axis=0))
     return PooledCounts(
-        origin_of(source), len(found), rounds, drafted, accepted, mean_of(rounds, accepted),
+        origin_of(source), len(summaries), rounds, drafted, accepted, mean_of(rounds, accepted),
         PER_ROUND, mean_of(table[:, 0], table[:, 2]),
-        {} if withheld else by_length(parts, len(found)), constant(parts, withheld), withheld,
+        {} if withheld else by_length(parts, len(summaries)), constant(parts, withheld), withheld,
     )  # fmt: skip
 
 

@@ -18,16 +18,16 @@ def read_requests(source: Source, options: ImportOptions) -> CensoredRounds | Po
 
     `num_spec_steps` counts rounds with a draft. Lists and counters must agree.
     """
-    found, ids, absent = [], [], 0
+    summaries, ids, absent = [], [], 0
     for row in json_rows(source.text):
         metrics = row.values.get("metrics")
         stats = metrics.get("speculative_decoding") if type(metrics) is dict else None
         if stats is None:
             absent += type(metrics) is dict
             continue
-        found.append(row.inner("metrics").inner("speculative_decoding"))
+        summaries.append(row.inner("metrics").inner("speculative_decoding"))
         ids.append(row.name("id") if "id" in row else row.place)
-    if not found:
+    if not summaries:
         raise ValueError(
             "no response has metrics.speculative_decoding: serve with "
             "--per-request-spec-decode-metrics, n = 1, and the usage chunk of streams"
@@ -35,16 +35,16 @@ def read_requests(source: Source, options: ImportOptions) -> CensoredRounds | Po
     notes = [OMITTED]
     if absent:
         notes.append(f"responses left out, without acceptance (n > 1, or no drafts): {absent}")
-    detailed = ["per_step_accepted" in stats for stats in found]
+    detailed = ["per_step_accepted" in stats for stats in summaries]
     if all(detailed):
-        accepted = [stats.wholes("per_step_accepted") for stats in found]
-        drafted = [stats.wholes("per_step_drafted") for stats in found]
-        for stats, tried, right in zip(found, drafted, accepted):
+        accepted = [stats.wholes("per_step_accepted") for stats in summaries]
+        drafted = [stats.wholes("per_step_drafted") for stats in summaries]
+        for stats, tried, right in zip(summaries, drafted, accepted):
             _check(stats, len(right), int(tried.sum()), int(right.sum()))
         return censored(source, ids, drafted, accepted, notes)
     if any(detailed):
         notes.append("some responses are summaries, so all are read as such")
-    return _pooled(source, found, notes)
+    return _pooled(source, summaries, notes)
 
 
 def _check(stats: Fields, rounds: int, drafted: int, accepted: int) -> None:
@@ -58,17 +58,17 @@ def _check(stats: Fields, rounds: int, drafted: int, accepted: int) -> None:
     check_means(stats, "mean_acceptance_length", "draft_acceptance_rate", rounds, drafted, accepted)
 
 
-def _pooled(source: Source, found: list[Fields], notes: list[str]) -> PooledCounts:
+def _pooled(source: Source, summaries: list[Fields], notes: list[str]) -> PooledCounts:
     totals = np.array(
         [
             [stats.whole(k) for k in ("num_spec_steps", "num_draft_tokens")]
             + [stats.whole("num_accepted_draft_tokens")]
-            for stats in found
+            for stats in summaries
         ]
     )
     parts: list[tuple[int, int, np.ndarray]] = []
     withheld = {}
-    for request, stats in enumerate(found):
+    for request, stats in enumerate(summaries):
         rounds, drafted, accepted = map(int, totals[request])
         _check(stats, rounds, drafted, accepted)
         K = stats.whole("num_spec_tokens", 1)
@@ -90,8 +90,8 @@ def _pooled(source: Source, found: list[Fields], notes: list[str]) -> PooledCoun
             withheld["acceptance by depth"] = MIXED
     rounds, drafted, accepted = map(int, totals.sum(axis=0))
     return PooledCounts(
-        origin_of(source), len(found), rounds, drafted, accepted,
+        origin_of(source), len(summaries), rounds, drafted, accepted,
         mean_of(rounds, accepted), PER_ROUND, mean_of(totals[:, 0], totals[:, 2]),
-        {} if withheld else by_length(parts, len(found)), constant(parts, withheld), withheld,
+        {} if withheld else by_length(parts, len(summaries)), constant(parts, withheld), withheld,
         notes=tuple(notes),
     )  # fmt: skip

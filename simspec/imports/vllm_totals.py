@@ -18,11 +18,12 @@ from simspec.imports.totals import (
 )
 
 LONGEST = 10_000
-"""Characters of a log line."""
+"""Characters of a line."""
 
 COUNTER = "vllm:spec_decode_num_"
 SAMPLE = re.compile(
-    r"vllm:spec_decode_num_(\w+?)(_total)?\s*(?:\{([^}]*)\})?\s+(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)(?:\s+\d+)?\s*"
+    r"vllm:spec_decode_num_(\w+?)(_total)?\s*(?:\{([^}]*)\})?\s+"
+    r"(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)(?:\s+\d+)?\s*"
 )
 POSITION = re.compile(r'(?:^|,)\s*position="(\d{1,3})"')
 MODEL = re.compile(r'(?:^|,)\s*model_name="((?:[^"\\]|\\.)*)"')
@@ -69,8 +70,8 @@ def read_log(source: Source, options: ImportOptions) -> PooledCounts:
     for number, line in enumerate(source.text.split("\n"), 1):
         if "SpecDecoding metrics:" not in line:
             continue
-        match = LINE.search(line)
-        if match is None or len(line) > LONGEST:
+        match = LINE.search(line) if len(line) <= LONGEST else None
+        if match is None:
             raise ValueError(f"line {number}: SpecDecoding metrics in another form than vLLM's")
         total = _interval(match)
         varies |= total is None
@@ -133,7 +134,7 @@ def _counters(source: Source) -> Totals:
     for number, line in enumerate(source.text.split("\n"), 1):
         if not line.startswith(COUNTER) or "_created" in line.partition("{")[0]:
             continue
-        match = SAMPLE.fullmatch(line)
+        match = SAMPLE.fullmatch(line) if len(line) <= LONGEST else None
         value = float(match[4]) if match else -1.0
         if match is None or not 0 <= value < LARGEST or value % 1:
             raise ValueError(f"line {number}: {line[:80]!r} is no counter")
