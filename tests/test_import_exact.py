@@ -134,7 +134,7 @@ def test_rows_are_those_of_the_list_and_tokens_those_of_its_own_text():
 
 def test_a_text_of_another_length_is_told():
     (note,) = read_import("specdecode-bench", FIXTURES / "specdecode-bench.jsonl").notes
-    assert note.startswith("eagle: requests whose text has another length")
+    assert note.startswith("eagle: requests whose list and text differ in length")
     assert note.endswith(": 1")
 
 

@@ -51,7 +51,7 @@ def of_rounds(offset: np.ndarray, drafted: np.ndarray, accepted: np.ndarray) -> 
     request = np.repeat(np.arange(requests), np.diff(offset))
 
     def at_least(depth: np.ndarray) -> np.ndarray:
-        """int64[requests, K]: rounds that got to depth 1, 2 .. K."""
+        """int64[requests, K]: rounds that got to depth 1 to K."""
         size = requests * (K + 1)
         counts = np.bincount(request * (K + 1) + depth, minlength=size).reshape(requests, K + 1)
         return counts[:, ::-1].cumsum(axis=1)[:, ::-1][:, 1:]
@@ -68,11 +68,11 @@ def check_size(requests: int, K: int) -> None:
 
 
 def of_histograms(counts: np.ndarray, clusters: bool = True) -> DepthCounts:
-    """The counts of histograms int64[S, K + 1]: rounds of K drafts that accepted 0, 1 .. K."""
+    """The counts of histograms int64[S, K + 1]: rounds of K drafts that accepted 0 to K."""
     at_least = counts[:, ::-1].cumsum(axis=1)[:, ::-1]
     return DepthCounts(at_least[:, :-1], at_least[:, 1:], clusters)
 
 
 def of_totals(rounds: int, at_least: np.ndarray) -> DepthCounts:
-    """The counts of totals: rounds of K drafts, and those that accepted at least 1 .. K."""
+    """The counts of totals: rounds of K drafts, and those that accepted at least 1 to K."""
     return DepthCounts(np.concatenate(([rounds], at_least[:-1]))[None], at_least[None], False)

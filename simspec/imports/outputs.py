@@ -11,7 +11,7 @@ from simspec.imports.summary_file import write_summary
 
 
 def chosen_drafter(result: Import, drafter: str | None) -> Import:
-    """The import with this drafter only; ValueError where it is not there. None: all."""
+    """The import with this drafter only, with all for None; ValueError where it is not there."""
     if drafter is None:
         return result
     if not isinstance(result, ExactImport) or drafter not in result.traces:

@@ -24,8 +24,8 @@ def read_positions(source: Source, options: ImportOptions) -> ExactImport:
     | acc_len[i]              | run = min(acc_len[i] - 1, rows left): emitted if a round starts |
     |                         | behind i generated tokens, bonus included                       |
     | length of acc_len       | rows of the sequence, whatever the length of the text           |
-    | generated_token_ids     | tokens, if as many as acc_len; else another run's: unknown, -1  |
-    | largest acc_len - 1     | K: some draft was that deep, so smaller counts are real misses  |
+    | generated_token_ids     | tokens, if as many as acc_len; else unknown, -1                 |
+    | largest acc_len - 1     | K: some draft was that deep, so min(run, K) is the outcome      |
 
     The budget is the sequence's length, except where it ends with one of `end_tokens`.
     """
@@ -86,7 +86,7 @@ def _trace(
         f"{note}: {count}"
         for count, note in (
             (empty, "requests left out, without positions"),
-            (foreign, "requests whose text has another length (another run's; tokens are -1)"),
+            (foreign, "requests whose list and text differ in length (tokens unknown, -1)"),
             (past, "accepted lengths cut, for they reach past the end of their list"),
         )
         if count
@@ -146,6 +146,6 @@ def _assembled(
             device="unknown",
             dtype="unknown",
             notes=f"imported from {source.format}: no signals of the drafter, offers taken as K "
-            "deep, rows as long as acc_len, tokens -1 where the text is another run's",
+            "deep, rows as long as acc_len, tokens -1 where list and text differ in length",
         ),
     )

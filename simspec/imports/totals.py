@@ -57,7 +57,7 @@ def check_means(
 def at_constant_length(
     rounds: int, drafted: int, accepted: int, at_least: np.ndarray, slack: float = 0.0
 ) -> tuple[dict[int, DepthCounts], dict[str, str], list[str]]:
-    """({K: counts}, withheld, notes) of rounds that accepted at least 1 .. K tokens.
+    """({K: counts}, withheld, notes) of rounds that accepted at least 1 to K tokens.
 
     Rounds whose draft is shorter than K are at most the K rounds - drafted missing tokens. Up to
     1% of the rounds they are taken as K long, with a note; above, the draft length varies. slack:
