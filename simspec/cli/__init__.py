@@ -13,6 +13,7 @@ import typer
 from simspec.cli.check import check
 from simspec.cli.cost import cost
 from simspec.cli.drafters import drafters
+from simspec.cli.import_ import import_
 from simspec.cli.roofline import roofline
 from simspec.cli.score import score
 from simspec.cli.show import show
@@ -21,7 +22,7 @@ from simspec.cli.transport import transport
 from simspec.cli.trees import trees
 
 GROUP = "simspec.commands"
-COMMANDS = (sweep, show, roofline, cost, check, score, drafters, trees, transport)
+COMMANDS = (sweep, show, roofline, cost, check, score, drafters, trees, transport, import_)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -31,7 +32,7 @@ app = typer.Typer(
     "Example: simspec sweep traces/prose.parquet --policy fixed:3 --policy beta_ts --cost 0.1",
 )
 for _command in COMMANDS:
-    app.command()(_command)
+    app.command(_command.__name__.rstrip("_"))(_command)
 
 
 def load_commands(target: typer.Typer, points: Iterable[EntryPoint]) -> list[str]:

@@ -1,0 +1,109 @@
+"""llama.cpp: `timings` of responses, and the server's log lines."""
+
+import re
+
+import numpy as np
+
+from simspec.imports.depth_counts import DepthCounts
+from simspec.imports.kinds import PooledCounts
+from simspec.imports.options import ImportOptions
+from simspec.imports.responses import responses
+from simspec.imports.round_lists import origin_of
+from simspec.imports.source import Source, json_rows
+from simspec.imports.totals import PER_ROUND, at_constant_length, mean_of, rounding_slack
+
+LONGEST = 10_000
+"""Characters of a log line."""
+
+ROUNDS = (
+    "predicted_n - draft_n_accepted counts rounds without a draft and the prefill's token as "
+    "rounds: rounds with a draft are not in the file"
+)
+REQUEST = re.compile(
+    r"draft acceptance(?: rate)? = \d\.\d+ \(\s*(\d{1,15}) accepted /\s*(\d{1,15}) generated\)"
+)
+STATISTICS = re.compile(
+    r"statistics\s+(\S{1,80}?):.*?#gen drafts =\s*(\d{1,15}), #acc drafts =\s*(\d{1,15}), "
+    r"#gen tokens =\s*(\d{1,15}), #acc tokens =\s*(\d{1,15})"
+    r"(?:, #mean acc len =\s*(\d+\.\d+))?(?:, #acc rate/pos = \((\d\.\d+(?:, \d\.\d+)*)\))?"
+)
+
+
+def read_timings(source: Source, options: ImportOptions) -> PooledCounts:
+    """Sums of responses: accepted of drafted tokens, and tokens a target pass."""
+    timings = responses(json_rows(source.text), "predicted_n")
+    drafting = [stats for stats in timings if "draft_n" in stats]
+    if not drafting:
+        raise ValueError(
+            "no timings with draft_n, expected responses of llama-server with a drafter"
+        )
+    table = np.array(
+        [
+            [stats.whole(k) for k in ("draft_n", "draft_n_accepted", "predicted_n")]
+            for stats in drafting
+        ],
+        np.int64,
+    )
+    drafted, accepted, tokens = map(int, table.sum(axis=0))
+    passes = tokens - accepted
+    if passes <= 0:
+        raise ValueError(f"{accepted} tokens are accepted of {tokens} predicted, expected fewer")
+    notes = []
+    if len(drafting) < len(timings):
+        notes.append(f"responses left out, without drafts: {len(timings) - len(drafting)}")
+    means = "tokens a target pass: rounds without a draft and the prefill's token are passes too"
+    return PooledCounts(
+        origin_of(source), len(drafting), None, drafted, accepted, tokens / passes, means,
+        withheld={"rounds, accepted length, acceptance by depth": ROUNDS}, notes=tuple(notes),
+    )  # fmt: skip
+
+
+def read_log(source: Source, options: ImportOptions) -> PooledCounts:
+    """The last `statistics` line, which is cumulative; without one, sums of the requests' lines."""
+    requests, last = [], {}
+    for number, line in enumerate(source.text.split("\n"), 1):
+        if "statistics" not in line and "draft acceptance" not in line:
+            continue
+        if len(line) > LONGEST:
+            raise ValueError(f"line {number} has {len(line)} characters, expected a log line")
+        if (match := STATISTICS.search(line)) is not None:
+            last[match[1]] = match
+        elif (match := REQUEST.search(line)) is not None:
+            requests.append((int(match[1]), int(match[2])))
+    if len(last) > 1:
+        raise ValueError(f"statistics of {', '.join(sorted(last))}: keep the lines of one drafter")
+    if last:
+        return _statistics(source, next(iter(last.values())), len(requests))
+    if not requests:
+        raise ValueError("no line holds draft acceptance, expected a log of llama-server")
+    accepted, drafted = map(sum, zip(*requests))
+    reason = "lines of requests give no rounds; the statistics line does, keep it"
+    return PooledCounts(
+        origin_of(source), len(requests), None, drafted, accepted,
+        withheld={"rounds, accepted length, acceptance by depth": reason},
+        notes=("the rate is accepted of generated tokens, tested or not",),
+    )  # fmt: skip
+
+
+def _statistics(source: Source, line: re.Match[str], requests: int) -> PooledCounts:
+    rounds, right, drafted, accepted = (int(line[i]) for i in (2, 3, 4, 5))
+    if right > rounds:
+        raise ValueError(f"{right} drafts are accepted of {rounds} generated, expected fewer")
+    notes = [
+        "the statistics line runs since the server started; rounds without a draft are not in it"
+    ]
+    by_depth: dict[int, DepthCounts] = {}
+    withheld: dict[str, str] = {}
+    if line[7] is None:
+        withheld["acceptance by depth"] = "this llama.cpp prints no rate by position"
+    else:
+        at_least = np.rint(np.array([float(r) for r in line[7].split(",")]) * rounds).astype(
+            np.int64
+        )
+        slack = rounding_slack(rounds, len(at_least))
+        by_depth, withheld, more = at_constant_length(rounds, drafted, accepted, at_least, slack)
+        notes += ["rates of 3 decimals, so acceptance by depth is off by up to 0.0005", *more]
+    return PooledCounts(
+        origin_of(source), requests or None, rounds, drafted, accepted, mean_of(rounds, accepted),
+        PER_ROUND, None, by_depth, max(by_depth, default=None), withheld, notes=tuple(notes),
+    )  # fmt: skip

@@ -1,0 +1,48 @@
+"""ImportOptions: what a file does not say."""
+
+from dataclasses import dataclass
+
+from simspec.imports.source import Source
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """What a user states about a file.
+
+    | field       | meaning                                                                |
+    | ----------- | ---------------------------------------------------------------------- |
+    | drafted     | tokens drafted in every round; None: not stated                        |
+    | K           | deepest draft of a recording; None: the deepest that the file supports |
+    | rule        | greedy or coupled, of recordings                                       |
+    | temperature | of recordings                                                          |
+    | target      | name of the target                                                     |
+    | task        | task of all sequences; '': the file's name                             |
+    | end_tokens  | tokens that end a sequence                                             |
+    | before      | an earlier scrape of the same counters                                 |
+
+    ValueError outside these ranges.
+    """
+
+    drafted: int | None = None
+    K: int | None = None
+    rule: str = "greedy"
+    temperature: float = 0.0
+    target: str = "unknown"
+    task: str = ""
+    end_tokens: tuple[int, ...] = ()
+    before: Source | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("drafted", self.drafted), ("K", self.K)):
+            if value is not None and not 1 <= value <= 255:
+                raise ValueError(f"{name} is {value}, expected 1 to 255 tokens")
+        if self.rule not in ("greedy", "coupled"):
+            raise ValueError(
+                f"rule is {self.rule!r}, expected greedy or coupled: counts of one draw cannot be "
+                "replayed under rejection sampling, which needs each token's acceptance probability"
+            )
+        if (self.rule == "greedy") != (self.temperature == 0):
+            raise ValueError(
+                f"temperature is {self.temperature} under rule {self.rule}, expected 0 for greedy "
+                "and a number > 0 for coupled"
+            )

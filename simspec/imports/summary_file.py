@@ -1,0 +1,102 @@
+"""The JSON file of rounds and sums that are no recording."""
+
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from simspec.files import write_json
+from simspec.imports.depth_counts import DepthCounts
+from simspec.imports.fields import Fields
+from simspec.imports.kinds import CensoredRounds, Origin, PooledCounts
+from simspec.imports.options import ImportOptions
+from simspec.imports.source import Source, json_rows
+
+SCHEMA = "simspec-import-1"
+ORIGIN = ("format", "file", "sha256")
+COUNTS = ("requests", "rounds", "drafted", "accepted", "draft_length")
+NUMBERS = ("length", "length_per_request")
+
+
+def write_summary(result: CensoredRounds | PooledCounts, path: str | PathLike[str]) -> None:
+    """Writes the import as one JSON object, completely or not at all.
+
+    | kind     | keys beside schema, kind, format, file, sha256, notes                           |
+    | -------- | ------------------------------------------------------------------------------- |
+    | censored | requests: list of {id, drafted, accepted}, one entry a round in both lists      |
+    | pooled   | the fields of `PooledCounts`; by_depth: list of {K, clusters, tried, accepted}  |
+    """
+    data: dict[str, Any] = {"schema": SCHEMA}
+    data["kind"] = "censored" if isinstance(result, CensoredRounds) else "pooled"
+    data |= {name: getattr(result.origin, name) for name in ORIGIN} | {"notes": list(result.notes)}
+    if isinstance(result, CensoredRounds):
+        spans = [slice(*pair) for pair in zip(result.offset, result.offset[1:])]
+        data["requests"] = [
+            {"id": name}
+            | {key: getattr(result, key)[span].tolist() for key in ("drafted", "accepted")}
+            for name, span in zip(result.ids, spans)
+        ]
+    else:
+        data |= {name: getattr(result, name) for name in (*COUNTS, *NUMBERS, "length_means")}
+        data["withheld"] = dict(result.withheld)
+        data["marginals"] = [{"K": K, "rates": list(r)} for K, r in result.marginals.items()]
+        data["by_depth"] = [
+            {"K": K, "clusters": counts.clusters, "tried": counts.tried.tolist(),
+             "accepted": counts.accepted.tolist()}
+            for K, counts in result.by_depth.items()
+        ]  # fmt: skip
+    write_json(path, data)
+
+
+def read_summary(source: Source, options: ImportOptions) -> CensoredRounds | PooledCounts:
+    """What `write_summary` wrote, checked as any other file."""
+    rows = json_rows(source.text)
+    if len(rows) != 1 or rows[0].values.get("schema") != SCHEMA:
+        raise ValueError(f"no {SCHEMA} is there, expected what simspec import --out wrote")
+    (row,) = rows
+    origin = Origin(*(row.name(name) for name in ORIGIN))
+    notes = _texts(row, "notes")
+    if row.name("kind") == "censored":
+        requests = row.inners("requests")
+        drafted = [request.wholes("drafted") for request in requests]
+        accepted = [request.wholes("accepted") for request in requests]
+        if [len(d) for d in drafted] != [len(a) for a in accepted]:
+            raise ValueError("drafted and accepted differ in length in some request")
+        offset = np.concatenate(([0], np.cumsum([len(d) for d in drafted]))).astype(np.int64)
+        empty = np.zeros(0, np.int64)
+        return CensoredRounds(
+            origin, tuple(request.name("id") for request in requests), offset,
+            np.concatenate([empty, *drafted]), np.concatenate([empty, *accepted]), notes,
+        )  # fmt: skip
+    withheld = row.inner("withheld").values
+    counts: dict[str, Any] = {name: row.whole(name) for name in COUNTS if name in row}
+    counts |= {name: row.number(name) for name in NUMBERS if name in row}
+    means = row.values.get("length_means")
+    return PooledCounts(
+        origin, **counts, length_means=means if type(means) is str else "",
+        by_depth={item.whole("K", 1): _counts(item) for item in row.inners("by_depth")},
+        withheld={str(key): str(reason) for key, reason in withheld.items()},
+        marginals={m.whole("K", 1): tuple(m.numbers("rates")) for m in row.inners("marginals")},
+        notes=notes,
+    )  # fmt: skip
+
+
+def _counts(item: Fields) -> DepthCounts:
+    tables = []
+    for key in ("tried", "accepted"):
+        rows = item.values.get(key)
+        if type(rows) is not list:
+            raise item.error(key, rows, "a list of lists")
+        tables.append([Fields({key: row}, item.place).wholes(key) for row in rows])
+    if len({len(row) for table in tables for row in table}) != 1:
+        raise ValueError(f"{item.place}: tried and accepted expect rows of one length")
+    return DepthCounts(
+        np.array(tables[0]), np.array(tables[1]), item.values.get("clusters") is True
+    )
+
+
+def _texts(row: Fields, key: str) -> tuple[str, ...]:
+    items = row.values.get(key)
+    if type(items) is not list or not all(type(item) is str for item in items):
+        raise row.error(key, items, "a list of texts")
+    return tuple(items)

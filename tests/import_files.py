@@ -1,0 +1,64 @@
+"""Files of other tools: those in import_fixtures/, and copies with some fields changed."""
+
+import json
+from pathlib import Path
+
+FIXTURES = Path(__file__).parent / "import_fixtures"
+FORMAT_OF = {
+    "specdecode-bench.jsonl": "specdecode-bench",
+    "vllm-requests.jsonl": "vllm-requests",
+    "vllm-requests-summary.jsonl": "vllm-requests",
+    "vllm-prometheus.txt": "vllm-prometheus",
+    "vllm-log.txt": "vllm-log",
+    "vllm-bench-serve.json": "vllm-bench-serve",
+    "sglang.jsonl": "sglang",
+    "sglang-stats.jsonl": "sglang",
+    "tensorrt-llm.jsonl": "tensorrt-llm",
+    "llamacpp-timings.jsonl": "llamacpp-timings",
+    "llamacpp-log.txt": "llamacpp-log",
+    "llamacpp-log-older.txt": "llamacpp-log",
+    "aiperf.jsonl": "aiperf",
+    "aiperf-llamacpp.jsonl": "aiperf",
+    "spec-bench.jsonl": "spec-bench",
+    "eagle.jsonl": "eagle",
+    "angelslim.jsonl": "angelslim",
+    "angelslim-vllm.json": "angelslim",
+    "speculators.csv": "speculators",
+    "model-optimizer.json": "model-optimizer",
+    "model-optimizer-profile.json": "model-optimizer",
+}
+
+
+def rows_of(name):
+    """The JSON objects of a fixture, one a line or one in all."""
+    text = (FIXTURES / name).read_text()
+    return [json.loads(line) for line in text.splitlines()] if name.endswith("l") else [
+        json.loads(text)
+    ]  # fmt: skip
+
+
+def written(path, rows):
+    """The path, with these objects one a line."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def changed(path, name, change):
+    """The path of a fixture's copy on whose objects `change` has run."""
+    rows = rows_of(name)
+    for row in rows:
+        change(row)
+    return written(path, rows)
+
+
+def positions(requests, drafter="eagle"):
+    """Rows of SpecDecode-Bench's form from (prompt, text, accepted lengths) a request."""
+    return [
+        {
+            "id": str(i),
+            "prompt_token_ids": list(map(int, prompt)),
+            "generated_token_ids": list(map(int, text)),
+            f"acc_{drafter}": {"acc_len": list(map(int, emitted))},
+        }
+        for i, (prompt, text, emitted) in enumerate(requests)
+    ]
