@@ -12,6 +12,7 @@ import typer
 
 from simspec.cli.check import check
 from simspec.cli.drafters import drafters
+from simspec.cli.export import export
 from simspec.cli.roofline import roofline
 from simspec.cli.score import score
 from simspec.cli.show import show
@@ -19,7 +20,7 @@ from simspec.cli.sweep import sweep
 from simspec.cli.trees import trees
 
 GROUP = "simspec.commands"
-COMMANDS = (sweep, show, roofline, check, score, drafters, trees)
+COMMANDS = (sweep, show, roofline, check, score, drafters, trees, export)
 
 app = typer.Typer(
     no_args_is_help=True,
