@@ -63,8 +63,8 @@ def choose(
 ) -> Choice:
     """The given policy, or the best fixed length at each batch size by modelled throughput.
 
-    A given fixed length is limited like a chosen one. ValueError, one line, for a policy that
-    cannot run, or a tree.
+    A given fixed length is cut to the captured rows like a chosen one. ValueError, one line, for a
+    policy that cannot run, a tree, or a length that the engine does not take.
     """
     parsed = None if policy is None else parse(policy)
     if parsed is None:
@@ -74,6 +74,11 @@ def choose(
     elif (given := fixed_length(parsed)) is None:
         adaptive = [parsed] * len(evidence.batch)
         return Choice((parsed.name,) * len(adaptive), None, _gains(evidence, adaptive, level, seed))
+    elif given > limits.longest:
+        raise ValueError(
+            f"policy {policy!r} drafts {given} tokens, and this engine takes at most "
+            f"{limits.longest}: lower it"
+        )
     else:
         wanted = (given,) * len(evidence.batch)
     schedule = limits.of(Schedule(evidence.batch, wanted))

@@ -2,11 +2,15 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-MAX_JSON, MAX_YAML = 1 << 26, 1 << 17
-"""Most characters that are read; YAML in pure Python is slow."""
+MAX_JSON, MAX_YAML = 1 << 26, 1 << 15
+"""Most characters that are read."""
+
+MAX_BRACKETS = 64
+"""Most opening brackets of YAML, whose parser takes time in the square of their depth."""
 
 
 def shown(value: Any) -> str:
@@ -32,6 +36,8 @@ def parse_yaml(text: str, kind: str) -> Any:
     import yaml
 
     _check_size(text, MAX_YAML, kind)
+    if text.count("[") + text.count("{") > MAX_BRACKETS:
+        raise ValueError(f"{kind}: more than {MAX_BRACKETS} brackets, expected few")
     try:
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
             raise ValueError("holds an alias, expected plain values")
@@ -121,8 +127,7 @@ def _check_size(text: str, most: int, kind: str) -> None:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     data = dict(pairs)
     if len(data) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for i, name in enumerate(names) if name in names[:i])
+        (twice, _), *_ = Counter(name for name, _ in pairs).most_common(1)
         raise ValueError(f"the key {shown(twice)} comes twice")
     return data
 
@@ -133,6 +138,8 @@ def _constant(text: str) -> Any:
 
 def _check_mappings(node: Any, value: Any, yaml: Any) -> None:
     if isinstance(node, yaml.MappingNode):
+        if any(key.tag.endswith(":merge") for key, _ in node.value):
+            raise ValueError("holds a merge key, expected plain values")
         if len(node.value) != len(value):
             raise ValueError("a key comes twice")
         for (_, child), held in zip(node.value, value.values()):

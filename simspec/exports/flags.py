@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from simspec.exports.documents import shown
 
 MAX_TEXT = 1 << 16
+NO_NAMES: Mapping[str, str] = {}
 _INTEGER, _NUMBER = re.compile(r"-?\d{1,9}"), re.compile(r"-?\d{1,9}(\.\d{1,17})?(e-?\d{1,3})?")
 
 
@@ -19,12 +20,16 @@ def flag_line(flags: Mapping[str, object]) -> str:
 
 
 def read_flags(
-    text: str, kind: str, required: Iterable[str], optional: Iterable[str] = ()
+    text: str,
+    kind: str,
+    required: Iterable[str],
+    optional: Iterable[str] = (),
+    renamed: Mapping[str, str] = NO_NAMES,
 ) -> dict[str, str]:
     """{flag: value} of '--name value ...'; ValueError, one line, for anything else.
 
     A flag that comes twice is refused, since parsers keep the last one in silence; so are unknown
-    flags, abbreviations and missing values.
+    flags, abbreviations and missing values. renamed {old: new} only serves the message.
     """
     if not isinstance(text, str) or len(text) > MAX_TEXT:
         raise ValueError(f"{kind}: expected text of at most {MAX_TEXT} characters")
@@ -35,6 +40,8 @@ def read_flags(
     known, flags = {*required, *optional}, dict[str, str]()
     while words:
         name = words.pop(0)
+        if name in renamed:
+            raise ValueError(f"{kind}: {name} is written {renamed[name]} here: rename it")
         if name not in known:
             raise ValueError(f"{kind}: {shown(name)} is no flag, expected some of {sorted(known)}")
         if name in flags:

@@ -49,11 +49,8 @@ def validate(text: str, settings: Settings) -> None:
 
 def read(text: str) -> tuple[str, int, float]:
     """(type, longest draft, p_min); ValueError as `validate`."""
-    words = text.split() if isinstance(text, str) else []
-    for old, new in RENAMED.items():
-        if old in words:
-            raise ValueError(f"{KIND}: {old} is written {new} here: rename it")
-    flags = read_flags(text, KIND, (TYPE, LONGEST, SHORTEST, P_MIN), (MODEL,))
+    required = (TYPE, LONGEST, SHORTEST, P_MIN)
+    flags = read_flags(text, KIND, required, (MODEL,), RENAMED)
     kind = check_option(flags[TYPE], TYPE, TYPES)
     if kind in WITH_MODEL:
         check_text(flags.get(MODEL), MODEL)

@@ -67,6 +67,8 @@ def write_export(
     form = FORMATS[name]
     limits = replace(form.limits, captured=settings.captured)
     choice = choose(evidence, policy, limits, level)
+    if not choice.chosen and choice.schedule is not None and not choice.schedule.single:
+        notes.append(f"{policy} is cut where batch (K + 1) exceeds {settings.captured} rows")
     request = Request(evidence, choice, settings)
     text = form.export(request)
     form.validate(text, settings)
