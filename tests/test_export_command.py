@@ -8,6 +8,7 @@ import pytest
 from shell import command, contents, refused, simspec
 
 from simspec import CostModel, load_trace, synthetic
+from simspec.cost_origin import CostOrigin
 from simspec.cost_table import CostTable
 from simspec.exports.formats import FORMATS
 from simspec.exports.request import Settings
@@ -186,6 +187,30 @@ def test_recordings_of_two_drafters_are_refused(folder):
     options = ("--cost", 0.1, *MODEL, "--out", "out")
     words = "differ in drafter ('model' and 'hydra')"
     refused(folder, "export", "vllm", "a.parquet", "hydra.parquet", *options, words=words)
+
+
+def test_a_recording_counts_once(folder):
+    options = ("--cost", 0.1, *MODEL, "--out", "out")
+    words = "a recording is given twice"
+    refused(folder, "export", "vllm", "a.parquet", "./a.parquet", *options, words=words)
+
+
+def test_costs_of_two_devices_need_a_word(folder, tmp_path):
+    for name, device in (("a", "H100"), ("b", "H200")):
+        trace = load_trace(folder / f"{name}.parquet")
+        trace.save(tmp_path / f"{name}.parquet")
+        cost = CostModel.from_ratio(0.1, 6)
+        origin = CostOrigin(device=device, threads=1, dtype="float32")
+        replace(cost, origin=origin).to_json(tmp_path / f"{name}.cost.json")
+    options = ("export", "vllm", "a.parquet", "b.parquet", *MODEL)
+    refused(tmp_path, *options, "--out", "out", words="differ in device (H100 and H200)")
+    words = "would overwrite b.cost.json"
+    refused(tmp_path, *options, "--mixed-costs", "--out", "b.cost.json", words=words)
+    _, note = simspec(*options, "--mixed-costs", "--out", "out", cwd=tmp_path)
+    assert "their speedups do not compare" in note
+    origin = json.loads((tmp_path / f"out{SIDECAR}").read_text())
+    assert [cost["origin"]["device"] for cost in origin["costs"]] == ["H100", "H200"]
+    assert "--mixed-costs" in origin["command"]
 
 
 def test_refused_export_leaves_the_old_file(folder, tmp_path):

@@ -1,12 +1,14 @@
 """Validators of export formats: right documents pass, and each wrong one is refused in one line."""
 
 import pytest
-from export_documents import MORE_RIGHT, RIGHT, WRONG
+from export_documents import MORE_RIGHT, RIGHT
+from export_mutations import WRONG
 
 from simspec.exports import sglang_adaptive, tensorrt_llm, vllm
 from simspec.exports.documents import parse_json, parse_yaml
 from simspec.exports.formats import FORMATS
 from simspec.exports.request import Settings
+from simspec.exports.schedule import Schedule
 
 CASES = [(name, *case) for name, cases in WRONG.items() for case in cases]
 LOWER = Settings(engine_version="1.2.0")
@@ -83,6 +85,12 @@ def test_engine_rule_of_tensorrt(batch, upper, lower):
     assert tensorrt_llm.length_at(config, batch, upper=True) == upper
     schedule = {"draft_len_schedule": {1: 4, 8: 2, 32: 1}}
     assert tensorrt_llm.length_at(schedule, batch, upper=False) == lower
+
+
+def test_control_bounds_read_as_the_other_kind_draft_otherwise():
+    schedule = {"draft_len_schedule": tensorrt_llm.bounds(Schedule((4, 8), (4, 2)), upper=False)}
+    assert tensorrt_llm.length_at(schedule, 3, upper=False) == 4
+    assert tensorrt_llm.length_at(schedule, 3, upper=True) == 2
 
 
 @pytest.mark.parametrize("batch, length", [(1, 5), (8, 5), (9, 3), (128, 1), (9999, 1)])

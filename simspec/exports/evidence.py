@@ -82,10 +82,10 @@ def gather(
         )
         for name in traces
     }
-    notes: list[str] = []
-    if len(set(sources.values())) > 1:
-        files = {Path(sources[name]).name: costs[name][0] for name in costs}
-        notes = check_comparable(files, mixed)
+    files = {sources[name]: costs[name][0] for name in traces if not isinstance(read[name], float)}
+    labels = [Path(file).name for file in files]
+    unique = len(set(labels)) == len(labels)
+    notes = check_comparable(dict(zip(labels if unique else files, files.values())), mixed)
     return Evidence(traces, sizes, costs), notes
 
 

@@ -93,6 +93,7 @@ FORMATS: dict[str, Format] = {
         golden_al.export,
         golden_al.validate,
         ("InferenceX's prompts: its curves are of SPEED-Bench coding at temperature 1",),
+        MEASURED,
     ),
     "dynamo": Format(
         dynamo.export,

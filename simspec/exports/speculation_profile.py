@@ -22,6 +22,7 @@ from simspec.exports.request import Request, Settings
 
 KIND = "speculation_profile.json"
 VERSION, TOLERANCE, DIGITS = "1.0", 0.02, 6
+DRAFTERS = {"model": "draft_model", "prompt_lookup": "ngram"}
 ROUNDING = 2e-6
 """The most by which two figures of one count differ after rounding."""
 
@@ -41,7 +42,7 @@ def export(request: Request) -> str:
     if length > request.evidence.K:
         raise ValueError(f"the draft length is {length}, expected at most {request.evidence.K}")
     by_length = {k: acceptance_at(traces.values(), k) for k in range(1, request.evidence.K + 1)}
-    first = next(iter(traces.values())).meta
+    first, drafter = next(iter(traces.values())).meta, request.evidence.drafter
     conditions = {
         "source": "replay of recorded acceptance by simspec",
         "rule": first.rule,
@@ -54,7 +55,7 @@ def export(request: Request) -> str:
         profile(
             by_length,
             length,
-            request.settings.method or request.evidence.drafter,
+            request.settings.method or DRAFTERS.get(drafter, drafter),
             request.settings.model,
             request.evidence.target,
             conditions,

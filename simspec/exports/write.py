@@ -11,6 +11,7 @@ from simspec.exports.formats import FORMATS
 from simspec.exports.provenance import provenance
 from simspec.exports.request import Request, Settings
 from simspec.files import check_output, replacing, write_json
+from simspec.recordings import cost_beside
 
 SIDECAR = ".provenance.json"
 
@@ -59,8 +60,12 @@ def write_export(
             f"captured is {settings.captured} and ngram {settings.ngram}, expected at least 0 and 1"
         )
     sidecar = Path(f"{out}{SIDECAR}")
+    files = list(sources.paths.values())
+    if len({file.resolve() for file in files}) < len(files):
+        raise ValueError("a recording is given twice, expected each once: its prompts count once")
+    beside = [cost for file in files if (cost := cost_beside(file)) is not None]
     for path in (out, sidecar):
-        check_output(path, *sources.paths.values(), sources.cost or "")
+        check_output(path, *files, *beside, sources.cost or "")
     evidence, notes = gather(
         sources.paths, sources.cost, sources.batch, sources.context, sources.mixed
     )
