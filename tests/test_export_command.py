@@ -35,9 +35,9 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize("name", FORMATS)
 def test_document_passes_and_its_origin_is_beside_it(folder, tmp_path, name):
     out = tmp_path / "out"
-    printed, _ = simspec(
-        "export", name, "a.parquet", "--cost", 0.1, *MODEL, "--out", out, "--json", cwd=folder
-    )
+    method = ("--method", "EAGLE3") if name == "sglang-adaptive" else ()
+    options = ("--cost", 0.1, *MODEL, *method, "--out", out, "--json")
+    printed, _ = simspec("export", name, "a.parquet", *options, cwd=folder)
     text = out.read_text()
     FORMATS[name].validate(text, Settings(captured=512))
     origin = json.loads((tmp_path / f"out{SIDECAR}").read_text())
@@ -150,6 +150,7 @@ def test_policy_becomes_the_engines_setting(folder, tmp_path, name, policy, flag
         ("vllm", ("--out", "a.parquet"), "would overwrite a.parquet"),
         ("vllm", ("--cost", "one.json", "--out", "one.json"), "would overwrite one.json"),
         ("sglang", ("--method", "NGRAM"), "is 'NGRAM'"),
+        ("sglang-adaptive", ("--method", "STANDALONE"), "expected one of EAGLE, EAGLE3"),
         ("sglang", ("--cost", "table.json"), "this format holds one length"),
         ("tensorrt-llm", ("--cost", "table.json"), "give --engine-version"),
         ("llamacpp", ("--policy", "confidence:0.5"), "confidence:0.5,inclusive=false"),
@@ -172,7 +173,7 @@ def test_what_cannot_be_exported_is_refused(folder, name, options, words):
     [
         ("vllm", "vLLM has no counterpart of drafter 'hydra'"),
         ("sglang", "SGLang has no counterpart"),
-        ("sglang-adaptive", "SGLang has no counterpart"),
+        ("sglang-adaptive", "SGLang's adaptive mode has no counterpart"),
         ("tensorrt-llm", "TensorRT-LLM has no counterpart"),
         ("llamacpp", "llama.cpp has no counterpart"),
         ("transformers", "transformers has no counterpart"),

@@ -15,6 +15,7 @@ from simspec.cost_table import CostTable
 from simspec.exports import (
     dynamo,
     golden_al,
+    hf_transformers,
     llamacpp,
     sglang,
     sglang_adaptive,
@@ -88,7 +89,8 @@ def test_vllm_drafts_what_was_chosen(schedule, batch):
 def test_sglang_adaptive_drafts_what_was_chosen(schedule, batch, captured):
     assume(schedule.longest)
     config = sglang_adaptive.read(
-        sglang_adaptive.export(request(schedule)), sglang_adaptive.start_steps(schedule)
+        sglang_adaptive.export(request(schedule, drafter="eagle")),
+        sglang_adaptive.start_steps(schedule),
     )
     padded = min((size for size in captured if size >= batch), default=batch)
     expected = schedule.at(min(padded, schedule.batch[-1]))
@@ -126,6 +128,21 @@ def test_flags_survive_any_name(length, name):
     asked = request(Schedule((1,), (length,)), options=options)
     assert sglang.read(sglang.export(asked)) == ("STANDALONE", length, 1, length + 1)
     assert llamacpp.read(llamacpp.export(asked)) == ("draft-simple", length, 0.0)
+
+
+@given(st.floats(0, 1), st.booleans())
+def test_thresholds_survive(threshold, inclusive):
+    name = policies.confidence(threshold, inclusive=inclusive).name
+    asked = replace(request(Schedule((1,), (1,))), choice=Choice((name,), None, (GAIN,)))
+    if inclusive:
+        config = hf_transformers.read(hf_transformers.export(asked))
+        assert config["assistant_confidence_threshold"] == threshold
+        with pytest.raises(ValueError, match="which drops the token"):
+            llamacpp.export(asked)
+    else:
+        assert llamacpp.read(llamacpp.export(asked)) == ("draft-simple", 12, threshold)
+        with pytest.raises(ValueError, match="which submits the token"):
+            hf_transformers.export(asked)
 
 
 @settings(max_examples=40)
@@ -250,7 +267,8 @@ def test_yaml_is_what_another_reader_reads():
 
 @pytest.mark.parametrize("name", [n for n in FORMATS if n not in ("golden-al", "spec-bench")])
 def test_plain_decoding_is_not_exported(name):
-    asked = request(Schedule((1,), (0,)))
+    drafter = "eagle" if name == "sglang-adaptive" else "model"
+    asked = request(Schedule((1,), (0,)), drafter=drafter)
     with pytest.raises(ValueError, match="plain decoding is the fastest"):
         FORMATS[name].export(asked)
 

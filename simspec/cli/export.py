@@ -65,7 +65,7 @@ def export(  # noqa: PLR0913
 ) -> None:
     """Write settings for a serving engine: lengths chosen by replay, checked by its own rules.
 
-    Example: simspec export vllm tiny-model-coupled --draft-model DRAFT --out vllm.json
+    Example: simspec export vllm tiny-eagle-greedy --draft-model DRAFT --out vllm.json
 
     By batch size: simspec export tensorrt-llm MINE.parquet --cost TABLE.json --engine-version 1.3.0
     --draft-model DRAFT --out trt.yaml

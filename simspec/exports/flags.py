@@ -8,7 +8,7 @@ from simspec.exports.documents import shown
 
 MAX_TEXT = 1 << 16
 NO_NAMES: Mapping[str, str] = {}
-_INTEGER, _NUMBER = re.compile(r"-?\d{1,9}"), re.compile(r"-?\d{1,9}(\.\d{1,17})?(e-?\d{1,3})?")
+_INTEGER, _NUMBER = re.compile(r"-?\d{1,9}"), re.compile(r"-?\d{1,9}(\.\d{1,25})?(e-?\d{1,3})?")
 
 
 def flag_line(flags: Mapping[str, object]) -> str:

@@ -66,14 +66,17 @@ FORMATS: dict[str, Format] = {
         (
             "SGLang's own adaptation: each batch size has one candidate",
             "batches between two captured graph sizes, which use the slot of the larger",
-            "set-ups that switch it off with a warning: topk > 1, DP attention, other algorithms",
+            "set-ups that switch it off with a warning: DP attention, multi-layer EAGLE and others",
         ),
         flags=sglang_adaptive.flags,
     ),
     "tensorrt-llm": Format(
         tensorrt_llm.export,
         tensorrt_llm.validate,
-        ("batches beyond the last key: upper bounds switch drafts off, lower bounds keep them",),
+        (
+            "batches beyond the last key: upper bounds switch drafts off, lower bounds keep them",
+            "decoding types that do not take a length by batch size",
+        ),
         tensorrt_llm.LIMITS,
     ),
     "llamacpp": Format(

@@ -27,7 +27,7 @@ TOKENS, SCHEDULE, THRESHOLD = (
 )
 LOOKUP, NGRAM = "prompt_lookup_num_tokens", "max_matching_ngram_size"
 SCHEDULES = ("constant", "heuristic", "heuristic_transient")
-DRAFTERS = {"model": "assistant", "early_exit": "assistant", "prompt_lookup": "prompt_lookup"}
+DRAFTERS = {"model": "assistant", "prompt_lookup": "prompt_lookup"}
 METHODS = ("assistant", "prompt_lookup")
 
 

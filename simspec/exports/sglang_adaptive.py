@@ -26,6 +26,7 @@ from simspec.exports.sglang import chain_flags
 
 KIND = "SGLang adaptive config"
 STEPS, STRATEGY = "candidate_steps", "strategy"
+DRAFTERS, ALGORITHMS = {"eagle": "EAGLE"}, ("EAGLE", "EAGLE3")
 INTEGERS = {"update_interval": 1, "warmup_batches": 0}
 NUMBERS = {
     "ema_alpha": (0.0, 1.0),
@@ -37,7 +38,11 @@ SCALARS = (*INTEGERS, *NUMBERS)
 
 
 def export(request: Request) -> str:
-    """The JSON of `--speculative-adaptive-config`."""
+    """The JSON of `--speculative-adaptive-config`.
+
+    ValueError for an algorithm under which SGLang switches adaptive steps off with a warning.
+    """
+    check_option(request.method(DRAFTERS, "SGLang's adaptive mode"), "--method", ALGORITHMS)
     slots = {str(low): {STEPS: [steps]} for low, _, steps in request.schedule.steps}
     return json.dumps({"ema_alpha": 0.2, "update_interval": 5, "warmup_batches": 10} | slots) + "\n"
 
