@@ -13,6 +13,7 @@ import typer
 from simspec.cli.check import check
 from simspec.cli.cost import cost
 from simspec.cli.drafters import drafters
+from simspec.cli.export import export
 from simspec.cli.import_ import import_
 from simspec.cli.roofline import roofline
 from simspec.cli.score import score
@@ -22,7 +23,9 @@ from simspec.cli.transport import transport
 from simspec.cli.trees import trees
 
 GROUP = "simspec.commands"
-COMMANDS = (sweep, show, roofline, cost, check, score, drafters, trees, transport, import_)
+COMMANDS = (
+    sweep, show, roofline, cost, check, score, drafters, trees, transport, import_, export
+)  # fmt: skip
 
 app = typer.Typer(
     no_args_is_help=True,

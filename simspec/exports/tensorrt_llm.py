@@ -1,0 +1,169 @@
+"""TensorRT-LLM: speculative_config with a draft_len_schedule, whose meaning changed in 1.3.
+
+Reference: tensorrt_llm/llmapi/llm_args.py of TensorRT-LLM, before and after its #10860.
+"""
+
+import re
+from bisect import bisect_left, bisect_right
+from typing import Any
+
+from simspec.exports.documents import (
+    check_fields,
+    check_integer,
+    check_number,
+    check_option,
+    check_text,
+    parse_yaml,
+    shown,
+)
+from simspec.exports.request import Request, Settings
+from simspec.exports.schedule import Limits, Schedule
+
+KIND = "TensorRT-LLM config"
+ROOT, LENGTH, SCHEDULE = "speculative_config", "max_draft_len", "draft_len_schedule"
+DRAFTERS = {"model": "Draft_Target", "eagle": "Eagle", "prompt_lookup": "NGram"}
+WITH_MODEL = ("Draft_Target", "Eagle", "Eagle3")
+TYPES = (*WITH_MODEL, "NGram", "MTP")
+NGRAM = "max_matching_ngram_size"
+GATE = ("acceptance_rate_window_size", "acceptance_rate_threshold")
+"""The kill switch since 1.3.0rc27; it had other names before."""
+
+LIMITS = Limits(falling=True)
+LOWER_BEFORE, UPPER_FROM = (1, 3, 0, 0), (1, 3, 0, 27)
+
+
+def upper_bounds(version: str | None) -> bool:
+    """Whether keys of a schedule are upper bounds in that version; ValueError where unknown.
+
+    | version | a key is |
+    | --- | --- |
+    | 1.2 and before | a lower bound |
+    | release candidates of 1.3.0 before 27 | either: #10860 changed it in March 2026 |
+    | 1.3.0rc27 and later | an upper bound |
+    """
+    if version is None:
+        raise ValueError(
+            f"{SCHEDULE} changed its meaning between versions of TensorRT-LLM: give "
+            "--engine-version, such as 1.3.0 (upper bounds) or 1.2.0 (lower bounds)"
+        )
+    found = re.fullmatch(r"v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?(?:rc(\d{1,4}))?", version)
+    if found is None:
+        raise ValueError(f"engine version is {shown(version)}, expected one such as 1.3.0rc27")
+    major, minor, patch, candidate = found.groups()
+    release = (int(major), int(minor), int(patch or 0), int(candidate or 9999))
+    if LOWER_BEFORE <= release < UPPER_FROM:
+        raise ValueError(
+            f"engine version is {version}: the keys of {SCHEDULE} changed from lower to upper "
+            "bounds among the candidates of 1.3.0, give 1.2.0 or 1.3.0rc27 for the one that "
+            "yours has"
+        )
+    return release >= UPPER_FROM
+
+
+def export(request: Request) -> str:
+    """The YAML of `--config`; ValueError for a drafter that TensorRT-LLM has no type for.
+
+    Lengths of larger batches are at most that of batch 1, which is max_draft_len.
+    """
+    import yaml
+
+    schedule = clamped(request.schedule)
+    kind = request.method(DRAFTERS, "TensorRT-LLM")
+    config: dict[str, Any] = {"decoding_type": kind, LENGTH: schedule.longest}
+    if kind in WITH_MODEL:
+        config["speculative_model"] = request.model(kind)
+    if kind == "NGram":
+        config[NGRAM] = request.settings.ngram
+    if not schedule.single:
+        config[SCHEDULE] = bounds(schedule, upper_bounds(request.settings.engine_version))
+    text: str = yaml.safe_dump({ROOT: config}, sort_keys=False)
+    return text
+
+
+def clamped(schedule: Schedule) -> Schedule:
+    """The schedule with no length above the first, which TensorRT-LLM refuses."""
+    if schedule.length[0] == 0:
+        raise ValueError(
+            "batch 1 is fastest without drafts, and TensorRT-LLM needs its longest draft there: "
+            "give --policy fixed:K"
+        )
+    return LIMITS.of(schedule)
+
+
+def bounds(schedule: Schedule, upper: bool) -> dict[int, int]:
+    """{bound: length}; upper bounds leave out what is 0 beyond the last key by itself."""
+    if not upper:
+        return {low: length for low, _, length in schedule.steps}
+    steps = schedule.steps
+    if steps[-1][2] == 0:
+        steps = steps[:-1]
+    return {high: length for _, high, length in steps}
+
+
+def validate(text: str, settings: Settings) -> None:
+    """ValueError, one line, for what TensorRT-LLM refuses, or changes without a word.
+
+    | TensorRT-LLM would | refused here |
+    | --- | --- |
+    | refuse | unknown keys and types, bounds below 1, lengths below 0 or above max_draft_len |
+    | refuse | a smallest key, or key 1 of lower bounds, without max_draft_len; no key at all |
+    | refuse | a schedule beside max_concurrency |
+    | convert | true, "4" and 4.0 as integers |
+    | keep the last | a key that comes twice |
+    | read bounds as the other kind | a schedule without a version that says which |
+    """
+    read(text, settings.engine_version)
+
+
+def read(text: str, version: str | None = None) -> dict[str, Any]:
+    """The content of speculative_config; ValueError as `validate`."""
+    config = check_fields(parse_yaml(text, KIND), KIND, (ROOT,))[ROOT]
+    optional = ("speculative_model", SCHEDULE, "max_concurrency", NGRAM, *GATE)
+    check_fields(config, ROOT, ("decoding_type", LENGTH), optional)
+    kind = check_option(config["decoding_type"], "decoding_type", TYPES)
+    longest = check_integer(config[LENGTH], LENGTH, 1)
+    if kind in WITH_MODEL:
+        check_text(config.get("speculative_model"), "speculative_model")
+    if (kind == "NGram") != (NGRAM in config):
+        raise ValueError(f"{NGRAM} belongs to NGram and to nothing else, here with {kind}")
+    if NGRAM in config:
+        check_integer(config[NGRAM], NGRAM, 1)
+    if "max_concurrency" in config:
+        check_integer(config["max_concurrency"], "max_concurrency", 1)
+        if SCHEDULE in config:
+            raise ValueError(f"max_concurrency and {SCHEDULE} exclude each other: drop one")
+    if GATE[0] in config:
+        check_integer(config[GATE[0]], GATE[0], 0)
+    if GATE[1] in config:
+        check_number(config[GATE[1]], GATE[1], 0, 1)
+    if SCHEDULE in config:
+        _check_schedule(config[SCHEDULE], longest, upper_bounds(version))
+    return config
+
+
+def length_at(config: dict[str, Any], batch: int, upper: bool) -> int:
+    """The draft length that TensorRT-LLM uses at that batch size."""
+    schedule = config.get(SCHEDULE)
+    if schedule is None:
+        return int(config[LENGTH])
+    keys = sorted(schedule)
+    if not upper:
+        return int(schedule[keys[bisect_right(keys, batch) - 1]])
+    place = bisect_left(keys, batch)
+    return int(schedule[keys[place]]) if place < len(keys) else 0
+
+
+def _check_schedule(schedule: Any, longest: int, upper: bool) -> None:
+    if not isinstance(schedule, dict) or not schedule:
+        raise ValueError(f"{SCHEDULE} is {shown(schedule)}, expected bounds with their lengths")
+    for bound, length in schedule.items():
+        check_integer(bound, f"{SCHEDULE}: key", 1)
+        check_integer(length, f"{SCHEDULE}[{bound}]", 0, longest)
+    first = min(schedule)
+    if not upper and first != 1:
+        raise ValueError(f"{SCHEDULE} starts at {first}, expected 1: keys are lower bounds")
+    if schedule[first] != longest:
+        raise ValueError(
+            f"{SCHEDULE}[{first}] is {schedule[first]}, expected {LENGTH}, {longest}: it is the "
+            "smallest batch size"
+        )
