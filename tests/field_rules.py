@@ -1,4 +1,4 @@
-"""Slow twins of the field's draft-length rules, from their definitions: lists, fractions, no arrays.
+"""Slow twins of the field's draft-length rules, from their definitions: lists and fractions.
 
 They import nothing of the package and share no logic with it. `play` walks a recording with one.
 """
