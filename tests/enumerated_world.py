@@ -236,7 +236,7 @@ ALLOWED = (
     "kill_switch:2,window=1,threshold=0.6",
     "in_a_row:1",
     "in_a_row:1,wasteful=true",
-    "ucb:arms=0/1/2",
+    "ucb:arms=1/2",
     "exp3:arms=0/1/2",
     "tapout",
 )
