@@ -50,6 +50,13 @@ def test_ema_tier_zero_probes_after_every_interval():
     assert after.tolist() == [1.0, 0.0, 1.0]
 
 
+def test_ema_tiers_moves_down_at_its_threshold_and_up_beyond_it():
+    """Both thresholds are 1 here, and so is the average."""
+    policy = ema_tiers("1/3", 3, weight=1.0, interval=1, warmup=0, down=0.5, up=0.5)
+    assert learn(policy, (1.0, 2.0, 0.0), 1, 3)[0] == 0
+    assert learn(policy, (0.0, 0.0, 0.0), 1, 1)[0] == 0
+
+
 @settings(max_examples=60)
 @given(LONG, LENGTHS, st.booleans(), st.integers(1, 4), st.integers(1, 5), SCOPE, costs())
 def test_throughput_aware_equals_its_twin(trace, lengths, geometric, window, interval, scope, cost):
@@ -73,6 +80,17 @@ def test_throughput_aware_by_hand():
     for variant, expected in (("released", 3), ("geometric", 1)):
         policy = throughput_aware(variant, "1/2/3", 1, window=2, interval=2)(trace, cost)
         assert drafts(policy, [1, 0], 3) == [1, 1, expected]
+
+
+def test_throughput_aware_extrapolates_geometrically():
+    """Shares 1 and 0.5: the third is 0.5 * 0.5, the fourth 0.25 * 0.25^(1/2). 2.5 / 1 against
+    2.875 / 1.2, then 2.875 / 1.1.
+    """
+    trace = synthetic.iid(0.5, 1, 8, 4)
+    for longest, expected in ((1.2, 2), (1.1, 4)):
+        cost = CostModel(np.zeros(5), [1, 1, 1, 1, longest], [0.0], 0.0, 1.0)
+        policy = throughput_aware(lengths="2/4", start=2, window=2, interval=2)(trace, cost)
+        assert drafts(policy, [2, 1], 4) == [2, 2, expected]
 
 
 def test_throughput_aware_as_released_leaps_from_one_token_to_the_longest():
@@ -135,6 +153,7 @@ def test_kill_switch_equals_its_twin(trace, k, window, threshold, scope, cost):
 def test_kill_switch_by_hand():
     """Shares 1, 0.5, 0.5, 0: means of three 0.667, then 0.333 < 0.4. No share comes after it."""
     assert drafts(kill_switch(2, 3, 0.4), [2, 1, 1, 0, 2, 2]) == [2, 2, 2, 2, 0, 0, 0]
+    assert drafts(kill_switch(2, 2, 0.5), [1, 1, 1]) == [2, 2, 2, 2]  # at the threshold, not below
     state = learn(kill_switch(2, 1, 0.4), (0.0, 0.0, 0.0, 0.0), 0, 0)
     assert state.tolist() == [0, 0, 0, 0]  # a round that could not draft says nothing
 
@@ -154,6 +173,7 @@ def test_in_a_row_by_hand():
     assert drafts(policy, [1, 1, 2, 2, 3, 3, 3, 0, 3, 0, 0]) == [1, 1, 2, 2, 3, 3, 3, 3, 3, 3, 3, 2]
     assert drafts(in_a_row(1, bias=1), [0, 1, 2]) == [1, 2, 3, 4]
     assert drafts(in_a_row(2, 0, 1), [0, 0]) == [0, 0, 1]
+    assert drafts(in_a_row(1), [4] * 6 + [0], K=4) == [1, 2, 3, 4, 4, 4, 4, 3]
 
 
 @settings(max_examples=40)
