@@ -118,3 +118,4 @@ def test_tapout_by_hand():
         state = learn(policy, state, accepted, 1, ((0.79, 0.55),), K=4)
     assert answers == [(0, False), (1, True), (2, False), (1, True)]
     assert state[4:].tolist() == [1, 0, 2, 0.5 * 0.25 + 0.5, 1, 0]
+    assert state[2:4].tolist() == pytest.approx([0.801, 0.0])  # of the one round of its own
