@@ -32,6 +32,23 @@ def check_option(policy: str, name: str, value: Any, options: Sequence[str]) -> 
         raise PolicyError(f"{policy}: {name} is {value!r}, expected one of {', '.join(options)}")
 
 
+def check_lengths(policy: str, name: str, value: Any, low: int = 0) -> tuple[int, ...]:
+    """Draft lengths from a text such as 1/3/5/7; PolicyError unless they ascend in low..255."""
+    parts = str(value).split("/")
+    lengths = tuple(int(part) for part in parts if part.isascii() and part.isdigit())
+    ascending = all(a < b for a, b in zip(lengths, lengths[1:]))
+    if len(lengths) < len(parts) or not ascending or lengths[0] < low or lengths[-1] > 255:
+        raise PolicyError(
+            f"{policy}: {name} is {value!r}, expected ascending lengths in {low}..255 such as 1/3/5"
+        )
+    return lengths
+
+
+def check_scope(policy: str, value: Any) -> None:
+    """PolicyError, one line, unless the value is a policy's scope."""
+    check_option(policy, "scope", value, ("sequence", "stream"))
+
+
 def policy_name(policy: str, settings: dict[str, Any], factory: Callable[..., Any]) -> str:
     """policy:key=value,... of the settings that differ from the factory's defaults."""
     changed = changed_settings(settings, factory)

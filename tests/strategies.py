@@ -6,17 +6,26 @@ from hypothesis import strategies as st
 from simspec import CostModel, Policy, Trace, TraceMeta
 from simspec.policies import (
     adaedl,
+    adaptive_confidence,
     beta_ts,
     cali_ts,
     confidence,
     cost_ts,
     draft_verify,
+    ema_tiers,
     entropy,
+    exp3,
     fixed,
+    goodput,
     hf_heuristic,
+    in_a_row,
+    kill_switch,
     model_only,
     product,
     sampling_only,
+    tapout,
+    throughput_aware,
+    ucb,
 )  # fmt: skip
 from simspec.policies.thompson import READINGS
 from simspec.quantization import TABLES
@@ -133,9 +142,9 @@ def nosy(scope="sequence"):
 SCALAR = ScalarPredictor(0.2, 0.6, -0.3, 0.1)
 
 
-def planned(*arguments, **named):
+def planned(*arguments, rule=cost_ts, **named):
     """A cost-aware policy, planned for a trace and costs that are not those it is replayed with."""
-    return cost_ts(*arguments, **named)(
+    return rule(*arguments, **named)(
         iid(0.5, 1, 4, 6), CostModel(0.125 * np.arange(7), np.ones(7), [0, 0.25], 0.0, 1.0)
     )
 
@@ -163,6 +172,23 @@ EXAM = [
     adaedl(0.5, step=0.3, scope="stream"),
     hf_heuristic(2),
     hf_heuristic(3, transient=True),
+    adaptive_confidence(0.6, samples=1),
+    adaptive_confidence(weight=0.5, samples=0, scope="stream"),
+    ema_tiers("0/1/3", interval=1, warmup=1),
+    ema_tiers(weight=0.9, interval=2, warmup=0, scope="sequence"),
+    planned(rule=throughput_aware, window=2, interval=2),
+    planned("geometric", "1/2/4", rule=throughput_aware, window=1, interval=1, scope="sequence"),
+    planned(rule=goodput, window=1),
+    planned("released", rule=goodput, window=2, shortest=1, scope="sequence"),
+    kill_switch(1, 3, 0.6),
+    in_a_row(1, 0, 3),
+    in_a_row(2, wasteful=True, scope="sequence"),
+    planned(rule=ucb),
+    planned("released", "0/1/3", rule=ucb, scope="stream"),
+    planned(rule=exp3),
+    planned("0/2/5", 2.0, rule=exp3, scope="stream"),
+    tapout(),
+    tapout(0.5, exploration=0.5, scope="stream"),
     nosy(),
     nosy("stream"),
 ]

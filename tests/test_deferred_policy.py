@@ -9,7 +9,10 @@ from simspec.policies import parse
 from simspec.tree import MAX_NODES
 
 TRACE, COST = synthetic.iid(0.6, 2, 12, 4), CostModel.from_ratio(0.1, 4, MAX_NODES)
-CHAINS = ("fixed:2", "beta_ts", "oracle", "greedy_oracle", "cost_ts")
+CHAINS = (
+    *("fixed:2", "beta_ts", "oracle", "greedy_oracle", "cost_ts"),
+    *("throughput_aware", "goodput", "ucb", "exp3"),
+)
 FITTED_TREES = ("optimal_tree", "optimal_tree:16", "medusa_tree:8", "full_tree:8", "tree_oracle")
 
 

@@ -12,19 +12,28 @@ from simspec.cost import CostModel
 from simspec.deferred_policy import DeferredPolicy
 from simspec.policies.adaedl import adaedl
 from simspec.policies.adaptive import hf_heuristic
+from simspec.policies.adaptive_confidence import adaptive_confidence
 from simspec.policies.calibrated import cali_ts, model_only, sampling_only
 from simspec.policies.confidence import confidence
 from simspec.policies.cost_aware import cost_ts
 from simspec.policies.draft_verify import draft_verify
+from simspec.policies.ema_tiers import ema_tiers
 from simspec.policies.entropy import entropy
+from simspec.policies.exp3 import exp3
 from simspec.policies.fitted_trees import full_tree, medusa_tree, optimal_tree
 from simspec.policies.fixed import fixed
+from simspec.policies.goodput import goodput
 from simspec.policies.greedy_oracle import greedy_oracle
+from simspec.policies.in_a_row import in_a_row
+from simspec.policies.kill_switch import kill_switch
 from simspec.policies.oracle import oracle
 from simspec.policies.product import product
+from simspec.policies.tapout import tapout
 from simspec.policies.thompson import beta_ts
+from simspec.policies.throughput_aware import throughput_aware
 from simspec.policies.tree_oracle import tree_oracle
 from simspec.policies.trees import beams, cape, dynamic_tree, sets, static
+from simspec.policies.ucb import ucb
 from simspec.policy import Policy, PolicyError
 from simspec.trace import Trace
 from simspec.tree_policy import TreePolicy
@@ -35,6 +44,7 @@ __all__ = [
     "PolicyError",
     "TREES",
     "adaedl",
+    "adaptive_confidence",
     "beams",
     "beta_ts",
     "cali_ts",
@@ -43,11 +53,16 @@ __all__ = [
     "cost_ts",
     "draft_verify",
     "dynamic_tree",
+    "ema_tiers",
     "entropy",
+    "exp3",
     "fixed",
     "full_tree",
+    "goodput",
     "greedy_oracle",
     "hf_heuristic",
+    "in_a_row",
+    "kill_switch",
     "make",
     "medusa_tree",
     "model_only",
@@ -58,7 +73,10 @@ __all__ = [
     "sampling_only",
     "sets",
     "static",
+    "tapout",
+    "throughput_aware",
     "tree_oracle",
+    "ucb",
 ]
 
 BUILTIN: dict[str, Callable[..., Any]] = {
@@ -74,6 +92,15 @@ BUILTIN: dict[str, Callable[..., Any]] = {
     "draft_verify": draft_verify,
     "adaedl": adaedl,
     "hf_heuristic": hf_heuristic,
+    "adaptive_confidence": adaptive_confidence,
+    "ema_tiers": ema_tiers,
+    "throughput_aware": throughput_aware,
+    "goodput": goodput,
+    "kill_switch": kill_switch,
+    "in_a_row": in_a_row,
+    "ucb": ucb,
+    "exp3": exp3,
+    "tapout": tapout,
     "greedy_oracle": greedy_oracle,
     "oracle": oracle,
 }

@@ -1,0 +1,109 @@
+"""Draft lengths in tiers that follow an average of the accepted length (SGLang)."""
+
+from simspec.compile_cache import cached_njit
+from simspec.policy import Policy, PolicyError
+from simspec.policy_arguments import (
+    check_integer,
+    check_lengths,
+    check_number,
+    check_scope,
+    policy_name,
+)  # fmt: skip
+from simspec.policy_functions import Array, Go
+
+_HEAD = 5
+# params: weight of a new round, interval, warm-up, down, up, then the tiers.
+# state: index of the tier, average, rounds.
+
+
+@cached_njit
+def next_tier(params: Array, state: Array) -> int:
+    """Index of the tier after the one in the state; sets the average where a tier of 0 has none."""
+    tiers, i, average = params[_HEAD:], int(state[0]), state[1]
+    last = len(tiers) - 1
+    if tiers[i] == 0.0:
+        i = min(i + 1, last)
+        if tiers[i] > 0.0 and average < 0.0:
+            state[1] = tiers[i] - 1.0
+        return i
+    start = i
+    while i > 0:
+        below = tiers[i - 1]
+        threshold = (0.5 if below == 0.0 else below - 0.5) + params[3]
+        if average > threshold:
+            break
+        i -= 1
+    if i < start:
+        return i
+    while i < last and average > tiers[i] - 0.5 + params[4]:
+        i += 1
+    return i
+
+
+def _draft_more(params: Array, state: Array, slot: int, features: Array, u: float) -> Go:
+    return slot < params[_HEAD + int(state[0])], True
+
+
+def _observe(
+    params: Array,
+    state: Array,
+    computed: int,
+    drafted: int,
+    accepted: int,
+    features: Array,
+    cost: float,
+) -> None:
+    if params[_HEAD + int(state[0])] > 0.0:
+        state[1] = (1.0 - params[0]) * state[1] + params[0] * accepted
+    state[2] += 1.0
+    over = state[2] - params[2]
+    if over > 0.0 and over % params[1] == 0.0:
+        state[0] = next_tier(params, state)
+
+
+def ema_tiers(
+    tiers: str = "1/3/5/7",
+    start: int | None = None,
+    weight: float = 0.2,
+    interval: int = 5,
+    warmup: int = 10,
+    down: float = -0.25,
+    up: float = 0.0,
+    scope: str = "stream",
+) -> Policy:
+    """SGLang's adaptive steps: a draft length out of tiers, by an average of accepted tokens.
+
+    After a round with a accepted tokens e = (1 - weight) e + weight a, except at tier 0. Then,
+    every `interval` rounds after `warmup`:
+
+    | tier             | next                                                                  |
+    | ---------------- | --------------------------------------------------------------------- |
+    | 0                | one up, always; e = tier - 1 if e < 0                                 |
+    | others, downward | while e <= below - 0.5 + down (0.5 + down if the tier below is 0)     |
+    | else upward      | while e > tier - 0.5 + up                                             |
+
+    e starts at `start` - 1, start (default: the middle tier) is a tier. A tier deeper than the
+    recording drafts as deep as it goes. As released: the defaults are those of batch size 1; one
+    state for all requests, hence scope 'stream'. `ceiling_coeff`, off as released, is left out.
+    PolicyError for values outside their ranges.
+
+    Source: sgl-project/sglang, srt/speculative/adaptive_spec_params.py at 015c872.
+    """
+    lengths = check_lengths("ema_tiers", "tiers", tiers)
+    if start is not None and (type(start) is not int or start not in lengths):
+        raise PolicyError(f"ema_tiers: start is {start!r}, expected one of the tiers {tiers}")
+    check_number("ema_tiers", "weight", weight, 0, 1)
+    check_integer("ema_tiers", "interval", interval, 1, 10**6)
+    check_integer("ema_tiers", "warmup", warmup, 0, 10**6)
+    for name, value in (("down", down), ("up", up)):
+        check_number("ema_tiers", name, value, -255, 255)
+    check_scope("ema_tiers", scope)
+    first = len(lengths) // 2 if start is None else lengths.index(start)
+    settings = {
+        "tiers": str(tiers), "start": start, "weight": weight, "interval": interval,
+        "warmup": warmup, "down": down, "up": up, "scope": scope,
+    }  # fmt: skip
+    params = (weight, interval, warmup, down, up, *lengths)
+    state0 = (first, lengths[first] - 1.0, 0.0)
+    name = policy_name("ema_tiers", settings, ema_tiers)
+    return Policy(name, _draft_more, _observe, params, state0, scope=scope)

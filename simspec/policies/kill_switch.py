@@ -1,0 +1,58 @@
+"""Drafting that ends for good once too little is accepted (TensorRT-LLM)."""
+
+from simspec.policy import Policy
+from simspec.policy_arguments import check_integer, check_number, check_scope, policy_name
+from simspec.policy_functions import Array, Go
+
+_STATE = 3
+# params: k, window, threshold. state: 1 if off, samples, sum of the window, then the window.
+
+
+def _draft_more(params: Array, state: Array, slot: int, features: Array, u: float) -> Go:
+    return state[0] == 0.0 and slot < params[0], True
+
+
+def _observe(
+    params: Array,
+    state: Array,
+    computed: int,
+    drafted: int,
+    accepted: int,
+    features: Array,
+    cost: float,
+) -> None:
+    if drafted == 0 or state[0] > 0.0:
+        return
+    window = int(params[1])
+    place = _STATE + int(state[1]) % window
+    share = accepted / drafted
+    state[2] += share - state[place]
+    state[place] = share
+    state[1] += 1.0
+    if state[1] >= window and state[2] / window < params[2]:
+        state[0] = 1.0
+
+
+def kill_switch(
+    k: int = 4, window: int = 100, threshold: float = 0.3, scope: str = "stream"
+) -> Policy:
+    """TensorRT-LLM's speculation gate: k tokens a round, none ever again below a threshold.
+
+    Each round with a draft adds accepted / drafted. Once there are `window` of them, drafting ends
+    for good when the mean of the last `window` is below the threshold. As released: one gate for
+    all requests, hence scope 'stream'; 'sequence' switches on again with each sequence. All of k,
+    window and threshold are the user's there; the defaults here are an example. PolicyError for
+    values outside their ranges.
+
+    Source: NVIDIA/TensorRT-LLM, _torch/speculative/speculation_gate.py. The version of commit
+    41080dc averaged the accepted length of completed requests instead, with a threshold in tokens.
+    A policy is not told where a request ends, so that one is not offered.
+    """
+    check_integer("kill_switch", "k", k, 0, 255)
+    check_integer("kill_switch", "window", window, 1, 10_000)
+    check_number("kill_switch", "threshold", threshold, 0, 1)
+    check_scope("kill_switch", scope)
+    settings = {"k": k, "window": window, "threshold": threshold, "scope": scope}
+    name = policy_name("kill_switch", settings, kill_switch)
+    state0 = (0.0,) * (_STATE + window)
+    return Policy(name, _draft_more, _observe, (k, window, threshold), state0, K=k, scope=scope)
