@@ -11,6 +11,7 @@ from importlib.metadata import EntryPoint, entry_points
 import typer
 
 from simspec.cli.check import check
+from simspec.cli.compare import compare
 from simspec.cli.cost import cost
 from simspec.cli.drafters import drafters
 from simspec.cli.export import export
@@ -24,7 +25,8 @@ from simspec.cli.trees import trees
 
 GROUP = "simspec.commands"
 COMMANDS = (
-    sweep, show, roofline, cost, check, score, drafters, trees, transport, import_, export
+    sweep, show, roofline, cost, check, score, compare, drafters, trees, transport, import_,
+    export,
 )  # fmt: skip
 
 app = typer.Typer(

@@ -1,0 +1,248 @@
+"""Policies compared with one of them on the same prompts: difference, error, and verdict."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+from simspec.cost import CostModel
+from simspec.policies import make
+from simspec.policies.fixed import fixed
+from simspec.reports.intervals import interval_data
+from simspec.reports.prompt_seconds import prompt_seconds
+from simspec.stats import MIN_PROMPTS, Interval, ratio, ratio_difference, swap_test
+from simspec.trace import Trace, load_trace
+from simspec.tree import MAX_NODES
+
+BEST_FIXED = "best_fixed"
+"""The baseline that is the best fixed draft length in hindsight."""
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of every comparison.
+
+    | field | meaning |
+    | --- | --- |
+    | level | of the intervals; 1 - level is the chance of any false 'faster' or 'slower' |
+    | margin | speedups within this share of the baseline's are a tie |
+    | power | chance to find a difference as large as `Comparison.detectable` |
+    | resamples, seed | of the bootstrap and of the swap test |
+    """
+
+    level: float = 0.95
+    margin: float = 0.01
+    power: float = 0.8
+    resamples: int = 9999
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, low in (("level", 0.5), ("power", 0.5), ("margin", 0.0)):
+            value = getattr(self, name)
+            if not low <= value < 1:
+                raise ValueError(f"{name} is {value}, expected {low:g} or more and below 1")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One policy against the baseline, on one recording; T: modelled seconds of a prompt.
+
+    | field | meaning |
+    | --- | --- |
+    | recording, policy, against | what was compared |
+    | speedup, baseline | Interval of plain seconds / T, sums over prompts |
+    | difference | Interval of speedup - baseline, paired by prompt |
+    | error | standard error of the difference, by jackknife over prompts |
+    | p | of the swap test of T within prompts; after Holm's step-down over the family |
+    | verdict | tie, faster, slower or undecided, see `verdict` |
+    | detectable | least difference that so many prompts show with the power asked for |
+    | prompts_needed | to show the difference that was seen; None: it is 0 |
+    """
+
+    recording: str
+    policy: str
+    against: str
+    speedup: Interval
+    baseline: Interval
+    difference: Interval
+    error: float
+    p: float
+    verdict: str
+    detectable: float
+    prompts_needed: int | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data for JSON: an interval is {value, low, high}."""
+        intervals = ("speedup", "baseline", "difference")
+        names = ("recording", "policy", "against", "error", "p", "verdict")
+        return (
+            {name: getattr(self, name) for name in names}
+            | {name: interval_data(getattr(self, name)) for name in intervals}
+            | {"detectable": self.detectable, "prompts_needed": self.prompts_needed}
+        )
+
+
+def compare(
+    traces: Mapping[str, Trace | Path | str],
+    policies: Sequence[Any],
+    costs: Any = 0.1,
+    against: str = BEST_FIXED,
+    replicates: int = 4,
+    question: Question = Question(),
+) -> list[Comparison]:
+    """Each policy against the baseline on each recording; all of them are one family."""
+    return corrected(comparisons(traces, policies, costs, against, replicates, question), question)
+
+
+def comparisons(
+    traces: Mapping[str, Trace | Path | str],
+    policies: Sequence[Any],
+    costs: Any = 0.1,
+    against: str = BEST_FIXED,
+    replicates: int = 4,
+    question: Question = Question(),
+) -> list[Comparison]:
+    """The comparisons before `corrected` knows the whole family: p of each alone, no verdict.
+
+    `against` names a policy, or is 'best_fixed': the fixed length of least modelled time on the
+    same prompts, which favors the baseline. Policies that draw are averaged over replicates. costs
+    is a CostModel, a ratio or {name: either}. ValueError for what cannot run, and for fewer than 8
+    prompts.
+    """
+    found = []
+    for name, source in traces.items():
+        trace = source if isinstance(source, Trace) else load_trace(source)
+        cost = costs[name] if isinstance(costs, Mapping) else costs
+        if not isinstance(cost, CostModel):
+            cost = CostModel.from_ratio(cost, trace.K, MAX_NODES)
+        seconds, plain, baseline = _seconds(
+            trace, policies, cost, against, replicates, question.seed
+        )
+        found += [
+            compare_seconds(name, plain, (policy, seconds[policy]), baseline, question)
+            for policy in seconds
+            if policy != baseline[0]
+        ]
+    return found
+
+
+def _seconds(
+    trace: Trace, policies: Sequence[Any], cost: CostModel, against: str, replicates: int, seed: int
+) -> tuple[dict[str, Array], Array, tuple[str, Array]]:
+    """({policy: seconds [P]}, plain decoding's, (the baseline, its seconds))."""
+    if replicates < 1:
+        raise ValueError(f"replicates is {replicates}, expected at least 1")
+    lengths = [fixed(k) for k in range(trace.K + 1)] if against == BEST_FIXED else []
+    contestants = [make(policy, trace, cost) for policy in policies]
+    others = lengths or [make(against, trace, cost)]
+    every = {policy.name: policy for policy in (*contestants, *others)}
+    seconds, tokens = prompt_seconds(trace, list(every.values()), cost, replicates, seed)
+    best = min((policy.name for policy in others), key=lambda name: seconds[name].sum())
+    chosen = {policy.name: seconds[policy.name] for policy in contestants}
+    return chosen, tokens * cost.baseline, (best, seconds[best])
+
+
+def compare_seconds(
+    recording: str,
+    plain: Array,
+    policy: tuple[str, Array],
+    baseline: tuple[str, Array],
+    question: Question = Question(),
+) -> Comparison:
+    """One comparison of seconds [P] of the same prompts, without regard to others.
+
+    ValueError for fewer than 8 prompts.
+    """
+    ours, theirs = policy[1], baseline[1]
+    options: dict[str, Any] = {
+        "level": question.level,
+        "resamples": question.resamples,
+        "seed": question.seed,
+    }
+    difference = ratio_difference(plain, ours, plain, theirs, **options)
+    p = swap_test(
+        ours[:, None], theirs[:, None], lambda t: t[..., 0], question.resamples, question.seed
+    )
+    return Comparison(
+        recording,
+        policy[0],
+        baseline[0],
+        ratio(plain, ours, **options),
+        ratio(plain, theirs, **options),
+        difference,
+        jackknife_error(plain, ours, theirs),
+        p,
+        "",
+        math.nan,
+        None,
+    )
+
+
+def jackknife_error(plain: Array, ours: Array, theirs: Array) -> float:
+    """Standard error of sum(plain) / sum(ours) - sum(plain) / sum(theirs), prompts independent.
+
+    sqrt((P - 1) / P sum_i (d_i - mean)^2), d_i the difference without prompt i (Efron 1982, Ch. 3).
+    """
+    left = [values.sum() - values for values in (plain, ours, theirs)]
+    without = left[0] / left[1] - left[0] / left[2]
+    P = len(plain)
+    return float(math.sqrt((P - 1) / P * ((without - without.mean()) ** 2).sum()))
+
+
+def corrected(found: Sequence[Comparison], question: Question) -> list[Comparison]:
+    """The comparisons with Holm's p-values over all of them, verdicts, and what more would show.
+
+    detectable = (t_{1 - alpha / 2m} + t_power) error, alpha = 1 - level, m comparisons, Student's t
+    of P - 1 degrees; prompts_needed = P (detectable / |difference|)^2, at least 8.
+    """
+    if not found:
+        return []
+    alpha = 1 - question.level
+    adjusted = holm(np.array([c.p for c in found]))
+    rows = []
+    for c, p in zip(found, adjusted):
+        prompts = c.difference.prompts
+        tails = stdtrit(prompts - 1, np.array([1 - alpha / 2 / len(found), question.power]))
+        detectable, seen = float(tails.sum() * c.error), abs(c.difference.value)
+        needed = None
+        if seen > 0 and detectable / seen < 1e6:
+            needed = max(MIN_PROMPTS, math.ceil(prompts * (detectable / seen) ** 2))
+        rows.append(
+            replace(
+                c,
+                p=float(p),
+                verdict=verdict(c, float(p), question),
+                detectable=detectable,
+                prompts_needed=needed,
+            )
+        )
+    return rows
+
+
+def holm(p: Array) -> Array:
+    """Holm's adjusted p-values [m]: the i-th smallest is max_{j <= i} (m - j + 1) p_(j), at most 1.
+
+    Rejecting where they are at most alpha errs in any of the m with probability alpha (Holm 1979).
+    """
+    order = np.argsort(p, kind="stable")
+    steps = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.minimum(steps, 1)
+    return adjusted
+
+
+def verdict(comparison: Comparison, p: float, question: Question) -> str:
+    """tie: the whole interval is within the margin; else faster or slower at p; else undecided."""
+    d, margin = comparison.difference, question.margin * comparison.baseline.value
+    if -margin <= d.low and d.high <= margin:
+        return "tie"
+    if p <= 1 - question.level:
+        return "faster" if d.value > 0 else "slower"
+    return "undecided"
