@@ -1,38 +1,16 @@
 """docs/exporting.md: its commands print what the page shows."""
 
 import re
-import shlex
 from itertools import groupby
 
 import pytest
+from console_pages import output, steps
 from documents import ROOT, blocks
-from shell import command
 
 from simspec.exports.formats import FORMATS
 
 PAGE = ROOT / "docs" / "exporting.md"
 EXAMPLES = blocks(PAGE, "console")
-
-
-def steps(block):
-    """[(command, lines that the page shows behind it)]."""
-    lines = block.replace("\\\n", " ").splitlines()
-    starts = [i for i, line in enumerate(lines) if line.startswith("$ ")]
-    ends = [*starts[1:], len(lines)]
-    return [(shlex.split(lines[a][2:]), lines[a + 1 : b]) for a, b in zip(starts, ends)]
-
-
-def output(folder, words):
-    """What the command prints: simspec, cat, head -n or head -c."""
-    if words[0] == "simspec":
-        _, out, error = command(folder, *words[1:])
-        return out + error
-    text = (folder / words[-1]).read_text(encoding="utf-8")
-    if words[0] == "cat":
-        return text
-    assert words[0] == "head"
-    count = int(words[2])
-    return text[:count] if words[1] == "-c" else "".join(text.splitlines(True)[:count])
 
 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
