@@ -50,6 +50,9 @@ class Question:
                 raise ValueError(f"{name} is {value}, expected {low:g} or more and below 1")
 
 
+DEFAULTS = Question()
+
+
 @dataclass(frozen=True)
 class Comparison:
     """One policy against the baseline, on one recording; T: modelled seconds of a prompt.
@@ -95,7 +98,7 @@ def compare(
     costs: Any = 0.1,
     against: str = BEST_FIXED,
     replicates: int = 4,
-    question: Question = Question(),
+    question: Question = DEFAULTS,
 ) -> list[Comparison]:
     """Each policy against the baseline on each recording; all of them are one family."""
     return corrected(comparisons(traces, policies, costs, against, replicates, question), question)
@@ -107,7 +110,7 @@ def comparisons(
     costs: Any = 0.1,
     against: str = BEST_FIXED,
     replicates: int = 4,
-    question: Question = Question(),
+    question: Question = DEFAULTS,
 ) -> list[Comparison]:
     """The comparisons before `corrected` knows the whole family: p of each alone, no verdict.
 
@@ -139,14 +142,17 @@ def _seconds(
     """({policy: seconds [P]}, plain decoding's, (the baseline, its seconds))."""
     if replicates < 1:
         raise ValueError(f"replicates is {replicates}, expected at least 1")
-    lengths = [fixed(k) for k in range(trace.K + 1)] if against == BEST_FIXED else []
+    lengths: list[Any] = []
+    if against == BEST_FIXED:
+        lengths = [fixed(k) for k in range(trace.K + 1)]
     contestants = [make(policy, trace, cost) for policy in policies]
     others = lengths or [make(against, trace, cost)]
     every = {policy.name: policy for policy in (*contestants, *others)}
     seconds, tokens = prompt_seconds(trace, list(every.values()), cost, replicates, seed)
     best = min((policy.name for policy in others), key=lambda name: seconds[name].sum())
     chosen = {policy.name: seconds[policy.name] for policy in contestants}
-    return chosen, tokens * cost.baseline, (best, seconds[best])
+    plain: Array = tokens.astype(np.float64) * cost.baseline
+    return chosen, plain, (best, seconds[best])
 
 
 def compare_seconds(
@@ -154,7 +160,7 @@ def compare_seconds(
     plain: Array,
     policy: tuple[str, Array],
     baseline: tuple[str, Array],
-    question: Question = Question(),
+    question: Question = DEFAULTS,
 ) -> Comparison:
     """One comparison of seconds [P] of the same prompts, without regard to others.
 
