@@ -16,6 +16,7 @@ from simspec.cli.cost import cost
 from simspec.cli.drafters import drafters
 from simspec.cli.export import export
 from simspec.cli.import_ import import_
+from simspec.cli.report import report
 from simspec.cli.roofline import roofline
 from simspec.cli.score import score
 from simspec.cli.show import show
@@ -26,7 +27,7 @@ from simspec.cli.trees import trees
 GROUP = "simspec.commands"
 COMMANDS = (
     sweep, show, roofline, cost, check, score, compare, drafters, trees, transport, import_,
-    export,
+    export, report,
 )  # fmt: skip
 
 app = typer.Typer(

@@ -1,0 +1,156 @@
+"""What the page shows of one recording, computed by replay."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simspec.acceptance import drawn_trace
+from simspec.calibration import reliability
+from simspec.cost import CostModel
+from simspec.exports.choice import best_length
+from simspec.policies import make
+from simspec.policies.fixed import fixed
+from simspec.policies.oracle import oracle
+from simspec.reports.acceptance_by_depth import depth_acceptance
+from simspec.reports.comparison import DEFAULTS, Comparison, Question, comparisons
+from simspec.reports.oracle_gap import DEFAULT_POLICIES
+from simspec.reports.speedup_curve import Point, speedup_curve
+from simspec.reports.transport import TransportRow, transport
+from simspec.scalar_predictor import examples
+from simspec.simulate import replay
+from simspec.stats import MIN_PROMPTS
+from simspec.trace import Trace
+
+LEAST_BIN = 40
+"""Examples of a calibration bin that is shown."""
+
+
+@dataclass(frozen=True)
+class RecordingFigures:
+    """A recording's figures; times are modeled, speedups over plain decoding.
+
+    | field | meaning |
+    | --- | --- |
+    | name, trace, cost | the recording and its costs |
+    | curve | Points of fixed:0 .. fixed:K |
+    | policies | Points of adaptive policies, fastest first |
+    | oracle | Point of the clairvoyant schedule |
+    | best_k | the smallest K within 1% of the best throughput |
+    | comparisons | policies against the best fixed K, before Holm's correction |
+    | acceptance | float64[K]: by depth, all rows; NaN: never tried |
+    | calibration | float64[bins, 3]: count, mean confidence, share accepted; None: no confidence |
+    | shares | {part of a round: share of the time} at best_k |
+    | tokens_per_round | at best_k |
+    | transport | TransportRows; () where the budget is too short |
+    """
+
+    name: str
+    trace: Trace
+    cost: CostModel
+    curve: tuple[Point, ...]
+    policies: tuple[Point, ...]
+    oracle: Point
+    best_k: int
+    comparisons: tuple[Comparison, ...]
+    acceptance: NDArray[np.float64]
+    calibration: NDArray[np.float64] | None
+    shares: Mapping[str, float]
+    tokens_per_round: float
+    transport: tuple[TransportRow, ...]
+
+    @property
+    def best(self) -> Point:
+        """The point of the best fixed length."""
+        return self.curve[self.best_k]
+
+    @property
+    def pays(self) -> bool:
+        """Whether the best fixed length is faster than plain decoding by its whole interval."""
+        return self.best_k > 0 and self.best.speedup.low > 1
+
+
+def figures_of(
+    name: str,
+    trace: Trace,
+    cost: CostModel | float,
+    policies: Sequence[str] = (),
+    replicates: int = 4,
+    question: Question = DEFAULTS,
+) -> RecordingFigures:
+    """All figures of a recording; policies default to those whose features it has.
+
+    ValueError for what cannot run.
+    """
+    if not isinstance(cost, CostModel):
+        cost = CostModel.from_ratio(cost, trace.K)
+    cost = cost.truncate(trace.K) if cost.K > trace.K else cost
+    adaptive = [make(policy, trace, cost) for policy in policies or DEFAULT_POLICIES]
+    if not policies:
+        features = {feature for feature, _ in trace.meta.features}
+        adaptive = [policy for policy in adaptive if features.issuperset(policy.reads)]
+    options = {"replicates": replicates, "seed": question.seed, "level": question.level}
+    points = speedup_curve(trace, adaptive, cost, **options)  # type: ignore[arg-type]
+    draw = drawn_trace(trace, question.seed)
+    (*_, clairvoyant) = speedup_curve(draw, [oracle.resolve(draw, cost)], cost, **options)  # type: ignore[arg-type]
+    curve = tuple(point for point in points if point.K is not None)
+    best = best_length([1 / point.speedup.value for point in curve])
+    others = [point for point in points if point.K is None]
+    rounds = replay(draw, fixed(best), question.seed)
+    compared: list[Comparison] = []
+    if trace.sequences >= MIN_PROMPTS:
+        names = [policy.name for policy in adaptive]
+        compared = comparisons({name: trace}, names, cost, fixed(best).name, replicates, question)
+    return RecordingFigures(
+        name,
+        trace,
+        cost,
+        curve,
+        tuple(sorted(others, key=lambda point: -point.speedup.value)),
+        clairvoyant,
+        best,
+        tuple(compared),
+        depth_acceptance(trace)[1],
+        _calibration(trace),
+        _shares(cost, rounds),
+        trace.rows / len(rounds),
+        _transport(name, trace, question),
+    )
+
+
+def _calibration(trace: Trace) -> NDArray[np.float64] | None:
+    if "confidence" not in dict(trace.meta.features) or trace.ratio is not None:
+        return None
+    values, _, label, _ = examples(trace, ("confidence",))
+    if not len(label):
+        return None
+    table = reliability(np.clip(values[:, 0], 0, 1), label)
+    return table[table[:, 0] >= LEAST_BIN]
+
+
+def _shares(cost: CostModel, rounds: Any) -> dict[str, float]:
+    """Shares of the time by part; catch-up is the drafter reading what it lags behind."""
+    total = float(cost.seconds(rounds).sum())
+    parts = {
+        "drafting": float(cost.draft[rounds.computed].sum()),
+        "verification": float(cost.verify[rounds.drafted].sum()),
+        "overhead": len(rounds) * cost.overhead,
+    }
+    parts["catch-up"] = max(total - sum(parts.values()), 0.0)
+    return {part: seconds / total for part, seconds in parts.items()}
+
+
+def _transport(name: str, trace: Trace, question: Question) -> tuple[TransportRow, ...]:
+    options = {"level": question.level, "resamples": 1000, "seed": question.seed}
+    try:
+        return tuple(transport({name: trace}, None, (), **options))  # type: ignore[arg-type]
+    except ValueError:  # no row has a budget for the longest draft
+        return ()
+
+
+def short_name(name: str) -> str:
+    """The recording's name without its folder and ending."""
+    return Path(name).name.removesuffix(".parquet")

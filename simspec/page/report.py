@@ -1,0 +1,132 @@
+"""The page of a decision: recommendations first, then each recording's figures."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from simspec.page import charts, layout
+from simspec.page.engine_lines import engine_lines
+from simspec.page.figures import RecordingFigures, figures_of, short_name
+from simspec.page.recommendation import Recommendation, recommend, times
+from simspec.reports.comparison import DEFAULTS, Question
+from simspec.reports.intervals import interval_text
+from simspec.trace import Trace, load_trace
+
+SHOWN = 10
+"""Most adaptive policies of a chart, the fastest first."""
+
+
+def report(
+    traces: Mapping[str, Trace | Path | str],
+    costs: Any = 0.1,
+    policies: Sequence[str] = (),
+    replicates: int = 4,
+    question: Question = DEFAULTS,
+    notes: Sequence[str] = (),
+) -> str:
+    """The HTML of the page; costs is a CostModel, a ratio or {name: either}.
+
+    `notes` are shown under the title. ValueError for what cannot run.
+    """
+    figures = []
+    for name, source in traces.items():
+        trace = source if isinstance(source, Trace) else load_trace(source)
+        cost = costs[name] if isinstance(costs, Mapping) else costs
+        figures.append(figures_of(name, trace, cost, policies, replicates, question))
+    found = recommend(figures, question)
+    count = f"{len(figures)} recording{'s' * (len(figures) > 1)}"
+    body = [
+        layout.heading("Which draft length?", 1),
+        layout.paragraph(
+            f"{count}, replayed by simspec. Speedups are modeled from measured or given costs; "
+            f"brackets are {question.level:.0%} intervals over prompts. Lengths are chosen and "
+            "counted on the same prompts.",
+            quiet=True,
+        ),
+        *(layout.paragraph(note, quiet=True) for note in notes),
+        *(layout.advice(_about(r), r.sentence) for r in found),
+        layout.heading("Drafters"),
+        _drafters(figures),
+        *(part for f in figures for part in _recording(f, question)),
+    ]
+    return layout.page("simspec: which draft length?", body)
+
+
+def _about(recommendation: Recommendation) -> str:
+    target, rule, temperature, top_p = recommendation.key
+    sampled = f", temperature {temperature:g}" if rule != "greedy" else ""
+    return f"target {target[:24]}, {rule} verification{sampled}" + (
+        f", top-p {top_p:g}" if top_p != 1 else ""
+    )
+
+
+def _drafters(figures: Sequence[RecordingFigures]) -> str:
+    ordered = sorted(figures, key=lambda f: (f.trace.meta.rule, -f.best.speedup.value))
+    rows = [
+        (
+            short_name(f.name), f.trace.meta.drafter, f.trace.meta.rule, str(f.best_k),
+            times(f.best.speedup), f"{f.tokens_per_round:.2f}",
+            f.policies[0].policy if f.policies else "-",
+            times(f.policies[0].speedup) if f.policies else "-",
+            f"{f.oracle.speedup.value:.2f}x",
+        )
+        for f in ordered
+    ]  # fmt: skip
+    headings = (
+        "recording", "drafter", "rule", "best K", "speedup", "tokens a round", "best policy",
+        "its speedup", "oracle",
+    )  # fmt: skip
+    return layout.table(headings, rows, names=3)
+
+
+def _recording(f: RecordingFigures, question: Question) -> list[str]:
+    meta = f.trace.meta
+    about = (
+        f"{meta.drafter}, {meta.rule}; {f.trace.sequences} prompts, {f.trace.rows:,} tokens; "
+        f"recorded on {meta.device or 'an unknown device'}; costs of {f.cost.device or f.cost.name}"
+    )
+    shown = [
+        (f"fixed:{f.best_k}", f.best.speedup, "best"),
+        *((point.policy, point.speedup, "policy") for point in f.policies[:SHOWN]),
+        ("oracle", f.oracle.speedup, "oracle"),
+    ]
+    shown.sort(key=lambda row: -row[1].value)
+    drawn = [
+        ("Draft length", charts.curve_chart(f.curve, f.oracle, f.best_k)),
+        ("Policies", charts.policy_chart(shown)),
+        ("Acceptance by depth, over all positions", charts.depth_chart(f.acceptance)),
+    ]
+    if f.calibration is not None and len(f.calibration) > 1:
+        drawn.append(("Calibration of confidence", charts.calibration_chart(f.calibration)))
+    if f.transport:
+        drawn.append(("What a table of another length says", charts.transport_chart(f.transport)))
+    parts = [
+        layout.heading(short_name(f.name), anchor=short_name(f.name)),
+        layout.paragraph(about, quiet=True),
+        layout.charts(drawn),
+        layout.heading(f"Where the time goes at K = {f.best_k}", 3),
+        layout.table(
+            tuple(f.shares), [tuple(f"{share:.1%}" for share in f.shares.values())], names=0
+        ),
+        layout.folded(f"All policies against fixed:{f.best_k}", [_comparisons(f, question)]),
+    ]
+    if lines := engine_lines(f):
+        parts.append(layout.heading("As engines read it", 3))
+        parts += [
+            part
+            for line in lines
+            for part in (layout.paragraph(line.engine, quiet=True), layout.code(line.text))
+        ]
+    return parts
+
+
+def _comparisons(f: RecordingFigures, question: Question) -> str:
+    rows = [
+        (
+            c.policy, interval_text(c.speedup), f"{c.difference.value:+.3f}",
+            f"[{c.difference.low:+.3f}, {c.difference.high:+.3f}]", f"{c.error:.3f}",
+        )
+        for c in sorted(f.comparisons, key=lambda c: -c.difference.value)
+    ]  # fmt: skip
+    headings = ("policy", "speedup", "difference", f"{question.level:.0%}", "standard error")
+    return layout.table(headings, rows)

@@ -1,0 +1,174 @@
+"""simspec report: a page that stands alone, and a recommendation that follows from its figures."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from shell import command
+
+from simspec import CostModel, synthetic
+from simspec.page.engine_lines import engine_lines
+from simspec.page.figures import figures_of
+from simspec.page.recommendation import recommend
+from simspec.page.report import report
+from simspec.reports.comparison import Question
+from simspec.trace import Trace
+
+QUICK = Question(resamples=199)
+CHEAP, DEAR = CostModel.from_ratio(0.05, 6), CostModel.from_ratio(3.0, 6)
+VOID = {"meta", "link", "br", "use", "path", "rect", "line", "image"}
+
+
+def recording(drafter="eagle", rate=0.7, **meta):
+    trace = synthetic.iid(rate, 12, 60, 6)
+    return replace(trace, meta=replace(trace.meta, drafter=drafter, **meta))
+
+
+class Document(HTMLParser):
+    """The tags, ids, outer references and text of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.ids, self.references, self.tags, self.text = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        for name, value in attributes:
+            if name == "id":
+                self.ids.append(value)
+            if name in ("src", "href", "xlink:href", "action", "data", "srcset"):
+                self.references.append(value)
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+@pytest.fixture(scope="module")
+def html():
+    traces = {"a.parquet": recording(), "b.parquet": recording("model", 0.5)}
+    return report(traces, CHEAP, ("beta_ts", "fixed:3"), 1, QUICK)
+
+
+def test_page_needs_nothing_from_outside(html):
+    page = Document(html)
+    assert all(reference.startswith(("#", "data:")) for reference in page.references)
+    assert "script" not in page.tags
+    assert "@import" not in html
+    left = html.replace('xmlns="http://www.w3.org/2000/svg"', "")
+    assert not re.findall(r"https?://|url\((?!#)", left)
+
+
+def test_ids_are_unique_and_inner_references_have_their_element(html):
+    page = Document(html)
+    assert len(page.ids) == len(set(page.ids))
+    wanted = {r[1:] for r in page.references if r.startswith("#")}
+    wanted |= set(re.findall(r"url\(#([^)]+)\)", html))
+    assert wanted
+    assert wanted <= set(page.ids)
+
+
+def test_charts_have_no_color_of_their_own(html):
+    charts = "".join(re.findall(r"<svg.*?</svg>", html, re.S))
+    assert set(re.findall(r"#[0-9a-f]{6}\b", charts)) <= set()
+    assert "var(--ink)" in charts
+    assert charts.count("<svg") == Document(html).tags.count("figure")
+    assert not re.search(r"<svg[^>]* width=", charts)
+
+
+def test_names_are_text_and_never_markup():
+    odd = '<script>alert("x")</script> & [b]'
+    html = report({"t.parquet": recording(odd)}, CHEAP, ("beta_ts",), 1, QUICK)
+    assert "<script" not in html
+    assert odd in "".join(Document(html).text)
+
+
+def test_recommendation_comes_first_and_names_the_fastest(html):
+    text = " ".join(Document(html).text)
+    sentence = re.search(r"Draft (\d) tokens? with (\w+)", text)
+    assert sentence[2] == "eagle"
+    assert text.index(sentence[0]) < text.index("Drafters")
+    own = figures_of("a.parquet", recording(), CHEAP, ("beta_ts",), 1, QUICK)
+    assert int(sentence[1]) == own.best_k
+
+
+def test_figures_agree_with_each_other():
+    found = figures_of("t", recording(), CHEAP, ("beta_ts", "fixed:2"), 1, QUICK)
+    values = [point.speedup.value for point in found.curve]
+    assert [point.K for point in found.curve] == list(range(7))
+    assert found.best.speedup.value >= 0.99 * max(values)
+    assert found.oracle.speedup.value >= max(values) - 1e-12
+    assert sum(found.shares.values()) == pytest.approx(1)
+    assert np.nanmean(found.acceptance) == pytest.approx(0.7, abs=0.1)
+    assert found.calibration is None
+
+
+def test_dear_drafts_are_not_recommended():
+    found = figures_of("t", recording(), DEAR, ("beta_ts",), 1, QUICK)
+    assert not found.pays
+    assert engine_lines(found) == []
+    (advice,) = recommend([found], QUICK)
+    assert advice.sentence.startswith("Do not draft")
+
+
+def test_a_policy_is_recommended_only_where_it_is_clearly_faster():
+    """Half of the prompts accept nearly all, half hardly any: a policy that adapts knows which."""
+    easy, hard = recording(rate=0.99), recording(rate=0.02)
+    mixed = joined(easy, hard)
+    cost = CostModel.from_ratio(0.3, 6)
+    (advice,) = recommend([figures_of("t", mixed, cost, ("cost_ts",), 2, QUICK)], QUICK)
+    assert advice.gain is not None
+    assert advice.sentence.startswith("Draft with eagle under cost_ts")
+    (advice,) = recommend(
+        [figures_of("t", mixed, CostModel.from_ratio(0.1, 6), ("cost_ts",), 2, QUICK)], QUICK
+    )
+    assert "cost_ts adds" in advice.sentence
+    (plain,) = recommend([figures_of("t", easy, CHEAP, ("fixed:6", "beta_ts"), 2, QUICK)], QUICK)
+    assert plain.gain is None
+
+
+def joined(a, b):
+    """The sequences of both traces."""
+    arrays = {
+        name: np.concatenate((getattr(a, name), getattr(b, name)))
+        for name in ("budget", "token", "depth", "run")
+    }
+    offset = np.concatenate((a.offset, a.rows + b.offset[1:]))
+    meta = replace(
+        a.meta,
+        tasks=a.meta.tasks + b.meta.tasks,
+        ids=tuple(f"{i}" for i in range(a.sequences + b.sequences)),
+    )
+    return Trace(offset=offset, meta=meta, **arrays)
+
+
+def test_engine_lines_hold_the_recommended_length():
+    found = figures_of("t", recording(), CHEAP, ("beta_ts",), 1, QUICK)
+    lines = {line.engine: line.text for line in engine_lines(found)}
+    assert f'"num_speculative_tokens": {found.best_k}' in lines["vllm"]
+    assert f"--speculative-num-steps {found.best_k}" in lines["sglang"]
+    assert engine_lines(figures_of("t", recording("hydra"), CHEAP, ("beta_ts",), 1, QUICK)) == []
+
+
+def test_different_rules_get_their_own_recommendation():
+    greedy, sampled = recording(rule="greedy"), recording(rule="coupled", temperature=0.8)
+    figures = [
+        figures_of(n, t, CHEAP, ("beta_ts",), 1, QUICK) for n, t in (("g", greedy), ("s", sampled))
+    ]
+    assert [r.key[1] for r in recommend(figures, QUICK)] == ["greedy", "coupled"]
+
+
+def test_command_writes_a_page_and_keeps_recordings(tmp_path):
+    recording().save(tmp_path / "t.parquet")
+    given = ("report", "t.parquet", "--cost", "0.1", "--policy", "beta_ts", "--replicates", "1")
+    code, out, error = command(tmp_path, *given, "--out", "r.html")
+    assert code == 0, error
+    assert out.startswith("wrote r.html: 1 recordings")
+    assert (tmp_path / "r.html").read_text().startswith("<!doctype html>")
+    before = (tmp_path / "t.parquet").read_bytes()
+    code, _, error = command(tmp_path, *given, "--out", "t.parquet")
+    assert code != 0
+    assert "t.parquet" in error
+    assert (tmp_path / "t.parquet").read_bytes() == before
