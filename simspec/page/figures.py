@@ -92,10 +92,14 @@ def figures_of(
     if not policies:
         features = {feature for feature, _ in trace.meta.features}
         adaptive = [policy for policy in adaptive if features.issuperset(policy.reads)]
-    options = {"replicates": replicates, "seed": question.seed, "level": question.level}
-    points = speedup_curve(trace, adaptive, cost, **options)  # type: ignore[arg-type]
+    options: dict[str, Any] = {
+        "replicates": replicates,
+        "seed": question.seed,
+        "level": question.level,
+    }
+    points = speedup_curve(trace, adaptive, cost, **options)
     draw = drawn_trace(trace, question.seed)
-    (*_, clairvoyant) = speedup_curve(draw, [oracle.resolve(draw, cost)], cost, **options)  # type: ignore[arg-type]
+    (*_, clairvoyant) = speedup_curve(draw, [oracle.resolve(draw, cost)], cost, **options)
     curve = tuple(point for point in points if point.K is not None)
     best = best_length([1 / point.speedup.value for point in curve])
     others = [point for point in points if point.K is None]
@@ -144,9 +148,9 @@ def _shares(cost: CostModel, rounds: Any) -> dict[str, float]:
 
 
 def _transport(name: str, trace: Trace, question: Question) -> tuple[TransportRow, ...]:
-    options = {"level": question.level, "resamples": 1000, "seed": question.seed}
+    options: dict[str, Any] = {"level": question.level, "resamples": 1000, "seed": question.seed}
     try:
-        return tuple(transport({name: trace}, None, (), **options))  # type: ignore[arg-type]
+        return tuple(transport({name: trace}, None, (), **options))
     except ValueError:  # no row has a budget for the longest draft
         return ()
 
