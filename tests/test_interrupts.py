@@ -15,7 +15,7 @@ import real.record.recorder
 import real.record.shards
 from simspec import synthetic
 
-PROMPTS = 65
+PROMPTS = 17
 # One at a time, the sequences of a later shard are not written yet when the first is on disk.
 LONG = ["record", "p.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 24, "--batch", 1]
 
@@ -32,6 +32,8 @@ def test_interrupted_recording_continues_with_the_same_command(tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # a background shell ignores the signal, and its children inherit that
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     shard = folder / "x.parquet.parts" / "000000.parquet"
     while not shard.exists() and job.poll() is None:

@@ -80,9 +80,11 @@ def _print(scores: list[dict[str, Any]]) -> None:
                 for row in of_recording["policies"]
             ],
             title=f"{of_recording['recording']}: {fixed}, "
+            f"signals in hindsight {of_recording['speedup_signals']['hindsight']:.3f}, "
             f"oracle {of_recording['speedup_oracle']:.3f} ({source})",
             optional=headings[3:],
         )
     print_text(
-        "Intervals: bootstrap over prompts, the best fixed K held at its choice on all of them."
+        "Intervals: bootstrap over prompts, the best fixed K held at its choice on all of them. "
+        "Signals in hindsight: stopping rules on the recorded signals, fitted to the recording."
     )

@@ -18,6 +18,7 @@ from simspec.policies.oracle import oracle
 from simspec.reports.acceptance_by_depth import depth_acceptance
 from simspec.reports.comparison import DEFAULTS, Comparison, Question, comparisons
 from simspec.reports.oracle_gap import DEFAULT_POLICIES
+from simspec.reports.reachable import reachable
 from simspec.reports.speedup_curve import Point, speedup_curve
 from simspec.reports.transport import TransportRow, transport
 from simspec.scalar_predictor import examples
@@ -39,6 +40,8 @@ class RecordingFigures:
     | curve | Points of fixed:0 .. fixed:K |
     | policies | Points of adaptive policies, fastest first |
     | oracle | Point of the clairvoyant schedule |
+    | signals | speedup of rules on the recorded signals in hindsight; never below a policy |
+    | crossed | the same, fitted on other prompts |
     | best_k | the smallest K within 1% of the best throughput |
     | comparisons | policies against the best fixed K, before Holm's correction |
     | acceptance | float64[K]: by depth, all rows; NaN: never tried |
@@ -54,6 +57,8 @@ class RecordingFigures:
     curve: tuple[Point, ...]
     policies: tuple[Point, ...]
     oracle: Point
+    signals: float
+    crossed: float
     best_k: int
     comparisons: tuple[Comparison, ...]
     acceptance: NDArray[np.float64]
@@ -66,6 +71,13 @@ class RecordingFigures:
     def best(self) -> Point:
         """The point of the best fixed length."""
         return self.curve[self.best_k]
+
+    @property
+    def reach(self) -> float:
+        """Share of the gap from the best fixed length to the oracle that signals could close."""
+        gap = self.oracle.speedup.value - self.best.speedup.value
+        share = (self.signals - self.best.speedup.value) / gap if gap > 1e-9 else 0.0
+        return min(max(share, 0.0), 1.0)
 
     @property
     def pays(self) -> bool:
@@ -103,6 +115,8 @@ def figures_of(
     curve = tuple(point for point in points if point.K is not None)
     best = best_length([1 / point.speedup.value for point in curve])
     others = [point for point in points if point.K is None]
+    fitted = reachable(trace, cost, question.seed)
+    known = [fitted.hindsight, *(point.speedup.value for point in others)]
     rounds = replay(draw, fixed(best), question.seed)
     compared: list[Comparison] = []
     if trace.sequences >= MIN_PROMPTS:
@@ -115,6 +129,8 @@ def figures_of(
         curve,
         tuple(sorted(others, key=lambda point: -point.speedup.value)),
         clairvoyant,
+        max(known),
+        fitted.crossed,
         best,
         tuple(compared),
         depth_acceptance(trace)[1],

@@ -14,6 +14,7 @@ from simspec.policies.fixed import fixed
 from simspec.policies.oracle import oracle
 from simspec.policy import Policy
 from simspec.reports.prompt_seconds import prompt_seconds
+from simspec.reports.reachable import reachable
 from simspec.simulate import prepare
 from simspec.stats import MIN_PROMPTS, bootstrap
 from simspec.text_table import markdown_table
@@ -39,6 +40,9 @@ def score(
     resamples: int = 4000,
 ) -> list[dict[str, Any]]:
     """One dict per recording: {recording, cost, prompts, tokens, best_fixed, ..., policies: [...]}.
+
+    speedup_signals {hindsight, crossed} is what rules on the recorded signals reach, see
+    `simspec.reports.reachable`; hindsight is never below one of the policies.
 
     | key of a policy | meaning; T: modelled seconds summed over prompts, mean of replicates |
     | --- | --- |
@@ -74,6 +78,9 @@ def score(
             columns = np.stack((seconds[best], seconds[policy.name], seconds["oracle"]), axis=-1)
             speedup = {"policy": policy.name, "speedup": plain / float(columns.sum(axis=0)[1])}
             rows.append(speedup | _gap(columns, resamples, seed))
+        fitted = reachable(trace, cost, seed)
+        times = [float(seconds[policy.name].sum()) for policy in resolved]
+        reached = max([fitted.hindsight, *(plain / time for time in times)])
         scores.append(
             {
                 "recording": name,
@@ -83,6 +90,7 @@ def score(
                 "best_fixed": best,
                 "speedup_fixed": plain / float(seconds[best].sum()),
                 "speedup_oracle": plain / float(seconds["oracle"].sum()),
+                "speedup_signals": {"hindsight": reached, "crossed": fitted.crossed},
                 "policies": rows,
             }
         )
