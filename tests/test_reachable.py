@@ -79,12 +79,13 @@ def test_fit_is_backward_induction_by_its_definition():
         later = [g if ok and go[p] else 0.0 for g, p, ok in zip(gains, places, possible)]
     assert go.any()
     assert not go.all()
-    assert np.array_equal(module._fit(trace, cost, rounds, confidence, rate), go)
+    assert np.array_equal(module._fit(trace, cost, [rounds], confidence, rate), go)
 
 
 def test_running_acceptance_by_hand():
     offset, drafted = np.array([0, 3, 4]), np.array([2, 0, 4, 1])
     accepted = np.array([2, 0, 1, 1])
     found = running_acceptance(offset, drafted, accepted)
-    first = 0.5 + 0.2 * (1 - 0.5)
-    assert found.tolist() == pytest.approx([0.5, first, first + 0.05 * (0.5 - first), 0.5])
+    first = 0.5 + module.WEIGHT * (1 - 0.5)
+    second = first + module.DRIFT * (0.5 - first)
+    assert found.tolist() == pytest.approx([0.5, first, second, 0.5])

@@ -1,5 +1,6 @@
 """What the recorded signals could give: a stopping rule fitted to the very recording."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,13 +18,15 @@ from simspec.rounds import Rounds
 from simspec.simulate import replay
 from simspec.trace import Trace
 
-HISTORY, PRODUCT, LAST = 6, 12, 8
+HISTORY, PRODUCT, LAST = 12, 12, 8
 """Bins of the running acceptance, of the chain's product of confidences, and of the last one."""
 WIDTH = 0.35
 """Of a bin of -ln(product)."""
-WEIGHT, DRIFT = 0.2, 0.05
+WEIGHT, DRIFT = 0.1, 0.05
 """Of a round in the running acceptance; of the way back to 1/2 after a round without drafts."""
 TURNS = 8
+FIXED = 5
+"""Fixed lengths whose rounds the first turn is fitted to."""
 _HEAD = 1
 # params: K, then go by cell. state: running acceptance, product of confidences in this round.
 
@@ -70,11 +73,12 @@ def fitted_rule(trace: Trace, cost: CostModel) -> tuple[Policy, float]:
     confidence = _confidences(trace) if reads else np.ones((trace.rows, trace.K))
     lengths = [(fixed(k), _seconds(trace, fixed(k), cost)) for k in range(trace.K + 1)]
     longest, (seconds, rounds) = min(lengths, key=lambda item: item[1][0])
-    best = longest, seconds
+    best, seen = (longest, seconds), [rounds for _, (_, rounds) in lengths[1 : FIXED + 1]]
     for _ in range(TURNS):
-        go = _fit(trace, cost, rounds, confidence, trace.rows / seconds)
+        go = _fit(trace, cost, seen, confidence, trace.rows / best[1])
         rule = _rule(go, trace.K, reads)
         seconds, rounds = _seconds(trace, rule, cost)
+        seen.append(rounds)
         if seconds < best[1]:
             best = rule, seconds
     return best
@@ -93,14 +97,18 @@ def _confidences(trace: Trace) -> NDArray[np.float64]:
 
 
 def _fit(
-    trace: Trace, cost: CostModel, rounds: Rounds, confidence: NDArray[np.float64], rate: float
+    trace: Trace,
+    cost: CostModel,
+    seen: Sequence[Rounds],
+    confidence: NDArray[np.float64],
+    rate: float,
 ) -> NDArray[np.bool_]:
-    """Whether to go on in each cell, by backward induction over these rounds."""
-    row = rounds.row
+    """Whether to go on in each cell, by backward induction over the rounds of all these replays."""
+    row = np.concatenate([rounds.row for rounds in seen])
     left = np.repeat(trace.offset[1:], np.diff(trace.offset)) - np.arange(trace.rows)
     room = np.minimum(trace.depth.astype(np.int64), left)[row]
     run, product = trace.run[row], np.ones(len(row))
-    history = running_acceptance(rounds.offset, rounds.drafted, rounds.accepted)
+    history = np.concatenate([running_acceptance(r.offset, r.drafted, r.accepted) for r in seen])
     cells = np.empty((len(row), trace.K), np.int64)
     for j in range(trace.K):
         last = confidence[row, j - 1] if j else product
