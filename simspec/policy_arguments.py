@@ -33,7 +33,7 @@ def check_option(policy: str, name: str, value: Any, options: Sequence[str]) -> 
 
 
 def check_lengths(policy: str, name: str, value: Any, low: int = 0) -> tuple[int, ...]:
-    """Draft lengths from a text such as 1/3/5/7; PolicyError unless they ascend in low..255."""
+    """Draft lengths from a string such as 1/3/5/7; PolicyError unless they ascend in low..255."""
     parts = str(value).split("/")
     lengths = tuple(int(part) for part in parts if part.isascii() and part.isdigit())
     ascending = all(a < b for a, b in zip(lengths, lengths[1:]))

@@ -34,7 +34,7 @@ def import_(  # noqa: PLR0913
     target: Annotated[str, typer.Option(help="Name of the target.")] = "unknown",
     task: Annotated[str, typer.Option(help="Task of all prompts; default: the file's name.")] = "",
     end_token: Annotated[
-        list[int] | None, typer.Option(help="A token that ends a text, repeatable.")
+        list[int] | None, typer.Option(help="A token that ends a sequence, repeatable.")
     ] = None,
     before: Annotated[
         Path | None, typer.Option(help="Counters scraped earlier, to subtract.")

@@ -38,4 +38,5 @@ def report(  # noqa: PLR0913
     html = html_of(paths, costs, tuple(policy or ()), replicates, question, notes)
     with replacing(out) as temporary:
         temporary.write_text(html, encoding="utf-8")
-    print(f"wrote {out}: {len(paths)} recordings, {len(html) / 1e6:.1f} MB")
+    count = f"{len(paths)} recording{'s' * (len(paths) > 1)}"
+    print(f"wrote {out}: {count}, {len(html) / 1e6:.1f} MB")

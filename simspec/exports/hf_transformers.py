@@ -78,7 +78,7 @@ def read(text: str) -> dict[str, Any]:
     assistant, lookup = (TOKENS, SCHEDULE, THRESHOLD), (LOOKUP, NGRAM)
     if set(config) & set(assistant) and set(config) & set(lookup):
         raise ValueError(
-            f"{LOOKUP} or {NGRAM} stands beside keys of an assistant, which would be ignored: "
+            f"{LOOKUP} or {NGRAM} is given with keys of an assistant, which are ignored: "
             "write two files"
         )
     if set(config) & set(lookup):

@@ -90,7 +90,7 @@ def read(text: str, start: int | None = None) -> dict[str, Any]:
     if not keys:
         raise ValueError(f"{KIND} has no batch size as a key, expected one such as '1'")
     if STEPS in config:
-        raise ValueError(f"{STEPS} stands beside the batch sizes, where it is ignored: move it")
+        raise ValueError(f"{STEPS} is given at the top level, where it is ignored: move it")
     check_fields(config, KIND, (), (*keys, *SCALARS, STRATEGY))
     check_option(config.get(STRATEGY, "ema"), STRATEGY, ("ema",))
     _check_scalars(config, "")

@@ -45,7 +45,7 @@ def read_source(format: str, path: str | PathLike[str]) -> Source:
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ValueError(f"{path} is not UTF-8 text: name a text or JSON file") from None
+        raise ValueError(f"{path} is not UTF-8 text: name a plain-text or JSON file") from None
     return Source(format, path.name, hashlib.sha256(content).hexdigest(), text)
 
 
