@@ -33,6 +33,7 @@ from real.decode.loop import decode
 from real.decode.plan import chain_plan
 from real.decode.tree_search import top_tokens
 from real.decode.verify import rejection_sample
+from real.draft.drafted_logits import rank_of
 from real.drafters import BUILTIN, parallel_form
 from real.drafters.eagle import EagleHead
 from real.drafters.early_exit import EarlyExitHead
@@ -58,7 +59,6 @@ from real.record.parallel_tree_order import tree_order_parallel
 from real.record.prefix_only import record_prefix_only
 from real.record.recorder import record_sequence
 from real.record.rejection import record_rejection
-from real.record.scores import rank_of
 from real.record.stepwise import record_stepwise
 from real.record.target_sequence import target_sequence
 from real.record.tree_order import NOT_IN_TREE, tree_order_stepwise

@@ -6,7 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from real.record.scores import DraftedLogits, SequenceScores, rank_of
+from real.draft.drafted_logits import DraftedLogits, rank_of
+from real.record.scores import SequenceScores, picks
 from real.sampling import Rule, margin
 
 VOCAB = 24
@@ -39,7 +40,7 @@ def test_all_figures_equal_those_of_the_whole_vocabulary(seed, size, ties, rule)
     position = torch.arange(5)
     whole = SequenceScores(rule, 1, 9)(DraftedLogits(logits, VOCAB, None), position)
     compact = SequenceScores(rule, 1, 9)(drafted, position)
-    pick, gap = drafted.picks(compact)
+    pick, gap = picks(drafted, compact)
     assert torch.equal(pick, whole.argmax(-1))
     assert torch.allclose(gap, margin(whole), rtol=1e-12)
     for wanted in range(VOCAB):

@@ -16,6 +16,7 @@ from real import sampling
 from real.decode.acceptance_predictor import AcceptancePredictor
 from real.decode.features import drafter_features
 from real.draft import parallel
+from real.draft.drafted_logits import DraftedLogits
 from real.drafters import parallel_form
 from real.drafters.eagle import INPUTS, EagleDrafter
 from real.drafters.glide import GlideDrafter, GlideModel
@@ -31,7 +32,7 @@ from real.record.parallel_tree_order import tree_order_parallel
 from real.record.prefix_only import record_prefix_only
 from real.record.recorder import record_sequence
 from real.record.rows import RecordedRows
-from real.record.scores import DraftedLogits, SequenceScores
+from real.record.scores import SequenceScores
 from real.record.stepwise import record_stepwise
 from real.record.target_sequence import target_sequence
 from real.record.tree_order import NOT_IN_TREE, tree_order_stepwise

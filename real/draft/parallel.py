@@ -4,14 +4,17 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from real.draft.drafted_logits import DraftedLogits
 from real.draft.protocol import Drafter
 from real.model.branch_cache import BranchCache
 from real.model.full_pass import TargetPass, full_pass
 
-Proposal = tuple[Tensor, Tensor]
-"""Logits `[m, n, vocab]` of m positions, and the hidden states `[m, n, d_D]` they come from."""
+Proposal = tuple[DraftedLogits | Tensor, Tensor]
+"""Logits `[m, n, vocab]` of m positions, and the hidden states `[m, n, d_D]` they come from.
+
+With a draft vocabulary `DraftedLogits` say the same in fewer columns."""
 MAX_BYTES = 1 << 30
-"""Of a step's logits, or of all keys and values; longer sequences are recorded in batches."""
+"""Of a step's logits, or of its attention's scores; longer sequences are recorded in batches."""
 
 
 class ParallelDrafter(Protocol):
@@ -56,14 +59,14 @@ class ParallelLanguageModel:
     def start(self, position: Tensor) -> Proposal:
         self.branches: Any = BranchCache(self.cache, self.rows, position + self.prompt_length)
         hidden = self.hidden[position + self.prompt_length - 1][:, None]
-        return self.lm.logits(hidden), hidden
+        return DraftedLogits.from_head(self.lm.head, self.lm.norm(hidden)), hidden
 
     def extend(self, parent: Tensor, token: Tensor) -> Proposal:
         lm = self.lm
         rotation, mask = self.branches.step(parent, lm)
         layers = range(len(lm.layers))
         hidden = lm.run(lm.embed(token), layers, rotation, mask, self.branches)
-        return lm.logits(hidden), hidden
+        return DraftedLogits.from_head(lm.head, lm.norm(hidden)), hidden
 
 
 def position_batches(
@@ -73,8 +76,8 @@ def position_batches(
 
     Each position takes `drafts` drafts, each of `rows` rows in a step.
     """
-    s = sequence.target.config
-    size = sequence.target.embed.weight.element_size()
-    row_bytes = 2 * s.kv_heads * s.head_dim * size
-    cache_bytes = drafts * parallel.cached_layers * len(sequence.token) * row_bytes
-    return position.split(max(1, MAX_BYTES // max(8 * drafts * rows * s.vocab, cache_bytes)))
+    s, length = sequence.target.config, len(sequence.token)
+    logits = 8 * rows * s.vocab
+    # scores of one layer's attention, a copy of them and their softmax
+    attention = 3 * 4 * rows * s.heads * length if parallel.cached_layers else 0
+    return position.split(max(1, MAX_BYTES // (drafts * max(logits, attention))))

@@ -41,17 +41,35 @@ class BranchCache:
         """Does nothing: `put` grows the cache."""
 
     def put(self, layer: int, start: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Appends rows `[m, kv_heads, n, head_dim]` of a layer; returns all rows of that layer."""
-        stop, new = self.rows + self.ancestors.shape[2], key.shape[2]
-        if layer not in self.layers:  # the visible rows are copied to every branch, once
-            copies = (
-                t[layer, :, :, : self.rows].expand(len(key), -1, -1, -1)
-                for t in (self.sequence.key, self.sequence.value)
-            )
-            self.layers[layer] = [F.pad(t, (0, 0, 0, stop - self.rows + 15 * new)) for t in copies]
+        """Appends rows `[m, kv_heads, n, head_dim]` of a layer; returns the branches' own rows."""
+        held, new = self.ancestors.shape[2], key.shape[2]
+        if layer not in self.layers:
+            self.layers[layer] = [F.pad(t, (0, 0, 0, 15 * new)) for t in (key, value)]
         rows = self.layers[layer]
-        if stop > rows[0].shape[2]:
-            rows[:] = [F.pad(t, (0, 0, 0, stop)) for t in rows]
-        for held, added in zip(rows, (key, value)):
-            held[:, :, stop - new : stop] = added
-        return rows[0][:, :, :stop], rows[1][:, :, :stop]
+        if held > rows[0].shape[2]:
+            rows[:] = [F.pad(t, (0, 0, 0, held)) for t in rows]
+        for t, added in zip(rows, (key, value)):
+            t[:, :, held - new : held] = added
+        return rows[0][:, :, :held], rows[1][:, :, :held]
+
+    def attention(self, layer: int, q: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+        """Attention of `q [m, heads, n, head_dim]` to the sequence's rows and to branches' own.
+
+        The sequence's rows are read in one product for all branches, never copied to each.
+        """
+        (m, heads, n, width), kv_heads = q.shape, key.shape[1]
+        shared_key, shared_value = (
+            t[layer, 0, :, : self.rows] for t in (self.sequence.key, self.sequence.value)
+        )
+        grouped = q.reshape(m, kv_heads, -1, width) * width**-0.5
+        together = grouped.transpose(0, 1).reshape(kv_heads, -1, width)
+        of_sequence = (together @ shared_key.transpose(1, 2)).view(kv_heads, m, -1, self.rows)
+        of_branch = (grouped @ key.transpose(2, 3)).transpose(0, 1)
+        scores = torch.cat((of_sequence, of_branch), -1).unflatten(2, (-1, n))
+        scores = scores.masked_fill_(~mask.transpose(0, 1)[:, :, None], -torch.inf)
+        wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+        weight = scores.softmax(-1, dtype=wide).to(q.dtype).flatten(2, 3)
+        of_sequence, of_branch = weight.split((self.rows, key.shape[2]), -1)
+        mixed = (of_sequence.flatten(1, 2) @ shared_value).view(kv_heads, m, -1, width)
+        mixed = mixed.transpose(0, 1) + of_branch.transpose(0, 1) @ value
+        return mixed.reshape(m, heads, n, width)

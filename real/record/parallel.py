@@ -5,11 +5,12 @@ import torch
 
 from real.decode.features import feature_values, required_predictors
 from real.draft import Drafter
+from real.draft.drafted_logits import DraftedLogits
 from real.draft.parallel import position_batches
 from real.drafters import parallel_form
 from real.model.target import Target
 from real.record.rows import FullDrafts, RecordedRows, rows_of
-from real.record.scores import DraftedLogits, row_chunks
+from real.record.scores import picks, row_chunks
 from real.record.settings import Settings
 from real.record.shared_pass import SharedPass
 
@@ -55,20 +56,19 @@ def record_parallel(
             root = torch.zeros_like(both)[:, None]
             step = parallel.start(both)
             for slot in range(depth):
-                logits, hidden = (t[:, 0] for t in step)
+                drafted, hidden = DraftedLogits.of(step[0])[:, 0], step[1][:, 0]
                 token = torch.cat((expected[batch + slot], expected[batch + slot]))
                 odds = {
                     name: each[:, min(slot, each.shape[1] - 1)]
                     + predictors[name].of_drafter(hidden[:m])
                     for name, each in target_odds.items()
                 }
-                drafted = DraftedLogits.of(logits)
                 for part in row_chunks(m, drafted.logits.shape[-1], device):
-                    rows, own = batch[part], drafted.rows(part)
+                    rows, own = batch[part], drafted[part]
                     free = sequence_scores(own, rows + slot)
-                    token[part], columns[1, rows, slot] = own.picks(free)
+                    token[part], columns[1, rows, slot] = picks(own, free)
                     columns[0, rows, slot] = token[part].double()
-                    along = drafted.rows(slice(m + part.start, m + part.stop))
+                    along = drafted[m + part.start : m + part.stop]
                     scores = sequence_scores(along, rows + slot)
                     columns[2, rows, slot] = along.rank(scores, token[m:][part]).double()
                     if names:

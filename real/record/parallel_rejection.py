@@ -4,10 +4,11 @@ import numpy as np
 import torch
 
 from real.draft import Drafter
+from real.draft.drafted_logits import DraftedLogits
 from real.draft.parallel import position_batches
 from real.drafters import parallel_form
 from real.model.full_pass import TargetPass
-from real.record.scores import DraftedLogits, row_chunks
+from real.record.scores import row_chunks
 from real.record.settings import Settings
 
 
@@ -33,7 +34,8 @@ def parallel_ratios(
         for batch in position_batches(positions, 1, full, parallel):
             step = parallel.start(batch)
             for slot in range(offered):
-                drafted, token = DraftedLogits.of(step[0][:, 0]), expected[batch + slot][:, None]
+                drafted = DraftedLogits.of(step[0])[:, 0]
+                token = expected[batch + slot][:, None]
                 for part in row_chunks(len(batch), drafted.logits.shape[-1], device):
                     probabilities = settings.rule.probs(drafted.logits[part])
                     column, inside = drafted.place(token[part][:, 0])

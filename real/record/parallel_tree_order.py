@@ -1,5 +1,6 @@
 """Tree order of drafters with a parallel form: the trees of all positions, level by level."""
 
+from dataclasses import replace
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -8,10 +9,11 @@ from torch import Tensor
 
 from real.decode.tree_search import top_tokens
 from real.draft import Drafter, ParallelDrafter
+from real.draft.drafted_logits import DraftedLogits
 from real.draft.parallel import position_batches
 from real.drafters import parallel_form
 from real.model.target import Target
-from real.record.scores import DraftedLogits, SequenceScores
+from real.record.scores import SequenceScores
 from real.record.settings import Settings
 from real.record.shared_pass import SharedPass
 from real.record.tree_order import NOT_IN_TREE, TreeOrder, tree_shape
@@ -71,22 +73,25 @@ def _grow(
 ) -> list[Level[Tensor]]:
     """`real.decode.tree_search.search_tree` from `position [m]`, level by level."""
     m, grown = len(position), []
-    logits = parallel.start(position)[0]
+    logits = DraftedLogits.of(parallel.start(position)[0])
     above = torch.zeros(m, 1, dtype=torch.float64, device=position.device)
     expanded = torch.zeros_like(position)[:, None]
     for level in range(levels):
-        rows = logits.shape[1]
-        flat = logits.reshape(m * rows, -1)
-        whole = DraftedLogits(flat, flat.shape[-1], None)
-        children, _ = top_tokens(scores(whole, (position + level).repeat_interleave(rows)), width)
-        logprob = (flat.double() / scores.rule.temperature).log_softmax(-1).gather(-1, children)
-        token = children.reshape(m, -1)
+        rows = logits.logits.shape[1]
+        if logits.token is not None and len(logits.token) < width:
+            logits = DraftedLogits(logits.whole(), logits.vocab, None)
+        flat = replace(logits, logits=logits.logits.flatten(0, 1))
+        children, _ = top_tokens(scores(flat, (position + level).repeat_interleave(rows)), width)
+        logprob = (flat.logits.double() / scores.rule.temperature).log_softmax(-1)
+        logprob = logprob.gather(-1, children)
+        token = flat.tokens(children).reshape(m, -1)
         score = (above[..., None] + logprob.reshape(m, rows, width)).flatten(1)
         parent = expanded.repeat_interleave(width, 1)
         expanded = score.sort(dim=-1, descending=True, stable=True).indices[:, :width]
         grown.append(Level(token, score, parent, expanded))
         if level + 1 < levels:
-            logits = parallel.extend(expanded // width, token.gather(1, expanded))[0]
+            proposal = parallel.extend(expanded // width, token.gather(1, expanded))
+            logits = DraftedLogits.of(proposal[0])
             above = score.gather(1, expanded)
     return grown
 

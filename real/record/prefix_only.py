@@ -10,10 +10,11 @@ import torch
 
 from real.decode.features import feature_values, required_predictors
 from real.draft import Drafter
+from real.draft.drafted_logits import DraftedLogits
 from real.model.full_pass import causal_mask
 from real.model.target import Target
 from real.record.rows import FullDrafts, RecordedRows, rows_of
-from real.record.scores import DraftedLogits, row_chunks
+from real.record.scores import picks, row_chunks
 from real.record.settings import Settings
 from real.record.shared_pass import SharedPass
 
@@ -51,11 +52,11 @@ def record_prefix_only(
     prefix_rank = torch.zeros(n, dtype=torch.int64, device=device)
 
     def read(positions, slot: int, hidden) -> None:
-        drafted = DraftedLogits.of(lm.logits(hidden))
+        drafted = DraftedLogits.from_head(lm.head, lm.norm(hidden))
         for part in row_chunks(len(positions), drafted.logits.shape[-1], device):
-            rows, own = positions[part], drafted.rows(part)
+            rows, own = positions[part], drafted[part]
             scores = sequence_scores(own, rows + slot)
-            token[rows, slot], margins[rows, slot] = own.picks(scores)
+            token[rows, slot], margins[rows, slot] = picks(own, scores)
             if not slot:
                 prefix_rank[rows] = own.rank(scores, expected[rows])
             if logit_features:

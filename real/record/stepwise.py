@@ -6,9 +6,9 @@ import torch
 from real.decode.along import along
 from real.decode.feature_reader import FeatureReader
 from real.draft import Drafter
+from real.draft.drafted_logits import rank_of
 from real.model.target import Target
 from real.record.rows import MAX_CODE, RecordedRows, accepted_lengths
-from real.record.scores import rank_of
 from real.record.settings import RecordError, Settings
 from real.sampling import margin
 from simspec.quantization import encode_margin

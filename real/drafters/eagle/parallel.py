@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from real.draft.drafted_logits import DraftedLogits
 from real.draft.parallel import Proposal
 from real.drafters.eagle.drafter import EagleDrafter
 from real.model.branch_cache import BranchCache
@@ -31,7 +32,7 @@ class ParallelEagle:
         self.branches: Any = BranchCache(self.cache, self.rows, row + 1)
         self.token = self.sequence.token[row + 1][:, None]
         self.estimate = self.true[row][:, None]
-        return self.head.output(self.target)(self.estimate), self.estimate
+        return DraftedLogits.from_head(self.head.output(self.target), self.estimate), self.estimate
 
     def extend(self, parent: Tensor, token: Tensor) -> Proposal:
         read = token if self.head.shift else self.token.gather(1, parent)
@@ -40,7 +41,7 @@ class ParallelEagle:
         rotation, mask = self.branches.step(parent, self.target)
         self.estimate = self._forward(feature, read, rotation, mask, self.branches)
         self.token = token
-        return self.head.output(self.target)(self.estimate), self.estimate
+        return DraftedLogits.from_head(self.head.output(self.target), self.estimate), self.estimate
 
     def _forward(self, feature, token, rotation, mask, cache) -> Tensor:
         return self.head.estimate(self.target, feature, token, rotation, mask, cache)

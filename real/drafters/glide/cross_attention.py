@@ -23,8 +23,9 @@ class TargetCrossAttention(nn.Module):
     def forward(
         self, x: Tensor, rotation, key: Tensor, value: Tensor, mask: Tensor | None
     ) -> Tensor:
-        """Rows `x [b, n, width]` after attention over m keys.
+        """Rows `x [b, n, width]` after attention over m keys `[b, kv_heads, m, head_dim]`.
 
+        Keys of batch 1 are those of all rows, read in one product without a copy for each.
         `mask`, bool `[n, m]` or `[b, 1, n, m]`: the keys that each row attends to; None: all.
         Queries are rotated by the row's own position, as the cached keys are by theirs.
         """
@@ -32,19 +33,33 @@ class TargetCrossAttention(nn.Module):
             return x
         q = self.query(self.norm(x)).view(*x.shape[:2], -1, self.config.head_dim).transpose(1, 2)
         q = rotate(q, rotation)
-        group = self.config.heads // self.config.kv_heads
-        key, value = (t.to(q.dtype).repeat_interleave(group, 1) for t in (key, value))
+        key, value = key.to(q.dtype), value.to(q.dtype)
         if mask is None:
             return x + self._attend(q, key, value, None)
+        mask = mask if mask.dim() == 4 else mask[None, None]
         # a row without keys would be 0 / 0: it attends to the first key, and the result is dropped
-        first = torch.arange(len(key[0, 0]), device=mask.device) == 0
+        first = torch.arange(key.shape[2], device=mask.device) == 0
         has_keys = mask.any(-1, keepdim=True)
         attended = self._attend(q, key, value, mask | ~has_keys & first)
-        return x + attended * (has_keys if has_keys.dim() == 2 else has_keys[:, 0]).to(x.dtype)
+        return x + attended * has_keys[:, 0].to(x.dtype)
 
     def _attend(self, q: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        attended = F.scaled_dot_product_attention(q, key, value, attn_mask=mask)
-        return self.output(attended.transpose(1, 2).flatten(2))
+        # rows that read the same keys, of one sequence or of one group of heads, become one matrix
+        batch, _, rows, _ = q.shape
+        together = len(key) == 1 < batch
+        grouped = q.unflatten(1, (key.shape[1], -1))  # [b, kv_heads, group, n, head_dim]
+        group, inner = grouped.shape[2], (2, 3)
+        if together:
+            grouped, inner = grouped.transpose(0, 1)[None], (2, 4)
+        if mask is not None:
+            mask = mask.expand(batch if together else -1, group, rows, -1)
+            mask = mask.flatten(0, 2)[None, None] if together else mask.flatten(1, 2)[:, None]
+        mixed = F.scaled_dot_product_attention(grouped.flatten(*inner), key, value, attn_mask=mask)
+        if together:
+            mixed = mixed[0].unflatten(1, (batch, group, rows)).transpose(0, 1)
+        else:
+            mixed = mixed.unflatten(2, (group, rows))
+        return self.output(mixed.flatten(1, 2).transpose(1, 2).flatten(2))
 
 
 def blockwise_mask(rows: int, block: int) -> Tensor:

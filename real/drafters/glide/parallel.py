@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from real.draft.drafted_logits import DraftedLogits
 from real.draft.parallel import Proposal
 from real.drafters.glide.drafter import GlideDrafter
 from real.model.branch_cache import BranchCache
@@ -34,19 +35,20 @@ class ParallelGlide:
         place = torch.arange(self.rows, device=row.device)
         self.visible = (place < row[:, None])[:, None, None]
         hidden = self.true[row][:, None]
-        return self.head.logits(self.target, hidden), hidden
+        return self._propose(hidden)
 
     def extend(self, parent: Tensor, token: Tensor) -> Proposal:
         rotation, own = self.branches.step(parent, self.target)
         hidden = self._forward(token, rotation, (own, self.visible), self.branches)
-        return self.head.logits(self.target, hidden), hidden
+        return self._propose(hidden)
+
+    def _propose(self, hidden: Tensor) -> Proposal:
+        output = self.head.output(self.target)
+        return DraftedLogits.from_head(output, self.head.norm(hidden)), hidden
 
     def _forward(self, token: Tensor, rotation, masks, cache) -> Tensor:
         keys = []
         if self.head.cross:
-            stored, batch = self.sequence.cache, len(token)
-            keys = [
-                (stored.key[i].expand(batch, -1, -1, -1), stored.value[i].expand(batch, -1, -1, -1))
-                for i in self.head.reads
-            ]
+            stored = self.sequence.cache
+            keys = [(stored.key[i], stored.value[i]) for i in self.head.reads]
         return self.head.layered(self.target, token, rotation, masks, keys, cache)

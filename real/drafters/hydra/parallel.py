@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from real.draft.drafted_logits import DraftedLogits
 from real.draft.parallel import Proposal
 from real.drafters.hydra.drafter import HydraDrafter
 from real.model.full_pass import TargetPass
@@ -35,4 +36,4 @@ class ParallelHydra:
         slot = self.path.shape[2] - 1
         feature = self.feature[:, None].expand(-1, embeddings.shape[1], -1)
         hidden = self.head.stacks[slot](torch.cat((feature, embeddings), -1))
-        return self.head.logits(self.target, slot, hidden), hidden
+        return DraftedLogits.from_head(self.head.output(self.target, slot), hidden), hidden

@@ -1,7 +1,10 @@
 """Medusa's drafts from many positions at once."""
 
+from dataclasses import replace
+
 from torch import Tensor
 
+from real.draft.drafted_logits import DraftedLogits
 from real.draft.parallel import Proposal
 from real.drafters.medusa.drafter import MedusaDrafter
 from real.model.full_pass import TargetPass
@@ -28,5 +31,6 @@ class ParallelMedusa:
 
     def _propose(self, rows: int) -> Proposal:
         hidden = self.head.stacks[self.slot](self.feature)
-        logits = self.head.logits(self.target, self.slot, hidden)
-        return logits[:, None].expand(-1, rows, -1), hidden[:, None].expand(-1, rows, -1)
+        drafted = DraftedLogits.from_head(self.head.output(self.target, self.slot), hidden)
+        logits = drafted.logits[:, None].expand(-1, rows, -1)
+        return replace(drafted, logits=logits), hidden[:, None].expand(-1, rows, -1)
