@@ -7,18 +7,22 @@ from real.draft import Drafter
 from real.model.captured_passes import CapturedPasses
 from real.model.decoder import Decoder
 from real.model.layer import DecoderLayer
+from real.model.prepacked import PrepackedPasses, prepack
 from real.model.runner import EAGER, EagerPasses
 from real.model.target import Target
 from simspec import Trace
 
-ENGINES = ("eager", "fast", "strict")
+ENGINES = ("eager", "prepacked", "fast", "strict")
 """
 | engine | passes |
 | --- | --- |
 | eager | any number of rows, every kernel launched from Python |
+| prepacked | the same; the target's weights in a layout for a CPU and few rows |
 | fast | padded to 1, 2 or the most rows, each captured once |
 | strict | always padded to the most rows, captured once |
 """
+
+PREPACKED = PrepackedPasses()
 
 
 def make_passes(
@@ -34,6 +38,8 @@ def make_passes(
         raise ValueError(f"engine {engine!r} is unknown; expected one of {', '.join(ENGINES)}")
     if engine == "eager":
         return EAGER
+    if engine == "prepacked":
+        return PREPACKED
     capacity = max(64, -(-(capacity + rows) // 64) * 64)  # a multiple that attention kernels prefer
     if engine == "strict":
         return CapturedPasses((rows,), capacity, compiled, smallest=capacity)
@@ -50,11 +56,16 @@ def passes_for_trace(
 
 
 def attach_engine(passes: EagerPasses, target: Decoder, drafter: Drafter) -> None:
-    """Gives the drafter its passes; unless eager, fuses the projections of both models' layers."""
+    """Gives the drafter its passes, and prepares the weights of the models for them.
+
+    ValueError for a target that the engine cannot prepare.
+    """
     if drafter.captures:
-        drafter.passes = passes
+        drafter.passes = EAGER if passes is PREPACKED else passes
     if passes is EAGER:
         return
+    if passes is PREPACKED:
+        return prepack(target)
     models = [model for model in vars(drafter).values() if isinstance(model, nn.Module)]
     for model in (target, *models):
         for layer in model.modules():

@@ -1,0 +1,64 @@
+"""Passes of a target of 1 to 32 rows, plain against prepacked weights, as one JSON:
+python tests/bench/prepacked.py [--target FOLDER] [--threads N]
+
+Both layouts pass the same rows behind the same context in turns, so a slow minute of the machine
+falls on both. Seconds are medians; `slower` is a pass of so many rows over one of a single row.
+"""
+
+import argparse
+import copy
+import json
+import statistics
+import time
+from pathlib import Path
+
+import torch
+
+from real.model.checkpoint import load_decoder
+from real.model.prepacked import prepack
+from real.model.target import Target
+from real.pair import TINY
+
+ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--target", type=Path, default=TINY / "target")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--context", type=int, default=256)
+    parser.add_argument("--repeats", type=int, default=15)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    plain = load_decoder(options.target)
+    packed = copy.deepcopy(plain)
+    prepack(packed)
+    targets = {"plain": Target(plain), "prepacked": Target(packed)}
+    for target in targets.values():
+        target.prefill(list(range(1, options.context + 2)))
+    seconds: dict = {name: {rows: [] for rows in ROWS} for name in targets}
+    for repeat in range(options.repeats + 1):  # the first is a warm-up
+        for rows in ROWS:
+            for name, target in list(targets.items())[:: 1 if repeat % 2 else -1]:
+                start = time.perf_counter()
+                target.verify([1] * rows, [*range(-1, rows - 1)])
+                if repeat:
+                    seconds[name][rows].append(time.perf_counter() - start)
+    median = {k: {n: statistics.median(v) for n, v in each.items()} for k, each in seconds.items()}
+    print(
+        json.dumps(
+            {
+                "threads": torch.get_num_threads(),
+                "seconds": median,
+                "slower": {
+                    k: {n: v / each[1] for n, v in each.items()} for k, each in median.items()
+                },
+                "ratio": {n: median["plain"][n] / median["prepacked"][n] for n in ROWS},
+            },
+            indent=1,
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
