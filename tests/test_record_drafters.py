@@ -156,6 +156,9 @@ def test_command_records_drafters_into_a_folder(folder, monkeypatch):
     assert command(folder, *more, *COMMAND)[0] == 0
     assert (folder / "all" / "model.parquet").read_bytes() == kept
     assert (folder / "all" / "medusa.parquet").exists()
+    deeper = ("record", "p.jsonl", "--drafter", "glide", "--out", "all", *COMMAND, "-k", 3)
+    assert command(folder, *deeper)[0] == 0
+    assert load_trace(folder / "all" / "glide.parquet").K == 3
     assert not list((folder / "all").glob("*.parts"))
 
 

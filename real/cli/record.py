@@ -34,7 +34,11 @@ def record(  # noqa: PLR0913
         list[Path], typer.Argument(help='JSON lines: {"id", "task", "text" or "turns", "source"?}.')
     ],
     out: Annotated[
-        Path, typer.Option(help="The recording, .parquet; of several drafters, their folder.")
+        Path,
+        typer.Option(
+            help="The recording, .parquet; or a folder with its sequences: of several drafters, or "
+            "one that exists."
+        ),
     ],
     drafter: DrafterNames = None,
     rule: RuleName = "greedy",
@@ -101,7 +105,7 @@ def record(  # noqa: PLR0913
         tuple(prompts), per_task, longest, seed, chat_template, system, turns
     )
     loaded = ModelSettings(models, device, dtype, engine, target, weights)
-    several = len(names) > 1
+    several = len(names) > 1 or out.is_dir()
     with show_progress() as progress:
         if several:
             cards = record_drafters(out, selection, loaded, names, settings, progress, batch)
