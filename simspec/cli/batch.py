@@ -41,6 +41,9 @@ def batch(  # noqa: PLR0913
     replicates: Replicates = 4,
     seed: Annotated[int, typer.Option(help="Seed of all draws and of the bootstrap.")] = 0,
     level: Level = 0.95,
+    published: Annotated[
+        bool, typer.Option("--published", help="Compare lock steps with published batches instead.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Find the best draft length by batch size and context, and where drafting stops paying.
@@ -60,6 +63,11 @@ def batch(  # noqa: PLR0913
     from simspec.sweep_inputs import cost_model
     from simspec.trace import load_trace
 
+    if published:
+        if traces:
+            raise ValueError(f"--published reads no recording, {traces[0]} was given: drop one")
+        _published(seed, as_json)
+        return
     plan = BatchPlan(
         size or (), context or (), policy or (), BatchRules(ends, padded), replicates, seed, level
     )
@@ -162,4 +170,34 @@ def _print_conventions(ends: str, padded: bool) -> None:
     print_text(
         "Speedups over plain decoding of the same batch; intervals over prompts, none for fewer "
         f"than {MIN_PROMPTS}."
+    )
+
+
+def _published(seed: int, as_json: bool) -> None:
+    from simspec.terminal import print_table, print_text
+    from simspec.validation.published_batches import published_batches
+
+    rows = published_batches(seed)
+    if as_json:
+        print(json.dumps({"seed": seed, "rows": rows}))
+        return
+    print_table(
+        ("table", "task", "batch", "K", "costs from", "measured", "lock step", "same side of 1"),
+        [
+            (
+                *(row[key] or "-" for key in ("table", "task", "batch", "K", "cost")),
+                f"{row['measured']:.2f}",
+                f"{row['predicted']:.2f}",
+                "yes" if row["agrees"] else "NO",
+            )
+            for row in rows
+        ],
+        names=5,
+    )
+    for cost in dict.fromkeys(row["cost"] for row in rows):
+        agrees = [row["agrees"] for row in rows if row["cost"] == cost]
+        print_text(f"costs from {cost}: {sum(agrees)} of {len(agrees)} on the same side of 1")
+    print_text(
+        "Speedups of published batches, and of i.i.d. recordings of the same accepted length. "
+        "SpecDecode-Bench: its costs of an H100; the batches ran on other hardware."
     )
