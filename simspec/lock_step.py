@@ -53,7 +53,10 @@ class Steps:
     | --- | --- | --- |
     | load | StepLoad [T] | what the sequences of each step do |
     | seconds | float64[T] | of each step |
-    | share | float64[S] | seconds of each sequence: an equal share of every step it is in |
+    | share | float64[S] | seconds of each sequence, which sum to those of the steps |
+
+    A sequence is given an equal share of a plain step of the same batch, and of what the step takes
+    longer a share by its computed tokens.
     """
 
     load: StepLoad
@@ -114,15 +117,15 @@ class _Prices:
         for size in np.unique(active):
             yield self.of(int(size)), active == size
 
-    def seconds(self, load: StepLoad) -> NDArray[np.float64]:
-        seconds = np.empty(len(load.active))
+    def seconds(self, load: StepLoad) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(seconds of each step, seconds of a plain step of the same sequences) float64[T]."""
+        seconds, plain = np.empty(len(load.active)), np.empty(len(load.active))
         for cost, steps in self.parts(load.active):
             part = StepLoad(*(getattr(load, field.name)[steps] for field in fields(StepLoad)))
-            if self.reads is None:
-                seconds[steps] = cost.plain_seconds(part.active, part.cached)
-            else:
+            plain[steps] = cost.plain_seconds(part.active, part.cached)
+            if self.reads is not None:
                 seconds[steps] = cost.seconds(part, self.reads)
-        return seconds
+        return plain if self.reads is None else seconds, plain
 
 
 def _steps(trace: Trace, rounds: Rounds, prices: _Prices, rules: BatchRules | None) -> Steps:
@@ -137,9 +140,11 @@ def _steps(trace: Trace, rounds: Rounds, prices: _Prices, rules: BatchRules | No
     caught = np.where(rounds.computed > 0, catch_up[np.minimum(backlog, len(catch_up) - 1)], 0.0)
     context = _contexts(trace, rounds, prices.context)
     load = StepLoad(*_totals(start, length, rounds.computed, rounds.drafted, caught, context))
+    computed = load.computed
     load = load.padded() if rules.padded else load
-    seconds = prices.seconds(load)
-    of_round = _shares(start, length, len(rounds), seconds / load.active)
+    seconds, plain = prices.seconds(load)
+    equal, more = seconds / load.active, seconds - plain
+    of_round = _shares(start, length, rounds.computed, (equal, more, computed, load.active))
     sequence = np.repeat(np.arange(trace.sequences), np.diff(rounds.offset))
     share = np.asarray(np.bincount(sequence, of_round, trace.sequences), np.float64)
     return Steps(load, seconds, share)
@@ -205,15 +210,21 @@ def _totals(start, length, computed, drafted, catch_up, context):
 
 
 @cached_njit
-def _shares(start, length, rounds, seconds):
-    """float64[R]: what each round is given of `seconds`, those of one sequence of each step."""
-    share = np.zeros(rounds)
+def _shares(start, length, computed, steps):
+    """float64[R]: what each round is given of its steps.
+
+    steps: of each step seconds / active, seconds beyond a plain step, computed tokens, active.
+    """
+    equal, more, total, active = steps
+    share = np.zeros(computed.shape[0])
     first = 0
     for g in range(start.shape[0]):
         for i in range(start.shape[1]):
             r = start[g, i]
             for t in range(first, first + length[g, i]):
-                share[r] += seconds[t]
-                r = r + 1 if r + 1 < rounds else 0
+                share[r] += equal[t]
+                if total[t] > 0:
+                    share[r] += more[t] * (computed[r] / total[t] - 1 / active[t])
+                r = r + 1 if r + 1 < computed.shape[0] else 0
         first += length[g].max()
     return share

@@ -64,6 +64,10 @@ def lock_step(rounds, prompts, tokens, catch_up, batch, ends, padded=False, cont
             now = [lane[t] for lane in group if t < len(lane)]
             seconds = price([described[s][r] for s, r in now], tokens, catch_up, padded)
             times.append(seconds)
-            for s, _ in now:
-                shares[s] += seconds / len(now)
+            doing = [described[s][r] for s, r in now]
+            plain = price([(0, 0, 0, item[3]) for item in doing], tokens, [0.0], False)
+            total = sum(item[0] for item in doing)
+            for (s, _), (computed, *_) in zip(now, doing):
+                part = computed / total if total else 1 / len(now)
+                shares[s] += plain / len(now) + (seconds - plain) * part
     return times, shares

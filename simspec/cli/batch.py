@@ -57,6 +57,7 @@ def batch(  # noqa: PLR0913
     Contexts need a cost with terms for cached tokens (simspec cost --kv-verify), or a table.
     """
     from simspec.batch_cost import with_draft_row
+    from simspec.cli.selection import servable_groups
     from simspec.lock_step import BatchRules
     from simspec.recordings import locate, whole_cost
     from simspec.reports.batches import BatchPlan, batch_notes, batch_rows, crossings
@@ -68,16 +69,20 @@ def batch(  # noqa: PLR0913
             raise ValueError(f"--published reads no recording, {traces[0]} was given: drop one")
         _published(seed, as_json)
         return
-    plan = BatchPlan(
-        size or (), context or (), policy or (), BatchRules(ends, padded), replicates, seed, level
-    )
-    found = []
-    for name, path in locate(traces).items():
-        trace, priced = load_trace(path), whole_cost(path, cost)
-        model = cost_model(priced, trace) if isinstance(priced, float) else priced
-        model = model if draft_row is None else with_draft_row(model, draft_row)
-        rows = batch_rows(trace, model, plan)
-        found.append((name, rows, crossings(trace, model, plan, rows), batch_notes(model, plan)))
+    paths = locate(traces)
+    groups: list[Any] = [((), {name: load_trace(path) for name, path in paths.items()})]
+    if policy:
+        groups = list(servable_groups(paths, policy, dict.fromkeys(paths, 0.1)))
+    rules, found = BatchRules(ends, padded), []
+    for served, group in groups:
+        plan = BatchPlan(size or (), context or (), served, rules, replicates, seed, level)
+        for name, trace in group.items():
+            priced = whole_cost(paths[name], cost)
+            model = cost_model(priced, trace) if isinstance(priced, float) else priced
+            model = model if draft_row is None else with_draft_row(model, draft_row)
+            rows = batch_rows(trace, model, plan)
+            notes = batch_notes(model, plan)
+            found.append((name, rows, crossings(trace, model, plan, rows), notes))
     if as_json:
         options = {"ends": ends, "padded": padded, "seed": seed, "level": level}
         print(json.dumps(options | {"recordings": [_data(*item) for item in found]}))
