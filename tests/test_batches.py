@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from documents import ROOT, printed_by
+from numba.core import config
 from shell import refused, simspec
 
 from simspec import CostModel, policies, replay, synthetic
@@ -178,3 +180,19 @@ def test_trees_are_refused():
 def test_wrong_options_are_refused(tmp_path, options, words):
     TRACE.save(tmp_path / "t.parquet")
     refused(tmp_path, "batch", "t.parquet", *options, words=words)
+
+
+PAGE = (ROOT / "docs" / "batches.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(config.DISABLE_JIT, reason="128 slots take minutes when interpreted")
+def test_page_shows_todays_output(tmp_path):
+    printed = printed_by("batch", "tiny-eagle-greedy", "--policy", "confidence:0.5",
+                         "--policy", "cost_ts")  # fmt: skip
+    assert printed.strip() in PAGE
+    (stated, batches) = (line for line in PAGE.splitlines() if "h100.cost.json" in line
+                         and line.startswith("simspec"))  # fmt: skip
+    path = str(tmp_path / "h100.cost.json")
+    for line in (stated, batches):
+        words = line.replace("h100.cost.json", path).split()[1:]
+        assert printed_by(*words).replace(f"{tmp_path}/", "").strip() in PAGE
