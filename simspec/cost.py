@@ -14,7 +14,9 @@ from simspec.round_cost import CostTables, chain_seconds, levels_seconds
 
 _LISTS = ("draft", "verify", "catch_up")
 _TEXTS = ("name", "device")
-_OPTIONAL = ("node", "origin", "precision")
+_TERMS = ("kv_verify", "kv_draft", "step", "context")
+_ROUNDING = 1 + 1e-9
+_OPTIONAL = ("node", "origin", "precision", *_TERMS)
 """Keys that a file leaves out where they say nothing."""
 
 
@@ -35,9 +37,14 @@ class CostModel:
     | node      | float          | each row beyond the first in a drafter's pass over a tree       |
     | origin    | CostOrigin     | device, threads, dtype and engines; None: unknown               |
     | precision | CostPrecision  | intervals and rounds of the medians; None: unknown, or derived  |
+    | kv_verify | float          | each cached token that a pass of the target reads               |
+    | kv_draft  | float          | each cached token that a draft step reads                       |
+    | step      | float          | part of verify[1:]: the kernel of several rows a sequence       |
+    | context   | float          | cached tokens at which the lists and `baseline` hold            |
 
     R >= K, since trees submit more than K tokens. A backlog beyond B costs catch_up[B].
-    All times are finite and >= 0, baseline > 0. ValueError otherwise.
+    All times are finite and >= 0, baseline > 0. The lists hold the last four fields' terms already:
+    `at` moves them to another context, `simspec.batch_cost` to a batch. ValueError otherwise.
 
     A file without `origin` may hold an object "engines", {model: engine}; it becomes the origin's.
     """
@@ -53,6 +60,10 @@ class CostModel:
     node: float = 0.0
     origin: CostOrigin | None = None
     precision: CostPrecision | None = None
+    kv_verify: float = 0.0
+    kv_draft: float = 0.0
+    step: float = 0.0
+    context: float = 0.0
 
     def __post_init__(self) -> None:
         for field in _LISTS:
@@ -63,7 +74,7 @@ class CostModel:
                     f"{field} is not a non-empty list of finite seconds >= 0: correct it"
                 )
             object.__setattr__(self, field, array)
-        for field in ("overhead", "baseline", "feature", "node"):
+        for field in ("overhead", "baseline", "feature", "node", *_TERMS):
             object.__setattr__(self, field, float(getattr(self, field)))
         if len(self.draft) > len(self.verify):
             raise self._error(
@@ -74,10 +85,11 @@ class CostModel:
             first = getattr(self, field)[0]
             if first != 0:
                 raise self._error(f"{field}[0] is {first}, expected 0: no work, no time")
-        for field in ("feature", "node"):
+        for field in ("feature", "node", *_TERMS):
             value = getattr(self, field)
             if not (np.isfinite(value) and value >= 0):
-                raise self._error(f"{field} is {value}, expected finite seconds >= 0")
+                unit = "tokens" if field == "context" else "seconds"
+                raise self._error(f"{field} is {value}, expected finite {unit} >= 0")
         finite = np.isfinite(self.overhead) and np.isfinite(self.baseline)
         if not (finite and self.overhead >= 0 and self.baseline > 0):
             raise self._error(
@@ -90,6 +102,22 @@ class CostModel:
                 raise self._error(f"{field} is {value!r}, expected a {kind.__name__} or None")
         if self.precision is not None:
             self._check_precision(self.precision)
+        self._check_terms()
+
+    def _check_terms(self) -> None:
+        """ValueError where the terms are more than what the lists hold."""
+        cached, step = self.kv_verify * self.context, self.step * (np.arange(self.nodes + 1) > 0)
+        read = self.kv_draft * self.context * np.arange(self.K + 1)
+        within = (
+            (self.verify * _ROUNDING >= cached + step).all()
+            and self.baseline * _ROUNDING > cached
+            and (self.draft * _ROUNDING >= read).all()
+        )
+        if not within:
+            raise self._error(
+                f"{self.context:g} cached tokens, or the kernel step, cost more than draft, verify "
+                "or baseline: state smaller terms"
+            )
 
     def _check_precision(self, precision: CostPrecision) -> None:
         for field in _LISTS:
@@ -151,6 +179,27 @@ class CostModel:
         draft = self.draft + self.feature * np.arange(self.K + 1)
         return replace(self, draft=draft, feature=0.0, precision=None)
 
+    def at(self, context: float) -> "CostModel":
+        """The same costs behind so many cached tokens a sequence; unchanged without terms for them.
+
+        With d = context - self.context: draft[j] + j kv_draft d, verify + kv_verify d and
+        baseline + kv_verify d. ValueError for a negative context.
+        """
+        if not (np.isfinite(context) and context >= 0):
+            raise self._error(f"context is {context}, expected a number of tokens >= 0")
+        moved = float(context) - self.context
+        if not moved or not (self.kv_verify or self.kv_draft):
+            return self
+        draft = self.draft + self.kv_draft * moved * np.arange(self.K + 1)
+        return replace(
+            self,
+            draft=np.maximum(draft, 0.0),
+            verify=np.maximum(self.verify + self.kv_verify * moved, 0.0),
+            baseline=self.baseline + self.kv_verify * moved,
+            context=float(context),
+            precision=None,
+        )
+
     def truncate(self, K: int) -> "CostModel":
         """The same costs for chains of at most K <= self.K tokens; ValueError beyond what was
         measured.
@@ -166,22 +215,21 @@ class CostModel:
         return replace(self, draft=draft, verify=verify, precision=None)
 
     def extend(self, K: int) -> "CostModel":
-        """The same costs extrapolated to K >= self.K by their last step; at least one must be
-        measured.
+        """The same costs extrapolated to K >= self.K by their last step, the kernel step left out;
+        at least one must be measured.
         """
         if K < self.K or self.K < 1:
             raise ValueError(
                 f"cost {self.name!r} prices drafts up to {self.K}, asked to extend to {K}: "
                 "truncate() or measure more"
             )
+        kernel = self.step if self.nodes == 1 else 0.0
         draft, verify = (
-            np.concatenate(
-                (
-                    times,
-                    times[-1] + max(times[-1] - times[-2], 0.0) * np.arange(1, K + 2 - len(times)),
-                )
+            np.concatenate((times, times[-1] + max(last, 0.0) * np.arange(1, K + 2 - len(times))))
+            for times, last in (
+                (self.draft, self.draft[-1] - self.draft[-2]),
+                (self.verify, self.verify[-1] - self.verify[-2] - kernel),
             )
-            for times in (self.draft, self.verify)
         )
         return replace(self, draft=draft, verify=verify, precision=None)
 
@@ -246,8 +294,8 @@ class CostModel:
         return seconds + self.node * np.maximum(np.asarray(rows) - rounds.computed, 0)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain lists and numbers, as in the file: without `node` where it is 0, as in files of
-        chains, and without an origin where there is none.
+        """Plain lists and numbers, as in the file: without `node` and the last four fields where
+        they are 0, and without an origin where there is none.
         """
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         values = {k: v for k, v in values.items() if k not in _OPTIONAL or v}

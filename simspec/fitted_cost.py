@@ -1,7 +1,7 @@
 """A CostModel fitted to a table of accepted length and speed by draft length."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -112,22 +112,19 @@ def fit_cost(table: SpeedTable, K: int | None = None) -> FittedCost:
     device = table.texts.get("device", "")
     verify = np.full(deepest + 1, plain * line.intercept)
     verify[0] = plain
-    return FittedCost(
-        CostModel(
-            draft=plain * line.step * np.arange(deepest + 1),
-            verify=verify,
-            catch_up=np.zeros(1),
-            overhead=0.0,
-            baseline=plain,
-            name=table.name,
-            device=f"fitted to {table.name}{f' ({device})' if device else ''}",
-            origin=CostOrigin(device=device, sitting=f"table sha256 {table.sha256}"),
-            precision=_precision(deepest, _notes(table, line, deepest, residuals, left_out)),
-        ),
-        line,
-        residuals,
-        left_out,
+    cost = CostModel(
+        draft=plain * line.step * np.arange(deepest + 1),
+        verify=verify,
+        catch_up=np.zeros(1),
+        overhead=0.0,
+        baseline=plain,
+        name=table.name,
+        device=f"fitted to {table.name}{f' ({device})' if device else ''}",
+        origin=CostOrigin(device=device, sitting=f"table sha256 {table.sha256}"),
     )
+    notes = _notes(table, line, deepest, residuals, left_out)
+    cost = replace(cost, precision=precision_of(cost, notes))
+    return FittedCost(cost, line, residuals, left_out)
 
 
 def _left_out(table: SpeedTable) -> PredictionErrors | None:
@@ -164,8 +161,9 @@ def _notes(
     return notes
 
 
-def _precision(deepest: int, notes: Iterable[str]) -> CostPrecision:
-    sizes = {"draft": deepest + 1, "verify": deepest + 1, "catch_up": 1}
+def precision_of(cost: CostModel, notes: Iterable[str]) -> CostPrecision:
+    """The precision of costs that nobody measured: no intervals, and the notes as warnings."""
+    sizes = {"draft": len(cost.draft), "verify": len(cost.verify), "catch_up": len(cost.catch_up)}
     single = ("overhead", "baseline", "feature", "node")
     unknown = {part: [None] * size for part, size in sizes.items()} | dict.fromkeys(single)
     filled = {part: [0] * size for part, size in sizes.items()} | dict.fromkeys(single, 0)

@@ -71,8 +71,8 @@ def costs_of(
     """{name: CostModel or ratio} of these recordings: one file or ratio for all, else each one's
     own, else 0.1.
 
-    batch and context choose a cell of cost tables. ValueError for files that are no costs, or have
-    no such cell.
+    batch and context choose a cell of cost tables; context moves a cost with terms for cached
+    tokens. ValueError for files that are no costs, or have no such cell.
     """
     return {
         name: _cost(cost if cost is not None else cost_beside(path) or "0.1", batch, context)
@@ -99,22 +99,35 @@ def comparable_costs(
     return costs, check_comparable(labeled, mixed)
 
 
-def _cost(text: Any, batch: Any, context: Any) -> CostModel | float:
+def whole_cost(path: Path, cost: str | None = None) -> CostModel | CostTable | float:
+    """The cost file or ratio of a recording, tables whole: the one given, else its own, else
+    0.1.
+    """
+    return _read(cost if cost is not None else cost_beside(path) or "0.1")
+
+
+def _read(text: Any) -> CostModel | CostTable | float:
     try:
-        ratio = float(text)
+        return float(text)
     except (TypeError, ValueError):
-        read = load_cost(text)
-        if isinstance(read, CostTable):
-            return read.at(batch, context)
+        return load_cost(text)
+
+
+def _cost(text: Any, batch: Any, context: Any) -> CostModel | float:
+    read = _read(text)
+    if isinstance(read, CostTable):
+        return read.at(batch, context)
+    if isinstance(read, CostModel):
+        if batch in (None, 1) and context is not None and (read.kv_verify or read.kv_draft):
+            return read.at(context)
         if batch not in (None, 1) or context is not None:
             raise ValueError(
                 f"{text} prices one batch size and context: drop --batch and --context, or measure "
                 "a table"
-            ) from None
-        return read
-    if batch is not None or context is not None:
+            )
+    elif batch is not None or context is not None:
         raise ValueError(
             f"cost {text} is a ratio, the same for every batch and context: give a cost table, or "
             "drop --batch and --context"
         )
-    return ratio
+    return read

@@ -3,16 +3,26 @@
 import csv
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 UNITS = {"speedup": "", "tokens_per_second": "plain_tokens_per_second", "tpot_ms": "plain_tpot_ms"}
 """Column of the speed: the column of plain decoding's that it needs beside it."""
 
-COLUMNS = ("task", "K", "accepted_length", "batch", *UNITS, *filter(None, UNITS.values()))
+COLUMNS = (
+    "task",
+    "K",
+    "accepted_length",
+    "batch",
+    "context",
+    *UNITS,
+    *filter(None, UNITS.values()),
+)
 TEXTS = ("name", "source", "target", "drafter", "device", "setting", "caution")
 MOST_BYTES, MOST_ROWS, LONGEST = 4_000_000, 20_000, 255
 
@@ -28,6 +38,7 @@ class SpeedRow:
     | accepted_length | tokens emitted a round, with the target's own: 1 to K + 1 |
     | speedup | speed over plain decoding of the same task |
     | plain_step | seconds of a plain step; 0: unknown |
+    | context | cached tokens of each sequence; 0: unknown |
     """
 
     task: str
@@ -35,6 +46,7 @@ class SpeedRow:
     accepted_length: float
     speedup: float
     plain_step: float
+    context: int = 0
 
     @property
     def round_cost(self) -> float:
@@ -89,12 +101,22 @@ def read_speed_table(
     | speedup | the speed, or one of the next two with plain decoding's beside it |
     | tokens_per_second, plain_tokens_per_second | of the whole batch |
     | tpot_ms, plain_tpot_ms | milliseconds a token of one request |
-    | task, batch | optional; batch selects the rows of one size |
+    | task, batch, context | optional; batch selects the rows of one size |
 
     Other columns are ignored. plain stands for a missing column of plain decoding's. Keys of a
     JSON object beside columns and rows are texts, or columns that are equal in all rows.
     ValueError, one line with the path, for anything else.
     """
+    return _read(path, plain, lambda data, name, sha256: speed_table(data, name, sha256, batch))
+
+
+def read_speed_tables(path: str | PathLike[str], plain: float | None = None) -> list[SpeedTable]:
+    """The tables of a file, one for each batch size, growing; see `read_speed_table`."""
+    return _read(path, plain, speed_tables)
+
+
+def _read(path: str | PathLike[str], plain: float | None, make: Callable[..., T]) -> T:
+    """make(the JSON object, the file's name, its sha256)."""
     path = Path(path)
     try:
         with open(path, "rb") as file:
@@ -110,7 +132,7 @@ def read_speed_table(
                 raise ValueError("it is empty, expected a header and rows")
             data = {"columns": lines[0], "rows": lines[1:]}
         data = data if plain is None else with_plain(data, plain)
-        return speed_table(data, path.name, hashlib.sha256(content).hexdigest(), batch)
+        return make(data, path.name, hashlib.sha256(content).hexdigest())
     except (OSError, ValueError, csv.Error, RecursionError, OverflowError) as error:
         reason = " ".join(str(error).split())[:300]
         raise ValueError(f"{path}: not a table of speeds: {reason}") from None
@@ -130,6 +152,17 @@ def speed_table(
     data: Any, name: str = "table", sha256: str = "", batch: int | None = None
 ) -> SpeedTable:
     """The table of a JSON object {columns, rows, ..}, see `read_speed_table`; ValueError, too."""
+    tables = {table.batch: table for table in speed_tables(data, name, sha256)}
+    if batch is None and len(tables) > 1:
+        raise ValueError(f"it has batch sizes {sorted(tables)}: say which with --batch")
+    size = next(iter(tables)) if batch is None else batch
+    if size not in tables:
+        raise ValueError(f"it has batch sizes {sorted(tables)}, asked for {size}")
+    return tables[size]
+
+
+def speed_tables(data: Any, name: str = "table", sha256: str = "") -> list[SpeedTable]:
+    """The tables of a JSON object by batch size, growing; ValueError as of `speed_table`."""
     if not isinstance(data, dict) or not {"columns", "rows"} <= set(data):
         raise ValueError("it has no columns and rows, expected an object with both, or a CSV file")
     columns, rows = data["columns"], data["rows"]
@@ -152,15 +185,11 @@ def speed_table(
         except ValueError as error:
             raise ValueError(f"row {number}: {error}") from None
         by_batch.setdefault(size, []).append(row)
-    if batch is None and len(by_batch) > 1:
-        raise ValueError(f"it has batch sizes {sorted(by_batch)}: say which with --batch")
-    size = next(iter(by_batch)) if batch is None else batch
-    if size not in by_batch:
-        raise ValueError(f"it has batch sizes {sorted(by_batch)}, asked for {size}")
     texts = {key: data[key] for key in TEXTS if key in data}
     if not all(isinstance(text, str) and len(text) <= 500 for text in texts.values()):
         raise ValueError(f"one of {', '.join(texts)} is no short text")
-    return SpeedTable(texts.pop("name", name), tuple(by_batch[size]), size, texts, sha256)
+    name = texts.pop("name", name)
+    return [SpeedTable(name, tuple(by_batch[n]), n, texts, sha256) for n in sorted(by_batch)]
 
 
 def _unit(columns: set[str]) -> str:
@@ -182,6 +211,7 @@ def _row(cells: Mapping[str, Any], unit: str) -> tuple[int, SpeedRow]:
     if not isinstance(task, str) or len(task) > 200:
         raise ValueError("task is no short text")
     K, size = (_whole(name, cells.get(name, 1)) for name in ("K", "batch"))
+    context = _whole("context", cells.get("context", 0))
     if not 1 <= K <= LONGEST:
         raise ValueError(
             f"K is {K}, expected 1 to {LONGEST} drafted tokens: plain decoding has its own column"
@@ -196,11 +226,11 @@ def _row(cells: Mapping[str, Any], unit: str) -> tuple[int, SpeedRow]:
         )
     speed = _positive(unit, cells[unit])
     if unit == "speedup":
-        return size, SpeedRow(task, K, accepted, speed, 0.0)
+        return size, SpeedRow(task, K, accepted, speed, 0.0, context)
     plain = _positive(UNITS[unit], cells[UNITS[unit]])
     if unit == "tpot_ms":
-        return size, SpeedRow(task, K, accepted, plain / speed, plain / 1000)
-    return size, SpeedRow(task, K, accepted, speed / plain, size / plain)
+        return size, SpeedRow(task, K, accepted, plain / speed, plain / 1000, context)
+    return size, SpeedRow(task, K, accepted, speed / plain, size / plain, context)
 
 
 def _whole(name: str, value: Any) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from simspec.speed_table import SpeedTable, speed_table
+from simspec.speed_table import speed_tables as tables_by_batch
 
 FOLDER = Path(__file__).parent
 SPEED_FILES = ("speed.json", "specbundle.json")
@@ -82,6 +83,16 @@ def published_table(name: str, batch: int | None = None) -> SpeedTable:
     if batch not in (None, table.batch):
         raise ValueError(f"table {name!r} is of batch size {table.batch}, asked for {batch}")
     return table
+
+
+@lru_cache(maxsize=1)
+def batch_tables() -> dict[str, list[SpeedTable]]:
+    """{name: tables of growing batch size} of published speeds of batches."""
+    content = (FOLDER / "batches.json").read_bytes()
+    sha256 = hashlib.sha256(content).hexdigest()
+    return {
+        data["name"]: tables_by_batch(data, "batches.json", sha256) for data in json.loads(content)
+    }
 
 
 @lru_cache(maxsize=1)

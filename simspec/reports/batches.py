@@ -1,0 +1,255 @@
+"""Draft lengths and policies by batch size and context, and where drafting stops paying."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simspec import policies as policy_names
+from simspec.batch_cost import batch_cost
+from simspec.cost import CostModel
+from simspec.cost_table import CostTable
+from simspec.lock_step import BatchRules, plain_steps, policy_steps
+from simspec.policies.fixed import fixed
+from simspec.policy import Policy, PolicyError
+from simspec.rounds import Rounds
+from simspec.simulate import replay
+from simspec.stats import MIN_PROMPTS, Interval, ratio
+from simspec.trace import Trace
+
+Array = NDArray[np.float64]
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """What is asked of a recording.
+
+    | field | meaning |
+    | --- | --- |
+    | batch | sizes; default those of a table that has several, else 1, 2, 4 .. 128 |
+    | context | cached tokens of every sequence; default those of a table that has several, else \
+each sequence's own prompt and output |
+    | policies | as `simspec.policies.parse` takes them; chains alone |
+    | rules | BatchRules |
+    | replicates, seed, level | of policies that draw, of all draws, of the intervals |
+    """
+
+    batch: Sequence[int] = ()
+    context: Sequence[float] = ()
+    policies: Sequence[Any] = ()
+    rules: BatchRules = field(default_factory=BatchRules)
+    replicates: int = 4
+    seed: int = 0
+    level: float = 0.95
+
+
+@dataclass(frozen=True)
+class BatchRow:
+    """One batch size and context.
+
+    | field | meaning |
+    | --- | --- |
+    | batch, context | context None: each sequence's own |
+    | best | the fixed draft length, 0 included, of the least time |
+    | drafting | the same among lengths from 1 on |
+    | speedup | {policy: Interval} over plain decoding of the same batch, fixed lengths included |
+    | plain_tokens_per_second | of the whole batch |
+    """
+
+    batch: int
+    context: float | None
+    best: int
+    drafting: int
+    speedup: dict[str, Interval]
+    plain_tokens_per_second: float
+
+    def fixed(self, K: int) -> Interval:
+        """The speedup of this draft length."""
+        return self.speedup[f"fixed:{K}"]
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Where the best fixed draft length from 1 on stops paying, as the batch grows.
+
+    | field | meaning |
+    | --- | --- |
+    | context | as in BatchRow |
+    | last | (batch, K, speedup) of the largest size found to pay; None: none does |
+    | first | the same of the smallest size from which on none of the sizes pays; None: the \
+largest pays |
+    """
+
+    context: float | None
+    last: tuple[int, int, float] | None
+    first: tuple[int, int, float] | None
+
+
+def batch_rows(trace: Trace, cost: CostModel | CostTable, plan: BatchPlan) -> list[BatchRow]:
+    """A row for every batch size and context, contexts first.
+
+    Each policy plans with the costs of a batch that does the same in every slot
+    (`BatchCost.alike`), and is priced in the batch that it makes. Intervals resample prompts, each
+    with its share of the seconds, plain and drafted. ValueError for what cannot be priced.
+    """
+    sizes, contexts = _axes(cost, plan)
+    replays = _Replays(trace, cost, plan)
+    return [replays.row(batch, context) for context in contexts for batch in sizes]
+
+
+def crossings(
+    trace: Trace, cost: CostModel | CostTable, plan: BatchPlan, rows: Sequence[BatchRow]
+) -> list[Crossing]:
+    """Where drafting stops paying in each context, between the rows' batch sizes by bisection.
+
+    A table of measured sizes is not bisected.
+    """
+    replays = _Replays(trace, cost, plan)
+    found = []
+    for context in dict.fromkeys(row.context for row in rows):
+        points = [
+            (row.batch, row.drafting, row.fixed(row.drafting).value)
+            for row in sorted(rows, key=lambda row: row.batch)
+            if row.context == context
+        ]
+        paying = [i for i, point in enumerate(points) if point[2] >= 1]
+        last = points[paying[-1]] if paying else None
+        after = points[paying[-1] + 1 :] if paying else points
+        first = after[0] if after else None
+        extrapolated = isinstance(cost, CostModel) or cost.batch == (1,)
+        while extrapolated and last and first and first[0] - last[0] > 1:
+            middle = replays.drafting((last[0] + first[0]) // 2, context)
+            last, first = (middle, first) if middle[2] >= 1 else (last, middle)
+        found.append(Crossing(context, last, first))
+    return found
+
+
+def batch_notes(cost: CostModel | CostTable, plan: BatchPlan) -> list[str]:
+    """What is measured in these costs and what is extrapolated, one line each."""
+    if isinstance(cost, CostTable) and cost.batch != (1,):
+        return [
+            f"costs of {cost.name} are measured at batch sizes "
+            f"{', '.join(map(str, cost.batch))}; a size between takes the next one",
+            *_policy_notes(plan),
+        ]
+    model = cost if isinstance(cost, CostModel) else next(c for c in cost.cells[0] if c is not None)
+    notes = [
+        f"costs of {model.name} are of one sequence{f' on {model.device}' if model.device else ''}:"
+        f" larger batches are extrapolated, a pass by its tokens (known to {model.nodes + 1} rows, "
+        "then by a line)"
+    ]
+    if not model.node:
+        notes.append(
+            "further rows of a draft step are free in these costs, so speedups are upper bounds: "
+            "price them with --draft-row"
+        )
+    if not model.kv_verify:
+        notes.append(
+            "cached tokens are not priced in these costs: state seconds for each with `simspec "
+            "cost --kv-verify`"
+        )
+    return notes + _policy_notes(plan)
+
+
+def _policy_notes(plan: BatchPlan) -> list[str]:
+    known = [str(policy) for policy in plan.policies if policy in policy_names.CLAIRVOYANT]
+    return [
+        f"{name} is one sequence's best, not the batch's: a step waits for its longest draft"
+        for name in known
+    ]
+
+
+def _axes(
+    cost: CostModel | CostTable, plan: BatchPlan
+) -> tuple[Sequence[int], Sequence[float | None]]:
+    sizes, contexts = list(dict.fromkeys(plan.batch)), list(dict.fromkeys(plan.context))
+    table = cost if isinstance(cost, CostTable) else None
+    if not sizes:
+        sizes = list(table.batch if table is not None and len(table.batch) > 1 else SIZES)
+    if not contexts and table is not None and len(table.context) > 1:
+        contexts = list(map(float, table.context))
+    if contexts and isinstance(cost, CostModel) and not (cost.kv_verify or cost.kv_draft):
+        raise ValueError(
+            f"cost {cost.name!r} has no seconds for cached tokens, the same at every context: "
+            "drop --context, or state them with `simspec cost --kv-verify`"
+        )
+    return sizes, contexts or [None]
+
+
+class _Replays:
+    """Replays of one recording, those of fixed lengths kept from one batch size to the next."""
+
+    def __init__(self, trace: Trace, cost: CostModel | CostTable, plan: BatchPlan) -> None:
+        if plan.replicates < 1:
+            raise ValueError(f"replicates is {plan.replicates}, expected at least 1")
+        self.trace, self.cost, self.plan = trace, cost, plan
+        self.longest = min(trace.K, cost.K)
+        if self.longest < 1:
+            raise ValueError(f"cost {cost.name!r} prices no draft: measure at least one token")
+        self._fixed: dict[tuple[int, int], Rounds] = {}
+        prompt = np.diff(trace.prompt_offset)
+        emitted = np.arange(trace.rows) - np.repeat(trace.offset[:-1], np.diff(trace.offset))
+        self._mean = float((np.repeat(prompt, np.diff(trace.offset)) + emitted).mean())
+
+    def row(self, batch: int, context: float | None) -> BatchRow:
+        plain = plain_steps(self.trace, self.cost, batch, context, self.plan.rules)
+        lengths = {K: self._length(K, batch, context) for K in range(self.longest + 1)}
+        drafting = min(range(1, self.longest + 1), key=lambda K: lengths[K].sum())
+        best = min((0, drafting), key=lambda K: lengths[K].sum())
+        seconds = {f"fixed:{K}": share for K, share in lengths.items()}
+        for policy in self.plan.policies:
+            name, share = self._policy(policy, batch, context)
+            seconds[name] = share
+        tokens = float(plain.load.active.sum() / plain.seconds.sum())
+        speedup = {name: self._interval(plain.share, share) for name, share in seconds.items()}
+        return BatchRow(batch, context, best, drafting, speedup, tokens)
+
+    def drafting(self, batch: int, context: float | None) -> tuple[int, int, float]:
+        """(batch, K, speedup) of the best fixed length from 1 on."""
+        plain = float(
+            plain_steps(self.trace, self.cost, batch, context, self.plan.rules).share.sum()
+        )
+        times = {K: self._length(K, batch, context).sum() for K in range(1, self.longest + 1)}
+        K = min(times, key=lambda K: times[K])
+        return batch, K, plain / float(times[K])
+
+    def _length(self, K: int, batch: int, context: float | None) -> Array:
+        policy, shares = fixed(K), []
+        for i in range(self._count(policy)):
+            if (K, i) not in self._fixed:
+                unit = CostModel.from_ratio(0.1, self.longest)
+                self._fixed[K, i] = replay(self.trace, policy, self.plan.seed + i, unit)
+            shares.append(self._share(self._fixed[K, i], policy, batch, context))
+        return np.mean(shares, axis=0)
+
+    def _policy(self, policy: Any, batch: int, context: float | None) -> tuple[str, Array]:
+        tokens = self._mean if context is None else context
+        planned = batch_cost(self.cost, batch, context).alike(batch, tokens)
+        made = policy_names.make(policy, self.trace, planned)
+        if not isinstance(made, Policy):
+            raise PolicyError(
+                f"{getattr(made, 'name', made)!r} drafts trees, expected a policy of chains: "
+                "batches of trees are not priced"
+            )
+        shares = [
+            self._share(replay(self.trace, made, self.plan.seed + i, planned), made, batch, context)
+            for i in range(self._count(made))
+        ]
+        return made.name, np.mean(shares, axis=0)
+
+    def _share(self, rounds: Rounds, policy: Policy, batch: int, context: float | None) -> Array:
+        rules, reads = self.plan.rules, policy.reads
+        return policy_steps(self.trace, rounds, self.cost, batch, context, rules, reads).share
+
+    def _count(self, policy: Policy) -> int:
+        draws = policy.random or self.trace.ratio is not None
+        return self.plan.replicates if draws else 1
+
+    def _interval(self, plain: Array, seconds: Array) -> Interval:
+        if len(plain) < MIN_PROMPTS:
+            value = float(plain.sum() / seconds.sum())
+            return Interval(value, np.nan, np.nan, self.plan.level, len(plain))
+        return ratio(plain, seconds, level=self.plan.level, seed=self.plan.seed)

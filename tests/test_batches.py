@@ -1,0 +1,198 @@
+"""simspec batch: the best length by batch and context, where drafting stops paying."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from documents import ROOT, printed_by
+from numba.core import config
+from shell import refused, simspec
+
+from simspec import CostModel, policies, replay, synthetic
+from simspec.cost_table import CostTable
+from simspec.lock_step import BatchRules, plain_steps, policy_steps
+from simspec.reports.batches import BatchPlan, batch_notes, batch_rows, crossings
+from simspec.reports.prompt_seconds import prompt_seconds
+from simspec.stats import ratio
+from simspec.token_cost import TokenCost
+from simspec.validation.published_batches import published_batches
+
+TRACE = synthetic.iid(0.7, 12, 60, 4, seed=4, confidence=True)
+COST = TokenCost(10.0, 0.5, kv=0.001, step=1.0, draft=0.8).cost(4, 30)
+
+
+def speedup(K, batch, context=None, cost=COST, rules=None):
+    rounds = replay(TRACE, policies.parse(f"fixed:{K}"))
+    steps = policy_steps(TRACE, rounds, cost, batch, context, rules)
+    return plain_steps(TRACE, cost, batch, context, rules).seconds.sum() / steps.seconds.sum()
+
+
+def test_best_lengths_are_those_of_every_length():
+    for ends in ("refill", "shrink"):
+        rules = BatchRules(ends)
+        for row in batch_rows(TRACE, COST, BatchPlan((1, 3, 16, 64), rules=rules)):
+            speedups = [speedup(K, row.batch, rules=rules) for K in range(5)]
+            assert row.best == int(np.argmax(speedups))
+            assert row.drafting == 1 + int(np.argmax(speedups[1:]))
+            for K in range(5):
+                assert row.fixed(K).value == pytest.approx(speedups[K])
+
+
+def test_drafting_stops_paying_where_a_linear_scan_says():
+    rows = batch_rows(TRACE, COST, BatchPlan())
+    (crossing,) = crossings(TRACE, COST, BatchPlan(), rows)
+    best = [max(speedup(K, batch) for K in range(1, 5)) for batch in range(1, 65)]
+    last = max(batch for batch, value in enumerate(best, 1) if value >= 1)
+    assert crossing.last[0] == last
+    assert crossing.first[0] == last + 1
+    assert crossing.last[2] == pytest.approx(best[last - 1])
+    assert crossing.first[2] < 1 <= crossing.last[2]
+
+
+def test_contexts_share_the_cache_between_plain_and_drafted_steps():
+    """With more cached tokens a step's rows matter less: drafting pays in larger batches."""
+    plan = BatchPlan(context=(0, 2000, 20000))
+    found = crossings(TRACE, COST, plan, batch_rows(TRACE, COST, plan))
+    lasts = [crossing.last[0] for crossing in found]
+    assert lasts == sorted(lasts)
+    assert found[0].first is not None
+    assert found[-1].first is None
+
+
+def test_flat_verification_pays_at_every_batch():
+    cost = CostModel.from_ratio(0.1, 4)
+    rows = batch_rows(TRACE, cost, BatchPlan((1, 7, 100)))
+    first, *others = (row.fixed(2).value for row in rows)
+    assert others == pytest.approx([first, first], rel=0.01)  # steps wait where budgets cut drafts
+    (crossing,) = crossings(TRACE, cost, BatchPlan(), rows)
+    assert crossing.first is None
+    assert any("upper bounds" in note for note in batch_notes(cost, BatchPlan()))
+
+
+def test_dear_drafts_never_pay():
+    cost = CostModel.from_ratio(5.0, 4)
+    rows = batch_rows(TRACE, cost, BatchPlan((1, 2)))
+    (crossing,) = crossings(TRACE, cost, BatchPlan(), rows)
+    assert [row.best for row in rows] == [0, 0]
+    assert crossing.last is None
+    assert crossing.first[0] == 1
+
+
+def test_intervals_at_batch_one_are_those_of_a_sweep():
+    cost = CostModel.from_ratio(0.2, 4)
+    names = ["fixed:2", "confidence:0.5"]
+    (row,) = batch_rows(TRACE, cost, BatchPlan((1,), policies=names))
+    seconds, tokens = prompt_seconds(TRACE, names, cost, 1, 0)
+    for name in names:
+        assert row.speedup[name] == ratio(tokens * cost.baseline, seconds[name])
+
+
+def test_intervals_of_batches_are_as_wide_as_resampled_batches():
+    """The share of a prompt in its steps stands for its influence: 60 resampled recordings."""
+    (row,) = batch_rows(TRACE, COST, BatchPlan((8,)))
+    interval, random = row.fixed(2), np.random.default_rng(0)
+    drawn = []
+    for _ in range(60):
+        chosen = TRACE.select(random.integers(0, TRACE.sequences, TRACE.sequences))
+        rounds = replay(chosen, policies.parse("fixed:2"))
+        steps = policy_steps(chosen, rounds, COST, 8)
+        drawn.append(plain_steps(chosen, COST, 8).seconds.sum() / steps.seconds.sum())
+    spread = 2 * 1.96 * np.std(drawn)
+    assert 0.7 < (interval.high - interval.low) / spread < 1.6
+
+
+def test_policies_wait_for_the_longest_draft():
+    """One sequence drafts as far as it is sure; of a batch the least sure one waits."""
+    names = ["confidence:0.5"]
+    one, many = batch_rows(TRACE, COST, BatchPlan((1, 32), policies=names))
+    drop = [row.speedup["confidence:0.5"].value / row.fixed(2).value for row in (one, many)]
+    assert drop[1] < 0.9 * drop[0]
+
+
+def test_tables_are_priced_at_their_own_sizes():
+    cell = CostModel(0.1 * np.arange(5), np.ones(5), [0], 0, 1.0)
+    dear = replace(cell, verify=1 + np.arange(5.0))
+    table = CostTable((1, 8), (100, 900), ((cell, cell), (dear, dear)))
+    rows = batch_rows(TRACE, table, BatchPlan())
+    assert [(row.batch, row.context) for row in rows] == [(1, 100), (8, 100), (1, 900), (8, 900)]
+    found = crossings(TRACE, table, BatchPlan(), rows)
+    assert [(c.last[0], c.first[0]) for c in found] == [(1, 8), (1, 8)]
+    assert "measured at batch sizes 1, 8" in batch_notes(table, BatchPlan())[0]
+
+
+def test_published_batches_are_on_the_side_that_their_own_costs_say():
+    rows = published_batches()
+    agreed = {}
+    for row in rows:
+        agreed.setdefault(row["cost"], []).append(row["agrees"])
+    assert {cost: (sum(values), len(values)) for cost, values in agreed.items()} == {
+        "other batch sizes": (11, 12),
+        "other K": (7, 7),
+        "SpecDecode-Bench": (0, 4),  # an H100's costs, an A6000's speeds
+    }
+    small, large = (
+        [row["predicted"] for row in rows if row["batch"] == batch and row["task"] == "code"]
+        for batch in (1, 8)
+    )
+    assert min(small) > 1 > max(large)
+
+
+def test_command_prints_rows_and_the_crossing(tmp_path):
+    TRACE.save(tmp_path / "mine[red].parquet")
+    COST.to_json(tmp_path / "mine[red].cost.json")
+    options = ("batch", "mine[red].parquet", "-b", 1, "-b", 64, "--policy", "confidence:0.5")
+    out, _ = simspec(*options, "--policy", "oracle", cwd=tmp_path)
+    assert "mine[red].parquet" in out
+    assert "drafting pays up to batch" in out
+    assert "larger batches are extrapolated" in out
+    assert "oracle is one sequence's best, not the batch's" in out
+    assert "Ends: refill" in out
+    out, _ = simspec(*options, "--json", "--ends", "shrink", "--context", 30, cwd=tmp_path)
+    report = json.loads(out)
+    (recording,) = report["recordings"]
+    assert report["ends"] == "shrink"
+    assert [row["batch"] for row in recording["rows"]] == [1, 64]
+    assert recording["rows"][0]["context"] == 30
+    cell = recording["rows"][0]["speedup"]["confidence:0.5"]
+    assert cell["low"] < cell["value"] < cell["high"]
+    assert recording["crossings"][0]["first"]["batch"] <= 64
+
+
+def test_trees_are_refused():
+    tree = policies.parse("dynamic_tree:4")
+    with pytest.raises(ValueError, match="expected a policy of chains"):
+        batch_rows(TRACE, COST, BatchPlan((2,), policies=[tree]))
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (("--batch", "0"), "batch is 0"),
+        (("--ends", "wait"), "expected one of refill, shrink"),
+        (("--context", "9", "--cost", "0.1"), "no seconds for cached tokens"),
+        (("--replicates", "0"), "replicates is 0"),
+        (("--published",), "--published reads no recording"),
+        (("--cost", "absent.json"), "absent.json: not a cost model"),
+        (("--draft-row", "-1"), "node is -1"),
+    ],
+)
+def test_wrong_options_are_refused(tmp_path, options, words):
+    TRACE.save(tmp_path / "t.parquet")
+    refused(tmp_path, "batch", "t.parquet", *options, words=words)
+
+
+PAGE = (ROOT / "docs" / "batches.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(config.DISABLE_JIT, reason="128 slots take minutes when interpreted")
+def test_page_shows_todays_output(tmp_path):
+    printed = printed_by("batch", "tiny-eagle-greedy", "--policy", "confidence:0.5",
+                         "--policy", "cost_ts")  # fmt: skip
+    assert printed.strip() in PAGE
+    (stated, batches) = (line for line in PAGE.splitlines() if "h100.cost.json" in line
+                         and line.startswith("simspec"))  # fmt: skip
+    path = str(tmp_path / "h100.cost.json")
+    for line in (stated, batches):
+        words = line.replace("h100.cost.json", path).split()[1:]
+        assert printed_by(*words).replace(f"{tmp_path}/", "").strip() in PAGE
