@@ -23,10 +23,11 @@ from simspec.cli.show import show
 from simspec.cli.sweep import sweep
 from simspec.cli.transport import transport
 from simspec.cli.trees import trees
+from simspec.cli.tune import tune
 
 GROUP = "simspec.commands"
 COMMANDS = (
-    sweep, show, roofline, cost, check, score, compare, drafters, trees, transport, import_,
+    sweep, show, roofline, cost, check, score, compare, tune, drafters, trees, transport, import_,
     export, report,
 )  # fmt: skip
 

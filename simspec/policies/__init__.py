@@ -70,6 +70,7 @@ __all__ = [
     "oracle",
     "parse",
     "product",
+    "read_arguments",
     "sampling_only",
     "sets",
     "static",
@@ -150,7 +151,7 @@ def parse(text: str) -> Policy | TreePolicy | DeferredPolicy:
                 f"policy {text!r}: {name} takes no arguments, it reads the trace and the cost"
             )
         return entry
-    positional, named = _arguments(rest)
+    positional, named = read_arguments(rest)
     try:
         policy: Policy | TreePolicy | DeferredPolicy = entry(*positional, **named)
     except TypeError as error:
@@ -178,7 +179,8 @@ def make(policy: Any, trace: Trace, cost: CostModel) -> Policy | TreePolicy:
     return resolved
 
 
-def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
+def read_arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
+    """(values, {key: value}) of 'arg,key=value'."""
     positional: list[Any] = []
     named: dict[str, Any] = {}
     for part in text.split(",") if text else []:
