@@ -63,8 +63,10 @@ def _progress(search: "Search") -> Iterator[Callable[[int], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+    console = Console(stderr=True)
+    shown = console.is_terminal
     columns = (TextColumn("tuning"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=console, transient=True, disable=not shown) as bar:
         task = bar.add_task("", total=search.trials)
         yield lambda settings: bar.update(task, completed=settings)
 

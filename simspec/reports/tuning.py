@@ -43,10 +43,10 @@ class Search:
     level: float = 0.95
 
     def __post_init__(self) -> None:
-        if not 1 <= self.trials <= 100_000 or not 1 <= self.replicates <= 1000:
+        if not 16 <= self.trials <= 100_000 or not 1 <= self.replicates <= 1000:
             raise ValueError(
                 f"trials is {self.trials} and replicates {self.replicates}, "
-                "expected 1 to 100000 and 1 to 1000"
+                "expected 16 to 100000 and 1 to 1000"
             )
         if not 0 < self.level < 1:
             raise ValueError(f"level is {self.level}, expected a number in (0, 1)")
@@ -173,8 +173,8 @@ def tune(
     for recording, halves_of in parts.items():
         if (fewest := min(map(len, halves_of))) < MIN_PROMPTS:
             raise ValueError(
-                f"{recording}: {fewest} prompts in a half are too few for an interval over prompts: "
-                f"record at least {2 * MIN_PROMPTS}"
+                f"{recording}: {fewest} prompts in a half are too few for an interval: record "
+                f" at least {2 * MIN_PROMPTS}"
             )
     priced = {name: cost_model(costs[name], trace) for name, trace in traces.items()}
     halves = tuple((traces[r].select(parts[r][0]), priced[r]) for r in traces)
@@ -248,7 +248,7 @@ def _search(problem: _Problem, start: str, progress: Callable[[int], None]) -> t
 
     space = tuple(problem.space.values())
     members = 1 << (PER_ARGUMENT * len(space) - 1).bit_length()
-    members = min(members, 1 << max(problem.search.trials.bit_length() - 1, 3))
+    members = min(members, 1 << (problem.search.trials.bit_length() - 2))
     differential_evolution(
         loss,
         [where.bounds for where in space],
