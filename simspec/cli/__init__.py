@@ -14,6 +14,7 @@ from simspec.cli.check import check
 from simspec.cli.compare import compare
 from simspec.cli.cost import cost
 from simspec.cli.drafters import drafters
+from simspec.cli.drift import drift
 from simspec.cli.export import export
 from simspec.cli.import_ import import_
 from simspec.cli.report import report
@@ -27,8 +28,8 @@ from simspec.cli.tune import tune
 
 GROUP = "simspec.commands"
 COMMANDS = (
-    sweep, show, roofline, cost, check, score, compare, tune, drafters, trees, transport, import_,
-    export, report,
+    sweep, show, roofline, cost, check, score, compare, tune, drift, drafters, trees, transport,
+    import_, export, report,
 )  # fmt: skip
 
 app = typer.Typer(
