@@ -28,6 +28,7 @@ from simspec.policies.in_a_row import in_a_row
 from simspec.policies.kill_switch import kill_switch
 from simspec.policies.oracle import oracle
 from simspec.policies.product import product
+from simspec.policies.specdec_pp import specdec_pp
 from simspec.policies.tapout import tapout
 from simspec.policies.thompson import beta_ts
 from simspec.policies.throughput_aware import throughput_aware
@@ -73,6 +74,7 @@ __all__ = [
     "read_arguments",
     "sampling_only",
     "sets",
+    "specdec_pp",
     "static",
     "tapout",
     "throughput_aware",
@@ -90,6 +92,7 @@ BUILTIN: dict[str, Callable[..., Any]] = {
     "confidence": confidence,
     "entropy": entropy,
     "product": product,
+    "specdec_pp": specdec_pp,
     "draft_verify": draft_verify,
     "adaedl": adaedl,
     "hf_heuristic": hf_heuristic,

@@ -86,6 +86,10 @@ SPACES: Mapping[str, Mapping[str, Argument]] = {
     "product": {
         "threshold": _SHARE, "shortest": Option((1, 2, 3, 4)), "inclusive": _FLAG,
     },
+    "specdec_pp": {
+        "threshold": _SHARE, "variant": Option(("paper", "released")),
+        "shortest": Option((1, 2, 3, 4)),
+    },
     "draft_verify": {
         "threshold": _SHARE, "target": _SHARE, "step": Real(0.001, 0.3, log=True), "scope": _SCOPE,
     },
