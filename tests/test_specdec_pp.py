@@ -58,9 +58,9 @@ def test_paper_by_a_recorded_probability_is_the_product_rule(trace):
     assert replay(trace, ours, 0, COST) == replay(trace, product(0.4, "theta"), 0, COST)
 
 
-def test_default_head_is_fitted_to_half_of_the_prompts(trace):
+def test_fitted_head_learns_from_half_of_the_prompts(trace):
     head = fit_predictor(trace, split_by_task(trace)[0])
-    fitted, by_hand = make("specdec_pp", trace, COST), specdec_pp(predictor=head)
+    fitted, by_hand = make("specdec_pp:predictor=fitted", trace, COST), specdec_pp(predictor=head)
     assert replay(trace, fitted, 0, COST) == replay(trace, by_hand.resolve(trace, COST), 0, COST)
     assert fitted.reads == ("confidence", "entropy")
     half = trace.select(split_by_task(trace)[1])
@@ -73,7 +73,7 @@ def test_default_head_is_fitted_to_half_of_the_prompts(trace):
     [
         ("specdec_pp", "specdec_pp"),
         ("specdec_pp:0.7,released", "specdec_pp:threshold=0.7,variant=released"),
-        ("specdec_pp:predictor=theta,longest=8", "specdec_pp:predictor=theta,longest=8"),
+        ("specdec_pp:predictor=fitted,longest=8", "specdec_pp:predictor=fitted,longest=8"),
     ],
 )
 def test_names_read_back(text, name):
@@ -92,4 +92,4 @@ def test_invalid_arguments_are_refused_in_one_line(bad):
 
 def test_nothing_to_fit_is_refused(trace):
     with pytest.raises(ValueError, match="confidence"):
-        make("specdec_pp", synthetic.iid(0.5, 2, 12, 4), COST)
+        make("specdec_pp:predictor=fitted", synthetic.iid(0.5, 2, 12, 4), COST)

@@ -38,7 +38,7 @@ def _draft_more(params: Array, state: Array, slot: int, features: Array, u: floa
 def specdec_pp(
     threshold: float = 0.3,
     variant: str = "paper",
-    predictor: str | os.PathLike[str] | ScalarPredictor = FITTED,
+    predictor: str | os.PathLike[str] | ScalarPredictor = "theta",
     shortest: int = 2,
     longest: int = 20,
 ) -> DeferredPolicy:
@@ -54,14 +54,15 @@ def specdec_pp(
 
     | predictor | P_i |
     | --- | --- |
-    | fitted | a `ScalarPredictor` of confidence, entropy and depth, fitted on every second prompt of each task of the recording |
     | theta, or another feature | a recorded probability, such as that of a trained head |
+    | fitted | a `ScalarPredictor` of confidence, entropy and depth, see below |
     | as in `cali_ts` | a scalar predictor, its JSON file or its weights |
 
+    `fitted` learns from every second prompt of each task of the recording that is replayed.
     `product` takes the drafter's confidence for P_i. PolicyError for a threshold outside [0, 1], an
     unknown variant, or lengths outside 1..255; when resolved, ValueError where nothing can be
     fitted.
-    """  # noqa: E501
+    """
     check_number("specdec_pp", "threshold", threshold, 0, 1)
     check_option("specdec_pp", "variant", variant, VARIANTS)
     check_integer("specdec_pp", "shortest", shortest, 1, 255)
