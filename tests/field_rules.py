@@ -307,3 +307,38 @@ class TapOut:
             step = 0.01 if self.average < 0.9 else -0.01 if len(shown) < self.K else 0.0
             self.level = 0.9 * self.level + 0.1 * (self.level + step)
         self.history.append((self.rule, self.blend * accepted / self.K + (1 - self.blend) * share))
+
+
+class SpecDecPP:
+    """released: the last token is not judged yet when the next one is decided on."""
+
+    def __init__(self, threshold, released, weights, shortest, longest):
+        self.threshold, self.released, self.weights = threshold, released, weights
+        self.shortest, self.longest = shortest, longest
+
+    def begin(self, u):
+        pass
+
+    def learn(self, shown, accepted, seconds):
+        pass
+
+    def accepted(self, depth, values):
+        if self.weights is None:
+            return values[0]
+        bias, by_confidence, by_entropy, by_depth = self.weights
+        confidence, entropy = values
+        odds = math.log(confidence / (1 - confidence)) if 0 < confidence < 1 else None
+        if odds is None:
+            odds = 12.0 if confidence >= 1 else -8.0
+        odds = max(-8.0, min(12.0, odds))
+        z = bias + by_confidence * odds + by_entropy * entropy + by_depth * min(depth, 10)
+        return 1 / (1 + math.exp(-z))
+
+    def more(self, shown):
+        if len(shown) < self.shortest:
+            return True
+        if len(shown) >= self.longest:
+            return False
+        judged = shown[: len(shown) - 1] if self.released else shown
+        all_accepted = math.prod(self.accepted(i, values) for i, values in enumerate(judged))
+        return 1 - all_accepted <= self.threshold

@@ -79,7 +79,8 @@ def test_fit_is_backward_induction_by_its_definition():
         later = [g if ok and go[p] else 0.0 for g, p, ok in zip(gains, places, possible)]
     assert go.any()
     assert not go.all()
-    assert np.array_equal(module._fit(trace, cost, [rounds], confidence, rate), go)
+    visited = module._visited(trace, rounds, confidence)
+    assert np.array_equal(module._fit(trace, cost, [visited], rate), go)
 
 
 def test_running_acceptance_by_hand():

@@ -15,6 +15,7 @@ from simspec.cli.check import check
 from simspec.cli.compare import compare
 from simspec.cli.cost import cost
 from simspec.cli.drafters import drafters
+from simspec.cli.drift import drift
 from simspec.cli.export import export
 from simspec.cli.import_ import import_
 from simspec.cli.report import report
@@ -24,11 +25,12 @@ from simspec.cli.show import show
 from simspec.cli.sweep import sweep
 from simspec.cli.transport import transport
 from simspec.cli.trees import trees
+from simspec.cli.tune import tune
 
 GROUP = "simspec.commands"
 COMMANDS = (
-    sweep, show, roofline, cost, check, score, compare, drafters, trees, transport, import_,
-    export, report, batch,
+    sweep, show, roofline, cost, check, score, compare, tune, drift, batch, drafters, trees,
+    transport, import_, export, report,
 )  # fmt: skip
 
 app = typer.Typer(

@@ -28,6 +28,7 @@ from simspec.policies.in_a_row import in_a_row
 from simspec.policies.kill_switch import kill_switch
 from simspec.policies.oracle import oracle
 from simspec.policies.product import product
+from simspec.policies.specdec_pp import specdec_pp
 from simspec.policies.tapout import tapout
 from simspec.policies.thompson import beta_ts
 from simspec.policies.throughput_aware import throughput_aware
@@ -70,8 +71,10 @@ __all__ = [
     "oracle",
     "parse",
     "product",
+    "read_arguments",
     "sampling_only",
     "sets",
+    "specdec_pp",
     "static",
     "tapout",
     "throughput_aware",
@@ -89,6 +92,7 @@ BUILTIN: dict[str, Callable[..., Any]] = {
     "confidence": confidence,
     "entropy": entropy,
     "product": product,
+    "specdec_pp": specdec_pp,
     "draft_verify": draft_verify,
     "adaedl": adaedl,
     "hf_heuristic": hf_heuristic,
@@ -150,7 +154,7 @@ def parse(text: str) -> Policy | TreePolicy | DeferredPolicy:
                 f"policy {text!r}: {name} takes no arguments, it reads the trace and the cost"
             )
         return entry
-    positional, named = _arguments(rest)
+    positional, named = read_arguments(rest)
     try:
         policy: Policy | TreePolicy | DeferredPolicy = entry(*positional, **named)
     except TypeError as error:
@@ -178,7 +182,8 @@ def make(policy: Any, trace: Trace, cost: CostModel) -> Policy | TreePolicy:
     return resolved
 
 
-def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
+def read_arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
+    """(values, {key: value}) of 'arg,key=value'."""
     positional: list[Any] = []
     named: dict[str, Any] = {}
     for part in text.split(",") if text else []:

@@ -3,11 +3,12 @@
 import math
 import os
 
+from simspec.acceptance_head import head_arguments, predicted
 from simspec.compile_cache import cached_njit
-from simspec.policy import Policy, PolicyError
+from simspec.policy import Policy
 from simspec.policy_arguments import check_number, check_option, policy_name
 from simspec.policy_functions import Array, Go, observe_nothing
-from simspec.scalar_predictor import READS, ScalarPredictor
+from simspec.scalar_predictor import ScalarPredictor
 
 READINGS = ("draft_share", "validated", "literal")
 _ROOT2, _ROOT2PI = math.sqrt(2.0), math.sqrt(2.0 * math.pi)
@@ -36,31 +37,6 @@ def clipped_mean(mean: float, sigma: float) -> float:
             d * 0.5 * math.erfc(-z / _ROOT2) + sigma * math.exp(-0.5 * z * z) / _ROOT2PI
         )
     return min(max(total, 0.0), 1.0)
-
-
-@cached_njit
-def predicted(params: Array, features: Array, i: int) -> float:
-    """theta_M of slot i: the recorded feature, or the Scalar's value from (confidence, entropy,
-    depth).
-    """
-    if params[4] == 0.0:
-        return features[i, 0]
-    confidence = features[i, 0]
-    # The range of the log-odds grid; a confidence of 0 or 1 on another grid stays finite.
-    odds = (
-        -8.0
-        if confidence <= 0.0
-        else 12.0
-        if confidence >= 1.0
-        else math.log(confidence) - math.log1p(-confidence)
-    )
-    z = (
-        params[5]
-        + params[6] * min(max(odds, -8.0), 12.0)
-        + params[7] * features[i, 1]
-        + params[8] * min(i, 10)
-    )
-    return 1.0 / (1.0 + math.exp(-z)) if z >= 0.0 else math.exp(z) / (1.0 + math.exp(z))
 
 
 @cached_njit
@@ -153,7 +129,7 @@ def cali_ts(
     'entropy'. PolicyError for an unknown reading, a sigma outside [1e-6, 1e6], theta0 outside [0,
     1], or a file that holds no predictor.
     """
-    label, reads, weights = _predictor("cali_ts", predictor)
+    label, reads, weights = head_arguments("cali_ts", predictor)
     defaults = _SCALAR if weights[0] else _RECORDED
     constants = [
         default if value is None else value
@@ -181,7 +157,7 @@ def model_only(
     """Cali-TS without its sampling side (EESD Table 4): continue with probability theta_M;
     predictor as in `cali_ts`.
     """
-    label, reads, weights = _predictor("model_only", predictor)
+    label, reads, weights = head_arguments("model_only", predictor)
     name = policy_name("model_only", {"predictor": label, "K": K}, model_only)
     return Policy(
         name,
@@ -222,41 +198,3 @@ def _posterior(
     check_number(policy, "sigma_s", sigma_s, 1e-6, 1e6)
     check_number(policy, "theta0", theta0, 0, 1)
     return READINGS.index(reading), sigma_m * sigma_m, sigma_s * sigma_s, theta0
-
-
-def _predictor(
-    policy: str, predictor: str | os.PathLike[str] | ScalarPredictor
-) -> tuple[str, tuple[str, ...], tuple[float, ...]]:
-    """(label that reads back as the predictor, features it reads, its five parameters)."""
-    try:
-        scalar, label = _read_predictor(predictor)
-    except (TypeError, ValueError) as error:
-        raise PolicyError(f"{policy}: predictor is {predictor!r}: {error}") from None
-    if any(mark in label for mark in ",=\n"):
-        raise PolicyError(
-            f"{policy}: predictor is {label!r}, "
-            "expected a path without comma, equals sign or line break"
-        )
-    if scalar is None:
-        return label, (label,), (0.0,) * 5
-    return label, READS, (1.0, *scalar.weights)
-
-
-def _read_predictor(
-    predictor: str | os.PathLike[str] | ScalarPredictor,
-) -> tuple[ScalarPredictor | None, str]:
-    """(the scalar predictor, None for a recorded feature; its label)."""
-    if isinstance(predictor, ScalarPredictor):
-        return predictor, "/".join(("scalar", *map(repr, predictor.weights)))
-    path = isinstance(predictor, os.PathLike)
-    if path or isinstance(predictor, str) and predictor.endswith(".json"):
-        return ScalarPredictor.from_json(predictor), os.fspath(predictor)
-    if isinstance(predictor, str) and predictor.startswith("scalar/"):
-        weights = [float(weight) for weight in predictor.split("/")[1:]]
-        return ScalarPredictor(*weights), predictor  # type: ignore[arg-type]
-    if not isinstance(predictor, str) or not predictor.isidentifier():
-        raise ValueError(
-            "expected a feature's name, a ScalarPredictor, its .json file, "
-            "or scalar/bias/confidence/entropy/depth"
-        )
-    return None, predictor

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from simspec.acceptance import drawn_trace
 from simspec.compile_cache import cached_njit
 from simspec.cost import CostModel
+from simspec.policies.cost_aware import cost_ts
 from simspec.policies.fixed import fixed
 from simspec.policy import Policy
 from simspec.policy_functions import Array, Go
@@ -22,12 +23,16 @@ HISTORY, PRODUCT, LAST = 12, 12, 8
 """Bins of the running acceptance, of the chain's product of confidences, and of the last one."""
 WIDTH = 0.35
 """Of a bin of -ln(product)."""
-WEIGHT, DRIFT = 0.1, 0.05
+WEIGHT, DRIFT = 0.3, 0.05
 """Of a round in the running acceptance; of the way back to 1/2 after a round without drafts."""
 TURNS = 8
 FIXED = 5
 """Fixed lengths whose rounds the first turn is fitted to."""
+LEARNERS = (cost_ts(), cost_ts("depth"), cost_ts(greedy=True, decay=0.5))
+"""Policies without signals, whose rounds it is fitted to as well."""
 _HEAD = 1
+Visited = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""int64[R] rows at which rounds start, int64[R, K] cells of their decisions."""
 # params: K, then go by cell. state: running acceptance, product of confidences in this round.
 
 
@@ -68,17 +73,41 @@ def reachable(trace: Trace, cost: CostModel, seed: int = 0) -> Reachable:
 
 
 def fitted_rule(trace: Trace, cost: CostModel) -> tuple[Policy, float]:
-    """(the rule, its modeled seconds) of the fastest turn; the best fixed length is the first."""
-    reads = ("confidence",) if "confidence" in dict(trace.meta.features) else ()
+    """(the rule, its modeled seconds) of the fastest; reading confidences is left out where it
+    costs.
+    """
+    recorded = "confidence" in dict(trace.meta.features)
+    signals: list[tuple[str, ...]] = [("confidence",)] if recorded else [()]
+    if recorded and cost.feature:
+        signals.append(())
+    lengths = [fixed(k) for k in range(trace.K + 1)]
+    learners = [learner.resolve(trace, cost) for learner in LEARNERS]
+    first = [
+        (policy, *_seconds(trace, policy, cost))
+        for policy in (*lengths, *learners)
+        if isinstance(policy, Policy)
+    ]
+    return min((_fitted(trace, cost, r, first) for r in signals), key=lambda found: found[1])
+
+
+def _fitted(
+    trace: Trace,
+    cost: CostModel,
+    reads: tuple[str, ...],
+    first: Sequence[tuple[Policy, float, Rounds]],
+) -> tuple[Policy, float]:
+    """(the rule, its seconds) of the fastest turn, or of the policies that it begins with."""
     confidence = _confidences(trace) if reads else np.ones((trace.rows, trace.K))
-    lengths = [(fixed(k), _seconds(trace, fixed(k), cost)) for k in range(trace.K + 1)]
-    longest, (seconds, rounds) = min(lengths, key=lambda item: item[1][0])
-    best, seen = (longest, seconds), [rounds for _, (_, rounds) in lengths[1 : FIXED + 1]]
+    best = min(((policy, seconds) for policy, seconds, _ in first), key=lambda found: found[1])
+    replays = [rounds for *_, rounds in first[1 : min(FIXED, trace.K) + 1]]
+    replays += [rounds for *_, rounds in first[-len(LEARNERS) :]]
+    seen = [_visited(trace, rounds, confidence) for rounds in replays]
+    charged = cost.reading(reads)
     for _ in range(TURNS):
-        go = _fit(trace, cost, seen, confidence, trace.rows / best[1])
+        go = _fit(trace, charged, seen, trace.rows / best[1])
         rule = _rule(go, trace.K, reads)
         seconds, rounds = _seconds(trace, rule, cost)
-        seen.append(rounds)
+        seen.append(_visited(trace, rounds, confidence))
         if seconds < best[1]:
             best = rule, seconds
     return best
@@ -96,33 +125,43 @@ def _confidences(trace: Trace) -> NDArray[np.float64]:
     return decode(trace.feature[:, :, column], table(dict(trace.meta.features)["confidence"]))
 
 
-def _fit(
-    trace: Trace,
-    cost: CostModel,
-    seen: Sequence[Rounds],
-    confidence: NDArray[np.float64],
-    rate: float,
-) -> NDArray[np.bool_]:
-    """Whether to go on in each cell, by backward induction over the rounds of all these replays."""
-    row = np.concatenate([rounds.row for rounds in seen])
-    left = np.repeat(trace.offset[1:], np.diff(trace.offset)) - np.arange(trace.rows)
-    room = np.minimum(trace.depth.astype(np.int64), left)[row]
-    run, product = trace.run[row], np.ones(len(row))
-    history = np.concatenate([running_acceptance(r.offset, r.drafted, r.accepted) for r in seen])
+def _visited(trace: Trace, rounds: Rounds, confidence: NDArray[np.float64]) -> Visited:
+    """The rows at which these rounds start, and the cell of each of their decisions."""
+    row, product = rounds.row, np.ones(len(rounds))
+    history = running_acceptance(rounds.offset, rounds.drafted, rounds.accepted)
     cells = np.empty((len(row), trace.K), np.int64)
     for j in range(trace.K):
         last = confidence[row, j - 1] if j else product
         product = product * last
         cells[:, j] = _cell_of_all(j, history, product, last)
-    go = np.zeros(trace.K * HISTORY * PRODUCT * LAST, np.bool_)
-    value = np.zeros(len(row))
-    for j in reversed(range(trace.K)):
-        step = cost.draft[j + 1] - cost.draft[j] + cost.verify[j + 1] - cost.verify[j]
-        gain = (run > j) - rate * step + value
-        possible = room > j
-        total = np.bincount(cells[possible, j], weights=gain[possible], minlength=len(go))
-        go |= total > 0
-        value = np.where(possible & go[cells[:, j]], gain, 0.0)
+    return row, cells
+
+
+def _fit(trace: Trace, cost: CostModel, seen: Sequence[Visited], rate: float) -> NDArray[np.bool_]:
+    """Whether to go on in each cell, by backward induction over the rounds of all these replays."""
+    row, cells = (np.concatenate(part) for part in zip(*seen))
+    left = np.repeat(trace.offset[1:], np.diff(trace.offset)) - np.arange(trace.rows)
+    room = np.minimum(trace.depth.astype(np.int64), left)[row]
+    step = np.diff(cost.draft[: trace.K + 1]) + np.diff(cost.verify[: trace.K + 1])
+    go: NDArray[np.bool_] = _induction(cells, trace.run[row], room, rate * step)
+    return go
+
+
+@cached_njit
+def _induction(cells: Array, run: Array, room: Array, price: Array) -> Array:
+    """bool: whether the rounds of each cell gain by going on, the last slot first."""
+    go = np.zeros(cells.shape[1] * HISTORY * PRODUCT * LAST, np.bool_)
+    gain, value = np.zeros(len(run)), np.zeros(len(run))
+    for j in range(cells.shape[1] - 1, -1, -1):
+        total = np.zeros(len(go))
+        for r in range(len(run)):
+            gain[r] = (1.0 if run[r] > j else 0.0) - price[j] + value[r]
+            if room[r] > j:
+                total[cells[r, j]] += gain[r]
+        for i in range(len(go)):
+            go[i] |= total[i] > 0.0
+        for r in range(len(run)):
+            value[r] = gain[r] if room[r] > j and go[cells[r, j]] else 0.0
     return go
 
 

@@ -1,0 +1,101 @@
+"""simspec tune: a policy's arguments, chosen on half of the prompts and reported on the rest."""
+
+import json
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simspec.cli.options import Cost, Json, Level, MixedCosts, Replicates, Traces, print_notes
+
+if TYPE_CHECKING:
+    from simspec.reports.tuning import Half, Search, Tuning
+
+
+def tune(  # noqa: PLR0913
+    policy: Annotated[
+        str, typer.Argument(help="name[:arg,...]; arguments that are given are kept.")
+    ],
+    traces: Traces = None,
+    cost: Cost = None,
+    mixed: MixedCosts = False,
+    trials: Annotated[int, typer.Option(help="Settings to replay, about.")] = 256,
+    replicates: Replicates = 4,
+    level: Level = 0.95,
+    seed: Annotated[int, typer.Option(help="Seed of the search, draws and resamples.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Tune a policy's arguments on every second prompt, and report what is left on the others.
+
+    One setting for all recordings that are named together.
+
+    Example: simspec tune cost_ts tiny-model-greedy
+
+    Example: simspec tune product:predictor=theta mine.parquet --cost cost.json --trials 1000
+    """
+    from simspec.cli.selection import servable_groups
+    from simspec.recordings import comparable_costs, locate
+    from simspec.reports.tuning import Search, default_text
+    from simspec.reports.tuning import tune as tune_policy
+
+    search = Search(trials, replicates, seed, level)
+    start = default_text(policy)
+    paths = locate(traces)
+    costs, notes = comparable_costs(paths, cost, mixed=mixed)
+    print_notes(notes)
+    served = {
+        name: trace
+        for _, group in servable_groups(paths, [start], costs)
+        for name, trace in group.items()
+    }
+    with _progress(search) as advance:
+        tuning = tune_policy(served, policy, costs, search, advance)
+    if as_json:
+        print(json.dumps({"seed": seed, "level": level} | tuning.to_dict()))
+        return
+    _print(tuning, level)
+
+
+@contextmanager
+def _progress(search: "Search") -> Iterator[Callable[[int], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    shown = console.is_terminal
+    columns = (TextColumn("tuning"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not shown) as bar:
+        task = bar.add_task("", total=search.trials)
+        yield lambda settings: bar.update(task, completed=settings)
+
+
+def _print(tuning: "Tuning", level: float) -> None:
+    from simspec.terminal import print_table, print_text
+
+    headings = ("recording", "prompts", "default", "tuned", f"difference [{level:.0%}]", "verdict")
+    rows = [
+        cells
+        for row in tuning.recordings
+        for cells in (
+            (row.recording, *_cells(row.fit, "tuned on"), ""),
+            (row.recording, *_cells(row.held_out, "held out"), row.verdict),
+        )
+    ]
+    print_table(headings, rows, names=2, optional=("default",))
+    fit, held_out = tuning.gain("fit"), tuning.gain("held_out")
+    print_text(
+        f"default {tuning.default}; {tuning.settings} settings replayed; "
+        f"gain {fit:+.1%} on the prompts tuned on, {held_out:+.1%} on those held out."
+    )
+    if tuning.tuned != tuning.default:
+        print_text(f"simspec sweep --policy {shlex.quote(tuning.tuned)}")
+
+
+def _cells(half: "Half", name: str) -> tuple[str, ...]:
+    d = half.difference
+    return (
+        f"{half.default.prompts} {name}", f"{half.default.value:.3f}", f"{half.tuned.value:.3f}",
+        f"{d.value:+.3f} [{d.low:+.3f}, {d.high:+.3f}]",
+    )  # fmt: skip

@@ -1,0 +1,297 @@
+"""Arguments of a policy tuned on one half of the prompts and reported on the other."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simspec.cost import CostModel
+from simspec.policies import BUILTIN, TREES, make, parse, read_arguments
+from simspec.policy import Policy, PolicyError
+from simspec.reports.intervals import interval_data
+from simspec.reports.prompt_seconds import prompt_seconds
+from simspec.reports.tuning_space import REQUIRED, Argument, space_of
+from simspec.scalar_predictor import split_by_task
+from simspec.simulate import replay
+from simspec.stats import MIN_PROMPTS, Interval, ratio, ratio_difference
+from simspec.sweep_inputs import cost_model
+from simspec.trace import Trace
+
+PER_ARGUMENT = 8
+"""Settings of the first design for each tuned argument; the design is a power of 2."""
+TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class Search:
+    """How arguments are looked for.
+
+    | field | meaning |
+    | --- | --- |
+    | trials | settings to replay, about |
+    | replicates | draws of each policy that draws; those reported follow those tuned with |
+    | seed | of the design, of draws and of resamples |
+    | level | of the intervals |
+    """
+
+    trials: int = 256
+    replicates: int = 4
+    seed: int = 0
+    level: float = 0.95
+
+    def __post_init__(self) -> None:
+        if not 16 <= self.trials <= 100_000 or not 1 <= self.replicates <= 1000:
+            raise ValueError(
+                f"trials is {self.trials} and replicates {self.replicates}, "
+                "expected 16 to 100000 and 1 to 1000"
+            )
+        if not 0 < self.level < 1:
+            raise ValueError(f"level is {self.level}, expected a number in (0, 1)")
+
+
+@dataclass(frozen=True)
+class Half:
+    """One half of a recording's prompts: speedups over plain decoding, paired by prompt."""
+
+    default: Interval
+    tuned: Interval
+    difference: Interval
+
+    @property
+    def gain(self) -> float:
+        """tuned / default - 1."""
+        return self.tuned.value / self.default.value - 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data for JSON."""
+        names = ("default", "tuned", "difference")
+        intervals = {name: interval_data(getattr(self, name)) for name in names}
+        return intervals | {"gain": self.gain, "prompts": self.default.prompts}
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """One recording under the default and the tuned policy.
+
+    | verdict | meaning |
+    | --- | --- |
+    | default kept | no other setting was faster on the prompts tuned on |
+    | holds | faster on held-out prompts: the interval is above 0 |
+    | over-fitted | faster on the prompts tuned on, and not on those held out |
+    | no gain | faster on neither |
+    """
+
+    recording: str
+    fit: Half
+    held_out: Half
+    verdict: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data for JSON."""
+        halves = {"tuned_on": self.fit.to_dict(), "held_out": self.held_out.to_dict()}
+        return {"recording": self.recording, "verdict": self.verdict} | halves
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The tuned policy: its texts, the number of settings replayed, and each recording."""
+
+    default: str
+    tuned: str
+    settings: int
+    recordings: tuple[Tuned, ...]
+
+    def gain(self, half: str) -> float:
+        """Geometric mean over recordings of tuned / default, minus 1; half: fit or held_out."""
+        gains = [1 + getattr(recording, half).gain for recording in self.recordings]
+        return float(np.exp(np.log(gains).mean()) - 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data for JSON."""
+        return {
+            "default": self.default,
+            "tuned": self.tuned,
+            "settings": self.settings,
+            "gain": {"tuned_on": self.gain("fit"), "held_out": self.gain("held_out")},
+            "recordings": [recording.to_dict() for recording in self.recordings],
+        }
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """What is tuned: fixed arguments, the space of the others, and the halves to tune on."""
+
+    name: str
+    kept: Mapping[str, Any]
+    space: Mapping[str, Argument]
+    halves: tuple[tuple[Trace, CostModel], ...]
+    search: Search
+
+    def text(self, point: NDArray[np.float64]) -> str:
+        values = {key: where.value(x) for (key, where), x in zip(self.space.items(), point)}
+        return policy_text(self.name, {**self.kept, **values})
+
+    def seconds(self, text: str) -> NDArray[np.float64]:
+        """Of each half, averaged over draws."""
+        found = []
+        for trace, cost in self.halves:
+            policy = _chain(text, trace, cost)
+            draws = self.search.replicates if policy.random or trace.ratio is not None else 1
+            charged = cost.reading(policy.reads)
+            found.append(
+                np.mean(
+                    [
+                        charged.seconds(replay(trace, policy, self.search.seed + i, cost)).sum()
+                        for i in range(draws)
+                    ]
+                )
+            )
+        return np.array(found)
+
+
+def tune(
+    traces: Mapping[str, Trace],
+    policy: str,
+    costs: Mapping[str, Any],
+    search: Search | None = None,
+    progress: Callable[[int], None] = lambda settings: None,
+) -> Tuning:
+    """Arguments of least mean log time over the recordings, on every second prompt of each task.
+
+    Arguments given in the policy's text are kept. Differential evolution from a Sobol design
+    (Storn and Price 1997; scipy): replays are steps of their arguments, some of which are whole
+    numbers or names, so that a simplex would stall. progress receives the number of settings
+    replayed. ValueError (PolicyError) for a policy without arguments to tune, and for fewer than 8
+    prompts in a half.
+    """
+    search = search or Search()
+    name, kept, space = _parts(policy)
+    parts = {recording: split_by_task(trace) for recording, trace in traces.items()}
+    for recording, halves_of in parts.items():
+        if (fewest := min(map(len, halves_of))) < MIN_PROMPTS:
+            raise ValueError(
+                f"{recording}: {fewest} prompts in a half are too few for an interval: record "
+                f" at least {2 * MIN_PROMPTS}"
+            )
+    priced = {name: cost_model(costs[name], trace) for name, trace in traces.items()}
+    halves = tuple((traces[r].select(parts[r][0]), priced[r]) for r in traces)
+    problem = _Problem(name, kept, space, halves, search)
+    start = default_text(policy)
+    tuned, settings = _search(problem, start, progress)
+    recordings = tuple(
+        _reported(recording, trace, priced[recording], parts[recording], (start, tuned), search)
+        for recording, trace in traces.items()
+    )
+    return Tuning(start, tuned, settings, recordings)
+
+
+def default_text(policy: str) -> str:
+    """The policy that tuning starts from: its text, with a value for arguments without default."""
+    name, kept, _ = _parts(policy)
+    return policy_text(name, {**REQUIRED.get(name, {}), **kept})
+
+
+def policy_text(name: str, settings: Mapping[str, Any]) -> str:
+    """name:key=value,... that reads back as the policy."""
+    if not settings:
+        return name
+    words = {True: "true", False: "false", None: "none"}
+    texts = (
+        f"{key}={words[value] if value is None or isinstance(value, bool) else value}"
+        for key, value in settings.items()
+    )
+    return f"{name}:{','.join(texts)}"
+
+
+def _parts(policy: str) -> tuple[str, dict[str, Any], dict[str, Argument]]:
+    """(the policy's name, arguments that were given, what is tuned)."""
+    name, _, rest = policy.partition(":")
+    if name not in BUILTIN | TREES:
+        parse(name)  # the error of an unknown name
+    space = space_of(name)
+    positional, named = read_arguments(rest)
+    try:
+        kept = dict(signature(BUILTIN[name]).bind_partial(*positional, **named).arguments)
+    except TypeError as error:
+        raise PolicyError(f"policy {policy!r}: {error}: expected name:arg,key=value") from None
+    free = {key: where for key, where in space.items() if key not in kept}
+    if not free:
+        raise PolicyError(f"policy {policy!r} gives every argument that is tuned: leave some out")
+    return name, kept, free
+
+
+def _chain(text: str, trace: Trace, cost: CostModel) -> Policy:
+    policy = make(text, trace, cost)
+    assert isinstance(policy, Policy)
+    return policy
+
+
+def _search(problem: _Problem, start: str, progress: Callable[[int], None]) -> tuple[str, int]:
+    """(the text of the best setting, settings replayed); the start is one of them."""
+    from scipy.optimize import differential_evolution
+
+    reference = problem.seconds(start)
+    found = {start: 0.0}
+
+    def loss(point: NDArray[np.float64]) -> float:
+        text = problem.text(point)
+        if text not in found:
+            try:
+                found[text] = float(np.log(problem.seconds(text) / reference).mean())
+            except ValueError:  # deeper than a recording, or no draw lengths left
+                found[text] = np.inf
+            progress(len(found))
+        return found[text]
+
+    space = tuple(problem.space.values())
+    members = 1 << (PER_ARGUMENT * len(space) - 1).bit_length()
+    members = min(members, 1 << (problem.search.trials.bit_length() - 2))
+    differential_evolution(
+        loss,
+        [where.bounds for where in space],
+        maxiter=max(problem.search.trials // members - 1, 1),
+        popsize=max(members // len(space), 1),
+        tol=0.0,
+        rng=np.random.default_rng(problem.search.seed),
+        init="sobol",
+        polish=False,
+        integrality=[where.whole for where in space],
+    )
+    best = min(found, key=lambda text: found[text])
+    return (best if found[best] < -TINY else start), len(found)
+
+
+def _reported(
+    recording: str,
+    trace: Trace,
+    cost: CostModel,
+    parts: tuple[NDArray[np.int64], NDArray[np.int64]],
+    texts: tuple[str, str],
+    search: Search,
+) -> Tuned:
+    """Both halves: that tuned on with the draws tuned with, that held out with others."""
+    fit = _half(trace.select(parts[0]), cost, texts, search, search.seed)
+    held_out = _half(trace.select(parts[1]), cost, texts, search, search.seed + search.replicates)
+    if texts[0] == texts[1]:
+        verdict = "default kept"
+    elif held_out.difference.low > 0:
+        verdict = "holds"
+    else:
+        verdict = "over-fitted" if fit.difference.low > 0 else "no gain"
+    return Tuned(recording, fit, held_out, verdict)
+
+
+def _half(trace: Trace, cost: CostModel, texts: tuple[str, str], search: Search, seed: int) -> Half:
+    policies = [_chain(text, trace, cost) for text in dict.fromkeys(texts)]
+    times, tokens = prompt_seconds(trace, policies, cost, search.replicates, seed)
+    before, after = times[policies[0].name], times[policies[-1].name]
+    plain = tokens * cost.baseline
+    options: dict[str, Any] = {"level": search.level, "seed": search.seed}
+    return Half(
+        ratio(plain, before, **options),
+        ratio(plain, after, **options),
+        ratio_difference(plain, after, plain, before, **options),
+    )

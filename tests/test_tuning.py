@@ -1,0 +1,156 @@
+"""Tuned arguments: where they are looked for, what is found, and what is left on other prompts."""
+
+import json
+from inspect import signature
+
+import numpy as np
+import pytest
+from console_pages import printed, steps
+from documents import ROOT, blocks
+from shell import command, refused
+
+from simspec import CostModel, replay, synthetic
+from simspec.policies import BUILTIN, CLAIRVOYANT, make, parse
+from simspec.recordings import recordings
+from simspec.reports.tuning import Search, default_text, policy_text, tune
+from simspec.reports.tuning_space import REQUIRED, SPACES
+from simspec.scalar_predictor import split_by_task
+from simspec.trace import Trace, load_trace
+
+QUICK = Search(trials=32, replicates=1)
+COST = CostModel.from_ratio(0.2, 6)
+
+
+def alternating(first: float, second: float, pairs=12, rows=40) -> Trace:
+    """Sequences of one acceptance and of another, in turn: the halves of `split_by_task`."""
+    longer = [synthetic.iid(a, pairs, rows, 6, seed) for seed, a in enumerate((first, second))]
+    both = synthetic.iid(0.5, 2 * pairs, rows, 6)
+    run = np.stack([part.run.reshape(pairs, rows) for part in longer], axis=1).reshape(-1)
+    return Trace(**{**vars(both), "run": run})
+
+
+def seconds(trace, text, seed=0):
+    policy = make(text, trace, COST)
+    return COST.seconds(replay(trace, policy, seed, COST)).sum()
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_spaces_hold_arguments_of_policies_and_their_defaults(name):
+    trace, factory = load_trace(recordings()["tiny-early_exit-greedy"]), signature(BUILTIN[name])
+    defaults = {key: value.default for key, value in factory.parameters.items()}
+    defaults |= REQUIRED.get(name, {})
+    for key, where in SPACES[name].items():
+        low, high = where.bounds
+        for x in (low, (low + high) / 2, high):
+            value = where.value(x)
+            assert where.value(where.coordinate(value)) == value
+            text = policy_text(name, REQUIRED.get(name, {}) | {key: value})
+            if not (name == "fixed" and value > trace.K):
+                make(text, trace, CostModel.from_ratio(0.1, trace.K))
+        if defaults[key] is not None:
+            assert low - 1e-9 <= where.coordinate(defaults[key]) <= high + 1e-9
+
+
+def test_every_policy_with_numbers_is_tuned():
+    assert set(BUILTIN) - set(SPACES) == {*CLAIRVOYANT, "model_only"} & set(BUILTIN)
+
+
+def test_fixed_length_is_the_best_of_all_on_the_prompts_tuned_on():
+    trace = synthetic.iid(0.8, 24, 40, 6, 3)
+    fit, held_out = split_by_task(trace)
+    found = tune({"t": trace}, "fixed", {"t": COST}, QUICK)
+    times = [seconds(trace.select(fit), f"fixed:{k}") for k in range(7)]
+    best = int(np.argmin(times))
+    assert found.tuned == f"fixed:k={best}"
+    (row,) = found.recordings
+    others = trace.select(held_out)
+    assert row.fit.tuned.value == pytest.approx(trace.select(fit).rows / times[best])
+    plain, start = others.rows, default_text("fixed")
+    assert row.held_out.default.value == pytest.approx(plain / seconds(others, start))
+    assert row.held_out.tuned.value == pytest.approx(plain / seconds(others, found.tuned))
+    assert row.held_out.difference.value == pytest.approx(
+        row.held_out.tuned.value - row.held_out.default.value
+    )
+    assert row.held_out.default.prompts == 12
+
+
+@pytest.mark.parametrize("policy", ["beta_ts", "in_a_row:scope=sequence", "hf_heuristic"])
+def test_nothing_is_lost_on_the_prompts_tuned_on_and_seeds_repeat(policy):
+    trace = synthetic.iid(0.6, 20, 30, 6, 1)
+    found = tune({"t": trace}, policy, {"t": COST}, QUICK)
+    assert found.recordings[0].fit.tuned.value >= found.recordings[0].fit.default.value
+    assert found == tune({"t": trace}, policy, {"t": COST}, QUICK)
+    assert parse(found.tuned) is not None
+    if ":" in policy:
+        assert "scope=sequence" in found.tuned
+
+
+def test_a_gain_that_other_prompts_do_not_share_is_over_fitted_and_a_shared_one_holds():
+    """Control: only the acceptance of the held-out prompts differs between the two."""
+    one = tune({"t": alternating(0.95, 0.0)}, "fixed", {"t": COST}, QUICK)
+    assert one.recordings[0].verdict == "over-fitted"
+    assert one.gain("fit") > 0.02 > 0 > one.gain("held_out")
+    two = tune({"t": alternating(0.95, 0.95)}, "fixed", {"t": COST}, QUICK)
+    assert two.recordings[0].verdict == "holds"
+    assert two.gain("held_out") == pytest.approx(two.gain("fit"), abs=0.05)
+
+
+def test_the_default_is_kept_where_nothing_is_faster():
+    trace, free = synthetic.iid(1.0, 20, 41, 3), CostModel.from_ratio(0.0, 3)
+    found = tune({"t": trace}, "fixed", {"t": free}, QUICK)
+    assert (found.tuned, found.recordings[0].verdict) == ("fixed:k=3", "default kept")
+    assert found.gain("fit") == found.gain("held_out") == 0.0
+
+
+def test_one_setting_serves_all_recordings_by_the_mean_of_their_logarithms():
+    traces = {"easy": synthetic.iid(0.95, 20, 40, 6), "hard": synthetic.iid(0.2, 20, 40, 6)}
+    found = tune(traces, "fixed", dict.fromkeys(traces, COST), QUICK)
+    fits = {name: trace.select(split_by_task(trace)[0]) for name, trace in traces.items()}
+    sums = [sum(np.log(seconds(trace, f"fixed:{k}")) for trace in fits.values()) for k in range(7)]
+    assert found.tuned == f"fixed:k={int(np.argmin(sums))}"
+    assert [row.recording for row in found.recordings] == ["easy", "hard"]
+
+
+def test_command_prints_halves_and_the_text_to_sweep_with(tmp_path):
+    alternating(0.95, 0.9).save(tmp_path / "t.parquet")
+    words = ("tune", "fixed", "t.parquet", "--cost", "0.2", "--trials", "16")
+    code, out, error = command(tmp_path, *words)
+    assert code == 0, error
+    assert "12 held out" in out
+    text = out.split("--policy ")[1].strip()
+    assert parse(text).name.startswith("fixed")
+    data = json.loads(command(tmp_path, *words, "--json")[1])
+    assert data["tuned"] == text
+    assert data["recordings"][0]["held_out"]["prompts"] == 12
+    assert command(tmp_path, "sweep", "t.parquet", "--policy", text)[0] == 0
+
+
+@pytest.mark.parametrize(
+    "words, why",
+    [
+        (("oracle",), "policy 'oracle' has nothing to tune"),
+        (("fixed:2",), "gives every argument that is tuned"),
+        (("confidence",), "confidence"),
+        (("beta_ts:colour=1",), "colour"),
+        (("nobody",), "no policy is named 'nobody'"),
+        (("fixed", "--trials", "0"), "trials is 0"),
+        (("fixed", "--level", "1"), "level is 1"),
+        (("static",), "policy 'static' has nothing to tune"),
+    ],
+)
+def test_command_refuses(tmp_path, words, why):
+    synthetic.iid(0.5, 20, 12, 4).save(tmp_path / "t.parquet")
+    name, *rest = words
+    refused(tmp_path, "tune", name, "t.parquet", "--cost", "0.1", *rest, words=why)
+
+
+def test_too_few_prompts_have_no_interval(tmp_path):
+    synthetic.iid(0.5, 9, 12, 4).save(tmp_path / "t.parquet")
+    why = "4 prompts in a half are too few"
+    refused(tmp_path, "tune", "fixed", "t.parquet", "--cost", "0.1", words=why)
+
+
+def test_page_shows_what_is_printed(tmp_path):
+    for block in blocks(ROOT / "docs" / "tuning.md", "console"):
+        for words, shown in steps(block):
+            assert printed(tmp_path, words, shown) == shown, " ".join(words)
