@@ -25,6 +25,7 @@ from real.campaign.stages import stages
 from real.campaign.thresholds import TASKS
 from real.campaign.workspace import Workspace
 from real.provenance import check_device
+from simspec.names import one_note
 from simspec.rng import check_seed
 
 OUTCOMES = {True: "pass", False: "FAIL", None: "open"}
@@ -118,7 +119,7 @@ def campaign(  # noqa: PLR0913
             + ", ".join(f"{path.name} ({path.stat().st_size / 1e6:.2f} MB)" for path in written)
         )
     except (ValueError, OSError) as error:
-        print(" ".join(str(error).split()), file=sys.stderr)
+        print(one_note(error), file=sys.stderr)
         failed = True
     print(f"complete: {'yes' if complete(states) else 'no'}")
     if any(s.state in ("left", "stopped") for s in states):
@@ -131,7 +132,7 @@ def campaign(  # noqa: PLR0913
 
 
 def _stop(error: Exception) -> None:
-    print(" ".join(str(error).split()), file=sys.stderr)
+    print(one_note(error), file=sys.stderr)
     raise typer.Exit(2) from None
 
 

@@ -153,11 +153,11 @@ def measure(  # noqa: PLR0913
     elif as_json:
         print(json.dumps(table.simplest().to_dict()))
     else:
-        print("\n".join(table.describe()))
+        print_text("\n".join(table.describe()))
         for warning in table.warnings:
-            print(f"warning: {warning}")
+            print_text(f"warning: {warning}")
         engines = table.origin.engines if table.origin else {}
-        print(f"wrote {out}, measured on {table.device}; {describe_engines(engines)}")
+        print_text(f"wrote {out}, measured on {table.device}; {describe_engines(engines)}")
 
 
 def _print_together(costs, files: list[str]) -> None:

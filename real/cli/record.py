@@ -27,6 +27,7 @@ from real.cli.options import (
     parse_tree_size,
 )
 from real.cli.progress import show_progress
+from simspec.terminal import print_text
 
 
 def record(  # noqa: PLR0913
@@ -114,4 +115,6 @@ def record(  # noqa: PLR0913
     for name, card in cards.items():
         path = out / f"{name}.parquet" if several else out
         texts, rows = card["texts"], card["rows"]
-        print(f"wrote {path}: {texts} sequences, {rows} rows, card {path.with_suffix('.json')}")
+        print_text(
+            f"wrote {path}: {texts} sequences, {rows} rows, card {path.with_suffix('.json')}"
+        )

@@ -9,6 +9,7 @@ import typer
 from real.cli.engines import describe_engines
 from real.cli.options import Device, Dtype, Engine, Json, Models, Seed, TargetPath, Threads, Weights
 from real.cli.progress import show_progress
+from simspec.terminal import print_text
 
 
 def run(  # noqa: PLR0913
@@ -62,9 +63,9 @@ def run(  # noqa: PLR0913
     else:
         if text:
             for name, token in zip(run_trace.meta.ids, outcome.texts):
-                print(f"--- {name}\n{pair.tokenizer.decode(token.tolist())}")
+                print_text(f"--- {name}\n{pair.tokenizer.decode(token.tolist())}")
         compared = outcome.comparison
-        print(
+        print_text(
             f"{outcome.policy}: {compared.rounds} rounds compared, "
             f"{len(compared.exceptions)} exceptions, {len(compared.failures)} failures; "
             f"speedup {outcome.measured:.3f} measured, {outcome.simulated:.3f} simulated; "

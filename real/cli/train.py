@@ -8,6 +8,7 @@ import typer
 
 from real.cli.options import ChatTemplate, Device, Json, Seed, System
 from real.cli.progress import show_progress
+from simspec.terminal import print_text
 
 
 def train(  # noqa: PLR0913
@@ -208,8 +209,8 @@ default: the drafter's own.",
         print(json.dumps(card))
     elif drafter is None:
         losses, agreement = card["heldout_loss_nats"], card["agreement_on_target_text"]
-        print(f"wrote {out}: held-out loss {losses}, agreement {agreement}")
+        print_text(f"wrote {out}: held-out loss {losses}, agreement {agreement}")
     elif drafter == PREDICTORS:
-        print(f"wrote predictors of {', '.join(card['predictors'])} in {out}")
+        print_text(f"wrote predictors of {', '.join(card['predictors'])} in {out}")
     else:
-        print("\n".join([f"wrote {out / (name or drafter)}", *card_lines(card)]))
+        print_text("\n".join([f"wrote {out / (name or drafter)}", *card_lines(card)]))

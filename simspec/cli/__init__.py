@@ -16,6 +16,7 @@ from simspec.cli.cost import cost
 from simspec.cli.drafters import drafters
 from simspec.cli.export import export
 from simspec.cli.import_ import import_
+from simspec.cli.options import print_notes
 from simspec.cli.report import report
 from simspec.cli.roofline import roofline
 from simspec.cli.score import score
@@ -88,5 +89,5 @@ def main(arguments: list[str] | None = None) -> None:
         )
         sys.exit(130)
     except (ValueError, OSError) as error:
-        print(f"simspec: {' '.join(str(error).split())}", file=sys.stderr)
+        print_notes([str(error)])
         sys.exit(2)

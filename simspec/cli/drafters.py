@@ -1,7 +1,6 @@
 """simspec drafters: drafters compared by their recordings."""
 
 import json
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -34,7 +33,7 @@ def drafters(  # noqa: PLR0913
 
     Example: simspec drafters tiny-model-coupled tiny-early_exit-coupled --by-task
     """
-    from simspec.files import check_output, replacing
+    from simspec.files import check_output, write_csv
     from simspec.recordings import comparable_costs, locate
     from simspec.reports.drafter_tables import check_depth, markdown, table
     from simspec.reports.drafters import ALL, compare_drafters
@@ -48,10 +47,9 @@ def drafters(  # noqa: PLR0913
     rows = compare_drafters(paths, costs, longest, level, seed=seed)
     for row in rows:
         if row.task == ALL and row.note:
-            print(f"simspec: {row.recording}: {row.note}", file=sys.stderr)
+            print_notes([f"{row.recording}: {row.note}"])
     if out is not None:
-        with replacing(out) as temporary:
-            table(rows).to_csv(temporary, index=False)
+        write_csv(table(rows), out)
     shown = [row for row in rows if by_task or row.task == ALL]
     if as_json:
         data = [row.to_dict() for row in rows]

@@ -55,6 +55,7 @@ def import_(  # noqa: PLR0913
     from simspec.imports.options import ImportOptions
     from simspec.imports.outputs import chosen_drafter, write_import
     from simspec.imports.source import read_source
+    from simspec.terminal import print_text
 
     if out is not None:
         check_output(out, file, *([before] if before else []))
@@ -70,7 +71,7 @@ def import_(  # noqa: PLR0913
         return
     _print(report)
     for path in written:
-        print(f"wrote {path}")
+        print_text(f"wrote {path}")
 
 
 def _print(report: dict[str, Any]) -> None:

@@ -1,6 +1,5 @@
 """Arguments and options that several commands share."""
 
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
@@ -44,5 +43,7 @@ Markdown = Annotated[bool, typer.Option("--markdown", help="Print Markdown inste
 
 def print_notes(notes: Iterable[str]) -> None:
     """Prints each note as one line on stderr."""
+    from simspec.terminal import print_note
+
     for note in notes:
-        print(f"simspec: {note}", file=sys.stderr)
+        print_note(note)

@@ -69,4 +69,6 @@ def roofline(  # noqa: PLR0913
     if as_json:
         print(json.dumps(cost.to_dict()))
     else:
-        print("\n".join((*table.describe(), f"wrote {out}, {priced.name}")))
+        from simspec.terminal import print_text
+
+        print_text("\n".join((*table.describe(), f"wrote {out}, {priced.name}")))

@@ -59,7 +59,7 @@ def sweep(  # noqa: PLR0913
     (the shell expands the braces)
     """
     from simspec.cli.selection import servable_groups
-    from simspec.files import check_output, replacing
+    from simspec.files import check_output, write_csv
     from simspec.recordings import comparable_costs, locate
     from simspec.reports.sweep_means import plot_sweep
     from simspec.sweep import sweep_rows
@@ -96,8 +96,7 @@ def sweep(  # noqa: PLR0913
     import pandas
 
     if out is not None:
-        with replacing(out) as temporary:
-            pandas.DataFrame(table).to_csv(temporary, index=False)
+        write_csv(pandas.DataFrame(table), out)
     if plot is not None:
         plot_sweep(pandas.DataFrame(table), plot)
     if not (stream or as_json):
