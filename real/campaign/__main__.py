@@ -25,6 +25,7 @@ from real.campaign.stages import stages
 from real.campaign.thresholds import TASKS
 from real.campaign.workspace import Workspace
 from real.provenance import check_device
+from simspec.interrupts import exit_code, message, stoppable
 from simspec.names import one_note
 from simspec.rng import check_seed
 
@@ -104,8 +105,8 @@ def campaign(  # noqa: PLR0913
     except (ValueError, OSError) as error:
         _stop(error)
     except KeyboardInterrupt:
-        print("interrupted; the same call continues with the stage that it was in", file=sys.stderr)
-        raise typer.Exit(130) from None
+        print(message(), file=sys.stderr)
+        raise typer.Exit(exit_code()) from None
     print(state_table(states))
     failed = any(s.state == "failed" and s.stage.rank == "required" for s in states)
     try:
@@ -148,4 +149,5 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(campaign)
+    with stoppable():
+        typer.run(campaign)
