@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from real.cli.options import ChatTemplate, Device, Json, Seed, System
+from real.cli.options import MOST_TOKENS, ChatTemplate, Device, Json, Seed, System
 from real.cli.progress import show_progress
+from simspec.cli.options import at_most
 from simspec.terminal import print_text
 
 
@@ -38,7 +39,10 @@ Text is cut into prompts of 64 tokens."
         ),
     ] = None,
     longest: Annotated[
-        int, typer.Option(help="Longest prompt of --prompts taken, in tokens.")
+        int,
+        typer.Option(
+            callback=at_most(MOST_TOKENS), help="Longest prompt of --prompts taken, in tokens."
+        ),
     ] = 1024,
     chat_template: ChatTemplate = "auto",
     system: System = "",

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from simspec.cli.options import Json
+from simspec.cli.options import LONGEST_DRAFT, MOST_BATCH, Json, at_most
 
 
 def cost(
@@ -20,10 +20,18 @@ def cost(
     out: Annotated[Path, typer.Option(help="The cost model, .json.")],
     depth: Annotated[
         int | None,
-        typer.Option("--depth", "-k", help="Longest draft to price; default: the table's longest."),
+        typer.Option(
+            "--depth",
+            "-k",
+            callback=at_most(LONGEST_DRAFT),
+            help="Longest draft to price; default: the table's longest.",
+        ),
     ] = None,
     batch: Annotated[
-        int | None, typer.Option(help="Batch size to fit, where the table has several.")
+        int | None,
+        typer.Option(
+            callback=at_most(MOST_BATCH), help="Batch size to fit, where the table has several."
+        ),
     ] = None,
     plain: Annotated[
         float | None,

@@ -5,7 +5,18 @@ from typing import Annotated, Any
 
 import typer
 
-from simspec.cli.options import Cost, Csv, Json, Level, Markdown, MixedCosts, Traces, print_notes
+from simspec.cli.options import (
+    LONGEST_DRAFT,
+    Cost,
+    Csv,
+    Json,
+    Level,
+    Markdown,
+    MixedCosts,
+    Traces,
+    at_most,
+    print_notes,
+)
 
 
 def drafters(  # noqa: PLR0913
@@ -18,10 +29,19 @@ def drafters(  # noqa: PLR0913
     ] = False,
     longest: Annotated[
         int | None,
-        typer.Option("--K", "-k", help="Longest draft to look at; default: each recording's."),
+        typer.Option(
+            "--K",
+            "-k",
+            callback=at_most(LONGEST_DRAFT),
+            help="Longest draft to look at; default: each recording's.",
+        ),
     ] = None,
     depth: Annotated[
-        int, typer.Option(help="Depths of acceptance to show; --json and --csv have them all.")
+        int,
+        typer.Option(
+            callback=at_most(LONGEST_DRAFT),
+            help="Depths of acceptance to show; --json and --csv have them all.",
+        ),
     ] = 4,
     level: Level = 0.95,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
