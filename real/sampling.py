@@ -20,6 +20,9 @@ NOISE_BLOCK = 32
 _LOW = 0xFFFFFFFF
 _M0, _M1, _W0, _W1 = 0xD2511F53, 0xCD9E8D57, 0x9E3779B9, 0xBB67AE85
 
+MIN_TEMPERATURE = 1e-6
+"""Limit from below: divided by less, logits overflow; --rule greedy is the limit of zero."""
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -55,12 +58,12 @@ distributed as `probs` |
             raise ValueError(
                 f"rule {self.name!r} is unknown; expected 'greedy', 'coupled' or 'rejection'"
             )
-        if not 0 < self.temperature < float("inf") or (
+        if not MIN_TEMPERATURE <= self.temperature < float("inf") or (
             self.name == "greedy" and self.temperature != 1.0
         ):
             raise ValueError(
                 f"temperature {self.temperature} with rule {self.name!r}; "
-                "expected > 0, and 1.0 for greedy"
+                f"expected at least {MIN_TEMPERATURE:g}, and 1.0 for greedy"
             )
         if type(self.top_k) is not int or self.top_k < 0:
             raise ValueError(f"top_k is {self.top_k!r}; expected an integer, 0 for all tokens")

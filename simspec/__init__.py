@@ -1,5 +1,6 @@
 """simspec: replay speculative-decoding policies exactly, on recordings of real drafters."""
 
+from simspec import interrupts  # noqa: F401  # isort: skip  # first: signals during imports
 from simspec import formulas, policies, synthetic
 from simspec.cost import CostModel
 from simspec.deferred_policy import DeferredPolicy

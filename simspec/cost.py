@@ -20,6 +20,12 @@ _OPTIONAL = ("node", "origin", "precision", *_TERMS)
 """Keys that a file leaves out where they say nothing."""
 
 
+MOST_SECONDS = 1e9
+"""Limit of a time: sums over a recording stay finite, and their ratios keep their digits."""
+LEAST_SECONDS = 1e-15
+"""Limit of a plain step, from below."""
+
+
 @dataclass(frozen=True, eq=False)
 class CostModel:
     """Seconds of every part of a round; K is the longest draft it prices.
@@ -96,6 +102,17 @@ class CostModel:
                 f"overhead {self.overhead}, baseline {self.baseline}, expected finite, >= 0 and > 0"
             )
 
+        longest = max(float(array.max()) for array in (self.draft, self.verify, self.catch_up))
+        for seconds in (longest, self.overhead, self.baseline, self.feature, self.node):
+            if seconds > MOST_SECONDS:
+                raise self._error(
+                    f"{seconds:g} seconds, expected at most {MOST_SECONDS:g}: give seconds"
+                )
+        if self.baseline < LEAST_SECONDS:
+            raise self._error(
+                f"baseline is {self.baseline:g}, expected at least {LEAST_SECONDS:g} seconds: "
+                "give seconds"
+            )
         for field, kind in (("origin", CostOrigin), ("precision", CostPrecision)):
             value = getattr(self, field)
             if not (value is None or isinstance(value, kind)):
@@ -155,9 +172,9 @@ class CostModel:
 
         Verification is priced up to K tokens, or `nodes` where that is more.
         """
-        if not (np.isfinite(c) and c >= 0):
+        if not 0 <= c <= MOST_SECONDS:
             raise ValueError(
-                f"cost ratio is {c}, expected a finite number >= 0: pass draft step / target step"
+                f"cost ratio is {c}, expected 0 to {MOST_SECONDS:g}: pass draft step / target step"
             )
         return cls(
             draft=c * np.arange(K + 1),

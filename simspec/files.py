@@ -8,6 +8,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
+from simspec.names import csv_text
+
 T = TypeVar("T")
 
 
@@ -62,6 +64,15 @@ def write_json(path: str | PathLike[str], value: Any) -> None:
         raise ValueError(
             f"{path} cannot be written: {error.strerror}: choose another place"
         ) from None
+
+
+def write_csv(table: Any, path: str | PathLike[str]) -> None:
+    """Writes a data frame as CSV, completely or not at all; its texts are no formulas."""
+    texts = table.select_dtypes(exclude=["number", "bool"]).map(
+        lambda cell: csv_text(cell) if isinstance(cell, str) else cell
+    )
+    with replacing(path) as temporary:
+        table.assign(**texts).to_csv(temporary, index=False)
 
 
 def read_json(path: str | PathLike[str], make: Callable[[Any], T], kind: str) -> T:

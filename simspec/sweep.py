@@ -8,6 +8,7 @@ from typing import Any
 from simspec import policies as built_in
 from simspec.cost import CostModel
 from simspec.metrics import Metrics, grouped_summary
+from simspec.names import printable
 from simspec.policy import Policy, PolicyError
 from simspec.replay_kernel import kernel
 from simspec.simulate import replay
@@ -185,7 +186,7 @@ def _with_progress(
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
     )
     best = "", 0.0
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
@@ -194,7 +195,9 @@ def _with_progress(
             speedup = max(metrics.speedup for metrics in groups.values())
             if speedup > best[1] and job.policy.name not in built_in.CLAIRVOYANT:
                 best = job.policy.name, speedup
-            bar.update(task, advance=1, description=f"best so far: {best[0]} {best[1]:.2f}")
+            bar.update(
+                task, advance=1, description=printable(f"best so far: {best[0]} {best[1]:.2f}")
+            )
             yield groups
 
 

@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from simspec.text_table import TextTable, one_line, printable
+from simspec.names import one_note, printable, printable_lines
+from simspec.text_table import TextTable, one_line
 
 LONG_SECTION = 3
 """Rows of a section, on average, from which sections come before fewer columns."""
@@ -102,9 +103,15 @@ def _print_sections(
     return list(dict.fromkeys(left_out))
 
 
+def print_note(text: object) -> None:
+    """Print an error or a note as one line on stderr."""
+    print(f"simspec: {one_note(text)}", file=sys.stderr)
+
+
 def print_text(text: str) -> None:
-    """Print text, wrapped at spaces to the terminal; a pipe receives it as it is."""
+    """Print text, wrapped at spaces to the terminal; control characters become escapes."""
     if text:
+        text = printable_lines(text)
         width = terminal_width()
         console = Console(width=width, highlight=False)
         if width is None:

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from simspec.names import markdown_text
+
 NUMBER = re.compile(r"-|[-+]?\d[\d.,]*(e[-+]?\d+)?[%x]?")
 """A cell that is set to the right, with the dash of a missing value."""
 
@@ -130,12 +132,8 @@ def one_line(heading: str) -> str:
     return heading.replace("\n", " ")
 
 
-def printable(text: str) -> str:
-    """The text with control characters written as escapes, so that each cell is one line."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [headings, ["---"] * len(headings), *rows]
+    """A Markdown table; what its cells hold is text, never markup."""
+    first, *others = ([markdown_text(cell) for cell in line] for line in (headings, *rows))
+    lines = [first, ["---"] * len(headings), *others]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -95,8 +95,12 @@ def _check_ratio(trace: Any) -> None:
         raise TraceError("rank is there under the rejection rule, expected ratio alone")
     expected = "0: under the rejection rule it is drawn at each replay"
     _refuse("run", trace.run > 0, trace.run, expected)
-    outside = ~((trace.ratio >= 0) & (trace.ratio <= 1)).all(1)
-    _refuse("ratio", outside, trace.run, "finite values in [0, 1]; run there is")
+    outside = ~((trace.ratio >= 0) & (trace.ratio <= 1))
+    if outside.any():
+        row, slot = np.unravel_index(int(np.argmax(outside)), outside.shape)
+        raise TraceError(
+            f"ratio, row {row}, slot {slot}: {trace.ratio[row, slot]}, expected a number in [0, 1]"
+        )
 
 
 def _check_rank(trace: Any, reach: np.ndarray) -> None:

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from os import PathLike
 from typing import Any, TypeVar
@@ -14,6 +15,12 @@ from simspec.trace_meta import TraceError, TraceMeta
 from simspec.trace_schema import ARRAYS, BY_ROW, BY_SEQUENCE
 
 T = TypeVar("T")
+
+MOST_BYTES, MOST_RATIO = 64 << 20, 1000
+"""Decoded bytes that are always read, and how many for each byte of the file beyond."""
+FIXED = "FIXED_LEN_BYTE_ARRAY"
+WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8}
+"""Bytes of a decoded value by its type in the file."""
 
 
 def write_trace(trace: Any, path: str | PathLike[str], small: bool = False) -> None:
@@ -90,11 +97,43 @@ def _read_table(path: str | PathLike[str]) -> tuple[Any, Any]:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
-        table = file.read(use_threads=False)
         metadata = file.metadata.metadata or {}
-    if b"simspec" not in metadata:
-        raise TraceError("it is a Parquet file that simspec did not write: name a recording")
+        if b"simspec" not in metadata:
+            raise TraceError("it is a Parquet file that simspec did not write: name a recording")
+        _check_size(file, os.path.getsize(path))
+        table = file.read(use_threads=False)
     return table, json.loads(metadata[b"simspec"])
+
+
+def _check_size(file: Any, size: int) -> None:
+    """TraceError for columns that a trace does not have, or that decode to far more than the file.
+
+    Runs of equal values take a few bytes whatever their length: only the footer says how long.
+    """
+    row = 0
+    for i in range(file.metadata.num_columns):
+        column = file.schema.column(i)
+        name, *inner = column.path.split(".")
+        if name not in BY_ROW:
+            raise KeyError(name[:40])
+        kind = "list" if column.max_repetition_level else column.physical_type
+        width = column.length if kind == FIXED else WIDTHS.get(kind)
+        if inner or width is None:
+            raise TraceError(
+                f"column {name} is {kind}, expected one number, or a fixed number of bytes, a row"
+            )
+        row += width
+    groups = (file.metadata.row_group(i) for i in range(file.metadata.num_row_groups))
+    rows = max(file.metadata.num_rows, sum(group.num_rows for group in groups))
+    _check_decoded(rows * row, size, f"{rows} rows of {row} bytes")
+
+
+def _check_decoded(decoded: int, size: int, what: str) -> None:
+    if decoded > max(MOST_BYTES, MOST_RATIO * size):
+        raise TraceError(
+            f"{what} in a file part of {size} bytes, expected at most {MOST_RATIO} times its size: "
+            "it is no recording, or damaged: fetch it again"
+        )
 
 
 def _read_column(table: Any, name: str, meta: TraceMeta) -> np.ndarray:
@@ -110,7 +149,13 @@ def _read_column(table: Any, name: str, meta: TraceMeta) -> np.ndarray:
         return np.from_dlpack(column.combine_chunks()).astype(dtype)
     sizes = {"N": table.num_rows, "K": meta.K, "F": len(meta.features), "2": 2}
     axes = ("N", "F", "K") if name == "feature" else axes
-    values = np.frombuffer(b"".join(column.to_pylist()), dtype)
+    width = column.type.byte_width
+    parts = [
+        np.frombuffer(chunk.buffers()[1], np.uint8, len(chunk) * width, chunk.offset * width)
+        for chunk in column.chunks
+        if len(chunk)
+    ]
+    values = np.concatenate(parts or [np.zeros(0, np.uint8)]).view(dtype)
     return _file_axes(name, values.reshape([sizes[axis] for axis in axes])).copy()
 
 
@@ -148,5 +193,6 @@ def _unpack(packed: list[Any], dtype: str) -> np.ndarray:
     if type(length) is not int or length < 0:
         raise TraceError(f"a table's length is {length!r}, expected an integer >= 0")
     size = length * np.dtype(dtype).itemsize
+    _check_decoded(size, len(encoded), f"a table of {length} numbers")
     raw = pa.decompress(base64.b64decode(encoded, validate=True), size, "zstd", asbytes=True)
     return np.frombuffer(raw, dtype).copy()

@@ -21,13 +21,13 @@ def tree_of_widths(widths: Iterable[int]) -> Tree:
     for width in widths:
         if width < 1:
             raise TreeError(f"tree: widths are {widths}, expected numbers of at least 1")
-        level = [(*path, rank) for path in level for rank in range(width)]
-        paths += level
-        if len(paths) > MAX_NODES:
+        if len(paths) + len(level) * width > MAX_NODES:
             raise TreeError(
                 f"tree: widths {'x'.join(map(str, widths))} give over {MAX_NODES} nodes, "
                 f"over budget: expected at most {MAX_NODES}"
             )
+        level = [(*path, rank) for path in level for rank in range(width)]
+        paths += level
     return from_paths(paths)
 
 

@@ -82,7 +82,7 @@ def test_invalid_sweep_options_are_refused(input_folder, options, words):
     [
         (["-k", 0], "K is 0"),
         (["-k", -1], "K is -1"),
-        (["-k", 256], "K is 256"),
+        (["-k", 256], "--depth is 256, expected at most 255"),
         (["--budget", 0], "budget 0"),
         (["--budget", -3], "budget -3"),
         (["--per-task", 0], "0 prompts per task"),
@@ -137,7 +137,7 @@ def test_invalid_record_options_are_refused(input_folder, options, words):
     [
         (["-k", 0], "depth is 0"),
         (["-k", -1], "depth is -1"),
-        (["-k", 256], "depth is 256"),
+        (["-k", 256], "--depth is 256, expected at most 255"),
         (["--repeats", 0], "repeats 0"),
         (["--context", 0], "expected sizes of at least 1"),
         (["--context=-1"], "expected sizes of at least 1"),

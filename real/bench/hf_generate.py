@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from real.bench.contestant import Contestant, ContestantError, Generate, Request
+from real.model.checkpoint import load_config
 from real.model.hf_config import WeightsError
 from real.pair import DTYPES
 
@@ -77,7 +78,12 @@ def load_hf_model(path: str | Path, dtype: str, device: str):
     logging.getLogger("transformers.generation.utils").addFilter(_is_relevant)
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(
-            path, dtype=DTYPES[dtype], use_safetensors=True
+            path,
+            config=load_config(path),
+            dtype=DTYPES[dtype],
+            use_safetensors=True,
+            trust_remote_code=False,
+            attn_implementation="sdpa",
         )
         model = model.to(device).eval()
     except Exception as error:  # as in load_decoder: transformers raises whatever it meets first

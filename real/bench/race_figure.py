@@ -7,6 +7,7 @@ from real.bench.contestant import PLAIN
 from real.bench.race_rows import RaceRow
 from real.files import replacing
 from real.prompts import ALL, LOW_REPEAT
+from simspec.names import label_text
 
 
 def draw_race(rows: Sequence[RaceRow], device: str, path: Path) -> None:
@@ -23,9 +24,10 @@ def draw_race(rows: Sequence[RaceRow], device: str, path: Path) -> None:
         colors = ["C0" if "=" in name else "C1" if name == PLAIN else "0.6" for name in names]
         axes.barh(range(len(names)), rates, xerr=deviation, color=colors, error_kw={"lw": 0.8})
         axes.axvline(by_name[PLAIN].rate or 0.0, color="C1", lw=0.8)
-        axes.set_yticks(range(len(names)), names, fontsize="small")
+        axes.set_yticks(range(len(names)), [*map(label_text, names)], fontsize="small")
         axes.set(
-            xlabel="tokens a second, end to end", title=f"{group}: {by_name[PLAIN].prompts} prompts"
+            xlabel="tokens a second, end to end",
+            title=label_text(f"{group}: {by_name[PLAIN].prompts} prompts"),
         )
     figure.suptitle(
         f"{device} (blue: decode loop with drafter=policy, orange: without drafts, "

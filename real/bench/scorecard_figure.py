@@ -6,6 +6,7 @@ import numpy as np
 
 from real.bench.scorecard import MEDIAN_BOUND, Scorecard
 from real.files import replacing
+from simspec.names import label_text
 
 PHASES = ("drafting", "verification", "policy", "other")
 
@@ -52,7 +53,7 @@ def _draw_throughput(axes, scorecard: Scorecard) -> None:
             ms=4,
             lw=0.8,
             color=f"C{i % 10}",
-            label=name,
+            label=label_text(name),
         )
     axes.set(xlabel="measured tokens a second (bars: deviation of repeats)", ylabel="predicted")
     axes.legend(loc="upper left", bbox_to_anchor=(0, -0.12), fontsize="small")
@@ -71,7 +72,7 @@ def _draw_phases(axes, scorecard: Scorecard) -> None:
             width = per_token[:, p]
             axes.barh(y + shift, width, 0.38, left=start, color=f"C{p}", alpha=alpha, label=label)
             start = start + width
-    axes.set_yticks(y, [f"{r.recording} {r.policy}" for r in rows], fontsize="x-small")
+    axes.set_yticks(y, [label_text(f"{r.recording} {r.policy}") for r in rows], fontsize="x-small")
     axes.set_ylim(len(y) - 0.4, -0.6)
     axes.set(
         xlabel="milliseconds a token; upper bar measured, lower predicted", title="time by phase"

@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas
 
 from real.files import replacing
+from simspec.names import label_text
 from simspec.stats import Interval, ratio
 
 Measured = tuple[str, float]
@@ -72,6 +73,6 @@ def _draw_panel(
             [speedup], [names.index(policy)], "*", ms=11, color="C1", mec="black", mew=0.6,
             label="measured in a real run",
         )  # fmt: skip
-    panel.set_yticks(range(len(names)), names, fontsize="small")
-    panel.set_title(recording, fontsize="medium")
+    panel.set_yticks(range(len(names)), [*map(label_text, names)], fontsize="small")
+    panel.set_title(label_text(recording), fontsize="medium")
     panel.grid(axis="x", alpha=0.3)

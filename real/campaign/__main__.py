@@ -25,6 +25,8 @@ from real.campaign.stages import stages
 from real.campaign.thresholds import TASKS
 from real.campaign.workspace import Workspace
 from real.provenance import check_device
+from simspec.interrupts import exit_code, message, stoppable
+from simspec.names import one_note
 from simspec.rng import check_seed
 
 OUTCOMES = {True: "pass", False: "FAIL", None: "open"}
@@ -103,8 +105,8 @@ def campaign(  # noqa: PLR0913
     except (ValueError, OSError) as error:
         _stop(error)
     except KeyboardInterrupt:
-        print("interrupted; the same call continues with the stage that it was in", file=sys.stderr)
-        raise typer.Exit(130) from None
+        print(message(), file=sys.stderr)
+        raise typer.Exit(exit_code()) from None
     print(state_table(states))
     failed = any(s.state == "failed" and s.stage.rank == "required" for s in states)
     try:
@@ -118,7 +120,7 @@ def campaign(  # noqa: PLR0913
             + ", ".join(f"{path.name} ({path.stat().st_size / 1e6:.2f} MB)" for path in written)
         )
     except (ValueError, OSError) as error:
-        print(" ".join(str(error).split()), file=sys.stderr)
+        print(one_note(error), file=sys.stderr)
         failed = True
     print(f"complete: {'yes' if complete(states) else 'no'}")
     if any(s.state in ("left", "stopped") for s in states):
@@ -131,7 +133,7 @@ def campaign(  # noqa: PLR0913
 
 
 def _stop(error: Exception) -> None:
-    print(" ".join(str(error).split()), file=sys.stderr)
+    print(one_note(error), file=sys.stderr)
     raise typer.Exit(2) from None
 
 
@@ -147,4 +149,5 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(campaign)
+    with stoppable():
+        typer.run(campaign)

@@ -8,11 +8,17 @@ import typer
 
 from real.cli.options import Json, Seed
 from real.cli.progress import show_progress
+from simspec.cli.options import MOST_PROMPTS, at_most
 from simspec.terminal import print_table, print_text
 
 
 def demo(  # noqa: PLR0913
-    prompts: Annotated[int, typer.Option(help="Prompts to run for real on each recording.")] = 10,
+    prompts: Annotated[
+        int,
+        typer.Option(
+            callback=at_most(MOST_PROMPTS), help="Prompts to run for real on each recording."
+        ),
+    ] = 10,
     seed: Seed = 0,
     threads: Annotated[int, typer.Option(help="Threads of torch; 0: torch's own choice.")] = 1,
     plot: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("out/demo.png"),

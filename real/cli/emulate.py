@@ -6,8 +6,20 @@ from typing import Annotated
 import typer
 
 from real.cli.engines import describe_engines
-from real.cli.options import Cost, Device, Dtype, Engine, Json, Policies, Prompts, Recording, Seed
+from real.cli.options import (
+    MOST_TOKENS,
+    Cost,
+    Device,
+    Dtype,
+    Engine,
+    Json,
+    Policies,
+    Prompts,
+    Recording,
+    Seed,
+)
 from real.cli.progress import show_progress
+from simspec.cli.options import at_most
 from simspec.terminal import print_table
 
 
@@ -25,7 +37,10 @@ def emulate(  # noqa: PLR0913
     policy: Policies = None,
     prompts: Prompts = 12,
     context: Annotated[
-        int | None, typer.Option(help="Tokens of every prompt; default: as recorded.")
+        int | None,
+        typer.Option(
+            callback=at_most(MOST_TOKENS), help="Tokens of every prompt; default: as recorded."
+        ),
     ] = None,
     cost: Cost = None,
     device: Device = "cpu",

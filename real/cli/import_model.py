@@ -8,6 +8,7 @@ import typer
 
 from real.cli.options import Json
 from real.cli.progress import show_progress
+from simspec.terminal import print_text
 
 
 def import_model(
@@ -32,7 +33,7 @@ def import_model(
         print(json.dumps(card))
     else:
         types = ", ".join(f"{kind} ({count})" for kind, count in card["types"].items())
-        print(
+        print_text(
             f"{out}: {card['name'] or card['source']}, {card['parameters']:,} parameters in "
             f"{card['dtype']} from {types}; source {card['source_sha256'][:12]}, "
             f"weights {card['weights_sha256'][:12]}"

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from real.cli.options import Device, Json, Seed
+from real.cli.options import MOST_TOKENS, MOST_WIDTH, Device, Json, Seed
 from real.cli.progress import show_progress
+from simspec.cli.options import MOST_BATCH, MOST_REPEATS, at_most
 from simspec.terminal import print_table
 
 
@@ -24,13 +25,22 @@ def latency(  # noqa: PLR0913
     ],
     width: Annotated[
         list[int] | None,
-        typer.Option(help="Rows a sequence passes, repeatable [1 2 3 4 5 6 8 12 16 17 24 32]."),
+        typer.Option(
+            callback=at_most(MOST_WIDTH),
+            help="Rows a sequence passes, repeatable [1 2 3 4 5 6 8 12 16 17 24 32].",
+        ),
     ] = None,
     batch: Annotated[
-        list[int] | None, typer.Option(help="Sequences together, repeatable [1 4 16 64].")
+        list[int] | None,
+        typer.Option(
+            callback=at_most(MOST_BATCH), help="Sequences together, repeatable [1 4 16 64]."
+        ),
     ] = None,
     context: Annotated[
-        list[int] | None, typer.Option(help="Rows cached before, repeatable [128 1024 4096].")
+        list[int] | None,
+        typer.Option(
+            callback=at_most(MOST_TOKENS), help="Rows cached before, repeatable [128 1024 4096]."
+        ),
     ] = None,
     drafter: Annotated[
         list[str] | None,
@@ -48,7 +58,9 @@ def latency(  # noqa: PLR0913
     plot: Annotated[
         Path | None, typer.Option(help="Write a PNG: milliseconds against width, floors dashed.")
     ] = None,
-    repeats: Annotated[int, typer.Option(help="Timings of every cell.")] = 20,
+    repeats: Annotated[
+        int, typer.Option(callback=at_most(MOST_REPEATS), help="Timings of every cell.")
+    ] = 20,
     eager: Annotated[
         bool, typer.Option("--eager", help="Kernel by kernel from Python, nothing captured.")
     ] = False,

@@ -9,6 +9,7 @@ import typer
 
 from real.cli.engines import describe_engines
 from real.cli.options import (
+    MOST_TOKENS,
     Device,
     Dtype,
     Engine,
@@ -24,6 +25,7 @@ from real.cli.options import (
     parse_rule,
 )
 from real.cli.progress import show_progress
+from simspec.cli.options import LONGEST_DRAFT, MOST_BATCH, MOST_REPEATS, at_most
 from simspec.terminal import print_table, print_text
 
 SHOWN = 1, 2, 4, 8, 16, 32, 48
@@ -66,14 +68,27 @@ def measure(  # noqa: PLR0913
     temperature: Temperature = 0.8,
     top_k: TopK = 0,
     top_p: TopP = 1.0,
-    k: Annotated[int, typer.Option("--depth", "-k", help="Longest draft to price.")] = 16,
+    k: Annotated[
+        int,
+        typer.Option(
+            "--depth", "-k", callback=at_most(LONGEST_DRAFT), help="Longest draft to price."
+        ),
+    ] = 16,
     batch: Annotated[
-        list[int] | None, typer.Option(help="Texts decoded together, repeatable; default 1.")
+        list[int] | None,
+        typer.Option(
+            callback=at_most(MOST_BATCH), help="Texts decoded together, repeatable; default 1."
+        ),
     ] = None,
     context: Annotated[
-        list[int] | None, typer.Option(help="Tokens before the round, repeatable; default 128.")
+        list[int] | None,
+        typer.Option(
+            callback=at_most(MOST_TOKENS), help="Tokens before the round, repeatable; default 128."
+        ),
     ] = None,
-    repeats: Annotated[int, typer.Option(help="Runs of every job at least.")] = 1,
+    repeats: Annotated[
+        int, typer.Option(callback=at_most(MOST_REPEATS), help="Runs of every job at least.")
+    ] = 1,
     seconds: Annotated[
         float,
         typer.Option(
@@ -153,11 +168,11 @@ def measure(  # noqa: PLR0913
     elif as_json:
         print(json.dumps(table.simplest().to_dict()))
     else:
-        print("\n".join(table.describe()))
+        print_text("\n".join(table.describe()))
         for warning in table.warnings:
-            print(f"warning: {warning}")
+            print_text(f"warning: {warning}")
         engines = table.origin.engines if table.origin else {}
-        print(f"wrote {out}, measured on {table.device}; {describe_engines(engines)}")
+        print_text(f"wrote {out}, measured on {table.device}; {describe_engines(engines)}")
 
 
 def _print_together(costs, files: list[str]) -> None:

@@ -5,6 +5,12 @@ from typing import Annotated
 
 import typer
 
+from simspec.cli.options import MOST_PROMPTS, at_most
+
+MOST_TOKENS = 1 << 20
+"""Tokens of a sequence: caches of so many are allocated."""
+MOST_WIDTH = 4096
+"""Rows that a sequence passes at once."""
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")]
 Dtype = Annotated[str, typer.Option(help="float32, float64 or bfloat16.")]
@@ -107,7 +113,11 @@ Policies = Annotated[
     typer.Option("--policy", help="name[:arg,...], as in `simspec sweep`, repeatable."),
 ]
 Prompts = Annotated[
-    int, typer.Option(help="Only so many of its prompts, spread over the tasks; 0 for all.")
+    int,
+    typer.Option(
+        callback=at_most(MOST_PROMPTS),
+        help="Only so many of its prompts, spread over the tasks; 0 for all.",
+    ),
 ]
 Cost = Annotated[
     Path | None,

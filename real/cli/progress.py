@@ -4,6 +4,8 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from simspec.names import printable
+
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
@@ -23,9 +25,9 @@ def show_progress():
     console = Console(stderr=True)
     bars: dict[str, TaskID] = {}
     finished: set[str] = set()
-    note = TextColumn("{task.fields[note]}")
+    note = TextColumn("{task.fields[note]}", markup=False)
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
@@ -34,6 +36,7 @@ def show_progress():
     with Progress(*columns, console=console, disable=not console.is_terminal) as display:
 
         def progress(label: str, done: int, total: int, note: str = "") -> None:
+            label, note = printable(label), printable(note)
             if label not in bars:
                 bars[label] = display.add_task(label, total=total, note=note)
             display.update(bars[label], completed=done, total=total, note=note)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from real.cli.options import Json
+from simspec.terminal import print_text
 
 
 def quantize(
@@ -28,7 +29,7 @@ def quantize(
         print(json.dumps(card))
     else:
         worst = max(card["relative_error"].items(), key=lambda item: item[1], default=("", 0.0))
-        print(
+        print_text(
             f"wrote {out}: {card['bytes'] / 1e6:.2f} MB; "
             f"the largest change is {worst[1]:.2%} of {worst[0]}"
         )

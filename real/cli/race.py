@@ -19,6 +19,7 @@ from real.cli.options import (
 )
 from real.cli.progress import show_progress
 from real.cli.race_table import print_race
+from simspec.cli.options import MOST_PROMPTS, MOST_REPEATS, at_most
 
 Costs = Annotated[
     list[str] | None,
@@ -44,10 +45,17 @@ def race(  # noqa: PLR0913
         ),
     ] = None,
     prompts: Annotated[
-        int, typer.Option(help="Only so many of its prompts, spread over the tasks; 0 for all.")
+        int,
+        typer.Option(
+            callback=at_most(MOST_PROMPTS),
+            help="Only so many of its prompts, spread over the tasks; 0 for all.",
+        ),
     ] = 12,
     repeats: Annotated[
-        int, typer.Option(help="Times that every contestant meets every prompt.")
+        int,
+        typer.Option(
+            callback=at_most(MOST_REPEATS), help="Times that every contestant meets every prompt."
+        ),
     ] = 3,
     cost: Costs = None,
     engine: Engine = "eager",

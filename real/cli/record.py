@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from real.cli.options import (
+    MOST_TOKENS,
     ChatTemplate,
     Device,
     DrafterNames,
@@ -27,6 +28,8 @@ from real.cli.options import (
     parse_tree_size,
 )
 from real.cli.progress import show_progress
+from simspec.cli.options import LONGEST_DRAFT, MOST_BATCH, MOST_PROMPTS, at_most
+from simspec.terminal import print_text
 
 
 def record(  # noqa: PLR0913
@@ -45,13 +48,27 @@ def record(  # noqa: PLR0913
     temperature: Temperature = 0.8,
     top_k: TopK = 0,
     top_p: TopP = 1.0,
-    k: Annotated[int, typer.Option("--depth", "-k", help="Draft depth K at every position.")] = 16,
-    budget: Annotated[int, typer.Option(help="New tokens a prompt.")] = 96,
-    per_task: Annotated[int, typer.Option(help="Prompts of every task.")] = 20,
+    k: Annotated[
+        int,
+        typer.Option(
+            "--depth",
+            "-k",
+            callback=at_most(LONGEST_DRAFT),
+            help="Draft depth K at every position.",
+        ),
+    ] = 16,
+    budget: Annotated[
+        int, typer.Option(callback=at_most(MOST_TOKENS), help="New tokens a prompt.")
+    ] = 96,
+    per_task: Annotated[
+        int, typer.Option(callback=at_most(MOST_PROMPTS), help="Prompts of every task.")
+    ] = 20,
     longest: Annotated[
         int | None,
         typer.Option(
-            help="Longest prompt taken, in tokens; default: the models' context without the budget."
+            callback=at_most(MOST_TOKENS),
+            help="Longest prompt taken, in tokens; default: the models' context without the "
+            "budget.",
         ),
     ] = None,
     chat_template: ChatTemplate = "auto",
@@ -66,8 +83,9 @@ def record(  # noqa: PLR0913
     batch: Annotated[
         int | None,
         typer.Option(
+            callback=at_most(MOST_BATCH),
             help="Sequences that the target writes at a time; 1: through the decode loop. "
-            "Default: 32 on a CPU, 64 on a GPU, 1 for bfloat16 and captured passes."
+            "Default: 32 on a CPU, 64 on a GPU, 1 for bfloat16 and captured passes.",
         ),
     ] = None,
     device: Device = "cpu",
@@ -118,4 +136,6 @@ def record(  # noqa: PLR0913
     for name, card in cards.items():
         path = out / f"{name}.parquet" if several else out
         texts, rows = card["texts"], card["rows"]
-        print(f"wrote {path}: {texts} sequences, {rows} rows, card {path.with_suffix('.json')}")
+        print_text(
+            f"wrote {path}: {texts} sequences, {rows} rows, card {path.with_suffix('.json')}"
+        )

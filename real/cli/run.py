@@ -9,6 +9,8 @@ import typer
 from real.cli.engines import describe_engines
 from real.cli.options import Device, Dtype, Engine, Json, Models, Seed, TargetPath, Threads, Weights
 from real.cli.progress import show_progress
+from simspec.cli.options import MOST_PROMPTS, at_most
+from simspec.terminal import print_text
 
 
 def run(  # noqa: PLR0913
@@ -28,7 +30,11 @@ def run(  # noqa: PLR0913
         Path | None, typer.Option(help="Cost model's JSON; default: measured now.")
     ] = None,
     prompts: Annotated[
-        int, typer.Option(help="Only so many of its prompts, spread over the tasks; 0 for all.")
+        int,
+        typer.Option(
+            callback=at_most(MOST_PROMPTS),
+            help="Only so many of its prompts, spread over the tasks; 0 for all.",
+        ),
     ] = 0,
     device: Device = "cpu",
     dtype: Dtype = "float32",
@@ -62,9 +68,9 @@ def run(  # noqa: PLR0913
     else:
         if text:
             for name, token in zip(run_trace.meta.ids, outcome.texts):
-                print(f"--- {name}\n{pair.tokenizer.decode(token.tolist())}")
+                print_text(f"--- {name}\n{pair.tokenizer.decode(token.tolist())}")
         compared = outcome.comparison
-        print(
+        print_text(
             f"{outcome.policy}: {compared.rounds} rounds compared, "
             f"{len(compared.exceptions)} exceptions, {len(compared.failures)} failures; "
             f"speedup {outcome.measured:.3f} measured, {outcome.simulated:.3f} simulated; "

@@ -19,6 +19,7 @@ from real.cli.options import (
     Threads,
 )
 from real.cli.progress import show_progress
+from simspec.cli.options import MOST_PROMPTS, MOST_REPEATS, at_most
 from simspec.terminal import print_table, print_text
 
 
@@ -26,10 +27,18 @@ def scorecard(  # noqa: PLR0913
     traces: Annotated[list[str], typer.Argument(help="Recordings: files or bundled names.")],
     policy: Policies = None,
     prompts: Annotated[
-        int, typer.Option(help="Prompts to score of each recording; as many others give the costs.")
+        int,
+        typer.Option(
+            callback=at_most(MOST_PROMPTS),
+            help="Prompts to score of each recording; as many others give the costs.",
+        ),
     ] = 12,
     repeats: Annotated[
-        int, typer.Option(help="Runs of every policy; their spread is the noise floor.")
+        int,
+        typer.Option(
+            callback=at_most(MOST_REPEATS),
+            help="Runs of every policy; their spread is the noise floor.",
+        ),
     ] = 3,
     plot: Annotated[
         Path | None,

@@ -20,6 +20,7 @@ from real.cli.options import (
     Weights,
 )
 from real.cli.progress import show_progress
+from simspec.terminal import print_text
 
 
 def teacher_force(  # noqa: PLR0913
@@ -52,7 +53,7 @@ def teacher_force(  # noqa: PLR0913
     if as_json:
         print(json.dumps(run.summary()))
     else:
-        print(
+        print_text(
             f"{run.policy} in {dtype}: {compared.equal} of {compared.rounds} rounds accept as "
             f"recorded ({compared.share:.2%}), {compared.replayed} are the replay's; "
             f"{len(compared.divergences)} of {compared.tokens} tokens are not the target's pick, "

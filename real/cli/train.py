@@ -6,8 +6,10 @@ from typing import Annotated
 
 import typer
 
-from real.cli.options import ChatTemplate, Device, Json, Seed, System
+from real.cli.options import MOST_TOKENS, ChatTemplate, Device, Json, Seed, System
 from real.cli.progress import show_progress
+from simspec.cli.options import at_most
+from simspec.terminal import print_text
 
 
 def train(  # noqa: PLR0913
@@ -37,7 +39,10 @@ Text is cut into prompts of 64 tokens."
         ),
     ] = None,
     longest: Annotated[
-        int, typer.Option(help="Longest prompt of --prompts taken, in tokens.")
+        int,
+        typer.Option(
+            callback=at_most(MOST_TOKENS), help="Longest prompt of --prompts taken, in tokens."
+        ),
     ] = 1024,
     chat_template: ChatTemplate = "auto",
     system: System = "",
@@ -208,8 +213,8 @@ default: the drafter's own.",
         print(json.dumps(card))
     elif drafter is None:
         losses, agreement = card["heldout_loss_nats"], card["agreement_on_target_text"]
-        print(f"wrote {out}: held-out loss {losses}, agreement {agreement}")
+        print_text(f"wrote {out}: held-out loss {losses}, agreement {agreement}")
     elif drafter == PREDICTORS:
-        print(f"wrote predictors of {', '.join(card['predictors'])} in {out}")
+        print_text(f"wrote predictors of {', '.join(card['predictors'])} in {out}")
     else:
-        print("\n".join([f"wrote {out / (name or drafter)}", *card_lines(card)]))
+        print_text("\n".join([f"wrote {out / (name or drafter)}", *card_lines(card)]))

@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from real.files import replace_json, replacing
+from real.model.config import DecoderConfig
 from real.model.decoder import Decoder
 from real.model.hf_config import (
     WeightsError,
@@ -17,6 +18,10 @@ from real.model.hf_config import (
 )
 from real.model.hf_names import from_hf_name, to_hf_name
 from real.model.rotary import frequencies
+from real.tokenizer_check import check_tokenizer
+
+ATTENTION = "eager"
+"""transformers' attention where only weights are read: it needs no kernel."""
 
 
 def from_transformers(model) -> Decoder:
@@ -33,7 +38,10 @@ def from_transformers(model) -> Decoder:
 
 
 def load_config(path: str | Path) -> Any:
-    """A checkpoint's transformers config; WeightsError where our decoder does not support it."""
+    """A checkpoint's transformers config; WeightsError where our decoder does not support it.
+
+    Whatever it says, attention is transformers' own: a config may name a kernel from elsewhere.
+    """
     from transformers import AutoConfig
 
     if _local(path) and not (Path(path) / "config.json").exists():
@@ -43,6 +51,7 @@ def load_config(path: str | Path) -> Any:
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         decoder_config(config)
+        config._attn_implementation, config._experts_implementation = ATTENTION, None
         return config
     except Exception as error:  # transformers raises many types for a damaged config
         raise _unusable(path, error) from error
@@ -55,6 +64,7 @@ def load_decoder(path: str | Path, dtype=torch.float32, device="cpu") -> Decoder
 
     logging.disable_progress_bar()  # our jobs report progress themselves
     config = load_config(path)
+    _check_weights(Path(path), decoder_config(config))
     try:
         # a pair with output_loading_info, unlike its annotation
         loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -64,6 +74,7 @@ def load_decoder(path: str | Path, dtype=torch.float32, device="cpu") -> Decoder
             use_safetensors=True,
             output_loading_info=True,
             trust_remote_code=False,
+            attn_implementation=ATTENTION,
         )
         model, info = loaded
         odd = [*info["missing_keys"], *info["unexpected_keys"], *info["mismatched_keys"]]
@@ -74,6 +85,23 @@ def load_decoder(path: str | Path, dtype=torch.float32, device="cpu") -> Decoder
         return from_transformers(model).to(device)
     except Exception as error:  # transformers raises many types for a damaged config
         raise _unusable(path, error) from error
+
+
+def _check_weights(folder: Path, config: DecoderConfig) -> None:
+    """WeightsError where a folder holds an adapter, or fewer bytes than its config's weights."""
+    if not folder.is_dir():
+        return
+    if (folder / "adapter_config.json").exists():
+        raise WeightsError(
+            f"{folder} holds an adapter (adapter_config.json), expected a whole model: "
+            "merge it into its base model"
+        )
+    held = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    if held and held < (wanted := config.weights):
+        raise WeightsError(
+            f"{folder} cannot be loaded as a transformers checkpoint: its config asks for "
+            f"{wanted:,} weights, its safetensors files are of {held:,} bytes; fetch it again"
+        )
 
 
 def _unusable(path: str | Path, error: Exception) -> WeightsError:
@@ -98,7 +126,9 @@ def load_tokenizer(path: str | Path):
     file = Path(path) / "tokenizer.json"
     if file.exists():
         try:
-            return Tokenizer.from_file(str(file))
+            content = file.read_bytes()
+            check_tokenizer(content)
+            return Tokenizer.from_buffer(content)
         except Exception as error:  # tokenizers raises no narrower type
             raise WeightsError(
                 f"{file} is not a tokenizer: {' '.join(str(error).split())[:300]}"
@@ -109,7 +139,7 @@ def load_tokenizer(path: str | Path):
         )
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(path).backend_tokenizer
+    return AutoTokenizer.from_pretrained(path, trust_remote_code=False).backend_tokenizer
 
 
 def save_decoder(

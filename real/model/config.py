@@ -1,6 +1,15 @@
 """Sizes and options of a decoder."""
 
+import math
 from dataclasses import dataclass
+
+MOST = {
+    "vocab": 1 << 22, "width": 1 << 17, "layers": 1024, "heads": 4096, "kv_heads": 4096,
+    "head_dim": 1 << 14, "hidden": 1 << 20,
+}  # fmt: skip
+"""Limits of sizes, some 8 times those of the largest published decoders."""
+MAX_THETA = 1e12
+"""Limit of the base of rotary frequencies; published ones are below 1e9."""
 
 
 @dataclass(frozen=True)
@@ -36,3 +45,21 @@ class DecoderConfig:
     qkv_bias: bool = False
     qk_norm: bool = False
     output_bias: bool = False
+
+    @property
+    def weights(self) -> int:
+        """Weights of the matrices and the embedding."""
+        attention = 2 * self.width * self.head_dim * (self.heads + self.kv_heads)
+        layer = attention + 3 * self.width * self.hidden
+        return self.layers * layer + (2 - self.tied) * self.vocab * self.width
+
+    def __post_init__(self) -> None:
+        for name, most in MOST.items():
+            size = getattr(self, name)
+            if not isinstance(size, int) or isinstance(size, bool) or not 0 < size <= most:
+                raise ValueError(f"{name} is {size!r}, expected an integer of 1 to {most}")
+        for name, limit in (("rope_theta", MAX_THETA), ("norm_eps", 1.0)):
+            value = getattr(self, name)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not math.isfinite(value) or not 0 <= value <= limit:
+                raise ValueError(f"{name} is {value!r}, expected a number of at most {limit:g}")

@@ -25,6 +25,11 @@ MAP = "draft_token"
 
 VOCABULARY = "draft_vocabulary.safetensors"
 
+MOST_PARTS = 64
+"""Limit of the layers, blocks and heads of a draft head: published ones have up to 5."""
+MOST_SETTING = 1024
+"""Limit of other settings: they count the target's layers."""
+
 Head = TypeVar("Head", bound=nn.Module)
 
 
@@ -103,6 +108,29 @@ def save_draft_head(
     replace_json(folder / f"{name}.json", content)
 
 
+def check_settings(settings: Mapping[str, object]) -> None:
+    """ValueError for a setting that is no size of a head: a fraction, or so large that it hangs."""
+    for name, value in settings.items():
+        most = MOST_PARTS if name in ("layers", "blocks", "heads") else MOST_SETTING
+        for item in value if isinstance(value, list) else [value]:
+            if item is None or isinstance(item, bool | str):
+                continue
+            if name == "norm_eps" and isinstance(item, int | float) and 0 <= item <= 1:
+                continue
+            if not isinstance(item, int) or not -1 <= item <= most:
+                raise ValueError(f"{name} is {item!r}, expected an integer of at most {most}")
+
+
+def block_count(value: object, source: str) -> int:
+    """The number of blocks that a released config gives; WeightsError for anything else."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_PARTS:
+        raise WeightsError(
+            f"{source} gives {value!r} as the number of blocks, expected an integer of 0 to "
+            f"{MOST_PARTS}; fetch it again"
+        )
+    return value
+
+
 def settings_of(folder: str | Path, name: str, made_for: Mapping[str, str]) -> dict:
     """The settings in <name>.json; WeightsError if missing, damaged or for another target."""
     return _stored(Path(folder), name, made_for)[0]
@@ -143,6 +171,7 @@ def load_draft_head(
     folder = Path(folder)
     settings, draft_vocab = _stored(folder, name, made_for)
     try:
+        check_settings(settings)
         head = make(target, **settings)
     except (RuntimeError, ValueError, TypeError) as error:
         raise WeightsError(

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from real.files import replace_json, replacing
+from real.model.checkpoint import ATTENTION
 from real.model.gguf_file import GGUFSummary
 from real.model.hf_config import WeightsError, decoder_config
 
@@ -33,7 +34,11 @@ def convert(path: Path, summary: GGUFSummary, folder: Path, dtype: torch.dtype) 
         try:
             # a pair with output_loading_info, unlike its annotation
             loaded: Any = AutoModelForCausalLM.from_pretrained(
-                alone, dtype=torch.float32, output_loading_info=True, **asked
+                alone,
+                dtype=torch.float32,
+                output_loading_info=True,
+                attn_implementation=ATTENTION,
+                **asked,
             )
             tokenizer: Any = AutoTokenizer.from_pretrained(alone, **asked)
         except Exception as error:  # transformers raises whatever it meets first

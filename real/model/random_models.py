@@ -67,18 +67,17 @@ def _shape(data, name: str) -> ModelShape:
 def read_target(text: str):
     """The ModelShape that `read_shape` makes of a text, or that of a checkpoint's folder, without
     biases and head norms."""
+    from real.model.checkpoint import load_config
     from real.model.hf_config import decoder_config
 
     folder = Path(text)
     if not folder.is_dir():
         return read_shape(text)
-    from transformers import AutoConfig
-
     if not (folder / "config.json").is_file():
         raise ValueError(
             f"{text} holds no config.json; expected the folder of a transformers checkpoint"
         )
-    s = decoder_config(AutoConfig.from_pretrained(folder))
+    s = decoder_config(load_config(folder))
     name = folder.resolve().name
     return ModelShape(
         name, s.layers, s.width, s.heads, s.kv_heads, s.head_dim, s.hidden, s.vocab, s.tied

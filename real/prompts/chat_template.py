@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from real.prompts.prompt import PromptError
+from real.tokenizer_check import check_tokenizer
 
 OWN = "tokenizer"
 """Name of the template that a checkpoint's tokenizer brings."""
@@ -103,7 +104,10 @@ def _own_template(path: str | Path, system: str) -> ChatTemplate | None:
 def _tokenizer(path: str | Path) -> Any:
     from transformers import AutoTokenizer
 
+    file = Path(path) / "tokenizer.json"
     try:
+        if file.is_file():
+            check_tokenizer(file.read_bytes())
         return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     except Exception as error:  # transformers raises many types for a damaged tokenizer
         raise PromptError(

@@ -18,6 +18,7 @@ from simspec.cli.drafters import drafters
 from simspec.cli.drift import drift
 from simspec.cli.export import export
 from simspec.cli.import_ import import_
+from simspec.cli.options import print_notes
 from simspec.cli.report import report
 from simspec.cli.roofline import roofline
 from simspec.cli.score import score
@@ -26,6 +27,7 @@ from simspec.cli.sweep import sweep
 from simspec.cli.transport import transport
 from simspec.cli.trees import trees
 from simspec.cli.tune import tune
+from simspec.interrupts import exit_code, message, stoppable
 
 GROUP = "simspec.commands"
 COMMANDS = (
@@ -73,23 +75,31 @@ def _load_extras() -> tuple[str, ...]:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line.
 
-    A user's error is one line on stderr and exit code 2, an interrupt one line and 130.
+    A user's error is one line on stderr and exit code 2, a signal one line and 128 + its number.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        notes = _load_extras()
-        # Typer reads the epilog as rich markup, where [real] would be a style and vanish.
-        app.info.epilog = "\n\n".join(note.replace("[", "\\[") for note in notes) or None
-        app(arguments)
+        with stoppable():
+            notes = _load_extras()
+            # Typer reads the epilog as rich markup, where [real] would be a style and vanish.
+            app.info.epilog = "\n\n".join(note.replace("[", "\\[") for note in notes) or None
+            app(arguments)
     except (KeyboardInterrupt, SystemExit) as stop:
         if isinstance(stop, SystemExit) and stop.code != 130:  # Typer's code for an interrupt
             raise
-        print(
-            "simspec: interrupted; recording, training and what is kept in a file continue "
-            "where they were when the same command is given again",
-            file=sys.stderr,
-        )
-        sys.exit(130)
+        print(message(), file=sys.stderr)
+        sys.exit(exit_code())
     except (ValueError, OSError) as error:
-        print(f"simspec: {' '.join(str(error).split())}", file=sys.stderr)
+        print_notes([str(error)])
         sys.exit(2)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        print_notes([f"out of memory: {str(error)[:200]}; give smaller sizes, or close others"])
+        sys.exit(2)
+
+
+def _is_out_of_memory(error: MemoryError | RuntimeError) -> bool:
+    """Whether an array could not be allocated, by numpy or by torch, which has no type for it."""
+    words = "can't allocate memory", "out of memory", "failed to allocate"
+    return isinstance(error, MemoryError) or any(word in str(error).lower() for word in words)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from simspec.cli.options import Json
+from simspec.cli.options import LONGEST_DRAFT, MOST_BATCH, Json, at_most
 
 
 def cost(  # noqa: PLR0913
@@ -32,11 +32,17 @@ def cost(  # noqa: PLR0913
     depth: Annotated[
         int | None,
         typer.Option(
-            "--depth", "-k", help="Longest draft to price; default: the table's longest, else 8."
+            "--depth",
+            "-k",
+            callback=at_most(LONGEST_DRAFT),
+            help="Longest draft to price; default: the table's longest, else 8.",
         ),
     ] = None,
     batch: Annotated[
-        int | None, typer.Option(help="Batch size to fit, where the table has several.")
+        int | None,
+        typer.Option(
+            callback=at_most(MOST_BATCH), help="Batch size to fit, where the table has several."
+        ),
     ] = None,
     by_batch: Annotated[
         bool,

@@ -1,12 +1,22 @@
 """simspec drafters: drafters compared by their recordings."""
 
 import json
-import sys
 from typing import Annotated, Any
 
 import typer
 
-from simspec.cli.options import Cost, Csv, Json, Level, Markdown, MixedCosts, Traces, print_notes
+from simspec.cli.options import (
+    LONGEST_DRAFT,
+    Cost,
+    Csv,
+    Json,
+    Level,
+    Markdown,
+    MixedCosts,
+    Traces,
+    at_most,
+    print_notes,
+)
 
 
 def drafters(  # noqa: PLR0913
@@ -19,10 +29,19 @@ def drafters(  # noqa: PLR0913
     ] = False,
     longest: Annotated[
         int | None,
-        typer.Option("--K", "-k", help="Longest draft to look at; default: each recording's."),
+        typer.Option(
+            "--K",
+            "-k",
+            callback=at_most(LONGEST_DRAFT),
+            help="Longest draft to look at; default: each recording's.",
+        ),
     ] = None,
     depth: Annotated[
-        int, typer.Option(help="Depths of acceptance to show; --json and --csv have them all.")
+        int,
+        typer.Option(
+            callback=at_most(LONGEST_DRAFT),
+            help="Depths of acceptance to show; --json and --csv have them all.",
+        ),
     ] = 4,
     level: Level = 0.95,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
@@ -34,7 +53,7 @@ def drafters(  # noqa: PLR0913
 
     Example: simspec drafters tiny-model-coupled tiny-early_exit-coupled --by-task
     """
-    from simspec.files import check_output, replacing
+    from simspec.files import check_output, write_csv
     from simspec.recordings import comparable_costs, locate
     from simspec.reports.drafter_tables import check_depth, markdown, table
     from simspec.reports.drafters import ALL, compare_drafters
@@ -48,10 +67,9 @@ def drafters(  # noqa: PLR0913
     rows = compare_drafters(paths, costs, longest, level, seed=seed)
     for row in rows:
         if row.task == ALL and row.note:
-            print(f"simspec: {row.recording}: {row.note}", file=sys.stderr)
+            print_notes([f"{row.recording}: {row.note}"])
     if out is not None:
-        with replacing(out) as temporary:
-            table(rows).to_csv(temporary, index=False)
+        write_csv(table(rows), out)
     shown = [row for row in rows if by_task or row.task == ALL]
     if as_json:
         data = [row.to_dict() for row in rows]

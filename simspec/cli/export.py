@@ -7,7 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from simspec.cli.options import Context, Json, Level, MixedCosts, print_notes
+from simspec.cli.options import (
+    MOST_BATCH,
+    MOST_CONTEXT,
+    Context,
+    Json,
+    Level,
+    MixedCosts,
+    at_most,
+    print_notes,
+)
 
 
 def export(  # noqa: PLR0913
@@ -43,7 +52,11 @@ def export(  # noqa: PLR0913
     ] = None,
     context: Context = None,
     captured: Annotated[
-        int, typer.Option(help="Rows of the largest captured graph: batch (K + 1) at most; 0: any.")
+        int,
+        typer.Option(
+            callback=at_most(MOST_CONTEXT),
+            help="Rows of the largest captured graph: batch (K + 1) at most; 0: any.",
+        ),
     ] = 512,
     method: Annotated[
         str | None,
@@ -55,7 +68,12 @@ def export(  # noqa: PLR0913
     engine_version: Annotated[
         str | None, typer.Option(help="Of TensorRT-LLM, whose schedules changed their meaning.")
     ] = None,
-    ngram: Annotated[int, typer.Option(help="Longest suffix that a prompt lookup matches.")] = 3,
+    ngram: Annotated[
+        int,
+        typer.Option(
+            callback=at_most(MOST_BATCH), help="Longest suffix that a prompt lookup matches."
+        ),
+    ] = 3,
     thinking: Annotated[
         bool, typer.Option("--thinking/--no-thinking", help="Of golden-al: the target's mode.")
     ] = False,

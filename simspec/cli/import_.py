@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from simspec.cli.options import Json, Level
+from simspec.cli.options import LONGEST_DRAFT, Json, Level, at_most
 
 
 def import_(  # noqa: PLR0913
@@ -18,16 +18,26 @@ def import_(  # noqa: PLR0913
     ] = None,
     at: Annotated[
         list[int] | None,
-        typer.Option(help="A draft length whose accepted length is asked for, repeatable."),
+        typer.Option(
+            callback=at_most(LONGEST_DRAFT),
+            help="A draft length whose accepted length is asked for, repeatable.",
+        ),
     ] = None,
     drafted: Annotated[
-        int | None, typer.Option(help="Tokens drafted in each round, where the file does not say.")
+        int | None,
+        typer.Option(
+            callback=at_most(LONGEST_DRAFT),
+            help="Tokens drafted in each round, where the file does not say.",
+        ),
     ] = None,
     drafter: Annotated[
         str | None, typer.Option(help="Of several drafters in the file, this one.")
     ] = None,
     k: Annotated[
-        int | None, typer.Option("--depth", "-k", help="Deepest draft of the recording.")
+        int | None,
+        typer.Option(
+            "--depth", "-k", callback=at_most(LONGEST_DRAFT), help="Deepest draft of the recording."
+        ),
     ] = None,
     rule: Annotated[str, typer.Option(help="greedy or coupled, of the recording.")] = "greedy",
     temperature: Annotated[float, typer.Option(help="Of the recording.")] = 0.0,
@@ -55,6 +65,7 @@ def import_(  # noqa: PLR0913
     from simspec.imports.options import ImportOptions
     from simspec.imports.outputs import chosen_drafter, write_import
     from simspec.imports.source import read_source
+    from simspec.terminal import print_text
 
     if out is not None:
         check_output(out, file, *([before] if before else []))
@@ -70,7 +81,7 @@ def import_(  # noqa: PLR0913
         return
     _print(report)
     for path in written:
-        print(f"wrote {path}")
+        print_text(f"wrote {path}")
 
 
 def _print(report: dict[str, Any]) -> None:

@@ -1,11 +1,34 @@
 """Arguments and options that several commands share."""
 
-import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+LONGEST_DRAFT = 255
+"""Tokens of a draft: recordings hold lengths in a byte."""
+MOST_REPLICATES = 10_000
+MOST_THREADS = 256
+MOST_BATCH = 1 << 16
+MOST_CONTEXT = 1 << 24
+MOST_PROMPTS = 1_000_000
+MOST_REPEATS = 10_000
+
+
+def at_most(most: int, advice: str = "give a smaller number") -> Callable[..., Any]:
+    """An option's check, before anything is read or allocated: ValueError for a number above."""
+
+    def check(param: typer.CallbackParam, value: Any) -> Any:
+        for number in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(number, int) and number > most:
+                raise ValueError(
+                    f"{param.opts[0]} is {str(number)[:40]}, expected at most {most}: {advice}"
+                )
+        return value
+
+    return check
+
 
 Traces = Annotated[
     list[str] | None,
@@ -31,9 +54,21 @@ MixedCosts = Annotated[
         "--mixed-costs", help="Compare costs of different devices, threads or dtypes all the same."
     ),
 ]
-Batch = Annotated[int | None, typer.Option(help="Of a cost table: sequences decoded together.")]
-Context = Annotated[int | None, typer.Option(help="Of a cost table: tokens before the round.")]
-Replicates = Annotated[int, typer.Option(help="Draws of each policy that draws.")]
+Batch = Annotated[
+    int | None,
+    typer.Option(callback=at_most(MOST_BATCH), help="Of a cost table: sequences decoded together."),
+]
+Context = Annotated[
+    int | None,
+    typer.Option(callback=at_most(MOST_CONTEXT), help="Of a cost table: tokens before the round."),
+]
+Replicates = Annotated[
+    int,
+    typer.Option(
+        callback=at_most(MOST_REPLICATES, "4 to 8 are enough"),
+        help="Draws of each policy that draws.",
+    ),
+]
 Level = Annotated[float, typer.Option(help="Level of the intervals.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 Csv = Annotated[
@@ -44,5 +79,7 @@ Markdown = Annotated[bool, typer.Option("--markdown", help="Print Markdown inste
 
 def print_notes(notes: Iterable[str]) -> None:
     """Prints each note as one line on stderr."""
+    from simspec.terminal import print_note
+
     for note in notes:
-        print(f"simspec: {note}", file=sys.stderr)
+        print_note(note)

@@ -39,4 +39,6 @@ def report(  # noqa: PLR0913
     with replacing(out) as temporary:
         temporary.write_text(html, encoding="utf-8")
     count = f"{len(paths)} recording{'s' * (len(paths) > 1)}"
-    print(f"wrote {out}: {count}, {len(html) / 1e6:.1f} MB")
+    from simspec.terminal import print_text
+
+    print_text(f"wrote {out}: {count}, {len(html) / 1e6:.1f} MB")

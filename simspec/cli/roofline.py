@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from simspec.cli.options import MOST_BATCH, MOST_CONTEXT, at_most
+
 
 def roofline(  # noqa: PLR0913
     out: Annotated[
@@ -30,10 +32,17 @@ def roofline(  # noqa: PLR0913
         typer.Option(min=0, max=255, help="Most submitted tokens of a tree to price; 0: no trees."),
     ] = 0,
     batch: Annotated[
-        list[int] | None, typer.Option(help="Sequences decoded together, repeatable; default 1.")
+        list[int] | None,
+        typer.Option(
+            callback=at_most(MOST_BATCH), help="Sequences decoded together, repeatable; default 1."
+        ),
     ] = None,
     context: Annotated[
-        list[int] | None, typer.Option(help="Tokens before the round, repeatable; default 1024.")
+        list[int] | None,
+        typer.Option(
+            callback=at_most(MOST_CONTEXT),
+            help="Tokens before the round, repeatable; default 1024.",
+        ),
     ] = None,
     weight_bytes: Annotated[float, typer.Option(help="Bytes of a weight of either model.")] = 2.0,
     launch: Annotated[
@@ -69,4 +78,6 @@ def roofline(  # noqa: PLR0913
     if as_json:
         print(json.dumps(cost.to_dict()))
     else:
-        print("\n".join((*table.describe(), f"wrote {out}, {priced.name}")))
+        from simspec.terminal import print_text
+
+        print_text("\n".join((*table.describe(), f"wrote {out}, {priced.name}")))

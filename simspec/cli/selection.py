@@ -1,11 +1,11 @@
 """Which policies are replayed on which recordings."""
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from simspec.cli.options import print_notes
 from simspec.sweep_inputs import supported_policies
 from simspec.trace import Trace, load_trace
 
@@ -23,7 +23,6 @@ def servable_groups(
     """
     traces = {name: load_trace(path) for name, path in paths.items()}
     policies_of, notes = supported_policies(traces, policies, costs, all_used=not quiet)
-    for note in [] if quiet else notes:
-        print(f"simspec: {note}", file=sys.stderr)
+    print_notes([] if quiet else notes)
     for served, names in groupby(policies_of, key=policies_of.__getitem__):
         yield served, {name: traces[name] for name in names}

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from simspec.cli.options import (
+    MOST_THREADS,
     Batch,
     Context,
     Cost,
@@ -20,6 +21,7 @@ from simspec.cli.options import (
     Policies,
     Replicates,
     Traces,
+    at_most,
     print_notes,
 )
 
@@ -39,7 +41,7 @@ def sweep(  # noqa: PLR0913
     replicates: Replicates = 4,
     seed: Annotated[int, typer.Option(help="Seed of the first replicate.")] = 0,
     by: Annotated[str, typer.Option(help="trace, task or prompt.")] = "trace",
-    jobs: Annotated[int, typer.Option(help="Threads.")] = 1,
+    jobs: Annotated[int, typer.Option(callback=at_most(MOST_THREADS), help="Threads.")] = 1,
     as_json: Json = False,
     stream: Annotated[
         bool, typer.Option(help="Print each row as one line of JSON as soon as it is computed.")
@@ -59,7 +61,7 @@ def sweep(  # noqa: PLR0913
     (the shell expands the braces)
     """
     from simspec.cli.selection import servable_groups
-    from simspec.files import check_output, replacing
+    from simspec.files import check_output, write_csv
     from simspec.recordings import comparable_costs, locate
     from simspec.reports.sweep_means import plot_sweep
     from simspec.sweep import sweep_rows
@@ -96,8 +98,7 @@ def sweep(  # noqa: PLR0913
     import pandas
 
     if out is not None:
-        with replacing(out) as temporary:
-            pandas.DataFrame(table).to_csv(temporary, index=False)
+        write_csv(pandas.DataFrame(table), out)
     if plot is not None:
         plot_sweep(pandas.DataFrame(table), plot)
     if not (stream or as_json):

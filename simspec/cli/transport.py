@@ -8,18 +8,26 @@ from typing import Annotated, Any
 
 import typer
 
-from simspec.cli.options import Json, Level, Traces
+from simspec.cli.options import LONGEST_DRAFT, Json, Level, Traces, at_most
 
 
 def transport(
     traces: Traces = None,
     longest: Annotated[
         int | None,
-        typer.Option("--longest", "-k", help="Longest draft; default: 8, or the recording's."),
+        typer.Option(
+            "--longest",
+            "-k",
+            callback=at_most(LONGEST_DRAFT),
+            help="Longest draft; default: 8, or the recording's.",
+        ),
     ] = None,
     table: Annotated[
         list[int] | None,
-        typer.Option(help="Draft length of a table of marginals, repeatable; default: longest."),
+        typer.Option(
+            callback=at_most(LONGEST_DRAFT),
+            help="Draft length of a table of marginals, repeatable; default: longest.",
+        ),
     ] = None,
     level: Level = 0.95,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap and of acceptance draws.")] = 0,

@@ -1,7 +1,6 @@
 """simspec trees: chains, CAPE's sets and draft trees compared."""
 
 import json
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -50,7 +49,7 @@ def trees(  # noqa: PLR0913
 
     Example: simspec trees tiny-model-greedy --nodes 8 --nodes 16 --policy static:4x2x1
     """
-    from simspec.files import check_output, replacing
+    from simspec.files import check_output, write_csv
     from simspec.recordings import comparable_costs, locate
     from simspec.reports.tree_tables import markdown, table
     from simspec.reports.trees import NODES, compare_trees
@@ -63,11 +62,9 @@ def trees(  # noqa: PLR0913
     rows, notes = compare_trees(
         paths, costs, nodes or NODES, k, policy or (), level=level, seed=seed
     )
-    for note in notes:
-        print(f"simspec: {note}", file=sys.stderr)
+    print_notes(notes)
     if out is not None:
-        with replacing(out) as temporary:
-            table(rows).to_csv(temporary, index=False)
+        write_csv(table(rows), out)
     if as_json:
         data = [row.to_dict() for row in rows]
         print(json.dumps({"seed": seed, "level": level, "trees": data, "notes": notes}))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simspec.names import label_text
 from simspec.reports.speedup_curve import Point
 from simspec.reports.transport import TransportRow
 from simspec.stats import Interval
@@ -63,7 +64,7 @@ def policy_chart(points: Sequence[tuple[str, Interval, str]]) -> str:
             axes.plot([speedup.low, speedup.high], [at, at], color=colors[kind], lw=1.4)
             axes.plot([speedup.value], [at], "o", color=colors[kind], ms=5)
         axes.axvline(1, color=QUIET, lw=0.8, ls=":")
-        axes.set_yticks(range(len(points)), [label for label, _, _ in points])
+        axes.set_yticks(range(len(points)), [label_text(label) for label, _, _ in points])
         axes.invert_yaxis()
         axes.set(xlabel="speedup over plain decoding")
 
@@ -104,7 +105,15 @@ def transport_chart(rows: Sequence[TransportRow]) -> str:
         for name, color in zip(names, colors):
             held = [row for row in rows if name in row.errors]
             values = [100 * row.errors[name].value for row in held]
-            axes.plot([row.K for row in held], values, "o-", color=color, ms=3, lw=1.4, label=name)
+            axes.plot(
+                [row.K for row in held],
+                values,
+                "o-",
+                color=color,
+                ms=3,
+                lw=1.4,
+                label=label_text(name),
+            )
         axes.axhline(0, color=QUIET, lw=0.8, ls=":")
         axes.set(xlabel="draft length K", ylabel="error of the accepted length, %")
         axes.xaxis.get_major_locator().set_params(integer=True)

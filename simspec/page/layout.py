@@ -1,7 +1,8 @@
 """HTML of the page: escaped text, tables and sections, one style sheet, no outer reference."""
 
 from collections.abc import Iterable, Sequence
-from html import escape
+
+from simspec.names import html_text
 
 STYLE = """
 :root { --paper: #ffffff; --ink: #1b1f24; --quiet: #6b7480; --band: #e4e8ee; --rule: #d6dbe1;
@@ -39,7 +40,7 @@ def page(title: str, body: Iterable[str]) -> str:
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f'<link rel="icon" href="data:,">\n<title>{escape(title)}</title>\n'
+        f'<link rel="icon" href="data:,">\n<title>{html_text(title)}</title>\n'
         f"<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
         + "\n".join(body)
         + "\n</main>\n</body>\n</html>\n"
@@ -48,27 +49,27 @@ def page(title: str, body: Iterable[str]) -> str:
 
 def heading(text: str, level: int = 2, anchor: str = "") -> str:
     """A heading; `anchor` is its id."""
-    mark = f' id="{escape(anchor)}"' if anchor else ""
-    return f"<h{level}{mark}>{escape(text)}</h{level}>"
+    mark = f' id="{html_text(anchor)}"' if anchor else ""
+    return f"<h{level}{mark}>{html_text(text)}</h{level}>"
 
 
 def paragraph(text: str, quiet: bool = False) -> str:
     """A paragraph of plain text."""
-    return f"<p{' class=quiet' if quiet else ''}>{escape(text)}</p>"
+    return f"<p{' class=quiet' if quiet else ''}>{html_text(text)}</p>"
 
 
 def advice(about: str, sentence: str) -> str:
     """A recommendation: what it is about, and the sentence."""
     return (
-        f'<div class="advice"><div class="quiet">{escape(about)}</div>'
-        f"<strong>{escape(sentence)}</strong></div>"
+        f'<div class="advice"><div class="quiet">{html_text(about)}</div>'
+        f"<strong>{html_text(sentence)}</strong></div>"
     )
 
 
 def charts(items: Iterable[tuple[str, str]]) -> str:
     """(caption, SVG) side by side where the screen is wide."""
     figures = (
-        f"<figure><figcaption>{escape(caption)}</figcaption>{svg}</figure>"
+        f"<figure><figcaption>{html_text(caption)}</figcaption>{svg}</figure>"
         for caption, svg in items
     )
     return f'<div class="charts">{"".join(figures)}</div>'
@@ -77,9 +78,9 @@ def charts(items: Iterable[tuple[str, str]]) -> str:
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], names: int = 1) -> str:
     """A table that scrolls by itself; the first `names` columns are text, the others numbers."""
     kinds = ["" if i < names else " class=n" for i in range(len(headings))]
-    head = "".join(f"<th{kind}>{escape(cell)}</th>" for kind, cell in zip(kinds, headings))
+    head = "".join(f"<th{kind}>{html_text(cell)}</th>" for kind, cell in zip(kinds, headings))
     body = "".join(
-        "<tr>" + "".join(f"<td{kind}>{escape(c)}</td>" for kind, c in zip(kinds, row)) + "</tr>"
+        "<tr>" + "".join(f"<td{kind}>{html_text(c)}</td>" for kind, c in zip(kinds, row)) + "</tr>"
         for row in rows
     )
     return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
@@ -87,9 +88,9 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], names: int = 1
 
 def code(text: str) -> str:
     """Text that is copied as it is."""
-    return f"<pre>{escape(text)}</pre>"
+    return f"<pre>{html_text(text)}</pre>"
 
 
 def folded(title: str, body: Iterable[str]) -> str:
     """A part that opens on a click."""
-    return f"<details><summary>{escape(title)}</summary>{''.join(body)}</details>"
+    return f"<details><summary>{html_text(title)}</summary>{''.join(body)}</details>"

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from simspec.files import replacing
+from simspec.names import label_text
 from simspec.policies import CLAIRVOYANT
 from simspec.reports.speedup_curve import Point
 from simspec.trace import Trace
@@ -48,17 +49,17 @@ def plot_curves(
         axes.set(
             xlabel="draft length K",
             ylabel="modelled speedup over plain decoding",
-            title=f"{Path(name).name}, {level}",
+            title=f"{label_text(Path(name).name)}, {level}",
         )
         axes.title.set_fontsize("medium")
         if notes and name in notes:
             place = {"xycoords": "axes fraction", "ha": "right", "fontsize": 6, "color": "0.35"}
-            axes.annotate(notes[name], (0.99, 0.02), **place)
+            axes.annotate(label_text(notes[name]), (0.99, 0.02), **place)
     for axes in panels[len(curves) :]:
         axes.remove()
     figure.legend(
         legend.values(),
-        legend.keys(),
+        map(label_text, legend),
         loc="outside lower center",
         ncols=min(len(legend), 4 * across),
         fontsize="small",

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from simspec.files import replacing
+from simspec.names import label_text
 
 NAMES = ("trace", "group", "cost", "policy")
 FIGURES = ("committed_per_round", "v_d", "r_d", "hm", "speedup", "cut_share")
@@ -20,11 +21,13 @@ def plot_sweep(table: Any, path: Path) -> None:
     from matplotlib.figure import Figure
 
     means = sweep_means(table)
-    means["label"] = [f"{row.trace} {row.group} {row.cost}" for row in means.itertuples()]
+    means["label"] = [
+        label_text(f"{row.trace} {row.group} {row.cost}") for row in means.itertuples()
+    ]
     figure = Figure(figsize=(9, 4.5 + 0.2 * means["label"].nunique()), layout="constrained")
     axes = figure.subplots()
     for label, part in means.groupby("label", sort=False):
-        axes.plot(part["policy"], part["speedup"], marker="o", label=label)
+        axes.plot([*map(label_text, part["policy"])], part["speedup"], marker="o", label=label)
     axes.axhline(1, color="grey", linewidth=0.8)
     axes.set_ylabel("modelled speedup over plain decoding")
     axes.tick_params(axis="x", rotation=40)

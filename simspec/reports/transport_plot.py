@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from simspec.files import replacing
+from simspec.names import label_text
 from simspec.reports.transport import TransportRow
 
 ACROSS = 4
@@ -34,7 +35,7 @@ def plot_transport(rows: Sequence[TransportRow], path: Path | str) -> None:
             legend[name] = panel.plot(lengths, values, "o-", color=f"C{i}", ms=3, lw=1)[0]
         panel.axhline(0, color="grey", lw=0.8, ls=":")
         panel.set(xlabel="draft length K", ylabel="error of accepted length, %")
-        panel.set_title(Path(recording).name, fontsize="medium")
+        panel.set_title(label_text(Path(recording).name), fontsize="medium")
         panel.xaxis.get_major_locator().set_params(integer=True)
     for panel in axes[len(panels) :]:
         panel.remove()

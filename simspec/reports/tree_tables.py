@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from simspec.names import markdown_text
 from simspec.reports.intervals import interval_columns, interval_text
 from simspec.reports.tree_rows import TreeRow
 from simspec.text_table import markdown_table
@@ -43,7 +44,7 @@ def by_recording(rows: Sequence[TreeRow]) -> dict[str, list[tuple[str, ...]]]:
 def markdown(rows: Sequence[TreeRow]) -> str:
     """A Markdown table for each recording."""
     return "\n\n".join(
-        f"**{name}**\n\n{markdown_table(HEADINGS, part)}"
+        f"**{markdown_text(name)}**\n\n{markdown_table(HEADINGS, part)}"
         for name, part in by_recording(rows).items()
     )
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import torch
 
 from real.drafters.eagle.head import EagleHead
+from real.model.config import MAX_THETA
 from real.model.decoder import Decoder
-from real.model.draft_head import fill, read_state
+from real.model.draft_head import check_settings, fill, read_state
 from real.model.hf_config import WeightsError
 from real.model.hf_names import from_hf_name
 from real.model.rotary import frequencies
@@ -51,6 +52,7 @@ def published(folder: Path, target: Decoder) -> EagleHead:
             )
     bias, first_norm = bool(config.get("bias", True)), "layers.0.attention_norm.weight" in state
     try:
+        check_settings({"norm_eps": config.get("rms_norm_eps", 1e-6), "layers": layers})
         head = EagleHead(
             target,
             layers=layers,
@@ -72,7 +74,7 @@ def _config(folder: Path, target: Decoder) -> dict:
     try:
         config = dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
         theta = float(config.get("rope_theta", 10000.0))
-    except (OSError, TypeError, ValueError, RecursionError) as error:
+    except (OSError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise WeightsError(
             f"{folder / 'config.json'} cannot be read: {' '.join(str(error).split())[:300]}"
         ) from error
@@ -91,7 +93,7 @@ def _config(folder: Path, target: Decoder) -> dict:
             )
     unscaled = (
         math.isfinite(theta)
-        and theta > 0
+        and 0 < theta <= MAX_THETA
         and not config.get("rope_scaling")
         and target.scaling == 1
     )

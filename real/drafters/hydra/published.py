@@ -6,7 +6,7 @@ from pathlib import Path
 
 from real.drafters.hydra.heads import HydraHeads
 from real.model.decoder import Decoder
-from real.model.draft_head import fill, read_state
+from real.model.draft_head import block_count, fill, read_state
 from real.model.hf_config import WeightsError
 
 
@@ -26,7 +26,10 @@ def published(folder: Path, target: Decoder) -> HydraHeads:
     """
     try:
         config = dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
-        blocks, kind = int(config["hydra_num_layers"]), config.get("hydra_head_arch", "mlp")
+        blocks = block_count(config["hydra_num_layers"], f"{folder / 'config.json'}")
+        kind = config.get("hydra_head_arch", "mlp")
+    except WeightsError:
+        raise
     except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise WeightsError(
             f"{folder} is no Hydra checkpoint: "

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from real.drafters.medusa.heads import MedusaHeads
 from real.model.decoder import Decoder
-from real.model.draft_head import fill, read_state
+from real.model.draft_head import block_count, fill, read_state
 from real.model.hf_config import WeightsError
 
 
@@ -24,9 +24,10 @@ def published(folder: Path, target: Decoder) -> MedusaHeads:
     released configs say 2 beside files of 5. WeightsError for anything else or other sizes.
     """
     try:
-        blocks = int(
-            json.loads((folder / "config.json").read_text(encoding="utf-8"))["medusa_num_layers"]
-        )
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        blocks = block_count(config["medusa_num_layers"], f"{folder / 'config.json'}")
+    except WeightsError:
+        raise
     except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise WeightsError(
             f"{folder} is no Medusa checkpoint: "

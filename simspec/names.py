@@ -1,0 +1,51 @@
+"""Names from files: written so that no terminal, table, picture or page reads them as markup."""
+
+import re
+from html import escape
+
+LONGEST_LABEL = 120
+"""Characters of a label in a picture."""
+
+_MARKDOWN = re.compile(r"[\\`*<>|~]|&(?=#?\w+;)|\](?=[(\[:])|(?<!\w)_|_(?!\w)")
+_FORMULA = ("=", "+", "-", "@")
+
+
+def printable(text: str) -> str:
+    """The text with control characters written as escapes, so that each cell is one line."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def printable_lines(text: str) -> str:
+    """Several lines, each as `printable` writes it."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def one_note(text: object) -> str:
+    """An error or a note as one printable line."""
+    return printable(" ".join(str(text).split()))
+
+
+def markdown_text(text: str) -> str:
+    """The text as a cell of a Markdown table that shows it as it is."""
+    return _MARKDOWN.sub(lambda match: f"\\{match[0]}", printable(text))
+
+
+def html_text(text: str) -> str:
+    """The text inside HTML, line breaks kept."""
+    return escape(printable_lines(text))
+
+
+def csv_text(text: str) -> str:
+    """The text as a cell of a CSV file: a spreadsheet takes it for no formula."""
+    return f"'{printable(text)}" if text.startswith(_FORMULA) else printable(text)
+
+
+def label_text(text: str) -> str:
+    """The text as a label of a picture: no mathematics, never left out of a legend, not too long.
+
+    matplotlib typesets what stands between two dollar signs, and drops labels that begin with `_`.
+    """
+    text = printable(text)
+    if len(text) > LONGEST_LABEL:
+        text = text[: LONGEST_LABEL - 1] + "…"
+    return (" " if text.startswith("_") else "") + text.replace("$", r"\$")

@@ -1,0 +1,95 @@
+"""Valid Parquet files with absurd sizes are refused before their content is decoded."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from inputs import small_recording
+
+from simspec import TraceError, load_trace, synthetic
+from simspec.trace_file import MOST_BYTES
+
+
+@pytest.fixture
+def parts(tmp_path):
+    """(table, the metadata beside it) of a small recording."""
+    small_recording().save(tmp_path / "small.parquet")
+    with pq.ParquetFile(tmp_path / "small.parquet") as file:
+        return file.read(), json.loads(file.metadata.metadata[b"simspec"])
+
+
+def written(path, table, extra, **options):
+    rows = options.pop("row_group_size", None)
+    with pq.ParquetWriter(path, table.schema, compression="zstd", **options) as file:
+        file.write_table(table, row_group_size=rows)
+        file.add_key_value_metadata({"simspec": json.dumps(extra)})
+    return path
+
+
+def refused_undecoded(path, monkeypatch, words):
+    monkeypatch.setattr(pq.ParquetFile, "read", None)
+    with pytest.raises(TraceError, match=words) as error:
+        load_trace(path)
+    assert str(error.value).startswith(str(path))
+    assert "NoneType" not in str(error.value)
+
+
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_rows_that_the_file_cannot_hold_are_refused(tmp_path, monkeypatch, parts, dictionary):
+    rows = MOST_BYTES // 4 + 1
+    table = pa.table({"token": pa.array(np.zeros(rows, np.int32))})
+    path = written(tmp_path / "x.parquet", table, parts[1], use_dictionary=dictionary)
+    refused_undecoded(path, monkeypatch, f"{rows} rows of 4 bytes")
+
+
+def test_wide_values_are_refused(tmp_path, monkeypatch, parts):
+    width = (MOST_BYTES >> 10) + 1
+    rank = pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(width), 1 << 10, [None, pa.py_buffer(bytes(width << 10))]
+    )
+    path = written(tmp_path / "x.parquet", pa.table({"rank": rank}), parts[1])
+    refused_undecoded(path, monkeypatch, f"{1 << 10} rows of {width} bytes")
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([[1], [2]]),
+        pa.array([{"a": {"b": 1}}] * 2),
+        pa.array(["x", "y"]),
+        pa.array([b"x", b"yy"]),
+    ],
+    ids=["list", "struct", "text", "bytes"],
+)
+def test_columns_of_other_forms_are_refused(tmp_path, monkeypatch, parts, column):
+    for name in ("rank", "unknown"):
+        path = written(tmp_path / "x.parquet", pa.table({name: column}), parts[1])
+        refused_undecoded(path, monkeypatch, "column rank is|'unknown' is missing or unknown")
+
+
+@pytest.mark.parametrize("name", ["offset", "prompt", "budget"])
+@pytest.mark.parametrize("length", [10**8, 10**15, 1 << 62])
+def test_tables_that_their_bytes_cannot_hold_are_refused(tmp_path, parts, name, length):
+    table, extra = parts
+    extra[name][0] = length
+    path = written(tmp_path / "x.parquet", table, extra)
+    with pytest.raises(TraceError, match=f"a table of {length} numbers"):
+        load_trace(path)
+
+
+def test_control_other_forms_of_the_same_file_are_read(tmp_path, parts):
+    """Control: row groups, pages and dictionaries of any size decode to the recording."""
+    table, extra = parts
+    forms = {"row_group_size": 1}, {"data_page_size": 1}, {"use_dictionary": True}
+    for options in forms:
+        path = written(tmp_path / "x.parquet", table, extra, **options)
+        assert load_trace(path) == small_recording()
+
+
+def test_control_repetitive_recordings_are_read(tmp_path):
+    """Control: a long recording that compresses well is within the limit."""
+    trace = synthetic.iid(1.0, 4, 50_000, 16)
+    trace.save(tmp_path / "x.parquet")
+    assert load_trace(tmp_path / "x.parquet") == trace

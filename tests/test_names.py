@@ -1,0 +1,168 @@
+"""Names from files are text wherever they are shown: no markup, no formula, no escape sequence."""
+
+import csv
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shell import command, simspec
+
+from simspec import CostModel, synthetic
+from simspec.names import csv_text, html_text, label_text, markdown_text, printable
+from simspec.page.report import report
+from simspec.reports.comparison import Question
+
+HOSTILE = (
+    "code[python]",
+    "code[java]",
+    "[/b]",
+    "\x1b[2J\x1b]0;title\x07",
+    "a|b\n<script>alert(1)</script>",
+    "$\\frac{$",
+    "=cmd|'/c calc'!A1",
+    "_hidden",
+    "\u202egnp.exe",
+)
+UNSAFE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A recording whose tasks, ids and notes are hostile."""
+    place = tmp_path_factory.mktemp("names")
+    trace = synthetic.iid(0.7, len(HOSTILE), 30, 4)
+    meta = replace(
+        trace.meta,
+        tasks=HOSTILE,
+        ids=tuple(reversed(HOSTILE)),
+        target="\x1b[31mred[/b]",
+        drafter="x\x1b[1m|$y$",
+        argv=("simspec", "\x1b]8;;http://x\x07"),
+    )
+    replace(trace, meta=meta).save(place / "t.parquet")
+    return place
+
+
+@pytest.mark.parametrize("by", ["task", "prompt"])
+def test_sweep_shows_every_task_as_it_is(folder, by):
+    out, _ = simspec("sweep", "t.parquet", "--by", by, "--policy", "fixed:1", cwd=folder)
+    assert not UNSAFE.search(out)
+    for name in HOSTILE:
+        assert printable(name) in out
+
+
+COMMANDS = (
+    ["show", "t.parquet"],
+    ["score", "t.parquet", "--policy", "fixed:1", "--replicates", 1],
+    ["score", "t.parquet", "--policy", "fixed:1", "--replicates", 1, "--markdown"],
+    ["compare", "t.parquet", "--policy", "fixed:1", "--replicates", 1],
+    ["compare", "t.parquet", "--policy", "fixed:1", "--replicates", 1, "--markdown"],
+    ["drafters", "t.parquet", "--by-task"],
+    ["drafters", "t.parquet", "--by-task", "--markdown"],
+    ["transport", "t.parquet"],
+)
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda a: " ".join(map(str, a)))
+def test_no_escape_sequence_reaches_the_terminal(folder, arguments):
+    _, out, error = command(folder, *arguments)
+    assert not UNSAFE.search(out)
+    assert not UNSAFE.search(error)
+    assert "Traceback" not in error
+
+
+def test_errors_and_notes_hold_no_escape_sequence(folder):
+    (folder / "bad\x1b[1m.jsonl").write_text("x")
+    code, _, error = command(folder, "sweep", "bad\x1b[1m.jsonl")
+    assert code == 2
+    assert r"\x1b[1m" in error
+    assert not UNSAFE.search(error)
+
+
+def test_pictures_of_hostile_names_are_drawn(folder):
+    arguments = ["--policy", "fixed:1", "--policy", "beta_ts", "--by", "task", "--replicates", 1]
+    simspec("sweep", "t.parquet", *arguments, "--plot", "a.png", "--curve", "b.png", cwd=folder)
+    assert (folder / "a.png").stat().st_size > 1000
+    assert (folder / "b.png").stat().st_size > 1000
+
+
+def test_csv_holds_no_formula_and_no_control_character(folder):
+    simspec(
+        "sweep", "t.parquet", "--policy", "fixed:1", "--by", "task", "--out", "o.csv", cwd=folder
+    )
+    text = (folder / "o.csv").read_text()
+    assert not UNSAFE.search(text)
+    groups = {row["group"] for row in csv.DictReader(text.splitlines())}
+    assert groups == set(map(csv_text, HOSTILE))
+    assert not any(group.startswith(("=", "+", "-", "@")) for group in groups)
+
+
+def test_json_keeps_names_as_they_are(folder):
+    out, _ = simspec(
+        "sweep", "t.parquet", "--policy", "fixed:1", "--by", "task", "--json", cwd=folder
+    )
+    assert {row["group"] for row in json.loads(out)["rows"]} == set(HOSTILE)
+
+
+class Elements(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.text = set(), []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.add(tag)
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def test_page_shows_hostile_names_as_text():
+    trace = synthetic.iid(0.7, 9, 30, 4)
+    name = "<img src=x onerror=alert(1)>\x1b[1m\u202e"
+    meta = replace(trace.meta, drafter=name, target=name, tasks=(name,) * 9)
+    html = report(
+        {f"{name}.parquet": replace(trace, meta=meta)},
+        CostModel.from_ratio(0.1, 4),
+        ("fixed:1",),
+        1,
+        Question(resamples=199),
+    )
+    page = Elements(html)
+    assert not page.tags & {"img", "script"}
+    assert not UNSAFE.search(html)
+    assert printable(name) in "".join(page.text)
+
+
+@settings(deadline=None)
+@given(st.text(max_size=40))
+def test_escaped_text_is_read_back_as_it_was(text):
+    page = Elements(html_text(text))
+    assert page.tags == set()
+    assert "".join(page.text) == "\n".join(map(printable, text.split("\n")))
+    cell = markdown_text(text)
+    assert not re.search(r"(?<!\\)(?:\\\\)*[|<>`*]", cell)
+    assert re.sub(r"\\([^\w\s])", r"\1", cell) == printable(text)
+    assert csv_text(text).removeprefix("'") == printable(text).removeprefix("'")
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.text("$\\_^{}a", max_size=12))
+def test_labels_are_no_mathematics(text):
+    from matplotlib.text import Text
+
+    shown, is_math = Text(0, 0, label_text(text))._preprocess_math(label_text(text))
+    assert not is_math
+    assert shown.strip() == text.strip()
+    assert not label_text(text).startswith("_")
+
+
+def test_control_plain_text_is_mathematics():
+    """Control: matplotlib does read these names as mathematics where nobody escapes them."""
+    from matplotlib.text import Text
+
+    assert Text(0, 0, "$x$")._preprocess_math("$x$")[1]

@@ -1,0 +1,83 @@
+"""Numbers too large for any purpose are refused in one line, before anything is read."""
+
+import pytest
+from shell import refused
+
+from simspec.policies import BUILTIN, make
+
+HUGE = 10**9
+TRACE = "absent.parquet"
+
+OPTIONS = [
+    *((name, TRACE, "--replicates", HUGE) for name in ("sweep", "score", "compare", "report")),
+    ("sweep", TRACE, "--jobs", 100_000),
+    ("sweep", TRACE, "--batch", HUGE),
+    ("sweep", TRACE, "--context", HUGE),
+    ("drafters", TRACE, "--depth", HUGE),
+    ("drafters", TRACE, "-k", HUGE),
+    ("transport", TRACE, "-k", HUGE),
+    ("cost", "--from-table", "absent.csv", "--out", "x.json", "-k", HUGE),
+    ("roofline", "--target", "llama-3-8b", "--out", "x.json", "--batch", HUGE),
+    ("roofline", "--target", "llama-3-8b", "--out", "x.json", "--context", HUGE),
+    ("record", "absent.jsonl", "--out", "x.parquet", "-k", HUGE),
+    ("record", "absent.jsonl", "--out", "x.parquet", "--budget", HUGE),
+    ("record", "absent.jsonl", "--out", "x.parquet", "--longest", HUGE),
+    ("record", "absent.jsonl", "--out", "x.parquet", "--batch", HUGE),
+    ("measure", "--out", "x.json", "-k", HUGE),
+    ("measure", "--out", "x.json", "--batch", HUGE),
+    ("measure", "--out", "x.json", "--context", 1, "--context", HUGE),
+    ("measure", "--out", "x.json", "--repeats", HUGE),
+    ("latency", "--target", "llama-3-8b", "--out", "x.json", "--repeats", HUGE),
+    ("latency", "--target", "llama-3-8b", "--out", "x.json", "--width", HUGE),
+    ("latency", "--target", "llama-3-8b", "--out", "x.json", "--batch", HUGE),
+    ("latency", "--target", "llama-3-8b", "--out", "x.json", "--context", HUGE),
+    ("run", TRACE, "--policy", "fixed:1", "--prompts", 10**30),
+    ("teacher-force", TRACE, "--prompts", 10**30),
+    ("race", TRACE, "--out", "x.json", "--prompts", 10**30),
+    ("scorecard", TRACE, "--prompts", 10**30),
+    ("demo", "--prompts", 10**30),
+]
+
+
+@pytest.mark.parametrize("arguments", OPTIONS, ids=lambda a: " ".join(map(str, a)))
+def test_huge_number_is_refused_before_files_are_read(tmp_path, arguments):
+    """None of the files exists: the line is about the number."""
+    option = {"-k": "-"}.get(arguments[-2], arguments[-2])
+    refused(tmp_path, *arguments, words=f"{arguments[-1]}, expected at most")
+    refused(tmp_path, *arguments, words=option)
+
+
+@pytest.mark.parametrize("shape", ["1000000000", "63x1", "1x1000000000", "8x8x8", "64"])
+def test_static_tree_over_budget_is_refused_before_it_is_built(shape):
+    with pytest.raises(ValueError, match="over budget: expected at most 63"):
+        make(f"static:{shape}", None, None)
+
+
+def test_largest_static_trees_are_built():
+    """Control: the budget itself is allowed."""
+    assert len(make("static:32", None, None).tree.parent) == 32
+    assert len(make("static:1" + "x1" * 62, None, None).tree.parent) == 63
+
+
+def test_memory_that_is_not_there_is_one_line(tmp_path, monkeypatch):
+    def allocate(*_, **__):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 68 TB")
+
+    monkeypatch.setattr("simspec.recordings.locate", allocate)
+    refused(tmp_path, "sweep", TRACE, words="out of memory")
+    monkeypatch.setattr("simspec.recordings.locate", lambda *_: [0] * (1 << 60))
+    refused(tmp_path, "sweep", TRACE, words="out of memory")
+
+
+def test_every_policy_is_bounded():
+    """A parameter of a billion is refused, or costs no more than a parameter of one."""
+    import inspect
+
+    for name, factory in BUILTIN.items():
+        for parameter in inspect.signature(factory).parameters:
+            try:
+                policy = factory(**{parameter: HUGE})
+                state = policy.start()[1] if hasattr(policy, "start") else ()
+            except (TypeError, ValueError):
+                continue
+            assert getattr(state, "size", 0) < 100_000, (name, parameter)
