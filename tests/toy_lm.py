@@ -14,6 +14,7 @@ from real.drafters.eagle import EagleDrafter, EagleHead, eagle_loss
 from real.drafters.early_exit import EarlyExitDrafter, EarlyExitHead
 from real.drafters.glide import GlideDrafter, GlideModel, glide_loss
 from real.drafters.hydra import HydraDrafter, HydraHeads
+from real.drafters.lookahead import LookaheadDrafter
 from real.drafters.medusa import MedusaDrafter, MedusaHeads
 from real.drafters.model import ModelDrafter
 from real.drafters.prompt_lookup import PromptLookupDrafter
@@ -109,6 +110,8 @@ TOYS = {
     "glide": lambda target, seed: GlideDrafter(target, part_of("glide", seed)),
     "glide2": lambda target, seed: GlideDrafter(target, part_of("glide2", seed)),
 }
+# they depend on earlier rounds: they run, and are not recorded
+UNRECORDED = {"lookahead": lambda target, seed: LookaheadDrafter(4, 4, 4)}
 PARTS = {
     "eagle": (EagleHead, eagle_loss, {}),
     "medusa": (MedusaHeads, multi_head_loss, {"heads": 4}),
@@ -126,7 +129,7 @@ def part_of(name: str, seed: int = 0):
 
 def toy_pair(name: str, seed: int = 0):
     decoder = toy_target(seed)
-    drafter = TOYS[name](decoder, seed)
+    drafter = (TOYS | UNRECORDED)[name](decoder, seed)
     return Target(decoder, drafter.taps, capacity=32), drafter
 
 

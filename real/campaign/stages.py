@@ -185,4 +185,7 @@ def _drafter_stages(drafter: str, rank: str, needs: tuple[str, ...]) -> list[Sta
     ]
 
 
-assert set(BUILTIN) == {*REQUIRED, *RECOMMENDED, "self_skip", "prompt_lookup"}
+UNRECORDED = ("lookahead",)
+"""Drafters that depend on earlier rounds: no recording, so nothing to score."""
+
+assert set(BUILTIN) == {*REQUIRED, *RECOMMENDED, *UNRECORDED, "self_skip", "prompt_lookup"}
