@@ -7,8 +7,9 @@ shares no code with the package.
 import numpy as np
 
 
-def lookahead(best, prompt, budget, W, N, G, end_tokens=(), longest=99, follow=False, seed=0):
+def lookahead(best, prompt, budget, sizes, end_tokens=(), longest=99):
     """(new tokens, accepted length of every round); `best(text)` is the target's next token."""
+    W, N, G, follow, seed = (sizes[n] for n in ("window", "ngram", "pool", "follow", "seed"))
     rng = np.random.default_rng(seed)
     window = [[prompt[i] for i in rng.integers(0, len(prompt), W)] for _ in range(N - 1)]
     pool, text, accepted = {}, list(prompt), []

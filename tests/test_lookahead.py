@@ -53,14 +53,11 @@ def best(text):
     return int(TARGET(torch.tensor([text]))[0, -1].argmax())
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=15)
 @given(SIZES, st.integers(0, 50), st.integers(1, 20), st.sampled_from([(), END]))
 def test_rounds_equal_the_algorithm(sizes, seed, budget, ends):
     prompt = toy_prompts(1, seed)[0]
-    W, N, G = sizes["window"], sizes["ngram"], sizes["pool"]
-    tokens, accepted = lookahead(
-        best, prompt, budget, W, N, G, ends, 6, sizes["follow"], sizes["seed"]
-    )
+    tokens, accepted = lookahead(best, prompt, budget, sizes, ends, 6)
     result = decoded(sizes, prompt, budget, ends=ends)
     assert result.token.tolist() == tokens
     assert result.accepted.tolist() == accepted
@@ -89,7 +86,7 @@ def test_pool_of_several_candidates_accepts_more_than_one():
     assert four > one
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=20)
 @given(SIZES, st.sampled_from(list(RULES)), st.integers(0, 99), st.floats(0, 1), st.floats(0, 1))
 def test_any_policy_commits_the_targets_sequence(sizes, rule, seed, go, keep):
     prompt = toy_prompts(1, seed)[0]
@@ -102,9 +99,9 @@ def test_any_policy_commits_the_targets_sequence(sizes, rule, seed, go, keep):
 def test_control_accepted_window_rows_change_accepted_lengths(monkeypatch):
     """Rows of the window are guesses of other positions: accepting them is another algorithm."""
     monkeypatch.setattr(Draft, "offered", property(lambda self: replace(self, own=0)))
-    sizes, other = dict(window=4, ngram=4, pool=2), 0
+    sizes, other = dict(window=4, ngram=4, pool=2, follow=False, seed=0), 0
     for prompt in toy_prompts(6, 2):
-        _, accepted = lookahead(best, prompt, 24, 4, 4, 2, (), 6)
+        _, accepted = lookahead(best, prompt, 24, sizes, (), 6)
         other += decoded(sizes, prompt, 24, ends=()).accepted.tolist() != accepted
     assert other > 0
 
@@ -223,7 +220,7 @@ def test_settings_are_read_from_its_folder(tmp_path):
 
 
 def test_run_command_compares_its_tokens(capsys):
-    options = ["--drafter", "lookahead", "--policy", "fixed:4", "--prompts", 3, "--threads", 1]
+    options = ["--drafter", "lookahead", "--policy", "fixed:4", "--prompts", 1, "--threads", 1]
     code, out, _ = run(capsys, "run", "tiny-model-greedy", *options, "--json")
     shown = json.loads(out)
     assert code == 0

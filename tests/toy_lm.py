@@ -19,6 +19,7 @@ from real.drafters.medusa import MedusaDrafter, MedusaHeads
 from real.drafters.model import ModelDrafter
 from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.drafters.self_skip import SelfSkipDrafter, SkipConfig
+from real.drafters.sorted import Cascade, SortedDrafter, sorted_loss, sorted_model
 from real.model.config import DecoderConfig
 from real.model.decoder import Decoder
 from real.model.target import Target
@@ -109,6 +110,7 @@ TOYS = {
     "hydra": lambda target, seed: HydraDrafter(target, part_of("hydra", seed)),
     "glide": lambda target, seed: GlideDrafter(target, part_of("glide", seed)),
     "glide2": lambda target, seed: GlideDrafter(target, part_of("glide2", seed)),
+    "sorted": lambda target, seed: toy_sorted(seed),
 }
 # they depend on earlier rounds: they run, and are not recorded
 UNRECORDED = {"lookahead": lambda target, seed: LookaheadDrafter(4, 4, 4)}
@@ -118,6 +120,7 @@ PARTS = {
     "hydra": (HydraHeads, multi_head_loss, {"heads": 4}),
     "glide": (GlideModel, glide_loss, {}),
     "glide2": (GlideModel, glide_loss, {"layers": 2}),
+    "sorted": (sorted_model, sorted_loss, {"exits": (1, 2, 3)}),
 }
 
 
@@ -125,6 +128,11 @@ PARTS = {
 def part_of(name: str, seed: int = 0):
     make, loss, settings = PARTS[name]
     return taught(make, loss, seed, **settings)
+
+
+def toy_sorted(seed: int = 0, thresholds=(0.8, 0.7)) -> SortedDrafter:
+    """Three exits that all draft some of the tokens."""
+    return SortedDrafter(part_of("sorted", seed), Cascade((1, 2, 3), thresholds))
 
 
 def toy_pair(name: str, seed: int = 0):

@@ -185,7 +185,8 @@ def _drafter_stages(drafter: str, rank: str, needs: tuple[str, ...]) -> list[Sta
     ]
 
 
-UNRECORDED = ("lookahead",)
-"""Drafters that depend on earlier rounds: no recording, so nothing to score."""
+UNRECORDED = ("lookahead", "sorted")
+"""Drafters that a campaign leaves out: one depends on earlier rounds, one has a report of its
+own."""
 
 assert set(BUILTIN) == {*REQUIRED, *RECOMMENDED, *UNRECORDED, "self_skip", "prompt_lookup"}

@@ -12,6 +12,7 @@ from real.drafters import (
     model,
     prompt_lookup,
     self_skip,
+    sorted,
 )
 from real.model.decoder import Decoder
 from simspec.model_shape import ModelShape
@@ -22,6 +23,7 @@ BUILTIN: dict[str, DrafterKind] = {
     "self_skip": self_skip.KIND,
     "prompt_lookup": prompt_lookup.KIND,
     "lookahead": lookahead.KIND,
+    "sorted": sorted.KIND,
     "eagle": eagle.KIND,
     "medusa": medusa.KIND,
     "hydra": hydra.KIND,

@@ -10,6 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 import typer
 
+from simspec.cli.cascade import cascade
 from simspec.cli.check import check
 from simspec.cli.compare import compare
 from simspec.cli.cost import cost
@@ -27,7 +28,7 @@ from simspec.cli.trees import trees
 GROUP = "simspec.commands"
 COMMANDS = (
     sweep, show, roofline, cost, check, score, compare, drafters, trees, transport, import_,
-    export, report,
+    export, report, cascade,
 )  # fmt: skip
 
 app = typer.Typer(
