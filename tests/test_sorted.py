@@ -132,7 +132,7 @@ def test_control_run_at_other_thresholds_differs():
 
 def test_exit_counts_are_those_of_a_run():
     trace, target, _ = toy_recording("sorted", "greedy")
-    threshold, policy = (0.9, 0.6), policies.parse("fixed:3")
+    threshold, policy = (0.8, 0.7), policies.parse("fixed:3")
     derived, exits = cascade(trace, exits_of("greedy"), threshold)
     drafter, seen = toy_sorted(0, threshold), []
     honest = drafter.rollback

@@ -13,7 +13,6 @@ from real.drafters.sorted.model import SortedModel, check_exits
 from real.model.checkpoint import load_decoder
 from real.model.decoder import Decoder
 from real.model.hf_config import WeightsError
-from real.model.runner import EAGER
 from real.model.span import ForwardContext, Span
 
 
@@ -56,10 +55,7 @@ class SortedDrafter(Drafter):
             raise WeightsError(
                 f"{file} holds no exits of a sorted drafter: {' '.join(str(error).split())[:300]}"
             ) from error
-        lm.__class__ = SortedModel
-        assert isinstance(lm, SortedModel)
-        lm.exits = exits
-        return cls(lm, cascade)
+        return cls(SortedModel.of(lm, exits), cascade)
 
     def with_thresholds(self, threshold: Sequence[float]) -> "SortedDrafter":
         """The same exits at other thresholds; ValueError for unfit ones."""
@@ -150,5 +146,4 @@ class SortedDrafter(Drafter):
         def body(x: Tensor, at: ForwardContext) -> tuple[Tensor, ...]:
             return (at.through(lm, x, layers),)
 
-        passes = self.passes if span.rows <= 64 else EAGER  # a prompt's pass has its own width
-        return passes.run(f"{self.name} {exit}", lm, body, [x], span, self.cache)[0]
+        return self.passes.run(f"{self.name} {exit}", lm, body, [x], span, self.cache)[0]

@@ -14,6 +14,14 @@ class SortedModel(Decoder):
     exits: tuple[int, ...]
     settings: dict
 
+    @classmethod
+    def of(cls, lm: Decoder, exits: Sequence[int]) -> "SortedModel":
+        """The decoder with these exits; it shares all modules with `lm`."""
+        model = cls.__new__(cls)
+        model.__dict__.update(lm.__dict__)
+        model.exits = tuple(exits)
+        return model
+
     def through_exits(self, x: Tensor, *arguments, **options) -> list[Tensor]:
         """Rows behind each exit; arguments are those of `Decoder.run` behind `layers`."""
         taps: dict[int, Tensor | None] = dict.fromkeys(self.exits)
