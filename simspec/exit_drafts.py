@@ -99,7 +99,7 @@ def cascade(
     depth, run = np.full(n, K, np.uint8), np.zeros(n, np.uint8)
     rank, exits = np.zeros((n, K), np.uint8), np.full((n, K), 255, np.uint8)
     feature = np.zeros((n, K, drafts.feature.shape[2]), np.uint8)
-    margins = {name: np.zeros((n, K), np.uint8) for name in ("draft_margin", "feature_margin")}
+    draft_margin, feature_margin = np.zeros((n, K), np.uint8), np.zeros((n, K), np.uint8)
     for slot in range(K):
         inside = np.flatnonzero(slot < left)
         rank[inside, slot] = drafts.rank[inside + slot, exit_of[inside + slot]]
@@ -109,8 +109,8 @@ def cascade(
             raise ValueError("the exits end before the recording's drafts; record them again")
         token = drafts.token[own, exit]
         exits[at, slot], feature[at, slot] = exit, drafts.feature[own, exit]
-        for name, values in margins.items():
-            values[at, slot] = getattr(drafts, name)[own, exit]
+        draft_margin[at, slot] = drafts.draft_margin[own, exit]
+        feature_margin[at, slot] = drafts.feature_margin[own, exit]
         same = (slot < left[at]) & (token == trace.token[np.minimum(at + slot, n - 1)])
         right[at] &= same
         run[at] += right[at]
@@ -118,7 +118,15 @@ def cascade(
         depth[at[ends]], going[at[ends]] = slot + 1, False
         node[at] = drafts.child[own, exit]
     derived = replace(
-        trace, depth=depth, run=run, rank=rank, feature=feature, order=None, beam=None, **margins
+        trace,
+        depth=depth,
+        run=run,
+        rank=rank,
+        feature=feature,
+        draft_margin=draft_margin,
+        feature_margin=feature_margin,
+        order=None,
+        beam=None,
     )
     return derived, exits
 

@@ -166,9 +166,9 @@ class _Walk:
             at = place[child.position], child.row
             parent[at], token[at] = above, drafted
         hidden = self.parallel.behind(*(torch.from_numpy(x).to(device) for x in (parent, token)))
-        at = torch.tensor([(place[c.position], c.row) for c, *_ in children], device=device)
+        places = torch.tensor([(place[c.position], c.row) for c, *_ in children], device=device)
         position = torch.tensor([c.position + slot for c, *_ in children], device=device)
-        chosen = [rows[at[:, 0], at[:, 1]][:, None] for rows in hidden]
+        chosen = [rows[places[:, 0], places[:, 1]][:, None] for rows in hidden]
         values = self.values(chosen, position[:, None], None)
         first = tails.add(values)
         for i, (child, _, _, cells) in enumerate(children):

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor
 
@@ -22,10 +23,16 @@ class SortedModel(Decoder):
         model.exits = tuple(exits)
         return model
 
-    def through_exits(self, x: Tensor, *arguments, **options) -> list[Tensor]:
-        """Rows behind each exit; arguments are those of `Decoder.run` behind `layers`."""
+    def through_exits(
+        self,
+        x: Tensor,
+        rotation: tuple[Tensor, Tensor],
+        mask: Tensor | None = None,
+        cache: Any = None,
+    ) -> list[Tensor]:
+        """Rows behind each exit; the arguments are those of `Decoder.run`."""
         taps: dict[int, Tensor | None] = dict.fromkeys(self.exits)
-        self.run(x, range(len(self.layers)), *arguments, **options, tap=taps)
+        self.run(x, range(len(self.layers)), rotation, mask, cache, tap=taps)
         return [rows for rows in taps.values() if rows is not None]
 
 
