@@ -4,7 +4,8 @@ import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_lm import DRAFTERS, END, RULES, VOCAB, at_random, toy_cost, toy_pair, toy_prompts
+from toy_lm import DRAFTERS as RECORDED
+from toy_lm import END, RULES, UNRECORDED, VOCAB, at_random, toy_cost, toy_pair, toy_prompts
 
 from real.decode.loop import decode
 from real.decode.plan import chain_plan
@@ -14,6 +15,7 @@ from real.record.target_sequence import target_sequence
 from real.sampling import Rule
 from simspec import policies
 
+DRAFTERS = (*RECORDED, *UNRECORDED)
 PAIRS = {name: toy_pair(name) for name in DRAFTERS}
 RULES = RULES | {
     "warm": Rule("coupled", 1.0, 6),

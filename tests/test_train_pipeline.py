@@ -11,10 +11,9 @@ from safetensors.torch import load_file
 from test_trainer import Killed
 from toy_lm import VOCAB, toy_decoder
 
-from real.drafters import trainable
 from real.model.config import DecoderConfig
 from real.model.losses import next_token_loss
-from real.train.config import TrainConfig
+from real.train.config import TrainConfig, default_drafters
 from real.train.distillation import heldout_continuations, heldout_count, mixed_batches
 from real.train.drafter_training import drafter_training
 from real.train.evaluate import agreement, heldout_loss
@@ -121,7 +120,9 @@ def toy_lab(folder):
     plan = TrainSchedule(steps=12, rows=2, length=16, rate=1e-2, save_every=5)
     sizes = dict(vocab=280, target=replace(SMALL, vocab=280, layers=2), sample=10)
     small = {"model": dict(width=8, layers=1, heads=1, head_dim=8, hidden=12)}
-    drafters = tuple(drafter_training(name, plan, settings=small.get(name)) for name in trainable())
+    drafters = tuple(
+        drafter_training(name, plan, settings=small.get(name)) for name in default_drafters()
+    )
     options = dict(
         evaluation_tokens=7,
         trials=3,
@@ -185,12 +186,12 @@ def test_interruption_at_every_stage_changes_nothing(tmp_path):
         n: held for n, (_, held) in other.items()
     }
     card = before["out/card.json"][1]
-    assert card["steps"] == dict.fromkeys(["target", *trainable()], 12)
+    assert card["steps"] == dict.fromkeys(["target", *default_drafters()], 12)
     assert card["distilled_tokens"] == 2 * 64 * 256
     assert set(card["heldout_loss_nats"]["model"]) == {"kept"}
-    assert len(card["sha256"]) == 8 + len(trainable()) - 2
+    assert len(card["sha256"]) == 8 + len(default_drafters()) - 2
 
-    assert set(card["drafters"]) == {*trainable(), "self_skip"}
+    assert set(card["drafters"]) == {*default_drafters(), "self_skip"}
 
     lost = (
         "out/early_exit/exit.safetensors",

@@ -14,10 +14,12 @@ from real.drafters.eagle import EagleDrafter, EagleHead, eagle_loss
 from real.drafters.early_exit import EarlyExitDrafter, EarlyExitHead
 from real.drafters.glide import GlideDrafter, GlideModel, glide_loss
 from real.drafters.hydra import HydraDrafter, HydraHeads
+from real.drafters.lookahead import LookaheadDrafter
 from real.drafters.medusa import MedusaDrafter, MedusaHeads
 from real.drafters.model import ModelDrafter
 from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.drafters.self_skip import SelfSkipDrafter, SkipConfig
+from real.drafters.sorted import Cascade, SortedDrafter, sorted_loss, sorted_model
 from real.model.config import DecoderConfig
 from real.model.decoder import Decoder
 from real.model.target import Target
@@ -108,13 +110,17 @@ TOYS = {
     "hydra": lambda target, seed: HydraDrafter(target, part_of("hydra", seed)),
     "glide": lambda target, seed: GlideDrafter(target, part_of("glide", seed)),
     "glide2": lambda target, seed: GlideDrafter(target, part_of("glide2", seed)),
+    "sorted": lambda target, seed: toy_sorted(seed),
 }
+# they depend on earlier rounds: they run, and are not recorded
+UNRECORDED = {"lookahead": lambda target, seed: LookaheadDrafter(4, 4, 4)}
 PARTS = {
     "eagle": (EagleHead, eagle_loss, {}),
     "medusa": (MedusaHeads, multi_head_loss, {"heads": 4}),
     "hydra": (HydraHeads, multi_head_loss, {"heads": 4}),
     "glide": (GlideModel, glide_loss, {}),
     "glide2": (GlideModel, glide_loss, {"layers": 2}),
+    "sorted": (sorted_model, sorted_loss, {"exits": (1, 2, 3)}),
 }
 
 
@@ -124,9 +130,14 @@ def part_of(name: str, seed: int = 0):
     return taught(make, loss, seed, **settings)
 
 
+def toy_sorted(seed: int = 0, thresholds=(0.8, 0.7)) -> SortedDrafter:
+    """Three exits that all draft some of the tokens."""
+    return SortedDrafter(part_of("sorted", seed), Cascade((1, 2, 3), thresholds))
+
+
 def toy_pair(name: str, seed: int = 0):
     decoder = toy_target(seed)
-    drafter = TOYS[name](decoder, seed)
+    drafter = (TOYS | UNRECORDED)[name](decoder, seed)
     return Target(decoder, drafter.taps, capacity=32), drafter
 
 

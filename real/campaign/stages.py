@@ -185,4 +185,8 @@ def _drafter_stages(drafter: str, rank: str, needs: tuple[str, ...]) -> list[Sta
     ]
 
 
-assert set(BUILTIN) == {*REQUIRED, *RECOMMENDED, "self_skip", "prompt_lookup"}
+UNRECORDED = ("lookahead", "sorted")
+"""Drafters that a campaign leaves out: one depends on earlier rounds, one has a report of its
+own."""
+
+assert set(BUILTIN) == {*REQUIRED, *RECOMMENDED, *UNRECORDED, "self_skip", "prompt_lookup"}

@@ -11,6 +11,7 @@ COMMANDS = {
     "train": "train",
     "quantize": "quantize",
     "record": "record",
+    "exits": "exits",
     "measure": "measure",
     "run": "run",
     "audit": "audit",

@@ -51,14 +51,14 @@ DrafterName = Annotated[
     str,
     typer.Option(
         "--drafter",
-        help="model, early_exit, eagle, medusa, hydra, glide, self_skip or prompt_lookup.",
+        help="model, early_exit, eagle, medusa, hydra, glide, sorted, self_skip or prompt_lookup.",
     ),
 ]
 DrafterNames = Annotated[
     list[str] | None,
     typer.Option(
         "--drafter",
-        help="model (default), early_exit, eagle, medusa, hydra, glide, self_skip or "
+        help="model (default), early_exit, eagle, medusa, hydra, glide, sorted, self_skip or "
         "prompt_lookup; repeatable.",
     ),
 ]

@@ -36,6 +36,13 @@ def run(  # noqa: PLR0913
             help="Only so many of its prompts, spread over the tasks; 0 for all.",
         ),
     ] = 0,
+    drafter: Annotated[
+        str,
+        typer.Option(
+            help="Another drafter than the recording's: only its tokens are compared. The way to "
+            "run lookahead, which is never recorded."
+        ),
+    ] = "",
     device: Device = "cpu",
     dtype: Dtype = "float32",
     threads: Threads = 0,
@@ -56,10 +63,12 @@ def run(  # noqa: PLR0913
     Exits with code 1 if they differ.
 
     Example: simspec run tiny-model-greedy --policy fixed:3 --prompts 20
+
+    Lookahead decoding: simspec run tiny-model-greedy --drafter lookahead --policy fixed:4
     """
     from real.jobs import ModelSettings, RunSettings, run_recording
 
-    settings = RunSettings(policy, cost, prompts, seed, save)
+    settings = RunSettings(policy, cost, prompts, seed, save, drafter)
     models_ = ModelSettings(models, device, dtype, engine, target, weights)
     with show_progress() as progress:
         outcome, run_trace, pair = run_recording(trace, models_, settings, progress)
@@ -70,10 +79,12 @@ def run(  # noqa: PLR0913
             for name, token in zip(run_trace.meta.ids, outcome.texts):
                 print_text(f"--- {name}\n{pair.tokenizer.decode(token.tolist())}")
         compared = outcome.comparison
+        known = outcome.simulated is not None
+        simulated = f"{outcome.simulated:.3f} simulated" if known else "no replay of this drafter"
         print_text(
             f"{outcome.policy}: {compared.rounds} rounds compared, "
             f"{len(compared.exceptions)} exceptions, {len(compared.failures)} failures; "
-            f"speedup {outcome.measured:.3f} measured, {outcome.simulated:.3f} simulated; "
+            f"speedup {outcome.measured:.3f} measured, {simulated}; "
             f"{describe_engines(outcome.engines)}"
         )
     if not outcome.comparison.equal:

@@ -77,29 +77,27 @@ def decode(  # noqa: PLR0913
         clock.begin()
         drawn.clear()
         cap = min(plan.K, budget - len(out) - 1)
-        draft = plan.draft(
+        planned = plan.draft(
             last, len(out), len(rounds), cap, () if rule.sampled else end_tokens, clock
         )
-        output = target.verify(draft.token, draft.parent, drafter.resume())
+        passed = drafter.complete(planned)
+        draft = passed.offered
+        output = target.verify(passed.token, passed.parent, drafter.resume())
         clock.lap(VERIFICATION)
         assert output.logits is not None  # only a prefill has none
+        logits = output.logits[: len(draft.token)]
         if rule.sampled:
             verified = rejection_sample(
-                rule,
-                output.logits,
-                replace(draft, q={**drawn, **draft.q}),
-                draws,
-                len(rounds),
-                end_tokens,
+                rule, logits, replace(draft, q={**drawn, **draft.q}), draws, len(rounds), end_tokens
             )
         else:
             verified = verify_exact(
-                rule, output.logits, draft.token, draft.parent, sequence, len(out), end_tokens
+                rule, logits, draft.token, draft.parent, sequence, len(out), end_tokens
             )
         target.commit(verified.path)
         drafter.rollback(draft.kept(verified.path))
         drafter.catch_up(verified.token, output, verified.path)
-        gaps.append(plan.end(draft, verified, output))
+        gaps.append(plan.end(planned, verified, output))
         done = Round(
             position=len(out),
             computed=draft.computed,

@@ -1,7 +1,7 @@
 """The protocol between the decode loop and a drafter."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from torch import Tensor
@@ -48,6 +48,7 @@ class Draft:
     | computed | steps of the drafter that were run |
     | line | rows 1 .. line are the chain that the drafter holds in its own state |
     | q | row -> distribution `[vocab]` that its first child was drawn from; empty unless drawn |
+    | own | so many last rows are the drafter's own: passed, never accepted |
     """
 
     token: list[int]
@@ -55,6 +56,15 @@ class Draft:
     computed: int
     line: int
     q: Mapping[int, Tensor] = field(default_factory=dict)
+    own: int = 0
+
+    @property
+    def offered(self) -> "Draft":
+        """The draft without the drafter's own rows: those that may be accepted."""
+        if not self.own:
+            return self
+        rows = len(self.token) - self.own
+        return replace(self, token=self.token[:rows], parent=self.parent[:rows], own=0)
 
     def kept(self, path: list[int]) -> int:
         """Leading tokens of the drafter's own chain that the committed `path` keeps."""
@@ -80,7 +90,8 @@ class Drafter:
     | captures | its passes run through `passes`, so that an engine can capture them |
     | passes | how its own passes run |
 
-    A round: `next` until the policy or the drafter stops; verification; `rollback`; `catch_up`.
+    A round: `next` until the policy or the drafter stops; `complete`; verification; `rollback`;
+    `catch_up`.
     A drafter that can draft trees overrides `grow`, which is then called in place of `next`.
     """
 
@@ -123,6 +134,13 @@ class Drafter:
         returns None: verification computes every row anew.
         """
         raise NotImplementedError(f"drafter {self.name!r} drafts chains only")
+
+    def complete(self, draft: Draft) -> Draft:
+        """The round's draft with what the drafter adds to it: candidates, and rows of its own.
+
+        Candidates reach no deeper than the draft, which comes first.
+        """
+        return draft
 
     def resume(self) -> Resume | None:
         """What verification may skip, because this drafter has run those target layers already."""

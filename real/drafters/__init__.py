@@ -2,7 +2,18 @@
 
 from real.draft import Drafter, DrafterKind, RandomInit
 from real.draft.parallel import ParallelFactory
-from real.drafters import eagle, early_exit, glide, hydra, medusa, model, prompt_lookup, self_skip
+from real.drafters import (
+    eagle,
+    early_exit,
+    glide,
+    hydra,
+    lookahead,
+    medusa,
+    model,
+    prompt_lookup,
+    self_skip,
+    sorted,
+)
 from real.model.decoder import Decoder
 from simspec.model_shape import ModelShape
 
@@ -11,6 +22,8 @@ BUILTIN: dict[str, DrafterKind] = {
     "early_exit": early_exit.KIND,
     "self_skip": self_skip.KIND,
     "prompt_lookup": prompt_lookup.KIND,
+    "lookahead": lookahead.KIND,
+    "sorted": sorted.KIND,
     "eagle": eagle.KIND,
     "medusa": medusa.KIND,
     "hydra": hydra.KIND,

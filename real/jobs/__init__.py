@@ -2,6 +2,7 @@
 
 from real.jobs.audit import audit_run
 from real.jobs.emulate import EmulationSettings, emulate_recording
+from real.jobs.exits import exits_of_recording
 from real.jobs.import_model import import_gguf
 from real.jobs.latency import LatencyFiles, measure_latency
 from real.jobs.measure import CostRequest, measure_costs, measure_together, requests_for
@@ -45,6 +46,7 @@ __all__ = [
     "audit_run",
     "dtype_of",
     "emulate_recording",
+    "exits_of_recording",
     "force_recording",
     "import_gguf",
     "measure_costs",

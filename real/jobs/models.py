@@ -71,13 +71,16 @@ class ModelSettings:
             lambda: make_passes(self.engine, rows, capacity),
         )
 
-    def load_for(self, trace: Trace, name: str, submitted: int = 0, capacity: int = 0) -> Pair:
+    def load_for(
+        self, trace: Trace, name: str, submitted: int = 0, capacity: int = 0, drafter: str = ""
+    ) -> Pair:
         """The pair of the recording called `name`, for drafts of `submitted` tokens.
 
-        Its caches hold the recording's sequences, and others of `capacity` rows.
+        Its caches hold the recording's sequences, and others of `capacity` rows. `drafter` replaces
+        the recording's.
         """
         passes = passes_for_trace(self.engine, trace, submitted, capacity)
-        pair = self._load(trace.meta.drafter, passes)
+        pair = self._load(drafter or trace.meta.drafter, passes)
         check_pair(trace, pair, name)
         return pair
 

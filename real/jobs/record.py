@@ -6,6 +6,7 @@ from pathlib import Path
 
 from real.decode.features import drafter_features
 from real.draft import check_grows
+from real.drafters import BUILTIN
 from real.files import replace_json
 from real.jobs.models import ModelSettings
 from real.jobs.prompt_selection import PromptSettings, select_prompts, with_later_turns
@@ -15,6 +16,7 @@ from real.prompts import UNKNOWN_ORIGIN, Prompt, PromptOrigin
 from real.record import Recording, RecordingFiles, Settings, record_all
 from real.record.data_card import card
 from real.record.metadata import describe
+from real.record.stepwise import check_history_free
 from real.record.target_sequence import default_batch
 from simspec import Trace
 from simspec.files import check_output
@@ -37,6 +39,7 @@ def record_prompts(
     if out.suffix != ".parquet":
         raise ValueError(f"{out} is no recording's name; expected one that ends in .parquet")
     check_outputs([out], prompts)
+    check_recordable([drafter])
     selected = select_prompts(prompts, models, [drafter], settings.budget, progress)
     pair = models.load(drafter, settings.K + 1, selected.longest + settings.budget)
     settings = complete_settings(settings, pair, batch)
@@ -77,6 +80,13 @@ def check_outputs(outs: Sequence[Path], prompts: PromptSettings) -> None:
     for out in outs:
         for path in {out, out.with_suffix(".json")}:
             check_output(path, *prompts.files)
+
+
+def check_recordable(drafters: Sequence[str]) -> None:
+    """RecordError for a drafter whose proposals depend on earlier rounds, before it is loaded."""
+    for name in drafters:
+        if name in BUILTIN:
+            check_history_free(BUILTIN[name].drafter)
 
 
 def complete_settings(settings: Settings, pair: Pair, batch: int | None) -> Settings:

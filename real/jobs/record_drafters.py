@@ -6,7 +6,13 @@ from pathlib import Path
 
 from real.jobs.models import ModelSettings
 from real.jobs.prompt_selection import PromptSettings, select_prompts, with_later_turns
-from real.jobs.record import check_outputs, complete_settings, make_recording, write_card
+from real.jobs.record import (
+    check_outputs,
+    check_recordable,
+    complete_settings,
+    make_recording,
+    write_card,
+)
 from real.progress import Progress, quiet
 from real.prompts import Prompt
 from real.record import Recording, RecordingFiles, Settings, record_all
@@ -42,6 +48,7 @@ def record_drafters(
         )
     if len(set(drafters)) < len(drafters):
         raise ValueError(f"drafters {', '.join(drafters)}: expected each once")
+    check_recordable(drafters)
     outs = {name: folder / f"{name}.parquet" for name in drafters}
     written = [*outs.values(), folder / SEQUENCES]
     check_outputs(written if folder.exists() else [folder], prompts)

@@ -31,7 +31,8 @@ class Outcome:
 
     | field | meaning |
     | --- | --- |
-    | simulated, measured | speedup over plain decoding: modelled, and in wall-clock time |
+    | simulated, measured | speedup over plain decoding: modelled (None for a drafter that was not \
+recorded), and in wall-clock time |
     | committed | output tokens per round |
     | engines | engine that the target and the drafter ran on |
 
@@ -40,7 +41,7 @@ class Outcome:
 
     policy: str
     comparison: Comparison
-    simulated: float
+    simulated: float | None
     measured: float
     device: str
     texts: tuple
@@ -59,7 +60,7 @@ class Outcome:
             "exceptions": [asdict(f) for f in found.exceptions],
             "failures": [asdict(f) for f in found.failures],
             "text_flips": len(found.text_flips),
-            "speedup_simulated": round(self.simulated, 4),
+            "speedup_simulated": None if self.simulated is None else round(self.simulated, 4),
             "speedup_measured": round(self.measured, 4),
             "committed_per_round": round(self.committed, 4),
             "device": self.device,
@@ -78,21 +79,31 @@ def run_on(
     """Runs `policy` and plain decoding on a trace's prompts, and compares rounds with the replay.
 
     Both speedups are time per token of plain decoding over that of the policy, without prefill.
+    A drafter other than the recording's has no replay there: only its tokens are compared.
     """
     if not isinstance(policy, BeamSearch):
         policy = policies.make(policy, trace, cost)
+    foreign = pair.drafter.name != trace.meta.drafter
+    if foreign:
+        check_foreign(pair.drafter.name, policy, trace)
     if isinstance(policy, TreePolicy):
         prepare_tree(trace, policy, cost.reading(policy.reads))
     ran, plain = rerun(
         pair, trace, [policy], seed, cost, relabel(progress, f"running {policy.name}")
     )
     cost = cost.reading(policy.reads)
-    replayed, spent = _replayed(trace, policy, seed, cost, ran)
+    simulated = None
+    if foreign:
+        replayed = rounds_of(trace, ran)
+    else:
+        replayed, spent = _replayed(trace, policy, seed, cost, ran)
+        simulated = float(trace.rows * cost.baseline / spent.sum())
     tokens = [sum(len(r.token) for r in results) for results in (ran, plain)]
     return Outcome(
         policy.name,
-        compare(trace, policy, replayed, ran),
-        float(trace.rows * cost.baseline / spent.sum()),
+        # the recording's draft margins are no evidence for another drafter
+        compare(trace, policies.BUILTIN["fixed"](0) if foreign else policy, replayed, ran),
+        simulated,
         total_seconds(plain) / tokens[1] * tokens[0] / total_seconds(ran),
         cost.device,
         tuple(r.token for r in ran),
@@ -126,6 +137,7 @@ class RunSettings:
     | cost | a cost model's file that policies observe; None: measured first |
     | prompts | so many of its prompts, spread over the tasks; 0: all |
     | seed | of the policy's draws |
+    | drafter | another drafter than the recording's; "": the recording's |
     | save | where the sequences and rounds are written, .jsonl, for `simspec audit` |
     """
 
@@ -134,6 +146,7 @@ class RunSettings:
     prompts: int = 0
     seed: int = 0
     save: Path | None = None
+    drafter: str = ""
 
 
 def run_recording(
@@ -145,10 +158,13 @@ def run_recording(
         check_output(settings.save, path, settings.cost or "")
     policy = parse_runnable(settings.policy, trace)
     cost = None if settings.cost is None else CostModel.from_json(settings.cost)
+    if settings.drafter not in ("", trace.meta.drafter):
+        check_foreign(settings.drafter, policy, trace)
+        cost = cost or CostModel.from_ratio(0.1, trace.K)  # policies observe it, nothing is priced
     rule, submitted = rule_of(trace), policy.submitted(trace.K)
     timing = MeasureSettings(rounds=8, repeats=2, tree_nodes=submitted)
     timed = timing.context[-1] + max_new_tokens(max(trace.K, submitted))
-    pair = models.load_for(trace, name, submitted, timed if cost is None else 0)
+    pair = models.load_for(trace, name, submitted, timed if cost is None else 0, settings.drafter)
     if cost is None:
         measuring = relabel(progress, "measuring")
         cost = measure(pair.target, pair.drafter, rule, trace.K, timing, measuring)
@@ -171,3 +187,14 @@ def parse_runnable(text: str, trace: Trace) -> Policy | TreePolicy | BeamSearch 
             "run a tree that does not know the text, such as optimal_tree:16"
         )
     return policy
+
+
+def check_foreign(drafter: str, policy: object, trace: Trace) -> None:
+    """ValueError for trees and oracles: they know what the recording's own drafter drafted."""
+    name = getattr(policy, "name", "")
+    clairvoyant = name.partition(":")[0] in policies.CLAIRVOYANT
+    if clairvoyant or isinstance(policy, (BeamSearch, TreePolicy)):
+        raise ValueError(
+            f"policy {name!r} knows what {trace.meta.drafter!r} drafted here; "
+            f"expected a policy of chains such as fixed:4 for drafter {drafter!r}"
+        )

@@ -14,7 +14,7 @@ from real.sampling import margin
 from simspec.quantization import encode_margin
 
 
-def check_history_free(drafter: Drafter) -> None:
+def check_history_free(drafter: Drafter | type[Drafter]) -> None:
     """RecordError for a drafter whose proposals depend on earlier rounds."""
     if not drafter.history_free:
         raise RecordError(

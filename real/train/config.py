@@ -7,6 +7,15 @@ from real.model.config import DecoderConfig
 from real.train.drafter_training import DrafterTraining, drafter_training
 from real.train.schedule import TrainSchedule
 
+ALONE = ("sorted",)
+"""Drafters that are trained when they are named, and not with all the others."""
+
+
+def default_drafters() -> tuple[str, ...]:
+    """Names of the drafters that a training of a target and its drafters holds."""
+    return tuple(name for name in trainable() if name not in ALONE)
+
+
 STORED = {"drafters": "lessons", "evaluation_tokens": "judged"}
 """Fields that have another key in card.json."""
 
@@ -45,7 +54,7 @@ class TrainConfig:
         default_factory=lambda: TrainSchedule(minutes=62, rows=8, length=512)
     )
     drafters: tuple[DrafterTraining, ...] = field(
-        default_factory=lambda: tuple(map(drafter_training, trainable()))
+        default_factory=lambda: tuple(map(drafter_training, default_drafters()))
     )
     distil_tokens: int = 1_000_000
     blend: float = 0.5

@@ -105,6 +105,8 @@ def _save(training: DrafterTraining, head: nn.Module, data: DrafterData, folder:
     if isinstance(head, Decoder):
         if (token := getattr(head, "draft_token", None)) is not None:
             save_vocabulary(token, folder)
+        if hasattr(head, "exits"):
+            replace_json(folder / "sorted.json", head.settings)
         save_decoder(head, folder, next(iter(data.end_tokens), None), data.context)
     else:
         save_draft_head(head, folder, recipe_of(training.drafter).file, data.made_for)

@@ -11,6 +11,7 @@ from importlib.metadata import EntryPoint, entry_points
 import typer
 
 from simspec.cli.batch import batch
+from simspec.cli.cascade import cascade
 from simspec.cli.check import check
 from simspec.cli.compare import compare
 from simspec.cli.cost import cost
@@ -32,7 +33,7 @@ from simspec.interrupts import exit_code, message, stoppable
 GROUP = "simspec.commands"
 COMMANDS = (
     sweep, show, roofline, cost, check, score, compare, tune, drift, batch, drafters, trees,
-    transport, import_, export, report,
+    transport, import_, export, report, cascade,
 )  # fmt: skip
 
 app = typer.Typer(

@@ -1,0 +1,80 @@
+"""simspec cascade: a sorted drafter's recording at other thresholds."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from simspec.cli.options import Json
+
+
+def cascade(
+    trace: Annotated[Path, typer.Argument(help="A recording of a sorted drafter.")],
+    exits: Annotated[
+        Path | None, typer.Option(help="Its file of exits; default: NAME.exits.parquet beside it.")
+    ] = None,
+    thresholds: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Of each exit but the last, repeatable: 0.75/0.7; default: a range of them."
+        ),
+    ] = None,
+    policy: Annotated[str, typer.Option(help="name[:arg,...], as in `simspec sweep`.")] = "fixed:4",
+    ratio: Annotated[
+        list[float] | None,
+        typer.Option(help="A step through all exits over a target step [0.05, 0.1, 0.15]."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the policy's draws.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the recording at the one tuple given to this file.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Replay a recording of a sorted drafter at other thresholds, exactly.
+
+    Example: simspec cascade out/sorted.parquet --thresholds 0.75/0.7 --thresholds 0.9/0.8
+    """
+    from simspec.exit_drafts import cascade as derive
+    from simspec.exit_file import exits_path, read_exits
+    from simspec.files import check_output
+    from simspec.reports.cascades import RATIOS, compare_thresholds, parse_thresholds
+    from simspec.trace import load_trace
+
+    chosen = [parse_thresholds(text) for text in thresholds or ()]
+    if out is not None:
+        if len(chosen) != 1:
+            raise ValueError(f"--out with {len(chosen)} --thresholds; expected one")
+        check_output(out, trace)
+    recorded = load_trace(trace)
+    drafts = read_exits(exits or exits_path(trace), recorded)
+    rows = compare_thresholds(recorded, drafts, chosen, policy, ratio or RATIOS, seed)
+    if out is not None:
+        derive(recorded, drafts, chosen[0])[0].save(out)
+    if as_json:
+        print(json.dumps({"layers": drafts.layers, "rows": [row.to_dict() for row in rows]}))
+    else:
+        _print(rows, drafts.layers, policy)
+
+
+def _print(rows: Sequence[Any], layers: Sequence[int], policy: str) -> None:
+    from simspec.terminal import print_table, print_text
+
+    headings = ("thresholds", *(f"exit {layer}" for layer in layers), "drafted", "committed")
+    cells = [
+        (
+            "/".join(f"{value:g}" for value in row.thresholds),
+            *(f"{share:.0%}" for share in row.shares),
+            f"{row.drafted:.2f}",
+            f"{row.committed:.3f}",
+            *(f"{value:.3f}x" for value in row.speedups.values()),
+        )
+        for row in rows
+    ]
+    speedups = (f"c = {c}" for c in rows[0].speedups)
+    print_table((*headings, *speedups), cells, title=f"{policy}, by the thresholds of the exits")
+    print_text(
+        "exit l: share of drafted tokens that left behind l layers. drafted, committed: a round. "
+        "c: a step through all exits over a target step; a token pays for its layers."
+    )

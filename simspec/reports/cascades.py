@@ -1,0 +1,92 @@
+"""Thresholds of a sorted drafter side by side (S2D, Figure 3 and Table 4, arXiv 2407.01955)."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from simspec.cost import CostModel
+from simspec.exit_drafts import ExitDrafts, cascade, exit_counts
+from simspec.policies import parse
+from simspec.policy import Policy
+from simspec.simulate import replay
+from simspec.trace import Trace
+
+RATIOS = (0.05, 0.10, 0.15)
+
+
+@dataclass(frozen=True)
+class CascadeRow:
+    """One tuple of thresholds.
+
+    | field | meaning |
+    | --- | --- |
+    | thresholds | of each exit but the last |
+    | shares | of drafted tokens, by the exit that drafted them |
+    | drafted, committed | tokens a round |
+    | speedups | by the ratio c of a step through all exits to a target step |
+    """
+
+    thresholds: tuple[float, ...]
+    shares: tuple[float, ...]
+    drafted: float
+    committed: float
+    speedups: dict[str, float]
+
+    def to_dict(self) -> dict:
+        """The row as `simspec cascade --json` prints it."""
+        return asdict(self)
+
+
+def compare_thresholds(
+    trace: Trace,
+    drafts: ExitDrafts,
+    thresholds: Sequence[Sequence[float]] = (),
+    policy: str = "fixed:4",
+    ratios: Sequence[float] = RATIOS,
+    seed: int = 0,
+) -> list[CascadeRow]:
+    """Replays a policy on the recording at each tuple of thresholds; default `default_thresholds`.
+
+    A token drafted behind l of L layers costs c l / L target steps, a verification one. Rows that
+    catch up with deeper layers ride in the pass of the token that needs them, at no cost of their
+    own. ValueError for a policy that is no chain.
+    """
+    chosen = parse(policy)
+    if not isinstance(chosen, Policy):
+        raise ValueError(
+            f"policy {policy!r} is not a chain that runs; expected one such as fixed:4"
+        )
+    rows = []
+    for threshold in thresholds or default_thresholds(drafts.exits):
+        derived, exits = cascade(trace, drafts, threshold)
+        rounds = replay(derived, chosen, seed=seed, cost=CostModel.from_ratio(ratios[0], trace.K))
+        counts, count = exit_counts(exits, rounds, drafts.exits), len(rounds.row)
+        steps = float(counts @ np.array(drafts.layers)) / drafts.layers[-1]
+        shares = counts / max(1, counts.sum())
+        rows.append(
+            CascadeRow(
+                tuple(float(value) for value in threshold),
+                tuple(float(share) for share in shares),
+                float(counts.sum()) / count,
+                trace.rows / count,
+                {f"{c:g}": trace.rows / (count + c * steps) for c in ratios},
+            )
+        )
+    return rows
+
+
+def default_thresholds(exits: int) -> list[tuple[float, ...]]:
+    """Each exit alone, then equal thresholds: 0 always exits, 1 never."""
+    alone = [tuple(1.0 if i < e else 0.0 for i in range(exits - 1)) for e in range(exits)]
+    return alone + [(value,) * (exits - 1) for value in (0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95)]
+
+
+def parse_thresholds(text: str) -> tuple[float, ...]:
+    """The tuple written as 0.75/0.7; ValueError for other text."""
+    try:
+        return tuple(float(part) for part in text.split("/"))
+    except ValueError:
+        raise ValueError(
+            f"thresholds {text!r}: expected one number for each exit but the last, such as 0.75/0.7"
+        ) from None
