@@ -57,7 +57,7 @@ class Demo:
             "text_flips": len(comparison.text_flips),
             "best_policy": best.policy,
             "best_recording": self.best,
-            "speedup_simulated": round(best.simulated, 4),
+            "speedup_simulated": best.summary()["speedup_simulated"],
             "speedup_measured": round(best.measured, 4),
             "device": best.device,
             "runs": {name: o.summary() for name, o in self.outcomes.items()},

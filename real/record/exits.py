@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from real.decode.features import encode_features, feature_values
+from real.draft.drafted_logits import DraftedLogits
 from real.drafters.sorted import ParallelSorted, SortedDrafter
 from real.model.decoder import Decoder
 from real.model.full_pass import TargetPass
 from real.record.rows import MAX_CODE
-from real.record.scores import DraftedLogits, SequenceScores
+from real.record.scores import SequenceScores, picks
 from real.record.settings import RecordError
 from real.sampling import Rule
 from simspec import Trace
@@ -187,7 +188,7 @@ class _Walk:
             logits = self.parallel.lm.logits(rows[:, 0])
             drafted = DraftedLogits.of(logits)
             scores = self.scores(drafted, position[:, 0])
-            token, margin = drafted.picks(scores)
+            token, margin = picks(drafted, scores)
             rank = torch.zeros_like(token) if wanted is None else drafted.rank(scores, wanted)
             sure = feature_values(("confidence",), logits, 1.0)[:, 0]
             code = np.zeros((len(token), 0), np.uint8)
