@@ -80,7 +80,6 @@ SMOLLM2_TEXT = --target $(SMOLLM2)/target --prompts $(SMOLLM2)/prompts.jsonl --l
   --out $(SMOLLM2) --dtype bfloat16 --distil-tokens 250000 --threads 2
 SMOLLM2_RECORD = $(BIN)/simspec record traces/smollm2/prompts.jsonl --models $(SMOLLM2) --budget 128
 SMOLLM2_DRAFTERS = $(addprefix --drafter ,prompt_lookup early_exit eagle glide medusa model)
-SMOLLM2_SKIP = --drafter self_skip --depth 4
 $(SMOLLM2)/prompts.jsonl: | $(VENV)/.installed
 	$(BIN)/python tests/cut_prompts.py $(DATA)/eval traces/smollm2/prompts.jsonl $@
 smollm2-drafters: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl
@@ -90,15 +89,11 @@ smollm2-drafters: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl
 	$(BIN)/simspec train early_exit $(SMOLLM2_TEXT) --draft-vocab 8192 --steps 300 --soft --set depth=4
 	$(BIN)/simspec train model $(SMOLLM2_TEXT) --draft-vocab 8192 --steps 400 \
 	  --set width=256 --set layers=2 --set heads=4 --set head_dim=64 --set hidden=704
-	$(BIN)/simspec train self_skip $(SMOLLM2_TEXT) --set trials=50 --set texts=12
 smollm2-recordings:
 	mkdir -p traces/smollm2/greedy traces/smollm2/coupled traces/smollm2/rejection
 	$(SMOLLM2_RECORD) $(SMOLLM2_DRAFTERS) --depth 16 --rule greedy --out traces/smollm2/greedy
-	$(SMOLLM2_RECORD) $(SMOLLM2_SKIP) --rule greedy --out traces/smollm2/greedy
 	$(SMOLLM2_RECORD) $(SMOLLM2_DRAFTERS) --depth 8 --rule coupled --temperature 0.8 --out traces/smollm2/coupled
-	$(SMOLLM2_RECORD) $(SMOLLM2_SKIP) --rule coupled --temperature 0.8 --out traces/smollm2/coupled
 	$(SMOLLM2_RECORD) $(SMOLLM2_DRAFTERS) --depth 8 --rule rejection --temperature 1 --out traces/smollm2/rejection
-	$(SMOLLM2_RECORD) $(SMOLLM2_SKIP) --rule rejection --temperature 1 --out traces/smollm2/rejection
 smollm2-costs:
 	$(BIN)/simspec measure $(addprefix --for ,$(wildcard traces/smollm2/*/*.parquet)) --models $(SMOLLM2) \
 	  --engine prepacked --threads 2 --seconds 20

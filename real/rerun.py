@@ -18,22 +18,26 @@ WARM_UP_TOKENS = 24
 """New tokens of the sequence that is decoded before others are timed."""
 
 
-def rule_of(trace: Trace) -> Rule:
-    """The rule that a trace was recorded under, with its seed; ValueError for the rejection
-    rule."""
+def recorded_rule(trace: Trace) -> Rule:
+    """The rule that a trace was recorded under, with its seed; ValueError for a synthetic one."""
     meta = trace.meta
-    if meta.rule == "rejection":
+    if meta.rule == "greedy":
+        return Rule()
+    if meta.rule not in ("coupled", "rejection"):
+        raise ValueError(
+            f"rule {meta.rule!r} cannot be run; expected a greedy or coupled recording"
+        )
+    return Rule(meta.rule, meta.temperature, meta.seed, meta.top_k, meta.top_p)
+
+
+def rule_of(trace: Trace) -> Rule:
+    """As `recorded_rule`, of a trace whose rounds can be made again; ValueError for rejection."""
+    if trace.meta.rule == "rejection":
         raise ValueError(
             "the recording is of the rejection rule: its rounds replay in distribution, "
             "not one by one; use a greedy or coupled one"
         )
-    if meta.rule not in ("greedy", "coupled"):
-        raise ValueError(
-            f"rule {meta.rule!r} cannot be run; expected a greedy or coupled recording"
-        )
-    if meta.rule == "greedy":
-        return Rule()
-    return Rule("coupled", meta.temperature, meta.seed, meta.top_k, meta.top_p)
+    return recorded_rule(trace)
 
 
 def prompts_of(trace: Trace) -> list[list[int]]:

@@ -49,6 +49,17 @@ def test_recordings_equal_those_made_one_by_one(tmp_path, rule, batch):
     )
 
 
+@pytest.mark.parametrize("rule", [*RULES.values(), REJECTION], ids=lambda rule: rule.name)
+def test_prompt_lookup_is_recorded_without_passes_of_the_target(tmp_path, monkeypatch, rule):
+    traces = []
+    for folder in ("first", "again"):
+        part = recording(tmp_path / folder, "prompt_lookup", rule)
+        kept = RecordingFiles(part.files.trace, sequence_cache=tmp_path / "sequences.json")
+        traces += record_all([replace(part, files=kept)], PROMPTS)
+        monkeypatch.setattr(Target, "verify", lambda *_: pytest.fail("a pass of the target"))
+    assert traces[0] == traces[1]
+
+
 def test_target_passes_over_each_sequence_once(tmp_path, monkeypatch):
     passed = []
     run = full_pass.full_pass

@@ -1,47 +1,81 @@
-"""The prompts of the SmolLM2 exhibit: whole, of known sets, and apart from those trained on."""
+"""The exhibit of a real model: its recordings, its costs, and the page that shows them."""
 
-import json
-from collections import Counter
-from pathlib import Path
+from itertools import combinations
+from math import hypot
 
-import cut_prompts
+import numpy as np
 import pytest
+from documents import ROOT, printed_by
 
-ROOT = Path(__file__).parent.parent
-PROMPTS = ROOT / "traces" / "smollm2" / "prompts.jsonl"
+from simspec import load_trace
+from simspec.cost_table import load_cost
+from simspec.recordings import cost_beside
 
-
-def read(path):
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def test_twenty_prompts_of_each_of_six_tasks():
-    rows = read(PROMPTS)
-    assert Counter(row["task"] for row in rows) == dict.fromkeys(cut_prompts.TASKS.values(), 20)
-    assert len({row["id"] for row in rows}) == len({row["turns"][0] for row in rows}) == 120
-    assert all(row["source"] for row in rows)
+FOLDER = ROOT / "traces" / "smollm2"
+PAGE = ROOT / "docs" / "smollm2.md"
+RULES = "greedy", "coupled", "rejection"
+DRAFTERS = "eagle", "early_exit", "glide", "medusa", "model", "prompt_lookup"
+RESUMES = "early_exit"
+"""Its verification skips layers that its drafts have run: it has passes of its own."""
 
 
-@pytest.fixture
-def sets(tmp_path):
-    """Sets of 50 prompts each; the first and the third of each are one text."""
-    for name in (*cut_prompts.TASKS, *cut_prompts.MORE):
-        rows = [
-            {"id": f"{name}-{i}", "task": "t", "source": "s", "turns": [f"{name} {i} " + "x" * 99]}
-            for i in range(50)
-        ]
-        rows[2]["turns"] = rows[0]["turns"]
-        rows[7]["turns"] = ["too short"]
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        (tmp_path / f"{name}.jsonl").write_text(lines)
-    return tmp_path
+def path_of(rule, drafter):
+    return FOLDER / rule / f"{drafter}.parquet"
 
 
-def test_no_prompt_is_shown_and_trained_on(sets, tmp_path):
-    shown, learned = tmp_path / "out" / "a.jsonl", tmp_path / "out" / "b.jsonl"
-    cut_prompts.main(sets, shown, learned)
-    held, rest = read(shown), read(learned)
-    assert len(held) == 120
-    assert not {r["turns"][0] for r in held} & {r["turns"][0] for r in rest}
-    assert not any(row["turns"] == ["too short"] for row in held)
-    assert len(rest) > 9 * 50 - 120 - 6 * 2
+def cost_of(rule, drafter):
+    return load_cost(cost_beside(path_of(rule, drafter)))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_recordings_hold_one_set_of_texts(rule):
+    traces = {drafter: load_trace(path_of(rule, drafter)) for drafter in DRAFTERS}
+    first = traces["prompt_lookup"]
+    tasks = list(first.meta.tasks)
+    assert {task: tasks.count(task) for task in tasks} == dict.fromkeys(
+        ("chat", "math", "code", "sql", "summary", "reading"), 20
+    )
+    for drafter, trace in traces.items():
+        assert trace.meta.drafter == drafter
+        assert trace.meta.rule == rule
+        assert trace.meta.target.endswith("a672150fb4f9")
+        assert trace.meta.chat["template"] == "tokenizer"
+        assert set(trace.budget.tolist()) == {128}
+        np.testing.assert_array_equal(trace.token, first.token)
+        np.testing.assert_array_equal(trace.prompt, first.prompt)
+
+
+def in_plain_steps(cost, j):
+    """(verify[j] / plain, half-width of its 95% interval)."""
+    width = cost.precision.half_width
+    widths = width["verify"][j] / cost.verify[j], width["baseline"] / cost.baseline
+    ratio = cost.verify[j] / cost.baseline
+    return ratio, ratio * hypot(*widths)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_costs_of_a_sitting_price_verification_alike(rule):
+    costs = [cost_of(rule, drafter) for drafter in DRAFTERS if drafter != RESUMES]
+    for a, b in combinations(costs, 2):
+        for j in range(min(a.K, b.K) + 1):
+            (ours, wide), (theirs, also_wide) = in_plain_steps(a, j), in_plain_steps(b, j)
+            assert abs(ours - theirs) <= hypot(wide, also_wide), (a.name, b.name, j)
+
+
+def test_all_costs_are_of_one_sitting():
+    origins = [cost_of(rule, drafter).origin for rule in RULES for drafter in DRAFTERS]
+    assert all(origin.known for origin in origins)
+    assert len({(o.device, o.threads, o.dtype, o.sitting) for o in origins}) == 1
+    assert {o.engines["target"] for o in origins} == {"prepacked"}
+
+
+@pytest.mark.parametrize("rule", ["greedy", "coupled"])
+def test_table_of_drafters_is_current(rule):
+    files = [str(path_of(rule, drafter).relative_to(ROOT)) for drafter in DRAFTERS]
+    assert printed_by("drafters", *files, "--markdown") in PAGE.read_text(encoding="utf-8")
+
+
+def test_table_of_policies_is_current():
+    files = [f"traces/smollm2/{rule}/{name}.parquet" for rule in ("greedy", "coupled")
+             for name in ("eagle", "glide")]  # fmt: skip
+    assert printed_by("score", *files, "--markdown") in PAGE.read_text(encoding="utf-8")

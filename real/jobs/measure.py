@@ -10,7 +10,7 @@ from real.measure.price import Entry
 from real.measure.several import measure_several
 from real.pair import Pair, check_pair
 from real.progress import Progress, quiet, relabel
-from real.rerun import rule_of
+from real.rerun import recorded_rule
 from real.sampling import Rule
 from simspec import CostModel, load_trace
 from simspec.cost_table import CostTable
@@ -102,7 +102,7 @@ def requests_for(recordings: Sequence[str], out: Path | None = None) -> list[Cos
     for name, path in locate(recordings).items():
         trace = load_trace(path)
         file = (out or path.parent) / f"{path.stem}.cost.json"
-        requests.append(CostRequest(file, trace.meta.drafter, rule_of(trace), trace.K, name))
+        requests.append(CostRequest(file, trace.meta.drafter, recorded_rule(trace), trace.K, name))
     return requests
 
 

@@ -154,6 +154,8 @@ def record_sequence(
         written = target_sequence(target, settings, prompt, sequence)
         if cache:
             cache.add(sequence, prompt, written)
+    if type(drafter) is PromptLookupDrafter and not stepwise:  # it reads tokens only
+        target = cast(Target, IdleTarget(target.decoder))
     if settings.rule.sampled:
         return record_rejection(target, drafter, settings, prompt, written, shared)
     tokens, margins = written
@@ -163,9 +165,6 @@ def record_sequence(
         rows = record_prefix_only(target, drafter, settings, *known, shared)
     elif parallel and drafter.history_free:
         rows = record_parallel(target, drafter, settings, *known, shared)
-    elif type(drafter) is PromptLookupDrafter and not stepwise:  # it reads tokens only
-        idle = cast(Target, IdleTarget(target.decoder))
-        rows = record_stepwise(idle, drafter, settings, *known)
     else:
         rows = record_stepwise(target, drafter, settings, *known)
     order = beam = None
