@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from real.model.runner import EagerPasses
 
 FEWEST_ROWS = 4
-"""From so many rows oneDNN's layout is faster than the plain one, below it is not."""
+"""From so many rows oneDNN's layout is faster on one thread; below it is not."""
 DTYPES = (torch.float32, torch.bfloat16)
 
 
@@ -22,8 +22,7 @@ class PrepackedPasses(EagerPasses):
 class PrepackedLinear(nn.Linear):
     """The linear layer it is made from, with a second copy of its weight in oneDNN's layout.
 
-    The plain layout is packed anew in every product of 4 to 32 rows, which costs as much as the
-    product. Passes of fewer rows read the plain weight. Results differ from it by rounding.
+    Passes of fewer than `FEWEST_ROWS` rows read the plain weight. Results differ by rounding.
     """
 
     packed: Tensor
