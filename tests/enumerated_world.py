@@ -227,6 +227,7 @@ ALLOWED = (
     "draft_verify:0.5",
     "adaedl:0.4",
     "model_only:confidence",
+    "specdec_pp:0.5,predictor=confidence",
     "cali_ts:draft_share,predictor=confidence",
     "cali_ts:validated,predictor=confidence,sigma_m=0.1",
     "adaptive_confidence:0.6,samples=0",

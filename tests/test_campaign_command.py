@@ -125,7 +125,7 @@ def test_interrupt_names_the_way_to_continue(inputs, monkeypatch):
     monkeypatch.setattr(campaign, "advance", interrupted)
     code, out, error = call(inputs)
     assert code == 130
-    assert "the same call continues" in error
+    assert "continue where they were when the same command is given again" in error
     assert error.count("\n") == 1
     monkeypatch.undo()
     assert call(inputs)[0] == 0

@@ -165,7 +165,7 @@ def test_rival_none_runs_no_rival(recordings_folder):
         ([*SCORECARD, "--cost", "c.json", "--plot", "c.json"], "would overwrite c.json"),
         ([*SCORECARD, "--save", "c.json"], "holds no rows of a scorecard"),
         (
-            ["record", "p.jsonl", "--out", "x.parquet", "--budget", 10**12, "--engine", "fast"],
+            ["record", "p.jsonl", "--out", "x.parquet", "--budget", 10**6, "--engine", "fast"],
             "leaves no room for a prompt in the models' context of 512",
         ),
         (
@@ -173,11 +173,11 @@ def test_rival_none_runs_no_rival(recordings_folder):
                 *("record", "p.jsonl", "--out", "x.parquet", "--engine", "strict"),
                 *("--budget", 10**12, "--longest", 9),
             ],
-            "rows do not fit cpu",
+            "--budget is 1000000000000, expected at most 1048576",
         ),
         (
             ["measure", "--out", "x.json", "-k", 1, "--context", 10**12, "--engine", "fast"],
-            "rows do not fit cpu",
+            "--context is 1000000000000, expected at most",
         ),
     ],
 )
@@ -203,7 +203,7 @@ def test_unknown_engine_is_refused(recordings_folder, name):
         *commands[name],
         "--engine",
         "quick",
-        words="engine 'quick' is unknown; expected one of eager, fast, strict",
+        words="engine 'quick' is unknown; expected one of eager, prepacked, fast, strict",
     )
 
 

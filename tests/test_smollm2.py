@@ -47,8 +47,12 @@ def test_recordings_hold_one_set_of_texts(rule):
 
 def in_plain_steps(cost, j):
     """(verify[j] / plain, half-width of its 95% interval)."""
+    # 2% where a cell had too few rounds for an interval
     width = cost.precision.half_width
-    widths = width["verify"][j] / cost.verify[j], width["baseline"] / cost.baseline
+    widths = (
+        (width["verify"][j] or 0.02 * cost.verify[j]) / cost.verify[j],
+        (width["baseline"] or 0.02 * cost.baseline) / cost.baseline,
+    )
     ratio = cost.verify[j] / cost.baseline
     return ratio, ratio * hypot(*widths)
 

@@ -23,8 +23,13 @@ def trace():
 
 
 @settings(max_examples=60)
-@given(LONG, THRESHOLD, st.booleans(), st.booleans(), st.integers(1, 3), st.integers(0, 4), costs())
-def test_specdec_pp_equals_its_twin(trace, threshold, released, scalar, shortest, more, cost):  # noqa: PLR0913
+@given(
+    st.tuples(
+        LONG, THRESHOLD, st.booleans(), st.booleans(), st.integers(1, 3), st.integers(0, 4), costs()
+    )
+)
+def test_specdec_pp_equals_its_twin(drawn):
+    trace, threshold, released, scalar, shortest, more, cost = drawn
     variant, longest = "released" if released else "paper", shortest + more
     predictor, features = (SCALAR, ("confidence", "entropy")) if scalar else ("theta", ("theta",))
     policy = specdec_pp(threshold, variant, predictor, shortest, longest).resolve(trace, cost)

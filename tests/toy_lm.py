@@ -175,6 +175,7 @@ POLICIES = (
     "cost_ts:depth,decay=0.9",
     "entropy:1.5",
     "product:0.8,inclusive=false",
+    "specdec_pp:0.5,predictor=scalar/0.1/0.7/-0.2/0.1",
     "draft_verify:0.5",
     "adaedl:0.4",
     "hf_heuristic:3",

@@ -23,6 +23,12 @@ class SortedModel(Decoder):
         model.exits = tuple(exits)
         return model
 
+    def restrict(self, target: Decoder, token: Tensor) -> None:
+        """ValueError: a draft vocabulary is not stored for it."""
+        raise ValueError(
+            "sorted: its exits draft from the whole vocabulary; leave --draft-vocab out"
+        )
+
     def through_exits(
         self,
         x: Tensor,
