@@ -8,6 +8,7 @@
 # make costs      measure the costs of all bundled recordings in one sitting, on an idle machine
 # make smollm2    fetch a chat model of 135 M parameters into models/smollm2/target (docs/models.md)
 # make smollm2-drafters, smollm2-recordings, smollm2-costs  train drafters for it, record and measure them
+# make smollm2-equality  run them for real, compare every round with its replay, audit every token
 # make gpu-target  cut that model into pieces for `make gpu`, which then trains drafters for it alone
 # make gpu    train, record, measure and run on the GPU of this machine, nine minutes a call (docs/gpu_campaign.md)
 PYTHON ?= python3
@@ -23,7 +24,7 @@ CORE += compare_trees terminal
 SLOW := embedded equality tree_engine tree_embedded sampling_law
 
 .PHONY: demo test test-slow lint docs bench notebooks example smollm2 gpu gpu-target clean costs
-.PHONY: smollm2-drafters smollm2-recordings smollm2-costs
+.PHONY: smollm2-drafters smollm2-recordings smollm2-costs smollm2-equality
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -97,6 +98,10 @@ smollm2-recordings:
 smollm2-costs:
 	$(BIN)/simspec measure $(addprefix --for ,$(wildcard traces/smollm2/*/*.parquet)) --models $(SMOLLM2) \
 	  --engine prepacked --threads 2 --seconds 20
+
+smollm2-equality:
+	$(BIN)/python tests/bench/equality.py $(wildcard traces/smollm2/greedy/*.parquet traces/smollm2/coupled/*.parquet) \
+	  --models $(SMOLLM2) --out traces/smollm2/measured/equality.json
 
 # Text and prompts of `make gpu`, copied from a data folder beside the checkout and ignored by git: 12 MB.
 # A campaign that trains its target passes over SHARDS="0 1 2" about two and a half times.

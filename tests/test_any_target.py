@@ -75,10 +75,10 @@ def test_other_drafters_train_and_load(folder, name):
     assert load_pair(folder / "models", name, target=folder / "qwen").drafter.name == name
 
 
-def test_a_small_model_with_a_draft_vocabulary_starts_no_training(folder):
+def test_a_small_model_with_a_draft_vocabulary_starts_only_with_another(folder):
     trained(folder, "model", "--draft-vocab", "20", "--name", "narrow")
     given = ("--target", "qwen", "--out", "models", *LENGTH, "--from", "narrow", "--name", "again")
-    words = "--from narrow has a draft vocabulary already"
+    words = "--from narrow drafts from a part of the vocabulary; say which part now"
     refused(folder, "train", "model", *given, words=words, progress=True)
 
 
@@ -98,11 +98,37 @@ def test_a_trained_drafter_takes_a_draft_vocabulary(folder):
         assert torch.equal(weights, before.drafter.head.state_dict()[name])
     assert len(after.drafter.head.draft_token) == 20
     again = ("--from", "cut", "--steps", "0", "--name", "again")
-    words = "--from cut has a draft vocabulary already"
+    words = "--from cut drafts from a part of the vocabulary; say which part now: --draft-vocab N"
     refused(folder, "train", "hydra", *given, *again, words=words, progress=True)
     odd = ("--from", "whole", "--steps", "0", "--name", "odd", "--set", "blocks=1")
     words = "--from whole has other settings; repeat its --set options"
     refused(folder, "train", "hydra", *given, *odd, words=words, progress=True)
+
+
+def test_a_draft_vocabulary_is_exchanged_where_the_head_is_the_targets(folder):
+    """Another size, or all tokens again; the weights stay."""
+    models = folder / "models"
+    trained(folder, "eagle", "--draft-vocab", "20", "--name", "narrow")
+    before = load_pair(models, "eagle", target=folder / "qwen", weights=models / "narrow")
+    given = ("--target", "qwen", "--out", "models", "--toy", "--distil-tokens", "1500", "--json")
+    vocab = before.target.decoder.config.vocab
+    for size in (10, 30, vocab):
+        asked = ("--from", "narrow", "--steps", "0", "--draft-vocab", str(size))
+        done(folder, "train", "eagle", *given, *asked, "--name", f"of{size}")
+        after = load_pair(models, "eagle", target=folder / "qwen", weights=models / f"of{size}")
+        for name, weights in after.drafter.head.state_dict().items():
+            assert torch.equal(weights, before.drafter.head.state_dict()[name])
+        token = after.drafter.head.draft_token
+        assert (vocab if token is None else len(token)) == size
+
+
+def test_a_draft_vocabulary_of_a_trained_head_is_not_exchanged(folder):
+    own = ("--set", "own_head=true")
+    trained(folder, "medusa", "--draft-vocab", "20", "--name", "few", *own)
+    given = ("--target", "qwen", "--out", "models", "--toy", "--distil-tokens", "1500", *own)
+    again = ("--from", "few", "--steps", "0", "--draft-vocab", "10", "--name", "fewer")
+    words = "--from few drafts from a part of the vocabulary and stores no other rows of its head"
+    refused(folder, "train", "medusa", *given, *again, words=words, progress=True)
 
 
 def test_search_and_predictors(folder):
@@ -169,7 +195,8 @@ def test_a_target_in_the_folder_needs_no_end_token_of_ours(folder):
         (("eagle", "text", "--target", "qwen", "--dtype", "int8"), "dtype 'int8' is unknown"),
     ],
 )
-def test_unfit_requests_are_refused(folder, arguments, words):
+def test_unfit_requests_are_refused(folder, arguments, words, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # no name is looked up
     (folder / "text").mkdir(exist_ok=True)
     refused(folder, "train", *arguments, "--out", "new", words=words, progress=True)
 

@@ -46,13 +46,23 @@ def _start(head: Any, training: DrafterTraining, data: DrafterData) -> None:
         )
         token = getattr(stored, "draft_token", None)
     if token is not None:
-        raise ValueError(
-            f"--from {training.start.name} has a draft vocabulary already; "
-            "expected a drafter of all tokens"
-        )
+        _check_restarted(training, stored, data.target.config.vocab)
     try:
         head.load_state_dict(stored.state_dict())
     except RuntimeError as error:
         raise ValueError(
             f"--from {training.start.name} has other settings; repeat its --set options"
         ) from error
+
+
+def _check_restarted(training: DrafterTraining, stored: nn.Module, vocab: int) -> None:
+    """ValueError unless a drafter that has a draft vocabulary can be given another one.
+
+    Scores of the tokens outside it come from rows of the target's head, or of its own embedding.
+    """
+    assert training.start is not None
+    name = f"--from {training.start.name} drafts from a part of the vocabulary"
+    if getattr(stored, "settings", {}).get("own_head"):
+        raise ValueError(f"{name} and stores no other rows of its head; start from the whole one")
+    if not training.draft_vocab:
+        raise ValueError(f"{name}; say which part now: --draft-vocab N, {vocab} for all of it")

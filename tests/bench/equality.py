@@ -1,0 +1,106 @@
+"""Real runs compared round by round with their replays, and their tokens audited, as one JSON:
+python tests/bench/equality.py RECORDING ... --models FOLDER --out FILE.json
+
+Each recording, greedy or coupled, is run on `--prompts` of its prompts with every `--policy`. What
+a run emitted is audited against the target's own predictions. Killed, it goes on behind the last
+recording and policy in FILE.json. Exits with 1 where a run differs from its replay by more than
+near-ties, or a token is not the target's.
+
+| key | meaning |
+| --- | --- |
+| runs | one a recording and policy: rounds compared, exceptions (near-ties), failures, audit |
+| rounds, exceptions, failures, tokens, flips | sums; flips: audited tokens not the target's pick |
+"""
+
+import argparse
+import json
+import platform
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import transformers
+
+from real.jobs.audit import audit_run
+from real.jobs.models import ModelSettings
+from real.jobs.run import RunSettings, run_recording
+from simspec.files import replace_json
+
+SUMS = ("rounds", "exceptions", "failures", "tokens", "flips")
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("recording", nargs="+")
+    parser.add_argument("--models", type=Path, help="default: the embedded models")
+    parser.add_argument("--policy", action="append", help="repeatable; default fixed:3, cost_ts")
+    parser.add_argument("--prompts", type=int, default=6)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--dtype", default="float32", choices=("float32", "float64"))
+    parser.add_argument("--engine", default="eager")
+    parser.add_argument("--out", type=Path, required=True)
+    return parser.parse_args()
+
+
+def versions() -> dict[str, str]:
+    return {
+        "machine": platform.processor() or platform.machine(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+
+
+def compared(name: str, policy: str, models: ModelSettings, prompts: int, folder: Path) -> dict:
+    cost = Path(name).with_suffix(".cost.json")
+    settings = RunSettings(policy, cost, prompts, save=folder / "run.jsonl")
+    outcome, _, _ = run_recording(name, models, settings)
+    audited, _, _ = audit_run(str(settings.save), models)
+    found = outcome.comparison
+    return {
+        "recording": name,
+        "asked": policy,
+        "policy": outcome.policy,
+        "rounds": found.rounds,
+        "exceptions": len(found.exceptions),
+        "margins": [flip.margin for flip in found.exceptions],
+        "failures": len(found.failures),
+        "tokens": audited.tokens,
+        "flips": len(audited.divergences),
+        "alarms": list(audited.alarms),
+        "speedup_simulated": outcome.simulated,
+        "speedup_measured": outcome.measured,
+        "device": outcome.device,
+    }
+
+
+def main() -> None:
+    options = parse()
+    torch.set_num_threads(options.threads)
+    models = ModelSettings(options.models, dtype=options.dtype, engine=options.engine)
+    settings = {key: getattr(options, key) for key in ("prompts", "threads", "dtype", "engine")}
+    report: dict = {"settings": settings, "versions": versions(), "runs": []}
+    if options.out.exists():
+        before = json.loads(options.out.read_text(encoding="utf-8"))
+        if before["settings"] != settings:
+            sys.exit(f"{options.out} holds runs of other settings; name another file by --out")
+        report["runs"] = before["runs"]
+    done = {(run["recording"], run["asked"]) for run in report["runs"]}
+    for name in options.recording:
+        for policy in options.policy or ("fixed:3", "cost_ts"):
+            if (name, policy) in done:
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                found = compared(name, policy, models, options.prompts, Path(folder))
+            report["runs"].append(found)
+            for key in SUMS:
+                report[key] = sum(run[key] for run in report["runs"])
+            replace_json(options.out, report)
+            print(json.dumps(found), flush=True)
+    print({key: report[key] for key in SUMS})
+    failed = any(run["failures"] or run["alarms"] for run in report["runs"])
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
