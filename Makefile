@@ -8,6 +8,7 @@
 # make costs      measure the costs of all bundled recordings in one sitting, on an idle machine
 # make smollm2    fetch a chat model of 135 M parameters into models/smollm2/target (docs/models.md)
 # make smollm2-drafters, smollm2-recordings, smollm2-costs  train drafters for it, record and measure them
+# make smollm2-variants  its drafters with other draft vocabularies and in int8, against themselves
 # make smollm2-equality  run them for real, compare every round with its replay, audit every token
 # make gpu-target  cut that model into pieces for `make gpu`, which then trains drafters for it alone
 # make gpu    train, record, measure and run on the GPU of this machine, nine minutes a call (docs/gpu_campaign.md)
@@ -25,6 +26,7 @@ SLOW := embedded equality tree_engine tree_embedded sampling_law
 
 .PHONY: demo test test-slow lint docs bench notebooks example smollm2 gpu gpu-target clean costs
 .PHONY: smollm2-drafters smollm2-recordings smollm2-costs smollm2-equality
+.PHONY: smollm2-variants smollm2-variant
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -102,6 +104,28 @@ smollm2-costs:
 smollm2-equality:
 	$(BIN)/python tests/bench/equality.py $(wildcard traces/smollm2/greedy/*.parquet traces/smollm2/coupled/*.parquet) \
 	  --models $(SMOLLM2) --out traces/smollm2/measured/equality.json
+
+# One EAGLE with heads over other draft vocabularies, and drafters in int8. Every call goes on where it was.
+VARIANTS := $(SMOLLM2)-variants
+SIZES := 8192 4096 16384 49152
+HEADS := eagle glide medusa early_exit
+smollm2-variants:
+	for size in $(SIZES); do \
+	  $(BIN)/simspec train eagle $(SMOLLM2_TEXT) --from eagle --steps 0 --draft-vocab $$size --name eagle-$$size && \
+	  $(MAKE) smollm2-variant NAME=eagle-$$size DRAFTER=eagle || exit 1; done
+	for drafter in $(HEADS); do \
+	  test -d $(SMOLLM2)/$$drafter-int8 || $(BIN)/simspec quantize $(SMOLLM2)/$$drafter --out $(SMOLLM2)/$$drafter-int8; \
+	  $(MAKE) smollm2-variant NAME=$$drafter-int8 DRAFTER=$$drafter || exit 1; done
+	$(BIN)/python tests/bench/variants.py $(SIZES:%=$(VARIANTS)/eagle-%.parquet) \
+	  --out traces/smollm2/measured/draft_vocabularies.json
+	for drafter in $(HEADS); do $(BIN)/python tests/bench/variants.py traces/smollm2/greedy/$$drafter.parquet \
+	  $(VARIANTS)/$$drafter-int8.parquet --out traces/smollm2/measured/int8-$$drafter.json; done
+smollm2-variant:
+	mkdir -p $(VARIANTS)
+	test -f $(VARIANTS)/$(NAME).parquet || $(SMOLLM2_RECORD) --drafter $(DRAFTER) --weights $(SMOLLM2)/$(NAME) \
+	  --depth $(if $(filter medusa,$(DRAFTER)),4,8) --rule greedy --out $(VARIANTS)/$(NAME).parquet
+	test -f $(VARIANTS)/$(NAME).cost.json || $(BIN)/simspec measure --drafter $(DRAFTER) --weights $(SMOLLM2)/$(NAME) \
+	  --models $(SMOLLM2) --depth 4 --engine prepacked --threads 2 --seconds 20 --out $(VARIANTS)/$(NAME).cost.json
 
 # Text and prompts of `make gpu`, copied from a data folder beside the checkout and ignored by git: 12 MB.
 # A campaign that trains its target passes over SHARDS="0 1 2" about two and a half times.

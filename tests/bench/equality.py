@@ -22,10 +22,10 @@ from pathlib import Path
 import torch
 import transformers
 
+from real.files import replace_json
 from real.jobs.audit import audit_run
 from real.jobs.models import ModelSettings
 from real.jobs.run import RunSettings, run_recording
-from simspec.files import replace_json
 
 SUMS = ("rounds", "exceptions", "failures", "tokens", "flips")
 
