@@ -2,7 +2,7 @@
 # make test   the whole suite, compiled and then once more with numba interpreted
 # make lint   format, style, types and import layers
 # make docs   build the documentation into out/site, without a network
-# make bench  time of a simulated round, against the slow reference, NumPy and the latency limit: one JSON
+# make bench  time of a simulated round and of sweeps: one JSON; ratios go into tests/bench/history.jsonl
 # make notebooks  run the notebooks and write their .ipynb with outputs and plots
 # make example    cut the small recording of the wheel out of traces/
 # make costs      measure the costs of all bundled recordings in one sitting, on an idle machine
@@ -50,7 +50,7 @@ docs: $(VENV)/.installed
 	$(BIN)/python -m mkdocs build --strict --quiet
 
 bench: $(VENV)/.installed
-	@$(BIN)/python tests/bench/replay.py $(BENCH_ARGS)
+	@$(BIN)/python tests/bench/replay.py --history tests/bench/history.jsonl $(BENCH_ARGS)
 
 notebooks: $(VENV)/.installed
 	$(BIN)/python notebooks/execute.py

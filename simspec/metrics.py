@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from simspec.cost import CostModel
+from simspec.round_totals import round_totals
 from simspec.rounds import Rounds
 from simspec.trace import Trace
 
@@ -94,43 +95,22 @@ def grouped_summary(
         )
     index = {name: g for g, name in enumerate(dict.fromkeys(groups))}
     group = np.array([index[label] for label in groups])
-    count = len(index)
-    group_of_round = np.repeat(group, np.diff(rounds.offset))
-
-    def total(values: np.ndarray) -> np.ndarray:
-        return np.bincount(group_of_round, weights=values, minlength=count)
-
-    def count_total(values: np.ndarray) -> np.ndarray:
-        return np.rint(total(values)).astype(np.int64)
-
-    length = np.bincount(group, weights=np.diff(trace.offset), minlength=count)
-    tried, taken = _by_depth(rounds, group_of_round, count, trace.K)
-    totals = {
-        "sequences": np.bincount(group, minlength=count),
-        "rounds": count_total(np.ones(len(rounds))),
-        "tokens": np.rint(length).astype(np.int64),
-        "computed": count_total(rounds.computed),
-        "drafted": count_total(rounds.drafted),
-        "accepted": count_total(rounds.accepted),
-        "seconds": total(cost.seconds(rounds) if seconds is None else seconds),
-        "cut": total(_cut(rounds, trace, trace.K if K is None else K)),
-    }
-    return {
-        name: _rates({key: values[g] for key, values in totals.items()}, tried[g], taken[g], cost)
-        for name, g in index.items()
-    }
+    seconds = cost.seconds(rounds) if seconds is None else np.asarray(seconds, np.float64)
+    counts, sums, tried, taken = round_totals(
+        rounds, trace, group, trace.K if K is None else K, seconds
+    )
+    return {name: _rates(counts[g], sums[g], tried[g], taken[g], cost) for name, g in index.items()}
 
 
 def _rates(
-    totals: dict[str, Any], tried: np.ndarray, taken: np.ndarray, cost: CostModel
+    counts: np.ndarray, seconds: float, tried: np.ndarray, taken: np.ndarray, cost: CostModel
 ) -> Metrics:
-    count, L = int(totals["rounds"]), int(totals["tokens"])
-    d, a, seconds = int(totals["drafted"]), int(totals["accepted"]), totals["seconds"]
+    sequences, L, count, computed, d, a, cut = map(int, counts)
     return Metrics(
-        sequences=int(totals["sequences"]),
+        sequences=sequences,
         rounds=count,
         tokens=L,
-        computed=int(totals["computed"]),
+        computed=computed,
         drafted=d,
         accepted=a,
         v_d=a / d if d else float("nan"),
@@ -140,31 +120,5 @@ def _rates(
         accept_by_depth=tuple(float(y / n) if n else float("nan") for n, y in zip(tried, taken)),
         seconds=float(seconds),
         speedup=float(L * cost.baseline / seconds) if seconds > 0 else float("inf"),
-        cut_share=float(totals["cut"] / count),
+        cut_share=cut / count,
     )
-
-
-def _cut(rounds: Rounds, trace: Trace, K: int) -> np.ndarray:
-    sequence = np.repeat(np.arange(trace.sequences), np.diff(rounds.offset))
-    left = trace.budget[sequence] - (rounds.row - trace.offset[sequence])
-    depth = trace.depth[rounds.row]
-    cut: np.ndarray = (rounds.computed == depth) & (depth < np.minimum(K, left - 1))
-    return cut
-
-
-def _by_depth(
-    rounds: Rounds, group: np.ndarray, count: int, K: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """(tried, accepted) float64[groups, K]: rounds of each depth from 1 on.
-
-    Depth j is tried iff drafted >= j and accepted >= j - 1, that is j <= min(drafted, accepted +
-    1). Of a tree computed counts the levels.
-    """
-
-    def at_least(values: np.ndarray) -> np.ndarray:
-        histogram = np.bincount(group * (K + 1) + values, minlength=count * (K + 1))
-        histogram = histogram.reshape(count, K + 1)
-        return histogram[:, ::-1].cumsum(axis=1)[:, ::-1][:, 1:]
-
-    reach = np.minimum(rounds.computed, rounds.drafted)
-    return at_least(np.minimum(reach, rounds.accepted + 1)), at_least(rounds.accepted)

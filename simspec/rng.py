@@ -52,11 +52,12 @@ def block(seed: Any, sequence: Any, round_: Any, quarter: Any, role: Any) -> Any
         s & _LOW,
         s >> _HALF,
     )
-    return _unit(w0), _unit(w1), _unit(w2), _unit(w3)
+    return unit(w0), unit(w1), unit(w2), unit(w3)
 
 
 @cached_njit
-def _unit(word: Any) -> Any:
+def unit(word: Any) -> Any:
+    """The uniform, float64 in (0, 1), of a 32-bit word: (word + 0.5) / 2**32."""
     return (np.float64(word) + 0.5) * 2.0**-32
 
 

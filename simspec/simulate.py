@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from simspec.acceptance import drawn_trace
+from simspec.acceptance import drawn_run
 from simspec.cost import CostModel
 from simspec.policy import Policy, PolicyError
 from simspec.quantization import table
@@ -34,7 +34,7 @@ def replay(trace: Trace, policy: Policy, seed: int = 0, cost: CostModel | None =
         np.zeros(trace.sequences + 1, np.int64), *(np.empty(trace.rows, np.int64) for _ in range(4))
     )
     kernel(policy)(
-        recording(drawn_trace(trace, seed), columns, grids),
+        recording(trace, columns, grids)._replace(run=drawn_run(trace, seed)),
         cost.tables,
         policy_arrays(policy, K),
         output,

@@ -12,6 +12,7 @@ import pytest
 
 BENCH = Path(__file__).parent / "bench"
 sys.path.insert(0, str(BENCH))
+import history  # noqa: E402
 import replay as bench  # noqa: E402
 
 from simspec import CostModel, replay, synthetic  # noqa: E402
@@ -38,8 +39,11 @@ def test_every_form_makes_the_same_rounds(policy, limit, vectorised, seed):
         np.testing.assert_array_equal(outputs[1][: outputs[0][-1]], expected)
 
 
-def test_the_command_prints_one_object():
-    command = [sys.executable, str(BENCH / "replay.py"), "--small", "--repetitions", "2"]
+def test_the_command_prints_one_object(tmp_path):
+    path = tmp_path / "history.jsonl"
+    path.write_text(json.dumps({"ratios": {"beta_draw": 1e-6}}) + "\n")
+    options = ("--small", "--repetitions", "2", "--history", str(path))
+    command = [sys.executable, str(BENCH / "replay.py"), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     report = json.loads(done.stdout)
     assert len(report["policies"]) == len(CASES) + 1
@@ -50,5 +54,32 @@ def test_the_command_prints_one_object():
     )
     assert report["sweep"]["policies"] == 7
     assert report["sweep"]["first_result_s"] <= report["sweep"]["all_s"]
+    assert report["sweep"]["bundled"]["simulated"] > report["sweep"]["bundled"]["tokens"]
     assert report["profile"]["clipped_mean_of_cali_ts_ns"] > 0
-    assert report["profile"]["beta_quantile_of_cost_ts_ns"] > 0
+    assert report["profile"]["beta_draw_of_cost_ts_ns"] > 0
+    assert [row["ratio"] for row in report["ratios"] if row["slower"]] == ["beta_draw"]
+    assert "slower" in done.stderr
+
+
+def test_ratios_compare_with_the_median_of_earlier_runs():
+    earlier = [{"ratios": {"a": value, "b": 2.0}} for value in (1.0, 1.1, 9.0)]
+    rows = {row["ratio"]: row for row in history.compared({"a": 1.2, "b": 2.7, "c": 5}, earlier)}
+    assert (rows["a"]["usual"], rows["a"]["slower"]) == (1.1, False)
+    assert (rows["b"]["times"], rows["b"]["slower"]) == (1.35, True)
+    assert (rows["c"]["usual"], rows["c"]["slower"]) == (None, False)
+    assert history.table(list(rows.values())).count("slower") == 1
+
+
+def test_history_is_appended_and_read(tmp_path):
+    path = tmp_path / "history.jsonl"
+    assert history.read(path) == []
+    for value in (1.0, 2.0):
+        history.append(path, {"python": "3"}, {"a": value})
+    assert [run["ratios"]["a"] for run in history.read(path)] == [1.0, 2.0]
+    path.write_text(path.read_text() + '{"ratios": 3}\n')
+    with pytest.raises(ValueError, match="line 3: no run of this benchmark: remove it"):
+        history.read(path)
+
+
+def test_history_of_the_repository_is_readable():
+    assert history.read(BENCH / "history.jsonl")

@@ -3,46 +3,21 @@
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from simspec.beta_quantile import beta_quantile
+from simspec.beta_draw import beta_draw
 from simspec.compile_cache import cached_njit
 from simspec.cost import CostModel
 from simspec.deferred_policy import DeferredPolicy
 from simspec.policy import Policy, PolicyError
 from simspec.policy_arguments import check_flag, check_number, check_option, policy_name
 from simspec.policy_functions import Array, Go
-from simspec.rng import philox
 from simspec.trace import Trace
 
 VARIANTS = ("shared", "depth")
 _HEAD = 8
-_WORD, _FOUR = 4294967296.0, np.uint64(4)
-_KEY0, _KEY1, _ZERO = np.uint64(0x636F7374), np.uint64(0x5F7473), np.uint64(0)
 
 # params: 1 for the variant depth, 1 for greedy, decay, alpha0, beta0, K, entries of catch_up,
 # overhead, then draft[0..K], verify[0..K], catch_up. state: the round's k, the backlog, then per
 # posterior accepted and rejected trials beyond the prior.
-
-
-@cached_njit
-def depth_uniform(u: float, depth: int) -> float:
-    """One uniform for each depth >= 0 from one u = (word + 1/2) / 2^32: Philox at address (word,
-    depth // 4).
-
-    A policy receives one draw a call. u is a bijection of a random word, so words of another Philox
-    stream addressed by it are as good as fresh, and independent across depths. Two rounds share u
-    once in 2^32 pairs.
-    """
-    words = philox(np.uint64(u * _WORD), np.uint64(depth) // _FOUR, _ZERO, _ZERO, _KEY0, _KEY1)
-    word = words[0]
-    if depth % 4 == 1:
-        word = words[1]
-    elif depth % 4 == 2:
-        word = words[2]
-    elif depth % 4 == 3:
-        word = words[3]
-    return (np.float64(word) + 0.5) / _WORD
 
 
 @cached_njit
@@ -58,10 +33,7 @@ def planned(params: Array, state: Array, u: float) -> int:
         if k == 1 or params[0] == 1.0:
             index = 2 * k if params[0] == 1.0 else 2
             a, b = params[3] + state[index], params[4] + state[index + 1]
-            if params[1] == 1.0:
-                alpha = a / (a + b)
-            else:
-                alpha = beta_quantile(depth_uniform(u, k - 1) if params[0] == 1.0 else u, a, b)
+            alpha = a / (a + b) if params[1] == 1.0 else beta_draw(u, k - 1, a, b)
         reach *= alpha
         tokens += reach
         seconds = params[7] + catch_up + params[_HEAD + k] + params[_HEAD + K + 1 + k]
@@ -122,8 +94,8 @@ def cost_ts(
     | shared  | accepted += a, trials += min(a + 1, k)                                          |
     | depth   | committed = 1 + sum_j prod_{i<=j} alpha_i, depth j tried iff j <= min(k, a + 1) |
 
-    Nothing is counted behind the first rejected token. The uniforms of `depth` come from one draw,
-    `depth_uniform`. A round of k = 0 updates nothing, so a rule that uses a mean could stay at 0.
+    Nothing is counted behind the first rejected token. The samples of `depth` come from one draw,
+    see `beta_draw`. A round of k = 0 updates nothing, so a rule that uses a mean could stay at 0.
     Sampling leaves it, since the posterior keeps all of (0, 1) in its support. decay < 1 multiplies
     the counts at every round, so that it leaves 0 sooner. greedy uses the posterior mean (the
     goodput rule of serving engines; it needs decay < 1 to leave k = 0). With scope 'stream' the

@@ -24,7 +24,6 @@ import argparse
 import json
 import platform
 import statistics
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -34,11 +33,13 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 import forms  # noqa: E402
+import history  # noqa: E402
 import naive  # noqa: E402
+import sweep  # noqa: E402
 from numba import njit  # noqa: E402
 
 from simspec import CostModel, replay, synthetic  # noqa: E402
-from simspec.beta_quantile import beta_quantile  # noqa: E402
+from simspec.beta_draw import beta_draw  # noqa: E402
 from simspec.policies import (  # noqa: E402
     beta_ts,
     cali_ts,
@@ -209,7 +210,11 @@ def main() -> None:
         action="store_true",
         help="sizes at which only the command is tried, not the speed",
     )
+    parser.add_argument(
+        "--history", type=Path, help="add the ratios to this file, and compare them with its others"
+    )
     options = parser.parse_args()
+    earlier = history.read(options.history) if options.history else []
     size = (6, 40) if options.small else (500, 512)
     traces = [synthetic.iid(0.7, *size, 16, seed=seed, confidence=True) for seed in (1, 2)]
     cost = CostModel.from_ratio(0.1, 16)
@@ -217,23 +222,21 @@ def main() -> None:
     for case in cases(traces, cost):
         rows.append(bench(*case, traces, cost, options.repetitions, min(10, size[0])))
         print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-    machine = {
-        "machine": platform.processor() or platform.machine(),
+    report = {
+        "machine": history.cpu_model(),
         "python": platform.python_version(),
+        "sequences": size[0],
+        "rows": size[1],
+        "repetitions": options.repetitions,
+        "policies": rows,
+        "profile": profile(rows),
+        "sweep": sweep.timed(options.small),
     }
-    sizes = {"sequences": size[0], "rows": size[1], "repetitions": options.repetitions}
-    print(
-        json.dumps(
-            {
-                **machine,
-                **sizes,
-                "policies": rows,
-                "profile": profile(rows),
-                "sweep": started(options.small),
-            },
-            indent=1,
-        )
-    )
+    report["ratios"] = history.compared(history.ratios(report), earlier)
+    print(json.dumps(report, indent=1))
+    print(history.table(report["ratios"]), file=sys.stderr)
+    if options.history and not options.small:
+        history.append(options.history, report, history.ratios(report))
 
 
 def profile(rows) -> dict:
@@ -253,7 +256,7 @@ def profile(rows) -> dict:
     report = {"one_more_question_ns": round(ask, 2), "state_in_memory_ns": round(state, 2)}
     for name, call in (
         ("clipped_mean_of_cali_ts_ns", lambda: _means(means)),
-        ("beta_quantile_of_cost_ts_ns", lambda: _quantiles(draws, counts)),
+        ("beta_draw_of_cost_ts_ns", lambda: _draws(draws, counts)),
     ):
         call()
         report[name] = round(min(seconds(call) for _ in range(5)) / 20000 * 1e9, 1)
@@ -269,66 +272,11 @@ def _means(mean):
 
 
 @njit
-def _quantiles(u, counts):
+def _draws(u, counts):
     total = 0.0
     for i in range(len(u)):
-        total += beta_quantile(u[i], counts[i, 0], counts[i, 1])
+        total += beta_draw(u[i], 0, counts[i, 0], counts[i, 1])
     return total
-
-
-SWEEP = (
-    ("fixed", range(16)),
-    ("beta_ts:acceptance,alpha0=", range(2, 18)),
-    ("beta_ts:censored,alpha0=", range(2, 18)),
-)
-SWEEP += (
-    ("confidence:0.", range(10, 26)),
-    ("entropy:0.", range(20, 36)),
-    ("product:0.", range(30, 46)),
-    ("hf_heuristic:", range(1, 17)),
-)
-FOUR = [
-    f"tiny-{drafter}-{rule}"
-    for drafter in ("early_exit", "model")
-    for rule in ("coupled", "greedy")
-]
-
-
-def started(small) -> dict:
-    """`simspec sweep` of 7 families x 16 settings on four bundled recordings: seconds from the
-    start of the process.
-    """
-    named = [
-        (head + ":" * (head == "fixed"), list(values)[: 1 if small else None])
-        for head, values in SWEEP
-    ]
-    names = [f"{head}{value}" for head, values in named for value in values]
-    command = [
-        sys.executable,
-        "-m",
-        "simspec.cli",
-        "sweep",
-        *FOUR,
-        "--stream",
-        *(f"--policy={name}" for name in names),
-    ]
-    times = []
-    for _ in range(2 if small else 6):  # the first call may compile
-        begin = time.perf_counter()
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            process.stdout.readline()
-            first = time.perf_counter() - begin
-            lines = 1 + sum(1 for _ in process.stdout)
-        times.append((first, time.perf_counter() - begin))
-        if process.returncode:
-            raise SystemExit(f"{command} failed")
-    first, all_ = (statistics.median(column) for column in zip(*times[1:]))
-    return {
-        "policies": len(names),
-        "results": lines,
-        "first_result_s": round(first, 3),
-        "all_s": round(all_, 3),
-    }
 
 
 if __name__ == "__main__":

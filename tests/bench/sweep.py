@@ -1,0 +1,125 @@
+"""Seconds of whole sweeps, from the start of the process: python tests/bench/sweep.py runs the one
+of all bundled recordings.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from itertools import cycle, islice
+from pathlib import Path
+
+TRACES = Path(__file__).parents[2] / "traces"
+TOKENS, REPLICATES = 476_000, 8
+TEN = (
+    "fixed:1", "fixed:2", "fixed:4", "hf_heuristic", "beta_ts", "cost_ts", "cali_ts",
+    "confidence:0.5", "product", "oracle",
+)  # fmt: skip
+FAMILIES = (
+    ("fixed:", range(16)),
+    ("beta_ts:acceptance,alpha0=", range(2, 18)),
+    ("beta_ts:censored,alpha0=", range(2, 18)),
+    ("confidence:0.", range(10, 26)),
+    ("entropy:0.", range(20, 36)),
+    ("product:0.", range(30, 46)),
+    ("hf_heuristic:", range(1, 17)),
+)
+FOUR = [
+    f"tiny-{drafter}-{rule}"
+    for drafter in ("early_exit", "model")
+    for rule in ("coupled", "greedy")
+]
+
+
+def timed(small: bool) -> dict:
+    """Seconds to the first result and to the end of two sweeps, and of `import numba` alone."""
+    numba = [_seconds([sys.executable, "-c", "import numba"]) for _ in range(2 if small else 6)]
+    return {
+        **started(small),
+        "import_numba_s": round(statistics.median(numba[1:]), 3),
+        "bundled": bundled(small),
+    }
+
+
+def started(small: bool) -> dict:
+    """`simspec sweep` of 7 families x 16 settings on four bundled recordings."""
+    names = [
+        f"{head}{value}"
+        for head, values in FAMILIES
+        for value in list(values)[: 1 if small else None]
+    ]
+    policies = [f"--policy={name}" for name in names]
+    command = [sys.executable, "-m", "simspec.cli", "sweep", *FOUR, "--stream", *policies]
+    times = []
+    for _ in range(2 if small else 6):  # the first call may compile
+        begin = time.perf_counter()
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            process.stdout.readline()
+            first = time.perf_counter() - begin
+            lines = 1 + sum(1 for _ in process.stdout)
+        times.append((first, time.perf_counter() - begin))
+        if process.returncode:
+            raise SystemExit(f"{command} failed")
+    first, whole = (statistics.median(column) for column in zip(*times[1:]))
+    return {
+        "policies": len(names),
+        "results": lines,
+        "first_result_s": round(first, 3),
+        "all_s": round(whole, 3),
+    }
+
+
+def bundled(small: bool) -> dict:
+    """All recordings of traces/, one more time from the first on up to so many tokens, under ten
+    policies with eight draws: seconds of the whole process on one thread, median of runs.
+    """
+    command = [sys.executable, __file__, *(["--small"] if small else [])]
+    times, printed = [], ""
+    for _ in range(2 if small else 4):  # the first call may compile
+        begin = time.perf_counter()
+        printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        times.append(time.perf_counter() - begin)
+    figures = json.loads(printed)
+    whole = statistics.median(times[1:])
+    return figures | {"s": round(whole, 3), "ns_per_token": whole * 1e9 / figures["simulated"]}
+
+
+def _seconds(command: list[str]) -> float:
+    begin = time.perf_counter()
+    subprocess.run(command, check=True)
+    return time.perf_counter() - begin
+
+
+def main() -> None:
+    """The sweep of `bundled`; prints tokens of the recordings and tokens simulated."""
+    from simspec.cost_table import load_cost
+    from simspec.recordings import cost_beside
+    from simspec.sweep import sweep_rows
+    from simspec.sweep_inputs import supported_policies
+    from simspec.trace import load_trace
+
+    small = "--small" in sys.argv
+    files = sorted([*TRACES.glob("*.parquet"), *TRACES.glob("smollm2/*/*.parquet")])
+    traces, costs, tokens = {}, {}, 0
+    for i, file in islice(enumerate(cycle(files)), 1 if small else None):
+        trace = load_trace(file)
+        traces[f"{file.stem}#{i}"], tokens = trace, tokens + trace.rows
+        costs[f"{file.stem}#{i}"] = load_cost(cost_beside(file))
+        if tokens >= TOKENS:
+            break
+    served, _ = supported_policies(traces, TEN, costs)
+    simulated, rows = 0, 0
+    for name, policies in served.items():
+        part = {name: traces[name]}
+        for row in sweep_rows(part, policies, {name: costs[name]}, REPLICATES):
+            rows, simulated = rows + 1, simulated + row["tokens"]
+    print(
+        json.dumps(
+            {"tokens": tokens, "recordings": len(traces), "rows": rows, "simulated": simulated}
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
