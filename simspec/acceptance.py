@@ -23,10 +23,17 @@ def drawn_trace(trace: Trace, seed: int = 0) -> Trace:
     """
     if trace.ratio is None:
         return trace
+    meta = replace(trace.meta, rule="synthetic", prefix_only=False, top_k=0, top_p=1.0)
+    return replace(trace, run=drawn_run(trace, seed), ratio=None, meta=meta)
+
+
+def drawn_run(trace: Trace, seed: int) -> np.ndarray:
+    """uint8[N]: the column `run` of `drawn_trace`; the recorded one under other rules."""
+    if trace.ratio is None:
+        return trace.run
     run = np.zeros(trace.rows, np.uint8)
     _draw(trace.offset, trace.sequence, trace.depth, trace.ratio, check_seed(seed), run)
-    meta = replace(trace.meta, rule="synthetic", prefix_only=False, top_k=0, top_p=1.0)
-    return replace(trace, run=run, ratio=None, meta=meta)
+    return run
 
 
 def expected_accepted_length(trace: Trace) -> np.ndarray:

@@ -51,11 +51,16 @@ def outcomes(trace: Trace, policy: TreePolicy) -> Outcome:
 
 
 def check_trace(trace: Trace, policy: TreePolicy) -> None:
-    """The errors of `outcomes` for this trace and policy."""
+    """The errors of `outcomes` for this trace and policy.
+
+    Under the rejection rule a node's second child x is tried with p' = norm(max(0, p - q)) against
+    q without the first: its chance needs the whole p and q, of which `ratio` holds one quotient.
+    """
     if trace.ratio is not None:
         raise TraceError(
-            "this trace is of the rejection rule (it records ratio), "
-            "trees are replayed on greedy and coupled traces: use one"
+            "this trace is of the rejection rule: its ratio is the chance of a single child, "
+            "that of a sibling also depends on those rejected before. "
+            "Trees are replayed on greedy and coupled traces: use one"
         )
     if policy.kind == "dynamic" and trace.order is None:
         raise TraceError("this trace records no order of dynamic trees: record it with one")

@@ -48,7 +48,7 @@ def measure_costs(
     settings: MeasureSettings,
     progress: Progress = quiet,
 ) -> CostTable:
-    """Measures drafts of up to K tokens, and writes `out`."""
+    """Measures drafts of up to K tokens, or the drafter's most, and writes `out`."""
     check_output(out)
     _check_depth(K)
     pair = models.load(
@@ -107,8 +107,7 @@ def requests_for(recordings: Sequence[str], out: Path | None = None) -> list[Cos
 
 
 def _entry(request: CostRequest, pair: Pair) -> Entry:
-    most = pair.drafter.max_draft_length
-    K = request.K if most is None else min(request.K, most)
+    K = pair.drafter.longest(request.K)
     return Entry(pair.target, pair.drafter, request.rule, K)
 
 
