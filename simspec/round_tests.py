@@ -17,7 +17,8 @@ from simspec.trace import Trace
 
 POWER = 0.99
 """Probability with which a loss of `RoundTests.detectable` is detected."""
-LEAST_RISK = 1e-5
+LEAST_RISK = 1e-4
+"""Smaller risks take over 50,000 replays."""
 OWN_TESTS = ("rounds", "accepted lengths", "rounds by prompt")
 PAIRED_TESTS = ("recording: tokens a round", "recording: accepted lengths")
 _POWER_REPLAYS, _POWER_STEPS = 16, 8
@@ -175,19 +176,20 @@ def _pearson(values: np.ndarray, scale: np.ndarray, least: float) -> np.ndarray:
 def _paired_tests(
     rounds: Rounds, own: Trace, replayed: Rounds, recording: Trace, resamples: int
 ) -> dict[str, float]:
-    pairs = (rounds, own), (replayed, recording)
-    tokens, lengths = [], []
-    for part, trace in pairs:
-        tokens.append(np.stack((np.diff(trace.offset), np.diff(part.offset)), axis=-1))
-        counts = np.zeros((trace.sequences, trace.K + 1))
-        prompt = np.repeat(np.arange(trace.sequences), np.diff(part.offset))
-        np.add.at(counts, (prompt, part.accepted), 1)
-        lengths.append(counts)
-    by_tokens, by_length = PAIRED_TESTS
+    a, b = _columns(rounds, own), _columns(replayed, recording)
+    tokens, lengths = PAIRED_TESTS
     return {
-        by_tokens: swap_test(*tokens, lambda t: t[..., 0] / t[..., 1], resamples),
-        by_length: swap_distance_test(*lengths, _chi_square, resamples),
+        tokens: swap_test(a[:, :2], b[:, :2], lambda t: t[..., 0] / t[..., 1], resamples),
+        lengths: swap_distance_test(a[:, 2:], b[:, 2:], _chi_square, resamples),
     }
+
+
+def _columns(rounds: Rounds, trace: Trace) -> np.ndarray:
+    """float64[S, 2 + K + 1]: each prompt's tokens, rounds, and rounds by accepted length."""
+    counts = np.zeros((trace.sequences, trace.K + 1))
+    prompt = np.repeat(np.arange(trace.sequences), np.diff(rounds.offset))
+    np.add.at(counts, (prompt, rounds.accepted), 1)
+    return np.column_stack((np.diff(trace.offset), np.diff(rounds.offset), counts))
 
 
 def _chi_square(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -205,9 +207,10 @@ def _detectable(
     """
     needed = mean + float(ndtri(1 - level / 2) + ndtri(POWER)) * spread
     assert own.ratio is not None
+    ratio = own.ratio
 
     def reached(x: float) -> bool:
-        lossy = replace(own, ratio=(own.ratio * (1 - x)).astype(np.float32))
+        lossy = replace(own, ratio=ratio * np.float32(1 - x))
         drawn = [len(rounds) for rounds in settings.replays(lossy, _POWER_REPLAYS)]
         return bool(np.mean(drawn) >= needed and np.mean(drawn) > mean)
 

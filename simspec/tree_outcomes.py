@@ -6,7 +6,7 @@ import numpy as np
 
 from simspec.policy import PolicyError
 from simspec.quantization import decode, table
-from simspec.rank_acceptance import draft_room
+from simspec.rank_acceptance import check_exact, draft_room
 from simspec.trace import Trace, TraceError
 from simspec.tree_policy import MAX_SUBMITTED, TreePolicy
 
@@ -51,17 +51,8 @@ def outcomes(trace: Trace, policy: TreePolicy) -> Outcome:
 
 
 def check_trace(trace: Trace, policy: TreePolicy) -> None:
-    """The errors of `outcomes` for this trace and policy.
-
-    Under the rejection rule a node's second child x is tried with p' = norm(max(0, p - q)) against
-    q without the first: its chance needs the whole p and q, of which `ratio` holds one quotient.
-    """
-    if trace.ratio is not None:
-        raise TraceError(
-            "this trace is of the rejection rule: its ratio is the chance of a single child, "
-            "that of a sibling also depends on those rejected before. "
-            "Trees are replayed on greedy and coupled traces: use one"
-        )
+    """The errors of `outcomes` for this trace and policy."""
+    check_exact(trace)
     if policy.kind == "dynamic" and trace.order is None:
         raise TraceError("this trace records no order of dynamic trees: record it with one")
     if policy.kind == "beam" and trace.beam is None:

@@ -12,6 +12,7 @@ from real.decode.verify import rejection_sample
 from real.draft import Draft
 from real.sampling import Rule
 from simspec import TraceError, policies
+from simspec.reports.trees import compare_trees
 from simspec.rng import DRAFT
 from simspec.tree_outcomes import check_trace
 from simspec.tree_replay import replay_tree
@@ -64,9 +65,18 @@ def test_trees_are_refused_with_the_reason(tmp_path):
     meta = replace(trace.meta, end_tokens=())
     replace(trace, meta=meta).save(tmp_path / "drawn.parquet")
     for command in (
-        ("trees", "drawn.parquet", "--cost", 0.1),
         ("sweep", "drawn.parquet", "--cost", 0.1, "--policy", "static:2x1"),
         ("run", "drawn.parquet", "--policy", "static:2x1"),
     ):
         refused(tmp_path, *command, words="of the rejection rule")
     refused(tmp_path, "run", "drawn.parquet", "--policy", "beam:2", words="no policy of chains")
+
+
+def test_tree_tables_hold_chains_alone_and_say_why():
+    rows, notes = compare_trees({"drawn": recorded(0)}, resamples=200)
+    assert rows
+    assert not any(row.policy.startswith(("optimal", "full", "dynamic", "cape")) for row in rows)
+    left_out = " ".join(note for note in notes if "without" in note)
+    for name in ("optimal_tree", "full_tree", "medusa_tree", "dynamic_tree", "cape"):
+        assert name in left_out
+    assert left_out.count("chance of a single child") == 1

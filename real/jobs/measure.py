@@ -48,7 +48,7 @@ def measure_costs(
     settings: MeasureSettings,
     progress: Progress = quiet,
 ) -> CostTable:
-    """Measures drafts of up to K tokens, or the drafter's most, and writes `out`."""
+    """Measures drafts of up to K tokens, and writes `out`."""
     check_output(out)
     _check_depth(K)
     pair = models.load(

@@ -192,11 +192,14 @@ def run_recording(
     pair = models.load_for(trace, name, submitted, timed if cost is None else 0, settings.drafter)
     if cost is None:
         measuring = relabel(progress, "measuring")
-        measured = measure(pair.target, pair.drafter, rule, trace.K, timing, measuring)
-        cost = measured.extend(trace.K)  # beyond the drafter's most nothing is drafted
+        offered = pair.drafter.longest(trace.K)
+        cost = measure(pair.target, pair.drafter, rule, offered, timing, measuring)
+        if offered < trace.K:  # so deep the policy may ask, and nothing is drafted
+            cost = cost.extend(trace.K)
     outcome: Outcome | SampledOutcome
     if rule.sampled:
-        outcome = run_sampled(trace, pair, policy, cost, settings.seed, settings.risk, progress)
+        chosen = chain_policy(trace, policy, cost)
+        outcome = run_sampled(trace, pair, chosen, cost, settings.seed, settings.risk, progress)
     else:
         outcome = run_on(trace, pair, policy, cost, settings.seed, progress)
     if settings.save is not None:

@@ -38,8 +38,6 @@ def measure(
 ) -> CostModel:
     """A CostModel of medians from rounds of the decode loop, in seconds; docs/costs.md has why.
 
-    K is cut to the drafter's `max_draft_length`.
-
     | field | what is timed |
     | --- | --- |
     | baseline | a whole round of plain decoding without a drafter |
@@ -84,7 +82,7 @@ def measure_table(
     ValueError for a batch without a drafter's own model (`lm`), for tree nodes with a batch or
     outside K .. MOST, for a length never offered, and where not even one sequence fits.
     """
-    batches, contexts, K = settings.batch, settings.context, drafter.longest(K)
+    batches, contexts = settings.batch, settings.context
     _check_tree_nodes(settings, K)
     entry = Entry(target, drafter, rule, K)
     prices = LoopPrices([entry], settings, np.random.default_rng(settings.seed))

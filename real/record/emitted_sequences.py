@@ -14,6 +14,7 @@ from real.record.assembly import assemble
 from real.record.hidden_states import hidden_states
 from real.record.idle_target import IdleTarget
 from real.record.rejection import record_rejection
+from real.record.rows import RecordedRows
 from real.record.settings import Settings
 from real.record.shared_pass import SharedPass
 from real.sampling import Rule
@@ -32,18 +33,35 @@ def record_emitted(
     distributed as replays of the result. RecordError for a drafter that is not history-free.
     """
     rows, prompts = [], []
-    reader = target
-    if type(drafter) is PromptLookupDrafter:  # it reads tokens only
-        reader = cast(Target, IdleTarget(target.decoder))
     for s, tokens in enumerate(emitted):
         prompt = trace.prompt[trace.prompt_offset[s] : trace.prompt_offset[s + 1]].tolist()
-        settings = Settings(trace.K, int(trace.budget[s]), rule, trace.meta.end_tokens, ())
-        written = tokens, _probabilities(target, rule, prompt, tokens)
-        rows.append(record_rejection(reader, drafter, settings, prompt, written, SharedPass()))
+        budget = int(trace.budget[s])
+        rows.append(emitted_rows(target, drafter, rule, prompt, tokens, trace.K, budget))
         prompts.append(Prompt(trace.meta.ids[s], trace.task[s], "", prompt))
+    settings = Settings(trace.K, int(trace.budget.max()), rule, trace.meta.end_tokens, ())
     meta = replace(trace.meta, drafter=drafter.name, seed=rule.seed)
     recorded = assemble(rows, prompts, 0, settings, meta)
     return replace(recorded, budget=trace.budget, sequence=trace.sequence)
+
+
+def emitted_rows(
+    target: Target,
+    drafter: Drafter,
+    rule: Rule,
+    prompt: list[int],
+    tokens: np.ndarray,
+    K: int,
+    budget: int,
+) -> RecordedRows:
+    """The rows of `tokens [n]` emitted behind `prompt`, with drafts of up to K tokens.
+
+    RecordError for a drafter that is not history-free.
+    """
+    written = tokens, _probabilities(target, rule, prompt, tokens)
+    if type(drafter) is PromptLookupDrafter:  # it reads tokens only
+        target = cast(Target, IdleTarget(target.decoder))
+    settings = Settings(K, budget, rule, (), ())
+    return record_rejection(target, drafter, settings, prompt, written, SharedPass())
 
 
 def _probabilities(target: Target, rule: Rule, prompt: list[int], tokens: np.ndarray) -> np.ndarray:
