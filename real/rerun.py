@@ -1,6 +1,7 @@
 """Running policies on a recording's prompts, under its rule."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from real.decode.beam_search import BeamSearch
 from real.decode.loop import decode
@@ -14,6 +15,8 @@ from real.sampling import Rule, clear_noise_cache
 from simspec import CostModel, Policy, Trace, policies
 from simspec.tree_policy import TreePolicy
 
+SEEDS = 1 << 64
+"""Seeds of draws are smaller."""
 WARM_UP_TOKENS = 24
 """New tokens of the sequence that is decoded before others are timed."""
 
@@ -40,6 +43,18 @@ def rule_of(trace: Trace) -> Rule:
     return recorded_rule(trace)
 
 
+def rerun_rule(trace: Trace, seed: int = 0) -> Rule:
+    """The rule under which a trace's prompts are run again.
+
+    That of the recording. Under the rejection rule the tokens are drawn anew, by another seed than
+    the recorded ones: only then are the two independent.
+    """
+    rule = recorded_rule(trace)
+    if not rule.sampled:
+        return rule
+    return replace(rule, seed=(rule.seed + 1 + seed % (SEEDS - 1)) % SEEDS)
+
+
 def prompts_of(trace: Trace) -> list[list[int]]:
     """The prompts' tokens."""
     offset = trace.prompt_offset
@@ -58,10 +73,11 @@ def rerun(
     results each.
 
     Policies take turns on each sequence, so that a slow minute affects all. The last list is
-    plain decoding, the baseline of speedups.
+    plain decoding, the baseline of speedups. `seed` is of the policies' draws, and of the tokens
+    where the rule draws them (`rerun_rule`).
     """
     check_predictors(pair.drafter, trace, policies_)
-    rule, prompts, ends = rule_of(trace), prompts_of(trace), trace.meta.end_tokens
+    rule, prompts, ends = rerun_rule(trace, seed), prompts_of(trace), trace.meta.end_tokens
 
     def runs() -> list[tuple[Drafter, Plan]]:
         plain = chain_plan(policies.BUILTIN["fixed"](0), trace.K, seed, cost)

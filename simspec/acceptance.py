@@ -23,13 +23,12 @@ def drawn_trace(trace: Trace, seed: int = 0) -> Trace:
     """
     if trace.ratio is None:
         return trace
-    run = drawn_run(trace, seed)
     meta = replace(trace.meta, rule="synthetic", prefix_only=False, top_k=0, top_p=1.0)
-    return replace(trace, run=run, ratio=None, meta=meta)
+    return replace(trace, run=drawn_run(trace, seed), ratio=None, meta=meta)
 
 
-def drawn_run(trace: Trace, seed: int = 0) -> np.ndarray:
-    """uint8[N]: `run` of the `drawn_trace`, without its other fields."""
+def drawn_run(trace: Trace, seed: int) -> np.ndarray:
+    """uint8[N]: the column `run` of `drawn_trace`; the recorded one under other rules."""
     if trace.ratio is None:
         return trace.run
     run = np.zeros(trace.rows, np.uint8)

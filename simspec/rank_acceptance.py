@@ -8,6 +8,20 @@ from simspec.trace import Trace, TraceError
 from simspec.tree import MAX_RANKS, TreeError
 
 
+def check_exact(trace: Trace) -> None:
+    """TraceError for a trace of the rejection rule, on which no tree is replayed.
+
+    There a node's second child x is tried with p' = norm(max(0, p - q)) against q without the
+    first: its chance needs the whole p and q, of which `ratio` holds one quotient.
+    """
+    if trace.ratio is not None:
+        raise TraceError(
+            "this trace is of the rejection rule: its ratio is the chance of a single child, "
+            "that of a sibling also depends on those rejected before. "
+            "Trees are replayed on greedy and coupled traces: use one"
+        )
+
+
 def rank_acceptance(
     trace: Trace,
     R: int = 16,
@@ -21,6 +35,7 @@ def rank_acceptance(
     rank below R, where a node of that depth is tried at all; otherwise all rows, a head's accuracy
     by itself. 0 where there is no such row. TraceError without ranks.
     """
+    check_exact(trace)
     if trace.rank is None:
         raise TraceError("this trace records no rank, which trees need: record it again")
     if not 1 <= R <= MAX_RANKS:

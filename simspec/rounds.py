@@ -53,6 +53,11 @@ class Rounds:
             row = row + np.repeat(np.asarray(start)[: len(blocks)], np.diff(offset))
         return cls(offset, row, computed, drafted, accepted)
 
+    def as_set(self) -> set[tuple[int, int, int, int]]:
+        """(row, computed, drafted, accepted) of all rounds."""
+        columns = self.row, self.computed, self.drafted, self.accepted
+        return set(zip(*(column.tolist() for column in columns)))
+
     def select(self, indices: Any, trace: Trace | None = None) -> "Rounds":
         """The rounds of these sequences; with their trace, rows are those of
         trace.select(indices).

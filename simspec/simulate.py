@@ -1,5 +1,7 @@
 """Replay: the rounds of a policy on a recording."""
 
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 
 from simspec.acceptance import drawn_run
@@ -18,11 +20,17 @@ def replay(trace: Trace, policy: Policy, seed: int = 0, cost: CostModel | None =
 
     seed keys the policy's draws together with each sequence's address, so that other sequences and
     threads do not matter. cost (default CostModel.from_ratio(0.1, K)) is what `observe` receives;
-    most policies ignore it. See
-    `drawn_trace` for the rejection rule. TraceError for a feature that the trace lacks, PolicyError
-    for features under the rejection rule, ValueError for an invalid seed or a cost that is too
-    short.
+    most policies ignore it. See `drawn_run` for the rejection rule. TraceError for a feature that
+    the trace lacks, PolicyError for features under the rejection rule, ValueError for an invalid
+    seed or a cost that is too short.
     """
+    return next(replays(trace, policy, (seed,), cost))
+
+
+def replays(
+    trace: Trace, policy: Policy, seeds: Iterable[int], cost: CostModel | None = None
+) -> Iterator[Rounds]:
+    """`replay` with each of these seeds: under the rejection rule each draws acceptance anew."""
     if not isinstance(policy, Policy):
         name = getattr(policy, "name", policy)
         raise PolicyError(
@@ -30,19 +38,23 @@ def replay(trace: Trace, policy: Policy, seed: int = 0, cost: CostModel | None =
             "replay_tree() takes trees, as do simspec sweep and run"
         )
     K, cost, columns, grids = prepare(trace, policy, cost)
-    output = Output(
-        np.zeros(trace.sequences + 1, np.int64), *(np.empty(trace.rows, np.int64) for _ in range(4))
-    )
-    kernel(policy)(
-        recording(trace, columns, grids)._replace(run=drawn_run(trace, seed)),
-        cost.tables,
-        policy_arrays(policy, K),
-        output,
-        K,
-        check_seed(seed),
-        policy.scope == "stream",
-    )
-    return Rounds(output.offset, *(array[: output.offset[-1]] for array in output[1:]))
+    loop = kernel(policy)
+    for seed in seeds:
+        output = Output(
+            np.zeros(trace.sequences + 1, np.int64),
+            *(np.empty(trace.rows, np.int64) for _ in range(4)),
+        )
+        drawn = recording(trace, columns, grids)._replace(run=drawn_run(trace, seed))
+        loop(
+            drawn,
+            cost.tables,
+            policy_arrays(policy, K),
+            output,
+            K,
+            check_seed(seed),
+            policy.scope == "stream",
+        )
+        yield Rounds(output.offset, *(array[: output.offset[-1]] for array in output[1:]))
 
 
 def recording(trace: Trace, columns: np.ndarray, grids: np.ndarray) -> Recording:

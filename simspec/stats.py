@@ -108,6 +108,18 @@ def swap_test(
     p = (1 + number as large) / (1 + resamples). P(p <= x) <= x under the hypothesis. ValueError as
     there.
     """
+    return swap_distance_test(
+        a, b, lambda first, second: np.abs(statistic(first) - statistic(second)), resamples, seed
+    )
+
+
+def swap_distance_test(
+    a: Any, b: Any, distance: Callable[..., Any], resamples: int = 9999, seed: int = 0
+) -> float:
+    """As `swap_test`, by a symmetric distance of totals [..., C] of a and of b, [...].
+
+    Large distances speak against the hypothesis.
+    """
     a, b = _columns(a), _columns(b)
     if a.shape != b.shape:
         raise ValueError(
@@ -117,14 +129,24 @@ def swap_test(
     swap = np.random.default_rng(seed).random((resamples, len(a))) < 0.5
     moved, both = swap @ (b - a), a.sum(axis=0) + b.sum(axis=0)
     first = a.sum(axis=0) + moved
-    drawn = np.abs(statistic(first) - statistic(both - first))
-    observed = float(np.abs(statistic(a.sum(axis=0)) - statistic(b.sum(axis=0))))
+    drawn = np.asarray(distance(first, both - first))
+    observed = float(distance(a.sum(axis=0), b.sum(axis=0)))
     if not np.isfinite(drawn).all():
         raise ValueError(
             "the figure is not finite in every resample: a denominator is 0 there, leave this "
             "figure out"
         )
     return float((1 + (drawn >= observed * (1 - 1e-12)).sum()) / (1 + resamples))
+
+
+def monte_carlo_test(values: Any) -> float:
+    """p-value of values[0] among values float64[1 + M] that are exchangeable under the hypothesis.
+
+    p = (number at least as large, itself included) / (1 + M). P(p <= x) <= x under the hypothesis.
+    Phipson and Smyth (2010), "Permutation p-values should never be zero".
+    """
+    values = np.asarray(values, dtype=np.float64)
+    return float((values >= values[0] - 1e-12 * abs(values[0])).mean())
 
 
 def _columns(columns: Any) -> Any:

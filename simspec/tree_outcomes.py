@@ -6,7 +6,7 @@ import numpy as np
 
 from simspec.policy import PolicyError
 from simspec.quantization import decode, table
-from simspec.rank_acceptance import draft_room
+from simspec.rank_acceptance import check_exact, draft_room
 from simspec.trace import Trace, TraceError
 from simspec.tree_policy import MAX_SUBMITTED, TreePolicy
 
@@ -52,11 +52,7 @@ def outcomes(trace: Trace, policy: TreePolicy) -> Outcome:
 
 def check_trace(trace: Trace, policy: TreePolicy) -> None:
     """The errors of `outcomes` for this trace and policy."""
-    if trace.ratio is not None:
-        raise TraceError(
-            "this trace is of the rejection rule (it records ratio), "
-            "trees are replayed on greedy and coupled traces: use one"
-        )
+    check_exact(trace)
     if policy.kind == "dynamic" and trace.order is None:
         raise TraceError("this trace records no order of dynamic trees: record it with one")
     if policy.kind == "beam" and trace.beam is None:

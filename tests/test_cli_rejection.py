@@ -2,11 +2,13 @@
 
 import json
 
-from shell import refused, simspec
+from shell import command, refused, simspec
+
+from simspec import CostModel
 
 
 def test_rejection_recordings_from_the_command_line(trained_folder):
-    """Rejection recordings are swept and described; round-by-round commands fail in one line."""
+    """Rejection recordings are swept and described; what cannot replay them fails in one line."""
     drawn = (
         "prompts.jsonl",
         "--models",
@@ -79,15 +81,6 @@ def test_rejection_recordings_from_the_command_line(trained_folder):
     assert len(json.loads(out)["draft"]) == 3
     for words, *arguments in (
         (
-            "replay in distribution, not one by one",
-            "run",
-            "drawn.parquet",
-            "--models",
-            "models",
-            "--policy",
-            "fixed:1",
-        ),
-        (
             "replays in distribution only",
             "sweep",
             "drawn.parquet",
@@ -158,3 +151,45 @@ def test_rejection_recordings_from_the_command_line(trained_folder):
         ),
     ):
         refused(trained_folder, *arguments, words=words)
+
+
+def test_rejection_recordings_are_run_forced_scored_and_audited(trained_folder):
+    """Six prompts: too few for the comparison with the recording, prompt by prompt."""
+    models = ("--models", "models")
+    record = ("prompts.jsonl", *models, "--drafter", "model", "--longest", 400, "-k", 3)
+    rule = ("--rule", "rejection", "--temperature", 1, "--budget", 16, "--out", "again.parquet")
+    simspec("record", *record, *rule, cwd=trained_folder)
+    CostModel.from_ratio(0.2, 3).to_json(trained_folder / "ratio.json")
+    run = ("run", "again.parquet", *models, "--policy", "fixed:2", "--cost", "ratio.json")
+    out, _ = simspec(*run, "--risk", 0.01, "--save", "run.jsonl", "--json", cwd=trained_folder)
+    report = json.loads(out)
+    assert report["replay_equal"]
+    assert report["rule"] == "rejection"
+    assert list(report["tests"]["p_values"]) == ["rounds", "accepted lengths", "rounds by prompt"]
+    assert report["tests"]["replays"] == 300
+    assert report["speedup_simulated"] > 0
+    out, _ = simspec(*run, "--risk", 0.1, cwd=trained_folder)
+    assert "no alarm" in out
+    out, _ = simspec("audit", "run.jsonl", *models, "--json", cwd=trained_folder)
+    assert json.loads(out)["clean"]
+    assert json.loads(out)["sampling"]["p_bias"] is not None
+    out, _ = simspec("audit", "again.parquet", *models, "--json", cwd=trained_folder)
+    assert json.loads(out)["clean"]
+    force = ("teacher-force", "again.parquet", *models, "--policy", "beta_ts")
+    out, _ = simspec(*force, "--json", cwd=trained_folder)
+    assert json.loads(out)["sound"]
+    assert json.loads(out)["equal"] == json.loads(out)["rounds"] == json.loads(out)["replayed"]
+    out, _ = simspec(*force, cwd=trained_folder)
+    assert "accept as the replay does (100.00%)" in out
+    score = ("scorecard", "again.parquet", *models, "--prompts", 3, "--repeats", 1)
+    code, out, error = command(trained_folder, *score, "--policy", "fixed:1", "--json")
+    assert code in (0, 1), error
+    assert json.loads(out)["rows"][0]["predicted"] > 0
+    for words, *arguments in (
+        ("replays in distribution only", *run[:-4], "--policy", "confidence:0.5"),
+        ("nobody can know it", *run[:-4], "--policy", "oracle"),
+        ("depends on earlier rounds", *run, "--drafter", "lookahead"),
+        ("probability of a false alarm", *run, "--risk", 0),
+        ("cannot equal a recording", "audit", "run.jsonl", *models, "--against", "again.parquet"),
+    ):
+        refused(trained_folder, *arguments, words=words, progress=True)

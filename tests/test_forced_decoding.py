@@ -177,8 +177,6 @@ def test_invalid_forced_tokens_are_refused():
         match="3 forced tokens without an end token; expected one, or the whole budget of 4",
     ):
         decode(target, Silent(), drive, Rule(), [5], 4, END, forced=[5, 6, 7])
-    with pytest.raises(ValueError, match="rejection rule"):
-        decode(target, Silent(), drive, Rule("rejection"), [5], 3, END, forced=[5, 6, 7])
     assert decode(
         target, Silent(), drive, Rule(), [5], 4, END, forced=[5, 6, 3]
     ).token.tolist() == [5, 6, 3]

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from scipy import stats
 
+from real.audit.acceptance_bias import AcceptanceBias, acceptance_bias, chain_depth
 from real.audit.against_recording import RecordingComparison, compare_with_recording
 from real.audit.drafter_bias import DrafterBias, drafter_bias, drafter_distributions
 from real.audit.emitted_run import EmittedRun, RunError
@@ -40,6 +41,7 @@ def audit(
     | greedy, coupled | excused gaps exceed the tolerance's share at most with probability `risk` |
     | coupled, rejection | no token has probability 0; `sampling_tests` at `risk` |
     | rejection, with `drafter` | the tokens are not biased towards the drafter |
+    | and with rounds of chains | drafted tokens are accepted with probability min(1, p / q) |
     | any, with `recording` | sequences and rounds equal those of the same prompts |
 
     ValueError for a risk outside (0, 1), tokens outside the vocabulary, or an unfit recording.
@@ -54,7 +56,10 @@ def audit(
     run.check_vocabulary(decoder.config.vocab)
     tolerance = tolerance_of(run.header.dtype, str(decoder.dtype).removeprefix("torch."))
     dtype, slack = getattr(torch, tolerance.dtype), tolerance.nats
-    gaps, statistics, biases = [], [], []
+    gaps, statistics, biases, acceptances = [], [], [], []
+    depth = 0
+    if drafter is not None and rule.name == "rejection" and drafter.history_free:
+        depth = chain_depth(run.sequences)
     for i, sequence in enumerate(run.sequences):
         q = None
         if drafter is not None and rule.name == "rejection":
@@ -70,6 +75,8 @@ def audit(
                 biases.append(
                     drafter_bias(rule.probs(logits), q[start : start + len(logits)], token)
                 )
+        if drafter is not None and depth:
+            acceptances.append(acceptance_bias(target, drafter, rule, sequence, depth))
         progress("auditing", i + 1, len(run.sequences))
     places = [
         (i, sequence.sequence, position, token)
@@ -80,10 +87,13 @@ def audit(
     divergences, near_ties, ties = _divergences(gaps, places, tolerance) if gaps else ((), 0, 0)
     of = len(places), tolerance.share, risk
     alarms += excess_alarms(divergences, *of, "tokens are not the target's pick")
-    impossible, sampling = _sampling(statistics, biases, places, risk) if statistics else ((), None)
+    impossible: tuple[ImpossibleToken, ...] = ()
+    sampling: SamplingTests | None = None
+    if statistics:
+        impossible, sampling = _sampling(statistics, biases, acceptances, places, risk)
     alarms += excess_alarms(impossible, *of, "tokens have probability 0")
-    if sampling is not None and sampling.alarms:
-        alarms.append(f"not drawn from the target's distributions: {', '.join(sampling.alarms)}")
+    if sampling is not None:
+        alarms += _sampling_alarms(sampling)
     comparison = None
     if recording is not None:
         comparison, alarm = _compared(run, recording, risk)
@@ -123,7 +133,11 @@ def _divergences(
 
 
 def _sampling(
-    parts: list[SamplingStatistics], biases: list[DrafterBias], places: list[Place], risk: float
+    parts: list[SamplingStatistics],
+    biases: list[DrafterBias],
+    acceptances: list[AcceptanceBias],
+    places: list[Place],
+    risk: float,
 ) -> tuple[tuple[ImpossibleToken, ...], SamplingTests | None]:
     """(tokens of probability 0, tests of the others); no tests where none is left."""
     statistics = _concatenated(SamplingStatistics, parts)
@@ -137,7 +151,17 @@ def _sampling(
     bias = None
     if len(biases) == len(parts):
         bias = _selected(_concatenated(DrafterBias, biases), possible)
-    return impossible, sampling_tests(_selected(statistics, possible), bias, risk)
+    acceptance = _concatenated(AcceptanceBias, acceptances) if acceptances else None
+    return impossible, sampling_tests(_selected(statistics, possible), bias, risk, acceptance)
+
+
+def _sampling_alarms(sampling: SamplingTests) -> list[str]:
+    alarms, drawn = [], [name for name in sampling.alarms if name != "acceptance"]
+    if drawn:
+        alarms.append(f"not drawn from the target's distributions: {', '.join(drawn)}")
+    if len(drawn) < len(sampling.alarms):
+        alarms.append("drafted tokens are not accepted with probability min(1, p / q)")
+    return alarms
 
 
 def _compared(

@@ -69,6 +69,15 @@ class ForcedComparison:
         """No failure, and at least MIN_EQUAL_SHARE of the rounds equal."""
         return not self.failures and self.share >= MIN_EQUAL_SHARE
 
+    def describe(self) -> str:
+        """The comparison in words."""
+        return (
+            f"{self.equal} of {self.rounds} rounds accept as "
+            f"recorded ({self.share:.2%}), {self.replayed} are the replay's; "
+            f"{len(self.divergences)} of {self.tokens} tokens are not the target's pick, "
+            f"{len(self.failures)} beyond rounding"
+        )
+
     def summary(self) -> dict:
         """The comparison as JSON values; infinite margins become null."""
         flips = [asdict(flip) for flip in self.draft_flips]
@@ -116,13 +125,8 @@ def compare_forced(
     return ForcedComparison(
         rounds=len(rounds),
         equal=len(rounds) - len(flips),
-        replayed=len(_as_set(rounds) & _as_set(replayed)),
+        replayed=len(rounds.as_set() & replayed.as_set()),
         tokens=trace.rows,
         draft_flips=tuple(flips),
         divergences=tuple(divergences),
     )
-
-
-def _as_set(rounds: Rounds) -> set[tuple]:
-    columns = rounds.row, rounds.computed, rounds.drafted, rounds.accepted
-    return set(zip(*(column.tolist() for column in columns)))

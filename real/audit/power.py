@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 from scipy import optimize, stats
 
+from real.audit.acceptance_bias import ACCEPTANCE_TILTS, AcceptanceBias
 from real.audit.drafter_bias import BIAS_TILTS, DrafterBias
 from real.audit.sampling_statistics import TEMPERATURE_TILTS, SamplingStatistics
 
@@ -48,6 +49,22 @@ def detectable_bias(bias: DrafterBias, level: float) -> float:
         return float((np.abs(BIAS_TILTS) * score - BIAS_TILTS**2 * square / 2).max())
 
     return _root(evidence, len(BIAS_TILTS), level, 1.0)
+
+
+def detectable_loss(acceptance: AcceptanceBias, level: float) -> float:
+    """The smallest share x of accepted tokens that must be lost, at chances r (1 - x); inf if none.
+
+    The sum of scores then has mean -x Σ r; the log ratio of a tilt h is h Σ score - h^2 V / 2 with
+    V = Σ r (1 - r).
+    """
+    total = float(acceptance.chance.sum())
+    variance = float((acceptance.chance * (1 - acceptance.chance)).sum())
+
+    def evidence(x: float) -> float:
+        score = x * total - stats.norm.ppf(POWER) * math.sqrt(variance)
+        return float((np.abs(ACCEPTANCE_TILTS) * score - ACCEPTANCE_TILTS**2 * variance / 2).max())
+
+    return _root(evidence, len(ACCEPTANCE_TILTS), level, 1.0)
 
 
 def detectable_variation(n: int, bins: int, level: float) -> float:

@@ -73,6 +73,12 @@ def _sampling_rows(tests: SamplingTests) -> list[tuple[str, str]]:
     if tests.p_bias is not None and tests.detectable_bias is not None:
         share = _detectable(tests.detectable_bias, "over {:.1%} drawn from it")
         bias = f"z = {tests.bias_z:+.2f}, p <= {tests.p_bias:.3g}; {detected}: {share}"
+    acceptance = "not tested: the run's rounds of chains, or its drafter, are not at hand"
+    if tests.p_acceptance is not None and tests.detectable_loss is not None:
+        loss = _detectable(tests.detectable_loss, "{:.1%} of accepted tokens lost")
+        acceptance = (
+            f"z = {tests.acceptance_z:+.2f}, p <= {tests.p_acceptance:.3g}; {detected}: {loss}"
+        )
     return [
         (
             "surprisal",
@@ -94,6 +100,7 @@ def _sampling_rows(tests: SamplingTests) -> list[tuple[str, str]]:
             f"alarm over {tests.variation_limit:.4f}",
         ),
         ("drafter bias", bias),
+        ("acceptance", acceptance),
         ("false alarm", f"probability {tests.risk:g} at most, these tests together"),
     ]
 

@@ -6,8 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from real.audit.acceptance_bias import AcceptanceBias
 from real.audit.drafter_bias import DrafterBias
-from real.audit.power import detectable_bias, detectable_temperature, detectable_variation
+from real.audit.power import (
+    detectable_bias,
+    detectable_loss,
+    detectable_temperature,
+    detectable_variation,
+)
 from real.audit.sampling_statistics import TEMPERATURE_TILTS, SamplingStatistics
 
 MAX_BINS, MIN_PER_BIN = 20, 20
@@ -28,13 +34,16 @@ class SamplingTests:
     | total_variation | of those bins from uniform |
     | expected_variation, variation_limit | its mean under p; the limit that raises an alarm |
     | bias_z, p_bias | Σ s(token) in standard deviations, > 0 towards q; bound of its p-value |
+    | acceptance_z, p_acceptance | Σ (accepted - r) in standard deviations; bound of its p-value |
     | risk | probability of a false alarm |
     | detectable_temperature | relative temperature error detected with probability 0.99, or inf |
     | detectable_variation | total variation over the bins detected with probability 0.99, or inf |
     | detectable_bias | share of tokens drawn from q detected with probability 0.99, or inf |
-    | alarms | failed tests: 'temperature', 'uniformity', 'total variation', 'drafter bias' |
+    | detectable_loss | share of accepted tokens lost, detected with probability 0.99, or inf |
+    | alarms | failed tests: 'temperature', 'uniformity', 'total variation', 'drafter bias', \
+'acceptance' |
 
-    The fields of the drafter bias are None where it was not tested.
+    The fields of the drafter bias and of acceptance are None where they were not tested.
     """
 
     tokens: int
@@ -51,15 +60,21 @@ class SamplingTests:
     variation_limit: float
     bias_z: float | None
     p_bias: float | None
+    acceptance_z: float | None
+    p_acceptance: float | None
     risk: float
     detectable_temperature: float
     detectable_variation: float
     detectable_bias: float | None
+    detectable_loss: float | None
     alarms: tuple[str, ...]
 
 
 def sampling_tests(
-    statistics: SamplingStatistics, bias: DrafterBias | None, risk: float
+    statistics: SamplingStatistics,
+    bias: DrafterBias | None,
+    risk: float,
+    acceptance: AcceptanceBias | None = None,
 ) -> SamplingTests:
     """Runs m tests on all tokens together, each at level risk / m.
 
@@ -68,7 +83,7 @@ def sampling_tests(
     | temperature | exp(Σ tilt) is a likelihood ratio, so Markov's inequality bounds the p-value |
     | uniformity | chi-square with bins - 1 degrees of freedom |
     | total variation d | P(d >= E d + t) <= exp(-2 N t^2) (McDiarmid) |
-    | drafter bias, if given | as temperature |
+    | drafter bias, acceptance, if given | as temperature |
 
     The bounds hold at any N; at 20 tokens per bin the chi-square tail is up to 1.3 times its
     level.
@@ -79,7 +94,7 @@ def sampling_tests(
         raise ValueError(
             f"{n} tokens at risk {risk}; expected at least one token and a risk in (0, 1)"
         )
-    level = risk / (3 if bias is None else 4)
+    level = risk / (3 + (bias is not None) + (acceptance is not None))
     tilts = statistics.tilt.sum(0)
     likeliest = int(tilts.argmax())
     bins = int(np.clip(n // MIN_PER_BIN, 1, MAX_BINS))
@@ -102,6 +117,14 @@ def sampling_tests(
         smallest_bias = detectable_bias(bias, level)
         if p_bias < level:
             alarms.append("drafter bias")
+    acceptance_z = p_acceptance = smallest_loss = None
+    if acceptance is not None:
+        variance = float((acceptance.chance * (1 - acceptance.chance)).sum())
+        acceptance_z = _z(acceptance.score, variance)
+        p_acceptance = _markov_bound(acceptance.tilt)
+        smallest_loss = detectable_loss(acceptance, level)
+        if p_acceptance < level:
+            alarms.append("acceptance")
     return SamplingTests(
         tokens=n,
         surprisal=float(statistics.surprisal.mean()),
@@ -119,10 +142,13 @@ def sampling_tests(
         variation_limit=variation_limit,
         bias_z=bias_z,
         p_bias=p_bias,
+        acceptance_z=acceptance_z,
+        p_acceptance=p_acceptance,
         risk=risk,
         detectable_temperature=detectable_temperature(statistics, level),
         detectable_variation=detectable_variation(n, bins, level),
         detectable_bias=smallest_bias,
+        detectable_loss=smallest_loss,
         alarms=tuple(alarms),
     )
 

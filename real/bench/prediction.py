@@ -19,11 +19,12 @@ def scorecard_rows(
     name: str,
     trace: Trace,
     drafter: str,
-    replays: Sequence[tuple[Policy, Rounds]],
+    replays: Sequence[tuple[Policy, Sequence[Rounds]]],
     costs: PhaseCosts,
     runs: Sequence[Sequence[Run]],
 ) -> list[ScorecardRow]:
-    """A row for each replayed policy of runs[repeat][policy] on `trace`.
+    """A row for each replayed policy of runs[repeat][policy] on `trace`; predictions are means of
+    its replays.
 
     The last policy of `runs` is plain decoding. `costs` come from other prompts.
     """
@@ -34,7 +35,7 @@ def scorecard_rows(
         run, noise = median_run([repeat[i] for repeat in runs])
         rounds = rounds_of(trace, run)
         tokens, measured_phases = _tokens(run), _seconds(run)
-        phases = costs.seconds(replayed, policy.reads).sum(0)
+        phases = np.mean([costs.seconds(r, policy.reads).sum(0) for r in replayed], axis=0)
         same_rounds = costs.seconds(rounds, policy.reads).sum(0)
         predicted, measured = trace.rows / phases.sum(), tokens / measured_phases.sum()
         core, rest = _core_and_rest(same_rounds)
@@ -51,7 +52,7 @@ def scorecard_rows(
                 cost=math.log((core_measured + rest) / (core + rest)),
                 overhead=math.log((core_measured + rest_measured) / (core_measured + rest)),
                 noise=noise,
-                tau=trace.rows / len(replayed),
+                tau=trace.rows / float(np.mean([len(r) for r in replayed])),
                 tau_measured=tokens / len(rounds),
                 speedup=float(predicted * costs.plain.sum()),
                 speedup_measured=float(measured / plain_rate),

@@ -18,9 +18,13 @@ from real.measure.job import PLAIN, Job
 from real.measure.round_times import RoundTimes
 from real.pair import Pair, check_predictors
 from real.progress import Progress, quiet
-from real.rerun import prompts_of, rule_of
+from real.rerun import prompts_of, rerun_rule
 from real.sampling import clear_noise_cache
-from simspec import CostModel, Policy, Trace, policies, replay
+from simspec import CostModel, Policy, Trace, policies
+from simspec.simulate import replays
+
+REPLAYS = 32
+"""Replays of a recording of the rejection rule whose mean is predicted."""
 
 
 @dataclass(frozen=True)
@@ -71,15 +75,18 @@ def score(
 
     Policies observe seconds of `policy_cost`, in runs and replays alike. Predictions use means of
     phases measured here, on the other prompts: each runs once under every job of `phase_jobs`.
-    Scored runs and timing runs share one random order.
+    Scored runs and timing runs share one random order. Under the rejection rule each repeat draws
+    its own tokens, so that the noise is that of sampling too, and predictions are means of REPLAYS
+    replays.
     ValueError where no prompt is left for the costs, or a policy cannot run.
     """
     seed, repeats = settings.seed, settings.repeats
     scored, others = split_prompts(trace, settings.prompts, seed)
     built: list[Any] = [policies.make(policy, scored, policy_cost) for policy in policies_]
     check_predictors(pair.drafter, trace, built)
-    replays = [(p, replay(scored, p, seed=seed, cost=policy_cost)) for p in built]
-    deepest = max((int(rounds.computed.max()) for _, rounds in replays), default=0)
+    seeds = range(seed, seed + (REPLAYS if trace.meta.rule == "rejection" else 1))
+    replayed = [(p, list(replays(scored, p, seeds, policy_cost))) for p in built]
+    deepest = max((int(r.computed.max()) for _, rounds in replayed for r in rounds), default=0)
     jobs = {job: job.policy for job in phase_jobs(deepest, pair.drafter.has_logits)}
     unit = CostModel.from_ratio(0.1, max(deepest, 1))
     runs: list[tuple[Drafter, Policy]] = [(pair.drafter, p) for p in built]
@@ -90,30 +97,31 @@ def score(
         return [chain_plan(policy, trace.K, seed, policy_cost) for _, policy in runs]
 
     for (drafter, _), plan in zip(runs, plans_of_runs()):  # warms caches and compiled policies
-        prompts[1].run(drafter, plan, 0)
+        prompts[1].run(drafter, plan, 0, seed)
     pair.target.passes.warm()
     rng = np.random.default_rng(seed)
     queue = _shuffled(rng, len(runs), scored.sequences, list(jobs), others.sequences, repeats)
     times, results, done = RoundTimes(), [], 0
-    for repeat in queue:
+    for r, repeat in enumerate(queue):
         plans = plans_of_runs()
         by_policy: list[list[DecodeResult]] = [[] for _ in runs]
         for item in repeat:
             if isinstance(item, int):
                 # in file order: a stream's state carries over to the next prompt
-                result = prompts[0].run(runs[item][0], plans[item], len(by_policy[item]))
+                drafter, plan, s = runs[item][0], plans[item], len(by_policy[item])
+                result = prompts[0].run(drafter, plan, s, seed + r)
                 by_policy[item].append(result)
             else:
                 job, s = item
                 plan = chain_plan(jobs[job], max(deepest, 1), seed, unit)
-                times.add(job, prompts[1].run(job.drafter(pair.drafter), plan, s))
+                times.add(job, prompts[1].run(job.drafter(pair.drafter), plan, s, seed + r))
             done += 1
             progress("running", done, sum(map(len, queue)))
         results.append(by_policy)
     # a run may draft longer than any replay where a tie flips
     longest = max((p.longest(trace.K) for p in built), default=0)
     costs = phase_costs(times, longest)
-    rows = scorecard_rows(name, scored, pair.drafter.name, replays, costs, results)
+    rows = scorecard_rows(name, scored, pair.drafter.name, replayed, costs, results)
     ran = engines_of(pair.target, pair.drafter)
     engines: dict[str, Any] = {f"{model}_engine": engine for model, engine in ran.items()}
     return [replace(row, **engines) for row in rows]
@@ -142,15 +150,15 @@ class _Prompts:
         self.pair, self.trace = pair, trace
         self.tokens = prompts_of(trace)
 
-    def run(self, drafter: Drafter, plan: Plan, s: int) -> DecodeResult:
-        """Decodes prompt `s` as recorded."""
+    def run(self, drafter: Drafter, plan: Plan, s: int, seed: int) -> DecodeResult:
+        """Decodes prompt `s` as recorded; `seed` is of the tokens where the rule draws them."""
         clear_noise_cache()
         trace = self.trace
         return decode(
             self.pair.target,
             drafter,
             plan,
-            rule_of(trace),
+            rerun_rule(trace, seed),
             self.tokens[s],
             int(trace.budget[s]),
             trace.meta.end_tokens,

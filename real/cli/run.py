@@ -56,11 +56,18 @@ def run(  # noqa: PLR0913
         Path | None,
         typer.Option(help="Write the texts and rounds to this .jsonl, for `simspec audit`."),
     ] = None,
+    risk: Annotated[
+        float,
+        typer.Option(help="Rejection rule: probability of a false alarm in the tests of rounds."),
+    ] = 1e-3,
     as_json: Json = False,
 ) -> None:
     """Run a policy for real on a recording's prompts and compare every round with the replay.
 
     Exits with code 1 if they differ.
+
+    Under the rejection rule the run draws its own tokens, and its rounds are compared with replays
+    in distribution: on the run's own tokens, and prompt by prompt with the recording's.
 
     Example: simspec run tiny-model-greedy --policy fixed:3 --prompts 20
 
@@ -68,7 +75,7 @@ def run(  # noqa: PLR0913
     """
     from real.jobs import ModelSettings, RunSettings, run_recording
 
-    settings = RunSettings(policy, cost, prompts, seed, save, drafter)
+    settings = RunSettings(policy, cost, prompts, seed, save, drafter, risk)
     models_ = ModelSettings(models, device, dtype, engine, target, weights)
     with show_progress() as progress:
         outcome, run_trace, pair = run_recording(trace, models_, settings, progress)
@@ -78,14 +85,6 @@ def run(  # noqa: PLR0913
         if text:
             for name, token in zip(run_trace.meta.ids, outcome.texts):
                 print_text(f"--- {name}\n{pair.tokenizer.decode(token.tolist())}")
-        compared = outcome.comparison
-        known = outcome.simulated is not None
-        simulated = f"{outcome.simulated:.3f} simulated" if known else "no replay of this drafter"
-        print_text(
-            f"{outcome.policy}: {compared.rounds} rounds compared, "
-            f"{len(compared.exceptions)} exceptions, {len(compared.failures)} failures; "
-            f"speedup {outcome.measured:.3f} measured, {simulated}; "
-            f"{describe_engines(outcome.engines)}"
-        )
-    if not outcome.comparison.equal:
+        print_text(f"{outcome.describe()}; {describe_engines(outcome.engines)}")
+    if not outcome.equal:
         raise typer.Exit(1)

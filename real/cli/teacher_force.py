@@ -42,6 +42,10 @@ def teacher_force(  # noqa: PLR0913
     Tokens that are not the target's pick are evaluated. Exits with code 1 unless 97% of rounds
     accept as recorded and every divergence is within rounding of the dtype.
 
+    Under the rejection rule a drafted token is accepted with its probability given the recorded
+    tokens, by the replay's own draws: 97% of rounds must be as replayed, and 97% of probabilities
+    as recorded up to rounding.
+
     Example: simspec teacher-force tiny-model-greedy --policy fixed:3 --dtype bfloat16
     """
     from real.jobs import ModelSettings, force_recording
@@ -53,11 +57,7 @@ def teacher_force(  # noqa: PLR0913
     if as_json:
         print(json.dumps(run.summary()))
     else:
-        print_text(
-            f"{run.policy} in {dtype}: {compared.equal} of {compared.rounds} rounds accept as "
-            f"recorded ({compared.share:.2%}), {compared.replayed} are the replay's; "
-            f"{len(compared.divergences)} of {compared.tokens} tokens are not the target's pick, "
-            f"{len(compared.failures)} beyond rounding; {describe_engines(run.engines)}"
-        )
+        engines = describe_engines(run.engines)
+        print_text(f"{run.policy} in {dtype}: {compared.describe()}; {engines}")
     if not compared.sound:
         raise typer.Exit(1)

@@ -10,7 +10,7 @@ from torch import Tensor
 from real.decode.phase_timer import OTHER, VERIFICATION, PhaseTimer
 from real.decode.plan import Plan
 from real.decode.result import DecodeResult, Round
-from real.decode.verify import accept_exact, rejection_sample
+from real.decode.verify import accept_exact, accept_recorded, rejection_sample
 from real.draft import Drafter
 from real.model.target import Target
 from real.sampling import AddressedDraws, Rule
@@ -44,11 +44,11 @@ def decode(  # noqa: PLR0913
 
     Under a greedy or coupled rule the rounds equal those of `simspec.replay` on a recording of
     the same sequence (see NOTATION.md). Under the rejection rule drafts do not stop at a drafted
-    end token. ValueError for an empty prompt, for forced tokens under the rejection rule, and
-    for too few of them.
+    end token; forced tokens are drafted too, and accepted as in the replay whose seed is that of
+    `draws`. ValueError for an empty prompt, and for too few forced tokens.
     """
     if forced is not None:
-        _check_forced(forced, rule, budget, end_tokens)
+        _check_forced(forced, budget, end_tokens)
     if not prompt:
         raise ValueError(
             "the prompt is empty; expected at least one token, the first round's input"
@@ -65,6 +65,9 @@ def decode(  # noqa: PLR0913
     def pick(logits: Tensor, slot: int, hidden: Tensor | None = None) -> int:
         if rule.sampled:
             drawn[slot] = rule.probs(logits[None])[0]
+            if forced is not None:
+                known = len(out) + slot < len(forced)
+                return int(forced[len(out) + slot] if known else logits.argmax())
             return draws.sample(drawn[slot], len(rounds), slot, DRAFT)
         best = rule.scores(logits[None], sequence, [len(out) + slot]).argmax(-1)
         return int(best) if reader is None else reader.fetch(best, logits, hidden, slot, clock)
@@ -87,9 +90,11 @@ def decode(  # noqa: PLR0913
         assert output.logits is not None  # only a prefill has none
         logits = output.logits[: len(draft.token)]
         if rule.sampled:
-            verified = rejection_sample(
-                rule, logits, replace(draft, q={**drawn, **draft.q}), draws, len(rounds), end_tokens
-            )
+            draft = replace(draft, q={**drawn, **draft.q})
+            if forced is None:
+                verified = rejection_sample(rule, logits, draft, draws, len(rounds), end_tokens)
+            else:
+                verified = accept_recorded(rule, logits, draft, draws, len(out), end_tokens, forced)
         else:
             verified = verify_exact(
                 rule, logits, draft.token, draft.parent, sequence, len(out), end_tokens
@@ -123,13 +128,7 @@ def decode(  # noqa: PLR0913
     )
 
 
-def _check_forced(
-    forced: Sequence[int], rule: Rule, budget: int, end_tokens: tuple[int, ...]
-) -> None:
-    if rule.sampled:
-        raise ValueError(
-            "tokens cannot be forced under the rejection rule; expected rule 'greedy' or 'coupled'"
-        )
+def _check_forced(forced: Sequence[int], budget: int, end_tokens: tuple[int, ...]) -> None:
     if len(forced) < budget and (not len(forced) or forced[-1] not in end_tokens):
         raise ValueError(
             f"{len(forced)} forced tokens without an end token; "

@@ -10,6 +10,9 @@ from real.model.tree_mask import depths
 from real.sampling import AddressedDraws, Rule
 from simspec.rng import RESIDUAL
 
+TINY = 1e-300
+"""Stands for probability 0, which rounding at a cutoff of top-k or top-p may give to a token."""
+
 
 @dataclass(frozen=True)
 class VerifyResult:
@@ -21,12 +24,14 @@ class VerifyResult:
     | path | rows of the pass that are committed: row 0 and the accepted ones |
     | accepted | number of accepted draft tokens |
     | scores `[len(path), vocab]` | the target's scores at the rows of the path |
+    | chance | of `accept_recorded`: P(accepted) of each tested token; () elsewhere |
     """
 
     token: list[int]
     path: list[int]
     accepted: int
     scores: Tensor
+    chance: tuple[float, ...] = ()
 
 
 def accept_exact(
@@ -115,3 +120,44 @@ def rejection_sample(
         committed.append(draft.token[chosen])
         path.append(chosen)
     return VerifyResult(committed, path, len(path) - 1, p[path].log())
+
+
+def accept_recorded(
+    rule: Rule,
+    logits: Tensor,
+    draft: Draft,
+    draws: AddressedDraws,
+    position: int,
+    end_tokens: tuple[int, ...],
+    forced: Sequence[int],
+) -> VerifyResult:
+    """Speculative sampling of a chain, given that the new tokens of the sequence are `forced`.
+
+    The drafted token y = forced[position + j] is accepted with probability min(1, q(y) / p(y)), by
+    the draw that a replay makes at this row and slot (`simspec.acceptance.drawn_trace`). Any other
+    token is not accepted. A row absent from `draft.q` has a deterministic child: q = 1. ValueError
+    for a tree.
+    """
+    if list(draft.parent) != list(range(-1, len(draft.token) - 1)):
+        raise ValueError(
+            "tokens cannot be forced on a tree under the rejection rule; expected a chain, "
+            "or rule 'greedy' or 'coupled'"
+        )
+    p = rule.probs(logits)
+    committed: list[int] = []
+    chance: list[float] = []
+    for j, drafted in enumerate(draft.token[1:]):
+        token, q = forced[position + j], draft.q.get(j)
+        accepted = float(drafted == token)
+        if q is not None and accepted:
+            accepted = min(1.0, float(q[token]) / max(float(p[j, token]), TINY))
+        chance.append(accepted)
+        if not draws.accept(accepted, position, j):
+            break
+        committed.append(token)
+        if token in end_tokens:
+            break
+    path = list(range(len(committed) + 1))
+    if not (committed and committed[-1] in end_tokens):
+        committed.append(forced[position + len(committed)])
+    return VerifyResult(committed, path, len(path) - 1, p[path].log(), tuple(chance))

@@ -117,6 +117,10 @@ class Drafter:
         """Whether it can draft trees."""
         return type(self).grow is not Drafter.grow
 
+    def longest(self, K: int) -> int:
+        """The longest draft that it can make where K tokens are allowed."""
+        return K if self.max_draft_length is None else min(K, self.max_draft_length)
+
     def begin(self, target: Target, prompt: list[int], prefill: TargetOutput, pick: Pick) -> None:
         """Starts a sequence; `prefill` covers all tokens of the prompt but the last."""
 

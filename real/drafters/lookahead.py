@@ -1,14 +1,13 @@
 """Lookahead decoding: n-grams of the target's own Jacobi iterations (arXiv 2402.02057)."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from real.draft import Draft, Drafter, DrafterKind, Pick, Step
+from real.draft.settings_file import load_configured
 from real.model.decoder import Decoder
-from real.model.hf_config import WeightsError
 
 MAX_ROWS = 2048
 """Rows that window and n-grams may add to a pass."""
@@ -28,7 +27,8 @@ class LookaheadDrafter(Drafter):
     Level l of column i holds a guess for position i + l behind the last committed token. Level 0
     is a chain, each other guess follows the one above it in its column. The target's best tokens
     behind the last level complete W n-grams and become the next level. `follow` False is the
-    authors' default (ALWAYS_FWD_ONE, github.com/hao-ai-lab/LookaheadDecoding).
+    authors' default (ALWAYS_FWD_ONE, github.com/hao-ai-lab/LookaheadDecoding). The sizes are
+    theirs for a 7B model; docs/lookahead_and_sorted.md compares the rest.
 
     The pool depends on the rounds before: not `history_free`, so that it runs but is not recorded.
     Guesses are best tokens, never drawn: a drafted token has q = 1, and any rule stays lossless.
@@ -65,15 +65,7 @@ class LookaheadDrafter(Drafter):
     @classmethod
     def load(cls, folder: Path, target: Decoder, made_for: Mapping[str, str]) -> "LookaheadDrafter":
         """With the "settings" of lookahead.json in `folder`, else the defaults."""
-        file = Path(folder) / "lookahead.json"
-        if not file.exists():
-            return cls()
-        try:
-            return cls(**json.loads(file.read_text(encoding="utf-8"))["settings"])
-        except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-            raise WeightsError(
-                f"{file} holds no settings of lookahead: {' '.join(str(error).split())[:300]}"
-            ) from error
+        return load_configured(folder, cls)
 
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
         self.fill, self.prompt = np.random.default_rng(self.seed), list(prompt)

@@ -1,12 +1,11 @@
 """Prompt lookup: proposes what followed the same n-gram earlier in the sequence."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 from real.draft import Drafter, DrafterKind, Pick, RandomInit, Step
+from real.draft.settings_file import load_configured
 from real.model.decoder import Decoder
-from real.model.hf_config import WeightsError
 
 
 class PromptLookupDrafter(Drafter):
@@ -49,15 +48,7 @@ class PromptLookupDrafter(Drafter):
         cls, folder: Path, target: Decoder, made_for: Mapping[str, str]
     ) -> "PromptLookupDrafter":
         """With the "settings" of prompt_lookup.json in `folder`, else the defaults."""
-        file = Path(folder) / "prompt_lookup.json"
-        if not file.exists():
-            return cls()
-        try:
-            return cls(**json.loads(file.read_text(encoding="utf-8"))["settings"])
-        except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-            raise WeightsError(
-                f"{file} holds no settings of prompt lookup: {' '.join(str(error).split())[:300]}"
-            ) from error
+        return load_configured(folder, cls)
 
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
         self.sequence: list[int] = []

@@ -107,8 +107,7 @@ def requests_for(recordings: Sequence[str], out: Path | None = None) -> list[Cos
 
 
 def _entry(request: CostRequest, pair: Pair) -> Entry:
-    most = pair.drafter.max_draft_length
-    K = request.K if most is None else min(request.K, most)
+    K = pair.drafter.longest(request.K)
     return Entry(pair.target, pair.drafter, request.rule, K)
 
 

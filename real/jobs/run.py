@@ -13,13 +13,15 @@ from real.decode.engine import engines_of
 from real.equality import Comparison, compare, rounds_of
 from real.jobs.models import ModelSettings
 from real.jobs.recordings import open_recording
+from real.jobs.run_sampled import SampledOutcome, chain_policy, run_sampled
 from real.measure import MeasureSettings, max_new_tokens, measure
 from real.pair import Pair
 from real.progress import Progress, quiet, relabel
-from real.rerun import rerun, rule_of, total_seconds
+from real.rerun import recorded_rule, rerun, rerun_rule, rule_of, total_seconds
 from simspec import CostModel, Policy, Rounds, Trace, policies, replay
 from simspec.deferred_policy import DeferredPolicy
 from simspec.files import check_output
+from simspec.round_tests import check_risk
 from simspec.tree_outcomes import check_trace
 from simspec.tree_policy import TreePolicy
 from simspec.tree_replay import prepare_tree, replay_tree, tree_seconds
@@ -48,6 +50,22 @@ recorded), and in wall-clock time |
     committed: float
     results: tuple = ()
     engines: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def equal(self) -> bool:
+        """Whether the rounds equal the replay's."""
+        return self.comparison.equal
+
+    def describe(self) -> str:
+        """The line that `simspec run` prints."""
+        compared = self.comparison
+        known = self.simulated is not None
+        simulated = f"{self.simulated:.3f} simulated" if known else "no replay of this drafter"
+        return (
+            f"{self.policy}: {compared.rounds} rounds compared, "
+            f"{len(compared.exceptions)} exceptions, {len(compared.failures)} failures; "
+            f"speedup {self.measured:.3f} measured, {simulated}"
+        )
 
     def summary(self) -> dict:
         """The object that `simspec run --json` prints."""
@@ -80,7 +98,9 @@ def run_on(
 
     Both speedups are time per token of plain decoding over that of the policy, without prefill.
     A drafter other than the recording's has no replay there: only its tokens are compared.
+    ValueError for a recording of the rejection rule, see `run_sampled`.
     """
+    rule_of(trace)
     if not isinstance(policy, BeamSearch):
         policy = policies.make(policy, trace, cost)
     foreign = pair.drafter.name != trace.meta.drafter
@@ -139,6 +159,7 @@ class RunSettings:
     | seed | of the policy's draws |
     | drafter | another drafter than the recording's; "": the recording's |
     | save | where the sequences and rounds are written, .jsonl, for `simspec audit` |
+    | risk | probability of a false alarm of the tests under the rejection rule |
     """
 
     policy: str = "beta_ts"
@@ -147,12 +168,14 @@ class RunSettings:
     seed: int = 0
     save: Path | None = None
     drafter: str = ""
+    risk: float = 1e-3
 
 
 def run_recording(
     name: str, models: ModelSettings, settings: RunSettings, progress: Progress = quiet
-) -> tuple[Outcome, Trace, Pair]:
+) -> tuple[Outcome | SampledOutcome, Trace, Pair]:
     """Runs a policy on prompts of the recording `name`: (outcome, selected recording, models)."""
+    check_risk(settings.risk)
     path, trace = open_recording(name, settings.prompts)
     if settings.save is not None:
         check_output(settings.save, path, settings.cost or "")
@@ -161,16 +184,27 @@ def run_recording(
     if settings.drafter not in ("", trace.meta.drafter):
         check_foreign(settings.drafter, policy, trace)
         cost = cost or CostModel.from_ratio(0.1, trace.K)  # policies observe it, nothing is priced
-    rule, submitted = rule_of(trace), policy.submitted(trace.K)
+    rule, submitted = recorded_rule(trace), policy.submitted(trace.K)
+    if rule.sampled:
+        chain_policy(trace, policy, CostModel.from_ratio(0.1, trace.K))
     timing = MeasureSettings(rounds=8, repeats=2, tree_nodes=submitted)
     timed = timing.context[-1] + max_new_tokens(max(trace.K, submitted))
     pair = models.load_for(trace, name, submitted, timed if cost is None else 0, settings.drafter)
     if cost is None:
         measuring = relabel(progress, "measuring")
-        cost = measure(pair.target, pair.drafter, rule, trace.K, timing, measuring)
-    outcome = run_on(trace, pair, policy, cost, settings.seed, progress)
+        offered = pair.drafter.longest(trace.K)
+        cost = measure(pair.target, pair.drafter, rule, offered, timing, measuring)
+        if offered < trace.K:  # so deep the policy may ask, and nothing is drafted
+            cost = cost.extend(trace.K)
+    outcome: Outcome | SampledOutcome
+    if rule.sampled:
+        chosen = chain_policy(trace, policy, cost)
+        outcome = run_sampled(trace, pair, chosen, cost, settings.seed, settings.risk, progress)
+    else:
+        outcome = run_on(trace, pair, policy, cost, settings.seed, progress)
     if settings.save is not None:
-        header = run_header(rule, pair, outcome.policy, trace.meta.end_tokens)
+        drawn = rerun_rule(trace, settings.seed)
+        header = run_header(drawn, pair, outcome.policy, trace.meta.end_tokens)
         save_run(settings.save, header, emitted_sequences(trace, outcome.results))
     return outcome, trace, pair
 

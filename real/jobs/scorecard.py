@@ -12,7 +12,7 @@ from real.jobs.recordings import open_recording, policy_cost_of
 from real.model.fingerprint import sha256
 from real.progress import Progress, quiet, relabel
 from real.provenance import device_name
-from real.rerun import rule_of
+from real.rerun import recorded_rule
 from simspec import Trace, policies
 from simspec.files import check_output
 from simspec.rng import check_seed
@@ -95,7 +95,7 @@ def score_recordings(
 
 def _scored(trace: Trace, settings: ScoringSettings) -> list[str]:
     """The policies to score on a recording; ValueError where one, or the split, cannot be."""
-    rule_of(trace)
+    recorded_rule(trace)
     split_prompts(trace, settings.prompts, settings.seed)
     if settings.policies is None:
         recorded = {feature for feature, _ in trace.meta.features}

@@ -6,13 +6,18 @@ from typing import cast
 
 from real.audit.forced_comparison import ForcedComparison, compare_forced
 from real.audit.forced_decoding import decode_forced
+from real.audit.forced_sampling import (
+    SampledForcedComparison,
+    compare_forced_sampled,
+    decode_forced_sampled,
+)
 from real.decode.engine import engines_of
 from real.decode.plan import chain_plan
 from real.jobs.models import ModelSettings
 from real.jobs.recordings import open_recording, policy_cost_of
 from real.pair import check_predictors
 from real.progress import Progress, quiet, relabel
-from real.rerun import rule_of
+from real.rerun import recorded_rule
 from simspec import Policy, policies, replay
 
 
@@ -22,7 +27,7 @@ class ForcedRun:
 
     policy: str
     dtype: str
-    comparison: ForcedComparison
+    comparison: ForcedComparison | SampledForcedComparison
     engines: dict[str, str] = field(default_factory=dict)
 
     def summary(self) -> dict:
@@ -45,19 +50,21 @@ def force_recording(
     prompts: so many, spread over the tasks; 0: all. cost: what the policy observes.
     """
     path, trace = open_recording(name, prompts)
-    rule_of(trace)
+    sampled = recorded_rule(trace).sampled
     policy_cost = policy_cost_of(path, cost, trace.K)
     # replay() rejects trees.
     chosen = cast(Policy, policies.make(policy, trace, policy_cost))
     replayed = replay(trace, chosen, seed=seed, cost=policy_cost)
     pair = models.load_for(trace, name)
     check_predictors(pair.drafter, trace, [chosen])
-    results, divergences = decode_forced(
-        pair.target,
-        pair.drafter,
-        chain_plan(chosen, trace.K, seed, policy_cost),
-        trace,
-        relabel(progress, f"forcing {chosen.name}"),
-    )
-    comparison = compare_forced(trace, replayed, results, divergences)
-    return ForcedRun(chosen.name, models.dtype, comparison, engines_of(pair.target, pair.drafter))
+    models_ = pair.target, pair.drafter
+    plan = chain_plan(chosen, trace.K, seed, policy_cost)
+    forcing = relabel(progress, f"forcing {chosen.name}")
+    comparison: ForcedComparison | SampledForcedComparison
+    if sampled:
+        ran, tested = decode_forced_sampled(*models_, plan, trace, seed, forcing)
+        comparison = compare_forced_sampled(trace, replayed, ran, tested, models.dtype, seed)
+    else:
+        ran, divergences = decode_forced(*models_, plan, trace, forcing)
+        comparison = compare_forced(trace, replayed, ran, divergences)
+    return ForcedRun(chosen.name, models.dtype, comparison, engines_of(*models_))

@@ -33,7 +33,7 @@ def record_parallel(
     shared = shared or SharedPass()
     full = shared.target_pass(target.decoder, prompt, tokens.tolist())
     device = full.token.device
-    depth = K if drafter.max_draft_length is None else min(K, drafter.max_draft_length)
+    depth = drafter.longest(K)
     predictors = {
         name: predictor.folded() for name, predictor in required_predictors(names, drafter).items()
     }

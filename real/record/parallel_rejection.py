@@ -23,7 +23,7 @@ def parallel_ratios(
     n, K, device = len(tokens), settings.K, full.token.device
     factory = parallel_form(drafter)
     assert factory is not None
-    offered = K if drafter.max_draft_length is None else min(K, drafter.max_draft_length)
+    offered = drafter.longest(K)
     first = min(n, max(0, factory.min_context - full.prompt_length))
     padded = np.concatenate((tokens, np.repeat(tokens[-1:], K))).astype(np.int64)
     expected = torch.from_numpy(padded).to(device)

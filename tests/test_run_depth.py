@@ -1,0 +1,31 @@
+"""Runs without a cost file, where the recording is deeper than what the drafter can draft."""
+
+import json
+
+import pytest
+from shell import simspec
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A recording of Medusa's four heads to depth 6."""
+    path = tmp_path_factory.mktemp("depth")
+    row = {"id": "a", "task": "code", "text": "def add(a, b):"}
+    (path / "prompts.jsonl").write_text(json.dumps(row) + "\n")
+    size = ("-k", 6, "--budget", 8)
+    record = ("record", "prompts.jsonl", "--drafter", "medusa", *size, "--out", "deep.parquet")
+    simspec(*record, cwd=path)
+    return path
+
+
+def test_costs_are_measured_to_what_the_drafter_offers(folder):
+    out, _ = simspec("run", "deep.parquet", "--policy", "fixed:6", "--json", cwd=folder)
+    assert json.loads(out)["replay_equal"]
+    assert json.loads(out)["rounds_compared"] > 0
+
+
+def test_lookahead_runs_deeper_than_its_ngrams_without_a_measurement(folder):
+    lookahead = ("--drafter", "lookahead", "--policy", "fixed:6")
+    out, error = simspec("run", "deep.parquet", *lookahead, "--json", cwd=folder)
+    assert json.loads(out)["lossless"]
+    assert "measuring" not in error
