@@ -10,6 +10,12 @@ from simspec.rank_acceptance import draft_room
 from simspec.trace import Trace, TraceError
 from simspec.tree_policy import MAX_SUBMITTED, TreePolicy
 
+SEARCHED = ("dynamic", "beam")
+"""Kinds of trees whose nodes are chosen, not drawn, under the rejection rule too.
+
+The target draws a token from p, and it is accepted exactly if the tree has it. So rounds follow
+from the recorded tokens, and the replay is exact in distribution without a draw.
+"""
 _EDGES = (0.3, 0.6, 0.8)
 _WIDTHS = (7, 5, 3, 1)
 
@@ -52,10 +58,10 @@ def outcomes(trace: Trace, policy: TreePolicy) -> Outcome:
 
 def check_trace(trace: Trace, policy: TreePolicy) -> None:
     """The errors of `outcomes` for this trace and policy."""
-    if trace.ratio is not None:
+    if trace.ratio is not None and policy.kind not in SEARCHED:
         raise TraceError(
-            "this trace is of the rejection rule (it records ratio), "
-            "trees are replayed on greedy and coupled traces: use one"
+            f"this trace is of the rejection rule, whose draws decide the nodes of {policy.name}: "
+            "use a greedy or coupled trace, or a dynamic tree or beams, whose nodes are not drawn"
         )
     if policy.kind == "dynamic" and trace.order is None:
         raise TraceError("this trace records no order of dynamic trees: record it with one")

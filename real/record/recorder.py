@@ -156,12 +156,12 @@ def record_sequence(
             cache.add(sequence, prompt, written)
     if type(drafter) is PromptLookupDrafter and not stepwise:  # it reads tokens only
         target = cast(Target, IdleTarget(target.decoder))
-    if settings.rule.sampled:
-        return record_rejection(target, drafter, settings, prompt, written, shared)
     tokens, margins = written
     parallel = parallel_form(drafter) is not None and not stepwise
     known = prompt, tokens, sequence
-    if drafter.prefix_only and drafter.lm is not None and not stepwise:
+    if settings.rule.sampled:
+        rows, margins = record_rejection(target, drafter, settings, prompt, written, shared), None
+    elif drafter.prefix_only and drafter.lm is not None and not stepwise:
         rows = record_prefix_only(target, drafter, settings, *known, shared)
     elif parallel and drafter.history_free:
         rows = record_parallel(target, drafter, settings, *known, shared)
