@@ -159,8 +159,9 @@ def record_sequence(
     tokens, margins = written
     parallel = parallel_form(drafter) is not None and not stepwise
     known = prompt, tokens, sequence
-    if settings.rule.sampled:
-        rows, margins = record_rejection(target, drafter, settings, prompt, written, shared), None
+    sampled = settings.rule.sampled
+    if sampled:
+        rows = record_rejection(target, drafter, settings, prompt, written, shared)
     elif drafter.prefix_only and drafter.lm is not None and not stepwise:
         rows = record_prefix_only(target, drafter, settings, *known, shared)
     elif parallel and drafter.history_free:
@@ -173,4 +174,4 @@ def record_sequence(
             order, beam = tree_order_parallel(target, drafter, settings, *known, shared)
         else:
             order, beam = tree_order_stepwise(target, drafter, settings, *known)
-    return replace(rows, margin=margins, order=order, beam=beam)
+    return replace(rows, margin=None if sampled else margins, order=order, beam=beam)
