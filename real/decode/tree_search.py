@@ -121,6 +121,7 @@ class SearchedTree(ABC):
     Under the rejection rule, too, its children are chosen, not drawn: `Draft.q` stays empty, and
     `real.decode.verify.rejection_sample` accepts child i with probability p(x_i) / (1 - p(x_1) - ..
     - p(x_{i-1})). So a node is accepted exactly with the probability that the target draws it.
+    EAGLE-2 as released does so too: `qx = 1.0` in eagle/model/utils.py of SafeAILab/EAGLE.
     """
 
     reader = None

@@ -49,6 +49,7 @@ sub-layers, equal on every machine |
 
 
 PRICES = ("measured", "layers")
+"""Values of `SkipSearch.price`."""
 
 
 def configured_search(config: TrainConfig, settings: dict, folder: str | None) -> SkipSearch:
