@@ -10,6 +10,7 @@
 # make smollm2-drafters, smollm2-recordings, smollm2-costs  train drafters for it, record and measure them
 # make smollm2-variants  its drafters with other draft vocabularies and in int8, against themselves
 # make smollm2-equality  run them for real, compare every round with its replay, audit every token
+# make ablations  train every ablation of the papers for the embedded target at one budget (docs/training.md)
 # make gpu-target  cut that model into pieces for `make gpu`, which then trains drafters for it alone
 # make gpu    train, record, measure and run on the GPU of this machine, nine minutes a call (docs/gpu_campaign.md)
 PYTHON ?= python3
@@ -26,7 +27,7 @@ SLOW := embedded equality tree_engine tree_embedded sampling_law
 
 .PHONY: demo test test-slow lint docs bench notebooks example smollm2 gpu gpu-target clean costs
 .PHONY: smollm2-drafters smollm2-recordings smollm2-costs smollm2-equality
-.PHONY: smollm2-variants smollm2-variant
+.PHONY: smollm2-variants smollm2-variant ablations
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -139,6 +140,12 @@ lab/.copied:
 	cp $(DATA)/heldout-*.jsonl.xz lab/heldout/
 	for s in $(SETS); do head -n $(LINES) $(DATA)/eval/$$s.jsonl > lab/prompts/$$s.jsonl; done
 	touch $@
+
+# Cards of all ablations in models/ablations, ABLATION_STEPS steps of 16 windows of 192 tokens each. Killed,
+# it goes on where it was.
+ABLATION_STEPS ?= 600
+ablations: $(VENV)/.installed lab/.copied
+	$(BIN)/python tests/train_ablations.py lab/text --out models/ablations --steps $(ABLATION_STEPS)
 
 # A target that exists, for `make gpu`: its file in pieces of 16 MB, two of which fit into a call, and
 # the packages that read it. Without lab/pieces a target is trained.

@@ -97,6 +97,13 @@ distributed as `probs` |
         wide = self.processed(logits)
         return wide + gumbel_noise(self.seed, sequence, position, wide.shape[-1], wide.device)
 
+    def ranking(self, logits: Tensor, sequence: int, position: list[int]) -> Tensor:
+        """Float64 `[n, vocab]` by which a searched tree ranks a node's children.
+
+        These are `scores`; under the rejection rule the logits, so that nothing is drawn.
+        """
+        return logits.double() if self.sampled else self.scores(logits, sequence, position)
+
     def processed(self, logits: Tensor) -> Tensor:
         """Float64 logits `[n, vocab]` at the rule's temperature, -inf for tokens cut by top-k or
         top-p."""

@@ -9,7 +9,7 @@ from simspec.tree import MAX_RANKS, TreeError
 
 
 def check_exact(trace: Trace) -> None:
-    """TraceError for a trace of the rejection rule, on which no tree is replayed.
+    """TraceError for a trace of the rejection rule, on which no drawn tree is replayed.
 
     There a node's second child x is tried with p' = norm(max(0, p - q)) against q without the
     first: its chance needs the whole p and q, of which `ratio` holds one quotient.
@@ -18,7 +18,7 @@ def check_exact(trace: Trace) -> None:
         raise TraceError(
             "this trace is of the rejection rule: its ratio is the chance of a single child, "
             "that of a sibling also depends on those rejected before. "
-            "Trees are replayed on greedy and coupled traces: use one"
+            "Use a greedy or coupled trace, or a dynamic tree or beams, whose nodes are not drawn"
         )
 
 

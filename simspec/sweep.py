@@ -100,7 +100,7 @@ class _Replay:
 
     @property
     def random(self) -> bool:
-        return self.policy.random or self.trace.ratio is not None
+        return _is_random(self.trace, self.policy)
 
 
 def _compiling(progress: bool) -> AbstractContextManager[Any]:
@@ -129,12 +129,17 @@ def _plan(
                 check_policy(trace, policy, cost)
                 if isinstance(policy, Policy):
                     kernel(policy)  # compiled here: threads only run it
-                count = replicates if policy.random or trace.ratio is not None else 1
+                count = replicates if _is_random(trace, policy) else 1
                 todo += [
                     _Replay(trace_name, cost_name, trace, cost, policy, seed + i, i)
                     for i in range(count)
                 ]
     return todo
+
+
+def _is_random(trace: Trace, policy: Policy | TreePolicy) -> bool:
+    """Whether replicates differ: trees whose nodes are not drawn replay without a draw."""
+    return policy.random or (trace.ratio is not None and isinstance(policy, Policy))
 
 
 def _check_names(names: list[str]) -> None:

@@ -5,7 +5,11 @@ from os import PathLike
 from typing import Any
 
 from simspec.files import check_keys, read_json
+from simspec.published import FOLDER
 from simspec.tree import MAX_NODES, Tree, TreeError, from_paths
+
+PUBLISHED = {"eagle-25": "tree-eagle-25.json", "medusa-63": "tree-medusa-63.json"}
+"""Trees that their authors chose by hand or by search, and their files (`published/SOURCES.md`)."""
 
 
 def chain_tree(k: int) -> Tree:
@@ -37,6 +41,13 @@ def load_tree(path: str | PathLike[str]) -> Tree:
     ValueError, one line with the path, for anything else.
     """
     return read_json(path, _tree, "draft tree")
+
+
+def published_tree(name: str) -> Tree:
+    """The published tree of this name in `PUBLISHED`; TreeError for another one."""
+    if name not in PUBLISHED:
+        raise TreeError(f"tree {name!r} is not published, expected one of {', '.join(PUBLISHED)}")
+    return load_tree(FOLDER / PUBLISHED[name])
 
 
 def _tree(data: Any) -> Tree:

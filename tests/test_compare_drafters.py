@@ -234,9 +234,42 @@ def test_drafters_command_prints_json_markdown_and_csv(files, capsys):
     assert "few.parquet: 3 prompts, an interval takes 8" in err
 
 
+def test_cards_tell_the_tokens_that_were_learned(files, capsys):
+    deep, flat = files / "deep.parquet", files / "flat.parquet"
+    drafter, cards = load_trace(deep).meta.drafter, files / "cards"
+    (cards / "deep").mkdir(parents=True)
+    (cards / "deep" / "card.json").write_text(json.dumps({"drafter": drafter, "tokens": 12345}))
+    arguments = ("drafters", deep, flat, "--cost", 0.1, "--cards", cards)
+    code, out, _ = run(capsys, *arguments, "--markdown")
+    lines = out.splitlines()
+    assert code == 0
+    assert [line.split("|")[-2].strip() for line in lines] == [
+        "tokens learned",
+        "---",
+        "12,345",
+        "-",
+    ]
+    rows = json.loads(run(capsys, *arguments, "--json")[1])["drafters"]
+    assert [row["learned"] for row in rows if row["task"] == ALL] == [12345, None]
+    other = load_trace(flat).meta.drafter
+    (cards / f"{other}.json").write_text(json.dumps({"drafter": other, "tokens": 7}))
+    assert "tokens learned" in run(capsys, *arguments, "--csv", files / "t.csv")[1]
+    assert pandas.read_csv(files / "t.csv").learned.iloc[-1] == 7
+    for content, words in (
+        ('{"drafter": "other"}', "drafter is 'other'"),
+        (f'{{"drafter": "{drafter}", "tokens": "1"}}', "tokens is '1', expected a number"),
+        ("[", "not a drafter's card"),
+    ):
+        (cards / "deep" / "card.json").write_text(content)
+        code, out, err = run(capsys, *arguments)
+        assert (code, out) == (2, "")
+        assert words in err
+
+
 @pytest.mark.parametrize(
     "arguments, words",
     [
+        (["--cards", "nowhere"], "--cards is nowhere, expected a folder"),
         (["--depth", 0], "--depth is 0"),
         (["--K", 0], "K is 0"),
         (["--level", 1.5], "level is 1.5"),

@@ -24,8 +24,9 @@ def load(folder, target, made_for=MADE_FOR):
     return load_draft_head(EarlyExitHead, folder, "exit", target, made_for)
 
 
-@pytest.mark.parametrize("layers", [0, 1, 2])
-@pytest.mark.parametrize("own_head", [True, False])
+@pytest.mark.parametrize(
+    "own_head, layers", [(True, 0), (True, 1), (True, 2), (False, 1), (False, 2)]
+)
 def test_saved_head_loads(tmp_path, own_head, layers):
     target = decoder_of()
     exit = exit_of(target, own_head=own_head, layers=layers)
@@ -39,6 +40,17 @@ def test_saved_head_loads(tmp_path, own_head, layers):
     exit.load_state_dict(loaded.state_dict())
     assert torch.equal(loaded.as_language_model(target)(TEXT), exit.as_language_model(target)(TEXT))
     assert not torch.equal(loaded.as_language_model(target)(TEXT), target(TEXT))
+
+
+def test_a_head_alone_is_its_own_and_starts_as_the_targets():
+    target = decoder_of()
+    alone = EarlyExitHead(target, 2, layers=0)
+    assert alone.settings == {"depth": 2, "own_head": True, "layers": 0}
+    assert sum(p.numel() for p in alone.parameters()) > target.head.weight.numel()
+    assert torch.equal(alone.head.weight, target.head.weight)
+    assert EarlyExitHead(target, 2, layers=2).settings["own_head"] is False
+    with pytest.raises(ValueError, match="leave a norm alone to train"):
+        EarlyExitHead(target, 2, own_head=False, layers=0)
 
 
 def test_head_of_another_target_is_refused(tmp_path):

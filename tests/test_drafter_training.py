@@ -96,6 +96,9 @@ def test_skip_search_settings_are_checked():
     lab = TrainConfig((), trials=7, seed=3)
     assert configured_search(lab, {"texts": 9}, None) == SkipSearch(7, 3, 9, "self_skip")
     assert configured_search(lab, {"seed": 0}, "s").place == "s"
+    assert configured_search(lab, {"price": "layers"}, None).price == "layers"
+    with pytest.raises(ValueError, match="price is 'free'; expected measured or layers"):
+        configured_search(lab, {"price": "free"}, None)
     for odd in ({"trials": 0}, {"rate": 1}, {"seed": True}, {"texts": "many"}):
         with pytest.raises(ValueError, match="self_skip cannot be searched with"):
             configured_search(lab, odd, None)

@@ -10,8 +10,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_lm import END, RULES, toy_decoder, toy_prompts
+from toy_lm import END, RULES, toy_decoder, toy_prompts, toy_target
 from toy_skips import DECODER, LAYERS, MADE_FOR, SKIPS, SOME, pair
+from toy_training import drafter_data
 
 from real.draft import Drafter
 from real.drafters import BUILTIN
@@ -22,7 +23,12 @@ from real.record.recorder import record_sequence
 from real.record.target_sequence import target_sequence
 from real.train import skip_acceptance
 from real.train import skip_search as skips
+from real.train.drafter_card import card_lines
+from real.train.search_skips import SkipSearch, search_skips
+from real.train.skip_price import SkipPrice, measured_price, sublayer_price
 from simspec.formulas import expected_speedup, optimal_k
+
+ALL = tuple(range(LAYERS))
 
 
 @lru_cache
@@ -73,13 +79,11 @@ def test_control_visible_own_full_row_changes_acceptance(monkeypatch):
 
 @given(st.floats(0, 1), st.floats(0, 2), st.integers(1, 32))
 def test_best_length_follows_formula_1(alpha, c, K):
-    k, speedup = skips.best_length(alpha, c, K)
+    k, speedup = sublayer_price(K, LAYERS).best_length(alpha, c)
     assert 1 <= k <= K
-    assert (
-        speedup
-        == expected_speedup(alpha, k, c)
-        == expected_speedup(alpha, np.arange(1, K + 1), c).max()
-    )
+    every = expected_speedup(alpha, np.arange(1, K + 1), c)
+    assert speedup == pytest.approx(expected_speedup(alpha, k, c), rel=1e-12)
+    assert speedup == pytest.approx(every.max(), rel=1e-12)
     assert speedup <= 1 + 1e-12 or optimal_k(alpha, c, K) == k
 
 
@@ -103,8 +107,8 @@ def test_search_finds_the_enumerated_optimum():
     subsets = [s for n in range(4) for s in itertools.combinations(range(3), n)]
     every = [SkipConfig(a, m) for a in subsets for m in subsets]
     scores = {
-        s: skips.best_length(
-            skip_acceptance.acceptance(SMALL, s, texts), skip_acceptance.weight_share(SMALL, s), 8
+        s: sublayer_price(8, 3).best_length(
+            skip_acceptance.acceptance(SMALL, s, texts), skip_acceptance.weight_share(SMALL, s)
         )[1]
         for s in every
     }
@@ -144,6 +148,80 @@ def test_search_uses_the_given_cost():
     assert skips.find(SMALL, own_texts(SMALL), trials=20, cost=dear).best.cost >= 0.9
     free = skips.find(SMALL, own_texts(SMALL), trials=20, cost=lambda decoder, skipped: 0.0)
     assert free.best.skips == SkipConfig(), "where drafting is free, only acceptance counts"
+
+
+DEAR = SkipPrice(0.3, 0.05, 0.05, (1.0, 1.5, 2.0, 2.5))
+
+
+def test_dear_verification_shortens_drafts_and_lowers_the_promise():
+    free = SkipPrice(0.3, 0.05, 0.05, (1.0,) * 4)
+    assert free.step(DECODER, SOME) == DEAR.step(DECODER, SOME) == pytest.approx(0.3 + 5 * 0.05)
+    assert free.best_length(0.9, 0.1) == (3, pytest.approx(expected_speedup(0.9, 3, 0.1)))
+    assert DEAR.best_length(0.9, 0.1) == (2, pytest.approx((1 + 0.9 + 0.81) / 2.2))
+    assert DEAR.best_length(0.5, 0.1)[0] == 1
+    assert DEAR.best_length(0.5, 0.1)[1] < 1, "plain decoding is faster"
+
+
+def test_search_takes_the_setting_that_its_price_favours():
+    texts, every = own_texts(SMALL), []
+    price = SkipPrice(0.4, 0.01, 0.19, (1.0, 1.1, 1.2, 1.3))
+    found = skips.find(SMALL, texts, trials=40, seed=1, price=price)
+    for trial in found.trials:
+        c = price.step(SMALL, trial.skips)
+        every.append(price.best_length(trial.acceptance, c)[1])
+        assert trial.cost == pytest.approx(c)
+    assert found.best.speedup == pytest.approx(max(every))
+    assert found.K == 3
+    blind = skips.find(SMALL, texts, trials=40, seed=1, K=3)
+    c = price.step(SMALL, blind.best.skips)
+    assert found.best.speedup >= price.best_length(blind.best.acceptance, c)[1]
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=12), min_size=1, max_size=9),
+    st.integers(1, 3),
+)
+def test_replay_equals_rounds_by_hand(rows, k):
+    spent, tokens = 0.0, 0
+    for row in rows:
+        left = list(row)
+        while left:
+            drafted = min(k, len(left) - 1)
+            spent += 0.2 * drafted + DEAR.verify[drafted]
+            left = left[min(left[0], drafted) + 1 :]
+        tokens += len(row)
+    found = DEAR.replay([np.array(row) for row in rows], k, 0.2)
+    assert found["value"] == pytest.approx(tokens / spent, abs=1e-4)
+    assert (found["low"] is None) is (len(rows) < 8)
+
+
+def test_measured_price_is_of_the_target_itself():
+    price = measured_price(DECODER, 3, context=8, repeats=3)
+    assert price.verify[0] == 1
+    assert len(price.verify) == 4
+    assert min(price.fixed, price.attention, price.mlp) >= 0
+    whole, none = price.step(DECODER, SkipConfig()), price.step(DECODER, SkipConfig(ALL, ALL))
+    assert none == price.fixed <= whole
+
+
+def test_card_holds_the_promise_beside_its_replay(tmp_path):
+    data = drafter_data()
+    search = SkipSearch(6, 0, 4)
+    card = search_skips(search, data, own_texts(toy_target()), tmp_path)
+    found = card["search"]
+    assert card["asked"]["price"] == "measured"
+    assert set(found["price"]) == {"fixed", "attention", "mlp", "verify"}
+    assert card["replay"]["k"] == found["k"]
+    line = next(line for line in card_lines(card) if "promised" in line)
+    assert f"speedup {found['score']:.2f} promised by the search at K = {found['k']}" in line
+    assert "both priced by measured seconds" in line
+    layers = search_skips(
+        SkipSearch(6, 0, 4, "plain", "layers"), data, own_texts(toy_target()), tmp_path
+    )
+    assert "price" not in layers["asked"]
+    assert "price" not in layers["search"]
+    assert any("both priced by the number of sub-layers" in line for line in card_lines(layers))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Trees under the rejection rule: committed sequences follow the target's distribution, by
 enumerating every draw of a round."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tree_strategies import shapes
 
+from real.decode.beam_search import BeamSearch
 from real.decode.cape import Cape
+from real.decode.dynamic_tree import DynamicTree
 from real.decode.static_tree import StaticTree
 from real.decode.verify import rejection_sample
 from real.draft import Drafter, Step
@@ -69,9 +73,9 @@ class Branch:
         return self._take((p / p.sum()).tolist(), (round, slot, role))
 
 
-def output_distribution(make, seed, rule, length):
-    """{text of `length` tokens: probability} of a round of the plan that make(draws) gives,
-    completed by the target's own draws."""
+def output_distribution(make, seed, rule, length, outcome=lambda text, accepted: text):
+    """{outcome(text of `length` tokens, accepted ones): probability} of a round of the plan that
+    make(draws) gives, completed by the target's own draws."""
     distribution, waiting = {}, [()]
     while waiting:
         draws = Branch(waiting.pop())
@@ -93,7 +97,8 @@ def output_distribution(make, seed, rule, length):
         for text, odds in target_distribution(
             seed + 1, rule, length, tuple(verified.token[:length])
         ).items():
-            distribution[text] = distribution.get(text, 0) + draws.odds * odds
+            key = outcome(text, verified.accepted)
+            distribution[key] = distribution.get(key, 0) + draws.odds * odds
     return distribution
 
 
@@ -132,6 +137,69 @@ def cape(rule, seed, sets, k, draws):
     hidden = type("Output", (), {"hidden": torch.zeros(1, 2)})()
     plan.begin(drafter, rule, 0, hidden, draws)
     return plan, drafter, drawn
+
+
+def searched(rule, seed, plan, draws):
+    drafter = Tables(rule, seed)
+    plan.begin(drafter, rule, 0, None, draws)
+    return plan, drafter, {}
+
+
+def depth_along(draft, text):
+    """Leading tokens of `text` that lie on a path of the draft."""
+    row, depth = 0, 0
+    for token in text:
+        children = [i for i, p in enumerate(draft.parent) if p == row and draft.token[i] == token]
+        if not children:
+            break
+        row, depth = children[0], depth + 1
+    return depth
+
+
+searches = st.one_of(
+    st.builds(DynamicTree, st.integers(1, 3), st.integers(1, 3), st.integers(0, 9)),
+    st.builds(BeamSearch, st.integers(1, 3), st.integers(1, 3)),
+)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.sampled_from(RULES), st.integers(0, 999), searches)
+def test_searched_trees_accept_what_the_target_draws(rule, seed, plan):
+    """The joint law of text and accepted length: text from the target, accepted if in the tree."""
+    levels = plan.K + 1
+    draft = searched(rule, seed, plan, Branch(()))[0].draft(0, 0, 0, plan.K, (), QUIET)
+    expected = {
+        (text, depth_along(draft, text[: plan.K])): odds
+        for text, odds in target_distribution(seed + 1, rule, levels).items()
+    }
+    computed = output_distribution(
+        lambda draws: searched(rule, seed, plan, draws), seed, rule, levels, lambda *pair: pair
+    )
+    assert difference(computed, expected) < 1e-12
+
+
+def test_control_chosen_children_verified_by_the_drafters_chance_are_detected():
+    """The children are certain; q of the drafter in place of 1 rejects or accepts them wrongly."""
+    rule, seed, plan = RULES[0], 5, DynamicTree(2, 2, 4)
+
+    def spoilt(draws):
+        made, drafter, drawn = searched(rule, seed, DynamicTree(2, 2, 4), draws)
+        chosen = made.draft
+
+        def draft(*arguments):
+            drafted = chosen(*arguments)
+            paths = [()]
+            for token, parent in zip(drafted.token[1:], drafted.parent[1:]):
+                paths.append((*paths[parent], token))
+            rows = set(drafted.parent[1:])
+            q = {row: rule.probs(table(seed, paths[row])[None])[0] for row in rows}
+            return replace(drafted, q=q)
+
+        made.draft = draft
+        return made, drafter, drawn
+
+    right = target_distribution(seed + 1, rule, plan.K + 1)
+    assert difference(output_distribution(spoilt, seed, rule, plan.K + 1), right) > 1e-2
 
 
 @settings(deadline=None, max_examples=25)

@@ -84,7 +84,3 @@ def test_unsupported_tree_orders_are_refused():
     target, model = toy_pair("medusa")
     with pytest.raises(ValueError, match="too deep for drafter 'medusa'"):
         tree_order_stepwise(target, model, replace(record_settings, tree=(2, 5)), [5, 6], text, 0)
-    with pytest.raises(RecordError, match="rejection rule"):
-        tree_order_stepwise(
-            target, model, replace(record_settings, rule=Rule("rejection")), [5, 6], text, 0
-        )

@@ -11,11 +11,13 @@ from simspec.policies import TREES, make, parse
 from simspec.policies.fitted_trees import full_tree, medusa_tree, optimal_tree
 from simspec.policies.tree_oracle import tree_oracle
 from simspec.policies.trees import dynamic_tree, sets, static
+from simspec.published import FOLDER
 from simspec.sweep_inputs import supported_policies
 from simspec.tree import MAX_NODES, TreeError
 from simspec.tree_outcomes import outcomes
 from simspec.tree_policy import TreePolicy
 from simspec.tree_replay import prepare_tree, replay_tree, tree_seconds
+from simspec.tree_shapes import load_tree, published_tree
 
 
 def test_names_parse_back_to_their_policy():
@@ -44,6 +46,20 @@ def test_trees_fitted_on_some_prompts_use_only_those():
     for maker in (full_tree, medusa_tree, optimal_tree):
         assert maker(8, [0, 2, 4])(trace, NODES) == maker(8)(trace.select([0, 2, 4]), NODES)
         assert len(maker(8)(trace, NODES).tree) == 8
+
+
+@pytest.mark.parametrize(
+    "name, nodes_by_depth", [("eagle-25", [4, 8, 8, 3, 2]), ("medusa-63", [10, 28, 23, 2])]
+)
+def test_published_trees_are_found_by_name_and_as_files(name, nodes_by_depth):
+    tree = parse(f"static:{name}").tree
+    assert [tree.depth.count(level + 1) for level in range(tree.levels)] == nodes_by_depth
+    assert f"{len(tree)}" == name.split("-")[1]
+    assert parse(f"static:{name}").name == f"static:{name}"
+    assert load_tree(FOLDER / f"tree-{name}.json") == tree
+    assert (0,) * tree.levels in tree.paths
+    with pytest.raises(TreeError, match="'eagle-26' is not published, expected one of eagle-25"):
+        published_tree("eagle-26")
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_equal_ratios_have_siblings_of_unequal_chance():
 
 def test_trees_are_refused_with_the_reason(tmp_path):
     trace = recorded(0)
-    for text in ("static:2x1", "static:1x1", "dynamic_tree:4", "cape"):
+    for text in ("static:2x1", "static:1x1", "cape"):
         with pytest.raises(TraceError, match="chance of a single child"):
             check_trace(trace, policies.parse(text))
     with pytest.raises(TraceError, match="of the rejection rule"):

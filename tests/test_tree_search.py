@@ -117,14 +117,6 @@ def test_invalid_trees_are_refused_in_one_line():
             ),
             "too wide for a vocabulary",
         ),
-        (
-            lambda: decode(target, drafter, DynamicTree(2, 2, 3), Rule("rejection"), [5, 6], 4),
-            "does not run under the rejection rule",
-        ),
-        (
-            lambda: decode(target, drafter, BeamSearch(2, 2), Rule("rejection"), [5, 6], 4),
-            "does not run under the rejection rule",
-        ),
     ]
     for call, hint in cases:
         with pytest.raises(ValueError, match=hint) as refused:

@@ -68,7 +68,7 @@ def train_drafter(workspace: Workspace, drafter: str) -> dict:
 def search_self_skip(workspace: Workspace) -> dict:
     """Searches the sub-layers that self_skip leaves out."""
     config, known = workspace.train_config, workspace.known
-    search = SkipSearch(config.trials, config.seed)
+    search = SkipSearch(config.trials, config.seed, price=config.skip_price)
     pairs = known.greedy_pairs(search.texts)
     card = search_skips(search, known.data, pairs, workspace.models, workspace.progress)
     return {"settings": card["settings"], "evaluation": card["evaluation"]}

@@ -96,6 +96,13 @@ default: the drafter's own.",
             help="Stop a drafter after so many validations without a better one; 0 never."
         ),
     ] = 0,
+    recipe: Annotated[
+        str,
+        typer.Option(
+            help="Of a drafter alone: ours, for minutes of training; or paper: loss weights, "
+            "optimizer, clip, labels and rate as its authors print them."
+        ),
+    ] = "ours",
     name: Annotated[
         str | None, typer.Option(help="Its folder among the models; default: the drafter's name.")
     ] = None,
@@ -151,6 +158,8 @@ default: the drafter's own.",
 
     Example: simspec train eagle corpus/ --out models/mine --set inputs=token --name eagle-token
 
+    Example: simspec train medusa corpus/ --out models/mine --recipe paper --name medusa-paper
+
     Example: simspec train eagle --target my-llama --prompts prompts.jsonl --out models/llama \
 --draft-vocab 32000 --distil-tokens 2000000
     """
@@ -172,10 +181,11 @@ default: the drafter's own.",
         raise ValueError(f"threads {threads}; expected 0 or more")
     drafter, files = split_arguments(text)
     of_one = settings or name or against or rate or target or prompts or draft_vocab or start
-    if drafter is None and of_one:
+    if drafter is None and (of_one or recipe != "ours"):
         raise ValueError(
-            "--set, --rate, --name, --from, --against, --target, --prompts and --draft-vocab are "
-            "for one drafter; name it in front of the text: simspec train eagle TEXT"
+            "--set, --rate, --recipe, --name, --from, --against, --target, --prompts and "
+            "--draft-vocab are for one drafter; name it in front of the text: "
+            "simspec train eagle TEXT"
         )
     if blend is not None and (target or prompts):
         raise ValueError(
@@ -206,7 +216,16 @@ default: the drafter's own.",
             card = train_models(sources, length, place, soft, progress)
         else:
             request = DrafterRequest(
-                drafter, settings or (), name, rate, against, draft_vocab, target, dtype, start
+                drafter,
+                settings or (),
+                name,
+                rate,
+                against,
+                draft_vocab,
+                target,
+                dtype,
+                start,
+                recipe,
             )
             card = train_drafter(request, sources, length, place, soft, progress)
     if as_json:

@@ -86,9 +86,9 @@ def search_tree(
     """Expands `levels` levels: the `width` best children of row 0, then of the `width` best rows of
     each level.
 
-    Children are the best by the rule's scores, noise included. A row's cumulative score sums log
-    q at the rule's temperature, without noise, top-k or top-p. None where the drafter proposes
-    nothing.
+    Children are the best by the rule's ranking, noise included; under the rejection rule nothing is
+    drawn. A row's cumulative score sums log q at the rule's temperature, without noise, top-k or
+    top-p. None where the drafter proposes nothing.
     """
     token, parent, depth, score, number = [last], [-1], [0], [0.0], {-1: -1}
     rows, gap = [0], INFINITE_GAP
@@ -99,7 +99,7 @@ def search_tree(
         for row in rows:
             number[row] = len(number) - 1
         children, gaps = top_tokens(
-            rule.scores(logits, sequence, [position + level] * len(rows)), width
+            rule.ranking(logits, sequence, [position + level] * len(rows)), width
         )
         log_q = (logits.double() / rule.temperature).log_softmax(-1).gather(-1, children)
         first = len(token)
@@ -116,7 +116,13 @@ def search_tree(
 
 
 class SearchedTree(ABC):
-    """Base of the plans that submit some rows of a `CandidateTree` of that width and depth."""
+    """Base of the plans that submit some rows of a `CandidateTree` of that width and depth.
+
+    Under the rejection rule, too, its children are chosen, not drawn: `Draft.q` stays empty, and
+    `real.decode.verify.rejection_sample` accepts child i with probability p(x_i) / (1 - p(x_1) - ..
+    - p(x_{i-1})). So a node is accepted exactly with the probability that the target draws it.
+    EAGLE-2 as released does so too: `qx = 1.0` in eagle/model/utils.py of SafeAILab/EAGLE.
+    """
 
     reader = None
     nodes: int
@@ -138,13 +144,7 @@ class SearchedTree(ABC):
         prefill: TargetOutput,
         draws: AddressedDraws,
     ) -> None:
-        """Starts a sequence; ValueError under the rejection rule, and for a drafter that grows no
-        such tree."""
-        if rule.sampled:
-            raise ValueError(
-                f"{type(self).__name__} does not run under the rejection rule: its nodes depend on "
-                "the tokens drawn; use a static tree or CAPE's sets"
-            )
+        """Starts a sequence; ValueError for a drafter that grows no such tree."""
         self.drafter, self.rule, self.sequence = check_grows(drafter, self.K), rule, sequence
 
     def draft(

@@ -14,6 +14,36 @@ from simspec.model_shape import ModelShape
 
 
 @dataclass(frozen=True)
+class PaperRecipe:
+    """How the authors of a drafter trained it, in place of a recipe for minutes of training.
+
+    | field | meaning |
+    | --- | --- |
+    | source | where the figures are printed |
+    | soft | whether the loss is towards the target's distribution |
+    | settings | of the draft head and the loss |
+    | rate | peak learning rate; None: not printed, and the recipe's own |
+    | betas, decay, clip | of AdamW, its weight decay, and the largest norm of the gradient |
+    | warmup | share of the steps in which the rate rises |
+    | batch | sequences a step there, for the record |
+    | silent | what the source does not print; the values here are then defaults |
+
+    The rate is as printed for models of billions of weights; it does not follow the width.
+    """
+
+    source: str
+    soft: bool
+    settings: Mapping[str, object]
+    rate: float | None = None
+    betas: tuple[float, float] = (0.9, 0.999)
+    decay: float = 0.0
+    clip: float = 1.0
+    warmup: float = 0.02
+    batch: int = 0
+    silent: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class TrainingRecipe:
     """How the weights of one kind of drafter are trained.
 
@@ -27,6 +57,7 @@ class TrainingRecipe:
     | rate | peak learning rate |
     | reads | (head, soft) -> names of the features (`read_target`) that the loss asks for |
     | defaults | settings without a default of their own, or better ones for minutes of training |
+    | paper | the authors' own recipe; None: none is printed |
     """
 
     head: Callable[..., nn.Module]
@@ -37,6 +68,7 @@ class TrainingRecipe:
     rate: float = 3e-3
     reads: Callable[[Any, bool], tuple[str, ...]] = lambda head, soft: ()
     defaults: Mapping[str, object] = field(default_factory=dict)
+    paper: PaperRecipe | None = None
 
 
 @dataclass(frozen=True)

@@ -145,8 +145,8 @@ def chain_policy(trace: Trace, policy: object, cost: CostModel) -> Policy:
     chosen = policy if isinstance(policy, BeamSearch) else policies.make(policy, trace, cost)
     if not isinstance(chosen, Policy):
         raise PolicyError(
-            f"{chosen.name} is no policy of chains, and trees do not replay under the rejection "
-            "rule; expected one such as fixed:3, or a greedy or coupled recording"
+            f"{chosen.name} is no policy of chains, whose rounds alone are tested under the "
+            "rejection rule; expected one such as fixed:3, or a greedy or coupled recording"
         )
     prepare(trace, chosen, cost)
     return chosen

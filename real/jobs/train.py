@@ -134,6 +134,7 @@ class DrafterRequest:
     | target | a checkpoint folder or hub name; None: `<out>/target` |
     | dtype | in which a target that is given writes sequences and computes features |
     | start | a folder among the models whose weights it starts from; None: random ones |
+    | recipe | ours, or paper: the authors' own |
     """
 
     drafter: str
@@ -145,6 +146,7 @@ class DrafterRequest:
     target: str | Path | None = None
     dtype: str = "float32"
     start: str | None = None
+    recipe: str = "ours"
 
 
 def train_models(
@@ -215,6 +217,8 @@ def _training(
     config, settings, counts, soft = given
     if request.start is not None and request.drafter in ("self_skip", PREDICTORS):
         raise ValueError(f"{request.drafter} starts from no weights; leave out --from")
+    if request.recipe != "ours" and request.drafter in ("self_skip", PREDICTORS):
+        raise ValueError(f"no paper prints a recipe for {request.drafter}; leave out --recipe")
     if request.drafter == "self_skip" and request.draft_vocab:
         raise ValueError("self_skip drafts by the target's own head; leave out --draft-vocab")
     if request.drafter == "self_skip":
@@ -234,7 +238,13 @@ def _training(
             steps = counts[0] if counts else 4
             schedule = replace(schedule, steps=steps, minutes=0, rows=2, length=16)
         training = drafter_training(
-            request.drafter, schedule, soft, settings, request.name or "", request.rate
+            request.drafter,
+            schedule,
+            soft,
+            settings,
+            request.name or "",
+            request.rate,
+            request.recipe,
         )
         start = None if request.start is None else place.out / request.start
         if start is None and counts == [0]:

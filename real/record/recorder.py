@@ -156,12 +156,13 @@ def record_sequence(
             cache.add(sequence, prompt, written)
     if type(drafter) is PromptLookupDrafter and not stepwise:  # it reads tokens only
         target = cast(Target, IdleTarget(target.decoder))
-    if settings.rule.sampled:
-        return record_rejection(target, drafter, settings, prompt, written, shared)
     tokens, margins = written
     parallel = parallel_form(drafter) is not None and not stepwise
     known = prompt, tokens, sequence
-    if drafter.prefix_only and drafter.lm is not None and not stepwise:
+    sampled = settings.rule.sampled
+    if sampled:
+        rows = record_rejection(target, drafter, settings, prompt, written, shared)
+    elif drafter.prefix_only and drafter.lm is not None and not stepwise:
         rows = record_prefix_only(target, drafter, settings, *known, shared)
     elif parallel and drafter.history_free:
         rows = record_parallel(target, drafter, settings, *known, shared)
@@ -173,4 +174,4 @@ def record_sequence(
             order, beam = tree_order_parallel(target, drafter, settings, *known, shared)
         else:
             order, beam = tree_order_stepwise(target, drafter, settings, *known)
-    return replace(rows, margin=margins, order=order, beam=beam)
+    return replace(rows, margin=None if sampled else margins, order=order, beam=beam)

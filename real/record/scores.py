@@ -12,7 +12,7 @@ CACHED_BYTES = 1 << 21
 
 
 class SequenceScores:
-    """`Rule.scores` at the first `positions` positions; noise is drawn once, on the device."""
+    """`Rule.ranking` at the first `positions` positions; noise is drawn once, on the device."""
 
     def __init__(self, rule: Rule, sequence: int, positions: int):
         self.rule, self.sequence, self.positions = rule, sequence, positions
@@ -22,7 +22,7 @@ class SequenceScores:
         """Float64 scores `[n, N]` of logits that predict `position [n]`."""
         logits = drafted.logits
         if self.rule.name != "coupled":  # no noise, so no positions
-            return self.rule.scores(logits, self.sequence, [])
+            return self.rule.ranking(logits, self.sequence, [])
         if self.noise is None:
             vocab, device = drafted.vocab, logits.device
             self.noise = gumbel(self.rule.seed, self.sequence, 0, self.positions, vocab, device)

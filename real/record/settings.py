@@ -42,11 +42,6 @@ class Settings:
                 "a recording of the rejection rule holds no features, because it replays in "
                 "distribution only; record without features"
             )
-        if self.rule.sampled and self.tree:
-            raise RecordError(
-                "a recording of the rejection rule holds no tree order; "
-                "expected rule greedy or coupled with --tree"
-            )
         if not 1 <= self.K <= 255 or self.budget < 1:
             raise RecordError(
                 f"K is {self.K} and budget {self.budget}; "

@@ -32,8 +32,9 @@ def tree_order_stepwise(
     | beam[t] | nodes on the sequence, and all nodes, that a beam search ends with |
 
     A tree is as deep as its levels, K and the budget left allow. The first B nodes of the order are
-    the tree of B nodes, so one recording serves every B. ValueError for a drafter that grows no
-    such tree; RecordError for one that is not history-free, or under the rejection rule.
+    the tree of B nodes, so one recording serves every B. Under the rejection rule, too, the tree is
+    that of the verified prefix alone. ValueError for a drafter that grows no such tree; RecordError
+    for one that is not history-free.
     """
     width, levels = tree_shape(drafter, settings)
     n = len(tokens)
@@ -54,11 +55,7 @@ def tree_order_stepwise(
 
 
 def tree_shape(drafter: Drafter, settings: Settings) -> tuple[int, int]:
-    """(width, levels) of the recorded trees, once rule and drafter are checked."""
-    if settings.rule.sampled:
-        raise RecordError(
-            "dynamic trees do not run under the rejection rule; record without a tree"
-        )
+    """(width, levels) of the recorded trees, once the drafter is checked."""
     check_history_free(drafter)
     if not settings.tree:
         raise RecordError("the settings name no tree; expected (width, levels)")

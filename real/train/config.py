@@ -43,6 +43,8 @@ class TrainConfig:
     | batch | sequences that the target generates at once |
     | together | whether those for predictors are too; then not bit-identical |
     | compiled | compile the target's layers for training, where that works |
+    | skip_price | what self_skip's search prices trials by: measured, or layers, which repeats \
+bit for bit |
     """
 
     text: tuple[str, ...]
@@ -69,11 +71,14 @@ class TrainConfig:
     batch: int = 64
     together: bool = False
     compiled: bool = False
+    skip_price: str = "measured"
 
     def stored(self) -> dict:
         """The settings as card.json holds them, without the files."""
-        fields = asdict(self)
-        for drafter in fields["drafters"]:
+        fields = asdict(self) | {"target_plan": self.target_plan.stored()}
+        for drafter, training in zip(fields["drafters"], self.drafters):
+            drafter["plan"] = training.plan.stored()
+            del drafter["paper"]
             if not drafter["draft_vocab"]:
                 del drafter["draft_vocab"]
             del drafter["start"]  # no drafter of a whole training has one

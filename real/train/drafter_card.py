@@ -118,6 +118,9 @@ def drafter_card(
     }
     if data.source:
         card["text"] = dict(data.source)
+    paper = recipe_of(training.drafter).paper
+    if training.paper and paper is not None:
+        card["recipe"] = {"source": paper.source, "not_printed": list(paper.silent)}
     token = getattr(head, "draft_token", None)
     if token is not None:
         new_tokens = [new_tokens for _, new_tokens in data.evaluation]
@@ -176,6 +179,13 @@ def card_lines(card: dict) -> list[str]:
     for name in ("untrained", "trigram"):
         if (key := f"beats_{name}") in lengths:
             lines.append(f"  longer than {name} by {_with_interval(lengths[key])}")
+    if replay := card.get("replay"):
+        search = card["search"]
+        priced = "measured seconds" if "price" in search else "the number of sub-layers"
+        lines.append(
+            f"  speedup {search['score']:.2f} promised by the search at K = {search['k']}, "
+            f"{_with_interval(replay)} in its replay; both priced by {priced}"
+        )
     for name, comparison in card.get("against", {}).items():
         lines.append(f"  longer than {name} by {_with_interval(comparison['difference'])}")
     if vocabulary := card.get("draft_vocabulary"):

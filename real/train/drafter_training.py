@@ -8,11 +8,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from real.draft import TrainingRecipe
+from real.draft import PaperRecipe, TrainingRecipe
 from real.drafters import BUILTIN, trainable
 from real.model.decoder import Decoder
 from real.train.schedule import TrainSchedule
 
+RECIPES = ("ours", "paper")
+"""Whose figures a drafter is trained by; see `drafter_training`."""
 RECIPE_WIDTH = 160
 """Width of the target that the recipes' learning rates were chosen on."""
 
@@ -31,6 +33,7 @@ class DrafterTraining:
     | folder | its folder among the models and in the work folder; "": the drafter's name |
     | start | the folder of a trained drafter whose weights it starts from; None: random ones |
     | recipe_rate | whether the peak learning rate is the recipe's, see `scaled_rate` |
+    | paper | whether it follows the authors' recipe, `TrainingRecipe.paper` |
     """
 
     drafter: str
@@ -41,6 +44,7 @@ class DrafterTraining:
     draft_vocab: int = 0
     start: Path | None = None
     recipe_rate: bool = False
+    paper: bool = False
 
     @property
     def place(self) -> str:
@@ -59,9 +63,17 @@ def drafter_training(
     settings: Mapping[str, object] | None = None,
     folder: str = "",
     rate: float | None = None,
+    recipe_name: str = "ours",
 ) -> DrafterTraining:
-    """The training of a drafter, by its recipe unless given; ValueError for an unknown setting."""
+    """The training of a drafter, by its recipe unless given; ValueError for an unknown setting.
+
+    | recipe_name | meaning |
+    | --- | --- |
+    | ours | chosen for minutes of training of a small drafter |
+    | paper | the authors' own, `TrainingRecipe.paper`; ValueError where none is printed |
+    """
     recipe = recipe_of(drafter)
+    paper = _paper_recipe(drafter, recipe, recipe_name)
     known = [*_head_keywords(recipe), *_loss_keywords(recipe)]
     if unknown := [name for name in settings or {} if name not in known]:
         raise ValueError(
@@ -74,14 +86,40 @@ def drafter_training(
             f"expected a peak learning rate between 0 and 1, such as {recipe.rate}"
         )
     schedule = schedule or TrainSchedule(minutes=6, rows=16, length=192)
+    own_rate, own_soft, defaults = recipe.rate, recipe.soft, {**recipe.defaults}
+    printed_rate = paper is not None and paper.rate is not None
+    if paper is not None:
+        own_rate, own_soft = paper.rate or recipe.rate, paper.soft
+        defaults |= paper.settings
+        schedule = replace(
+            schedule,
+            optimizer="adamw",
+            betas=paper.betas,
+            decay=paper.decay,
+            clip=paper.clip,
+            warmup=paper.warmup,
+        )
     return DrafterTraining(
         drafter,
-        replace(schedule, rate=recipe.rate if rate is None else rate),
-        recipe.soft if soft is None else soft,
-        {**recipe.defaults, **(settings or {})},
+        replace(schedule, rate=own_rate if rate is None else rate),
+        own_soft if soft is None else soft,
+        {**defaults, **(settings or {})},
         folder,
-        recipe_rate=rate is None,
+        recipe_rate=rate is None and not printed_rate,
+        paper=paper is not None,
     )
+
+
+def _paper_recipe(drafter: str, recipe: TrainingRecipe, name: str) -> PaperRecipe | None:
+    if name not in RECIPES:
+        raise ValueError(f"--recipe is {name!r}; expected {' or '.join(RECIPES)}")
+    if name == "paper" and recipe.paper is None:
+        printed = [other for other in trainable() if recipe_of(other).paper]
+        raise ValueError(
+            f"no paper prints a recipe for {drafter}; "
+            f"leave --recipe out, or train one of {', '.join(printed)}"
+        )
+    return recipe.paper if name == "paper" else None
 
 
 def scaled_rate(training: DrafterTraining, target_width: int) -> DrafterTraining:

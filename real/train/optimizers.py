@@ -1,4 +1,4 @@
-"""Optimizers of a language model: Muon for inner matrices, AdamW for the rest."""
+"""Optimizers of a language model: Muon for inner matrices, AdamW for the rest or for all."""
 
 import re
 
@@ -14,7 +14,12 @@ VOCABULARY = re.compile(r"(^|\.)(\w*embed\w*|\w*head)\.")
 def optimizers(
     parameters: dict[str, nn.Parameter], schedule: TrainSchedule
 ) -> list[torch.optim.Optimizer]:
-    """Muon for matrices inside layers and blocks; AdamW for embeddings, heads, norms and biases."""
+    """Muon for matrices inside layers and blocks; AdamW for embeddings, heads, norms and biases.
+
+    With `schedule.optimizer` "adamw" that for all, and weight decay of all.
+    """
+    if schedule.optimizer == "adamw":
+        return [_adamw(list(parameters.values()), schedule, schedule.decay)]
     inner = [p for n, p in parameters.items() if p.ndim == 2 and not VOCABULARY.search(n)]
     inner_ids = {id(p) for p in inner}
     outer = [p for p in parameters.values() if id(p) not in inner_ids]
@@ -26,11 +31,13 @@ def optimizers(
             )
         )
     if outer:
-        # one kernel for all on a GPU; on a CPU the plain loop stays, bit for bit
-        fused = all(p.is_cuda for p in outer)
-        built.append(
-            torch.optim.AdamW(
-                outer, lr=schedule.rate, betas=(0.9, 0.95), weight_decay=0.0, fused=fused
-            )
-        )
+        built.append(_adamw(outer, schedule, 0.0))
     return built
+
+
+def _adamw(weights: list[nn.Parameter], schedule: TrainSchedule, decay: float) -> torch.optim.AdamW:
+    # one kernel for all on a GPU; on a CPU the plain loop stays, bit for bit
+    fused = all(p.is_cuda for p in weights)
+    return torch.optim.AdamW(
+        weights, lr=schedule.rate, betas=schedule.betas, weight_decay=decay, fused=fused
+    )

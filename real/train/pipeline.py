@@ -34,7 +34,7 @@ def build(config: TrainConfig, out: Path, work: Path, progress: Progress = quiet
     for training in config.drafters:
         train_drafter(training, trained.data, out, work, progress)
     if config.trials:
-        search = SkipSearch(config.trials, config.seed)
+        search = SkipSearch(config.trials, config.seed, price=config.skip_price)
         pairs = trained.greedy_pairs(search.texts)
         search_skips(search, trained.data, pairs, out, progress)
     train_all_predictors(config, text, trained, out, progress)

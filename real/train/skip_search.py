@@ -1,22 +1,23 @@
 """Bayesian search for the sub-layers that a self-speculative draft leaves out.
 
 Draft & Verify (arXiv 2309.08168), the released baseline of EESD, searches the same 2L binary
-choices by timing whole generations. Here a setting is scored without a clock: by formula 1
-(GLIDE section 5.1) at a counted acceptance.
+choices by timing whole generations. Here a setting is scored by formula 1 (GLIDE section 5.1) at a
+counted acceptance and a price of its parts: measured once, or their number.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-
-import numpy as np
 
 from real.drafters.self_skip import SkipConfig
 from real.files import replace_json
 from real.model.decoder import Decoder
 from real.progress import Progress, quiet
-from real.train.skip_acceptance import TokenPair, accepted_share, prepared, sublayer_share
-from simspec.formulas import expected_speedup
+from real.train.skip_acceptance import TokenPair, accepted_share, prepared
+from real.train.skip_price import SkipPrice, sublayer_price
+
+LONGEST = 16
+"""The longest draft that a search considers."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Trial:
     | skips | the sub-layers left out |
     | acceptance | share of positions whose first draft token is the target's pick (greedy) |
     | cost | c: one draft step in target steps |
-    | k, speedup | best fixed draft length in 1..K, and formula 1 there |
+    | k, speedup | best fixed draft length in 1..K, and `SkipPrice.best_length` there |
     """
 
     skips: SkipConfig
@@ -40,7 +41,10 @@ class Trial:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The best trial of a search (ties: the first), all trials in order, and its settings."""
+    """The best trial of a search (ties: the first), all trials in order, and its settings.
+
+    `price` is what trials were priced by where that was measured, else None.
+    """
 
     best: Trial
     trials: tuple[Trial, ...]
@@ -48,13 +52,7 @@ class SearchResult:
     K: int
     texts: int
     tokens: int
-
-
-def best_length(alpha: float, c: float, K: int) -> tuple[int, float]:
-    """The k in 1..K of the largest expected speedup by formula 1 (ties: the smallest), and it."""
-    speedup = expected_speedup(alpha, np.arange(1, K + 1), c)
-    best = int(speedup.argmax())
-    return best + 1, float(speedup[best])
+    price: SkipPrice | None = None
 
 
 def find(
@@ -62,27 +60,31 @@ def find(
     sequences: Sequence[TokenPair],
     trials: int = 200,
     seed: int = 0,
-    K: int = 16,
-    cost: Callable[[Decoder, SkipConfig], float] = sublayer_share,
+    K: int = LONGEST,
+    cost: Callable[[Decoder, SkipConfig], float] | None = None,
     progress: Progress = quiet,
+    price: SkipPrice | None = None,
 ) -> SearchResult:
     """The skipped sub-layers of the largest expected speedup in `trials` trials of optuna's TPE.
 
-    The first trial skips nothing, so a result is never worse than 1. `sequences` are pairs (prompt,
-    the target's new tokens) of a development split. The same seed gives the same trials, as long
-    as `cost` is a function. ValueError for no sequences, an empty one, or no trials.
+    Drafts are priced by `price`, of as many tokens as it prices; without one by the number of
+    sub-layers. `cost` replaces its draft step. The first trial skips nothing. `sequences` are pairs
+    (prompt, the target's new tokens) of a development split. The same seed gives the same trials at
+    the same price. ValueError for no sequences, an empty one, or no trials.
     """
     import optuna
 
     if trials < 1 or K < 1:
         raise ValueError(f"trials is {trials} and K {K}; expected at least 1 of each")
+    priced = price or sublayer_price(K, len(decoder.layers))
+    step = cost or priced.step
     ready = prepared(decoder, sequences)
     evaluated: dict[SkipConfig, Trial] = {}
 
     def evaluate(skips: SkipConfig) -> Trial:
         if skips not in evaluated:
-            alpha, c = accepted_share(decoder, skips, ready), float(cost(decoder, skips))
-            evaluated[skips] = Trial(skips, alpha, c, *best_length(alpha, c, K))
+            alpha, c = accepted_share(decoder, skips, ready), float(step(decoder, skips))
+            evaluated[skips] = Trial(skips, alpha, c, *priced.best_length(alpha, c))
         return evaluated[skips]
 
     verbosity = optuna.logging.get_verbosity()
@@ -106,7 +108,7 @@ def find(
         best = max(history, key=lambda t: t.speedup)
         progress("skips", done, trials, f"speedup {best.speedup:.3f}")
     tokens = sum(len(s.token) for s in ready)
-    return SearchResult(best, tuple(history), seed, K, len(ready), tokens)
+    return SearchResult(best, tuple(history), seed, priced.K, len(ready), tokens, price)
 
 
 def save(result: SearchResult, folder: Path, made_for: Mapping[str, str], split: str) -> None:
@@ -124,5 +126,7 @@ def save(result: SearchResult, folder: Path, made_for: Mapping[str, str], split:
         "acceptance": best.acceptance,
         "cost": best.cost,
     }
+    if result.price is not None:
+        search["price"] = asdict(result.price)
     content = {"settings": best.skips.settings, "target": dict(made_for), "search": search}
     replace_json(folder / "self_skip.json", content)

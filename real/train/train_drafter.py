@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 
@@ -72,7 +71,7 @@ def train_drafter(
 
 def _requested(training: DrafterTraining, head: nn.Module, data: DrafterData) -> dict:
     """Everything that a repetition must share, as JSON."""
-    plan = {k: v for k, v in asdict(training.plan).items() if k not in ("minutes", "save_every")}
+    plan = {k: v for k, v in training.plan.stored().items() if k not in ("minutes", "save_every")}
     requested = {
         "drafter": training.drafter,
         "settings": head.settings,
@@ -87,6 +86,8 @@ def _requested(training: DrafterTraining, head: nn.Module, data: DrafterData) ->
         if isinstance(head, Decoder):
             name = "model.safetensors"
         requested["start"] = {training.start.name: sha256(training.start / name)}
+    if training.paper:
+        requested["recipe"] = "paper"
     if training.draft_vocab:
         requested["draft_vocab"] = training.draft_vocab
     if data.source:

@@ -53,7 +53,8 @@ def fit(
             seconds = (time.perf_counter() - began) / 20
             state.steps = state.step + max(1, int(schedule.minutes * 60 / seconds))
         share = learning_rate_factor(state.step, state.steps or 1000, schedule.warmup)
-        value = _optimize(optimizer_list, parameters, loss(state.step), schedule.rate * share)
+        rate = schedule.rate * share
+        value = _optimize(optimizer_list, parameters, loss(state.step), rate, schedule.clip)
         state.step += 1
         last = state.step == state.steps
         every = schedule.every or -(-state.steps // 10)
@@ -85,13 +86,14 @@ def _optimize(
     parameters: dict[str, nn.Parameter],
     loss: Tensor,
     rate: float,
+    clip: float,
 ) -> Tensor:
-    """One optimizer step down the gradient of `loss`, which is returned."""
+    """One optimizer step down the gradient of `loss`, cut to norm `clip`; returns `loss`."""
     for optimizer in optimizer_list:
         for group in optimizer.param_groups:
             group["lr"] = rate
     loss.backward()
-    nn.utils.clip_grad_norm_(parameters.values(), 1.0)
+    nn.utils.clip_grad_norm_(parameters.values(), clip)
     for optimizer in optimizer_list:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

@@ -1,6 +1,8 @@
 """simspec drafters: drafters compared by their recordings."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -44,6 +46,13 @@ def drafters(  # noqa: PLR0913
         ),
     ] = 4,
     level: Level = 0.95,
+    cards: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder with the drafters' training cards, NAME/card.json or NAME.json: "
+            "the tokens that each learned are shown."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
     as_json: Json = False,
     as_markdown: Markdown = False,
@@ -52,19 +61,30 @@ def drafters(  # noqa: PLR0913
     """Compare drafters by their recordings: acceptance by depth, cost, best fixed K, speedup.
 
     Example: simspec drafters tiny-model-coupled tiny-early_exit-coupled --by-task
+
+    Example: simspec drafters traces/smollm2/greedy/*.parquet --cards traces/smollm2/drafters
     """
     from simspec.files import check_output, write_csv
     from simspec.recordings import comparable_costs, locate
     from simspec.reports.drafter_tables import check_depth, markdown, table
     from simspec.reports.drafters import ALL, compare_drafters
+    from simspec.reports.training_cards import tokens_learned
 
     check_depth(depth)
+    if cards is not None and not cards.is_dir():
+        raise ValueError(f"--cards is {cards}, expected a folder of drafters' training cards")
     paths = locate(traces)
     if out is not None:
         check_output(out, *paths.values(), cost or "")
     costs, notes = comparable_costs(paths, cost, mixed=mixed)
     print_notes(notes)
     rows = compare_drafters(paths, costs, longest, level, seed=seed)
+    if cards is not None:
+        names = {row.recording: str(paths[row.recording]) for row in rows}
+        rows = [
+            replace(row, learned=tokens_learned(cards, names[row.recording], row.drafter))
+            for row in rows
+        ]
     for row in rows:
         if row.task == ALL and row.note:
             print_notes([f"{row.recording}: {row.note}"])
@@ -81,13 +101,14 @@ def drafters(  # noqa: PLR0913
 
 
 def _print(rows: list[Any], depth: int) -> None:
-    from simspec.reports.drafter_tables import cells, headings
+    from simspec.reports.drafter_tables import cells, headings, tells_training
     from simspec.stats import MIN_PROMPTS
     from simspec.terminal import print_table, print_text
 
+    learned = tells_training(rows)
     print_table(
-        headings(depth),
-        [cells(row, depth, alpha_limits=False) for row in rows],
+        headings(depth, learned),
+        [cells(row, depth, alpha_limits=False, learned=learned) for row in rows],
         names=3,
         optional=("expected", "then", *(f"a{j}" for j in range(depth, 1, -1)), "c"),
     )

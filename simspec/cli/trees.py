@@ -33,7 +33,10 @@ def trees(  # noqa: PLR0913
     ] = None,
     policy: Annotated[
         list[str] | None,
-        typer.Option(help="Further policies, repeatable: static:4x2x1, static:TREE.json, fixed:3."),
+        typer.Option(
+            help="Further policies, repeatable: static:4x2x1, static:eagle-25, static:medusa-63, "
+            "static:TREE.json, fixed:3."
+        ),
     ] = None,
     cost: Cost = None,
     mixed: MixedCosts = False,

@@ -4,14 +4,16 @@ from pathlib import Path
 
 from simspec.policy import PolicyError
 from simspec.tree_policy import TreePolicy
-from simspec.tree_shapes import load_tree, tree_of_widths
+from simspec.tree_shapes import PUBLISHED, load_tree, published_tree, tree_of_widths
 
 
 def static(shape: str | int) -> TreePolicy:
-    """One tree for every round: children of a node by level, such as 4x2x1, or a tree's .json
-    file.
+    """One tree for every round: children of a node by level, such as 4x2x1, a published tree's
+    name (eagle-25, medusa-63), or a tree's .json file.
     """
     name = f"static:{shape}"
+    if isinstance(shape, str) and shape in PUBLISHED:
+        return TreePolicy(name, "static", tree=published_tree(shape))
     if isinstance(shape, str) and (shape.endswith(".json") or Path(shape).is_file()):
         return TreePolicy(name, "static", tree=load_tree(shape))
     try:
@@ -19,7 +21,7 @@ def static(shape: str | int) -> TreePolicy:
     except ValueError:
         raise PolicyError(
             f"{name}: {shape!r} is no shape and no file, "
-            "expected widths such as 4x2x1, or a tree's .json file"
+            f"expected widths such as 4x2x1, {' or '.join(PUBLISHED)}, or a tree's .json file"
         ) from None
     return TreePolicy(name, "static", tree=tree_of_widths(widths))
 

@@ -14,7 +14,7 @@ from simspec.text_table import markdown_table
 def table(rows: Sequence[DrafterRow]) -> Any:
     """The rows as a pandas DataFrame: alpha_1 .. alpha_K, speedup, expected, with _low and _high.
 
-    Depths past a row's K are NaN.
+    Depths past a row's K are NaN. `learned` is there where a card tells it.
     """
     import pandas
 
@@ -23,20 +23,29 @@ def table(rows: Sequence[DrafterRow]) -> Any:
         columns = {
             key: value
             for key, value in asdict(row).items()
-            if key not in ("alpha", "speedup", "expected", "note")
+            if key not in ("alpha", "speedup", "expected", "note", "learned")
         }
         columns |= interval_columns("speedup", row.speedup)
         columns |= interval_columns("expected", row.expected)
         for depth, alpha in enumerate(row.alpha, 1):
             columns |= interval_columns(f"alpha_{depth}", alpha)
-        flat.append(columns | {"note": row.note})
+        learned = {"learned": row.learned} if tells_training(rows) else {}
+        flat.append(columns | learned | {"note": row.note})
     frame = pandas.DataFrame(flat)
     return frame[[*(name for name in frame if name != "note"), "note"]]
 
 
 def markdown(rows: Sequence[DrafterRow], depth: int = 4) -> str:
     """The rows as a Markdown table, alpha to `depth`."""
-    return markdown_table(headings(depth), [cells(row, depth) for row in rows])
+    learned = tells_training(rows)
+    return markdown_table(
+        headings(depth, learned), [cells(row, depth, learned=learned) for row in rows]
+    )
+
+
+def tells_training(rows: Sequence[DrafterRow]) -> bool:
+    """Whether a card says how many tokens some drafter learned."""
+    return any(row.learned is not None for row in rows)
 
 
 def check_depth(depth: int) -> None:
@@ -45,18 +54,24 @@ def check_depth(depth: int) -> None:
         raise ValueError(f"--depth is {depth}, expected at least 1")
 
 
-def headings(depth: int) -> list[str]:
-    """The table's headings, alpha to `depth`; the first three name a row."""
+def headings(depth: int, learned: bool = False) -> list[str]:
+    """The table's headings, alpha to `depth`; the first three name a row.
+
+    `learned` adds the tokens that the drafter learned.
+    """
     check_depth(depth)
     alphas = [f"a{j}" for j in range(1, depth + 1)]
     return [
         *("drafter", "rule", "domain"),
         *alphas,
         *("c", "then", "best K", "speedup", "expected"),
+        *(("tokens learned",) if learned else ()),
     ]
 
 
-def cells(row: DrafterRow, depth: int, alpha_limits: bool = True) -> list[str]:
+def cells(
+    row: DrafterRow, depth: int, alpha_limits: bool = True, learned: bool = False
+) -> list[str]:
     """The row's cells, alpha to `depth`, with or without alpha's intervals."""
     alphas = [interval_text(alpha, limits=alpha_limits) for alpha in row.alpha]
     return [
@@ -67,4 +82,5 @@ def cells(row: DrafterRow, depth: int, alpha_limits: bool = True) -> list[str]:
         str(row.best_k),
         interval_text(row.speedup),
         interval_text(row.expected),
+        *(("-" if row.learned is None else f"{row.learned:,}",) if learned else ()),
     ]

@@ -41,6 +41,7 @@ class DrafterRow:
     | speedup | Interval at best_k: replayed, at the cost model's seconds |
     | expected | Interval at best_k: depthwise_committed(alpha) / (1 + draft[best_k] / baseline) |
     | note | why intervals are missing, or '' |
+    | learned | tokens that the drafter learned, by its card; None where no card says it |
 
     Reference: GLIDE with a CAPE, section 5.1, by depth.
     """
@@ -58,6 +59,7 @@ class DrafterRow:
     speedup: Interval
     expected: Interval
     note: str
+    learned: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data for JSON: an interval is {value, low, high}, and NaN None."""

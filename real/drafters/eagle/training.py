@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from real.draft import TrainingBatch, TrainingRecipe
+from real.draft import PaperRecipe, TrainingBatch, TrainingRecipe
 from real.draft.losses import hard_loss, learned_rows, soft_loss
 from real.drafters.eagle.drafter import EagleDrafter
 from real.drafters.eagle.head import EagleHead
@@ -67,4 +67,13 @@ RECIPE = TrainingRecipe(
     rate=8e-3,
     reads=lambda head, soft: ("feature",),
     defaults={"weight": 1},  # EAGLE's own 0.1 learns more slowly within minutes
+    paper=PaperRecipe(
+        "EAGLE §4.2 and §5, arXiv 2401.15077",
+        soft=True,
+        settings={"weight": 0.1, "noise": 0.1},
+        rate=3e-5,
+        betas=(0.9, 0.95),
+        clip=0.5,
+        silent=("decay", "warmup", "batch"),
+    ),
 )

@@ -16,16 +16,18 @@ class EarlyExitHead(DraftHead):
     | setting | meaning |
     | --- | --- |
     | depth | target layers that run before the exit |
-    | own_head | a vocabulary head of its own; False: the target's, neither trained nor stored |
+    | own_head | a vocabulary head of its own; False: the target's, neither trained nor stored; \
+None: its own where there is no new layer |
     | layers | new decoder layers: 1 in EESD §3.1, 0 in its Table 4 |
 
     New layers and head start as copies of the target's last layer and head. ValueError for a depth
-    that leaves no target layer out, or a negative number of layers.
+    that leaves no target layer out, a negative number of layers, and neither layer nor head of its
+    own.
     """
 
     head: Any
 
-    def __init__(self, target: Decoder, depth: int, own_head: bool = False, layers: int = 1):
+    def __init__(self, target: Decoder, depth: int, own_head: bool | None = None, layers: int = 1):
         super().__init__()
         if not 1 <= depth < target.config.layers:
             raise ValueError(
@@ -34,6 +36,13 @@ class EarlyExitHead(DraftHead):
             )
         if layers < 0:
             raise ValueError(f"{layers} new layers; expected 0 (the head alone) or more")
+        if own_head is None:
+            own_head = not layers
+        if not (layers or own_head):
+            raise ValueError(
+                "layers=0 and own_head=false leave a norm alone to train; "
+                "expected a new layer, or a head of its own (EESD Table 4)"
+            )
         self.depth, self.own_head = depth, own_head
         self.settings = {"depth": depth, "own_head": own_head, "layers": layers}
         self.layers = nn.ModuleList(DecoderLayer(target.config) for _ in range(layers))

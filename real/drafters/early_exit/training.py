@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from real.draft import TrainingBatch, TrainingRecipe
+from real.draft import PaperRecipe, TrainingBatch, TrainingRecipe
 from real.draft.losses import next_prediction_loss
 from real.drafters.early_exit.drafter import EarlyExitDrafter
 from real.drafters.early_exit.head import EarlyExitHead
@@ -34,4 +34,12 @@ RECIPE = TrainingRecipe(
     rate=2e-3,
     reads=lambda head, soft: (f"tap:{head.depth}", *(["feature"] if soft else [])),
     defaults={"depth": 1},
+    paper=PaperRecipe(
+        "EESD §3.1-3.2 and Table 9",
+        soft=False,
+        settings={"layers": 1, "own_head": True},
+        rate=1e-3,
+        batch=64,
+        silent=("optimizer", "betas", "decay", "clip", "warmup"),
+    ),
 )

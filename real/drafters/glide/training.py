@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from real.draft import TrainingBatch, TrainingRecipe
+from real.draft import PaperRecipe, TrainingBatch, TrainingRecipe
 from real.draft.losses import hard_loss, learned_rows, soft_loss
 from real.drafters.glide.drafter import GlideDrafter
 from real.drafters.glide.model import GlideModel
@@ -41,4 +41,12 @@ RECIPE = TrainingRecipe(
     soft=True,
     rate=8e-3,
     reads=lambda head, soft: (*head.features, *(["feature"] if soft else [])),
+    paper=PaperRecipe(
+        "GLIDE §4.1 and Appendices B and C, arXiv 2402.02082",
+        soft=False,
+        settings={"layers": 1, "shared": False, "block": 5},
+        rate=5e-4,
+        batch=64,
+        silent=("betas", "decay", "clip", "warmup"),
+    ),
 )

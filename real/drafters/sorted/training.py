@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from real.draft import TrainingBatch, TrainingRecipe
+from real.draft import PaperRecipe, TrainingBatch, TrainingRecipe
 from real.draft.losses import next_prediction_loss
 from real.drafters.sorted.cascade import Cascade
 from real.drafters.sorted.drafter import SortedDrafter
@@ -41,4 +41,11 @@ RECIPE = TrainingRecipe(
     soft=True,
     rate=1e-3,
     reads=lambda head, soft: ("feature",) if soft else (),
+    paper=PaperRecipe(
+        "S2D §3.3 and §7.1, arXiv 2407.01955",
+        soft=False,
+        settings={"together": True},
+        batch=128,
+        silent=("rate", "optimizer", "betas", "decay", "clip", "warmup"),
+    ),
 )

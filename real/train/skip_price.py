@@ -1,0 +1,140 @@
+"""Measured cost of draft steps that skip sub-layers, and of verification, in target steps."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+import torch
+
+from real.drafters.self_skip import SelfSkipDrafter, SkipConfig
+from real.model.decoder import Decoder
+from real.model.target import Target
+from simspec.formulas import expected_committed
+from simspec.stats import MIN_PROMPTS, ratio
+
+REPEATS = 31
+"""Interleaved timings of each pass, whose median counts."""
+
+
+@dataclass(frozen=True)
+class SkipPrice:
+    """What a round costs, by the sub-layers that its drafts run through.
+
+    | field | meaning |
+    | --- | --- |
+    | fixed | a draft step without any sub-layer: embedding, norm, head and pick |
+    | attention, mlp | of one sub-layer more |
+    | verify (float,) `[K + 1]` | a pass of 1 .. K + 1 rows |
+
+    Units are steps of the target, one row each: `verify[0]` is 1.
+    """
+
+    fixed: float
+    attention: float
+    mlp: float
+    verify: tuple[float, ...]
+
+    @property
+    def K(self) -> int:
+        return len(self.verify) - 1
+
+    def step(self, decoder: Decoder, skips: SkipConfig) -> float:
+        """c: a draft step of the target without `skips`."""
+        layers = len(decoder.layers)
+        attention = (layers - len(skips.attention)) * self.attention
+        return self.fixed + attention + (layers - len(skips.mlp)) * self.mlp
+
+    def best_length(self, alpha: float, c: float) -> tuple[int, float]:
+        """The k in 1..K of the largest (1 - α^(k+1)) / ((1 - α)(k c + verify[k])), and that.
+
+        GLIDE §5.1 charges 1 for verification; ties go to the smallest k. Below 1 plain decoding is
+        faster.
+        """
+        k = np.arange(1, self.K + 1)
+        speedup = expected_committed(alpha, k) / (k * c + np.array(self.verify)[1:])
+        best = int(speedup.argmax())
+        return best + 1, float(speedup[best])
+
+    def replay(self, accepted: Sequence[np.ndarray], k: int, c: float) -> dict:
+        """The speedup of drafts of k on sequences, with its 95% interval, for a card.
+
+        `accepted`: per sequence int64 `[n]`, of a draft of k or more from each position.
+        """
+        tokens = np.array([float(len(row)) for row in accepted])
+        seconds = np.array([self._seconds(row, k, c) for row in accepted])
+        found = {"k": k, "value": round(float(tokens.sum() / seconds.sum()), 4)}
+        if len(tokens) < MIN_PROMPTS:
+            return found | {"low": None, "high": None}
+        interval = ratio(tokens, seconds)
+        return found | {"low": round(interval.low, 4), "high": round(interval.high, 4)}
+
+    def _seconds(self, accepted: np.ndarray, k: int, c: float) -> float:
+        at, spent = 0, 0.0
+        while at < len(accepted):
+            drafted = min(k, len(accepted) - at - 1)
+            spent += drafted * c + self.verify[drafted]
+            at += min(drafted, int(accepted[at])) + 1
+        return spent
+
+
+def sublayer_price(K: int, layers: int) -> SkipPrice:
+    """Costs by the number of sub-layers alone: no head, and verification at the price of a step."""
+    share = 1 / (2 * layers)
+    return SkipPrice(0.0, share, share, (1.0,) * (K + 1))
+
+
+def measured_price(
+    decoder: Decoder, K: int, context: int = 128, repeats: int = REPEATS
+) -> SkipPrice:
+    """Times draft steps and verification passes of `decoder` behind `context` cached rows.
+
+    A step's parts are fitted by least squares to steps of the whole target, without attention,
+    without MLPs and without both.
+    """
+    layers = tuple(range(len(decoder.layers)))
+    target = Target(decoder, capacity=context + K + 2)
+    generator = torch.Generator().manual_seed(0)
+    prompt = torch.randint(decoder.config.vocab, (context,), generator=generator).tolist()
+    prefill = target.prefill(prompt[:-1])
+
+    def draft(skips: SkipConfig) -> Callable[[], object]:
+        drafter = SelfSkipDrafter(decoder, skips)
+        drafter.begin(target, prompt, prefill, lambda logits, slot, *_: int(logits.argmax()))
+
+        def run() -> None:
+            drafter.next()
+            drafter.rollback(0)
+
+        return run
+
+    def verification(rows: int) -> Callable[[], object]:
+        def run() -> object:
+            logits = target.verify(prompt[:rows], list(range(-1, rows - 1)), None).logits
+            assert logits is not None  # only a prefill has none
+            return logits.argmax(-1).tolist()
+
+        return run
+
+    skipped = [SkipConfig(a, m) for a in (layers, ()) for m in (layers, ())]
+    runs = [*map(draft, skipped), *map(verification, range(1, K + 2))]
+    seconds = np.array(_medians(runs, repeats))
+    steps, verify = seconds[: len(skipped)], seconds[len(skipped) :]
+    count = [[1, len(layers) - len(s.attention), len(layers) - len(s.mlp)] for s in skipped]
+    fixed, attention, mlp = np.linalg.lstsq(np.array(count), steps / verify[0], rcond=None)[0]
+    shares = (verify / verify[0]).tolist()
+    return SkipPrice(*(max(0.0, float(part)) for part in (fixed, attention, mlp)), tuple(shares))
+
+
+def _medians(runs: Sequence[Callable[[], object]], repeats: int) -> list[float]:
+    """Median seconds of each; every one waits for its result. Turns are interleaved."""
+    seconds: list[list[float]] = [[] for _ in runs]
+    for run in runs:
+        run()
+    for _ in range(repeats):
+        for run, column in zip(runs, seconds):
+            start = perf_counter()
+            run()
+            column.append(perf_counter() - start)
+    return [median(column) for column in seconds]
