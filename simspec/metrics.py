@@ -20,9 +20,10 @@ class Metrics:
     | sequences, rounds           | counts; a round is one target pass                           |
     | tokens                      | L, output tokens                                             |
     | computed, drafted, accepted | draft tokens computed, submitted, accepted                   |
-    | v_d                         | accepted / drafted (EESD Eq. 11); NaN if none drafted        |
+    | v_d                         | accepted / computed (EESD Eq. 11); NaN if none computed      |
     | r_d                         | accepted / tokens (EESD Eq. 12)                              |
     | hm                          | 2 v_d r_d / (v_d + r_d), a fraction                          |
+    | acceptance_rate             | accepted / drafted, vLLM's draft acceptance rate; NaN: none  |
     | committed_per_round         | tokens / rounds (EAGLE's tau)                                |
     | accept_by_depth             | (float,) [K]: n-alpha, acceptance by depth; NaN: never tried |
     | seconds                     | modelled time of all rounds                                  |
@@ -30,9 +31,10 @@ class Metrics:
     | cut_share                   | share of rounds that depth may have cut short                |
 
     accept_by_depth counts rounds that drafted the depth and accepted all before; of trees, rounds
-    of so many levels, accepted if one of the nodes was. computed counts a tree's levels. hm is 0 if
-    nothing was accepted. cut_share counts rounds whose draft reached depth[row] while K and budget
-    allowed more: an upper bound.
+    of so many levels, accepted if one of the nodes was. computed counts a tree's levels; v_d and hm
+    count its nodes, or its levels in rounds where these are more. v_d is acceptance_rate unless
+    computed tokens were dropped. hm is 0 if nothing was accepted. cut_share counts rounds whose
+    draft reached depth[row] while K and budget allowed more: an upper bound.
     """
 
     sequences: int
@@ -44,6 +46,7 @@ class Metrics:
     v_d: float
     r_d: float
     hm: float
+    acceptance_rate: float
     committed_per_round: float
     accept_by_depth: tuple[float, ...]
     seconds: float
@@ -111,6 +114,7 @@ def grouped_summary(
         "tokens": np.rint(length).astype(np.int64),
         "computed": count_total(rounds.computed),
         "drafted": count_total(rounds.drafted),
+        "paid": count_total(np.maximum(rounds.computed, rounds.drafted)),
         "accepted": count_total(rounds.accepted),
         "seconds": total(cost.seconds(rounds) if seconds is None else seconds),
         "cut": total(_cut(rounds, trace, trace.K if K is None else K)),
@@ -126,6 +130,7 @@ def _rates(
 ) -> Metrics:
     count, L = int(totals["rounds"]), int(totals["tokens"])
     d, a, seconds = int(totals["drafted"]), int(totals["accepted"]), totals["seconds"]
+    paid = int(totals["paid"])
     return Metrics(
         sequences=int(totals["sequences"]),
         rounds=count,
@@ -133,9 +138,10 @@ def _rates(
         computed=int(totals["computed"]),
         drafted=d,
         accepted=a,
-        v_d=a / d if d else float("nan"),
+        v_d=a / paid if paid else float("nan"),
         r_d=a / L,
-        hm=2 * a / (d + L),
+        hm=2 * a / (paid + L),
+        acceptance_rate=a / d if d else float("nan"),
         committed_per_round=L / count,
         accept_by_depth=tuple(float(y / n) if n else float("nan") for n, y in zip(tried, taken)),
         seconds=float(seconds),
