@@ -7,9 +7,10 @@ from typing import Any
 from simspec.policy import Policy
 from simspec.policy_arguments import check_number, policy_name
 from simspec.policy_functions import Array, Go
+from simspec.running_average import averaged
 
 # state: the threshold, the average of accepted / drafted.
-# params: g, target, step, weight of the old average, weight of the old threshold.
+# params: g, target, step, weight of a round in the average, of a change in the threshold.
 
 
 def _draft_more(params: Array, state: Array, slot: int, features: Array, u: float) -> Go:
@@ -31,13 +32,13 @@ def _observe(
 ) -> None:
     if drafted == 0:
         return
-    state[1] = params[3] * state[1] + (1.0 - params[3]) * accepted / drafted
+    state[1] = averaged(state[1], accepted / drafted, params[3])
     wanted = state[0]
     if state[1] < params[1]:
         wanted += params[2]
     elif drafted < len(features):
         wanted -= params[2]
-    state[0] = params[4] * state[0] + (1.0 - params[4]) * wanted
+    state[0] = averaged(state[0], wanted, params[4])
 
 
 def adaptive_policy(
@@ -51,7 +52,7 @@ def adaptive_policy(
     """
     for name in ("threshold", "target", "step"):
         check_number(policy, name, settings[name], 0, 1)
-    params = (g, settings["target"], settings["step"], 0.5, 0.9)
+    params = (g, settings["target"], settings["step"], 0.5, 0.1)
     return Policy(
         policy_name(policy, settings, factory),
         _draft_more,

@@ -21,9 +21,10 @@ class Metrics:
     | sequences, rounds           | counts; a round is one target pass                           |
     | tokens                      | L, output tokens                                             |
     | computed, drafted, accepted | draft tokens computed, submitted, accepted                   |
-    | v_d                         | accepted / drafted (EESD Eq. 11); NaN if none drafted        |
+    | v_d                         | accepted / computed (EESD Eq. 11); NaN if none computed      |
     | r_d                         | accepted / tokens (EESD Eq. 12)                              |
     | hm                          | 2 v_d r_d / (v_d + r_d), a fraction                          |
+    | acceptance_rate             | accepted / drafted, vLLM's draft acceptance rate; NaN: none  |
     | committed_per_round         | tokens / rounds (EAGLE's tau)                                |
     | accept_by_depth             | (float,) [K]: n-alpha, acceptance by depth; NaN: never tried |
     | seconds                     | modelled time of all rounds                                  |
@@ -31,9 +32,10 @@ class Metrics:
     | cut_share                   | share of rounds that depth may have cut short                |
 
     accept_by_depth counts rounds that drafted the depth and accepted all before; of trees, rounds
-    of so many levels, accepted if one of the nodes was. computed counts a tree's levels. hm is 0 if
-    nothing was accepted. cut_share counts rounds whose draft reached depth[row] while K and budget
-    allowed more: an upper bound.
+    of so many levels, accepted if one of the nodes was. computed counts a tree's levels; v_d and hm
+    count its nodes, or its levels in rounds where these are more. v_d is acceptance_rate unless
+    computed tokens were dropped. hm is 0 if nothing was accepted. cut_share counts rounds whose
+    draft reached depth[row] while K and budget allowed more: an upper bound.
     """
 
     sequences: int
@@ -45,6 +47,7 @@ class Metrics:
     v_d: float
     r_d: float
     hm: float
+    acceptance_rate: float
     committed_per_round: float
     accept_by_depth: tuple[float, ...]
     seconds: float
@@ -64,9 +67,8 @@ def summary(
 
     K: the policy's longest draft (default the trace's), for cut_share. For a policy that reads
     features pass cost.reading(policy.reads). For a tree policy pass K = policy.longest(trace.K) and
-    seconds, float64[R], from
-    `tree_replay.tree_seconds`. ValueError if the rounds are not of this trace's sequences, or cost
-    is too short.
+    seconds, float64[R], from `tree_replay.tree_seconds`. ValueError if the rounds are not of this
+    trace's sequences, or cost is too short.
     """
     if groups is None:
         return grouped_summary(rounds, trace, cost, [None] * trace.sequences, K, seconds)[None]
@@ -105,7 +107,7 @@ def grouped_summary(
 def _rates(
     counts: np.ndarray, seconds: float, tried: np.ndarray, taken: np.ndarray, cost: CostModel
 ) -> Metrics:
-    sequences, L, count, computed, d, a, cut = map(int, counts)
+    sequences, L, count, computed, d, paid, a, cut = map(int, counts)
     return Metrics(
         sequences=sequences,
         rounds=count,
@@ -113,9 +115,10 @@ def _rates(
         computed=computed,
         drafted=d,
         accepted=a,
-        v_d=a / d if d else float("nan"),
+        v_d=a / paid if paid else float("nan"),
         r_d=a / L,
-        hm=2 * a / (d + L),
+        hm=2 * a / (paid + L),
+        acceptance_rate=a / d if d else float("nan"),
         committed_per_round=L / count,
         accept_by_depth=tuple(float(y / n) if n else float("nan") for n, y in zip(tried, taken)),
         seconds=float(seconds),

@@ -16,18 +16,19 @@ def round_totals(
 
     | result   | dtype, shape  | meaning                                                         |
     | -------- | ------------- | --------------------------------------------------------------- |
-    | counts   | int64[G, 7]   | sequences, tokens, rounds, computed, drafted, accepted, cut     |
+    | counts   | int64[G, 8]   | sequences, tokens, rounds; tokens computed, drafted, paid for,  |
+    |          |               | accepted; rounds cut                                            |
     | seconds  | float64[G]    | sum of `seconds`, in the order of the rounds                    |
     | tried    | int64[G, K]   | rounds that drafted a depth from 1 on and accepted all before   |
     | accepted | int64[G, K]   | rounds that accepted it                                         |
 
     Depth j is tried iff drafted >= j and accepted >= j - 1. Of a tree computed counts the levels,
-    of which at most `computed` are tried. K: the policy's longest draft; cut counts rounds whose
-    draft reached depth[row] while K and budget allowed more. ValueError for rounds that are not of
-    this trace.
+    of which at most `computed` are tried, and a round pays for its nodes, or levels where these are
+    more. K: the policy's longest draft; cut counts rounds whose draft reached depth[row] while K
+    and budget allowed more. ValueError for rounds that are not of this trace.
     """
     groups = int(group.max()) + 1
-    counts, sums = np.zeros((groups, 7), np.int64), np.zeros(groups)
+    counts, sums = np.zeros((groups, 8), np.int64), np.zeros(groups)
     tried, taken = (np.zeros((groups, trace.K + 1), np.int64) for _ in range(2))
     columns = rounds.row, rounds.computed, rounds.drafted, rounds.accepted, seconds
     counted = {len(column) for column in columns} == {int(rounds.offset[-1])}
@@ -66,11 +67,12 @@ def _add(recording, group, rounds_of, columns, K, totals):
                 return False
             counts[g, 3] += c
             counts[g, 4] += d
-            counts[g, 5] += a
+            counts[g, 5] += max(c, d)
+            counts[g, 6] += a
             time += seconds[r]
             limit = np.int64(depth[t])
             if c == limit and limit < min(K, budget[s] - (t - first) - 1):
-                counts[g, 6] += 1
+                counts[g, 7] += 1
             tried[g, depth_tried] += 1
             taken[g, a] += 1
         counts[g, 0] += 1

@@ -171,14 +171,16 @@ def metrics(rounds, trace, cost):
                 and int(trace.depth[row]) < left - 1
             )
     time = sum(sum(seconds(sequence, cost)) for sequence in rounds)
-    drafted, accepted, tokens = sum(r[2] for r in flat), sum(r[3] for r in flat), len(trace.token)
+    paid, drafted = sum(max(r[1], r[2]) for r in flat), sum(r[2] for r in flat)
+    accepted, tokens = sum(r[3] for r in flat), len(trace.token)
     return {
         "rounds": len(flat),
         "tokens": tokens,
         "computed": sum(r[1] for r in flat),
         "drafted": drafted,
         "accepted": accepted,
-        "v_d": accepted / drafted if drafted else math.nan,
+        "v_d": accepted / paid if paid else math.nan,
+        "acceptance_rate": accepted / drafted if drafted else math.nan,
         "r_d": accepted / tokens,
         "committed_per_round": tokens / len(flat),
         "accept_by_depth": [y / n if n else math.nan for y, n in zip(taken, tried)],

@@ -62,10 +62,12 @@ def test_eq_14_exceeds_one_iff_c_is_under_v_d(v_d, r_d, c):
 @settings(deadline=None, max_examples=40)
 @given(
     st.floats(0.05, 1), st.integers(1, 6), st.integers(0, 10**6), st.floats(0, 2),
-    st.sampled_from([fixed(1), fixed(3), beta_ts(), beta_ts("printed"), confidence(0.6)]),
+    st.sampled_from(
+        [fixed(1), fixed(3), beta_ts(), beta_ts("printed"), confidence(0.6), confidence(0.6, False)]
+    ),
 )  # fmt: skip
 def test_eq_13_is_the_replayed_time_under_its_own_assumption(alpha, K, seed, c, policy):
-    """One target step per round, T_d per submitted token, nothing dropped, no sequence ended by an
+    """One target step per round, T_d per computed token, dropped or not, no sequence ended by an
     accepted end token.
 
     Then rounds = L - accepted exactly: the budget caps the last draft at left - 1, so each round
@@ -81,8 +83,10 @@ def test_eq_13_is_the_replayed_time_under_its_own_assumption(alpha, K, seed, c, 
             m.seconds, rel=1e-9
         )
         assert formulas.eesd_speedup(m.v_d, m.r_d, c) == pytest.approx(m.speedup, rel=1e-9)
-    drafted = formulas.measured_speedup(rounds.drafted, m.tokens, c, np.ones(trace.K + 1), 0.0, 1.0)
-    assert drafted == pytest.approx(m.speedup, rel=1e-9)
+    computed = formulas.measured_speedup(
+        rounds.computed, m.tokens, c, np.ones(trace.K + 1), 0.0, 1.0
+    )
+    assert computed == pytest.approx(m.speedup, rel=1e-9)
 
 
 @settings(deadline=None, max_examples=60)

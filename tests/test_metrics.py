@@ -33,7 +33,7 @@ def test_summary_equals_the_slow_twin(trace, cost, policy, seed):
     )
     for name, value in expected.items():
         assert same(computed[name], value), name
-    if computed["drafted"]:
+    if computed["computed"]:
         assert computed["hm"] == pytest.approx(
             formulas.harmonic_mean(computed["v_d"], computed["r_d"]), abs=1e-12
         )

@@ -6,12 +6,14 @@ from simspec.policy_arguments import (
     changed_settings,
     check_integer,
     check_number,
+    check_option,
     check_scope,
     threshold_name,
 )  # fmt: skip
 from simspec.policy_functions import Array, Go
 
 _GRID, _STATE = 256, 4
+SIGNALS = ("confidence", "probability")
 _ACCEPTED, _REJECTED = _STATE + _GRID, _STATE + 2 * _GRID
 # params: weight of a false negative, samples before the first fit.
 # state: threshold, different confidences, accepted and rejected tokens; then 256 confidences,
@@ -83,6 +85,7 @@ def adaptive_confidence(
     samples: int = 5,
     scope: str = "sequence",
     K: int | None = None,
+    signal: str = "confidence",
 ) -> Policy:
     """Transformers' adaptive assistant: stop after a token whose confidence is below a fitted
     threshold.
@@ -94,8 +97,9 @@ def adaptive_confidence(
     FPR(t): share of rejected tokens with confidence >= t; FNR(t): share of accepted tokens below
     t. Verified are the accepted tokens and the first rejected one. The history of a sequence is
     never shortened; it is kept exactly, since recordings hold 256 confidences. Ties go to the
-    largest t. Reads 'confidence', max q: the drafted token's where drafts are greedy. PolicyError
-    for values outside their ranges.
+    largest t. Reads 'confidence', max q: the drafted token's where drafts are greedy. As released
+    it is q of the drafted token, the signal 'probability', which differs where drafts are drawn.
+    PolicyError for values outside their ranges.
 
     As released in transformers 5.17 to 5.23 with scikit-learn, K 20; the history starts anew with
     each call. Without scikit-learn it is `confidence:0.4`. In 4.48.0 a fitted threshold reached
@@ -109,9 +113,9 @@ def adaptive_confidence(
     check_number("adaptive_confidence", "weight", weight, 0, 1000)
     check_integer("adaptive_confidence", "samples", samples, 0, 10**6)
     check_scope("adaptive_confidence", scope)
-    settings = {"weight": weight, "samples": samples, "scope": scope, "K": K}
+    check_option("adaptive_confidence", "signal", signal, SIGNALS)
+    settings = {"weight": weight, "samples": samples, "scope": scope, "K": K, "signal": signal}
     changed = changed_settings(settings, adaptive_confidence)
     name = threshold_name("adaptive_confidence", threshold, changed)
     state0 = (threshold, *(0.0,) * (_STATE - 1 + 3 * _GRID))
-    reads = ("confidence",)
-    return Policy(name, _draft_more, _observe, (weight, samples), state0, K, reads, scope)
+    return Policy(name, _draft_more, _observe, (weight, samples), state0, K, (signal,), scope)

@@ -1,8 +1,16 @@
 """Stop at a low confidence of the drafter."""
 
 from simspec.policy import Policy
-from simspec.policy_arguments import changed_settings, check_flag, check_number, threshold_name
+from simspec.policy_arguments import (
+    changed_settings,
+    check_flag,
+    check_number,
+    check_option,
+    threshold_name,
+)  # fmt: skip
 from simspec.policy_functions import Array, Go, observe_nothing
+
+SIGNALS = ("confidence", "probability")
 
 
 def _draft_more(params: Array, state: Array, slot: int, features: Array, u: float) -> Go:
@@ -11,17 +19,31 @@ def _draft_more(params: Array, state: Array, slot: int, features: Array, u: floa
     return features[slot - 1, 0] >= params[0], params[1] > 0.0
 
 
-def confidence(threshold: float, inclusive: bool = True, K: int | None = None) -> Policy:
+def confidence(
+    threshold: float, inclusive: bool = True, K: int | None = None, signal: str = "confidence"
+) -> Policy:
     """Stop after a token whose confidence, the drafter's top probability, is below the threshold.
 
     inclusive submits that token too (the assistant threshold of HuggingFace transformers, S2D's
     last exit). Otherwise it is dropped: computed but wasted (llama.cpp's p_min). Dropping depends
-    on q alone and stays lossless. Reads 'confidence', max q. PolicyError for a threshold outside
-    [0, 1].
+    on q alone and stays lossless. PolicyError for a threshold outside [0, 1] or an unknown signal.
+
+    | signal      | reads                                                                      |
+    | ----------- | -------------------------------------------------------------------------- |
+    | confidence  | max q                                                                      |
+    | probability | q of the drafted token: as released in transformers, where drafts are drawn |
+
+    Both are the same where drafts are greedy. `probability` is refused for drawn drafts where it
+    drops the token, see `Policy`. Source: ConfidenceCriteria, transformers,
+    generation/stopping_criteria.py at 5.23.
     """
     check_number("confidence", "threshold", threshold, 0, 1)
     check_flag("confidence", "inclusive", inclusive)
-    changed = changed_settings({"inclusive": inclusive, "K": K}, confidence)
+    check_option("confidence", "signal", signal, SIGNALS)
+    changed = changed_settings({"inclusive": inclusive, "K": K, "signal": signal}, confidence)
     name = threshold_name("confidence", threshold, changed)
     params = (threshold, inclusive)
-    return Policy(name, _draft_more, observe_nothing, params, K=K, reads=("confidence",))
+    anticipates = signal == "probability" and not inclusive
+    return Policy(
+        name, _draft_more, observe_nothing, params, K=K, reads=(signal,), anticipates=anticipates
+    )

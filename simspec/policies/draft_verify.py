@@ -1,7 +1,16 @@
 """The adaptive exit of Draft & Verify."""
 
+from dataclasses import replace
+
 from simspec.adaptive_threshold import adaptive_policy
+from simspec.cost import CostModel
+from simspec.deferred_policy import DeferredPolicy
 from simspec.policy import Policy
+from simspec.policy_arguments import check_option, policy_name
+from simspec.trace import Trace
+
+VARIANTS = ("paper", "released")
+RELEASED_K = 8
 
 
 def draft_verify(
@@ -10,14 +19,38 @@ def draft_verify(
     step: float = 0.01,
     scope: str = "sequence",
     K: int | None = None,
-) -> Policy:
+    variant: str = "paper",
+) -> Policy | DeferredPolicy:
     """Draft & Verify: stop after a token with max q below a threshold that follows recent
     acceptance.
 
-    The threshold follows `adaptive_threshold.adaptive_policy`. As released: K 8, threshold 0.8
-    greedy (0.5 sampling), anew for each sequence; the token is submitted. K is here the longest
-    draft of policy and recording. Reads 'confidence'. PolicyError for a threshold, target or step
-    outside [0, 1].
+    The threshold follows `adaptive_threshold.adaptive_policy`, and falls only after drafts shorter
+    than K. Threshold 0.8 greedy (0.5 sampling), anew for each sequence; the token is submitted.
+
+    | variant | K where none is given |
+    | --- | --- |
+    | paper | the recording's |
+    | released | 8, or the recording's where that is less |
+
+    Reads 'confidence'. PolicyError for a threshold, target or step outside [0, 1], or an unknown
+    variant.
     """
-    settings = {"threshold": threshold, "target": target, "step": step, "scope": scope, "K": K}
-    return adaptive_policy("draft_verify", 0.0, "confidence", draft_verify, settings)
+    check_option("draft_verify", "variant", variant, VARIANTS)
+    settings = {
+        "threshold": threshold, "target": target, "step": step, "scope": scope, "K": K,
+        "variant": variant,
+    }  # fmt: skip
+
+    def capped(longest: int | None) -> Policy:
+        values = settings | {"K": longest}
+        policy = adaptive_policy("draft_verify", 0.0, "confidence", draft_verify, values)
+        return replace(policy, name=policy_name("draft_verify", settings, draft_verify))
+
+    if variant == "paper" or K is not None:
+        return capped(K)
+
+    def resolved(trace: Trace, cost: CostModel) -> Policy:
+        return capped(min(RELEASED_K, trace.K))
+
+    name = policy_name("draft_verify", settings, draft_verify)
+    return DeferredPolicy(name, resolved, ("confidence",))

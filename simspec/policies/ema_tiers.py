@@ -10,6 +10,7 @@ from simspec.policy_arguments import (
     policy_name,
 )  # fmt: skip
 from simspec.policy_functions import Array, Go
+from simspec.running_average import averaged
 
 _HEAD = 5
 # params: weight of a new round, interval, warm-up, down, up, then the tiers.
@@ -54,7 +55,7 @@ def _observe(
     cost: float,
 ) -> None:
     if params[_HEAD + int(state[0])] > 0.0:
-        state[1] = (1.0 - params[0]) * state[1] + params[0] * accepted
+        state[1] = averaged(state[1], accepted, params[0])
     state[2] += 1.0
     over = state[2] - params[2]
     if over > 0.0 and over % params[1] == 0.0:

@@ -16,6 +16,7 @@ from simspec.policy_arguments import (
     policy_name,
 )  # fmt: skip
 from simspec.policy_functions import Array, Go
+from simspec.running_average import averaged
 from simspec.trace import Trace
 
 _HEAD, _STATE = 5, 3
@@ -70,7 +71,7 @@ def _observe(
     for j in range(int(params[4])):
         at = _STATE + 3 * j
         if state[at + 1] > 0.0:
-            state[at] = (1.0 - params[0]) * state[at] + params[0] * state[at + 2] / state[at + 1]
+            state[at] = averaged(state[at], state[at + 2] / state[at + 1], params[0])
         state[at + 1], state[at + 2] = 0.0, 0.0
 
 

@@ -6,6 +6,7 @@ from simspec.compile_cache import cached_njit
 from simspec.policy import Policy
 from simspec.policy_arguments import check_number, check_scope, policy_name
 from simspec.policy_functions import Array, Go
+from simspec.running_average import averaged
 
 _RULES, _STATE = 3, 4
 # params: exploration, blend, confidence, SVIP's h and threshold, AdaEDL's g.
@@ -54,13 +55,13 @@ def _observe(
     if drafted == 0:
         return
     if state[0] == 2.0:
-        state[3] = 0.5 * state[3] + 0.5 * accepted / drafted
+        state[3] = averaged(state[3], accepted / drafted, 0.5)
         wanted = state[2]
         if state[3] < 0.9:
             wanted += 0.01
         elif drafted < len(features):
             wanted -= 0.01
-        state[2] = 0.9 * state[2] + 0.1 * wanted
+        state[2] = averaged(state[2], wanted, 0.1)
     at = _STATE + 2 * int(state[0])
     state[1] += 1.0
     state[at] += 1.0

@@ -16,6 +16,7 @@ from simspec.policy_functions import Array, Go
 from simspec.quantization import decode, table
 from simspec.reports.cross_fit import halves
 from simspec.rounds import Rounds
+from simspec.running_average import averaged
 from simspec.simulate import replay
 from simspec.trace import Trace
 
@@ -188,8 +189,8 @@ def _cell_of_all(slot: int, history: Array, product: Array, last: Array) -> Arra
 def after_round(history: float, drafted: int, accepted: int) -> float:
     """The running acceptance after a round: accepted over tried tokens, averaged."""
     if drafted == 0:
-        return history + DRIFT * (0.5 - history)
-    return history + WEIGHT * (accepted / min(accepted + 1, drafted) - history)
+        return averaged(history, 0.5, DRIFT)
+    return averaged(history, accepted / min(accepted + 1, drafted), WEIGHT)
 
 
 @cached_njit

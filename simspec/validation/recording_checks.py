@@ -26,7 +26,7 @@ def recording_checks(name: str, trace: Trace, seed: int) -> tuple[list[Check], d
     lengths = [k for k in LENGTHS if k <= trace.K]
     replayed = [policies.fixed(k) for k in lengths] + [policies.beta_ts(), policies.hf_heuristic()]
     if "confidence" in dict(trace.meta.features):
-        replayed.append(policies.confidence(0.5))
+        replayed += [policies.confidence(0.5), policies.confidence(0.5, inclusive=False)]
     alpha, alphas = depth_acceptance(trace)
     trace = acceptance.drawn_trace(
         trace, seed
@@ -75,4 +75,4 @@ def _eq_13(figures: metrics.Metrics) -> float:
     if figures.accepted:
         v_d, r_d = figures.v_d, figures.r_d
         return float(formulas.eesd_time(v_d, r_d, figures.tokens, RATIO, 1.0))
-    return RATIO * figures.drafted + figures.tokens  # v_d = 0 hides how many were drafted
+    return RATIO * figures.computed + figures.tokens  # v_d = 0 hides how many were computed

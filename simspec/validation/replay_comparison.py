@@ -29,7 +29,10 @@ class RewardTables:
 
 
 class ReplayComparison:
-    """A policy replayed on a synthetic trace; its methods plan checks under `name`."""
+    """A policy replayed on a synthetic trace; its methods plan checks under `name`.
+
+    computed: the reward that counts computed tokens; a policy that drops some sets its own.
+    """
 
     def __init__(  # noqa: PLR0913
         self, plan: CheckPlan, name: str, distribution: RoundDistribution,
@@ -37,6 +40,7 @@ class ReplayComparison:
     ) -> None:  # fmt: skip
         self.plan, self.name, self.distribution, self.trace = plan, name, distribution, trace
         self.tables = RewardTables(distribution.K)
+        self.computed: Array = self.tables.k
         self.rounds: Rounds = simulate.replay(trace, policy, seed)
         left = np.repeat(trace.offset[1:], np.diff(self.rounds.offset)) - self.rounds.row
         self.caps: NDArray[np.int64] = np.minimum(distribution.K, left - 1)
@@ -49,15 +53,16 @@ class ReplayComparison:
         cost = CostModel.from_ratio(ratios[0], trace.K)
         figures = metrics.summary(self.rounds, trace, cost)
         assert isinstance(figures, metrics.Metrics)
-        v_d = moments(self.distribution, tables.a)[0] / moments(self.distribution, tables.k)[0]
-        self._add_ratio("v_d", (tables.a, tables.k), v_d, figures.v_d, figures.drafted)
+        computed = self.computed
+        v_d = moments(self.distribution, tables.a)[0] / moments(self.distribution, computed)[0]
+        self._add_ratio("v_d", (tables.a, computed), v_d, figures.v_d, figures.computed)
         for c in ratios:
             seconds = float(CostModel.from_ratio(c, trace.K).seconds(self.rounds).sum())
             self.plan.planned.append(
                 PlannedCheck(
                     f"{self.name}, speedup at c={c:g}",
                     self.distribution,
-                    1 + c * tables.k,
+                    1 + c * computed,
                     "speedup",
                     float("nan"),
                     trace.rows / seconds,

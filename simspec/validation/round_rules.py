@@ -13,6 +13,7 @@ def broken_rounds(trace: Trace, rounds: Rounds, K: int) -> int:
     | --- |
     | accepted = min(drafted, run[row]) |
     | 0 <= drafted, computed <= min(K, budget left - 1, depth[row]) |
+    | drafted is computed, or one less: a token that was dropped |
     | the next round begins after the accepted tokens and the bonus token |
     """
     first, last = rounds.offset[:-1], rounds.offset[1:] - 1
@@ -24,6 +25,7 @@ def broken_rounds(trace: Trace, rounds: Rounds, K: int) -> int:
     follows[last] = trace.offset[1:]
     wrong = rounds.accepted != np.minimum(rounds.drafted, trace.run[row])
     wrong |= (rounds.computed > cap) | (rounds.drafted < 0)
+    wrong |= (rounds.drafted > rounds.computed) | (rounds.drafted < rounds.computed - 1)
     wrong |= np.minimum(row + rounds.accepted + 1, end) != follows
     wrong[first] |= row[first] != trace.offset[:-1]
     return int(wrong.sum())

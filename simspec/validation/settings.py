@@ -16,5 +16,7 @@ DRIFTING = (0.95, 0.3)
 """Acceptance at the first and at the last row."""
 
 SOME_LENGTHS = (1, 2, 4, 8, 16)
+DROPPED_ALPHAS = (0.3, 0.7, 0.9)
+"""Acceptance under a policy that drops a computed token."""
 CONSTANT_ALPHAS, CONTINUE = (0.3, 0.6, 0.8, 0.95), (0.2, 0.5, 0.8, 0.95)
 """Acceptance, and the mean of a constant Beta posterior: the probability that a draft continues."""

@@ -7,6 +7,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simspec import formulas, policies, synthetic
+from simspec.cost import CostModel
+from simspec.policy import Policy
+from simspec.policy_functions import Array, Go, observe_nothing
 from simspec.rng import check_seed
 from simspec.trace import Trace
 from simspec.validation import settings
@@ -27,6 +30,8 @@ def plan(seed: int = 0) -> CheckPlan:
 
     for alpha in settings.ALPHAS:
         _iid(checks, alpha, trace(synthetic.iid, alpha, K=K))
+    for alpha in settings.DROPPED_ALPHAS:
+        _dropping(checks, alpha, trace(synthetic.iid, alpha, K=K))
     _decaying(checks, trace(synthetic.decaying, settings.DECAYING))
     _switching(checks, trace(synthetic.switching, *settings.SWITCHING, K=K))
     _drifting(checks, trace(synthetic.drifting, *settings.DRIFTING, K=K))
@@ -63,6 +68,31 @@ def _iid(plan: CheckPlan, alpha: float, trace: Trace) -> None:
         eq_14 = formulas.eesd_speedup(v_d, r_d, 0.1)
         plan.add_exact(f"{name}, Eq. 14 is formula 1", speedup, eq_14, 1e-9)
     comparison.add_depths(figures, [alpha] * settings.DEEP)
+
+
+def _dropping(plan: CheckPlan, alpha: float, trace: Trace) -> None:
+    """k + 1 tokens computed and k submitted, as by a threshold that drops the token below it."""
+    for k in settings.SOME_LENGTHS[:-1]:
+        distribution = _distribution(np.full((1, k + 1, 1), alpha), [1.0] * k + [0.0])
+        name = f"iid: alpha={alpha:g} {k} of {k + 1} computed tokens submitted"
+        comparison = ReplayComparison(plan, name, distribution, trace, drop_last(k))
+        tables = comparison.tables
+        comparison.computed = tables.cap
+        figures = comparison.add_common()
+        tokens = formulas.expected_committed(alpha, k)
+        comparison.add_formula("tokens per round, formula 1", tables.a + 1, tables.one, tokens)
+        eq_14 = float(formulas.eesd_speedup(figures.v_d, figures.r_d, 0.1))
+        time = float(CostModel.from_ratio(0.1, trace.K).seconds(comparison.rounds).sum())
+        plan.add_exact(f"{name}, Eq. 14 is the speedup", trace.rows / time, eq_14, 1e-9)
+
+
+def drop_last(k: int) -> Policy:
+    """Computes k + 1 tokens and submits k; all of a draft that something else cuts shorter."""
+    return Policy(f"drop_last:{k}", _compute_one_more, observe_nothing, (float(k),), K=k + 1)
+
+
+def _compute_one_more(params: Array, state: Array, slot: int, features: Array, u: float) -> Go:
+    return slot <= params[0], False
 
 
 def _decaying(plan: CheckPlan, trace: Trace) -> None:
