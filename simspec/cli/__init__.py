@@ -13,6 +13,7 @@ import typer
 from simspec.cli.batch import batch
 from simspec.cli.cascade import cascade
 from simspec.cli.check import check
+from simspec.cli.claims import claims
 from simspec.cli.compare import compare
 from simspec.cli.cost import cost
 from simspec.cli.drafters import drafters
@@ -33,7 +34,7 @@ from simspec.interrupts import exit_code, message, stoppable
 GROUP = "simspec.commands"
 COMMANDS = (
     sweep, show, roofline, cost, check, score, compare, tune, drift, batch, drafters, trees,
-    transport, import_, export, report, cascade,
+    transport, import_, export, report, cascade, claims,
 )  # fmt: skip
 
 app = typer.Typer(

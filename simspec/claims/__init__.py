@@ -1,0 +1,1 @@
+"""The papers' claims, tested on recordings and on cards of trained drafters."""

@@ -1,0 +1,73 @@
+"""Claims about acceptance: by depth (EAGLE) and by confidence (GLIDE)."""
+
+import numpy as np
+
+from simspec.claims.claim import Inputs
+from simspec.claims.evidence import POSITIVE, Array, Evidence, difference, observe
+from simspec.claims.price import Price
+from simspec.reports.acceptance_by_depth import by_depth
+from simspec.scalar_predictor import examples
+
+NEARLY = 0.1
+"""'Nearly equal': the printed differences of 1-alpha and 4-alpha reach 0.11 (EAGLE Tables 1-2)."""
+
+
+def by_draft_depth(inputs: Inputs, price: Price) -> list[Evidence]:
+    """Claim 15: 0-alpha less 1-alpha is positive, 1-alpha less 2- to 4-alpha nearly 0."""
+    found = []
+    for recorded in inputs.recordings.of("eagle"):
+        accepted, tried = by_depth(recorded.trace)
+        comparisons = [(0, 1, POSITIVE), *((1, n, (-NEARLY, NEARLY)) for n in (2, 3, 4))]
+        for one, other, bounds in comparisons:
+            if other >= recorded.trace.K:
+                continue
+            columns = np.stack([x[:, i] for i in (one, other) for x in (accepted, tried)], -1)
+            part = f"{one}-alpha less {other}-alpha"
+            shares = (_share(columns[:, :2]), _share(columns[:, 2:]))
+            figures = {f"{n}-alpha": share for n, share in zip((one, other), shares)}
+            found.append(
+                observe(
+                    part, recorded.source, price.name, columns, difference, bounds,
+                    figures, inputs.seed,
+                )
+            )  # fmt: skip
+    return found
+
+
+def _share(columns: Array) -> float:
+    accepted, tried = columns.sum(axis=0)
+    return float(accepted / tried) if tried else float("nan")
+
+
+def by_confidence(inputs: Inputs, price: Price) -> list[Evidence]:
+    """Claim 12: the slope of acceptance over confidence, of drafted tokens up to the first miss."""
+    found = []
+    for recorded in inputs.recordings.of("glide", "model", "eagle"):
+        if "confidence" not in dict(recorded.trace.meta.features):
+            continue
+        feature, _, label, sequence = examples(recorded.trace, ("confidence",))
+        confidence, accepted = feature[:, 0], label.astype(np.float64)
+        parts = (
+            np.ones(len(label)), confidence, accepted, confidence**2, confidence * accepted
+        )  # fmt: skip
+        sums = [np.bincount(sequence, part, recorded.trace.sequences) for part in parts]
+        columns: Array = np.stack(sums, -1).astype(np.float64)
+        figures = {
+            f"accepted at {low} to {high}": float(accepted[of].mean()) if of.any() else np.nan
+            for low, high in ((0, 0.3), (0.3, 0.6), (0.6, 0.8), (0.8, 1))
+            for of in [(confidence > low) & (confidence <= high)]
+        }
+        found.append(
+            observe(
+                "slope of acceptance over confidence", recorded.source, price.name, columns,
+                slope, POSITIVE, figures, inputs.seed,
+            )
+        )  # fmt: skip
+    return found
+
+
+def slope(totals: Array) -> Array:
+    """Of sums [..., 5] of 1, x, y, x^2 and x y: least squares of y on x."""
+    n, x, y, xx, xy = np.moveaxis(np.asarray(totals), -1, 0)
+    fitted: Array = (xy - x * y / n) / (xx - x * x / n)
+    return fitted

@@ -1,0 +1,54 @@
+"""Claim: a sentence of a paper and the function that tests it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from simspec.claims.card import Card
+from simspec.claims.evidence import Evidence
+from simspec.claims.price import PRICES, Price
+from simspec.claims.recorded import Recordings
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What claims are tested on.
+
+    | field | meaning |
+    | --- | --- |
+    | recordings | Recordings |
+    | cards | of trained drafters |
+    | seed, draws | of policies that draw: the first seed, and how many draws are averaged |
+    """
+
+    recordings: Recordings
+    cards: Sequence[Card] = ()
+    seed: int = 0
+    draws: int = 4
+
+
+Test = Callable[[Inputs, Price], list[Evidence]]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of a paper.
+
+    | field | meaning |
+    | --- | --- |
+    | number | its place in the list |
+    | sentence | what it says, in our words |
+    | paper, table | where it says so |
+    | test | the evidence at a price; empty: there is none |
+    | prices | at which it is tested; (): no price enters |
+    | needs | what is missing where there is no evidence |
+    | detail | how the sentence was made a test |
+    """
+
+    number: int
+    sentence: str
+    paper: str
+    table: str
+    test: Test
+    prices: tuple[Price, ...] = PRICES
+    needs: str = "no recording"
+    detail: str = ""

@@ -1,0 +1,225 @@
+"""Claims about draft lengths, drafters and tasks (EESD, EAGLE)."""
+
+from collections.abc import Iterator
+from itertools import groupby, permutations
+
+import numpy as np
+
+from simspec.claims.claim import Inputs
+from simspec.claims.evidence import (
+    POSITIVE,
+    Array,
+    Bounds,
+    Evidence,
+    Source,
+    difference,
+    excess,
+    jackknife,
+    observe,
+)
+from simspec.claims.price import Price
+from simspec.claims.recorded import Recorded, by_prompt, crossed
+from simspec.policies.fixed import fixed
+from simspec.reports.cross_fit import halves
+from simspec.rounds import committed
+
+DRAFTERS = ("eagle", "early_exit", "glide", "medusa", "hydra", "model", "self_skip")
+SHORT, LONG = 1, 5
+"""Lengths between which a sample prefers one; 5 is the better setting of EESD's section 5.3."""
+WEAK = 0.1
+"""A correlation up to this is none."""
+LENGTHS = (1, 2, 4, 10)
+"""Of claim 6; EESD drafts 10 tokens with other drafters."""
+CODE = "code"
+
+
+def lengths_differ(inputs: Inputs, price: Price) -> list[Evidence]:
+    """Claim 4: the best length differs between samples, between tasks and between models."""
+    found = []
+    of_drafter = inputs.recordings.of("early_exit")
+    for recorded in of_drafter:
+        if recorded.trace.K < LONG:
+            continue
+        found.append(_samples(recorded, inputs, price))
+        found.append(_tasks(recorded, inputs, price))
+        others = [
+            other
+            for other in of_drafter
+            if other.target != recorded.target
+            and other.trace.meta.rule == recorded.trace.meta.rule
+            and other.counted == recorded.counted
+        ]
+        found += [_models(recorded, other, inputs, price) for other in others]
+    return found
+
+
+def _samples(recorded: Recorded, inputs: Inputs, price: Price) -> Evidence:
+    """Correlation over prompts of what a long draft gains in both halves of an output."""
+    short, long = (_by_half(recorded, k, price) for k in (SHORT, LONG))
+    x, y = (short - long) / _by_half(recorded, 0, price)
+    columns = np.stack((np.ones_like(x), x, y, x * x, y * y, x * y), -1)
+    best = recorded.fixed_seconds(price).argmin(axis=0)
+    return observe(
+        f"samples: correlation of what K={LONG} gains over K={SHORT} in both halves of an output",
+        recorded.source,
+        price.name,
+        columns,
+        correlation,
+        (WEAK, np.inf),
+        {"prompts whose best K is the most frequent": float(np.bincount(best).max() / len(best))},
+        inputs.seed,
+    )
+
+
+def correlation(totals: Array) -> Array:
+    """Of sums [..., 6] of 1, x, y, x^2, y^2 and x y."""
+    n, x, y, xx, yy, xy = np.moveaxis(np.asarray(totals), -1, 0)
+    covariance: Array = (xy - x * y / n) / np.sqrt((xx - x * x / n) * (yy - y * y / n))
+    return covariance
+
+
+def _by_half(recorded: Recorded, K: int, price: Price) -> Array:
+    """float64[2, S]: seconds of each half of the outputs; a round's are shared by its tokens."""
+    trace, rounds = recorded.trace, recorded.rounds(fixed(K))
+    tokens = committed(rounds, trace)
+    pace = np.repeat(price.of(recorded.cost).seconds(rounds) / tokens, tokens)
+    middle = (trace.offset[:-1] + trace.offset[1:]) // 2
+    bounds = np.stack((trace.offset[:-1], middle), -1).reshape(-1)
+    sums: Array = np.add.reduceat(pace, bounds).reshape(-1, 2).T
+    return sums
+
+
+def _tasks(recorded: Recorded, inputs: Inputs, price: Price) -> Evidence:
+    """How much slower one length is than one for each task; chosen on the other half."""
+    seconds, trace = recorded.fixed_seconds(price), recorded.trace
+    one, _ = crossed(seconds, trace)
+    tasks, by_task = np.array(trace.task), np.empty_like(one)
+    for fit, rest in halves(trace):
+        for task in dict.fromkeys(trace.task):
+            of = [half[tasks[half] == task] for half in (fit, rest)]
+            best = seconds[:, of[0]].sum(axis=1).argmin()
+            by_task[of[1]] = seconds[best, of[1]]
+    part = "tasks: time of one K over that of a K for each task, less 1"
+    columns = np.stack((one, by_task), -1)
+    return observe(part, recorded.source, price.name, columns, excess, seed=inputs.seed)
+
+
+def _models(recorded: Recorded, other: Recorded, inputs: Inputs, price: Price) -> Evidence:
+    """How much slower the other target's best length is than one chosen on the other half."""
+    longest = min(recorded.trace.K, other.trace.K)
+    theirs = int(other.fixed_seconds(price, longest).sum(axis=1).argmin())
+    seconds = recorded.fixed_seconds(price, longest)
+    own, setting = crossed(seconds, recorded.trace)
+    return observe(
+        f"models: time of the best K of {other.name} over that of its own, less 1",
+        recorded.source,
+        price.name,
+        np.stack((seconds[theirs], own), -1),
+        excess,
+        POSITIVE,
+        {"other K": theirs + 1.0, "own K": float(setting.mean()) + 1},
+        inputs.seed,
+    )
+
+
+def higher_hm_lower_speedup(inputs: Inputs, price: Price) -> list[Evidence]:
+    """Claim 6: of two drafters of one target, the one with the higher HM is the slower one.
+
+    The claim is that there is such a pair. Every drafter counts at each of LENGTHS; the pair that
+    disagrees most on one half of the prompts is tested on the other.
+    """
+    best: tuple[float, list[Evidence]] = (-np.inf, [])
+    for group in _same_outputs([r for r in inputs.recordings.of(*DRAFTERS) if r.counted]):
+        fit, rest = halves(group[0].trace)[0]
+        counts = {
+            (recorded.name, k): _counts(recorded, k, price)
+            for recorded in group
+            for k in LENGTHS
+            if k <= recorded.trace.K
+        }
+        for first, second in permutations(counts, 2):
+            if first[0] == second[0]:
+                continue
+            columns = np.concatenate((counts[first], counts[second]), axis=1)
+            gaps = [jackknife(columns[fit], statistic) for statistic, _ in DISAGREEMENT]
+            clear = min(value / error if error else 0.0 for value, error in gaps)
+            if clear > best[0]:
+                names = " / ".join(f"{name}, K={k}" for name, k in (first, second))
+                source = Source(names, group[0].trace.meta.device)
+                best = (
+                    clear,
+                    [
+                        observe(
+                            part, source, price.name, columns[rest], statistic, seed=inputs.seed
+                        )
+                        for statistic, part in DISAGREEMENT
+                    ],
+                )
+    return best[1]
+
+
+def _same_outputs(recordings: list[Recorded]) -> Iterator[list[Recorded]]:
+    """Recordings of the same outputs: one target, one rule."""
+
+    def key(recorded: Recorded) -> tuple[str, str]:
+        return recorded.target, recorded.trace.meta.rule
+
+    for _, group in groupby(sorted(recordings, key=key), key):
+        yield list(group)
+
+
+def _counts(recorded: Recorded, K: int, price: Price) -> Array:
+    """float64[S, 4] at a fixed length: accepted, drafted and output tokens, plain steps."""
+    rounds = recorded.rounds(fixed(K))
+    cost = price.of(recorded.cost)
+    values = rounds.accepted, rounds.computed, cost.seconds(rounds) / cost.baseline
+    accepted, drafted, steps = (by_prompt(v.astype(np.float64), rounds) for v in values)
+    return np.stack((accepted, drafted, recorded.tokens, steps), -1)
+
+
+def hm_gap(totals: Array) -> Array:
+    """HM of the first less that of the second of totals [..., 8]; HM = 2 a / (drafted + output)."""
+    a, d, L, _, b, e, M, _ = np.moveaxis(np.asarray(totals), -1, 0)
+    gap: Array = 2 * a / (d + L) - 2 * b / (e + M)
+    return gap
+
+
+def time_gap(totals: Array) -> Array:
+    """Plain steps of the first over those of the second, less 1, of totals [..., 8]."""
+    quotient: Array = totals[..., 3] / totals[..., 7]
+    return quotient - 1
+
+
+DISAGREEMENT = (
+    (hm_gap, "HM of the first less that of the second"),
+    (time_gap, "time of the first over that of the second, less 1"),
+)
+
+
+def code_is_fastest(inputs: Inputs, price: Price) -> list[Evidence]:
+    """Claim 19: the speedup of code less that of each other task, at one length for all."""
+    found = []
+    for recorded in inputs.recordings.of("eagle"):
+        tasks = np.array(recorded.trace.task)
+        if CODE not in tasks:
+            continue
+        seconds, k = recorded.best_fixed(price)
+        plain = recorded.tokens * price.of(recorded.cost).baseline
+        for task in dict.fromkeys(recorded.trace.task):
+            if task != CODE:
+                found.append(_task_gap(recorded, (plain, seconds), (task, k), inputs, price))
+    return found
+
+
+def _task_gap(
+    recorded: Recorded, times: tuple[Array, Array], task: tuple[str, float], inputs: Inputs,
+    price: Price, bounds: Bounds = POSITIVE,
+) -> Evidence:  # fmt: skip
+    tasks = np.array(recorded.trace.task)
+    flags = [(tasks == name)[:, None] for name in (CODE, task[0])]
+    columns = np.concatenate([np.stack(times, -1) * flag for flag in flags], axis=1)
+    columns = columns[flags[0][:, 0] | flags[1][:, 0]]
+    part, figures = f"speedup of code less that of {task[0]}", {"K": task[1]}
+    return observe(
+        part, recorded.source, price.name, columns, difference, bounds, figures, inputs.seed
+    )

@@ -1,0 +1,155 @@
+"""Evidence: an effect on a recording at a price, its interval, and tests of a claim about it."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtr, stdtrit
+
+from simspec.reports.intervals import interval_data, number_or_none
+from simspec.stats import MIN_PROMPTS, Interval, bootstrap
+
+Array = NDArray[np.float64]
+Bounds = tuple[float, float]
+
+POSITIVE: Bounds = (0.0, math.inf)
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where an effect was seen.
+
+    | field | meaning |
+    | --- | --- |
+    | name | the recording or the card; several are joined by ' / ' |
+    | device | of the recording |
+    | counted | False: shown, but no part of the verdict |
+    """
+
+    name: str
+    device: str = ""
+    counted: bool = True
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One effect; a claim about it says that it lies within `bounds`.
+
+    | field | meaning |
+    | --- | --- |
+    | part | what the effect is |
+    | source, price | where, and at which price; price '': none enters |
+    | interval | Interval over prompts at 95%, of this effect alone |
+    | error | standard error by jackknife over prompts |
+    | bounds | (low, high) that the claim states |
+    | figures | further figures, {name: value} |
+    """
+
+    part: str
+    source: Source
+    price: str
+    interval: Interval
+    error: float
+    bounds: Bounds = POSITIVE
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def inside(self) -> float:
+        """p-value of 'the effect is not within the bounds', the larger of both sides."""
+        low, high = self.bounds
+        value = self.interval.value
+        return max(self._upper_tail(value - low), self._upper_tail(high - value))
+
+    @property
+    def outside(self) -> float:
+        """p-value of 'the effect is within the bounds': twice the smaller of two finite sides."""
+        low, high = self.bounds
+        value = self.interval.value
+        sides = math.isfinite(low) + math.isfinite(high)
+        return min(1.0, sides * min(self._upper_tail(low - value), self._upper_tail(value - high)))
+
+    def _upper_tail(self, distance: float) -> float:
+        """P(T >= distance / error), Student's T of prompts - 1 degrees of freedom."""
+        if self.error == 0:
+            return 0.0 if distance > 0 else 1.0
+        return float(stdtr(self.interval.prompts - 1, -distance / self.error))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data for JSON; an infinite bound is None."""
+        return {
+            "part": self.part,
+            "recording": self.source.name,
+            "device": self.source.device,
+            "counted": self.source.counted,
+            "price": self.price,
+            "prompts": self.interval.prompts,
+            "effect": interval_data(self.interval),
+            "error": self.error,
+            "bounds": [number_or_none(x) if math.isfinite(x) else None for x in self.bounds],
+            "p_inside": self.inside,
+            "p_outside": self.outside,
+            "figures": {name: number_or_none(value) for name, value in self.figures.items()},
+        }
+
+
+def jackknife(columns: Array, statistic: Callable[[Array], Any]) -> tuple[float, float]:
+    """(the figure, its standard error) of sums over prompts, leaving out one prompt at a time.
+
+    error = sqrt((P - 1) / P sum_i (d_i - mean)^2) (Efron 1982, Ch. 3).
+    """
+    totals, P = columns.sum(axis=0), len(columns)
+    without = np.asarray(statistic(totals - columns))
+    error = math.sqrt((P - 1) / P * float(((without - without.mean()) ** 2).sum()))
+    value = float(statistic(totals))
+    # a difference of equal sums keeps rounding errors, which are no spread
+    return value, error if error > 1e-12 * max(1.0, abs(value)) else 0.0
+
+
+def observe(
+    part: str,
+    source: Source,
+    price: str,
+    columns: Array,
+    statistic: Callable[[Array], Any],
+    bounds: Bounds = POSITIVE,
+    figures: Mapping[str, float] | None = None,
+    seed: int = 0,
+) -> Evidence:
+    """The Evidence of a figure that is a function of sums over prompts; columns float64[P, C].
+
+    The interval is that of `simspec.stats.bootstrap`; value -+ t error where some resample has no
+    figure. ValueError for fewer than 8 prompts.
+    """
+    if len(columns) < MIN_PROMPTS:
+        raise ValueError(
+            f"{source.name}: {len(columns)} prompts, expected at least {MIN_PROMPTS}: take more"
+        )
+    value, error = jackknife(columns, statistic)
+    try:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            interval = bootstrap(columns, statistic, LEVEL, 2000, seed)
+    except ValueError:
+        interval = student_interval(value, error, len(columns))
+    return Evidence(part, source, price, interval, error, bounds, figures or {})
+
+
+def student_interval(value: float, error: float, prompts: int) -> Interval:
+    """value -+ t error, Student's t of prompts - 1 degrees of freedom."""
+    half = float(stdtrit(prompts - 1, (1 + LEVEL) / 2)) * error
+    return Interval(value, value - half, value + half, LEVEL, prompts)
+
+
+def excess(totals: Array) -> Array:
+    """a / b - 1 of totals [..., 2]: how much slower a is than b, in shares of b."""
+    quotient: Array = totals[..., 0] / totals[..., 1]
+    return quotient - 1
+
+
+def difference(totals: Array) -> Array:
+    """a / b - c / d of totals [..., 4]."""
+    gap: Array = totals[..., 0] / totals[..., 1] - totals[..., 2] / totals[..., 3]
+    return gap

@@ -1,0 +1,152 @@
+"""Recorded: a recording with its costs, and the seconds of a policy on each of its prompts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simspec.claims.evidence import Array, Source
+from simspec.claims.price import Price
+from simspec.cost import CostModel
+from simspec.policies.fixed import fixed
+from simspec.policy import Policy
+from simspec.recordings import costs_of
+from simspec.reports.cross_fit import halves
+from simspec.rounds import Rounds
+from simspec.simulate import replay
+from simspec.trace import Trace, load_trace
+
+MOST_REPEATED = 0.2
+"""Share of repeated 8-grams from which a recording is shown, but does not count."""
+
+FILES = (
+    "smollm2/greedy/{}.parquet", "smollm2/coupled/{}.parquet",
+    "tiny-{}-coupled.parquet", "tiny-{}-greedy.parquet",
+)  # fmt: skip
+"""Where a drafter's recordings are, below the folder of recordings."""
+
+
+@dataclass(frozen=True, eq=False)
+class Recorded:
+    """A recording and its costs; replays are kept, so that further prices cost little.
+
+    | field | meaning |
+    | --- | --- |
+    | name, drafter, target, rule | what was recorded, and of which family of models |
+    | trace, cost | the recording and the costs measured beside it |
+    | counted | whether it counts in verdicts: less than a fifth of its 8-grams are repeated |
+    """
+
+    name: str
+    drafter: str
+    target: str
+    trace: Trace
+    cost: CostModel
+    counted: bool = True
+    _kept: dict[Any, Rounds] = field(default_factory=dict, repr=False)
+
+    @property
+    def source(self) -> Source:
+        return Source(self.name, self.trace.meta.device, self.counted)
+
+    @property
+    def tokens(self) -> Array:
+        """float64[S]: output tokens of each prompt."""
+        return np.diff(self.trace.offset).astype(np.float64)
+
+    def rounds(self, policy: Policy, seed: int = 0) -> Rounds:
+        """The rounds of a policy that plans without costs."""
+        key = policy.name, policy.params, seed if policy.random else 0
+        if key not in self._kept:
+            self._kept[key] = replay(self.trace, policy, seed, self.cost)
+        return self._kept[key]
+
+    def seconds(self, policy: Policy, price: Price, seed: int = 0, draws: int = 1) -> Array:
+        """float64[S]: modelled seconds of each prompt, averaged over draws of a random policy."""
+        cost = price.of(self.cost).reading(policy.reads)
+        seeds = range(seed, seed + (draws if policy.random else 1))
+        of_draws = [self.rounds(policy, i) for i in seeds]
+        return np.mean([by_prompt(cost.seconds(rounds), rounds) for rounds in of_draws], axis=0)
+
+    def fixed_seconds(self, price: Price, longest: int = 255, shortest: int = 1) -> Array:
+        """float64[L, S]: seconds of the fixed lengths from `shortest` to `longest`, at most K."""
+        cost = price.of(self.cost)
+        lengths = range(shortest, min(longest, self.trace.K) + 1)
+        of_length = [self.rounds(fixed(k)) for k in lengths]
+        return np.stack([by_prompt(cost.seconds(rounds), rounds) for rounds in of_length])
+
+    def best_fixed(
+        self, price: Price, longest: int = 255, shortest: int = 1
+    ) -> tuple[Array, float]:
+        """(float64[S], mean K) of the best of these fixed lengths, see `crossed`."""
+        seconds, choice = crossed(self.fixed_seconds(price, longest, shortest), self.trace)
+        return seconds, float(choice.mean()) + shortest
+
+
+def by_prompt(values: Array, rounds: Rounds) -> Array:
+    """Sums over the rounds of each sequence, float64[S]."""
+    sums: Array = np.add.reduceat(values, rounds.offset[:-1])
+    return sums
+
+
+def crossed(seconds: Array, trace: Trace) -> tuple[Array, NDArray[np.int64]]:
+    """(seconds [S], setting [S]) of settings [L, S], chosen on the other half of the prompts."""
+    chosen, setting = np.empty(seconds.shape[1]), np.empty(seconds.shape[1], np.int64)
+    for fit, rest in halves(trace):
+        best = int(seconds[:, fit].sum(axis=1).argmin())
+        chosen[rest], setting[rest] = seconds[best, rest], best
+    return chosen, setting
+
+
+@dataclass(frozen=True)
+class Recordings:
+    """Recordings by drafter, read when they are asked for.
+
+    | field | meaning |
+    | --- | --- |
+    | folder | laid out as traces/ of a checkout; None: `given` alone |
+    | prompts | of each recording, evenly spread; None: all |
+    | given | further ones |
+    """
+
+    folder: Path | None
+    prompts: int | None = None
+    given: tuple[Recorded, ...] = ()
+    _kept: dict[str, tuple[Recorded, ...]] = field(default_factory=dict, repr=False)
+
+    def of(self, *drafters: str) -> list[Recorded]:
+        """Recordings of these drafters, the real model's before the embedded ones'."""
+        return [recorded for drafter in drafters for recorded in self._of(drafter)]
+
+    def _of(self, drafter: str) -> tuple[Recorded, ...]:
+        if drafter not in self._kept:
+            files = [] if self.folder is None else [self.folder / f.format(drafter) for f in FILES]
+            found = [self._read(drafter, path) for path in files if path.is_file()]
+            self._kept[drafter] = (*found, *(r for r in self.given if r.drafter == drafter))
+        return self._kept[drafter]
+
+    def _read(self, drafter: str, path: Path) -> Recorded:
+        trace = load_trace(path)
+        if self.prompts is not None and self.prompts < trace.sequences:
+            even = np.linspace(0, trace.sequences - 1, self.prompts).round().astype(np.int64)
+            trace = trace.select(even)
+        assert self.folder is not None
+        name = str(path.relative_to(self.folder).with_suffix(""))
+        cost = costs_of({name: path})[name]
+        if not isinstance(cost, CostModel):
+            cost = CostModel.from_ratio(cost, trace.K)
+        target = "smollm2" if name.startswith("smollm2") else "tiny"
+        return Recorded(name, drafter, target, trace, cost, repeated_8grams(trace) < MOST_REPEATED)
+
+
+def repeated_8grams(trace: Trace, n: int = 8) -> float:
+    """Share of n-grams that occurred earlier in the same output."""
+    seen = total = 0
+    for start, end in zip(trace.offset, trace.offset[1:]):
+        text: Sequence[int] = trace.token[start:end].tolist()
+        grams = [tuple(text[i : i + n]) for i in range(len(text) - n + 1)]
+        total, seen = total + len(grams), seen + len(grams) - len(set(grams))
+    return seen / total if total else 0.0

@@ -1,0 +1,149 @@
+"""simspec claims: the papers' claims, tested on recordings and cards."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simspec.cli.options import Json, Markdown, Replicates, at_most
+
+if TYPE_CHECKING:
+    from simspec.claims.claim import Claim, Inputs
+    from simspec.claims.verdict import Verdict
+
+
+def claims(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Recordings, laid out as traces/ of a checkout; default: this checkout's.",
+            show_default=False,
+        ),
+    ] = None,
+    claim: Annotated[
+        list[int] | None,
+        typer.Option("--claim", help="The number of a claim, repeatable; default: all 20."),
+    ] = None,
+    prompts: Annotated[
+        int | None,
+        typer.Option(
+            callback=at_most(1_000_000),
+            help="Prompts of each recording, evenly spread, at least 8; default: all.",
+        ),
+    ] = None,
+    replicates: Replicates = 4,
+    seed: Annotated[int, typer.Option(help="Seed of draws and resamples.")] = 0,
+    write: Annotated[
+        Path | None,
+        typer.Option(
+            help="Renew the tables between the markers of this page, such as docs/claims.md."
+        ),
+    ] = None,
+    as_json: Json = False,
+    as_markdown: Markdown = False,
+) -> None:
+    """Test the papers' claims: held, did not hold or undecided, at measured and the papers' prices.
+
+    The chance of any wrong 'held' or 'did not hold' among all verdicts is 5% at most (Holm).
+
+    Example: simspec claims --claim 1 --claim 16
+    """
+    from simspec.claims.card import find_cards
+    from simspec.claims.claim import Inputs
+    from simspec.claims.page import markdown, renew
+    from simspec.claims.recorded import Recordings
+    from simspec.files import check_output
+    from simspec.recordings import CHECKOUT
+    from simspec.stats import MIN_PROMPTS
+
+    chosen = _chosen(claim)
+    root = CHECKOUT if folder is None else folder
+    if folder is not None and not root.is_dir():
+        raise ValueError(f"{folder} is no folder: give one laid out as traces/ of a checkout")
+    if prompts is not None and prompts < MIN_PROMPTS:
+        raise ValueError(f"--prompts is {prompts}, expected at least {MIN_PROMPTS}")
+    if replicates < 1:
+        raise ValueError(f"replicates is {replicates}, expected at least 1")
+    if write is not None:
+        check_output(write)
+    recordings = Recordings(root, prompts)
+    inputs = Inputs(recordings, find_cards(root.resolve().parent), seed, replicates)
+    verdicts = _tested(chosen, inputs)
+    if write is not None:
+        renew(write, markdown(verdicts))
+    if as_json:
+        print(json.dumps(_report(chosen, verdicts, inputs)))
+    elif as_markdown:
+        print(markdown(verdicts))
+    elif write is None:
+        _print(verdicts)
+
+
+def _chosen(numbers: list[int] | None) -> "list[Claim]":
+    from simspec.claims.catalogue import CLAIMS
+
+    known = {claim.number: claim for claim in CLAIMS}
+    unknown = [number for number in numbers or () if number not in known]
+    if unknown:
+        raise ValueError(f"there is no claim {unknown[0]}: expected 1 to {max(known)}")
+    return [claim for claim in CLAIMS if not numbers or claim.number in numbers]
+
+
+def _tested(chosen: "Sequence[Claim]", inputs: "Inputs") -> "list[Verdict]":
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from simspec.claims.verdict import verdicts_on
+
+    columns = (
+        TextColumn("testing"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False),
+    )  # fmt: skip
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=len(chosen))
+
+        def progress(claim: "Claim") -> None:
+            bar.update(task, completed=chosen.index(claim), description=claim.sentence[:60])
+
+        return verdicts_on(chosen, inputs, progress)
+
+
+def _report(
+    chosen: "Sequence[Claim]", verdicts: "Sequence[Verdict]", inputs: "Inputs"
+) -> dict[str, Any]:
+    from simspec.claims.verdict import ALPHA
+
+    return {
+        "seed": inputs.seed,
+        "replicates": inputs.draws,
+        "level": 0.95,
+        "false_alarm": ALPHA,
+        "family": sum(any(e.source.counted for e in v.evidence) for v in verdicts),
+        "cards": [card.name for card in inputs.cards],
+        "claims": [
+            {
+                name: getattr(claim, name)
+                for name in ("number", "sentence", "paper", "table", "detail")
+            }
+            | {"verdicts": [v.to_dict() for v in verdicts if v.claim is claim]}
+            for claim in chosen
+        ],
+    }
+
+
+def _print(verdicts: "Sequence[Verdict]") -> None:
+    from simspec.claims.catalogue import REFERENCES
+    from simspec.claims.page import headings, summary, verdict_rows
+    from simspec.terminal import print_table, print_text
+
+    for paper in REFERENCES:
+        of = [verdict for verdict in verdicts if verdict.claim.paper == paper]
+        if of:
+            print_table(headings(), verdict_rows(of), names=2, title=paper, optional=("where",))
+    print_text(
+        f"{summary(verdicts)} flat: verification costs a plain step; rows: as measured. The chance "
+        "of any wrong 'held' or 'did not hold' is 5% at most. --json has figures and intervals."
+    )

@@ -1,0 +1,231 @@
+"""simspec claims: cards, the command, and its page."""
+
+import json
+import re
+
+import pytest
+from documents import ROOT, printed_by
+from numba.core import config
+from shell import simspec
+
+from simspec.claims.ablations import (
+    eagle_inputs,
+    exit_depth,
+    exit_layers,
+    self_distillation,
+    sorted_training,
+    target_cache,
+)
+from simspec.claims.card import find_cards, read_card
+from simspec.claims.claim import Inputs
+from simspec.claims.page import BEGIN, END, renew
+from simspec.claims.price import MEASURED, PRICES
+from simspec.claims.recorded import Recordings, repeated_8grams
+from simspec.trace import load_trace
+
+PAGE = ROOT / "docs" / "claims.md"
+TINY = "3f3badec853498770317b723278334157ccfd0808eb8557b6d0c41f9f19ad5de"
+FEW = ("--prompts", "12", "--replicates", "1")
+
+
+def card(folder, name, drafter, length, blend=1.0, **settings):
+    """A card as `simspec train` writes it; intervals of +-0.05."""
+    asked = {"blend": blend, "drafter": drafter, "plan": {"steps": 100}, "settings": settings}
+    accepted = {"value": length, "low": length - 0.05, "high": length + 0.05, "texts": 48}
+    data = {
+        "asked": asked | {"target": {"weights": TINY}},
+        "drafter": drafter,
+        "device": "cpu",
+        "evaluation": {"K": 5, "trained": {"accepted_length": accepted}},
+    }
+    path = folder / "traces" / "drafters" / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(data))
+    return path
+
+
+def evidence(folder, test, price=MEASURED, recordings=None):
+    return test(Inputs(Recordings(recordings), find_cards(folder)), price)
+
+
+def effects(folder, test, **options):
+    return [round(e.interval.value, 6) for e in evidence(folder, test, **options)]
+
+
+def test_cards_of_one_changed_setting_are_compared(tmp_path):
+    card(tmp_path, "a", "glide", 1.5, cross=True, reads=[9])
+    card(tmp_path, "b", "glide", 1.2, cross=False, reads=[9])
+    card(tmp_path, "c", "glide", 1.3, cross=True, reads=[4])
+    found = {e.part: e.interval.value for e in evidence(tmp_path, target_cache)}
+    assert found["accepted length reading layer [9] less layer [4]"] == pytest.approx(0.2)
+    assert sorted(round(v, 6) for v in found.values()) == [0.1, 0.2]
+
+
+def test_control_cards_of_another_budget_are_not_compared(tmp_path):
+    card(tmp_path, "a", "early_exit", 1.5, blend=1.0, depth=1)
+    path = card(tmp_path, "b", "early_exit", 1.2, blend=0.0, depth=1)
+    assert effects(tmp_path, self_distillation) == [0.3]
+    data = json.loads(path.read_text())
+    data["asked"]["plan"]["steps"] = 200
+    path.write_text(json.dumps(data))
+    assert effects(tmp_path, self_distillation) == []
+
+
+def test_layers_behind_the_exit_are_compared_by_length_and_by_speed(tmp_path):
+    for layers, length in ((0, 0.5), (1, 1.5), (2, 1.55)):
+        card(tmp_path, f"l{layers}", "early_exit", length, depth=1, layers=layers)
+    assert effects(tmp_path, exit_layers) == [1.0]
+    found = evidence(tmp_path, exit_layers, PRICES[2], ROOT / "traces")
+    speeds = {e.part: e.interval.value for e in found}
+    ours, theirs = 2.5 / (1 + 5 * 0.1), 2.55 / (1 + 5 * 0.1 * 3 / 2)
+    assert speeds["expected speedup one layer less two"] == pytest.approx(ours - theirs)
+
+
+def test_depth_is_compared_in_shares_of_the_target(tmp_path):
+    for depth, length in ((1, 1.4), (3, 1.5), (4, 1.5)):
+        card(tmp_path, f"n{depth}", "early_exit", length, depth=depth, layers=1)
+    found = evidence(tmp_path, exit_depth, PRICES[1], ROOT / "traces")
+    assert {e.part for e in found} == {
+        "expected speedup N=1 less N=3",
+        "expected speedup N=1 less N=4",
+    }
+
+
+def test_inputs_of_eagle_need_all_cards(tmp_path):
+    lengths = {"token": 0.8, "feature": 1.0, "feature&unshifted_token": 1.1}
+    for i, (inputs, length) in enumerate(lengths.items()):
+        card(tmp_path, str(i), "eagle", length, inputs=inputs)
+    assert effects(tmp_path, eagle_inputs) == [0.2]
+    card(tmp_path, "3", "eagle", 1.6, inputs="feature&shifted_token")
+    assert effects(tmp_path, eagle_inputs) == [0.2, pytest.approx(0.4)]
+
+
+def test_sorted_training_is_compared_with_the_last_exit_alone(tmp_path):
+    card(tmp_path, "soft", "sorted", 1.3, together=True)
+    card(tmp_path, "sft", "sorted", 1.0, together=False)
+    assert effects(tmp_path, sorted_training) == [0.3]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "not a drafter's card"),
+        ('{"asked": {}, "evaluation": {}}', "lacks 'trained'"),
+        (
+            '{"asked": {}, "drafter": "x", "evaluation": {"K": 5, "trained": {"accepted_length": '
+            '{"value": 9, "low": 8, "high": 10, "texts": 48}}}}',
+            "expected 0 <= low",
+        ),
+    ],
+)
+def test_damaged_cards_are_refused_in_one_line(tmp_path, text, reason):
+    path = tmp_path / "c.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=reason) as error:
+        read_card(path, "c")
+    assert "\n" not in str(error.value)
+
+
+def test_files_that_are_no_cards_are_left_out(tmp_path):
+    path = tmp_path / "c.json"
+    path.write_text('{"search": {}}')
+    assert read_card(path, "c") is None
+
+
+def test_cards_of_this_repository_are_read():
+    names = {c.name for c in find_cards(ROOT)}
+    assert "traces/smollm2/drafters/eagle.json" in names
+    assert "traces/smollm2/drafters/self_skip.json" not in names
+    assert "real/tiny/glide/card.json" in names
+
+
+def test_repetition_is_that_of_the_data_card():
+    path = ROOT / "traces" / "tiny-medusa-greedy"
+    stated = json.loads(path.with_suffix(".json").read_text())["repeated_8grams"]
+    assert repeated_8grams(load_trace(path.with_suffix(".parquet"))) == pytest.approx(
+        stated, abs=1e-4
+    )
+
+
+def test_every_verdict_has_figures_intervals_and_a_device(tmp_path):
+    numbers = ("--claim", "9", "--claim", "12", "--claim", "16")
+    out, _ = simspec("claims", ROOT / "traces", *numbers, *FEW, "--json", cwd=tmp_path)
+    report = json.loads(out)
+    assert report["false_alarm"] == 0.05
+    assert report["family"] == 2
+    by_number = {c["number"]: c["verdicts"][0] for c in report["claims"]}
+    assert by_number[9]["verdict"] == "undecided"
+    assert by_number[9]["reason"] == "no card"
+    for piece in by_number[12]["evidence"] + by_number[16]["evidence"]:
+        assert piece["effect"]["low"] <= piece["effect"]["value"] <= piece["effect"]["high"]
+        assert piece["prompts"] == 12
+        assert "cpu" in piece["device"]
+    assert "tiny-glide-greedy" not in [
+        e["recording"] for e in by_number[12]["evidence"] if e["counted"]
+    ]
+
+
+def test_prices_are_all_of_the_papers(tmp_path):
+    out, _ = simspec("claims", ROOT / "traces", "--claim", "5", *FEW, "--json", cwd=tmp_path)
+    (only,) = json.loads(out)["claims"]
+    assert [v["price"] for v in only["verdicts"]] == [price.name for price in PRICES]
+
+
+def test_a_seed_repeats_itself(tmp_path):
+    words = ("claims", ROOT / "traces", "--claim", "5", *FEW, "--json", "--seed", "3")
+    assert simspec(*words, cwd=tmp_path) == simspec(*words, cwd=tmp_path)
+
+
+def test_a_folder_without_recordings_leaves_all_undecided(tmp_path):
+    (tmp_path / "traces").mkdir()
+    out, _ = simspec("claims", tmp_path / "traces", "--json", cwd=tmp_path)
+    verdicts = [v for c in json.loads(out)["claims"] for v in c["verdicts"]]
+    assert {v["verdict"] for v in verdicts} == {"undecided"}
+    assert {v["reason"] for v in verdicts} == {"no recording", "no card"}
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--claim", "21"), "there is no claim 21: expected 1 to 20"),
+        (("--prompts", "7"), "--prompts is 7, expected at least 8"),
+        (("--replicates", "0"), "replicates is 0, expected at least 1"),
+        (("nowhere",), "nowhere is no folder"),
+    ],
+)
+def test_wrong_options_are_one_line(tmp_path, words, reason):
+    _, error = simspec("claims", *words, cwd=tmp_path, code=2)
+    assert reason in error
+    assert error.count("\n") == 1
+
+
+def test_a_page_without_its_markers_is_refused(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# A page\n")
+    with pytest.raises(ValueError, match="has no place for the tables"):
+        renew(page, "x")
+    assert page.read_text() == "# A page\n"
+
+
+def test_renewal_keeps_what_is_outside_the_markers(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    renew(page, "new")
+    assert page.read_text() == f"before\n{BEGIN}\n\nnew\n\n{END}\nafter\n"
+
+
+@pytest.mark.skipif(config.DISABLE_JIT, reason="half a minute compiled, hours interpreted")
+def test_the_page_is_what_is_printed_today():
+    page = PAGE.read_text(encoding="utf-8")
+    assert page.partition(BEGIN)[2].partition(END)[0].strip() == printed_by("claims", "--markdown")
+
+
+def test_the_page_has_a_verdict_on_every_claim():
+    page = PAGE.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| [^|]+ \| [^|]+ \| ([^|]+) \|", page, re.M)
+    verdicts = {
+        int(number): word
+        for number, word in rows
+        if word.startswith(("held", "did not hold", "undecided"))
+    }
+    assert sorted(verdicts) == list(range(1, 21))
