@@ -70,7 +70,8 @@ def read_tensorrt_config(source: Source, options: ImportOptions) -> EngineSettin
     config = tensorrt_llm.read(source.text, version)
     length, method = config[tensorrt_llm.LENGTH], config["decoding_type"]
     schedule = config.get(tensorrt_llm.SCHEDULE)
-    window, threshold = (config.get(name) for name in tensorrt_llm.GATE)
+    gate: list[Any] = [config.get(name) for name in tensorrt_llm.GATE]
+    window, threshold = gate
     if schedule is None and "max_concurrency" in config:
         schedule, upper = {config["max_concurrency"]: length}, True
     else:
@@ -79,8 +80,8 @@ def read_tensorrt_config(source: Source, options: ImportOptions) -> EngineSettin
     if window is None and threshold is None:
         return EngineSettings(origin_of(source), method, tiers)
     if schedule is None and window in range(1, LONGEST_WINDOW + 1) and threshold is not None:
-        gate = kill_switch(length, int(window), threshold).name
-        tiers = (BatchTier(1, None, (length,), gate),)
+        policy = kill_switch(length, window, threshold).name
+        tiers = (BatchTier(1, None, (length,), policy),)
         return EngineSettings(origin_of(source), method, tiers)
     note = "drafting also ends for good at a low acceptance rate, which the policies leave out"
     return EngineSettings(origin_of(source), method, tiers, (note,))
