@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from documents import ROOT
 from shell import command
 
 REST = "..."
@@ -24,7 +25,11 @@ def steps(block):
 
 
 def output(folder, words):
-    """What the command prints: simspec, cat, head -n or head -c."""
+    """What the command prints: simspec, cat, head -n or head -c.
+
+    A file of the repository is named by its path in it.
+    """
+    words = [str(ROOT / word) if (ROOT / word).is_file() else word for word in words]
     if words[0] == "simspec":
         _, out, error = command(folder, *words[1:])
         return out + error

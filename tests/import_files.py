@@ -26,6 +26,16 @@ FORMAT_OF = {
     "speculators.csv": "speculators",
     "model-optimizer.json": "model-optimizer",
     "model-optimizer-profile.json": "model-optimizer",
+    "speculation-profile.json": "speculation-profile",
+    "golden-al.yaml": "golden-al",
+    "dynamo.txt": "dynamo",
+    "vllm.json": "vllm",
+    "vllm-synthetic.json": "vllm-synthetic",
+    "sglang-flags.txt": "sglang",
+    "sglang-adaptive.json": "sglang-adaptive",
+    "tensorrt-llm.yaml": "tensorrt-llm",
+    "llamacpp.txt": "llamacpp",
+    "transformers.json": "transformers",
 }
 
 

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from console_pages import printed, steps
 from documents import ROOT, blocks, printed_by
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -200,6 +201,12 @@ def test_page_shows_todays_output():
     (example,) = [block for block in blocks(PAGE, "text") if block.startswith("$ simspec import")]
     line, _, shown = example.partition("\n")
     assert shown.strip() == printed_by(*line.split()[2:])
+
+
+def test_page_shows_documents_read_back(tmp_path):
+    for block in blocks(PAGE, "console"):
+        for words, shown in steps(block):
+            assert printed(tmp_path, words, shown) == shown, " ".join(words)
 
 
 def test_page_has_a_row_for_every_format():

@@ -49,6 +49,13 @@ def import_(  # noqa: PLR0913
     before: Annotated[
         Path | None, typer.Option(help="Counters scraped earlier, to subtract.")
     ] = None,
+    engine_version: Annotated[
+        str | None, typer.Option(help="Of TensorRT-LLM, whose schedules changed their meaning.")
+    ] = None,
+    thinking: Annotated[
+        bool | None,
+        typer.Option("--thinking/--no-thinking", help="Of golden-al: the mode, where it has both."),
+    ] = None,
     level: Level = 0.95,
     as_json: Json = False,
 ) -> None:
@@ -71,7 +78,8 @@ def import_(  # noqa: PLR0913
         check_output(out, file, *([before] if before else []))
     options = ImportOptions(
         drafted, k, rule, temperature, target, task, tuple(end_token or ()),
-        read_source(format, before) if before else None,
+        read_source(format, before) if before else None, engine_version,
+        None if thinking is None else "thinking_on" if thinking else "thinking_off",
     )  # fmt: skip
     result = chosen_drafter(read_import(format, file, options), drafter)
     report = import_report(result, tuple(at or ()), level)
@@ -98,7 +106,11 @@ def _print(report: dict[str, Any]) -> None:
         "accepted_length", "accepted_length_per_request",
     )  # fmt: skip
     _print_rows(report["totals"], totals, 2, {})
+    _print_rows(report["accepted_length_by_K"], ("K", "accepted_length"), 1, {})
     _print_rows(report["accepted_length_at"], ("drafter", "K", "accepted_length"), 2, {})
+    tiers = ("method", "first", "last", "lengths", "policy")
+    headings = {"first": "from batch", "last": "to", "lengths": "drafted"}
+    _print_rows(report["draft_lengths"], tiers, 3, headings)
     keys = (
         "drafter", "K", "depth", "tried", "accepted", "conditional", "marginal", "low", "high",
         "interval",
@@ -124,6 +136,8 @@ def _print_rows(
 
 
 def _cell(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
     return (
         "-" if value in (None, "") else f"{value:.4f}" if isinstance(value, float) else str(value)
     )

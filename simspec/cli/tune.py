@@ -74,21 +74,25 @@ def _progress(search: "Search") -> Iterator[Callable[[int], None]]:
 def _print(tuning: "Tuning", level: float) -> None:
     from simspec.terminal import print_table, print_text
 
-    headings = ("recording", "prompts", "default", "tuned", f"difference [{level:.0%}]", "verdict")
+    headings = (
+        "recording", "prompts", "default", "tuned", f"difference [{level:.0%}]", "p", "verdict",
+    )  # fmt: skip
     rows = [
         cells
         for row in tuning.recordings
         for cells in (
-            (row.recording, *_cells(row.fit, "tuned on"), ""),
-            (row.recording, *_cells(row.held_out, "held out"), row.verdict),
+            (row.recording, *_cells(row.fit, "tuned on"), "", ""),
+            (row.recording, *_cells(row.held_out, "held out"), f"{row.p:.2g}", row.verdict),
         )
     ]
-    print_table(headings, rows, names=2, optional=("default",))
+    print_table(headings, rows, names=2, optional=("default", "p"))
     fit, held_out = tuning.gain("fit"), tuning.gain("held_out")
     print_text(
         f"default {tuning.default}; {tuning.settings} settings replayed; "
         f"gain {fit:+.1%} on the prompts tuned on, {held_out:+.1%} on those held out."
     )
+    if len(tuning.recordings) > 1:
+        print_text(f"p by Holm over {len(tuning.recordings)} recordings.")
     if tuning.tuned != tuning.default:
         print_text(f"simspec sweep --policy {shlex.quote(tuning.tuned)}")
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from simspec.imports.depth_counts import DepthCounts, of_rounds
-from simspec.imports.kinds import CensoredRounds, ExactImport, Import, PooledCounts
+from simspec.imports.kinds import CensoredRounds, EngineSettings, ExactImport, Import, PooledCounts
 from simspec.policies.fixed import fixed
 from simspec.rounds import Rounds
 from simspec.simulate import replay
@@ -14,6 +14,11 @@ from simspec.trace import Trace
 ELSEWHERE = (
     "rounds of another draft length start at other tokens, so these rounds cannot be replayed: "
     "record the drafter (simspec record), or import accepted lengths from every position"
+)
+
+NO_ACCEPTANCE = (
+    "a setting says how long drafts are, and nothing about what is accepted: replay its policies "
+    "on a recording (simspec sweep --policy)"
 )
 
 
@@ -34,7 +39,8 @@ def length_at(result: Import, k: int) -> dict[str, float]:
     | -------- | --------------------------------------------------------------------------- |
     | exact    | every k up to the recording's K: tokens / rounds, cut at the sequence's end |
     | censored | the draft length of the rounds themselves, where it is constant             |
-    | pooled   | the same                                                                    |
+    | pooled   | the same, and every k whose accepted length was measured by itself          |
+    | settings | none                                                                        |
 
     ValueError, with the reason, for any other k.
     """
@@ -42,6 +48,8 @@ def length_at(result: Import, k: int) -> dict[str, float]:
         return {
             name: trace.rows / len(rounds_at(trace, k)) for name, trace in result.traces.items()
         }
+    if isinstance(result, EngineSettings):
+        raise ValueError(f"the accepted length at K = {k} is unknown: {NO_ACCEPTANCE}")
     if isinstance(result, CensoredRounds):
         deepest, own = int(result.drafted.max()), result.K
         if k > deepest:
@@ -51,7 +59,14 @@ def length_at(result: Import, k: int) -> dict[str, float]:
             )
         length: float | None = 1 + float(result.accepted.mean())
     else:
+        if k in result.lengths:
+            return {"": result.lengths[k]}
         own, length = result.draft_length, result.length
+        if result.lengths:
+            raise ValueError(
+                f"the accepted length at K = {k} is unknown: it was measured at K = "
+                f"{', '.join(map(str, sorted(result.lengths)))[:80]} alone"
+            )
     if own is None:
         reason = "; ".join(dict.fromkeys(getattr(result, "withheld", {}).values()))
         raise ValueError(
@@ -75,6 +90,8 @@ def depth_counts(result: Import) -> dict[tuple[str, int], DepthCounts]:
         return counts
     if isinstance(result, PooledCounts):
         return {("", K): counts for K, counts in result.by_depth.items()}
+    if isinstance(result, EngineSettings):
+        return {}
     if result.K is not None:
         return {("", result.K): of_rounds(result.offset, result.drafted, result.accepted)}
     lengths: list[int] = [int(k) for k in np.unique(result.drafted) if k]
@@ -89,6 +106,8 @@ def not_concluded(result: Import) -> Mapping[str, str]:
             "drafts deeper than K": "no draft is known to have gone deeper",
             "rounds without an offer": "a drafter that found nothing to propose counts as rejected",
         }
+    if isinstance(result, EngineSettings):
+        return {"accepted lengths, acceptance": NO_ACCEPTANCE}
     other = {"other draft lengths and policies": ELSEWHERE}
     if isinstance(result, PooledCounts):
         return other | dict(result.withheld)

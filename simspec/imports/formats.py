@@ -6,19 +6,28 @@ from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
 
+from simspec.imports.acceptance_rates import read_dynamo, read_vllm_synthetic
 from simspec.imports.aiperf import read_records
 from simspec.imports.answers import read_angelslim, read_eagle, read_spec_bench
+from simspec.imports.engine_settings import (
+    read_llamacpp,
+    read_sglang_adaptive,
+    read_transformers,
+    read_vllm,
+)
+from simspec.imports.golden_al import read_golden_al
 from simspec.imports.kinds import Import
 from simspec.imports.llamacpp import read_log as read_llamacpp_log
 from simspec.imports.llamacpp import read_timings
 from simspec.imports.model_optimizer import read_model_optimizer
 from simspec.imports.options import ImportOptions
-from simspec.imports.sglang import read_meta_info
+from simspec.imports.sglang import read_sglang
 from simspec.imports.source import Source, read_source
 from simspec.imports.specdecode_bench import read_positions
+from simspec.imports.speculation_profile import read_profile
 from simspec.imports.speculators import read_csv
 from simspec.imports.summary_file import read_summary
-from simspec.imports.tensorrt_llm import read_responses
+from simspec.imports.tensorrt_llm import read_tensorrt_llm
 from simspec.imports.vllm_requests import read_requests
 from simspec.imports.vllm_totals import read_bench_serve, read_prometheus
 from simspec.imports.vllm_totals import read_log as read_vllm_log
@@ -29,8 +38,8 @@ FORMATS: dict[str, Callable[[Source, ImportOptions], Import]] = {
     "vllm-prometheus": read_prometheus,
     "vllm-log": read_vllm_log,
     "vllm-bench-serve": read_bench_serve,
-    "sglang": read_meta_info,
-    "tensorrt-llm": read_responses,
+    "sglang": read_sglang,
+    "tensorrt-llm": read_tensorrt_llm,
     "llamacpp-timings": read_timings,
     "llamacpp-log": read_llamacpp_log,
     "aiperf": read_records,
@@ -39,6 +48,14 @@ FORMATS: dict[str, Callable[[Source, ImportOptions], Import]] = {
     "angelslim": read_angelslim,
     "speculators": read_csv,
     "model-optimizer": read_model_optimizer,
+    "speculation-profile": read_profile,
+    "golden-al": read_golden_al,
+    "dynamo": read_dynamo,
+    "vllm": read_vllm,
+    "vllm-synthetic": read_vllm_synthetic,
+    "sglang-adaptive": read_sglang_adaptive,
+    "llamacpp": read_llamacpp,
+    "transformers": read_transformers,
     "simspec": read_summary,
 }
 
@@ -46,6 +63,8 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "specdecode-bench": ("K", "rule", "temperature", "target", "task", "end_tokens"),
     "vllm-prometheus": ("before",),
     "sglang": ("drafted",),
+    "tensorrt-llm": ("engine_version",),
+    "golden-al": ("mode",),
     "spec-bench": ("drafted",),
     "angelslim": ("drafted",),
     "model-optimizer": ("drafted",),

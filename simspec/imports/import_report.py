@@ -8,11 +8,16 @@ import numpy as np
 
 from simspec.imports.conclusions import depth_counts, length_at, not_concluded, rounds_at
 from simspec.imports.depth_curve import depth_curve
-from simspec.imports.kinds import CensoredRounds, ExactImport, Import, PooledCounts
+from simspec.imports.kinds import CensoredRounds, EngineSettings, ExactImport, Import, PooledCounts
 from simspec.imports.totals import PER_ROUND, mean_of
 from simspec.trace import Trace
 
-KINDS = {ExactImport: "exact", CensoredRounds: "censored", PooledCounts: "pooled"}
+KINDS = {
+    ExactImport: "exact",
+    CensoredRounds: "censored",
+    PooledCounts: "pooled",
+    EngineSettings: "settings",
+}
 AT_K = "tokens / rounds at K, the last round cut at the end of the text (bonus token included)"
 
 
@@ -35,6 +40,8 @@ def import_report(
         "kind": KINDS[type(result)],
         "totals": _totals(result),
         "accepted_length_at": at,
+        "accepted_length_by_K": _lengths(result),
+        "draft_lengths": _tiers(result),
         "level": level,
         "acceptance_by_depth": _depths(result, level),
         "not_concluded": dict(not_concluded(result)),
@@ -47,9 +54,26 @@ def _totals(result: Import) -> list[dict[str, Any]]:
         return [_of_trace(name, trace) for name, trace in result.traces.items()]
     if isinstance(result, CensoredRounds):
         return [_of_rounds(result)]
+    if isinstance(result, EngineSettings):
+        return []
     row = (result.requests, result.rounds, result.drafted, result.accepted, result.length)
     total = _total("", *row, result.length_per_request, result.length_means)
     return [total | {"K": result.draft_length}]
+
+
+def _lengths(result: Import) -> list[dict[str, Any]]:
+    if not isinstance(result, PooledCounts):
+        return []
+    return [{"K": K, "accepted_length": length} for K, length in sorted(result.lengths.items())]
+
+
+def _tiers(result: Import) -> list[dict[str, Any]]:
+    if not isinstance(result, EngineSettings):
+        return []
+    return [
+        asdict(tier) | {"lengths": list(tier.lengths), "method": result.method}
+        for tier in result.tiers
+    ]
 
 
 def _last_rounds(result: Import) -> list[str]:

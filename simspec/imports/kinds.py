@@ -1,4 +1,4 @@
-"""The three kinds of import: exact, censored and pooled; what may be concluded differs by type."""
+"""The kinds of import: exact, censored, pooled, and settings; what may be concluded differs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -102,9 +102,10 @@ class PooledCounts:
     | draft_length       | int/None           | of all rounds; None: varies or unknown        |
     | withheld           | {str: str}         | conclusion: why the file cannot give it       |
     | marginals          | {int: (float,)}    | by draft length, where counts are not given   |
+    | lengths            | {int: float}       | tokens a round by draft length, each measured |
     | notes              | (str,)             | what was assumed or left out                  |
 
-    ValueError where more tokens are accepted than drafted.
+    ValueError where more tokens are accepted than drafted, or a length is outside [1, K + 1].
     """
 
     origin: Origin
@@ -119,6 +120,7 @@ class PooledCounts:
     draft_length: int | None = None
     withheld: Mapping[str, str] = field(default_factory=dict)
     marginals: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    lengths: Mapping[int, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -130,6 +132,69 @@ class PooledCounts:
                 f"{self.accepted} tokens are accepted of {self.drafted} drafted, expected no more "
                 "than those: is the bonus token counted?"
             )
+        for K, length in self.lengths.items():
+            if not (1 <= K <= DEEPEST and 1 <= length <= K + 1):
+                raise ValueError(
+                    f"the accepted length at K = {K} is {length:g}, expected 1 to K + 1 and K in "
+                    f"1..{DEEPEST}: the bonus token counts"
+                )
 
 
-Import = ExactImport | CensoredRounds | PooledCounts
+@dataclass(frozen=True)
+class BatchTier:
+    """How an engine drafts at some batch sizes.
+
+    | field       | type        | meaning                                                 |
+    | ----------- | ----------- | ------------------------------------------------------- |
+    | first, last | int         | batch sizes; last None: and all above                   |
+    | lengths     | (int,)      | draft lengths that it chooses from                      |
+    | policy      | str         | of `simspec sweep --policy`; '': none drafts like it    |
+    """
+
+    first: int
+    last: int | None
+    lengths: tuple[int, ...]
+    policy: str = ""
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """How an engine is told to draft; nothing in it says what is accepted.
+
+    | field  | type          | meaning                               |
+    | ------ | ------------- | ------------------------------------- |
+    | origin | Origin        | format, file, hash                    |
+    | method | str           | the engine's name of its mechanism    |
+    | tiers  | (BatchTier,)  | by batch size, from 1 on, without gap |
+    | notes  | (str,)        | what was assumed or left out          |
+
+    ValueError for batch sizes with a gap, and for draft lengths that do not grow within 0..255.
+    """
+
+    origin: Origin
+    method: str
+    tiers: tuple[BatchTier, ...]
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        end: int | None = 0
+        for tier in self.tiers:
+            if end is None or tier.first != end + 1 or not (tier.last or tier.first) >= tier.first:
+                raise ValueError(
+                    f"batch sizes {tier.first} to {tier.last} follow those up to {end}, expected "
+                    "tiers from 1 on without a gap"
+                )
+            end, steps = tier.last, tier.lengths
+            if (
+                not steps
+                or not 0 <= steps[0] <= steps[-1] <= DEEPEST
+                or sorted({*steps}) != [*steps]
+            ):
+                raise ValueError(
+                    f"draft lengths are {list(steps)[:20]}, expected growing ones in 0..{DEEPEST}"
+                )
+        if not self.tiers:
+            raise ValueError("the setting has no draft length, expected at least one")
+
+
+Import = ExactImport | CensoredRounds | PooledCounts | EngineSettings

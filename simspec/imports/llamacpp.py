@@ -5,12 +5,19 @@ import re
 import numpy as np
 
 from simspec.imports.depth_counts import DepthCounts
+from simspec.imports.fields import Fields
 from simspec.imports.kinds import PooledCounts
 from simspec.imports.options import ImportOptions
 from simspec.imports.responses import responses
 from simspec.imports.round_lists import origin_of
 from simspec.imports.source import Source, json_rows
-from simspec.imports.totals import PER_ROUND, at_constant_length, mean_of, rounding_slack
+from simspec.imports.totals import (
+    PER_ROUND,
+    at_constant_length,
+    check_figure,
+    mean_of,
+    rounding_slack,
+)
 
 LONGEST = 10_000
 """Characters of a log line."""
@@ -20,7 +27,7 @@ ROUNDS = (
     "rounds: rounds with a draft are not in the file"
 )
 REQUEST = re.compile(
-    r"draft acceptance(?: rate)? = \d\.\d+ \(\s*(\d{1,15}) accepted /\s*(\d{1,15}) generated\)"
+    r"draft acceptance(?: rate)? = (\d\.\d+) \(\s*(\d{1,15}) accepted /\s*(\d{1,15}) generated\)"
 )
 STATISTICS = re.compile(
     r"statistics\s+(\S{1,80}?):.*?#gen drafts =\s*(\d{1,15}), #acc drafts =\s*(\d{1,15}), "
@@ -69,17 +76,21 @@ def read_log(source: Source, options: ImportOptions) -> PooledCounts:
         if (match := STATISTICS.search(line)) is not None:
             last[match[1]] = match
         elif (match := REQUEST.search(line)) is not None:
-            requests.append((int(match[1]), int(match[2])))
+            accepted, drafted = int(match[2]), int(match[3])
+            if drafted:
+                rate = Fields({"rate": float(match[1])}, f"line {number}")
+                check_figure(rate, "rate", accepted / drafted)
+            requests.append((accepted, drafted))
     if len(last) > 1:
         raise ValueError(f"statistics of {', '.join(sorted(last))}: keep the lines of one drafter")
     if last:
         return _statistics(source, next(iter(last.values())), len(requests))
     if not requests:
         raise ValueError("no line holds draft acceptance, expected a log of llama-server")
-    accepted, drafted = map(sum, zip(*requests))
+    right, tried = map(sum, zip(*requests))
     reason = "lines of requests give no rounds; the statistics line does, keep it"
     return PooledCounts(
-        origin_of(source), len(requests), None, drafted, accepted,
+        origin_of(source), len(requests), None, tried, right,
         withheld={"rounds, accepted length, acceptance by depth": reason},
         notes=("the rate is accepted of generated tokens, tested or not",),
     )  # fmt: skip

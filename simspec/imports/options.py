@@ -9,16 +9,18 @@ from simspec.imports.source import Source
 class ImportOptions:
     """What a user states about a file.
 
-    | field       | meaning                                                                |
-    | ----------- | ---------------------------------------------------------------------- |
-    | drafted     | tokens drafted in every round; None: not stated                        |
-    | K           | deepest draft of a recording; None: the deepest that the file supports |
-    | rule        | greedy or coupled, of recordings                                       |
-    | temperature | of recordings                                                          |
-    | target      | name of the target                                                     |
-    | task        | task of all sequences; '': the file's name                             |
-    | end_tokens  | tokens that end a sequence                                             |
-    | before      | an earlier scrape of the same counters                                 |
+    | field          | meaning                                                                |
+    | -------------- | ---------------------------------------------------------------------- |
+    | drafted        | tokens drafted in every round; None: not stated                        |
+    | K              | deepest draft of a recording; None: the deepest that the file supports |
+    | rule           | greedy or coupled, of recordings                                       |
+    | temperature    | of recordings                                                          |
+    | target         | name of the target                                                     |
+    | task           | task of all sequences; '': the file's name                             |
+    | end_tokens     | tokens that end a sequence                                             |
+    | before         | an earlier scrape of the same counters                                 |
+    | engine_version | of the engine that reads the file; None: not stated                    |
+    | mode           | thinking_on or thinking_off; None: the only one in the file            |
 
     ValueError outside these ranges.
     """
@@ -31,6 +33,8 @@ class ImportOptions:
     task: str = ""
     end_tokens: tuple[int, ...] = ()
     before: Source | None = None
+    engine_version: str | None = None
+    mode: str | None = None
 
     def __post_init__(self) -> None:
         for name, value in (("drafted", self.drafted), ("K", self.K)):

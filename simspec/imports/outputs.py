@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from simspec.files import check_output
-from simspec.imports.conclusions import ELSEWHERE
-from simspec.imports.kinds import ExactImport, Import
+from simspec.imports.conclusions import ELSEWHERE, NO_ACCEPTANCE
+from simspec.imports.kinds import EngineSettings, ExactImport, Import
 from simspec.imports.summary_file import write_summary
 
 
@@ -28,7 +28,8 @@ def write_import(result: Import, path: Path, *inputs: Path) -> list[Path]:
     """
     if not isinstance(result, ExactImport):
         if path.suffix == ".parquet":
-            raise ValueError(f"{path} would be a recording, expected a .json: {ELSEWHERE}")
+            why = NO_ACCEPTANCE if isinstance(result, EngineSettings) else ELSEWHERE
+            raise ValueError(f"{path} would be a recording, expected a .json: {why}")
         write_summary(result, path)
         return [path]
     if path.suffix != ".parquet":

@@ -1,12 +1,13 @@
-"""SGLang: `meta_info` of responses, under its present and its older names."""
+"""SGLang: `meta_info` of responses, under its present and its older names; or its flags."""
 
 from typing import Any
 
 import numpy as np
 
+from simspec.imports.engine_settings import read_sglang_flags
 from simspec.imports.fields import Fields
 from simspec.imports.histograms import by_length, check_sums, constant, dense
-from simspec.imports.kinds import CensoredRounds, PooledCounts
+from simspec.imports.kinds import CensoredRounds, Import, PooledCounts
 from simspec.imports.options import ImportOptions
 from simspec.imports.responses import responses
 from simspec.imports.round_lists import censored, origin_of, without_bonus
@@ -24,6 +25,13 @@ PROPOSED = (
     "SGLang computes proposed drafts as rounds x configured length, wrong where it adapts: "
     "state a constant length with --drafted (draft tokens - 1 of a chain)"
 )
+
+
+def read_sglang(source: Source, options: ImportOptions) -> Import:
+    """The steps of command-line flags, where the text starts with one; else `meta_info`."""
+    if source.text.lstrip().startswith("-"):
+        return read_sglang_flags(source, options)
+    return read_meta_info(source, options)
 
 
 def read_meta_info(source: Source, options: ImportOptions) -> CensoredRounds | PooledCounts:

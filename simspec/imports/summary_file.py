@@ -1,5 +1,6 @@
-"""The JSON file of rounds and sums that are no recording."""
+"""The JSON file of rounds, sums and settings that are no recording."""
 
+from dataclasses import asdict
 from os import PathLike
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 from simspec.files import write_json
 from simspec.imports.depth_counts import DepthCounts
 from simspec.imports.fields import Fields
-from simspec.imports.kinds import CensoredRounds, Origin, PooledCounts
+from simspec.imports.kinds import BatchTier, CensoredRounds, EngineSettings, Origin, PooledCounts
 from simspec.imports.options import ImportOptions
 from simspec.imports.source import Source, json_rows
 
@@ -18,16 +19,20 @@ COUNTS = ("requests", "rounds", "drafted", "accepted", "draft_length")
 NUMBERS = ("length", "length_per_request")
 
 
-def write_summary(result: CensoredRounds | PooledCounts, path: str | PathLike[str]) -> None:
+Summary = CensoredRounds | PooledCounts | EngineSettings
+KINDS = {CensoredRounds: "censored", PooledCounts: "pooled", EngineSettings: "settings"}
+
+
+def write_summary(result: Summary, path: str | PathLike[str]) -> None:
     """Writes the import as one JSON object, completely or not at all.
 
     | kind     | keys beside schema, kind, format, file, sha256, notes                           |
     | -------- | ------------------------------------------------------------------------------- |
     | censored | requests: list of {id, drafted, accepted}, one entry a round in both lists      |
     | pooled   | the fields of `PooledCounts`; by_depth: list of {K, clusters, tried, accepted}  |
+    | settings | method; tiers: list of {first, last, lengths, policy}                           |
     """
-    data: dict[str, Any] = {"schema": SCHEMA}
-    data["kind"] = "censored" if isinstance(result, CensoredRounds) else "pooled"
+    data: dict[str, Any] = {"schema": SCHEMA, "kind": KINDS[type(result)]}
     data |= {name: getattr(result.origin, name) for name in ORIGIN} | {"notes": list(result.notes)}
     if isinstance(result, CensoredRounds):
         spans = [slice(*pair) for pair in zip(result.offset, result.offset[1:])]
@@ -36,10 +41,13 @@ def write_summary(result: CensoredRounds | PooledCounts, path: str | PathLike[st
             | {key: getattr(result, key)[span].tolist() for key in ("drafted", "accepted")}
             for name, span in zip(result.ids, spans)
         ]
+    elif isinstance(result, EngineSettings):
+        data |= {"method": result.method, "tiers": [asdict(tier) for tier in result.tiers]}
     else:
         data |= {name: getattr(result, name) for name in (*COUNTS, *NUMBERS, "length_means")}
         data["withheld"] = dict(result.withheld)
         data["marginals"] = [{"K": K, "rates": list(r)} for K, r in result.marginals.items()]
+        data["lengths"] = [{"K": K, "length": length} for K, length in result.lengths.items()]
         data["by_depth"] = [
             {"K": K, "clusters": counts.clusters, "tried": counts.tried.tolist(),
              "accepted": counts.accepted.tolist()}
@@ -48,7 +56,7 @@ def write_summary(result: CensoredRounds | PooledCounts, path: str | PathLike[st
     write_json(path, data)
 
 
-def read_summary(source: Source, options: ImportOptions) -> CensoredRounds | PooledCounts:
+def read_summary(source: Source, options: ImportOptions) -> Summary:
     """What `write_summary` wrote, checked as any other file."""
     rows = json_rows(source.text)
     if len(rows) != 1 or rows[0].values.get("schema") != SCHEMA:
@@ -56,6 +64,10 @@ def read_summary(source: Source, options: ImportOptions) -> CensoredRounds | Poo
     (row,) = rows
     origin = Origin(*(row.name(name) for name in ORIGIN))
     notes = _texts(row, "notes")
+    if row.name("kind") == "settings":
+        return EngineSettings(
+            origin, _text(row, "method"), tuple(_tier(item) for item in row.inners("tiers")), notes
+        )
     if row.name("kind") == "censored":
         requests = row.inners("requests")
         drafted = [request.wholes("drafted") for request in requests]
@@ -71,12 +83,13 @@ def read_summary(source: Source, options: ImportOptions) -> CensoredRounds | Poo
     withheld = row.inner("withheld").values
     counts: dict[str, Any] = {name: row.whole(name) for name in COUNTS if name in row}
     counts |= {name: row.number(name) for name in NUMBERS if name in row}
-    means = row.values.get("length_means")
+    lengths = row.inners("lengths") if "lengths" in row else []
     return PooledCounts(
-        origin, **counts, length_means=means if type(means) is str else "",
+        origin, **counts, length_means=_text(row, "length_means"),
         by_depth={item.whole("K", 1): _counts(item) for item in row.inners("by_depth")},
         withheld={str(key): str(reason) for key, reason in withheld.items()},
         marginals={m.whole("K", 1): tuple(m.numbers("rates")) for m in row.inners("marginals")},
+        lengths={item.whole("K", 1): item.number("length") for item in lengths},
         notes=notes,
     )  # fmt: skip
 
@@ -93,6 +106,17 @@ def _counts(item: Fields) -> DepthCounts:
     return DepthCounts(
         np.array(tables[0]), np.array(tables[1]), item.values.get("clusters") is True
     )
+
+
+def _tier(item: Fields) -> BatchTier:
+    last = item.whole("last", 1) if "last" in item else None
+    lengths = tuple(map(int, item.wholes("lengths")))
+    return BatchTier(item.whole("first", 1), last, lengths, _text(item, "policy"))
+
+
+def _text(row: Fields, key: str) -> str:
+    value = row.values.get(key)
+    return value if type(value) is str else ""
 
 
 def _texts(row: Fields, key: str) -> tuple[str, ...]:

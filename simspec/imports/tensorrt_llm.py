@@ -1,14 +1,25 @@
-"""TensorRT-LLM: acceptance in the choices of responses."""
+"""TensorRT-LLM: acceptance in the choices of responses; or its configuration."""
 
 import numpy as np
 
+from simspec.exports.tensorrt_llm import ROOT
+from simspec.imports.engine_settings import read_tensorrt_config
 from simspec.imports.histograms import by_length, check_sums, constant, dense
-from simspec.imports.kinds import PooledCounts
+from simspec.imports.kinds import Import, PooledCounts
 from simspec.imports.options import ImportOptions
 from simspec.imports.responses import responses
 from simspec.imports.round_lists import origin_of
 from simspec.imports.source import Source, json_rows
 from simspec.imports.totals import MIXED, PER_ROUND, check_means, mean_of
+
+
+def read_tensorrt_llm(source: Source, options: ImportOptions) -> Import:
+    """The draft lengths of a YAML file with `speculative_config`; else responses."""
+    if any(line.startswith(f"{ROOT}:") for line in source.text.splitlines()):
+        return read_tensorrt_config(source, options)
+    if options.engine_version is not None:
+        raise ValueError("responses do not depend on the engine's version: leave it out")
+    return read_responses(source, options)
 
 
 def read_responses(source: Source, options: ImportOptions) -> PooledCounts:

@@ -1,7 +1,7 @@
 """Arguments of a policy tuned on one half of the prompts and reported on the other."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any
 
@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from simspec.cost import CostModel
 from simspec.policies import BUILTIN, TREES, make, parse, read_arguments
 from simspec.policy import Policy, PolicyError
+from simspec.reports.comparison import holm
 from simspec.reports.intervals import interval_data
 from simspec.reports.prompt_seconds import prompt_seconds
 from simspec.reports.tuning_space import REQUIRED, Argument, space_of
 from simspec.scalar_predictor import split_by_task
 from simspec.simulate import replay
-from simspec.stats import MIN_PROMPTS, Interval, ratio, ratio_difference
+from simspec.stats import MIN_PROMPTS, Interval, ratio, ratio_difference, swap_test
 from simspec.sweep_inputs import cost_model
 from simspec.trace import Trace
 
@@ -34,7 +35,7 @@ class Search:
     | trials | settings to replay, about |
     | replicates | draws of each policy that draws; those reported follow those tuned with |
     | seed | of the design, of draws and of resamples |
-    | level | of the intervals |
+    | level | of the intervals; 1 - level is the chance of any false 'holds' |
     """
 
     trials: int = 256
@@ -54,11 +55,15 @@ class Search:
 
 @dataclass(frozen=True)
 class Half:
-    """One half of a recording's prompts: speedups over plain decoding, paired by prompt."""
+    """One half of a recording's prompts: speedups over plain decoding, paired by prompt.
+
+    p: of the swap test of modelled seconds within prompts, of this recording alone.
+    """
 
     default: Interval
     tuned: Interval
     difference: Interval
+    p: float
 
     @property
     def gain(self) -> float:
@@ -69,7 +74,7 @@ class Half:
         """As plain data for JSON."""
         names = ("default", "tuned", "difference")
         intervals = {name: interval_data(getattr(self, name)) for name in names}
-        return intervals | {"gain": self.gain, "prompts": self.default.prompts}
+        return intervals | {"p": self.p, "gain": self.gain, "prompts": self.default.prompts}
 
 
 @dataclass(frozen=True)
@@ -79,20 +84,23 @@ class Tuned:
     | verdict | meaning |
     | --- | --- |
     | default kept | no other setting was faster on the prompts tuned on |
-    | holds | faster on held-out prompts: the interval is above 0 |
-    | over-fitted | faster on the prompts tuned on, and not on those held out |
+    | holds | faster on held-out prompts: p is at most 1 - level |
+    | over-fitted | faster on the prompts tuned on by their interval, and not on those held out |
     | no gain | faster on neither |
+
+    p: of the held-out half, after Holm's step-down over the recordings.
     """
 
     recording: str
     fit: Half
     held_out: Half
+    p: float
     verdict: str
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data for JSON."""
         halves = {"tuned_on": self.fit.to_dict(), "held_out": self.held_out.to_dict()}
-        return {"recording": self.recording, "verdict": self.verdict} | halves
+        return {"recording": self.recording, "p": self.p, "verdict": self.verdict} | halves
 
 
 @dataclass(frozen=True)
@@ -181,11 +189,26 @@ def tune(
     problem = _Problem(name, kept, space, halves, search)
     start = default_text(policy)
     tuned, settings = _search(problem, start, progress)
-    recordings = tuple(
+    recordings = [
         _reported(recording, trace, priced[recording], parts[recording], (start, tuned), search)
         for recording, trace in traces.items()
+    ]
+    return Tuning(start, tuned, settings, corrected(recordings, search.level))
+
+
+def corrected(recordings: Sequence[Tuned], level: float) -> tuple[Tuned, ...]:
+    """The recordings with Holm's p over all of them, and verdicts; `default kept` stays."""
+    adjusted = holm(np.array([row.held_out.p for row in recordings]))
+    return tuple(
+        replace(row, p=float(p), verdict=row.verdict or _verdict(row, float(p), level))
+        for row, p in zip(recordings, adjusted)
     )
-    return Tuning(start, tuned, settings, recordings)
+
+
+def _verdict(row: Tuned, p: float, level: float) -> str:
+    if row.held_out.difference.value > 0 and p <= 1 - level:
+        return "holds"
+    return "over-fitted" if row.fit.difference.low > 0 else "no gain"
 
 
 def default_text(policy: str) -> str:
@@ -272,16 +295,11 @@ def _reported(
     texts: tuple[str, str],
     search: Search,
 ) -> Tuned:
-    """Both halves: that tuned on with the draws tuned with, that held out with others."""
+    """Both halves, before `corrected`: that tuned on with the draws tuned with, else others."""
     fit = _half(trace.select(parts[0]), cost, texts, search, search.seed)
     held_out = _half(trace.select(parts[1]), cost, texts, search, search.seed + search.replicates)
-    if texts[0] == texts[1]:
-        verdict = "default kept"
-    elif held_out.difference.low > 0:
-        verdict = "holds"
-    else:
-        verdict = "over-fitted" if fit.difference.low > 0 else "no gain"
-    return Tuned(recording, fit, held_out, verdict)
+    verdict = "default kept" if texts[0] == texts[1] else ""
+    return Tuned(recording, fit, held_out, held_out.p, verdict)
 
 
 def _half(trace: Trace, cost: CostModel, texts: tuple[str, str], search: Search, seed: int) -> Half:
@@ -294,4 +312,5 @@ def _half(trace: Trace, cost: CostModel, texts: tuple[str, str], search: Search,
         ratio(plain, before, **options),
         ratio(plain, after, **options),
         ratio_difference(plain, after, plain, before, **options),
+        swap_test(after[:, None], before[:, None], lambda t: t[..., 0], seed=search.seed),
     )
