@@ -185,7 +185,9 @@ for axis, maker in zip(axes, (full_tree, medusa_tree, optimal_tree)):
 # it was recorded.
 #
 # **Look for:** where the chain bends. Its later nodes are seldom reached, and a tree spends them on
-# second choices instead. See also how far the dynamic tree is above the best fixed shape.
+# second choices instead. See also on which side of the fixed shapes the dynamic tree lies. Under
+# `coupled` it orders nodes by the drafter's probabilities, without the noise that decides which
+# token comes, and so may start below a chain.
 
 # %%
 budgets = (1, 2, 4, 8, 16, 32) if FAST else (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
@@ -265,10 +267,10 @@ axes[1].set(xlabel="submitted nodes", ylabel="modeled speedup", title=name)
 # ## CAPE
 #
 # CAPE keeps the chain and gives each of its tokens siblings, more where the drafter is less
-# confident: 7, 5, 3 or 1 (the appendix of the paper prints another table). The control gives every
-# token equally many. Both have the same chain, so nodes and tokens a round can be compared.
+# confident: 7, 5, 3 or 1. The control gives every token equally many. Both have the same chain, so
+# nodes and tokens a round can be compared.
 #
-# **Look for:** CAPE's points above the line of equal widths. That height is what confidence adds;
+# **Look for:** CAPE's point above the line of equal widths. That height is what confidence adds;
 # on the line it adds nothing.
 
 
@@ -284,14 +286,12 @@ for axis, (each, one) in zip(axes[0], traces.items()):
     k = min(4, one.K)
     line = np.array([nodes_and_tokens(one, sets(width, k)) for width in (0, 1, 2, 3, 5, 7)])
     axis.plot(*line.T, "o-", ms=4, color="black", label="equal widths")
-    for marker, source in zip("D^", ("section", "appendix")):
-        x, y = nodes_and_tokens(one, cape(source, k))
-        axis.plot(x, y, marker, color=COLOURS[3], label=f"CAPE, {source}")
-        between = np.interp(x, *line.T)
-        print(
-            f"{each}, chain of {k}, CAPE {source}: {x:.1f} nodes, {y:.3f} tokens a round; equal "
-            f"widths of as many nodes {between:.3f}"
-        )
+    x, y = nodes_and_tokens(one, cape(k=k))
+    axis.plot(x, y, "D", color=COLOURS[3], label="CAPE")
+    print(
+        f"{each}, chain of {k}, CAPE: {x:.1f} nodes, {y:.3f} tokens a round; equal widths of as "
+        f"many nodes {np.interp(x, *line.T):.3f}"
+    )
     axis.set(xlabel="submitted nodes", title=each)
 axes[0, 0].set_ylabel("tokens a round")
 axes[0, 0].legend(fontsize=7)

@@ -60,10 +60,10 @@ for name, trace in traces.items():
 #
 # Table 1 prints, for a draft of five tokens, acceptance, cost and the expected speedup, which
 # should follow by (1 - alpha^6) / ((1 - alpha)(5 c + 1)). Printed digits are rounded, so each row
-# allows an interval: a bar below. A dot is the printed speedup.
+# allows an interval: a thick bar below. A dot is the printed speedup, its thin bar the rounding.
 #
-# **Look for:** dots outside their bar. No acceptance and cost that print as in that row give that
-# speedup.
+# **Look for:** thin bars that do not touch the thick one (red). No acceptance and cost that print
+# as in that row give a speedup that prints like that.
 
 # %%
 cells = glide_cells()
@@ -72,7 +72,7 @@ for at, cell in enumerate(cells):
     middle = (cell.low + cell.high) / 2
     colour = COLOURS[0] if cell.ok else COLOURS[3]
     axis.plot([at, at], [cell.low - middle, cell.high - middle], color=colour, lw=3, alpha=0.4)
-    axis.plot(at, float(cell.printed) - middle, "o", ms=4, color=colour)
+    axis.errorbar(at, float(cell.printed) - middle, 0.005, fmt="o", ms=4, lw=0.8, color=colour)
     if not cell.ok:
         print(f"{cell.name}: printed {cell.printed}, allowed {cell.low:.3f} to {cell.high:.3f}")
 print(f"{sum(cell.ok for cell in cells)} of {len(cells)} cells follow from their row")
@@ -303,8 +303,8 @@ for colour, (name, trace) in zip(COLOURS, traces.items()):
     widest = float(prices[gap.argmax()])
     own = formulas.optimal_k(depth_acceptance(trace)[0], widest, trace.K)
     print(
-        f"{name}: the gap is widest at c = {widest:.2f}, {gap.max():.0%}; formula 1 drafts {own} "
-        f"tokens there"
+        f"{name}: the gap is widest at c = {widest:.2f}, {gap.max():.0%}, where formula 1 has the "
+        f"best K at {own}"
     )
 axes[0].set(xlabel="c", ylabel="speedup", title="best fixed K, and the oracle (dotted)")
 axes[1].set(xlabel="c", ylabel="oracle over best fixed K, %", title="the gap")

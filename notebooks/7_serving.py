@@ -176,8 +176,8 @@ axes[0].set(xlabel="K", ylabel="tokens a round")
 axes[0].legend(fontsize=8)
 prices = (0.02, 0.05, 0.1, 0.2)
 for colour, label in zip(COLOURS, ("cost_ts", "goodput", "oracle")):
-    table = simspec.sweep(imported, [label], list(prices), replicates=1, progress=False)
-    speedups = table.groupby("cost", sort=False).speedup.mean()
+    tables = (simspec.sweep(imported, [label], c, progress=False) for c in prices)
+    speedups = [table.speedup.mean() for table in tables]
     axes[1].plot(prices, speedups, "o-", ms=4, color=colour, label=label)
     print(f"{label}:", ", ".join(f"c = {c:g} {value:.3f}" for c, value in zip(prices, speedups)))
 axes[1].set(xlabel="c", ylabel="speedup", title="on the imported recording")

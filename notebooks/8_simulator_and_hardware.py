@@ -16,8 +16,8 @@
 # machine whose costs were measured; the intervals of these costs; and tables of speeds that others
 # published, of GPUs that we do not have.
 #
-# The race is of SmolLM2-135M-Instruct on a CPU. It ran apart from the measurement of costs, some
-# hours later or earlier: what a machine does in between is part of the error.
+# The race is of SmolLM2-135M-Instruct on a CPU. It ran apart from the measurement of costs, at
+# another hour: what a machine does in between is part of the error.
 
 # %%
 import json
