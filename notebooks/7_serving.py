@@ -101,14 +101,11 @@ def responses(trace, K):
     rounds = simspec.replay(trace, fixed(K))
     for s, (start, end) in enumerate(zip(rounds.offset[:-1], rounds.offset[1:])):
         accepted = rounds.accepted[start:end].tolist()
-        left = trace.budget[s] - (rounds.row[start:end] - trace.offset[s]) - 1
-        drafted = [min(K, int(most)) for most in left]
-        kept = [(k, a) for k, a in zip(drafted, accepted) if k]
-        drafted, accepted = (list(column) for column in zip(*kept))
+        drafted = [K] * len(accepted)
         metrics = {
-            "mean_acceptance_length": 1 + sum(accepted) / len(kept),
+            "mean_acceptance_length": 1 + sum(accepted) / len(drafted),
             "draft_acceptance_rate": sum(accepted) / sum(drafted),
-            "num_spec_steps": len(kept),
+            "num_spec_steps": len(drafted),
             "num_accepted_draft_tokens": sum(accepted),
             "num_draft_tokens": sum(drafted),
             "num_spec_tokens": K,

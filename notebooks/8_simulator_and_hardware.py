@@ -164,8 +164,8 @@ axis.invert_yaxis()
 # every fixed K when all parts are drawn from their intervals (orange), and when the prompts are
 # resampled (blue): two doubts of different kinds.
 #
-# **Look for:** which band is wider. More timing narrows one, more prompts the other. Where the two
-# best K lie within a band, either of them will do.
+# **Look for:** which band is wider. More timing narrows one, more prompts the other. Where the tops
+# of two K lie within one band, either of them will do.
 
 # %%
 path = smollm2 / "greedy" / "eagle.parquet"
@@ -254,12 +254,12 @@ for axis, name in zip(axes, shown):
     by_length = {K: [row.round_cost for row in table.rows if row.K == K] for K in table.lengths}
     spread = max(max(costs) / min(costs) - 1 for costs in by_length.values())
     axis.set_title(name.removeprefix("specbundle/"), fontsize=8)
-    axis.set(xlabel="K", ylim=(0, None))
+    axis.set_xlabel("K")
     print(
         f"{name}: {len(table.tasks)} tasks, K = {table.lengths[0]} to {table.lengths[-1]}, tasks "
         f"apart by {spread:.1%} at most; {table.texts.get('source', '')}"
     )
-axes[0].set_ylabel("round, in plain steps")
+axes[0].set(ylabel="round, in plain steps", ylim=(0, None))
 
 # %% [markdown]
 # ## Predicted speedups of these tables
@@ -306,8 +306,8 @@ axis.legend(fontsize=7)
 # Does drafting pay in their batch? A lock step of independent acceptances of the published length,
 # at costs from other rows of the same table, or of another machine.
 #
-# **Look for:** crosses in the upper left and lower right quarter: there the answer was wrong. Costs
-# of the same machine give the side, and costs of another machine do not.
+# **Look for:** crosses, in the upper left and lower right quarter: there the answer was wrong. And
+# for the colour that most of them have: costs do not move from one machine to another.
 
 # %%
 found = published_batches()
