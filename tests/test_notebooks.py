@@ -134,11 +134,20 @@ def test_shipped_notebook_is_its_executed_script(script):
     assert script.with_suffix(".ipynb").stat().st_size < LIMIT
 
 
+def test_notebooks_stay_small_together():
+    assert sum(path.stat().st_size for path in FOLDER.glob("*.ipynb")) < 1_100_000
+
+
 def test_each_script_has_its_notebook():
     assert [script.stem for script in SCRIPTS] == [
         "1_reading_a_trace",
         "2_choosing_k",
         "3_thompson_sampling",
+        "4_drafters",
+        "5_trees_and_cape",
+        "6_claims_of_the_papers",
+        "7_serving",
+        "8_simulator_and_hardware",
     ]
     assert sorted(FOLDER.glob("*.ipynb")) == [script.with_suffix(".ipynb") for script in SCRIPTS]
 

@@ -134,8 +134,11 @@ def svg(draw: Callable[[Any], None], height: float) -> str:
         "ytick.labelcolor": INK, "axes.spines.top": False, "axes.spines.right": False,
     }  # fmt: skip
     with matplotlib.rc_context(style):
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        figure = Figure(figsize=(WIDTH, height), dpi=72, layout="constrained")
         draw(figure.subplots())
+        if (engine := figure.get_layout_engine()) is not None:
+            engine.execute(figure)
+        figure.set_layout_engine(None)  # savefig would draw a second time for the layout
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     return themed(buffer.getvalue())

@@ -16,10 +16,11 @@ from simspec.policies import make
 from simspec.policies.fixed import fixed
 from simspec.policies.oracle import oracle
 from simspec.reports.acceptance_by_depth import depth_acceptance
-from simspec.reports.comparison import DEFAULTS, Comparison, Question, comparisons
+from simspec.reports.comparison import DEFAULTS, Comparison, Question, compare_seconds
 from simspec.reports.oracle_gap import DEFAULT_POLICIES
+from simspec.reports.prompt_seconds import prompt_seconds
 from simspec.reports.reachable import reachable
-from simspec.reports.speedup_curve import Point, speedup_curve
+from simspec.reports.speedup_curve import Point, speedup_of
 from simspec.reports.transport import TransportRow, transport
 from simspec.scalar_predictor import examples
 from simspec.simulate import replay
@@ -104,24 +105,36 @@ def figures_of(
     if not policies:
         features = {feature for feature, _ in trace.meta.features}
         adaptive = [policy for policy in adaptive if features.issuperset(policy.reads)]
-    options: dict[str, Any] = {
-        "replicates": replicates,
-        "seed": question.seed,
-        "level": question.level,
-    }
-    points = speedup_curve(trace, adaptive, cost, **options)
+    lengths = [fixed(k) for k in range(min(trace.K, cost.K) + 1)]
+    every = {policy.name: policy for policy in (*lengths, *adaptive)}
+    seconds, tokens = prompt_seconds(trace, list(every.values()), cost, replicates, question.seed)
+    plain = tokens.astype(np.float64) * cost.baseline
+
+    def point(policy: str, K: int | None, spent: NDArray[np.float64]) -> Point:
+        return Point(policy, K, speedup_of(plain, spent, question.level, question.seed))
+
+    curve = tuple(point(p.name, k, seconds[p.name]) for k, p in enumerate(lengths))
+    others = [
+        point(policy, None, spent)
+        for policy, spent in seconds.items()
+        if not policy.startswith("fixed:")
+    ]
     draw = drawn_trace(trace, question.seed)
-    (*_, clairvoyant) = speedup_curve(draw, [oracle.resolve(draw, cost)], cost, **options)
-    curve = tuple(point for point in points if point.K is not None)
-    best = best_length([1 / point.speedup.value for point in curve])
-    others = [point for point in points if point.K is None]
+    ideal = oracle.resolve(draw, cost)
+    planned, _ = prompt_seconds(draw, [ideal], cost, 1, question.seed)
+    clairvoyant = point(ideal.name, None, planned[ideal.name])
+    best = best_length([1 / length.speedup.value for length in curve])
     fitted = reachable(trace, cost, question.seed)
-    known = [fitted.hindsight, *(point.speedup.value for point in others)]
+    known = [fitted.hindsight, *(other.speedup.value for other in others)]
     rounds = replay(draw, fixed(best), question.seed)
     compared: list[Comparison] = []
     if trace.sequences >= MIN_PROMPTS:
-        names = [policy.name for policy in adaptive]
-        compared = comparisons({name: trace}, names, cost, fixed(best).name, replicates, question)
+        baseline = fixed(best).name, seconds[fixed(best).name]
+        compared = [
+            compare_seconds(name, plain, (policy.name, seconds[policy.name]), baseline, question)
+            for policy in adaptive
+            if policy.name != baseline[0]
+        ]
     return RecordingFigures(
         name,
         trace,

@@ -59,13 +59,18 @@ def speedup_curve(
     points = []
     for name, prompts in parts.items():
         plain, spent = np.array(list(prompts.values())).T
-        if len(plain) < MIN_PROMPTS:
-            value = float(plain.sum() / spent.sum())
-            interval = Interval(value, value, value, level, len(plain))
-        else:
-            interval = ratio(plain, spent, level=level, seed=seed)
-        points.append(Point(name, lengths.get(name), interval))
+        points.append(Point(name, lengths.get(name), speedup_of(plain, spent, level, seed)))
     return points
+
+
+def speedup_of(
+    plain: NDArray[np.float64], spent: NDArray[np.float64], level: float = 0.95, seed: int = 0
+) -> Interval:
+    """Plain decoding's seconds [P] over a policy's; of too few prompts the value alone."""
+    if len(plain) < MIN_PROMPTS:
+        value = float(plain.sum() / spent.sum())
+        return Interval(value, value, value, level, len(plain))
+    return ratio(plain, spent, level=level, seed=seed)
 
 
 def _is_fixed(policy: Any) -> bool:
