@@ -21,7 +21,7 @@ from simspec import CostModel, Policy, load_trace, policies, replay
 
 PROMPTS = 20
 SLOW = os.environ.get("SIMSPEC_SLOW")  # `make test-slow`: every policy on every recording's prompts
-SHARE = 1 if SLOW else 4  # else each policy runs every so many-th prompt, in turn
+SHARE = 1 if SLOW else 8  # else each policy runs every so many-th prompt, in turn
 WHOLE = (
     "tiny-model-greedy",
     "tiny-early_exit-coupled",
