@@ -32,6 +32,8 @@ LIBRARIES = (
     "joblib", "typer", "rich.console", "torch", "transformers", "tokenizers", "safetensors.torch",
 )  # fmt: skip
 """Imported once; every run of tests is a fork that imports only the package and the tests."""
+COMPILERS = ("simspec/compile_cache.py", "simspec/fingerprint.py", "simspec/specialize.py")
+"""Files whose bugs show in compiled code alone."""
 ROOT = Path(__file__).parents[1]
 LIMIT = 300.0
 """Seconds of a bug's tests; a bug that hangs them is caught."""
@@ -224,7 +226,7 @@ def exam(
     known = {} if fresh or not saved.exists() else json.loads(saved.read_text(encoding="utf-8"))
     outcomes, new = [], []
     for i, mutant in enumerate(mutants, 1):
-        key = mutant.key(root)
+        key = mutant.key(copy)
         if key not in known:
             outcome = examine(mutant, copy)
             new.append((mutant, outcome))
@@ -236,9 +238,9 @@ def exam(
     failing = failing_without(new, copy)
     for mutant, outcome in new:
         if outcome.by in failing:
-            known[mutant.key(root)]["outcome"] = INVALID
+            known[mutant.key(copy)]["outcome"] = INVALID
     _save(saved, known)
-    return [Outcome(**known[mutant.key(root)]) for mutant in mutants]
+    return [Outcome(**known[mutant.key(copy)]) for mutant in mutants]
 
 
 def _save(path: Path, known: dict) -> None:
@@ -297,7 +299,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _interpreted(mutant: Mutant) -> bool:
-    return mutant.file.startswith("simspec/")
+    return mutant.file.startswith("simspec/") and mutant.file not in COMPILERS
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from real.decode.verify import rejection_sample
 from real.draft import Drafter, Step
 from real.model.target import Target
 from real.sampling import Rule
-from simspec import policies
+from simspec import Policy, policies
 
 LOGITS = torch.linspace(0, 1, VOCAB, dtype=torch.float64)
 PROMPT = [5, 6]
@@ -35,7 +35,8 @@ class Turns(Drafter):
 
 
 def run(policy, drafter, rule=None, budget=9, end_tokens=()):
-    plan = chain_plan(policies.parse(policy), 6, 0, toy_cost())
+    policy = policies.parse(policy) if isinstance(policy, str) else policy
+    plan = chain_plan(policy, 6, 0, toy_cost())
     rule = rule or Rule()
     return decode(Target(toy_target()), drafter, plan, rule, PROMPT, budget, end_tokens)
 
@@ -52,6 +53,14 @@ def test_verification_receives_the_distributions_of_its_own_round(monkeypatch):
     drafted = result.drafted.tolist()
     assert len(drafted) > 2
     assert seen == [list(range(k)) if r % 2 == 0 else [] for r, k in enumerate(drafted)]
+
+
+def _two(params, state, slot, features, u):
+    return slot < 2, False
+
+
+def _nothing(params, state, computed, drafted, accepted, features, cost):
+    pass
 
 
 class Right(Drafter):
@@ -98,3 +107,10 @@ def test_nothing_is_drafted_behind_a_drafted_end_token(plain):
     place = next(i for i in range(1, 5) if plain[i] not in plain[:i])
     result = run("fixed:6", Right(plain), budget=20, end_tokens=(plain[place],))
     assert result.computed.tolist() == [place + 1]
+
+
+def test_a_dropped_token_is_computed_and_not_submitted(plain):
+    result = run(Policy("drops", _two, _nothing), Right(plain), budget=9)
+    assert result.token.tolist() == plain[:9]
+    assert result.computed.tolist()[:2] == [2, 2]
+    assert result.drafted.tolist()[:2] == result.accepted.tolist()[:2] == [1, 1]
