@@ -130,15 +130,25 @@ def run_tests(copy: Path, tests: Sequence[str], interpreted: bool, first: bool) 
     child = os.fork()
     if not child:
         _be_pytest(copy, options, interpreted, log)
-    end, status = time.monotonic() + LIMIT, 0
-    while not (done := os.waitpid(child, os.WNOHANG))[0]:
-        if time.monotonic() > end:
-            os.killpg(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            return -1, ""
-        time.sleep(0.05)
-    status = os.waitstatus_to_exitcode(done[1])
-    return status, log.read_text(encoding="utf-8", errors="replace")
+    end = time.monotonic() + LIMIT
+    try:
+        while not (done := os.waitpid(child, os.WNOHANG))[0]:
+            if time.monotonic() > end:
+                _kill(child)
+                return -1, ""
+            time.sleep(0.05)
+    except BaseException:
+        _kill(child)
+        raise
+    return os.waitstatus_to_exitcode(done[1]), log.read_text(encoding="utf-8", errors="replace")
+
+
+def _kill(child: int) -> None:
+    """Ends a forked process and all that it started."""
+    with suppress(ProcessLookupError):  # before it leads a group of its own
+        os.killpg(child, signal.SIGKILL)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
 
 
 def _be_pytest(copy: Path, options: Sequence[str], interpreted: bool, log: Path) -> None:
@@ -146,6 +156,7 @@ def _be_pytest(copy: Path, options: Sequence[str], interpreted: bool, log: Path)
     code = 3  # an internal error of pytest
     try:
         os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         with open(log, "wb") as file:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
@@ -284,7 +295,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def show(text: str) -> None:
         print(text, file=sys.stderr if options.json else sys.stdout, flush=True)
 
-    outcomes = exam(options.root, work, mutants, options.fresh, show)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        outcomes = exam(options.root, work, mutants, options.fresh, show)
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here", file=sys.stderr)
+        return 130
     counts = summary(outcomes)
     bugs = {mutant.name: mutant for mutant in mutants}
     if options.json:
