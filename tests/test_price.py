@@ -26,6 +26,6 @@ def test_costs_carry_the_warnings_of_their_own_cells(paces, busy):
         assert warnings == ()
         return
     machine, cells = warnings
-    assert "3.00 times the 10th, of which the fast 75% count" in machine
+    assert "2.40 times the 10th, of which the fast 75% count" in machine
     assert "this process ran 50% of the time" in machine
     assert cells.startswith("1 cells are wider than +-2%: model-greedy fixed 1 +-50.0%")
