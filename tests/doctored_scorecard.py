@@ -21,8 +21,11 @@ PRICE = PhaseCosts(
 )
 
 
-def doctored(change=lambda result, i: result, moved=False, repeats=3):
-    """One row of fixed:2 whose runs follow PRICE, but for `change` and `moved` rounds."""
+def doctored(change=lambda result, i: result, moved=False, repeats=3, plain=1.0):
+    """One row of fixed:2 whose runs follow PRICE, but for `change` and `moved` rounds.
+
+    Plain decoding takes `plain` times as long as PRICE says.
+    """
     trace = synthetic.iid(0.6, 4, 20, 3)
     policy = policies.BUILTIN["fixed"](2)
     replayed = replay(trace, policy)
@@ -45,8 +48,8 @@ def doctored(change=lambda result, i: result, moved=False, repeats=3):
         return decoded
 
     ran = replay(replace(trace, run=np.minimum(trace.run, 1)) if moved else trace, policy)
-    plain = results(replay(trace, policies.BUILTIN["fixed"](0)), PRICE.plain)
-    runs = [[[change(r, i) for r in results(ran)], plain] for i in range(repeats)]
+    undrafted = results(replay(trace, policies.BUILTIN["fixed"](0)), plain * PRICE.plain)
+    runs = [[[change(r, i) for r in results(ran)], undrafted] for i in range(repeats)]
     (row,) = scorecard_rows("t", trace, "d", [(policy, replayed)], PRICE, runs)
     return row, trace, replayed, ran
 

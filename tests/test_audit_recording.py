@@ -11,7 +11,7 @@ from real.audit.against_recording import compare_with_recording
 from real.audit.auditor import audit
 from real.audit.emitted_run import RunError
 from real.audit.engine_runs import emitted_sequences, recorded_run
-from simspec.quantization import encode_margin
+from simspec.quantization import decode_margin, encode_margin
 
 
 def recorded(rule="greedy", policy="beta_ts"):
@@ -102,3 +102,47 @@ def test_incomparable_recording_is_refused():
         ).rounds
         == 0
     )
+
+
+def test_a_round_deeper_than_the_recorded_depth_is_a_difference():
+    """Both accept the same tokens; the recording says that the drafter had one token to offer."""
+    trace, _, run = recorded(policy="fixed:3")
+    s, n, (position, computed, _, accepted) = next(
+        (s, n, r)
+        for s, t in enumerate(run.sequences)
+        for n, r in enumerate(t.rounds)
+        if r[3] <= 1 < r[1]
+    )
+    depth = trace.depth.copy()
+    depth[int(trace.offset[s]) + position] = max(accepted, 1)
+    shallow = replace(trace, depth=depth, meta=replace(trace.meta, prefix_only=False))
+    result = compare_with_recording(run, shallow, 1e-9)
+    assert [(m.index, m.round) for m in result.failures] == [(s, n)]
+
+
+def test_a_margin_of_the_tolerance_itself_is_not_excused():
+    """Codes are rounded up, so a margin that reads as 1e-4 may have been smaller, or not."""
+    trace, _, run = recorded()
+    edge = float(decode_margin(encode_margin(np.array([1e-4])))[0])
+    margin = np.full_like(trace.margin, encode_margin(np.array([edge]))[0])
+    token = run.sequences[1].token
+    other = tampered(run, 1, 2, next(v for v in range(4, VOCAB) if v != token[2]))
+    for nats, excused in ((edge, False), (np.nextafter(edge, 1), True)):
+        result = compare_with_recording(other, replace(trace, margin=margin), nats)
+        assert [m.excused for m in (*result.target_flips, *result.failures)] == [excused]
+    s, n, (position, *_) = next(
+        (s, n, r)
+        for s, t in enumerate(run.sequences)
+        for n, r in enumerate(t.rounds)
+        if r[3] == r[2] > 0
+    )
+    row = int(trace.offset[s]) + position
+    runs, codes = trace.run.copy(), np.full_like(trace.draft_margin, margin[0])
+    runs[row] = 0
+    wrong = replace(
+        trace, rank=None, run=runs, draft_margin=codes, meta=replace(trace.meta, prefix_only=False)
+    )
+    for nats, excused in ((edge, False), (np.nextafter(edge, 1), True)):
+        result = compare_with_recording(run, wrong, nats)
+        found = [m for m in (*result.draft_flips, *result.failures) if m.round == n]
+        assert [m.excused for m in found if m.index == s] == [excused]

@@ -86,3 +86,18 @@ def test_interval_is_not_too_wide():
 def test_constant_sum_has_an_interval_of_no_width():
     distribution = RoundDistribution(np.ones((1, 3, 1)), np.eye(1), np.ones(1), np.ones(3), 8)
     assert interval(distribution, np.ones((4, 4, 4)), 10, 0.01) == (20.0, 20.0, 20.0)
+
+
+def test_each_side_has_half_of_the_risk():
+    """A sum of many rounds is nearly normal: each end lies where half of the risk is beyond.
+
+    Chernoff's bound is at most a little wider than the normal quantile, and never narrower.
+    """
+    distribution = RoundDistribution(np.full((1, 4, 1), 0.7), np.eye(1), np.ones(1), np.ones(4), 60)
+    reward = np.ones((5, 5, 5))
+    error = np.sqrt(500 * moments(distribution, reward)[1])
+    for risk in (0.1, 1e-3):
+        mean, low, high = interval(distribution, reward, 500, risk)
+        reach = np.sqrt(2 * np.log(2 / risk))
+        assert (high - mean) / error == pytest.approx(reach, rel=0.03)
+        assert (mean - low) / error == pytest.approx(reach, rel=0.03)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from race_clock import TASKS, row, timed
 
-from real.bench.contestant import PLAIN
+from real.bench.contestant import PLAIN, Runs
 from real.bench.race_rows import RaceRow, race_rows, rate_ratio
 from real.bench.ranking import ratio_to_assisted, recommend, recommendation
 from real.prompts import ALL, LOW_REPEAT
@@ -100,3 +100,17 @@ def test_ratio_to_assisted_compares_the_best_of_both():
     )  # every prompt alike: no width
     with pytest.raises(ValueError, match="no 'plain' among"):
         race_rows(runs[1:], TASKS)
+
+
+def many(name, tokens, seconds):
+    """A contestant on twelve prompts alike: new tokens and seconds of each, by repeat."""
+    token = [[[0] * n for _ in range(12)] for n in tokens]
+    return Runs(name, True, token, seconds=[[s] * 12 for s in seconds])
+
+
+def test_interval_is_of_medians_over_repeats():
+    """8 tokens in 2 s against 4 in 2 s, but for a first repeat of other lengths and times."""
+    ours = many("model=a", [9, 8, 8], [100.0, 2.0, 2.0])
+    theirs = many("assisted:constant", [4, 4, 4], [2.0, 2.0, 2.0])
+    assert rate_ratio(ours, theirs, list(range(12))) == pytest.approx((2, 2, 2))
+    assert rate_ratio(theirs, ours, list(range(12))) == pytest.approx((0.5, 0.5, 0.5))

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from real import sampling
 from real.sampling import Rule, margin
 from simspec import rng
 
@@ -247,3 +248,17 @@ def test_invalid_rules_are_refused(arguments):
 def test_rejection_rule_has_no_scores():
     with pytest.raises(ValueError, match="draws tokens and has no scores"):
         Rule("rejection").scores(LOGITS[None], 0, [0])
+
+
+def test_forgotten_noise_is_drawn_again():
+    """On the CPU, and where blocks of a GPU are kept; the values are the same."""
+    rule = Rule("coupled", 0.7, 3)
+    sampling.clear_noise_cache()
+    first = rule.scores(LOGITS[None], 0, [4])
+    assert sampling._noise.cache_info().currsize == 1
+    sampling._noise_block(3, 0, 0, 6, "cpu")
+    assert sampling._noise_block.cache_info().currsize == 1
+    sampling.clear_noise_cache()
+    assert sampling._noise.cache_info().currsize == 0
+    assert sampling._noise_block.cache_info().currsize == 0
+    assert torch.equal(rule.scores(LOGITS[None], 0, [4]), first)

@@ -1,5 +1,7 @@
 """The scalar acceptance predictor: in policies, in files, and fitted to recordings."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from posterior_states import threshold
@@ -171,3 +173,12 @@ def test_policy_reading_missing_theta_is_refused():
     with pytest.raises(ValueError, match="feature 'theta' is not in this trace"):
         replay(trace, make("cali_ts", trace, CostModel.from_ratio(0.1, 4)))
     assert isinstance(parse("cali_ts"), Policy)
+
+
+def test_recordings_are_split_within_each_task():
+    """In file order the first half would be task a alone where tasks take turns."""
+    trace = synthetic.iid(0.5, 8, 4, 2)
+    tasks = ("a", "b", "a", "b", "b", "a", "b", "b")
+    fit, report = split_by_task(replace(trace, meta=replace(trace.meta, tasks=tasks)))
+    assert fit.tolist() == [0, 1, 4, 5, 7]
+    assert report.tolist() == [2, 3, 6]

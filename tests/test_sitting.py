@@ -190,3 +190,35 @@ def test_invalid_settings_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))) as caught:
         MeasureSettings(**wrong)
     assert "\n" not in str(caught.value)
+
+
+class Listed:
+    """A block that notes its runs, and is precise at once."""
+
+    def __init__(self, name, runs):
+        self.name, self.runs = name, runs
+
+    def run(self, rng, rounds, counted, precision):
+        self.runs.append((self.name, rounds, counted))
+
+    def widths(self):
+        return {Job(PLAIN): 0.0}
+
+
+def test_blocks_warm_up_uncounted_and_come_in_another_order_each_time():
+    runs, repeats, count = [], 4, 5
+    blocks = {f"b{i}": Listed(f"b{i}", runs) for i in range(count)}
+    warm = []
+    sit(
+        blocks,
+        MeasureSettings(rounds=7, repeats=repeats, seconds=0.0),
+        warm=lambda: warm.append(len(runs)),
+        clocks=Clocks(lambda: 0.0, lambda: 0.0),
+    )
+    assert warm == [count]
+    assert [rest for _, *rest in runs[:count]] == [[1, False]] * count
+    assert [rest for _, *rest in runs[count:]] == [[7, True]] * count * repeats
+    turns = [runs[i : i + count] for i in range(0, len(runs), count)]
+    orders = [tuple(name for name, *_ in turn) for turn in turns]
+    assert {tuple(sorted(order)) for order in orders} == {tuple(blocks)}
+    assert len(set(orders)) == repeats + 1

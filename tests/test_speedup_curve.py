@@ -1,5 +1,7 @@
 """Speedup against K: the points are the sweep's, the intervals those over prompts."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from shell import run
@@ -104,3 +106,36 @@ def test_sweep_plots_curves(capsys, tmp_path):
         assert code == 2, error
         assert out == "", error
         assert len(error.splitlines()) == 1, error
+
+
+def of_unequal_prompts(count):
+    """Prompts whose drafts are right or wrong throughout, and of unequal lengths."""
+    rates, lengths = np.arange(count) % 2, 4 + 20 * (np.arange(count) % 3)
+    traces = [synthetic.iid(float(a), 1, int(n), 5) for a, n in zip(rates, lengths)]
+    offset = np.concatenate(([0], np.cumsum(lengths)))
+    names = tuple(map(str, range(count)))
+    columns = ("token", "depth", "run", "feature")
+    return replace(
+        traces[0],
+        offset=offset,
+        budget=lengths,
+        sequence=np.arange(count),
+        prompt_offset=np.zeros(count + 1, np.int64),
+        meta=replace(traces[0].meta, tasks=names, ids=names),
+        **{name: np.concatenate([getattr(t, name) for t in traces]) for name in columns},
+    )
+
+
+def test_a_point_of_few_prompts_is_a_ratio_of_sums():
+    trace = of_unequal_prompts(5)
+    speedup = speedup_curve(trace, [], COST)[5].speedup
+    seconds = COST.seconds(replay(trace, policies.fixed(5), cost=COST)).sum()
+    assert speedup.value == pytest.approx(trace.rows * COST.baseline / seconds)
+    assert (speedup.low, speedup.prompts) == (speedup.value, 5)
+
+
+def test_bands_have_the_level_that_is_asked_for():
+    trace = of_unequal_prompts(12)
+    wide, narrow = (speedup_curve(trace, [], COST, level=level)[5].speedup for level in (0.99, 0.6))
+    assert (wide.level, narrow.level) == (0.99, 0.6)
+    assert wide.low < narrow.low < narrow.high < wide.high

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pandas
 import pytest
@@ -136,3 +138,12 @@ def test_invalid_input_is_refused_before_any_replay(arguments, error, words):
 def test_progress_goes_to_stderr(capsys):
     sweep(A, "fixed:2", replicates=1, progress=True)
     assert capsys.readouterr().out == ""
+
+
+def test_a_draft_of_the_policys_own_longest_is_not_cut():
+    """Every row offers three tokens: a policy of three never asks for more, one of six does."""
+    shallow = replace(A, depth=np.minimum(A.depth, 3), run=np.minimum(A.run, 3))
+    table = sweep(shallow, [fixed(3), fixed(6), fixed(2)], 0.1, replicates=1, **QUIET)
+    three, six, two = table.cut_share
+    assert three == two == 0
+    assert six > 0.5

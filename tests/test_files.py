@@ -1,0 +1,63 @@
+"""Output files: refused before the work, written whole or not at all."""
+
+import os
+import stat
+
+import pytest
+
+from simspec.files import check_keys, check_output, replacing
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text("old")
+
+    def fail():
+        with replacing(path) as part:
+            part.write_text("half")
+            raise RuntimeError("full")
+
+    with pytest.raises(RuntimeError, match="full"):
+        fail()
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_written_files_have_the_mask_of_the_process(tmp_path):
+    before = os.umask(0o027)
+    try:
+        with replacing(tmp_path / "a") as part:
+            part.touch(0o600)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o640
+    assert os.umask(before) == before
+
+
+def test_inputs_are_not_overwritten(tmp_path):
+    source, link, hard = (tmp_path / name for name in ("in", "link", "hard"))
+    source.write_text("x")
+    link.symlink_to(source)
+    hard.hardlink_to(source)
+    for path in (source, link, hard, tmp_path / "." / "in"):
+        with pytest.raises(ValueError, match="would overwrite .*: name another"):
+            check_output(path, source)
+    with pytest.raises(ValueError, match="would overwrite"):
+        check_output(tmp_path / "new", tmp_path / "new")
+    check_output(tmp_path / "new", source)
+
+
+def test_a_missing_folder_is_refused_at_once(tmp_path):
+    with pytest.raises(ValueError, match="there is no folder .*: make it, or name another"):
+        check_output(tmp_path / "no" / "a")
+    with pytest.raises(ValueError, match="is a folder, expected a file"):
+        check_output(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "data, words", [({"a": 1}, "missing keys"), ({"a": 1, "b": 2, "c": 3}, "unknown keys")]
+)
+def test_keys_are_those_that_are_known(data, words):
+    check_keys({"a": 1, "b": 2}, "ab")
+    with pytest.raises(ValueError, match=words):
+        check_keys(data, "ab")
