@@ -338,11 +338,12 @@ exports = {
     "tensorrt-llm": Settings(method="Eagle3", model="DRAFT", engine_version="1.3.0"),
     "golden-al": Settings(),
 }
+origins = {}
 for form, settings in exports.items():
     out = place / f"{form}.txt"
-    origin, _ = write_export(form, sources, out, settings=settings)
+    origins[form], _ = write_export(form, sources, out, settings=settings)
     print(f"{form}:", " / ".join(out.read_text().split("\n")).strip(" /"))
-for predicted in origin["predicted"]:
+for predicted in origins["sglang-adaptive"]["predicted"]:
     gain = predicted["speedup"]
     print(
         f"predicted at batch {predicted['batch']}: {predicted['policy']}, {gain['value']:.3f} "
