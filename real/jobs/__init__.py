@@ -14,6 +14,7 @@ from real.jobs.record import record_prompts, record_to
 from real.jobs.record_drafters import record_drafters
 from real.jobs.recordings import RULES, open_recording, policy_cost_of
 from real.jobs.run import Outcome, RunSettings, run_on, run_recording
+from real.jobs.run_sampled import SampledOutcome, run_sampled
 from real.jobs.scorecard import ScoringSettings, score_recordings
 from real.jobs.teacher_force import ForcedRun, force_recording
 from real.jobs.train import (
@@ -39,6 +40,7 @@ __all__ = [
     "PromptSettings",
     "RaceSettings",
     "RunSettings",
+    "SampledOutcome",
     "ScoringSettings",
     "TrainingLength",
     "TrainingPlace",
@@ -62,6 +64,7 @@ __all__ = [
     "requests_for",
     "run_on",
     "run_recording",
+    "run_sampled",
     "score_recordings",
     "train_drafter",
     "train_models",

@@ -212,7 +212,8 @@ def run_recording(
 def parse_runnable(text: str, trace: Trace) -> Policy | TreePolicy | BeamSearch | DeferredPolicy:
     """The policy of that name; ValueError where it cannot run on the prompts of `trace`."""
     policy = parse_beam(text, trace.K) if text.startswith("beam") else policies.parse(text)
-    trace.features(policy.reads)
+    if trace.ratio is None:  # under the rejection rule `chain_policy` says why it reads none
+        trace.features(policy.reads)
     if isinstance(policy, TreePolicy):
         check_trace(trace, policy)
     elif policy is policies.tree_oracle:
