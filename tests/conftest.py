@@ -1,18 +1,21 @@
 """Settings of hypothesis, measured figures in the summary, and a folder of inputs.
 
-Hypothesis has no deadlines (the first example compiles) and fixed examples.
+Hypothesis has no deadlines (the first example compiles) and fixed examples. `make mutants` asks
+whether a test fails, not for the smallest example.
 """
 
 import json
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 # Examples are derived from the tests, so that a commit has one result;
 # `--hypothesis-profile=explore` draws new ones.
 settings.register_profile("steady", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=500)
+WITHOUT_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)
+settings.register_profile("exam", deadline=None, derandomize=True, phases=WITHOUT_SHRINKING)
 settings.load_profile("steady")
 torch.set_num_threads(1)  # two workers on two cores; thread counts do not change a float64 result
 

@@ -123,7 +123,7 @@ def run_tests(copy: Path, tests: Sequence[str], interpreted: bool, first: bool) 
     """(exit code, output) of pytest in the copy; code -1 after LIMIT seconds."""
     options = ["-p", "no:xdist", "-p", "no:cacheprovider", "--tb=no", "-rfE"]
     # libraries imported before pytest are not rewritten, and need not be
-    options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    options += ["-W", "ignore::pytest.PytestAssertRewriteWarning", "--hypothesis-profile=exam"]
     options += [*(["-x"] if first else []), *tests]
     log = copy.with_name("pytest.log")
     sys.stdout.flush()

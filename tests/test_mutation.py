@@ -65,6 +65,7 @@ def test_failed_tests_are_read_from_the_summary():
 
 
 CODE = "def larger(a, b):\n    return max(a, b)\n\n\ndef name():\n    return 'x' + ''\n"
+CONFTEST = "from hypothesis import settings\n\nsettings.register_profile('exam')\n"
 TESTS = """from simspec.numbers import larger, name
 
 
@@ -103,6 +104,7 @@ def project(tmp_path_factory):
         ("simspec/numbers.py", CODE),
         ("tests/test_numbers.py", TESTS),
         ("tests/mutants/a.toml", "\n".join(map(entry, TOYS.values()))),
+        ("tests/conftest.py", CONFTEST),
         (".gitignore", "out/\n"),
     ):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
