@@ -1,6 +1,7 @@
 """simspec drafters: drafters compared by their recordings."""
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -13,10 +14,12 @@ from simspec.cli.options import (
     Level,
     Markdown,
     MixedCosts,
+    Regimes,
     Traces,
     at_most,
     print_notes,
 )
+from simspec.cli.regimes import print_regimes, recordings_of
 
 
 def drafters(  # noqa: PLR0913
@@ -45,6 +48,7 @@ def drafters(  # noqa: PLR0913
     ] = 4,
     level: Level = 0.95,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
+    regimes: Regimes = False,
     as_json: Json = False,
     as_markdown: Markdown = False,
     out: Csv = None,
@@ -57,6 +61,7 @@ def drafters(  # noqa: PLR0913
     from simspec.recordings import comparable_costs, locate
     from simspec.reports.drafter_tables import check_depth, markdown, table
     from simspec.reports.drafters import ALL, compare_drafters
+    from simspec.reports.regime_tables import at_regimes, drafter_cells
 
     check_depth(depth)
     paths = locate(traces)
@@ -64,7 +69,18 @@ def drafters(  # noqa: PLR0913
         check_output(out, *paths.values(), cost or "")
     costs, notes = comparable_costs(paths, cost, mixed=mixed)
     print_notes(notes)
-    rows = compare_drafters(paths, costs, longest, level, seed=seed)
+
+    def compared(names: Sequence[str], priced: Mapping[str, Any]) -> list[Any]:
+        return compare_drafters(recordings_of(paths, names), priced, longest, level, seed=seed)
+
+    if regimes and out is not None:
+        raise ValueError("--csv holds one price: drop --regimes, or take --json")
+    if regimes:
+        results = at_regimes(paths, costs, compared)
+        data_of = (lambda of: [row.to_dict() for row in of]) if as_json else None
+        print_regimes("recording", results, drafter_cells, data_of, as_markdown)
+        return
+    rows = compared(list(paths), costs)
     for row in rows:
         if row.task == ALL and row.note:
             print_notes([f"{row.recording}: {row.note}"])
