@@ -16,10 +16,12 @@ _LISTS = ("draft", "verify", "catch_up")
 _TEXTS = ("name", "device")
 _TERMS = ("kv_verify", "kv_draft", "step", "context")
 _ROUNDING = 1 + 1e-9
-_OPTIONAL = ("node", "origin", "precision", *_TERMS)
+_OPTIONAL = ("node", "origin", "precision", "predictor", *_TERMS)
 """Keys that a file leaves out where they say nothing."""
 
 
+PREDICTED = "theta", "theta_low_rank"
+"""Features that a learned predictor gives (EESD Eq. 5)."""
 MOST_SECONDS = 1e9
 """Limit of a time: sums over a recording stay finite, and their ratios keep their digits."""
 LEAST_SECONDS = 1e-15
@@ -41,6 +43,7 @@ class CostModel:
     | device    | str            | the device it was measured on                                   |
     | feature   | float          | the features of one computed token, for policies that read some |
     | node      | float          | each row beyond the first in a drafter's pass over a tree       |
+    | predictor | float, None    | theta_M of one computed token, for policies that read it alone  |
     | origin    | CostOrigin     | device, threads, dtype and engines; None: unknown               |
     | precision | CostPrecision  | intervals and rounds of the medians; None: unknown, or derived  |
     | kv_verify | float          | each cached token that a pass of the target reads               |
@@ -49,6 +52,7 @@ class CostModel:
     | context   | float          | cached tokens at which the lists and `baseline` hold            |
 
     R >= K, since trees submit more than K tokens. A backlog beyond B costs catch_up[B].
+    predictor None: not measured, `feature` is charged in its place; PREDICTED are its names.
     All times are finite and >= 0, baseline > 0. The lists hold the last four fields' terms already:
     `at` moves them to another context, `simspec.batch_cost` to a batch. ValueError otherwise.
 
@@ -70,6 +74,7 @@ class CostModel:
     kv_draft: float = 0.0
     step: float = 0.0
     context: float = 0.0
+    predictor: float | None = None
 
     def __post_init__(self) -> None:
         for field in _LISTS:
@@ -96,6 +101,10 @@ class CostModel:
             if not (np.isfinite(value) and value >= 0):
                 unit = "tokens" if field == "context" else "seconds"
                 raise self._error(f"{field} is {value}, expected finite {unit} >= 0")
+        if self.predictor is not None:
+            object.__setattr__(self, "predictor", float(self.predictor))
+            if not (np.isfinite(self.predictor) and self.predictor >= 0):
+                raise self._error(f"predictor is {self.predictor}, expected finite seconds >= 0")
         finite = np.isfinite(self.overhead) and np.isfinite(self.baseline)
         if not (finite and self.overhead >= 0 and self.baseline > 0):
             raise self._error(
@@ -103,7 +112,8 @@ class CostModel:
             )
 
         longest = max(float(array.max()) for array in (self.draft, self.verify, self.catch_up))
-        for seconds in (longest, self.overhead, self.baseline, self.feature, self.node):
+        charged = self.feature, self.node, self.predictor or 0.0
+        for seconds in (longest, self.overhead, self.baseline, *charged):
             if seconds > MOST_SECONDS:
                 raise self._error(
                     f"{seconds:g} seconds, expected at most {MOST_SECONDS:g}: give seconds"
@@ -186,15 +196,22 @@ class CostModel:
         )
 
     def reading(self, reads: Sequence[str]) -> "CostModel":
-        """The costs of a policy that reads these features: `feature` seconds on every computed
-        token.
+        """The costs of a policy that reads these features, some seconds on every computed token.
 
-        The charge moves into `draft`, so that pricing the result again changes nothing.
+        `predictor` for those of PREDICTED, `feature` for others, both for both. The charge moves
+        into `draft`, so that pricing the result again changes nothing.
         """
-        if not reads or not self.feature:
+        charge = self._charge(reads)
+        if not charge:
             return self
-        draft = self.draft + self.feature * np.arange(self.K + 1)
-        return replace(self, draft=draft, feature=0.0, precision=None)
+        draft = self.draft + charge * np.arange(self.K + 1)
+        return replace(self, draft=draft, feature=0.0, predictor=None, precision=None)
+
+    def _charge(self, reads: Sequence[str]) -> float:
+        if not reads or self.predictor is None:
+            return self.feature if reads else 0.0
+        learned = sum(name in PREDICTED for name in reads)
+        return self.predictor * (learned > 0) + self.feature * (learned < len(reads))
 
     def at(self, context: float) -> "CostModel":
         """The same costs behind so many cached tokens a sequence; unchanged without terms for them.
@@ -315,7 +332,11 @@ class CostModel:
         they are 0, and without an origin where there is none.
         """
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        values = {k: v for k, v in values.items() if k not in _OPTIONAL or v}
+        values = {
+            k: v
+            for k, v in values.items()
+            if k not in _OPTIONAL or v or (k == "predictor" and v is not None)
+        }
         for name in ("origin", "precision"):
             if values.get(name) is not None:
                 values[name] = values[name].to_dict()

@@ -275,6 +275,20 @@ def test_invalid_input_is_one_line_and_exit_code_two(quick, capsys, recording, a
     assert err.count("\n") == 1
 
 
+def test_counting_submitted_tokens_alone_is_caught(quick, monkeypatch, capsys, recording):
+    """A v_d of submitted tokens disagrees only where a policy drops one."""
+    right = metrics.summary
+    monkeypatch.setattr(
+        metrics,
+        "summary",
+        lambda *arguments: replace(result := right(*arguments), v_d=result.acceptance_rate),
+    )
+    code, names = failed(capsys, recording)
+    assert code == 1
+    assert any("computed tokens submitted" in name for name in names)
+    assert all("submitted" in name or "inclusive=false" in name for name in names)
+
+
 def test_wrong_summary_is_caught(quick, monkeypatch, capsys, recording):
     """The summary feeds the checks: a v_d that is 30% too small fails."""
     right = metrics.summary

@@ -87,6 +87,13 @@ def test_row_follows_from_definitions():
     for estimate in (line.tau, line.speedup, line.gain):
         assert estimate.low < estimate.value < estimate.high
     assert rows["none"].tau.value == pytest.approx(trace.rows / len(replay(trace, fixed(2))))
+    shorter, longer = (trace.rows / len(replay(trace, fixed(k))) for k in (2, 3))
+    assert line.depth_gain.value == pytest.approx(line.tau.value - shorter)
+    assert line.depth_gain.low > 0
+    assert rows["none"].depth_gain.value == 0
+    assert line.depth_gain.value != pytest.approx(line.tau.value - longer)  # control
+    for policy in ("plain", "best chain", "oracle", "tree_oracle"):
+        assert np.isnan(rows[policy].depth_gain.value)
     assert rows["tree_oracle"].clairvoyant
     assert rows["tree_oracle"].speedup.value >= rows["dynamic_tree:8"].speedup.value
     assert {
@@ -100,13 +107,15 @@ def test_settings_are_cross_fitted():
     trace = recording()
     line = rows_of(trace)[0]["optimal_tree:8"]
     even, odd = np.arange(0, 12, 2), np.arange(1, 12, 2)
-    rounds = tokens = 0
+    rounds = tokens = chains = 0
     for fit, rest in ((even, odd), (odd, even)):
         policy = optimal_tree(8, fit)(trace, COST)
         part = trace.select(rest)
+        chains += len(replay(part, fixed(policy.tree.levels)))
         rounds, tokens = rounds + len(replay_tree(part, policy)), tokens + part.rows
     assert tokens == trace.rows
     assert line.tau.value == pytest.approx(tokens / rounds)
+    assert line.depth_gain.value == pytest.approx(tokens / rounds - tokens / chains)
     lengths = np.stack([
         [len(replay_tree(trace, sets(1, k)).select([s])) for s in range(12)] for k in range(1, 5)
     ])  # fmt: skip

@@ -80,6 +80,17 @@ def test_plain_decoding():
     assert math.isnan(m.v_d)
 
 
+def test_a_dropped_token_counts_in_v_d_and_not_in_the_acceptance_rate():
+    """By hand: 2 rounds, 3 and 2 tokens computed, the last of the first dropped, 2 accepted."""
+    trace = synthetic.iid(1.0, 1, 5, 3)
+    rounds = Rounds.join([[(0, 3, 2, 2), (3, 2, 2, 1)]])
+    m = summary(rounds, trace, CostModel.from_ratio(0.1, 4))
+    assert m.v_d == 3 / 5
+    assert m.acceptance_rate == 3 / 4
+    assert m.hm == pytest.approx(formulas.harmonic_mean(3 / 5, 3 / 5))
+    assert formulas.eesd_time(m.v_d, m.r_d, m.tokens, 0.1, 1.0) == pytest.approx(m.seconds)
+
+
 def test_free_rounds_have_no_finite_speedup():
     trace = synthetic.iid(0.5, 1, 5, 2)
     assert (

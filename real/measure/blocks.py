@@ -6,9 +6,10 @@ from typing import Protocol
 
 import numpy as np
 
+from real.decode.acceptance_predictor import PREDICTOR_NAMES
 from real.decode.along import start
 from real.decode.loop import decode
-from real.decode.phase_timer import POLICY, PhaseTimer
+from real.decode.phase_timer import OTHER, POLICY, PhaseTimer
 from real.decode.plan import Plan, chain_plan
 from real.decode.static_tree import StaticTree
 from real.draft import Drafter
@@ -75,7 +76,8 @@ class LoopBlock:
         self.one_by_one = not drafter.has_logits
         self.first = [job for job in self.jobs if job.kind != BACKLOG]
         vocab = target.decoder.config.vocab
-        K = max((job.size for job in jobs if job.kind in (FIXED, FEATURES)), default=1)
+        by_length = FIXED, FEATURES, *PREDICTOR_NAMES
+        K = max((job.size for job in jobs if job.kind in by_length), default=1)
         cost = CostModel.from_ratio(0.1, K)
         self.plans: dict[Job, Plan] = {}
         for job in (one for whole in self.jobs for one in whole.rounds()):
@@ -136,8 +138,10 @@ class LoopBlock:
             return [self.samples.drafting(job.size), *passes]
         if job.kind == BACKLOG:
             return [self.samples.seconds(Job(FIXED, 1), DRAFT, job.size)]
-        phases = {PLAIN: WHOLE, FEATURES: (POLICY,)}.get(job.kind, PASS)
-        return [self.samples.seconds(job, phases)]
+        phases = {PLAIN: WHOLE, FEATURES: (POLICY,)} | dict.fromkeys(
+            PREDICTOR_NAMES, (POLICY, OTHER)
+        )
+        return [self.samples.seconds(job, phases.get(job.kind, PASS))]
 
 
 class TreeWidthBlock:

@@ -48,6 +48,7 @@ def measure(
     | overhead | calling the policy once; what the drafter does in a round without a draft |
     | catch_up[b] | what a draft of one token takes longer behind a backlog of b rows |
     | feature | reading the features of one token; 0 for a drafter without logits |
+    | predictor | theta of one token alone, its part of every round included; None without one |
     | node | slope of drafting time over the rows of a pass; 0 for drafters of chains |
 
     A drafter whose verification resumes behind its own layers has its own verify[j], 1 <= j <= K,

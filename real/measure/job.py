@@ -4,8 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from real.decode.acceptance_predictor import PREDICTOR_NAMES
 from real.draft import Drafter, Silent
 from simspec import Policy, policies
+from simspec.policy_functions import observe_nothing
 
 PLAIN, FIXED, BACKLOG, FEATURES = "plain", "fixed", "backlog", "features"
 ALONE, NODES, WIDTH = "alone", "nodes", "width"
@@ -36,6 +38,7 @@ class Job:
     | fixed | draft length | drafts of that length |
     | backlog | rows | drafts of one token after that many rounds without a draft |
     | features | draft length | drafts whose confidence the policy reads |
+    | theta, theta_low_rank | draft length | drafts whose prediction the policy reads, and no more |
     | width | rows of a pass | drafting a two-level tree, without verification |
 
     | kind | size | as a bare batched pass (`real.measure.batched`) |
@@ -55,6 +58,8 @@ class Job:
             return draft_after(self.size)
         if self.kind == FEATURES:
             return policies.BUILTIN["confidence"](0.0, K=self.size)
+        if self.kind in PREDICTOR_NAMES:
+            return draft_predicted(self.size, self.kind)
         return policies.BUILTIN["fixed"](0 if self.kind == PLAIN else self.size)
 
     def drafter(self, drafter: Drafter) -> Drafter:
@@ -98,9 +103,13 @@ def verified_lengths(most: int, least: int = 1) -> list[int]:
     return sorted(inside | {least, most}) if least <= most else []
 
 
-def draft_jobs(K: int, has_logits: bool) -> list[Job]:
-    """Jobs of one round each, or of one catching up, that price drafts of up to K >= 1 tokens."""
-    return [job for job in chain_jobs(measured_lengths(K), has_logits) if job.kind != PLAIN]
+def draft_jobs(K: int, has_logits: bool, predictors: Iterable[str] = ()) -> list[Job]:
+    """Jobs of one round each, or of one catching up, that price drafts of up to K >= 1 tokens.
+
+    Predictors of all forms are the same two dot products, so that the first is timed.
+    """
+    jobs = [job for job in chain_jobs(measured_lengths(K), has_logits) if job.kind != PLAIN]
+    return jobs + [Job(name, min(FEATURE_TOKENS, K)) for name in list(predictors)[:1]]
 
 
 def alone_jobs(K: int, nodes: int) -> list[Job]:
@@ -112,6 +121,17 @@ def alone_jobs(K: int, nodes: int) -> list[Job]:
 def draft_after(rounds: int) -> Policy:
     """Drafts one token after every `rounds` rounds without a draft: its first step catches up."""
     return Policy(f"after:{rounds}", _draft_once, _count, params=(float(rounds),), state0=(0.0,))
+
+
+def draft_predicted(length: int, name: str) -> Policy:
+    """Drafts that many tokens and reads a predictor's value of each."""
+    return Policy(
+        f"reads:{name}", _draft_all, observe_nothing, (float(length),), K=length, reads=(name,)
+    )
+
+
+def _draft_all(params: Any, state: Any, slot: int, features: Any, u: float) -> tuple[bool, bool]:
+    return slot < params[0], True
 
 
 def _draft_once(params: Any, state: Any, slot: int, features: Any, u: float) -> tuple[bool, bool]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from real.decode.acceptance_predictor import PREDICTOR_NAMES
 from real.decode.phase_timer import DRAFTING, OTHER, POLICY
 from real.measure.estimate import (
     ZERO,
@@ -110,7 +111,7 @@ def median_cost(target: Samples, own: Samples, priced: Priced) -> CostModel:
         name: np.array([e.seconds for e in part]) for name, part in parts.items()
     }
     arrays |= {name: e.seconds for name, e in single.items()}
-    return CostModel(**arrays, precision=precision)
+    return CostModel(**arrays, precision=precision, predictor=_predictor(own))
 
 
 def _resumed(behind: Mapping[int, Estimate], verify: list[Estimate], K: int) -> list[Estimate]:
@@ -159,6 +160,21 @@ def _feature(own: Samples, policy: float) -> Estimate:
         for seconds in own.seconds(job, (POLICY,))
     ]
     return above_zero(estimate(extra)) if extra else ZERO
+
+
+def _predictor(own: Samples) -> float | None:
+    """Seconds of a predictor's value of one token; None where none was timed.
+
+    What rounds that read it take longer, in the policy's phase and behind the pass, than rounds
+    of as many tokens that read nothing. The target's part, once a round, is among it.
+    """
+    for job in own.rounds:
+        if job.kind in PREDICTOR_NAMES and job.size:
+            phases = POLICY, OTHER
+            without = estimate(own.seconds(Job(FIXED, job.size), phases))
+            extra = difference(estimate(own.seconds(job, phases)), without)
+            return max(extra.seconds, 0.0) / job.size
+    return None
 
 
 def _node(own: Samples) -> Estimate:

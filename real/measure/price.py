@@ -85,7 +85,7 @@ class LoopPrices:
             behind = prompt if drafter.has_logits else repeating
             models = entry.target, drafter, entry.rule, behind
             self.blocks[f"{entry.name}{where}"] = LoopBlock(
-                *models, draft_jobs(entry.K, drafter.has_logits), own, of_target
+                *models, draft_jobs(entry.K, drafter.has_logits, drafter.predictors), own, of_target
             )
             if nodes and drafter.grows and drafter.max_draft_length != 1 and entry.K > 1:
                 self.blocks[f"{entry.name}{where} trees"] = TreeWidthBlock(*models, own)

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from real.decode.acceptance_predictor import PREDICTOR_NAMES
 from real.decode.phase_timer import DRAFTING, OTHER, POLICY, VERIFICATION
 from real.measure.interval import median_interval
 from real.measure.job import FEATURES, FIXED, Job
@@ -47,7 +48,8 @@ class Samples:
         backlog = 0
         for i, (job, done, row) in enumerate(zip(jobs, rounds, seconds)):
             timed = TimedRound(i == 0, done.computed, done.drafted, backlog, np.array(row))
-            size = done.computed if job.kind in (FIXED, FEATURES) else job.size
+            by_length = job.kind in (FIXED, FEATURES, *PREDICTOR_NAMES)
+            size = done.computed if by_length else job.size
             self._file(Job(job.kind, size), timed)
             backlog = next_backlog(backlog, done.computed, done.accepted)
 

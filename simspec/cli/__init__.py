@@ -19,6 +19,7 @@ from simspec.cli.cost import cost
 from simspec.cli.drafters import drafters
 from simspec.cli.drift import drift
 from simspec.cli.export import export
+from simspec.cli.hybrid import hybrid
 from simspec.cli.import_ import import_
 from simspec.cli.options import print_notes
 from simspec.cli.report import report
@@ -34,7 +35,7 @@ from simspec.interrupts import exit_code, message, stoppable
 GROUP = "simspec.commands"
 COMMANDS = (
     sweep, show, roofline, cost, check, score, compare, tune, drift, batch, drafters, trees,
-    transport, import_, export, report, cascade, claims,
+    transport, import_, export, report, cascade, claims, hybrid,
 )  # fmt: skip
 
 app = typer.Typer(

@@ -1,6 +1,7 @@
 """simspec drafters: drafters compared by their recordings."""
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,10 +16,12 @@ from simspec.cli.options import (
     Level,
     Markdown,
     MixedCosts,
+    Regimes,
     Traces,
     at_most,
     print_notes,
 )
+from simspec.cli.regimes import print_regimes, recordings_of
 
 
 def drafters(  # noqa: PLR0913
@@ -54,6 +57,7 @@ def drafters(  # noqa: PLR0913
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
+    regimes: Regimes = False,
     as_json: Json = False,
     as_markdown: Markdown = False,
     out: Csv = None,
@@ -68,6 +72,7 @@ def drafters(  # noqa: PLR0913
     from simspec.recordings import comparable_costs, locate
     from simspec.reports.drafter_tables import check_depth, markdown, table
     from simspec.reports.drafters import ALL, compare_drafters
+    from simspec.reports.regime_tables import at_regimes, drafter_cells
     from simspec.reports.training_cards import tokens_learned
 
     check_depth(depth)
@@ -78,13 +83,25 @@ def drafters(  # noqa: PLR0913
         check_output(out, *paths.values(), cost or "")
     costs, notes = comparable_costs(paths, cost, mixed=mixed)
     print_notes(notes)
-    rows = compare_drafters(paths, costs, longest, level, seed=seed)
-    if cards is not None:
-        names = {row.recording: str(paths[row.recording]) for row in rows}
-        rows = [
-            replace(row, learned=tokens_learned(cards, names[row.recording], row.drafter))
+
+    def compared(names: Sequence[str], priced: Mapping[str, Any]) -> list[Any]:
+        chosen = recordings_of(paths, names)
+        rows = compare_drafters(chosen, priced, longest, level, seed=seed)
+        if cards is None:
+            return rows
+        return [
+            replace(row, learned=tokens_learned(cards, str(paths[row.recording]), row.drafter))
             for row in rows
         ]
+
+    if regimes and out is not None:
+        raise ValueError("--csv holds one price: drop --regimes, or take --json")
+    if regimes:
+        results = at_regimes(paths, costs, compared)
+        data_of = (lambda of: [row.to_dict() for row in of]) if as_json else None
+        print_regimes("recording", results, drafter_cells, data_of, as_markdown)
+        return
+    rows = compared(list(paths), costs)
     for row in rows:
         if row.task == ALL and row.note:
             print_notes([f"{row.recording}: {row.note}"])

@@ -54,6 +54,12 @@ MixedCosts = Annotated[
         "--mixed-costs", help="Compare costs of different devices, threads or dtypes all the same."
     ),
 ]
+Regimes = Annotated[
+    bool,
+    typer.Option(
+        "--regimes", help="Speedups at the costs, and at c = 0.05, 0.10 and 0.15, side by side."
+    ),
+]
 Batch = Annotated[
     int | None,
     typer.Option(callback=at_most(MOST_BATCH), help="Of a cost table: sequences decoded together."),

@@ -1,6 +1,7 @@
 """simspec score: the share of the gap to the oracle that policies gain."""
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -11,10 +12,12 @@ from simspec.cli.options import (
     Markdown,
     MixedCosts,
     Policies,
+    Regimes,
     Replicates,
     Traces,
     print_notes,
 )
+from simspec.cli.regimes import print_regimes
 
 
 def score(  # noqa: PLR0913
@@ -26,6 +29,7 @@ def score(  # noqa: PLR0913
     seed: Annotated[
         int, typer.Option(help="Seed of the first replicate and of the bootstrap.")
     ] = 0,
+    regimes: Regimes = False,
     as_json: Json = False,
     as_markdown: Markdown = False,
 ) -> None:
@@ -39,6 +43,7 @@ def score(  # noqa: PLR0913
     from simspec.recordings import comparable_costs, locate
     from simspec.reports.oracle_gap import markdown
     from simspec.reports.oracle_gap import score as score_policies
+    from simspec.reports.regime_tables import at_regimes, score_cells
 
     paths = locate(traces)
     costs, notes = comparable_costs(paths, cost, mixed=mixed)
@@ -46,11 +51,22 @@ def score(  # noqa: PLR0913
     groups: list[tuple[Any, Any]] = [(None, paths)]
     if policy:
         groups = list(servable_groups(paths, policy, costs))
-    scores = [
-        of_recording
-        for served, group in groups
-        for of_recording in score_policies(group, served, costs, replicates=replicates, seed=seed)
-    ]
+
+    def scored(names: Sequence[str], priced: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return [
+            of_recording
+            for served, group in groups
+            for of_recording in score_policies(
+                {name: group[name] for name in names if name in group},
+                served, priced, replicates=replicates, seed=seed,
+            )
+        ]  # fmt: skip
+
+    if regimes:
+        results = at_regimes(paths, costs, scored)
+        print_regimes("policy", results, score_cells, list if as_json else None, as_markdown)
+        return
+    scores = scored(list(paths), costs)
     if as_json:
         report = {"seed": seed, "replicates": replicates, "level": 0.95, "recordings": scores}
         print(json.dumps(report))

@@ -1,6 +1,7 @@
 """simspec trees: chains, CAPE's sets and draft trees compared."""
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -14,9 +15,11 @@ from simspec.cli.options import (
     Level,
     Markdown,
     MixedCosts,
+    Regimes,
     Traces,
     print_notes,
 )
+from simspec.cli.regimes import print_regimes, recordings_of
 
 
 def trees(  # noqa: PLR0913
@@ -44,6 +47,7 @@ def trees(  # noqa: PLR0913
     context: Context = None,
     level: Level = 0.95,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
+    regimes: Regimes = False,
     as_json: Json = False,
     as_markdown: Markdown = False,
     out: Csv = None,
@@ -54,6 +58,7 @@ def trees(  # noqa: PLR0913
     """
     from simspec.files import check_output, write_csv
     from simspec.recordings import comparable_costs, locate
+    from simspec.reports.regime_tables import at_regimes, tree_cells
     from simspec.reports.tree_tables import markdown, table
     from simspec.reports.trees import NODES, compare_trees
 
@@ -62,9 +67,21 @@ def trees(  # noqa: PLR0913
         check_output(out, *paths.values(), cost or "")
     costs, cost_notes = comparable_costs(paths, cost, batch, context, mixed)
     print_notes(cost_notes)
-    rows, notes = compare_trees(
-        paths, costs, nodes or NODES, k, policy or (), level=level, seed=seed
-    )
+
+    def compared(names: Sequence[str], priced: Mapping[str, Any]) -> tuple[list[Any], list[str]]:
+        chosen, budgets = recordings_of(paths, names), nodes or NODES
+        return compare_trees(chosen, priced, budgets, k, policy or (), level=level, seed=seed)
+
+    if regimes and out is not None:
+        raise ValueError("--csv holds one price: drop --regimes, or take --json")
+    if regimes:
+        found = at_regimes(paths, costs, compared)
+        print_notes(dict.fromkeys(note for _, notes in found.values() for note in notes))
+        results = {label: of for label, (of, _) in found.items()}
+        data_of = (lambda of: [row.to_dict() for row in of]) if as_json else None
+        print_regimes("policy", results, tree_cells, data_of, as_markdown)
+        return
+    rows, notes = compared(list(paths), costs)
     print_notes(notes)
     if out is not None:
         write_csv(table(rows), out)
@@ -83,11 +100,11 @@ def _print(rows: list[Any]) -> None:
     from simspec.terminal import print_table, print_text
 
     for name, cells in by_recording(rows).items():
-        optional = ("passes/round", "nodes/round", "chosen")
+        optional = ("passes/round", "nodes/round", "chosen", "over a chain as deep")
         print_table(HEADINGS, cells, title=name, optional=optional)
     print_text(
-        "tokens/round: tau, with the target's own. nodes/round: submitted. "
-        "passes/round: of the drafter. Speedups at the costs."
+        "tokens/round: tau, with the target's own; over a chain as deep: tau less that of fixed:K, "
+        "K the levels. nodes/round: submitted. passes/round: of the drafter. Speedups at the costs."
     )
     print_text(
         "k, shapes: chosen on half the prompts, counted on the other. "

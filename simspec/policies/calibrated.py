@@ -13,10 +13,11 @@ from simspec.scalar_predictor import ScalarPredictor
 READINGS = ("draft_share", "validated", "literal")
 _ROOT2, _ROOT2PI = math.sqrt(2.0), math.sqrt(2.0 * math.pi)
 
-# Chosen by tests/bench/readings.py on one half of the bundled recordings' prompts, over three
-# prices (measured, c = 0.05, c = 0.1). Mean speedups: with the recorded theta 1.298 (draft_share
-# 1.280, literal 1.225), with a scalar predictor 1.3125 (1.3108, 1.2964).
-_READING, _RECORDED, _SCALAR = "validated", (0.8, 0.06, 0.0), (0.05, 0.25, 0.25)
+# Chosen by `simspec hybrid --search` on one half of the prompts of the bundled recordings.
+_READING = "validated"
+_RECORDED, _SCALAR = (0.25, 0.25, 0.5), (0.00781, 0.0625, 0.5)
+DEFAULTS = {"recorded": _RECORDED, "scalar": _SCALAR}
+"""{kind of predictor: (sigma_m, sigma_s, theta0)} of `cali_ts`."""
 
 # params: reading, sigma_M^2, sigma_S^2, theta_0, 1 for a scalar predictor, then its bias and
 # weights (confidence, entropy, depth). state: accepted tokens, trials (by reading), rounds in which
@@ -47,16 +48,22 @@ def observed(params: Array, state: Array) -> float:
     return (params[3] + state[0]) / (1.0 + state[1])
 
 
+@cached_njit
+def theta_weight(n: float, variance_m: float, variance_s: float) -> float:
+    """Weight of theta_M in mu after n verified rounds (Eq. 6): sigma_S^2 / (n sigma_M^2 +
+    sigma_S^2); that of theta-hat is the rest.
+    """
+    return variance_s / (n * variance_m + variance_s)
+
+
 def _draft_more(params: Array, state: Array, slot: int, features: Array, u: float) -> Go:
     # Algorithm 3 decides after each drafted token, so there is always a first one.
     if slot == 0:
         return True, True
-    n = state[2]
-    total = n * params[1] + params[2]
-    mean = (
-        params[2] * predicted(params, features, slot - 1) + n * params[1] * observed(params, state)
-    ) / total
-    return u < clipped_mean(mean, math.sqrt(params[1] * params[2] / total)), True
+    weight = theta_weight(state[2], params[1], params[2])
+    mean = weight * predicted(params, features, slot - 1)
+    mean += (1.0 - weight) * observed(params, state)
+    return u < clipped_mean(mean, math.sqrt(params[1] * weight)), True
 
 
 def _draft_more_by_model(params: Array, state: Array, slot: int, features: Array, u: float) -> Go:
@@ -119,10 +126,17 @@ def cali_ts(
     | literal     | as printed, a: theta-hat = (theta_0 + sum a) / (1 + sum a), which tends to 1 |
 
     The appendix takes sigma_S = sigma_chi / sqrt(k) for a constant k; drafts vary in length.
-    sigma_M, sigma_S and theta_0 are unpublished. Defaults won on recordings of small models, on
-    prompts other than those reported (tests/bench/readings.py): 0.8, 0.06, 0 for a recorded
-    predictor; 0.05, 0.25, 0.25 for a scalar one, which is better calibrated there. Choose anew
-    where costs differ: `draft_share` wins where a draft step costs a third of a target step.
+    theta_M weighs sigma_S^2 / (n sigma_M^2 + sigma_S^2), theta-hat the rest (`theta_weight`).
+
+    | predictor | sigma_M | sigma_S | theta_0 | weight of theta_M at n = 1, 10, 100 |
+    | --- | --- | --- | --- | --- |
+    | recorded | 0.25 | 0.25 | 0.5 | 0.500, 0.091, 0.010 |
+    | scalar | 0.00781 | 0.0625 | 0.5 | 0.985, 0.865, 0.390 |
+
+    sigma_M, sigma_S and theta_0 are unpublished. These defaults were chosen by `simspec hybrid
+    --search` on one half of the prompts of recordings of small models, at c = 0.05, 0.10 and 0.15;
+    `simspec hybrid` reports on the other half. Choose anew where costs differ: `draft_share` wins
+    where a draft step costs a third of a target step.
 
     predictor: the name of a recorded probability ('theta'), a `ScalarPredictor`, its JSON file, or
     its weights as 'scalar/bias/confidence/entropy/depth'; a scalar predictor reads 'confidence' and
@@ -173,7 +187,7 @@ def model_only(
 def sampling_only(
     reading: str = _READING,
     sigma_s: float = 0.25,
-    theta0: float = 0.25,
+    theta0: float = 0.5,
     scope: str = "sequence",
     K: int | None = None,
 ) -> Policy:

@@ -35,6 +35,7 @@ class TreeRow:
     | tau | Interval: committed tokens per round, EAGLE's tau |
     | nodes | Interval: submitted tokens per round |
     | passes | float: the drafter's passes per round |
+    | depth_gain | Interval: tau less that of the chain as deep as the tree; NaN: no one depth |
     | alpha | (float,) [K]: n-alpha of the replayed rounds; NaN: never so deep |
     | speedup | Interval at the costs |
     | gain | Interval: speedup less the best chain's, paired by prompt |
@@ -49,13 +50,14 @@ class TreeRow:
     tau: Interval
     nodes: Interval
     passes: float
+    depth_gain: Interval
     alpha: tuple[float, ...]
     speedup: Interval
     gain: Interval
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data for JSON: an interval is {value, low, high}, and NaN None."""
-        intervals = ("tau", "nodes", "speedup", "gain")
+        intervals = ("tau", "nodes", "depth_gain", "speedup", "gain")
         return (
             asdict(self)
             | {name: interval_data(getattr(self, name)) for name in intervals}
@@ -87,11 +89,13 @@ def prompt_figures(trace: Trace, policy: Policy | TreePolicy, cost: CostModel) -
 
 
 def row_figures(
-    figures: Array, best_chain: Array, cost: CostModel, options: Mapping[str, Any]
-) -> dict[str, Any]:
-    """tau, nodes, passes, alpha, speedup and gain of a TreeRow, from `prompt_figures`.
+    figures: Array, best_chain: Array, equal: Array | None, cost: CostModel,
+    options: Mapping[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    """tau, nodes, passes, depth_gain, alpha, speedup and gain of a TreeRow, from `prompt_figures`.
 
-    best_chain: the same of the best fixed length; options: level, resamples and seed of intervals.
+    best_chain, equal: the same of the best fixed length, and of the chain of each prompt's depth;
+    options: level, resamples and seed of intervals.
     """
     tokens, rounds, nodes, seconds = figures[:, :PASSES].T
     plain = tokens * cost.baseline
@@ -109,6 +113,9 @@ def row_figures(
         "tau": interval(ratio, tokens, rounds),
         "nodes": interval(ratio, nodes, rounds),
         "passes": float(figures[:, PASSES].sum() / rounds.sum()),
+        "depth_gain": Interval(np.nan, np.nan, np.nan, options["level"], len(tokens))
+        if equal is None
+        else interval(ratio_difference, tokens, rounds, equal[:, TOKENS], equal[:, ROUNDS]),
         "alpha": tuple(float(r / t) if t else float("nan") for r, t in zip(right, tried)),
         "speedup": interval(ratio, plain, seconds),
         "gain": interval(ratio_difference, plain, seconds, plain, best_chain[:, SECONDS]),

@@ -12,6 +12,7 @@ HEADINGS = (
     "policy",
     "chosen",
     "tokens/round",
+    "over a chain as deep",
     "nodes/round",
     "passes/round",
     "speedup",
@@ -27,7 +28,7 @@ def table(rows: Sequence[TreeRow]) -> Any:
     flat = []
     for row in rows:
         columns = {key: getattr(row, key) for key in keys}
-        for key in ("tau", "nodes", "speedup", "gain"):
+        for key in ("tau", "nodes", "depth_gain", "speedup", "gain"):
             columns |= interval_columns(key, getattr(row, key))
         flat.append(columns | {f"alpha_{j}": alpha for j, alpha in enumerate(row.alpha, 1)})
     return pandas.DataFrame(flat)
@@ -55,6 +56,7 @@ def cells(row: TreeRow) -> tuple[str, ...]:
         row.policy + (" (knows the text)" if row.clairvoyant else ""),
         row.chosen or "-",
         interval_text(row.tau),
+        interval_text(row.depth_gain, "+.2f"),
         interval_text(row.nodes, ".1f"),
         f"{row.passes:.2f}",
         interval_text(row.speedup, ".3f"),

@@ -16,16 +16,16 @@ from simspec.policies.oracle import oracle
 from simspec.policies.tree_oracle import tree_oracle
 from simspec.policies.trees import beams, cape, dynamic_tree, sets
 from simspec.policy import PolicyError
-from simspec.reports.cross_fit import fit_length, fit_tree, shape_of
-from simspec.reports.tree_rows import SECONDS, Array, TreeRow, prompt_figures, row_figures
+from simspec.reports.cross_fit import Fitted, depth_of, fit_length, fit_tree, shape_of
+from simspec.reports.tree_rows import SECONDS, TreeRow, prompt_figures, row_figures
 from simspec.trace import Trace, TraceError, load_trace
 from simspec.tree import MAX_NODES, TreeError
 from simspec.tree_policy import MAX_SUBMITTED
 
 NODES = (8, 16, 32)
-SETS = (0, 1, 3, 5, 7)
+SETS = (0, 1, 3, 4, 5, 7)
 
-Attempt = Callable[[], tuple[Array, str]]
+Attempt = Callable[[], Fitted]
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,10 @@ class Candidates:
             return lambda: fit_tree(trace, cost, policy_of)
 
         def whole(policy: Any) -> Attempt:
-            def figures() -> tuple[Array, str]:
+            def figures() -> Fitted:
                 resolved = policy_names.make(policy, trace, cost)
-                return prompt_figures(trace, resolved, cost), shape_of(resolved)
+                depth = np.full(trace.sequences, depth_of(resolved, trace))
+                return prompt_figures(trace, resolved, cost), shape_of(resolved), depth
 
             return figures
 
@@ -88,8 +89,9 @@ def compare_trees(
 
     Gains are over the best chain: the best of fixed:0 .. fixed:K in hindsight. A setting (the
     chain of CAPE and of sets, the shape of static trees) is chosen on every second prompt and
-    counted on the others, both ways; see `Candidates`. Where `verify` prices fewer nodes than
-    needed it is widened, see `CostModel.widen`. traces {name: Trace or path}; costs as for
+    counted on the others, both ways; see `Candidates`. depth_gain compares trees with chains as
+    EAGLE's Table 5 does, at equal depth. Where `verify` prices fewer nodes than needed it is
+    widened, see `CostModel.widen`. traces {name: Trace or path}; costs as for
     `score`. ValueError for what cannot run, and for a policy that no recording can serve.
     """
     for n in nodes:
@@ -139,23 +141,27 @@ def _rows(
     name: str, trace: Trace, cost: CostModel, candidates: Candidates, options: Mapping[str, Any]
 ) -> tuple[list[TreeRow], list[tuple[str, ValueError]]]:
     """(the rows of a recording, (policy, error) of each that it cannot serve)."""
-    lengths = [prompt_figures(trace, fixed(j), cost) for j in range(trace.K + 1)]
-    best = int(np.argmin([figures[:, SECONDS].sum() for figures in lengths]))
+    chains = np.stack([prompt_figures(trace, fixed(j), cost) for j in range(trace.K + 1)])
+    best = int(chains[:, :, SECONDS].sum(axis=1).argmin())
     rows: list[TreeRow] = []
     failed: list[tuple[str, ValueError]] = []
 
-    def add(policy: str, figures: Array, chosen: str = "", budget: int = 0) -> None:
+    def add(policy: str, fitted: Fitted, budget: int = 0) -> None:
+        figures, chosen, depths = fitted
         clairvoyant = policy in policy_names.CLAIRVOYANT
-        measures = row_figures(figures, lengths[best], cost, options)
+        fixed_depth = depths.all() and not clairvoyant
+        equal = chains[depths, np.arange(trace.sequences)] if fixed_depth else None
+        measures = row_figures(figures, chains[best], equal, cost, options)
         rows.append(TreeRow(name, trace.meta.rule, policy, chosen, budget, clairvoyant, **measures))
 
-    add("plain", lengths[0])
-    add("best chain", lengths[best], f"k={best}, in hindsight")
+    none = np.zeros(trace.sequences, np.int64)
+    add("plain", (chains[0], "", none))
+    add("best chain", (chains[best], f"k={best}, in hindsight", none))
     for policy, budget, attempt in candidates.attempts(trace, cost):
         try:
-            figures, chosen = attempt()
+            fitted = attempt()
         except (TraceError, PolicyError, TreeError) as error:
             failed.append((policy, error))
         else:
-            add(policy, figures, chosen, budget)
+            add(policy, fitted, budget)
     return rows, failed
