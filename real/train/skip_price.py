@@ -122,9 +122,9 @@ def measured_price(
     seconds = np.array(_medians(runs, repeats))
     steps, verify = seconds[: len(skipped)], seconds[len(skipped) :]
     count = [[1, len(layers) - len(s.attention), len(layers) - len(s.mlp)] for s in skipped]
-    fixed, attention, mlp = np.linalg.lstsq(np.array(count), steps / verify[0], rcond=None)[0]
-    shares = (verify / verify[0]).tolist()
-    return SkipPrice(*(max(0.0, float(part)) for part in (fixed, attention, mlp)), tuple(shares))
+    parts = np.linalg.lstsq(np.array(count), steps / verify[0], rcond=None)[0]
+    fixed, attention, mlp = np.maximum(parts, 0.0).tolist()
+    return SkipPrice(fixed, attention, mlp, tuple((verify / verify[0]).tolist()))
 
 
 def _medians(runs: Sequence[Callable[[], object]], repeats: int) -> list[float]:
