@@ -123,7 +123,7 @@ def measured_price(
     steps, verify = seconds[: len(skipped)], seconds[len(skipped) :]
     count = [[1, len(layers) - len(s.attention), len(layers) - len(s.mlp)] for s in skipped]
     parts = np.linalg.lstsq(np.array(count), steps / verify[0], rcond=None)[0]
-    fixed, attention, mlp = np.maximum(0, parts).tolist()
+    fixed, attention, mlp = np.maximum(parts, 0.0).tolist()
     return SkipPrice(fixed, attention, mlp, tuple((verify / verify[0]).tolist()))
 
 
