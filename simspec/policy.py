@@ -99,7 +99,7 @@ class Policy:
             floats = tuple(map(float, value))
         except (TypeError, ValueError):
             raise PolicyError(f"{self._label}: {name} is {value!r}, expected numbers") from None
-        if any(math.isnan(number) for number in floats):
+        if any(map(math.isnan, floats)):
             raise PolicyError(f"{self._label}: {name} holds NaN, expected numbers")
         return floats
 

@@ -4,9 +4,9 @@ Hypothesis has no deadlines (the first example compiles) and fixed examples.
 """
 
 import json
+from importlib.util import find_spec
 
 import pytest
-import torch
 from hypothesis import settings
 
 # Examples are derived from the tests, so that a commit has one result;
@@ -14,7 +14,12 @@ from hypothesis import settings
 settings.register_profile("steady", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=500)
 settings.load_profile("steady")
-torch.set_num_threads(1)  # two workers on two cores; thread counts do not change a float64 result
+if find_spec("torch"):
+    import torch
+
+    torch.set_num_threads(
+        1
+    )  # two workers on two cores; thread counts do not change a float64 result
 
 
 def pytest_terminal_summary(terminalreporter):
