@@ -79,10 +79,12 @@ def _draw(offset: Array, address: Array, depth: Array, ratio: Array, seed: int, 
         for pos in range(n):
             t = offset[s] + pos
             most = min(np.int64(depth[t]), n - pos)
-            count = 0
-            while count < most:
-                u = block(seed, address[s], pos, count >> 2, ACCEPT)
-                if u[count & 3] >= ratio[t, count]:
-                    break
-                count += 1
+            count, accepts = 0, True
+            while accepts and count < most:
+                # One Philox block holds the draws of four slots.
+                for u in block(seed, address[s], pos, count >> 2, ACCEPT):
+                    accepts = count < most and u < ratio[t, count]
+                    if not accepts:
+                        break
+                    count += 1
             run[t] = count

@@ -1,11 +1,15 @@
 """numba's disk cache, made safe for processes that compile at the same time."""
 
+import sys
 from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 from os import getpid
+from types import ModuleType
 from typing import Any, cast
 
 from numba import njit
-from numba.core import caching
+from numba.core import caching, config
 from numba.core.dispatcher import Dispatcher
 
 
@@ -43,3 +47,23 @@ class _SharedCache(caching.FunctionCache):
         self._cache_file = _ProcessFiles(  # type: ignore[no-untyped-call]
             self._cache_path, self._impl.filename_base, locator.get_source_stamp()
         )
+
+
+def _load_numpy_support(linalg: str = "scipy.linalg.cython_blas") -> None:
+    """Imports numba's part for arrays, which any compiled code needs, without scipy's linear
+    algebra.
+
+    numba imports that only to see that it is installed, and once more where compiled code calls it:
+    a sixth of the start of a command. A stand-in answers the first import and is taken away again.
+    """
+    if linalg in sys.modules or find_spec("scipy") is None:
+        return
+    sys.modules[linalg] = ModuleType(linalg)
+    try:
+        import_module("numba.np.arraymath")
+    finally:
+        del sys.modules[linalg]
+
+
+if not config.DISABLE_JIT:  # type: ignore[attr-defined]
+    _load_numpy_support()

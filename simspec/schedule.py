@@ -63,5 +63,10 @@ def scheduled_policy(name: str, trace: Trace, plan: np.ndarray) -> Policy:
     as any policy. It is valid for this trace's sequences in file order only.
     """
     ends = np.repeat(trace.offset[1:], np.diff(trace.offset))
-    params = (plan.shape[1], trace.rows, *plan.ravel().tolist(), *ends.tolist())
+    params = (
+        float(plan.shape[1]),
+        float(trace.rows),
+        *plan.ravel().tolist(),
+        *ends.astype(float).tolist(),
+    )
     return Policy(name, _draft_more, _observe, params, (0.0, 0.0), scope="stream")

@@ -2,16 +2,17 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import fields
+from os import PathLike
 from typing import Any
 
 from simspec import policies as built_in
-from simspec.cost import CostModel
-from simspec.metrics import Metrics, grouped_summary
+from simspec.kept_results import KeptResults, job_keys
+from simspec.metrics import Metrics
 from simspec.names import printable
 from simspec.policy import Policy, PolicyError
+from simspec.replay_job import ReplayJob, is_random, run_jobs
 from simspec.replay_kernel import kernel
-from simspec.simulate import replay
 from simspec.sweep_inputs import (
     Cost,
     Policies,
@@ -22,8 +23,6 @@ from simspec.sweep_inputs import (
     policy_list,
 )  # fmt: skip
 from simspec.trace import Trace
-from simspec.tree_policy import TreePolicy
-from simspec.tree_replay import replay_tree, tree_seconds
 
 BY = ("trace", "task", "prompt")
 FIGURES = tuple(field.name for field in fields(Metrics) if field.name != "accept_by_depth")
@@ -38,6 +37,8 @@ def sweep(  # noqa: PLR0913
     by: str = "trace",
     jobs: int = 1,
     progress: bool = True,
+    cluster: str | None = None,
+    keep: str | PathLike[str] | None = None,
 ) -> Any:
     """Replays every policy on every trace at every cost: a pandas DataFrame, one row per
     combination and group.
@@ -50,6 +51,8 @@ def sweep(  # noqa: PLR0913
     | replicates | draws with seeds seed .. seed + replicates - 1, the same for all policies  |
     | by         | 'trace', 'task' or 'prompt': what a row's metrics are summed over          |
     | jobs       | threads; results do not depend on them                                     |
+    | cluster    | address of a Dask scheduler whose workers replay instead; same results     |
+    | keep       | a file of results, from which the same sweep goes on after an interruption |
 
     Costs keyed by the traces' names belong to those traces; with other names each trace is replayed
     at each cost. A prompt is one sequence. Replicates use common random numbers. A policy that
@@ -60,7 +63,8 @@ def sweep(  # noqa: PLR0913
     accept_by_depth. Rows follow the order of the arguments. ValueError (PolicyError, TraceError)
     for what cannot run, before anything runs.
     """
-    rows = list(sweep_rows(traces, policies, costs, replicates, seed, by, jobs, progress))
+    where = (jobs, progress, cluster, keep)
+    rows = list(sweep_rows(traces, policies, costs, replicates, seed, by, *where))
     import pandas
 
     return pandas.DataFrame(rows)
@@ -75,6 +79,8 @@ def sweep_rows(  # noqa: PLR0913
     by: str = "trace",
     jobs: int = 1,
     progress: bool = False,
+    cluster: str | None = None,
+    keep: str | PathLike[str] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """The rows of `sweep`, each as a dict as soon as it is known, in the same order."""
     if by not in BY:
@@ -83,24 +89,8 @@ def sweep_rows(  # noqa: PLR0913
         raise ValueError(f"replicates is {replicates} and jobs {jobs}, expected at least 1 of each")
     with _compiling(progress):
         todo = _plan(named_traces(traces), policies, costs, replicates, seed)
-    return _rows(todo, replicates, by, jobs, progress)
-
-
-@dataclass(frozen=True)
-class _Replay:
-    """One replay of a sweep."""
-
-    trace_name: str
-    cost_name: str
-    trace: Trace
-    cost: CostModel
-    policy: Policy | TreePolicy
-    seed: int
-    replicate: int
-
-    @property
-    def random(self) -> bool:
-        return _is_random(self.trace, self.policy)
+    results = _with_progress(todo, _run(todo, by, jobs, cluster, keep), progress)
+    return _rows(todo, replicates, results)
 
 
 def _compiling(progress: bool) -> AbstractContextManager[Any]:
@@ -119,7 +109,7 @@ def _plan(
     costs: Cost | Mapping[str, Cost],
     replicates: int,
     seed: int,
-) -> list[_Replay]:
+) -> list[ReplayJob]:
     todo = []
     for trace_name, trace in traces.items():
         for cost_name, cost in named_costs(costs, trace_name, trace, traces).items():
@@ -129,17 +119,12 @@ def _plan(
                 check_policy(trace, policy, cost)
                 if isinstance(policy, Policy):
                     kernel(policy)  # compiled here: threads only run it
-                count = replicates if _is_random(trace, policy) else 1
+                count = replicates if is_random(trace, policy) else 1
                 todo += [
-                    _Replay(trace_name, cost_name, trace, cost, policy, seed + i, i)
+                    ReplayJob(trace_name, cost_name, trace, cost, policy, seed + i, i)
                     for i in range(count)
                 ]
     return todo
-
-
-def _is_random(trace: Trace, policy: Policy | TreePolicy) -> bool:
-    """Whether replicates differ: trees whose nodes are not drawn replay without a draw."""
-    return policy.random or (trace.ratio is not None and isinstance(policy, Policy))
 
 
 def _check_names(names: list[str]) -> None:
@@ -149,9 +134,8 @@ def _check_names(names: list[str]) -> None:
 
 
 def _rows(
-    todo: list[_Replay], replicates: int, by: str, jobs: int, progress: bool
+    todo: list[ReplayJob], replicates: int, results: Iterable[dict[Any, Metrics]]
 ) -> Iterator[dict[str, Any]]:
-    results = _with_progress(todo, _run(todo, by, jobs), progress)
     for job, groups in zip(todo, results):
         for replicate in [job.replicate] if job.random else range(replicates):
             for group, metrics in groups.items():
@@ -166,19 +150,20 @@ def _rows(
                 yield row | {name: getattr(metrics, name) for name in FIGURES}
 
 
-def _run(todo: list[_Replay], by: str, jobs: int) -> Iterable[dict[Any, Metrics]]:
-    if jobs == 1:
-        return (_replay(job, by) for job in todo)
-    from joblib import Parallel, delayed
-
-    # Threads: the kernel releases the GIL.
-    parallel = Parallel(n_jobs=jobs, backend="threading", return_as="generator")
-    results: Iterable[dict[Any, Metrics]] = parallel(delayed(_replay)(job, by) for job in todo)
-    return results
+def _run(
+    todo: list[ReplayJob], by: str, jobs: int, cluster: str | None, keep: str | PathLike[str] | None
+) -> Iterator[dict[Any, Metrics]]:
+    if keep is None:
+        yield from run_jobs(todo, by, jobs, cluster)
+        return
+    keys = job_keys(todo, by)
+    with KeptResults(keep) as kept:
+        missing = {key: job for key, job in zip(keys, todo) if key not in kept}
+        yield from kept.completed(keys, run_jobs(list(missing.values()), by, jobs, cluster))
 
 
 def _with_progress(
-    todo: list[_Replay], results: Iterable[dict[Any, Metrics]], progress: bool
+    todo: list[ReplayJob], results: Iterable[dict[Any, Metrics]], progress: bool
 ) -> Iterator[dict[Any, Metrics]]:
     if not progress:
         yield from results
@@ -204,24 +189,3 @@ def _with_progress(
                 task, advance=1, description=printable(f"best so far: {best[0]} {best[1]:.2f}")
             )
             yield groups
-
-
-def _replay(job: _Replay, by: str) -> dict[Any, Metrics]:
-    trace, policy = job.trace, job.policy
-    cost = job.cost.reading(policy.reads)
-    groups, K = _groups(trace, by), policy.longest(trace.K)
-    if isinstance(policy, TreePolicy):
-        rounds = replay_tree(trace, policy)
-        seconds = tree_seconds(rounds, trace, policy, cost)
-        return grouped_summary(rounds, trace, cost, groups, K, seconds)
-    rounds = replay(trace, policy, seed=job.seed, cost=cost)
-    return grouped_summary(rounds, trace, cost, groups, K)
-
-
-def _groups(trace: Trace, by: str) -> list[str]:
-    if by == "trace":
-        return ["all"] * trace.sequences
-    groups = list(trace.meta.tasks if by == "task" else trace.meta.ids)
-    if by == "prompt" and len(set(groups)) < len(groups):
-        groups = [f"{name}#{s}" for s, name in enumerate(groups)]
-    return groups

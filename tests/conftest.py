@@ -5,9 +5,9 @@ whether a test fails, not for the smallest example.
 """
 
 import json
+from importlib.util import find_spec
 
 import pytest
-import torch
 from hypothesis import Phase, settings
 
 # Examples are derived from the tests, so that a commit has one result;
@@ -17,7 +17,11 @@ settings.register_profile("explore", deadline=None, max_examples=500)
 WITHOUT_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)
 settings.register_profile("exam", deadline=None, derandomize=True, phases=WITHOUT_SHRINKING)
 settings.load_profile("steady")
-torch.set_num_threads(1)  # two workers on two cores; thread counts do not change a float64 result
+if find_spec("torch"):
+    import torch
+
+    # Two workers on two cores; thread counts do not change a float64 result.
+    torch.set_num_threads(1)
 
 
 def pytest_terminal_summary(terminalreporter):

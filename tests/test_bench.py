@@ -39,6 +39,15 @@ def test_every_form_makes_the_same_rounds(policy, limit, vectorised, seed):
         np.testing.assert_array_equal(outputs[1][: outputs[0][-1]], expected)
 
 
+def test_signals_through_memory_make_the_same_rounds():
+    trace = TRACES[0]
+    out, shown = np.zeros(trace.rows, np.int64), np.full((16, 1), np.nan)
+    arrays = trace.offset, trace.run, trace.feature[:, :, 0], bench.LOG_ODDS
+    count = bench.forms.leave_through_memory(*arrays, 0.4, 16, shown, out)
+    expected = replay(trace, bench.confidence(0.4), 0, COST).row
+    np.testing.assert_array_equal(out[:count], expected)
+
+
 def test_the_command_prints_one_object(tmp_path):
     path = tmp_path / "history.jsonl"
     path.write_text(json.dumps({"ratios": {"beta_draw": 1e-6}}) + "\n")
@@ -59,6 +68,21 @@ def test_the_command_prints_one_object(tmp_path):
     assert report["profile"]["beta_draw_of_cost_ts_ns"] > 0
     assert [row["ratio"] for row in report["ratios"] if row["slower"]] == ["beta_draw"]
     assert "slower" in done.stderr
+
+
+ROW = {"policy": "fixed:3", "ns_per_round": 6.0, "over_limit": 1.2}
+REPORT = {
+    "policies": [ROW, {"policy": "cost_ts", "ns_per_round": 300.0, "over_limit": None}],
+    "profile": {"beta_draw_of_cost_ts_ns": 100.0},
+    "sweep": {"first_result_s": 0.6, "import_numba_s": 0.3, "bundled": {"ns_per_token": 90.0}},
+}
+
+
+def test_ratios_are_over_figures_of_the_same_run():
+    assert history.ratios(REPORT) == {
+        "limit:fixed:3": 1.2, "chase:cost_ts": 60.0, "beta_draw": 20.0, "sweep": 18.0,
+        "first_result": 2.0,
+    }  # fmt: skip
 
 
 def test_ratios_compare_with_the_median_of_earlier_runs():
@@ -82,4 +106,6 @@ def test_history_is_appended_and_read(tmp_path):
 
 
 def test_history_of_the_repository_is_readable():
-    assert history.read(BENCH / "history.jsonl")
+    names = set(history.ratios(REPORT))
+    for run in history.read(BENCH / "history.jsonl"):
+        assert names & set(run["ratios"])

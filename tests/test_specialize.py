@@ -316,3 +316,25 @@ def test_arrays_that_a_helper_returns_are_freed():
     after = rtsys.get_allocation_stats()
     assert after.alloc - before.alloc > 100
     assert after.alloc - before.alloc == after.free - before.free
+
+
+LINALG = """
+import sys
+import simspec
+assert "scipy.linalg" not in sys.modules
+assert "scipy.linalg.cython_blas" not in sys.modules
+import numba
+import numpy as np
+
+@numba.njit
+def product(a, b):
+    return np.dot(a, b)
+
+print(product(np.eye(2), np.full((2, 2), 3.0)).sum())
+"""
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
+def test_linear_algebra_of_numba_is_loaded_where_it_is_called():
+    done = subprocess.run([sys.executable, "-c", LINALG], capture_output=True, text=True)
+    assert done.stdout == "12.0\n", done.stderr

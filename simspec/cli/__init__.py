@@ -37,6 +37,7 @@ COMMANDS = (
     sweep, show, roofline, cost, check, score, compare, tune, drift, batch, drafters, trees,
     transport, import_, export, report, cascade, claims, hybrid,
 )  # fmt: skip
+NAMES = tuple(command.__name__.rstrip("_") for command in COMMANDS)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -83,7 +84,9 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         with stoppable():
-            notes = _load_extras()
+            # The extras' modules are not imported for a command of this package.
+            own = arguments[:1] and arguments[0] in NAMES
+            notes = () if own else _load_extras()
             # Typer reads the epilog as rich markup, where [real] would be a style and vanish.
             app.info.epilog = "\n\n".join(note.replace("[", "\\[") for note in notes) or None
             app(arguments)

@@ -42,6 +42,14 @@ def sweep(  # noqa: PLR0913
     seed: Annotated[int, typer.Option(help="Seed of the first replicate.")] = 0,
     by: Annotated[str, typer.Option(help="trace, task or prompt.")] = "trace",
     jobs: Annotated[int, typer.Option(callback=at_most(MOST_THREADS), help="Threads.")] = 1,
+    cluster: Annotated[
+        str | None,
+        typer.Option(help="Replay on the workers of this Dask scheduler: tcp://HOST:PORT."),
+    ] = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option(help="Keep each result in this file, and go on from those it holds."),
+    ] = None,
     as_json: Json = False,
     stream: Annotated[
         bool, typer.Option(help="Print each row as one line of JSON as soon as it is computed.")
@@ -67,7 +75,7 @@ def sweep(  # noqa: PLR0913
     from simspec.sweep import sweep_rows
 
     paths = locate(traces)
-    outputs = [path for path in (out, plot, curve) if path is not None]
+    outputs = [path for path in (out, plot, curve, keep) if path is not None]
     for i, output in enumerate(outputs):
         check_output(output, *paths.values(), cost or "", *outputs[:i])
     costs, notes = comparable_costs(paths, cost, batch, context, mixed)
@@ -85,6 +93,8 @@ def sweep(  # noqa: PLR0913
             by,
             jobs,
             progress,
+            cluster,
+            keep,
         )
         for served, group in groups
     ]

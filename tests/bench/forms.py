@@ -67,6 +67,29 @@ def leave(offset, run, code, lowest, K, out):
 
 
 @njit
+def leave_through_memory(offset, run, code, table, threshold, K, shown, out):  # noqa: PLR0913
+    """As `leave`, as the general loop must do it: values of the grid, written where a policy reads
+    them, and NaN again after the round.
+    """
+    r = 0
+    for s in range(len(offset) - 1):
+        t, end = offset[s], offset[s + 1]
+        while t < end:
+            out[r] = t
+            r += 1
+            cap, k = min(K, end - t - 1), 0
+            while k < cap:
+                shown[k, 0] = table[code[t, k]]
+                k += 1
+                if shown[k - 1, 0] < threshold:
+                    break
+            for i in range(K):
+                shown[i, 0] = np.nan
+            t += min(k, np.int64(run[t])) + 1
+    return r
+
+
+@njit
 def multiply(offset, run, code, table, threshold, K, out):
     """product: a running product of table[code]."""
     r = 0

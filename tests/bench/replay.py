@@ -229,7 +229,7 @@ def main() -> None:
         "rows": size[1],
         "repetitions": options.repetitions,
         "policies": rows,
-        "profile": profile(rows),
+        "profile": profile(rows, traces, options.repetitions),
         "sweep": sweep.timed(options.small),
     }
     report["ratios"] = history.compared(history.ratios(report), earlier)
@@ -239,9 +239,9 @@ def main() -> None:
         history.append(options.history, report, history.ratios(report))
 
 
-def profile(rows) -> dict:
-    """Where the time over the limit goes: what one more question costs, and the arithmetic of
-    one question or round, timed alone.
+def profile(rows, traces, repetitions) -> dict:
+    """Where the time over the limit goes: what one more question costs, signals that pass through
+    memory (times the limit of confidence), and the arithmetic of one question or round alone.
     """
     by_name = {row["policy"].split(",")[0]: row for row in rows}
     ask = (by_name["fixed:8"]["ns_per_round"] - by_name["fixed:3"]["ns_per_round"]) / 5
@@ -253,7 +253,11 @@ def profile(rows) -> dict:
     state = by_name["hf_heuristic:5"]["ns_per_round"] * (
         1 - 1 / by_name["hf_heuristic:5"]["over_limit"]
     )
-    report = {"one_more_question_ns": round(ask, 2), "state_in_memory_ns": round(state, 2)}
+    report = {
+        "one_more_question_ns": round(ask, 2),
+        "state_in_memory_ns": round(state, 2),
+        "confidence_through_memory": round(_through_memory(traces, repetitions), 3),
+    }
     for name, call in (
         ("clipped_mean_of_cali_ts_ns", lambda: _means(means)),
         ("beta_draw_of_cost_ts_ns", lambda: _draws(draws, counts)),
@@ -261,6 +265,23 @@ def profile(rows) -> dict:
         call()
         report[name] = round(min(seconds(call) for _ in range(5)) / 20000 * 1e9, 1)
     return report
+
+
+def _through_memory(traces, repetitions) -> float:
+    """Times the limit of confidence(0.4), median over repetitions, of the same loop with its
+    signals written to memory and read back.
+    """
+    path, shown, ratios = np.zeros(traces[0].rows, np.int64), np.full((16, 1), np.nan), []
+    lowest = int(np.searchsorted(LOG_ODDS, 0.4))
+    for i in range(-2, repetitions):  # both recordings once as a warm-up
+        trace = traces[i % 2]
+        arrays = trace.offset, trace.run, trace.feature[:, :, 0]
+        limit = seconds(lambda a=arrays: forms.leave(*a, lowest, 16, path))
+        memory = seconds(
+            lambda a=arrays: forms.leave_through_memory(*a, LOG_ODDS, 0.4, 16, shown, path)
+        )
+        ratios.append(memory / limit)
+    return statistics.median(ratios[2:])
 
 
 @njit

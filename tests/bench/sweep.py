@@ -108,7 +108,7 @@ def main() -> None:
         costs[f"{file.stem}#{i}"] = load_cost(cost_beside(file))
         if tokens >= TOKENS:
             break
-    served, _ = supported_policies(traces, TEN, costs)
+    served, _ = supported_policies(traces, TEN, costs, all_used=False)
     simulated, rows = 0, 0
     for name, policies in served.items():
         part = {name: traces[name]}

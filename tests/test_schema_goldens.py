@@ -1,0 +1,48 @@
+"""Files of every released schema are read as they were meant."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from write_goldens import GOLDENS, contents
+
+from simspec import Trace, load_trace
+from simspec.cost_table import load_cost
+from simspec.trace_meta import RULES, SCHEMA
+
+RECORDINGS = sorted(GOLDENS.glob("recording-*.parquet"))
+COSTS = sorted(GOLDENS.glob("cost-*.json"))
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
+def test_recording_reads_as_written_and_replays_alike(path, tmp_path):
+    trace = load_trace(path)
+    assert contents(trace) == json.loads(path.with_suffix(".json").read_text())
+    trace.save(tmp_path / "again.parquet")
+    assert load_trace(tmp_path / "again.parquet") == trace
+
+
+def test_todays_schema_has_a_golden_of_every_recorded_rule():
+    """A new schema needs new files: python tests/write_goldens.py; the old ones stay."""
+    names = {path.stem for path in RECORDINGS}
+    assert {f"recording-{SCHEMA}-{rule}" for rule in RULES if rule != "synthetic"} <= names
+
+
+@pytest.mark.parametrize("path", COSTS, ids=lambda path: path.stem)
+def test_cost_reads_as_written(path, tmp_path):
+    load_cost(path).to_json(tmp_path / "again.json")
+    assert json.loads((tmp_path / "again.json").read_text()) == json.loads(path.read_text())
+
+
+def test_costs_of_both_kinds_are_there():
+    assert [path.stem for path in COSTS] == ["cost-model", "cost-table"]
+
+
+def test_control_a_changed_run_is_noticed():
+    trace = load_trace(GOLDENS / f"recording-{SCHEMA}-coupled.parquet")
+    run = trace.run.copy()
+    run[np.flatnonzero(run)[0]] -= 1
+    parts = {name: getattr(trace, name) for name in trace.__dataclass_fields__}
+    other = Trace(**parts | {"run": run, "meta": replace(trace.meta, prefix_only=False)})
+    assert contents(other)["rounds"] != contents(trace)["rounds"]
