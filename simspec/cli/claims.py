@@ -24,7 +24,9 @@ def claims(
     ] = None,
     claim: Annotated[
         list[int] | None,
-        typer.Option("--claim", help="The number of a claim, repeatable; default: all 20."),
+        typer.Option(
+            "--claim", help="A claim's number, repeatable: verdicts on these alone; default: all."
+        ),
     ] = None,
     prompts: Annotated[
         int | None,
