@@ -8,13 +8,13 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from real.drafters.self_skip import SelfSkipDrafter, SkipConfig
+from real.drafters.self_skip import SkipConfig, skipping_pass
 from real.model.decoder import Decoder
 from real.model.target import Target
 from simspec.formulas import expected_committed
 from simspec.stats import MIN_PROMPTS, ratio
 
-REPEATS = 31
+REPEATS = 15
 """Interleaved timings of each pass, whose median counts."""
 
 
@@ -85,46 +85,51 @@ def sublayer_price(K: int, layers: int) -> SkipPrice:
     return SkipPrice(0.0, share, share, (1.0,) * (K + 1))
 
 
+@torch.inference_mode()
 def measured_price(
     decoder: Decoder, K: int, context: int = 128, repeats: int = REPEATS
 ) -> SkipPrice:
-    """Times draft steps and verification passes of `decoder` behind `context` cached rows.
-
-    A step's parts are fitted by least squares to steps of the whole target, without attention,
-    without MLPs and without both.
-    """
+    """Times passes of `decoder` behind `context` cached rows; single rows without any sub-layer,
+    without attention, and without MLPs give the parts of a draft step."""
     layers = tuple(range(len(decoder.layers)))
     target = Target(decoder, capacity=context + K + 2)
     generator = torch.Generator().manual_seed(0)
     prompt = torch.randint(decoder.config.vocab, (context,), generator=generator).tolist()
-    prefill = target.prefill(prompt[:-1])
+    target.prefill(prompt)
+    position = torch.tensor([target.length], device=decoder.device)
+    row = torch.tensor(prompt[:1], device=decoder.device)
 
     def draft(skips: SkipConfig) -> Callable[[], object]:
-        drafter = SelfSkipDrafter(decoder, skips)
-        drafter.begin(target, prompt, prefill, lambda logits, slot, *_: int(logits.argmax()))
-
-        def run() -> None:
-            drafter.next()
-            drafter.rollback(0)
+        def run() -> int:
+            hidden = skipping_pass(decoder, skips, row, position, None, target.cache, target.length)
+            return int(decoder.logits(hidden[0]).argmax())
 
         return run
 
     def verification(rows: int) -> Callable[[], object]:
-        def run() -> object:
-            logits = target.verify(prompt[:rows], list(range(-1, rows - 1)), None).logits
-            assert logits is not None  # only a prefill has none
-            return logits.argmax(-1).tolist()
+        def run() -> list[int]:
+            output = target.verify(prompt[:rows], list(range(-1, rows - 1)), None)
+            assert output.logits is not None  # only a prefill has none
+            picks: list[int] = output.logits.argmax(-1).tolist()
+            return picks
 
         return run
 
-    skipped = [SkipConfig(a, m) for a in (layers, ()) for m in (layers, ())]
-    runs = [*map(draft, skipped), *map(verification, range(1, K + 2))]
-    seconds = np.array(_medians(runs, repeats))
-    steps, verify = seconds[: len(skipped)], seconds[len(skipped) :]
-    count = [[1, len(layers) - len(s.attention), len(layers) - len(s.mlp)] for s in skipped]
-    parts = np.linalg.lstsq(np.array(count), steps / verify[0], rcond=None)[0]
-    fixed, attention, mlp = np.maximum(parts, 0.0).tolist()
-    return SkipPrice(fixed, attention, mlp, tuple((verify / verify[0]).tolist()))
+    runs = [
+        draft(SkipConfig(layers, layers)),
+        draft(SkipConfig((), layers)),
+        draft(SkipConfig(layers, ())),
+        *(verification(rows) for rows in range(1, K + 2)),
+    ]
+    fixed, with_attention, with_mlp, *verify = _medians(runs, repeats)
+    step = verify[0]
+    count = len(layers) * step
+    return SkipPrice(
+        fixed / step,
+        max(0.0, with_attention - fixed) / count,
+        max(0.0, with_mlp - fixed) / count,
+        tuple(seconds / step for seconds in verify),
+    )
 
 
 def _medians(runs: Sequence[Callable[[], object]], repeats: int) -> list[float]:
