@@ -1,6 +1,6 @@
 """ReplayJob: one replay of a sweep, and where jobs run."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,16 +35,8 @@ def is_random(trace: Trace, policy: Policy | TreePolicy) -> bool:
     return policy.random or (trace.ratio is not None and isinstance(policy, Policy))
 
 
-def run_jobs(
-    todo: Sequence[ReplayJob], by: str, jobs: int = 1, cluster: str | None = None
-) -> Iterable[dict[Any, Metrics]]:
-    """{group: Metrics} of each job, in order: here, on threads, or on the workers of a cluster.
-
-    cluster: the address of a Dask scheduler, such as tcp://10.0.0.1:8786. Results do not depend on
-    where a job runs; a job whose worker dies runs again. ValueError where Dask is not installed.
-    """
-    if cluster is not None:
-        return _on_cluster(todo, by, cluster)
+def run_jobs(todo: Sequence[ReplayJob], by: str, jobs: int = 1) -> Iterable[dict[Any, Metrics]]:
+    """{group: Metrics} of each job, in order: here, or on threads; results do not depend on it."""
     if jobs == 1:
         return (_metrics(job.trace, job.policy, job.cost, job.seed, by) for job in todo)
     from joblib import Parallel, delayed
@@ -55,27 +47,6 @@ def run_jobs(
         delayed(_metrics)(job.trace, job.policy, job.cost, job.seed, by) for job in todo
     )
     return results
-
-
-def _on_cluster(todo: Sequence[ReplayJob], by: str, address: str) -> Iterator[dict[Any, Metrics]]:
-    try:
-        from dask.distributed import Client
-    except ImportError:
-        raise ValueError(
-            f"a sweep on {address} needs Dask, which is not installed: pip install "
-            "'simspec[cluster]'"
-        ) from None
-    from joblib import Parallel, delayed, parallel_config
-
-    traces = list({id(job.trace): job.trace for job in todo}.values())
-    with (
-        Client(address, timeout=10, set_as_default=False) as client,
-        # Each recording goes to the workers once, not with every job.
-        parallel_config(backend="dask", client=client, scatter=traces),
-    ):
-        yield from Parallel(return_as="generator")(
-            delayed(_metrics)(job.trace, job.policy, job.cost, job.seed, by) for job in todo
-        )
 
 
 def _metrics(

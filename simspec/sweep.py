@@ -37,7 +37,6 @@ def sweep(  # noqa: PLR0913
     by: str = "trace",
     jobs: int = 1,
     progress: bool = True,
-    cluster: str | None = None,
     keep: str | PathLike[str] | None = None,
 ) -> Any:
     """Replays every policy on every trace at every cost: a pandas DataFrame, one row per
@@ -51,7 +50,6 @@ def sweep(  # noqa: PLR0913
     | replicates | draws with seeds seed .. seed + replicates - 1, the same for all policies  |
     | by         | 'trace', 'task' or 'prompt': what a row's metrics are summed over          |
     | jobs       | threads; results do not depend on them                                     |
-    | cluster    | address of a Dask scheduler whose workers replay instead; same results     |
     | keep       | a file of results, from which the same sweep goes on after an interruption |
 
     Costs keyed by the traces' names belong to those traces; with other names each trace is replayed
@@ -63,7 +61,7 @@ def sweep(  # noqa: PLR0913
     accept_by_depth. Rows follow the order of the arguments. ValueError (PolicyError, TraceError)
     for what cannot run, before anything runs.
     """
-    where = (jobs, progress, cluster, keep)
+    where = (jobs, progress, keep)
     rows = list(sweep_rows(traces, policies, costs, replicates, seed, by, *where))
     import pandas
 
@@ -79,7 +77,6 @@ def sweep_rows(  # noqa: PLR0913
     by: str = "trace",
     jobs: int = 1,
     progress: bool = False,
-    cluster: str | None = None,
     keep: str | PathLike[str] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """The rows of `sweep`, each as a dict as soon as it is known, in the same order."""
@@ -89,7 +86,7 @@ def sweep_rows(  # noqa: PLR0913
         raise ValueError(f"replicates is {replicates} and jobs {jobs}, expected at least 1 of each")
     with _compiling(progress):
         todo = _plan(named_traces(traces), policies, costs, replicates, seed)
-    results = _with_progress(todo, _run(todo, by, jobs, cluster, keep), progress)
+    results = _with_progress(todo, _run(todo, by, jobs, keep), progress)
     return _rows(todo, replicates, results)
 
 
@@ -151,15 +148,15 @@ def _rows(
 
 
 def _run(
-    todo: list[ReplayJob], by: str, jobs: int, cluster: str | None, keep: str | PathLike[str] | None
+    todo: list[ReplayJob], by: str, jobs: int, keep: str | PathLike[str] | None
 ) -> Iterator[dict[Any, Metrics]]:
     if keep is None:
-        yield from run_jobs(todo, by, jobs, cluster)
+        yield from run_jobs(todo, by, jobs)
         return
     keys = job_keys(todo, by)
     with KeptResults(keep) as kept:
         missing = {key: job for key, job in zip(keys, todo) if key not in kept}
-        yield from kept.completed(keys, run_jobs(list(missing.values()), by, jobs, cluster))
+        yield from kept.completed(keys, run_jobs(list(missing.values()), by, jobs))
 
 
 def _with_progress(

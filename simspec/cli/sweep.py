@@ -42,10 +42,6 @@ def sweep(  # noqa: PLR0913
     seed: Annotated[int, typer.Option(help="Seed of the first replicate.")] = 0,
     by: Annotated[str, typer.Option(help="trace, task or prompt.")] = "trace",
     jobs: Annotated[int, typer.Option(callback=at_most(MOST_THREADS), help="Threads.")] = 1,
-    cluster: Annotated[
-        str | None,
-        typer.Option(help="Replay on the workers of this Dask scheduler: tcp://HOST:PORT."),
-    ] = None,
     keep: Annotated[
         Path | None,
         typer.Option(help="Keep each result in this file, and go on from those it holds."),
@@ -93,7 +89,6 @@ def sweep(  # noqa: PLR0913
             by,
             jobs,
             progress,
-            cluster,
             keep,
         )
         for served, group in groups
