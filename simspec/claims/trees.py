@@ -15,17 +15,12 @@ from simspec.policies.trees import beams, cape, sets
 from simspec.reports.cross_fit import fit_tree
 from simspec.reports.tree_rows import NODES as NODES_SUBMITTED
 from simspec.reports.tree_rows import ROUNDS, SECONDS, TOKENS, prompt_figures
-from simspec.tree import from_paths
 from simspec.tree_policy import TreePolicy
+from simspec.tree_shapes import published_tree
 
 GAMMA = 5
 """GLIDE's draft length (section 5)."""
-EAGLE_PATHS = (
-    "0", "1", "2", "3", "00", "01", "02", "10", "11", "20", "21", "30", "000", "001", "002",
-    "010", "011", "020", "021", "100", "0000", "0001", "0002", "00000", "00001",
-)  # fmt: skip
-"""EAGLE's static tree of 25 nodes, each by the ranks that lead to it (mc_sim_7b_63 of its code)."""
-EAGLE_TREE = from_paths([tuple(map(int, path)) for path in EAGLE_PATHS])
+EAGLE_TREE = published_tree("eagle-25")
 ADDED = (0.6, 0.8)
 """What EAGLE's section 5.3.1 says that trees add to tau."""
 
@@ -36,7 +31,7 @@ def tree_attention(inputs: Inputs, price: Price) -> list[Evidence]:
     for recorded in inputs.recordings.of("early_exit"):
         # a tree of no nodes is plain decoding, so a chain of no tokens is in the choice as well
         chain, k = recorded.best_fixed(price, shortest=0)
-        figures, _ = fit_tree(recorded.trace, price.of(recorded.cost), partial(optimal_tree, None))
+        figures, *_ = fit_tree(recorded.trace, price.of(recorded.cost), partial(optimal_tree, None))
         part = "time of the best chain over that of the best tree, less 1"
         tau = float(figures[:, TOKENS].sum() / figures[:, ROUNDS].sum())
         shown = {"K of the chain": k, "nodes of the tree": _nodes(figures), "its tau": tau}
