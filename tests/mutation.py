@@ -235,19 +235,17 @@ def exam(
         [sys.executable, "-m", "compileall", "-q", *packages], cwd=copy, capture_output=True
     )
     known = {} if fresh or not saved.exists() else json.loads(saved.read_text(encoding="utf-8"))
-    outcomes, new = [], []
+    outcomes = []
     for i, mutant in enumerate(mutants, 1):
         key = mutant.key(copy)
         if key not in known:
-            outcome = examine(mutant, copy)
-            new.append((mutant, outcome))
-            known[key] = asdict(outcome)
+            known[key] = asdict(examine(mutant, copy))
             _save(saved, known)
         outcome = Outcome(**known[key])
         outcomes.append(outcome)
         show(f"{i}/{len(mutants)} {outcome.outcome:8} {outcome.name}: {outcome.by or mutant.bug}")
-    failing = failing_without(new, copy)
-    for mutant, outcome in new:
+    failing = failing_without(zip(mutants, outcomes), copy)
+    for mutant, outcome in zip(mutants, outcomes):
         if outcome.by in failing:
             known[mutant.key(copy)]["outcome"] = INVALID
     _save(saved, known)
