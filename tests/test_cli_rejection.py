@@ -126,7 +126,6 @@ def test_rejection_recordings_from_the_command_line(trained_folder):
         ("top_p is 0.0", "record", *drawn, "--top-p", 0, "--out", "x.parquet"),
         ("top_p is 1.5", "record", *drawn, "--top-p", 1.5, "--out", "x.parquet"),
         ("top_k is -1", "record", *drawn, "--top-k", -1, "--out", "x.parquet"),
-        ("holds no tree order", "record", *drawn, "--tree", "2x2", "--out", "x.parquet"),
         (
             "expected WIDTHxLEVELS",
             "record",

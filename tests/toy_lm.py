@@ -166,7 +166,7 @@ POLICIES = (
     "beta_ts:printed_with_correction",
     "confidence:0.5",
     "confidence:0.5,inclusive=false",
-    "cali_ts:draft_share,predictor=scalar/0.1/0.7/-0.2/0.1",
+    "cali_ts:draft_share,predictor=scalar/0.1/0.7/-0.2/0.1,sigma_m=0.5,sigma_s=0.2",
     "cali_ts:validated,predictor=confidence,sigma_m=0.1",
     "cali_ts:literal,predictor=scalar/0.1/0.7/-0.2/0.1",
     "model_only:confidence",
