@@ -108,7 +108,7 @@ smollm2-costs:
 	  --engine prepacked --threads 2 --seconds 20
 
 smollm2-equality:
-	$(BIN)/python tests/bench/equality.py $(wildcard traces/smollm2/greedy/*.parquet traces/smollm2/coupled/*.parquet) \
+	$(BIN)/python tests/bench/equality.py $(wildcard traces/smollm2/*/*.parquet) \
 	  --models $(SMOLLM2) --out traces/smollm2/measured/equality.json
 
 # One EAGLE with heads over other draft vocabularies, and drafters in int8. Every call goes on where it was.

@@ -1,14 +1,16 @@
 """Real runs compared round by round with their replays, and their tokens audited, as one JSON:
 python tests/bench/equality.py RECORDING ... --models FOLDER --out FILE.json
 
-Each recording, greedy or coupled, is run on `--prompts` of its prompts with every `--policy`. What
-a run emitted is audited against the target's own predictions. Killed, it goes on behind the last
-recording and policy in FILE.json. Exits with 1 where a run differs from its replay by more than
-near-ties, or a token is not the target's.
+Each recording is run on `--prompts` of its prompts with every `--policy`. What a run emitted is
+audited against the target's own predictions. Under the rejection rule rounds are tested as
+distributions, with a false alarm in a thousand runs. Killed, it goes on behind the last recording
+and policy in FILE.json. Exits with 1 where a run differs from its replay by more than near-ties, or
+a token is not the target's.
 
 | key | meaning |
 | --- | --- |
 | runs | one a recording and policy: rounds compared, exceptions (near-ties), failures, audit |
+| p_values | under the rejection rule, whose failures are alarms of these tests |
 | rounds, exceptions, failures, tokens, flips | sums; flips: audited tokens not the target's pick |
 """
 
@@ -26,6 +28,7 @@ from real.files import replace_json
 from real.jobs.audit import audit_run
 from real.jobs.models import ModelSettings
 from real.jobs.run import RunSettings, run_recording
+from real.jobs.run_sampled import SampledOutcome
 
 SUMS = ("rounds", "exceptions", "failures", "tokens", "flips")
 
@@ -56,15 +59,20 @@ def compared(name: str, policy: str, models: ModelSettings, prompts: int, folder
     settings = RunSettings(policy, cost, prompts, save=folder / "run.jsonl")
     outcome, _, _ = run_recording(name, models, settings)
     audited, _, _ = audit_run(str(settings.save), models)
-    found = outcome.comparison
+    if isinstance(outcome, SampledOutcome):
+        tests = outcome.tests
+        rounds = {"rounds": tests.rounds, "exceptions": 0, "failures": len(tests.alarms)}
+        rounds["p_values"] = dict(tests.p_values)
+    else:
+        found = outcome.comparison
+        margins = [flip.margin for flip in found.exceptions]
+        rounds = {"rounds": found.rounds, "exceptions": len(margins), "margins": margins}
+        rounds["failures"] = len(found.failures)
     return {
         "recording": name,
         "asked": policy,
         "policy": outcome.policy,
-        "rounds": found.rounds,
-        "exceptions": len(found.exceptions),
-        "margins": [flip.margin for flip in found.exceptions],
-        "failures": len(found.failures),
+        **rounds,
         "tokens": audited.tokens,
         "flips": len(audited.divergences),
         "alarms": list(audited.alarms),
