@@ -245,8 +245,10 @@ def _between(low: CostModel, high: CostModel, share: float, name: str) -> CostMo
     parts: dict[str, Any] = {
         f.name: line(getattr(low, f.name), getattr(high, f.name))
         for f in fields(CostModel)
-        if f.name not in ("name", "device", "origin", "precision")
+        if f.name not in ("name", "device", "origin", "precision", "predictor")
     }
+    if low.predictor is not None and high.predictor is not None:
+        parts["predictor"] = line(low.predictor, high.predictor)
     return CostModel(
         **parts,
         name=name,

@@ -50,7 +50,7 @@ def doctored(change=lambda result, i: result, moved=False, repeats=3, plain=1.0)
     ran = replay(replace(trace, run=np.minimum(trace.run, 1)) if moved else trace, policy)
     undrafted = results(replay(trace, policies.BUILTIN["fixed"](0)), plain * PRICE.plain)
     runs = [[[change(r, i) for r in results(ran)], undrafted] for i in range(repeats)]
-    (row,) = scorecard_rows("t", trace, "d", [(policy, replayed)], PRICE, runs)
+    (row,) = scorecard_rows("t", trace, "d", [(policy, [replayed])], PRICE, runs)
     return row, trace, replayed, ran
 
 

@@ -108,12 +108,12 @@ def test_a_trained_drafter_takes_a_draft_vocabulary(folder):
 def test_a_draft_vocabulary_is_exchanged_where_the_head_is_the_targets(folder):
     """Another size, or all tokens again; the weights stay."""
     models = folder / "models"
-    trained(folder, "eagle", "--draft-vocab", "20", "--name", "narrow")
-    before = load_pair(models, "eagle", target=folder / "qwen", weights=models / "narrow")
+    trained(folder, "eagle", "--draft-vocab", "20", "--name", "few-rows")
+    before = load_pair(models, "eagle", target=folder / "qwen", weights=models / "few-rows")
     given = ("--target", "qwen", "--out", "models", "--toy", "--distil-tokens", "1500", "--json")
     vocab = before.target.decoder.config.vocab
     for size in (10, 30, vocab):
-        asked = ("--from", "narrow", "--steps", "0", "--draft-vocab", str(size))
+        asked = ("--from", "few-rows", "--steps", "0", "--draft-vocab", str(size))
         done(folder, "train", "eagle", *given, *asked, "--name", f"of{size}")
         after = load_pair(models, "eagle", target=folder / "qwen", weights=models / f"of{size}")
         for name, weights in after.drafter.head.state_dict().items():

@@ -23,7 +23,7 @@ def alternating():
 
 def test_a_length_is_taken_from_the_other_half():
     trace = alternating()
-    figures, chosen = fit_length(trace, COST, fixed, None)
+    figures, chosen, _ = fit_length(trace, COST, fixed, None)
     shortest, longest = (fit_length(trace, COST, fixed, k)[0] for k in (1, 4))
     assert chosen == "k=4 / k=1"
     assert figures[1::2].tolist() == longest[1::2].tolist()
@@ -39,7 +39,7 @@ def test_a_policy_is_fitted_on_the_half_that_does_not_judge_it():
         k = 4 if 0 in sequences else 1
         return DeferredPolicy(f"fitted:{k}", lambda trace, cost: fixed(k))
 
-    figures, _ = fit_tree(trace, COST, policy_of)
+    figures, *_ = fit_tree(trace, COST, policy_of)
     shortest, longest = (fit_length(trace, COST, fixed, k)[0] for k in (1, 4))
     assert figures[1::2].tolist() == longest[1::2].tolist()
     assert figures[::2].tolist() == shortest[::2].tolist()
