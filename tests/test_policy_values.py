@@ -28,7 +28,7 @@ def test_a_token_at_the_threshold_is_drafted_behind(policy, beyond):
 
 @pytest.mark.parametrize(
     "predictor, defaults",
-    [("theta", (0.25, 0.25, 0.5)), ("scalar/0.1/0.7/-0.2/0.1", (1 / 128, 1 / 16, 0.5))],
+    [("theta", (0.25, 0.25, 0.5)), ("scalar/0.1/0.7/-0.2/0.1", (0.00781, 0.0625, 0.5))],
 )
 def test_calibrated_sampling_has_the_defaults_of_its_predictor(predictor, defaults):
     """sigma_M, sigma_S and theta_0 as `cali_ts` states them."""
