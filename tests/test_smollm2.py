@@ -1,7 +1,9 @@
 """The exhibit of a real model: its recordings, its costs, and the page that shows them."""
 
+import json
 from itertools import combinations
 from math import hypot
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -83,3 +85,18 @@ def test_table_of_policies_is_current():
     files = [f"traces/smollm2/{rule}/{name}.parquet" for rule in ("greedy", "coupled")
              for name in ("eagle", "glide")]  # fmt: skip
     assert printed_by("score", *files, "--markdown") in PAGE.read_text(encoding="utf-8")
+
+
+def test_table_of_draft_vocabularies_is_measured():
+    report = json.loads((FOLDER / "measured" / "draft_vocabularies.json").read_text())
+    sizes = {"8192": "8,192", "4096": "4,096", "16384": "16,384", "49152": "49,152, all"}
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    for row in report["rows"]:
+        size = sizes[Path(row["recording"]).stem.removeprefix("eagle-")]
+        length, low, high = row["accepted"]
+        cells = [size, f"{length:.3f} [{low:.3f}, {high:.3f}]"]
+        if size != "8,192":
+            cells.append("{:.3f} [{:.3f}, {:.3f}]".format(*row["less"]))
+        line = next(line for line in lines if line.startswith(f"| {size} |"))
+        assert line.startswith(f"| {' | '.join(cells)} |")
+        assert line.endswith(f"| {row['step']:.3f} | {row['speedup']:.2f} |")

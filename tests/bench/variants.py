@@ -8,12 +8,14 @@ read beside each, NAME.cost.json, where they are.
 | --- | --- |
 | accepted | mean accepted length of a draft of K tokens from every position, 95% over prompts |
 | less | BASE's less this one's, paired by prompt |
-| step | the second draft token of a draft, in plain steps |
-| best_k, speedup | the best fixed length and what the replay says of it |
+| step | a token of the longest draft priced, in plain steps of the same sitting |
+| best_k, speedup | the best fixed length by replay, its drafts at this price, all else at BASE's: |
+| | the target is the same |
 """
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -45,18 +47,20 @@ def bounds(value: Interval) -> list[float]:
     return [round(x, 4) for x in (value.value, value.low, value.high)]
 
 
-def priced(trace: Trace, path: Path) -> dict:
-    """Draft step and best fixed length at the costs beside the recording; {} without them."""
-    file = path.with_suffix(".cost.json")
-    if not file.exists():
+def priced(trace: Trace, path: Path, base: Path) -> dict:
+    """Draft step and best fixed length at the costs beside both recordings; {} without them."""
+    files = path.with_suffix(".cost.json"), base.with_suffix(".cost.json")
+    if not all(file.exists() for file in files):
         return {}
-    cost = CostModel.from_json(file)
+    own, first = map(CostModel.from_json, files)
+    scale = first.baseline / own.baseline
+    cost = replace(first, draft=own.draft * scale, catch_up=own.catch_up * scale, precision=None)
     speedups = []
     for k in range(min(trace.K, cost.K) + 1):
         rounds = replay(trace, policies.parse(f"fixed:{k}"), cost=cost)
         speedups.append(trace.rows * cost.baseline / cost.seconds(rounds).sum())
     best = int(np.argmax(speedups))
-    step = (cost.draft[2] - cost.draft[1]) / cost.baseline
+    step = own.draft[-1] / own.K / own.baseline
     return {"step": round(step, 4), "best_k": best, "speedup": round(speedups[best], 4)}
 
 
@@ -75,7 +79,7 @@ def main() -> None:
                 "prompts": trace.sequences,
                 "accepted": bounds(ratio(*own)),
                 "less": bounds(ratio_difference(*base, *own)),
-                **priced(trace, path),
+                **priced(trace, path, options.recording[0]),
             }
         )
     report = {"depth": options.depth, "rule": traces[0].meta.rule, "rows": rows}
