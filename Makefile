@@ -109,7 +109,7 @@ smollm2-costs:
 
 smollm2-equality:
 	$(BIN)/python tests/bench/equality.py $(wildcard traces/smollm2/*/*.parquet) \
-	  --models $(SMOLLM2) --out traces/smollm2/measured/equality.json
+	  --models $(SMOLLM2) --threads 1 --out traces/smollm2/measured/equality.json
 
 # One EAGLE with heads over other draft vocabularies, and drafters in int8. Every call goes on where it was.
 VARIANTS := $(SMOLLM2)-variants

@@ -59,7 +59,7 @@ def run_of(trace: Trace, text: str, seed: int, loss: float = 0.0):
 
 @pytest.mark.parametrize("text", ["fixed:3", "beta_ts", "beta_ts:scope=stream"])
 def test_false_alarms_are_at_most_as_stated(text):
-    """Each run is a replay of a text of its own, each recording another text of the same prompts.
+    """Each run replays its own sequence, each recording holds another of the same prompts.
     If a test's p-value were <= 0.1 in more than 10% of 150 runs, then in over 31 with probability
     above 1e-4: no more are allowed."""
     trials, found = 150, {}

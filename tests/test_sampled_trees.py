@@ -50,7 +50,7 @@ class Grower(Speaker):
 
 
 def accepted_by_hand(world, rule, make, text, ends):
-    """The rounds of a text: in each the draft of a fresh plan, and its depth along the text."""
+    """The rounds of a sequence: in each the draft of a fresh plan, and its depth along it."""
     rounds, at = [], 0
     while at < len(text):
         drafter, plan = Grower(world), make()

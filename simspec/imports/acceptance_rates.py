@@ -1,4 +1,4 @@
-"""Acceptance that an engine is told to simulate: vLLM's synthetic rates, and Dynamo's vector."""
+"""Acceptance rates for an engine to simulate: vLLM's synthetic rates, and Dynamo's vector."""
 
 from collections.abc import Sequence
 

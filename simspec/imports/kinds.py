@@ -159,7 +159,7 @@ class BatchTier:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """How an engine is told to draft; nothing in it says what is accepted.
+    """Settings by which an engine drafts; nothing in it says what is accepted.
 
     | field  | type          | meaning                               |
     | ------ | ------------- | ------------------------------------- |
