@@ -2,7 +2,8 @@
 
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -22,6 +23,20 @@ NARROWEST_TEXT = 24
 def terminal_width() -> int | None:
     """Columns of the terminal behind stdout; None where stdout is a pipe or a file."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+@contextmanager
+def progress_bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr, where that is a terminal; yields a function of how many are done."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda done: bar.update(task, completed=done)
 
 
 def print_table(

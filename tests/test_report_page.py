@@ -175,3 +175,9 @@ def test_command_writes_a_page_and_keeps_recordings(tmp_path):
     assert code != 0
     assert "t.parquet" in error
     assert (tmp_path / "t.parquet").read_bytes() == before
+
+
+def test_processes_write_the_same_page():
+    traces = {"a.parquet": recording(), "b.parquet": recording("model", 0.5)}
+    one, two = (report(traces, CHEAP, ("beta_ts",), 1, QUICK, jobs=jobs) for jobs in (1, 2))
+    assert one == two

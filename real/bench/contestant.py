@@ -41,6 +41,8 @@ class Contestant:
     | drafts | whether it speculates |
     | remark | what its name does not say; called after the race |
     | warm | prepares what its first calls showed to be needed |
+    | writes_plain | whether its sequences must be those of plain decoding; false where it draws \
+its own tokens |
     """
 
     name: str
@@ -48,6 +50,7 @@ class Contestant:
     drafts: bool
     remark: Callable[[], str] = lambda: ""
     warm: Callable[[], None] = lambda: None
+    writes_plain: bool = True
 
 
 def absent(name: str, reason: str) -> Contestant:
@@ -65,7 +68,7 @@ class Runs:
 
     | field | shape | meaning |
     | --- | --- | --- |
-    | name, drafts | | the contestant's |
+    | name, drafts, writes_plain | | the contestant's |
     | token | [R][S][n] | new tokens of every repeat and prompt |
     | passes | [R][S] | of the target |
     | seconds | [R][S] | end to end, prefill included, device synchronized before and after |
@@ -76,6 +79,7 @@ class Runs:
 
     name: str
     drafts: bool
+    writes_plain: bool = True
     token: list = field(default_factory=list)
     passes: list = field(default_factory=list)
     seconds: list = field(default_factory=list)

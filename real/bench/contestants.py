@@ -15,8 +15,8 @@ from real.decode.plan import make_plan
 from real.draft import Drafter, Silent, check_grows
 from real.model.runner import EagerPasses
 from real.pair import Pair, load_pair
-from real.rerun import prompts_of
-from real.sampling import Rule
+from real.rerun import prompts_of, recorded_rule
+from real.sampling import clear_noise_cache
 from simspec import CostModel, Policy, Trace, policies
 from simspec.tree_policy import TreePolicy
 
@@ -109,9 +109,10 @@ def loop_contestant(
 ) -> Contestant:
     """The decode loop with a drafter and a policy that observes seconds of `policy_cost`.
 
-    Drafts reach the trace's K, sequences end at its end tokens.
+    Rule, end tokens and the deepest draft are those of the trace.
     ValueError for a policy that needs more than the drafter has: depth, features, trees.
     """
+    rule = recorded_rule(trace)
     tree = trace.meta.tree if trace.meta.drafter == name.partition("=")[0] else ()
 
     def new_plan():
@@ -126,11 +127,12 @@ def loop_contestant(
         plan = new_plan()
 
         def generate(request: Request) -> tuple[list[int], int]:
+            clear_noise_cache()  # contestants share their noise, and each pays for it
             result = decode(
                 pair.target,
                 drafter,
                 plan,
-                Rule(),
+                rule,
                 list(request.prompt),
                 request.budget,
                 tuple(trace.meta.end_tokens),
@@ -141,7 +143,13 @@ def loop_contestant(
 
         return generate
 
-    return Contestant(name, begin, name != PLAIN, warm=pair.target.passes.warm)
+    return Contestant(
+        name,
+        begin,
+        name != PLAIN,
+        warm=pair.target.passes.warm,
+        writes_plain=name == PLAIN or not rule.sampled,
+    )
 
 
 def all_contestants(
@@ -153,7 +161,7 @@ def all_contestants(
     policy_costs: Mapping[str, CostModel] | None = None,
     seed: int = 0,
 ) -> list[Contestant]:
-    """Plain decoding, the `drafter=policy` names, and transformers' methods.
+    """Plain decoding, the `drafter=policy` names, and transformers' methods, under the trace's rule.
 
     `pairs` come from `load_pairs`; policies observe the cost of their drafter, or a ratio of 0.1.
     A method that lacks its assistant model takes part and fails, so that its row says why.
@@ -180,5 +188,6 @@ def all_contestants(
             reason = f"{small} holds no small model; expected a checkpoint there"
             contestants.append(absent(method, reason))
         else:
-            contestants.append(hf_contestant(method, model, assistant, trace.meta.end_tokens))
+            ends, rule = trace.meta.end_tokens, recorded_rule(trace)
+            contestants.append(hf_contestant(method, model, assistant, ends, rule))
     return contestants

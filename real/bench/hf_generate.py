@@ -2,16 +2,19 @@
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from real.bench.contestant import Contestant, ContestantError, Generate, Request
 from real.model.checkpoint import load_config
 from real.model.hf_config import WeightsError
 from real.pair import DTYPES
+from real.sampling import Rule
 
 SCHEDULES = ("constant", "heuristic", "heuristic_transient")
 HF_METHODS = (
@@ -21,6 +24,8 @@ HF_METHODS = (
     "prompt_lookup:10",
 )
 """Methods that race by default."""
+
+GREEDY = Rule()
 
 
 def parse_hf_method(text: str) -> tuple[str, dict]:
@@ -98,8 +103,14 @@ def _is_relevant(record: logging.LogRecord) -> bool:
     return "Passing `generation_config` together with" not in record.getMessage()
 
 
-def hf_contestant(method: str, model, assistant=None, end_tokens: Sequence[int] = ()) -> Contestant:
-    """`model.generate` with that method; ContestantError where it lacks an assistant model."""
+def hf_contestant(
+    method: str, model, assistant=None, end_tokens: Sequence[int] = (), rule: Rule = GREEDY
+) -> Contestant:
+    """`model.generate` with that method; ContestantError where it lacks an assistant model.
+
+    Under a sampled rule it draws by transformers' own sampling at the rule's settings, seeded by
+    the rule's seed and the request's address, so its sequences are not those of plain decoding.
+    """
     kind, options = parse_hf_method(method)
     if kind == "assisted" and assistant is None:
         raise ContestantError(
@@ -108,7 +119,7 @@ def hf_contestant(method: str, model, assistant=None, end_tokens: Sequence[int] 
         )
     drafts = kind in ("assisted", "prompt_lookup")
     arguments: dict[str, Any] = {
-        "do_sample": False,
+        **sampling_options(rule),
         "use_cache": True,
         "eos_token_id": list(end_tokens) or None,
         "pad_token_id": end_tokens[0] if end_tokens else None,
@@ -131,6 +142,8 @@ def hf_contestant(method: str, model, assistant=None, end_tokens: Sequence[int] 
                 assistant.generation_config = settings
             arguments_now = arguments | {"max_new_tokens": request.budget}
             ids = torch.tensor([list(request.prompt)], device=model.device)
+            if rule.name != "greedy":
+                torch.manual_seed(_seed(rule, request))
             if not drafts:  # a compiled forward gets no hook
                 token = _generate(model, ids, arguments_now)
                 return token, len(token)
@@ -138,7 +151,20 @@ def hf_contestant(method: str, model, assistant=None, end_tokens: Sequence[int] 
 
         return generate
 
-    return Contestant(method, begin, drafts, lambda: _remark(kind, options, model))
+    remark = partial(_remark, kind, options, model)
+    return Contestant(method, begin, drafts, remark, writes_plain=rule.name == "greedy")
+
+
+def _seed(rule: Rule, request: Request) -> int:
+    return int(np.random.SeedSequence((rule.seed, request.address)).generate_state(1, np.uint64)[0])
+
+
+def sampling_options(rule: Rule) -> dict[str, Any]:
+    """Arguments of `generate` that draw from the rule's distribution; top_k 0 is all tokens."""
+    if rule.name == "greedy":
+        return {"do_sample": False}
+    cut = {"top_k": rule.top_k, "top_p": rule.top_p}
+    return {"do_sample": True, "temperature": rule.temperature} | cut
 
 
 def _generate(model, ids: torch.Tensor, arguments: dict) -> list[int]:

@@ -27,7 +27,7 @@ class RaceRow:
     | per_pass | tokens a pass of the target |
     | speedup, over_generate | rate over that of `plain`, and of transformers' `generate` |
     | low, high | 95% interval of the speedup over prompts; None of fewer than 8 prompts |
-    | equal | prompts continued as by plain decoding, in every repeat |
+    | equal | prompts continued as by plain decoding, in every repeat; None where tokens are drawn anew |
     | warm | seconds of the longer of its first two calls |
     """
 
@@ -99,7 +99,9 @@ def _row(runs: Runs, group: str, members: list[int], plain: Runs, generate: Runs
         over_generate=None if generate is None else float(rate / median_rate(generate, members)),
         low=low,
         high=high,
-        equal=sum(all(t[s] == plain.token[0][s] for t in runs.token) for s in members),
+        equal=sum(all(t[s] == plain.token[0][s] for t in runs.token) for s in members)
+        if runs.writes_plain
+        else None,
         warm=runs.warm,
         remark=runs.remark,
     )

@@ -79,7 +79,7 @@ def race(  # noqa: PLR0913
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """Race the decode loop against transformers on a recording's prompts, greedy, one at a time.
+    """Race the decode loop against transformers on a recording's prompts, under its rule, one at a time.
 
     Times are end-to-end wall-clock times in shuffled order. Never recommends a drafter and policy
     that is slower than decoding without drafts.

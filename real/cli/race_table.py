@@ -69,7 +69,7 @@ def _cells(r) -> tuple[str, ...]:
         f"{r.first * 1e3:.2f} ms",
         _format(r.after, ".1f"),
         f"{r.per_pass:.2f}",
-        f"{r.equal} of {r.prompts}",
+        "-" if r.equal is None else f"{r.equal} of {r.prompts}",
     )
 
 

@@ -143,6 +143,8 @@ def _about(
             for drafter, pair in loaded.items()
             if drafter != PLAIN
         },
+        "rule": trace.meta.rule,
+        "temperature": trace.meta.temperature,
         "prompts": trace.sequences,
         "repeats": settings.repeats,
         "seed": settings.seed,

@@ -5,7 +5,16 @@ from typing import Annotated
 
 import typer
 
-from simspec.cli.options import Cost, Level, MixedCosts, Replicates, Traces, print_notes
+from simspec.cli.options import (
+    MOST_THREADS,
+    Cost,
+    Level,
+    MixedCosts,
+    Replicates,
+    Traces,
+    at_most,
+    print_notes,
+)
 
 
 def report(  # noqa: PLR0913
@@ -20,25 +29,35 @@ def report(  # noqa: PLR0913
     level: Level = 0.95,
     replicates: Replicates = 4,
     seed: Annotated[int, typer.Option(help="Seed of draws and resamples.")] = 0,
+    jobs: Annotated[
+        int, typer.Option(callback=at_most(MOST_THREADS), help="Processes; 0: one for each core.")
+    ] = 0,
 ) -> None:
     """Write one HTML page: which drafter and draft length, and why; it needs no network.
 
     Example: simspec report mine.parquet other.parquet --out report.html
     """
+    from joblib import cpu_count as cores
+
     from simspec.files import check_output, replacing
-    from simspec.page.report import report as html_of
+    from simspec.page.report import all_figures, page_of
     from simspec.recordings import comparable_costs, locate
     from simspec.reports.comparison import Question
+    from simspec.terminal import print_text, progress_bar
 
     paths = locate(traces)
     check_output(out, *paths.values())
     question = Question(level, seed=seed)
     costs, notes = comparable_costs(paths, cost, mixed=mixed)
     print_notes(notes)
-    html = html_of(paths, costs, tuple(policy or ()), replicates, question, notes)
+    work = all_figures(paths, costs, tuple(policy or ()), replicates, question, jobs or cores())
+    figures = []
+    with progress_bar("replaying", len(paths)) as done:
+        for recording in work:
+            figures.append(recording)
+            done(len(figures))
+    html = page_of(figures, question, notes)
     with replacing(out) as temporary:
         temporary.write_text(html, encoding="utf-8")
     count = f"{len(paths)} recording{'s' * (len(paths) > 1)}"
-    from simspec.terminal import print_text
-
     print_text(f"wrote {out}: {count}, {len(html) / 1e6:.1f} MB")

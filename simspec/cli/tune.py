@@ -2,8 +2,6 @@
 
 import json
 import shlex
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +9,7 @@ import typer
 from simspec.cli.options import Cost, Json, Level, MixedCosts, Replicates, Traces, print_notes
 
 if TYPE_CHECKING:
-    from simspec.reports.tuning import Half, Search, Tuning
+    from simspec.reports.tuning import Half, Tuning
 
 
 def tune(  # noqa: PLR0913
@@ -39,6 +37,7 @@ def tune(  # noqa: PLR0913
     from simspec.recordings import comparable_costs, locate
     from simspec.reports.tuning import Search, default_text
     from simspec.reports.tuning import tune as tune_policy
+    from simspec.terminal import progress_bar
 
     search = Search(trials, replicates, seed, level)
     start = default_text(policy)
@@ -50,25 +49,12 @@ def tune(  # noqa: PLR0913
         for _, group in servable_groups(paths, [start], costs)
         for name, trace in group.items()
     }
-    with _progress(search) as advance:
+    with progress_bar("tuning", search.trials) as advance:
         tuning = tune_policy(served, policy, costs, search, advance)
     if as_json:
         print(json.dumps({"seed": seed, "level": level} | tuning.to_dict()))
         return
     _print(tuning, level)
-
-
-@contextmanager
-def _progress(search: "Search") -> Iterator[Callable[[int], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    shown = console.is_terminal
-    columns = (TextColumn("tuning"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not shown) as bar:
-        task = bar.add_task("", total=search.trials)
-        yield lambda settings: bar.update(task, completed=settings)
 
 
 def _print(tuning: "Tuning", level: float) -> None:

@@ -1,6 +1,6 @@
 """The page of a decision: recommendations first, then each recording's figures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,16 +25,52 @@ def report(
     replicates: int = 4,
     question: Question = DEFAULTS,
     notes: Sequence[str] = (),
+    jobs: int = 1,
 ) -> str:
     """The HTML of the page; costs is a CostModel, a ratio or {name: either}.
 
-    `notes` are shown under the title. ValueError for what cannot run.
+    `notes` are shown under the title; recordings are replayed by `jobs` processes.
+    ValueError for what cannot run.
     """
-    figures = []
-    for name, source in traces.items():
-        trace = source if isinstance(source, Trace) else load_trace(source)
-        cost = costs[name] if isinstance(costs, Mapping) else costs
-        figures.append(figures_of(name, trace, cost, policies, replicates, question))
+    figures = all_figures(traces, costs, policies, replicates, question, jobs)
+    return page_of(list(figures), question, notes)
+
+
+def all_figures(
+    traces: Mapping[str, Trace | Path | str],
+    costs: Any = 0.1,
+    policies: Sequence[str] = (),
+    replicates: int = 4,
+    question: Question = DEFAULTS,
+    jobs: int = 1,
+) -> Iterator[RecordingFigures]:
+    """The figures of each recording, in order, as soon as they are known."""
+    work = [
+        (name, source, costs[name] if isinstance(costs, Mapping) else costs)
+        for name, source in traces.items()
+    ]
+    settings = policies, replicates, question
+    if jobs == 1 or len(work) < 2:
+        return (_figures(*source, *settings) for source in work)
+    from joblib import Parallel, delayed
+
+    # processes: most of the time is Python between the replays
+    parallel = Parallel(n_jobs=min(jobs, len(work)), return_as="generator")
+    figures: Iterator[RecordingFigures] = parallel(
+        delayed(_figures)(*source, *settings) for source in work
+    )
+    return figures
+
+
+def _figures(name: str, source: Trace | Path | str, cost: Any, *settings: Any) -> RecordingFigures:
+    trace = source if isinstance(source, Trace) else load_trace(source)
+    return figures_of(name, trace, cost, *settings)
+
+
+def page_of(
+    figures: Sequence[RecordingFigures], question: Question = DEFAULTS, notes: Sequence[str] = ()
+) -> str:
+    """The HTML of recordings' figures."""
     found = recommend(figures, question)
     count = f"{len(figures)} recording{'s' * (len(figures) > 1)}"
     body = [
