@@ -1,4 +1,4 @@
-"""A race under sampling: our sequences are plain decoding's, transformers draws from the same law."""
+"""A race under sampling: ours writes what plain decoding writes; transformers draws alike."""
 
 from dataclasses import replace
 

@@ -161,7 +161,7 @@ def all_contestants(
     policy_costs: Mapping[str, CostModel] | None = None,
     seed: int = 0,
 ) -> list[Contestant]:
-    """Plain decoding, the `drafter=policy` names, and transformers' methods, under the trace's rule.
+    """Plain decoding, the `drafter=policy` names, and transformers' methods, by the trace's rule.
 
     `pairs` come from `load_pairs`; policies observe the cost of their drafter, or a ratio of 0.1.
     A method that lacks its assistant model takes part and fails, so that its row says why.

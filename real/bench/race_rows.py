@@ -27,7 +27,7 @@ class RaceRow:
     | per_pass | tokens a pass of the target |
     | speedup, over_generate | rate over that of `plain`, and of transformers' `generate` |
     | low, high | 95% interval of the speedup over prompts; None of fewer than 8 prompts |
-    | equal | prompts continued as by plain decoding, in every repeat; None where tokens are drawn anew |
+    | equal | prompts continued as by plain decoding, in every repeat; None if drawn anew |
     | warm | seconds of the longer of its first two calls |
     """
 

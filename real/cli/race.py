@@ -79,10 +79,10 @@ def race(  # noqa: PLR0913
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """Race the decode loop against transformers on a recording's prompts, under its rule, one at a time.
+    """Race the decode loop against transformers on a recording's prompts, under its rule.
 
-    Times are end-to-end wall-clock times in shuffled order. Never recommends a drafter and policy
-    that is slower than decoding without drafts.
+    One sequence at a time. Times are end-to-end wall-clock times in shuffled order. Never
+    recommends a drafter and policy that is slower than decoding without drafts.
 
     Example: simspec race tiny-model-greedy --contestant model=fixed:2 --out race.json
     """
