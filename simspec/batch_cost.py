@@ -84,7 +84,7 @@ m > 1: verify at n / active - 1, linear between entries |
         seconds: Array = cost.overhead + cost.draft[most] + verify
         seconds = seconds + load.catch_up / self.measured
         if self.measured == 1:
-            further = cost.node + (self.cost.feature if reads else 0.0)
+            further = cost.node + self.cost.charge(reads)
             seconds = seconds + further * (load.computed - most)
         return seconds + self._cached(load.cached, load.draft_cached, most)
 
@@ -115,6 +115,7 @@ m > 1: verify at n / active - 1, linear between entries |
             name=f"{self.cost.name}-b{batch}",
             device=self.cost.device,
             feature=self.cost.feature * copies,
+            predictor=None if self.cost.predictor is None else self.cost.predictor * copies,
             origin=self.cost.origin,
         )
 

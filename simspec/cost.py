@@ -201,13 +201,14 @@ class CostModel:
         `predictor` for those of PREDICTED, `feature` for others, both for both. The charge moves
         into `draft`, so that pricing the result again changes nothing.
         """
-        charge = self._charge(reads)
+        charge = self.charge(reads)
         if not charge:
             return self
         draft = self.draft + charge * np.arange(self.K + 1)
         return replace(self, draft=draft, feature=0.0, predictor=None, precision=None)
 
-    def _charge(self, reads: Sequence[str]) -> float:
+    def charge(self, reads: Sequence[str]) -> float:
+        """Seconds of reading these features of one computed token."""
         if not reads or self.predictor is None:
             return self.feature if reads else 0.0
         learned = sum(name in PREDICTED for name in reads)

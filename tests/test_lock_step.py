@@ -184,13 +184,19 @@ def test_control_padded_steps_cost_more():
 
 def test_features_and_further_rows_are_priced():
     trace = synthetic.iid(1.0, 2, 9, 2, confidence=True)
-    cost = replace(TokenCost(1.0).cost(2), feature=0.25)
+    cost = replace(TokenCost(1.0).cost(2), feature=0.25, predictor=0.125)
     rounds = replay(trace, policies.parse("fixed:2"))
-    free, read, rows = (
+    free, read, learned, rows = (
         policy_steps(trace, rounds, priced, 2, reads=reads).seconds[0]
-        for priced, reads in ((cost, ()), (cost, ("confidence",)), (with_draft_row(cost, 0.5), ()))
+        for priced, reads in (
+            (cost, ()),
+            (cost, ("confidence",)),
+            (cost, ("theta",)),
+            (with_draft_row(cost, 0.5), ()),
+        )
     )
-    assert (free, read, rows) == (1.0, 1.0 + 4 * 0.25, 1.0 + 2 * 0.5)
+    assert (free, read, learned, rows) == (1.0, 1.0 + 4 * 0.25, 1.0 + 4 * 0.125, 1.0 + 2 * 0.5)
+    assert BatchCost(cost).alike(3, 0).predictor == 3 * 0.125
     table = CostTable((1,), (0,), ((cost,),))
     assert with_draft_row(table, 0.5).at().node == 0.5
 

@@ -18,7 +18,7 @@ from simspec.reports.regimes import RATIOS, by_regime, regime_columns, regimes, 
 TRACE = synthetic.iid(0.7, 12, 60, 6, seed=2)
 COST = CostModel(
     draft=np.arange(7) * 0.4, verify=2 + 0.3 * np.arange(7), catch_up=[0, 0.2], overhead=0.1,
-    baseline=2.0, feature=0.05, name="mine",
+    baseline=2.0, feature=0.05, predictor=0.07, name="mine",
 )  # fmt: skip
 
 
@@ -44,12 +44,12 @@ def test_flat_price_is_glides_formula_on_its_own_acceptance(c, k, seed):
 
 @given(costs(6), st.sampled_from(RATIOS), st.integers(0, 6))
 def test_measured_verification_keeps_verify_alone(cost, c, k):
-    priced = with_ratio(cost, c)
+    priced = with_ratio(replace(cost, predictor=0.07), c)
     rounds = replay(TRACE, fixed(k))
     by_hand = c * cost.baseline * rounds.computed + cost.verify[rounds.drafted]
     assert priced.seconds(rounds) == pytest.approx(by_hand)
     assert priced.baseline == cost.baseline
-    assert priced.reading(("confidence",)) == priced
+    assert priced.reading(("confidence", "theta")) == priced
 
 
 def test_more_rows_cost_nothing_where_verification_is_flat():

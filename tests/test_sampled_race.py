@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy import stats
 from test_hf_generate import models  # noqa: F401
+from test_run_sampled import recording as rejection_recording
 from toy_lm import VOCAB, toy_prompts, toy_recording
 
 import real.sampling
@@ -23,22 +24,26 @@ RISK = 1e-6
 DRAWS = 400
 
 
-def raced(folder, rule, methods):
-    trace = toy_recording("model", rule)[0].select([0, 3, 6])
+def raced(folder, trace, methods):
     checkpoints = Checkpoints(folder, dtype="float64")
     names = ["model=fixed:2", "prompt_lookup=fixed:3"]
     pairs = load_pairs(checkpoints, trace, names)
     runs = race(
         all_contestants(checkpoints, trace, pairs, names, methods), requests_of(trace), repeats=2
     )
-    return trace, {run.name: run for run in runs}
+    return {run.name: run for run in runs}
+
+
+def recording(rule):
+    return toy_recording("model", rule)[0].select([0, 3, 6])
 
 
 def test_our_contestants_write_the_recorded_sequences(models):  # noqa: F811
     methods = ["generate", "assisted:constant", "prompt_lookup:3"]
-    trace, runs = raced(models, "coupled", methods)
+    trace = recording("coupled")
+    runs = raced(models, trace, methods)
     sequences = [trace.token[a:b].tolist() for a, b in zip(trace.offset, trace.offset[1:])]
-    greedy = raced(models, "greedy", [])[1][PLAIN].token[0]
+    greedy = raced(models, recording("greedy"), [])[PLAIN].token[0]
     assert sequences != greedy
     for name in (PLAIN, "model=fixed:2", "prompt_lookup=fixed:3"):
         assert runs[name].token == [sequences, sequences], name
@@ -54,7 +59,8 @@ def test_our_contestants_write_the_recorded_sequences(models):  # noqa: F811
 
 
 def test_rejection_draws_its_own_sequences(models):  # noqa: F811
-    trace, runs = raced(models, "rejection", [])
+    trace = rejection_recording("model", 8)[0].select([0, 3, 6])
+    runs = raced(models, trace, [])
     rows = {row.contestant: row for row in race_rows(list(runs.values()), trace.meta.tasks)}
     assert rows[PLAIN].equal is not None
     assert rows["model=fixed:2"].equal is None

@@ -44,6 +44,7 @@ class Price:
             catch_up=np.zeros(1),
             overhead=0.0,
             feature=0.0,
+            predictor=None,
             node=0.0 if self.flat else self.ratio * row,
             kv_verify=0.0 if self.flat else cost.kv_verify,
             kv_draft=0.0,

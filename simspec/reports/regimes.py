@@ -48,6 +48,7 @@ def with_ratio(cost: CostModel, c: float) -> CostModel:
         catch_up=np.zeros(1),
         overhead=0.0,
         feature=0.0,
+        predictor=None,
         node=0.0,
         kv_draft=0.0,
         origin=None,
