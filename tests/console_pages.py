@@ -54,8 +54,9 @@ def rewritten(text, folder):
 
     def block(match):
         lines = []
-        for words, shown in steps(match[1]):
-            lines += [f"$ {shlex.join(words)}", *printed(folder, words, shown)]
+        commands = re.findall(r"^\$ (?:.*\\\n)*.*", match[1], flags=re.M)
+        for asked, (words, shown) in zip(commands, steps(match[1])):
+            lines += [asked, *printed(folder, words, shown)]
         return "\n".join(["```console", *lines, "```"])
 
     return re.sub(r"```console\n(.*?)```", block, text, flags=re.S)
