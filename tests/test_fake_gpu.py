@@ -107,7 +107,6 @@ def test_campaign_runs_on_a_fake_gpu(inputs):
         TOY,
         engine="fast",
         recording=replace(TOY.recording, K=3),
-        costs=replace(TOY.costs, rounds=6),
         policies=replace(TOY.policies, chains=("beta_ts", "confidence:0.5")),
     )
     last = {f"record-{d}-coupled" for d in ("model", "early_exit", "medusa", "prompt_lookup")}
