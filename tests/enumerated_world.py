@@ -1,7 +1,7 @@
 """A small world whose output distributions can be enumerated: models, rounds and whole
 sequences."""
 
-from functools import cache
+from functools import cache, lru_cache
 from itertools import product
 from types import SimpleNamespace
 
@@ -27,6 +27,24 @@ CUTS = st.sampled_from(
 )  # few leave a single token
 rules = st.builds(lambda heat, cut: Rule("rejection", heat, 0, *cut), st.floats(0.6, 2.0), CUTS)
 seeds = st.integers(0, 10**6)
+
+
+class Remembered(Rule):
+    """A rule that computes each distribution once: an enumeration asks for few, again and again."""
+
+    def probs(self, logits: torch.Tensor) -> torch.Tensor:
+        return _known_probs(Rule(**vars(self)), tuple(map(tuple, logits.tolist()))).clone()
+
+
+@lru_cache(maxsize=1 << 14)
+def _known_probs(rule: Rule, rows: tuple) -> torch.Tensor:
+    return rule.probs(torch.tensor(rows, dtype=torch.float64))
+
+
+@cache
+def cost_of(K: int) -> CostModel:
+    """What policies observe in these worlds."""
+    return CostModel.from_ratio(0.2, K)
 
 
 class World:
@@ -107,7 +125,7 @@ def round_distribution(
 
     `verified` receives the number of combinations of the round's draws.
     """
-    distribution, ways = {}, []
+    distribution, ways, rule = {}, [], Remembered(**vars(rule))
 
     def one(draws):
         draft, texts = grown(world, rule, parent, draws, sure)
@@ -208,8 +226,8 @@ def output_of(hidden, logits=None):
 
 
 def spoken(world, rule, policy, budget, K, draws, seed, ends=()):
-    target = Listener(world)
-    drive = chain_plan(policy, K, seed, CostModel.from_ratio(0.2, K))
+    target, rule = Listener(world), Remembered(**vars(rule))
+    drive = chain_plan(policy, K, seed, cost_of(K))
     return decode(target, Speaker(world), drive, rule, [0], budget, ends, 0, target.extend, draws)
 
 
@@ -241,7 +259,7 @@ def case_world(case) -> World:
 @cache
 def policy_of(text: str):
     """The policy of a text, for drafts of up to two tokens."""
-    return policies.parse(text).resolve(SimpleNamespace(K=2), CostModel.from_ratio(0.2, 2))
+    return policies.parse(text).resolve(SimpleNamespace(K=2), cost_of(2))
 
 
 @cache

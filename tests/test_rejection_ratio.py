@@ -11,13 +11,15 @@ from enumerated_world import (
     ALLOWED,
     BUDGET,
     CASES,
+    Listener,
+    Speaker,
     World,
     case_world,
     columns_of,
+    cost_of,
     off,
     policy_of,
     real_rounds,
-    spoken,
     whole,
 )
 from hypothesis import given, settings
@@ -111,7 +113,7 @@ def replayed(world, rule, policy, budget, K, seed, ends) -> dict:
         part = cases[first : first + together]
         texts, runs, odds = zip(*part)
         trace = recording_of(texts, runs, budget, K, ends)
-        rounds = replay(trace, policy, seed, CostModel.from_ratio(0.2, K))
+        rounds = replay(trace, policy, seed, cost_of(K))
         position = rounds.row - np.repeat(trace.offset[:-1], np.diff(rounds.offset))
         columns = columns_of(rounds, position)
         for text, share, a, b in zip(texts, odds, rounds.offset, rounds.offset[1:]):
@@ -141,6 +143,10 @@ def test_replayed_rounds_are_distributed_as_real_ones(text):
         assert mean[0] > 0 or text == "fixed:0"
 
 
+class Stop(Exception):
+    """Ends a run behind its first round."""
+
+
 @pytest.mark.parametrize("K", [1, 2, 3])
 def test_expected_accepted_equals_the_enumerated_mean(K):
     """`expected_accepted` over the target's sequences, against every draw of a real first round."""
@@ -149,7 +155,14 @@ def test_expected_accepted_equals_the_enumerated_mean(K):
         policy = policies.parse(f"fixed:{K}")
 
         def first_round(draws, world=world, rule=rule, budget=budget, policy=policy):
-            return int(spoken(world, rule, policy, budget, 3, draws, 0).accepted[0])
+            def stop(r):
+                raise Stop(r.accepted)
+
+            plan = chain_plan(policy, 3, 0, cost_of(3))
+            models = Listener(world), Speaker(world), plan, rule
+            with pytest.raises(Stop) as stopped:
+                decode(*models, [0], budget, (), 0, stop, draws)
+            return stopped.value.args[0]
 
         distribution = output_distribution(first_round)
         meta = TraceMeta(
