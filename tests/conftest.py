@@ -4,6 +4,7 @@ Hypothesis has no deadlines (the first example compiles) and fixed examples. `ma
 whether a test fails, not for the smallest example.
 """
 
+import gc
 import json
 from importlib.util import find_spec
 
@@ -22,6 +23,12 @@ if find_spec("torch"):
 
     # Two workers on two cores; thread counts do not change a float64 result.
     torch.set_num_threads(1)
+
+
+def pytest_collection_finish():
+    """Takes modules and tests out of garbage collection: they stay to the end, and are many."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from shell import simspec
+
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 PAGES = [
@@ -31,11 +33,9 @@ def output_of(code: str, folder: Path = ROOT) -> str:
 
 
 def printed_by(*arguments: str) -> str:
-    """What `simspec ARGUMENTS` prints, stripped."""
-    command = [sys.executable, "-m", "simspec.cli", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, check=True
-    ).stdout.strip()
+    """What `simspec ARGUMENTS` prints in the folder of the repository, stripped."""
+    out, _ = simspec(*arguments, cwd=ROOT)
+    return out.strip()
 
 
 def command_lines(page: Path) -> list[str]:

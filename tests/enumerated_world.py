@@ -1,7 +1,9 @@
 """A small world whose output distributions can be enumerated: models, rounds and whole
 sequences."""
 
+from functools import cache, lru_cache
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -15,7 +17,7 @@ from real.decode.verify import rejection_sample
 from real.draft import Draft, Silent, Step
 from real.model.target import TargetOutput
 from real.sampling import Rule
-from simspec import CostModel
+from simspec import CostModel, policies
 from simspec.rng import DRAFT
 
 HELD = settings(deadline=None, max_examples=60, derandomize=True)
@@ -27,32 +29,63 @@ rules = st.builds(lambda heat, cut: Rule("rejection", heat, 0, *cut), st.floats(
 seeds = st.integers(0, 10**6)
 
 
+class Remembered(Rule):
+    """A rule that computes each distribution once: an enumeration asks for few, again and again."""
+
+    def probs(self, logits: torch.Tensor) -> torch.Tensor:
+        return _known_probs(Rule(**vars(self)), tuple(map(tuple, logits.tolist()))).clone()
+
+
+@lru_cache(maxsize=1 << 14)
+def _known_probs(rule: Rule, rows: tuple) -> torch.Tensor:
+    return rule.probs(torch.tensor(rows, dtype=torch.float64))
+
+
+@cache
+def cost_of(K: int) -> CostModel:
+    """What policies observe in these worlds."""
+    return CostModel.from_ratio(0.2, K)
+
+
 class World:
     """A random language of `vocab` tokens: logits of target and drafter behind every text, by
     the text itself."""
 
     def __init__(self, seed: int, vocab: int, near: float = 0.7):
         self.seed, self.vocab, self.near = seed, vocab, near
+        self._drawn: dict = {}  # an enumeration asks for the same text thousands of times
+        self._probs: dict = {}
 
     def p(self, text: tuple) -> torch.Tensor:
-        return self._logits(0, text)
+        return self._logits(0, text).clone()
 
     def q(self, text: tuple) -> torch.Tensor:
         return self.near * self._logits(0, text) + (1 - self.near) * self._logits(1, text)
 
+    def probs(self, rule: Rule, text: tuple, of: str = "p") -> list[float]:
+        """The distribution p or q of the token behind `text`."""
+        if (rule, text, of) not in self._probs:
+            logits = getattr(self, of)(text)
+            self._probs[rule, text, of] = rule.probs(logits[None])[0].tolist()
+        return self._probs[rule, text, of]
+
     def _logits(self, who, text):
-        rng = np.random.default_rng([self.seed, who, len(text), *text])
-        return torch.from_numpy(rng.normal(size=self.vocab) * 1.2)
+        if (who, text) not in self._drawn:
+            rng = np.random.default_rng([self.seed, who, len(text), *text])
+            self._drawn[who, text] = torch.from_numpy(rng.normal(size=self.vocab) * 1.2)
+        return self._drawn[who, text]
+
+    def likelihood(self, rule: Rule, text: tuple, start: int = 0) -> float:
+        """The target's probability of the tokens text[start:] behind text[:start]."""
+        odds = 1.0
+        for i in range(start, len(text)):
+            odds *= self.probs(rule, text[:i])[text[i]]
+        return odds
 
     def true(self, rule: Rule, length: int) -> dict:
         """The target's distribution of the next `length` tokens."""
-        distribution = {}
-        for text in product(range(self.vocab), repeat=length):
-            odds = 1.0
-            for i, token in enumerate(text):
-                odds *= float(rule.probs(self.p(text[:i])[None])[0, token])
-            distribution[text] = odds
-        return distribution
+        texts = product(range(self.vocab), repeat=length)
+        return {text: self.likelihood(rule, text) for text in texts}
 
 
 def grown(world: World, rule: Rule, parent, draws, sure=()) -> Draft:
@@ -92,7 +125,7 @@ def round_distribution(
 
     `verified` receives the number of combinations of the round's draws.
     """
-    distribution, ways = {}, []
+    distribution, ways, rule = {}, [], Remembered(**vars(rule))
 
     def one(draws):
         draft, texts = grown(world, rule, parent, draws, sure)
@@ -103,9 +136,7 @@ def round_distribution(
     for committed, odds in output_distribution(one).items():
         remaining = length - len(committed)
         for rest in product(range(world.vocab), repeat=max(remaining, 0)):
-            probability = 1.0
-            for i, token in enumerate(rest):
-                probability *= float(rule.probs(world.p((*committed, *rest[:i]))[None])[0, token])
+            probability = world.likelihood(rule, (*committed, *rest), len(committed))
             text = until((*committed, *rest)[:length], ends)
             distribution[text] = distribution.get(text, 0.0) + odds * probability
     if verified is not None:
@@ -195,8 +226,8 @@ def output_of(hidden, logits=None):
 
 
 def spoken(world, rule, policy, budget, K, draws, seed, ends=()):
-    target = Listener(world)
-    drive = chain_plan(policy, K, seed, CostModel.from_ratio(0.2, K))
+    target, rule = Listener(world), Remembered(**vars(rule))
+    drive = chain_plan(policy, K, seed, cost_of(K))
     return decode(target, Speaker(world), drive, rule, [0], budget, ends, 0, target.extend, draws)
 
 
@@ -206,6 +237,45 @@ def whole(world, rule, length, ends):
     for text, odds in world.true(rule, length).items():
         distribution[until(text, ends)] = distribution.get(until(text, ends), 0.0) + odds
     return distribution
+
+
+def columns_of(rounds, position):
+    """((position, computed, drafted, accepted), ...) of the rounds of runs or replays."""
+    columns = position, rounds.computed, rounds.drafted, rounds.accepted
+    return tuple(zip(*(column.tolist() for column in columns)))
+
+
+CASES = ((4, Rule("rejection"), ()), (2, Rule("rejection", 0.8, 0, 0, 0.95), (2,)))
+"""(seed of the world and of the policy, rule, end tokens)."""
+BUDGET = 4
+
+
+@cache
+def case_world(case) -> World:
+    """The world of one of CASES."""
+    return World(case[0], 3, 0.4)
+
+
+@cache
+def policy_of(text: str):
+    """The policy of a text, for drafts of up to two tokens."""
+    return policies.parse(text).resolve(SimpleNamespace(K=2), cost_of(2))
+
+
+@cache
+def real_rounds(text: str, case) -> tuple[dict, int]:
+    """({(sequence, its rounds): probability} of real runs under the policy of this text, number
+    of combinations of draws), for every test of the same runs.
+    """
+    seed, rule, ends = case
+    world, ways = case_world(case), []
+
+    def one(draws):
+        ways.append(None)
+        result = spoken(world, rule, policy_of(text), BUDGET, 2, draws, seed, ends)
+        return tuple(result.token.tolist()), columns_of(result, result.position)
+
+    return output_distribution(one), len(ways)
 
 
 ALLOWED = (

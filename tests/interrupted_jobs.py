@@ -8,11 +8,13 @@ from dataclasses import replace
 
 from simspec import load_trace
 
-# A server process imports everything, and forks one child a command. The child counts its file
-# operations below its folder, and kills itself before the n-th where requested. So every moment at
-# which a kill could leave a file half written is reachable by its number.
+# A server process imports everything and records once, so that little is left to import, and forks
+# one child a command. The child counts its file operations below its folder, and kills itself
+# before the n-th where requested. So every moment at which a kill could leave a file half written
+# is reachable by its number.
 SERVER = """
-import json, os, signal, sys, time
+import json, os, signal, sys, tempfile, time
+from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from functools import partial
 import torch
 import real.train.pipeline, real.jobs, real.record.recorder
@@ -43,6 +45,17 @@ def child(folder, die_at, arguments):
     except SystemExit as stop:
         code = stop.code or 0
     return code, count[0]
+
+with open(os.devnull, "w") as quiet, tempfile.TemporaryDirectory() as folder, chdir(folder):
+    with open("p.jsonl", "w") as file:
+        file.write(json.dumps({"id": "p", "task": "t", "text": "Number 0"}))
+    record = ["record", "p.jsonl", "-k", "2", "--budget", "2", "--drafter"]
+    for job in (
+        [*record, "model", "--out", "m.parquet", "--rule", "coupled"],
+        [*record, "early_exit", "--out", "e.parquet"],
+    ):
+        with redirect_stdout(quiet), redirect_stderr(quiet), suppress(SystemExit):
+            main(job)
 
 for line in sys.stdin:
     *job, after = json.loads(line)

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from branches import output_distribution
 from emitter import SAMPLED, decoded
-from enumerated_world import World, spoken
+from enumerated_world import CASES, case_world, real_rounds
 from test_rejection_ratio import ratios_of
 from test_run_sampled import Doubtful
 from toy_lm import toy_pair
@@ -14,8 +13,6 @@ from toy_lm import toy_pair
 from real.audit.acceptance_bias import ACCEPTANCE_TILTS, bias_of_rounds, chain_depth
 from real.audit.auditor import audit
 from real.audit.report import report_rows
-from real.sampling import Rule
-from simspec.policies import parse
 
 
 @pytest.mark.parametrize(
@@ -23,18 +20,9 @@ from simspec.policies import parse
 )
 def test_the_likelihood_ratio_has_mean_one(text):
     """Every draw enumerated, for policies that read features of drafted tokens too."""
-    for seed, rule, ends in (
-        (4, Rule("rejection"), ()),
-        (2, Rule("rejection", 0.8, 0, 0, 0.95), (2,)),
-    ):
-        world, means, tested = World(seed, 3, 0.4), 0.0, 0
-
-        def one(draws, world=world, rule=rule, ends=ends):
-            r = spoken(world, rule, parse(text), 4, 2, draws, 0, ends)
-            columns = r.position, r.computed, r.drafted, r.accepted
-            return tuple(r.token.tolist()), tuple(zip(*(c.tolist() for c in columns)))
-
-        for (tokens, rounds), odds in output_distribution(one).items():
+    for case in CASES:
+        (_, rule, _), world, means, tested = case, case_world(case), 0.0, 0
+        for (tokens, rounds), odds in real_rounds(text, case)[0].items():
             bias = bias_of_rounds(ratios_of(world, rule, tokens, 2), rounds, len(tokens))
             means = means + odds * np.exp(bias.tilt.sum(0))
             tested = max(tested, len(bias.score))

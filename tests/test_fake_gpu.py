@@ -3,6 +3,7 @@
 import json
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -101,13 +102,14 @@ def inputs(tmp_path_factory):
     return folder
 
 
-def test_campaign_runs_on_a_fake_gpu(inputs):
+def test_campaign_runs_on_a_fake_gpu(inputs, monkeypatch):
     """Trains, records and measures all drafters, then runs EAGLE by every command on "fast"."""
+    short = partial(train_predictor, steps=20)
+    monkeypatch.setattr("real.train.train_predictor.train_predictor", short)
     config = replace(
         TOY,
         engine="fast",
         recording=replace(TOY.recording, K=3),
-        costs=replace(TOY.costs, rounds=6),
         policies=replace(TOY.policies, chains=("beta_ts", "confidence:0.5")),
     )
     last = {f"record-{d}-coupled" for d in ("model", "early_exit", "medusa", "prompt_lookup")}

@@ -39,7 +39,7 @@ def test_speculative_sampling_on_a_chain_follows_the_target():
         )
 
     held()
-    assert busy(verified, 30)
+    assert busy(verified, 20)
 
 
 @pytest.mark.parametrize("end", [(), (0,)])
@@ -60,7 +60,7 @@ def test_trees_of_up_to_seven_nodes_partly_drawn_follow_the_target(end):
         )
 
     held()
-    assert busy(verified, 50)
+    assert busy(verified, 30)
 
 
 @pytest.mark.parametrize("parent", [[-1, 0, 0, 1, 1, 2, 3, 5], [-1, 0, 0, 0, 1, 1, 4, 4]])

@@ -90,6 +90,8 @@ def test_every_draw_is_used_once_and_reuse_is_detected(name):
 
         distribution = output_distribution(run)
         worst = max(worst, off(distribution, world.true(rule, 4)))
+        if name and worst > 1e-3:
+            break  # one world shows the fault
     twice = sum(branches.again for branches in seen)
     assert (twice > 0 and worst > 1e-3) if name else (twice == 0 and worst < EXACT), worst
 

@@ -7,7 +7,21 @@ import numpy as np
 import pytest
 import torch
 from branches import output_distribution
-from enumerated_world import ALLOWED, World, off, spoken, whole
+from enumerated_world import (
+    ALLOWED,
+    BUDGET,
+    CASES,
+    Listener,
+    Speaker,
+    World,
+    case_world,
+    columns_of,
+    cost_of,
+    off,
+    policy_of,
+    real_rounds,
+    whole,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_lm import END, TOYS, toy_pair, toy_prompts
@@ -28,7 +42,6 @@ from real.rerun import rule_of
 from real.sampling import AddressedDraws, Rule
 from simspec import (
     CostModel,
-    Policy,
     PolicyError,
     Trace,
     TraceMeta,
@@ -50,49 +63,62 @@ RULE = Rule("rejection", 0.9, 3, 0, 0.95)
 def ratios_of(world, rule, text, K):
     """min(1, q / p) of the text's tokens in a draft from each row, float64 `[n, K]`."""
     n = len(text)
-    q, p = (
-        [float(rule.probs(says(text[:i])[None])[0, text[i]]) for i in range(n)]
-        for says in (world.q, world.p)
-    )
+    q, p = ([world.probs(rule, text[:i], of)[text[i]] for i in range(n)] for of in "qp")
     ratio = np.minimum(1.0, np.array(q) / np.array(p))
     return np.array([[ratio[t + j] if t + j < n else 0.0 for j in range(K)] for t in range(n)])
 
 
+def runs_of(world, rule, text, K):
+    """(accepted lengths of all rows, their probability) of every possible recording of a text."""
+    n, ratio = len(text), ratios_of(world, rule, text, K)
+    ways = []
+    for t in range(n):
+        alive, row = 1.0, []
+        for run in range(min(K, n - t)):
+            row.append((run, alive * (1 - ratio[t, run])))
+            alive *= ratio[t, run]
+        ways.append([*row, (min(K, n - t), alive)])
+    for runs in product(*([w for w in row if w[1] > 0] for row in ways)):
+        yield [run for run, _ in runs], float(np.prod([odds for _, odds in runs]))
+
+
+def recording_of(texts, runs, budget, K, ends):
+    """A recording of these texts and accepted lengths, all at the draw address 0."""
+    count = len(texts)
+    token = np.array([token for text in texts for token in text], np.int32)
+    names = tuple(map(str, range(count)))
+    return Trace(
+        np.cumsum([0, *map(len, texts)]),
+        np.full(count, budget),
+        token,
+        np.full(len(token), K, np.uint8),
+        np.array([run for row in runs for run in row], np.uint8),
+        TraceMeta("synthetic", "t", "q", K, tasks=names, ids=names, end_tokens=ends),
+        sequence=np.zeros(count, np.int64),
+    )
+
+
 def replayed(world, rule, policy, budget, K, seed, ends) -> dict:
     """Distribution of (sequence, rounds) by replay: all sequences and accepted lengths."""
+    cases = [
+        (text, runs, odds * share)
+        for text, odds in whole(world, rule, budget, ends).items()
+        if odds
+        for runs, share in runs_of(world, rule, text, K)
+    ]
+    # A stream keeps its state from one sequence to the next, so that it replays each alone.
+    together = len(cases) if policy.scope == "sequence" else 1
     distribution: dict = {}
-    for text, odds in whole(world, rule, budget, ends).items():
-        if not odds:
-            continue
-        n, ratio = len(text), ratios_of(world, rule, text, K)
-        ways = []
-        for t in range(n):
-            alive, row = 1.0, []
-            for run in range(min(K, n - t)):
-                row.append((run, alive * (1 - ratio[t, run])))
-                alive *= ratio[t, run]
-            ways.append([*row, (min(K, n - t), alive)])
-        meta = TraceMeta("synthetic", "t", "q", K, tasks=("x",), ids=("x",), end_tokens=ends)
-        for runs in product(*([w for w in row if w[1] > 0] for row in ways)):
-            run = np.array([r for r, _ in runs], np.uint8)
-            trace = Trace(
-                np.array([0, n]),
-                np.array([budget]),
-                np.array(text, np.int32),
-                np.full(n, K, np.uint8),
-                run,
-                meta,
-            )
-            rounds = replay(trace, policy, seed, CostModel.from_ratio(0.2, K))
-            key = (
-                text,
-                tuple(
-                    zip(rounds.computed.tolist(), rounds.drafted.tolist(), rounds.accepted.tolist())
-                ),
-            )
-            distribution[key] = distribution.get(key, 0.0) + odds * float(
-                np.prod([w for _, w in runs])
-            )
+    for first in range(0, len(cases), together):
+        part = cases[first : first + together]
+        texts, runs, odds = zip(*part)
+        trace = recording_of(texts, runs, budget, K, ends)
+        rounds = replay(trace, policy, seed, cost_of(K))
+        position = rounds.row - np.repeat(trace.offset[:-1], np.diff(rounds.offset))
+        columns = columns_of(rounds, position)
+        for text, share, a, b in zip(texts, odds, rounds.offset, rounds.offset[1:]):
+            key = text, columns[a:b]
+            distribution[key] = distribution.get(key, 0.0) + share
     return distribution
 
 
@@ -102,36 +128,23 @@ FREE = [text for text in ALLOWED if not policies.parse(text).reads]
 @pytest.mark.parametrize("text", FREE)
 def test_replayed_rounds_are_distributed_as_real_ones(text):
     """Sequences and rounds jointly, every draw on either side enumerated."""
-    for seed, rule, ends in (
-        (4, Rule("rejection"), ()),
-        (2, Rule("rejection", 0.8, 0, 0, 0.95), (2,)),
-    ):
-        world, budget, K = World(seed, 3, 0.4), 4, 2
-        policy = policies.parse(text)
-        policy = (
-            policy
-            if isinstance(policy, Policy)
-            else policy(_blank(K), CostModel.from_ratio(0.2, K))
-        )
-
-        def one(draws):
-            r = spoken(world, rule, policy, budget, K, draws, seed, ends)  # noqa: B023
-            return tuple(r.token.tolist()), tuple(
-                zip(r.computed.tolist(), r.drafted.tolist(), r.accepted.tolist())
-            )
-
-        real, simulated = (
-            output_distribution(one),
-            replayed(world, rule, policy, budget, K, seed, ends),
-        )
+    for case in CASES:
+        seed, rule, ends = case
+        real, _ = real_rounds(text, case)
+        policy = policy_of(text)
+        simulated = replayed(case_world(case), rule, policy, BUDGET, 2, seed, ends)
         assert off(real, simulated) < 1e-12
         assert len(real) > (10 if text == "fixed:0" else 30)
         mean = [
-            sum(odds * sum(a for _, _, a in rounds) for (_, rounds), odds in distribution.items())
+            sum(odds * sum(r[-1] for r in rounds) for (_, rounds), odds in distribution.items())
             for distribution in (real, simulated)
         ]
         assert mean[0] == pytest.approx(mean[1], abs=1e-12)
         assert mean[0] > 0 or text == "fixed:0"
+
+
+class Stop(Exception):
+    """Ends a run behind its first round."""
 
 
 @pytest.mark.parametrize("K", [1, 2, 3])
@@ -142,7 +155,14 @@ def test_expected_accepted_equals_the_enumerated_mean(K):
         policy = policies.parse(f"fixed:{K}")
 
         def first_round(draws, world=world, rule=rule, budget=budget, policy=policy):
-            return int(spoken(world, rule, policy, budget, 3, draws, 0).accepted[0])
+            def stop(r):
+                raise Stop(r.accepted)
+
+            plan = chain_plan(policy, 3, 0, cost_of(3))
+            models = Listener(world), Speaker(world), plan, rule
+            with pytest.raises(Stop) as stopped:
+                decode(*models, [0], budget, (), 0, stop, draws)
+            return stopped.value.args[0]
 
         distribution = output_distribution(first_round)
         meta = TraceMeta(
@@ -178,43 +198,21 @@ def test_expected_accepted_equals_the_enumerated_mean(K):
         assert mean > 0.3
 
 
-def _blank(K):
-    meta = TraceMeta("synthetic", "t", "q", K, tasks=("x",), ids=("x",))
-    return Trace(
-        np.array([0, 1]),
-        np.array([1]),
-        np.zeros(1, np.int32),
-        np.full(1, K, np.uint8),
-        np.zeros(1, np.uint8),
-        meta,
-    )
-
-
 def test_control_unconditional_ratio_is_detected():
     """Σ min(p, q) is the acceptance probability before the sequence is known, not given it."""
-    world, rule, policy = World(4, 3, 0.4), Rule("rejection"), policies.parse("fixed:2")
-
-    def one(draws):
-        r = spoken(world, rule, policy, 4, 2, draws, 0)
-        return tuple(r.token.tolist()), tuple(
-            zip(r.computed.tolist(), r.drafted.tolist(), r.accepted.tolist())
-        )
+    case = CASES[0]
+    seed, rule, ends = case
 
     def overlap(world, rule, text, K):
         n = len(text)
-        ratio = [
-            float(
-                torch.minimum(
-                    rule.probs(world.q(text[:i])[None]), rule.probs(world.p(text[:i])[None])
-                ).sum()
-            )
-            for i in range(n)
-        ]
+        both = [[world.probs(rule, text[:i], of) for of in "qp"] for i in range(n)]
+        ratio = [np.minimum(*pair).sum() for pair in both]
         return np.array([[ratio[t + j] if t + j < n else 0.0 for j in range(K)] for t in range(n)])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(globals(), "ratios_of", overlap)
-        assert off(output_distribution(one), replayed(world, rule, policy, 4, 2, 0, ())) > 1e-2
+        wrong = replayed(case_world(case), rule, policy_of("fixed:2"), BUDGET, 2, seed, ends)
+        assert off(real_rounds("fixed:2", case)[0], wrong) > 1e-2
 
 
 # ---- what is recorded

@@ -2,6 +2,7 @@
 enumerating every draw of a round."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -27,7 +28,12 @@ RULES = [Rule("rejection", 0.7), Rule("rejection", 1.0, top_k=2), Rule("rejectio
 
 def table(seed, path):
     """Logits `[vocab]` behind a path of tokens."""
-    return torch.from_numpy(np.random.default_rng([seed, *path]).normal(size=VOCAB) * 1.5)
+    return torch.from_numpy(_normals(seed, tuple(path)) * 1.5)
+
+
+@cache
+def _normals(seed, path):
+    return np.random.default_rng([seed, *path]).normal(size=VOCAB)
 
 
 class Tables(Drafter):
@@ -102,6 +108,7 @@ def output_distribution(make, seed, rule, length, outcome=lambda text, accepted:
     return distribution
 
 
+@cache
 def target_distribution(seed, rule, length, text=()):
     """{text: probability} of the target's texts of `length` tokens that start with `text`, given
     that."""

@@ -112,7 +112,7 @@ TOY = replace(
         compiled=False,
     ),
     recording=RecordingStage(per_task=2, longest=4000, budget=8, K=4, tree_size=(2, 2)),
-    costs=CostStage(context=8, rounds=8, repeats=1, tree_nodes=8),
+    costs=CostStage(context=8, rounds=2, repeats=1, tree_nodes=8),
     policies=replace(FULL.policies, trees=("static:2x1x1", "dynamic_tree:4")),
     checks=CheckStage(equal=2, forced=2, audited=2, min_tokens=100),
     scoring=ScoringStage(prompts=2, repeats=2),
