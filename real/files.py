@@ -1,20 +1,29 @@
 """Atomic writes: a file is whole or not there."""
 
+import errno
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from safetensors import SafetensorError
 
 from simspec import files as output
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """`simspec.files.replacing` in a folder that is made where it is missing."""
+    """`simspec.files.replacing` in a folder that is made where it is missing.
+
+    OSError where safetensors cannot write, too.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with output.replacing(path) as temporary:
-        yield temporary
+        try:
+            yield temporary
+        except SafetensorError as error:  # a full disk has no type of its own there
+            raise OSError(errno.EIO, " ".join(str(error).split())[:200], str(path)) from error
 
 
 def replace_json(path: Path, value: object) -> None:

@@ -1,6 +1,7 @@
 """The Parquet file of a sorted drafter's exits, beside the recording that they belong to."""
 
 import json
+import os
 from dataclasses import fields
 from os import PathLike
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 from simspec.exit_drafts import ExitDrafts
 from simspec.files import replacing
 from simspec.trace import Trace
-from simspec.trace_file import digest
+from simspec.trace_file import check_size, digest
 
 COLUMNS = tuple(f.name for f in fields(ExitDrafts)[1:])
 
@@ -41,6 +42,7 @@ def read_exits(path: str | PathLike[str], trace: Trace) -> ExitDrafts:
 
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            check_size(file, os.path.getsize(path), COLUMNS)
             table = file.read(use_threads=False)
         about = json.loads((table.schema.metadata or {})[b"simspec.exits"])
         layers = tuple(_count(layer) for layer in about["layers"])
@@ -48,7 +50,10 @@ def read_exits(path: str | PathLike[str], trace: Trace) -> ExitDrafts:
         if about["trace"] != digest(trace):
             raise ValueError("it belongs to another recording")
         return ExitDrafts(layers, *(_column(table, name, exits, features) for name in COLUMNS))
-    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException, RecursionError) as error:
+    except (
+        OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, MemoryError,
+        RecursionError, pa.ArrowException,
+    ) as error:  # fmt: skip
         reason = " ".join(str(error).split())[:300]
         raise ValueError(f"{path}: no exits of this recording: {reason}") from None
 

@@ -1,16 +1,24 @@
 """Output files: validated before the work, and written completely or not at all."""
 
+import errno
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from simspec.names import csv_text
 
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks
+    fcntl = None  # type: ignore[assignment]
+
 T = TypeVar("T")
+LONGEST_REASON = 500
+"""Characters of an error that quotes a file's content."""
 
 
 def check_output(path: str | PathLike[str], *inputs: str | PathLike[str]) -> None:
@@ -38,6 +46,8 @@ def check_output(path: str | PathLike[str], *inputs: str | PathLike[str]) -> Non
 def replacing(path: str | PathLike[str]) -> Iterator[Path]:
     """A temporary path beside `path`: on success it replaces `path` on the disk, otherwise it is
     removed.
+
+    OSError names `path` where the disk is full or cannot be written.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -49,8 +59,32 @@ def replacing(path: str | PathLike[str]) -> Iterator[Path]:
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise naming(path, error) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def naming(path: str | PathLike[str], error: OSError) -> OSError:
+    """The same error with the file that could not be written."""
+    return OSError(error.errno or errno.EIO, error.strerror or str(error), str(path))
+
+
+@contextmanager
+def locked(file: IO[bytes]) -> Iterator[None]:
+    """While the body runs, no other process is inside a body with the same file.
+
+    File systems without locks are used without.
+    """
+    with suppress(OSError, AttributeError):
+        fcntl.flock(file, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        with suppress(OSError, AttributeError):
+            fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def write_json(path: str | PathLike[str], value: Any) -> None:
@@ -82,7 +116,8 @@ def read_json(path: str | PathLike[str], make: Callable[[Any], T], kind: str) ->
     try:
         return make(json.loads(Path(path).read_text(encoding="utf-8")))
     except (OSError, ValueError, OverflowError, RecursionError) as error:
-        raise ValueError(f"{path}: not a {kind}: {' '.join(str(error).split())}") from None
+        reason = " ".join(str(error).split())[:LONGEST_REASON]
+        raise ValueError(f"{path}: not a {kind}: {reason}") from None
 
 
 def check_keys(data: Any, keys: Iterable[str]) -> None:

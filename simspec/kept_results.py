@@ -1,12 +1,14 @@
 """KeptResults: results of replays in a file, from which an interrupted sweep goes on."""
 
 import json
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, fields
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from simspec.files import locked, naming
 from simspec.fingerprint import fingerprint
 from simspec.metrics import Metrics
 from simspec.replay_job import ReplayJob
@@ -14,6 +16,8 @@ from simspec.trace_file import digest
 
 FORMAT = 1
 """Version of a line: a new one where the same job gives another result. No other is read."""
+BEGIN = b'{"format": '
+"""Of every line."""
 _FIELDS = {field.name for field in fields(Metrics)}
 
 
@@ -21,28 +25,44 @@ class KeptResults:
     """{key of a job: its metrics by group} in a file of one line of JSON for each job.
 
     A line is added as soon as its job has run. The last line may be torn where a process was
-    killed: it is dropped, and its job runs again. ValueError for any other line that is not of this
-    format.
+    killed or the disk was full: it is cut off, and its job runs again. Several processes may add
+    to one file. ValueError for any other line that is not of this format, OSError where the file
+    cannot be written.
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = Path(path)
         self._known: dict[str, dict[Any, Metrics]] = {}
-        if self.path.exists():
-            self._read()
-        self._file = self.path.open("a", encoding="utf-8")
+        # unbuffered: a line is in the file, or an error was raised
+        self._file = self.path.open("a+b", buffering=0)
+        try:
+            with locked(self._file):
+                *lines, torn = self._content().split(b"\n")
+            self._read(lines, torn)
+        except BaseException:
+            self._file.close()
+            raise
 
-    def _read(self) -> None:
-        text = self.path.read_text(encoding="utf-8")
-        lines = text.split("\n")
-        if lines[-1]:
-            self.path.write_text(text[: len(text) - len(lines[-1])], encoding="utf-8")
-        for number, line in enumerate(lines[:-1], 1):
+    def _content(self) -> bytes:
+        self._file.seek(0)
+        return self._file.readall()
+
+    def _cut_torn_line(self) -> None:
+        """Cuts behind the last line end; whole lines are never rewritten."""
+        end = self._file.seek(0, os.SEEK_END)
+        self._file.seek(max(0, end - 1))
+        if self._file.read(1) not in (b"\n", b""):
+            self._file.truncate(self._content().rfind(b"\n") + 1)
+
+    def _read(self, lines: list[bytes], torn: bytes) -> None:
+        if not (torn.startswith(BEGIN) or BEGIN.startswith(torn)):
+            lines = [*lines, torn]  # a file of somebody else
+        for number, line in enumerate(lines, 1):
             try:
                 row = json.loads(line)
                 valid = row["format"] == FORMAT and isinstance(row["key"], str)
                 groups = {str(name): _metrics(values) for name, values in row["groups"]}
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 valid = False
             if not valid:
                 raise ValueError(
@@ -73,15 +93,26 @@ class KeptResults:
 
     def _add(self, key: str, groups: dict[Any, Metrics]) -> None:
         values = [[name, asdict(metrics)] for name, metrics in groups.items()]
-        self._file.write(json.dumps({"format": FORMAT, "key": key, "groups": values}) + "\n")
-        self._file.flush()
+        line = json.dumps({"format": FORMAT, "key": key, "groups": values}) + "\n"
+        left = memoryview(line.encode())
+        try:
+            with locked(self._file):
+                self._cut_torn_line()
+                while left:
+                    left = left[self._file.write(left) :]
+        except OSError as error:
+            raise naming(self.path, error) from error
         self._known[key] = groups
 
 
 def _metrics(values: Any) -> Metrics:
     if set(values) != _FIELDS:
         raise ValueError("other fields")
-    return Metrics(**values | {"accept_by_depth": tuple(values["accept_by_depth"])})
+    metrics = Metrics(**values | {"accept_by_depth": tuple(values["accept_by_depth"])})
+    numbers = *metrics.accept_by_depth, *(values[name] for name in _FIELDS - {"accept_by_depth"})
+    if not all(type(number) in (int, float) for number in numbers):
+        raise ValueError("a metric is no number")
+    return metrics
 
 
 def job_keys(todo: Iterable[ReplayJob], by: str) -> list[str]:

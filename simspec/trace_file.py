@@ -4,7 +4,7 @@ import base64
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from os import PathLike
 from typing import Any, TypeVar
 
@@ -100,13 +100,13 @@ def _read_table(path: str | PathLike[str]) -> tuple[Any, Any]:
         metadata = file.metadata.metadata or {}
         if b"simspec" not in metadata:
             raise TraceError("it is a Parquet file that simspec did not write: name a recording")
-        _check_size(file, os.path.getsize(path))
+        check_size(file, os.path.getsize(path), BY_ROW)
         table = file.read(use_threads=False)
     return table, json.loads(metadata[b"simspec"])
 
 
-def _check_size(file: Any, size: int) -> None:
-    """TraceError for columns that a trace does not have, or that decode to far more than the file.
+def check_size(file: Any, size: int, names: Collection[str]) -> None:
+    """TraceError for other columns than `names`, or those that decode to far more than the file.
 
     Runs of equal values take a few bytes whatever their length: only the footer says how long.
     """
@@ -114,7 +114,7 @@ def _check_size(file: Any, size: int) -> None:
     for i in range(file.metadata.num_columns):
         column = file.schema.column(i)
         name, *inner = column.path.split(".")
-        if name not in BY_ROW:
+        if name not in names:
             raise KeyError(name[:40])
         kind = "list" if column.max_repetition_level else column.physical_type
         width = column.length if kind == FIXED else WIDTHS.get(kind)

@@ -1,4 +1,4 @@
-"""Commands that are killed at a given file operation, their prompts, and what they record."""
+"""Commands that are killed, or whose disk fails, at a given moment; what they record."""
 
 import json
 import os
@@ -11,9 +11,10 @@ from simspec import load_trace
 # A server process imports everything and records once, so that little is left to import, and forks
 # one child a command. The child counts its file operations below its folder, and kills itself
 # before the n-th where requested. So every moment at which a kill could leave a file half written
-# is reachable by its number.
+# is reachable by its number. From another n-th on, its folder is read-only; and no file may grow
+# beyond `most_bytes`, as on a full disk.
 SERVER = """
-import json, os, signal, sys, tempfile, time
+import errno, io, json, os, resource, signal, sys, tempfile, time, traceback
 from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from functools import partial
 import torch
@@ -25,8 +26,9 @@ for drafter in ("model", "early_exit"):
     load_pair(TINY, drafter)
 real.jobs.record.RecordingFiles = partial(real.record.RecordingFiles, shard_size=1)
 OPERATIONS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod"}
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
-def child(folder, die_at, arguments):
+def child(folder, arguments, die_at, seal_at, most_bytes):
     count = [0]
     def audit(event, arguments):
         if event not in OPERATIONS or isinstance(arguments[0], int):
@@ -35,16 +37,22 @@ def child(folder, die_at, arguments):
             count[0] += 1
             if count[0] == die_at:
                 os.kill(os.getpid(), signal.SIGKILL)
+            if 0 < seal_at <= count[0] and (event != "open" or arguments[2] & WRITES):
+                raise OSError(errno.EROFS, "Read-only file system", arguments[0])
     os.chdir(folder)
-    sys.stderr = open(os.devnull, "w")
-    sys.stdout = sys.stderr
+    sys.stdout, sys.stderr = open(os.devnull, "w"), io.StringIO()
+    if most_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
     sys.addaudithook(audit)
     try:
         main(arguments)
         code = 0
     except SystemExit as stop:
         code = stop.code or 0
-    return code, count[0]
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    return code, [count[0], sys.stderr.getvalue()[-2000:]]  # a pipe takes 4096 bytes at once
 
 with open(os.devnull, "w") as quiet, tempfile.TemporaryDirectory() as folder, chdir(folder):
     with open("p.jsonl", "w") as file:
@@ -62,15 +70,16 @@ for line in sys.stdin:
     out, into = os.pipe()
     pid = os.fork()
     if not pid:
-        code, count = child(*job)
-        os.write(into, str(count).encode())
+        code, said = child(*job)
+        os.write(into, json.dumps(said).encode())
         os._exit(code)
     os.close(into)
     if after is not None:
         time.sleep(after)
         os.kill(pid, signal.SIGKILL)  # not waited for yet: the number is still its own
     status = os.waitpid(pid, 0)[1]
-    print(json.dumps([os.waitstatus_to_exitcode(status), int(os.read(out, 99) or 0)]), flush=True)
+    said = json.loads(os.read(out, 1 << 16) or "[0, \\"\\"]")
+    print(json.dumps([os.waitstatus_to_exitcode(status), *said]), flush=True)
     os.close(out)
 """
 
@@ -87,15 +96,13 @@ class Server:
             **pipes,
         )
 
-    def __call__(self, folder, arguments, die_at=0, after=None):
+    def __call__(self, folder, arguments, die_at=0, after=None, seal_at=0, most_bytes=None):
         """(exit code, file operations); the code is -9 for a kill before operation `die_at` or
-        `after` seconds."""
-        print(
-            json.dumps([str(folder), die_at, list(map(str, arguments)), after]),
-            file=self.process.stdin,
-            flush=True,
-        )
-        return json.loads(self.process.stdout.readline())
+        `after` seconds. What it wrote on stderr is then in `error`."""
+        job = [str(folder), list(map(str, arguments)), die_at, seal_at, most_bytes, after]
+        print(json.dumps(job), file=self.process.stdin, flush=True)
+        code, operations, self.error = json.loads(self.process.stdout.readline())
+        return code, operations
 
 
 def prompts(folder, count):

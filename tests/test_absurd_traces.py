@@ -9,6 +9,7 @@ import pytest
 from inputs import small_recording
 
 from simspec import TraceError, load_trace, synthetic
+from simspec.exit_file import read_exits
 from simspec.trace_file import MOST_BYTES
 
 
@@ -76,6 +77,14 @@ def test_tables_that_their_bytes_cannot_hold_are_refused(tmp_path, parts, name, 
     path = written(tmp_path / "x.parquet", table, extra)
     with pytest.raises(TraceError, match=f"a table of {length} numbers"):
         load_trace(path)
+
+
+def test_exits_that_their_file_cannot_hold_are_refused(tmp_path, monkeypatch):
+    table = pa.table({"token": pa.array(np.zeros(MOST_BYTES // 4 + 1, np.int32))})
+    pq.write_table(table, tmp_path / "x.exits.parquet", compression="zstd", use_dictionary=True)
+    monkeypatch.setattr(pq.ParquetFile, "read", None)
+    with pytest.raises(ValueError, match="no exits of this recording: .* rows of 4 bytes"):
+        read_exits(tmp_path / "x.exits.parquet", small_recording())
 
 
 def test_control_other_forms_of_the_same_file_are_read(tmp_path, parts):

@@ -22,7 +22,6 @@ from simspec import CostModel, Policy, load_trace, policies, replay
 PROMPTS = 20
 SLOW = os.environ.get("SIMSPEC_SLOW")  # `make test-slow`: every policy on every recording's prompts
 SHARE = 1 if SLOW else 10  # else each policy runs every so many-th prompt, in turn
-WIDE = 1 if SLOW else PROMPTS  # and where all policies run, one prompt each
 WHOLE = (
     "tiny-model-greedy",
     "tiny-early_exit-coupled",
@@ -141,9 +140,8 @@ def test_every_policy_run_equals_its_replay(name, record_property):
         len(exam) == len(POLICIES) + len(LEARNT) or (SLOW or name not in WHOLE) and len(exam) >= 2
     )
     check_predictors(pair.drafter, trace, [policy for policy in LEARNT if policy in exam])
-    share = WIDE if name in WHOLE else SHARE
     for i, entry in enumerate(exam):
-        part = trace.select(range(i % share, PROMPTS, share))
+        part = trace.select(range(i % SHARE, PROMPTS, SHARE))
         policy = (
             entry if isinstance(entry, Policy) else policy_from(entry, part, cost)
         )  # the oracle's plan is for these texts

@@ -98,6 +98,7 @@ class DrafterKind:
     | recipe | how it is trained; None: it has no weights to train |
     | parallel | its parallel form; None: recorded position by position |
     | random_init | random weights for latency measurements; None: not offered |
+    | declared | folder -> most tokens of a draft that its files declare; None: none, or no limit |
     """
 
     drafter: type[Drafter]
@@ -105,3 +106,4 @@ class DrafterKind:
     recipe: TrainingRecipe | None = None
     parallel: ParallelFactory | None = None
     random_init: RandomInit | None = None
+    declared: Callable[[Path], int | None] = lambda folder: None

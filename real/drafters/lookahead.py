@@ -126,4 +126,8 @@ class LookaheadDrafter(Drafter):
         return [self.prompt[i] for i in self.fill.integers(0, len(self.prompt), count)]
 
 
-KIND = DrafterKind(LookaheadDrafter, LookaheadDrafter.load)
+KIND = DrafterKind(
+    LookaheadDrafter,
+    LookaheadDrafter.load,
+    declared=lambda folder: load_configured(folder, LookaheadDrafter).max_draft_length,
+)

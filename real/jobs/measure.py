@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from real.drafters import BUILTIN
 from real.jobs.models import ModelSettings
-from real.measure import MeasureSettings, max_new_tokens, measure_table
+from real.measure import MeasureSettings, check_offered, max_new_tokens, measure_table
 from real.measure.price import Entry
 from real.measure.several import measure_several
 from real.pair import Pair, check_pair
@@ -48,9 +49,15 @@ def measure_costs(
     settings: MeasureSettings,
     progress: Progress = quiet,
 ) -> CostTable:
-    """Measures drafts of up to K tokens, and writes `out`."""
+    """Measures drafts of up to K tokens, and writes `out`.
+
+    ValueError, before models are loaded, where the drafter's files declare shorter drafts.
+    """
     check_output(out)
     _check_depth(K)
+    if drafter in BUILTIN:
+        folder = models.weights or models.folder / drafter
+        check_offered(drafter, BUILTIN[drafter].declared(folder), K)
     pair = models.load(
         drafter, max(K, settings.tree_nodes) + 1, settings.context[-1] + max_new_tokens(K)
     )

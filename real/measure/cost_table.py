@@ -84,6 +84,7 @@ def measure_table(
     outside K .. MOST, for a length never offered, and where not even one sequence fits.
     """
     batches, contexts = settings.batch, settings.context
+    check_offered(drafter.name, drafter.max_draft_length, K)
     _check_tree_nodes(settings, K)
     entry = Entry(target, drafter, rule, K)
     prices = LoopPrices([entry], settings, np.random.default_rng(settings.seed))
@@ -119,6 +120,15 @@ def measure_table(
     return CostTable(
         batches, contexts, tuple(tuple(cell(b, c) for c in contexts) for b in batches), entry.name
     )
+
+
+def check_offered(name: str, most: int | None, K: int) -> None:
+    """ValueError where a drafter that drafts at most so many tokens a round is to draft K."""
+    if most is not None and most < K:
+        raise ValueError(
+            f"drafter {name!r} drafts at most {most} tokens a round, asked for {K}: "
+            f"measure it with --depth {most}"
+        )
 
 
 def _check_tree_nodes(settings: MeasureSettings, K: int) -> None:

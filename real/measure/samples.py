@@ -107,7 +107,11 @@ class Samples:
         ]
 
     def extend(self, rows: Iterable[Sequence]) -> None:
-        """Adds what `to_list` gave."""
+        """Adds what `to_list` gave; ValueError or TypeError for anything else."""
+        rows = list(rows)
+        for row in rows:
+            if type(row[0]) is not str or not all(isinstance(x, int | float) for x in row[1:]):
+                raise ValueError(f"a round is {str(row)[:80]}, expected a job's name and numbers")
         for kind, size, first, computed, drafted, backlog, pace, slowest, *seconds in rows:
             timed = TimedRound(first, computed, drafted, backlog, np.array(seconds), pace, slowest)
             self.rounds[Job(kind, size)].append(timed)

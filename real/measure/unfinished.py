@@ -38,9 +38,13 @@ class UnfinishedSitting:
             self.pace[:] = map(float, held["pace"])
             for name, samples in self.samples.items():
                 samples.extend(rows[name])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (
+            OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError,
+            RecursionError,
+        ) as error:  # fmt: skip
+            reason = " ".join(str(error).split())[:200]
             raise ValueError(
-                f"{self.path} holds no unfinished measurement ({error}): delete it to start anew"
+                f"{self.path} holds no unfinished measurement ({reason}): delete it to start anew"
             ) from None
         return sitting
 

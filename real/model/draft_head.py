@@ -16,6 +16,7 @@ from real.model.decoder import Decoder
 from real.model.draft_vocabulary import DraftVocabularyHead, check_vocabulary
 from real.model.hf_config import WeightsError
 from real.model.int8 import from_int8
+from simspec.names import printable
 
 HASHES = ("tokenizer", "config", "weights")
 """Hashes that identify a target (`made_for`), in the order in which differences are reported."""
@@ -136,6 +137,16 @@ def settings_of(folder: str | Path, name: str, made_for: Mapping[str, str]) -> d
     return _stored(Path(folder), name, made_for)[0]
 
 
+def declared_heads(folder: str | Path, name: str) -> int | None:
+    """The number of heads in <name>.json, for a look before loading; None where it says none."""
+    try:
+        stored = json.loads((Path(folder) / f"{name}.json").read_text(encoding="utf-8"))
+        heads = stored["settings"]["heads"]
+    except (OSError, KeyError, TypeError, ValueError, RecursionError):
+        return None  # loading it says why
+    return heads if type(heads) is int and heads > 0 else None
+
+
 def _stored(folder: Path, name: str, made_for: Mapping[str, str]) -> tuple[dict, int | None]:
     """The settings in <name>.json, and the size of its draft vocabulary."""
     try:
@@ -147,7 +158,7 @@ def _stored(folder: Path, name: str, made_for: Mapping[str, str]) -> tuple[dict,
         ) from error
     for key in HASHES:
         if target.get(key) != made_for.get(key):
-            there, here = str(target.get(key))[:12], str(made_for.get(key))[:12]
+            there, here = printable(str(target.get(key))[:12]), str(made_for.get(key))[:12]
             raise WeightsError(
                 f"{folder} was made for a target with {key} {there}, this one has {here}; "
                 "train it again for this one"

@@ -12,6 +12,7 @@ definition.
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import cast
 
@@ -51,8 +52,8 @@ def record(
 ) -> Trace:
     """Records all prompts into `files.trace`; a killed recording continues at its last whole shard.
 
-    RecordError for shards with other settings, a damaged shard, or a sequence that cannot be
-    recorded.
+    RecordError for shards with other settings or of another process, a damaged shard, or a sequence
+    that cannot be recorded.
     """
     return record_all([Recording(target, drafter, settings, files, meta)], prompts, progress)[0]
 
@@ -71,32 +72,45 @@ def record_all(
     cache = None
     if first.files.sequence_cache is not None:
         cache = SequenceCache(first.files.sequence_cache, first.settings, first.meta, first.target)
-    shards = [Shards(r.files, r.settings, r.meta, prompts) for r in recordings]
-    loaded: list[list[Trace]] = [[] for _ in recordings]
-    try:
-        if cache is None and (first.settings.batch > 1 or len(recordings) > 1):
-            cache = SequenceCache(shards[0].sequences, first.settings, first.meta, first.target)
-        size = first.files.shard_size
-        for start in range(0, len(prompts), size):
-            group = range(start, min(start + size, len(prompts)))
-            missing = [
-                (r, own) for r, own in zip(recordings, shards) if not own.path(start).exists()
-            ]
-            if missing and first.settings.batch > 1 and cache is not None:
-                block = block_of(start, first.settings, size, len(prompts))
-                write_block(first.target, first.settings, prompts, block, cache, progress)
-            _record_shards(missing, prompts, group, cache, progress)
-            for r, own, parts in zip(recordings, shards, loaded):
-                parts.append(own.load(start, prompts[start : group.stop]))
-                progress(_label(r), group.stop, len(prompts))
-        traces = [join_traces(parts, r.meta) for r, parts in zip(recordings, loaded)]
-    except BaseException:
-        for own in shards:
-            own.remove_if_empty()
-        raise
-    for own, trace in zip(shards, traces):
-        own.finish(trace)
+    with ExitStack() as claims:
+        shards = []
+        for r in recordings:
+            shards.append(Shards(r.files, r.settings, r.meta, prompts))
+            claims.callback(shards[-1].release)
+        try:
+            if cache is None and (first.settings.batch > 1 or len(recordings) > 1):
+                cache = SequenceCache(shards[0].sequences, first.settings, first.meta, first.target)
+            traces = _record_missing(recordings, shards, prompts, cache, progress)
+        except BaseException:
+            for own in shards:
+                own.remove_if_empty()
+            raise
+        for own, trace in zip(shards, traces):
+            own.finish(trace)
     return traces
+
+
+def _record_missing(
+    recordings: Sequence[Recording],
+    shards: Sequence[Shards],
+    prompts: Sequence[Prompt],
+    cache: SequenceCache | None,
+    progress: Progress,
+) -> list[Trace]:
+    """Records the shards that are missing, and joins them all."""
+    first, size = recordings[0], recordings[0].files.shard_size
+    loaded: list[list[Trace]] = [[] for _ in recordings]
+    for start in range(0, len(prompts), size):
+        group = range(start, min(start + size, len(prompts)))
+        missing = [(r, own) for r, own in zip(recordings, shards) if not own.path(start).exists()]
+        if missing and first.settings.batch > 1 and cache is not None:
+            block = block_of(start, first.settings, size, len(prompts))
+            write_block(first.target, first.settings, prompts, block, cache, progress)
+        _record_shards(missing, prompts, group, cache, progress)
+        for r, own, parts in zip(recordings, shards, loaded):
+            parts.append(own.load(start, prompts[start : group.stop]))
+            progress(_label(r), group.stop, len(prompts))
+    return [join_traces(parts, r.meta) for r, parts in zip(recordings, loaded)]
 
 
 def _label(recording: Recording) -> str:

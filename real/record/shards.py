@@ -7,6 +7,7 @@ from pathlib import Path
 
 from real.files import replace_json
 from real.prompts import Prompt
+from real.record.claim import FolderClaim
 from real.record.settings import RecordError, Settings
 from simspec import Trace, TraceError, TraceMeta, load_trace
 
@@ -35,14 +36,14 @@ class RecordingFiles:
 class Shards:
     """Shards of a recording, each a valid trace written atomically, beside its settings.
 
-    A folder with other settings is refused: RecordError.
+    A folder with other settings is refused, and one that another process uses: RecordError.
     """
 
     def __init__(
         self, files: RecordingFiles, settings: Settings, meta: TraceMeta, prompts: Sequence[Prompt]
     ):
         self.files, self.settings, self.folder = files, settings, files.shards
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self._claim = FolderClaim(self.folder)
         manifest = {
             "settings": asdict(settings),
             "meta": asdict(meta),
@@ -52,6 +53,13 @@ class Shards:
         manifest = json.loads(json.dumps(manifest))
         for key in ("argv", "git", "notes"):
             manifest["meta"].pop(key)
+        try:
+            self._begin(manifest)
+        except BaseException:
+            self.release()
+            raise
+
+    def _begin(self, manifest: dict) -> None:
         path = self.folder / "settings.json"
         if path.exists() and _read(path) != manifest:
             raise RecordError(
@@ -61,6 +69,10 @@ class Shards:
         if not path.exists():  # killed while it was cleared: nothing vouches for these shards
             self._clear()
         replace_json(path, manifest)
+
+    def release(self) -> None:
+        """Lets another process go on with this recording."""
+        self._claim.release()
 
     @property
     def sequences(self) -> Path:

@@ -78,7 +78,8 @@ def _tokenizer(config: TrainConfig, out: Path, progress: Progress):
     if not path.exists():
         progress("tokenizer", 0, 1, "fitting the BPE")
         texts = [d["text"] for _, d in zip(range(config.sample), documents(config.text))]
+        tokenizer = train_tokenizer(texts, config.vocab).to_str(pretty=True)
         with replacing(path) as temporary:
-            train_tokenizer(texts, config.vocab).save(str(temporary))
+            temporary.write_text(tokenizer, encoding="utf-8")
     progress("tokenizer", 1, 1)
     return load_tokenizer(out / "target")

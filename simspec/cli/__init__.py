@@ -3,8 +3,11 @@
 A command is one module here with a function of its name, and one entry in COMMANDS.
 """
 
+import errno
+import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 
@@ -33,6 +36,8 @@ from simspec.cli.tune import tune
 from simspec.interrupts import exit_code, message, stoppable
 
 GROUP = "simspec.commands"
+FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
+REMEDY = ": free some space, and give the same command again"
 COMMANDS = (
     sweep, show, roofline, cost, check, score, compare, tune, drift, batch, drafters, trees,
     transport, import_, export, report, cascade, claims, hybrid,
@@ -79,9 +84,38 @@ def _load_extras() -> tuple[str, ...]:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line.
 
-    A user's error is one line on stderr and exit code 2, a signal one line and 128 + its number.
+    | what ends it | stderr | exit code |
+    | --- | --- | --- |
+    | a user's error, or a full disk | one line | 2 |
+    | a signal | one line | 128 + its number |
+    | the reader of its output is gone | nothing | 1 |
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        _run(sys.argv[1:] if arguments is None else arguments)
+    except SystemExit as stop:
+        code = _flush(stop.code)
+        if code == stop.code:
+            raise
+        sys.exit(code)
+
+
+def _flush(code: object) -> object:
+    """Writes what is left of stdout; the exit code, another one where only that fails."""
+    try:
+        if sys.stdout is not None:  # a closed descriptor
+            sys.stdout.flush()
+    except OSError as error:
+        # the interpreter flushes once more, and would print a traceback
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not code and error.errno != errno.EPIPE:
+            print_notes([f"the output cannot be written: {error.strerror or error}"])
+            return 2
+        return code or 1
+    return code
+
+
+def _run(arguments: list[str]) -> None:
     try:
         with stoppable():
             # The extras' modules are not imported for a command of this package.
@@ -96,7 +130,8 @@ def main(arguments: list[str] | None = None) -> None:
         print(message(), file=sys.stderr)
         sys.exit(exit_code())
     except (ValueError, OSError) as error:
-        print_notes([str(error)])
+        full = isinstance(error, OSError) and error.errno in FULL
+        print_notes([f"{error}{REMEDY if full else ''}"])
         sys.exit(2)
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):

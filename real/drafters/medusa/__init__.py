@@ -8,6 +8,7 @@ from real.drafters.medusa.heads import MedusaHeads
 from real.drafters.medusa.parallel import ParallelMedusa
 from real.drafters.medusa.published import published
 from real.drafters.medusa.training import RECIPE
+from real.model.draft_head import declared_heads
 
 __all__ = ["KIND", "MedusaDrafter", "MedusaHeads", "published"]
 
@@ -22,4 +23,5 @@ KIND = DrafterKind(
         ),
         lambda argument, target: [replace(target, name="medusa", layers=2, vocab=1, tied=True)],
     ),
+    declared=lambda folder: declared_heads(folder, "medusa"),
 )

@@ -1,0 +1,306 @@
+"""Every kind of file that a command reads: valid samples, and what a command does with one."""
+
+import json
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from fuzz_kind import MEBIBYTE, Kind
+from fuzz_recordings import (
+    GOLDENS,
+    forged_arrays,
+    forged_metadata,
+    known_trace,
+    recordings,
+    use_recording,
+)
+from import_files import FIXTURES, FORMAT_OF
+from toy_checkpoint import qwen2_checkpoint
+from toy_gguf import write_gguf
+from toy_lm import toy_target
+
+from real.audit.emitted_run import EmittedSequence, RunHeader
+from real.audit.run_file import load_run, save_run
+from real.bench.scorecard import ScorecardRow
+from real.bench.scorecard_file import load_rows, save_rows
+from real.decode.acceptance_predictor import AcceptancePredictor
+from real.decode.predictor_files import load_predictor, save_predictor
+from real.demo import TRACES
+from real.drafters import BUILTIN
+from real.drafters.eagle import EagleHead
+from real.drafters.hydra import HydraHeads
+from real.drafters.medusa import MedusaHeads
+from real.measure.samples import Samples
+from real.measure.sitting import Sitting
+from real.measure.unfinished import UnfinishedSitting
+from real.model.checkpoint import load_decoder, load_tokenizer
+from real.model.draft_head import save_draft_head
+from real.model.end_tokens import end_tokens
+from real.model.gguf_file import read_summary
+from real.model.random_models import read_shape
+from real.pair import TINY
+from real.prompts.rows import read_rows
+from real.train.corpus import documents
+from simspec import replay
+from simspec.claims.card import read_card
+from simspec.cost_table import CostTable, load_cost
+from simspec.exit_drafts import ExitDrafts
+from simspec.exit_file import read_exits, write_exits
+from simspec.imports.formats import read_import
+from simspec.imports.import_report import import_report
+from simspec.kept_results import KeptResults
+from simspec.metrics import summary
+from simspec.policies import fixed
+from simspec.reports.training_cards import tokens_learned
+from simspec.scalar_predictor import ScalarPredictor
+from simspec.speed_table import read_speed_tables
+from simspec.tree_shapes import load_tree
+
+MADE_FOR = {"tokenizer": "t" * 64, "config": "c" * 64, "weights": "w" * 64}
+HEADS = {"eagle": EagleHead, "medusa": MedusaHeads, "hydra": HydraHeads}
+
+
+def copies(*paths: Path) -> Callable[[Path], None]:
+    """Copies these files."""
+
+    def prepare(folder: Path) -> None:
+        for path in paths:
+            (folder / path.name).write_bytes(path.read_bytes())
+
+    return prepare
+
+
+def texts(**contents: str) -> Callable[[Path], None]:
+    """Writes these texts; in a name __ is a dot."""
+
+    def prepare(folder: Path) -> None:
+        for name, text in contents.items():
+            (folder / name.replace("__", ".")).write_text(text, encoding="utf-8")
+
+    return prepare
+
+
+def use_cost(path: Path) -> None:
+    """What `simspec sweep --cost` does."""
+    cost = load_cost(path)
+    json.dumps(cost.to_dict())
+    model = cost.at() if isinstance(cost, CostTable) and len(cost.batch) == 1 else cost
+    if not isinstance(model, CostTable):
+        rounds = replay(known_trace(), fixed(1))
+        summary(rounds, known_trace(), model)
+
+
+def cards(folder: Path) -> None:
+    for name in ("eagle", "medusa", "self_skip"):
+        (folder / f"{name}.json").write_bytes((TINY / name / "card.json").read_bytes())
+
+
+def use_card(path: Path) -> None:
+    read_card(path, path.name)
+    tokens_learned(path.parent, f"{path.stem}.parquet", path.stem)
+
+
+PROMPTS = "".join(
+    json.dumps(row) + "\n"
+    for row in (
+        {"id": "a", "task": "t", "text": "some words", "source": "s: x"},
+        {"id": 7, "task": "gsm8k", "text": "1 + 1 = é"},
+        {"task": "mt_bench/writing", "turns": ["Write.", "More."]},
+    )
+)
+TREES = {
+    "paths__json": '{"paths": [[0], [1], [0, 0], [0, 1], [0, 0, 0]]}',
+    "parents__json": '{"parent": [0, 0, 1, 1], "rank": [0, 1, 0, 1]}',
+}
+SPEEDS = {
+    "a__csv": "K,accepted_length,speedup,task\n1,1.6,1.3,qa\n3,2.3,1.7,qa\n5,2.6,1.6,qa\n",
+    "b__json": '{"columns": ["K", "accepted_length", "tokens_per_second", "batch"], '
+    '"plain_tokens_per_second": 90, "rows": [[1, 1.6, 120, 1], [3, 2.2, 150, 1]]}',
+}
+SHAPE = {
+    "shape__json": '{"name": "s", "layers": 2, "width": 64, "heads": 4, "kv_heads": 2, '
+    '"head_dim": 16, "hidden": 128, "vocab": 500, "tied": true}'
+}
+CORPUS = "".join(json.dumps({"text": f"text {i} é", "source": "s"}) + "\n" for i in range(40))
+
+
+def corpora(folder: Path) -> None:
+    (folder / "a.jsonl").write_text(CORPUS, encoding="utf-8")
+    (folder / "b.jsonl.xz").write_bytes(lzma.compress(CORPUS.encode()))
+    (folder / "c.txt").write_text("plain text é", encoding="utf-8")
+
+
+def runs(folder: Path) -> None:
+    sequences = [
+        EmittedSequence((1, 2), (4, 5, 6, 3), i, ((0, 2, 2, 1), (2, 3, 2, 2))) for i in range(3)
+    ]
+    save_run(folder / "greedy.jsonl", RunHeader("greedy", end_tokens=(3,)), sequences)
+    header = RunHeader("rejection", 0.8, 5, 0.9, 11, "bfloat16", "cpu", "t", "d", "fixed:2", (3,))
+    save_run(folder / "sampled.jsonl", header, sequences)
+
+
+def use_run(path: Path) -> None:
+    load_run(path).check_vocabulary(4096)
+
+
+def use_import(path: Path) -> None:
+    """What `simspec import` does."""
+    json.dumps(import_report(read_import(FORMAT_OF[path.name], path)))
+
+
+def use_checkpoint(path: Path) -> None:
+    """What every command does with a target, but for its tokenizer."""
+    decoder = load_decoder(path.parent)
+    end_tokens(path.parent, decoder.config.vocab)
+    decoder(torch.tensor([[1, 2]]))
+
+
+def use_tokenizer(path: Path) -> None:
+    load_tokenizer(path.parent).encode("the cat").ids  # noqa: B018
+
+
+def heads(name: str) -> Callable[[Path], None]:
+    def prepare(folder: Path) -> None:
+        torch.manual_seed(0)
+        save_draft_head(HEADS[name](toy_target()), folder, name, MADE_FOR)
+
+    return prepare
+
+
+def use_head(path: Path) -> None:
+    BUILTIN[path.stem].load(path.parent, toy_target(), MADE_FOR)
+
+
+def use_settings(path: Path) -> None:
+    BUILTIN[path.stem].declared(path.parent)
+    BUILTIN[path.stem].load(path.parent, toy_target(), MADE_FOR)
+
+
+SETTINGS = {
+    "lookahead__json": '{"settings": {"window": 5, "ngram": 3, "pool": 4, "seed": 1}}',
+    "self_skip__json": json.dumps(
+        {"settings": {"attention": [2], "mlp": [1, 2]}, "target": MADE_FOR}
+    ),
+    "prompt_lookup__json": '{"settings": {}}',
+}
+
+
+def predictors(folder: Path) -> None:
+    save_predictor(AcceptancePredictor(16, 16, 2, 4), folder, "theta_low_rank", "w" * 64)
+
+
+def use_predictor(path: Path) -> None:
+    load_predictor(path.parent, path.stem, "w" * 64)
+
+
+def exits(folder: Path) -> None:
+    rows, code = known_trace().rows, np.zeros((known_trace().rows, 2), np.uint8)
+    token = np.zeros((rows, 2), np.int32)
+    drafts = ExitDrafts((1, 2), token, token - 1, code, code[..., None], code, code, code)
+    write_exits(drafts, known_trace(), folder / "x.exits.parquet")
+
+
+KEPT_KEY = "k" * 32
+
+
+def kept(folder: Path) -> None:
+    trace = known_trace()
+    cost = load_cost(GOLDENS / "cost-model.json")
+    groups = {"all": summary(replay(trace, fixed(1)), trace, cost)}
+    with KeptResults(folder / "kept.jsonl") as results:
+        list(results.completed([KEPT_KEY, KEPT_KEY[1:]], [groups, groups]))
+
+
+def use_kept(path: Path) -> None:
+    with KeptResults(path) as results:
+        if KEPT_KEY in results:
+            (groups,) = results.completed([KEPT_KEY], ())
+            [f"{value.speedup:.3f} {value.rounds}" for value in groups.values()]
+
+
+def sitting(samples: Samples, path: Path) -> UnfinishedSitting:
+    return UnfinishedSitting(path, {"entries": ["a"]}, {"a": samples}, [0.5])
+
+
+def sittings(folder: Path) -> None:
+    samples = Samples()
+    done = SimpleNamespace(computed=2, drafted=2, accepted=1)
+    from real.measure.job import Job
+
+    samples.add([Job("fixed", 2)] * 4, [done] * 4, [[0.1, 0.2, 0.0, 0.0]] * 4)
+    sitting(samples, folder / "unfinished.json").save(Sitting(1, 2.0, 1.5))
+
+
+def use_sitting(path: Path) -> None:
+    samples = Samples()
+    sitting(samples, path).load()
+    samples.drafting(2)
+
+
+SCORECARD = {"policy": "fixed:2"}
+
+
+def scorecards(folder: Path) -> None:
+    values = {"float": 1.5, "int": 3, "str": "x", "tuple": (0.1, 0.2, 0.3, 0.4)}
+    fields = {
+        name: values.get(getattr(kind, "__name__", "float"), 1.5)
+        for name, kind in ScorecardRow.__annotations__.items()
+    }
+    save_rows(folder / "rows.json", SCORECARD, {"t": [ScorecardRow(**fields)]})
+
+
+def checkpoint(folder: Path) -> None:
+    qwen2_checkpoint(folder)
+
+
+def gguf(folder: Path) -> None:
+    write_gguf(folder / "toy.gguf")
+
+
+KINDS: dict[str, Kind] = {
+    "recording": Kind(recordings, use_recording, weight=12, room=256 * MEBIBYTE),
+    "recording: metadata": Kind(
+        recordings, use_recording, weight=12, room=256 * MEBIBYTE, forge=forged_metadata
+    ),
+    "recording: numbers": Kind(
+        recordings, use_recording, weight=5, room=256 * MEBIBYTE, forge=forged_arrays
+    ),
+    "exits": Kind(
+        exits, lambda path: read_exits(path, known_trace()), weight=3, room=256 * MEBIBYTE
+    ),
+    "cost": Kind(
+        copies(*GOLDENS.glob("cost-*.json"), TRACES / "tiny-model-greedy.cost.json"),
+        use_cost,
+        weight=10,
+    ),
+    "card": Kind(cards, use_card, weight=6),
+    "prompts": Kind(texts(prompts__jsonl=PROMPTS), read_rows, weight=6),
+    "corpus": Kind(corpora, lambda path: list(documents([path])), weight=3),
+    "run": Kind(runs, use_run, weight=8),
+    "import": Kind(copies(*(FIXTURES / name for name in FORMAT_OF)), use_import, weight=20),
+    "checkpoint": Kind(
+        checkpoint,
+        use_checkpoint,
+        ("config.json", "model.safetensors", "generation_config.json"),
+        weight=3,
+    ),
+    "tokenizer": Kind(checkpoint, use_tokenizer, ("tokenizer.json",), weight=0.05),
+    **{f"{name} head": Kind(heads(name), use_head, weight=2) for name in HEADS},
+    "drafter settings": Kind(texts(**SETTINGS), use_settings, weight=3),
+    "predictor": Kind(predictors, use_predictor, weight=3),
+    "scalar predictor": Kind(
+        lambda folder: ScalarPredictor(0.1, 0.9, -0.2, 0.0, "s").to_json(folder / "p.json"),
+        ScalarPredictor.from_json,
+        weight=2,
+    ),
+    "tree": Kind(texts(**TREES), load_tree, weight=3),
+    "speed table": Kind(texts(**SPEEDS), read_speed_tables, weight=4),
+    "shape": Kind(texts(**SHAPE), lambda path: read_shape(str(path)), weight=2),
+    "kept results": Kind(kept, use_kept, weight=3),
+    "unfinished costs": Kind(sittings, use_sitting, weight=2),
+    "scorecard rows": Kind(scorecards, lambda path: load_rows(path, SCORECARD), weight=2),
+    "gguf": Kind(gguf, read_summary, weight=1),
+}

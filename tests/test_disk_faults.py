@@ -1,0 +1,156 @@
+"""Disks that fill and folders that cannot be written: one line, nothing lost, and it goes on."""
+
+import os
+
+import pytest
+from inputs import RECORD_COMMAND
+from interrupted_jobs import Server, prompts, rows
+from safetensors import SafetensorError
+from shell import refused
+
+import real.files
+from simspec.files import replacing, write_csv
+
+ARGUMENTS = ["record", "p.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 2]
+TRAIN = ["train", "text.txt", "--toy", "--steps", "4,2,2", "--out", "m"]
+
+
+@pytest.fixture(scope="module")
+def server():
+    started = Server()
+    yield started
+    started.process.communicate(timeout=60)
+    assert started.process.returncode == 0
+
+
+@pytest.fixture(scope="module")
+def whole(server, tmp_path_factory):
+    """(an undisturbed recording, its file operations)"""
+    folder = prompts(tmp_path_factory.mktemp("whole"), 2)
+    code, operations = server(folder, ARGUMENTS)
+    assert code == 0
+    return rows(folder / "x.parquet"), operations
+
+
+def failed_in_one_line(server, code):
+    assert code == 2, server.error
+    assert "Traceback" not in server.error
+    assert server.error.count("simspec: ") == 1
+    assert server.error.splitlines()[-1].startswith("simspec: ")
+    return server.error.splitlines()[-1]
+
+
+@pytest.mark.parametrize("most_bytes", [0, 300, 1500])
+def test_recording_on_a_full_disk_goes_on_later(server, tmp_path, whole, most_bytes):
+    """No file may be larger; settings and shards are larger."""
+    folder = prompts(tmp_path, 2)
+    line = failed_in_one_line(server, server(folder, ARGUMENTS, most_bytes=most_bytes)[0])
+    assert "free some space, and give the same command again" in line
+    assert ".parts/" in line
+    assert not (folder / "x.parquet").exists()
+    assert not list(folder.rglob(".*.part"))
+    assert server(folder, ARGUMENTS)[0] == 0
+    assert rows(folder / "x.parquet") == whole[0]
+
+
+def test_disk_that_fills_before_the_last_file_loses_no_shard(server, tmp_path, whole):
+    """Shards of one sequence fit, the whole recording does not."""
+
+    def shards(folder):
+        parts = folder / "x.parquet.parts"
+        return {path.name: path.read_bytes() for path in parts.glob("0*.parquet")}
+
+    for operation in range(whole[1] - 12, 0, -1):  # killed before the last file is written
+        folder = prompts(tmp_path / str(operation), 2)
+        server(folder, ARGUMENTS, die_at=operation)
+        if not (folder / "x.parquet").exists():
+            break
+    held = shards(folder)
+    assert len(held) == 2
+    largest = max(map(len, held.values()))
+    failed_in_one_line(server, server(folder, ARGUMENTS, most_bytes=largest + 1)[0])
+    assert shards(folder) == held
+    assert server(folder, ARGUMENTS)[0] == 0
+    assert rows(folder / "x.parquet") == whole[0]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4, 0.8])
+def test_folder_that_becomes_read_only_while_recording(server, tmp_path, whole, share):
+    folder = prompts(tmp_path, 2)
+    moment = 1 + int(share * whole[1])
+    line = failed_in_one_line(server, server(folder, ARGUMENTS, seal_at=moment)[0])
+    assert "Read-only file system" in line
+    if (folder / "x.parquet").exists():
+        assert rows(folder / "x.parquet") == whole[0]
+    assert server(folder, ARGUMENTS)[0] == 0
+    assert rows(folder / "x.parquet") == whole[0]
+
+
+@pytest.mark.parametrize("most_bytes", [2_000, 40_000])
+def test_training_on_a_full_disk_is_one_line(server, tmp_path, most_bytes):
+    """The tokenizer does not fit, or the weights do not; going on takes long, see test_kill."""
+    (tmp_path / "text.txt").write_text("a drafter proposes and the target disposes. " * 200)
+    failed_in_one_line(server, server(tmp_path, TRAIN, most_bytes=most_bytes)[0])
+    assert not list(tmp_path.rglob(".*.part"))
+    assert not (tmp_path / "m" / "card.json").exists()
+    if os.environ.get("SIMSPEC_SLOW"):
+        assert server(tmp_path, TRAIN)[0] == 0
+        assert (tmp_path / "m" / "card.json").exists()
+
+
+def test_libraries_that_name_no_file_are_told_apart(tmp_path):
+    for path, fail, words in (
+        (tmp_path / "a", OSError(28, "No space left on device"), "No space left on device: '.*a'"),
+        (tmp_path / "b", OSError("10 requested and 3 written"), "requested and 3 written: '.*b'"),
+        (tmp_path / "c", SafetensorError("I/O error:\nfull"), "I/O error: full: '.*c'"),
+    ):
+        with pytest.raises(OSError, match=words), real.files.replacing(path) as temporary:
+            temporary.write_text("half")
+            raise fail
+        assert not list(tmp_path.iterdir())
+
+
+def test_two_processes_that_write_one_file_leave_one_of_them(tmp_path, monkeypatch):
+    """Each has a temporary file of its own; the last one to finish remains."""
+    path = tmp_path / "a.json"
+    with replacing(path) as first:
+        first.write_text("first")
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+        with replacing(path) as second:
+            assert second != first
+            second.write_text("second")
+        assert path.read_text() == "second"
+    assert path.read_text() == "first"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+READ_ONLY = [
+    ("sweep", "t.parquet", "--out", "o.csv"),
+    ("sweep", "t.parquet", "--keep", "o.jsonl"),
+    ("sweep", "t.parquet", "--plot", "o.png"),
+    (*RECORD_COMMAND[:2], "--out", "x.parquet"),
+    ("measure", "--out", "c.json"),
+    ("import", "vllm-requests", "p.jsonl", "--out", "o.json"),
+    ("run", "t.parquet", "--policy", "fixed:1", "--save", "o.jsonl"),
+]
+
+
+@pytest.mark.parametrize("arguments", READ_ONLY, ids=lambda a: f"{a[0]} {a[-2]}")
+def test_read_only_folder_is_refused_before_the_work(input_folder, monkeypatch, arguments):
+    """Injected: the superuser may write everywhere."""
+    access = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode, **_: not mode & os.W_OK and access(path, mode)
+    )
+    refused(input_folder, *arguments, words="its folder is read-only: name another")
+
+
+def test_failed_csv_names_its_file(tmp_path, monkeypatch):
+    import pandas
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pandas.DataFrame, "to_csv", full)
+    with pytest.raises(OSError, match="No space left on device: '.*o.csv'"):
+        write_csv(pandas.DataFrame({"a": [1]}), tmp_path / "o.csv")

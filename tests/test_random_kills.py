@@ -1,0 +1,126 @@
+"""SIGKILL at random moments: what was written stays, and the same command ends the same way.
+
+A few kills; with SIMSPEC_SLOW two hundred, in ten pieces that may run in parallel.
+"""
+
+import os
+import random
+import signal
+import time
+
+import pytest
+from interrupted_jobs import RECORD, Server, prompts, rows
+
+from simspec import synthetic
+
+SLOW = bool(os.environ.get("SIMSPEC_SLOW"))
+PIECES = 10 if SLOW else 1
+KILLS = {"record": 10, "train": 4, "sweep": 6} if SLOW else {"record": 2, "sweep": 2}
+PER_RUN = 3
+"""Kills of one run; then it is left to finish."""
+POLICIES = ["fixed:1", "fixed:3", "beta_ts", "cost_ts", "exp3", "ucb", "oracle", "confidence:0.5"]
+
+
+@pytest.fixture(scope="module")
+def server():
+    started = Server()
+    yield started
+    started.process.communicate(timeout=60)
+    assert started.process.returncode == 0
+
+
+class Recording:
+    arguments = [*RECORD, "--drafter", "early_exit"]
+
+    def begin(self, folder):
+        prompts(folder, 6)
+
+    def kept(self, folder):
+        """What has been written for good, by name."""
+        if (folder / "x.parquet").exists():
+            return {"x.parquet": rows(folder / "x.parquet")}
+        return {path.name: path.read_bytes() for path in folder.glob("*.parts/0*.parquet")}
+
+    def holds(self, before, after):
+        return "x.parquet" in after or before.items() <= after.items()
+
+    def result(self, folder):
+        return rows(folder / "x.parquet")
+
+
+class Training:
+    arguments = ["train", "text.txt", "--toy", "--steps", "40,8,8", "--out", "m"]
+
+    def begin(self, folder):
+        folder.mkdir()
+        (folder / "text.txt").write_text("a drafter proposes and the target disposes. " * 200)
+
+    def kept(self, folder):
+        weights = folder.glob("m/*/*.safetensors")
+        return {str(path.relative_to(folder)): path.read_bytes() for path in weights}
+
+    def holds(self, before, after):
+        return before.items() <= after.items()
+
+    def result(self, folder):
+        return self.kept(folder)
+
+
+class Sweep:
+    arguments = ["sweep", "t.parquet", "--keep", "k.jsonl", "--out", "o.csv", "--replicates", 4]
+    arguments += [part for policy in POLICIES for part in ("--policy", policy)]
+
+    def begin(self, folder):
+        folder.mkdir()
+        synthetic.iid(0.7, 40, 400, 8, confidence=True).save(folder / "t.parquet")
+
+    def kept(self, folder):
+        path = folder / "k.jsonl"
+        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+        table = folder / "o.csv"
+        return {"lines": lines, "table": table.read_bytes() if table.exists() else None}
+
+    def holds(self, before, after):
+        same = after["lines"][: len(before["lines"])] == before["lines"]
+        return same and before["table"] in (None, after["table"])
+
+    def result(self, folder):
+        return (folder / "o.csv").read_bytes()
+
+
+JOBS = {"record": Recording(), "train": Training(), "sweep": Sweep()}
+
+
+@pytest.fixture(scope="module", params=KILLS)
+def undisturbed(request, server, tmp_path_factory):
+    """(the job's name, its result, its seconds)"""
+    job, folder = JOBS[request.param], tmp_path_factory.mktemp("whole") / request.param
+    for _ in range(2):  # the first run compiles
+        job.begin(folder := folder.with_name(folder.name + "_"))
+        began = time.perf_counter()
+        assert server(folder, job.arguments)[0] == 0, server.error
+        seconds = time.perf_counter() - began
+    return request.param, job.result(folder), seconds
+
+
+@pytest.mark.parametrize("piece", range(PIECES))
+def test_random_kills_lose_nothing(server, undisturbed, tmp_path, piece, record_property):
+    name, whole, seconds = undisturbed
+    job, draw, kills, runs = JOBS[name], random.Random(f"{name}{piece}"), 0, 0
+    while kills < KILLS[name]:
+        folder, runs, own = tmp_path / str(runs), runs + 1, 0
+        job.begin(folder)
+        while True:
+            before = job.kept(folder)
+            spared = own == PER_RUN or kills == KILLS[name]
+            after = None if spared else draw.uniform(0, seconds)
+            code, _ = server(folder, job.arguments, after=after)
+            assert code in (0, -signal.SIGKILL), server.error
+            assert job.holds(before, job.kept(folder))
+            if code == 0:
+                break
+            kills, own = kills + 1, own + 1
+        assert job.result(folder) == whole
+    assert kills == KILLS[name]
+    measured = f"{name}, piece {piece}: {kills} SIGKILLs in {runs} runs lost nothing"
+    record_property("measured", measured)
