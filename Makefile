@@ -146,11 +146,12 @@ lab/.copied:
 	for s in $(SETS); do head -n $(LINES) $(DATA)/eval/$$s.jsonl > lab/prompts/$$s.jsonl; done
 	touch $@
 
-# Cards of all ablations in models/ablations, ABLATION_STEPS steps of 16 windows of 192 tokens each. Killed,
-# it goes on where it was.
-ABLATION_STEPS ?= 600
+# Cards of all ablations in traces/ablations, their weights in models/ablations: ABLATION_STEPS steps of 16
+# windows of 192 tokens each. Killed, it goes on where it was; ABLATION_ARGS="--minutes 20" stops by itself.
+ABLATION_STEPS ?= 300
 ablations: $(VENV)/.installed lab/.copied
-	$(BIN)/python tests/train_ablations.py lab/text --out models/ablations --steps $(ABLATION_STEPS)
+	$(BIN)/python tests/train_ablations.py lab/text --out models/ablations --cards traces/ablations \
+	  --along traces/tiny-model-coupled.parquet --steps $(ABLATION_STEPS) $(ABLATION_ARGS)
 
 # A target that exists, for `make gpu`: its file in pieces of 16 MB, two of which fit into a call, and
 # the packages that read it. Without lab/pieces a target is trained.

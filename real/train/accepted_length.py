@@ -54,6 +54,11 @@ class AcceptedLengths:
         cut = [row[: max(0, len(row) - self.K + 1)] for row in self.accepted]
         return np.array([float(c.sum()) for c in cut]), np.array([float(len(c)) for c in cut])
 
+    def by_sequence(self) -> dict[str, list[int]]:
+        """`sums` as integers, for a card: drafters are compared sequence by sequence."""
+        accepted, drafts = self.sums()
+        return {"accepted": accepted.astype(int).tolist(), "drafts": drafts.astype(int).tolist()}
+
     def upto(self, K: int) -> "AcceptedLengths":
         """The same drafts cut to at most `K` tokens."""
         accepted = tuple(np.minimum(row, K) for row in self.accepted)
