@@ -4,25 +4,34 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
+from time import perf_counter
 from typing import cast
 
 import numpy as np
 import torch
 
 from real.draft import Drafter, TrainingBatch
+from real.drafters.sorted import SortedDrafter
 from real.model.decoder import Decoder
 from real.model.target import Target
 from real.progress import Progress, quiet
 from real.prompts import repeated_ngrams
 from real.provenance import device_name, revision, versions
 from real.record import Settings
+from real.record.exits import record_exits
 from real.record.recorder import record_sequence
 from real.record.sequence_cache import SequenceCache
 from real.rerun import prompts_of, rule_of
 from real.train.accepted_length import AcceptedLengths, summary
+from real.train.drafter_card import loaded_parameters
+from real.train.drafter_data import DrafterData
+from real.train.drafter_training import DrafterTraining, loss_settings, recipe_of
 from real.train.feature_store import FeatureStore
+from real.train.prepared_head import prepared_head
 from real.train.schedule import TrainSchedule
 from real.train.sequence_shards import Sequences
+from simspec.exit_drafts import ExitDrafts
 from simspec.trace import Trace
 
 
@@ -82,6 +91,26 @@ class TextWindows:
         return batch
 
 
+def whole_step(training: DrafterTraining, data: DrafterData, repeats: int = 3) -> dict:
+    """Parameters that a step without stored features must hold, and its seconds (EESD Table 6)."""
+    head, recipe = prepared_head(training, data), recipe_of(training.drafter)
+    batch, settings = data.batches(training.plan), loss_settings(training)
+    kind, seconds = data.target.device.type, []
+
+    def loss(step: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(step)
+        with torch.autocast(kind, dtype=torch.bfloat16) if data.mixed else nullcontext():
+            drawn = TrainingBatch.of(batch(step))
+            return recipe.loss(head, data.target, drawn, training.soft, generator, **settings)
+
+    loaded = loaded_parameters(head, data.target, lambda: loss(0))
+    for step in range(repeats + 1):
+        start = perf_counter()
+        loss(step % training.plan.steps).backward()
+        seconds.append(perf_counter() - start)
+    return {"loaded": loaded, "seconds": round(median(seconds[1:]), 4)}
+
+
 @dataclass(frozen=True)
 class _Written:
     """The tokens of a recording, in place of a cache of sequences that the target wrote."""
@@ -125,6 +154,21 @@ def record_along(
     return Trace(
         trace.offset, trace.budget, trace.token, depth, run, meta, sequence=trace.sequence
     )
+
+
+def exits_along(
+    target: Decoder, drafter: SortedDrafter, trace: Trace, recording: Trace
+) -> ExitDrafts:
+    """The exits of a sorted drafter's `recording` of some sequences of `trace`.
+
+    Margins are left out: replays do not read them.
+    """
+    place = {address: s for s, address in enumerate(trace.sequence.tolist())}
+    chosen = trace.select(np.array([place[address] for address in recording.sequence.tolist()]))
+    prompted = replace(recording, prompt=chosen.prompt, prompt_offset=chosen.prompt_offset)
+    drafts = record_exits(drafter, target, prompted, rule_of(trace))
+    none = np.zeros_like(drafts.draft_margin)
+    return replace(drafts, draft_margin=none, feature_margin=none)
 
 
 def lengths_of(recording: Trace, K: int) -> AcceptedLengths:

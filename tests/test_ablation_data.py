@@ -5,7 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from ablation_data import TextWindows, lengths_of, record_along, recorded_summary
+from ablation_data import (
+    TextWindows,
+    exits_along,
+    lengths_of,
+    record_along,
+    recorded_summary,
+    whole_step,
+)
 from safetensors.torch import load_file
 from toy_lm import TOYS, toy_recording
 from toy_training import PLAN, continuations, drafter_data
@@ -16,6 +23,7 @@ from real.train.drafter_training import drafter_training, recipe_of
 from real.train.prepared_head import prepared_head
 from real.train.train_drafter import train_drafter
 from simspec import replay
+from simspec.exit_drafts import cascade
 from simspec.policies.fixed import fixed
 
 NAMES = "own", "shared"
@@ -59,6 +67,23 @@ def test_drafters_train_alike_with_shared_features(tmp_path):
         assert torch.allclose(weights, shared[name], rtol=0, atol=1e-9)
 
 
+def test_a_step_without_stored_features_holds_the_layers_that_it_reads():
+    data = drafter_data()
+    steps = {
+        (drafter, *settings.values()): whole_step(drafter_training(drafter, PLAN, settings=settings), data)
+        for drafter, settings in (
+            ("early_exit", {"depth": 1}),
+            ("early_exit", {"depth": 2}),
+            ("medusa", {}),
+        )
+    }
+    layer = sum(p.numel() for p in data.target.layers[0].parameters())
+    one, two, medusa = (step["loaded"] for step in steps.values())
+    assert two - one == layer
+    assert medusa > sum(p.numel() for p in data.target.layers.parameters())
+    assert all(step["seconds"] > 0 for step in steps.values())
+
+
 def test_windows_of_another_size_are_refused(tmp_path):
     windows = windows_of(drafter_data(), tmp_path)
     with pytest.raises(ValueError, match="windows are 4 x 15; expected 3 x 15"):
@@ -77,6 +102,20 @@ def test_a_drafter_is_recorded_along_a_recording_as_it_was(name, rule):
     lengths = lengths_of(again, trace.K)
     assert np.concatenate(lengths.accepted).tolist() == trace.run.tolist()
     assert all((a <= b).all() for a, b in zip(lengths.accepted, lengths.offered))
+
+
+def test_exits_along_a_recording_give_it_at_all_thresholds():
+    trace, target, drafter = toy_recording("sorted", "coupled")
+    kept = record_along(target.decoder, drafter, trace, 4).select(np.arange(0, 10, 3))
+    exits = exits_along(target.decoder, drafter, trace, kept)
+    own, _ = cascade(kept, exits, drafter.cascade.threshold)
+    assert own.run.tolist() == kept.run.tolist()
+    assert own.depth.tolist() == kept.depth.tolist()
+    other = drafter.with_thresholds((0.2, 0.9))
+    again = record_along(target.decoder, other, trace, 4).select(np.arange(0, 10, 3))
+    derived, _ = cascade(kept, exits, (0.2, 0.9))
+    assert derived.run.tolist() == again.run.tolist()
+    assert derived.run.tolist() != kept.run.tolist()
 
 
 @pytest.mark.parametrize("K", [1, 4])

@@ -17,8 +17,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import torch
-from ablation_data import TextWindows, record_along, recorded_summary
+from ablation_data import TextWindows, exits_along, record_along, recorded_summary, whole_step
 
 from real.drafters import BUILTIN
 from real.files import replace_json
@@ -33,14 +34,17 @@ from real.train.schedule import TrainSchedule
 from real.train.train_drafter import train_drafter
 from real.train.trainer import Paused
 from real.train.training_text import encoded_text
+from simspec.exit_file import exits_path, write_exits
 from simspec.files import check_output
 from simspec.trace import Trace, load_trace
 
 BLEND = 0.5
 """Share of the training text that the target wrote, unless that is what varies."""
 
-DEPTH = {"early_exit": 10}
-"""Drafters whose recording is kept beside the card, and its draft length: that of EESD Table 4."""
+DEPTH = {"early_exit": 10, "sorted": 6}
+"""Drafters whose recording is kept beside the card, and its draft length: 10 as in EESD Table 4."""
+EVERY = {"sorted": 3}
+"""Of the recording's sequences every so many are kept: files of exits are large."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +93,13 @@ def ablations(layers: int) -> dict[str, Ablation]:
     named["glide-blind"] = Ablation("glide", {"cross": False})
     for layer in sorted({0, layers // 2, layers - 1}):
         named[f"glide-layer{layer}"] = Ablation("glide", {"reads": layer})
-    # S2D: exits trained together, and the last one alone
-    named["sorted-together"] = Ablation("sorted", {"together": True})
-    named["sorted-single"] = Ablation("sorted", {"together": False})
+    # S2D: exits trained together, and the last one alone, which then drafts alone
+    exits_of = sorted({max(1, round(layers * share)) for share in (3 / 16, 9 / 32, 3 / 8)})
+    never = [1.0] * (len(exits_of) - 1)
+    named["sorted-together"] = Ablation("sorted", {"exits": exits_of, "together": True})
+    named["sorted-single"] = Ablation(
+        "sorted", {"exits": exits_of, "thresholds": never, "together": False}
+    )
     named |= exits
     # a plain small model: EESD Table 6
     named["model"] = Ablation("model")
@@ -156,15 +164,23 @@ class Course:
         training = ablation.training(name, self.schedule)
         card = train_drafter(training, data, self.out, self.work, progress)
         evaluation = card["evaluation"]
+        if "whole_step" not in card:
+            card["whole_step"] = whole_step(training, data)
         if self.recording is not None and "recorded" not in evaluation:
             source, trace = self.recording
             drafter = BUILTIN[ablation.drafter].load(self.out / name, data.target, data.made_for)
             K = max(evaluation["K"], DEPTH.get(ablation.drafter, 0))
             recording = record_along(data.target, drafter, trace, K, progress)
-            if ablation.drafter in DEPTH:
-                recording.save(self.cards / f"{name}.parquet", small=True)
+            if ablation.drafter in DEPTH and ablation.recipe == "ours":
+                path = self.cards / f"{name}.parquet"
+                kept = recording.select(
+                    np.arange(0, trace.sequences, EVERY.get(ablation.drafter, 1))
+                )
+                kept.save(path, small=True)
+                if ablation.settings.get("together"):
+                    write_exits(exits_along(data.target, drafter, trace, kept), kept, exits_path(path))
             evaluation["recorded"] = recorded_summary(recording, source, evaluation["K"])
-            replace_json(self.out / name / "card.json", card)
+        replace_json(self.out / name / "card.json", card)
         replace_json(self.cards / f"{name}.json", card)
         return card
 

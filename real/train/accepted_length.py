@@ -55,9 +55,21 @@ class AcceptedLengths:
         return np.array([float(c.sum()) for c in cut]), np.array([float(len(c)) for c in cut])
 
     def by_sequence(self) -> dict[str, list[int]]:
-        """`sums` as integers, for a card: drafters are compared sequence by sequence."""
+        """`sums` as integers, for a card: drafters are compared sequence by sequence.
+
+        `tested`: drafted tokens whose predecessors were all accepted, so that accepted / tested is
+        the chance that one is.
+        """
         accepted, drafts = self.sums()
-        return {"accepted": accepted.astype(int).tolist(), "drafts": drafts.astype(int).tolist()}
+        tested = [
+            int(np.minimum(a + 1, o)[: max(0, len(a) - self.K + 1)].sum())
+            for a, o in zip(self.accepted, self.offered)
+        ]
+        return {
+            "accepted": accepted.astype(int).tolist(),
+            "drafts": drafts.astype(int).tolist(),
+            "tested": tested,
+        }
 
     def upto(self, K: int) -> "AcceptedLengths":
         """The same drafts cut to at most `K` tokens."""
