@@ -151,9 +151,7 @@ def record_along(
         argv=(),
     )
     run, depth = (np.concatenate([getattr(p, name) for p in parts]) for name in ("run", "depth"))
-    return Trace(
-        trace.offset, trace.budget, trace.token, depth, run, meta, sequence=trace.sequence
-    )
+    return Trace(trace.offset, trace.budget, trace.token, depth, run, meta, sequence=trace.sequence)
 
 
 def exits_along(

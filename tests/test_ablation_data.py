@@ -70,7 +70,9 @@ def test_drafters_train_alike_with_shared_features(tmp_path):
 def test_a_step_without_stored_features_holds_the_layers_that_it_reads():
     data = drafter_data()
     steps = {
-        (drafter, *settings.values()): whole_step(drafter_training(drafter, PLAN, settings=settings), data)
+        (drafter, *settings.values()): whole_step(
+            drafter_training(drafter, PLAN, settings=settings), data
+        )
         for drafter, settings in (
             ("early_exit", {"depth": 1}),
             ("early_exit", {"depth": 2}),

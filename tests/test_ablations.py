@@ -89,7 +89,14 @@ def words_of(trained_folder, out, *more, only=ONLY):
 
 
 def test_one_command_trains_cards_of_equal_budget(trained_folder, tmp_path, capsys):
-    arguments = words_of(trained_folder, tmp_path / "cards", "--steps", "2", "--threads", str(torch.get_num_threads()))
+    arguments = words_of(
+        trained_folder,
+        tmp_path / "cards",
+        "--steps",
+        "2",
+        "--threads",
+        str(torch.get_num_threads()),
+    )
     cards = main(arguments)
     printed = capsys.readouterr().out
     assert list(cards) == list(ONLY)

@@ -178,7 +178,9 @@ class Course:
                 )
                 kept.save(path, small=True)
                 if ablation.settings.get("together"):
-                    write_exits(exits_along(data.target, drafter, trace, kept), kept, exits_path(path))
+                    write_exits(
+                        exits_along(data.target, drafter, trace, kept), kept, exits_path(path)
+                    )
             evaluation["recorded"] = recorded_summary(recording, source, evaluation["K"])
         replace_json(self.out / name / "card.json", card)
         replace_json(self.cards / f"{name}.json", card)
