@@ -160,6 +160,7 @@ tiny-rejection: $(VENV)/.installed lab/.copied
 	$(BIN)/simspec record $(SETS:%=lab/prompts/%.jsonl) $(addprefix --drafter ,$(REJECTION_DRAFTERS)) \
 	  --rule rejection --temperature 1 --depth 5 --budget 64 --per-task 8 --longest 400 --batch 1 \
 	  --out traces/tiny-rejection
+	rm -f traces/tiny-rejection/sequences.json
 REJECTION_DRAFTERS := eagle early_exit medusa model prompt_lookup
 
 # A target that exists, for `make gpu`: its file in pieces of 16 MB, two of which fit into a call, and

@@ -68,7 +68,7 @@ def by_sequence(path, accepted, drafts, repeated=0.1):
 def recording(path, run=None):
     """Puts a recording beside a card: the lengths of the bundled early exit, or `run`."""
     trace = load_trace(ROOT / "traces" / "tiny-early_exit-coupled.parquet")
-    meta = replace(trace.meta, features=(), predictors={}, prefix_only=False)
+    meta = replace(trace.meta, features=(), predictors={}, tree=())
     run = trace.run if run is None else run
     lengths = Trace(trace.offset, trace.budget, trace.token, trace.depth, run, meta)
     lengths.save(path.with_suffix(".parquet"))
@@ -172,10 +172,12 @@ def test_layers_behind_the_exit_are_compared_by_length_and_by_speed(tmp_path):
     # equal drafts: three layers a token instead of two, verification one plain step
     trace = load_trace(ROOT / "traces" / "tiny-early_exit-coupled.parquet")
     rounds = [replay(trace, beta_ts(K=10), seed) for seed in range(4)]
-    two, three = (sum(len(r) + c * r.computed.sum() for r in rounds) for c in (0.1, 0.15))
-    assert values["time of two layers over one under Beta-TS, less 1"] == pytest.approx(
-        three / two - 1
+    one, two, three = (
+        sum(len(r) + c * r.computed.sum() for r in rounds) for c in (0.05, 0.1, 0.15)
     )
+    for part, expected in (("no layer over one", one), ("two layers over one", three)):
+        value = values[f"time of {part} under Beta-TS, less 1"]
+        assert value == pytest.approx(expected / two - 1)
 
 
 def test_depth_is_compared_in_shares_of_the_target(tmp_path):
@@ -194,7 +196,7 @@ def test_recordings_of_other_sequences_are_not_compared(tmp_path):
     path = card(tmp_path, "n3", "early_exit", 1.5, depth=3, layers=1)
     trace = recording(path)
     other = trace.select(np.arange(60))
-    meta = replace(other.meta, features=(), predictors={})
+    meta = replace(other.meta, features=(), predictors={}, tree=())
     Trace(other.offset, other.budget, other.token, other.depth, other.run, meta).save(
         path.with_suffix(".parquet")
     )

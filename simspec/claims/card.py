@@ -100,8 +100,8 @@ def _card(data: Any, path: Path, name: str) -> Card | None:
         return None
     evaluation = data["evaluation"]
     try:
-        K, drafter, asked = int(evaluation["K"]), str(data["drafter"]), flat(data["asked"])
-        lengths = [_lengths(HELD_OUT, evaluation["trained"], evaluation, K)]
+        trained, K, asked = evaluation["trained"], int(evaluation["K"]), flat(data["asked"])
+        lengths, drafter = [_lengths(HELD_OUT, trained, evaluation, K)], str(data["drafter"])
         if "recorded" in evaluation:
             recorded = evaluation["recorded"]
             lengths.append(_lengths(str(recorded["recording"]), recorded, recorded, K))

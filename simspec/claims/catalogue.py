@@ -55,8 +55,8 @@ CLAIMS = (
     Claim(
         7, "The layer behind the early exit makes EESD work; a second does not pay.", EESD,
         "Table 4, Figure 5", ablations.exit_layers, needs="no card",
-        detail="Cards of 0, 1 and 2 layers at N of 5 to 10%. A second layer: time under Beta-TS, "
-        "on recordings of both.",
+        detail="Cards of 0, 1 and 2 layers at N of 5 to 10%: accepted lengths with one and "
+        "without, and time under Beta-TS of one against none and two.",
     ),
     Claim(
         8, "N at 5 to 10% of the target's layers is best.", EESD, "section 5.4, Figure 4",
