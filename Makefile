@@ -12,6 +12,7 @@
 # make smollm2-variants  its drafters with other draft vocabularies and in int8, against themselves
 # make smollm2-equality  run them for real, compare every round with its replay, audit every token
 # make ablations  train every ablation of the papers for the embedded target at one budget (docs/training.md)
+# make tiny-rejection  record some embedded drafters under the rejection rule (traces/README.md)
 # make gpu-target  cut that model into pieces for `make gpu`, which then trains drafters for it alone
 # make gpu    train, record, measure and run on the GPU of this machine, nine minutes a call (docs/gpu_campaign.md)
 PYTHON ?= python3
@@ -28,7 +29,7 @@ SLOW := embedded equality tree_engine tree_embedded sampling_law
 
 .PHONY: demo test test-slow mutants lint docs bench notebooks example smollm2 gpu gpu-target clean costs
 .PHONY: smollm2-drafters smollm2-recordings smollm2-costs smollm2-equality
-.PHONY: smollm2-variants smollm2-variant ablations
+.PHONY: smollm2-variants smollm2-variant ablations tiny-rejection
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -146,11 +147,21 @@ lab/.copied:
 	for s in $(SETS); do head -n $(LINES) $(DATA)/eval/$$s.jsonl > lab/prompts/$$s.jsonl; done
 	touch $@
 
-# Cards of all ablations in models/ablations, ABLATION_STEPS steps of 16 windows of 192 tokens each. Killed,
-# it goes on where it was.
-ABLATION_STEPS ?= 600
+# Cards of all ablations in traces/ablations, their weights in models/ablations: ABLATION_STEPS steps of 16
+# windows of 192 tokens each. Killed, it goes on where it was; ABLATION_ARGS="--minutes 20" stops by itself.
+ABLATION_STEPS ?= 300
 ablations: $(VENV)/.installed lab/.copied
-	$(BIN)/python tests/train_ablations.py lab/text --out models/ablations --steps $(ABLATION_STEPS)
+	$(BIN)/python tests/train_ablations.py lab/text --out models/ablations --cards traces/ablations \
+	  --along traces/tiny-model-coupled.parquet --steps $(ABLATION_STEPS) $(ABLATION_ARGS)
+
+# Small recordings of the rejection rule, for tests and to try commands: 8 prompts of each task, K = 5.
+tiny-rejection: $(VENV)/.installed lab/.copied
+	mkdir -p traces/tiny-rejection
+	$(BIN)/simspec record $(SETS:%=lab/prompts/%.jsonl) $(addprefix --drafter ,$(REJECTION_DRAFTERS)) \
+	  --rule rejection --temperature 1 --depth 5 --budget 64 --per-task 8 --longest 400 --batch 1 \
+	  --out traces/tiny-rejection
+	rm -f traces/tiny-rejection/sequences.json
+REJECTION_DRAFTERS := eagle early_exit medusa model prompt_lookup
 
 # A target that exists, for `make gpu`: its file in pieces of 16 MB, two of which fit into a call, and
 # the packages that read it. Without lab/pieces a target is trained.

@@ -2,18 +2,20 @@
 
 import json
 import re
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from documents import ROOT, printed_by
 from numba.core import config
 from shell import simspec
 
+from simspec import replay
 from simspec.claims.ablations import (
     eagle_inputs,
     exit_depth,
     exit_layers,
     self_distillation,
-    sorted_training,
     target_cache,
 )
 from simspec.claims.card import find_cards, read_card
@@ -21,7 +23,9 @@ from simspec.claims.claim import Inputs
 from simspec.claims.page import BEGIN, END, renew
 from simspec.claims.price import MEASURED, PRICES
 from simspec.claims.recorded import Recordings, repeated_8grams
-from simspec.trace import load_trace
+from simspec.policies.thompson import beta_ts
+from simspec.stats import ratio, ratio_difference
+from simspec.trace import Trace, load_trace
 
 PAGE = ROOT / "docs" / "claims.md"
 TINY = "3f3badec853498770317b723278334157ccfd0808eb8557b6d0c41f9f19ad5de"
@@ -44,6 +48,33 @@ def card(folder, name, drafter, length, blend=1.0, **settings):
     return path
 
 
+def by_sequence(path, accepted, drafts, repeated=0.1):
+    """Gives a card its accepted lengths by sequence; the stated mean becomes theirs."""
+    data = json.loads(path.read_text())
+    evaluation = data["evaluation"]
+    value = sum(accepted) / sum(drafts)
+    evaluation["repeated_8grams"] = repeated
+    evaluation["trained"] = {
+        "accepted_length": {"value": value, "low": 0, "high": 5, "texts": len(drafts)},
+        "by_sequence": {
+            "accepted": accepted,
+            "drafts": drafts,
+            "tested": [min(5 * d, a + d) for a, d in zip(accepted, drafts)],
+        },
+    }
+    path.write_text(json.dumps(data))
+
+
+def recording(path, run=None):
+    """Puts a recording beside a card: the lengths of the bundled early exit, or `run`."""
+    trace = load_trace(ROOT / "traces" / "tiny-early_exit-coupled.parquet")
+    meta = replace(trace.meta, features=(), predictors={}, tree=())
+    run = trace.run if run is None else run
+    lengths = Trace(trace.offset, trace.budget, trace.token, trace.depth, run, meta)
+    lengths.save(path.with_suffix(".parquet"))
+    return trace
+
+
 def evidence(folder, test, price=MEASURED, recordings=None):
     return test(Inputs(Recordings(recordings), find_cards(folder)), price)
 
@@ -58,7 +89,67 @@ def test_cards_of_one_changed_setting_are_compared(tmp_path):
     card(tmp_path, "c", "glide", 1.3, cross=True, reads=[4])
     found = {e.part: e.interval.value for e in evidence(tmp_path, target_cache)}
     assert found["accepted length reading layer [9] less layer [4]"] == pytest.approx(0.2)
-    assert sorted(round(v, 6) for v in found.values()) == [0.1, 0.2]
+    assert sorted(round(v, 6) for v in found.values()) == [0.1, 0.2, 0.3]
+
+
+def test_cards_are_paired_by_sequence(tmp_path):
+    """Sequences differ far more than drafters do: only a paired interval sees the drafter."""
+    generator = np.random.default_rng(0)
+    drafts = generator.integers(20, 40, 40)
+    worse = (generator.uniform(0.2, 4, 40) * drafts).astype(int)
+    better = worse + generator.integers(1, 4, 40)
+    for name, accepted, blend in (("a", better, 0.5), ("b", worse, 0.0)):
+        path = card(tmp_path, name, "early_exit", 1.0, blend=blend, depth=1)
+        by_sequence(path, accepted.tolist(), drafts.tolist())
+    (paired,) = evidence(tmp_path, self_distillation)
+    expected = ratio_difference(better, drafts, worse, drafts, resamples=2000)
+    assert paired.interval.value == pytest.approx(expected.value)
+    assert paired.interval.low == pytest.approx(expected.low, abs=1e-9)
+    assert paired.inside < 1e-6
+    # the control: without figures by sequence the same cards show nothing
+    for name, accepted in (("a", better), ("b", worse)):
+        path = tmp_path / "traces" / "drafters" / f"{name}.json"
+        data = json.loads(path.read_text())
+        own = ratio(accepted, drafts)
+        data["evaluation"]["trained"] = {
+            "accepted_length": {"value": own.value, "low": own.low, "high": own.high, "texts": 40}
+        }
+        path.write_text(json.dumps(data))
+    (alone,) = evidence(tmp_path, self_distillation)
+    assert alone.interval.value == pytest.approx(expected.value)
+    assert alone.inside > 0.05
+
+
+def test_repetitive_texts_are_shown_and_do_not_count(tmp_path):
+    for name, blend, accepted in (("a", 0.5, 30), ("b", 0.0, 20)):
+        path = card(tmp_path, name, "early_exit", 1.0, blend=blend, depth=1)
+        by_sequence(path, [accepted + i for i in range(12)], [20] * 12, repeated=0.3)
+    (found,) = evidence(tmp_path, self_distillation)
+    assert not found.source.counted
+
+
+@pytest.mark.parametrize(
+    ("accepted", "reason"),
+    [([-1] + [20] * 11, "accepts less than 0"), ([200] * 12, "accepts less than 0, or more")],
+)
+def test_sums_that_cannot_be_are_refused(tmp_path, accepted, reason):
+    path = card(tmp_path, "a", "eagle", 1.0)
+    by_sequence(path, [20] * 12, [20] * 12)
+    data = json.loads(path.read_text())
+    data["evaluation"]["trained"]["by_sequence"]["accepted"] = accepted
+    path.write_text(json.dumps(data))
+    with pytest.raises(ValueError, match=reason):
+        read_card(path, "a")
+
+
+def test_sums_of_another_mean_are_refused(tmp_path):
+    path = card(tmp_path, "a", "eagle", 1.0)
+    by_sequence(path, [20] * 12, [20] * 12)
+    data = json.loads(path.read_text())
+    data["evaluation"]["trained"]["accepted_length"]["value"] = 1.1
+    path.write_text(json.dumps(data))
+    with pytest.raises(ValueError, match="does not give the accepted length 1.1"):
+        read_card(path, "a")
 
 
 def test_control_cards_of_another_budget_are_not_compared(tmp_path):
@@ -73,22 +164,43 @@ def test_control_cards_of_another_budget_are_not_compared(tmp_path):
 
 def test_layers_behind_the_exit_are_compared_by_length_and_by_speed(tmp_path):
     for layers, length in ((0, 0.5), (1, 1.5), (2, 1.55)):
-        card(tmp_path, f"l{layers}", "early_exit", length, depth=1, layers=layers)
-    assert effects(tmp_path, exit_layers) == [1.0]
+        path = card(tmp_path, f"l{layers}", "early_exit", length, depth=1, layers=layers)
+        recording(path)
     found = evidence(tmp_path, exit_layers, PRICES[2], ROOT / "traces")
-    speeds = {e.part: e.interval.value for e in found}
-    ours, theirs = 2.5 / (1 + 5 * 0.1), 2.55 / (1 + 5 * 0.1 * 3 / 2)
-    assert speeds["expected speedup one layer less two"] == pytest.approx(ours - theirs)
+    values = {e.part: e.interval.value for e in found}
+    assert values["accepted length with the layer less without"] == pytest.approx(1.0)
+    # equal drafts: three layers a token instead of two, verification one plain step
+    trace = load_trace(ROOT / "traces" / "tiny-early_exit-coupled.parquet")
+    rounds = [replay(trace, beta_ts(K=10), seed) for seed in range(4)]
+    one, two, three = (
+        sum(len(r) + c * r.computed.sum() for r in rounds) for c in (0.05, 0.1, 0.15)
+    )
+    for part, expected in (("no layer over one", one), ("two layers over one", three)):
+        value = values[f"time of {part} under Beta-TS, less 1"]
+        assert value == pytest.approx(expected / two - 1)
 
 
 def test_depth_is_compared_in_shares_of_the_target(tmp_path):
     for depth, length in ((1, 1.4), (3, 1.5), (4, 1.5)):
-        card(tmp_path, f"n{depth}", "early_exit", length, depth=depth, layers=1)
+        recording(card(tmp_path, f"n{depth}", "early_exit", length, depth=depth, layers=1))
     found = evidence(tmp_path, exit_depth, PRICES[1], ROOT / "traces")
     assert {e.part for e in found} == {
-        "expected speedup N=1 less N=3",
-        "expected speedup N=1 less N=4",
+        "time of N=3 over N=1 under Beta-TS, less 1",
+        "time of N=4 over N=1 under Beta-TS, less 1",
     }
+    assert all(e.source.counted for e in found)
+
+
+def test_recordings_of_other_sequences_are_not_compared(tmp_path):
+    recording(card(tmp_path, "n1", "early_exit", 1.4, depth=1, layers=1))
+    path = card(tmp_path, "n3", "early_exit", 1.5, depth=3, layers=1)
+    trace = recording(path)
+    other = trace.select(np.arange(60))
+    meta = replace(other.meta, features=(), predictors={}, tree=())
+    Trace(other.offset, other.budget, other.token, other.depth, other.run, meta).save(
+        path.with_suffix(".parquet")
+    )
+    assert evidence(tmp_path, exit_depth, PRICES[1], ROOT / "traces") == []
 
 
 def test_inputs_of_eagle_need_all_cards(tmp_path):
@@ -98,12 +210,6 @@ def test_inputs_of_eagle_need_all_cards(tmp_path):
     assert effects(tmp_path, eagle_inputs) == [0.2]
     card(tmp_path, "3", "eagle", 1.6, inputs="feature&shifted_token")
     assert effects(tmp_path, eagle_inputs) == [0.2, pytest.approx(0.4)]
-
-
-def test_sorted_training_is_compared_with_the_last_exit_alone(tmp_path):
-    card(tmp_path, "soft", "sorted", 1.3, together=True)
-    card(tmp_path, "sft", "sorted", 1.0, together=False)
-    assert effects(tmp_path, sorted_training) == [0.3]
 
 
 @pytest.mark.parametrize(

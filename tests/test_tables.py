@@ -40,7 +40,9 @@ def test_pages_name_their_commands():
     assert [command.split()[0] for command in found["hybrid.md"]] == [
         "hybrid", "hybrid", "drafters", "trees",
     ]  # fmt: skip
-    assert [command.split()[0] for command in found["results.md"]] == ["score", "drafters", "trees"]
+    assert [command.split()[0] for command in found["results.md"]] == [
+        "score", "drafters", "trees", "paper",
+    ]  # fmt: skip
 
 
 def test_weights_of_the_page_are_those_of_the_defaults():

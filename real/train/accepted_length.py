@@ -54,6 +54,23 @@ class AcceptedLengths:
         cut = [row[: max(0, len(row) - self.K + 1)] for row in self.accepted]
         return np.array([float(c.sum()) for c in cut]), np.array([float(len(c)) for c in cut])
 
+    def by_sequence(self) -> dict[str, list[int]]:
+        """`sums` as integers, for a card: drafters are compared sequence by sequence.
+
+        `tested`: drafted tokens whose predecessors were all accepted, so that accepted / tested is
+        the chance that one is.
+        """
+        accepted, drafts = self.sums()
+        tested = [
+            int(np.minimum(a + 1, o)[: max(0, len(a) - self.K + 1)].sum())
+            for a, o in zip(self.accepted, self.offered)
+        ]
+        return {
+            "accepted": accepted.astype(int).tolist(),
+            "drafts": drafts.astype(int).tolist(),
+            "tested": tested,
+        }
+
     def upto(self, K: int) -> "AcceptedLengths":
         """The same drafts cut to at most `K` tokens."""
         accepted = tuple(np.minimum(row, K) for row in self.accepted)

@@ -71,7 +71,7 @@ def evaluate_trained(
     return {
         **evaluation_size(data),
         "K": longest,
-        "trained": summary(trained),
+        "trained": summary(trained) | {"by_sequence": trained.by_sequence()},
         "untrained": summary(untrained),
         "trigram": summary(trigram),
         "beats_untrained": compare(trained, untrained),

@@ -8,6 +8,7 @@ import torch
 from real.drafters import BUILTIN
 from real.model.decoder import Decoder
 from real.model.losses import next_token_loss
+from real.prompts import repeated_ngrams
 from real.train.accepted_length import AcceptedLengths, accepted_lengths, longest_offer, summary
 from real.train.distillation import heldout_count
 from real.train.drafter_data import DrafterData, K
@@ -47,9 +48,14 @@ def evaluate_drafter(drafter: str, folder: Path, data: DrafterData) -> AcceptedL
 
 
 def evaluation_size(data: DrafterData) -> dict:
-    """K, sequences and tokens of an evaluation, for a card."""
-    tokens = sum(len(new_tokens) for _, new_tokens in data.evaluation)
-    return {"K": K, "texts": len(data.evaluation), "tokens": tokens}
+    """K, sequences, tokens and repetition of an evaluation, for a card."""
+    sequences = [new_tokens for _, new_tokens in data.evaluation]
+    return {
+        "K": K,
+        "texts": len(sequences),
+        "tokens": sum(map(len, sequences)),
+        "repeated_8grams": round(repeated_ngrams(sequences), 4),
+    }
 
 
 def evaluation_summary(drafter: str, folder: Path, data: DrafterData) -> dict:

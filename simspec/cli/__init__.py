@@ -25,6 +25,7 @@ from simspec.cli.export import export
 from simspec.cli.hybrid import hybrid
 from simspec.cli.import_ import import_
 from simspec.cli.options import print_notes
+from simspec.cli.paper import paper
 from simspec.cli.report import report
 from simspec.cli.roofline import roofline
 from simspec.cli.score import score
@@ -40,7 +41,7 @@ FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
 REMEDY = ": free some space, and give the same command again"
 COMMANDS = (
     sweep, show, roofline, cost, check, score, compare, tune, drift, batch, drafters, trees,
-    transport, import_, export, report, cascade, claims, hybrid,
+    transport, import_, export, report, cascade, claims, hybrid, paper,
 )  # fmt: skip
 NAMES = tuple(command.__name__.rstrip("_") for command in COMMANDS)
 

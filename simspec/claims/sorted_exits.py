@@ -1,0 +1,134 @@
+"""Sorted drafters (S2D): seconds of a cascade and of single exits, and the claim about them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from simspec.claims.card import Card, pairs
+from simspec.claims.claim import Inputs
+from simspec.claims.evidence import Array, Evidence, Source, excess, observe
+from simspec.claims.exit_costs import layer_and_head
+from simspec.claims.price import Price
+from simspec.claims.recorded import MOST_REPEATED, by_prompt, crossed, repeated_8grams
+from simspec.claims.target import target_of
+from simspec.cost import CostModel
+from simspec.exit_drafts import ExitDrafts, cascade
+from simspec.exit_file import exits_path, read_exits
+from simspec.policies.fixed import fixed
+from simspec.reports.cascades import default_thresholds
+from simspec.simulate import replay
+from simspec.trace import Trace, load_trace
+
+Thresholds = tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class SortedRecording:
+    """A sorted drafter's recording with all of its exits, and what its steps cost.
+
+    | field | meaning |
+    | --- | --- |
+    | trace, drafts | the recording and its exits |
+    | cost | of verification and overhead |
+    | layer, head | seconds of a layer and of the vocabulary head |
+    """
+
+    trace: Trace
+    drafts: ExitDrafts
+    cost: CostModel
+    layer: float
+    head: float
+
+    def run(self, thresholds: Thresholds, k: int) -> tuple[Array, Array]:
+        """(seconds, rounds), float64[S] each, of drafts of k tokens.
+
+        A token runs the layers up to its exit, and the head at every exit on the way that some
+        threshold opens. Rows that catch up with deeper layers ride in later passes.
+        """
+        derived, exits = cascade(self.trace, self.drafts, thresholds)
+        rounds = replay(derived, fixed(k), cost=CostModel.from_ratio(0.0, self.trace.K))
+        opened = np.array([value < 1 for value in thresholds] + [True])
+        steps = self.layer * np.array(self.drafts.layers) + self.head * np.cumsum(opened)
+        drafted = np.arange(exits.shape[1]) < rounds.computed[:, None]
+        place = np.minimum(exits[rounds.row], len(steps) - 1)
+        drafting = np.where(drafted, steps[place], 0.0).sum(axis=1)
+        seconds = drafting + self.cost.verify[rounds.drafted] + self.cost.overhead
+        return by_prompt(seconds, rounds), np.diff(rounds.offset).astype(np.float64)
+
+    def all_lengths(self, thresholds: Sequence[Thresholds]) -> tuple[Array, Array]:
+        """(seconds, rounds), float64[T K, S], at each thresholds and each length from 1 to K."""
+        lengths = range(1, self.trace.K + 1)
+        found = [self.run(values, k) for values in thresholds for k in lengths]
+        return np.stack([seconds for seconds, _ in found]), np.stack(
+            [rounds for _, rounds in found]
+        )
+
+    def last_exit(self, trace: Trace) -> tuple[Array, Array]:
+        """The same of another recording, float64[K, S], whose every token its last exit drafts."""
+        step = self.layer * self.drafts.layers[-1] + self.head
+        found = []
+        for k in range(1, trace.K + 1):
+            rounds = replay(trace, fixed(k), cost=CostModel.from_ratio(0.0, trace.K))
+            seconds = step * rounds.computed + self.cost.verify[rounds.drafted] + self.cost.overhead
+            found.append((by_prompt(seconds, rounds), np.diff(rounds.offset).astype(np.float64)))
+        return np.stack([seconds for seconds, _ in found]), np.stack(
+            [rounds for _, rounds in found]
+        )
+
+
+def alone(exits: int, exit: int) -> Thresholds:
+    """The thresholds at which one exit drafts every token."""
+    return tuple(1.0 if i < exit else 0.0 for i in range(exits - 1))
+
+
+def cascades(exits: int) -> list[Thresholds]:
+    """The default thresholds that let several exits draft."""
+    return default_thresholds(exits)[exits:]
+
+
+def sorted_recording(card: Card, inputs: Inputs, price: Price) -> SortedRecording | None:
+    """The recording beside a sorted drafter's card, at this price; None without it or costs.
+
+    At a ratio c a token through all layers of the drafter costs c plain steps, and heads nothing
+    of their own. At measured costs layer and head are those of the target's measured early exit.
+    """
+    target, path = target_of(card.target), card.recording
+    if target is None or not (path.is_file() and exits_path(path).is_file()):
+        return None
+    measured = [r for r in inputs.recordings.of("early_exit") if r.target == target.name]
+    if not measured:
+        return None
+    trace = load_trace(path)
+    drafts, cost = read_exits(exits_path(path), trace), price.of(measured[0].cost)
+    if price.ratio is None:
+        layer, head = layer_and_head(cost, target.exit, target.layers)
+    else:
+        layer, head = price.ratio * cost.baseline / drafts.layers[-1], 0.0
+    return SortedRecording(trace, drafts, cost, layer, head)
+
+
+def sorted_training(inputs: Inputs, price: Price) -> list[Evidence]:
+    """Claim 18: how much slower a drafter trained at its last exit alone is than a cascade of exits
+    trained together, each at its best length, and thresholds, of the other half."""
+    found = []
+    allowed = {"loss.together", "settings.thresholds"}
+    for together, single in pairs(inputs.cards, "sorted", allowed):
+        if together.setting("together") is not True or single.setting("together") is not False:
+            continue
+        own = sorted_recording(together, inputs, price)
+        if own is None or not single.recording.is_file():
+            continue
+        other = load_trace(single.recording)
+        if not np.array_equal(own.trace.token, other.token):
+            continue
+        theirs, _ = own.last_exit(other)
+        ours, _ = own.all_lengths(cascades(own.drafts.exits))
+        columns = np.stack([crossed(x, own.trace)[0] for x in (theirs, ours)], -1)
+        names = " / ".join(Path(card.name).stem for card in (together, single))
+        counted = repeated_8grams(own.trace) < MOST_REPEATED
+        source = Source(names, own.trace.meta.device, counted)
+        part = "time of the last exit alone over that of the cascade, less 1"
+        found.append(observe(part, source, price.name, columns, excess, seed=inputs.seed))
+    return found

@@ -1,0 +1,64 @@
+"""simspec paper: tables in the shape of the papers', on this project's recordings."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simspec.cli.options import Json, Markdown, Replicates
+
+
+def paper(
+    tables: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="eesd-4 to eesd-8, eesd-figure-4 and -5, glide-3, glide-4, glide-figure-4 and -7, "
+            "eagle-1, eagle-5, eagle-figure-10, s2d-4, s2d-figure-3; default: all.",
+            show_default=False,
+        ),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            help="Recordings and cards, laid out as traces/ of a checkout; default: this "
+            "checkout's."
+        ),
+    ] = None,
+    replicates: Replicates = 4,
+    seed: Annotated[int, typer.Option(help="Seed of draws and resamples.")] = 0,
+    as_json: Json = False,
+    as_markdown: Markdown = False,
+) -> None:
+    """Print tables in the shape of the papers', on this project's recordings and training cards.
+
+    Intervals are 95% over prompts. Cells without a card or a recording say so.
+
+    Example: simspec paper eesd-5
+    """
+    from simspec.claims.card import find_cards
+    from simspec.claims.claim import Inputs
+    from simspec.claims.recorded import Recordings
+    from simspec.papers.catalogue import TABLES
+    from simspec.recordings import CHECKOUT
+    from simspec.terminal import print_table, print_text
+
+    names = tables or list(TABLES)
+    if unknown := [name for name in names if name not in TABLES]:
+        raise ValueError(f"there is no table {unknown[0]!r}: expected {', '.join(TABLES)}")
+    if folder is not None and not folder.is_dir():
+        raise ValueError(f"{folder} is no folder: give one laid out as traces/ of a checkout")
+    if replicates < 1:
+        raise ValueError(f"replicates is {replicates}, expected at least 1")
+    root = CHECKOUT if folder is None else folder
+    inputs = Inputs(Recordings(root), find_cards(root.resolve().parent), seed, replicates)
+    found = {name: TABLES[name](inputs) for name in names}
+    if as_json:
+        data = {name: table.to_dict() for name, table in found.items()}
+        print(json.dumps({"seed": seed, "level": 0.95, "tables": data}))
+    elif as_markdown:
+        print("\n\n".join(table.markdown() for table in found.values()))
+    else:
+        for table in found.values():
+            print_table(table.headings, table.texts(), names=table.names, title=table.title)
+            print_text(" ".join(table.notes))

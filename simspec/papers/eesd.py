@@ -1,0 +1,255 @@
+"""Tables 4 to 8 and Figures 4 and 5 of EESD (arXiv 2406.03853)."""
+
+from functools import partial
+
+import numpy as np
+
+from simspec.claims.card import Card
+from simspec.claims.claim import Inputs
+from simspec.claims.price import MEASURED
+from simspec.claims.recorded import Recorded
+from simspec.claims.target import target_of
+from simspec.papers.sources import (
+    MISSING,
+    Mask,
+    Source,
+    bundled,
+    card_of,
+    cells,
+    of_card,
+    speed_cells,
+    speed_headings,
+    speedup,
+)
+from simspec.papers.table import Cell, PaperTable
+from simspec.policies.calibrated import cali_ts, model_only, sampling_only
+from simspec.policies.fitted_trees import optimal_tree
+from simspec.policies.fixed import fixed
+from simspec.policies.thompson import beta_ts
+from simspec.policy import Policy
+from simspec.reports.cross_fit import fit_tree
+from simspec.reports.tree_rows import SECONDS
+
+K = 10
+"""EESD's drafting step."""
+RECORDING = "tiny-early_exit-coupled"
+TASK_NOTE = (
+    "math: GSM8K; summary: QMSum and MTS-Dialog in place of XSum. HM in per cent. "
+    "Speedups over plain decoding, replayed."
+)
+LAYERS_NOTE = (
+    "Draft steps of ablations are priced by their layers, from the measured early exit "
+    "of one layer behind the first."
+)
+
+
+def table_4(inputs: Inputs) -> PaperTable:
+    """Ablations of EESD's components at K = 10."""
+    recorded = bundled(inputs, "early_exit", RECORDING)
+    vanilla = bundled(inputs, "model", "tiny-model-coupled")
+    full, bare, text = (
+        of_card(inputs, f"early_exit-{name}") for name in ("n1-x1", "n1-x0", "text")
+    )
+    beta = beta_ts(K=K)
+    methods: list[tuple[str, str, Source, Policy]] = [
+        ("Vanilla SD", "tiny-model-coupled", vanilla, fixed(K)),
+        ("EESD (Beta-TS)", "early_exit-n1-x1", full, beta),
+        ("w/o Early-exiting Layer", "early_exit-n1-x0", bare, beta),
+        ("w/o Self-Distillation", "early_exit-text", text, beta),
+        ("w/o TS", "early_exit-n1-x1", full, fixed(K)),
+        ("EESD (Beta-TS)", RECORDING, recorded, beta),
+        ("EESD (Cali-TS)", RECORDING, recorded, cali_ts(predictor="theta", K=K)),
+        ("w/o Sampling-Prediction", RECORDING, recorded, model_only("theta", K)),
+        ("w/o Model-Prediction", RECORDING, recorded, sampling_only(K=K)),
+        ("w/o TS", RECORDING, recorded, fixed(K)),
+    ]
+    rows = [
+        (method, name, *speed_cells(source, policy, inputs))
+        for method, name, source, policy in methods
+    ]
+    return PaperTable(
+        "EESD Table 4: components, K = 10",
+        ("method", "drafter", *speed_headings()),
+        tuple(rows),
+        (
+            TASK_NOTE,
+            "Rows of early_exit-* are ablations of one budget; Cali-TS needs the predictor of the "
+            "bundled early exit, which learned more.",
+            LAYERS_NOTE,
+        ),
+        names=2,
+    )
+
+
+def table_5(inputs: Inputs) -> PaperTable:
+    """Beta-TS on other drafters, against K = 10 or their deepest recording."""
+    rows: list[tuple[Cell, ...]] = []
+    for drafter, method in (("model", "Vanilla SD"), ("self_skip", "Self SD")):
+        for recorded in inputs.recordings.of(drafter):
+            longest = min(K, recorded.trace.K)
+            source = bundled(inputs, drafter, recorded.name)
+            for name, policy in (
+                (f"{method}, K = {longest}", fixed(longest)),
+                ("+ Beta-TS", beta_ts(K=longest)),
+            ):
+                rows.append((recorded.name, name, *speed_cells(source, policy, inputs)))
+    return PaperTable(
+        "EESD Table 5: Thompson sampling on other drafters",
+        ("recording", "method", *speed_headings()),
+        tuple(rows),
+        (TASK_NOTE, "self_skip is recorded at K = 8."),
+        names=2,
+    )
+
+
+def table_6(inputs: Inputs) -> PaperTable:
+    """Training efficiency: what a step loads, trains and takes."""
+    methods = {
+        "Vanilla SD": ("model", "model"),
+        "Medusa": ("medusa-deep", "medusa"),
+        "EESD": ("early_exit-n1-x1", "early_exit"),
+    }
+    rows: list[tuple[Cell, ...]] = []
+    for method, (ablation, drafter) in methods.items():
+        rows.append(("tiny", method, *_training(card_of(inputs, ablation))))
+        real = [c for c in inputs.cards if c.drafter == drafter and "smollm2/" in c.name]
+        rows += [("smollm2", method, *_training(card)) for card in real]
+    return PaperTable(
+        "EESD Table 6: training efficiency",
+        (
+            "target", "method", "sequence length", "loaded parameters", "trained parameters",
+            "batch size", "time per batch", "target's features",
+        ),
+        tuple(sorted(rows, key=lambda row: str(row[0]))),
+        (
+            "Seconds of one step on the machine of each card; the paper's are of GPUs. "
+            "stored: read from disk, so that the target's layers are neither loaded nor run.",
+        ),
+        names=2,
+    )  # fmt: skip
+
+
+def _training(card: Card | None) -> tuple[str, ...]:
+    if card is None:
+        return (MISSING,) * 6
+    data, stored = card.data, "whole_step" not in card.data
+    loaded = data["parameters"]["loaded"] if stored else data["whole_step"]["loaded"]
+    seconds = data["seconds_per_batch"] if stored else data["whole_step"]["seconds"]
+    plan = {name: card.asked.get(f"plan.{name}") for name in ("length", "rows")}
+    return (
+        str(plan["length"]),
+        f"{loaded:,}",
+        f"{data['parameters']['trained']:,}",
+        str(plan["rows"]),
+        f"{seconds:.2f} s",
+        "stored" if stored else "computed",
+    )
+
+
+def table_7(inputs: Inputs) -> PaperTable:
+    """Tree attention beside Thompson sampling and the best fixed length."""
+    rows: list[tuple[Cell, ...]] = []
+    for recorded in inputs.recordings.of("early_exit"):
+        source = bundled(inputs, "early_exit", recorded.name)
+        longest = min(K, recorded.trace.K)
+        rows.append(
+            (recorded.name, "EESD (Beta-TS)", *speed_cells(source, beta_ts(K=longest), inputs))
+        )
+
+        def best(priced: Recorded, chosen: Mask) -> Cell:
+            seconds, _ = priced.best_fixed(MEASURED, K, shortest=0)
+            return speedup(priced, seconds, inputs, chosen)
+
+        def tree(priced: Recorded, chosen: Mask) -> Cell:
+            figures, *_ = fit_tree(priced.trace, priced.cost, partial(optimal_tree, None))
+            return speedup(priced, figures[:, SECONDS], inputs, chosen)
+
+        rows.append((recorded.name, "EESD (best fixed K)", *cells(source, best)))
+        rows.append((recorded.name, "+ Tree Attention", *cells(source, tree)))
+    return PaperTable(
+        "EESD Table 7: tree attention",
+        ("recording", "method", *speed_headings()),
+        tuple(rows),
+        (
+            TASK_NOTE,
+            "The fixed K, and Sequoia's tree with its size, are chosen on the other half of the "
+            "prompts, plain decoding among both. A tree takes the place of Thompson sampling.",
+        ),
+        names=2,
+    )
+
+
+def table_8(inputs: Inputs) -> PaperTable:
+    """Seconds of the parts of all rounds, at measured costs."""
+    rows: list[tuple[Cell, ...]] = []
+    for recorded in inputs.recordings.of("early_exit"):
+        if "theta" not in dict(recorded.trace.meta.features):
+            continue
+        for name, policy in (
+            ("EESD (+Beta-TS)", beta_ts(K=K)),
+            ("EESD (+Cali-TS)", cali_ts(predictor="theta", K=K)),
+        ):
+            parts = phases(recorded, policy, inputs)
+            rows.append((recorded.name, name, *(f"{part:.3f} s" for part in (*parts, sum(parts)))))
+    return PaperTable(
+        "EESD Table 8: time by phase",
+        ("recording", "method", "Drafting", "Verification", "Sampling", "Others", "total"),
+        tuple(rows),
+        (
+            "Modelled seconds of all 120 prompts at measured costs. Sampling: reading theta; the "
+            "draws themselves are not measured apart.",
+        ),
+        names=2,
+    )
+
+
+def phases(recorded: Recorded, policy: Policy, inputs: Inputs) -> tuple[float, ...]:
+    """(drafting with catching up, verification, reading features, overhead), seconds."""
+    cost, parts = MEASURED.of(recorded.cost), np.zeros(4)
+    seeds = range(inputs.seed, inputs.seed + (inputs.draws if policy.random else 1))
+    for seed in seeds:
+        rounds = recorded.rounds(policy, seed)
+        whole, charged = (c.seconds(rounds).sum() for c in (cost, cost.reading(policy.reads)))
+        verification = cost.verify[rounds.drafted].sum()
+        others = cost.overhead * len(rounds)
+        parts += (whole - verification - others, verification, charged - whole, others)
+    return tuple(float(part) / len(seeds) for part in parts)
+
+
+def figure_4(inputs: Inputs) -> PaperTable:
+    """The first N layers, with one layer behind them."""
+    rows = [
+        (
+            f"N = {n}",
+            share(inputs, n),
+            *speed_cells(of_card(inputs, f"early_exit-n{n}-x1"), beta_ts(K=K), inputs),
+        )
+        for n in (1, 2, 3)
+    ]
+    return PaperTable(
+        "EESD Figure 4: the first N layers, Beta-TS",
+        ("N", "of the target's layers", *speed_headings()),
+        tuple(rows),
+        (TASK_NOTE, LAYERS_NOTE),
+    )
+
+
+def share(inputs: Inputs, n: int) -> str:
+    """N over the number of the target's layers."""
+    card = card_of(inputs, f"early_exit-n{n}-x1")
+    target = None if card is None else target_of(card.target)
+    return MISSING if target is None else f"{n / target.layers:.0%}"
+
+
+def figure_5(inputs: Inputs) -> PaperTable:
+    """New layers behind the first."""
+    rows = [
+        (str(x), *speed_cells(of_card(inputs, f"early_exit-n1-x{x}"), beta_ts(K=K), inputs))
+        for x in (0, 1, 2)
+    ]
+    return PaperTable(
+        "EESD Figure 5: layers behind the first, Beta-TS",
+        ("new layers", *speed_headings()),
+        tuple(rows),
+        (TASK_NOTE, LAYERS_NOTE, "Without a layer the head alone is trained."),
+    )

@@ -1,0 +1,152 @@
+"""Tables 3 and 4 and Figures 4 and 7 of GLIDE with a CAPE (arXiv 2402.02082)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from simspec.claims.ablations import layer_of
+from simspec.claims.card import Card, Lengths
+from simspec.claims.claim import Inputs
+from simspec.claims.evidence import Array, difference
+from simspec.claims.price import MEASURED
+from simspec.claims.recorded import Recorded
+from simspec.lock_step import plain_steps, policy_steps
+from simspec.papers.sources import MISSING, card_of
+from simspec.papers.table import Cell, PaperTable, figure, quotient
+from simspec.policies.fixed import fixed
+
+GAMMA = 5
+"""GLIDE's draft length (section 5)."""
+BEAMS = (4, 8)
+BATCHES = (1, 2, 4, 8, 16, 32)
+LENGTHS = range(1, 7)
+TOP_LAYER = "glide-layer9"
+
+
+def table_3(inputs: Inputs) -> PaperTable:
+    """Milliseconds of drafting 5 tokens: chain, beams, CAPE."""
+    rows: list[tuple[Cell, ...]] = []
+    for recorded in inputs.recordings.of("glide", "eagle"):
+        if recorded.cost.K < GAMMA:
+            continue
+        chain = 1000 * float(recorded.cost.draft[GAMMA])
+        # the first pass of a beam search has one row, the others a row a beam
+        further = 1000 * recorded.cost.node * (GAMMA - 1)
+        beams = [f"{chain + (w - 1) * further:.2f}" if further else "-" for w in BEAMS]
+        rows.append((recorded.name, f"{chain:.2f}", *beams, f"{chain:.2f}"))
+    return PaperTable(
+        "GLIDE Table 3: milliseconds of the draft model's speculation, 5 tokens",
+        ("recording", "chain", *(f"Beam {width}" for width in BEAMS), "+CAPE"),
+        tuple(rows),
+        (
+            "A beam search of width w passes w rows from its second level on. A dash: further rows "
+            "of a draft pass were not measured. CAPE's sets are read from the passes of the chain.",
+        ),
+    )
+
+
+def table_4(inputs: Inputs) -> PaperTable:
+    """Tokens a second by batch size: GLIDE at 5 tokens, at its best length, and the target only."""
+    rows: list[tuple[Cell, ...]] = []
+    for recorded in inputs.recordings.of("glide"):
+        for batch in BATCHES:
+            best, k = _best_length(recorded, batch)
+            seconds = (
+                _shares(recorded, GAMMA, batch),
+                best,
+                plain_steps(recorded.trace, recorded.cost, batch).share,
+            )
+            # every slot of a batch decodes all sequences
+            speeds = [figure((recorded.tokens, s), quotient, ".1f", inputs.seed) for s in seconds]
+            rows.append((recorded.name, str(batch), *speeds, f"{k}"))
+    return PaperTable(
+        "GLIDE Table 4: tokens a second of each sequence, by batch size",
+        ("recording", "batch", "+GLIDE, 5 tokens", "+GLIDE, best length", "only", "best length"),
+        tuple(rows),
+        (
+            "Sequences run in lock step; costs of one sequence are extrapolated by its rows. The "
+            "paper writes a batch of 2 as 2 * 108.2. The best length is chosen in hindsight.",
+        ),
+        names=2,
+    )
+
+
+def _shares(recorded: Recorded, k: int, batch: int) -> Array:
+    k = min(k, recorded.trace.K)
+    cost, trace = MEASURED.of(recorded.cost), recorded.trace
+    share: Array = policy_steps(trace, recorded.rounds(fixed(k)), cost, batch).share
+    return share
+
+
+def _best_length(recorded: Recorded, batch: int) -> tuple[Array, int]:
+    shares = {k: _shares(recorded, k, batch) for k in LENGTHS if k <= recorded.trace.K}
+    k = min(shares, key=lambda length: float(shares[length].sum()))
+    return shares[k], k
+
+
+def figure_4(inputs: Inputs) -> PaperTable:
+    """Acceptance rate with the target's cache and without, by task."""
+    cards = [card_of(inputs, name) for name in (TOP_LAYER, "glide-blind")]
+    rows: list[tuple[Cell, ...]] = []
+    for task, (one, other) in _by_task(inputs, cards):
+        rates = [figure(tuple(rate.T), quotient, ".3f", inputs.seed) for rate in (other, one)]
+        gain = figure((*one.T, *other.T), difference, "+.3f", inputs.seed)
+        rows.append((task, *rates, gain))
+    return PaperTable(
+        "GLIDE Figure 4: acceptance rate without and with the target's cache",
+        ("task", "without", "layer 9", "gain"),
+        tuple(rows) or ((MISSING, MISSING, MISSING, MISSING),),
+        (RATE_NOTE, "GLIDE's own figure: 5.4 to 23.5 percentage points."),
+    )
+
+
+def figure_7(inputs: Inputs) -> PaperTable:
+    """Acceptance rate by the layer of the target's cache."""
+    found = [c for c in inputs.cards if c.drafter == "glide" and c.setting("cross") is True]
+    found = [c for c in found if "ablations/glide-layer" in c.name]
+    cards = sorted(found, key=lambda card: layer_of(str(card.setting("reads"))))
+    rows: list[tuple[Cell, ...]] = [
+        (task, *(figure(tuple(rate.T), quotient, ".3f", inputs.seed) for rate in rates))
+        for task, rates in _by_task(inputs, cards)
+    ]
+    headings = [f"layer {layer_of(str(card.setting('reads'))):g}" for card in cards]
+    return PaperTable(
+        "GLIDE Figure 7: acceptance rate by layer of the target's cache",
+        ("task", *(headings or ["layer"])),
+        tuple(rows) or ((MISSING,) * (1 + len(headings or [""])),),
+        (RATE_NOTE,),
+    )
+
+
+RATE_NOTE = (
+    "Share of drafted tokens accepted, of those whose predecessors were, drafts of 5 from every "
+    "position of sampled outputs."
+)
+
+
+def _by_task(inputs: Inputs, cards: Sequence[Card | None]) -> list[tuple[str, list[Array]]]:
+    """[(task, float64[S, 2] of accepted and tested tokens for each card)], all tasks last."""
+    lengths = [_recorded_lengths(card) for card in cards]
+    if not lengths or any(length is None for length in lengths):
+        return []
+    rates = [x.sums[:, [0, 2]] for x in lengths if x is not None and x.sums is not None]
+    first = lengths[0]
+    assert first is not None
+    tasks = _tasks(inputs, first.where, len(rates[0]))
+    found = [(task, [r[tasks == task] for r in rates]) for task in dict.fromkeys(tasks.tolist())]
+    return [*found, ("all", rates)]
+
+
+def _recorded_lengths(card: Card | None) -> Lengths | None:
+    """The card's lengths along a recording, by sequence."""
+    lengths = () if card is None else card.lengths[1:]
+    return next((length for length in lengths if length.sums is not None), None)
+
+
+def _tasks(inputs: Inputs, recording: str, sequences: int) -> Array:
+    """Tasks of the sequences of a bundled recording; 'all' where they are not known."""
+    for recorded in inputs.recordings.of("model", "early_exit", "glide"):
+        if recorded.name == recording and recorded.trace.sequences == sequences:
+            tasks: Array = np.array(recorded.trace.meta.tasks or ["prompts"] * sequences)
+            return tasks
+    return np.array(["prompts"] * sequences)

@@ -1,0 +1,223 @@
+"""simspec paper: figures of the tables against their definitions, and the command."""
+
+import json
+
+import numpy as np
+import pytest
+from documents import ROOT, printed_by
+from numba.core import config
+from shell import simspec
+
+from simspec import CostModel, replay
+from simspec.claims.card import find_cards
+from simspec.claims.claim import Inputs
+from simspec.claims.exit_costs import ExitForm, exit_cost, layer_and_head
+from simspec.claims.price import MEASURED, PRICES
+from simspec.claims.recorded import Recordings
+from simspec.claims.sorted_exits import SortedRecording, alone, cascades
+from simspec.lock_step import BatchRules
+from simspec.papers.catalogue import TABLES
+from simspec.papers.eesd import phases
+from simspec.papers.sources import at, hm, speedup, tasks_of
+from simspec.papers.table import Figure
+from simspec.policies.calibrated import cali_ts
+from simspec.policies.fixed import fixed
+from simspec.policies.thompson import beta_ts
+from simspec.reports.batches import BatchPlan, batch_rows
+from simspec.reports.cascades import compare_thresholds
+
+EARLY_EXIT = "tiny-early_exit-coupled"
+TRACES = ROOT / "traces"
+MEASURED_LISTS = {"draft": np.array([0, 0.3, 0.6, 0.9]), "verify": np.array([1.0, 1.2, 1.4, 1.6])}
+
+
+@pytest.fixture(scope="module")
+def few():
+    """Twelve prompts of each bundled recording, one draw."""
+    return Inputs(Recordings(TRACES, 12), find_cards(ROOT), 0, 1)
+
+
+def exit_costs():
+    return CostModel(
+        MEASURED_LISTS["draft"], MEASURED_LISTS["verify"], np.zeros(1), 0.01, 1.0, "exit"
+    )
+
+
+def test_an_exit_of_all_layers_costs_a_plain_step():
+    cost = exit_costs()
+    layer, head = layer_and_head(cost, ExitForm(1, 1), 10)
+    assert 10 * layer + head == pytest.approx(cost.baseline)
+    assert 2 * layer + head == pytest.approx(0.3)
+    whole = exit_cost(cost, ExitForm(1, 1), ExitForm(10, 0), 10)
+    assert whole.draft == pytest.approx(np.arange(4.0))
+    assert whole.verify == pytest.approx(np.ones(4))  # all rows have been passed
+
+
+def test_the_measured_exit_keeps_its_costs():
+    cost = exit_costs()
+    same = exit_cost(cost, ExitForm(2, 1), ExitForm(2, 1), 10)
+    assert same.draft == pytest.approx(cost.draft)
+    assert same.verify == pytest.approx(cost.verify)
+
+
+def test_steps_without_a_head_are_shared_out_to_layers():
+    layer, head = layer_and_head(CostModel.from_ratio(0.1, 5), ExitForm(1, 1), 10)
+    assert (layer, head) == (pytest.approx(0.05), pytest.approx(0.0))
+
+
+def toy_sorted_recording(cost, layer, head):
+    """A sorted drafter's recording and exits from the toy models."""
+    torch = pytest.importorskip("torch")
+    from toy_lm import toy_recording
+
+    from real.record.exits import record_exits
+    from real.rerun import rule_of
+
+    assert torch
+    trace, target, drafter = toy_recording("sorted", "coupled")
+    drafts = record_exits(drafter, target.decoder, trace, rule_of(trace))
+    return SortedRecording(trace, drafts, cost, layer, head)
+
+
+@pytest.mark.parametrize("ratio", [0.05, 0.15])
+def test_a_cascade_costs_what_the_command_says(ratio):
+    """At a ratio layers cost c / L and heads nothing: `simspec cascade`."""
+    own = toy_sorted_recording(CostModel.from_ratio(0.0, 6), ratio / 3, 0.0)
+    thresholds = [*(alone(3, e) for e in range(3)), *cascades(3)]
+    rows = compare_thresholds(own.trace, own.drafts, thresholds, "fixed:4", (ratio,))
+    for values, row in zip(thresholds, rows):
+        seconds, rounds = own.run(values, 4)
+        assert own.trace.rows / seconds.sum() == pytest.approx(row.speedups[f"{ratio:g}"])
+        assert own.trace.rows / rounds.sum() == pytest.approx(row.committed)
+
+
+def test_the_last_exit_alone_is_that_of_the_cascade():
+    own = toy_sorted_recording(exit_costs().extend(6), 0.05, 0.2)
+    from simspec.exit_drafts import cascade
+
+    derived, _ = cascade(own.trace, own.drafts, alone(3, 2))
+    single, cascaded = own.last_exit(derived), own.all_lengths([alone(3, 2)])
+    for ours, theirs in zip(single, cascaded):
+        assert ours == pytest.approx(theirs)
+    # the control: an exit that is tried on the way costs a head
+    assert own.run((0.5, 0.5), 3)[0].sum() != own.run(alone(3, 0), 3)[0].sum()
+
+
+@pytest.mark.parametrize("policy", [fixed(4), cali_ts(predictor="theta", K=10)])
+def test_phases_sum_to_the_replayed_seconds(few, policy):
+    (recorded,) = (r for r in few.recordings.of("early_exit") if r.name == EARLY_EXIT)
+    parts = phases(recorded, policy, few)
+    assert sum(parts) == pytest.approx(recorded.seconds(policy, MEASURED, 0, 1).sum())
+    assert (parts[2] > 0) == bool(policy.reads)
+    assert min(parts) >= 0
+
+
+def test_hm_and_speedup_are_their_definitions(few):
+    (recorded,) = (r for r in few.recordings.of("model") if r.name == "tiny-model-coupled")
+    flat = at(recorded, PRICES[2])
+    rounds = replay(recorded.trace, fixed(3))
+    accepted, drafted = rounds.accepted.sum(), rounds.computed.sum()
+    v, r = accepted / drafted, accepted / recorded.trace.rows
+    everyone = tasks_of(recorded)
+    assert hm(recorded, fixed(3), few, everyone) == pytest.approx(100 * 2 * v * r / (v + r))
+    found = speedup(flat, flat.seconds(fixed(3), MEASURED), few, everyone)
+    expected = recorded.trace.rows / (len(rounds) + 0.1 * drafted)
+    assert found.interval.value == pytest.approx(expected)
+
+
+def test_tasks_are_the_prompts_of_these_names(few):
+    recorded = few.recordings.of("model")[-1]
+    math = tasks_of(recorded, ("math",))
+    assert 0 < math.sum() < recorded.trace.sequences
+    assert tasks_of(recorded).all()
+    assert not tasks_of(recorded, ("none",)).any()
+
+
+def figures(table):
+    """{(cells of the name columns, heading): Figure}."""
+    return {
+        (*(str(cell) for cell in row[: table.names]), heading): cell
+        for row in table.rows
+        for heading, cell in zip(table.headings, row)
+        if isinstance(cell, Figure)
+    }
+
+
+def test_a_batch_of_one_decodes_at_the_measured_speed(few):
+    found = figures(TABLES["glide-4"](few))
+    for recorded in few.recordings.of("glide"):
+        only = found[recorded.name, "1", "only"].interval.value
+        assert only == pytest.approx(1 / recorded.cost.baseline, rel=1e-6)
+        best = found[recorded.name, "1", "+GLIDE, best length"].interval.value
+        assert best >= found[recorded.name, "1", "+GLIDE, 5 tokens"].interval.value
+
+
+def test_larger_batches_decode_at_the_speed_of_the_batch_command(few):
+    recorded = few.recordings.of("glide")[-1]
+    plan = BatchPlan((4,), (), (), BatchRules())
+    (row,) = batch_rows(recorded.trace, recorded.cost, plan)
+    found = figures(TABLES["glide-4"](few))
+    only, drafted = (found[recorded.name, "4", h] for h in ("only", "+GLIDE, 5 tokens"))
+    assert 4 * only.interval.value == pytest.approx(row.plain_tokens_per_second)
+    speedup = row.fixed(5).value
+    assert drafted.interval.value / only.interval.value == pytest.approx(speedup)
+
+
+def test_trees_add_the_difference_of_both_columns(few):
+    found = figures(TABLES["eagle-5"](few))
+    names = {key[:2] for key in found}
+    assert len(names) == 4
+    for name in names:
+        chain, tree, added = (found[*name, h].interval for h in ("chain", "tree", "added"))
+        assert added.value == pytest.approx(tree.value - chain.value)
+        assert chain.low <= chain.value <= chain.high
+
+
+def test_beta_ts_is_in_the_table_what_it_is_in_a_replay(few):
+    found = figures(TABLES["eesd-5"](few))
+    (recorded,) = (r for r in few.recordings.of("self_skip") if r.name == "tiny-self_skip-coupled")
+    seconds = recorded.seconds(beta_ts(K=8), MEASURED, 0, 1).sum()
+    value = found["tiny-self_skip-coupled", "+ Beta-TS", "all"].interval.value
+    assert value == pytest.approx(recorded.trace.rows * recorded.cost.baseline / seconds)
+
+
+def test_a_folder_without_cards_says_so(tmp_path):
+    (tmp_path / "traces").mkdir()
+    names = ("eesd-4", "eesd-6", "eesd-figure-4", "eagle-figure-10", "glide-figure-4", "s2d-4")
+    out, _ = simspec("paper", *names, "--folder", tmp_path / "traces", "--json", cwd=tmp_path)
+    tables = json.loads(out)["tables"]
+    assert set(tables) == set(names)
+    for table in tables.values():
+        assert "no card" in table["rows"][-1].values()
+
+
+def test_every_table_names_its_figure_and_prints(few):
+    for name, make in TABLES.items():
+        table = make(few)
+        paper, *_, number = name.split("-")
+        assert table.title.lower().startswith(paper)
+        assert number in table.title
+        assert all(len(row) == len(table.headings) for row in table.rows)
+        assert table.markdown().count("\n| ") == len(table.rows) + 2  # headings and rule
+        assert json.loads(json.dumps(table.to_dict()))["title"] == table.title
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("eesd-9",), "there is no table 'eesd-9': expected eesd-4"),
+        (("eesd-4", "--folder", "nowhere"), "nowhere is no folder"),
+        (("eesd-4", "--replicates", "0"), "replicates is 0, expected at least 1"),
+    ],
+)
+def test_wrong_options_are_one_line(tmp_path, words, reason):
+    _, error = simspec("paper", *words, cwd=tmp_path, code=2)
+    assert reason in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.skipif(config.DISABLE_JIT, reason="seconds compiled, an hour interpreted")
+def test_the_page_is_what_is_printed_today():
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    shown = page.partition("<!-- table: simspec paper --markdown -->")[2]
+    assert shown.partition("<!-- table: end -->")[0].strip() == printed_by("paper", "--markdown")
