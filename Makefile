@@ -108,9 +108,15 @@ smollm2-costs:
 	$(BIN)/simspec measure $(addprefix --for ,$(wildcard traces/smollm2/*/*.parquet)) --models $(SMOLLM2) \
 	  --engine prepacked --threads 2 --seconds 20
 
+EQUALITY = $(BIN)/python tests/bench/equality.py --models $(SMOLLM2) --threads 1
+IN_FLOAT64 := greedy/eagle greedy/prompt_lookup coupled/model
 smollm2-equality:
-	$(BIN)/python tests/bench/equality.py $(wildcard traces/smollm2/*/*.parquet) \
-	  --models $(SMOLLM2) --threads 1 --out traces/smollm2/measured/equality.json
+	$(EQUALITY) $(wildcard traces/smollm2/greedy/*.parquet traces/smollm2/coupled/*.parquet) \
+	  --policy cost_ts --out traces/smollm2/measured/equality.json
+	$(EQUALITY) $(addprefix traces/smollm2/,$(IN_FLOAT64:%=%.parquet)) --policy cost_ts --prompts 2 \
+	  --dtype float64 --out traces/smollm2/measured/equality_float64.json
+	$(EQUALITY) $(addprefix traces/smollm2/rejection/,eagle.parquet prompt_lookup.parquet) --policy fixed:3 \
+	  --prompts 12 --out traces/smollm2/measured/equality_rejection.json
 
 # One EAGLE with heads over other draft vocabularies, and drafters in int8. Every call goes on where it was.
 VARIANTS := $(SMOLLM2)-variants

@@ -82,6 +82,10 @@ def compared(name: str, policy: str, models: ModelSettings, prompts: int, folder
     }
 
 
+def sums(runs: list[dict]) -> dict[str, int]:
+    return {key: sum(run[key] for run in runs) for key in SUMS}
+
+
 def main() -> None:
     options = parse()
     torch.set_num_threads(options.threads)
@@ -101,11 +105,9 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 found = compared(name, policy, models, options.prompts, Path(folder))
             report["runs"].append(found)
-            for key in SUMS:
-                report[key] = sum(run[key] for run in report["runs"])
-            replace_json(options.out, report)
+            replace_json(options.out, report | sums(report["runs"]))
             print(json.dumps(found), flush=True)
-    print({key: report[key] for key in SUMS})
+    print(sums(report["runs"]))
     failed = any(run["failures"] or run["alarms"] for run in report["runs"])
     sys.exit(1 if failed else 0)
 
