@@ -6,7 +6,8 @@ from pathlib import Path
 
 from real.drafters import BUILTIN
 from real.jobs.models import ModelSettings
-from real.measure import MeasureSettings, check_offered, max_new_tokens, measure_table
+from real.measure import MeasureSettings, max_new_tokens, measure_table
+from real.measure.cost_table import check_offered
 from real.measure.price import Entry
 from real.measure.several import measure_several
 from real.pair import Pair, check_pair
