@@ -18,14 +18,13 @@ MOST_BYTES = 300_000
 
 
 def shifted(trace, ratio):
-    """Shares of rows whose later slots are the next row's: what a reader of the prefix gives."""
-    last = np.zeros(trace.rows, bool)
-    last[trace.offset[1:] - 1] = True
-    room = np.minimum(trace.depth, trace.K)
-    whole = (~last[:-1]) & (room[:-1] == trace.K) & (room[1:] == trace.K)
-    ahead = np.repeat(trace.offset[1:], np.diff(trace.offset)) - np.arange(trace.rows)
-    whole &= ahead[:-1] > trace.K
-    return float(np.isclose(ratio[:-1, 1:], ratio[1:, :-1], atol=1e-4).all(axis=1)[whole].mean())
+    """Share of rows whose later slots are the next row's: what a reader of the prefix gives."""
+    longest = int(trace.depth.max())
+    left = np.repeat(trace.offset[1:], np.diff(trace.offset)) - np.arange(trace.rows)
+    whole = (trace.depth >= longest) & (left > longest)
+    whole = whole[:-1] & whole[1:]
+    here, there = ratio[:-1, 1:longest], ratio[1:, : longest - 1]
+    return float(np.isclose(here, there, atol=1e-4).all(axis=1)[whole].mean())
 
 
 def test_there_are_several_and_they_are_small():
