@@ -124,6 +124,7 @@ def job_keys(todo: Iterable[ReplayJob], by: str) -> list[str]:
     from joblib import hash as hash_of
 
     digests: dict[int, str] = {}
+    prints: dict[int, str | None] = {}
     keys = []
     for job in todo:
         if id(job.trace) not in digests:
@@ -132,7 +133,9 @@ def job_keys(todo: Iterable[ReplayJob], by: str) -> list[str]:
         for field in fields(job.policy):
             value = getattr(job.policy, field.name)
             if callable(value):
-                value = fingerprint(value)
+                if id(value) not in prints:
+                    prints[id(value)] = fingerprint(value)
+                value = prints[id(value)]
                 if value is None:
                     raise ValueError(
                         f"policy {job.policy.name!r}: {field.name} uses objects whose changes "

@@ -1,13 +1,13 @@
 """Metrics: totals and rates of a set of rounds."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from simspec.cost import CostModel
-from simspec.round_totals import round_totals
+from simspec.round_totals import Totals, add_rounds
 from simspec.rounds import Rounds
 from simspec.trace import Trace
 
@@ -98,10 +98,18 @@ def grouped_summary(
     index = {name: g for g, name in enumerate(dict.fromkeys(groups))}
     group = np.array([index[label] for label in groups])
     seconds = cost.seconds(rounds) if seconds is None else np.asarray(seconds, np.float64)
-    counts, sums, tried, taken = round_totals(
-        rounds, trace, group, trace.K if K is None else K, seconds
-    )
-    return {name: _rates(counts[g], sums[g], tried[g], taken[g], cost) for name, g in index.items()}
+    totals = Totals.zero(len(index), trace.K)
+    add_rounds(totals, rounds, trace, group, trace.K if K is None else K, seconds)
+    return rates(totals, index, cost)
+
+
+def rates(totals: Totals, index: Mapping[Any, int], cost: CostModel) -> dict[Any, Metrics]:
+    """{group: Metrics} of the totals of groups; index numbers them, cost gives the baseline."""
+    tried, taken = totals.by_depth()
+    return {
+        name: _rates(totals.counts[g], totals.seconds[g], tried[g], taken[g], cost)
+        for name, g in index.items()
+    }
 
 
 def _rates(

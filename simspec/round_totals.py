@@ -2,6 +2,8 @@
 
 # mypy: disable-error-code="no-untyped-def"
 
+from typing import NamedTuple
+
 import numpy as np
 
 from simspec.compile_cache import cached_njit
@@ -9,38 +11,56 @@ from simspec.rounds import Rounds
 from simspec.trace import Trace
 
 
-def round_totals(
-    rounds: Rounds, trace: Trace, group: np.ndarray, K: int, seconds: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(counts, seconds, tried, accepted) of groups G; group int64[S] numbers each sequence's.
+class Totals(NamedTuple):
+    """Sums over rounds by group of sequences; `add_rounds` adds to them in place.
 
-    | result   | dtype, shape  | meaning                                                         |
-    | -------- | ------------- | --------------------------------------------------------------- |
-    | counts   | int64[G, 8]   | sequences, tokens, rounds; tokens computed, drafted, paid for,  |
-    |          |               | accepted; rounds cut                                            |
-    | seconds  | float64[G]    | sum of `seconds`, in the order of the rounds                    |
-    | tried    | int64[G, K]   | rounds that drafted a depth from 1 on and accepted all before   |
-    | accepted | int64[G, K]   | rounds that accepted it                                         |
+    | field    | dtype, shape    | meaning                                                        |
+    | -------- | --------------- | -------------------------------------------------------------- |
+    | counts   | int64[G, 8]     | sequences, tokens, rounds; tokens computed, drafted, paid for, |
+    |          |                 | accepted; rounds cut                                           |
+    | seconds  | float64[G]      | seconds, added in the order of the rounds                      |
+    | tried    | int64[G, K + 1] | rounds by the last depth that they tried                       |
+    | accepted | int64[G, K + 1] | rounds by accepted tokens                                      |
 
     Depth j is tried iff drafted >= j and accepted >= j - 1. Of a tree computed counts the levels,
     of which at most `computed` are tried, and a round pays for its nodes, or levels where these are
-    more. K: the policy's longest draft; cut counts rounds whose draft reached depth[row] while K
-    and budget allowed more. ValueError for rounds that are not of this trace.
+    more. Cut are rounds whose draft reached depth[row] while K and budget allowed more.
     """
-    groups = int(group.max()) + 1
-    counts, sums = np.zeros((groups, 8), np.int64), np.zeros(groups)
-    tried, taken = (np.zeros((groups, trace.K + 1), np.int64) for _ in range(2))
+
+    counts: np.ndarray
+    seconds: np.ndarray
+    tried: np.ndarray
+    accepted: np.ndarray
+
+    @classmethod
+    def zero(cls, groups: int, K: int) -> "Totals":
+        """No rounds, of a recording of depth K."""
+        histograms = (np.zeros((groups, K + 1), np.int64) for _ in range(2))
+        return cls(np.zeros((groups, 8), np.int64), np.zeros(groups), *histograms)
+
+    def by_depth(self) -> tuple[np.ndarray, np.ndarray]:
+        """(tried, accepted), int64[G, K]: rounds that tried depths 1 .. K, and accepted them."""
+        return _at_least(self.tried), _at_least(self.accepted)
+
+
+def add_rounds(
+    totals: Totals, rounds: Rounds, trace: Trace, group: np.ndarray, K: int, seconds: np.ndarray
+) -> None:
+    """Adds the rounds of a trace; group int64[S] numbers each sequence's group.
+
+    K: the policy's longest draft; seconds, float64[R], of each round. ValueError for rounds that
+    are not of this trace.
+    """
     columns = rounds.row, rounds.computed, rounds.drafted, rounds.accepted, seconds
     counted = {len(column) for column in columns} == {int(rounds.offset[-1])}
     ordered = rounds.offset[0] == 0 and (np.diff(rounds.offset) >= 0).all()
+    recording = trace.offset, trace.budget, trace.depth
     if not (counted and ordered) or not _add(
-        (trace.offset, trace.budget, trace.depth), group, rounds.offset, columns, K,
-        (counts, sums, tried, taken),
-    ):  # fmt: skip
+        recording, group, rounds.offset, columns, K, tuple(totals)
+    ):
         raise ValueError(
             "the rounds do not lie in this trace's sequences: pass the trace they were made on"
         )
-    return counts, sums, _at_least(tried), _at_least(taken)
 
 
 def _at_least(histogram: np.ndarray) -> np.ndarray:

@@ -28,9 +28,16 @@ def replay(trace: Trace, policy: Policy, seed: int = 0, cost: CostModel | None =
 
 
 def replays(
-    trace: Trace, policy: Policy, seeds: Iterable[int], cost: CostModel | None = None
+    trace: Trace,
+    policy: Policy,
+    seeds: Iterable[int],
+    cost: CostModel | None = None,
+    state: np.ndarray | None = None,
 ) -> Iterator[Rounds]:
-    """`replay` with each of these seeds: under the rejection rule each draws acceptance anew."""
+    """`replay` with each of these seeds: under the rejection rule each draws acceptance anew.
+
+    state: of a policy whose scope is 'stream', before the trace; it then holds that after it.
+    """
     if not isinstance(policy, Policy):
         name = getattr(policy, "name", policy)
         raise PolicyError(
@@ -40,20 +47,15 @@ def replays(
     K, cost, columns, grids = prepare(trace, policy, cost)
     loop = kernel(policy)
     for seed in seeds:
+        arrays = policy_arrays(policy, K)
+        if state is not None:
+            arrays = arrays._replace(state=state)
         output = Output(
             np.zeros(trace.sequences + 1, np.int64),
             *(np.empty(trace.rows, np.int64) for _ in range(4)),
         )
         drawn = recording(trace, columns, grids)._replace(run=drawn_run(trace, seed))
-        loop(
-            drawn,
-            cost.tables,
-            policy_arrays(policy, K),
-            output,
-            K,
-            check_seed(seed),
-            policy.scope == "stream",
-        )
+        loop(drawn, cost.tables, arrays, output, K, check_seed(seed), policy.scope == "stream")
         yield Rounds(output.offset, *(array[: output.offset[-1]] for array in output[1:]))
 
 

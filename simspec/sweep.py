@@ -7,6 +7,7 @@ from os import PathLike
 from typing import Any
 
 from simspec import policies as built_in
+from simspec.cluster import check_cluster
 from simspec.kept_results import KeptResults, job_keys
 from simspec.metrics import Metrics
 from simspec.names import printable
@@ -38,6 +39,7 @@ def sweep(  # noqa: PLR0913
     jobs: int = 1,
     progress: bool = True,
     keep: str | PathLike[str] | None = None,
+    cluster: str | None = None,
 ) -> Any:
     """Replays every policy on every trace at every cost: a pandas DataFrame, one row per
     combination and group.
@@ -51,6 +53,7 @@ def sweep(  # noqa: PLR0913
     | by         | 'trace', 'task' or 'prompt': what a row's metrics are summed over          |
     | jobs       | threads; results do not depend on them                                     |
     | keep       | a file of results, from which the same sweep goes on after an interruption |
+    | cluster    | the address of a Dask scheduler whose workers replay instead; same results |
 
     Costs keyed by the traces' names belong to those traces; with other names each trace is replayed
     at each cost. A prompt is one sequence. Replicates use common random numbers. A policy that
@@ -61,7 +64,7 @@ def sweep(  # noqa: PLR0913
     accept_by_depth. Rows follow the order of the arguments. ValueError (PolicyError, TraceError)
     for what cannot run, before anything runs.
     """
-    where = (jobs, progress, keep)
+    where = (jobs, progress, keep, cluster)
     rows = list(sweep_rows(traces, policies, costs, replicates, seed, by, *where))
     import pandas
 
@@ -78,16 +81,26 @@ def sweep_rows(  # noqa: PLR0913
     jobs: int = 1,
     progress: bool = False,
     keep: str | PathLike[str] | None = None,
+    cluster: str | None = None,
 ) -> Iterator[dict[str, Any]]:
     """The rows of `sweep`, each as a dict as soon as it is known, in the same order."""
+    check_sweep(by, replicates, jobs)
+    if cluster is not None:
+        if jobs > 1:
+            raise ValueError(f"jobs is {jobs} beside a cluster, whose workers replay: leave it out")
+        check_cluster(cluster)
+    with _compiling(progress):
+        todo = plan_jobs(named_traces(traces), policies, costs, replicates, seed)
+    results = _with_progress(todo, _run(todo, by, jobs, keep, cluster), progress)
+    return table_rows(todo, replicates, results)
+
+
+def check_sweep(by: str, replicates: int, jobs: int = 1) -> None:
+    """ValueError for arguments of a sweep that cannot be meant."""
     if by not in BY:
         raise ValueError(f"by is {by!r}, expected one of {', '.join(BY)}")
     if replicates < 1 or jobs < 1:
         raise ValueError(f"replicates is {replicates} and jobs {jobs}, expected at least 1 of each")
-    with _compiling(progress):
-        todo = _plan(named_traces(traces), policies, costs, replicates, seed)
-    results = _with_progress(todo, _run(todo, by, jobs, keep), progress)
-    return _rows(todo, replicates, results)
 
 
 def _compiling(progress: bool) -> AbstractContextManager[Any]:
@@ -100,13 +113,14 @@ def _compiling(progress: bool) -> AbstractContextManager[Any]:
     )
 
 
-def _plan(
+def plan_jobs(
     traces: Mapping[str, Trace],
     policies: Policies,
     costs: Cost | Mapping[str, Cost],
     replicates: int,
     seed: int,
 ) -> list[ReplayJob]:
+    """The replays of a sweep, in order; ValueError for what cannot run."""
     todo = []
     for trace_name, trace in traces.items():
         for cost_name, cost in named_costs(costs, trace_name, trace, traces).items():
@@ -130,9 +144,10 @@ def _check_names(names: list[str]) -> None:
             raise PolicyError(f"policies share a name, {name!r}: give each its own, and none twice")
 
 
-def _rows(
+def table_rows(
     todo: list[ReplayJob], replicates: int, results: Iterable[dict[Any, Metrics]]
 ) -> Iterator[dict[str, Any]]:
+    """The rows of the results of these replays, as dicts."""
     for job, groups in zip(todo, results):
         for replicate in [job.replicate] if job.random else range(replicates):
             for group, metrics in groups.items():
@@ -148,15 +163,15 @@ def _rows(
 
 
 def _run(
-    todo: list[ReplayJob], by: str, jobs: int, keep: str | PathLike[str] | None
+    todo: list[ReplayJob], by: str, jobs: int, keep: str | PathLike[str] | None, cluster: str | None
 ) -> Iterator[dict[Any, Metrics]]:
     if keep is None:
-        yield from run_jobs(todo, by, jobs)
+        yield from run_jobs(todo, by, jobs, cluster)
         return
     keys = job_keys(todo, by)
     with KeptResults(keep) as kept:
         missing = {key: job for key, job in zip(keys, todo) if key not in kept}
-        yield from kept.completed(keys, run_jobs(list(missing.values()), by, jobs))
+        yield from kept.completed(keys, run_jobs(list(missing.values()), by, jobs, cluster))
 
 
 def _with_progress(

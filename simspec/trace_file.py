@@ -4,7 +4,8 @@ import base64
 import hashlib
 import json
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from os import PathLike
 from typing import Any, TypeVar
 
@@ -57,19 +58,32 @@ def read_trace(path: str | PathLike[str], make: Callable[..., T]) -> T:
 
     TraceError, one line with the path, whatever is wrong with the file; nothing in it is executed.
     """
+    with opened(path) as (file, extra):
+        meta = TraceMeta.from_json(extra["meta"])
+        rows = row_arrays(file.read(use_threads=False), meta)
+        trace = make(meta=meta, **sequence_arrays(extra), **rows)
+        check_digest(digest(trace), extra)
+        return trace
+
+
+@contextmanager
+def opened(path: str | PathLike[str], **options: Any) -> Iterator[tuple[Any, Any]]:
+    """(pyarrow's file, the metadata beside its rows) of a recording whose declared sizes are sane.
+
+    Whatever is wrong with the file in the body is a TraceError, one line with the path.
+    """
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
     try:
-        table, extra = _read_table(path)
-        meta = TraceMeta.from_json(extra["meta"])
-        arrays = {name: _unpack(extra[name], ARRAYS[name][0]) for name in BY_SEQUENCE}
-        arrays |= {name: _read_column(table, name, meta) for name in table.column_names}
-        trace = make(meta=meta, **arrays)
-        if digest(trace) != extra["sha256"]:
-            raise TraceError(
-                "its content does not match its hash: the file is damaged, fetch it again"
-            )
-        return trace
+        with pq.ParquetFile(path, page_checksum_verification=True, **options) as file:
+            metadata = file.metadata.metadata or {}
+            if b"simspec" not in metadata:
+                raise TraceError(
+                    "it is a Parquet file that simspec did not write: name a recording"
+                )
+            check_size(file, os.path.getsize(path), BY_ROW)
+            yield file, json.loads(metadata[b"simspec"])
     except FileNotFoundError:
         raise TraceError(f"{path}: no such file") from None
     except (
@@ -83,26 +97,42 @@ def read_trace(path: str | PathLike[str], make: Callable[..., T]) -> T:
 
 def digest(trace: Any) -> str:
     """SHA-256 of the metadata and every array: page checksums do not cover the file's footer."""
-    sha256 = hashlib.sha256(trace.meta.to_json().encode())
+    arrays = {name: getattr(trace, name) for name in ARRAYS}
+    shapes = {name: None if array is None else array.shape for name, array in arrays.items()}
+    return digest_of_blocks(trace.meta, shapes, lambda name: [arrays[name]])
+
+
+def digest_of_blocks(
+    meta: TraceMeta,
+    shapes: Mapping[str, tuple[int, ...] | None],
+    blocks: Callable[[str], Iterable[np.ndarray]],
+) -> str:
+    """`digest` where an array of a shape comes in blocks, one behind the other."""
+    sha256 = hashlib.sha256(meta.to_json().encode())
     for name in ARRAYS:
-        array = getattr(trace, name)
-        if name in ("order", "beam") and array is None:
+        shape = shapes[name]
+        if name in ("order", "beam") and shape is None:
             continue  # recordings made before there were trees keep their hash
-        sha256.update(f"{name}:{'-' if array is None else array.shape}".encode())
-        sha256.update(b"" if array is None else array.tobytes())
+        sha256.update(f"{name}:{'-' if shape is None else shape}".encode())
+        for block in () if shape is None else blocks(name):
+            sha256.update(block.tobytes())
     return sha256.hexdigest()
 
 
-def _read_table(path: str | PathLike[str]) -> tuple[Any, Any]:
-    import pyarrow.parquet as pq
+def check_digest(found: str, extra: Any) -> None:
+    """TraceError where a recording's content has another hash than its file says."""
+    if found != extra["sha256"]:
+        raise TraceError("its content does not match its hash: the file is damaged, fetch it again")
 
-    with pq.ParquetFile(path, page_checksum_verification=True) as file:
-        metadata = file.metadata.metadata or {}
-        if b"simspec" not in metadata:
-            raise TraceError("it is a Parquet file that simspec did not write: name a recording")
-        check_size(file, os.path.getsize(path), BY_ROW)
-        table = file.read(use_threads=False)
-    return table, json.loads(metadata[b"simspec"])
+
+def sequence_arrays(extra: Any) -> dict[str, np.ndarray]:
+    """The arrays of a recording that have no row for each token."""
+    return {name: _unpack(extra[name], ARRAYS[name][0]) for name in BY_SEQUENCE}
+
+
+def row_arrays(table: Any, meta: TraceMeta) -> dict[str, np.ndarray]:
+    """The arrays of these rows of a file, or some of its columns."""
+    return {name: _read_column(table, name, meta) for name in table.column_names}
 
 
 def check_size(file: Any, size: int, names: Collection[str]) -> None:

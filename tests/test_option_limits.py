@@ -11,6 +11,7 @@ TRACE = "absent.parquet"
 OPTIONS = [
     *((name, TRACE, "--replicates", HUGE) for name in ("sweep", "score", "compare", "report")),
     ("sweep", TRACE, "--jobs", 100_000),
+    ("sweep", TRACE, "--part-rows", 10**30),
     ("sweep", TRACE, "--batch", HUGE),
     ("sweep", TRACE, "--context", HUGE),
     ("drafters", TRACE, "--depth", HUGE),

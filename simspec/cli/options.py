@@ -14,6 +14,7 @@ MOST_BATCH = 1 << 16
 MOST_CONTEXT = 1 << 24
 MOST_PROMPTS = 1_000_000
 MOST_REPEATS = 10_000
+MOST_ROWS = 1 << 40
 
 
 def at_most(most: int, advice: str = "give a smaller number") -> Callable[..., Any]:

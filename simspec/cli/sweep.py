@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from simspec.cli.options import (
+    MOST_ROWS,
     MOST_THREADS,
     Batch,
     Context,
@@ -46,6 +47,16 @@ def sweep(  # noqa: PLR0913
         Path | None,
         typer.Option(help="Keep each result in this file, and go on from those it holds."),
     ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="Replay on this Dask scheduler's workers, tcp://HOST:PORT.")
+    ] = None,
+    part_rows: Annotated[
+        int | None,
+        typer.Option(
+            callback=at_most(MOST_ROWS),
+            help="Read recordings in parts of so many tokens: for those larger than memory.",
+        ),
+    ] = None,
     as_json: Json = False,
     stream: Annotated[
         bool, typer.Option(help="Print each row as one line of JSON as soon as it is computed.")
@@ -64,8 +75,9 @@ def sweep(  # noqa: PLR0913
     Many settings: simspec sweep --policy=fixed:{0..8} --policy=beta_ts:alpha0={1,2,4,8}
     (the shell expands the braces)
     """
-    from simspec.cli.selection import servable_groups
+    from simspec.cli.selection import servable_groups, servable_parts
     from simspec.files import check_output, write_csv
+    from simspec.part_sweep import part_sweep
     from simspec.recordings import comparable_costs, locate
     from simspec.reports.sweep_means import plot_sweep
     from simspec.sweep import sweep_rows
@@ -76,24 +88,27 @@ def sweep(  # noqa: PLR0913
         check_output(output, *paths.values(), cost or "", *outputs[:i])
     costs, notes = comparable_costs(paths, cost, batch, context, mixed)
     print_notes(notes)
-    groups = list(servable_groups(paths, policy or DEFAULT_POLICIES, costs, quiet=not policy))
-    progress = sys.stderr.isatty()
-    # A list: all input is validated before the first replay.
-    results = [
-        sweep_rows(
-            group,
-            served,
-            {name: costs[name] for name in group},
-            replicates,
-            seed,
-            by,
-            jobs,
-            progress,
-            keep,
+    names, quiet, groups = policy or DEFAULT_POLICIES, not policy, []
+    draws = (replicates, seed, by)
+    if part_rows is None:
+        groups = list(servable_groups(paths, names, costs, quiet))
+        where = (jobs, sys.stderr.isatty(), keep, cluster)
+        # A list: all input is validated before the first replay.
+        results: Iterable[Iterator[dict[str, Any]]] = [
+            sweep_rows(group, served, {name: costs[name] for name in group}, *draws, *where)
+            for served, group in groups
+        ]
+    else:
+        if keep is not None or cluster is not None or curve is not None or jobs > 1:
+            raise ValueError(
+                "--part-rows goes without --keep, --cluster, --curve and --jobs: leave those out"
+            )
+        served_by = servable_parts(paths, names, costs, part_rows, quiet)
+        results = (
+            part_sweep(paths[name], served, costs[name], *draws, part_rows, name)
+            for name, served in served_by.items()
         )
-        for served, group in groups
-    ]
-    table = list(_rows(chain(*results), stream, as_json))
+    table = list(_rows(chain.from_iterable(results), stream, as_json))
     if as_json:
         print(json.dumps({"seed": seed, "replicates": replicates, "by": by, "rows": table}))
     if curve is not None:
