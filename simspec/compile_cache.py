@@ -64,8 +64,8 @@ class _ProcessFiles(caching.IndexDataCacheFile):
 def _places() -> list[Any]:
     """Where numba looks for a folder; without a home it would make one that is called ~ here."""
     classes: list[Any] = caching.CompileResultCacheImpl._locator_classes
-    own = AppDirs("numba", appauthor=False)  # type: ignore[no-untyped-call]
-    if os.path.isabs(own.user_cache_dir):
+    folders = AppDirs("numba", appauthor=False)  # type: ignore[no-untyped-call]
+    if os.path.isabs(folders.user_cache_dir):
         return classes
     return [place for place in classes if "UserWide" not in place.__name__]
 

@@ -5,7 +5,8 @@ import stat
 
 import pytest
 
-from simspec.files import check_keys, check_output, replacing
+from simspec.files import check_keys, check_output, read_json, replacing
+from simspec.imports.formats import FORMATS, read_import
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -61,3 +62,17 @@ def test_keys_are_those_that_are_known(data, words):
     check_keys({"a": 1, "b": 2}, "ab")
     with pytest.raises(ValueError, match=words):
         check_keys(data, "ab")
+
+
+def test_errors_quote_no_more_of_a_file_than_a_line_holds(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise ValueError(f"the name is {'x' * 40_000!r}")
+
+    (tmp_path / "a.json").write_text("{}")
+    with pytest.raises(ValueError, match="not a cost: the name is 'xxx") as json_error:
+        read_json(tmp_path / "a.json", refuse, "cost")
+    monkeypatch.setitem(FORMATS, "eagle", refuse)
+    with pytest.raises(ValueError, match="a.json: the name is 'xxx") as import_error:
+        read_import("eagle", tmp_path / "a.json")
+    assert len(str(json_error.value)) < 700
+    assert len(str(import_error.value)) < 700

@@ -100,7 +100,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(code)
 
 
-def _flush(code: object) -> object:
+def _flush(code: int | str | None) -> int | str | None:
     """Writes what is left of stdout; the exit code, another one where only that fails."""
     try:
         if sys.stdout is not None:  # a closed descriptor

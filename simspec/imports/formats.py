@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
 
+from simspec.files import LONGEST_REASON
 from simspec.imports.acceptance_rates import read_dynamo, read_vllm_synthetic
 from simspec.imports.aiperf import read_records
 from simspec.imports.answers import read_angelslim, read_eagle, read_spec_bench
@@ -91,4 +92,5 @@ def read_import(
     try:
         return FORMATS[format](source, options)
     except (ValueError, OverflowError, RecursionError) as error:
-        raise ValueError(f"{Path(path)}: {' '.join(str(error).split())}") from None
+        reason = " ".join(str(error).split())[:LONGEST_REASON]
+        raise ValueError(f"{Path(path)}: {reason}") from None
