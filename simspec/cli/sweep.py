@@ -92,10 +92,19 @@ def sweep(  # noqa: PLR0913
     draws = (replicates, seed, by)
     if part_rows is None:
         groups = list(servable_groups(paths, names, costs, quiet))
-        where = (jobs, sys.stderr.isatty(), keep, cluster)
+        progress = sys.stderr.isatty()
         # A list: all input is validated before the first replay.
         results: Iterable[Iterator[dict[str, Any]]] = [
-            sweep_rows(group, served, {name: costs[name] for name in group}, *draws, *where)
+            sweep_rows(
+                group,
+                served,
+                {name: costs[name] for name in group},
+                *draws,
+                jobs=jobs,
+                progress=progress,
+                keep=keep,
+                cluster=cluster,
+            )
             for served, group in groups
         ]
     else:
