@@ -19,9 +19,9 @@ MOST_BYTES = 300_000
 
 def shifted(trace, ratio):
     """Share of rows whose later slots are the next row's: what a reader of the prefix gives."""
-    longest = int(trace.depth.max())
+    longest = int(np.median(trace.depth))  # Medusa has fewer heads than K
     left = np.repeat(trace.offset[1:], np.diff(trace.offset)) - np.arange(trace.rows)
-    whole = (trace.depth >= longest) & (left > longest)
+    whole = (trace.depth >= longest) & (left > trace.K)
     whole = whole[:-1] & whole[1:]
     here, there = ratio[:-1, 1:longest], ratio[1:, : longest - 1]
     return float(np.isclose(here, there, atol=1e-4).all(axis=1)[whole].mean())
@@ -51,14 +51,14 @@ def test_each_is_of_the_rejection_rule_and_its_card_says_so(name):
     assert card["repeated_8grams"] < 0.2
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "prompt_lookup"])
 def test_acceptance_of_a_reader_of_the_prefix_moves_with_it(name):
     trace = load_trace(FOLDER / f"{name}.parquet")
     share = shifted(trace, trace.ratio)
-    if trace.meta.prefix_only and name != "prompt_lookup":
+    if trace.meta.prefix_only:
         assert share == 1
         assert shifted(trace, trace.ratio[::-1]) < 0.5  # the control
-    elif not trace.meta.prefix_only:
+    else:
         assert share < 0.9
 
 
