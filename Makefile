@@ -25,7 +25,7 @@ CORE += predictor simulate synthetic formulas metrics sweep check paper_tables s
 CORE += bounds compare_drafters drawn tree tree_policy tree_replay tree_oracle tree_metrics
 CORE += compare_trees terminal beta_draw
 
-SLOW := embedded equality tree_engine tree_embedded sampling_law
+SLOW := embedded equality tree_engine tree_embedded sampling_law fuzz random_kills
 
 .PHONY: demo test test-slow mutants lint docs bench notebooks example smollm2 gpu gpu-target clean costs
 .PHONY: smollm2-drafters smollm2-recordings smollm2-costs smollm2-equality

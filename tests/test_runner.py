@@ -343,7 +343,7 @@ def test_embedded_models_run_as_replayed_on_every_engine(engine, capsys):
             "--policy",
             policy,
             "--prompts",
-            "1",
+            "2",
             "--engine",
             engine,
             "--cost",
