@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from test_size import ROOM
 from toy_campaign import open_workspace, write_inputs
 
 from real.campaign.presets import FULL, TOY, training_of
@@ -133,4 +134,4 @@ def test_stages_are_unique_ordered_and_within_limits():
     assert FULL.recording.budget >= 160
     assert FULL.recording.K == 16
     assert FULL.checks.min_tokens >= 20_000
-    assert FULL.archive_bytes <= 6_000_000
+    assert FULL.archive_bytes <= ROOM
