@@ -19,7 +19,7 @@ PANELS = {
 }
 """Title: (recording, its race, the contestant of that race)."""
 POLICIES = (
-    "fixed:1", "fixed:2", "fixed:3", "fixed:4", "fixed:8", "beta_ts", "cost_ts", "adaedl",
+    "fixed:1", "fixed:2", "fixed:3", "fixed:4", "fixed:8", "beta_ts", "cost_ts",
     "hf_heuristic", "oracle",
 )  # fmt: skip
 
