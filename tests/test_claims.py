@@ -231,7 +231,10 @@ def test_beta_is_compared_with_lengths_from_one_to_ten():
 
 def test_prices_are_what_they_are_called():
     cost = replace(
-        CostModel.from_ratio(0.3, 4), verify=1 + 0.2 * np.arange(5), overhead=0.1, feature=0.01,
+        CostModel.from_ratio(0.3, 4),
+        verify=1 + 0.2 * np.arange(5),
+        overhead=0.1,
+        feature=0.01,
         predictor=0.02,
     )
     flat, rows = PRICES[1].of(cost), PRICES[4].of(cost)
