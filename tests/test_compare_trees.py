@@ -300,6 +300,7 @@ def test_tree_beyond_the_priced_nodes_is_left_out_with_a_note():
     path = recordings()["tiny-early_exit-greedy"]
     trace = load_trace(path).select(range(16))
     cost = CostModel.from_json(path.with_suffix(".cost.json"))
+    cost = replace(cost, verify=cost.verify[:33], precision=None)
     rows, notes = compare_trees({"x": trace}, cost, (8,), resamples=100)
     assert "beams" not in {row.policy for row in rows}
     assert "dynamic_tree:8" in {row.policy for row in rows}

@@ -62,7 +62,9 @@ def test_training_saves_a_drafter_and_a_reproducible_card(tmp_path, name):
     assert card["seconds_per_batch"] > 0
     assert card["validation"]["step"] in range(1, 7)
     lengths = evaluate_drafter(name, folder, data)
-    assert card["evaluation"]["trained"] == json.loads(json.dumps(summary(lengths)))
+    assert card["evaluation"]["trained"] == json.loads(
+        json.dumps(summary(lengths) | {"by_sequence": lengths.by_sequence()})
+    )
     assert card["evaluation"]["texts"] == 12
     untrained = accepted_lengths(
         data.target,

@@ -79,7 +79,6 @@ class Runs:
 
     name: str
     drafts: bool
-    writes_plain: bool = True
     token: list = field(default_factory=list)
     passes: list = field(default_factory=list)
     seconds: list = field(default_factory=list)
@@ -87,3 +86,4 @@ class Runs:
     warm: float = 0.0
     remark: str = ""
     error: str = ""
+    writes_plain: bool = True

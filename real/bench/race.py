@@ -69,7 +69,7 @@ class _Entry:
         timer: Callable[[], float],
     ):
         self.contestant, self.requests, self.wait, self.timer = contestant, requests, wait, timer
-        self.runs = Runs(contestant.name, contestant.drafts, contestant.writes_plain)
+        self.runs = Runs(contestant.name, contestant.drafts, writes_plain=contestant.writes_plain)
         self.generate: Generate | None = None
 
     def warm_up(self) -> None:
