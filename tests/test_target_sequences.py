@@ -14,9 +14,9 @@ from real.model.captured_passes import CapturedPasses
 from real.model.decoder import Decoder
 from real.model.target import Target
 from real.prompts import Prompt
-from real.record import RecordError, RecordingFiles, Settings, batch_writer, record, recorder
+from real.record import RecordError, RecordingFiles, Settings, batch_writer, record
 from real.record.metadata import describe
-from real.record.sequence_block import block_of
+from real.record.sequence_block import blocks_of
 from real.record.target_sequence import default_batch, target_sequence, target_sequences
 from real.sampling import Rule, gumbel, gumbel_at
 from simspec import load_trace
@@ -208,30 +208,27 @@ def test_recording_of_a_batch_is_equal_and_says_so(tmp_path, rule):
 
 def test_blocks_cover_all_sequences_and_hold_whole_shards():
     record_settings = Settings(4, 8, Rule(), (), (), (), 3)
-    blocks = [block_of(first, record_settings, 8, 45) for first in range(0, 45, 8)]
-    assert blocks == [range(16)] * 2 + [range(16, 32)] * 2 + [range(32, 45)] * 2
+    assert blocks_of(record_settings, 8, 45) == [range(16), range(16, 32), range(32, 45)]
 
 
 def test_killed_recording_does_not_write_its_block_again(tmp_path, monkeypatch):
     whole = recorded(tmp_path / "whole.parquet", batch=2)
-    rows, count = recorder.record_sequence, []
-
-    def until_the_fourth(*arguments):
-        if len(count) == 3:
-            raise KeyboardInterrupt
-        count.append(None)
-        return rows(*arguments)
-
-    out = tmp_path / "killed.parquet"
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(recorder, "record_sequence", until_the_fourth)
-        recorded(out, batch=2)
     addresses_written = []
+
+    def until_the_second_block(target, settings_, prompts, addresses, progress):
+        if addresses_written == list(range(8)):
+            raise KeyboardInterrupt
+        return listed(target, settings_, prompts, addresses, progress)
 
     def listed(target, settings_, prompts, addresses, progress):
         addresses_written.extend(addresses)
         return target_sequences(target, settings_, prompts, addresses, progress)
 
+    out = tmp_path / "killed.parquet"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("real.record.sequence_block.target_sequences", until_the_second_block)
+        recorded(out, batch=2)
+    addresses_written.clear()
     monkeypatch.setattr("real.record.sequence_block.target_sequences", listed)
     assert recorded(out, batch=2) == whole
     assert addresses_written == [8, 9, 10]  # the first block of 8 was saved

@@ -4,6 +4,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from real.progress import quiet
 from simspec.names import printable
 
 if TYPE_CHECKING:
@@ -11,8 +12,15 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def show_progress():
-    """Gives a progress callback: bars on stderr; without a terminal, a line per finished label."""
+def show_progress(shown: bool = True):
+    """Gives a progress callback: bars on stderr; without a terminal, a line per finished label.
+
+    Nothing of it where it is not `shown`.
+    """
+    if not shown:
+        yield quiet
+        return
+
     from rich.console import Console
     from rich.progress import (
         BarColumn,

@@ -104,6 +104,9 @@ def record(  # noqa: PLR0913
 
     A second call continues at the last whole shard.
 
+    Several processes, or one for each GPU, share a recording: torchrun --nproc-per-node 4
+    --no-python simspec record ...
+
     Prompts that do not fit are left out, which stderr and the card say.
 
     Example: simspec record prompts.jsonl --drafter early_exit --rule coupled --out mine.parquet
@@ -113,6 +116,7 @@ def record(  # noqa: PLR0913
     Several drafters, on sequences written once: --drafter eagle --drafter medusa --out FOLDER/
     """
     from real.jobs import ModelSettings, PromptSettings, record_drafters, record_prompts
+    from real.processes import launched_processes
     from real.record import Settings
 
     settings = Settings(
@@ -122,14 +126,18 @@ def record(  # noqa: PLR0913
     selection = PromptSettings(
         tuple(prompts), per_task, longest, seed, chat_template, system, turns
     )
-    loaded = ModelSettings(models, device, dtype, engine, target, weights)
     several = len(names) > 1 or out.is_dir()
-    with show_progress() as progress:
+    cards = {}
+    with launched_processes() as processes, show_progress(processes.first) as progress:
+        own_device = processes.device(device)
+        loaded = ModelSettings(models, own_device, dtype, engine, target, weights)
+        job = settings, progress, batch, processes
         if several:
-            cards = record_drafters(out, selection, loaded, names, settings, progress, batch)
+            cards = record_drafters(out, selection, loaded, names, *job)
         else:
-            (name,) = names
-            cards = {name: record_prompts(out, selection, loaded, name, settings, progress, batch)}
+            cards = {names[0]: record_prompts(out, selection, loaded, names[0], *job)}
+    if not cards:  # of the first process
+        return
     if as_json:
         print(json.dumps(cards if several else cards[names[0]]))
         return

@@ -154,6 +154,9 @@ default: the drafter's own.",
 
     A second call continues where the first stopped.
 
+    Several processes, or one for each GPU, share what the target writes: torchrun --nproc-per-node
+    4 --no-python simspec train ... The first then trains alone.
+
     Example: simspec train corpus/ --heldout dev.txt --out models/mine --minutes 30
 
     Example: simspec train eagle corpus/ --out models/mine --set inputs=token --name eagle-token
@@ -174,6 +177,7 @@ default: the drafter's own.",
         train_drafter,
         train_models,
     )
+    from real.processes import launched_processes
     from real.train.arguments import PREDICTORS, split_arguments
     from real.train.drafter_card import card_lines
 
@@ -208,12 +212,13 @@ default: the drafter's own.",
         patience,
         toy,
     )
-    place = TrainingPlace(out, work, device, seed)
     if threads:
         torch.set_num_threads(threads)
-    with show_progress() as progress:
+    card = None
+    with launched_processes() as processes, show_progress(processes.first) as progress:
+        place = TrainingPlace(out, work, processes.device(device), seed)
         if drafter is None:
-            card = train_models(sources, length, place, soft, progress)
+            card = train_models(sources, length, place, soft, progress, processes)
         else:
             request = DrafterRequest(
                 drafter,
@@ -227,7 +232,9 @@ default: the drafter's own.",
                 start,
                 recipe,
             )
-            card = train_drafter(request, sources, length, place, soft, progress)
+            card = train_drafter(request, sources, length, place, soft, progress, processes)
+    if card is None:  # of the first process
+        return
     if as_json:
         print(json.dumps(card))
     elif drafter is None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from real.jobs.models import ModelSettings
 from real.model.checkpoint import load_tokenizer
+from real.processes import ALONE, Processes
 from real.progress import Progress, quiet
 from real.prompts import (
     Conversation,
@@ -110,7 +111,10 @@ def select_prompts(
 
 
 def with_later_turns(
-    selected: SelectedPrompts, recording: Recording, progress: Progress = quiet
+    selected: SelectedPrompts,
+    recording: Recording,
+    progress: Progress = quiet,
+    processes: Processes = ALONE,
 ) -> SelectedPrompts:
     """The prompts with those of later turns behind them, if there are any.
 
@@ -120,9 +124,10 @@ def with_later_turns(
     if selected.conversation is None or path is None:
         return selected
     settings, target = recording.settings, recording.target
-    cache = SequenceCache(path, settings, recording.meta, target)
+    cache = SequenceCache(path, settings, recording.meta, target, processes)
+    conversation = selected.conversation
     prompts, later = add_later_turns(
-        target, settings, selected.prompts, selected.conversation, cache, progress
+        target, settings, selected.prompts, conversation, cache, progress, processes
     )
     if later.count:
         progress("reading later turns", later.read, later.read, later.describe())

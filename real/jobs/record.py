@@ -11,6 +11,7 @@ from real.files import replace_json
 from real.jobs.models import ModelSettings
 from real.jobs.prompt_selection import PromptSettings, select_prompts, with_later_turns
 from real.pair import Pair
+from real.processes import ALONE, Processes
 from real.progress import Progress, quiet
 from real.prompts import UNKNOWN_ORIGIN, Prompt, PromptOrigin
 from real.record import Recording, RecordingFiles, Settings, record_all
@@ -30,11 +31,13 @@ def record_prompts(
     settings: Settings,
     progress: Progress = quiet,
     batch: int | None = None,
+    processes: Processes = ALONE,
 ) -> dict:
     """Records `drafter` on these prompts into `out`, and returns the data card.
 
     End tokens and features of `settings` come from the models; None: the device's default `batch`.
-    A second call continues at the last whole shard.
+    A second call continues at the last whole shard. Several `processes` share the work, and all but
+    the first end with ShareDone.
     """
     if out.suffix != ".parquet":
         raise ValueError(f"{out} is no recording's name; expected one that ends in .parquet")
@@ -48,8 +51,9 @@ def record_prompts(
         answers = out.with_name(out.name + ".turns.json")  # kept until the recording is whole
         files = RecordingFiles(out, sequence_cache=answers)
         recording = make_recording(pair, settings, selected.prompts, files, selected.origin)
-        selected = with_later_turns(selected, recording, progress)
-    described = record_to(out, pair, selected.prompts, settings, progress, answers, selected.origin)
+        selected = with_later_turns(selected, recording, progress, processes)
+    made = pair, selected.prompts, settings, progress, answers, selected.origin, processes
+    described = record_to(out, *made)
     if answers is not None:
         answers.unlink(missing_ok=True)
     return described
@@ -63,6 +67,7 @@ def record_to(
     progress: Progress = quiet,
     sequence_cache: Path | None = None,
     origin: PromptOrigin = UNKNOWN_ORIGIN,
+    processes: Processes = ALONE,
 ) -> dict:
     """Records a trace with its data card beside it (`<out>.json`), and returns the card.
 
@@ -71,7 +76,7 @@ def record_to(
     """
     files = RecordingFiles(out, sequence_cache=sequence_cache)
     recording = make_recording(pair, settings, prompts, files, origin)
-    (trace,) = record_all([recording], prompts, progress)
+    (trace,) = record_all([recording], prompts, progress, processes)
     return write_card(out, trace, origin, len(prompts))
 
 

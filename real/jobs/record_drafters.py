@@ -13,6 +13,7 @@ from real.jobs.record import (
     make_recording,
     write_card,
 )
+from real.processes import ALONE, Processes
 from real.progress import Progress, quiet
 from real.prompts import Prompt
 from real.record import Recording, RecordingFiles, Settings, record_all
@@ -30,12 +31,14 @@ def record_drafters(
     settings: Settings,
     progress: Progress = quiet,
     batch: int | None = None,
+    processes: Processes = ALONE,
 ) -> dict[str, dict]:
     """As `record_prompts`, several drafters into `folder`/NAME.parquet; returns their data cards.
 
     The target writes its sequences once, into `folder`/sequences.json, and passes over each once.
-    Whole recordings with these settings are kept as they are. ValueError for weights of one
-    drafter, captured passes, or a drafter named twice.
+    Whole recordings with these settings are kept as they are. Several `processes` share the work,
+    and all but the first end with ShareDone. ValueError for weights of one drafter, captured
+    passes, or a drafter named twice.
     """
     if models.weights is not None:
         raise ValueError(
@@ -58,10 +61,12 @@ def record_drafters(
         completed = complete_settings(settings, pair, batch)
         files = RecordingFiles(outs[name], sequence_cache=folder / SEQUENCES)
         recordings[name] = make_recording(pair, completed, selected.prompts, files, selected.origin)
-    selected = with_later_turns(selected, recordings[drafters[0]], progress)
+    selected = with_later_turns(selected, recordings[drafters[0]], progress, processes)
     unfinished = [r for r in recordings.values() if not _is_finished(r, selected.prompts)]
     if unfinished:
-        record_all(unfinished, selected.prompts, progress)
+        record_all(unfinished, selected.prompts, progress, processes)
+    else:
+        processes.leave_to_first()
     return {
         name: write_card(
             r.files.trace, load_trace(r.files.trace), selected.origin, len(selected.prompts)

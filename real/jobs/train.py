@@ -9,6 +9,7 @@ import torch
 
 from real.jobs.models import dtype_of
 from real.model.checkpoint import load_tokenizer
+from real.processes import ALONE, Processes
 from real.progress import Progress, quiet
 from real.provenance import check_device
 from real.train.arguments import PREDICTORS, read_settings
@@ -155,10 +156,12 @@ def train_models(
     place: TrainingPlace,
     soft: bool | None = None,
     progress: Progress = quiet,
+    processes: Processes = ALONE,
 ) -> dict:
     """Trains a target and its drafters into `place.out`, and returns the folder's card.
 
     soft: drafters learn the target's distribution, or the tokens; None: each drafter's own way.
+    Several `processes` share what the target generates; then all but the first end with ShareDone.
     """
     counts = length.counts(one_drafter=False)
     config = _config(text, length, place)
@@ -166,7 +169,7 @@ def train_models(
         config = with_objective(config, soft, length.patience)
     if counts:
         config = with_steps(config, *counts)
-    build(config, place.out, place.work_folder, progress)
+    build(config, place.out, place.work_folder, progress, processes)
     return json.loads((place.out / "card.json").read_text())
 
 
@@ -177,11 +180,13 @@ def train_drafter(
     place: TrainingPlace,
     soft: bool | None = None,
     progress: Progress = quiet,
+    processes: Processes = ALONE,
 ) -> dict:
     """Trains one drafter for a target that exists, and returns the drafter's card.
 
     Drafters of a target that `train_models` made learn from the text too. Any other target, or one
-    that is given prompts, writes all that its drafters learn from.
+    that is given prompts, writes all that its drafters learn from. Several `processes` share what
+    the target writes; then all but the first end with ShareDone.
     """
     counts = length.counts(one_drafter=True)
     config, settings = _config(text, length, place), read_settings(request.settings)
@@ -195,12 +200,13 @@ def train_drafter(
                 "simspec train TEXT trains predictors with the target; "
                 f"for one that exists name it: --target {place.out / 'target'}"
             )
-        return train_one(config, training, place.out, place.work_folder, progress, request.against)
+        job = config, training, place.out, place.work_folder
+        return train_one(*job, progress, request.against, processes)
     path = request.target or place.out / "target"
     target = load_target(path, place.device, dtype)
     folders = Folders(place.out, place.work_folder)
     return train_for_target(
-        config, training, target, text.prompts, folders, progress, request.against
+        config, training, target, text.prompts, folders, progress, request.against, processes
     )
 
 

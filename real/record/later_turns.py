@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from real.model.target import Target
+from real.processes import ALONE, Processes
 from real.progress import Progress, quiet
 from real.prompts import Conversation, LeftOut, Prompt
 from real.record.sequence_cache import SequenceCache
@@ -20,18 +21,26 @@ def add_later_turns(
     conversation: Conversation,
     cache: SequenceCache,
     progress: Progress = quiet,
+    processes: Processes = ALONE,
 ) -> tuple[list[Prompt], LeftOut]:
     """All prompts with those of later turns behind them, turn by turn: (prompts, left out).
 
     The answers are the sequences that the recording of these prompts holds: they are written into
-    `cache` at the same draw addresses, where the recorder finds them.
+    `cache` at the same draw addresses, where the recorder finds them. Several `processes` share
+    them.
     """
     every, left_out = list(prompts), LeftOut()
     active: list[tuple[Prompt, int, list[str]]] = [
         (p, i, []) for i, p in enumerate(prompts) if len(p.turns) > 1
     ]
     while active:
-        _write(target, settings, every, [place for _, place, _ in active], cache, progress)
+        places, size = [place for _, place, _ in active], SAVED_BATCHES * settings.batch
+        for i, start in enumerate(range(0, len(places), size)):
+            if processes.has(i):
+                _write(target, settings, every, places[start : start + size], cache)
+            progress("answering", min(start + size, len(places)), len(places))
+        processes.wait()
+        cache.refresh()
         following = []
         for first, place, answers in active:
             written = cache.find(place, every[place].token)
@@ -52,15 +61,10 @@ def _write(
     prompts: Sequence[Prompt],
     places: Sequence[int],
     cache: SequenceCache,
-    progress: Progress,
 ) -> None:
     """Writes the missing ones of the sequences at these places, and saves them."""
     missing = [i for i in places if cache.find(i, prompts[i].token) is None]
-    size = SAVED_BATCHES * settings.batch
-    for start in range(0, len(missing), size):
-        part = missing[start : start + size]
-        tokens = [prompts[i].token for i in part]
-        for i, written in zip(part, target_sequences(target, settings, tokens, part)):
-            cache.add(i, prompts[i].token, written)
-        cache.save()
-        progress("answering", start + len(part), len(missing))
+    tokens = [prompts[i].token for i in missing]
+    for i, written in zip(missing, target_sequences(target, settings, tokens, missing)):
+        cache.add(i, prompts[i].token, written)
+    cache.save()

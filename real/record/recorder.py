@@ -20,6 +20,7 @@ from real.draft import Drafter
 from real.drafters import parallel_form
 from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.model.target import Target
+from real.processes import ALONE, Processes
 from real.progress import Progress, quiet
 from real.prompts import Prompt
 from real.record.assembly import assemble, join_traces
@@ -30,7 +31,7 @@ from real.record.prefix_only import record_prefix_only
 from real.record.recording import Recording, check_shared
 from real.record.rejection import record_rejection
 from real.record.rows import RecordedRows
-from real.record.sequence_block import block_of, write_block
+from real.record.sequence_block import blocks_of, groups_of, write_block
 from real.record.sequence_cache import SequenceCache
 from real.record.settings import RecordError, Settings
 from real.record.shards import RecordingFiles, Shards
@@ -59,58 +60,95 @@ def record(
 
 
 def record_all(
-    recordings: Sequence[Recording], prompts: Sequence[Prompt], progress: Progress = quiet
+    recordings: Sequence[Recording],
+    prompts: Sequence[Prompt],
+    progress: Progress = quiet,
+    processes: Processes = ALONE,
 ) -> list[Trace]:
     """As `record`, several drafters on the sequences of one target.
 
     Each sequence is written once, and passed once through the target for all drafters that read
     such a pass. Each drafter has shards of its own. RecordError for drafters that do not share
     rule, budget and files of sequences too.
+
+    Several `processes` share the work, on files that all of them see. The first merges the shards,
+    with the content that one process alone would write; the others end with ShareDone.
     """
     check_shared(recordings)
     first = recordings[0]
+    made_with = first.settings, first.meta, first.target, processes
     cache = None
     if first.files.sequence_cache is not None:
-        cache = SequenceCache(first.files.sequence_cache, first.settings, first.meta, first.target)
+        cache = SequenceCache(first.files.sequence_cache, *made_with)
+    shards: list[Shards] = []
+    groups = groups_of(first.files.shard_size, len(prompts))
     with ExitStack() as claims:
-        shards = []
-        for r in recordings:
-            shards.append(Shards(r.files, r.settings, r.meta, prompts))
-            claims.callback(shards[-1].release)
         try:
+            with processes.first_before_others():
+                for r in recordings:
+                    shards.append(Shards(r.files, r.settings, r.meta, prompts, processes))
+                    claims.callback(shards[-1].release)
             if cache is None and (first.settings.batch > 1 or len(recordings) > 1):
-                cache = SequenceCache(shards[0].sequences, first.settings, first.meta, first.target)
-            traces = _record_missing(recordings, shards, prompts, cache, progress)
+                cache = SequenceCache(shards[0].sequences, *made_with)
+            if cache is not None and first.settings.batch > 1:
+                _write_missing(first, shards, prompts, cache, progress, processes)
+            own_groups = [group for i, group in enumerate(groups) if processes.has(i)]
+            _record_missing(recordings, shards, prompts, own_groups, cache, progress)
+            processes.leave_to_first()
+            traces = [_joined(r, own, prompts, groups) for r, own in zip(recordings, shards)]
         except BaseException:
             for own in shards:
                 own.remove_if_empty()
             raise
+        if first.files.sequence_cache is not None and cache is not None:
+            cache.merge()
         for own, trace in zip(shards, traces):
             own.finish(trace)
     return traces
+
+
+def _write_missing(
+    first: Recording,
+    shards: Sequence[Shards],
+    prompts: Sequence[Prompt],
+    cache: SequenceCache,
+    progress: Progress,
+    processes: Processes,
+) -> None:
+    """The target writes the blocks that shards are missing of; each process knows all of them."""
+    size = first.files.shard_size
+    for i, block in enumerate(blocks_of(first.settings, size, len(prompts))):
+        paths = [own.path(start) for own in shards for start in block[::size]]
+        if processes.has(i) and not all(path.exists() for path in paths):
+            write_block(first.target, first.settings, prompts, block, cache, progress)
+    processes.wait()
+    cache.refresh()
 
 
 def _record_missing(
     recordings: Sequence[Recording],
     shards: Sequence[Shards],
     prompts: Sequence[Prompt],
+    groups: Sequence[range],
     cache: SequenceCache | None,
     progress: Progress,
-) -> list[Trace]:
-    """Records the shards that are missing, and joins them all."""
-    first, size = recordings[0], recordings[0].files.shard_size
-    loaded: list[list[Trace]] = [[] for _ in recordings]
-    for start in range(0, len(prompts), size):
-        group = range(start, min(start + size, len(prompts)))
-        missing = [(r, own) for r, own in zip(recordings, shards) if not own.path(start).exists()]
-        if missing and first.settings.batch > 1 and cache is not None:
-            block = block_of(start, first.settings, size, len(prompts))
-            write_block(first.target, first.settings, prompts, block, cache, progress)
+) -> None:
+    """Records the shards of these groups that are missing."""
+    for group in groups:
+        paths = [own.path(group.start) for own in shards]
+        missing = [(r, own) for r, own, p in zip(recordings, shards, paths) if not p.exists()]
         _record_shards(missing, prompts, group, cache, progress)
-        for r, own, parts in zip(recordings, shards, loaded):
-            parts.append(own.load(start, prompts[start : group.stop]))
+        for r, own in zip(recordings, shards):
+            own.load(group.start, prompts[group.start : group.stop])  # a damaged one is named now
             progress(_label(r), group.stop, len(prompts))
-    return [join_traces(parts, r.meta) for r, parts in zip(recordings, loaded)]
+
+
+def _joined(
+    recording: Recording, shards: Shards, prompts: Sequence[Prompt], groups: Sequence[range]
+) -> Trace:
+    """The whole recording, of the shards of all groups."""
+    parts = [shards.load(group.start, prompts[group.start : group.stop]) for group in groups]
+    return join_traces(parts, recording.meta)
 
 
 def _label(recording: Recording) -> str:

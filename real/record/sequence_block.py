@@ -13,15 +13,18 @@ BATCHES_PER_BLOCK = 4
 """Ended sequences are replaced within a block, so only its last batch is partly empty."""
 
 
-def block_of(first: int, settings: Settings, shard_size: int, sequences: int) -> range:
-    """The sequences that are written with the shard at `first`: whole shards, some batches long.
+def blocks_of(settings: Settings, shard_size: int, sequences: int) -> list[range]:
+    """The sequences that are written together: whole shards, some batches long.
 
-    Blocks do not depend on where a recording was interrupted, so nor does the rounding.
+    Blocks depend neither on the number of processes nor on where a recording was interrupted, so
+    nor does the rounding.
     """
-    shards = -(-BATCHES_PER_BLOCK * settings.batch // shard_size)
-    size = shards * shard_size
-    start = first // size * size
-    return range(start, min(start + size, sequences))
+    return groups_of(-(-BATCHES_PER_BLOCK * settings.batch // shard_size) * shard_size, sequences)
+
+
+def groups_of(size: int, sequences: int) -> list[range]:
+    """The sequences in groups of so many, the last of what is left."""
+    return [range(start, min(start + size, sequences)) for start in range(0, sequences, size)]
 
 
 def write_block(

@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+from glob import escape
 from pathlib import Path
 
 import numpy as np
 
 from real.files import replacing
 from real.model.target import Target
+from real.processes import ALONE, Processes
 from real.record.rows import MAX_CODE
 from real.record.settings import RecordError, Settings
 from real.record.target_sequence import TargetSequence
@@ -33,11 +35,23 @@ class SequenceCache:
 
     They hold for one target, rule, budget, set of end tokens, device, dtype, versions and kind of
     passes. RecordError for a file of others, and for a damaged file.
+
+    Of several processes, each writes a file of its own beside `path` and reads those of all;
+    `merge` makes them one.
     """
 
-    def __init__(self, path: str | Path, settings: Settings, meta: TraceMeta, target: Target):
+    def __init__(
+        self,
+        path: str | Path,
+        settings: Settings,
+        meta: TraceMeta,
+        target: Target,
+        processes: Processes = ALONE,
+    ):
         self.sampled = settings.rule.sampled
         self.path, self.budget, self.end_tokens = Path(path), settings.budget, settings.end_tokens
+        name = self.path.name
+        self.own = self.path if processes.first else self.path.with_name(f"{name}.{processes.rank}")
         self.vocab = target.decoder.config.vocab
         made_with = {name: getattr(meta, name) for name in MADE_WITH}
         made_with |= {"budget": settings.budget, "end_tokens": settings.end_tokens}
@@ -46,8 +60,30 @@ class SequenceCache:
         if settings.batch > 1:
             made_with["batch"] = settings.batch
         self.made_with = json.loads(json.dumps(made_with))
-        self.sequences = self._read() if self.path.exists() else {}
+        self.sequences: dict[str, list[list[int]]] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Reads what all processes have saved."""
+        for path in (self.path, *self._others()):
+            if path.exists():
+                self.sequences |= self._read(path)
         self.saved = len(self.sequences)
+
+    def merge(self) -> None:
+        """Makes one file of those of all processes, when none of them writes any more."""
+        others = self._others()
+        if others:
+            self.saved = 0
+            self.refresh()
+            self._write(self.path)
+        for path in others:
+            path.unlink()
+
+    def _others(self) -> list[Path]:
+        """The files of other processes than the first, of this job or of an interrupted one."""
+        files = self.path.parent.glob(f"{escape(self.path.name)}.*")
+        return sorted(path for path in files if path.suffix[1:].isdecimal())
 
     def find(self, sequence: int, prompt: list[int]) -> TargetSequence | None:
         """The sequence at that address after that prompt, if it is cached."""
@@ -63,20 +99,22 @@ class SequenceCache:
 
     def save(self) -> None:
         """Writes the file atomically, if a sequence was added."""
-        if len(self.sequences) == self.saved:
-            return
+        if len(self.sequences) > self.saved:
+            self._write(self.own)
+
+    def _write(self, path: Path) -> None:
         content = {
             "made_with": self.made_with,
             "sha256": checksum(self.sequences),
-            "texts": self.sequences,
+            "texts": dict(sorted(self.sequences.items(), key=lambda item: _address(item[0]))),
         }
-        with replacing(self.path) as temporary:
+        with replacing(path) as temporary:
             temporary.write_text(json.dumps(content) + "\n", encoding="utf-8")
         self.saved = len(self.sequences)
 
-    def _read(self) -> dict[str, list[list[int]]]:
+    def _read(self, path: Path) -> dict[str, list[list[int]]]:
         try:
-            content = json.loads(self.path.read_text(encoding="utf-8"))
+            content = json.loads(path.read_text(encoding="utf-8"))
             sequences = dict(content["texts"])
             made_with = dict(content["made_with"])
             intact = content["sha256"] == checksum(sequences)
@@ -87,18 +125,18 @@ class SequenceCache:
         except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
             reason = " ".join(str(error).split())[:200]
             raise RecordError(
-                f"{self.path} holds no sequences ({reason}); delete it to write them again"
+                f"{path} holds no sequences ({reason}); delete it to write them again"
             ) from None
         keys = {*made_with, *self.made_with}
         differing = sorted(k for k in keys if made_with.get(k) != self.made_with.get(k))
         if differing:
             raise RecordError(
-                f"{self.path} holds sequences made with another {differing[0]}; "
+                f"{path} holds sequences made with another {differing[0]}; "
                 "name another file for these, or delete it"
             )
         if not intact:
             raise RecordError(
-                f"{self.path} is damaged: its sequences are not those that were written; "
+                f"{path} is damaged: its sequences are not those that were written; "
                 "delete it to write them again"
             )
         return sequences
@@ -130,3 +168,9 @@ def checksum(sequences: dict) -> str:
 
 def _key(sequence: int, prompt: list[int]) -> str:
     return f"{sequence}:{hashlib.sha256(json.dumps(prompt).encode()).hexdigest()[:32]}"
+
+
+def _address(key: str) -> tuple[int, str]:
+    """The order of keys in a file: by draw address, whoever wrote first."""
+    sequence, prompt = key.split(":")
+    return int(sequence), prompt

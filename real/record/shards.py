@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from real.files import replace_json
+from real.processes import ALONE, Processes
 from real.prompts import Prompt
 from real.record.claim import FolderClaim
 from real.record.settings import RecordError, Settings
@@ -36,14 +37,19 @@ class RecordingFiles:
 class Shards:
     """Shards of a recording, each a valid trace written atomically, beside its settings.
 
-    A folder with other settings is refused, and one that another process uses: RecordError.
+    A folder with other settings is refused, and one that another job uses: RecordError. The first
+    of several processes makes the folder for all, and removes it.
     """
 
     def __init__(
-        self, files: RecordingFiles, settings: Settings, meta: TraceMeta, prompts: Sequence[Prompt]
+        self,
+        files: RecordingFiles,
+        settings: Settings,
+        meta: TraceMeta,
+        prompts: Sequence[Prompt],
+        processes: Processes = ALONE,
     ):
         self.files, self.settings, self.folder = files, settings, files.shards
-        self._claim = FolderClaim(self.folder)
         manifest = {
             "settings": asdict(settings),
             "meta": asdict(meta),
@@ -53,6 +59,7 @@ class Shards:
         manifest = json.loads(json.dumps(manifest))
         for key in ("argv", "git", "notes"):
             manifest["meta"].pop(key)
+        self._claim = FolderClaim(self.folder) if processes.first else None
         try:
             self._begin(manifest)
         except BaseException:
@@ -66,13 +73,21 @@ class Shards:
                 f"{self.folder} holds a recording with other settings; "
                 "finish it with those, or delete the folder"
             )
+        if self._claim is None:
+            if not path.exists():
+                raise RecordError(
+                    f"{self.folder}, which the first process makes, is not seen by another: "
+                    "name an --out that all machines see"
+                )
+            return
         if not path.exists():  # killed while it was cleared: nothing vouches for these shards
             self._clear()
         replace_json(path, manifest)
 
     def release(self) -> None:
-        """Lets another process go on with this recording."""
-        self._claim.release()
+        """Lets another job go on with this recording."""
+        if self._claim is not None:
+            self._claim.release()
 
     @property
     def sequences(self) -> Path:
@@ -114,7 +129,8 @@ class Shards:
 
     def remove_if_empty(self) -> None:
         """Removes the folder of a recording that failed before anything was done."""
-        if not any(self.folder.glob("*.parquet")) and not self.sequences.exists():
+        kept = any(self.folder.glob("*.parquet")) or any(self.folder.glob("sequences.json*"))
+        if self._claim is not None and not kept:
             self._remove()
 
     def _remove(self) -> None:

@@ -8,6 +8,7 @@ import torch
 
 from real.files import replacing
 from real.model.decoder import Decoder
+from real.processes import ALONE, Processes
 from real.progress import Progress
 from real.train.accepted_length import Continuation
 from real.train.config import TrainConfig
@@ -21,26 +22,36 @@ PROMPT = 64
 
 
 def distilled_sequences(
-    config: TrainConfig, target: Decoder, tokens, work: Path, progress: Progress, length: int = 192
+    config: TrainConfig,
+    target: Decoder,
+    tokens,
+    work: Path,
+    progress: Progress,
+    length: int = 192,
+    processes: Processes = ALONE,
 ) -> np.ndarray:
     """The target's continuations of corpus windows `[sequences, PROMPT + length]`.
 
-    Even rows are greedy, odd ones sampled. Batches are saved one by one.
+    Even rows are greedy, odd ones sampled. Batches are saved one by one. Several `processes` share
+    them, and all but the first end with ShareDone.
     """
     path, parts, batch = work / "distilled.npy", work / "distilled", config.batch
-    if not path.exists():
+    if path.exists():
+        processes.leave_to_first()
+    else:
         parts.mkdir(parents=True, exist_ok=True)
         count = max(1, -(-config.distil_tokens // (batch * (PROMPT + length))))
         greedy = torch.arange(batch, device=config.device) % 2 == 0
         for i in range(count):
             part = parts / f"{i:05d}.npy"
-            if not part.exists():
+            if processes.has(i) and not part.exists():
                 rows = windows(tokens, batch, PROMPT, config.seed + 1, i)[:, :PROMPT]
                 prompt = torch.from_numpy(rows).to(config.device)
                 generated = generate_batch(target, prompt, length, greedy, config.seed + i)
                 with replacing(part) as temporary, open(temporary, "wb") as file:
                     np.save(file, generated.cpu().numpy().astype(tokens.dtype))
             progress("distil", i + 1, count)
+        processes.leave_to_first()
         with replacing(path) as temporary, open(temporary, "wb") as file:
             np.save(file, np.concatenate([np.load(parts / f"{i:05d}.npy") for i in range(count)]))
     return np.load(path)

@@ -12,6 +12,7 @@ from real.draft import TrainingBatch
 from real.model.checkpoint import load_decoder
 from real.model.decoder import Decoder
 from real.model.fingerprint import made_for
+from real.processes import ALONE, Processes
 from real.progress import Progress, quiet
 from real.train.accepted_length import Continuation
 from real.train.config import TrainConfig
@@ -73,11 +74,20 @@ class TrainedTarget:
 
 
 def load_trained_target(
-    config: TrainConfig, tokenizer, tokens, out: Path, work: Path, progress: Progress = quiet
+    config: TrainConfig,
+    tokenizer,
+    tokens,
+    out: Path,
+    work: Path,
+    progress: Progress = quiet,
+    processes: Processes = ALONE,
 ) -> TrainedTarget:
-    """Loads the target of `out`; it generates what drafters learn from, unless `work` has it."""
+    """Loads the target of `out`; it generates what drafters learn from, unless `work` has it.
+
+    Several `processes` share that, and all but the first end with ShareDone.
+    """
     target = load_decoder(out / "target", device=config.device)
-    distilled = distilled_sequences(config, target, tokens, work, progress)
+    distilled = distilled_sequences(config, target, tokens, work, progress, processes=processes)
     end_tokens = (tokenizer.token_to_id(END),)
     heldout = heldout_continuations(target, distilled, config.evaluation_tokens, end_tokens)
     cut, short = max(1, len(heldout) // 4), max(K + 1, config.evaluation_tokens // 2)

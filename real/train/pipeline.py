@@ -7,6 +7,7 @@ self_skip's search -> predictors -> card.
 from pathlib import Path
 
 from real.model.checkpoint import load_tokenizer
+from real.processes import ALONE, Processes
 from real.progress import Progress, quiet
 from real.train.config import TrainConfig
 from real.train.corpus import END
@@ -23,14 +24,25 @@ from real.train.train_target import train_target
 from real.train.training_text import EncodedText, encoded_text, read_training_text
 
 
-def build(config: TrainConfig, out: Path, work: Path, progress: Progress = quiet) -> None:
+def build(
+    config: TrainConfig,
+    out: Path,
+    work: Path,
+    progress: Progress = quiet,
+    processes: Processes = ALONE,
+) -> None:
     """Runs all stages: models to `out`; tokens, checkpoints and loss curves to `work`.
 
-    After an interruption a second call continues.
+    After an interruption a second call continues. Several `processes` share what the target
+    generates; then all but the first end with ShareDone.
     """
-    text = read_training_text(config, out, work, progress)
-    train_target(config, text, out, work, progress)
-    trained = load_trained_target(config, text.tokenizer, text.tokens, out, work, progress)
+    with processes.first_before_others():
+        text = read_training_text(config, out, work, progress)
+        if processes.first:
+            train_target(config, text, out, work, progress)
+    trained = load_trained_target(
+        config, text.tokenizer, text.tokens, out, work, progress, processes
+    )
     for training in config.drafters:
         train_drafter(training, trained.data, out, work, progress)
     if config.trials:
@@ -70,11 +82,13 @@ def train_one(
     work: Path,
     progress: Progress = quiet,
     other: str | None = None,
+    processes: Processes = ALONE,
 ) -> dict:
     """Trains one drafter for the target in `out`, or searches self_skip; returns its card.
 
     Text and generated sequences are taken from `work` where they exist. With `other`, another
-    folder of `out`, both drafters are compared. ValueError for no target, or no text.
+    folder of `out`, both drafters are compared. Several `processes` share what the target
+    generates; then all but the first end with ShareDone. ValueError for no target, or no text.
     """
     if not (out / "target" / "model.safetensors").exists():
         raise ValueError(
@@ -92,8 +106,9 @@ def train_one(
             f"the tokenizer of {out / 'target'} has no {END} token; "
             "expected a target made by simspec train"
         )
-    tokens = encoded_text(config, tokenizer, work, progress)
-    trained = load_trained_target(config, tokenizer, tokens, out, work, progress)
+    with processes.first_before_others():
+        tokens = encoded_text(config, tokenizer, work, progress)
+    trained = load_trained_target(config, tokenizer, tokens, out, work, progress, processes)
     if isinstance(training, SkipSearch):
         pairs = trained.greedy_pairs(training.texts)
         card = search_skips(training, trained.data, pairs, out, progress)

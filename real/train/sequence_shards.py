@@ -11,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 from real.files import replace_json, replacing
 from real.model.decoder import Decoder
 from real.model.target import Target
+from real.processes import ALONE, Processes
 from real.progress import Progress, quiet
 from real.record import Settings
 from real.record.target_sequence import target_sequences
@@ -109,36 +110,65 @@ def write_sequences(
     made_for: Mapping[str, str],
     work: Path,
     progress: Progress = quiet,
+    processes: Processes = ALONE,
 ) -> Sequences:
     """The target's continuations of the training prompts, in turn, until `writing.tokens` are new.
 
-    Shards are saved in `<work>/sequences` one by one; existing ones are read. ValueError where they
-    belong to another target, other prompts or settings.
+    Shards are saved in `<work>/sequences` one by one; existing ones are read. Several `processes`
+    share them by blocks, which do not depend on their number. ValueError where they belong to
+    another target, other prompts or settings.
     """
-    folder, training = work / "sequences", prompts.training
-    check_same_work(folder, writing, prompts, made_for, str(target.dtype).removeprefix("torch."))
+    folder = work / "sequences"
+    with processes.first_before_others():
+        dtype = str(target.dtype).removeprefix("torch.")
+        check_same_work(folder, writing, prompts, made_for, dtype)
     shards: list[Sequences] = []
     done, since, began = 0, 0, perf_counter()
     while done < writing.tokens:
-        path = _path(folder, len(shards))
-        if not path.exists():
-            least = -(-(writing.tokens - done) // (SHARD * writing.length))
-            ahead = max(1, min(least, 4 * BATCH // SHARD))  # batches of both kinds are full
-            number = np.arange(len(shards) * SHARD, (len(shards) + ahead) * SHARD)
-            asked = [training[n % len(training)] for n in number]
-            greedy = is_greedy(number, len(training))
-            report = _within(progress, done, writing.tokens)
-            written = _continued(target, asked, writing, number, greedy, report)
-            for i in range(ahead):
-                shard = written.part(i * SHARD, (i + 1) * SHARD)
-                save_shard(shard, _path(folder, len(shards) + i))
-            since += written.new_tokens
-        shards.append(read_shard(path))
-        done += shards[-1].new_tokens
-        rate = f", {since / (perf_counter() - began):,.0f} tokens/s" if since else ""
-        note = f"{done:,} tokens{rate}"
-        progress("distil", min(done, writing.tokens), writing.tokens, note)
+        blocks = _needed_blocks(len(shards), done, writing)
+        for i, block in enumerate(blocks):
+            if processes.has(i) and not all(_path(folder, shard).exists() for shard in block):
+                report = _within(progress, done, writing.tokens)
+                since += _write_block(block, writing, prompts, target, folder, report)
+        processes.wait()
+        for shard in range(blocks[0].start, blocks[-1].stop):
+            shards.append(read_shard(_path(folder, shard)))
+            done += shards[-1].new_tokens
+            rate = f", {since / (perf_counter() - began):,.0f} tokens/s" if since else ""
+            note = f"{done:,} tokens{rate}"
+            progress("distil", min(done, writing.tokens), writing.tokens, note)
     return joined(shards)
+
+
+def _needed_blocks(first: int, done: int, writing: Writing) -> list[range]:
+    """The shards from `first` on that are needed however long sequences get, in blocks.
+
+    Batches of both kinds are full in a block. Only the last blocks of all are smaller.
+    """
+    size = 4 * BATCH // SHARD
+    least = -(-(writing.tokens - done) // (SHARD * writing.length))
+    end = first + (least - least % size or least)
+    return [range(start, min(start + size, end)) for start in range(first, end, size)]
+
+
+def _write_block(
+    block: range,
+    writing: Writing,
+    prompts: PromptSet,
+    target: Decoder,
+    folder: Path,
+    progress: Progress,
+) -> int:
+    """Writes the shards of a block that do not exist, and returns the tokens written."""
+    training = prompts.training
+    number = np.arange(block.start * SHARD, block.stop * SHARD)
+    asked = [training[n % len(training)] for n in number]
+    greedy = is_greedy(number, len(training))
+    written = _continued(target, asked, writing, number, greedy, progress)
+    for i, shard in enumerate(block):
+        if not _path(folder, shard).exists():
+            save_shard(written.part(i * SHARD, (i + 1) * SHARD), _path(folder, shard))
+    return written.new_tokens
 
 
 def _path(folder: Path, shard: int) -> Path:

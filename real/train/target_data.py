@@ -12,6 +12,7 @@ from real.model.checkpoint import load_decoder, load_tokenizer
 from real.model.decoder import Decoder
 from real.model.end_tokens import end_tokens
 from real.model.fingerprint import made_for
+from real.processes import ALONE, Processes
 from real.progress import Progress, quiet
 from real.train.config import TrainConfig
 from real.train.draft_vocabulary import count_tokens
@@ -102,16 +103,22 @@ def target_data(
     sources: PromptSources,
     work: Path,
     progress: Progress = quiet,
+    processes: Processes = ALONE,
 ) -> TargetData:
     """The target writes what its drafters learn from and are evaluated on, unless `work` has it.
+
+    Several `processes` share what is learned from, and all but the first end with ShareDone.
 
     Drafters learn the new tokens behind training prompts. Held-out prompts are continued greedily:
     a quarter of them chooses weights, the others evaluate them.
     """
-    prompts = read_prompt_set(sources, work, progress)
+    with processes.first_before_others():
+        prompts = read_prompt_set(sources, work, progress)
     vocab, decoder = target.decoder.config.vocab, target.decoder
     writing = Writing(config.distil_tokens, config.new_tokens, target.end_tokens, config.seed)
-    sequences = write_sequences(writing, prompts, target.writer, target.made_for, work, progress)
+    made = target.writer, target.made_for, work, progress, processes
+    sequences = write_sequences(writing, prompts, *made)
+    processes.leave_to_first()
     if int(sequences.token.max()) >= vocab:
         raise ValueError(f"{work} holds sequences of a larger vocabulary; choose another --work")
     evaluation = replace(writing, length=config.evaluation_tokens)

@@ -10,6 +10,7 @@ from pathlib import Path
 from real.decode.acceptance_predictor import PREDICTOR_NAMES
 from real.drafters import BUILTIN
 from real.model.decoder import Decoder
+from real.processes import ALONE, Processes
 from real.progress import Progress, quiet
 from real.prompts import PromptFormat, load_chat_template
 from real.train.card_file import read_card
@@ -93,19 +94,21 @@ def train_for_target(
     folders: Folders,
     progress: Progress = quiet,
     other: str | None = None,
+    processes: Processes = ALONE,
 ) -> dict:
     """Trains one drafter, searches self_skip, or trains predictors; returns the card.
 
     The target continues `prompts` and windows of `config.text`, by half of its context at most,
     unless the work folder has what it wrote. With `other`, another folder beside it, both
-    drafters are compared.
+    drafters are compared. Several `processes` share what the target writes; then all but the first
+    end with ShareDone.
     """
     config = replace(config, new_tokens=max(1, min(config.new_tokens, target.context // 2)))
     longest = longest_prompt(target.context, config.new_tokens, prompts.longest)
     template = load_chat_template(target.path, prompts.chat_template, prompts.system)
     form = PromptFormat(target.tokenizer, template)
     sources = PromptSources(prompts.files, config.text, form, longest, config.seed)
-    known = target_data(config, target, sources, folders.work, progress)
+    known = target_data(config, target, sources, folders.work, progress, processes)
     if isinstance(training, PredictorRequest):
         return train_target_predictors(training, known, folders.out, progress)
     if isinstance(training, SkipSearch):

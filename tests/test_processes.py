@@ -1,0 +1,180 @@
+"""One recording made by several processes: the file of one process, whatever their number."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from real.processes import ALONE, Processes, launched_processes
+from simspec import load_trace
+
+TASKS = ("prose", "list", "code")
+RECORD = ["record", "p.jsonl", "--out", "x.parquet", "--rule", "coupled"]
+RECORD += ["-k", 3, "--budget", 8, "--batch", 2]
+
+
+def prompts(folder, count=35):
+    folder.mkdir(parents=True)
+    lines = [
+        {"id": f"p{i}", "task": TASKS[i % 3], "text": f"Number {i} of the list is"}
+        for i in range(count)
+    ]
+    (folder / "p.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def launched(folder, processes, *arguments, **environment):
+    """torchrun with so many processes, unfinished."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    launcher += ["--nproc-per-node", str(processes), "-m", "simspec.cli"]
+    return subprocess.Popen(
+        [*launcher, *map(str, arguments)],
+        cwd=folder,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+    )
+
+
+def finished(process):
+    out, error = process.communicate(timeout=180)
+    return process.returncode, out, error
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of a recording by one process."""
+    folder = prompts(tmp_path_factory.mktemp("one") / "whole")
+    code, _, error = finished(launched(folder, 1, *RECORD))
+    assert code == 0, error
+    return folder
+
+
+def same_bytes(folder, whole):
+    return (folder / "x.parquet").read_bytes() == (whole / "x.parquet").read_bytes()
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_recording_is_the_same_file_whatever_the_number_of_processes(tmp_path, whole, processes):
+    folder = prompts(tmp_path / "f")
+    code, out, error = finished(launched(folder, processes, *RECORD))
+    assert code == 0, error
+    assert out.count("wrote x.parquet: 35 sequences") == 1
+    assert same_bytes(folder, whole)
+    card, other = (json.loads((f / "x.json").read_text()) for f in (folder, whole))
+    assert card == other
+    assert {p.name for p in folder.iterdir()} == {"p.jsonl", "x.parquet", "x.json"}
+
+
+def test_killed_process_ends_the_job_and_its_command_goes_on_with_what_is_whole(tmp_path, whole):
+    """SIGKILL for the second of two once a shard is there; then three processes go on."""
+    folder = prompts(tmp_path / "f")
+    job = launched(folder, 2, *RECORD)
+    parts, killed = folder / "x.parquet.parts", False
+    while job.poll() is None and not killed:
+        time.sleep(0.002)
+        if any(parts.glob("0*.parquet")):
+            children = f"/proc/{job.pid}/task/{job.pid}/children"
+            with open(children) as file:
+                os.kill(int(file.read().split()[-1]), signal.SIGKILL)
+            killed = True
+    code, out, _ = finished(job)
+    assert killed
+    assert code != 0
+    assert "wrote" not in out
+    assert not (folder / "x.parquet").exists()
+    kept = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in parts.glob("0*.parquet")}
+    assert 1 <= len(kept) < 5
+    assert all(load_trace(path).rows for path in kept)  # none is half written
+    code, _, error = finished(launched(folder, 3, *RECORD))
+    assert code == 0, error
+    assert same_bytes(folder, whole)
+    assert {p.name for p in folder.iterdir()} == {"p.jsonl", "x.parquet", "x.json"}
+
+
+def test_several_drafters_share_sequences_of_one_file(tmp_path):
+    several = [
+        "record",
+        "p.jsonl",
+        "--out",
+        "all",
+        "--drafter",
+        "early_exit",
+        "--drafter",
+        "medusa",
+    ]
+    files = {}
+    for processes in (1, 2):
+        folder = prompts(tmp_path / str(processes), 20)
+        code, _, error = finished(launched(folder, processes, *several, "-k", 2, "--budget", 4))
+        assert code == 0, error
+        files[processes] = {p.name: p.read_bytes() for p in (folder / "all").iterdir()}
+    assert set(files[1]) == {
+        "early_exit.parquet", "early_exit.json", "medusa.parquet", "medusa.json", "sequences.json",
+    }  # fmt: skip
+    assert files[1] == files[2]
+
+
+def test_user_errors_end_the_job(tmp_path):
+    folder = prompts(tmp_path / "f", 2)
+    code, _, error = finished(launched(folder, 2, *RECORD, "--drafter", "lookahead"))
+    assert code == 1
+    assert "simspec: " in error
+    assert {p.name for p in folder.iterdir()} == {"p.jsonl"}
+
+
+GOOD = {
+    "RANK": "0",
+    "WORLD_SIZE": "2",
+    "LOCAL_RANK": "0",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29500",
+}
+
+
+@pytest.mark.parametrize(
+    "changed, words",
+    [
+        ({"RANK": "2"}, "RANK is 2"),
+        ({"RANK": "-1"}, "RANK is '-1'"),
+        ({"RANK": "x"}, "RANK is 'x'"),
+        ({"RANK": ""}, "RANK is ''"),
+        ({"WORLD_SIZE": "0"}, "WORLD_SIZE 0"),
+        ({"WORLD_SIZE": "many"}, "WORLD_SIZE is 'many'"),
+        ({"LOCAL_RANK": "1"}, "LOCAL_RANK 1"),
+        ({"LOCAL_RANK": "1.5"}, "LOCAL_RANK is '1.5'"),
+        ({"MASTER_ADDR": ""}, "MASTER_ADDR is ''"),
+        ({"MASTER_PORT": "port"}, "MASTER_PORT is 'port'"),
+        ({"MASTER_PORT": "99999"}, "does not reach the others"),
+    ],
+)
+def test_environments_that_cannot_be_are_refused_in_one_line(monkeypatch, changed, words):
+    for name, value in (GOOD | changed).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=words) as caught, launched_processes():
+        pass
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [None, "1"])
+def test_without_a_launcher_a_process_is_alone(monkeypatch, size):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    if size:
+        monkeypatch.setenv("WORLD_SIZE", size)
+    with launched_processes() as processes:
+        assert processes is ALONE
+
+
+def test_shares_cover_the_work_and_a_gpu_is_that_of_the_local_number():
+    several = [Processes(rank, 3, rank % 2) for rank in range(3)]
+    owners = [[p.rank for p in several if p.has(part)] for part in range(7)]
+    assert owners == [[0], [1], [2], [0], [1], [2], [0]]
+    assert [p.device("cuda") for p in several] == ["cuda:0", "cuda:1", "cuda:0"]
+    assert several[1].device("cuda:5") == "cuda:5"
+    assert several[1].device("cpu") == "cpu"
+    assert ALONE.device("cuda") == "cuda"
