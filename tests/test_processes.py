@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -27,17 +28,18 @@ def prompts(folder, count=35):
     return folder
 
 
-def launched(folder, processes, *arguments, **environment):
+def launched(folder, processes, *arguments, program=("-m", "simspec.cli")):
     """torchrun with so many processes, unfinished."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    launcher += ["--nproc-per-node", str(processes), "-m", "simspec.cli"]
+    launcher += ["--nproc-per-node", str(processes), *program]
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     return subprocess.Popen(
         [*launcher, *map(str, arguments)],
         cwd=folder,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path},
     )
 
 
@@ -59,10 +61,9 @@ def same_bytes(folder, whole):
     return (folder / "x.parquet").read_bytes() == (whole / "x.parquet").read_bytes()
 
 
-@pytest.mark.parametrize("processes", [2, 3])
-def test_recording_is_the_same_file_whatever_the_number_of_processes(tmp_path, whole, processes):
+def test_two_processes_make_the_file_of_one(tmp_path, whole):
     folder = prompts(tmp_path / "f")
-    code, out, error = finished(launched(folder, processes, *RECORD))
+    code, out, error = finished(launched(folder, 2, *RECORD))
     assert code == 0, error
     assert out.count("wrote x.parquet: 35 sequences") == 1
     assert same_bytes(folder, whole)
@@ -117,6 +118,49 @@ def test_several_drafters_share_sequences_of_one_file(tmp_path):
     assert set(files[1]) == {
         "early_exit.parquet", "early_exit.json", "medusa.parquet", "medusa.json", "sequences.json",
     }  # fmt: skip
+    assert files[1] == files[2]
+
+
+WRITES = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+from toy_lm import toy_decoder, toy_prompts
+
+from real.processes import launched_processes
+from real.progress import quiet
+from real.train import sequence_shards
+from real.train.distillation import distilled_sequences
+from real.train.prompt_set import split_prompts
+from real.train.sequence_shards import Writing, write_sequences
+
+sequence_shards.BATCH = 16
+work, decoder = Path(sys.argv[1]), toy_decoder(2, spread=0.8)
+config = SimpleNamespace(device="cpu", batch=4, seed=3, distil_tokens=1500)
+with launched_processes() as processes:
+    prompts = split_prompts(toy_prompts(40), {}, 0)
+    asked = Writing(1800, 6, (3, 7), 4), prompts, decoder, {"weights": "w"}, work
+    count = len(write_sequences(*asked, processes=processes))
+    assert count == len(list((work / "sequences").glob("*.safetensors"))) * 32 >= 256
+    tokens = np.arange(500, dtype=np.uint16) % 24
+    distilled_sequences(config, decoder, tokens, work, quiet, 6, processes)
+"""
+
+
+def test_training_text_is_the_same_whatever_the_number_of_processes(tmp_path):
+    (tmp_path / "writes.py").write_text(WRITES)
+    files = {}
+    for processes in (1, 2):
+        work = tmp_path / str(processes)
+        job = launched(tmp_path, processes, work, program=["writes.py"])
+        code, _, error = finished(job)
+        assert code == 0, error
+        files[processes] = {
+            p.relative_to(work): p.read_bytes() for p in work.rglob("*") if p.is_file()
+        }
+    assert sum(path.suffix == ".npy" for path in files[1]) == 7  # six parts, and the whole
     assert files[1] == files[2]
 
 

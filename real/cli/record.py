@@ -127,7 +127,7 @@ def record(  # noqa: PLR0913
         tuple(prompts), per_task, longest, seed, chat_template, system, turns
     )
     several = len(names) > 1 or out.is_dir()
-    cards = {}
+    cards: dict[str, dict] = {}
     with launched_processes() as processes, show_progress(processes.first) as progress:
         own_device = processes.device(device)
         loaded = ModelSettings(models, own_device, dtype, engine, target, weights)
