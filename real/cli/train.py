@@ -9,7 +9,7 @@ import typer
 from real.cli.options import MOST_TOKENS, ChatTemplate, Device, Json, Seed, System
 from real.cli.progress import show_progress
 from simspec.cli.options import at_most
-from simspec.terminal import print_text
+from simspec.terminal import print_note, print_text
 
 
 def train(  # noqa: PLR0913
@@ -174,6 +174,7 @@ default: the drafter's own.",
         train_drafter,
         train_models,
     )
+    from real.model.bfloat16 import multiplies_bfloat16
     from real.train.arguments import PREDICTORS, split_arguments
     from real.train.drafter_card import card_lines
 
@@ -211,6 +212,8 @@ default: the drafter's own.",
     place = TrainingPlace(out, work, device, seed)
     if threads:
         torch.set_num_threads(threads)
+    if dtype == "bfloat16" and not multiplies_bfloat16(device):
+        print_note("this processor only emulates bfloat16: --dtype float32 is many times as fast")
     with show_progress() as progress:
         if drafter is None:
             card = train_models(sources, length, place, soft, progress)
