@@ -2,6 +2,7 @@
 
 import json
 import lzma
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -76,6 +77,17 @@ def test_text_that_unpacks_to_gigabytes_is_refused(tmp_path):
         for row in documents([tmp_path / "bomb.jsonl.xz"]):
             read += len(row["text"])
     assert read <= MAX_RATIO * size
+
+
+def test_line_that_unpacks_to_gigabytes_is_not_read_whole(tmp_path):
+    (tmp_path / "bomb.jsonl.xz").write_bytes(lzma.compress(b"a" * (1 << 25)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorpusError, match=f"more than {MAX_RATIO} times its size"):
+            list(documents([tmp_path / "bomb.jsonl.xz"]))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 24  # half of them for the dictionary
+    finally:
+        tracemalloc.stop()
 
 
 def test_one_endless_line_is_refused(tmp_path, monkeypatch):
