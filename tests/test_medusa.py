@@ -273,7 +273,9 @@ def test_published_heads_of_absurd_numbers_of_blocks_are_refused(kind, text, tmp
     config = dict.fromkeys(config, 0)
     text = json.dumps(config | {f"{kind}_num_layers": None}).replace("null", text)
     (tmp_path / "config.json").write_text(text)
-    refused("as the number of blocks, expected an integer of 0 to", published, tmp_path, toy_target())
+    refused(
+        "as the number of blocks, expected an integer of 0 to", published, tmp_path, toy_target()
+    )
 
 
 def test_hydra_plus_plus_is_refused(tmp_path):

@@ -38,8 +38,7 @@ def published(folder: Path, target: Decoder) -> EagleHead:
     layers = len({name.split(".")[1] for name in state if name.startswith("layers.")})
     if (stated := config.get("num_hidden_layers")) != layers:
         raise WeightsError(
-            f"{folder} contradicts itself: "
-            f"config.json says {stated} layers, the tensors {layers}"
+            f"{folder} contradicts itself: config.json says {stated} layers, the tensors {layers}"
         )
     if "embed.weight" in state:
         copy = state.pop("embed.weight").float()
