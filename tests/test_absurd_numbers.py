@@ -4,19 +4,24 @@ import json
 import lzma
 import tracemalloc
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from shell import refused, simspec
 
+from real.audit.run_file import load_run
 from real.model.compressed import MAX_RATIO as WEIGHTS_RATIO
 from real.model.compressed import read_bytes
 from real.model.draft_head import block_count, check_settings
 from real.model.hf_config import WeightsError
+from real.prompts.rows import read_rows
 from real.sampling import Rule
 from real.train.corpus import MAX_RATIO, CorpusError, documents
 from simspec import CostModel, TraceError, synthetic
 from simspec.cost import LEAST_SECONDS, MOST_SECONDS
+from simspec.cost_table import load_cost
+from simspec.imports.source import read_source
 
 
 @pytest.mark.parametrize("seconds", [1e308, 1e10, 1.1e9])
@@ -104,6 +109,24 @@ def test_control_compressed_text_is_read(tmp_path):
     assert [row["text"] for row in documents([tmp_path / "a.jsonl.xz"])] == [
         row["text"] for row in rows
     ]
+
+
+ENDLESS = {
+    "import": lambda path: read_source("vllm-requests", path),
+    "costs": load_cost,
+    "prompts": read_rows,
+    "run": load_run,
+}
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_file_without_an_end_is_refused(monkeypatch, kind):
+    monkeypatch.setattr("simspec.imports.source.LARGEST", 1 << 20)
+    monkeypatch.setattr("simspec.files.MOST_JSON", 1 << 20)
+    monkeypatch.setattr("real.prompts.rows.MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("real.audit.run_file.LONGEST_LINE", 1 << 20)
+    with pytest.raises(ValueError, match="^/dev/zero.*it has over 1,048,576"):
+        ENDLESS[kind](Path("/dev/zero"))
 
 
 def test_weights_that_unpack_to_gigabytes_are_refused(tmp_path):
