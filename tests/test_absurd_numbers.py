@@ -13,6 +13,7 @@ from shell import refused, simspec
 from real.audit.run_file import load_run
 from real.model.compressed import MAX_RATIO as WEIGHTS_RATIO
 from real.model.compressed import read_bytes
+from real.model.config import MOST, DecoderConfig
 from real.model.draft_head import block_count, check_settings
 from real.model.hf_config import WeightsError
 from real.prompts.rows import read_rows
@@ -133,6 +134,14 @@ def test_weights_that_unpack_to_gigabytes_are_refused(tmp_path):
     (tmp_path / "w.safetensors.xz").write_bytes(lzma.compress(bytes(1 << 22)))
     with pytest.raises(ValueError, match=f"more than {WEIGHTS_RATIO} times its size"):
         read_bytes(tmp_path / "w.safetensors")
+
+
+@pytest.mark.parametrize("name", MOST)
+def test_size_beyond_all_decoders_is_refused(name):
+    sizes = dict.fromkeys(MOST, 8)
+    DecoderConfig(**sizes | {name: MOST[name]})
+    with pytest.raises(ValueError, match=f"{name} is .*, expected an integer of 1 to"):
+        DecoderConfig(**sizes | {name: MOST[name] + 1})
 
 
 @pytest.mark.parametrize("value", [float("inf"), 1e400, 1.5, -1, True, "2", None, 10**9])
