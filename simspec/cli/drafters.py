@@ -19,6 +19,7 @@ from simspec.cli.options import (
     Regimes,
     Traces,
     at_most,
+    check_seed,
     print_notes,
 )
 from simspec.cli.regimes import print_regimes, recordings_of
@@ -56,7 +57,7 @@ def drafters(  # noqa: PLR0913
             "the tokens that each learned are shown."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
+    seed: Annotated[int, typer.Option(callback=check_seed, help="Seed of the bootstrap.")] = 0,
     regimes: Regimes = False,
     as_json: Json = False,
     as_markdown: Markdown = False,

@@ -13,6 +13,7 @@ from simspec.cli.options import (
     MixedCosts,
     Replicates,
     Traces,
+    check_seed,
     print_notes,
 )
 
@@ -31,7 +32,9 @@ def hybrid(  # noqa: PLR0913
     mixed: MixedCosts = False,
     replicates: Replicates = 4,
     level: Level = 0.95,
-    seed: Annotated[int, typer.Option(help="Seed of draws and of the bootstrap.")] = 0,
+    seed: Annotated[
+        int, typer.Option(callback=check_seed, help="Seed of draws and of the bootstrap.")
+    ] = 0,
     as_json: Json = False,
     as_markdown: Markdown = False,
 ) -> None:
