@@ -131,8 +131,9 @@ def record_along(  # noqa: PLR0913
 ) -> Trace:
     """A drafter's recording on the sequences of another's, under its rule: lengths alone.
 
-    With `tree`, (width, levels), also order and beam of dynamic trees. It holds no prompts, features
-    or ranks, so that it is small. ValueError for the rejection rule, whose acceptance is drawn.
+    With `tree`, (width, levels), also order and beam of dynamic trees. It holds no prompts,
+    features or ranks, so that it is small. ValueError for the rejection rule, whose acceptance is
+    drawn.
     """
     rule, engine, parts = rule_of(trace), Target(target, drafter.taps), []
     for s, prompt in enumerate(prompts_of(trace)):

@@ -28,8 +28,7 @@ FILES = (
 )  # fmt: skip
 """Where a drafter's recordings are, below the folder of recordings."""
 FURTHER = "papers/{}-{}-{}.parquet"
-"""Where those of the embedded models are that tables of the papers need beside: drafter, kind, rule.
-"""
+"""Where further ones of the embedded models are, for the papers' tables: drafter, kind, rule."""
 
 
 @dataclass(frozen=True, eq=False)

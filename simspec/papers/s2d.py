@@ -39,8 +39,8 @@ def table_4(inputs: Inputs) -> PaperTable:
         (
             COST_NOTE,
             "Draft lengths, and the cascade's thresholds, are chosen on the other half of the "
-            "prompts. `model` is as costly as the sorted drafter at c; it is the bundled one, which "
-            "learned more. One target: the paper has three.",
+            "prompts. `model` is as costly as the sorted drafter at c; it is the bundled one, "
+            "which learned more. One target: the paper has three.",
             *learned(inputs, "sorted-together", "sorted-single"),
         ),
     )
