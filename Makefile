@@ -12,6 +12,7 @@
 # make smollm2-variants  its drafters with other draft vocabularies and in int8, against themselves
 # make smollm2-equality  run them for real, compare every round with its replay, audit every token
 # make ablations  train every ablation of the papers for the embedded target at one budget (docs/training.md)
+# make paper-recordings  deeper drafts and beams of embedded drafters for `simspec paper` (traces/README.md)
 # make tiny-rejection  record some embedded drafters under the rejection rule (traces/README.md)
 # make gpu-target  cut that model into pieces for `make gpu`, which then trains drafters for it alone
 # make gpu    train, record, measure and run on the GPU of this machine, nine minutes a call (docs/gpu_campaign.md)
@@ -29,7 +30,7 @@ SLOW := embedded equality tree_engine tree_embedded sampling_law fuzz random_kil
 
 .PHONY: demo test test-slow mutants lint docs bench notebooks example smollm2 gpu gpu-target clean costs
 .PHONY: smollm2-drafters smollm2-recordings smollm2-costs smollm2-equality
-.PHONY: smollm2-variants smollm2-variant ablations tiny-rejection
+.PHONY: smollm2-variants smollm2-variant ablations tiny-rejection paper-recordings
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -159,6 +160,9 @@ ABLATION_STEPS ?= 300
 ablations: $(VENV)/.installed lab/.copied
 	$(BIN)/python tests/train_ablations.py lab/text --out models/ablations --cards traces/ablations \
 	  --along traces/tiny-model-coupled.parquet --steps $(ABLATION_STEPS) $(ABLATION_ARGS)
+
+paper-recordings: $(VENV)/.installed
+	$(BIN)/python tests/record_for_papers.py
 
 # Small recordings of the rejection rule, for tests and to try commands: 8 prompts of each task, K = 5.
 tiny-rejection: $(VENV)/.installed lab/.copied

@@ -19,6 +19,8 @@ except ImportError:  # Windows has no such locks
 T = TypeVar("T")
 LONGEST_REASON = 500
 """Characters of an error that quotes a file's content."""
+MOST_JSON = 64 << 20
+"""Bytes of a file of costs, a tree or another description."""
 
 
 def check_output(path: str | PathLike[str], *inputs: str | PathLike[str]) -> None:
@@ -109,12 +111,24 @@ def write_csv(table: Any, path: str | PathLike[str]) -> None:
         table.assign(**texts).to_csv(temporary, index=False)
 
 
+def read_at_most(path: str | PathLike[str], most: int) -> bytes:
+    """The bytes of a file, a pipe or a device; ValueError, of no path, where there are more."""
+    parts, left = list[bytes](), most
+    with open(path, "rb") as file:
+        while part := file.read(1 << 20):
+            parts.append(part)
+            left -= len(part)
+            if left < 0:
+                raise ValueError(f"it has over {most:,} bytes")
+    return b"".join(parts)
+
+
 def read_json(path: str | PathLike[str], make: Callable[[Any], T], kind: str) -> T:
     """make(the JSON value in the file); ValueError, one line with the path and the `kind` of file
     expected.
     """
     try:
-        return make(json.loads(Path(path).read_text(encoding="utf-8")))
+        return make(json.loads(read_at_most(path, MOST_JSON).decode("utf-8")))
     except (OSError, ValueError, OverflowError, RecursionError) as error:
         reason = " ".join(str(error).split())[:LONGEST_REASON]
         raise ValueError(f"{path}: not a {kind}: {reason}") from None

@@ -121,18 +121,24 @@ class _Written:
         return self.tokens, np.zeros(len(self.tokens), np.uint8)
 
 
-def record_along(
-    target: Decoder, drafter: Drafter, trace: Trace, K: int, progress: Progress = quiet
+def record_along(  # noqa: PLR0913
+    target: Decoder,
+    drafter: Drafter,
+    trace: Trace,
+    K: int,
+    progress: Progress = quiet,
+    tree: tuple[int, int] | tuple[()] = (),
 ) -> Trace:
     """A drafter's recording on the sequences of another's, under its rule: lengths alone.
 
-    It holds no prompts, features or ranks, so that it is small. ValueError for the rejection rule,
-    whose acceptance is drawn.
+    With `tree`, (width, levels), also order and beam of dynamic trees. It holds no prompts,
+    features or ranks, so that it is small. ValueError for the rejection rule, whose acceptance is
+    drawn.
     """
     rule, engine, parts = rule_of(trace), Target(target, drafter.taps), []
     for s, prompt in enumerate(prompts_of(trace)):
         tokens = trace.token[trace.offset[s] : trace.offset[s + 1]]
-        settings = Settings(K, int(trace.budget[s]), rule, trace.meta.end_tokens, ())
+        settings = Settings(K, int(trace.budget[s]), rule, trace.meta.end_tokens, (), tree)
         written = cast(SequenceCache, _Written(tokens))
         address = int(trace.sequence[s])
         parts.append(record_sequence(engine, drafter, settings, prompt, address, written))
@@ -144,14 +150,17 @@ def record_along(
         features=(),
         predictors={},
         prefix_only=drafter.prefix_only,
-        tree=(),
+        tree=tree,
         device=device_name(target.device),
         versions=versions(),
         git=revision(),
         argv=(),
     )
-    run, depth = (np.concatenate([getattr(p, name) for p in parts]) for name in ("run", "depth"))
-    return Trace(trace.offset, trace.budget, trace.token, depth, run, meta, sequence=trace.sequence)
+    names = ("run", "depth", *(("order", "beam") if tree else ()))
+    rows = {name: np.concatenate([getattr(p, name) for p in parts]) for name in names}
+    return Trace(
+        trace.offset, trace.budget, trace.token, meta=meta, sequence=trace.sequence, **rows
+    )
 
 
 def exits_along(

@@ -106,6 +106,18 @@ def test_a_drafter_is_recorded_along_a_recording_as_it_was(name, rule):
     assert all((a <= b).all() for a, b in zip(lengths.accepted, lengths.offered))
 
 
+@pytest.mark.parametrize("name", ["glide", "self_skip"])
+def test_trees_along_a_recording_are_those_recorded_with_it(name):
+    trace, target, drafter = toy_recording(name, "coupled", tree=(3, 4))
+    again = record_along(target.decoder, drafter, trace, trace.K, tree=(3, 4))
+    assert again.meta.tree == (3, 4)
+    for array in ("run", "order", "beam"):
+        assert np.array_equal(getattr(again, array), getattr(trace, array))
+    assert again.beam.any()
+    narrow = record_along(target.decoder, drafter, trace, trace.K, tree=(2, 4))
+    assert not np.array_equal(narrow.beam, again.beam)  # the control
+
+
 def test_exits_along_a_recording_give_it_at_all_thresholds():
     trace, target, drafter = toy_recording("sorted", "coupled")
     kept = record_along(target.decoder, drafter, trace, 4).select(np.arange(0, 10, 3))

@@ -2,20 +2,27 @@
 
 import json
 import lzma
+import tracemalloc
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from shell import refused, simspec
 
+from real.audit.run_file import load_run
 from real.model.compressed import MAX_RATIO as WEIGHTS_RATIO
 from real.model.compressed import read_bytes
+from real.model.config import MOST, DecoderConfig
 from real.model.draft_head import block_count, check_settings
 from real.model.hf_config import WeightsError
+from real.prompts.rows import read_rows
 from real.sampling import Rule
 from real.train.corpus import MAX_RATIO, CorpusError, documents
 from simspec import CostModel, TraceError, synthetic
 from simspec.cost import LEAST_SECONDS, MOST_SECONDS
+from simspec.cost_table import load_cost
+from simspec.imports.source import read_source
 
 
 @pytest.mark.parametrize("seconds", [1e308, 1e10, 1.1e9])
@@ -78,6 +85,17 @@ def test_text_that_unpacks_to_gigabytes_is_refused(tmp_path):
     assert read <= MAX_RATIO * size
 
 
+def test_line_that_unpacks_to_gigabytes_is_not_read_whole(tmp_path):
+    (tmp_path / "bomb.jsonl.xz").write_bytes(lzma.compress(b"a" * (1 << 25)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorpusError, match=f"more than {MAX_RATIO} times its size"):
+            list(documents([tmp_path / "bomb.jsonl.xz"]))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 24  # half of them for the dictionary
+    finally:
+        tracemalloc.stop()
+
+
 def test_one_endless_line_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("real.train.corpus.LONGEST_LINE", 1 << 10)
     (tmp_path / "bomb.jsonl").write_text("x" * (1 << 12))
@@ -94,10 +112,36 @@ def test_control_compressed_text_is_read(tmp_path):
     ]
 
 
+ENDLESS = {
+    "import": lambda path: read_source("vllm-requests", path),
+    "costs": load_cost,
+    "prompts": read_rows,
+    "run": load_run,
+}
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_file_without_an_end_is_refused(monkeypatch, kind):
+    monkeypatch.setattr("simspec.imports.source.LARGEST", 1 << 20)
+    monkeypatch.setattr("simspec.files.MOST_JSON", 1 << 20)
+    monkeypatch.setattr("real.prompts.rows.MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("real.audit.run_file.LONGEST_LINE", 1 << 20)
+    with pytest.raises(ValueError, match="^/dev/zero.*it has over 1,048,576"):
+        ENDLESS[kind](Path("/dev/zero"))
+
+
 def test_weights_that_unpack_to_gigabytes_are_refused(tmp_path):
     (tmp_path / "w.safetensors.xz").write_bytes(lzma.compress(bytes(1 << 22)))
     with pytest.raises(ValueError, match=f"more than {WEIGHTS_RATIO} times its size"):
         read_bytes(tmp_path / "w.safetensors")
+
+
+@pytest.mark.parametrize("name", MOST)
+def test_size_beyond_all_decoders_is_refused(name):
+    sizes = dict.fromkeys(MOST, 8)
+    DecoderConfig(**sizes | {name: MOST[name]})
+    with pytest.raises(ValueError, match=f"{name} is .*, expected an integer of 1 to"):
+        DecoderConfig(**sizes | {name: MOST[name] + 1})
 
 
 @pytest.mark.parametrize("value", [float("inf"), 1e400, 1.5, -1, True, "2", None, 10**9])

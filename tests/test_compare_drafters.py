@@ -2,10 +2,12 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas
 import pytest
+from documents import ROOT
 from hypothesis import given, settings
 from shell import run
 from strategies import costs, traces
@@ -16,6 +18,7 @@ from simspec.recordings import recordings
 from simspec.reports.acceptance_by_depth import by_depth, depth_acceptance
 from simspec.reports.drafter_tables import markdown, table
 from simspec.reports.drafters import ALL, compare_drafters
+from simspec.reports.training_cards import bundled_cards
 from simspec.validation.recording_checks import recording_checks
 
 
@@ -232,6 +235,30 @@ def test_drafters_command_prints_json_markdown_and_csv(files, capsys):
     assert code == 0
     assert err.count("\n") == 1
     assert "few.parquet: 3 prompts, an interval takes 8" in err
+
+
+def test_bundled_recordings_have_their_cards(capsys):
+    names = "tiny-model-coupled", "tiny-eagle-coupled", "tiny-self_skip-coupled"
+    real = ROOT / "traces/smollm2/coupled/eagle.parquet"
+    code, out, _ = run(capsys, "drafters", *names, real, "--cost", 0.1, "--json")
+    learned = [row["learned"] for row in json.loads(out)["drafters"] if row["task"] == ALL]
+    assert code == 0
+    assert learned[2] is None  # a search learns no tokens
+    cards = "real/tiny/model/card.json", "real/tiny/eagle/card.json"
+    cards += ("traces/smollm2/drafters/eagle.json",)
+    expected = [json.loads((ROOT / path).read_text())["tokens"] for path in cards]
+    assert [learned[0], learned[1], learned[3]] == expected
+    assert bundled_cards(Path("elsewhere.parquet")) is None
+
+
+@pytest.mark.parametrize(("name", "plan"), [("early_exit", "exit_plan"), ("model", "model_plan")])
+def test_cards_of_older_models_say_what_their_plan_says(name, plan):
+    folder = ROOT / "real" / "tiny"
+    card = json.loads((folder / name / "card.json").read_text())
+    whole = json.loads((folder / "card.json").read_text())
+    settings = whole["settings"][plan]
+    assert card["steps"] == whole["steps"][name]
+    assert card["tokens"] == card["steps"] * settings["rows"] * settings["length"]
 
 
 def test_cards_tell_the_tokens_that_were_learned(files, capsys):

@@ -144,3 +144,11 @@ def test_commands_refuse_mixed_costs_in_one_line(command, tmp_path, capsys):
         cli.main([*command, *files, "--cost", str(tmp_path / "a.cost.json")])
     assert stop.value.code == 0
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("part", ["draft", "verify", "catch_up"])
+def test_precision_has_an_entry_for_each_cost(part):
+    cost = load_cost("traces/tiny-eagle-greedy.cost.json")
+    widths = {**cost.precision.half_width, part: cost.precision.half_width[part][:-1]}
+    with pytest.raises(ValueError, match=f"precision of {part} has .* entries, expected .*drop it"):
+        replace(cost, precision=replace(cost.precision, half_width=widths))

@@ -266,6 +266,18 @@ def test_published_heads_load_onto_a_matching_target(kind, tmp_path):
     refused("config.json", published, tmp_path, target)
 
 
+@pytest.mark.parametrize("text", ["Infinity", "1e400", "NaN", "-1", "1.5", "9" * 30, '"2"', "null"])
+@pytest.mark.parametrize("kind", FORMS)
+def test_published_heads_of_absurd_numbers_of_blocks_are_refused(kind, text, tmp_path):
+    *_, config, published = FORMS[kind]
+    config = dict.fromkeys(config, 0)
+    text = json.dumps(config | {f"{kind}_num_layers": None}).replace("null", text)
+    (tmp_path / "config.json").write_text(text)
+    refused(
+        "as the number of blocks, expected an integer of 0 to", published, tmp_path, toy_target()
+    )
+
+
 def test_hydra_plus_plus_is_refused(tmp_path):
     (tmp_path / "config.json").write_text(
         json.dumps({"hydra_num_layers": 1, "hydra_head_arch": "prefix-mlp"})

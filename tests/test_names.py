@@ -138,6 +138,11 @@ def test_page_shows_hostile_names_as_text():
     assert printable(name) in "".join(page.text)
 
 
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@cmd"])
+def test_what_a_spreadsheet_would_run_is_quoted(text):
+    assert csv_text(text) == "'" + text
+
+
 @settings(deadline=None)
 @given(st.text(max_size=40))
 def test_escaped_text_is_read_back_as_it_was(text):

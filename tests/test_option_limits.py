@@ -2,7 +2,9 @@
 
 import pytest
 from shell import refused
+from typer.main import get_command
 
+from simspec.cli import app
 from simspec.policies import BUILTIN, make
 
 HUGE = 10**9
@@ -37,6 +39,12 @@ OPTIONS = [
     ("race", TRACE, "--out", "x.json", "--prompts", 10**30),
     ("scorecard", TRACE, "--prompts", 10**30),
     ("demo", "--prompts", 10**30),
+    ("demo", "--threads", HUGE),
+    ("measure", "--out", "x.json", "--threads", HUGE),
+    ("measure", "--out", "x.json", "--rows", HUGE),
+    ("train", "absent", "--out", "m", "--threads", HUGE),
+    ("train", "absent", "--out", "m", "--rows", HUGE),
+    ("train", "absent", "--out", "m", "--distil-tokens", 10**30),
 ]
 
 
@@ -46,6 +54,47 @@ def test_huge_number_is_refused_before_files_are_read(tmp_path, arguments):
     option = {"-k": "-"}.get(arguments[-2], arguments[-2])
     refused(tmp_path, *arguments, words=f"{arguments[-1]}, expected at most")
     refused(tmp_path, *arguments, words=option)
+
+
+SEEDED = [
+    *((name, TRACE) for name in (
+        "sweep", "score", "compare", "report", "drift", "batch", "drafters", "trees", "transport",
+        "cascade", "hybrid", "run", "teacher-force", "race", "scorecard",
+    )),
+    ("tune", "fixed", TRACE), ("claims", "absent"), ("paper", "absent"), ("check", TRACE),
+    ("demo",),
+    ("record", "absent.jsonl", "--out", "x.parquet"), ("measure", "--out", "x.json"),
+    ("latency", "--target", "absent", "--out", "x.json"), ("emulate", TRACE, "--target", "absent"),
+    ("train", "absent", "--out", "m"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", SEEDED, ids=lambda a: a[0])
+@pytest.mark.parametrize("seed", [-1, 10**30])
+def test_seed_of_no_draw_is_refused_before_files_are_read(tmp_path, arguments, seed):
+    refused(tmp_path, *arguments, f"--seed={seed}", words=f"seed is {seed}, expected 0 <= seed")
+
+
+def test_every_seed_is_checked():
+    """Control: the commands above are all that have one."""
+    seeded = {name for name, c in get_command(app).commands.items() for p in c.params
+              if p.name == "seed"}  # fmt: skip
+    assert seeded == {arguments[0] for arguments in SEEDED}
+
+
+LEVELLED = [
+    *((name, TRACE) for name in (
+        "compare", "report", "drafters", "transport", "trees", "batch", "hybrid",
+    )),
+    ("tune", "fixed", TRACE), ("import", "absent", "absent"),
+    ("export", "vllm", TRACE, "--out", "x.json"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", LEVELLED, ids=lambda a: a[0])
+@pytest.mark.parametrize("level", ["nan", "0.0", "1.0", "inf", "-1e+308"])
+def test_level_of_no_interval_is_refused_before_files_are_read(tmp_path, arguments, level):
+    refused(tmp_path, *arguments, f"--level={level}", words=f"level is {level}, expected a number")
 
 
 @pytest.mark.parametrize("shape", ["1000000000", "63x1", "1x1000000000", "8x8x8", "64"])

@@ -9,7 +9,7 @@ from numba.core import config
 from shell import simspec
 
 from simspec import CostModel, replay
-from simspec.claims.card import find_cards
+from simspec.claims.card import Card, find_cards
 from simspec.claims.claim import Inputs
 from simspec.claims.exit_costs import ExitForm, exit_cost, layer_and_head
 from simspec.claims.price import MEASURED, PRICES
@@ -18,13 +18,15 @@ from simspec.claims.sorted_exits import SortedRecording, alone, cascades
 from simspec.lock_step import BatchRules
 from simspec.papers.catalogue import TABLES
 from simspec.papers.eesd import phases
-from simspec.papers.sources import at, hm, speedup, tasks_of
+from simspec.papers.sources import at, hm, learned, speedup, tasks_of
 from simspec.papers.table import Figure
 from simspec.policies.calibrated import cali_ts
 from simspec.policies.fixed import fixed
 from simspec.policies.thompson import beta_ts
+from simspec.policies.trees import beams
 from simspec.reports.batches import BatchPlan, batch_rows
 from simspec.reports.cascades import compare_thresholds
+from simspec.tree_replay import replay_tree
 
 EARLY_EXIT = "tiny-early_exit-coupled"
 TRACES = ROOT / "traces"
@@ -175,10 +177,50 @@ def test_trees_add_the_difference_of_both_columns(few):
 
 def test_beta_ts_is_in_the_table_what_it_is_in_a_replay(few):
     found = figures(TABLES["eesd-5"](few))
-    (recorded,) = (r for r in few.recordings.of("self_skip") if r.name == "tiny-self_skip-coupled")
-    seconds = recorded.seconds(beta_ts(K=8), MEASURED, 0, 1).sum()
-    value = found["tiny-self_skip-coupled", "+ Beta-TS", "all"].interval.value
+    name = "papers/self_skip-k10-coupled"
+    (recorded,) = (r for r in few.recordings.deep("self_skip", 10) if r.name == name)
+    seconds = recorded.seconds(beta_ts(K=10), MEASURED, 0, 1).sum()
+    value = found[name, "+ Beta-TS", "all"].interval.value
     assert value == pytest.approx(recorded.trace.rows * recorded.cost.baseline / seconds)
+
+
+def test_every_drafter_is_there_at_ten_tokens_or_as_many_as_it_can(few):
+    """Medusa and Hydra have 4 heads; sampled recordings of the real model are 8 deep."""
+    rows = TABLES["eesd-5"](few).rows
+    lengths = {str(row[0]): int(str(row[1]).rpartition(" ")[2]) for row in rows[::2]}
+    assert {K for name, K in lengths.items() if "smollm2/coupled" not in name} == {10, 4}
+    assert all(("medusa" in n or "hydra" in n) == (K == 4) for n, K in lengths.items())
+    assert all(K == 8 for n, K in lengths.items() if "smollm2/coupled" in n and "medusa" not in n)
+    assert len(lengths) == 28
+
+
+def test_speculation_of_beams_is_timed_and_replayed(few):
+    table = TABLES["glide-3"](few)
+    rows = {row[0]: dict(zip(table.headings, row)) for row in table.rows}
+    (searched,) = (r for r in few.recordings.further("glide", "beam8") if r.rule == "coupled")
+    row = rows["tiny-glide-coupled"]
+    rounds = replay_tree(searched.trace, beams())
+    tokens = searched.trace.rows / len(rounds)
+    assert row["tokens: Beam 8"].interval.value == pytest.approx(tokens)
+    assert float(row["GLIDE"]) < float(row["Beam 4"]) < float(row["Beam 8"])
+    further = float(row["Beam 8"]) - float(row["GLIDE"])
+    assert further == pytest.approx(1000 * 7 * 4 * searched.cost.node, abs=0.011)
+    assert rows["smollm2/greedy/glide"]["tokens: Beam 8"] == "-"
+
+
+def test_tokens_learned_are_said_once_where_they_are_equal(few):
+    def inputs(**tokens):
+        cards = [card_with(name, {"tokens": count}) for name, count in tokens.items()]
+        return Inputs(few.recordings, cards)
+
+    assert learned(inputs(a=9000, b=9000), "a", "b") == ("Each ablation learned 9,000 tokens.",)
+    assert learned(inputs(a=9000, b=10), "a", "b") == ("Tokens learned: a 9,000, b 10.",)
+    assert learned(inputs(a=9000), "b") == ()
+
+
+def card_with(name, data):
+    path = ROOT / "traces" / "ablations" / f"{name}.json"
+    return Card(f"traces/ablations/{name}.json", path, "eagle", {}, 5, (), "cpu", data)
 
 
 def test_a_folder_without_cards_says_so(tmp_path):

@@ -47,3 +47,9 @@ def test_a_finished_label_is_reported_once_without_a_terminal(capsys):
         for done in (1, 2, 2, 1, 2):
             progress("recording", done, 2)
     assert capsys.readouterr().err.splitlines() == ["recording: 2/2", "recording: 2/2"]
+
+
+def test_escape_sequences_in_labels_and_notes_are_no_commands(capsys):
+    with show_progress() as progress:
+        progress("a\x1b[2J", 1, 1, "b\x1b]0;c\x07")
+    assert capsys.readouterr().err == "a\\x1b[2J: 1/1 b\\x1b]0;c\\x07\n"

@@ -164,9 +164,13 @@ def test_mismatched_tensors_are_refused(tmp_path, change, words):
         ({"num_key_value_heads": None}, "num_key_value_heads None, expected 1"),
         ({"num_hidden_layers": 3}, "config.json says 3 layers, the tensors 1"),
         ({"num_hidden_layers": 10**12}, "config.json says 1000000000000 layers"),
+        ({"num_hidden_layers": float("inf")}, "config.json says inf layers"),
         ({"bias": False}, "has a tensor fc.bias"),
         ({"rope_theta": 5e5}, "rotary positions"),
         ({"rope_theta": "x"}, "cannot be read"),
+        ({"rope_theta": 1e44}, "rotary positions"),
+        ({"rope_theta": float("inf")}, "rotary positions"),
+        ({"rope_theta": float("nan")}, "rotary positions"),
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rotary positions"),
         ({"rms_norm_eps": -1}, "cannot have"),
     ],
@@ -176,6 +180,19 @@ def test_mismatched_config_is_refused(tmp_path, changes, words):
     eagle_release(tmp_path, decoder)
     configure(tmp_path, **changes)
     refused(words, load, tmp_path, decoder)
+
+
+@pytest.mark.parametrize("key", ["num_hidden_layers", "rms_norm_eps", "rope_theta", "bias"])
+def test_config_without_a_key_loads_or_is_refused(tmp_path, key):
+    decoder = squared()
+    eagle_release(tmp_path, decoder)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config.pop(key, None)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    if key == "num_hidden_layers":
+        refused("config.json says None layers, the tensors 1", load, tmp_path, decoder)
+    else:
+        load(tmp_path, decoder)
 
 
 def test_another_width_is_refused(tmp_path):

@@ -58,6 +58,11 @@ def test_fingerprints_follow_called_functions(monkeypatch):
     assert fingerprint(_uses_helper) not in (one, None)
 
 
+def test_fingerprints_follow_constants():
+    assert fingerprint(lambda slot: slot < 1) == fingerprint(lambda slot: slot < 1)
+    assert fingerprint(lambda slot: slot < 1) != fingerprint(lambda slot: slot < 2)
+
+
 def test_unknown_values_have_no_fingerprint(monkeypatch):
     monkeypatch.setitem(globals(), "SCALE", object())
     assert fingerprint(_uses_helper) is None

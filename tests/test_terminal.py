@@ -137,6 +137,14 @@ def test_control_characters_in_names_are_escaped():
     assert r"a\tb\x1b[1m" in out
 
 
+@pytest.mark.parametrize("width", [None, 60])
+def test_control_characters_in_fields_are_escaped(width):
+    out = printed(width, print_fields, {"a\x1b[2J": "b\x1b]0;c\x07\nd"}, "e\x1b[1m")
+    assert not set(out) & {"\x1b", "\x07"}
+    for text in (r"a\x1b[2J", r"b\x1b]0;c\x07\nd", r"e\x1b[1m"):
+        assert text in out
+
+
 def test_table_without_rows_prints_its_headings():
     for width in WIDTHS:
         assert "recording" in printed(width, print_table, HEADINGS, [], names=3)

@@ -11,8 +11,10 @@ from safetensors.torch import load_file
 from test_trainer import Killed
 from toy_lm import VOCAB, toy_decoder
 
+from real.model.bfloat16 import multiplies_bfloat16
 from real.model.config import DecoderConfig
 from real.model.losses import next_token_loss
+from real.train import config as config_module
 from real.train.config import TrainConfig, default_drafters
 from real.train.distillation import heldout_continuations, heldout_count, mixed_batches
 from real.train.drafter_training import drafter_training
@@ -43,6 +45,23 @@ def test_generate_batch_mixes_greedy_and_sampled_rows():
     other = generate_batch(decoder, prompt, 12, greedy, 4)
     assert torch.equal(other[greedy], batch[greedy])
     assert not torch.equal(other[~greedy], batch[~greedy])
+
+
+@pytest.mark.parametrize("multiplies", [False, True])
+def test_bfloat16_only_where_the_device_multiplies_it(monkeypatch, multiplies):
+    """Emulated on a CPU of AVX2, one product of matrices takes 33 times as long as in float32."""
+    monkeypatch.setattr(config_module, "multiplies_bfloat16", lambda device: multiplies)
+    config = TrainConfig(("text",))
+    assert config.autocast is multiplies
+    assert config.stored()["mixed"] is multiplies
+    assert not replace(config, mixed=False).autocast
+
+
+def test_a_cpu_multiplies_bfloat16_where_its_library_does(monkeypatch):
+    for answer in (False, True):
+        monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda a=answer: a)
+        assert multiplies_bfloat16("cpu") is answer
+        assert multiplies_bfloat16("meta")
 
 
 def test_evaluation_uses_heldout_prompts():

@@ -196,10 +196,17 @@ POLICIES = (
 
 
 @lru_cache(maxsize=32)
-def toy_recording(drafter_name: str, rule_name: str, count: int = 10, K: int = 6, budget: int = 24):
+def toy_recording(  # noqa: PLR0913
+    drafter_name: str,
+    rule_name: str,
+    count: int = 10,
+    K: int = 6,
+    budget: int = 24,
+    tree: tuple[int, int] | tuple[()] = (),
+):
     """(trace, target, drafter): texts of the toy pair, recorded in float64."""
     target, drafter = toy_pair(drafter_name)
-    settings = Settings(K, budget, RULES[rule_name], END, drafter_features(drafter))
+    settings = Settings(K, budget, RULES[rule_name], END, drafter_features(drafter), tree)
     prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(count))]
     rows = [record_sequence(target, drafter, settings, p.token, i) for i, p in enumerate(prompts)]
     meta = describe("toy", drafter, settings, prompts, "", "cpu", torch.float64)

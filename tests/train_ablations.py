@@ -206,7 +206,9 @@ def prepare(options: argparse.Namespace, chosen: Mapping[str, Ablation], progres
         alike = [ablation for ablation in chosen.values() if ablation.blend == blend]
         source = mixed_batches(replace(config, blend=blend), tokens, trained.distilled, schedule)
         folder = work / "features" / f"{blend:g}"
-        windows = TextWindows.of(source, schedule.steps, trained.data.target, folder, config.mixed)
+        windows = TextWindows.of(
+            source, schedule.steps, trained.data.target, folder, config.autocast
+        )
         data[blend] = replace(trained.data, blend=blend, batches=windows.batches)
         read = [a.training("", schedule) for a in alike]
         names = [recipe_of(t.drafter).reads(prepared_head(t, data[blend]), t.soft) for t in read]

@@ -15,6 +15,8 @@ from real.audit.emitted_run import (
 from real.files import replacing
 
 FILE_KIND = "run"
+LONGEST_LINE = 1 << 26
+"""Characters of a line, which is one sequence."""
 
 
 def save_run(path: Path, header: RunHeader, sequences: Sequence[EmittedSequence]) -> None:
@@ -42,7 +44,9 @@ def load_run(path: Path) -> EmittedRun:
     number = 0
     try:
         with open(path, encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE), ""), 1):
+                if len(line) == LONGEST_LINE:
+                    raise RunError(f"it has over {LONGEST_LINE:,} characters; expected a sequence")
                 if number == 1:
                     header = _header(_object(line))
                 elif line.strip():

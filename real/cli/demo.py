@@ -8,7 +8,7 @@ import typer
 
 from real.cli.options import Json, Seed
 from real.cli.progress import show_progress
-from simspec.cli.options import MOST_PROMPTS, at_most
+from simspec.cli.options import MOST_PROMPTS, MOST_THREADS, at_most
 from simspec.terminal import print_table, print_text
 
 
@@ -20,7 +20,12 @@ def demo(  # noqa: PLR0913
         ),
     ] = 10,
     seed: Seed = 0,
-    threads: Annotated[int, typer.Option(help="Threads of torch; 0: torch's own choice.")] = 1,
+    threads: Annotated[
+        int,
+        typer.Option(
+            callback=at_most(MOST_THREADS), help="Threads of torch; 0: torch's own choice."
+        ),
+    ] = 1,
     plot: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("out/demo.png"),
     as_json: Json = False,
 ) -> None:

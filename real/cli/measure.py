@@ -27,6 +27,7 @@ from real.cli.options import (
 from real.cli.progress import show_progress
 from simspec.cli.options import LONGEST_DRAFT, MOST_BATCH, MOST_REPEATS, at_most
 from simspec.terminal import print_table, print_text
+from simspec.tree import MAX_NODES
 
 SHOWN = 1, 2, 4, 8, 16, 32, 48
 """Lengths of verification that are printed for several drafters."""
@@ -100,7 +101,10 @@ def measure(  # noqa: PLR0913
     ] = 0.02,
     rows: Annotated[
         int,
-        typer.Option(help="Price trees too, of up to so many submitted tokens; 0: chains alone."),
+        typer.Option(
+            callback=at_most(MAX_NODES),
+            help="Price trees too, of up to so many submitted tokens; 0: chains alone.",
+        ),
     ] = 0,
     device: Device = "cpu",
     dtype: Dtype = "float32",

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from simspec.cli.options import MOST_PROMPTS, at_most
+from simspec.cli.options import MOST_PROMPTS, MOST_THREADS, at_most, check_seed
 
 MOST_TOKENS = 1 << 20
 """Tokens of a sequence: caches of so many are allocated."""
@@ -17,9 +17,9 @@ Dtype = Annotated[str, typer.Option(help="float32, float64 or bfloat16.")]
 
 
 def use_threads(count: int) -> int:
-    """Sets torch's threads, unless 0; ValueError for a negative number."""
-    if count < 0:
-        raise ValueError(f"--threads is {count}, expected a number of threads, or 0")
+    """Sets torch's threads, unless 0; ValueError for a number of threads that nobody has."""
+    if not 0 <= count <= MOST_THREADS:
+        raise ValueError(f"--threads is {count}, expected at most {MOST_THREADS}, or 0")
     if count:
         import torch
 
@@ -91,7 +91,7 @@ Engine = Annotated[
         "strict: one width, so that bfloat16 output is equal under every policy."
     ),
 ]
-Seed = Annotated[int, typer.Option(help="Of all draws.")]
+Seed = Annotated[int, typer.Option(callback=check_seed, help="Of all draws.")]
 ChatTemplate = Annotated[
     str,
     typer.Option(

@@ -8,8 +8,8 @@ import typer
 
 from real.cli.options import MOST_TOKENS, ChatTemplate, Device, Json, Seed, System
 from real.cli.progress import show_progress
-from simspec.cli.options import at_most
-from simspec.terminal import print_text
+from simspec.cli.options import MOST_BATCH, MOST_ROWS, MOST_THREADS, at_most
+from simspec.terminal import print_note, print_text
 
 
 def train(  # noqa: PLR0913
@@ -121,7 +121,10 @@ default: the drafter's own.",
         ),
     ] = None,
     distil_tokens: Annotated[
-        int, typer.Option(help="Tokens that the target writes for its drafters.")
+        int,
+        typer.Option(
+            callback=at_most(MOST_ROWS), help="Tokens that the target writes for its drafters."
+        ),
     ] = 1_000_000,
     blend: Annotated[
         float | None,
@@ -133,8 +136,9 @@ default: the drafter's own.",
     rows: Annotated[
         int | None,
         typer.Option(
+            callback=at_most(MOST_BATCH),
             help="Windows of 512 tokens in a step of the target, drafters take twice as many of "
-            "192 [8]; windows of a drafter alone [16]."
+            "192 [8]; windows of a drafter alone [16].",
         ),
     ] = None,
     dtype: Annotated[
@@ -144,7 +148,12 @@ default: the drafter's own.",
             "which is faster where the device multiplies it. Drafters train for float32."
         ),
     ] = "float32",
-    threads: Annotated[int, typer.Option(help="CPU threads for torch; 0 leaves its default.")] = 0,
+    threads: Annotated[
+        int,
+        typer.Option(
+            callback=at_most(MOST_THREADS), help="CPU threads for torch; 0 leaves its default."
+        ),
+    ] = 0,
     device: Device = "cpu",
     seed: Seed = 0,
     toy: Annotated[bool, typer.Option(help="Minute sizes, to try the pipeline.")] = False,
@@ -177,6 +186,7 @@ default: the drafter's own.",
         train_drafter,
         train_models,
     )
+    from real.model.bfloat16 import multiplies_bfloat16
     from real.processes import launched_processes
     from real.train.arguments import PREDICTORS, split_arguments
     from real.train.drafter_card import card_lines
@@ -214,6 +224,8 @@ default: the drafter's own.",
     )
     if threads:
         torch.set_num_threads(threads)
+    if dtype == "bfloat16" and not multiplies_bfloat16(device):
+        print_note("this processor only emulates bfloat16: --dtype float32 is many times as fast")
     card = None
     with launched_processes() as processes, show_progress(processes.first) as progress:
         place = TrainingPlace(out, work, processes.device(device), seed)

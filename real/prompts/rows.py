@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from real.prompts.prompt import PromptError
+from simspec.files import read_at_most
 
+MOST_BYTES = 1 << 30
+"""Bytes of a file of prompts."""
 SETS = {
     "gsm8k": ("math", "MIT"),
     "humaneval": ("code", "MIT"),
@@ -38,8 +41,8 @@ def read_rows(path: Path) -> list[PromptRow]:
     PromptError for a file that cannot be read, and for an invalid row.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
+        lines = read_at_most(path, MOST_BYTES).decode("utf-8").split("\n")
+    except (OSError, ValueError) as error:
         raise PromptError(f"{path} cannot be read as prompts: {error}") from error
     rows = []
     for number, line in enumerate(lines, 1):

@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass, field, replace
 
 from real.drafters import trainable
+from real.model.bfloat16 import multiplies_bfloat16
 from real.model.config import DecoderConfig
 from real.train.drafter_training import DrafterTraining, drafter_training
 from real.train.schedule import TrainSchedule
@@ -38,7 +39,7 @@ class TrainConfig:
     | trials | settings that self_skip's search tries; 0 leaves it out |
     | predictor_texts | sequences per rule that acceptance predictors learn from |
     | rank | rank of the low-rank predictors |
-    | mixed | train in bf16 autocast |
+    | mixed | train in bf16 autocast, on devices that multiply bf16 themselves |
     | device, seed | as named |
     | batch | sequences that the target generates at once |
     | together | whether those for predictors are too; then not bit-identical |
@@ -73,9 +74,15 @@ bit for bit |
     compiled: bool = False
     skip_price: str = "measured"
 
+    @property
+    def autocast(self) -> bool:
+        """Whether training runs in bf16 autocast on this device."""
+        return self.mixed and multiplies_bfloat16(self.device)
+
     def stored(self) -> dict:
         """The settings as card.json holds them, without the files."""
-        fields = asdict(self) | {"target_plan": self.target_plan.stored()}
+        plan = self.target_plan.stored()
+        fields = asdict(self) | {"target_plan": plan, "mixed": self.autocast}
         for drafter, training in zip(fields["drafters"], self.drafters):
             drafter["plan"] = training.plan.stored()
             del drafter["paper"]

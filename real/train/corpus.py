@@ -2,6 +2,7 @@
 
 import json
 import lzma
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
@@ -56,15 +57,16 @@ def documents(paths: Iterable[Path | str]) -> Iterator[dict]:
 def _lines(path: Path) -> Iterator[dict]:
     try:
         with _opened(path) as file:
-            left = MAX_RATIO * path.stat().st_size if path.suffix == ".xz" else None
+            left = MAX_RATIO * path.stat().st_size if path.suffix == ".xz" else sys.maxsize
             number = 0
-            while raw := file.readline(LONGEST_LINE + 1):
+            while raw := file.readline(min(LONGEST_LINE, left) + 1):
                 number += 1
                 if len(raw) > LONGEST_LINE:
                     raise CorpusError(
                         f"{path} line {number} has over {LONGEST_LINE:,} bytes; split it"
                     )
-                if left is not None and (left := left - len(raw)) < 0:
+                left -= len(raw)
+                if left < 0:
                     raise CorpusError(
                         f"{path} decompresses to more than {MAX_RATIO} times its size, expected "
                         "text; fetch it again"
@@ -77,7 +79,7 @@ def _lines(path: Path) -> Iterator[dict]:
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """The file's bytes; those of .xz as they are read, with a limit on the dictionary."""
+    """The file's bytes; those of .xz are decompressed as they are read."""
     return lzma.open(path, "rb") if path.suffix == ".xz" else open(path, "rb")
 
 

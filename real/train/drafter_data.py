@@ -100,7 +100,7 @@ def load_trained_target(
         batches=lambda schedule, reads=(): mixed_batches(config, tokens, distilled, schedule),
         validation=[(prompt, new_tokens[:short]) for prompt, new_tokens in heldout[:cut]],
         evaluation=heldout[cut:],
-        mixed=config.mixed,
+        mixed=config.autocast,
         blend=config.blend,
         counts=lambda: count_tokens([learned_sequences(distilled)], target.config.vocab),
     )

@@ -125,7 +125,7 @@ def target_data(
     written = heldout_sequences(evaluation, prompts, decoder, work)
     heldout = [written.pair(i) for i in range(len(written))]
     cut, short = max(1, len(heldout) // 4), max(K + 1, config.evaluation_tokens // 2)
-    dtype = torch.bfloat16 if config.mixed else decoder.dtype
+    dtype = torch.bfloat16 if config.autocast else decoder.dtype
     store = FeatureStore(work / "features", decoder, sequences, dtype, target.writer)
     source = {
         **prompts.source,
@@ -144,7 +144,7 @@ def target_data(
         batches=TrainingSet(sequences, store, progress).batches,
         validation=[(prompt, new_tokens[:short]) for prompt, new_tokens in heldout[:cut]],
         evaluation=heldout[cut:],
-        mixed=config.mixed,
+        mixed=config.autocast,
         blend=1.0,
         counts=lambda: count_tokens([sequences.learned()], vocab),
         source=source,

@@ -33,7 +33,7 @@ def train_target(
     def loss(step: int) -> torch.Tensor:
         rows = windows(text.tokens, schedule.rows, schedule.length, schedule.seed, step)
         batch = torch.from_numpy(rows).to(device)
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=config.mixed):
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=config.autocast):
             logits = decoder(batch[:, :-1])
         return next_token_loss(logits, batch[:, 1:])
 

@@ -1,7 +1,7 @@
 """Recorded: a recording with its costs, and the seconds of a policy on each of its prompts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ FILES = (
     "tiny-{}-coupled.parquet", "tiny-{}-greedy.parquet",
 )  # fmt: skip
 """Where a drafter's recordings are, below the folder of recordings."""
+FURTHER = "papers/{}-{}-{}.parquet"
+"""Where further ones of the embedded models are, for the papers' tables: drafter, kind, rule."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +37,7 @@ class Recorded:
 
     | field | meaning |
     | --- | --- |
-    | name, drafter, target, rule | what was recorded, and of which family of models |
+    | name, drafter, target | what was recorded, and of which family of models |
     | trace, cost | the recording and the costs measured beside it |
     | counted | whether it counts in verdicts: less than a fifth of its 8-grams are repeated |
     """
@@ -47,6 +49,10 @@ class Recorded:
     cost: CostModel
     counted: bool = True
     _kept: dict[Any, Rounds] = field(default_factory=dict, repr=False)
+
+    @property
+    def rule(self) -> str:
+        return self.trace.meta.rule
 
     @property
     def source(self) -> Source:
@@ -121,6 +127,33 @@ class Recordings:
         """Recordings of these drafters, the real model's before the embedded ones'."""
         return [recorded for drafter in drafters for recorded in self._of(drafter)]
 
+    def further(self, drafter: str, kind: str) -> list[Recorded]:
+        """Recordings of a kind, as 'k10' or 'beam4', beside the embedded models' of each rule.
+
+        Costs are those measured beside the latter, `CostModel.extend`ed to their K.
+        """
+        found = []
+        for beside in self.of(drafter):
+            path = Path(FURTHER.format(drafter, kind, beside.rule))
+            if self.folder is None or beside.target != "tiny" or not (self.folder / path).is_file():
+                continue
+            trace, cost = self._trace(self.folder / path), beside.cost
+            found.append(
+                replace(
+                    beside, name=str(path.with_suffix("")), trace=trace, _kept={},
+                    cost=cost.extend(max(cost.K, trace.K)),
+                )
+            )  # fmt: skip
+        return found
+
+    def deep(self, drafter: str, K: int) -> list[Recorded]:
+        """As `of`; a further recording of K takes the place of one that is less deep."""
+        deeper = {recorded.rule: recorded for recorded in self.further(drafter, f"k{K}")}
+        return [
+            deeper.get(r.rule, r) if r.target == "tiny" and r.trace.K < K else r
+            for r in self.of(drafter)
+        ]
+
     def _of(self, drafter: str) -> tuple[Recorded, ...]:
         if drafter not in self._kept:
             files = [] if self.folder is None else [self.folder / f.format(drafter) for f in FILES]
@@ -129,10 +162,7 @@ class Recordings:
         return self._kept[drafter]
 
     def _read(self, drafter: str, path: Path) -> Recorded:
-        trace = load_trace(path)
-        if self.prompts is not None and self.prompts < trace.sequences:
-            even = np.linspace(0, trace.sequences - 1, self.prompts).round().astype(np.int64)
-            trace = trace.select(even)
+        trace = self._trace(path)
         assert self.folder is not None
         name = str(path.relative_to(self.folder).with_suffix(""))
         cost = costs_of({name: path})[name]
@@ -140,6 +170,13 @@ class Recordings:
             cost = CostModel.from_ratio(cost, trace.K)
         target = "smollm2" if name.startswith("smollm2") else "tiny"
         return Recorded(name, drafter, target, trace, cost, repeated_8grams(trace) < MOST_REPEATED)
+
+    def _trace(self, path: Path) -> Trace:
+        trace = load_trace(path)
+        if self.prompts is not None and self.prompts < trace.sequences:
+            even = np.linspace(0, trace.sequences - 1, self.prompts).round().astype(np.int64)
+            trace = trace.select(even)
+        return trace
 
 
 def repeated_8grams(trace: Trace, n: int = 8) -> float:

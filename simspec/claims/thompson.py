@@ -1,5 +1,7 @@
 """Claims about Thompson sampling of the draft length (EESD)."""
 
+from itertools import chain
+
 import numpy as np
 
 from simspec.claims.claim import Inputs
@@ -67,7 +69,8 @@ def sampling_against_model(inputs: Inputs, price: Price) -> list[Evidence]:
 def other_drafters(inputs: Inputs, price: Price) -> list[Evidence]:
     """Claim 5: how much slower a fixed length of 10 is than Beta-TS, on other drafters."""
     found = []
-    for recorded in inputs.recordings.of("model", "self_skip"):
+    deep = (inputs.recordings.deep(drafter, LONGEST) for drafter in ("model", "self_skip"))
+    for recorded in chain.from_iterable(deep):
         K = _longest(recorded)
         theirs = recorded.seconds(fixed(K), price)
         part = f"time of fixed:{K} over Beta-TS's, less 1"

@@ -20,6 +20,8 @@ from simspec.tree_shapes import published_tree
 
 GAMMA = 5
 """GLIDE's draft length (section 5)."""
+BEAM = "beam4"
+"""GLIDE's beam search in its figures (section 5.1): 4 wide, GAMMA deep."""
 EAGLE_TREE = published_tree("eagle-25")
 ADDED = (0.6, 0.8)
 """What EAGLE's section 5.3.1 says that trees add to tau."""
@@ -59,7 +61,7 @@ def expansion_sets(inputs: Inputs, price: Price) -> list[Evidence]:
             nodes = {"nodes of CAPE": _nodes(by_confidence), f"of {name}": _nodes(slower)}
             found.append(_paired(part, recorded, inputs, price, seconds, nodes))
     searched = [r for r in inputs.recordings.of("glide", "eagle") if r.trace.beam is not None]
-    for recorded in searched:
+    for recorded in [*inputs.recordings.further("glide", BEAM), *searched]:
         levels = min(recorded.trace.meta.tree[1], recorded.trace.K)  # type: ignore[misc]
         seconds = _seconds(recorded, beams(), price), recorded.seconds(fixed(levels), price)
         part = "beams: time of beam search over that of a chain of its depth, less 1"

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from simspec.cli.options import Cost, Json, Level, Policies, Replicates, Traces
+from simspec.cli.options import Cost, Json, Level, Policies, Replicates, Traces, check_seed
 
 
 def batch(  # noqa: PLR0913
@@ -39,7 +39,9 @@ def batch(  # noqa: PLR0913
         typer.Option(help="Seconds of each further row of a draft step; default: the cost's."),
     ] = None,
     replicates: Replicates = 4,
-    seed: Annotated[int, typer.Option(help="Seed of all draws and of the bootstrap.")] = 0,
+    seed: Annotated[
+        int, typer.Option(callback=check_seed, help="Seed of all draws and of the bootstrap.")
+    ] = 0,
     level: Level = 0.95,
     published: Annotated[
         bool, typer.Option("--published", help="Compare lock steps with published batches instead.")

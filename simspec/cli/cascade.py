@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from simspec.cli.options import Json
+from simspec.cli.options import Json, check_seed
 
 
 def cascade(
@@ -26,7 +26,7 @@ def cascade(
         list[float] | None,
         typer.Option(help="A step through all exits over a target step [0.05, 0.1, 0.15]."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the policy's draws.")] = 0,
+    seed: Annotated[int, typer.Option(callback=check_seed, help="Seed of the policy's draws.")] = 0,
     out: Annotated[
         Path | None, typer.Option(help="Write the recording at the one tuple given to this file.")
     ] = None,

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from simspec.cli.options import Json, Traces
+from simspec.cli.options import Json, Traces, check_seed
 
 LENGTHS = (1, 4, 16)
 """Draft lengths shown."""
@@ -16,7 +16,10 @@ MOST_FAILURES = 20
 def check(
     traces: Traces = None,
     as_json: Json = False,
-    seed: Annotated[int, typer.Option(help="Seed of the synthetic texts and of every draw.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(callback=check_seed, help="Seed of the synthetic texts and of every draw."),
+    ] = 0,
     published: Annotated[
         bool,
         typer.Option("--published", help="Check published speeds against affine costs instead."),

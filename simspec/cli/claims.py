@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simspec.cli.options import Json, Markdown, Replicates, at_most
+from simspec.cli.options import Json, Markdown, Replicates, at_most, check_seed
 
 if TYPE_CHECKING:
     from simspec.claims.claim import Claim, Inputs
@@ -36,7 +36,9 @@ def claims(
         ),
     ] = None,
     replicates: Replicates = 4,
-    seed: Annotated[int, typer.Option(help="Seed of draws and resamples.")] = 0,
+    seed: Annotated[
+        int, typer.Option(callback=check_seed, help="Seed of draws and resamples.")
+    ] = 0,
     write: Annotated[
         Path | None,
         typer.Option(

@@ -13,6 +13,7 @@ from simspec.cli.options import (
     MixedCosts,
     Replicates,
     Traces,
+    check_seed,
     print_notes,
 )
 
@@ -38,7 +39,9 @@ def compare(  # noqa: PLR0913
     ] = 0.8,
     level: Level = 0.95,
     replicates: Replicates = 4,
-    seed: Annotated[int, typer.Option(help="Seed of draws and resamples.")] = 0,
+    seed: Annotated[
+        int, typer.Option(callback=check_seed, help="Seed of draws and resamples.")
+    ] = 0,
     as_json: Json = False,
     as_markdown: Markdown = False,
 ) -> None:

@@ -19,6 +19,7 @@ from simspec.cli.options import (
     Regimes,
     Traces,
     at_most,
+    check_seed,
     print_notes,
 )
 from simspec.cli.regimes import print_regimes, recordings_of
@@ -53,10 +54,10 @@ def drafters(  # noqa: PLR0913
         Path | None,
         typer.Option(
             help="Folder with the drafters' training cards, NAME/card.json or NAME.json: "
-            "the tokens that each learned are shown."
+            "the tokens that each learned are shown. Default: the cards of bundled recordings."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
+    seed: Annotated[int, typer.Option(callback=check_seed, help="Seed of the bootstrap.")] = 0,
     regimes: Regimes = False,
     as_json: Json = False,
     as_markdown: Markdown = False,
@@ -73,7 +74,7 @@ def drafters(  # noqa: PLR0913
     from simspec.reports.drafter_tables import check_depth, markdown, table
     from simspec.reports.drafters import ALL, compare_drafters
     from simspec.reports.regime_tables import at_regimes, drafter_cells
-    from simspec.reports.training_cards import tokens_learned
+    from simspec.reports.training_cards import bundled_cards, tokens_learned
 
     check_depth(depth)
     if cards is not None and not cards.is_dir():
@@ -87,11 +88,11 @@ def drafters(  # noqa: PLR0913
     def compared(names: Sequence[str], priced: Mapping[str, Any]) -> list[Any]:
         chosen = recordings_of(paths, names)
         rows = compare_drafters(chosen, priced, longest, level, seed=seed)
-        if cards is None:
-            return rows
+        folders = {name: cards or bundled_cards(path) for name, path in paths.items()}
         return [
-            replace(row, learned=tokens_learned(cards, str(paths[row.recording]), row.drafter))
+            replace(row, learned=tokens_learned(folder, str(paths[row.recording]), row.drafter))
             for row in rows
+            for folder in [folders[row.recording]]
         ]
 
     if regimes and out is not None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simspec.cli.options import Cost, Json, MixedCosts, Policies, Traces, print_notes
+from simspec.cli.options import Cost, Json, MixedCosts, Policies, Traces, check_seed, print_notes
 
 if TYPE_CHECKING:
     from simspec.reports.drift import Drift
@@ -17,7 +17,9 @@ def drift(  # noqa: PLR0913
     cost: Cost = None,
     mixed: MixedCosts = False,
     orders: Annotated[int, typer.Option(help="Orders of tasks and prompts.")] = 8,
-    seed: Annotated[int, typer.Option(help="Seed of orders, draws and resamples.")] = 0,
+    seed: Annotated[
+        int, typer.Option(callback=check_seed, help="Seed of orders, draws and resamples.")
+    ] = 0,
     as_json: Json = False,
 ) -> None:
     """Show how policies react to task switches and cold starts, and their spells without drafts.

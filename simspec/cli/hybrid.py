@@ -1,6 +1,7 @@
 """simspec hybrid: Cali-TS's predictor beside its sampling side."""
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +14,7 @@ from simspec.cli.options import (
     MixedCosts,
     Replicates,
     Traces,
+    check_seed,
     print_notes,
 )
 
@@ -31,7 +33,9 @@ def hybrid(  # noqa: PLR0913
     mixed: MixedCosts = False,
     replicates: Replicates = 4,
     level: Level = 0.95,
-    seed: Annotated[int, typer.Option(help="Seed of draws and of the bootstrap.")] = 0,
+    seed: Annotated[
+        int, typer.Option(callback=check_seed, help="Seed of draws and of the bootstrap.")
+    ] = 0,
     as_json: Json = False,
     as_markdown: Markdown = False,
 ) -> None:
@@ -54,7 +58,8 @@ def hybrid(  # noqa: PLR0913
         if any(not predictor or head in predictor for head in predictors(trace))
     }
     if search:
-        _search(recordings, predictor, replicates, seed, as_json)
+        choices = _search(recordings, predictor, replicates, seed)
+        _print_choices(choices, seed, as_json, as_markdown)
         return
     served = {name: path for name, path in paths.items() if name in recordings}
     costs, notes = comparable_costs(served, cost, mixed=mixed)
@@ -82,23 +87,30 @@ def _data(found: list[Any], level: float, seed: int) -> dict[str, Any]:
 
 
 def _search(
-    recordings: Any, predictor: list[str] | None, replicates: int, seed: int, as_json: bool
-) -> None:
-    from simspec.reports.hybrid import CHOICE_HEADINGS, choice_rows
+    recordings: Mapping[str, Any], predictor: list[str] | None, replicates: int, seed: int
+) -> list[Any]:
     from simspec.reports.hybrid_search import predictors, search
-    from simspec.terminal import print_table, print_text
 
     there = dict.fromkeys(head for trace in recordings.values() for head in predictors(trace))
     heads = [*(predictor or there), ""]
-    choices = [search(recordings, head, replicates, seed) for head in heads]
+    return [search(recordings, head, replicates, seed) for head in heads]
+
+
+def _print_choices(choices: list[Any], seed: int, as_json: bool, as_markdown: bool) -> None:
+    from simspec.reports.hybrid import CHOICE_HEADINGS, choice_rows
+    from simspec.terminal import print_table, print_text
+    from simspec.text_table import markdown_table
+
     if as_json:
         print(json.dumps({"seed": seed, "choices": [choice.to_dict() for choice in choices]}))
-        return
-    print_table(CHOICE_HEADINGS, choice_rows(choices), names=2, optional=("reading", "n=10"))
-    print_text(
-        "Every second prompt of each task at c = 0.05, 0.10 and 0.15; n: weight of theta after so "
-        "many rounds. chosen: the least committed within one standard error of the best."
-    )
+    elif as_markdown:
+        print(markdown_table(CHOICE_HEADINGS, choice_rows(choices)))
+    else:
+        print_table(CHOICE_HEADINGS, choice_rows(choices), names=2, optional=("reading", "n=10"))
+        print_text(
+            "Every second prompt of each task at c = 0.05, 0.10 and 0.15; n: weight of theta after "
+            "so many rounds. chosen: the least committed within one standard error of the best."
+        )
 
 
 def _print(found: list[Any], level: float) -> None:

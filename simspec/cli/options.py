@@ -31,6 +31,21 @@ def at_most(most: int, advice: str = "give a smaller number") -> Callable[..., A
     return check
 
 
+def check_seed(seed: int) -> int:
+    """An option's check: ValueError for a seed that no draw can have."""
+    from simspec import rng
+
+    rng.check_seed(seed)
+    return seed
+
+
+def check_level(level: float) -> float:
+    """An option's check: ValueError for the level of no interval."""
+    if not 0 < level < 1:
+        raise ValueError(f"level is {level}, expected a number in (0, 1), such as 0.95")
+    return level
+
+
 Traces = Annotated[
     list[str] | None,
     typer.Argument(
@@ -76,7 +91,7 @@ Replicates = Annotated[
         help="Draws of each policy that draws.",
     ),
 ]
-Level = Annotated[float, typer.Option(help="Level of the intervals.")]
+Level = Annotated[float, typer.Option(callback=check_level, help="Level of the intervals.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 Csv = Annotated[
     Path | None, typer.Option("--out", "--csv", help="Write every row to this CSV file.")

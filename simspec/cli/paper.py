@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from simspec.cli.options import Json, Markdown, Replicates
+from simspec.cli.options import Json, Markdown, Replicates, check_seed
 
 
 def paper(
@@ -26,7 +26,9 @@ def paper(
         ),
     ] = None,
     replicates: Replicates = 4,
-    seed: Annotated[int, typer.Option(help="Seed of draws and resamples.")] = 0,
+    seed: Annotated[
+        int, typer.Option(callback=check_seed, help="Seed of draws and resamples.")
+    ] = 0,
     as_json: Json = False,
     as_markdown: Markdown = False,
 ) -> None:

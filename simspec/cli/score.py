@@ -15,6 +15,7 @@ from simspec.cli.options import (
     Regimes,
     Replicates,
     Traces,
+    check_seed,
     print_notes,
 )
 from simspec.cli.regimes import print_regimes
@@ -27,7 +28,8 @@ def score(  # noqa: PLR0913
     mixed: MixedCosts = False,
     replicates: Replicates = 4,
     seed: Annotated[
-        int, typer.Option(help="Seed of the first replicate and of the bootstrap.")
+        int,
+        typer.Option(callback=check_seed, help="Seed of the first replicate and of the bootstrap."),
     ] = 0,
     regimes: Regimes = False,
     as_json: Json = False,

@@ -23,6 +23,7 @@ from simspec.cli.options import (
     Replicates,
     Traces,
     at_most,
+    check_seed,
     print_notes,
 )
 
@@ -40,7 +41,9 @@ def sweep(  # noqa: PLR0913
     batch: Batch = None,
     context: Context = None,
     replicates: Replicates = 4,
-    seed: Annotated[int, typer.Option(help="Seed of the first replicate.")] = 0,
+    seed: Annotated[
+        int, typer.Option(callback=check_seed, help="Seed of the first replicate.")
+    ] = 0,
     by: Annotated[str, typer.Option(help="trace, task or prompt.")] = "trace",
     jobs: Annotated[int, typer.Option(callback=at_most(MOST_THREADS), help="Threads.")] = 1,
     keep: Annotated[

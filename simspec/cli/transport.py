@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from simspec.cli.options import LONGEST_DRAFT, Json, Level, Traces, at_most
+from simspec.cli.options import LONGEST_DRAFT, Json, Level, Traces, at_most, check_seed
 
 
 def transport(
@@ -30,7 +30,10 @@ def transport(
         ),
     ] = None,
     level: Level = 0.95,
-    seed: Annotated[int, typer.Option(help="Seed of the bootstrap and of acceptance draws.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(callback=check_seed, help="Seed of the bootstrap and of acceptance draws."),
+    ] = 0,
     as_json: Json = False,
     plot: Annotated[Path | None, typer.Option(help="Write a PNG of the errors.")] = None,
 ) -> None:

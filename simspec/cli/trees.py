@@ -17,6 +17,7 @@ from simspec.cli.options import (
     MixedCosts,
     Regimes,
     Traces,
+    check_seed,
     print_notes,
 )
 from simspec.cli.regimes import print_regimes, recordings_of
@@ -46,7 +47,7 @@ def trees(  # noqa: PLR0913
     batch: Batch = None,
     context: Context = None,
     level: Level = 0.95,
-    seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
+    seed: Annotated[int, typer.Option(callback=check_seed, help="Seed of the bootstrap.")] = 0,
     regimes: Regimes = False,
     as_json: Json = False,
     as_markdown: Markdown = False,

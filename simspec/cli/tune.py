@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simspec.cli.options import Cost, Json, Level, MixedCosts, Replicates, Traces, print_notes
+from simspec.cli.options import (
+    Cost,
+    Json,
+    Level,
+    MixedCosts,
+    Replicates,
+    Traces,
+    check_seed,
+    print_notes,
+)
 
 if TYPE_CHECKING:
     from simspec.reports.tuning import Half, Tuning
@@ -22,7 +31,9 @@ def tune(  # noqa: PLR0913
     trials: Annotated[int, typer.Option(help="Settings to replay, about.")] = 256,
     replicates: Replicates = 4,
     level: Level = 0.95,
-    seed: Annotated[int, typer.Option(help="Seed of the search, draws and resamples.")] = 0,
+    seed: Annotated[
+        int, typer.Option(callback=check_seed, help="Seed of the search, draws and resamples.")
+    ] = 0,
     as_json: Json = False,
 ) -> None:
     """Tune a policy's arguments on every second prompt, and report what is left on the others.

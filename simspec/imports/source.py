@@ -8,6 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from simspec.files import read_at_most
 from simspec.imports.fields import Fields
 
 LARGEST = 256 << 20
@@ -35,17 +36,15 @@ class Source:
 def read_source(format: str, path: str | PathLike[str]) -> Source:
     """The file's content and hash; ValueError, one line, where it is too large or no text."""
     path = Path(path)
-    if path.is_file() and path.stat().st_size > LARGEST:
-        raise ValueError(
-            f"{path} has {path.stat().st_size} bytes, expected at most {LARGEST}: split it by lines"
-        )
     try:
-        content = path.read_bytes()
+        content = read_at_most(path, LARGEST)
         text = content.decode("utf-8-sig")
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not UTF-8 text: name a plain-text or JSON file") from None
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read: {error}; split it by lines") from None
     return Source(format, path.name, hashlib.sha256(content).hexdigest(), text)
 
 

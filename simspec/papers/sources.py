@@ -45,6 +45,16 @@ def card_of(inputs: Inputs, name: str) -> Card | None:
     return named.get(name)
 
 
+def learned(inputs: Inputs, *names: str) -> tuple[str, ...]:
+    """A sentence on the tokens that these ablations learned; () without their cards."""
+    cards = {name: card for name in names if (card := card_of(inputs, name)) is not None}
+    tokens = {name: f"{card.data['tokens']:,}" for name, card in cards.items()}
+    if len(different := set(tokens.values())) == 1:
+        return (f"Each ablation learned {different.pop()} tokens.",)
+    by_name = ", ".join(f"{name} {count}" for name, count in tokens.items())
+    return (f"Tokens learned: {by_name}.",) if tokens else ()
+
+
 def at(recorded: Recorded, price: Price) -> Recorded:
     """The recording with its costs at this price."""
     return replace(recorded, cost=price.of(recorded.cost))

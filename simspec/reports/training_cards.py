@@ -4,16 +4,27 @@ from pathlib import Path
 from typing import Any
 
 from simspec.files import read_json
+from simspec.recordings import CHECKOUT
 
 
-def tokens_learned(folder: Path, recording: str, drafter: str) -> int | None:
+def bundled_cards(recording: Path) -> Path | None:
+    """The folder with the cards of a checkout's recording; None for another one."""
+    path = recording.resolve()
+    if path.parent == CHECKOUT:
+        return CHECKOUT.parent / "real" / "tiny"
+    return CHECKOUT / "smollm2" / "drafters" if CHECKOUT / "smollm2" in path.parents else None
+
+
+def tokens_learned(folder: Path | None, recording: str, drafter: str) -> int | None:
     """The tokens that a drafter learned, repetitions included, by its card; None without one.
+
+    folder None: there are no cards.
 
     The first that exists of FOLDER/NAME/card.json and FOLDER/NAME.json, where NAME is the
     recording's file without its ending, then the drafter's name. None too for a card without
     training. ValueError, one line, for a damaged card, or one of another drafter.
     """
-    for name in (Path(recording).stem, drafter):
+    for name in (Path(recording).stem, drafter) if folder is not None else ():
         for path in (folder / name / "card.json", folder / f"{name}.json"):
             if path.is_file():
                 return read_json(path, lambda data: _tokens(data, drafter), "drafter's card")

@@ -36,10 +36,9 @@ def published(folder: Path, target: Decoder) -> EagleHead:
             f"{folder} is no EAGLE checkpoint: model.safetensors lacks the tensor fc.weight"
         )
     layers = len({name.split(".")[1] for name in state if name.startswith("layers.")})
-    if config["num_hidden_layers"] != layers:
+    if (stated := config.get("num_hidden_layers")) != layers:
         raise WeightsError(
-            f"{folder} contradicts itself: "
-            f"config.json says {config['num_hidden_layers']} layers, the tensors {layers}"
+            f"{folder} contradicts itself: config.json says {stated} layers, the tensors {layers}"
         )
     if "embed.weight" in state:
         copy = state.pop("embed.weight").float()
