@@ -24,7 +24,9 @@ def tokens_learned(folder: Path | None, recording: str, drafter: str) -> int | N
     recording's file without its ending, then the drafter's name. None too for a card without
     training. ValueError, one line, for a damaged card, or one of another drafter.
     """
-    for name in (Path(recording).stem, drafter) if folder is not None else ():
+    if folder is None:
+        return None
+    for name in (Path(recording).stem, drafter):
         for path in (folder / name / "card.json", folder / f"{name}.json"):
             if path.is_file():
                 return read_json(path, lambda data: _tokens(data, drafter), "drafter's card")
