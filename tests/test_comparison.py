@@ -175,7 +175,7 @@ def test_figures_are_those_of_replays_and_the_baseline_is_the_best_fixed_length(
     "options, words",
     [
         ((), "no policy is named"),
-        (("--policy", "fixed:1", "--level", "1.5"), "level is 1.5, expected 0.5 or more"),
+        (("--policy", "fixed:1", "--level", "1.5"), "level is 1.5, expected a number in (0, 1)"),
         (("--policy", "fixed:1", "--power", "0"), "power is 0"),
         (("--policy", "fixed:1", "--margin", "-1"), "margin is -1"),
         (("--policy", "fixed:1", "--against", "fastest"), "fastest"),

@@ -9,10 +9,14 @@ from toy_lm import toy_target
 
 from real.decode.engine import attach_engine, make_passes
 from real.draft import Drafter
+from real.model import prepacked
+from real.model.bfloat16 import multiplies_bfloat16
 from real.model.prepacked import FEWEST_ROWS, PrepackedLinear, prepack
 
+DTYPES = [torch.float32, *[torch.bfloat16] * multiplies_bfloat16("cpu")]
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("bias", [True, False])
 def test_products_equal_those_of_the_plain_layout(dtype, bias):
     torch.manual_seed(0)
@@ -58,3 +62,11 @@ def test_other_devices_and_types_are_refused():
     decoder = copy.deepcopy(toy_target(0)).double()
     with pytest.raises(ValueError, match="prepacked: the target is float64 on cpu; expected"):
         attach_engine(make_passes("prepacked", 4, 40), decoder, Drafter())
+
+
+def test_a_processor_that_emulates_bfloat16_is_refused(monkeypatch):
+    monkeypatch.setattr(prepacked, "multiplies_bfloat16", lambda device: False)
+    decoder = copy.deepcopy(toy_target(0)).to(torch.bfloat16)
+    with pytest.raises(ValueError, match="prepacked: this processor only emulates bfloat16; use"):
+        prepack(decoder)
+    prepack(decoder.float())

@@ -189,9 +189,12 @@ class Course:
 
 def prepare(options: argparse.Namespace, chosen: Mapping[str, Ablation], progress) -> Course:
     """Loads the target and its text, and computes what the ablations read of the target."""
+    # float32 on every CPU: only some multiply bfloat16, and budgets are to be equal on all
+    precise = torch.device(options.device).type == "cpu"
     config = TrainConfig(
-        tuple(options.text), distil_tokens=options.distil_tokens, blend=BLEND, device=options.device
-    )
+        tuple(options.text), distil_tokens=options.distil_tokens, blend=BLEND,
+        device=options.device, mixed=not precise,
+    )  # fmt: skip
     size = {"steps": options.steps, "rows": options.rows, "length": 192}
     if options.toy:
         config, size = toy_config(config), {"steps": options.steps, "rows": 2, "length": 16}

@@ -224,7 +224,7 @@ default: the drafter's own.",
     )
     if threads:
         torch.set_num_threads(threads)
-    if dtype == "bfloat16" and not multiplies_bfloat16(device):
+    if (target or prompts) and dtype == "bfloat16" and not multiplies_bfloat16(device):
         print_note("this processor only emulates bfloat16: --dtype float32 is many times as fast")
     card = None
     with launched_processes() as processes, show_progress(processes.first) as progress:

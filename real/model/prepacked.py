@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from real.model.bfloat16 import multiplies_bfloat16
 from real.model.runner import EagerPasses
 
 FEWEST_ROWS = 4
@@ -44,13 +45,17 @@ class PrepackedLinear(nn.Linear):
 def prepack(model: nn.Module) -> None:
     """Replaces the linear layers of a model on a CPU in float32 or bfloat16, for inference.
 
-    ValueError for another device or number type.
+    ValueError for another device or number type, and for bfloat16 on a CPU that emulates it.
     """
     weight = next(model.parameters())
     if weight.device.type != "cpu" or weight.dtype not in DTYPES:
         raise ValueError(
             f"engine prepacked: the target is {str(weight.dtype)[6:]} on {weight.device}; expected "
             "float32 or bfloat16 on a CPU; use engine eager, or fast on a GPU"
+        )
+    if weight.dtype == torch.bfloat16 and not multiplies_bfloat16(weight.device):
+        raise ValueError(
+            "engine prepacked: this processor only emulates bfloat16; use float32, or engine eager"
         )
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
