@@ -12,7 +12,7 @@
 # make smollm2-variants  its drafters with other draft vocabularies and in int8, against themselves
 # make smollm2-equality  run them for real, compare every round with its replay, audit every token
 # make ablations  train every ablation of the papers for the embedded target at one budget (docs/training.md)
-# make paper-recordings  deeper drafts and beams of embedded drafters for `simspec paper` (traces/README.md)
+# make paper-recordings  deeper drafts and beams of embedded drafters for `simspec paper`
 # make tiny-rejection  record some embedded drafters under the rejection rule (traces/README.md)
 # make gpu-target  cut that model into pieces for `make gpu`, which then trains drafters for it alone
 # make gpu    train, record, measure and run on the GPU of this machine, nine minutes a call (docs/gpu_campaign.md)
