@@ -41,9 +41,9 @@ from simspec.trace import Trace, load_trace
 BLEND = 0.5
 """Share of the training text that the target wrote, unless that is what varies."""
 
-DEPTH = {"early_exit": 10, "sorted": 6}
+DEPTH = {"early_exit": 10, "sorted": 6, "model": 6}
 """Drafters whose recording is kept beside the card, and its draft length: 10 as in EESD Table 4."""
-EVERY = {"sorted": 3}
+EVERY = {"sorted": 3, "model": 3}
 """Of the recording's sequences every so many are kept: files of exits are large."""
 
 

@@ -56,8 +56,8 @@ class RecordedDrafter(Drafter):
             )
         return step
 
-    def resume(self):
-        return self.inner.resume()
+    def resume(self, grown=()):
+        return self.inner.resume(grown)
 
     def rollback(self, accepted: int) -> None:
         self.slot = 0

@@ -85,7 +85,7 @@ def decode(  # noqa: PLR0913
         )
         passed = drafter.complete(planned)
         draft = passed.offered
-        output = target.verify(passed.token, passed.parent, drafter.resume())
+        output = target.verify(passed.token, passed.parent, drafter.resume(passed.grown))
         clock.lap(VERIFICATION)
         assert output.logits is not None  # only a prefill has none
         logits = output.logits[: len(draft.token)]

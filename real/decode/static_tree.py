@@ -96,6 +96,7 @@ class StaticTree:
             computed=levels,
             line=0,
             q={place[row]: q for row, q in drawn.items()},
+            grown=tuple(place[row] for row in list(number)[1:]),
         )
 
     def _drawn(self, q: Tensor, round: int, rows: Sequence[int]) -> Iterator[int]:

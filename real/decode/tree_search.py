@@ -53,6 +53,7 @@ class CandidateTree:
     | token, parent, depth | of each row |
     | score | cumulative score: sum of the drafter's log q along the row's path |
     | last | the best rows of the last level by score |
+    | grown | rows that the drafter has passed, in its order |
     | gap | smallest gap between scores that decided which rows exist and which were expanded |
     """
 
@@ -61,6 +62,7 @@ class CandidateTree:
     depth: list[int]
     score: list[float]
     last: list[int]
+    grown: list[int]
     gap: float
 
     def order(self) -> list[int]:
@@ -112,7 +114,7 @@ def search_tree(
         rows = ranked[:width]
         edge = score[rows[-1]] - score[ranked[width]] if len(ranked) > width else INFINITE_GAP
         gap = min(gap, *gaps, edge)
-    return CandidateTree(token, parent, depth, score, rows, gap)
+    return CandidateTree(token, parent, depth, score, rows, list(number)[1:], gap)
 
 
 class SearchedTree(ABC):
@@ -171,7 +173,8 @@ class SearchedTree(ABC):
         clock.lap(DRAFTING)
         token = [tree.token[row] for row in rows]
         parent = [-1, *(place[tree.parent[row]] for row in rows[1:])]
-        return Draft(token, parent, levels, 0)
+        grown = tuple(place.get(row, -1) for row in tree.grown)
+        return Draft(token, parent, levels, 0, grown=grown)
 
     def end(self, draft: Draft, verified: VerifyResult, output: TargetOutput) -> float:
         """The smallest gap of the round's decisions."""

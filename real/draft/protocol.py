@@ -1,6 +1,6 @@
 """The protocol between the decode loop and a drafter."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -49,6 +49,7 @@ class Draft:
     | line | rows 1 .. line are the chain that the drafter holds in its own state |
     | q | row -> distribution `[vocab]` that its first child was drawn from; empty unless drawn |
     | own | so many last rows are the drafter's own: passed, never accepted |
+    | grown | the row here of each row that `Drafter.grow` passed, in its order; -1: not submitted |
     """
 
     token: list[int]
@@ -57,6 +58,7 @@ class Draft:
     line: int
     q: Mapping[int, Tensor] = field(default_factory=dict)
     own: int = 0
+    grown: tuple[int, ...] = ()
 
     @property
     def offered(self) -> "Draft":
@@ -134,8 +136,7 @@ class Drafter:
         Rows are numbered over the round; `parent` names rows of earlier calls by number. Each row
         attends to the committed tokens and its ancestors. The first call is `grow([last], [-1])`:
         the row of the last committed token, and the backlog before it; None where the drafter has
-        nothing to offer. `rollback(0)` then keeps that row and nothing of the tree, and `resume`
-        returns None: verification computes every row anew.
+        nothing to offer. `rollback(0)` then keeps that row and nothing of the tree.
         """
         raise NotImplementedError(f"drafter {self.name!r} drafts chains only")
 
@@ -146,8 +147,11 @@ class Drafter:
         """
         return draft
 
-    def resume(self) -> Resume | None:
-        """What verification may skip, because this drafter has run those target layers already."""
+    def resume(self, grown: Sequence[int] = ()) -> Resume | None:
+        """What verification may skip, because this drafter has run those target layers already.
+
+        For a tree, `grown` is that of its `Draft`.
+        """
         return None
 
     def rollback(self, accepted: int) -> None:

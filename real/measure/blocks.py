@@ -16,7 +16,7 @@ from real.draft import Drafter
 from real.measure.job import ALONE, BACKLOG, FEATURES, FIXED, NODES, PASS_WIDTHS, PLAIN, WIDTH, Job
 from real.measure.job_plan import EndOfJobs, JobPlan
 from real.measure.samples import DRAFT, PASS, WHOLE, Samples, relative_width
-from real.measure.undrafted import undrafted_chain, undrafted_tree
+from real.measure.undrafted import binary_tree, undrafted_chain, undrafted_tree
 from real.model.target import Target
 from real.sampling import AddressedDraws, Rule
 from simspec import CostModel
@@ -46,6 +46,11 @@ class Block(Protocol):
         """{job: half-width of its median's interval over the median}."""
 
 
+def resumes(drafter: Drafter) -> bool:
+    """Whether verification skips layers that the drafter has run."""
+    return type(drafter).resume is not Drafter.resume
+
+
 class LoopBlock:
     """Jobs of one drafter, or of none, in the decode loop behind one prompt.
 
@@ -72,7 +77,7 @@ class LoopBlock:
         self.target, self.drafter, self.rule, self.prompt = target, drafter, rule, prompt
         self.jobs, self.samples, self.plain = list(jobs), samples, plain or samples
         self.sequences = 0
-        self.resumes = type(drafter).resume is not Drafter.resume
+        self.resumes = resumes(drafter)
         self.one_by_one = not drafter.has_logits
         self.first = [job for job in self.jobs if job.kind != BACKLOG]
         vocab = target.decoder.config.vocab
@@ -84,7 +89,10 @@ class LoopBlock:
             if job.kind == ALONE:
                 self.plans[job] = undrafted_chain(job.size, vocab)
             elif job.kind == NODES:
-                self.plans[job] = undrafted_tree(job.size, vocab)
+                tree = binary_tree(job.size)
+                self.plans[job] = (
+                    StaticTree(tree) if self.resumes else undrafted_tree(job.size, vocab)
+                )
             elif job not in self.plans:
                 self.plans[job] = chain_plan(job.policy, K, 0, cost)
 

@@ -51,9 +51,9 @@ def measure(
     | predictor | theta of one token alone, its part of every round included; None without one |
     | node | slope of drafting time over the rows of a pass; 0 for drafters of chains |
 
-    A drafter whose verification resumes behind its own layers has its own verify[j], 1 <= j <= K,
-    timed behind its drafts, and no after_draft. after_draft is 0 where its interval holds 0, and
-    for drafters without logits, which run no model.
+    A drafter whose verification resumes behind its own layers has its own verify[j], j >= 1, timed
+    behind its drafts (beyond K behind its binary trees), and no after_draft. after_draft is 0 where
+    its interval holds 0, and for drafters without logits, which run no model.
 
     Drafts of the lengths in `job.LADDER` are timed, and passes of `job.verified_lengths`; those
     between are linear. Trees and `node` need `settings.tree_nodes` >= K.

@@ -34,7 +34,7 @@ class Job:
     | --- | --- | --- |
     | plain | 0, 1 | plain decoding without a drafter; 1: the duplicate in sequences of its own |
     | alone | tokens | verification of a chain that no drafter computed |
-    | nodes | tokens | verification of a tree that no drafter computed |
+    | nodes | tokens | verification of a tree; no drafter computed it, unless passes resume |
     | fixed | draft length | drafts of that length |
     | backlog | rows | drafts of one token after that many rounds without a draft |
     | features | draft length | drafts whose confidence the policy reads |
@@ -114,8 +114,12 @@ def draft_jobs(K: int, has_logits: bool, predictors: Iterable[str] = ()) -> list
 
 def alone_jobs(K: int, nodes: int) -> list[Job]:
     """Jobs that price the target's verification: chains of up to K tokens, then larger trees."""
-    chains = [Job(ALONE, length) for length in verified_lengths(K)]
-    return chains + [Job(NODES, size) for size in verified_lengths(nodes, K + 1)]
+    return [Job(ALONE, length) for length in verified_lengths(K)] + tree_jobs(K, nodes)
+
+
+def tree_jobs(K: int, nodes: int) -> list[Job]:
+    """Jobs that price the verification of trees of more than K nodes."""
+    return [Job(NODES, size) for size in verified_lengths(nodes, K + 1)]
 
 
 def draft_after(rounds: int) -> Policy:

@@ -81,7 +81,12 @@ def median_cost(target: Samples, own: Samples, priced: Priced) -> CostModel:
     }
     verify = filled(passes, max(priced.K, priced.nodes))
     if priced.resumes:
-        verify[1 : priced.K + 1] = _resumed(behind, verify, priced.K)
+        trees = {
+            job.size: difference(estimate(own.seconds(job, PASS)), kept._replace(half_width=0.0))
+            for job in own.rounds
+            if job.kind == NODES
+        }
+        verify[1:] = _resumed(behind | trees, verify)
     after = ZERO
     if priced.computes and not priced.resumes:
         after = _beyond_noise(mean_of(difference(behind[j], passes[j]) for j in lengths))
@@ -114,15 +119,16 @@ def median_cost(target: Samples, own: Samples, priced: Priced) -> CostModel:
     return CostModel(**arrays, precision=precision, predictor=_predictor(own))
 
 
-def _resumed(behind: Mapping[int, Estimate], verify: list[Estimate], K: int) -> list[Estimate]:
-    """Passes 1 .. K behind drafts; between measured ones their difference to `verify` is linear.
+def _resumed(behind: Mapping[int, Estimate], verify: list[Estimate]) -> list[Estimate]:
+    """Passes 1 .. behind drafts; between measured ones their difference to `verify` is linear.
 
     Passes jump at some numbers of rows, and the difference does not.
     """
     lengths = sorted(behind)
     extra = [behind[j].seconds - verify[j].seconds for j in lengths]
-    line = np.interp(range(K + 1), lengths, extra)
-    between = (Estimate(verify[j].seconds + float(line[j]), nan, 0) for j in range(K + 1))
+    rows = range(len(verify))
+    line = np.interp(rows, lengths, extra)
+    between = (Estimate(verify[j].seconds + float(line[j]), nan, 0) for j in rows)
     return [above_zero(behind.get(j, e)) for j, e in enumerate(between) if j]
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from real.draft import Drafter, Silent
-from real.measure.blocks import Block, LoopBlock, TreeWidthBlock
+from real.measure.blocks import Block, LoopBlock, TreeWidthBlock, resumes
 from real.measure.diagnosis import busy_warning, drift_warning, halves, wide_warning
-from real.measure.job import PLAIN, Job, alone_jobs, draft_jobs
+from real.measure.job import PLAIN, Job, alone_jobs, draft_jobs, tree_jobs
 from real.measure.medians import Priced, median_cost
 from real.measure.origin import cost_origin
 from real.measure.pace import Pace
@@ -44,6 +44,7 @@ class LoopPrices:
     | target | each rule | plain decoding, and verification of what no drafter computed |
     | plain | each rule | plain decoding once more, in sequences of its own |
     | drafter | each entry | drafts |
+    | resumed | each entry whose passes resume | verification of its trees |
     | trees | each entry that grows trees | passes of the drafter over several rows |
 
     The first two belong to the target: all entries of a rule share them. They run on the first
@@ -84,9 +85,13 @@ class LoopPrices:
             drafter = entry.drafter
             behind = prompt if drafter.has_logits else repeating
             models = entry.target, drafter, entry.rule, behind
-            self.blocks[f"{entry.name}{where}"] = LoopBlock(
-                *models, draft_jobs(entry.K, drafter.has_logits, drafter.predictors), own, of_target
-            )
+            of_drafts = draft_jobs(entry.K, drafter.has_logits, drafter.predictors)
+            self.blocks[f"{entry.name}{where}"] = LoopBlock(*models, of_drafts, own, of_target)
+            if resumes(drafter) and (of_trees := tree_jobs(entry.K, nodes)):
+                # apart: a draft behind an accepted tree first passes its rows
+                self.blocks[f"{entry.name}{where} resumed"] = LoopBlock(
+                    *models, of_trees, own, of_target
+                )
             if nodes and drafter.grows and drafter.max_draft_length != 1 and entry.K > 1:
                 self.blocks[f"{entry.name}{where} trees"] = TreeWidthBlock(*models, own)
 
@@ -99,9 +104,9 @@ class LoopPrices:
         of_target = self.samples[f"{entry.rule.name}{where} target"]
         own = self.samples[f"{entry.name}{where}"]
         drafter = entry.drafter
-        resumes = type(drafter).resume is not Drafter.resume
         nodes = self.settings.tree_nodes
-        cost = median_cost(of_target, own, Priced(entry.K, nodes, resumes, drafter.has_logits))
+        priced = Priced(entry.K, nodes, resumes(drafter), drafter.has_logits)
+        cost = median_cost(of_target, own, priced)
         blocks = f"{entry.rule.name}{where} ", f"{entry.name}{where} "
         wide = {c: w for c, w in sitting.wide.items() if c.startswith(blocks)}
         assert cost.precision is not None

@@ -4,6 +4,7 @@ import numpy as np
 
 from real.decode.phase_timer import PhaseTimer
 from real.draft import Draft
+from simspec.tree import Tree
 
 _TOKENS = 1 << 16
 """Random tokens are drawn once, so that none is drawn while a round is timed."""
@@ -45,5 +46,10 @@ def undrafted_chain(length: int, vocab: int) -> Undrafted:
 
 
 def undrafted_tree(nodes: int, vocab: int) -> Undrafted:
-    """A binary tree of `nodes` tokens."""
-    return Undrafted([-1, *((row - 1) // 2 for row in range(1, nodes + 1))], vocab)
+    """The binary tree of `nodes` tokens."""
+    return Undrafted([-1, *binary_tree(nodes).parent], vocab)
+
+
+def binary_tree(nodes: int) -> Tree:
+    """Two children of every node, level by level, up to `nodes` nodes."""
+    return Tree(tuple(node // 2 for node in range(nodes)), tuple(node % 2 for node in range(nodes)))

@@ -19,13 +19,14 @@ class Resume:
 
     | field | meaning |
     | --- | --- |
-    | layer | layers 0 .. layer - 1 are done; their keys are in the target's cache at the rows' \
-places |
-    | hidden `[m, width]` | the residual stream of the pass's first m rows after these layers |
+    | layer | layers 0 .. layer - 1 are done; their keys are the target's next m cache rows |
+    | hidden `[m, width]` | the residual stream of m rows after these layers |
+    | rows | the row of the pass that each is, parents first; -1: none. (): its first m |
     """
 
     layer: int
     hidden: Tensor
+    rows: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Target:
         self.decoder, self.taps, self.passes = decoder, taps, passes
         self.cache = passes.cache("target", decoder, len(decoder.layers), capacity)
         self.length = 0
+        self.place: list[int] = []
 
     @torch.inference_mode()
     def prefill(self, tokens: list[int]) -> TargetOutput:
@@ -86,15 +88,22 @@ class Target:
 
         `parent[i]` is the row that row i follows, -1 for the committed prefix. Rows remain
         tentative until `commit`. With `resume_from`, its rows skip the layers that they have
-        passed.
+        passed; in the cache they come first.
         """
         if len(parent) != len(tokens):
             raise ValueError(f"{len(parent)} parents for {len(tokens)} tokens; expected one each")
         self.decoder.check_length(self.length + 1)  # drafted rows beyond it are never committed
-        span, layers = Span.tree(self.length, parent), len(self.decoder.layers)
+        self.place = list(range(len(tokens)))
         if resume_from is None or not len(resume_from.hidden):
-            return TargetOutput(*self._layers(tokens, span, 0, layers, True))
-        x, first = resume_from.hidden, resume_from.layer
+            span = Span.tree(self.length, parent)
+            return TargetOutput(*self._layers(tokens, span, 0, len(self.decoder.layers), True))
+        if not resume_from.rows or resume_from.rows == tuple(range(len(resume_from.hidden))):
+            return self._resumed(tokens, parent, resume_from.layer, resume_from.hidden)
+        return self._reordered(tokens, parent, resume_from)
+
+    def _resumed(self, tokens: list[int], parent: list[int], first: int, x: Tensor) -> TargetOutput:
+        """Verifies behind `x`, the first rows after `first` layers."""
+        span, layers = Span.tree(self.length, parent), len(self.decoder.layers)
         if len(x) < len(tokens):
             # rows that the drafter has not passed catch up through its layers
             rest = tokens[len(x) :]
@@ -104,6 +113,30 @@ class Target:
         if first in self.taps:
             taps[first] = x
         return TargetOutput(logits, hidden, taps)
+
+    def _reordered(self, tokens: list[int], parent: list[int], passed: Resume) -> TargetOutput:
+        """Verifies in an order that starts with the rows that have passed some layers."""
+        kept = [i for i, row in enumerate(passed.rows) if row >= 0]
+        order = [passed.rows[i] for i in kept]
+        order += sorted(set(range(len(tokens))) - set(order))
+        for place, row in enumerate(order):
+            self.place[row] = place
+        hidden, device = passed.hidden, self.decoder.device
+        if len(kept) < len(hidden):
+            of = torch.tensor(kept, device=device)
+            self.cache.move(of + self.length, self.length)
+            hidden = hidden[of]
+        above = [parent[row] for row in order]
+        output = self._resumed(
+            [tokens[row] for row in order],
+            [-1 if row < 0 else self.place[row] for row in above],
+            passed.layer,
+            hidden,
+        )
+        back = torch.tensor(self.place, device=device)
+        assert output.logits is not None  # only a prefill has none
+        taps = {layer: rows[back] for layer, rows in output.taps.items()}
+        return TargetOutput(output.logits[back], output.hidden[back], taps)
 
     @torch.inference_mode()
     def draft_rows(
@@ -127,8 +160,9 @@ class Target:
     def commit(self, path: list[int]) -> None:
         """Commits the rows `path` of the last pass, each the parent of the next, and drops the
         others."""
-        if path != list(range(len(path))):
-            rows = torch.tensor(path, device=self.decoder.device) + self.length
+        places = [self.place[row] for row in path]
+        if places != list(range(len(path))):
+            rows = torch.tensor(places, device=self.decoder.device) + self.length
             self.cache.move(rows, self.length)
         self.length += len(path)
 

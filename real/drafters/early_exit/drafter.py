@@ -1,6 +1,6 @@
 """Drafting through the target's own first layers (EESD §3.1-3.2)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -19,8 +19,9 @@ class EarlyExitDrafter(Drafter):
     """Drafts through the target's first layers, whose rows the verification need not recompute.
 
     k draft steps feed x_last, d_1 .. d_{k-1} to the shared layers; `verify` takes over from there
-    (`resume`) and runs them for d_k only. New layers have their own cache. Rows of their backlog
-    are read from the target's tap at that depth. Proposals depend on the token prefix alone.
+    (`resume`) and runs them for d_k only, or for the leaves of a tree. New layers have their own
+    cache. Rows of their backlog are read from the target's tap at that depth. Proposals depend on
+    the token prefix alone.
     """
 
     name = "early_exit"
@@ -73,14 +74,17 @@ class EarlyExitDrafter(Drafter):
     def grow(self, token: list[int], parent: list[int]) -> Tensor:
         held, self.parent = len(self.parent), self.parent + parent
         shared = self.target.draft_rows(token, held, self.head.depth, self.parent)
+        self.hidden.append(shared)
         if not held:
             self.backlog.append(shared)
             return self._run_backlog("last")[1]
         span = Span.tree(self.target.length, self.parent, len(token))
         return self._forward(shared, span, "tree")[1]
 
-    def resume(self) -> Resume | None:
-        return Resume(self.head.depth, torch.cat(self.hidden)) if self.hidden else None
+    def resume(self, grown: Sequence[int] = ()) -> Resume | None:
+        if not self.hidden:
+            return None
+        return Resume(self.head.depth, torch.cat(self.hidden), tuple(grown))
 
     def rollback(self, accepted: int) -> None:
         # the target's length counts this round's rows; one of another chain may follow the accepted
