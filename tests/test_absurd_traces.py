@@ -1,6 +1,7 @@
 """Valid Parquet files with absurd sizes are refused before their content is decoded."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +11,7 @@ from inputs import small_recording
 
 from simspec import TraceError, load_trace, synthetic
 from simspec.exit_file import read_exits
-from simspec.trace_file import MOST_BYTES
+from simspec.trace_file import MOST_BYTES, check_size
 
 
 @pytest.fixture
@@ -77,6 +78,26 @@ def test_tables_that_their_bytes_cannot_hold_are_refused(tmp_path, parts, name, 
     path = written(tmp_path / "x.parquet", table, extra)
     with pytest.raises(TraceError, match=f"a table of {length} numbers"):
         load_trace(path)
+
+
+def test_rows_of_groups_count_where_the_footer_names_fewer(tmp_path, parts):
+    """The rows of the groups are what is decoded, whatever the footer's own total says."""
+    table, extra = parts
+    path = written(tmp_path / "x.parquet", table, extra)
+    true = pq.ParquetFile(path)
+    names = set(true.schema.names)
+    check_size(true, path.stat().st_size, names)
+
+    def claims(total, *groups):
+        metadata = SimpleNamespace(
+            num_columns=true.metadata.num_columns, num_rows=total, num_row_groups=len(groups),
+            row_group=lambda i: SimpleNamespace(num_rows=groups[i]),
+        )  # fmt: skip
+        return SimpleNamespace(metadata=metadata, schema=true.schema)
+
+    for lying in (claims(1, 10**7, 10**9), claims(10**9, 1)):
+        with pytest.raises(TraceError, match="rows of .* bytes in a file part"):
+            check_size(lying, path.stat().st_size, names)
 
 
 def test_exits_that_their_file_cannot_hold_are_refused(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import random
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from interrupted_jobs import prompts, rows
@@ -10,7 +11,10 @@ from shell import command, refused
 import real.jobs
 import real.record.recorder
 import real.record.shards
-from real.record import RecordingFiles
+from real.record import RecordError, RecordingFiles
+from real.record.shards import Shards
+from real.rerun import prompts_of
+from simspec import load_trace
 
 
 @pytest.fixture
@@ -80,6 +84,17 @@ def test_shard_of_other_sequences_is_refused(half):
     (parts / "000002.parquet").unlink()
     assert command(folder, *arguments)[0] == 0
     assert rows(folder / "x.parquet") == whole
+
+
+def test_shard_of_the_same_prompts_elsewhere_is_refused(half):
+    """Draws are addressed by the sequence's number: equal prompts give other sequences."""
+    parts = half[0] / "x.parquet.parts"
+    trace = load_trace(parts / "000000.parquet")
+    group = [SimpleNamespace(token=prompt) for prompt in prompts_of(trace)]
+    shards = SimpleNamespace(path=lambda first: parts / "000000.parquet", settings=trace.meta)
+    assert Shards.load(shards, 0, group) == trace
+    with pytest.raises(RecordError, match="000000.parquet holds other sequences"):
+        Shards.load(shards, 2, group)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 200_000, "\x00"])

@@ -174,6 +174,7 @@ def test_tree_drafting_runs_no_hidden_target_pass(name, monkeypatch):
 
     monkeypatch.setattr(Target, "_layers", layers)
     target, drafter = toy_pair(name)
+    text = decode(target, drafter, DynamicTree(1, 1, 0), RULES["greedy"], [5, 6, 7], 12, END).token
     for plan in (
         StaticTree(tree_of_widths((3, 2, 1))),
         DynamicTree(2, 3, 6),
@@ -182,6 +183,7 @@ def test_tree_drafting_runs_no_hidden_target_pass(name, monkeypatch):
     ):
         passes.clear()
         result = decode(target, drafter, plan, RULES["greedy"], [5, 6, 7], 12, END)
+        assert result.token.tolist() == text.tolist()
         assert len(passes) == 1 + len(result.position)  # the prompt, and one a round
         assert passes[1:] == (result.drafted + 1).tolist()
 

@@ -10,7 +10,8 @@ from simulated_machine import SHARED, TARGET, Machine, layers
 from toy_lm import RULES, toy_pair
 
 from real.measure import MeasureSettings, measure
-from real.measure.price import Entry
+from real.measure.job import FIXED, NODES
+from real.measure.price import Entry, LoopPrices
 from real.measure.several import measure_several
 from simspec import cli
 from simspec.cost_table import load_cost
@@ -56,6 +57,15 @@ def test_trees_are_priced_behind_the_layers_that_their_drafts_have_run(tmp_path,
         layers(SHARED, rows, 1) + layers(TARGET - SHARED, nodes + 1, 1)
         for nodes, rows in leaves.items()
     ]
+
+
+def test_drafts_of_trees_are_no_backlog_of_drafts_of_chains():
+    """Behind an accepted tree a draft first passes its rows: they have sequences of their own."""
+    settings = replace(SHORT, tree_nodes=9)
+    prices = LoopPrices(entries(("early_exit",)), settings, np.random.default_rng(0))
+    kinds = [{job.kind for job in getattr(block, "jobs", ())} for block in prices.blocks.values()]
+    assert [of for of in kinds if FIXED in of and NODES in of] == []
+    assert len([of for of in kinds if of == {NODES}]) == 1
 
 
 def test_verification_is_the_targets_own_on_the_real_clock(tmp_path):

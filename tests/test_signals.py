@@ -39,8 +39,11 @@ i.install()
 if "body" in sys.argv:
     from simspec.cli import app, main
     def wait():
-        print("ready", flush=True)
-        time.sleep(60)
+        try:
+            print("ready", flush=True)
+            time.sleep(60)
+        finally:
+            print("cleaned up", flush=True)
     app.command("wait")(wait)
     main(["wait"])
 print("ready", flush=True)
@@ -57,7 +60,7 @@ def test_signal_ends_with_one_line_and_its_code(tmp_path, number, where):
     job.send_signal(number)
     out, error = job.communicate(timeout=60)
     assert job.returncode == CODES[number], error
-    assert out == ""
+    assert out == ("cleaned up\n" if where == "body" else "")
     (line,) = error.splitlines()
     name = "interrupted" if number == signal.SIGINT else f"stopped by {number.name}"
     assert line.startswith(f"simspec: {name}; ")

@@ -13,7 +13,7 @@ from simspec.policies import fixed
 from simspec.policies.trees import cape, dynamic_tree, sets
 from simspec.quantization import LOG_ODDS
 from simspec.tree import MAX_NODES, from_paths
-from simspec.tree_outcomes import outcomes, sibling_counts
+from simspec.tree_outcomes import Outcome, outcomes, sibling_counts
 from simspec.tree_policy import TreePolicy
 from simspec.tree_replay import replay_tree, tree_seconds
 from simspec.tree_shapes import chain_tree, tree_of_widths
@@ -183,6 +183,17 @@ def test_cape_fills_its_32_from_the_first_slot():
     assert int(outcomes(with_miss_at(4, 1), cape("section", 6)).accepted[0]) == 4
     assert outcomes(with_miss_at(2, 1), cape("section", 6)).backlog[0] == 1
     assert outcomes(with_miss_at(2, 8), cape("section", 6)).backlog[0] == 0
+
+
+def test_plans_follow_the_backlog_that_a_tree_leaves():
+    """Choice 0 leaves a row, choice 1 none; the plan takes the choice of the backlog's number."""
+    by_choice = {"levels": (1, 1), "nodes": (1, 2), "rows": (1, 1), "accepted": (1, 1)}
+    columns = (*by_choice.values(), (1, 0))
+    outcome = Outcome(*(np.tile(np.array(two)[:, None], (1, 8)) for two in columns))
+    plan = np.tile([0, 1], (8, 1)), outcome
+    rounds = replay_tree(synthetic.iid(1.0, 1, 8, 2), TreePolicy("both", "planned", plan=plan))
+    assert rounds.row.tolist() == [0, 2, 4, 6]
+    assert rounds.drafted.tolist() == [1, 2, 1, 2]
 
 
 def test_rounds_by_hand():

@@ -96,10 +96,13 @@ def table_5(inputs: Inputs) -> PaperTable:
         for recorded in inputs.recordings.deep(drafter, K):
             longest = min(K, recorded.trace.K)
             source = partial(at, recorded)
-            for name, policy in (
+            policies = [
                 (f"{method}, K = {longest}", fixed(longest)),
                 ("+ Beta-TS", beta_ts(K=longest)),
-            ):
+            ]
+            if "theta" in dict(recorded.trace.meta.features):
+                policies.append(("+ Cali-TS", cali_ts(predictor="theta", K=longest)))
+            for name, policy in policies:
                 rows.append((recorded.name, name, *speed_cells(source, policy, inputs)))
     return PaperTable(
         "EESD Table 5: Thompson sampling on other drafters",
@@ -107,7 +110,8 @@ def table_5(inputs: Inputs) -> PaperTable:
         tuple(rows),
         (
             TASK_NOTE,
-            "The paper has the first two. Medusa and Hydra have 4 heads, and sampled recordings of "
+            "The paper has the first two. Cali-TS reads the recorded predictor where there is one, "
+            "and is charged for it. Medusa and Hydra have 4 heads, and sampled recordings of "
             "the real model are 8 deep. papers/: along the outputs of the bundled recordings, "
             "priced by these; their costs to 8 tokens are continued by the last step.",
         ),
@@ -119,7 +123,7 @@ def table_6(inputs: Inputs) -> PaperTable:
     """Training efficiency: what a step loads, trains and takes."""
     methods = {
         "Vanilla SD": ("model", "model"),
-        "Medusa": ("medusa-deep", "medusa"),
+        "Medusa": ("medusa-paper-form", "medusa"),
         "EESD": ("early_exit-n1-x1", "early_exit"),
     }
     rows: list[tuple[Cell, ...]] = []

@@ -1,7 +1,5 @@
 """Table 4 and Figure 3 of S2D (arXiv 2407.01955)."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from simspec.claims.claim import Inputs
@@ -79,7 +77,8 @@ def _model(inputs: Inputs, price: Price) -> Recorded | None:
     card, measured = card_of(inputs, "model"), bundled(inputs, "model", "tiny-model-coupled")(price)
     if card is None or measured is None or not card.recording.is_file():
         return None
-    return replace(measured, trace=load_trace(card.recording))
+    trace = load_trace(card.recording)
+    return Recorded(card.name, "model", measured.target, trace, measured.cost, measured.counted)
 
 
 def _sorted(inputs: Inputs, price: Price) -> SortedRecording | None:
