@@ -328,6 +328,7 @@ def _not_finite(folder):
 BROKEN = {
     "not a predictor: form is 'low_rank'": lambda f: _rewrite(f, form="low_rank"),
     "expected an integer": lambda f: _rewrite(f, depths="ten"),
+    "rank is .0, 0": lambda f: _rewrite(f, rank=[0] * 20_000),
     "too few for the sizes": lambda f: _rewrite(f, target_width=1 << 16),
     "size mismatch": lambda f: _rewrite(f, drafter_width=8),
     "differ from those that the .json names": lambda f: (f / "theta.safetensors").write_bytes(
@@ -351,6 +352,7 @@ def test_invalid_predictor_files_are_refused_in_one_line(folder, words):
     with pytest.raises(WeightsError, match=words) as caught:
         load_predictors(folder, TARGET)
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1000
 
 
 def test_every_predicted_feature_has_a_grid():

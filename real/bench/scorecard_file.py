@@ -38,7 +38,8 @@ def load_rows(path: Path, settings: Mapping) -> dict[str, tuple[ScorecardRow, ..
     for name in sorted(saved.keys() | settings.keys()):
         if saved.get(name) != settings.get(name):
             raise ValueError(
-                f"{path} was made with {name} {saved.get(name)}, this is {settings.get(name)}; "
+                f"{path} was made with {name:.60} {saved.get(name)!s:.60}, "
+                f"this is {settings.get(name)!s:.60}; "
                 "name another file to save to"
             )
     return rows

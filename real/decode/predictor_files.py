@@ -75,7 +75,7 @@ def load_predictor(folder: str | Path, name: str, target: str, device="cpu") -> 
         RecursionError,
         SafetensorError,
     ) as error:
-        reason = str(error).splitlines()[-1].strip()
+        reason = str(error).splitlines()[-1].strip()[:200]
         raise WeightsError(f"{both} are not a predictor: {reason}; train it again") from error
     models = target, drafter_identity(folder)
     for role, wanted, given in zip(("target", "drafter"), trained_for, models):

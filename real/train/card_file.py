@@ -29,6 +29,6 @@ def check_same_settings(stored: dict, requested: dict, folder: Path) -> None:
         if was != now:
             name = f"{key[0]} {key[1]}".strip()
             raise ValueError(
-                f"{folder} was made with {name} {was!r}, now {now!r} is asked for; "
+                f"{folder} was made with {name:.60} {was!r:.60}, now {now!r:.60} is asked for; "
                 "choose another --name, or delete it"
             )
