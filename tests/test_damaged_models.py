@@ -14,8 +14,9 @@ from real.demo import TRACES
 from real.files import replace_json
 from real.model.checkpoint import load_decoder, load_tokenizer
 from real.model.compressed import read_bytes
-from real.model.draft_head import HASHES, save_draft_head
+from real.model.draft_head import HASHES, load_draft_head, save_draft_head
 from real.model.fingerprint import made_for
+from real.model.hf_config import WeightsError
 from real.pair import TINY
 from simspec import CostModel, load_trace
 
@@ -269,4 +270,13 @@ def test_model_with_nan_is_refused(tmp_path, who):
             "--cost",
             COSTS,
             words="NaN",
+        )
+
+
+def test_settings_of_no_head_are_refused_before_it_is_made(tmp_path):
+    stored = {"settings": {"blocks": 10**6}, "target": dict.fromkeys(HASHES, "a")}
+    (tmp_path / "heads.json").write_text(json.dumps(stored))
+    with pytest.raises(WeightsError, match="blocks is 1000000, expected an integer of at most"):
+        load_draft_head(
+            lambda *_, **__: pytest.fail("made"), tmp_path, "heads", None, stored["target"]
         )

@@ -29,12 +29,13 @@ def test_saved_rows_round_trip_for_their_settings_only(tmp_path):
             load_rows(path, other)
 
 
-@pytest.mark.parametrize("settings", [{"seed": "9" * 40_000}, {"9" * 40_000: 1}])
+@pytest.mark.parametrize("settings", [{"seed": "9" * 40_000}, {"9" * 40_000: 1}, {"seed": "9\n"}])
 def test_settings_of_a_damaged_file_are_cut_in_the_message(tmp_path, settings):
     save_rows(tmp_path / "s.json", settings, {})
     with pytest.raises(ValueError, match="was made with") as caught:
         load_rows(tmp_path / "s.json", {"seed": 3} if "seed" in settings else {})
     assert len(str(caught.value)) < 500
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from real.record.metadata import describe
 from real.record.sequence_cache import checksum
 from real.sampling import Rule
 
+OTHER_SEED = replace(RULES["coupled"], seed=RULES["coupled"].seed + 1)
 PAIRS = {name: toy_pair(name) for name in ("eagle", "medusa")}
 
 
@@ -57,6 +58,7 @@ def test_sequences_of_other_prompts_are_added(tmp_path):
         ({"record_settings": Settings(4, 9, RULES["coupled"], END)}, "budget"),
         ({"record_settings": Settings(4, 8, RULES["coupled"], (4,))}, "end_tokens"),
         ({"record_settings": Settings(4, 8, RULES["greedy"], END)}, "rule"),
+        ({"record_settings": Settings(4, 8, OTHER_SEED, END)}, "seed"),
         ({"device": "another GPU"}, "device"),
         ({"target": "toy/2"}, "target"),
     ],

@@ -86,6 +86,12 @@ def test_control_rounds_as_units_undercover():
     assert hits < 45
 
 
+def test_difference_is_that_of_the_two_ratios():
+    columns = np.tile([[1.0, 2.0, 1.0, 4.0], [2.0, 2.0, 2.0, 8.0]], (5, 1)).T
+    difference = stats.ratio_difference(*columns)
+    assert difference.value == pytest.approx(3 / 4 - 3 / 12)
+
+
 def test_pairing_narrows_the_interval():
     accepted, rounds = prompts(np.random.default_rng(1), 60)
     other = accepted + np.random.default_rng(2).poisson(0.1 * rounds)

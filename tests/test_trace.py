@@ -364,6 +364,9 @@ def test_grids():
         assert codes.tolist() == list(range(256))
         assert codes.dtype == np.uint8
         np.testing.assert_array_equal(decode(codes, table), table)
+        codes, distance = encode((table[1:] + table[:-1]) / 2, table)
+        assert codes.tolist() == list(range(1, 256))  # an edge belongs to the entry above
+        assert not distance.any()
     assert LOG_ODDS[0] == pytest.approx(1 / (1 + np.exp(8)))
     assert LOG_ODDS[-1] == pytest.approx(1 / (1 + np.exp(-12)))
     assert ENTROPY[0] == 0

@@ -9,6 +9,7 @@ from typing import Any
 
 from real.bench.scorecard import ScorecardRow
 from real.files import replace_json
+from simspec.names import one_note
 
 
 def save_rows(path: Path, settings: Mapping, rows: Mapping[str, Sequence[ScorecardRow]]) -> None:
@@ -37,9 +38,9 @@ def load_rows(path: Path, settings: Mapping) -> dict[str, tuple[ScorecardRow, ..
         ) from error
     for name in sorted(saved.keys() | settings.keys()):
         if saved.get(name) != settings.get(name):
+            was, now = (one_note(of.get(name)) for of in (saved, settings))
             raise ValueError(
-                f"{path} was made with {name:.60} {saved.get(name)!s:.60}, "
-                f"this is {settings.get(name)!s:.60}; "
+                f"{path} was made with {one_note(name):.60} {was:.60}, this is {now:.60}; "
                 "name another file to save to"
             )
     return rows

@@ -17,6 +17,8 @@ from simspec.round_cost import next_backlog
 WHOLE = (DRAFTING, VERIFICATION, POLICY, OTHER)
 PASS = (VERIFICATION, OTHER)
 DRAFT = (DRAFTING, POLICY)
+MOST = 1e300
+"""Most seconds of a phase; a file can hold integers that no float does."""
 
 
 class MachinePace(Protocol):
@@ -110,11 +112,16 @@ class Samples:
         """Adds what `to_list` gave; ValueError or TypeError for anything else."""
         rows = list(rows)
         for row in rows:
-            if type(row[0]) is not str or not all(isinstance(x, int | float) for x in row[1:]):
+            if type(row[0]) is not str or not all(map(_is_number, row[1:])):
                 raise ValueError(f"a round is {str(row)[:80]}, expected a job's name and numbers")
         for kind, size, first, computed, drafted, backlog, pace, slowest, *seconds in rows:
             timed = TimedRound(first, computed, drafted, backlog, np.array(seconds), pace, slowest)
             self.rounds[Job(kind, size)].append(timed)
+
+
+def _is_number(value: object) -> bool:
+    """Whether this is a number that a float holds."""
+    return isinstance(value, int | float) and abs(value) < MOST
 
 
 def relative_width(values: Sequence[float], floor: float) -> float:
