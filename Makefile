@@ -22,7 +22,7 @@ BIN := $(VENV)/bin
 
 CORE := rng trace cost cost_table roofline pass_cost specialize policy deferred_policy policies
 CORE += policy_names oracle posterior draft_length_distribution scalar_predictor exits cost_aware
-CORE += predictor simulate synthetic formulas metrics sweep check paper_tables stats oracle_gap
+CORE += simulate synthetic formulas metrics sweep check paper_tables stats oracle_gap
 CORE += bounds compare_drafters drawn tree tree_policy tree_replay tree_oracle tree_metrics
 CORE += compare_trees terminal beta_draw
 

@@ -11,6 +11,7 @@ from safetensors.torch import load, load_file, save_file
 from shell import command, refused
 
 from real.demo import TRACES
+from real.drafters.self_skip import SelfSkipDrafter
 from real.files import replace_json
 from real.model.checkpoint import load_decoder, load_tokenizer
 from real.model.compressed import read_bytes
@@ -280,3 +281,11 @@ def test_settings_of_no_head_are_refused_before_it_is_made(tmp_path):
         load_draft_head(
             lambda *_, **__: pytest.fail("made"), tmp_path, "heads", None, stored["target"]
         )
+
+
+def test_unknown_settings_are_cut_in_the_message(tmp_path):
+    stored = {"settings": {"x" * 20_000: 1}, "target": dict.fromkeys(HASHES, "a")}
+    (tmp_path / "self_skip.json").write_text(json.dumps(stored))
+    with pytest.raises(WeightsError, match="has settings that this target cannot have") as caught:
+        SelfSkipDrafter.load(tmp_path, None, stored["target"])
+    assert len(str(caught.value)) < 1000

@@ -93,6 +93,7 @@ def test_functions_without_a_source_file_are_accepted():
     assert replay(trace, Policy("mine", namespace["more"], _quiet)) == replay(trace, fixed(3))
 
 
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="compiles in processes of its own either way")
 def test_edited_helper_recompiles_the_kernel(tmp_path):
     """numba's cache looks at the kernel's own file; a copy of the package is edited in
     round_cost.py and must notice.

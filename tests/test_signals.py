@@ -70,7 +70,7 @@ def test_signal_ends_with_one_line_and_its_code(tmp_path, number, where):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
 def test_signal_during_the_imports_ends_with_one_line(tmp_path, number):
     """The real program, as soon as it has taken over the signals."""
-    job = start(tmp_path, "sweep")
+    job = start(tmp_path, "sweep", "absent.parquet")
     status = f"/proc/{job.pid}/status"
     while job.poll() is None:
         with open(status) as file:

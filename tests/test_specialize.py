@@ -159,6 +159,7 @@ replay(synthetic.iid(0.5, 1, 4, 3), parse(sys.argv[1]))
 """
 
 
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="compiles in processes of its own either way")
 def test_kernels_share_no_cache_file(tmp_path):
     """Processes that compile different policies at once may write into one folder: no file of
     one takes the place of the other's.

@@ -17,6 +17,7 @@ from real.model.full_pass import TargetPass
 from real.model.hf_config import WeightsError
 from real.model.kv_cache import KVCache
 from real.model.tree_mask import branches
+from simspec.names import one_note
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ class SelfSkipDrafter(Drafter):
         except (TypeError, ValueError) as error:
             raise WeightsError(
                 f"{Path(folder) / 'self_skip.json'} has settings that this target cannot have: "
-                f"{error}"
+                f"{one_note(error)[:300]}"
             ) from error
 
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:

@@ -14,6 +14,7 @@ from real.model.draft_head import check_settings, fill, read_state
 from real.model.hf_config import WeightsError
 from real.model.hf_names import from_hf_name
 from real.model.rotary import frequencies
+from simspec.names import one_note
 
 
 def published(folder: Path, target: Decoder) -> EagleHead:
@@ -61,7 +62,8 @@ def published(folder: Path, target: Decoder) -> EagleHead:
         )
     except ValueError as error:
         raise WeightsError(
-            f"{folder / 'config.json'} has settings that this target cannot have: {error}"
+            f"{folder / 'config.json'} has settings that this target cannot have: "
+            f"{one_note(error)[:300]}"
         ) from error
     fill(head, state, str(folder))
     return head.requires_grad_(False).eval()
