@@ -196,7 +196,7 @@ def table(found: dict) -> str:
 
 
 def plot(found: dict, path: Path) -> None:
-    """Time and memory against each size, logarithmic."""
+    """Time, logarithmic, and memory against each size."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -211,11 +211,14 @@ def plot(found: dict, path: Path) -> None:
             middle = points[-1]
             guide = [middle["sweep_s"] * value / middle[axis] for value in x]
             time_of.loglog(x, guide, ":", color="grey", label="in proportion")
-            memory_of.loglog(x, [row["peak_mib"] for row in points], "o-", label="peak")
-            memory_of.loglog(x, [row["idle_mib"] for row in points], ":", label="idle process")
+            memory_of.semilogx(x, [row["peak_mib"] for row in points], "o-", label="peak")
+            memory_of.semilogx(x, [row["idle_mib"] for row in points], ":", label="idle process")
             memory_of.set_xlabel(UNITS[axis])
+            for panel in (time_of, memory_of):
+                panel.minorticks_off()
         grid[0][0].set_ylabel("seconds")
         grid[1][0].set_ylabel("memory, MiB")
+        grid[1][0].set_ylim(bottom=0)
         grid[0][0].legend(frameon=False, fontsize="small")
         grid[1][0].legend(frameon=False, fontsize="small")
         figure.savefig(path, metadata={"Date": None})
