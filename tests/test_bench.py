@@ -14,6 +14,7 @@ BENCH = Path(__file__).parent / "bench"
 sys.path.insert(0, str(BENCH))
 import history  # noqa: E402
 import replay as bench  # noqa: E402
+import revision  # noqa: E402
 
 from simspec import CostModel, replay, synthetic  # noqa: E402
 
@@ -76,6 +77,15 @@ REPORT = {
     "profile": {"beta_draw_of_cost_ts_ns": 100.0},
     "sweep": {"first_result_s": 0.6, "import_numba_s": 0.3, "bundled": {"ns_per_token": 90.0}},
 }
+
+
+def test_revisions_are_compared_by_turn():
+    before = [{"a": [4.0, 2], "b": [1.0, 1]}, {"a": [8.0, 2], "b": [1.0, 1]}]
+    now = [{"a": [2.0, 2], "b": [1.0, 1]}, {"a": [2.0, 2], "b": [4.0, 1]}]
+    found = revision.report(before, now)
+    assert found["policies"]["a"] == {"before_ns": 3e9, "now_ns": 1e9, "times": 3.0}
+    assert found["policies"]["b"]["times"] == 0.62
+    assert (found["before_s"], found["now_s"], found["times"]) == (7.0, 4.5, 1.58)
 
 
 def test_ratios_are_over_figures_of_the_same_run():
