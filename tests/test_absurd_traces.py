@@ -103,9 +103,10 @@ def test_rows_of_groups_count_where_the_footer_names_fewer(tmp_path, parts):
 def test_exits_that_their_file_cannot_hold_are_refused(tmp_path, monkeypatch):
     table = pa.table({"token": pa.array(np.zeros(MOST_BYTES // 4 + 1, np.int32))})
     pq.write_table(table, tmp_path / "x.exits.parquet", compression="zstd", use_dictionary=True)
+    recording = small_recording()  # reads a file
     monkeypatch.setattr(pq.ParquetFile, "read", None)
     with pytest.raises(ValueError, match="no exits of this recording: .* rows of 4 bytes"):
-        read_exits(tmp_path / "x.exits.parquet", small_recording())
+        read_exits(tmp_path / "x.exits.parquet", recording)
 
 
 def test_control_other_forms_of_the_same_file_are_read(tmp_path, parts):
