@@ -1,10 +1,11 @@
-"""The wheel: its files, and that it works without a checkout and without torch."""
+"""Wheel and source distribution: their files, and that they work without a checkout and torch."""
 
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -15,16 +16,16 @@ from simspec import load_trace, replay
 from simspec.policies import parse
 
 ROOT = Path(__file__).parent.parent
-FILES = ("pyproject.toml", "README.md", "LICENSE")
+FILES = ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in")
 FOLDERS = ("simspec", "real", "traces", "tests", "notebooks")
 LIMIT = 14_000_000
 SWEEP = ("-m", "simspec.cli", "sweep", "--policy", "fixed:1", "--policy", "beta_ts", "--json")
 
 
 @pytest.fixture(scope="session")
-def wheel(tmp_path_factory) -> Path:
-    """The wheel of a copy of the working tree, since a build leaves files in its source."""
-    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+def source(tmp_path_factory) -> Path:
+    """A copy of the working tree, since a build leaves files in its source."""
+    source = tmp_path_factory.mktemp("source")
     for name in FILES:
         shutil.copyfile(ROOT / name, source / name)
     for name in FOLDERS:
@@ -32,6 +33,11 @@ def wheel(tmp_path_factory) -> Path:
         left = source / name / "__pycache__"
         left.mkdir()
         (left / "stale.py311.1.nbc").write_bytes(b"a compiled kernel of this machine")
+    return source
+
+
+def built_wheel(source: Path, out: Path) -> Path:
+    """The wheel of these sources."""
     command = [
         sys.executable,
         "-m",
@@ -48,6 +54,11 @@ def wheel(tmp_path_factory) -> Path:
     assert done.returncode == 0, done.stderr
     (path,) = out.glob("*.whl")
     return path
+
+
+@pytest.fixture(scope="session")
+def wheel(source, tmp_path_factory) -> Path:
+    return built_wheel(source, tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="session")
@@ -116,6 +127,25 @@ def test_wheel_holds_code_example_and_embedded_models_only(wheel, record_propert
     assert any(name.endswith(".safetensors") for name in tiny)
     assert wheel.stat().st_size < LIMIT
     record_property("measured", f"wheel: {len(names)} files, {wheel.stat().st_size / 1e6:.1f} MB")
+
+
+def test_source_distribution_builds_the_same_wheel(source, wheel, tmp_path):
+    build = "import setuptools.build_meta as b, sys; print(b.build_sdist(sys.argv[1]))"
+    done = subprocess.run(
+        [sys.executable, "-c", build, str(tmp_path)], cwd=source, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    (path,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(path) as files:
+        names = [name.partition("/")[2] for name in files.getnames()]
+        files.extractall(tmp_path, filter="data")
+    assert {"tests", "traces", "notebooks"}.isdisjoint(name.split("/")[0] for name in names)
+    assert not [name for name in names if name.endswith((".nbc", ".pyc"))]
+    again = built_wheel(tmp_path / path.name.removesuffix(".tar.gz"), tmp_path)
+    with zipfile.ZipFile(wheel) as here, zipfile.ZipFile(again) as there:
+        assert {i.filename: i.CRC for i in here.infolist()} == {
+            i.filename: i.CRC for i in there.infolist()
+        }
 
 
 def test_example_replays_as_the_full_recording():
