@@ -138,8 +138,8 @@ class Shards:
         self.folder.rmdir()
 
     def _clear(self) -> None:
-        """Deletes all files; killed, it leaves shards that hold, or that no settings vouch for."""
-        for path in self.folder.iterdir():
+        """Deletes all files, the settings last: shards without settings must not be resumed."""
+        for path in sorted(self.folder.iterdir(), key=lambda path: path.name == "settings.json"):
             path.unlink()
 
 
