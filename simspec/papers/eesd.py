@@ -195,8 +195,8 @@ def table_7(inputs: Inputs) -> PaperTable:
             "prompts, plain decoding among both. A tree takes the place of Thompson sampling. The "
             "engine resumes a tree behind the shared layers of the rows that drafting has passed; "
             "its leaves take one more small pass, which on one CPU thread costs more than it "
-            "saves. At these recordings' measured costs, a tree no larger than the longest chain is "
-            "priced as verified behind one, and a larger tree as passing all layers.",
+            "saves. At these recordings' measured costs, a tree no larger than the longest "
+            "chain is priced as verified behind one, and a larger tree as passing all layers.",
         ),
         names=2,
     )
