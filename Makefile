@@ -30,7 +30,7 @@ SLOW := embedded equality tree_engine tree_embedded sampling_law fuzz random_kil
 
 .PHONY: demo test test-slow mutants lint docs bench notebooks example smollm2 gpu gpu-target clean costs
 .PHONY: smollm2-drafters smollm2-recordings smollm2-costs smollm2-equality
-.PHONY: smollm2-variants smollm2-variant ablations tiny-rejection paper-recordings
+.PHONY: smollm2-more-drafters smollm2-variants smollm2-variant ablations tiny-rejection paper-recordings
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -87,8 +87,9 @@ $(SMOLLM2)/target/card.json: | $(VENV)/.installed
 
 # Drafters of that model and the recordings of traces/smollm2, from public prompts in DATA (traces/README.md).
 # Killed, each command goes on where it was. On two idle cores EAGLE's 900 steps take half an hour.
+SMOLLM2_DTYPE ?= bfloat16
 SMOLLM2_TEXT = --target $(SMOLLM2)/target --prompts $(SMOLLM2)/prompts.jsonl --longest 700 \
-  --out $(SMOLLM2) --dtype bfloat16 --distil-tokens 250000 --threads 2
+  --out $(SMOLLM2) --dtype $(SMOLLM2_DTYPE) --distil-tokens 250000 --threads 2
 SMOLLM2_RECORD = $(BIN)/simspec record traces/smollm2/prompts.jsonl --models $(SMOLLM2) --budget 128
 SMOLLM2_DRAFTERS = $(addprefix --drafter ,prompt_lookup early_exit eagle glide medusa model)
 $(SMOLLM2)/prompts.jsonl: | $(VENV)/.installed
@@ -100,6 +101,12 @@ smollm2-drafters: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl
 	$(BIN)/simspec train early_exit $(SMOLLM2_TEXT) --draft-vocab 8192 --steps 300 --soft --set depth=4
 	$(BIN)/simspec train model $(SMOLLM2_TEXT) --draft-vocab 8192 --steps 400 \
 	  --set width=256 --set layers=2 --set heads=4 --set head_dim=64 --set hidden=704
+# Two more, trained later from fewer tokens; not recorded (docs/smollm2.md).
+SMOLLM2_SHORT = $(SMOLLM2_TEXT:250000=160000)
+smollm2-more-drafters: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl
+	$(BIN)/simspec train early_exit $(SMOLLM2_SHORT) --draft-vocab 8192 --steps 500 --soft --set depth=15 \
+	  --name early_exit-15
+	$(BIN)/simspec train hydra $(SMOLLM2_SHORT) --draft-vocab 8192 --steps 600
 smollm2-recordings:
 	mkdir -p traces/smollm2/greedy traces/smollm2/coupled traces/smollm2/rejection
 	$(SMOLLM2_RECORD) $(SMOLLM2_DRAFTERS) --depth 16 --rule greedy --out traces/smollm2/greedy

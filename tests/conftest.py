@@ -6,6 +6,7 @@ whether a test fails, not for the smallest example.
 
 import gc
 import json
+import os
 from importlib.util import find_spec
 
 import pytest
@@ -18,10 +19,12 @@ settings.register_profile("explore", deadline=None, max_examples=500)
 WITHOUT_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)
 settings.register_profile("exam", deadline=None, derandomize=True, phases=WITHOUT_SHRINKING)
 settings.load_profile("steady")
+# Two workers on two cores, so one thread for each and for the commands that it starts; thread
+# counts do not change a float64 result.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 if find_spec("torch"):
     import torch
 
-    # Two workers on two cores; thread counts do not change a float64 result.
     torch.set_num_threads(1)
 
 

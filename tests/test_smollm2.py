@@ -75,6 +75,24 @@ def test_all_costs_are_of_one_sitting():
     assert {o.engines["target"] for o in origins} == {"prepacked"}
 
 
+CARDS = sorted(set((FOLDER / "drafters").glob("*.json")) - {FOLDER / "drafters/self_skip.json"})
+
+
+@pytest.mark.parametrize("path", CARDS, ids=lambda path: path.stem)
+def test_table_of_trained_drafters_is_that_of_their_cards(path):
+    card = json.loads(path.read_text())
+    figures = card["evaluation"]
+    compared = figures["trained"]["accepted_length"], figures["beats_untrained"]
+    lengths = [
+        f"{row['value']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
+        for row in (*compared, figures["beats_trigram"])
+    ]
+    trained = f"{card['parameters']['trained'] / 1e6:.1f} M"
+    cells = f"`{path.stem}`", str(card["steps"]), f"{card['tokens']:,}", trained, *lengths
+    assert f"| {' | '.join(cells)} |" in PAGE.read_text(encoding="utf-8")
+    assert figures["beats_untrained"]["longer"] == (figures["beats_untrained"]["low"] > 0)
+
+
 @pytest.mark.parametrize("rule", ["greedy", "coupled"])
 def test_table_of_drafters_is_current(rule):
     files = [str(path_of(rule, drafter).relative_to(ROOT)) for drafter in DRAFTERS]

@@ -16,7 +16,7 @@ from real.model.decoder import Decoder
 from real.model.draft_vocabulary import DraftVocabularyHead, check_vocabulary
 from real.model.hf_config import WeightsError
 from real.model.int8 import from_int8
-from simspec.names import printable
+from simspec.names import one_note, printable
 
 HASHES = ("tokenizer", "config", "weights")
 """Hashes that identify a target (`made_for`), in the order in which differences are reported."""
@@ -154,7 +154,7 @@ def _stored(folder: Path, name: str, made_for: Mapping[str, str]) -> tuple[dict,
         settings, target = dict(stored["settings"]), dict(stored["target"])
     except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise WeightsError(
-            f"{folder} holds no drafter {name!r} ({name}.json): {_line(error)}"
+            f"{folder} holds no drafter {name!r} ({name}.json): {one_note(error)[:300]}"
         ) from error
     for key in HASHES:
         if target.get(key) != made_for.get(key):
@@ -186,7 +186,8 @@ def load_draft_head(
         head = make(target, **settings)
     except (RuntimeError, ValueError, TypeError) as error:
         raise WeightsError(
-            f"{folder / name}.json has settings that this target cannot have: {_line(error)}"
+            f"{folder / name}.json has settings that this target cannot have: "
+            f"{one_note(error)[:300]}"
         ) from error
     state = read_state(folder / f"{name}.safetensors")
     if draft_vocab is not None:
@@ -243,7 +244,9 @@ def read_state(path: Path) -> dict[str, Tensor]:
     try:
         state = load_file(path) if path.exists() else load(read_bytes(path))
     except (OSError, ValueError, SafetensorError) as error:
-        raise WeightsError(f"{path} is damaged or no safetensors file: {_line(error)}") from error
+        raise WeightsError(
+            f"{path} is damaged or no safetensors file: {one_note(error)[:300]}"
+        ) from error
     return from_int8(state, str(path))
 
 
@@ -276,7 +279,3 @@ def fill(head: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
                 "fetch or train it again"
             )
     head.load_state_dict({name: value.to(expected[name]) for name, value in state.items()})
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]

@@ -8,6 +8,7 @@ from typing import Any
 
 from real.prompts.prompt import PromptError
 from real.tokenizer_check import check_tokenizer
+from simspec.names import one_note
 
 OWN = "tokenizer"
 """Name of the template that a checkpoint's tokenizer brings."""
@@ -40,7 +41,8 @@ class ChatTemplate:
             )
         except Exception as error:  # a template may raise anything
             raise PromptError(
-                f"chat template {self.name!r} cannot render {len(chat)} messages: {_line(error)}; "
+                f"chat template {self.name!r} cannot render {len(chat)} messages: "
+                f"{one_note(error)[:200]}; "
                 "try it without --system, or use --chat-template none"
             ) from error
 
@@ -96,7 +98,7 @@ def _own_template(path: str | Path, system: str) -> ChatTemplate | None:
         return ChatTemplate(OWN, tokenizer.get_chat_template(), tokenizer, system)
     except ValueError as error:
         raise PromptError(
-            f"{path} has several chat templates and no default: {_line(error)}; "
+            f"{path} has several chat templates and no default: {one_note(error)[:200]}; "
             "give one by --chat-template FILE"
         ) from error
 
@@ -111,7 +113,7 @@ def _tokenizer(path: str | Path) -> Any:
         return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     except Exception as error:  # transformers raises many types for a damaged tokenizer
         raise PromptError(
-            f"the tokenizer of {path} cannot be loaded by transformers: {_line(error)}; "
+            f"the tokenizer of {path} cannot be loaded by transformers: {one_note(error)[:200]}; "
             "use --chat-template none"
         ) from error
 
@@ -123,13 +125,9 @@ def _read(file: Path) -> str:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise PromptError(
-            f"{file} cannot be read as a chat template: {_line(error)}; "
+            f"{file} cannot be read as a chat template: {one_note(error)[:200]}; "
             "expected auto, none or a Jinja file"
         ) from error
     if not text.strip():
         raise PromptError(f"{file} is empty; expected a chat template in Jinja")
     return text
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200]

@@ -129,7 +129,7 @@ def table_6(inputs: Inputs) -> PaperTable:
     rows: list[tuple[Cell, ...]] = []
     for method, (ablation, drafter) in methods.items():
         rows.append(("tiny", method, *_training(card_of(inputs, ablation))))
-        real = [c for c in inputs.cards if c.drafter == drafter and "smollm2/" in c.name]
+        real = [c for c in inputs.cards if c.name.endswith(f"smollm2/drafters/{drafter}.json")]
         rows += [("smollm2", method, *_training(card)) for card in real]
     return PaperTable(
         "EESD Table 6: training efficiency",
