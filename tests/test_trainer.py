@@ -107,6 +107,20 @@ def test_interrupted_training_ends_with_the_same_bits(unbroken, tmp_path, kills)
     )  # after a save the start is forgotten
 
 
+def test_slow_steps_are_saved_by_the_clock(unbroken, tmp_path, monkeypatch):
+    monkeypatch.setattr(real.train.trainer, "SAVE_SECONDS", 0)
+    steps = []
+
+    def seen(step):
+        steps.append(step)
+        return step
+
+    with pytest.raises(Killed):
+        trained(tmp_path, die_at=3)  # before the first save by number
+    assert same(unbroken, trained(tmp_path, seed=9, window_of=seen))
+    assert steps == [*range(3, PLAN.steps)]
+
+
 JUDGED = replace(PLAN, steps=40, every=4)
 SCORES = [1.0, 3.0, 3.0, 2.0, 2.5, 1.0, 4.0, 1.0, 1.0, 1.0]
 

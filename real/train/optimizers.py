@@ -5,6 +5,8 @@ import re
 import torch
 from torch import nn
 
+from real.model.bfloat16 import multiplies_bfloat16
+from real.train.muon import Float32Muon
 from real.train.schedule import TrainSchedule
 
 VOCABULARY = re.compile(r"(^|\.)(\w*embed\w*|\w*head)\.")
@@ -16,7 +18,8 @@ def optimizers(
 ) -> list[torch.optim.Optimizer]:
     """Muon for matrices inside layers and blocks; AdamW for embeddings, heads, norms and biases.
 
-    With `schedule.optimizer` "adamw" that for all, and weight decay of all.
+    Muon multiplies in float32 where the device emulates bfloat16. With `schedule.optimizer`
+    "adamw" that for all, and weight decay of all.
     """
     if schedule.optimizer == "adamw":
         return [_adamw(list(parameters.values()), schedule, schedule.decay)]
@@ -25,8 +28,9 @@ def optimizers(
     outer = [p for p in parameters.values() if id(p) not in inner_ids]
     built: list[torch.optim.Optimizer] = []
     if inner:
+        muon = torch.optim.Muon if multiplies_bfloat16(inner[0].device) else Float32Muon
         built.append(
-            torch.optim.Muon(
+            muon(
                 inner, lr=schedule.rate, weight_decay=schedule.decay, adjust_lr_fn="match_rms_adamw"
             )
         )

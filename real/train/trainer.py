@@ -12,6 +12,9 @@ from real.train.optimizers import optimizers
 from real.train.resume import load_state, save_state
 from real.train.schedule import TrainSchedule, learning_rate_factor
 
+SAVE_SECONDS = 120
+"""What a killed training loses at most, with the step that it is in."""
+
 
 class Paused(Exception):
     """Raised by a progress callback to pause: state is saved first, and a second call continues."""
@@ -31,9 +34,10 @@ def fit(
     They enter the log as "valid"; the weights of the highest score (ties: the first) are restored
     at the end. Without it the last weights stay.
 
-    State is saved under `folder` every `schedule.save_every` steps and at the end. A second call
-    continues from there on the same path, since windows are addressed by step. A `progress` that
-    raises Paused stops it after a save, once the number of steps is fixed.
+    State is saved under `folder` every `schedule.save_every` steps, every two minutes where these
+        are slow, and at the end. A second call continues from there on the same path, since windows
+    are addressed by step. A `progress` that raises Paused stops it after a save, once the number
+    of steps is fixed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
@@ -46,6 +50,7 @@ def fit(
         )
     state.steps = state.steps or schedule.steps
     best, first, began, paused = state.best, state.step, 0.0, None
+    saved = time.perf_counter()
     while not best.stopped and (not state.steps or state.step < state.steps):
         if not state.steps and state.step == first + 20:  # the first steps warm up
             began = time.perf_counter()
@@ -71,8 +76,10 @@ def fit(
             best.update(state.log[-1]["valid"]["score"], state.step, schedule.patience, parameters)
         ended = last or best.stopped
         pauses = paused is not None and bool(state.steps) and not ended
-        if state.step % schedule.save_every == 0 or ended or pauses:
+        due = bool(state.steps) and time.perf_counter() - saved >= SAVE_SECONDS
+        if state.step % schedule.save_every == 0 or due or ended or pauses:
             save_state(folder, parameters, optimizer_list, state)
+            saved = time.perf_counter()
         if paused is not None and pauses:
             raise paused
     with torch.no_grad():
