@@ -106,7 +106,7 @@ SMOLLM2_SHORT = $(SMOLLM2_TEXT:250000=160000)
 smollm2-more-drafters: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl
 	$(BIN)/simspec train early_exit $(SMOLLM2_SHORT) --draft-vocab 8192 --steps 500 --soft --set depth=15 \
 	  --name early_exit-15
-	$(BIN)/simspec train hydra $(SMOLLM2_SHORT) --draft-vocab 8192 --steps 600
+	$(BIN)/simspec train hydra $(SMOLLM2_SHORT) --draft-vocab 8192 --steps 400
 smollm2-recordings:
 	mkdir -p traces/smollm2/greedy traces/smollm2/coupled traces/smollm2/rejection
 	$(SMOLLM2_RECORD) $(SMOLLM2_DRAFTERS) --depth 16 --rule greedy --out traces/smollm2/greedy
