@@ -49,6 +49,19 @@ def test_a_finished_label_is_reported_once_without_a_terminal(capsys):
     assert capsys.readouterr().err.splitlines() == ["recording: 2/2", "recording: 2/2"]
 
 
+def test_long_work_says_a_line_a_minute_without_a_terminal(capsys, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr("real.cli.progress.time.monotonic", lambda: now)
+    with show_progress() as progress:
+        for done in range(1, 8):
+            now += 25
+            progress("training", done, 8, f"loss {done}")
+        now += 25
+        progress("training", 8, 8)
+    lines = ["training: 3/8 loss 3", "training: 6/8 loss 6", "training: 8/8"]
+    assert capsys.readouterr().err.splitlines() == lines
+
+
 def test_escape_sequences_in_labels_and_notes_are_no_commands(capsys):
     with show_progress() as progress:
         progress("a\x1b[2J", 1, 1, "b\x1b]0;c\x07")
