@@ -194,9 +194,10 @@ def table_7(inputs: Inputs) -> PaperTable:
             "The fixed K, and Sequoia's tree with its size, are chosen on the other half of the "
             "prompts, plain decoding among both. A tree takes the place of Thompson sampling. The "
             "engine resumes a tree behind the shared layers of the rows that drafting has passed; "
-            "its leaves take one more small pass, which on one CPU thread costs more than it "
-            "saves. At these recordings' measured costs, a tree no larger than the longest "
-            "chain is priced as verified behind one, and a larger tree as passing all layers.",
+            "its leaves take one more small pass, and no gain shows on the embedded target "
+            "(docs/costs.md). At these recordings' measured costs, a tree no larger than the "
+            "longest chain is priced as verified behind one, and a larger tree as passing all "
+            "layers.",
         ),
         names=2,
     )
