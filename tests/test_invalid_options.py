@@ -1,5 +1,8 @@
 """Invalid options of commands: one line on stderr, exit code 2, and nothing written."""
 
+import subprocess
+import sys
+
 import pytest
 from inputs import HEADS, RECORD_COMMAND
 from shell import refused
@@ -214,3 +217,26 @@ def test_invalid_train_options_are_refused(input_folder, options, words):
     (input_folder / "number.jsonl").write_text('{"text": "a"}\n{"text": 3}\n')
     (input_folder / "nothing.txt").write_text("")
     refused(input_folder, "train", "--toy", "--out", "m", *options, words=words, progress=True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run", "no.parquet"),
+        ("teacher-force", "no.parquet"),
+        ("race", "no.parquet"),
+        ("scorecard", "tiny-eagle-greedy", "no.parquet"),
+        ("measure", "--for", "no.parquet"),
+        ("audit", "no.parquet"),
+        ("audit", "run.jsonl", "--against", "no.parquet"),
+    ],
+)
+def test_missing_recording_is_refused_before_torch_is_imported(tmp_path, arguments):
+    code = (
+        "import sys; from simspec.cli import _load_extras, main; _load_extras(); "
+        "sys.modules['torch'] = None; main(sys.argv[1:])"
+    )
+    call = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "simspec: no.parquet: no such file\n"

@@ -110,6 +110,21 @@ def test_time_limit_names_wide_cells():
     assert wide_warning({}, 0.02) == []
 
 
+def test_warm_up_counts_in_the_time_limit():
+    """A warm-up of 100 rounds of TRUE seconds leaves no time for more than the least repeats."""
+    clock = [0.0]
+
+    class Slow(Noisy):
+        def run(self, rng, rounds, counted, precision):
+            super().run(rng, rounds if counted else 100, counted, precision)
+
+    block = Slow(0.5, clock)
+    settings = MeasureSettings(rounds=4, repeats=2, seconds=4.0)
+    ended = sit({"b": block}, settings, clocks=Clocks(lambda: clock[0], lambda: clock[0]))
+    assert len(block.values) == 8
+    assert ended.wall == clock[0] == ended.processor
+
+
 def test_saved_sitting_continues():
     saves = []
     ended, _ = sitting_of([0.5], seconds=60.0, save=lambda s: saves.append(s.wall))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from real.cli.options import Device, Json, Models, TargetPath, Weights
+from real.cli.options import Device, Json, Models, TargetPath, Weights, check_recordings
 from real.cli.progress import show_progress
 
 
@@ -42,6 +42,8 @@ def audit(  # noqa: PLR0913
 
     Example: simspec run tiny-model-greedy --save run.jsonl; simspec audit run.jsonl
     """
+    recordings = [] if run.endswith(".jsonl") else [run]
+    check_recordings(*recordings, *([] if against is None else [against]))
     from real.audit.report import print_report
     from real.jobs import ModelSettings, audit_run
 

@@ -22,6 +22,7 @@ from real.cli.options import (
     TopK,
     TopP,
     Weights,
+    check_recordings,
     parse_rule,
 )
 from real.cli.progress import show_progress
@@ -93,9 +94,10 @@ def measure(  # noqa: PLR0913
     seconds: Annotated[
         float,
         typer.Option(
-            help="Time limit, for each cost file: runs go on until all intervals are narrow."
+            help="Time limit, for each cost file, with the warm-up: runs go on until all "
+            "intervals are narrow."
         ),
-    ] = 45.0,
+    ] = 40.0,
     precision: Annotated[
         float, typer.Option(help="Half-width of every median's 95% interval, as a share of it.")
     ] = 0.02,
@@ -129,6 +131,7 @@ def measure(  # noqa: PLR0913
 
     Example: simspec measure --drafter eagle --drafter medusa --rule coupled --threads 1 --out .
     """
+    check_recordings(*recording or ())
     from real.jobs import CostRequest, ModelSettings, measure_costs, measure_together, requests_for
     from real.measure import MeasureSettings
 

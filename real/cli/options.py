@@ -27,6 +27,15 @@ def use_threads(count: int) -> int:
     return count
 
 
+def check_recordings(*names: str) -> None:
+    """TraceError or ValueError for recordings that cannot be opened, before torch is imported."""
+    from simspec.recordings import locate
+    from simspec.trace_parts import stored_meta
+
+    for path in locate(names).values() if names else ():
+        stored_meta(path)
+
+
 Threads = Annotated[
     int,
     typer.Option(

@@ -16,6 +16,7 @@ from real.cli.options import (
     Seed,
     TargetPath,
     Threads,
+    check_recordings,
 )
 from real.cli.progress import show_progress
 from real.cli.race_table import print_race
@@ -86,6 +87,7 @@ def race(  # noqa: PLR0913
 
     Example: simspec race tiny-model-greedy --contestant model=fixed:2 --out race.json
     """
+    check_recordings(trace)
     from real.jobs import ModelSettings, RaceSettings, race_recording
 
     default = RaceSettings()

@@ -7,7 +7,18 @@ from typing import Annotated
 import typer
 
 from real.cli.engines import describe_engines
-from real.cli.options import Device, Dtype, Engine, Json, Models, Seed, TargetPath, Threads, Weights
+from real.cli.options import (
+    Device,
+    Dtype,
+    Engine,
+    Json,
+    Models,
+    Seed,
+    TargetPath,
+    Threads,
+    Weights,
+    check_recordings,
+)
 from real.cli.progress import show_progress
 from simspec.cli.options import MOST_PROMPTS, at_most
 from simspec.terminal import print_text
@@ -73,6 +84,7 @@ def run(  # noqa: PLR0913
 
     Lookahead decoding: simspec run tiny-model-greedy --drafter lookahead --policy fixed:4
     """
+    check_recordings(trace)
     from real.jobs import ModelSettings, RunSettings, run_recording
 
     settings = RunSettings(policy, cost, prompts, seed, save, drafter, risk)

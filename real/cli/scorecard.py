@@ -17,6 +17,7 @@ from real.cli.options import (
     Seed,
     TargetPath,
     Threads,
+    check_recordings,
 )
 from real.cli.progress import show_progress
 from simspec.cli.options import MOST_PROMPTS, MOST_REPEATS, at_most
@@ -65,6 +66,7 @@ def scorecard(  # noqa: PLR0913
 
     Example: simspec scorecard tiny-model-greedy --policy fixed:2 --policy beta_ts --repeats 5
     """
+    check_recordings(*traces)
     from real.jobs import ModelSettings, ScoringSettings, score_recordings
 
     settings = ScoringSettings(policy, prompts, repeats, cost, seed, save)

@@ -18,6 +18,7 @@ from real.cli.options import (
     Seed,
     TargetPath,
     Weights,
+    check_recordings,
 )
 from real.cli.progress import show_progress
 from simspec.terminal import print_text
@@ -48,6 +49,7 @@ def teacher_force(  # noqa: PLR0913
 
     Example: simspec teacher-force tiny-model-greedy --policy fixed:3 --dtype bfloat16
     """
+    check_recordings(trace)
     from real.jobs import ModelSettings, force_recording
 
     models_ = ModelSettings(models, device, dtype, engine, target, weights)

@@ -61,7 +61,8 @@ class LoopBlock:
     | plain | samples of plain decoding, which say what a small cell is; default: `samples` |
 
     A sequence's first round is one more, since it follows a prefill. A drafter without logits has
-    a sequence for every job: it finds much behind its prompt and less behind its own output.
+    a sequence for every job: it finds much behind its prompt and less behind its own output. The
+    target passes the prompt once a run.
     """
 
     def __init__(
@@ -100,14 +101,15 @@ class LoopBlock:
         widths = self.widths() if precision else {}
         jobs = [job for job in self.jobs if not precision or widths[job] > precision]
         units = [jobs[i].rounds() for _ in range(rounds) for i in rng.permutation(len(jobs))]
-        if self.one_by_one:
-            for unit in units:
-                self._sequence([unit], 0, counted)
-            return
-        while units:
-            first = self.first[self.sequences % len(self.first)]
-            left = self._sequence([[first], *units], len(units), counted)
-            units = left[: len(units) - 1] if len(left) >= len(units) else left
+        with self.target.repeating_prompt():
+            if self.one_by_one:
+                for unit in units:
+                    self._sequence([unit], 0, counted)
+                return
+            while units:
+                first = self.first[self.sequences % len(self.first)]
+                left = self._sequence([[first], *units], len(units), counted)
+                units = left[: len(units) - 1] if len(left) >= len(units) else left
 
     def _sequence(
         self, units: Sequence[Sequence[Job]], retries: int, counted: bool

@@ -16,7 +16,7 @@ class MeasureSettings:
     | repeats | runs of every block at least, after one warm-up run |
     | seed | of prompts, cached rows and the order of jobs |
     | tree_nodes | largest tree whose verification is priced; 0: chains only |
-    | seconds | time limit of further runs; 0: none follow |
+    | seconds | time limit, warm-up included, of further runs; 0: none follow |
     | precision | further runs end where every interval's half-width is within this share |
 
     ValueError for a batch, context, rounds or repeats below 1, for negative seconds and for a

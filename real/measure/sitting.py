@@ -34,7 +34,7 @@ class Sitting:
     | field | meaning |
     | --- | --- |
     | repeats | counted runs of the blocks |
-    | wall, processor | seconds of them, of the wall clock and of this process |
+    | wall, processor | seconds of all runs, of the wall clock and of this process |
     | wide | {"block kind size": relative half-width} of cells that are not precise yet |
     """
 
@@ -65,8 +65,8 @@ def sit(
     | later ones | jobs whose interval is wider than `settings.precision` |
 
     `pace` is called before the first counted run of a block and behind every one.
-    It ends with the last wide cell, or after `settings.seconds`, checked before every block. A
-    `sitting` that was saved goes on where it stopped.
+    It ends with the last wide cell, or after `settings.seconds` with the uncounted runs, checked
+    before every block. A `sitting` that was saved goes on where it stopped.
     """
     sitting = sitting or Sitting()
     rng = np.random.default_rng((settings.seed, sitting.repeats))
@@ -74,14 +74,14 @@ def sit(
     total = (settings.repeats + 1) * len(names)
     before = sitting.wall, sitting.processor
     done = 0
+    begin, busy = clocks.wall(), clocks.processor()
+    saved = begin
     for i in rng.permutation(len(names)):  # warms caches, allocators and compiled policies
         blocks[names[i]].run(rng, 1, False, 0.0)
         done += 1
         progress("measuring", done, total, "warm-up")
     warm()
     pace()
-    begin, busy = clocks.wall(), clocks.processor()
-    saved = begin
 
     def late() -> bool:
         sitting.wall = before[0] + clocks.wall() - begin

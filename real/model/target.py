@@ -1,6 +1,8 @@
 """The target: a decoder with its KV cache, and verification passes over chains or trees of drafted
 tokens."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
 
@@ -63,10 +65,33 @@ class Target:
         self.cache = passes.cache("target", decoder, len(decoder.layers), capacity)
         self.length = 0
         self.place: list[int] = []
+        self._repeats = False
+        self._prefilled: tuple[list[int], TargetOutput] | None = None
+
+    @contextmanager
+    def repeating_prompt(self) -> Iterator[None]:
+        """Within it, a prefill of the same tokens as the one before only goes back to its end.
+
+        Committed rows stay in the cache, so that later rounds are the same.
+        """
+        self._repeats = True
+        try:
+            yield
+        finally:
+            self._repeats, self._prefilled = False, None
 
     @torch.inference_mode()
     def prefill(self, tokens: list[int]) -> TargetOutput:
         """Starts a sequence: fills the cache with `tokens`, the prompt without its last token."""
+        if self._prefilled is None or self._prefilled[0] != tokens:
+            self._prefilled = None  # also where this pass fails
+            output = self._prefill(tokens)
+            self._prefilled = (list(tokens), output) if self._repeats else None
+            return output
+        self.length = len(tokens)
+        return self._prefilled[1]
+
+    def _prefill(self, tokens: list[int]) -> TargetOutput:
         self.length = 0
         self.decoder.check_length(len(tokens))
         if not tokens:
