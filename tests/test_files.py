@@ -1,10 +1,14 @@
 """Output files: refused before the work, written whole or not at all."""
 
+import json
 import os
 import stat
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from real.files import replace_json
 from simspec.files import check_keys, check_output, read_json, replacing
 from simspec.imports.formats import FORMATS, read_import
 
@@ -76,3 +80,26 @@ def test_errors_quote_no_more_of_a_file_than_a_line_holds(tmp_path, monkeypatch)
         read_import("eagle", tmp_path / "a.json")
     assert len(str(json_error.value)) < 700
     assert len(str(import_error.value)) < 700
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda values: st.lists(values) | st.dictionaries(st.text(), values),
+)
+
+
+@given(JSON)
+@example(["[\n1\n]", [1, 2], {"[\n": [[3], [], [-0.0, None, True]]}])
+def test_json_is_read_as_it_was_written(tmp_path_factory, value):
+    path = tmp_path_factory.mktemp("json") / "value.json"
+    replace_json(path, value)
+    assert json.dumps(json.loads(path.read_text()), sort_keys=True) == json.dumps(
+        value, sort_keys=True
+    )
+
+
+def test_lists_of_numbers_are_written_on_a_line(tmp_path):
+    replace_json(tmp_path / "a.json", {"n": [1, 2.5, None], "s": ["a", "b"], "rows": [[1], [2]]})
+    assert (tmp_path / "a.json").read_text() == (
+        '{\n "n": [1, 2.5, null],\n "rows": [\n  [1],\n  [2]\n ],\n "s": [\n  "a",\n  "b"\n ]\n}\n'
+    )

@@ -73,10 +73,7 @@ def claims(
     if write is not None:
         check_output(write)
     recordings = Recordings(root, prompts)
-    cards = find_cards(root.resolve().parent)
-    if not cards and not any(root.rglob("*.parquet")):
-        raise ValueError(f"{root} holds no recording and no card lies beside it: nothing to test")
-    inputs = Inputs(recordings, cards, seed, replicates)
+    inputs = Inputs(recordings, find_cards(root.resolve().parent), seed, replicates)
     verdicts = _tested(chosen, inputs)
     if write is not None:
         renew(write, markdown(verdicts))
