@@ -63,7 +63,7 @@ example: $(VENV)/.installed
 	$(BIN)/python tests/cut_example.py
 
 # All recordings of traces/ in one sitting and on one thread, SECONDS for each; killed, it continues.
-SECONDS ?= 60
+SECONDS ?= 15
 costs: $(VENV)/.installed
 	$(BIN)/simspec measure $(addprefix --for ,$(wildcard traces/tiny-*.parquet)) \
 	  --rows 48 --context 192 --threads 1 --seconds $(SECONDS)
@@ -112,7 +112,10 @@ smollm2-recordings:
 	$(SMOLLM2_RECORD) $(SMOLLM2_DRAFTERS) --depth 16 --rule greedy --out traces/smollm2/greedy
 	$(SMOLLM2_RECORD) $(SMOLLM2_DRAFTERS) --depth 8 --rule coupled --temperature 0.8 --out traces/smollm2/coupled
 	$(SMOLLM2_RECORD) $(SMOLLM2_DRAFTERS) --depth 8 --rule rejection --temperature 1 --out traces/smollm2/rejection
-smollm2-costs:
+# Weights that are not at hand are drawn at random in their sizes: seconds do not depend on values.
+smollm2-costs: $(SMOLLM2)/target/card.json
+	$(BIN)/python tests/untrained_drafters.py $(SMOLLM2) \
+	  $(addprefix traces/smollm2/drafters/,eagle.json glide.json medusa.json early_exit.json model.json)
 	$(BIN)/simspec measure $(addprefix --for ,$(wildcard traces/smollm2/*/*.parquet)) --models $(SMOLLM2) \
 	  --engine prepacked --threads 2 --seconds 20
 

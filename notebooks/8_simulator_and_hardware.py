@@ -72,6 +72,7 @@ for contestant in race["raw"]:
     trace = simspec.load_trace(path)
     place = {prompt: s for s, prompt in enumerate(trace.meta.ids)}
     trace = trace.select([place[prompt] for prompt in race["ids"]])
+    trace = trace.shorten(race["budget"] or int(trace.budget.max()))
     cost = costs_of({contestant: path})[contestant]
     rounds = simspec.replay(trace, make(policy, trace, cost), race["seed"], cost)
     replayed[contestant] = trace, cost, policy, rounds
@@ -85,10 +86,10 @@ for contestant in race["raw"]:
 # ## The seconds, prompt by prompt
 #
 # Predicted: the measured time to the first token, and the modeled seconds of all further rounds.
-# Each prompt ran twice; its two dots tell how well the machine repeats itself.
+# Each prompt ran in every repeat; its dots tell how well the machine repeats itself.
 #
-# **Look for:** the distance of a dot from the diagonal beside the distance between the two dots of
-# a prompt. A prediction cannot be nearer than the machine is to itself.
+# **Look for:** the distance of a dot from the diagonal beside the distance between the dots of a
+# prompt. A prediction cannot be nearer than the machine is to itself.
 
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.8))

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from pandas import DataFrame
@@ -15,6 +14,7 @@ from real.pair import TINY, load_pair
 from real.progress import Progress, quiet
 from real.rerun import evenly_spaced, rule_of
 from simspec import CostModel, load_trace, sweep
+from simspec.stats import Interval
 
 TRACES = Path(__file__).parent.parent / "traces"
 DRAFTERS = ("model", "early_exit")
@@ -31,13 +31,14 @@ class Demo:
 
     | field | meaning |
     | --- | --- |
-    | table, by_prompt | the sweep of these recordings, oracle included; the same for each prompt |
+    | table | the sweep of these recordings, oracle included |
+    | intervals | recording -> policy -> modeled speedup with its interval |
     | best | the recording with the largest modeled speedup of a policy in CANDIDATES |
     | outcomes | recording -> its own best policy, run for real |
     """
 
     table: DataFrame
-    by_prompt: DataFrame
+    intervals: dict[str, dict[str, Interval]]
     best: str
     outcomes: dict[str, Outcome]
 
@@ -111,9 +112,9 @@ def _demo(prompts: int, seed: int, rounds: int, progress: Progress, folder: Path
         settings = MeasureSettings(rounds=2, repeats=-(-rounds // 2))
         costs[name] = measure(pair.target, pair.drafter, rule_of(trace), trace.K, settings)
     progress("sweeping", 0, 1)
-    swept: dict[str, Any] = {"replicates": 2, "seed": seed, "progress": False}
-    table = sweep(traces, [*CANDIDATES, "oracle"], costs, **swept)
-    by_prompt = sweep(traces, [*CANDIDATES, "oracle"], costs, by="prompt", **swept)
+    policies = [*CANDIDATES, "oracle"]
+    table = sweep(traces, policies, costs, replicates=2, seed=seed, progress=False)
+    intervals = speedup_intervals(traces, policies, costs, 2)
     speed = table[table.policy != "oracle"].groupby(["trace", "policy"], sort=False).speedup.mean()
     outcomes: dict[str, Outcome] = {}
     for name, trace in traces.items():
@@ -126,10 +127,11 @@ def _demo(prompts: int, seed: int, rounds: int, progress: Progress, folder: Path
             part, pairs[trace.meta.drafter], speed[name].idxmax(), costs[name], seed, labeled
         )
     best = speed.idxmax()
-    return Demo(table, by_prompt, best[0], outcomes)
+    return Demo(table, intervals, best[0], outcomes)
 
 
 def draw(demonstration: Demo, path: Path) -> None:
     """Draws the modeled speedup of every policy on every recording, and what the runs measured."""
-    measured = {name: (o.policy, o.measured) for name, o in demonstration.outcomes.items()}
-    draw_speedups(speedup_intervals(demonstration.by_prompt), measured, path)
+    outcomes = demonstration.outcomes.items()
+    measured = {name: (o.policy, o.measured, None, None) for name, o in outcomes}
+    draw_speedups(demonstration.intervals, measured, path)

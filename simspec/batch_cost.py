@@ -1,6 +1,7 @@
 """BatchCost: seconds of a step of sequences that are decoded together."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -159,9 +160,14 @@ def batch_cost(cost: CostModel | CostTable, batch: int, context: float | None = 
 def with_draft_row(cost: CostModel | CostTable, seconds: float) -> CostModel | CostTable:
     """The same costs with so many seconds for each further row of a draft step (`node`)."""
     if isinstance(cost, CostModel):
-        return replace(cost, node=seconds)
+        return _with_node(cost, seconds)
     cells = tuple(
-        tuple(cell if cell is None else replace(cell, node=seconds) for cell in row)
+        tuple(cell if cell is None else _with_node(cell, seconds) for cell in row)
         for row in cost.cells
     )
     return replace(cost, cells=cells)
+
+
+def _with_node(cost: CostModel, seconds: float) -> CostModel:
+    stated = replace(cost, node=seconds, precision=None)
+    return stated.derived(partial(_with_node, seconds=seconds), cost)

@@ -1,13 +1,15 @@
 """CostModel: seconds of every part of a round."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from operator import methodcaller
 from os import PathLike
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from simspec.cost_origin import CostOrigin
+from simspec.cost_origin import CostOrigin, read_origin
 from simspec.cost_precision import CostPrecision
 from simspec.files import check_keys, read_json, write_json
 from simspec.round_cost import CostTables, chain_seconds, levels_seconds
@@ -18,8 +20,6 @@ _TERMS = ("kv_verify", "kv_draft", "step", "context")
 _ROUNDING = 1 + 1e-9
 _OPTIONAL = ("node", "origin", "precision", "predictor", *_TERMS)
 """Keys that a file leaves out where they say nothing."""
-
-
 PREDICTED = "theta", "theta_low_rank"
 """Features that a learned predictor gives (EESD Eq. 5)."""
 MOST_SECONDS = 1e9
@@ -45,7 +45,7 @@ class CostModel:
     | node      | float          | each row beyond the first in a drafter's pass over a tree       |
     | predictor | float, None    | theta_M of one computed token, for policies that read it alone  |
     | origin    | CostOrigin     | device, threads, dtype and engines; None: unknown               |
-    | precision | CostPrecision  | intervals and rounds of the medians; None: unknown, or derived  |
+    | precision | CostPrecision  | intervals and replicates; None: unknown, or derived             |
     | kv_verify | float          | each cached token that a pass of the target reads               |
     | kv_draft  | float          | each cached token that a draft step reads                       |
     | step      | float          | part of verify[1:]: the kernel of several rows a sequence       |
@@ -75,6 +75,7 @@ class CostModel:
     step: float = 0.0
     context: float = 0.0
     predictor: float | None = None
+    _parent: ClassVar[tuple[Callable[..., "CostModel"], tuple["CostModel", ...]] | None] = None
 
     def __post_init__(self) -> None:
         for field in _LISTS:
@@ -110,8 +111,7 @@ class CostModel:
             raise self._error(
                 f"overhead {self.overhead}, baseline {self.baseline}, expected finite, >= 0 and > 0"
             )
-
-        longest = max(float(array.max()) for array in (self.draft, self.verify, self.catch_up))
+        longest = max(float(getattr(self, field).max()) for field in _LISTS)
         charged = self.feature, self.node, self.predictor or 0.0
         for seconds in (longest, self.overhead, self.baseline, *charged):
             if seconds > MOST_SECONDS:
@@ -127,9 +127,12 @@ class CostModel:
             value = getattr(self, field)
             if not (value is None or isinstance(value, kind)):
                 raise self._error(f"{field} is {value!r}, expected a {kind.__name__} or None")
-        if self.precision is not None:
-            self._check_precision(self.precision)
         self._check_terms()
+        if self.precision is not None:
+            sizes = {field: len(getattr(self, field)) for field in _LISTS}
+            if wrong := self.precision.misfit(sizes, self.predictor is not None):
+                raise self._error(wrong)
+            _ = self.replicates  # an invalid one is the file's error, not that of a later table
 
     def _check_terms(self) -> None:
         """ValueError where the terms are more than what the lists hold."""
@@ -146,17 +149,37 @@ class CostModel:
                 "or baseline: state smaller terms"
             )
 
-    def _check_precision(self, precision: CostPrecision) -> None:
-        for field in _LISTS:
-            size = len(getattr(self, field))
-            for held in (precision.half_width[field], precision.samples[field]):
-                if len(held) != size:
-                    raise self._error(
-                        f"precision of {field} has {len(held)} entries, expected {size}: drop it"
-                    )
-
     def _error(self, reason: str) -> ValueError:
         return ValueError(f"cost {self.name!r}: {reason}")
+
+    @cached_property
+    def replicates(self) -> tuple["CostModel", ...]:
+        """Bootstrap replicates of these costs, at this cost's plain step; none where unknown."""
+        if self._parent is not None:
+            change, parents = self._parent
+            return tuple(map(change, *(cost.replicates for cost in parents)))
+        if self.precision is None or not self.precision.replicates:
+            return ()
+        held = {
+            part: self.baseline * np.array(values, np.float64)
+            for part, values in self.precision.replicates.items()
+        }
+        return tuple(
+            replace(self, precision=None, **{part: values[r] for part, values in held.items()})
+            for r in range(len(held["overhead"]))
+        )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the measurement of these costs, or of those they derive from, warned of."""
+        if self._parent is not None:
+            return tuple(dict.fromkeys(text for cost in self._parent[1] for text in cost.warnings))
+        return () if self.precision is None else self.precision.warnings
+
+    def derived(self, change: Callable[..., "CostModel"], *parents: "CostModel") -> "CostModel":
+        """These costs, change(*parents), with its values at the parents' replicates as theirs."""
+        object.__setattr__(self, "_parent", (change, parents))
+        return self
 
     @property
     def K(self) -> int:
@@ -205,7 +228,8 @@ class CostModel:
         if not charge:
             return self
         draft = self.draft + charge * np.arange(self.K + 1)
-        return replace(self, draft=draft, feature=0.0, predictor=None, precision=None)
+        charged = replace(self, draft=draft, feature=0.0, predictor=None, precision=None)
+        return charged.derived(methodcaller("reading", tuple(reads)), self)
 
     def charge(self, reads: Sequence[str]) -> float:
         """Seconds of reading these features of one computed token."""
@@ -233,12 +257,10 @@ class CostModel:
             baseline=self.baseline + self.kv_verify * moved,
             context=float(context),
             precision=None,
-        )
+        ).derived(methodcaller("at", context), self)
 
     def truncate(self, K: int) -> "CostModel":
-        """The same costs for chains of at most K <= self.K tokens; ValueError beyond what was
-        measured.
-        """
+        """The same costs for chains of at most K <= self.K tokens; ValueError beyond."""
         if not 0 <= K <= self.K:
             raise ValueError(
                 f"cost {self.name!r} prices drafts up to {self.K}, asked for {K}: "
@@ -247,7 +269,8 @@ class CostModel:
         if K == self.K == self.nodes:
             return self
         draft, verify = self.draft[: K + 1], self.verify[: K + 1]
-        return replace(self, draft=draft, verify=verify, precision=None)
+        shorter = replace(self, draft=draft, verify=verify, precision=None)
+        return shorter.derived(methodcaller("truncate", K), self)
 
     def extend(self, K: int) -> "CostModel":
         """The same costs extrapolated to K >= self.K by their last step, the kernel step left out;
@@ -266,7 +289,8 @@ class CostModel:
                 (self.verify, self.verify[-1] - self.verify[-2] - kernel),
             )
         )
-        return replace(self, draft=draft, verify=verify, precision=None)
+        longer = replace(self, draft=draft, verify=verify, precision=None)
+        return longer.derived(methodcaller("extend", K), self)
 
     def widen(self, nodes: int) -> "CostModel":
         """The same costs with `verify` extrapolated to `nodes` submitted tokens, if it is shorter.
@@ -286,7 +310,8 @@ class CostModel:
         slope = max(float(np.polyfit(late, self.verify[late], 1)[0]), 0.0)
         more = self.verify[-1] + slope * np.arange(1, nodes - self.nodes + 1)
         verify = np.concatenate((self.verify, more))
-        return replace(self, verify=verify, precision=None)
+        wider = replace(self, verify=verify, precision=None)
+        return wider.derived(methodcaller("widen", nodes), self)
 
     def seconds(self, rounds: Any) -> np.ndarray:
         """float64[R]: seconds of every round of a `Rounds`, the backlog starting at 0 in each
@@ -329,9 +354,7 @@ class CostModel:
         return seconds + self.node * np.maximum(np.asarray(rows) - rounds.computed, 0)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain lists and numbers, as in the file: without `node` and the last four fields where
-        they are 0, and without an origin where there is none.
-        """
+        """Plain lists and numbers, as in the file: without the optional keys that say nothing."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         values = {
             k: v
@@ -347,20 +370,17 @@ class CostModel:
         }
 
     def to_json(self, path: str | PathLike[str]) -> None:
-        """Writes the model as one JSON object whose keys are the fields, completely or not at
-        all.
-        """
+        """Writes the model as one JSON object of its fields, completely or not at all."""
         write_json(path, self.to_dict())
 
     @classmethod
     def from_dict(cls, data: Any) -> "CostModel":
         """The inverse of `to_dict`; ValueError for a missing or unknown key or an invalid value."""
         data, origin = read_origin(data)
-        given = data if isinstance(data, dict) else {}
         precision = None
-        if "precision" in given:
-            precision = CostPrecision.from_dict(given["precision"])
-            data = {key: value for key, value in given.items() if key != "precision"}
+        if isinstance(data, dict) and "precision" in data:
+            precision = CostPrecision.from_dict(data["precision"])
+            data = {key: value for key, value in data.items() if key != "precision"}
         names = (field.name for field in fields(cls))
         check_keys(data, (name for name in names if name not in _OPTIONAL or name in data))
         for key, value in data.items():
@@ -377,20 +397,3 @@ class CostModel:
     def from_json(cls, path: str | PathLike[str]) -> "CostModel":
         """Reads what `to_json` wrote; ValueError, one line with the path, for an invalid file."""
         return read_json(path, cls.from_dict, "cost model")
-
-
-def read_origin(data: Any) -> tuple[Any, CostOrigin | None]:
-    """(the JSON value of a cost file without its origin, the origin or None).
-
-    Older files hold "engines" alone. ValueError for an invalid origin.
-    """
-    if not isinstance(data, dict):
-        return data, None
-    rest = {key: value for key, value in data.items() if key not in ("engines", "origin")}
-    if "origin" in data:
-        if "engines" in data:
-            raise ValueError("holds engines beside an origin, expected them inside it")
-        return rest, CostOrigin.from_dict(data["origin"])
-    if "engines" in data:
-        return rest, CostOrigin(engines=data["engines"])
-    return rest, None

@@ -42,6 +42,18 @@ def check_comparable(costs: Mapping[str, Any], mixed: bool = False) -> list[str]
     return notes
 
 
+def warning_notes(costs: Mapping[str, Any]) -> list[str]:
+    """A line for each warning of {file: CostModel or ratio}, with the files that hold it."""
+    files: dict[str, list[str]] = {}
+    for file, cost in costs.items():
+        for warning in cost.warnings if isinstance(cost, CostModel) else ():
+            files.setdefault(warning, []).append(file)
+    return [
+        f"{of[0]}{f' and {len(of) - 1} more' * (len(of) > 1)}: {warning}"
+        for warning, of in files.items()
+    ]
+
+
 def _unknown_note(unknown: list[str], models: Mapping[str, CostModel]) -> str:
     labels: dict[str, str] = {}
     for file in unknown:

@@ -9,7 +9,7 @@ from simspec.files import check_keys
 IDENTITY = ("device", "threads", "dtype")
 """What two costs have to share before their seconds can be compared."""
 
-_MAPS = ("engines", "versions")
+_MAPS = ("engines", "versions", "products")
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class CostOrigin:
     | versions | {library: version} | of Python and of the libraries that decide latency |
     | created | str | UTC, ISO 8601 |
     | sitting | str | equal in all files that one measurement wrote |
+    | products | {shape: text} | how each number of rows is multiplied, chosen when models load |
 
     ValueError for values of another type.
     """
@@ -36,6 +37,7 @@ class CostOrigin:
     versions: Mapping[str, str] = field(default_factory=dict)
     created: str = ""
     sitting: str = ""
+    products: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -65,10 +67,29 @@ class CostOrigin:
     def to_dict(self) -> dict[str, Any]:
         """Plain texts and numbers, as in the file."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {name: dict(v) if name in _MAPS else v for name, v in values.items()}
+        values = {name: dict(v) if name in _MAPS else v for name, v in values.items()}
+        return values if self.products else {k: v for k, v in values.items() if k != "products"}
 
     @classmethod
     def from_dict(cls, data: Any) -> "CostOrigin":
         """The inverse of `to_dict`; ValueError for missing or unknown keys and for other values."""
-        check_keys(data, (item.name for item in fields(cls)))
+        names = (item.name for item in fields(cls))
+        check_keys(data, (name for name in names if name != "products" or name in data))
         return cls(**data)
+
+
+def read_origin(data: Any) -> tuple[Any, CostOrigin | None]:
+    """(the JSON value of a cost file without its origin, the origin or None).
+
+    Older files hold "engines" alone. ValueError for an invalid origin.
+    """
+    if not isinstance(data, dict):
+        return data, None
+    rest = {key: value for key, value in data.items() if key not in ("engines", "origin")}
+    if "origin" in data:
+        if "engines" in data:
+            raise ValueError("holds engines beside an origin, expected them inside it")
+        return rest, CostOrigin.from_dict(data["origin"])
+    if "engines" in data:
+        return rest, CostOrigin(engines=data["engines"])
+    return rest, None

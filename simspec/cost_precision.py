@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from math import isfinite
 from typing import Any
 
@@ -9,6 +10,10 @@ from simspec.files import check_keys
 
 PARTS = ("draft", "verify", "catch_up", "overhead", "baseline", "feature", "node")
 LISTS = ("draft", "verify", "catch_up")
+REPLICATED = (*LISTS, "overhead", "feature", "node")
+MOST_REPLICATES = 1000
+_OPTIONAL = ("replicates", "blocks", "disturbed")
+"""Keys that a file leaves out where they say nothing."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +28,14 @@ class CostPrecision:
     | seconds | float | the measurement took |
     | after_draft | float | seconds that a draft adds to the pass behind it |
     | warnings | (str,) | one line each: cells that are wide, drift, a busy machine |
+    | replicates | {part: list [R]} | bootstrap replicates, in plain steps of the replicate |
+    | blocks | int | timing blocks of the sitting |
+    | disturbed | int | of these, left out as disturbed |
 
     after_draft is part of every draft[j], j >= 1. Parts are those of PARTS; draft, verify and
-    catch_up have lists as long as the cost's.
+    catch_up have lists as long as the cost's. Replicates are empty, or R = 2 .. 1000 of each of
+    REPLICATED, and of predictor where the cost has one; entry r of all parts, and of all files of
+    a sitting, is of the same resample. A replicate of a list is a list that long.
     ValueError for anything else.
     """
 
@@ -35,6 +45,9 @@ class CostPrecision:
     seconds: float = 0.0
     after_draft: float = 0.0
     warnings: tuple[str, ...] = field(default=())
+    replicates: Mapping[str, Any] = field(default_factory=dict)
+    blocks: int = 0
+    disturbed: int = 0
 
     def __post_init__(self) -> None:
         for name in ("level", "seconds", "after_draft"):
@@ -55,9 +68,28 @@ class CostPrecision:
                     raise ValueError(
                         f"precision: {name} of {part} is {value!r}, expected numbers >= 0"
                     )
+        _check_replicates(self.replicates)
+        counts = self.blocks, self.disturbed
+        if not all(type(n) is int for n in counts) or not 0 <= self.disturbed <= self.blocks:
+            raise ValueError(
+                f"precision: {self.disturbed!r} of {self.blocks!r} blocks are disturbed, expected "
+                "whole numbers >= 0, and no more than there are"
+            )
+
+    def misfit(self, sizes: Mapping[str, int], predictor: bool) -> str:
+        """Why this is not the precision of costs with lists of these sizes; '' where it is."""
+        replicates = {part: values[0] for part, values in self.replicates.items() if part in LISTS}
+        for part, size in sizes.items():
+            for held in (self.half_width[part], self.samples[part], replicates.get(part)):
+                if held is not None and len(held) != size:
+                    return f"precision of {part} has {len(held)} entries, expected {size}: drop it"
+        if self.replicates and ("predictor" in self.replicates) != predictor:
+            return "replicates of predictor and its cost are not both there: drop the replicates"
+        return ""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, lists and texts, as in the file."""
+        optional = {name: getattr(self, name) for name in _OPTIONAL}
         return {
             "level": self.level,
             "half_width": dict(self.half_width),
@@ -65,14 +97,40 @@ class CostPrecision:
             "seconds": self.seconds,
             "after_draft": self.after_draft,
             "warnings": list(self.warnings),
-        }
+        } | {name: value for name, value in optional.items() if value}
 
     @classmethod
     def from_dict(cls, data: Any) -> "CostPrecision":
         """The inverse of `to_dict`; ValueError for missing or unknown keys and other values."""
         names = ("level", "half_width", "samples", "seconds", "after_draft", "warnings")
-        check_keys(data, names)
+        check_keys(data, (*names, *(name for name in _OPTIONAL if name in data)))
         return cls(**data)
+
+
+def _check_replicates(replicates: Any) -> None:
+    """ValueError for other parts, for replicates of unequal number or size, and for no seconds."""
+    parts = set(replicates) if isinstance(replicates, Mapping) else {None}
+    if not parts:
+        return
+    if parts - {"predictor"} != set(REPLICATED):
+        raise ValueError(f"precision: replicates have other parts than {', '.join(REPLICATED)}")
+    count = len(replicates["overhead"]) if isinstance(replicates["overhead"], list) else 0
+    for part, values in replicates.items():
+        if not isinstance(values, list) or len(values) != count:
+            raise ValueError(f"precision: replicates of {part} are no list of {count} replicates")
+        if part in LISTS:
+            size = len(values[0]) if values and isinstance(values[0], list) else 0
+            if not size or not all(isinstance(row, list) and len(row) == size for row in values):
+                raise ValueError(
+                    f"precision: replicates of {part} are no lists of one length, that of the cost"
+                )
+            if part != "verify" and any(row[0] != 0 for row in values):
+                raise ValueError(f"precision: replicates of {part} begin with work, expected 0")
+        numbers = chain.from_iterable(values) if part in LISTS else values
+        if not all(_number(value) and isfinite(value) and value >= 0 for value in numbers):
+            raise ValueError(f"precision: replicates of {part} hold other values than numbers >= 0")
+    if not 2 <= count <= MOST_REPLICATES:
+        raise ValueError(f"precision: {count} replicates, expected 2 to {MOST_REPLICATES}")
 
 
 def _number(value: Any) -> bool:

@@ -5,13 +5,14 @@ Entries are linear between measured contexts, and stepwise between batch sizes.
 
 from bisect import bisect_left
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from os import PathLike
 from typing import Any
 
 import numpy as np
 
-from simspec.cost import CostModel, read_origin
-from simspec.cost_origin import CostOrigin
+from simspec.cost import CostModel
+from simspec.cost_origin import CostOrigin, read_origin
 from simspec.files import check_keys, read_json, write_json
 
 
@@ -94,8 +95,8 @@ class CostTable:
     @property
     def warnings(self) -> list[str]:
         """What the measurement of any cell warned of."""
-        precisions = [cell.precision for row in self.cells for cell in row if cell is not None]
-        return list(dict.fromkeys(w for p in precisions if p is not None for w in p.warnings))
+        cells = [cell for row in self.cells for cell in row if cell is not None]
+        return list(dict.fromkeys(text for cell in cells for text in cell.warnings))
 
     def at(self, batch: int | None = None, context: int | None = None) -> CostModel:
         """The costs of a batch of that size after that many tokens.
@@ -249,9 +250,10 @@ def _between(low: CostModel, high: CostModel, share: float, name: str) -> CostMo
     }
     if low.predictor is not None and high.predictor is not None:
         parts["predictor"] = line(low.predictor, high.predictor)
-    return CostModel(
+    between = CostModel(
         **parts,
         name=name,
         origin=low.origin if low.origin == high.origin else None,
         device=low.device if low.device == high.device else f"{low.device}, {high.device}",
     )
+    return between.derived(partial(_between, share=share, name=name), low, high)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from simspec.cost import CostModel
-from simspec.cost_comparison import check_comparable
+from simspec.cost_comparison import check_comparable, warning_notes
 from simspec.cost_table import CostTable, load_cost
 
 CHECKOUT = Path(__file__).parent.parent / "traces"
@@ -87,7 +87,7 @@ def comparable_costs(
     context: int | None = None,
     mixed: bool = False,
 ) -> tuple[dict, list[str]]:
-    """(`costs_of`, notes) of recordings that stand side by side.
+    """(`costs_of`, notes) of recordings that stand side by side, with the costs' own warnings.
 
     ValueError where the origins of two cost files differ, unless `mixed` allows it.
     """
@@ -96,7 +96,8 @@ def comparable_costs(
     beside = {file: costs[name] for name, file in files.items() if file is not None}
     unique = len({file.name for file in beside}) == len(beside)
     labeled = {file.name if unique else str(file): model for file, model in beside.items()}
-    return costs, check_comparable(labeled, mixed)
+    read = {Path(cost).name: model for model in costs.values()} if cost is not None else labeled
+    return costs, [*check_comparable(labeled, mixed), *warning_notes(read)]
 
 
 def whole_cost(path: Path, cost: str | None = None) -> CostModel | CostTable | float:

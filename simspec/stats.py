@@ -4,7 +4,7 @@ Prompts are independent; the rounds of one prompt are not.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -38,10 +38,13 @@ def bootstrap(
     seed: int = 0,
     method: str = "bca",
 ) -> Interval:
-    """Interval of a figure that is a function of sums over prompts, by resampling prompts.
+    """Interval of a figure that is a function of sums over prompts, by resampling prompts, and
+    prices where columns hold replicates of them.
 
     columns float64[P, C] holds each prompt's parts; statistic maps totals [..., C] to figures
-    [...].
+    [...]. Of columns [P, C, 1 + R] the first are at the prices as measured, and give the figure; a
+    resample takes prompts and, independently of them, one of the R replicates (nested bootstrap).
+    With the same resamples and seed, resample b of all figures takes the same of both.
 
     | method     | quantiles of the resampled figures at                                        |
     | ---------- | ---------------------------------------------------------------------------- |
@@ -51,10 +54,12 @@ def bootstrap(
     The root corrects the resamples' variance (Hesterberg 2015, expanded percentile). z0 is from the
     share of resamples below the figure, a = sum d^3 / (6 (sum d^2)^1.5) from the jackknife (Efron
     1987). Measured coverage of 95% intervals of a ratio, prompts of unequal length: 94% at 50 and
-    120, 93% at 10 and 20. ValueError for fewer than 8 prompts, an unknown method, or a figure that
-    is not finite in some resample.
+    120, 93% at 10 and 20. With replicates z0 and a are those at the measured prices, times s and
+    s^3, s^2 the prompts' share of the variance: the bias of R replicates is mostly noise. Coverage
+    is then 94 to 96% at s^2 of 84 to 24%, 40 prompts and 64 replicates. ValueError for fewer than 8
+    prompts, an unknown method, or a figure that is not finite in some resample.
     """
-    columns = _columns(columns)
+    columns, priced = _priced(columns)
     if method not in METHODS:
         raise ValueError(f"method is {method!r}, expected one of {', '.join(METHODS)}")
     if not (0 < level < 1 and resamples >= 100):
@@ -63,9 +68,17 @@ def bootstrap(
             "100 resamples"
         )
     prompts, totals = len(columns), columns.sum(axis=0)
+    weights = _weights(prompts, resamples, seed)
     value = float(statistic(totals))
-    drawn = np.asarray(statistic(_weights(prompts, resamples, seed) @ columns))
-    if not np.isfinite(value) or not np.isfinite(drawn).all():
+    measured = drawn = np.asarray(statistic(weights @ columns))
+    of_prices = 0.0
+    if len(priced):
+        of_prices = float(np.var(statistic(priced.sum(axis=1)), ddof=1))
+        parts = np.empty((resamples, columns.shape[1]))
+        for r, of_replicate in enumerate(priced):
+            parts[r :: len(priced)] = weights[r :: len(priced)] @ of_replicate
+        drawn = np.asarray(statistic(parts))
+    if not (np.isfinite(value) and np.isfinite(measured).all() and np.isfinite(drawn).all()):
         raise ValueError(
             "the figure is not finite in every resample: a denominator is 0 there, leave this "
             "figure out"
@@ -74,18 +87,48 @@ def bootstrap(
         prompts - 1, np.array([(1 - level) / 2, (1 + level) / 2])
     )
     if method == "bca":
-        z = _bca(z, value, drawn, np.asarray(statistic(totals - columns)))
+        z = _bca(z, value, measured, np.asarray(statistic(totals - columns)), of_prices)
     low, high = np.quantile(drawn, ndtr(z))
     return Interval(value, float(low), float(high), level, prompts)
 
 
+def stacked(*parts: Any) -> Any:
+    """Columns for `bootstrap` of parts float64[P] or [P, 1 + R] each.
+
+    Entry r of all parts is of one replicate; fewer replicates than those of another part repeat.
+    """
+    parts = tuple(np.asarray(part, dtype=np.float64) for part in parts)
+    if all(part.ndim == 1 for part in parts):
+        return np.stack(parts, axis=-1)
+    most = max(part.shape[1] for part in parts if part.ndim == 2)
+    return np.stack([_repeated(part, most) for part in parts], axis=1)
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """float64[P, 1 + R] of the prompts of all parts [P, 1 + R], replicates as for `stacked`."""
+    most = max(part.shape[1] for part in parts)
+    return np.concatenate([_repeated(part, most) for part in parts])
+
+
+def _repeated(part: Any, width: int) -> Any:
+    """float64[P, width] of [P] or [P, 1 + R], R < width: without replicates, of the one column."""
+    part = part.reshape(len(part), -1)
+    count = part.shape[1] - 1
+    later = 1 + np.arange(width - 1) % count if count else np.zeros(width - 1, np.int64)
+    return part[:, [0, *later]]
+
+
+def price_deviation(columns: Any, statistic: Callable[..., Any]) -> float:
+    """Standard deviation of the figure over the replicates of its prices; 0 without them."""
+    _, priced = _priced(columns)
+    return float(np.std(statistic(priced.sum(axis=1)), ddof=1)) if len(priced) else 0.0
+
+
 def ratio(numerator: Any, denominator: Any, **options: Any) -> Interval:
-    """Interval of sum(numerator) / sum(denominator), float64[P] each; options as for
+    """Interval of sum(numerator) / sum(denominator), parts as for `stacked`; options as for
     `bootstrap`.
     """
-    return bootstrap(
-        np.stack((numerator, denominator), axis=-1), lambda t: t[..., 0] / t[..., 1], **options
-    )
+    return bootstrap(stacked(numerator, denominator), lambda t: t[..., 0] / t[..., 1], **options)
 
 
 def ratio_difference(
@@ -94,7 +137,7 @@ def ratio_difference(
     """Interval of the ratio of a minus that of b, paired: both are resampled by the same
     prompts.
     """
-    columns = np.stack((numerator_a, denominator_a, numerator_b, denominator_b), axis=-1)
+    columns = stacked(numerator_a, denominator_a, numerator_b, denominator_b)
     return bootstrap(columns, lambda t: t[..., 0] / t[..., 1] - t[..., 2] / t[..., 3], **options)
 
 
@@ -149,6 +192,18 @@ def monte_carlo_test(values: Any) -> float:
     return float((values >= values[0] - 1e-12 * abs(values[0])).mean())
 
 
+def _priced(columns: Any) -> tuple[Any, Any]:
+    """(columns [P, C] at the prices as measured, those at the replicates [R, P, C])."""
+    columns = np.asarray(columns, dtype=np.float64)
+    if columns.ndim != 3 or not columns.shape[2]:
+        columns = _columns(columns)
+        return columns, np.empty((0, *columns.shape))
+    by_price = np.ascontiguousarray(np.moveaxis(columns, 2, 0))
+    if not np.isfinite(by_price).all():
+        raise ValueError("columns at some replicate of the prices are not finite")
+    return _columns(by_price[0]), by_price[1:]
+
+
 def _columns(columns: Any) -> Any:
     columns = np.asarray(columns, dtype=np.float64)
     if columns.ndim != 2 or not np.isfinite(columns).all():
@@ -174,12 +229,13 @@ def _weights(prompts: Any, resamples: Any, seed: Any) -> Any:
     return drawn.astype(np.float64)
 
 
-def _bca(z: Any, value: Any, drawn: Any, without_one: Any) -> Any:
+def _bca(z: Any, value: Any, drawn: Any, without_one: Any, of_prices: float) -> Any:
     spread = without_one.mean() - without_one
     scale = (spread**2).sum()
     if scale == 0 or np.ptp(drawn) == 0:
         return z
-    bend = (spread**3).sum() / (6 * scale**1.5)
+    bend = (spread**3).sum() / (6 * (scale + of_prices) ** 1.5)
     under = ((drawn < value).sum() + 0.5 * (drawn == value).sum()) / len(drawn)
     shift = ndtri(np.clip(under, 0.5 / len(drawn), 1 - 0.5 / len(drawn)))
+    shift = shift * math.sqrt(scale / (scale + of_prices))
     return shift + (shift + z) / np.maximum(1 - bend * (shift + z), 1e-9)

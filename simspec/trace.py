@@ -151,6 +151,23 @@ class Trace:
             **by_row,
         )
 
+    def shorten(self, budget: int) -> "Trace":
+        """The first tokens of each sequence, as if so many were allowed; TraceError below 1."""
+        if budget < 1:
+            raise TraceError(f"budget is {budget}, expected at least one new token")
+        lengths = np.minimum(np.diff(self.offset), budget)
+        rows = np.concatenate(
+            [np.arange(start, start + length) for start, length in zip(self.offset, lengths)]
+        )
+        by_row: dict[str, Any] = {
+            name: None if (array := getattr(self, name)) is None else array[rows] for name in BY_ROW
+        }
+        left = np.concatenate([np.arange(length, 0, -1) for length in lengths])
+        by_row["run"] = np.minimum(by_row["run"], left).astype(self.run.dtype)
+        return replace(
+            self, offset=_offsets(lengths), budget=np.minimum(self.budget, budget), **by_row
+        )
+
     def validate(self) -> "Trace":
         """Checks every line of the class's table; returns the trace, raises TraceError."""
         check_trace_arrays(self)

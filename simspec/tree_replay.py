@@ -22,7 +22,7 @@ def replay_tree(trace: Trace, policy: TreePolicy, cost: CostModel | None = None)
     """
     if cost is not None:
         prepare_tree(trace, policy, cost)
-    return _rounds(trace, policy)[0]
+    return tree_rounds(trace, policy)[0]
 
 
 def tree_seconds(rounds: Rounds, trace: Trace, policy: TreePolicy, cost: CostModel) -> np.ndarray:
@@ -31,7 +31,7 @@ def tree_seconds(rounds: Rounds, trace: Trace, policy: TreePolicy, cost: CostMod
     Pass cost.reading(policy.reads), see `CostModel.seconds_tree`. ValueError for other rounds, and
     for more levels or nodes than are priced.
     """
-    replayed, rows, backlog = _rounds(trace, policy)
+    replayed, rows, backlog = tree_rounds(trace, policy)
     if replayed != rounds:
         raise ValueError(
             f"the rounds are not those of {policy.name} on this trace: replay it there"
@@ -54,7 +54,7 @@ def prepare_tree(trace: Trace, policy: TreePolicy, cost: CostModel) -> None:
             )
 
 
-def _rounds(trace: Trace, policy: TreePolicy) -> tuple[Rounds, np.ndarray, np.ndarray]:
+def tree_rounds(trace: Trace, policy: TreePolicy) -> tuple[Rounds, np.ndarray, np.ndarray]:
     """(rounds, the drafter's rows [R], its backlog after each round in which it drafted [R])."""
     outcome = outcomes(trace, policy)
     choice = policy.plan[0] if policy.kind == "planned" else np.zeros((trace.rows, 1), np.int64)

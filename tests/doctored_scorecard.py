@@ -1,11 +1,11 @@
 """Scorecard rows whose runs follow given phase costs, but for one planted deviation."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 
 from real.bench.phase_costs import PhaseCosts
-from real.bench.prediction import scorecard_rows
+from real.bench.prediction import Prices, scorecard_rows
 from real.decode.result import DecodeResult
 from simspec import policies, replay, synthetic
 
@@ -19,39 +19,44 @@ PRICE = PhaseCosts(
     0.0625,
     np.array([0, 3, 0.25, 0.5]),
 )
+NO_PRICES = Prices(PRICE, (), 4)
 
 
-def doctored(change=lambda result, i: result, moved=False, repeats=3, plain=1.0):
-    """One row of fixed:2 whose runs follow PRICE, but for `change` and `moved` rounds.
+def ran(trace, rounds, seconds):
+    """One repeat: results of these rounds of all prompts; seconds float64 `[R, 4]`."""
+    results = []
+    for s in range(trace.sequences):
+        a, b = rounds.offset[s], rounds.offset[s + 1]
+        columns = (rounds.row, rounds.computed, rounds.drafted, rounds.accepted)
+        position, *lengths = (column[a:b] for column in columns)
+        token = trace.token[trace.offset[s] : trace.offset[s + 1]]
+        gap = np.full(b - a, np.inf)
+        results.append(DecodeResult(token, position - trace.offset[s], *lengths, seconds[a:b], gap))
+    return results
 
-    Plain decoding takes `plain` times as long as PRICE says.
+
+def doctored(change=lambda result, i: result, **settings):
+    """(row of fixed:2 of `doctored_rows`, trace, its replay, rounds that ran)."""
+    rows, *rest = doctored_rows(change, **settings)
+    return rows[1], *rest
+
+
+def doctored_rows(change, moved=False, repeats=3, plain=1.0, prices=NO_PRICES, prompts=4):
+    """Rows of plain decoding and fixed:2, whose runs follow PRICE, but for `change` and `moved`.
+
+    Plain decoding takes `plain` times as long as PRICE says. `change` maps each result of fixed:2
+    and the number of its repeat; `moved` rounds accept one token at most.
     """
-    trace = synthetic.iid(0.6, 4, 20, 3)
+    trace = synthetic.iid(0.6, prompts, 20, 3)
     policy = policies.BUILTIN["fixed"](2)
     replayed = replay(trace, policy)
-
-    def results(rounds, price=None):
-        decoded = []
-        for s in range(trace.sequences):
-            part = rounds.select([s])
-            token = trace.token[trace.offset[s] : trace.offset[s + 1]]
-            seconds = PRICE.seconds(part) if price is None else np.tile(price, (len(part), 1))
-            columns = (
-                part.row - trace.offset[s],
-                part.computed,
-                part.drafted,
-                part.accepted,
-                seconds,
-                np.full(len(part), np.inf),
-            )
-            decoded.append(DecodeResult(token, *columns[: len(fields(DecodeResult)) - 1]))
-        return decoded
-
-    ran = replay(replace(trace, run=np.minimum(trace.run, 1)) if moved else trace, policy)
-    undrafted = results(replay(trace, policies.BUILTIN["fixed"](0)), plain * PRICE.plain)
-    runs = [[[change(r, i) for r in results(ran)], undrafted] for i in range(repeats)]
-    (row,) = scorecard_rows("t", trace, "d", [(policy, [replayed])], PRICE, runs)
-    return row, trace, replayed, ran
+    measured = replay(replace(trace, run=np.minimum(trace.run, 1)) if moved else trace, policy)
+    one_by_one = replay(trace, policies.BUILTIN["fixed"](0))
+    undrafted = ran(trace, one_by_one, np.tile(plain * PRICE.plain, (len(one_by_one), 1)))
+    drafted = ran(trace, measured, PRICE.seconds(measured))
+    runs = [[[change(r, i) for r in drafted], undrafted] for i in range(repeats)]
+    rows = scorecard_rows("t", trace, "d", [(policy, [replayed])], prices, runs)
+    return rows, trace, replayed, measured
 
 
 def slower(*phases, by=1.5):

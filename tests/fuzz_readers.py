@@ -24,8 +24,11 @@ from toy_lm import toy_target
 
 from real.audit.emitted_run import EmittedSequence, RunHeader
 from real.audit.run_file import load_run, save_run
+from real.bench.contestant import Runs
+from real.bench.race_file import RaceFile
 from real.bench.scorecard import ScorecardRow
 from real.bench.scorecard_file import load_rows, save_rows
+from real.bench.tuning import Tuning
 from real.decode.acceptance_predictor import AcceptancePredictor
 from real.decode.predictor_files import load_predictor, save_predictor
 from real.demo import TRACES
@@ -33,6 +36,7 @@ from real.drafters import BUILTIN
 from real.drafters.eagle import EagleHead
 from real.drafters.hydra import HydraHeads
 from real.drafters.medusa import MedusaHeads
+from real.measure.pace import Pace
 from real.measure.samples import Samples
 from real.measure.sitting import Sitting
 from real.measure.unfinished import UnfinishedSitting
@@ -222,20 +226,24 @@ def use_kept(path: Path) -> None:
 
 
 def sitting(samples: Samples, path: Path) -> UnfinishedSitting:
-    return UnfinishedSitting(path, {"entries": ["a"]}, {"a": samples}, [0.5])
+    assert samples.pace is not None
+    return UnfinishedSitting(path, {"entries": ["a"]}, {"a": samples}, samples.pace)
 
 
 def sittings(folder: Path) -> None:
-    samples = Samples()
+    pace = Pace()
+    pace.extend([[0.0, 0.5, 0.5], [0.01, 0.6]])
+    samples = Samples(pace)
     done = SimpleNamespace(computed=2, drafted=2, accepted=1)
     from real.measure.job import Job
 
-    samples.add([Job("fixed", 2)] * 4, [done] * 4, [[0.1, 0.2, 0.0, 0.0]] * 4)
+    passes = [(i // 3, 0.5) for i in range(5)]
+    samples.add([Job("fixed", 2)] * 4, [done] * 4, [[0.1, 0.2, 0.0, 0.0]] * 4, passes)
     sitting(samples, folder / "unfinished.json").save(Sitting(1, 2.0, 1.5))
 
 
 def use_sitting(path: Path) -> None:
-    samples = Samples()
+    samples = Samples(Pace())
     sitting(samples, path).load()
     samples.drafting(2)
 
@@ -250,6 +258,13 @@ def scorecards(folder: Path) -> None:
         for name, kind in ScorecardRow.__annotations__.items()
     }
     save_rows(folder / "rows.json", SCORECARD, {"t": [ScorecardRow(**fields)]})
+
+
+def races(folder: Path) -> None:
+    kept = RaceFile(folder / "race.json", SCORECARD, "0f")
+    kept.save_tuning({"prompt_lookup:tuned": Tuning("prompt_lookup:2,2", {"a": 1.5}, ("p",))})
+    calls = {"token": [[[1, 2], [3]]], "passes": [[2, 1]], "seconds": [[0.5, 0.25]]}
+    kept.save([Runs("plain", False, first=[0.1, 0.2], **calls)])
 
 
 def checkpoint(folder: Path) -> None:
@@ -302,5 +317,6 @@ KINDS: dict[str, Kind] = {
     "kept results": Kind(kept, use_kept, weight=3),
     "unfinished costs": Kind(sittings, use_sitting, weight=2),
     "scorecard rows": Kind(scorecards, lambda path: load_rows(path, SCORECARD), weight=2),
+    "race repeats": Kind(races, lambda path: RaceFile(path, SCORECARD).load(), weight=1),
     "gguf": Kind(gguf, read_summary, weight=1),
 }

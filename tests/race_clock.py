@@ -1,6 +1,7 @@
 """Races on a simulated clock that only contestants advance."""
 
 from real.bench.contestant import Contestant, Request
+from real.bench.contestants import HfModels, our_contestants
 from real.bench.race import race
 from real.bench.race_rows import race_rows
 from real.prompts import ALL
@@ -46,7 +47,8 @@ class Clock:
 
             return generate
 
-        return Contestant(name, begin, "=" in name or ":" in name)
+        own = "plain" if "=" in name or name == "plain" else "generate"
+        return Contestant(name, begin, "=" in name or ":" in name, own_plain=own)
 
 
 LOOP = [7, 8] * 10
@@ -86,3 +88,11 @@ def failing(name, after):
         return generate
 
     return Contestant(name, begin, True)
+
+
+def all_contestants(checkpoints, trace, pairs, names, methods):
+    """Plain decoding, the `drafter=policy` names, and transformers' methods."""
+    ours = our_contestants(trace, pairs, names)
+    if not methods:
+        return ours
+    return ours + HfModels.load(checkpoints, methods).contestants(trace, methods)

@@ -5,24 +5,36 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from documents import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
 from simspec import CostModel, synthetic
-from simspec.claims.acceptance import by_confidence, by_draft_depth
+from simspec.claims.acceptance import by_confidence, first_depth, later_depths
 from simspec.claims.catalogue import CLAIMS
 from simspec.claims.claim import Claim, Inputs
 from simspec.claims.draft_lengths import correlation, higher_hm_lower_speedup
 from simspec.claims.evidence import POSITIVE, Evidence, Source, excess, jackknife, observe
+from simspec.claims.page import summary, verdict_rows
+from simspec.claims.paper_acceptance import SYNTHETIC
 from simspec.claims.price import MEASURED, PRICES
 from simspec.claims.recorded import Recorded, Recordings
-from simspec.claims.thompson import against_best_fixed, other_drafters
+from simspec.claims.thompson import against_best_fixed, others_at_best, others_at_ten
 from simspec.claims.trees import EAGLE_TREE
-from simspec.claims.verdict import FAILED, HELD, UNDECIDED, Verdict, decided, verdicts_on
+from simspec.claims.verdict import (
+    BY_CONSTRUCTION,
+    FAILED,
+    HELD,
+    UNDECIDED,
+    Verdict,
+    decided,
+    verdicts_on,
+)
 from simspec.policies.fixed import fixed
 from simspec.stats import Interval
 
+TRACES = ROOT / "traces"
 CELLS, PIECES, PROMPTS, TRIALS = 90, 3, 120, 250
 
 
@@ -30,9 +42,9 @@ def claim(test, prices=()):
     return Claim(1, "Something holds.", "EESD", "Table 1", test, prices)
 
 
-def piece(value, error, bounds=POSITIVE, counted=True, prompts=PROMPTS):
+def piece(value, error, bounds=POSITIVE, excluded="", prompts=PROMPTS):
     interval = Interval(value, -math.inf, math.inf, 0.95, prompts)
-    return Evidence("an effect", Source("r", counted=counted), "", interval, error, bounds)
+    return Evidence("an effect", Source("r", excluded=excluded), "", interval, error, bounds)
 
 
 def cell(*evidence):
@@ -81,7 +93,7 @@ def test_an_effect_as_large_as_seven_errors_is_found():
 
 
 def test_pieces_that_do_not_count_do_not_decide():
-    shown = piece(-9.0, 1.0, counted=False)
+    shown = piece(-9.0, 1.0, excluded="repetitive")
     assert words(cell(piece(9.0, 1.0), shown)) == [HELD]
     assert words(cell(shown)) == [UNDECIDED]
 
@@ -158,20 +170,27 @@ def test_a_true_claim_holds_and_a_false_one_does_not():
     """0-alpha .8, then .7: it exceeds 1-alpha. Control: .6, then .8."""
     true = recorded(alternating([0.8, 0.7, 0.7, 0.7, 0.7]), "eagle")
     false = recorded(alternating([0.6, 0.8, 0.8, 0.8, 0.8]), "eagle")
-    assert verdict_of(by_draft_depth, true) == HELD
-    assert verdict_of(by_draft_depth, false) == FAILED
+    assert verdict_of(first_depth, true) == HELD
+    assert verdict_of(first_depth, false) == FAILED
 
 
-def test_unequal_later_depths_are_a_false_claim():
-    false = recorded(alternating([0.9, 0.85, 0.4, 0.85, 0.85]), "eagle")
-    assert verdict_of(by_draft_depth, false) == FAILED
+def test_a_false_half_of_a_claim_leaves_the_true_half_held():
+    """0-alpha exceeds 1-alpha; 2-alpha is far below. The control: one word for both halves."""
+    halved = recorded(alternating([0.9, 0.8, 0.4, 0.8, 0.8]), "eagle")
+    assert verdict_of(first_depth, halved) == HELD
+    assert verdict_of(later_depths, halved) == FAILED
+
+    def both(inputs, price):
+        return first_depth(inputs, price) + later_depths(inputs, price)
+
+    assert verdict_of(both, halved) == FAILED
 
 
 def test_one_contradiction_among_recordings_is_enough():
     true = recorded(alternating([0.8, 0.7, 0.7, 0.7, 0.7]), "eagle")
     false = recorded(alternating([0.6, 0.8, 0.8, 0.8, 0.8]), "eagle")
-    assert verdict_of(by_draft_depth, true, false) == FAILED
-    assert verdict_of(by_draft_depth, true, replace(false, counted=False)) == HELD
+    assert verdict_of(first_depth, true, false) == FAILED
+    assert verdict_of(first_depth, true, replace(false, excluded="repetitive")) == HELD
 
 
 def test_confidence_that_misleads_is_a_false_claim():
@@ -185,8 +204,10 @@ def test_confidence_that_misleads_is_a_false_claim():
 def test_thompson_sampling_wastes_less_than_ten_poor_tokens_and_loses_to_free_good_ones():
     poor = recorded(synthetic.iid(0.2, 30, 60, 10, seed=6), "model", 0.15)
     good = recorded(synthetic.iid(0.97, 30, 60, 10, seed=7), "model", 0.0)
-    assert verdict_of(other_drafters, poor) == HELD
-    assert verdict_of(other_drafters, good) == FAILED
+    assert verdict_of(others_at_ten, poor) == HELD
+    # against the best length, which is one token, it wastes the further ones
+    assert verdict_of(others_at_best, poor) == FAILED
+    assert verdict_of(others_at_ten, good) == FAILED
 
 
 def pair(acceptance, costs):
@@ -218,12 +239,47 @@ def test_the_best_fixed_length_is_chosen_on_the_other_half():
 
 
 def test_beta_is_compared_with_lengths_from_one_to_ten():
-    trace = synthetic.iid(0.7, 16, 40, 12, seed=9)
-    (evidence,) = against_best_fixed(
+    trace = synthetic.iid(0.6, 16, 40, 12, seed=9)
+    evidence, *at_the_papers_acceptance = against_best_fixed(
         Inputs(Recordings(None, given=(recorded(trace, "early_exit"),))), PRICES[1]
     )
     assert 1 <= evidence.figures["K"] <= 10
     assert evidence.bounds[0] == -0.01
+    assert evidence.source.counted
+    assert {e.source.excluded for e in at_the_papers_acceptance} == {SYNTHETIC}
+
+
+def test_what_holds_by_construction_is_not_held_and_can_still_fail():
+    built = replace(claim(None), construction="the test cannot fail")
+    true, false = (replace(cell(piece(value, 1.0)), claim=built) for value in (9.0, -9.0))
+    assert words(true) == [BY_CONSTRUCTION]
+    assert words(false) == [FAILED]
+    assert "0 held at every price and 0 at one at least; 1 hold by" in summary(decided([true]))
+    # the control: the same evidence without a construction
+    assert "1 held at every price" in summary(decided([cell(piece(9.0, 1.0))]))
+
+
+def test_a_verdict_counts_the_recordings_on_which_the_effect_lies_where_claimed():
+    def at(name, value, excluded=""):
+        interval = Interval(value, value - 1, value + 1, 0.95, PROMPTS)
+        return Evidence("an effect", Source(name, excluded=excluded), "", interval, 0.5, POSITIVE)
+
+    found = cell(at("a", 2), at("b", 2), at("b", 0.5), at("c", -2), at("d", 2, "repetitive"))
+    assert found.inside == (1, 3)
+    assert verdict_rows([found])[0][3].startswith("undecided (1 of 3)")
+
+
+def test_a_verdict_says_why_nothing_counts():
+    (found,) = verdicts_on(
+        [claim(lambda inputs, price: [piece(9.0, 1.0, excluded=r) for r in ("x", "y", "x")])],
+        Inputs(Recordings(None)),
+    )
+    assert (found.verdict, found.reason) == (UNDECIDED, "nothing counts (x, y)")
+    (found,) = verdicts_on(
+        [claim(lambda inputs, price: [piece(9.0, 1.0), piece(9.0, 1.0, excluded="x")])],
+        Inputs(Recordings(None)),
+    )
+    assert (found.verdict, found.reason) == (HELD, "")
 
 
 # Prices and the list itself.
@@ -259,9 +315,14 @@ def test_flat_prices_are_the_papers_formula(alpha, K):
     assert seconds == pytest.approx(len(rounds) + 0.1 * rounds.computed.sum())
 
 
-def test_there_are_twenty_claims_in_order():
-    assert [claim.number for claim in CLAIMS] == list(range(1, 21))
-    assert all(claim.detail for claim in CLAIMS)
+def test_there_are_twenty_claims_whose_parts_are_lettered():
+    numbers = dict.fromkeys(claim.number for claim in CLAIMS)
+    assert sorted(numbers) == list(range(1, 21))
+    for number in numbers:
+        parts = "".join(claim.part for claim in CLAIMS if claim.number == number)
+        assert parts == "abc"[: len(parts)]
+    assert len({claim.label for claim in CLAIMS}) == len(CLAIMS)
+    assert all(claim.detail and claim.regime for claim in CLAIMS)
 
 
 def test_eagles_tree_has_25_nodes_of_5_levels():

@@ -12,13 +12,18 @@ from shell import simspec
 
 from simspec import replay
 from simspec.claims.ablations import (
-    eagle_inputs,
     exit_depth,
-    exit_layers,
+    features_or_tokens,
+    layer_lengthens,
+    layer_pays,
+    second_layer_costs,
     self_distillation,
+    shifted_tokens,
     target_cache,
+    upper_layers,
 )
 from simspec.claims.card import find_cards, read_card
+from simspec.claims.catalogue import CLAIMS, REFERENCES
 from simspec.claims.claim import Inputs
 from simspec.claims.page import BEGIN, END, renew
 from simspec.claims.price import MEASURED, PRICES
@@ -87,9 +92,10 @@ def test_cards_of_one_changed_setting_are_compared(tmp_path):
     card(tmp_path, "a", "glide", 1.5, cross=True, reads=[9])
     card(tmp_path, "b", "glide", 1.2, cross=False, reads=[9])
     card(tmp_path, "c", "glide", 1.3, cross=True, reads=[4])
-    found = {e.part: e.interval.value for e in evidence(tmp_path, target_cache)}
-    assert found["accepted length reading layer [9] less layer [4]"] == pytest.approx(0.2)
-    assert sorted(round(v, 6) for v in found.values()) == [0.1, 0.2, 0.3]
+    (upper,) = evidence(tmp_path, upper_layers)
+    assert upper.part == "accepted length reading layer [9] less layer [4]"
+    assert upper.interval.value == pytest.approx(0.2)
+    assert sorted(effects(tmp_path, target_cache)) == [0.1, 0.3]
 
 
 def test_cards_are_paired_by_sequence(tmp_path):
@@ -166,8 +172,10 @@ def test_layers_behind_the_exit_are_compared_by_length_and_by_speed(tmp_path):
     for layers, length in ((0, 0.5), (1, 1.5), (2, 1.55)):
         path = card(tmp_path, f"l{layers}", "early_exit", length, depth=1, layers=layers)
         recording(path)
-    found = evidence(tmp_path, exit_layers, PRICES[2], ROOT / "traces")
-    values = {e.part: e.interval.value for e in found}
+    tests = layer_lengthens, layer_pays, second_layer_costs
+    parts = [evidence(tmp_path, test, PRICES[2], ROOT / "traces") for test in tests]
+    values = {e.part: e.interval.value for part in parts for e in part}
+    assert [len(part) for part in parts] == [1, 1, 1]
     assert values["accepted length with the layer less without"] == pytest.approx(1.0)
     # equal drafts: three layers a token instead of two, verification one plain step
     trace = load_trace(ROOT / "traces" / "tiny-early_exit-coupled.parquet")
@@ -207,9 +215,10 @@ def test_inputs_of_eagle_need_all_cards(tmp_path):
     lengths = {"token": 0.8, "feature": 1.0, "feature&unshifted_token": 1.1}
     for i, (inputs, length) in enumerate(lengths.items()):
         card(tmp_path, str(i), "eagle", length, inputs=inputs)
-    assert effects(tmp_path, eagle_inputs) == [0.2]
+    assert (effects(tmp_path, features_or_tokens), effects(tmp_path, shifted_tokens)) == ([0.2], [])
     card(tmp_path, "3", "eagle", 1.6, inputs="feature&shifted_token")
-    assert effects(tmp_path, eagle_inputs) == [0.2, pytest.approx(0.4)]
+    assert effects(tmp_path, features_or_tokens) == [0.2]
+    assert effects(tmp_path, shifted_tokens) == [pytest.approx(0.4)]
 
 
 @pytest.mark.parametrize(
@@ -258,6 +267,7 @@ def test_every_verdict_has_figures_intervals_and_a_device(tmp_path):
     out, _ = simspec("claims", ROOT / "traces", *numbers, *FEW, "--json", cwd=tmp_path)
     report = json.loads(out)
     assert report["false_alarm"] == 0.05
+    assert "draw of prompts" in report["covered"]
     assert report["family"] == 3
     by_number = {c["number"]: c["verdicts"][0] for c in report["claims"]}
     compared = {e["recording"] for e in by_number[9]["evidence"]}
@@ -266,15 +276,17 @@ def test_every_verdict_has_figures_intervals_and_a_device(tmp_path):
         assert piece["effect"]["low"] <= piece["effect"]["value"] <= piece["effect"]["high"]
         assert piece["prompts"] == 12
         assert "cpu" in piece["device"]
-    assert "tiny-glide-greedy" not in [
-        e["recording"] for e in by_number[12]["evidence"] if e["counted"]
-    ]
+    excluded = {e["recording"]: e["excluded"] for e in by_number[12]["evidence"]}
+    assert excluded["tiny-glide-greedy"] == "repetitive"
+    assert by_number[12]["inside"][1] == sum(not reason for reason in excluded.values())
 
 
 def test_prices_are_all_of_the_papers(tmp_path):
     out, _ = simspec("claims", ROOT / "traces", "--claim", "5", *FEW, "--json", cwd=tmp_path)
-    (only,) = json.loads(out)["claims"]
-    assert [v["price"] for v in only["verdicts"]] == [price.name for price in PRICES]
+    parts = json.loads(out)["claims"]
+    assert [(c["number"], c["part"]) for c in parts] == [(5, "a"), (5, "b")]
+    for part in parts:
+        assert [v["price"] for v in part["verdicts"]] == [price.name for price in PRICES]
 
 
 def test_a_seed_repeats_itself(tmp_path):
@@ -328,10 +340,8 @@ def test_the_page_is_what_is_printed_today():
 
 def test_the_page_has_a_verdict_on_every_claim():
     page = PAGE.read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (\d+) \| [^|]+ \| [^|]+ \| ([^|]+) \|", page, re.M)
-    verdicts = {
-        int(number): word
-        for number, word in rows
-        if word.startswith(("held", "did not hold", "undecided"))
-    }
-    assert sorted(verdicts) == list(range(1, 21))
+    rows = re.findall(r"^\| (\d+[a-c]?) \| [^|]+ \| [^|]+ \| ([^|]+) \|", page, re.M)
+    words = "held", "by construction", "did not hold", "undecided"
+    assert [label for label, word in rows if word.startswith(words)] == [
+        claim.label for paper in REFERENCES for claim in CLAIMS if claim.paper == paper
+    ]

@@ -195,7 +195,7 @@ def test_trees_command_prints_json_csv_and_markdown(files, capsys):
     data = json.loads(out)
     assert code == 0
     assert err == ""
-    assert set(data) == {"seed", "level", "trees", "notes"}
+    assert set(data) == {"seed", "level", "covers", "trees", "notes"}
     names = [line["policy"] for line in data["trees"]]
     assert {
         "none",

@@ -30,7 +30,7 @@ def pair_on(passes, drafter_name):
 @pytest.mark.parametrize("drafter_name", sorted(set(TOYS) - {"glide2"}))
 def test_results_report_the_engine_of_each_model(drafter_name, engine):
     target, drafter = pair_on(make_passes(engine, 4, 40), drafter_name)
-    captured = engine in ("fast", "strict") and drafter_name not in NOT_CAPTURED
+    captured = drafter_name not in NOT_CAPTURED
     expected = engine if captured else "eager"
     assert drafter.engine == expected
     assert engines_of(target, drafter) == {"target": engine, "drafter": expected}

@@ -31,4 +31,4 @@ def test_page_names_every_format_in_its_table():
 
 def test_control_another_output_is_noticed(tmp_path):
     ((words, shown), *_) = steps(EXAMPLES[0])
-    assert output(tmp_path, [*words[:3], "tiny-hydra-coupled", *words[4:]]).splitlines() != shown
+    assert output(tmp_path, [*words[:3], "tiny-eagle-greedy", *words[4:]]).splitlines() != shown

@@ -5,20 +5,14 @@ import logging
 
 import pytest
 import torch
-from race_clock import failing
+from race_clock import all_contestants, failing
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from toy_lm import END, VOCAB, toy_recording
 
 from real.bench.contestant import PLAIN, ContestantError, Request
-from real.bench.contestants import (
-    Checkpoints,
-    all_contestants,
-    load_pairs,
-    parse_contestant,
-    requests_of,
-)
-from real.bench.hf_generate import HF_METHODS, hf_contestant, load_hf_model, parse_hf_method
+from real.bench.contestants import Checkpoints, load_pairs, parse_contestant, requests_of
+from real.bench.hf_generate import hf_contestant, load_hf_model, parse_hf_method
 from real.bench.race import race
 from real.model.checkpoint import save_decoder
 from real.model.hf_config import WeightsError
@@ -33,7 +27,18 @@ NAMES = [
 ]
 
 
-METHODS = [*HF_METHODS, "assisted:constant,2,0", "prompt_lookup:3"]
+METHODS = [
+    "generate",
+    "generate_static",
+    "assisted:constant",
+    "assisted:heuristic",
+    "assisted:heuristic_transient",
+    "prompt_lookup:10",
+    "assisted:constant,2,0",
+    "prompt_lookup:3",
+    "prompt_lookup:3,1",
+    "early_exit:1,2",
+]
 
 
 @pytest.fixture(scope="module")
@@ -79,9 +84,13 @@ def test_every_contestant_produces_the_recorded_sequence(all_runs):
     for name in (PLAIN, "generate", "generate_static"):
         assert by_name[name].passes[0] == [len(sequence) for sequence in sequences]
         assert not by_name[name].drafts
+    assert sum(by_name["early_exit:1,2"].passes[0]) <= trace.rows  # of the whole model alone
     for name in (*NAMES, "assisted:constant", "prompt_lookup:10"):
         assert sum(by_name[name].passes[0]) < trace.rows, name
         assert by_name[name].drafts, name
+    for r in runs:
+        own = {"generate_static": "generate_static"}.get(r.name, "generate")
+        assert r.own_plain == (PLAIN if r.name in (PLAIN, *NAMES) else own), r.name
     assert by_name["generate_static"].remark == "static cache, not compiled"
 
 
@@ -181,6 +190,12 @@ def test_invalid_contestants_are_refused():
         "prompt_lookup",
         "prompt_lookup:0",
         "prompt_lookup:x",
+        "prompt_lookup:3,0",
+        "prompt_lookup:3,2,1",
+        "prompt_lookup:tuned",
+        "early_exit",
+        "early_exit:0",
+        "early_exit:1,2,0.5,1",
         *assisted,
     ):
         with pytest.raises(ContestantError, match="is unknown; expected generate, "):

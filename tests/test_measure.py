@@ -108,7 +108,8 @@ def steps_of(monkeypatch, paced):
     """{batch: costs in plain steps}, on a machine that becomes slow and fast again."""
     with monkeypatch.context() as patched:
         if not paced:
-            patched.setattr("real.measure.pace.Pace.measure", lambda self: None)
+            patched.setattr("real.measure.pace.Pace.typical", 0.0)
+            patched.setattr("real.measure.price.LoopPrices.settle", lambda self: None)
         changing = Machine(patched, lambda: 2.0 + np.sin(changing.time / 3000))
         target, drafter = toy_pair("model")
         settings = MeasureSettings((1, 4), (24,), 3, 4)
@@ -303,7 +304,7 @@ def test_all_jobs_share_one_random_order(machine, monkeypatch):
         seen.append((id(self), rounds, counted))
         bare(self, rng, rounds, counted, precision)
 
-    monkeypatch.setattr("real.measure.pace.Pace.measure", lambda self: None)
+    monkeypatch.setattr("real.measure.price.LoopPrices.settle", lambda self: None)
     monkeypatch.setattr(blocks.LoopBlock, "run", noted)
     monkeypatch.setattr(cost_table.BatchedBlock, "run", noted_bare)
     progress_calls = []
@@ -389,7 +390,7 @@ def test_real_clock_prices_every_drafter(name):
     assert cost.K == 4
     assert (cost.verify > 0).all()
     assert (cost.draft >= 0).all()
-    assert cost.draft[4] > 0
+    assert cost.draft[4] > 0 or name == "prompt_lookup"  # microseconds, less a policy's call
     assert name != "prompt_lookup" or cost.feature == 0
     if name not in PREFIX:
         with pytest.raises(

@@ -80,9 +80,9 @@ def test_verification_is_the_targets_own_on_the_real_clock(tmp_path):
     assert samples["draft"][5] == 0  # filled between 4 and 6
     assert half_width["draft"][5] is None
     assert model.draft[5] == pytest.approx((model.draft[4] + model.draft[6]) / 2)
-    assert min(samples["verify"]) >= 3
+    assert min(samples["verify"]) >= 1  # timing blocks
     assert exit.precision.samples["verify"][5] == 0
-    assert samples["baseline"] >= 6
+    assert samples["baseline"] >= 1
 
 
 def test_slower_passes_behind_a_draft_are_charged_to_it(tmp_path, monkeypatch):
@@ -102,7 +102,7 @@ def test_slower_passes_behind_a_draft_are_charged_to_it(tmp_path, monkeypatch):
 
     monkeypatch.setattr(drafter, "next", noted)
     monkeypatch.setattr(target, "verify", slowed)
-    settings = replace(SHORT, rounds=8)
+    settings = replace(SHORT, rounds=2, repeats=6)
     cost = measure(target, drafter, RULES["greedy"], 2, settings)
     assert cost.precision.after_draft == 1
     assert cost.draft.tolist() == [0, 1 + layers(3, 1, 1), 1 + 2 * layers(3, 1, 1)]

@@ -1,44 +1,128 @@
-"""The machine's pace: medians of the newest plain steps."""
-
-from types import SimpleNamespace
+"""Timing blocks: which count, what they weigh, and passes that leave decoding as it is."""
 
 import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from toy_lm import DRAFTERS, RULES, UNRECORDED, toy_cost, toy_pair
 
+from real.decode.loop import decode
+from real.decode.plan import chain_plan
 from real.measure import pace as module
-from real.measure.job import PLAIN, Job
-from real.measure.pace import Pace
-from real.measure.round_times import TimedRound
+from real.measure.pace import FLOOR, SPREAD, STOLEN, Pace, TimingBlock, stolen_seconds
+from simspec import policies
+
+PROMPT = [5, 9, 7, 5, 9, 7, 5, 9]
 
 
-def paced(monkeypatch, *turns):
-    """A pace whose measurements take the seconds of `turns`, one after the other."""
-    left = iter(turns)
+class Clock:
+    """A clock that advances by what `take` is told, some of it stolen."""
 
-    class Block:
-        def __init__(self, target, drafter, rule, prompt, jobs, samples):
-            self.samples = samples
+    def __init__(self):
+        self.time = self.stolen = 0.0
 
-        def run(self, rng, rounds, counted, precision):
-            rows = [np.array([0, seconds, 0, 0]) for seconds in next(left)]
-            self.samples.rounds[Job(PLAIN)] += [TimedRound(False, 0, 0, 0, row) for row in rows]
+    def pace(self):
+        return Pace(timer=lambda: self.time, stolen=lambda: self.stolen)
 
-    monkeypatch.setattr(module, "LoopBlock", Block)
-    return Pace(None, None, [1])
+    def take(self, pace, seconds, stolen=0.0):
+        self.time += seconds
+        self.stolen += stolen
+        return pace.note(seconds)
 
 
-def test_pace_is_the_median_of_the_newest_steps(monkeypatch):
+def test_a_block_lasts_a_second_and_the_next_begins_with_its_last_pass():
+    clock = Clock()
+    pace = clock.pace()
+    pace.begin()
+    assert [clock.take(pace, 0.4)[0] for _ in range(5)] == [0, 0, 0, 1, 1]
+    assert [block.pace for block in pace.blocks] == [[0.4] * 3, [0.4] * 3]
+
+
+def test_blocks_of_a_run_that_does_not_count_are_dropped():
+    clock = Clock()
+    pace = clock.pace()
+    pace.begin()
+    clock.take(pace, 0.1)
+    pace.begin()
+    clock.take(pace, 0.7)
+    clock.take(pace, 0.7)
+    pace.drop()
+    assert [block.pace for block in pace.blocks] == [[0.1]]
+
+
+def test_a_block_is_left_out_where_time_was_stolen_or_its_passes_spread():
+    clock = Clock()
+    pace = clock.pace()
+    for seconds, stolen in (((0.1, 0.1, 0.1), 0), ((0.1, 0.1, 0.1), 0.1), ((0.1, 0.2, 0.3), 0)):
+        pace.begin()
+        for second in seconds:
+            clock.take(pace, second, stolen)
+    assert pace.counted == [True, False, False]
+    assert pace.weights.tolist() == [1 / FLOOR**2, 0, 0]
+    assert pace.typical == 0.1
+
+
+def test_all_blocks_count_where_none_would():
+    pace = Pace()
+    pace.extend([[0.5, 1.0], [0.5, 3.0]])
+    assert pace.counted == [True, True]
+    assert pace.typical == 2.0
+
+
+@given(st.lists(st.floats(0.01, 1.0), min_size=1, max_size=9), st.floats(0, 1))
+def test_weight_and_rule_follow_their_definition(passes, stolen):
+    block = TimingBlock(passes, stolen)
+    low, high = np.quantile(passes, (0.25, 0.75))
+    spread = (high - low) / np.median(passes)
+    assert block.spread == pytest.approx(spread)
+    assert block.disturbed == (stolen > STOLEN or spread > SPREAD)
+    assert block.weight == pytest.approx((1 - stolen) / max(spread, FLOOR) ** 2)
+
+
+def test_blocks_survive_a_file():
+    pace, again = Pace(), Pace()
+    pace.extend([[0.0, 1.0, 1.5], [0.25]])
+    again.extend(pace.to_list())
+    assert again.blocks == pace.blocks
+    for wrong in ([[float("nan"), 1.0]], [[0.0, "x"]], [[]], [None]):
+        with pytest.raises((ValueError, TypeError)):
+            Pace().extend(wrong)
+
+
+def test_stolen_time_is_read_where_the_system_says_it(tmp_path):
+    ticks = module.os.sysconf("SC_CLK_TCK")
+    file = tmp_path / "stat"
+    file.write_text(f"cpu  9 9 9 9 9 9 9 {3 * ticks} 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n")
+    assert stolen_seconds(file) == 3
+    file.write_text("nothing")
+    assert stolen_seconds(file) == stolen_seconds(tmp_path / "none") == 0
+
+
+def test_bare_passes_are_settled_by_the_pace_on_both_sides(monkeypatch):
+    left = iter([1.0] * module.ROUNDS + [2.0] * module.ROUNDS + [10.0] * module.ROUNDS)
+    monkeypatch.setattr(module, "one_row", lambda target, token: next(left))
     settled = []
-    pace = paced(monkeypatch, (1, 1, 5), (2, 2, 9), (10, 10, 10))
-    pace.paced.append(SimpleNamespace(settle=lambda *both: settled.append(both)))
+
+    class Waiting:
+        def settle(self, before, after):
+            settled.append((before, after))
+
+    pace = Pace()
+    pace.settle(None, 1)  # nothing waits: nothing is timed
+    pace.paced.append(Waiting())
     for _ in range(3):
-        pace.measure()
-    assert pace.seconds == [1, 2, 10]
+        pace.settle(None, 1)
     assert settled == [(1, 2), (2, 10)]
 
 
-def test_typical_pace_is_the_median_of_fast_ones(monkeypatch):
-    pace = paced(monkeypatch)
-    pace.seconds = [1.0, 1.0, 1.0, 1.25, 9.0]
-    assert pace.limit == 1.3
-    assert pace.typical == 1.0
-    assert pace.share == 0.8
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("name", [*DRAFTERS, *UNRECORDED])
+def test_one_row_passes_between_rounds_change_no_token(name, rule):
+    target, drafter = toy_pair(name)
+    runs = []
+    for timed in (False, True):
+        plan = chain_plan(policies.BUILTIN["fixed"](3), 3, 0, toy_cost())
+        note = (lambda done: module.one_row(target, 7)) if timed else (lambda done: None)
+        run = decode(target, drafter, plan, RULES[rule], PROMPT, 12, sequence=1, on_round=note)
+        runs.append((run.token.tolist(), run.drafted.tolist(), run.accepted.tolist()))
+    assert runs[0] == runs[1]

@@ -3,8 +3,8 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
-import torch
 from race_clock import LOOP, TASKS, Clock, failing, row, timed
 from shell import command, refused
 
@@ -20,17 +20,24 @@ def test_rates_equal_simulated_times():
     runs, rows = timed(
         ("plain", 0.5, 0.25),
         ("generate", 0.5, 0.5),
+        ("assisted:constant", 3.0, 0.5, {"commits": 2}),
         ("model=fixed:3", 1.0, 0.25, {"commits": 4, **factor}),
     )
     mine = row(rows, "model=fixed:3")
-    assert (mine.prompts, mine.tokens, mine.seconds) == (4, 80, 4 * 2.25 * 2)  # the middle repeat
-    assert mine.rate == pytest.approx(80 / 18)
+    times = np.array([18, 9, 36])
+    assert (mine.prompts, mine.tokens, mine.seconds) == (4, 80, times.mean())
+    assert mine.rate == pytest.approx(80 / times.mean())
     assert mine.per_pass == 4
     assert mine.equal == 4
-    assert mine.speedup == pytest.approx(80 / 18 / (80 / 22))
-    assert mine.over_generate == pytest.approx(80 / 18 / (80 / 42))
-    speeds = torch.tensor([80 / 18, 80 / 9, 80 / 36], dtype=torch.float64)
-    assert mine.spread == pytest.approx(float(speeds.std() / speeds.mean()))
+    assert mine.speedup == pytest.approx((22 / times).mean())  # within the blocks of each repeat
+    assert mine.own == mine.speedup
+    assert mine.pass_ratio == pytest.approx(mine.speedup / 4)
+    assert mine.low is mine.own_high is mine.pass_low is None  # too few prompts
+    assert mine.spread == pytest.approx((80 / times).std(ddof=1) / (80 / times).mean())
+    theirs = row(rows, "assisted:constant")
+    assert theirs.speedup == pytest.approx(22 / 32)
+    assert theirs.own == pytest.approx(42 / 32)
+    assert row(rows, "generate").own == 1
     plain = row(rows, "plain")
     assert plain.first == 0.75
     assert plain.after == pytest.approx(76 / (22 - 3))
@@ -41,6 +48,7 @@ def test_rates_equal_simulated_times():
     again = timed(
         ("plain", 0.5, 0.25),
         ("generate", 0.5, 0.5),
+        ("assisted:constant", 3.0, 0.5, {"commits": 2}),
         ("model=fixed:3", 1.0, 0.25, {"commits": 4, **factor}),
     )[1]
     assert again == rows
@@ -111,6 +119,8 @@ def test_race_command_on_embedded_models(tmp_path, monkeypatch):
         1,
         "--seed",
         3,
+        "--budget",
+        8,
     ]
     files = "--out", "r.json", "--plot", "p.png"
     code, out, _ = command(
@@ -139,9 +149,15 @@ def test_race_command_on_embedded_models(tmp_path, monkeypatch):
     ]
     assert all(r["equal"] == 1 and r["rate"] > 0 and not r["error"] for r in here)
     assert report["recommended"] in ("plain", "model=fixed:1")
-    assert report["raw"]["plain"]["tokens"][0] == report["raw"]["generate"]["tokens"][0]
+    assert report["raw"]["plain"]["tokens"] == report["raw"]["generate"]["tokens"] == [[8]]
+    assert report["raw"]["plain"]["passes"] == [[8]]
+    assert not report["measurement"]
+    assert report["reasons"] == [
+        "1 repeats, expected an odd number of at least 5",
+        "1 prompts, expected at least 20",
+    ]
 
-    def interrupted(*_):
+    def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("real.jobs.race.race", interrupted)
@@ -165,7 +181,8 @@ def test_race_command_prints_the_recommendation(tmp_path):
     )
     code, out, _ = command(tmp_path, *arguments)
     assert code == 0
-    assert "recommended: " in out.splitlines()[-1]
+    assert "recommended: " in out.splitlines()[-2]
+    assert "no measurement, not to be published: 1 repeats" in out.splitlines()[-1]
     assert "times plain by task" in out
     refused(tmp_path, *arguments, "--engine", "quick", words="engine 'quick' is unknown")
     refused(
@@ -177,7 +194,9 @@ def test_race_command_prints_the_recommendation(tmp_path):
     )
     refused(tmp_path, *arguments, "--out", "no/r.json", words="there is no folder no")
     refused(tmp_path, *arguments, "--out", "a", "--plot", "a", words="a would overwrite a")
+    refused(tmp_path, *arguments, "--out", "a", "--save", "a", words="a would overwrite a")
     refused(tmp_path, *arguments, "--repeats", 0, words="--repeats is 0")
+    refused(tmp_path, *arguments, "--tune-prompts", 0, words="--tune-prompts is 0")
     refused(tmp_path, *arguments, "--rival", "generat", words="expected none alone")
     refused(tmp_path, *arguments, "--contestant", "modell=fixed:1", words="did you mean model?")
     code, out, _ = command(tmp_path, "race", "--help")
@@ -214,7 +233,7 @@ def calls_of(names, seed, repeats=2, prompts=5):
     return calls
 
 
-def test_calls_are_shuffled_and_prompts_stay_in_order():
+def test_contestants_of_a_block_run_back_to_back_in_shuffled_order():
     names, prompts = ["plain", "model=fixed:1", "generate"], 5
     calls = calls_of(names, 3)
     warmed = [i for i, call in enumerate(calls) if call[1] == "warm"]
@@ -224,23 +243,19 @@ def test_calls_are_shuffled_and_prompts_stay_in_order():
     counted = calls[warmed[-1] + 1 :]
     assert all(call[0] == calls[i][0] for i in warmed for call in calls[i - 2 : i])
     assert len(counted) == 3 * prompts * (2 + 1)
+    whole = [call for call in counted if call[3] > 1]
+    first = [call for call in counted if call[3] == 1]
+    blocks = [whole[i : i + 3] for i in range(0, len(whole), 3)]
+    assert [{call[2] for call in block} for block in blocks] == [{s} for s in range(prompts)] * 2
+    assert all({call[0] for call in block} == set(names) for block in blocks)
+    assert len({tuple(call[0] for call in block) for block in blocks}) > 2
+    assert whole != counted[: len(whole)]  # the first repeat times first tokens block by block
     for name in names:
-        whole = [
-            (began, sequence)
-            for who, began, sequence, budget in counted
-            if who == name and budget > 1
-        ]
-        first = [
-            (began, sequence)
-            for who, began, sequence, budget in counted
-            if who == name and budget == 1
-        ]
-        states = sorted({began for began, _ in whole})
-        assert whole == [(began, s) for began in states for s in range(prompts)]
-        assert len(states) == 2
-        assert [s for _, s in first] == list(range(prompts))
-        assert len({began for began, _ in first} - set(states)) == prompts  # none of these
-    order = [call[0] for call in counted]
-    assert order != sorted(order, key=names.index)
+        states = [began for who, began, *_ in whole if who == name]
+        assert states == sorted(states)  # one state a repeat, which goes on to the next prompt
+        assert [states.count(state) for state in set(states)] == [prompts] * 2
+        assert [s for who, _, s, _ in first if who == name] == list(range(prompts))
+        fresh = {began for who, began, *_ in first if who == name}
+        assert len(fresh - set(states)) == prompts  # none of these
     assert len({tuple(call[0] for call in calls_of(names, seed)) for seed in range(4)}) == 4
     assert calls_of(names, 3) == calls

@@ -2,10 +2,13 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from race_clock import TASKS, row, timed
+from scipy import stats
 
 from real.bench.contestant import PLAIN, Runs
+from real.bench.jackknife import Figure
 from real.bench.race_rows import RaceRow, race_rows, rate_ratio
 from real.bench.ranking import ratio_to_assisted, recommend, recommendation
 from real.prompts import ALL, LOW_REPEAT
@@ -95,7 +98,7 @@ def test_ratio_to_assisted_compares_the_best_of_both():
     many = [
         replace(r, token=[t * 3 for t in r.token], seconds=[t * 3 for t in r.seconds]) for r in runs
     ]
-    assert rate_ratio(many[2], many[4], list(range(12))) == pytest.approx(
+    assert figures(rate_ratio(many[2], many[4], list(range(12)))) == pytest.approx(
         (2, 2, 2)
     )  # every prompt alike: no width
     with pytest.raises(ValueError, match="no 'plain' among"):
@@ -108,9 +111,33 @@ def many(name, tokens, seconds):
     return Runs(name, True, token, seconds=[[s] * 12 for s in seconds])
 
 
-def test_interval_is_of_medians_over_repeats():
+def figures(ratio):
+    return ratio.value, ratio.low, ratio.high
+
+
+def test_ratio_is_the_mean_over_repeats_of_that_of_their_totals():
     """8 tokens in 2 s against 4 in 2 s, but for a first repeat of other lengths and times."""
     ours = many("model=a", [9, 8, 8], [100.0, 2.0, 2.0])
     theirs = many("assisted:constant", [4, 4, 4], [2.0, 2.0, 2.0])
-    assert rate_ratio(ours, theirs, list(range(12))) == pytest.approx((2, 2, 2))
-    assert rate_ratio(theirs, ours, list(range(12))) == pytest.approx((0.5, 0.5, 0.5))
+    first = 9 / 100 / (4 / 2)
+    ratio = rate_ratio(ours, theirs, list(range(12)))
+    assert figures(ratio) == pytest.approx([(first + 2 + 2) / 3] * 3)
+    ratio = rate_ratio(theirs, ours, list(range(12)))
+    assert figures(ratio) == pytest.approx([(1 / first + 0.5 + 0.5) / 3] * 3)
+
+
+def test_interval_is_the_jackknife_of_the_ratio():
+    seconds = np.random.default_rng(0).uniform(1, 3, (2, 3, 10))
+    runs = [
+        Runs(name, True, [[[0] * (s + 1) for s in range(10)]] * 3, seconds=each.tolist())
+        for name, each in zip("ab", seconds)
+    ]
+    everyone = list(range(10))
+    left_out = [rate_ratio(*runs, [s for s in everyone if s != i]).value for i in everyone]
+    found = rate_ratio(*runs, everyone)
+    tokens = np.arange(1, 11).sum()
+    rates = tokens / seconds.sum(2)
+    assert found.value == pytest.approx((rates[0] / rates[1]).mean())
+    reach = stats.t.ppf(0.975, 9) * np.sqrt(9 * np.var(left_out))
+    assert figures(found) == pytest.approx((found.value, found.value - reach, found.value + reach))
+    assert rate_ratio(*runs, everyone[:7]) == Figure(rate_ratio(*runs, everyone[:7]).value)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from race_clock import all_contestants
 from scipy import stats
 from test_hf_generate import models  # noqa: F401
 from test_run_sampled import recording as rejection_recording
@@ -12,7 +13,7 @@ from toy_lm import VOCAB, toy_prompts, toy_recording
 
 import real.sampling
 from real.bench.contestant import PLAIN, Request
-from real.bench.contestants import Checkpoints, all_contestants, load_pairs, requests_of
+from real.bench.contestants import Checkpoints, load_pairs, our_contestants, requests_of
 from real.bench.hf_generate import hf_contestant, load_hf_model
 from real.bench.race import race
 from real.bench.race_rows import race_rows
@@ -101,7 +102,7 @@ def test_control_another_rule_is_noticed(models, other):  # noqa: F811
 def test_every_call_draws_its_own_noise(models, monkeypatch):  # noqa: F811
     trace = toy_recording("model", "coupled")[0].select([0])
     checkpoints = Checkpoints(models, dtype="float64")
-    plain = all_contestants(checkpoints, trace, load_pairs(checkpoints, trace, []), [], [])[0]
+    plain = our_contestants(trace, load_pairs(checkpoints, trace, []), [])[0]
     drawn = []
     gumbel = real.sampling.rng.gumbel
 

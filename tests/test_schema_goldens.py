@@ -36,7 +36,7 @@ def test_cost_reads_as_written(path, tmp_path):
 
 
 def test_costs_of_both_kinds_are_there():
-    assert [path.stem for path in COSTS] == ["cost-model", "cost-table"]
+    assert [path.stem for path in COSTS] == ["cost-model", "cost-replicates", "cost-table"]
 
 
 def test_control_a_changed_run_is_noticed():

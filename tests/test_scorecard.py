@@ -58,9 +58,11 @@ def scored(name, texts, **changes):
 @pytest.mark.parametrize("name", ["model", "early_exit"])
 def test_predictions_are_exact_on_a_simulated_clock(name, machine):
     rows = scored(name, ["fixed:0", "fixed:2", "fixed:5", "beta_ts:censored", "confidence:0.5"])
+    assert [row.policy for row in rows][:2] == ["plain", "fixed:0"]
     for row in rows:
         assert row.predicted == pytest.approx(row.measured, rel=1e-12), row.policy
-        assert abs(row.error) < 1e-12, row.policy
+        assert abs(row.error or 0.0) < 1e-12, row.policy
+        assert abs(row.rate_error) < 1e-12, row.policy
         assert row.phases == pytest.approx(row.phases_measured, rel=1e-12)
         assert row.noise == 0
         assert row.tau == row.tau_measured
@@ -70,7 +72,7 @@ def test_predictions_are_exact_on_a_simulated_clock(name, machine):
     assert card.median_abs_error < 1e-12
     assert card.noise_floor == 0
     assert card.good
-    zero = rows[0]
+    zero = rows[1]
     assert zero.phases_measured == pytest.approx(
         [0, zero.rounds * layers(4, 1, 1), zero.rounds * ASK, zero.rounds * KEEP]
     )
@@ -139,8 +141,9 @@ def test_control_slower_cost_prompts_are_detected(machine, monkeypatch):
 
     monkeypatch.setattr(scoring, "split_prompts", noted)
     monkeypatch.setattr(scoring, "decode", slower_there)
-    (row,) = scored("model", ["fixed:2"])
-    assert row.error == pytest.approx(-0.5)
+    plain, row = scored("model", ["fixed:2"])
+    assert row.rate_error == plain.rate_error == pytest.approx(-0.5)
+    assert row.error == pytest.approx(0, abs=1e-12)  # both are as slow there
     assert row.cost < -0.5
     assert row.acceptance == pytest.approx(0, abs=1e-12)
 
@@ -149,9 +152,10 @@ def test_stream_policies_and_prompt_lookup_are_scored(machine):
     rows = scored("prompt_lookup", ["fixed:3", "hf_heuristic:3"], repeats=1)
     assert all(row.noise is None and row.tau == row.tau_measured for row in rows)
     # looking up moves no layer: only the target's passes count
-    assert all(abs(row.error) < 1e-12 and row.phases[0] == 0 for row in rows)
+    assert all(abs(row.rate_error) < 1e-12 and row.phases[0] == 0 for row in rows)
+    assert all(abs(row.error) < 1e-12 for row in rows[1:])
     stream = replace(policies.parse("beta_ts"), scope="stream", name="stream")
-    (row,) = scored("model", [stream])
+    _, row = scored("model", [stream])
     assert row.tau == row.tau_measured
 
 

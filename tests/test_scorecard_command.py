@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from doctored_scorecard import doctored, slower
@@ -48,6 +49,7 @@ def test_settings_of_a_damaged_file_are_cut_in_the_message(tmp_path, settings):
         lambda saved: saved["rows"]["a"][0].update(policy=5),
         lambda saved: saved["rows"]["a"][0].update(phases=[1, 2, 3]),
         lambda saved: saved["rows"]["a"][0].update(tokens=True),
+        lambda saved: saved["rows"]["a"][0].update(speedup=None),
         lambda saved: saved.update(settings=[5]),
         lambda saved: saved.update(rows=5),
     ],
@@ -78,7 +80,9 @@ def test_interrupted_scorecard_continues(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr("real.jobs.scorecard.score", scored)
     monkeypatch.setattr("real.jobs.models.check_pair", lambda *arguments: None)
-    monkeypatch.setattr("real.jobs.models.load_pair", lambda *arguments: None)
+    bare = SimpleNamespace(target=SimpleNamespace(decoder=None), drafter=None)
+    monkeypatch.setattr("real.jobs.models.load_pair", lambda *arguments: bare)
+    monkeypatch.setattr("real.jobs.scorecard.tune_for_timing", lambda *arguments: None)
 
     def command(*options):
         fixed_options = "--policy", "fixed:1", "--save", tmp_path / "s.json", "--json"
@@ -119,7 +123,9 @@ def test_scorecard_command_on_a_bundled_recording(tmp_path):
     assert code == (0 if report["good"] else 1)
     assert report["noise_floor"] is None
     assert report["device"].startswith("cpu")
-    (row,) = report["rows"]
+    assert not report["measurement"]
+    plain, row = report["rows"]
+    assert (plain["policy"], plain["error"], plain["speedup"]) == ("plain", None, 1)
     assert (row["policy"], row["drafter"], row["prompts"]) == ("fixed:1", "model", 1)
     assert row["predicted"] > 0 < row["measured"]
     assert (tmp_path / "p.png").exists()

@@ -2,17 +2,20 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from doctored_scorecard import doctored
 from toy_lm import toy_cost, toy_recording
 
 from real import sampling
 from real.bench import scoring
+from real.bench.phase_means import phase_jobs
 from real.bench.scoring import ScoreSettings, score, split_prompts
 from real.decode.loop import decode
 from real.pair import Pair
 
 PROMPTS, REPEATS = 4, 2
+JOBS = len(phase_jobs(3, False))
 
 
 @pytest.fixture(scope="module")
@@ -37,34 +40,78 @@ def names(seen):
     return [plan.stepper.policy.name for plan, *_ in seen]
 
 
-def test_every_policy_runs_once_before_all_that_count(calls):
+@pytest.fixture(scope="module")
+def counted(calls):
+    """The calls behind the warm-up: each policy once, and each timing job."""
+    seen, scored, others = calls
+    return seen[3 + JOBS :], scored, others
+
+
+def test_every_policy_and_job_runs_once_before_all_that_count(calls, counted):
     seen, scored, others = calls
     assert names(seen[:3]) == ["fixed:2", "fixed:3", "fixed:0"]
-    assert {address for _, address, _ in seen[:3]} <= others
-    assert sum(address in scored for _, address, _ in seen[3:]) == 3 * PROMPTS * REPEATS
+    warm = seen[: 3 + JOBS]
+    assert {address for _, address, _ in warm} <= others
+    assert sum(address in scored for _, address, _ in counted[0]) == 3 * PROMPTS * REPEATS
+    assert len(counted[0]) == 3 * PROMPTS * REPEATS + JOBS * PROMPTS
+    assert len(set(names(seen[3 : 3 + JOBS]))) > 3
 
 
-def test_runs_of_policies_and_timing_jobs_are_mixed(calls):
-    seen, scored, _ = calls
-    counted = seen[3:]
-    runs = [call for call in counted if call[1] in scored]
-    assert len(set(names(runs[:PROMPTS]))) > 1
-    half = len(counted) // 2
-    jobs = [sum(call[1] not in scored for call in part) for part in (counted[:half], counted)]
-    assert 0 < jobs[0] < jobs[1]
-    kinds = [call[1] in scored for call in counted[: half // 2]]
-    assert kinds != sorted(kinds)
-    assert kinds != sorted(kinds, reverse=True)
+def blocks_of(counted):
+    """Runs of successive calls on one prompt: (prompt, names)."""
+    found = []
+    for call, name in zip(counted, names(counted)):
+        if not found or found[-1][0] != call[1]:
+            found.append((call[1], []))
+        found[-1][1].append(name)
+    return found
+
+
+def test_policies_of_a_prompt_run_back_to_back_in_shuffled_order(counted):
+    seen, scored, others = counted
+    blocks = blocks_of(seen)
+    measured = [block for block in blocks if block[0] in scored]
+    assert [prompt for prompt, _ in measured] == sorted(scored) * REPEATS
+    assert all(sorted(ran) == ["fixed:0", "fixed:2", "fixed:3"] for _, ran in measured)
+    assert len({tuple(ran) for _, ran in measured}) > 2
+
+
+def test_blocks_of_the_costs_are_spread_among_those_of_the_policies(counted):
+    seen, scored, others = counted
+    blocks = blocks_of(seen)
+    priced = [block for block in blocks if block[0] in others]
+    assert {prompt for prompt, _ in priced} == others
+    assert [len(ran) for _, ran in priced] == [JOBS] * PROMPTS
+    assert len({tuple(ran) for _, ran in priced}) == PROMPTS
+    kinds = [prompt in scored for prompt, _ in blocks]
+    half = len(kinds) // 2
+    assert 0 < kinds[:half].count(False) < PROMPTS
+    assert kinds[:half] != sorted(kinds[:half])
+    assert kinds[:half] != sorted(kinds[:half], reverse=True)
+
+
+@pytest.mark.parametrize("repeats, others", [(5, 20), (3, 7), (2, 1)])
+def test_every_repeat_has_its_share_of_the_costs(repeats, others):
+    blocks = scoring._blocks(np.random.default_rng(0), 20, others, repeats)
+    assert len(blocks) == repeats
+    counts = [sum(not is_scored for is_scored, _ in repeat) for repeat in blocks]
+    assert sum(counts) == others
+    assert max(counts) - min(counts) <= 1
+    assert sorted(s for repeat in blocks for is_scored, s in repeat if not is_scored) == [
+        *range(others)
+    ]
+    for repeat in blocks:
+        assert [s for is_scored, s in repeat if is_scored] == [*range(20)]
 
 
 def test_every_run_draws_its_own_noise(calls):
     assert {noise for *_, noise in calls[0]} == {0}
 
 
-def test_every_repeat_starts_with_new_plans(calls):
-    seen, scored, _ = calls
+def test_every_repeat_starts_with_new_plans(counted):
+    seen, scored, _ = counted
     by_plan: dict[int, list[int]] = {}
-    for plan, address, _ in seen[3:]:
+    for plan, address, _ in seen:
         if address in scored:
             by_plan.setdefault(id(plan), []).append(address)
     assert len(by_plan) == 3 * REPEATS

@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 MB = 1_000_000
-LIMIT, ROOM = 32 * MB, 2.4 * MB
+LIMIT, ROOM = 40 * MB, 2.4 * MB
 BUNDLES = "bundles"
 """Folder of one archive of GPU results; room for it is reserved until it exists."""
 
@@ -37,7 +37,7 @@ def over(files, limit: int) -> bool:
     return weight(files) > limit
 
 
-def test_tracked_files_stay_under_32_mb():
+def test_tracked_files_stay_under_40_mb():
     assert len(tracked()) > 50
     assert not over(tracked(), LIMIT)
 
@@ -49,7 +49,7 @@ def test_gpu_bundle_exists_or_has_room():
     assert bundle or not over(files, LIMIT - ROOM)
 
 
-@pytest.mark.parametrize("folder, limit", [("real/tiny", 14 * MB), ("traces", 12 * MB)])
+@pytest.mark.parametrize("folder, limit", [("real/tiny", 14 * MB), ("traces", 16 * MB)])
 def test_models_and_recordings_stay_within_their_limits(folder, limit):
     inside = [p for p in tracked() if p.is_relative_to(ROOT / folder)]
     assert inside

@@ -10,5 +10,6 @@ from simspec.stats import Interval
 def test_ends_of_intervals_may_lie_beyond_the_value_by_rounding(tmp_path, low, high):
     intervals = {"recording": {"fixed:0": Interval(1.0, low, high, 0.95, 5)}}
     path = tmp_path / "figure.png"
-    draw_speedups(intervals, {"recording": ("fixed:0", 1.01)}, path)
-    assert path.read_bytes().startswith(b"\x89PNG")
+    for ends in ((low, high), (None, None)):
+        draw_speedups(intervals, {"recording": ("fixed:0", 1.01, *ends)}, path)
+        assert path.read_bytes().startswith(b"\x89PNG")

@@ -143,6 +143,20 @@ def test_select_of_select_is_select(trace, data):
 
 
 @RELAXED
+@given(traces(), st.integers(1, 9))
+def test_a_shorter_budget_keeps_the_first_tokens_of_each_sequence(trace, budget):
+    short = trace.shorten(budget).validate()
+    for s in range(trace.sequences):
+        start, end = short.offset[s : s + 2]
+        whole = trace.token[trace.offset[s] : trace.offset[s + 1]]
+        assert short.token[start:end].tolist() == whole[:budget].tolist()
+        assert short.budget[s] == min(trace.budget[s], budget)
+    assert trace.shorten(int(trace.budget.max())) == trace
+    with pytest.raises(TraceError, match="budget is 0"):
+        trace.shorten(0)
+
+
+@RELAXED
 @given(traces())
 def test_round_trip(tmp_path, trace):
     path = tmp_path / "t.parquet"

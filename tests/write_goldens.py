@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from cost_replicates import replicated
 
 from simspec import CostModel, Trace, replay, synthetic
 from simspec.cost_table import CostTable
@@ -72,6 +73,8 @@ def main() -> None:
         cost.to_json(path)
     if not (path := GOLDENS / "cost-table.json").exists():
         CostTable((1, 4), (128,), ((cost,), (replace(cost, overhead=0.5),)), "golden").to_json(path)
+    if not (path := GOLDENS / "cost-replicates.json").exists():
+        replicated(cost, R=3).to_json(path)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 PLAIN = "plain"
+PLAIN_AGAIN = "plain_again"
+"""Plain decoding under a second name: its ratio to plain decoding shows the noise of a race."""
 
 
 class ContestantError(ValueError):
@@ -43,6 +45,7 @@ class Contestant:
     | warm | prepares what its first calls showed to be needed |
     | writes_plain | whether its sequences must be those of plain decoding; false where it draws \
 its own tokens |
+    | own_plain | the contestant that decodes without drafts on the same engine |
     """
 
     name: str
@@ -51,6 +54,7 @@ its own tokens |
     remark: Callable[[], str] = lambda: ""
     warm: Callable[[], None] = lambda: None
     writes_plain: bool = True
+    own_plain: str = PLAIN
 
 
 def absent(name: str, reason: str) -> Contestant:
@@ -68,7 +72,7 @@ class Runs:
 
     | field | shape | meaning |
     | --- | --- | --- |
-    | name, drafts, writes_plain | | the contestant's |
+    | name, drafts, writes_plain, own_plain | | the contestant's |
     | token | [R][S][n] | new tokens of every repeat and prompt |
     | passes | [R][S] | of the target |
     | seconds | [R][S] | end to end, prefill included, device synchronized before and after |
@@ -87,3 +91,4 @@ class Runs:
     remark: str = ""
     error: str = ""
     writes_plain: bool = True
+    own_plain: str = PLAIN

@@ -3,11 +3,20 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from real.bench.contestant import PLAIN, Contestant, ContestantError, Generate, Request, absent
-from real.bench.hf_generate import HF_METHODS, hf_contestant, load_hf_model, parse_hf_method
+from real.bench.contestant import (
+    PLAIN,
+    PLAIN_AGAIN,
+    Contestant,
+    ContestantError,
+    Generate,
+    Request,
+    absent,
+)
+from real.bench.hf_generate import hf_contestant, load_hf_model, parse_hf_method
 from real.decode.engine import make_passes, passes_for_trace
 from real.decode.features import required_predictors
 from real.decode.loop import decode
@@ -143,51 +152,70 @@ def loop_contestant(
 
         return generate
 
+    plain = name in (PLAIN, PLAIN_AGAIN)
     return Contestant(
-        name,
-        begin,
-        name != PLAIN,
-        warm=pair.target.passes.warm,
-        writes_plain=name == PLAIN or not rule.sampled,
+        name, begin, not plain, warm=pair.target.passes.warm, writes_plain=plain or not rule.sampled
     )
 
 
-def all_contestants(
-    checkpoints: Checkpoints,
+@dataclass(frozen=True)
+class HfModels:
+    """Transformers' own copies of the target and of the small model; None where it lacks."""
+
+    target: Any
+    assistant: Any
+    missing: Path
+
+    @classmethod
+    def load(cls, checkpoints: Checkpoints, methods: Sequence[str]) -> "HfModels":
+        """The models that these methods need."""
+        small = checkpoints.models / "model"
+        assisted = any(method.startswith("assisted:") for method in methods)
+        found = assisted and (small / "config.json").exists()
+        return cls(
+            checkpoints.load_hf(checkpoints.target or checkpoints.models / "target"),
+            checkpoints.load_hf(small) if found else None,
+            small,
+        )
+
+    def contestants(self, trace: Trace, methods: Sequence[str]) -> list[Contestant]:
+        """Transformers' methods, by the trace's rule.
+
+        A method that lacks its assistant model takes part and fails, so that its row says why.
+        """
+        contestants = []
+        for method in methods:
+            if parse_hf_method(method)[0] == "assisted" and self.assistant is None:
+                reason = f"{self.missing} holds no small model; expected a checkpoint there"
+                contestants.append(absent(method, reason))
+            else:
+                ends, rule = trace.meta.end_tokens, recorded_rule(trace)
+                contestants.append(hf_contestant(method, self.target, self.assistant, ends, rule))
+        return contestants
+
+
+def our_contestants(
     trace: Trace,
     pairs: Mapping[str, Pair],
     names: Sequence[str],
-    methods: Sequence[str] = HF_METHODS,
     policy_costs: Mapping[str, CostModel] | None = None,
     seed: int = 0,
+    control: bool = False,
 ) -> list[Contestant]:
-    """Plain decoding, the `drafter=policy` names, and transformers' methods, by the trace's rule.
+    """Plain decoding and the `drafter=policy` names, by the trace's rule; twice plain to `control`.
 
     `pairs` come from `load_pairs`; policies observe the cost of their drafter, or a ratio of 0.1.
-    A method that lacks its assistant model takes part and fails, so that its row says why.
     ValueError for a contestant that cannot be built.
     """
     ratio = CostModel.from_ratio(0.1, trace.K)
-    parsed = [(name, *parse_contestant(name)) for name in names]
-    kinds = [parse_hf_method(method)[0] for method in methods]
     no_drafts = policies.BUILTIN["fixed"](0)
-    contestants = [loop_contestant(PLAIN, pairs[PLAIN], Silent(), no_drafts, trace, ratio, seed)]
-    for name, drafter, text in parsed:
+    contestants = [
+        loop_contestant(name, pairs[PLAIN], Silent(), no_drafts, trace, ratio, seed)
+        for name in ((PLAIN, PLAIN_AGAIN) if control else (PLAIN,))
+    ]
+    for name in names:
+        drafter, text = parse_contestant(name)
         pair, cost = pairs[drafter], (policy_costs or {}).get(drafter, ratio)
         policy = policies.make(text, trace, cost)
         contestants.append(loop_contestant(name, pair, pair.drafter, policy, trace, cost, seed))
-    if not methods:
-        return contestants
-    model = checkpoints.load_hf(checkpoints.target or checkpoints.models / "target")
-    small = checkpoints.models / "model"
-    assistant = None
-    if "assisted" in kinds and (small / "config.json").exists():
-        assistant = checkpoints.load_hf(small)
-    for method, kind in zip(methods, kinds):
-        if kind == "assisted" and assistant is None:
-            reason = f"{small} holds no small model; expected a checkpoint there"
-            contestants.append(absent(method, reason))
-        else:
-            ends, rule = trace.meta.end_tokens, recorded_rule(trace)
-            contestants.append(hf_contestant(method, model, assistant, ends, rule))
     return contestants

@@ -2,7 +2,9 @@
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,13 +19,16 @@ from real.pair import DTYPES
 from real.sampling import Rule
 
 SCHEDULES = ("constant", "heuristic", "heuristic_transient")
+HF_PLAIN = "generate"
 HF_METHODS = (
-    "generate",
+    HF_PLAIN,
     "generate_static",
-    *(f"assisted:{schedule}" for schedule in SCHEDULES),
-    "prompt_lookup:10",
+    "prompt_lookup:tuned",
+    "assisted:constant,tuned,0",
+    "assisted:constant,tuned",
+    "assisted:heuristic",
 )
-"""Methods that race by default."""
+"""Methods that race by default; `real.bench.tuning` replaces "tuned" by a number of tokens."""
 
 GREEDY = Rule()
 
@@ -35,25 +40,39 @@ def parse_hf_method(text: str) -> tuple[str, dict]:
     | --- | --- |
     | generate, generate_static | none |
     | assisted:SCHEDULE[,TOKENS[,THRESHOLD]] | num_assistant_tokens, confidence threshold |
-    | prompt_lookup:TOKENS | prompt_lookup_num_tokens |
+    | prompt_lookup:TOKENS[,NGRAM] | prompt_lookup_num_tokens, max_matching_ngram_size |
+    | early_exit:LAYERS[,TOKENS[,THRESHOLD]] | assistant_early_exit, as assisted:constant |
 
-    Options that are left out keep transformers' defaults.
+    Options that are left out keep transformers' defaults: 20 tokens and a threshold of 0.4 for
+    assistants, n-grams of 2. A threshold of 0 is none.
     """
     kind, colon, rest = text.partition(":")
     values = rest.split(",") if colon else []
-    if kind in ("generate", "generate_static") and not colon:
+    if kind in (HF_PLAIN, "generate_static") and not colon:
         return kind, {}
     try:
-        if kind == "prompt_lookup" and len(values) == 1 and int(rest) > 0:
-            return kind, {"prompt_lookup_num_tokens": int(rest)}
+        if kind == "prompt_lookup" and len(values) in (1, 2):
+            sizes = [_positive(value) for value in values]
+            names = "prompt_lookup_num_tokens", "max_matching_ngram_size"
+            return kind, dict(zip(names, sizes))
         if kind == "assisted" and values and values[0] in SCHEDULES and len(values) < 4:
             return kind, _assistant_options(*values)
+        if kind == "early_exit" and values and len(values) < 4:
+            options = _assistant_options("constant", *values[1:])
+            return kind, options | {"assistant_early_exit": _positive(values[0])}
     except ValueError:
         pass
     raise ContestantError(
         f"method {text!r} is unknown; expected generate, generate_static, "
-        f"assisted:{{{'|'.join(SCHEDULES)}}}[,tokens[,threshold]] or prompt_lookup:tokens"
+        f"assisted:{{{'|'.join(SCHEDULES)}}}[,tokens[,threshold]], prompt_lookup:tokens[,ngram] "
+        "or early_exit:layers[,tokens[,threshold]]"
     )
+
+
+def _positive(text: str) -> int:
+    if int(text) < 1:
+        raise ValueError
+    return int(text)
 
 
 def _assistant_options(
@@ -61,9 +80,7 @@ def _assistant_options(
 ) -> dict:
     options: dict[str, Any] = {"num_assistant_tokens_schedule": schedule}
     if tokens is not None:
-        options["num_assistant_tokens"] = int(tokens)
-        if int(tokens) < 1:
-            raise ValueError
+        options["num_assistant_tokens"] = _positive(tokens)
     if threshold is not None:
         options["assistant_confidence_threshold"] = float(threshold)
         if not 0 <= float(threshold) <= 1:
@@ -117,7 +134,7 @@ def hf_contestant(
             f"method {method!r} needs a small model; "
             "expected one in <models>/model, or leave the method out"
         )
-    drafts = kind in ("assisted", "prompt_lookup")
+    drafts = kind in ("assisted", "prompt_lookup", "early_exit")
     arguments: dict[str, Any] = {
         **sampling_options(rule),
         "use_cache": True,
@@ -130,16 +147,24 @@ def hf_contestant(
         arguments |= options
     elif kind == "assisted":
         arguments["assistant_model"] = assistant
+    elif kind == "early_exit":
+        arguments["assistant_early_exit"] = options["assistant_early_exit"]
+        options = {name: v for name, v in options.items() if name != "assistant_early_exit"}
+    drafter: Any = {"assisted": assistant, "early_exit": model}.get(kind)
+    if _adapts(kind, options):
+        with suppress(ImportError):  # the first import takes a second, which no call should pay
+            import_module("sklearn.metrics")
 
     def begin() -> Generate:
         from transformers import GenerationConfig
 
         # a heuristic schedule carries over between sequences in here, of this contestant only
-        settings = GenerationConfig(**options) if kind == "assisted" else None
+        settings = None if drafter is None else GenerationConfig(**options)
 
         def generate(request: Request) -> tuple[list[int], int]:
+            model.generation_config = GenerationConfig()  # an early exit leaves its settings there
             if settings is not None:
-                assistant.generation_config = settings
+                drafter.generation_config = settings
             arguments_now = arguments | {"max_new_tokens": request.budget}
             ids = torch.tensor([list(request.prompt)], device=model.device)
             if rule.name != "greedy":
@@ -152,7 +177,9 @@ def hf_contestant(
         return generate
 
     remark = partial(_remark, kind, options, model)
-    return Contestant(method, begin, drafts, remark, writes_plain=rule.name == "greedy")
+    greedy = rule.name == "greedy"
+    own = HF_PLAIN if drafts else method
+    return Contestant(method, begin, drafts, remark, writes_plain=greedy, own_plain=own)
 
 
 def _seed(rule: Rule, request: Request) -> int:
@@ -173,12 +200,12 @@ def _generate(model, ids: torch.Tensor, arguments: dict) -> list[int]:
 
 
 def _generate_counting(model, ids: torch.Tensor, arguments: dict) -> tuple[list[int], int]:
-    """New tokens, and passes of the model."""
-    passes = 0
+    """New tokens, and passes of the whole model: an early exit drafts with fewer layers."""
+    passes, layers = 0, model.config.num_hidden_layers
 
     def count(*_) -> None:
         nonlocal passes
-        passes += 1
+        passes += model.config.num_hidden_layers == layers
 
     hook = model.register_forward_pre_hook(count)
     try:
@@ -192,7 +219,11 @@ def _remark(kind: str, options: dict, model) -> str:
     if kind == "generate_static":
         compiled = hasattr(model, "_compiled_call")
         return "forward compiled by transformers" if compiled else "static cache, not compiled"
-    adaptive = kind == "assisted" and options.get("assistant_confidence_threshold") != 0
-    if adaptive and find_spec("sklearn") is None:
+    if _adapts(kind, options) and find_spec("sklearn") is None:
         return "confidence threshold does not adapt (no scikit-learn)"
     return ""
+
+
+def _adapts(kind: str, options: dict) -> bool:
+    """Whether transformers adapts the confidence threshold, for which it needs scikit-learn."""
+    return kind == "assisted" and options.get("assistant_confidence_threshold") != 0

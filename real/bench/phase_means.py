@@ -1,7 +1,7 @@
 """PhaseCosts from runs of the decode loop: means, because means predict totals."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -9,6 +9,7 @@ from real.bench.phase_costs import PhaseCosts
 from real.decode.phase_timer import DRAFTING, OTHER, POLICY, VERIFICATION
 from real.measure.job import MAX_BACKLOG, Job, chain_jobs
 from real.measure.round_times import RoundTimes
+from simspec.stats import MIN_PROMPTS
 
 DENSE, STRIDE = 8, 4
 """Draft lengths that are run: all up to DENSE, then each STRIDE-th."""
@@ -58,6 +59,29 @@ def phase_costs(times: RoundTimes, K: int) -> PhaseCosts:
         feature=max(float(np.mean(extra)), 0.0) if extra else 0.0,
         plain=np.mean([r.seconds for r in times.plain], 0),
     )
+
+
+def phase_costs_without_each(
+    prompts: Sequence[RoundTimes], K: int
+) -> tuple[PhaseCosts, list[PhaseCosts]]:
+    """(costs from the rounds of all prompts, costs without those of each prompt).
+
+    The latter are [] for fewer than MIN_PROMPTS. ValueError as `phase_costs`.
+    """
+    costs = phase_costs(_joined(prompts), K)
+    if len(prompts) < MIN_PROMPTS:
+        return costs, []
+    kept = ([*prompts[:i], *prompts[i + 1 :]] for i in range(len(prompts)))
+    return costs, [phase_costs(_joined(others), K) for others in kept]
+
+
+def _joined(prompts: Sequence[RoundTimes]) -> RoundTimes:
+    whole = RoundTimes()
+    for times in prompts:
+        whole.plain += times.plain
+        whole.features += times.features
+        whole.chains += times.chains
+    return whole
 
 
 def _without_backlog(drafting: Mapping[tuple[int, int], list[float]]) -> dict[int, list[float]]:

@@ -1,4 +1,4 @@
-"""A race: all contestants on the same prompts, one call at a time, in one shuffled order."""
+"""A race: all contestants on the same prompts, in blocks of one prompt and shuffled order."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,21 +11,35 @@ from real.bench.contestant import PLAIN, Contestant, Generate, Request, Runs
 from real.progress import Progress, quiet
 
 
+class Kept:
+    """Finished repeats of a race; this one keeps nothing."""
+
+    def load(self) -> list[Runs]:
+        """Runs of the finished repeats, [] where none is kept."""
+        return []
+
+    def save(self, runs: Sequence[Runs]) -> None:
+        """Keeps runs after a finished repeat."""
+
+
 def race(
     contestants: Sequence[Contestant],
     requests: Sequence[Request],
-    repeats: int = 3,
+    repeats: int = 5,
     seed: int = 0,
     device: str = "cpu",
     progress: Progress = quiet,
     timer: Callable[[], float] = perf_counter,
+    kept: Kept | None = None,
 ) -> list[Runs]:
     """End-to-end wall-clock time of every contestant on every prompt, `repeats` times.
 
-    Calls of all contestants come in one order shuffled by `seed`; each contestant takes the prompts
-    in their order, because a stream's state carries over. Before, each warms up on the longest
-    and the shortest request. The first repeat also times one new token after every prompt.
+    A repeat takes the prompts in their order, because a stream's state carries over. For each
+    prompt all contestants run back to back, shuffled anew by `seed`: a block, in which the machine
+    is about the same for all. Before, each warms up on the longest and the shortest request. The
+    first repeat also times one new token after every prompt.
     A contestant that fails takes no further part; plain decoding may not fail.
+    Repeats that `kept` holds are not run again.
     ValueError for no prompts, no repeats, or contestants of the same name.
     """
     names = [c.name for c in contestants]
@@ -34,28 +48,49 @@ def race(
             f"{len(requests)} prompts, {repeats} repeats of {', '.join(names)}; "
             "expected a prompt or more, a repeat or more, and no contestant twice"
         )
-    order = np.random.default_rng(seed)
+    kept = kept or Kept()
     cuda = torch.device(device).type == "cuda"
     wait: Callable[[], None] = torch.cuda.synchronize if cuda else lambda: None
     entries = [_Entry(contestant, requests, wait, timer) for contestant in contestants]
-    for entry in entries:
-        entry.warm_up()
-    done, total = 0, len(entries) * len(requests) * (repeats + 1)
-    for repeat in range(repeats):
-        turns = [(entry, False) for entry in entries for _ in requests]
-        if not repeat:
-            turns += [(entry, True) for entry in entries for _ in requests]
+    finished = 0
+    if before := kept.load():
+        finished = max(len(runs.seconds) for runs in before)
+        _check_kept(before, names, finished, len(requests))
+        for entry, runs in zip(entries, before):
+            entry.runs = runs
+    if finished < repeats:
+        for entry in entries:
+            entry.warm_up()
+    done, total = finished * len(requests), repeats * len(requests)
+    for repeat in range(finished, repeats):
+        order = np.random.default_rng((seed, repeat))  # the same where a race is continued
         for entry in entries:
             entry.begin()
-        for i in order.permutation(len(turns)):
-            entry, first_token = turns[i]
-            if first_token:
-                entry.first_token()
-            else:
+        for _ in requests:
+            block = [entries[i] for i in order.permutation(len(entries))]
+            for entry in block:
                 entry.next()
+            for entry in () if repeat else block:
+                entry.first_token()
             done += 1
             progress("racing", done, total)
+        kept.save([entry.finish() for entry in entries])
     return [entry.finish() for entry in entries]
+
+
+def _check_kept(before: Sequence[Runs], names: list[str], repeats: int, prompts: int) -> None:
+    """ValueError unless finished repeats are those of these contestants on as many prompts."""
+    sizes = [list(map(len, runs.seconds)) for runs in before if not runs.error]
+    first = [len(runs.first) for runs in before if not runs.error]
+    if (
+        [runs.name for runs in before] != names
+        or any(size != [prompts] * repeats for size in sizes)
+        or any(count != prompts for count in first)
+    ):
+        raise ValueError(
+            f"finished repeats are of {', '.join(r.name for r in before):.200}; expected "
+            f"{', '.join(names)} on {prompts} prompts, name another file to save to"
+        )
 
 
 class _Entry:
@@ -69,7 +104,12 @@ class _Entry:
         timer: Callable[[], float],
     ):
         self.contestant, self.requests, self.wait, self.timer = contestant, requests, wait, timer
-        self.runs = Runs(contestant.name, contestant.drafts, writes_plain=contestant.writes_plain)
+        self.runs = Runs(
+            contestant.name,
+            contestant.drafts,
+            writes_plain=contestant.writes_plain,
+            own_plain=contestant.own_plain,
+        )
         self.generate: Generate | None = None
 
     def warm_up(self) -> None:
@@ -106,7 +146,7 @@ class _Entry:
         self.runs.first.append(timed[2] if timed else 0.0)
 
     def finish(self) -> Runs:
-        """What it did."""
+        """All finished calls."""
         if not self.runs.error:
             self.runs.remark = self.contestant.remark()
         return self.runs

@@ -2,31 +2,34 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from real.bench.contestant import PLAIN, Runs
+from real.bench.jackknife import Figure, jackknife
 from real.prompts import groups
-from simspec.stats import MIN_PROMPTS, bootstrap
+from simspec.stats import MIN_PROMPTS
 
 
 @dataclass(frozen=True)
 class RaceRow:
     """A contestant on a group of prompts (`all`, `low_repeat`, `task:NAME`).
 
-    Figures are None where it could not run. `seconds`, `rate` and `tokens` are of the repeat with
-    the (lower) median time.
+    Figures are None where it could not run. Ratios are of `rate_ratio`, with 95% intervals.
 
     | field | meaning |
     | --- | --- |
-    | prompts, tokens | of the group; new tokens |
-    | seconds, rate | end to end, and tokens a second |
+    | prompts, tokens | of the group; new tokens of a repeat, mean over repeats |
+    | seconds, rate | of a repeat, end to end, mean over repeats; tokens / seconds |
     | spread | sample deviation of the repeats' rates over their mean; None of a single repeat |
     | first | mean seconds of a call for one token: prefill and one pass |
     | after | tokens a second behind the first; None unless that is positive |
     | per_pass | tokens a pass of the target |
-    | speedup, over_generate | rate over that of `plain`, and of transformers' `generate` |
-    | low, high | 95% interval of the speedup over prompts; None of fewer than 8 prompts |
+    | speedup, low, high | rate over that of `plain` |
+    | own, own_low, own_high | rate over plain decoding on its own engine; None where that lacks |
+    | pass_ratio, pass_low, pass_high | seconds of a plain pass on its own engine over its own \
+seconds a pass: own / per_pass |
     | equal | prompts continued as by plain decoding, in every repeat; None if drawn anew |
     | warm | seconds of the longer of its first two calls |
     """
@@ -35,7 +38,7 @@ class RaceRow:
     group: str
     drafts: bool
     prompts: int
-    tokens: int | None = None
+    tokens: float | None = None
     seconds: float | None = None
     rate: float | None = None
     spread: float | None = None
@@ -43,9 +46,14 @@ class RaceRow:
     after: float | None = None
     per_pass: float | None = None
     speedup: float | None = None
-    over_generate: float | None = None
     low: float | None = None
     high: float | None = None
+    own: float | None = None
+    own_low: float | None = None
+    own_high: float | None = None
+    pass_ratio: float | None = None
+    pass_low: float | None = None
+    pass_high: float | None = None
     equal: int | None = None
     warm: float | None = None
     remark: str = ""
@@ -66,39 +74,42 @@ def race_rows(runs: Sequence[Runs], tasks: Sequence[str]) -> list[RaceRow]:
             "expected it, every figure is over it"
         )
     return [
-        _row(r, group, members, ran[PLAIN], ran.get("generate"))
+        _row(r, group, members, ran[PLAIN], ran.get(r.own_plain))
         for group, members in prompt_groups(ran[PLAIN], tasks).items()
         for r in runs
     ]
 
 
-def _row(runs: Runs, group: str, members: list[int], plain: Runs, generate: Runs | None) -> RaceRow:
+def _row(
+    runs: Runs, group: str, members: list[int], plain: Runs, own_plain: Runs | None
+) -> RaceRow:
     prompts = len(members)
     if runs.error or not members:
         return RaceRow(runs.name, group, runs.drafts, prompts, remark=runs.remark, error=runs.error)
-    repeat, rates = _rates(runs, members)
-    tokens = _tokens(runs, members)[repeat]
-    seconds = np.array(runs.seconds)[repeat, members].sum()
-    first = np.array(runs.first)[members].sum()
-    behind = seconds > first and tokens > prompts
-    rate = rates[repeat]
-    _, low, high = rate_ratio(runs, plain, members)
+    total = np.array(runs.seconds)[:, members].sum(1)
+    tokens = _tokens(runs, members).sum(1)
+    rates = tokens / total
+    mean_tokens, seconds = float(tokens.mean()), float(total.mean())
+    first = float(np.array(runs.first)[members].sum())
+    behind = seconds > first and mean_tokens > prompts
+    speedup = rate_ratio(runs, plain, members)
+    own = None if own_plain is None else rate_ratio(runs, own_plain, members)
+    a_pass = None if own_plain is None else pass_ratio(runs, own_plain, members)
     return RaceRow(
         contestant=runs.name,
         group=group,
         drafts=runs.drafts,
         prompts=prompts,
-        tokens=int(tokens),
-        seconds=float(seconds),
-        rate=float(rate),
+        tokens=mean_tokens,
+        seconds=seconds,
+        rate=mean_tokens / seconds,
         spread=float(rates.std(ddof=1) / rates.mean()) if len(rates) > 1 else None,
-        first=float(first / prompts),
-        after=float((tokens - prompts) / (seconds - first)) if behind else None,
-        per_pass=float(tokens / np.array(runs.passes)[repeat, members].sum()),
-        speedup=float(rate / median_rate(plain, members)),
-        over_generate=None if generate is None else float(rate / median_rate(generate, members)),
-        low=low,
-        high=high,
+        first=first / prompts,
+        after=(mean_tokens - prompts) / (seconds - first) if behind else None,
+        per_pass=float(tokens.sum() / np.array(runs.passes)[:, members].sum()),
+        **_named(("speedup", "low", "high"), speedup),
+        **_named(("own", "own_low", "own_high"), own),
+        **_named(("pass_ratio", "pass_low", "pass_high"), a_pass),
         equal=sum(all(t[s] == plain.token[0][s] for t in runs.token) for s in members)
         if runs.writes_plain
         else None,
@@ -107,42 +118,67 @@ def _row(runs: Runs, group: str, members: list[int], plain: Runs, generate: Runs
     )
 
 
+def _named(names: tuple[str, str, str], ratio: Figure | None) -> dict[str, Any]:
+    values = (None,) * 3 if ratio is None else (ratio.value, ratio.low, ratio.high)
+    return dict(zip(names, values))
+
+
 def _tokens(runs: Runs, members: list[int]) -> np.ndarray:
-    return np.array([sum(len(tokens[s]) for s in members) for tokens in runs.token])
+    """float64 `[R, S]`: new tokens."""
+    return _columns([[len(tokens) for tokens in repeat] for repeat in runs.token], members)
 
 
-def _rates(runs: Runs, members: list[int]) -> tuple[int, np.ndarray]:
-    """The repeat with the lower median time, and tokens a second of all repeats."""
-    total = np.array(runs.seconds)[:, members].sum(1)
-    repeat = int(np.argsort(total, kind="stable")[(len(total) - 1) // 2])
-    return repeat, _tokens(runs, members) / total
+def _columns(values: Sequence[Sequence[float]], members: list[int]) -> np.ndarray:
+    return np.array(values, np.float64)[:, members]
 
 
-def median_rate(runs: Runs, members: list[int]) -> float:
-    """Tokens a second of the repeat with the (lower) median time."""
-    repeat, rates = _rates(runs, members)
-    return float(rates[repeat])
+def mean_rate(runs: Runs, members: list[int]) -> float:
+    """Tokens of all repeats over their seconds."""
+    return float(_tokens(runs, members).sum() / _columns(runs.seconds, members).sum())
 
 
-def rate_ratio(
-    runs: Runs, other: Runs, members: list[int]
-) -> tuple[float, float | None, float | None]:
-    """(ratio of both rates, its 95% interval over prompts); None for fewer than MIN_PROMPTS."""
-    ratio = median_rate(runs, members) / median_rate(other, members)
-    if len(members) < MIN_PROMPTS:
-        return ratio, None, None
-    columns = []
-    for r in (runs, other):
-        columns.append(_median_tokens(r, members))
-        columns.append(np.median(r.seconds, 0)[members])
-    interval = bootstrap(
-        np.stack(columns, 1),
-        lambda t: t[..., 0] / t[..., 1] * t[..., 3] / t[..., 2],
-        method="percentile",
-    )
-    return ratio, float(interval.low), float(interval.high)
+def rate_ratio(runs: Runs, other: Runs, members: list[int]) -> Figure:
+    """The ratio of both rates: in each repeat over all prompts, then the mean over repeats.
+
+    The interval is of this mean; see `mean_of_ratios`.
+    """
+    seconds, other_seconds = (_columns(r.seconds, members) for r in (runs, other))
+    return mean_of_ratios(_tokens(runs, members), seconds, _tokens(other, members), other_seconds)
 
 
-def _median_tokens(runs: Runs, members: list[int]) -> np.ndarray:
-    """Median over repeats of new tokens, for each prompt."""
-    return np.array([np.median([len(repeat[s]) for repeat in runs.token]) for s in members])
+def pass_ratio(runs: Runs, other: Runs, members: list[int]) -> Figure:
+    """Seconds a pass of `other` over those of `runs`, as `rate_ratio` with passes for tokens."""
+    columns = (runs.passes, runs.seconds, other.passes, other.seconds)
+    return mean_of_ratios(*(_columns(column, members) for column in columns))
+
+
+def mean_of_ratios(
+    work: np.ndarray, seconds: np.ndarray, other_work: np.ndarray, other_seconds: np.ndarray
+) -> Figure:
+    """Mean over repeats of (work / seconds) / (other work / other seconds), each summed over S.
+
+    All are float64 `[R, S]`. The interval leaves out a prompt with all its repeats. It holds no
+    noise that hits one contestant for a whole repeat, which shuffled blocks make unlikely.
+    """
+    value, left_out = ratio_without_each(work, seconds, other_work, other_seconds)
+    return jackknife(value, left_out)
+
+
+def ratio_without_each(
+    work: np.ndarray, seconds: np.ndarray, other_work: np.ndarray, other_seconds: np.ndarray
+) -> tuple[float, np.ndarray]:
+    """(ratio of `mean_of_ratios`, float64 `[S]` without each prompt).
+
+    The latter is empty for fewer than MIN_PROMPTS.
+    """
+    parts = np.stack((work, seconds, other_work, other_seconds))
+
+    def statistic(totals: np.ndarray) -> np.ndarray:
+        work, seconds, other_work, other_seconds = totals
+        return (work / seconds * other_seconds / other_work).mean(0)
+
+    totals = parts.sum(2)
+    value = float(statistic(totals))
+    if parts.shape[2] < MIN_PROMPTS:
+        return value, np.empty(0)
+    return value, statistic(totals[:, :, None] - parts)

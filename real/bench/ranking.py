@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from real.bench.contestant import PLAIN, Runs
-from real.bench.race_rows import RaceRow, median_rate, prompt_groups, rate_ratio
+from real.bench.contestant import PLAIN, PLAIN_AGAIN, Runs
+from real.bench.publication import impossible, shortcomings
+from real.bench.race_rows import RaceRow, mean_rate, prompt_groups, rate_ratio
 from real.prompts import ALL, LOW_REPEAT
 
 
@@ -36,7 +37,11 @@ def is_loop_with_drafter(row: RaceRow) -> bool:
 def _beats_undrafted(rows: Sequence[RaceRow], name: str, group: str) -> bool:
     """Whether it is faster there than all contestants without drafts; true for no prompts."""
     rates = {r.contestant: r.rate for r in rows if r.group == group and r.rate is not None}
-    undrafted = [rates[r.contestant] for r in rows if r.contestant in rates and not r.drafts]
+    undrafted = [
+        rates[r.contestant]
+        for r in rows
+        if r.contestant in rates and not r.drafts and r.contestant != PLAIN_AGAIN
+    ]
     return not undrafted or name in rates and rates[name] > max(undrafted)
 
 
@@ -55,18 +60,18 @@ def ratio_to_assisted(runs: Sequence[Runs], tasks: Sequence[str]) -> list[dict]:
         if not members:
             continue
         best, best_assisted = (
-            max(kind, key=lambda r: median_rate(r, members)) for kind in (ours, assisted)
+            max(kind, key=lambda r: mean_rate(r, members)) for kind in (ours, assisted)
         )
-        ratio, low, high = rate_ratio(best, best_assisted, members)
+        ratio = rate_ratio(best, best_assisted, members)
         ratios.append(
             {
                 "group": group,
                 "prompts": len(members),
                 "contestant": best.name,
                 "assisted": best_assisted.name,
-                "ratio": ratio,
-                "low": low,
-                "high": high,
+                "ratio": ratio.value,
+                "low": ratio.low,
+                "high": ratio.high,
             }
         )
     return ratios
@@ -77,7 +82,7 @@ def recommendation(rows: Sequence[RaceRow]) -> str:
     name = recommend(rows)
     ran = [r for r in rows if r.rate is not None]
     by_key = {(r.contestant, r.group): r for r in ran}
-    undrafted = [r for r in ran if r.group == ALL and not r.drafts]
+    undrafted = [r for r in ran if r.group == ALL and not r.drafts and r.contestant != PLAIN_AGAIN]
     fastest = max(undrafted, key=lambda r: r.rate or 0.0)
     if name == PLAIN:
         ratio = (fastest.rate or 0.0) / (by_key[PLAIN, ALL].rate or 1.0)
@@ -98,16 +103,36 @@ def recommendation(rows: Sequence[RaceRow]) -> str:
     )
 
 
+def low_repeat_line(rows: Sequence[RaceRow]) -> str:
+    """The fastest `drafter=policy` on prompts that repeat little, in one line; "" where none is."""
+    ours = [r for r in rows if r.group == LOW_REPEAT and is_loop_with_drafter(r) and r.speedup]
+    if not ours:
+        return ""
+    best = max(ours, key=lambda r: r.speedup or 0.0)
+    interval = "" if best.low is None else f" [{best.low:.2f}, {best.high:.2f}]"
+    return (
+        f"on {best.prompts} prompts that repeat little the fastest is {best.contestant}, "
+        f"{best.speedup:.2f}x{interval} {PLAIN}"
+    )
+
+
 def race_summary(
     runs: Sequence[Runs], rows: Sequence[RaceRow], tasks: Sequence[str], about: dict
 ) -> dict:
     """The object that `simspec race --json` prints.
 
-    `about` the run, the rows, the recommendation, and raw seconds by repeat and prompt.
+    `about` the run, whether it is a measurement and why not, what is impossible in it, the rows,
+    the recommendation, and every call by repeat and prompt, from which the figures follow.
     """
+    repeats = next(len(r.seconds) for r in runs if r.name == PLAIN)
+    reasons, wrong = shortcomings(repeats, len(tasks)), impossible(rows)
     return about | {
+        "measurement": not reasons and not wrong,
+        "reasons": reasons + wrong,
+        "impossible": wrong,
         "recommended": recommend(rows),
         "verdict": recommendation(rows),
+        "low_repeat": low_repeat_line(rows),
         "over_assisted": ratio_to_assisted(runs, tasks),
         "rows": [asdict(r) for r in rows],
         "raw": {
@@ -115,6 +140,7 @@ def race_summary(
                 "seconds": r.seconds,
                 "first": r.first,
                 "tokens": [list(map(len, repeat)) for repeat in r.token],
+                "passes": r.passes,
             }
             for r in runs
         },

@@ -1,4 +1,4 @@
-"""The figure of a scorecard: throughput predicted against measured, and time by phase."""
+"""The figure of a scorecard: speedups predicted against measured, and time by phase."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def draw_scorecard(scorecard: Scorecard, path: Path) -> None:
 
     figure = Figure(figsize=(13, 0.24 * len(scorecard.rows) + 4), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.3))
-    _draw_throughput(left, scorecard)
+    _draw_speedups(left, scorecard)
     _draw_phases(right, scorecard)
     figure.legend(
         *right.get_legend_handles_labels(),
@@ -34,30 +34,40 @@ def draw_scorecard(scorecard: Scorecard, path: Path) -> None:
         figure.savefig(temporary, format="png", dpi=130)
 
 
-def _draw_throughput(axes, scorecard: Scorecard) -> None:
-    rates = [rate for r in scorecard.rows for rate in (r.predicted, r.measured)]
-    ends = np.array([min(rates), max(rates)]) * (0.95, 1.05)
+def _draw_speedups(axes, scorecard: Scorecard) -> None:
+    """Points of policies, with 95% intervals of both speedups."""
+    shown = scorecard.policies
+    figures = [x for r in shown for x in (r.speedup, r.speedup_measured)]
+    ends = np.array([min(figures), max(figures)]) * (0.95, 1.05)
     bound = MEDIAN_BOUND
-    axes.set(xlim=ends, ylim=ends, box_aspect=1)
+    axes.set(box_aspect=1)
     axes.fill_between(
         ends, ends * (1 - bound), ends * (1 + bound), color="0.88", label=f"within {bound:.0%}"
     )
     axes.plot(ends, ends, color="0.5", lw=0.8)
-    for i, name in enumerate(dict.fromkeys(r.recording for r in scorecard.rows)):
-        rows = [r for r in scorecard.rows if r.recording == name]
+    for i, name in enumerate(dict.fromkeys(r.recording for r in shown)):
+        rows = [r for r in shown if r.recording == name]
         axes.errorbar(
-            [r.measured for r in rows],
-            [r.predicted for r in rows],
-            xerr=[(r.noise or 0.0) * r.measured for r in rows],
+            [r.speedup_measured for r in rows],
+            [r.speedup for r in rows],
+            xerr=_bars([(r.speedup_measured, r.measured_low, r.measured_high) for r in rows]),
+            yerr=_bars([(r.speedup, r.speedup_low, r.speedup_high) for r in rows]),
             fmt="o",
             ms=4,
             lw=0.8,
             color=f"C{i % 10}",
             label=label_text(name),
         )
-    axes.set(xlabel="measured tokens a second (bars: deviation of repeats)", ylabel="predicted")
+    axes.set(
+        xlabel="measured times plain decoding (bars: 95% intervals)", ylabel="predicted times plain"
+    )
     axes.legend(loc="upper left", bbox_to_anchor=(0, -0.12), fontsize="small")
     axes.set_anchor("N")
+
+
+def _bars(figures) -> np.ndarray:
+    """float64 `[2, N]`: lengths below and above of (value, low, high); 0 without an interval."""
+    return np.array([(0, 0) if low is None else (x - low, high - x) for x, low, high in figures]).T
 
 
 def _draw_phases(axes, scorecard: Scorecard) -> None:

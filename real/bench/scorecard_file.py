@@ -1,15 +1,14 @@
 """Rows of a scorecard in a file, from which an interrupted scorecard continues."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
+from real.bench.saved import load_saved
 from real.bench.scorecard import ScorecardRow
 from real.files import replace_json
-from simspec.names import one_note
 
 
 def save_rows(path: Path, settings: Mapping, rows: Mapping[str, Sequence[ScorecardRow]]) -> None:
@@ -23,42 +22,26 @@ def load_rows(path: Path, settings: Mapping) -> dict[str, tuple[ScorecardRow, ..
 
     ValueError, one line, for a damaged file or one of other settings.
     """
-    try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-        rows = {
-            name: tuple(_row(values) for values in group) for name, group in data["rows"].items()
-        }
-        saved = dict(data["settings"])
-    except FileNotFoundError:
-        return {}
-    except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ValueError(
-            f"{path} holds no rows of a scorecard: {reason}; name another file"
-        ) from error
-    for name in sorted(saved.keys() | settings.keys()):
-        if saved.get(name) != settings.get(name):
-            was, now = (one_note(of.get(name)) for of in (saved, settings))
-            raise ValueError(
-                f"{path} was made with {one_note(name):.60} {was:.60}, this is {now:.60}; "
-                "name another file to save to"
-            )
-    return rows
+    return load_saved(path, settings, "rows of a scorecard", _rows) or {}
+
+
+def _rows(data: Any) -> dict[str, tuple[ScorecardRow, ...]]:
+    return {name: tuple(_row(values) for values in group) for name, group in data["rows"].items()}
 
 
 def _row(values: Mapping) -> ScorecardRow:
-    fields: dict[str, Any] = {
+    parsed: dict[str, Any] = {
         name: tuple(v) if isinstance(v, list) else v for name, v in values.items()
     }
-    row = ScorecardRow(**fields)
-    for name, kind in ScorecardRow.__annotations__.items():
+    row = ScorecardRow(**parsed)
+    for name, kind in get_type_hints(ScorecardRow).items():
         value = getattr(row, name)
         if kind is str or kind is int:
             valid = type(value) is kind
         elif kind is tuple:
             valid = type(value) is tuple and len(value) == 4 and all(map(_is_number, value))
         else:
-            valid = _is_number(value) or name == "noise" and value is None
+            valid = _is_number(value) or value is None and type(None) in get_args(kind)
         if not valid:
             expected = {tuple: "four numbers", str: "text"}.get(kind, "a number")
             raise ValueError(f"{name} is {value!r}, expected {expected}")

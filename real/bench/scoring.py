@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from real.bench.phase_means import phase_costs, phase_jobs
-from real.bench.prediction import scorecard_rows
+from real.bench.phase_means import phase_costs_without_each, phase_jobs
+from real.bench.prediction import Prices, scorecard_rows
 from real.bench.scorecard import ScorecardRow
 from real.decode.engine import engines_of
 from real.decode.loop import decode
@@ -25,6 +25,10 @@ from simspec.simulate import replays
 
 REPLAYS = 32
 """Replays of a recording of the rejection rule whose mean is predicted."""
+WARM_TOKENS = 8
+"""New tokens of the run that warms a timing job up."""
+MOST = 1 << 30
+"""No bound on new tokens but the recording's."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,8 @@ class ScoreSettings:
     | seed | of the split, the policies' draws and the order of runs |
     """
 
-    prompts: int = 12
-    repeats: int = 3
+    prompts: int = 20
+    repeats: int = 5
     seed: int = 0
 
 
@@ -73,11 +77,12 @@ def score(
 ) -> list[ScorecardRow]:
     """The rows of one recording: every policy on the scored prompts, costs from the others.
 
-    Policies observe seconds of `policy_cost`, in runs and replays alike. Predictions use means of
-    phases measured here, on the other prompts: each runs once under every job of `phase_jobs`.
-    Scored runs and timing runs share one random order. Under the rejection rule each repeat draws
-    its own tokens, so that the noise is that of sampling too, and predictions are means of REPLAYS
-    replays.
+    Policies observe seconds of `policy_cost`, in runs and replays alike. For each scored prompt
+    plain decoding and all policies run back to back in shuffled order: a block, in every repeat.
+    Predictions use means of phases measured on the other prompts: each is one block of all jobs of
+    `phase_jobs`, and these blocks are spread among the scored ones. Under the rejection rule each
+    repeat draws its own tokens, so that the noise is that of sampling too, and predictions are
+    means of REPLAYS replays.
     ValueError where no prompt is left for the costs, or a policy cannot run.
     """
     seed, repeats = settings.seed, settings.repeats
@@ -87,60 +92,66 @@ def score(
     seeds = range(seed, seed + (REPLAYS if trace.meta.rule == "rejection" else 1))
     replayed = [(p, list(replays(scored, p, seeds, policy_cost))) for p in built]
     deepest = max((int(r.computed.max()) for _, rounds in replayed for r in rounds), default=0)
-    jobs = {job: job.policy for job in phase_jobs(deepest, pair.drafter.has_logits)}
+    jobs = phase_jobs(deepest, pair.drafter.has_logits)
     unit = CostModel.from_ratio(0.1, max(deepest, 1))
     runs: list[tuple[Drafter, Policy]] = [(pair.drafter, p) for p in built]
-    runs.append((Silent(), jobs[Job(PLAIN)]))
+    runs.append((Silent(), Job(PLAIN).policy))
     prompts = _Prompts(pair, scored), _Prompts(pair, others)
+    times = [RoundTimes() for _ in range(others.sequences)]
 
     def plans_of_runs() -> list[Plan]:
         return [chain_plan(policy, trace.K, seed, policy_cost) for _, policy in runs]
 
+    def run_job(job: Job, s: int, budget: int = MOST) -> DecodeResult:
+        plan = chain_plan(job.policy, max(deepest, 1), seed, unit)
+        return prompts[1].run(job.drafter(pair.drafter), plan, s, seed, budget)
+
     for (drafter, _), plan in zip(runs, plans_of_runs()):  # warms caches and compiled policies
         prompts[1].run(drafter, plan, 0, seed)
+    for job in jobs:
+        run_job(job, 0, WARM_TOKENS)
     pair.target.passes.warm()
     rng = np.random.default_rng(seed)
-    queue = _shuffled(rng, len(runs), scored.sequences, list(jobs), others.sequences, repeats)
-    times, results, done = RoundTimes(), [], 0
-    for r, repeat in enumerate(queue):
+    blocks = _blocks(rng, scored.sequences, others.sequences, repeats)
+    results, done = [], 0
+    for r, repeat in enumerate(blocks):
         plans = plans_of_runs()
         by_policy: list[list[DecodeResult]] = [[] for _ in runs]
-        for item in repeat:
-            if isinstance(item, int):
-                # in file order: a stream's state carries over to the next prompt
-                drafter, plan, s = runs[item][0], plans[item], len(by_policy[item])
-                result = prompts[0].run(drafter, plan, s, seed + r)
-                by_policy[item].append(result)
+        for is_scored, s in repeat:
+            if is_scored:  # in file order: a stream's state carries over to the next prompt
+                for i in rng.permutation(len(runs)):
+                    by_policy[i].append(prompts[0].run(runs[i][0], plans[i], s, seed + r))
             else:
-                job, s = item
-                plan = chain_plan(jobs[job], max(deepest, 1), seed, unit)
-                times.add(job, prompts[1].run(job.drafter(pair.drafter), plan, s, seed + r))
+                for j in rng.permutation(len(jobs)):
+                    times[s].add(jobs[j], run_job(jobs[j], s))
             done += 1
-            progress("running", done, sum(map(len, queue)))
+            progress("running", done, sum(map(len, blocks)))
         results.append(by_policy)
     # a run may draft longer than any replay where a tie flips
     longest = max((p.longest(trace.K) for p in built), default=0)
-    costs = phase_costs(times, longest)
-    rows = scorecard_rows(name, scored, pair.drafter.name, replayed, costs, results)
+    prices = Prices(*phase_costs_without_each(times, longest), len(times))
+    rows = scorecard_rows(name, scored, pair.drafter.name, replayed, prices, results)
     ran = engines_of(pair.target, pair.drafter)
     engines: dict[str, Any] = {f"{model}_engine": engine for model, engine in ran.items()}
     return [replace(row, **engines) for row in rows]
 
 
-def _shuffled(
-    rng: np.random.Generator,
-    policies_: int,
-    prompts: int,
-    jobs: Sequence[Job],
-    other_prompts: int,
-    repeats: int,
-) -> list[list[int | tuple[Job, int]]]:
-    """By repeat, in random order: each policy's number once a prompt, and (job, other prompt)."""
-    scored = [i for i in range(policies_) for _ in range(prompts)]
-    timed = [(job, s) for s in range(other_prompts) for job in jobs]
-    order = rng.permutation(len(timed))
-    repeated = [[*scored, *(timed[i] for i in order[r::repeats])] for r in range(repeats)]
-    return [[items[i] for i in rng.permutation(len(items))] for items in repeated]
+def _blocks(
+    rng: np.random.Generator, scored: int, others: int, repeats: int
+) -> list[list[tuple[bool, int]]]:
+    """By repeat: (whether it is scored, prompt), scored prompts in order, others spread evenly.
+
+    Each other prompt is in one repeat.
+    """
+    order = rng.permutation(others)
+    spread = []
+    for r in range(repeats):
+        mine = order[r::repeats]
+        place = (np.arange(len(mine)) + rng.random(len(mine))) * scored / max(len(mine), 1)
+        keyed = [(s + 0.5, True, s) for s in range(scored)]
+        keyed += [(float(at), False, int(s)) for at, s in zip(place, mine)]
+        spread.append([(is_scored, s) for _, is_scored, s in sorted(keyed)])
+    return spread
 
 
 class _Prompts:
@@ -150,7 +161,9 @@ class _Prompts:
         self.pair, self.trace = pair, trace
         self.tokens = prompts_of(trace)
 
-    def run(self, drafter: Drafter, plan: Plan, s: int, seed: int) -> DecodeResult:
+    def run(
+        self, drafter: Drafter, plan: Plan, s: int, seed: int, budget: int = MOST
+    ) -> DecodeResult:
         """Decodes prompt `s` as recorded; `seed` is of the tokens where the rule draws them."""
         clear_noise_cache()
         trace = self.trace
@@ -160,7 +173,7 @@ class _Prompts:
             plan,
             rerun_rule(trace, seed),
             self.tokens[s],
-            int(trace.budget[s]),
+            min(int(trace.budget[s]), budget),
             trace.meta.end_tokens,
             int(trace.sequence[s]),
         )

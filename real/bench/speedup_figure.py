@@ -1,31 +1,30 @@
 """A figure of policies as points with intervals, one panel per recording."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import pandas
-
 from real.files import replacing
+from simspec import CostModel, Trace
 from simspec.names import label_text
+from simspec.reports.prompt_seconds import replicated_seconds
 from simspec.stats import Interval, ratio
 
-Measured = tuple[str, float]
-"""(policy, speedup) of a real run."""
+Measured = tuple[str, float, float | None, float | None]
+"""(policy, speedup, ends of its interval or None) of a real run."""
 
 
-def speedup_intervals(table: pandas.DataFrame) -> dict[str, dict[str, Interval]]:
-    """recording -> policy -> speedup with its 95% interval over prompts.
-
-    table: of `simspec.sweep(..., by="prompt")`; replicates of a policy are summed per prompt.
-    """
-    table = table.assign(plain_seconds=table.speedup * table.seconds)
-    sums = table.groupby(["trace", "policy", "group"], sort=False)[
-        ["plain_seconds", "seconds"]
-    ].sum()
+def speedup_intervals(
+    traces: Mapping[str, Trace],
+    policies: Sequence[str],
+    costs: Mapping[str, CostModel],
+    replicates: int = 4,
+) -> dict[str, dict[str, Interval]]:
+    """recording -> policy -> speedup with its 95% interval over prompts and prices."""
     intervals: dict[str, dict[str, Interval]] = {}
-    for (trace, policy), prompts in sums.groupby(level=["trace", "policy"], sort=False):
-        interval = ratio(prompts.plain_seconds.to_numpy(), prompts.seconds.to_numpy())
-        intervals.setdefault(str(trace), {})[str(policy)] = interval
+    for name, trace in traces.items():
+        seconds, tokens = replicated_seconds(trace, policies, costs[name], replicates, 0)
+        plain = tokens * costs[name].baseline
+        intervals[name] = {policy: ratio(plain, spent) for policy, spent in seconds.items()}
     return intervals
 
 
@@ -65,13 +64,14 @@ def _draw_panel(
     panel.axvline(1, color="grey", lw=0.8)
     panel.errorbar(
         values, range(len(names)), xerr=errors, fmt="o", ms=3.5, lw=1, capsize=2, color="C0",
-        label="modeled, 95% interval over prompts",
+        label="modeled, 95% interval over prompts and prices",
     )  # fmt: skip
     if measured is not None:
-        policy, speedup = measured
-        panel.plot(
-            [speedup], [names.index(policy)], "*", ms=11, color="C1", mec="black", mew=0.6,
-            label="measured in a real run",
+        policy, speedup, low, high = measured
+        bars = [[max(0.0, speedup - (low or speedup))], [max(0.0, (high or speedup) - speedup)]]
+        panel.errorbar(
+            [speedup], [names.index(policy)], xerr=bars, fmt="*", ms=11, lw=1, capsize=2,
+            color="C1", mec="black", mew=0.6, label="measured in a real run, 95% interval",
         )  # fmt: skip
     panel.set_yticks(range(len(names)), [*map(label_text, names)], fontsize="small")
     panel.set_title(label_text(recording), fontsize="medium")

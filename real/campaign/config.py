@@ -112,12 +112,13 @@ class LatencyStage:
 
 @dataclass(frozen=True)
 class RaceStage:
-    """The race: transformers' ways to generate, prompts, new tokens, repeats."""
+    """The race: transformers' ways to generate, prompts, new tokens, repeats, tuning prompts."""
 
     rivals: tuple[str, ...]
     prompts: int
     budget: int
     repeats: int
+    tune_prompts: int
 
 
 @dataclass(frozen=True)

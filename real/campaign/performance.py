@@ -17,14 +17,15 @@ def scored(workspace: Workspace) -> Requirement:
     card = scorecard(workspace, DRAFTERS)
     if card is None:
         return not_measured(name, wanted)
-    shown = "error", "acceptance", "cost", "overhead"
+    shown = "error", "rate_error", "acceptance", "cost", "overhead"
     parts = {
-        f"{r.drafter} {r.policy}": {n: round(getattr(r, n), 5) for n in shown} for r in card.rows
+        f"{r.drafter} {r.policy}": {n: round(getattr(r, n), 5) for n in shown}
+        for r in card.policies
     }
     floor = "unknown" if card.noise_floor is None else f"{card.noise_floor:.2%}"
     figure = (
         f"median {card.median_abs_error:.2%}, 90th percentile {card.p90_abs_error:.2%}, "
-        f"noise {floor}, {len(card.rows)} rows"
+        f"noise {floor}, {len(card.policies)} rows"
     )
     return Requirement(name, wanted, card.good, figure, parts)
 
@@ -35,7 +36,11 @@ def fastest(workspace: Workspace) -> Requirement:
         "faster than our own plain loop in the same run",
     )
     rows = [row for each in results_of(workspace, "score").values() for row in each["rows"]]
-    speeds = {f"{row['drafter']} {row['policy']}": row["speedup_measured"] for row in rows}
+    speeds = {
+        f"{row['drafter']} {row['policy']}": row["speedup_measured"]
+        for row in rows
+        if row["error"] is not None
+    }
     speeds |= {
         f"{d} {each['policy']}": each["speedup_measured"]
         for d, each in results_of(workspace, "tree").items()
@@ -86,6 +91,8 @@ def raced(workspace: Workspace) -> Requirement:
     figure = (
         f"{best['contestant']} {best['ratio']:.2f}x {best['assisted']}{low}; {found['verdict']}"
     )
+    if reasons := found.get("reasons"):
+        figure += f"; no measurement: {'; '.join(reasons)}"
     parts = {r["contestant"]: r["speedup"] for r in found["rows"] if r["group"] == ALL}
     return Requirement(name, wanted, over[ALL]["ratio"] >= ASSISTED, figure, parts)
 

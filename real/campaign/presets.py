@@ -73,7 +73,7 @@ FULL = CampaignConfig(
         repeats=10,
         drafters=("early_exit:4", "eagle", "medusa"),
     ),
-    race=RaceStage(rivals=HF_METHODS, prompts=9, budget=64, repeats=1),
+    race=RaceStage(rivals=HF_METHODS, prompts=9, budget=64, repeats=1, tune_prompts=3),
     emulation=EmulationStage(
         model="llama-3-8b",
         drafters=(
@@ -124,7 +124,7 @@ TOY = replace(
         repeats=2,
         drafters=("early_exit:1", "eagle"),
     ),
-    race=RaceStage(rivals=HF_METHODS, prompts=2, budget=6, repeats=1),
+    race=RaceStage(rivals=HF_METHODS, prompts=2, budget=6, repeats=1, tune_prompts=1),
     emulation=EmulationStage(
         model="2x16x2x300",
         drafters=(

@@ -1,10 +1,13 @@
 """A race against transformers on the same prompts, checkpoints and device."""
 
-from real.bench.contestants import Checkpoints, all_contestants, load_pairs, requests_of
+from dataclasses import asdict
+
+from real.bench.contestants import Checkpoints, HfModels, load_pairs, our_contestants, requests_of
 from real.bench.race import race
 from real.bench.race_figure import draw_race
 from real.bench.race_rows import race_rows
 from real.bench.ranking import race_summary
+from real.bench.tuning import other_prompts, resolve, tune, with_plain
 from real.campaign.config import REQUIRED
 from real.campaign.selection import best_fixed, select_prompts
 from real.campaign.workspace import Workspace
@@ -32,13 +35,23 @@ def race_transformers(workspace: Workspace) -> dict:
                 (fixed, *texts, config.policies.tree) if drafter == "model" else (fixed, "beta_ts")
             )
         ]
-    trace, _ = workspace.open_recording("model", "greedy")
-    trace = select_prompts(trace, config.race.prompts)
+    whole, _ = workspace.open_recording("model", "greedy")
+    trace = select_prompts(whole, config.race.prompts)
+    others = other_prompts(whole, trace, config.race.tune_prompts)
     checkpoints = Checkpoints(workspace.models, workspace.device, "bfloat16")
     pairs = load_pairs(checkpoints, trace, wanted, config.engine)
-    contestants = all_contestants(
-        checkpoints, trace, pairs, wanted, config.race.rivals, costs, workspace.seed
+    contestants = our_contestants(trace, pairs, wanted, costs, workspace.seed)
+    rivals = with_plain(config.race.rivals)
+    models = HfModels.load(checkpoints, rivals)
+    tuning = tune(
+        rivals,
+        lambda names: models.contestants(others, names),
+        requests_of(others, config.race.budget),
+        others.meta.ids,
+        workspace.seed,
+        relabel(workspace.progress, "tuning transformers"),
     )
+    contestants += models.contestants(trace, resolve(rivals, tuning))
     requests = requests_of(trace, config.race.budget)
     progress = relabel(workspace.progress, "racing")
     runs = race(
@@ -55,7 +68,12 @@ def race_transformers(workspace: Workspace) -> dict:
         rows,
         trace.meta.tasks,
         about
-        | {"engine": config.engine, "prompts": trace.sequences, "repeats": config.race.repeats},
+        | {
+            "engine": config.engine,
+            "prompts": trace.sequences,
+            "repeats": config.race.repeats,
+            "tuning": {method: asdict(found) for method, found in tuning.items()},
+        },
     )
     replace_json(workspace.out / "race.json", result)
     (workspace.out / "figures").mkdir(exist_ok=True)

@@ -20,6 +20,7 @@ COMMANDS = {
     "scorecard": "scorecard",
     "latency": "latency",
     "race": "race",
+    "measured-table": "measured_table",
 }
 """Command -> its module in this package, and the function of that name in it."""
 

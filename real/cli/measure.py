@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,9 +26,13 @@ from real.cli.options import (
     parse_rule,
 )
 from real.cli.progress import show_progress
+from simspec import CostModel
 from simspec.cli.options import LONGEST_DRAFT, MOST_BATCH, MOST_REPEATS, at_most
 from simspec.terminal import print_table, print_text
 from simspec.tree import MAX_NODES
+
+if TYPE_CHECKING:
+    from real.jobs import CostRequest
 
 SHOWN = 1, 2, 4, 8, 16, 32, 48
 """Lengths of verification that are printed for several drafters."""
@@ -95,12 +99,12 @@ def measure(  # noqa: PLR0913
         float,
         typer.Option(
             help="Time limit, for each cost file, with the warm-up: runs go on until all "
-            "intervals are narrow."
+            "intervals are narrow and the best draft length is settled."
         ),
     ] = 40.0,
     precision: Annotated[
-        float, typer.Option(help="Half-width of every median's 95% interval, as a share of it.")
-    ] = 0.02,
+        float, typer.Option(help="Half-width of every cell's 95% interval, as a share of it.")
+    ] = 0.05,
     rows: Annotated[
         int,
         typer.Option(
@@ -120,9 +124,13 @@ def measure(  # noqa: PLR0913
 ) -> None:
     """Measure what drafting and verification cost on this device, for `simspec sweep --cost`.
 
-    One sequence is timed in the decode loop, all draft lengths in turn; for larger batches the
-    extra time of bare batched passes is added. Sizes that do not fit the device are left out.
-    Warnings name cells that stay uncertain, drift, and a busy machine.
+    One sequence is timed in the decode loop, all draft lengths in turn, every round between two
+    one-row passes: costs are ratios of passes of the same moment. For larger batches the extra time
+    of bare batched passes is added. Sizes that do not fit the device are left out.
+
+    The last lines say which draft length is best, whether the costs settle it, and which pass
+    decides. Exit status 1: a wider pass is faster than a narrower one, so that the costs, which are
+    written, are not fit to publish.
 
     Several drafters share one sitting: what belongs to the target is timed once for all. Killed,
     it continues.
@@ -134,6 +142,7 @@ def measure(  # noqa: PLR0913
     check_recordings(*recording or ())
     from real.jobs import CostRequest, ModelSettings, measure_costs, measure_together, requests_for
     from real.measure import MeasureSettings
+    from real.measure.diagnosis import faster_wider_warning
 
     drafters, rules = drafter or ["model"], rule or ["greedy"]
     settings = MeasureSettings(
@@ -172,14 +181,33 @@ def measure(  # noqa: PLR0913
             print(json.dumps({file: cost.to_dict() for file, cost in zip(files, costs)}))
         else:
             _print_together(costs, files)
-    elif as_json:
-        print(json.dumps(table.simplest().to_dict()))
+            for request, cost in zip(requests, costs):
+                _print_best(request, cost)
     else:
-        print_text("\n".join(table.describe()))
-        for warning in table.warnings:
-            print_text(f"warning: {warning}")
-        engines = table.origin.engines if table.origin else {}
-        print_text(f"wrote {out}, measured on {table.device}; {describe_engines(engines)}")
+        costs = [cell for row in table.cells for cell in row if cell is not None]
+        if as_json:
+            print(json.dumps(table.simplest().to_dict()))
+        else:
+            print_text("\n".join(table.describe()))
+            for warning in table.warnings:
+                print_text(f"warning: {warning}")
+            _print_best(requests[0], costs[0])
+            engines = table.origin.engines if table.origin else {}
+            print_text(f"wrote {out}, measured on {table.device}; {describe_engines(engines)}")
+    if any(faster_wider_warning(cost) for cost in costs):
+        raise typer.Exit(1)
+
+
+def _print_best(request: "CostRequest", cost: CostModel) -> None:
+    from real.jobs.measure import best_lengths
+
+    if cost.precision is None:  # a batch's costs have no intervals
+        return
+    for best in best_lengths(request, cost):
+        print_text(f"{cost.name}, {best.describe()}")
+    precision = cost.precision
+    if precision.blocks:
+        print_text(f"{precision.blocks} timing blocks, {precision.disturbed} left out as disturbed")
 
 
 def _print_together(costs, files: list[str]) -> None:

@@ -35,42 +35,53 @@ def print_race(summary: dict, rows: Sequence) -> None:
         )
     for drafter, engines in summary["engines"].items():
         print_text(f"{drafter}: {describe_engines(engines)}")
+    for method, found in summary["tuning"].items():
+        print_text(f"{method}: tuned to {found['chosen']} on {len(found['prompts'])} other prompts")
+    if summary["low_repeat"]:
+        print_text(summary["low_repeat"])
     print_text(summary["verdict"])
+    if not summary["measurement"]:
+        print_text(f"no measurement, not to be published: {'; '.join(summary['reasons'])}")
 
 
 def _print_group(summary: dict, group: str, rows: list) -> None:
-    rows = sorted(rows, key=lambda r: -(r.rate or 0.0))
+    rows = sorted(rows, key=lambda r: -(r.speedup or 0.0))
     if not rows[0].prompts:
         print_text(f"{group}: no prompts")
         return
     print_table(
         (
-            "contestant", "tok/s", "spread", "x plain", "95%", "x generate", "first token",
-            "tok/s after", "tok/pass", "equal to plain",
+            "contestant", "tok/s", "x plain", "95%", "x own plain", "own 95%", "tok/pass",
+            "x per tok/pass", "spread", "first token", "tok/s after", "equal to plain",
         ),
         [_cells(r) for r in rows],
         title=f"{group}: {rows[0].prompts} prompts, {summary['device']}, {summary['dtype']}, "
         f"{summary['engine']} passes of ours",
-        optional=("spread", "tok/s after", "first token", "tok/pass"),
+        optional=("spread", "tok/s after", "first token", "x per tok/pass"),
     )  # fmt: skip
 
 
 def _cells(r) -> tuple[str, ...]:
     if r.rate is None:
-        return (r.contestant, *["-"] * 9)
-    interval = "-" if r.low is None else f"{r.low:.2f} to {r.high:.2f}"
+        return (r.contestant, *["-"] * 11)
     return (
         r.contestant,
         f"{r.rate:.1f}",
+        f"{r.speedup:.3f}",
+        _interval(r.low, r.high),
+        _format(r.own, ".3f"),
+        _interval(r.own_low, r.own_high),
+        f"{r.per_pass:.2f}",
+        _format(r.pass_ratio, ".3f"),
         _format(r.spread, ".1%"),
-        f"{r.speedup:.2f}",
-        interval,
-        _format(r.over_generate, ".2f"),
         f"{r.first * 1e3:.2f} ms",
         _format(r.after, ".1f"),
-        f"{r.per_pass:.2f}",
         "-" if r.equal is None else f"{r.equal} of {r.prompts}",
     )
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    return "-" if low is None else f"{low:.3f} to {high:.3f}"
 
 
 def _format(value: float | None, form: str) -> str:

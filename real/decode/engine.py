@@ -7,7 +7,7 @@ from real.draft import Drafter
 from real.model.captured_passes import CapturedPasses
 from real.model.decoder import Decoder
 from real.model.layer import DecoderLayer
-from real.model.prepacked import PrepackedPasses, prepack
+from real.model.prepacked import PACKED, PLAIN, PrepackedPasses, check_prepackable, tune, ways_of
 from real.model.runner import EAGER, EagerPasses
 from real.model.target import Target
 from simspec import Trace
@@ -61,16 +61,42 @@ def attach_engine(passes: EagerPasses, target: Decoder, drafter: Drafter) -> Non
     ValueError for a target that the engine cannot prepare.
     """
     if drafter.captures:
-        drafter.passes = EAGER if passes is PREPACKED else passes
+        drafter.passes = passes
     if passes is EAGER:
         return
     if passes is PREPACKED:
-        return prepack(target)
-    models = [model for model in vars(drafter).values() if isinstance(model, nn.Module)]
-    for model in (target, *models):
+        check_prepackable(target)
+        tune_models(target, drafter, (PLAIN, PACKED))
+        return
+    for model in models_of(target, drafter):
         for layer in model.modules():
             if isinstance(layer, DecoderLayer) and not layer.fused:
                 layer.fuse_projections()
+
+
+def models_of(target: Decoder, drafter: Drafter) -> list[nn.Module]:
+    """The target and the drafter's own modules."""
+    return [target, *(m for m in vars(drafter).values() if isinstance(m, nn.Module))]
+
+
+def tune_models(
+    target: Decoder, drafter: Drafter, layouts: tuple[str, ...] = (PLAIN,)
+) -> dict[str, str]:
+    """Times which way each number of rows is multiplied fastest, and keeps it: {shape: ways}.
+
+    On engine eager a timed run does so too, in the layout that it has: a plain step is not to take
+    longer than a wider pass. Nothing changes on a GPU and in other dtypes.
+    """
+    models = models_of(target, drafter)
+    for model in models:
+        tune(model, layouts)
+    return dict(ways_of(models))
+
+
+def tune_for_timing(engine: str, target: Decoder, drafter: Drafter) -> None:
+    """`tune_models` for a timed run on engine eager; the other engines have seen to it."""
+    if engine == "eager":
+        tune_models(target, drafter)
 
 
 def engines_of(target: Target, drafter: Drafter) -> dict[str, str]:

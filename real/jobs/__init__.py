@@ -9,7 +9,7 @@ from real.jobs.measure import CostRequest, measure_costs, measure_together, requ
 from real.jobs.models import ModelSettings, dtype_of
 from real.jobs.prompt_selection import PromptSettings
 from real.jobs.quantize import quantize_drafter
-from real.jobs.race import RaceSettings, race_recording
+from real.jobs.race import RaceOutputs, RaceSettings, race_recording
 from real.jobs.record import record_prompts, record_to
 from real.jobs.record_drafters import record_drafters
 from real.jobs.recordings import RULES, open_recording, policy_cost_of
@@ -38,6 +38,7 @@ __all__ = [
     "Outcome",
     "PromptFiles",
     "PromptSettings",
+    "RaceOutputs",
     "RaceSettings",
     "RunSettings",
     "SampledOutcome",

@@ -4,13 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from real.decode.engine import tune_for_timing
 from real.drafters import BUILTIN
 from real.jobs.models import ModelSettings
 from real.measure import MeasureSettings, max_new_tokens, measure_table
+from real.measure.best_length import BestLength, best_length, tokens_per_round
 from real.measure.cost_table import check_offered
 from real.measure.price import Entry
 from real.measure.several import measure_several
-from real.pair import Pair, check_pair
+from real.pair import check_pair
 from real.progress import Progress, quiet, relabel
 from real.rerun import recorded_rule
 from real.sampling import Rule
@@ -62,6 +64,7 @@ def measure_costs(
     pair = models.load(
         drafter, max(K, settings.tree_nodes) + 1, settings.context[-1] + max_new_tokens(K)
     )
+    tune_for_timing(models.engine, pair.target.decoder, pair.drafter)
     table = measure_table(
         pair.target, pair.drafter, rule, K, settings, relabel(progress, f"measuring {out.stem}")
     )
@@ -87,14 +90,16 @@ def measure_together(
     rows, capacity = max(longest, settings.tree_nodes) + 1, settings.context[-1]
     names = list(dict.fromkeys(request.drafter for request in requests))
     pairs = dict(zip(names, models.load_all(names, rows, capacity + max_new_tokens(longest))))
+    for pair in pairs.values():
+        tune_for_timing(models.engine, pair.target.decoder, pair.drafter)
+    entries = []
     for request in requests:
+        pair, trace = pairs[request.drafter], None
         if request.recording:
-            check_pair(
-                load_trace(locate([request.recording])[request.recording]),
-                pairs[request.drafter],
-                request.recording,
-            )
-    entries = [_entry(request, pairs[request.drafter]) for request in requests]
+            trace = load_trace(locate([request.recording])[request.recording])
+            check_pair(trace, pair, request.recording)
+        K = pair.drafter.longest(request.K)
+        entries.append(Entry(pair.target, pair.drafter, request.rule, K, trace))
     unfinished = outputs[0].parent / UNFINISHED
     costs = measure_several(entries, settings, unfinished, progress)
     for cost, out in zip(costs, outputs):
@@ -114,9 +119,13 @@ def requests_for(recordings: Sequence[str], out: Path | None = None) -> list[Cos
     return requests
 
 
-def _entry(request: CostRequest, pair: Pair) -> Entry:
-    K = pair.drafter.longest(request.K)
-    return Entry(pair.target, pair.drafter, request.rule, K)
+def best_lengths(request: CostRequest, cost: CostModel) -> list[BestLength]:
+    """The best draft length at these costs and the recording's acceptance, or some assumed ones."""
+    trace = (
+        load_trace(locate([request.recording])[request.recording]) if request.recording else None
+    )
+    emitted = tokens_per_round(trace, cost.K)
+    return [best_length(acceptance, tokens, cost) for acceptance, tokens in emitted.items()]
 
 
 def _check_depth(K: int) -> None:

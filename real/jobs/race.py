@@ -1,31 +1,38 @@
 """Racing the decode loop against transformers on a recording's prompts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 
-from real.bench.contestant import PLAIN
+from real.bench.contestant import PLAIN, Contestant
 from real.bench.contestants import (
     Checkpoints,
-    all_contestants,
+    HfModels,
     load_pairs,
+    our_contestants,
     parse_contestant,
     requests_of,
 )
-from real.bench.hf_generate import HF_METHODS, parse_hf_method
+from real.bench.hf_generate import HF_METHODS
 from real.bench.race import race
 from real.bench.race_figure import draw_race
+from real.bench.race_file import RaceFile
 from real.bench.race_rows import RaceRow, race_rows
 from real.bench.ranking import race_summary
-from real.decode.engine import engines_of
+from real.bench.tuning import candidates, check_methods, other_prompts, resolve, tune, with_plain
+from real.decode.engine import engines_of, models_of, tune_for_timing
 from real.jobs.models import ModelSettings, check_models
 from real.jobs.recordings import open_recording, policy_cost_of
+from real.model.fingerprint import sha256
+from real.model.prepacked import ways_of
 from real.pair import Pair, check_pair
 from real.progress import Progress, quiet, relabel
 from real.provenance import argv, device_name, revision, versions
-from simspec import CostModel, Trace
+from simspec import CostModel, Trace, load_trace
 from simspec.files import check_output, write_json
 from simspec.rng import check_seed
 
@@ -46,58 +53,125 @@ class RaceSettings:
     | prompts, repeats | prompts of the recording (0: all), runs of every contestant on each |
     | costs | drafter=COST.json that its policies observe |
     | seed | of the order and the policies |
+    | budget | most new tokens of a prompt; 0: as recorded |
+    | tune_prompts | other prompts that transformers' draft lengths are tuned on |
+    | control | race plain decoding under a second name too |
     """
 
     contestants: Sequence[str] = tuple(f"model={policy}" for policy in POLICIES)
     rivals: Sequence[str] = HF_METHODS
-    prompts: int = 12
-    repeats: int = 3
+    prompts: int = 20
+    repeats: int = 5
     costs: Sequence[str] = ()
     seed: int = 0
+    budget: int = 0
+    tune_prompts: int = 5
+    control: bool = False
+
+
+@dataclass(frozen=True)
+class RaceOutputs:
+    """Files of a race: its summary, its figure, and finished repeats to continue from."""
+
+    out: Path | None = None
+    plot: Path | None = None
+    save: Path | None = None
+
+    def check(self, *inputs: str | Path) -> None:
+        """ValueError where one cannot be written, or would overwrite another or an input."""
+        named = [path for path in (self.out, self.plot, self.save) if path is not None]
+        for i, path in enumerate(named):
+            check_output(path, *inputs, *named[:i])
 
 
 def race_recording(
     name: str,
     models: ModelSettings,
     settings: RaceSettings,
-    out: Path | None = None,
-    plot: Path | None = None,
+    outputs: RaceOutputs = RaceOutputs(),  # noqa: B008
     progress: Progress = quiet,
 ) -> tuple[dict, list[RaceRow]]:
-    """(summary, rows) of a race on the prompts of the recording `name`; `out` gets the summary."""
+    """(summary, rows) of a race on prompts of the recording `name`.
+
+    Transformers' draft lengths are tuned first, on other prompts of the recording.
+    """
     check_models(models)
-    if settings.repeats < 1:
-        raise ValueError(f"--repeats is {settings.repeats}, expected at least 1")
-    check_seed(settings.seed)
+    _check(settings)
     contestants = list(dict.fromkeys(settings.contestants))
     rivals = _rivals(settings.rivals)
     drafters = {parse_contestant(text)[0] for text in contestants}
     path, trace = open_recording(name, settings.prompts)
-    inputs: list[str | Path] = [path, *(text.partition("=")[2] for text in settings.costs)]
-    outputs = [output for output in (out, plot) if output is not None]
-    for i, output in enumerate(outputs):
-        check_output(output, *inputs, *outputs[:i])
+    outputs.check(path, *(text.partition("=")[2] for text in settings.costs))
     costs = {trace.meta.drafter: policy_cost_of(path, None, trace.K)}
     costs |= _costs(settings.costs, drafters)
+    others = None
+    if any(candidates(rival) != [rival] for rival in rivals):
+        others = other_prompts(load_trace(path), trace, settings.tune_prompts)
+    saved = _saved_settings(models, settings, trace, sha256(path))
+    kept = RaceFile(outputs.save, saved, revision())
     checkpoints = Checkpoints(models.folder, models.device, models.dtype, models.target)
     loaded = load_pairs(checkpoints, trace, contestants, models.engine)
     check_pair(trace, loaded[PLAIN], name)
+    for pair in loaded.values():
+        tune_for_timing(models.engine, pair.target.decoder, pair.drafter)
+    racing = our_contestants(trace, loaded, contestants, costs, settings.seed, settings.control)
+    if rivals:
+        hf = HfModels.load(checkpoints, rivals)
+        label = relabel(progress, f"tuning transformers on {name}")
+        racing += _tuned(rivals, hf, trace, others, settings, kept, label)
     runs = race(
-        all_contestants(checkpoints, trace, loaded, contestants, rivals, costs, settings.seed),
-        requests_of(trace),
+        racing,
+        requests_of(trace, settings.budget or None),
         settings.repeats,
         settings.seed,
         models.device,
         relabel(progress, f"racing on {name}"),
+        kept=kept,
     )
     ranked = race_rows(runs, trace.meta.tasks)
     about = _about(name, trace, models, settings, loaded)
+    about["git"] = ", ".join(kept.revisions)
+    about["tuning"] = {method: asdict(found) for method, found in (kept.tuning or {}).items()}
     result = race_summary(runs, ranked, trace.meta.tasks, about)
-    if out is not None:
-        write_json(out, result)
-    if plot is not None:
-        draw_race(ranked, result["device"], plot)
+    if outputs.out is not None:
+        write_json(outputs.out, result)
+    if outputs.plot is not None:
+        draw_race(ranked, result["device"], outputs.plot)
     return result, ranked
+
+
+def _check(settings: RaceSettings) -> None:
+    least = {"repeats": 1, "budget": 0, "tune_prompts": 1}
+    for field, bound in least.items():
+        if (value := getattr(settings, field)) < bound:
+            option = field.replace("_", "-")
+            raise ValueError(f"--{option} is {value}, expected at least {bound}")
+    check_seed(settings.seed)
+
+
+def _tuned(
+    rivals: Sequence[str],
+    models: HfModels,
+    raced: Trace,
+    others: Trace | None,
+    settings: RaceSettings,
+    kept: RaceFile,
+    progress: Progress,
+) -> list[Contestant]:
+    """Transformers' contestants, with the draft lengths that are fastest on `others`."""
+    if kept.tuning is None and others is not None:
+        kept.save_tuning(
+            tune(
+                rivals,
+                lambda names: models.contestants(others, names),
+                requests_of(others, settings.budget or None),
+                others.meta.ids,
+                settings.seed,
+                progress,
+            )
+        )
+    chosen = resolve(rivals, kept.tuning or {})
+    return models.contestants(raced, chosen)
 
 
 def _rivals(names: Sequence[str]) -> list[str]:
@@ -106,10 +180,34 @@ def _rivals(names: Sequence[str]) -> list[str]:
         raise ValueError(
             f"rivals are {', '.join(rivals)}; expected none alone, or the others without it"
         )
-    rivals = [] if rivals == ["none"] else rivals
-    for text in rivals:
-        parse_hf_method(text)
+    rivals = [] if rivals == ["none"] else with_plain(rivals)
+    check_methods(rivals)
     return rivals
+
+
+def _saved_settings(
+    models: ModelSettings, settings: RaceSettings, trace: Trace, recording: str
+) -> dict:
+    """Settings that finished repeats in a file must have been made with."""
+    chosen = {
+        name: list(v) if isinstance(v, tuple | list) else v for name, v in vars(settings).items()
+    }
+    return chosen | {
+        "recording": recording,
+        "ids": list(trace.meta.ids),
+        "device": device_name(models.device),
+        "dtype": models.dtype,
+        "engine": models.engine,
+        "models": str(models.models),
+        "target": str(models.target),
+        "versions": _versions(),
+    }
+
+
+def _versions() -> dict[str, str]:
+    """Versions of what decides numbers; scikit-learn adapts transformers' confidence threshold."""
+    found = find_spec("sklearn") is not None
+    return versions() | {"scikit-learn": version("scikit-learn") if found else "not installed"}
 
 
 def _costs(texts: Sequence[str], drafters: set[str]) -> dict[str, CostModel]:
@@ -143,14 +241,19 @@ def _about(
             for drafter, pair in loaded.items()
             if drafter != PLAIN
         },
+        "products": dict(
+            ways_of(
+                m for pair in loaded.values() for m in models_of(pair.target.decoder, pair.drafter)
+            )
+        ),
         "rule": trace.meta.rule,
         "temperature": trace.meta.temperature,
         "prompts": trace.sequences,
+        "budget": settings.budget,
         "repeats": settings.repeats,
         "seed": settings.seed,
         "ids": list(trace.meta.ids),
         "matmul": torch.get_float32_matmul_precision(),
-        "versions": versions(),
-        "git": revision(),
+        "versions": _versions(),
         "argv": list(argv()),
     }

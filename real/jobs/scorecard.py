@@ -7,6 +7,7 @@ from pathlib import Path
 from real.bench.scorecard import Scorecard, ScorecardRow
 from real.bench.scorecard_file import load_rows, save_rows
 from real.bench.scoring import ScoreSettings, score, split_prompts
+from real.decode.engine import tune_for_timing
 from real.jobs.models import ModelSettings, check_models
 from real.jobs.recordings import open_recording, policy_cost_of
 from real.model.fingerprint import sha256
@@ -35,8 +36,8 @@ class ScoringSettings:
     """
 
     policies: Sequence[str] | None = None
-    prompts: int = 12
-    repeats: int = 3
+    prompts: int = 20
+    repeats: int = 5
     cost: Path | None = None
     seed: int = 0
     save: Path | None = None
@@ -68,10 +69,12 @@ def score_recordings(
     for name, (path, trace) in recordings.items():
         if name in rows:
             continue
+        pair = models.load_for(trace, name)
+        tune_for_timing(models.engine, pair.target.decoder, pair.drafter)
         rows[name] = score(
             name,
             trace,
-            models.load_for(trace, name),
+            pair,
             wanted[name],
             policy_cost_of(path, settings.cost, trace.K),
             ScoreSettings(settings.prompts, settings.repeats, settings.seed),

@@ -13,9 +13,10 @@ from real.decode.phase_timer import OTHER, POLICY, PhaseTimer
 from real.decode.plan import Plan, chain_plan
 from real.decode.static_tree import StaticTree
 from real.draft import Drafter
+from real.measure.estimate import Timed, estimate, relative_width
 from real.measure.job import ALONE, BACKLOG, FEATURES, FIXED, NODES, PASS_WIDTHS, PLAIN, WIDTH, Job
 from real.measure.job_plan import EndOfJobs, JobPlan
-from real.measure.samples import DRAFT, PASS, WHOLE, Samples, relative_width
+from real.measure.samples import DRAFT, PASS, WHOLE, Samples
 from real.measure.undrafted import binary_tree, undrafted_chain, undrafted_tree
 from real.model.target import Target
 from real.sampling import AddressedDraws, Rule
@@ -43,7 +44,7 @@ class Block(Protocol):
         """
 
     def widths(self) -> Mapping[Job, float]:
-        """{job: half-width of its median's interval over the median}."""
+        """{job: half-width of its interval over the estimate}."""
 
 
 def resumes(drafter: Drafter) -> bool:
@@ -115,7 +116,10 @@ class LoopBlock:
         self, units: Sequence[Sequence[Job]], retries: int, counted: bool
     ) -> list[Sequence[Job]]:
         """One sequence that does these units while there is room; returns those that are left."""
-        plan = JobPlan(self.plans, units, ROOM, retries)
+        pace = self.samples.pace
+        if pace is not None:
+            pace.begin()
+        plan = JobPlan(self.plans, units, ROOM, retries, self._pass_one if pace else None)
         number, self.sequences = self.sequences, self.sequences + 1
         with suppress(EndOfJobs):
             decode(
@@ -129,19 +133,25 @@ class LoopBlock:
                 on_round=plan.end_round,
             )
         if counted:
-            self.samples.add(plan.jobs, plan.rounds, plan.clock.rows)
+            self.samples.add(plan.jobs, plan.rounds, plan.clock.rows, plan.passes)
+        elif pace is not None:
+            pace.drop()
         return plan.left
 
+    def _pass_one(self) -> tuple[int, float]:
+        assert self.samples.pace is not None  # only then it is called
+        return self.samples.pace.pass_one(self.target, self.prompt[-1])
+
     def widths(self) -> dict[Job, float]:
-        """{job: half-width of its median's interval over the median}."""
+        """{job: half-width of its interval over the estimate}."""
         plain = self.plain.seconds(Job(PLAIN))
-        floor = SMALL * float(np.median(plain)) if plain else 0.0
+        floor = SMALL * estimate(plain).seconds if len(plain.seconds) else 0.0
         return {
             job: max(relative_width(values, floor) for values in self._cells(job))
             for job in self.jobs
         }
 
-    def _cells(self, job: Job) -> list[list[float]]:
+    def _cells(self, job: Job) -> list[Timed]:
         """The seconds whose medians price this job."""
         if job.kind == FIXED:
             passes = [self.samples.seconds(job, PASS)] if self.resumes else []
@@ -173,6 +183,10 @@ class TreeWidthBlock:
     def _draft(self, job: Job, rounds: int, counted: bool) -> None:
         plan, prompt, clock = self.trees[job], self.prompt, PhaseTimer(self.target.decoder.device)
         prefill = start(self.target, self.drafter, prompt)
+        pace, passes = self.samples.pace, []
+        if pace is not None:
+            pace.begin()
+            passes.append(pace.pass_one(self.target, prompt[-1]))
         draws = AddressedDraws(self.rule.seed, self.runs)
         plan.begin(self.drafter, self.rule, self.runs, prefill, draws)
         self.runs += 1
@@ -180,9 +194,14 @@ class TreeWidthBlock:
             clock.begin()
             draft = plan.draft(prompt[-1], i, i, plan.K, (), clock)
             self.drafter.rollback(0)
+            if pace is not None:
+                passes.append(pace.pass_one(self.target, prompt[-1]))
             if counted:
-                self.samples.add_draft(job, draft.computed, clock.rows[-1], first=i == 0)
+                rows, beside = clock.rows[-1], passes[-2:]
+                self.samples.add_draft(job, draft.computed, rows, i == 0, beside)
+        if pace is not None and not counted:
+            pace.drop()
 
     def widths(self) -> dict[Job, float]:
-        """{job: half-width of its median's interval over the median}."""
+        """{job: half-width of its interval over the estimate}."""
         return {job: relative_width(self.samples.seconds(job, DRAFT), 0.0) for job in self.trees}

@@ -36,7 +36,7 @@ def measure(
     settings: MeasureSettings = DEFAULTS,
     progress: Progress = quiet,
 ) -> CostModel:
-    """A CostModel of medians from rounds of the decode loop, in seconds; docs/costs.md has why.
+    """A CostModel from timed rounds of the decode loop, in seconds; docs/costs.md has how and why.
 
     | field | what is timed |
     | --- | --- |
@@ -96,7 +96,12 @@ def measure_table(
     }
     prices.pace.paced += passes.values()
     sitting = sit(
-        blocks, settings, warm=target.passes.warm, progress=progress, pace=prices.pace.measure
+        blocks,
+        settings,
+        warm=target.passes.warm,
+        progress=progress,
+        pace=prices.settle,
+        settled=lambda: all(best.settled for best in prices.best_lengths(entry)),
     )
     for timed in passes.values():
         timed.typical = prices.pace.typical

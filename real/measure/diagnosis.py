@@ -1,79 +1,71 @@
-"""Warnings of a measurement: drift, a busy machine, and cells that stayed wide."""
-
-from collections.abc import Mapping, Sequence
-from math import hypot, isfinite
+"""Warnings of a measurement: drift, disturbed blocks, and wide passes that are faster."""
 
 import numpy as np
 
-from real.measure.interval import median_interval
+from real.measure.estimate import Timed, difference, estimate
+from simspec import CostModel
 
 DRIFT = 0.02
-"""Two medians of plain decoding may differ by this share, or by their interval."""
-BUSY_SPREAD = 1.3
-"""90th over 10th percentile of plain steps: an idle machine stays below."""
-BUSY_SHARE = 0.9
-"""Share of the time that a process on the CPU runs: an idle machine stays above."""
-SHOWN = 3
-"""Wide cells that are named."""
+"""Two estimates of plain decoding may differ by this share,"""
+WIDTHS = 1.7
+"""or by so many half-widths of their 95% interval: a false alarm in a thousand sittings."""
+MOST_DISTURBED = 0.5
+"""Share of blocks that may be left out."""
+LEAST_BLOCKS = 8
+"""Timing blocks of each of two passes that are compared."""
+FASTER, SURE = 0.05, 5.0
+"""A wider pass is faster beyond noise where it is by this share of a plain step, and by so many
+standard errors: some hundred pairs of passes are compared."""
 
 
-def relative_difference(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
-    """(median of the second over that of the first - 1, half-width)."""
-    (a, wide_a), (b, wide_b) = median_interval(first), median_interval(second)
-    return b / a - 1.0, hypot(wide_a, wide_b) / a
-
-
-def drift_warning(first: Sequence[float], second: Sequence[float], what: str) -> list[str]:
-    """One line where two measurements of plain decoding differ beyond DRIFT and their interval."""
-    if not (len(first) and len(second)):
+def drift_warning(first: Timed, second: Timed, what: str) -> list[str]:
+    """One line where two measurements of plain decoding differ beyond DRIFT and noise."""
+    if not (len(first.seconds) and len(second.seconds)):
         return []
-    shift, half_width = relative_difference(first, second)
-    if abs(shift) <= max(DRIFT, half_width):
+    base = estimate(first)
+    shift = difference(estimate(second), base)
+    if abs(shift.seconds) <= max(DRIFT * base.seconds, WIDTHS * shift.half_width):
         return []
     return [
-        f"plain decoding drifted: {what} differ by {shift:+.1%} (interval +-{half_width:.1%}), "
-        "measure again on an idle machine"
+        f"plain decoding drifted: {what} differ by {shift.seconds / base.seconds:+.1%} (interval "
+        f"+-{shift.half_width / base.seconds:.1%}), measure again"
     ]
 
 
-def halves(values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
-    """The first and the second half of values in time."""
-    return values[: len(values) // 2], values[len(values) // 2 :]
+def halves(timed: Timed) -> tuple[Timed, Timed]:
+    """The first and the second half of rounds in time."""
+    cut = len(timed.seconds) // 2
+    return Timed(*(part[:cut] for part in timed)), Timed(*(part[cut:] for part in timed))
 
 
-def busy_warning(plain: Sequence[float], counted: float, share: float | None) -> list[str]:
-    """One line where plain steps spread widely, or this process ran less than the clock did.
-
-    counted: share of the sitting that was fast enough to count; share: processor seconds of this
-    process over wall-clock seconds, None: not on a CPU.
-    """
-    if not len(plain):
+def disturbed_warning(blocks: int, disturbed: int) -> list[str]:
+    """One line where most timing blocks were left out."""
+    if disturbed <= MOST_DISTURBED * blocks:
         return []
-    low, high = np.quantile(np.asarray(plain), (0.1, 0.9))
-    signs = []
-    if high > BUSY_SPREAD * low:
-        signs.append(
-            f"the 90th percentile of plain steps is {high / low:.2f} times the 10th, "
-            f"of which the fast {counted:.0%} count"
-        )
-    if share is not None and share < BUSY_SHARE:
-        signs.append(f"this process ran {share:.0%} of the time")
-    if not signs:
-        return []
-    return [f"the machine was busy: {' and '.join(signs)}; measure again on an idle one"]
-
-
-def wide_warning(wide: Mapping[str, float], precision: float) -> list[str]:
-    """One line that names the widest cells."""
-    if not wide:
-        return []
-    worst = sorted(wide.items(), key=lambda item: -item[1])[:SHOWN]
-    named = ", ".join(
-        f"{name} {f'+-{width:.1%}' if isfinite(width) else '(too few rounds)'}"
-        for name, width in worst
-    )
     return [
-        f"{len(wide)} cells are wider than +-{precision:.0%}: {named}"
-        + ", .." * (len(wide) > SHOWN)
-        + "; give more --seconds, or an idle machine"
+        f"{disturbed} of {blocks} timing blocks were disturbed by other work and left out; "
+        "measure again on a quieter machine"
+    ]
+
+
+def faster_wider_warning(cost: CostModel) -> list[str]:
+    """One line where a pass over more rows is faster than one over fewer, beyond noise.
+
+    Such costs are not fit to publish: the narrow pass, often the plain step, is handicapped.
+    """
+    precision = cost.precision
+    if precision is None or not precision.replicates:
+        return []
+    drawn = np.array(precision.replicates["verify"])
+    drawn[:, np.array(precision.samples["verify"]) < LEAST_BLOCKS] = np.nan  # too few to be sure
+    gap = drawn[:, :, None] - drawn[:, None, :]  # of a pass over a pass
+    mean, error = gap.mean(0), gap.std(0, ddof=1)
+    with np.errstate(invalid="ignore"):
+        worst = np.triu(np.where(mean > SURE * error, mean, 0.0), 1)
+    narrow, wide = np.unravel_index(int(worst.argmax()), worst.shape)
+    if worst[narrow, wide] <= FASTER:
+        return []
+    return [
+        f"a pass of {wide + 1} rows is faster than one of {narrow + 1} by "
+        f"{worst[narrow, wide]:.0%} of a plain step: no speedup over it is fit to publish"
     ]

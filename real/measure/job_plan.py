@@ -1,6 +1,6 @@
 """A plan whose rounds do one timing job after another, in one sequence."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -29,15 +29,23 @@ class JobPlan:
     | units | jobs that belong together, one a round |
     | room | new tokens after which the sequence ends; `left` then has the other units |
     | retries | units that started behind a backlog, and are done once more at the end |
+    | pass_one | times a one-row pass, (block, seconds): before the first and behind every round |
 
-    It is its own reader: reading features is the current job's matter. `jobs`, `rounds` and
-    `clock.rows` say what was done round by round, and in how many seconds.
+    It is its own reader: reading features is the current job's matter. `jobs`, `rounds`,
+    `clock.rows` and `passes` say what was done round by round, and in how many seconds.
     """
 
     def __init__(
-        self, plans: Mapping[Job, Plan], units: Sequence[Sequence[Job]], room: int, retries: int = 0
+        self,
+        plans: Mapping[Job, Plan],
+        units: Sequence[Sequence[Job]],
+        room: int,
+        retries: int = 0,
+        pass_one: Callable[[], tuple[int, float]] | None = None,
     ):
         self.plans, self.left, self.room, self.retries = plans, list(units), room, retries
+        self.pass_one = pass_one
+        self.passes: list[tuple[int, float]] = []
         self.K = max(plans[job].K for unit in units for job in unit)
         self.jobs: list[Job] = []
         self.rounds: list[Round] = []
@@ -63,6 +71,11 @@ class JobPlan:
         """Begins the plan of every job."""
         for job in dict.fromkeys(job for unit in self.left for job in unit):
             self.plans[job].begin(drafter, rule, sequence, prefill, draws)
+        self._time_one()
+
+    def _time_one(self) -> None:
+        if self.pass_one is not None:
+            self.passes.append(self.pass_one())
 
     def draft(
         self,
@@ -91,6 +104,7 @@ class JobPlan:
         """Notes a round; EndOfJobs behind the last unit, and where `room` tokens are committed."""
         self.jobs.append(self.job)
         self.rounds.append(done)
+        self._time_one()
         self.backlog = next_backlog(self.backlog, done.computed, done.accepted)
         self.place += 1
         if self.place == len(self.left[0]):

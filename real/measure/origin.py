@@ -4,8 +4,9 @@ from datetime import UTC, datetime
 
 import torch
 
-from real.decode.engine import engines_of
+from real.decode.engine import engines_of, models_of
 from real.draft import Drafter
+from real.model.prepacked import ways_of
 from real.model.target import Target
 from real.provenance import processor_name, versions
 from simspec.cost_origin import CostOrigin
@@ -22,4 +23,5 @@ def cost_origin(target: Target, drafter: Drafter, sitting: str = "") -> CostOrig
         versions=versions(),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         sitting=sitting,
+        products=ways_of(models_of(decoder, drafter)),
     )

@@ -6,29 +6,35 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from real.draft import Drafter, Silent
+from real.measure.best_length import BestLength, best_length, tokens_per_round
 from real.measure.blocks import Block, LoopBlock, TreeWidthBlock, resumes
-from real.measure.diagnosis import busy_warning, drift_warning, halves, wide_warning
+from real.measure.diagnosis import disturbed_warning, drift_warning, faster_wider_warning, halves
 from real.measure.job import PLAIN, Job, alone_jobs, draft_jobs, tree_jobs
-from real.measure.medians import Priced, median_cost
 from real.measure.origin import cost_origin
 from real.measure.pace import Pace
+from real.measure.replicates import DRAWS, KEPT, draw_blocks, replicate_costs, with_replicates
 from real.measure.samples import Samples
 from real.measure.settings import MeasureSettings
 from real.measure.sitting import Sitting
+from real.measure.timed_cost import Priced, timed_cost
 from real.model.target import Target
 from real.provenance import device_name
 from real.sampling import Rule
-from simspec import CostModel
+from simspec import CostModel, Trace
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A drafter to price under a rule: drafts of up to K tokens; `target` holds its taps."""
+    """A drafter to price under a rule: drafts of up to K tokens; `target` holds its taps.
+
+    A recording says what is accepted of its drafts, and so which passes decide the best length.
+    """
 
     target: Target
     drafter: Drafter
     rule: Rule
     K: int
+    trace: Trace | None = None
 
     @property
     def name(self) -> str:
@@ -48,7 +54,7 @@ class LoopPrices:
     | trees | each entry that grows trees | passes of the drafter over several rows |
 
     The first two belong to the target: all entries of a rule share them. They run on the first
-    entry's target, whose taps are kept but not read. `pace` counts seconds at the machine's pace.
+    entry's target, whose taps are kept but not read. `pace` holds the timing blocks.
     """
 
     def __init__(
@@ -57,12 +63,17 @@ class LoopPrices:
         self.entries, self.settings = entries, settings
         self.blocks: dict[str, Block] = {}
         self.samples: dict[str, Samples] = {}
+        self._emitted: dict[str, dict[str, np.ndarray]] = {}
         vocab = entries[0].target.decoder.config.vocab
         prompt = random_prompt(np.random.default_rng(0), vocab, settings.context[0], True)
-        self.pace = Pace(entries[0].target, entries[0].rule, prompt)
+        self.pace = Pace()
+        self.prompt = prompt
         for context in settings.context:
             self._add(context, rng)
-        self.pace.paced += self.samples.values()
+
+    def settle(self) -> None:
+        """Measures the pace around runs of bare batched passes."""
+        self.pace.settle(self.entries[0].target, self.prompt[-1])
 
     def _add(self, context: int, rng: np.random.Generator) -> None:
         target, nodes = self.entries[0].target, self.settings.tree_nodes
@@ -98,47 +109,52 @@ class LoopPrices:
     def _samples(self, name: str) -> Samples:
         return self.samples.setdefault(name, Samples(self.pace))
 
-    def cost(self, entry: Entry, context: int, sitting: Sitting, label: str = "") -> CostModel:
-        """The costs of an entry, with the warnings of the sitting that concern it."""
+    def cost(self, entry: Entry, context: int, sitting: Sitting, draws: int = DRAWS) -> CostModel:
+        """The costs of an entry, with intervals from so many replicates, and warnings."""
         where = f" {context}" if len(self.settings.context) > 1 else ""
         of_target = self.samples[f"{entry.rule.name}{where} target"]
         own = self.samples[f"{entry.name}{where}"]
         drafter = entry.drafter
         nodes = self.settings.tree_nodes
         priced = Priced(entry.K, nodes, resumes(drafter), drafter.has_logits)
-        cost = median_cost(of_target, own, priced)
-        blocks = f"{entry.rule.name}{where} ", f"{entry.name}{where} "
-        wide = {c: w for c, w in sitting.wide.items() if c.startswith(blocks)}
+        cost = timed_cost(of_target, own, priced)
+        drawn = draw_blocks(len(self.pace.blocks), self.settings.seed, draws)
+        cost = with_replicates(cost, replicate_costs(of_target, own, priced, cost, drawn))
         assert cost.precision is not None
+        counted = self.pace.counted
         precision = replace(
             cost.precision,
             seconds=sitting.wall,
+            blocks=len(counted),
+            disturbed=counted.count(False),
             warnings=tuple(
                 [
-                    *self._plain_warnings(of_target, entry.target, sitting),
-                    *wide_warning(wide, self.settings.precision),
+                    *self._drift(of_target),
+                    *disturbed_warning(len(counted), counted.count(False)),
+                    *faster_wider_warning(cost),
                 ]
             ),
         )
         return replace(
             cost,
-            name=label or entry.name,
+            name=entry.name,
             device=device_name(entry.target.decoder.device),
             origin=cost_origin(entry.target, drafter),
             precision=precision,
         )
 
-    def _plain_warnings(self, samples: Samples, target: Target, sitting: Sitting) -> list[str]:
+    def best_lengths(self, entry: Entry) -> list[BestLength]:
+        """The best draft length at the costs of the first context so far."""
+        if entry.name not in self._emitted:
+            self._emitted[entry.name] = tokens_per_round(entry.trace, entry.K)
+        cost = self.cost(entry, self.settings.context[0], Sitting(), KEPT)
+        return [best_length(a, tokens, cost) for a, tokens in self._emitted[entry.name].items()]
+
+    def _drift(self, samples: Samples) -> list[str]:
         plain, again = samples.seconds(Job(PLAIN)), samples.seconds(Job(PLAIN, 1))
-        on_cpu = target.decoder.device.type == "cpu" and sitting.wall > 0
         return [
             *drift_warning(plain, again, "the two measurements"),
             *drift_warning(*halves(plain), "the two halves of the sitting"),
-            *busy_warning(
-                self.pace.seconds,
-                self.pace.share,
-                sitting.processor / sitting.wall if on_cpu else None,
-            ),
         ]
 
 

@@ -20,8 +20,8 @@ class TimedRound:
     | computed, drafted | draft tokens computed, and submitted |
     | backlog | rows that the drafter's cache lagged by when it started |
     | seconds | float64 `[4]`: drafting, verification, policy, other |
-    | pace, slowest | seconds of a plain step then, and the larger of those before and behind the \
-block; 0: unknown |
+    | pace | median seconds of the one-row passes of the target beside it; 0: unknown |
+    | block | the timing block that it ran in |
     """
 
     first: bool
@@ -30,7 +30,7 @@ block; 0: unknown |
     backlog: int
     seconds: np.ndarray
     pace: float = 0.0
-    slowest: float = 0.0
+    block: int = 0
 
 
 @dataclass

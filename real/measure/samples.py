@@ -2,106 +2,114 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from real.decode.acceptance_predictor import PREDICTOR_NAMES
 from real.decode.phase_timer import DRAFTING, OTHER, POLICY, VERIFICATION
-from real.measure.interval import median_interval
+from real.measure.estimate import Timed
 from real.measure.job import FEATURES, FIXED, Job
+from real.measure.pace import Pace
 from real.measure.round_times import TimedRound
 from simspec.round_cost import next_backlog
 
 WHOLE = (DRAFTING, VERIFICATION, POLICY, OTHER)
 PASS = (VERIFICATION, OTHER)
 DRAFT = (DRAFTING, POLICY)
+NEAR = 4
+"""One-row passes on each side of a round that say its pace: a few tenths of a second."""
 MOST = 1e300
 """Most seconds of a phase; a file can hold integers that no float does."""
-
-
-class MachinePace(Protocol):
-    """How fast the machine was (`real.measure.pace.Pace`)."""
-
-    @property
-    def limit(self) -> float:
-        """The slowest pace that counts."""
-
-    @property
-    def typical(self) -> float:
-        """The pace that rounds are scaled to."""
 
 
 class Samples:
     """Rounds in the order in which they ran; drafts are filed under the length they computed.
 
-    Rounds wait in `waiting` for the pace behind them. With `machine`, `seconds` are those
-    of rounds that ran while the machine was fast, scaled to its typical pace.
+    With `pace`, `seconds` are at the machine's typical pace, and blocks weigh as it says. `draws`,
+    int [blocks], is how often a bootstrap drew each block; None: once.
     """
 
-    def __init__(self, machine: "MachinePace | None" = None) -> None:
-        self.machine = machine
-        self.waiting: list[tuple[Job, int]] = []
+    def __init__(self, pace: Pace | None = None) -> None:
+        self.pace = pace
+        self.draws: np.ndarray | None = None
         self.rounds: dict[Job, list[TimedRound]] = defaultdict(list)
+        self._taken: dict[tuple, tuple[tuple[int, int], Timed]] = {}
 
-    def add(self, jobs: Sequence[Job], rounds: Iterable[Any], seconds: Sequence[Sequence[float]]):
-        """Files the rounds of one sequence, which did these jobs in that many seconds."""
+    def add(
+        self,
+        jobs: Sequence[Job],
+        rounds: Iterable[Any],
+        seconds: Sequence[Sequence[float]],
+        passes: Sequence[tuple[int, float]] = (),
+    ) -> None:
+        """Files the rounds of one sequence, which did these jobs in that many seconds.
+
+        `passes`: (block, seconds) of the one-row passes before the first and behind every round.
+        """
         backlog = 0
         for i, (job, done, row) in enumerate(zip(jobs, rounds, seconds)):
-            timed = TimedRound(i == 0, done.computed, done.drafted, backlog, np.array(row))
             by_length = job.kind in (FIXED, FEATURES, *PREDICTOR_NAMES)
             size = done.computed if by_length else job.size
-            self._file(Job(job.kind, size), timed)
+            timed = TimedRound(
+                i == 0, done.computed, done.drafted, backlog, np.array(row), *_beside(passes, i)
+            )
+            self.rounds[Job(job.kind, size)].append(timed)
             backlog = next_backlog(backlog, done.computed, done.accepted)
 
-    def add_draft(self, job: Job, computed: int, seconds: Sequence[float], first: bool) -> None:
-        """Files a draft that was not verified."""
-        self._file(job, TimedRound(first, computed, 0, 0, np.array(seconds)))
-
-    def _file(self, job: Job, timed: TimedRound) -> None:
-        self.waiting.append((job, len(self.rounds[job])))
+    def add_draft(
+        self,
+        job: Job,
+        computed: int,
+        seconds: Sequence[float],
+        first: bool,
+        passes: Sequence[tuple[int, float]] = (),
+    ) -> None:
+        """Files a draft that was not verified, between two one-row passes."""
+        timed = TimedRound(first, computed, 0, 0, np.array(seconds), *_beside(passes, 0))
         self.rounds[job].append(timed)
-
-    def settle(self, before: float, after: float) -> None:
-        """Notes the paces around the rounds that wait, and each one's own between the two."""
-        seconds = np.array([self.rounds[job][i].seconds.sum() for job, i in self.waiting])
-        total = max(seconds.sum(), np.finfo(float).tiny)
-        middle = (np.cumsum(seconds) - seconds / 2) / total
-        for (job, i), share in zip(self.waiting, middle):
-            pace, slowest = before + (after - before) * float(share), max(before, after)
-            self.rounds[job][i] = replace(self.rounds[job][i], pace=pace, slowest=slowest)
-        self.waiting.clear()
 
     def seconds(
         self, job: Job, phases: tuple[int, ...] = WHOLE, backlog: int | None = None
-    ) -> list[float]:
+    ) -> Timed:
         """Seconds of a job's rounds in these phases, with that backlog; a sequence's first round
         counts only where no later round did the job."""
         rounds = self.rounds.get(job, [])
+        state = len(rounds), 0 if self.pace is None else self.pace.changes
+        held = self._taken.get((job, phases, backlog))
+        if held is None or held[0] != state:  # a bootstrap asks for the same rounds many times
+            held = state, self._seconds(rounds, phases, backlog)
+            self._taken[job, phases, backlog] = held
+        taken = held[1]
+        if self.draws is None:
+            return taken
+        return taken._replace(weight=taken.weight * self.draws[taken.block])
+
+    def _seconds(
+        self, rounds: Sequence[TimedRound], phases: tuple[int, ...], backlog: int | None
+    ) -> Timed:
         rounds = [r for r in rounds if not r.first] or rounds
         rounds = [r for r in rounds if backlog is None or r.backlog == backlog]
-        typical = 0.0
-        if self.machine is not None:
-            limit, typical = self.machine.limit, self.machine.typical
-            rounds = [r for r in rounds if r.slowest <= limit] or rounds
-        return [
-            float(sum(r.seconds[phase] for phase in phases))
-            * (typical / r.pace if typical and r.pace else 1.0)
-            for r in rounds
-        ]
+        taken = Timed.of([float(sum(r.seconds[phase] for phase in phases)) for r in rounds])
+        if self.pace is None or not rounds:
+            return taken
+        typical = self.pace.typical
+        scale = np.array([typical / r.pace if typical and r.pace else 1.0 for r in rounds])
+        block = np.array([r.block for r in rounds])
+        return Timed(taken.seconds * scale, block, self.pace.weights[block])
 
-    def drafting(self, length: int) -> list[float]:
+    def drafting(self, length: int) -> Timed:
         """Seconds of drafting that length without a backlog; of all where each had one."""
         job = Job(FIXED, length)
-        return self.seconds(job, DRAFT, 0) or self.seconds(job, DRAFT)
+        without = self.seconds(job, DRAFT, 0)
+        return without if len(without.seconds) else self.seconds(job, DRAFT)
 
     def to_list(self) -> list[list]:
         """Plain rows, for a file."""
         return [
             [
                 *(job.kind, job.size, r.first, r.computed, r.drafted, r.backlog),
-                *(r.pace, r.slowest),
+                *(r.pace, r.block),
                 *r.seconds.tolist(),
             ]
             for job, rounds in self.rounds.items()
@@ -114,8 +122,10 @@ class Samples:
         for row in rows:
             if type(row[0]) is not str or not all(map(_is_number, row[1:])):
                 raise ValueError(f"a round is {str(row)[:80]}, expected a job's name and numbers")
-        for kind, size, first, computed, drafted, backlog, pace, slowest, *seconds in rows:
-            timed = TimedRound(first, computed, drafted, backlog, np.array(seconds), pace, slowest)
+        for kind, size, first, computed, drafted, backlog, pace, block, *seconds in rows:
+            timed = TimedRound(first, computed, drafted, backlog, np.array(seconds), pace, block)
+            if self.pace is not None and not (type(block) is int and block in self.pace):
+                raise ValueError(f"a round ran in block {block!r}, which the file does not hold")
             self.rounds[Job(kind, size)].append(timed)
 
 
@@ -124,10 +134,14 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and abs(value) < MOST
 
 
-def relative_width(values: Sequence[float], floor: float) -> float:
-    """Half-width of the median's interval over max(median, floor); infinite for too few values."""
-    if not len(values):
-        return float("inf")
-    median, half_width = median_interval(values)
-    scale = max(median, floor)
-    return half_width / scale if scale else (float("inf") if half_width else 0.0)
+def _beside(passes: Sequence[tuple[int, float]], i: int) -> tuple[float, int]:
+    """(the pace at round i, its block); (0, 0) without passes.
+
+    Pass i ran before the round. The pace is the median of the NEAR nearest passes of the block on
+    both sides: one pass alone would add its own noise to the round's.
+    """
+    if not passes:
+        return 0.0, 0
+    block = passes[i + 1][0]
+    near = passes[max(i + 1 - NEAR, 0) : i + 1 + NEAR]
+    return float(np.median([seconds for other, seconds in near if other == block])), block

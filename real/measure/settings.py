@@ -17,7 +17,8 @@ class MeasureSettings:
     | seed | of prompts, cached rows and the order of jobs |
     | tree_nodes | largest tree whose verification is priced; 0: chains only |
     | seconds | time limit, warm-up included, of further runs; 0: none follow |
-    | precision | further runs end where every interval's half-width is within this share |
+    | precision | further runs end where every interval's half-width is within this share, and the \
+best draft length is settled |
 
     ValueError for a batch, context, rounds or repeats below 1, for negative seconds and for a
     precision outside 0 .. 1.
@@ -30,7 +31,7 @@ class MeasureSettings:
     seed: int = 0
     tree_nodes: int = 0
     seconds: float = 0.0
-    precision: float = 0.02
+    precision: float = 0.05
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "batch", ascending("batch", self.batch))

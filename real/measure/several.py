@@ -56,14 +56,18 @@ def measure_several(
         "engines": [entry.target.passes.name for entry in entries],
         "versions": versions(),
     }
-    state = UnfinishedSitting(unfinished, key, prices.samples, prices.pace.seconds)
+    state = UnfinishedSitting(unfinished, key, prices.samples, prices.pace)
 
     def warm() -> None:
         for entry in entries:
             entry.target.passes.warm()
 
-    pace = prices.pace.measure
-    sitting = sit(prices.blocks, settings, state.load(), warm, state.save, progress, clocks, pace)
+    def settled() -> bool:
+        return all(best.settled for entry in entries for best in prices.best_lengths(entry))
+
+    sitting = sit(
+        prices.blocks, settings, state.load(), warm, state.save, progress, clocks, settled=settled
+    )
     name = uuid4().hex[:12]
     costs = [prices.cost(entry, settings.context[0], sitting) for entry in entries]
     state.save(sitting)

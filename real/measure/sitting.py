@@ -47,7 +47,7 @@ class Sitting:
 Save = Callable[[Sitting], None]
 
 
-def sit(
+def sit(  # noqa: PLR0913
     blocks: Mapping[str, Block],
     settings: MeasureSettings,
     sitting: Sitting | None = None,
@@ -56,6 +56,7 @@ def sit(
     progress: Progress = quiet,
     clocks: Clocks = REAL,
     pace: Callable[[], None] = lambda: None,
+    settled: Callable[[], bool] = lambda: True,
 ) -> Sitting:
     """Runs all blocks once uncounted, then again and again, in a new random order each time.
 
@@ -64,9 +65,10 @@ def sit(
     | the first `settings.repeats` | every job of every block |
     | later ones | jobs whose interval is wider than `settings.precision` |
 
-    `pace` is called before the first counted run of a block and behind every one.
-    It ends with the last wide cell, or after `settings.seconds` with the uncounted runs, checked
-    before every block. A `sitting` that was saved goes on where it stopped.
+    `pace` is called before the first counted run of a block and behind every one. Where no cell is
+    wide but the best length is not `settled`, every job runs again. It ends settled without a wide
+    cell, or after `settings.seconds` with the uncounted runs, checked before every block. A
+    `sitting` that was saved goes on where it stopped.
     """
     sitting = sitting or Sitting()
     rng = np.random.default_rng((settings.seed, sitting.repeats))
@@ -91,13 +93,14 @@ def sit(
     while not late():
         least = sitting.repeats < settings.repeats
         sitting.wide = wide_cells(blocks, settings.precision)
-        if not (least or sitting.wide):
+        every = least or not sitting.wide
+        if every and not least and settled():
             break
-        todo = [n for n in names if least or any(c.startswith(f"{n} ") for c in sitting.wide)]
+        todo = [n for n in names if every or any(c.startswith(f"{n} ") for c in sitting.wide)]
         for i in rng.permutation(len(todo)):
             if late():
                 break
-            precision = 0.0 if least else settings.precision
+            precision = 0.0 if every else settings.precision
             blocks[todo[i]].run(rng, settings.rounds, True, precision)
             pace()
             done = min(done + 1, total - 1)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from real.measure.pace import Pace
 from real.measure.samples import Samples
 from real.measure.sitting import Sitting
 from simspec.files import write_json
@@ -13,11 +14,11 @@ from simspec.files import write_json
 class UnfinishedSitting:
     """Rounds at `path`, of a measurement that `key` describes; another key starts anew.
 
-    `pace`: seconds of plain steps so far, whose first all rounds are scaled to.
+    `pace` holds the timing blocks that its rounds ran in.
     """
 
     def __init__(
-        self, path: Path, key: Mapping[str, Any], samples: Mapping[str, Samples], pace: list[float]
+        self, path: Path, key: Mapping[str, Any], samples: Mapping[str, Samples], pace: Pace
     ):
         self.path, self.samples, self.pace = path, samples, pace
         self.key = json.loads(json.dumps(dict(key)))
@@ -35,7 +36,7 @@ class UnfinishedSitting:
                 return Sitting()
             rows = {name: held["samples"][name] for name in self.samples}
             sitting = Sitting(int(held["repeats"]), float(held["wall"]), float(held["processor"]))
-            self.pace[:] = map(float, held["pace"])
+            self.pace.extend(held["blocks"])
             for name, samples in self.samples.items():
                 samples.extend(rows[name])
         except (
@@ -57,7 +58,7 @@ class UnfinishedSitting:
                 "repeats": sitting.repeats,
                 "wall": sitting.wall,
                 "processor": sitting.processor,
-                "pace": self.pace,
+                "blocks": self.pace.to_list(),
                 "samples": {name: samples.to_list() for name, samples in self.samples.items()},
             },
         )

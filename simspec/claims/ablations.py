@@ -19,7 +19,7 @@ from simspec.claims.evidence import (
 )
 from simspec.claims.exit_costs import ExitForm, exit_cost
 from simspec.claims.price import MEASURED, Price
-from simspec.claims.recorded import MOST_REPEATED, Recorded
+from simspec.claims.recorded import MOST_REPEATED, REPETITIVE, Recorded
 from simspec.claims.target import target_of
 from simspec.policies.thompson import beta_ts
 from simspec.stats import MIN_PROMPTS, Interval
@@ -34,19 +34,41 @@ LONGEST = 10
 """EESD's K (its Table 4)."""
 
 
-def exit_layers(inputs: Inputs, price: Price) -> list[Evidence]:
-    """Claim 7: one layer behind the exit is better than none, and faster than none and two."""
-    found = []
-    for one, other in pairs(inputs.cards, "early_exit", {"settings.layers", "settings.own_head"}):
-        layers = one.setting("layers"), other.setting("layers")
-        if not _is_near(one):
-            continue
-        if layers == (1, 0):
-            found += longer("with the layer less without", one, other, price)
-            found += _faster("no layer over one", one, other, inputs, price)
-        if layers == (1, 2):
-            found += _faster("two layers over one", one, other, inputs, price)
-    return found
+def layer_lengthens(inputs: Inputs, price: Price) -> list[Evidence]:
+    """Claim 7a: drafts of one layer behind the exit are accepted further than those of none."""
+    return [
+        evidence
+        for one, none in _layers(inputs, 0)
+        for evidence in longer("with the layer less without", one, none, price)
+    ]
+
+
+def layer_pays(inputs: Inputs, price: Price) -> list[Evidence]:
+    """Claim 7b: one layer behind the exit is faster than none."""
+    return [
+        evidence
+        for one, none in _layers(inputs, 0)
+        for evidence in _faster("no layer over one", one, none, inputs, price)
+    ]
+
+
+def second_layer_costs(inputs: Inputs, price: Price) -> list[Evidence]:
+    """Claim 7c: one layer behind the exit is faster than two."""
+    return [
+        evidence
+        for one, two in _layers(inputs, 2)
+        for evidence in _faster("two layers over one", one, two, inputs, price)
+    ]
+
+
+def _layers(inputs: Inputs, other: int) -> list[tuple[Card, Card]]:
+    """Cards of one and of `other` layers behind an exit at EESD's share of the target."""
+    alike = pairs(inputs.cards, "early_exit", {"settings.layers", "settings.own_head"})
+    return [
+        (a, b)
+        for a, b in alike
+        if _is_near(a) and (a.setting("layers"), b.setting("layers")) == (1, other)
+    ]
 
 
 def exit_depth(inputs: Inputs, price: Price) -> list[Evidence]:
@@ -69,32 +91,48 @@ def self_distillation(inputs: Inputs, price: Price) -> list[Evidence]:
 
 
 def target_cache(inputs: Inputs, price: Price) -> list[Evidence]:
-    """Claim 11: GLIDE with the target's cache against none, and with upper against lower layers."""
+    """Claim 11a: GLIDE that reads the target's cache against GLIDE that reads none."""
     found = []
-    for one, other in pairs(inputs.cards, "glide", {"settings.cross", "settings.reads"}):
-        crosses = one.setting("cross"), other.setting("cross")
-        reads = str(one.setting("reads")), str(other.setting("reads"))
-        if crosses == (True, False):
-            part = f"reading layer {reads[0]} less reading no cache"
-            found += longer(part, one, other, price)
-        if crosses == (True, True) and layer_of(reads[0]) > layer_of(reads[1]):
-            part = f"reading layer {reads[0]} less layer {reads[1]}"
-            found += longer(part, one, other, price)
+    for one, other, reads in _readers(inputs, False):
+        found += longer(f"reading layer {reads[0]} less reading no cache", one, other, price)
     return found
 
 
-def eagle_inputs(inputs: Inputs, price: Price) -> list[Evidence]:
-    """Claim 14: features against tokens, and the gain of shifted tokens against that of tokens."""
+def upper_layers(inputs: Inputs, price: Price) -> list[Evidence]:
+    """Claim 11b: GLIDE that reads an upper layer's cache against one that reads a lower one's."""
     found = []
-    alike = pairs(inputs.cards, "eagle", {"settings.inputs"})
-    for feature, other in alike:
+    for one, other, reads in _readers(inputs, True):
+        if layer_of(reads[0]) > layer_of(reads[1]):
+            found += longer(f"reading layer {reads[0]} less layer {reads[1]}", one, other, price)
+    return found
+
+
+def _readers(inputs: Inputs, other_reads: bool) -> list[tuple[Card, Card, tuple[str, str]]]:
+    """(card that reads the cache, one that does or does not, the layers that each names)."""
+    return [
+        (a, b, (str(a.setting("reads")), str(b.setting("reads"))))
+        for a, b in pairs(inputs.cards, "glide", {"settings.cross", "settings.reads"})
+        if (a.setting("cross"), b.setting("cross")) == (True, other_reads)
+    ]
+
+
+def features_or_tokens(inputs: Inputs, price: Price) -> list[Evidence]:
+    """Claim 14a: EAGLE that reads features against EAGLE that reads tokens."""
+    found = []
+    for feature, other in pairs(inputs.cards, "eagle", {"settings.inputs"}):
         if (feature.setting("inputs"), other.setting("inputs")) == (FEATURE, TOKEN):
             found += longer("features less tokens", feature, other, price)
-    for three in _triples(alike):
-        part = "gain of shifting the token less that of adding it"
-        for lengths in shared_lengths(*three):
-            found.append(_compared(part, three, lengths, (1, -2, 1), price))
     return found
+
+
+def shifted_tokens(inputs: Inputs, price: Price) -> list[Evidence]:
+    """Claim 14b: what shifting the token gains less what adding the token gains."""
+    part = "gain of shifting the token less that of adding it"
+    return [
+        _compared(part, three, lengths, (1, -2, 1), price)
+        for three in _triples(pairs(inputs.cards, "eagle", {"settings.inputs"}))
+        for lengths in shared_lengths(*three)
+    ]
 
 
 def _triples(alike: list[tuple[Card, Card]]) -> Iterator[tuple[Card, Card, Card]]:
@@ -125,9 +163,9 @@ def _compared(
 ) -> Evidence:
     """The sum of accepted lengths times factors: paired by sequence where all cards keep them."""
     repeated = [length.repeated for length in lengths if length.repeated is not None]
-    counted = not repeated or max(repeated) < MOST_REPEATED
+    excluded = REPETITIVE if max(repeated, default=0.0) >= MOST_REPEATED else ""
     names = [Path(card.name).stem for card in cards]
-    source = Source(f"{' / '.join(names)}: {lengths[0].where}", cards[0].device, counted)
+    source = Source(f"{' / '.join(names)}: {lengths[0].where}", cards[0].device, excluded)
     figures = {f"{n}": length.interval.value for n, length in zip(names, lengths)}
     sums = [length.sums for length in lengths if length.sums is not None]
     if len(sums) == len(lengths):
@@ -164,7 +202,7 @@ def _faster(part: str, ours: Card, theirs: Card, inputs: Inputs, price: Price) -
         if recorded is not None
     ]
     names = " / ".join(Path(card.name).stem for card in (ours, theirs))
-    source = Source(names, both[0].trace.meta.device, both[0].counted)
+    source = Source(names, both[0].trace.meta.device, both[0].excluded)
     columns = np.stack((seconds[1], seconds[0]), -1)
     name = f"time of {part} under Beta-TS, less 1"
     return [observe(name, source, price.name, columns, excess, seed=inputs.seed)]
@@ -182,8 +220,8 @@ def exit_recorded(card: Card, inputs: Inputs, price: Price) -> Recorded | None:
     form = ExitForm(int(card.setting("depth")), int(card.setting("layers")))
     cost = exit_cost(base, target.exit, form, target.layers)
     alike = [r for r in measured if np.array_equal(r.trace.token, trace.token)]
-    counted = alike[0].counted if alike else True
-    return Recorded(Path(card.name).stem, "early_exit", target.name, trace, cost, counted)
+    excluded = alike[0].excluded if alike else ""
+    return Recorded(Path(card.name).stem, "early_exit", target.name, trace, cost, excluded)
 
 
 def _is_near(card: Card) -> bool:

@@ -1,9 +1,11 @@
 """Claims about acceptance: by depth (EAGLE) and by confidence (GLIDE)."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from simspec.claims.claim import Inputs
-from simspec.claims.evidence import POSITIVE, Array, Evidence, difference, observe
+from simspec.claims.evidence import POSITIVE, Array, Bounds, Evidence, difference, observe
 from simspec.claims.price import Price
 from simspec.reports.acceptance_by_depth import by_depth
 from simspec.scalar_predictor import examples
@@ -12,12 +14,23 @@ NEARLY = 0.1
 """'Nearly equal': the printed differences of 1-alpha and 4-alpha reach 0.11 (EAGLE Tables 1-2)."""
 
 
-def by_draft_depth(inputs: Inputs, price: Price) -> list[Evidence]:
-    """Claim 15: 0-alpha less 1-alpha is positive, 1-alpha less 2- to 4-alpha nearly 0."""
+def first_depth(inputs: Inputs, price: Price) -> list[Evidence]:
+    """Claim 15a: 0-alpha less 1-alpha is positive."""
+    return _by_draft_depth(inputs, price, [(0, 1, POSITIVE)])
+
+
+def later_depths(inputs: Inputs, price: Price) -> list[Evidence]:
+    """Claim 15b: 1-alpha less 2- to 4-alpha is nearly 0."""
+    return _by_draft_depth(inputs, price, [(1, n, (-NEARLY, NEARLY)) for n in (2, 3, 4)])
+
+
+def _by_draft_depth(
+    inputs: Inputs, price: Price, comparisons: Sequence[tuple[int, int, Bounds]]
+) -> list[Evidence]:
+    """One n-alpha less another, within bounds."""
     found = []
     for recorded in inputs.recordings.of("eagle"):
         accepted, tried = by_depth(recorded.trace)
-        comparisons = [(0, 1, POSITIVE), *((1, n, (-NEARLY, NEARLY)) for n in (2, 3, 4))]
         for one, other, bounds in comparisons:
             if other >= recorded.trace.K:
                 continue

@@ -31,7 +31,7 @@ Test = Callable[[Inputs, Price], list[Evidence]]
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of a paper.
+    """A claim of a paper, or one part of a composite claim, with a verdict of its own.
 
     | field | meaning |
     | --- | --- |
@@ -42,6 +42,9 @@ class Claim:
     | prices | at which it is tested; (): no price enters |
     | needs | what is missing where there is no evidence |
     | detail | how the sentence was made a test |
+    | part | letter of a part of a composite claim; '': the claim is one statement |
+    | regime | what the paper tested, against which control |
+    | construction | why the test can hardly fail; '': it can |
     """
 
     number: int
@@ -52,3 +55,11 @@ class Claim:
     prices: tuple[Price, ...] = PRICES
     needs: str = "no recording"
     detail: str = ""
+    part: str = ""
+    regime: str = ""
+    construction: str = ""
+
+    @property
+    def label(self) -> str:
+        """Number and part, as 13b."""
+        return f"{self.number}{self.part}"

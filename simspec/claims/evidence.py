@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
 from simspec.reports.intervals import interval_data, number_or_none
-from simspec.stats import MIN_PROMPTS, Interval, bootstrap
+from simspec.stats import MIN_PROMPTS, Interval, bootstrap, price_deviation
 
 Array = NDArray[np.float64]
 Bounds = tuple[float, float]
@@ -27,12 +27,17 @@ class Source:
     | --- | --- |
     | name | the recording or the card; several are joined by ' / ' |
     | device | of the recording |
-    | counted | False: shown, but no part of the verdict |
+    | excluded | why it is shown, but no part of the verdict; '': it counts |
     """
 
     name: str
     device: str = ""
-    counted: bool = True
+    excluded: str = ""
+
+    @property
+    def counted(self) -> bool:
+        """Whether the effect is part of the verdict."""
+        return not self.excluded
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,7 @@ class Evidence:
             "recording": self.source.name,
             "device": self.source.device,
             "counted": self.source.counted,
+            "excluded": self.source.excluded,
             "price": self.price,
             "prompts": self.interval.prompts,
             "effect": interval_data(self.interval),
@@ -99,14 +105,17 @@ class Evidence:
 def jackknife(columns: Array, statistic: Callable[[Array], Any]) -> tuple[float, float]:
     """(the figure, its standard error) of sums over prompts, leaving out one prompt at a time.
 
-    error = sqrt((P - 1) / P sum_i (d_i - mean)^2) (Efron 1982, Ch. 3).
+    error = sqrt((P - 1) / P sum_i (d_i - mean)^2) (Efron 1982, Ch. 3); of columns [P, C, 1 + R] in
+    quadrature with the deviation over the R replicates of the costs, see `bootstrap`.
     """
+    of_prices = price_deviation(columns, statistic) if columns.ndim == 3 else 0.0
+    columns = columns[..., 0] if columns.ndim == 3 else columns
     totals, P = columns.sum(axis=0), len(columns)
     without = np.asarray(statistic(totals - columns))
     error = math.sqrt((P - 1) / P * float(((without - without.mean()) ** 2).sum()))
     value = float(statistic(totals))
     # a difference of equal sums keeps rounding errors, which are no spread
-    return value, error if error > 1e-12 * max(1.0, abs(value)) else 0.0
+    return value, math.hypot(error if error > 1e-12 * max(1.0, abs(value)) else 0.0, of_prices)
 
 
 def observe(

@@ -1,12 +1,21 @@
 """The verdicts as tables of a page, one paper after another, and the page's renewal."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from simspec.claims.catalogue import REFERENCES
+from simspec.claims.claim import Claim
 from simspec.claims.evidence import Evidence
 from simspec.claims.price import MEASURED, PRICES
-from simspec.claims.verdict import HELD, NO_PRICE, UNDECIDED, Verdict
+from simspec.claims.verdict import (
+    BY_CONSTRUCTION,
+    COVERED,
+    FAILED,
+    HELD,
+    NO_PRICE,
+    UNDECIDED,
+    Verdict,
+)
 from simspec.files import replacing
 from simspec.reports.intervals import interval_text
 from simspec.text_table import markdown_table
@@ -29,47 +38,56 @@ def headings() -> Row:
 
 
 def verdict_rows(verdicts: Sequence[Verdict]) -> list[Row]:
-    """One row a claim: number, sentence, place, and the verdicts at each group of prices."""
+    """One row a claim: label, sentence, place, and the verdicts at each group of prices.
+
+    Behind a verdict is on how many recordings, of those that count, the effect lies where claimed.
+    """
     rows = []
-    for number in dict.fromkeys(v.claim.number for v in verdicts):
-        of = {v.price: v for v in verdicts if v.claim.number == number}
-        claim = next(iter(of.values())).claim
-        if NO_PRICE.name in of:
-            cells = [f"{_word(of[NO_PRICE.name])} (no price enters)", "", ""]
+    for claim in dict.fromkeys(v.claim for v in verdicts):
+        of = {v.price: v for v in verdicts if v.claim is claim}
+        if all(v.reason for v in of.values()):
+            cells = [_cell([*of.values()]), "", ""]
+        elif NO_PRICE.name in of:
+            cells = [f"{_cell([*of.values()])}, no price enters", "", ""]
         else:
             cells = [_cell([of[p.name] for p in prices if p.name in of]) for _, prices in GROUPS]
-        rows.append((str(number), claim.sentence, claim.table, *cells))
+        rows.append((claim.label, claim.sentence, claim.table, *cells))
     return rows
 
 
 def _cell(verdicts: Sequence[Verdict]) -> str:
-    words = [_word(verdict) for verdict in verdicts]
-    if not words:
+    if not verdicts:
         return "-"
-    return words[0] if len(set(words)) == 1 else " / ".join(words)
-
-
-def _word(verdict: Verdict) -> str:
-    return f"{verdict.verdict}: {verdict.reason}" if verdict.reason else verdict.verdict
+    words = [f"{v.verdict}: {v.reason}" if v.reason else v.verdict for v in verdicts]
+    counts = ["{} of {}".format(*v.inside) for v in verdicts if v.inside[1]]
+    texts = [parts[:1] if len(set(parts)) == 1 else parts for parts in (words, counts)]
+    return " / ".join(texts[0]) + (f" ({' / '.join(texts[1])})" if counts else "")
 
 
 def evidence_rows(verdicts: Iterable[Verdict]) -> list[Row]:
-    """One row for each piece of evidence at the prices of SHOWN."""
-    return [
-        (
-            str(verdict.claim.number),
-            verdict.price,
-            e.part,
-            e.source.name + ("" if e.source.counted else " (repetitive, not counted)"),
-            interval_text(e.interval, "+.3f"),
-            _bounds(e),
-            str(e.interval.prompts),
-            ", ".join(f"{name} {value:.2f}" for name, value in e.figures.items()),
-        )
-        for verdict in verdicts
-        if verdict.price in SHOWN
-        for e in verdict.evidence
+    """One row for each effect on each recording, with its values at the prices of SHOWN."""
+    rows: dict[Row, dict[str, Evidence]] = {}
+    for verdict in verdicts:
+        for e in verdict.evidence:
+            if verdict.price in SHOWN:
+                why = "" if e.source.counted else f" ({e.source.excluded}: not counted)"
+                of = verdict.claim.label, e.part, e.source.name + why
+                rows.setdefault(of, {})[verdict.price] = e
+    return [(*of, *_values(by_price)) for of, by_price in rows.items()]
+
+
+def _values(by_price: Mapping[str, Evidence]) -> Row:
+    """Bounds, values and figures at SHOWN, prompts; a figure stands once where prices share it."""
+    first = next(iter(by_price.values()))
+    values = [
+        interval_text(by_price[name].interval, "+.3f") if name in by_price else ""
+        for name in SHOWN[1:]
     ]
+    if NO_PRICE.name in by_price:
+        values = [interval_text(first.interval, "+.3f"), ""]
+    shown = [[f"{name} {x:.2f}" for name, x in e.figures.items()] for e in by_price.values()]
+    figures = "; ".join(dict.fromkeys(", ".join(texts) for texts in shown))
+    return _bounds(first), *values, str(first.interval.prompts), figures
 
 
 def _bounds(evidence: Evidence) -> str:
@@ -79,7 +97,7 @@ def _bounds(evidence: Evidence) -> str:
 
 def markdown(verdicts: Sequence[Verdict]) -> str:
     """For each paper the verdicts on its claims, how each was tested, and the evidence."""
-    parts = [summary(verdicts)]
+    parts = [f"{summary(verdicts)} {COVERED}"]
     for paper, reference in REFERENCES.items():
         of = [verdict for verdict in verdicts if verdict.claim.paper == paper]
         if not of:
@@ -88,27 +106,35 @@ def markdown(verdicts: Sequence[Verdict]) -> str:
         parts += [
             f"## {paper} ({reference})",
             markdown_table(headings(), verdict_rows(of)),
-            "\n".join(f"- {claim.number}: {claim.detail}" for claim in claims),
+            "\n".join(map(_tested, claims)),
         ]
         if rows := evidence_rows(of):
-            names = "claim", "price", "effect", "recording", "value [95%]", "claimed"
-            parts.append(markdown_table((*names, "prompts", "figures"), rows))
+            names = "claim", "effect", "recording", "claimed", *SHOWN[1:], "prompts", "figures"
+            parts.append(markdown_table(names, rows))
     return "\n\n".join(parts)
 
 
+def _tested(claim: Claim) -> str:
+    """How a claim was tested here, what the paper tested, and what decides by construction."""
+    built = f" By construction: {claim.construction}" if claim.construction else ""
+    return f"- {claim.label}: {claim.detail} In the paper: {claim.regime}{built}"
+
+
 def summary(verdicts: Sequence[Verdict]) -> str:
-    """How many claims held at some price, at all prices, and how many are undecided at all."""
-    by_claim: dict[int, list[str]] = {}
+    """How many statements held at some price, at all, or by construction, and how many did not."""
+    by_claim: dict[Claim, list[str]] = {}
     for verdict in verdicts:
-        by_claim.setdefault(verdict.claim.number, []).append(verdict.verdict)
+        by_claim.setdefault(verdict.claim, []).append(verdict.verdict)
     words = list(by_claim.values())
-    everywhere = sum(all(word == HELD for word in of) for of in words)
-    somewhere = sum(HELD in of for of in words)
-    never = sum(all(word not in (HELD, UNDECIDED) for word in of) for of in words)
-    undecided = sum(all(word == UNDECIDED for word in of) for of in words)
+    numbers = {claim.number for claim in by_claim}
+    everywhere, never, undecided = (
+        sum(set(of) == {word} for of in words) for word in (HELD, FAILED, UNDECIDED)
+    )
+    somewhere, built = (sum(word in of for of in words) for word in (HELD, BY_CONSTRUCTION))
     return (
-        f"Of {len(words)} claims {everywhere} held at every price and {somewhere} at one at least; "
-        f"{never} did not hold at any price; {undecided} are undecided at every price."
+        f"{len(numbers)} claims are {len(words)} statements: {everywhere} held at every price and "
+        f"{somewhere} at one at least; {built} hold by construction of the test; {never} did not "
+        f"hold at any price; {undecided} are undecided at every price."
     )
 
 

@@ -37,7 +37,7 @@ class Price:
             return cost
         plain = cost.baseline
         row = max(float(cost.verify[-1] - cost.verify[0]) / cost.nodes, 0.0)
-        return replace(
+        priced = replace(
             cost,
             draft=self.ratio * plain * np.arange(cost.K + 1),
             verify=np.full(cost.nodes + 1, plain) if self.flat else cost.verify,
@@ -52,6 +52,7 @@ class Price:
             precision=None,
             name=self.name,
         )
+        return priced.derived(self.of, cost)
 
 
 MEASURED = Price("measured")

@@ -14,6 +14,7 @@ from simspec.cost import CostModel
 from simspec.policies.fixed import fixed
 from simspec.policy import Policy
 from simspec.recordings import costs_of
+from simspec.replicate_seconds import replicate_seconds
 from simspec.reports.cross_fit import halves
 from simspec.rounds import Rounds
 from simspec.simulate import replay
@@ -21,6 +22,9 @@ from simspec.trace import Trace, load_trace
 
 MOST_REPEATED = 0.2
 """Share of repeated 8-grams from which a recording is shown, but does not count."""
+REPETITIVE = "repetitive"
+TRAINED = ("eagle", "early_exit", "glide", "medusa", "hydra", "model", "self_skip")
+"""Drafters that were trained, or searched for on text of the target."""
 
 FILES = (
     "smollm2/greedy/{}.parquet", "smollm2/coupled/{}.parquet",
@@ -39,7 +43,7 @@ class Recorded:
     | --- | --- |
     | name, drafter, target | what was recorded, and of which family of models |
     | trace, cost | the recording and the costs measured beside it |
-    | counted | whether it counts in verdicts: less than a fifth of its 8-grams are repeated |
+    | excluded | why it does not count in verdicts, such as REPETITIVE; '': it counts |
     """
 
     name: str
@@ -47,7 +51,7 @@ class Recorded:
     target: str
     trace: Trace
     cost: CostModel
-    counted: bool = True
+    excluded: str = ""
     _kept: dict[Any, Rounds] = field(default_factory=dict, repr=False)
 
     @property
@@ -56,7 +60,7 @@ class Recorded:
 
     @property
     def source(self) -> Source:
-        return Source(self.name, self.trace.meta.device, self.counted)
+        return Source(self.name, self.trace.meta.device, self.excluded)
 
     @property
     def tokens(self) -> Array:
@@ -76,6 +80,14 @@ class Recorded:
         seeds = range(seed, seed + (draws if policy.random else 1))
         of_draws = [self.rounds(policy, i) for i in seeds]
         return np.mean([by_prompt(cost.seconds(rounds), rounds) for rounds in of_draws], axis=0)
+
+    def priced_seconds(self, policy: Policy, price: Price, seed: int = 0, draws: int = 1) -> Array:
+        """float64[S, 1 + R]: `seconds`, then those at the R replicates of the costs."""
+        cost = price.of(self.cost).reading(policy.reads)
+        seeds = range(seed, seed + (draws if policy.random else 1))
+        of_draws = [replicate_seconds(self.rounds(policy, i), cost) for i in seeds]
+        points = self.seconds(policy, price, seed, draws)
+        return np.column_stack((points, np.mean(of_draws, axis=0)))
 
     def fixed_seconds(self, price: Price, longest: int = 255, shortest: int = 1) -> Array:
         """float64[L, S]: seconds of the fixed lengths from `shortest` to `longest`, at most K."""
@@ -127,6 +139,11 @@ class Recordings:
         """Recordings of these drafters, the real model's before the embedded ones'."""
         return [recorded for drafter in drafters for recorded in self._of(drafter)]
 
+    @property
+    def costs(self) -> dict[str, CostModel]:
+        """{recording: its costs} of those read so far."""
+        return {recorded.name: recorded.cost for of in self._kept.values() for recorded in of}
+
     def further(self, drafter: str, kind: str) -> list[Recorded]:
         """Recordings of a kind, as 'k10' or 'beam4', beside the embedded models' of each rule.
 
@@ -169,7 +186,7 @@ class Recordings:
         if not isinstance(cost, CostModel):
             cost = CostModel.from_ratio(cost, trace.K)
         target = "smollm2" if name.startswith("smollm2") else "tiny"
-        return Recorded(name, drafter, target, trace, cost, repeated_8grams(trace) < MOST_REPEATED)
+        return Recorded(name, drafter, target, trace, cost, repetition(trace))
 
     def _trace(self, path: Path) -> Trace:
         trace = load_trace(path)
@@ -177,6 +194,11 @@ class Recordings:
             even = np.linspace(0, trace.sequences - 1, self.prompts).round().astype(np.int64)
             trace = trace.select(even)
         return trace
+
+
+def repetition(trace: Trace) -> str:
+    """REPETITIVE where a fifth of a recording's 8-grams or more are repeated, else ''."""
+    return REPETITIVE if repeated_8grams(trace) >= MOST_REPEATED else ""
 
 
 def repeated_8grams(trace: Trace, n: int = 8) -> float:

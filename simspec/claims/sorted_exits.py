@@ -11,7 +11,7 @@ from simspec.claims.claim import Inputs
 from simspec.claims.evidence import Array, Evidence, Source, excess, observe
 from simspec.claims.exit_costs import layer_and_head
 from simspec.claims.price import Price
-from simspec.claims.recorded import MOST_REPEATED, by_prompt, crossed, repeated_8grams
+from simspec.claims.recorded import by_prompt, crossed, repetition
 from simspec.claims.target import target_of
 from simspec.cost import CostModel
 from simspec.exit_drafts import ExitDrafts, cascade
@@ -110,8 +110,8 @@ def sorted_recording(card: Card, inputs: Inputs, price: Price) -> SortedRecordin
 
 
 def sorted_training(inputs: Inputs, price: Price) -> list[Evidence]:
-    """Claim 18: how much slower a drafter trained at its last exit alone is than a cascade of exits
-    trained together, each at its best length, and thresholds, of the other half."""
+    """Claim 18a: how much slower a drafter trained at its last exit alone is than a cascade of
+    exits trained together, each at its best length, and thresholds, of the other half."""
     found = []
     allowed = {"loss.together", "settings.thresholds"}
     for together, single in pairs(inputs.cards, "sorted", allowed):
@@ -127,8 +127,12 @@ def sorted_training(inputs: Inputs, price: Price) -> list[Evidence]:
         ours, _ = own.all_lengths(cascades(own.drafts.exits))
         columns = np.stack([crossed(x, own.trace)[0] for x in (theirs, ours)], -1)
         names = " / ".join(Path(card.name).stem for card in (together, single))
-        counted = repeated_8grams(own.trace) < MOST_REPEATED
-        source = Source(names, own.trace.meta.device, counted)
+        source = Source(names, own.trace.meta.device, repetition(own.trace))
         part = "time of the last exit alone over that of the cascade, less 1"
         found.append(observe(part, source, price.name, columns, excess, seed=inputs.seed))
     return found
+
+
+def by_size(inputs: Inputs, price: Price) -> list[Evidence]:
+    """Claim 18b: no recording of a sorted drafter on targets of several sizes is bundled."""
+    return []

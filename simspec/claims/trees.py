@@ -1,27 +1,35 @@
 """Claims about draft trees: EESD with tree attention, CAPE and beams, EAGLE's tree."""
 
 from collections.abc import Mapping
-from functools import partial
+from dataclasses import replace
 
 import numpy as np
 
 from simspec.claims.claim import Inputs
 from simspec.claims.evidence import POSITIVE, Array, Evidence, difference, excess, observe
 from simspec.claims.price import Price
-from simspec.claims.recorded import Recorded
+from simspec.claims.recorded import TRAINED, Recorded
+from simspec.cost import CostModel
+from simspec.deferred_policy import DeferredPolicy
 from simspec.policies.fitted_trees import optimal_tree
 from simspec.policies.fixed import fixed
 from simspec.policies.trees import beams, cape, sets
-from simspec.reports.cross_fit import fit_tree
+from simspec.policy import Policy
+from simspec.reports.cross_fit import Sequences, fit_tree, halves
 from simspec.reports.tree_rows import NODES as NODES_SUBMITTED
 from simspec.reports.tree_rows import ROUNDS, SECONDS, TOKENS, prompt_figures
+from simspec.trace import Trace
 from simspec.tree_policy import TreePolicy
 from simspec.tree_shapes import published_tree
 
 GAMMA = 5
 """GLIDE's draft length (section 5)."""
+SIZES = range(1, 8)
+"""Whole sizes from CAPE's least to its largest (GLIDE section 4.2)."""
 BEAM = "beam4"
 """GLIDE's beam search in its figures (section 5.1): 4 wide, GAMMA deep."""
+BLIND = "the search ignores the shared noise"
+"""Beams are kept by probability; the coupled rule accepts the token that the noise picks."""
 EAGLE_TREE = published_tree("eagle-25")
 ADDED = (0.6, 0.8)
 """What EAGLE's section 5.3.1 says that trees add to tau."""
@@ -30,10 +38,10 @@ ADDED = (0.6, 0.8)
 def tree_attention(inputs: Inputs, price: Price) -> list[Evidence]:
     """Claim 10: how much slower the best chain is than Sequoia's tree of the best size."""
     found = []
-    for recorded in inputs.recordings.of("early_exit"):
+    for recorded in inputs.recordings.of(*TRAINED):
         # a tree of no nodes is plain decoding, so a chain of no tokens is in the choice as well
         chain, k = recorded.best_fixed(price, shortest=0)
-        figures, *_ = fit_tree(recorded.trace, price.of(recorded.cost), partial(optimal_tree, None))
+        figures, *_ = fit_tree(recorded.trace, price.of(recorded.cost), tree_or_chain)
         part = "time of the best chain over that of the best tree, less 1"
         tau = float(figures[:, TOKENS].sum() / figures[:, ROUNDS].sum())
         shown = {"K of the chain": k, "nodes of the tree": _nodes(figures), "its tau": tau}
@@ -42,29 +50,86 @@ def tree_attention(inputs: Inputs, price: Price) -> list[Evidence]:
     return found
 
 
-def expansion_sets(inputs: Inputs, price: Price) -> list[Evidence]:
-    """Claim 13: CAPE against the chain, beams against it, and CAPE against sets of 4."""
+def tree_or_chain(fit: Sequences) -> DeferredPolicy:
+    """Sequoia's tree of the best size, fitted to some sequences; a chain where it has no siblings.
+
+    A tree drafts all of its levels even where the output ends before them. A chain stops there, so
+    a tree of one branch would lose to itself.
+    """
+    fitted = optimal_tree(None, fit)
+
+    def make(trace: Trace, cost: CostModel) -> Policy | TreePolicy:
+        policy = fitted.resolve(trace, cost)
+        assert isinstance(policy, TreePolicy)
+        return policy if any(policy.tree.rank) else fixed(len(policy.tree))
+
+    return replace(fitted, make=make)
+
+
+def cape_pays(inputs: Inputs, price: Price) -> list[Evidence]:
+    """Claim 13a: how much slower the chain is than CAPE."""
+    part = "time of the chain over CAPE's, less 1"
     found = []
-    for recorded in inputs.recordings.of("glide"):
-        if recorded.trace.K < GAMMA:
-            continue
-        cost = price.of(recorded.cost)
-        chain, by_confidence, alike = (
-            prompt_figures(recorded.trace, policy, cost)
-            for policy in (fixed(GAMMA), cape("section", GAMMA), sets(4, GAMMA))
-        )
-        for part, name, slower in (
-            ("CAPE: time of the chain over CAPE's, less 1", "the chain", chain),
-            ("sizes: time of sets of 4 over CAPE's, less 1", "sets of 4", alike),
-        ):
-            seconds = slower[:, SECONDS], by_confidence[:, SECONDS]
-            nodes = {"nodes of CAPE": _nodes(by_confidence), f"of {name}": _nodes(slower)}
-            found.append(_paired(part, recorded, inputs, price, seconds, nodes))
+    for recorded, cost, ours in _capes(inputs, price):
+        theirs = prompt_figures(recorded.trace, fixed(GAMMA), cost)
+        nodes = {"nodes of CAPE": _nodes(ours), "of the chain": _nodes(theirs)}
+        seconds = theirs[:, SECONDS], ours[:, SECONDS]
+        found.append(_paired(part, recorded, inputs, price, seconds, nodes))
+    return found
+
+
+def sizes_by_confidence(inputs: Inputs, price: Price) -> list[Evidence]:
+    """Claim 13c: how much slower sets of one size are than CAPE, at equal numbers of nodes."""
+    part = "time of sets of one size over CAPE's, less 1"
+    found = []
+    for recorded, cost, ours in _capes(inputs, price):
+        theirs, size = one_size(recorded.trace, cost, ours)
+        nodes = {"nodes of CAPE": _nodes(ours), "of one size": _nodes(theirs), "size": size}
+        seconds = theirs[:, SECONDS], ours[:, SECONDS]
+        found.append(_paired(part, recorded, inputs, price, seconds, nodes))
+    return found
+
+
+def _capes(inputs: Inputs, price: Price) -> list[tuple[Recorded, CostModel, Array]]:
+    """(recording, its costs at this price, CAPE's `prompt_figures`) of GLIDE."""
+    return [
+        (recorded, cost, prompt_figures(recorded.trace, cape("section", GAMMA), cost))
+        for recorded in inputs.recordings.of("glide")
+        if recorded.trace.K >= GAMMA
+        for cost in [price.of(recorded.cost)]
+    ]
+
+
+def one_size(trace: Trace, cost: CostModel, ours: Array) -> tuple[Array, float]:
+    """(`prompt_figures` of sets of one size with as many nodes a round as `ours`, mean size).
+
+    Each prompt draws one of two neighbouring whole sizes. On the other half of the prompts its
+    expected nodes over its expected rounds are those of `ours`; the figures are expectations.
+    """
+    by_size = np.stack([prompt_figures(trace, sets(size, GAMMA), cost) for size in SIZES])
+    figures, mean = np.empty_like(ours), 0.0
+    for fit, rest in halves(trace):
+        nodes, rounds = (by_size[:, fit, i].sum(axis=1) for i in (NODES_SUBMITTED, ROUNDS))
+        aim = _nodes(ours[fit])
+        # what a size submits beyond `aim` grows with the size, and mixes linearly
+        size = float(np.interp(0.0, nodes - aim * rounds, SIZES))
+        low = min(int(size), SIZES[-2])
+        pair = by_size[[low - SIZES[0], low + 1 - SIZES[0]]][:, rest]
+        figures[rest] = pair[0] + (size - low) * (pair[1] - pair[0])
+        mean += size * len(rest) / trace.sequences
+    return figures, mean
+
+
+def beam_search(inputs: Inputs, price: Price) -> list[Evidence]:
+    """Claim 13b: how much slower beam search is than a chain of its depth."""
+    found = []
     searched = [r for r in inputs.recordings.of("glide", "eagle") if r.trace.beam is not None]
     for recorded in [*inputs.recordings.further("glide", BEAM), *searched]:
         levels = min(recorded.trace.meta.tree[1], recorded.trace.K)  # type: ignore[misc]
         seconds = _seconds(recorded, beams(), price), recorded.seconds(fixed(levels), price)
-        part = "beams: time of beam search over that of a chain of its depth, less 1"
+        part = "time of beam search over that of a chain of its depth, less 1"
+        if recorded.rule == "coupled":
+            recorded = replace(recorded, excluded=recorded.excluded or BLIND)
         found.append(_paired(part, recorded, inputs, price, seconds))
     return found
 

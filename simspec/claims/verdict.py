@@ -12,7 +12,15 @@ from simspec.claims.price import Price
 from simspec.reports.comparison import holm
 
 HELD, FAILED, UNDECIDED = "held", "did not hold", "undecided"
+BY_CONSTRUCTION = "by construction"
 ALPHA = 0.05
+COVERED = (
+    f"The chance that any 'held' or 'did not hold' is wrong is {ALPHA:.0%} at most over the draw "
+    "of prompts, given these recordings, costs and cards. It does not cover the training seed "
+    "(one for each drafter), errors of the measured costs, or tests that changed after a look at "
+    "results."
+)
+"""What the error rate of the verdicts covers."""
 NO_PRICE = Price("no price")
 
 
@@ -23,9 +31,9 @@ class Verdict:
     | field | meaning |
     | --- | --- |
     | claim, price | Claim, and the price's name |
-    | verdict | held, did not hold or undecided |
+    | verdict | held, by construction, did not hold or undecided |
     | p | of the verdict's error, after Holm's step-down over all verdicts; 1 without evidence |
-    | reason | '' or why there is no evidence |
+    | reason | '' or why no evidence counts |
     | evidence | (Evidence,) |
     """
 
@@ -36,10 +44,22 @@ class Verdict:
     reason: str
     evidence: tuple[Evidence, ...]
 
+    @property
+    def inside(self) -> tuple[int, int]:
+        """(recordings that count whose 95% intervals all lie within the bounds, all that count)."""
+        of: dict[str, bool] = {}
+        for e in self.evidence:
+            if e.source.counted:
+                low, high = e.bounds
+                within = low < e.interval.low and e.interval.high < high
+                of[e.source.name] = of.get(e.source.name, True) and within
+        return sum(of.values()), len(of)
+
     def to_dict(self) -> dict[str, Any]:
         """As plain data for JSON."""
         names = "price", "verdict", "p", "reason"
         return {name: getattr(self, name) for name in names} | {
+            "inside": self.inside,
             "recordings": list(dict.fromkeys(e.source.name for e in self.evidence)),
             "evidence": [e.to_dict() for e in self.evidence],
         }
@@ -54,20 +74,22 @@ def verdicts_on(
         progress(claim)
         for price in claim.prices or (NO_PRICE,):
             evidence = tuple(claim.test(inputs, price))
-            counted = any(e.source.counted for e in evidence)
-            reason = "" if counted else claim.needs
+            excluded = dict.fromkeys(e.source.excluded for e in evidence)
+            reason = f"nothing counts ({', '.join(excluded)})" if evidence else claim.needs
+            reason = "" if "" in excluded else reason
             found.append(Verdict(claim, price.name, UNDECIDED, 1.0, reason, evidence))
     return decided(found)
 
 
 def decided(found: Sequence[Verdict], alpha: float = ALPHA) -> list[Verdict]:
-    """The verdicts; the chance that any 'held' or 'did not hold' is wrong is at most alpha.
+    """The verdicts; any 'held' or 'did not hold' is wrong with a chance of alpha at most.
 
+    The chance is over the draw of prompts, given recordings, costs and cards, see `COVERED`.
     With p_i and q_i the p-values of `Evidence.inside` and `outside` of n pieces of evidence:
 
     | verdict | shown | p-value |
     | --- | --- | --- |
-    | held | every piece | 2 max p_i |
+    | held, or by construction | every piece | 2 max p_i |
     | did not hold | at least one piece contradicts | 2 n min q_i |
 
     The smaller is Holm-adjusted over all verdicts that have evidence.
@@ -81,7 +103,8 @@ def decided(found: Sequence[Verdict], alpha: float = ALPHA) -> list[Verdict]:
         if side is None:
             rows.append(verdict)
             continue
-        word = HELD if side[0] <= side[1] else FAILED
+        held = BY_CONSTRUCTION if verdict.claim.construction else HELD
+        word = held if side[0] <= side[1] else FAILED
         q = float(adjusted[i])
         rows.append(replace(verdict, p=q, verdict=word if q <= alpha else UNDECIDED))
     return rows

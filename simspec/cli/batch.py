@@ -86,7 +86,8 @@ def batch(  # noqa: PLR0913
             notes = batch_notes(model, plan)
             found.append((name, rows, crossings(trace, model, plan, rows), notes))
     if as_json:
-        options = {"ends": ends, "padded": padded, "seed": seed, "level": level}
+        options: dict[str, Any] = {"ends": ends, "padded": padded, "seed": seed, "level": level}
+        options["covers"] = ["prompts"]
         print(json.dumps(options | {"recordings": [_data(*item) for item in found]}))
         return
     for item in found:

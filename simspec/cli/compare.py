@@ -1,7 +1,7 @@
 """simspec compare: policies against one of them, paired by prompt."""
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -55,6 +55,7 @@ def compare(  # noqa: PLR0913
     from simspec.cli.selection import servable_groups
     from simspec.recordings import comparable_costs, locate
     from simspec.reports.comparison import Question, comparisons, corrected
+    from simspec.reports.intervals import covers, covers_text
     from simspec.terminal import print_table, print_text
     from simspec.text_table import markdown_table
 
@@ -71,7 +72,8 @@ def compare(  # noqa: PLR0913
     ]
     rows = corrected(found, question)
     if as_json:
-        options = {"level": level, "margin": margin, "power": power, "seed": seed}
+        options: dict[str, Any] = {"level": level, "margin": margin, "power": power, "seed": seed}
+        options["covers"] = covers(costs.values())
         print(json.dumps(options | {"comparisons": [row.to_dict() for row in rows]}))
         return
     headings = (
@@ -89,6 +91,7 @@ def compare(  # noqa: PLR0913
         f"{len(rows)} comparisons, paired by prompt; p by Holm over all of them. tie: the interval "
         f"lies within {margin:.1%} of the baseline. detectable: found with a chance of {power:.0%}."
     )
+    print_text(covers_text(costs.values(), level))
 
 
 def _cells(row: "Comparison") -> tuple[str, ...]:

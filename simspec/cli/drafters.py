@@ -73,6 +73,7 @@ def drafters(  # noqa: PLR0913
     from simspec.recordings import comparable_costs, locate
     from simspec.reports.drafter_tables import check_depth, markdown, table
     from simspec.reports.drafters import ALL, compare_drafters
+    from simspec.reports.intervals import covers, covers_text
     from simspec.reports.regime_tables import at_regimes, drafter_cells
     from simspec.reports.training_cards import bundled_cards, tokens_learned
 
@@ -111,14 +112,15 @@ def drafters(  # noqa: PLR0913
     shown = [row for row in rows if by_task or row.task == ALL]
     if as_json:
         data = [row.to_dict() for row in rows]
-        print(json.dumps({"seed": seed, "level": level, "drafters": data}))
+        about = {"seed": seed, "level": level, "covers": covers(costs.values())}
+        print(json.dumps(about | {"drafters": data}))
     elif as_markdown:
         print(markdown(shown, depth))
     else:
-        _print(shown, depth)
+        _print(shown, depth, covers_text(costs.values(), level))
 
 
-def _print(rows: list[Any], depth: int) -> None:
+def _print(rows: list[Any], depth: int, covered: str) -> None:
     from simspec.reports.drafter_tables import cells, headings, tells_training
     from simspec.stats import MIN_PROMPTS
     from simspec.terminal import print_table, print_text
@@ -139,6 +141,6 @@ def _print(rows: list[Any], depth: int) -> None:
         "expected: by GLIDE's formula from a1, a2 .."
     )
     print_text(
-        f"Intervals: bootstrap over prompts, none for fewer than {MIN_PROMPTS} "
-        "(those of a1, a2 .. with --json, --csv and --markdown)."
+        f"Speedups: {covered} None for fewer than {MIN_PROMPTS} prompts; those of a1, a2 .., over "
+        "prompts, with --json, --csv and --markdown."
     )

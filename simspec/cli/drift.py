@@ -30,6 +30,7 @@ def drift(  # noqa: PLR0913
     from simspec.recordings import comparable_costs, locate
     from simspec.reports.drift import POLICIES
     from simspec.reports.drift import drift as drift_of
+    from simspec.reports.intervals import covers, covers_text
     from simspec.sweep_inputs import cost_model
 
     paths = locate(traces)
@@ -42,12 +43,13 @@ def drift(  # noqa: PLR0913
         for row in drift_of(name, trace, served, cost_model(costs[name], trace), orders, seed)
     ]
     if as_json:
-        print(json.dumps({"orders": orders, "seed": seed, "rows": [row.to_dict() for row in rows]}))
+        about = {"orders": orders, "seed": seed, "covers": covers(costs.values())}
+        print(json.dumps(about | {"rows": [row.to_dict() for row in rows]}))
         return
-    _print(rows)
+    _print(rows, covers_text(costs.values()))
 
 
-def _print(rows: "list[Drift]") -> None:
+def _print(rows: "list[Drift]", covered: str) -> None:
     from simspec.reports.drift import STARTS, WITHIN
     from simspec.terminal import print_table, print_text
 
@@ -69,6 +71,7 @@ def _print(rows: "list[Drift]") -> None:
         f"settled: rounds since a switch from which the time is within {WITHIN:.0%} of the task's "
         "best fixed length; from start: since a cold start; -: never. idle: rounds without a draft."
     )
+    print_text(covered)
     later = [*(f"{a}-{b - 1}" for a, b in zip(STARTS, STARTS[1:])), f"{STARTS[-1]}-"]
     regret = [
         (row.recording, row.policy, since, *("-" if r is None else f"{r:+.1%}" for r in bins))

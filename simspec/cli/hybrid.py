@@ -48,6 +48,7 @@ def hybrid(  # noqa: PLR0913
     from simspec.recordings import comparable_costs, locate
     from simspec.reports.hybrid import gains, markdown
     from simspec.reports.hybrid_search import predictors
+    from simspec.reports.intervals import covers, covers_text
     from simspec.trace import load_trace
 
     paths = locate(traces)
@@ -66,11 +67,11 @@ def hybrid(  # noqa: PLR0913
     print_notes(notes)
     found = gains(recordings, costs, predictor or (), replicates, level, seed)
     if as_json:
-        print(json.dumps(_data(found, level, seed)))
+        print(json.dumps(_data(found, level, seed) | {"covers": covers(costs.values())}))
     elif as_markdown:
         print(markdown(found))
     else:
-        _print(found, level)
+        _print(found, level, covers_text(costs.values(), level))
 
 
 def _data(found: list[Any], level: float, seed: int) -> dict[str, Any]:
@@ -113,7 +114,7 @@ def _print_choices(choices: list[Any], seed: int, as_json: bool, as_markdown: bo
         )
 
 
-def _print(found: list[Any], level: float) -> None:
+def _print(found: list[Any], level: float, covered: str) -> None:
     from simspec.reports.hybrid import GAIN_HEADINGS, WEIGHT_HEADINGS, gain_rows, weight_rows
     from simspec.terminal import print_table, print_text
 
@@ -121,5 +122,6 @@ def _print(found: list[Any], level: float) -> None:
     print_table(GAIN_HEADINGS, gain_rows(found), names=4, optional=("cali_ts",))
     print_text(
         f"Speedups on prompts that nothing was chosen on; differences with {level:.0%} intervals, "
-        "paired by prompt. features: what reading them costs is charged, or free."
+        "paired by prompt. features: what reading them costs is charged, or free. "
+        f"Measured prices: {covered}"
     )

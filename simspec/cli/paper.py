@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from simspec.cli.options import Json, Markdown, Replicates, check_seed
+from simspec.cli.options import Json, Markdown, Replicates, check_seed, print_notes
 
 
 def paper(
@@ -34,13 +34,15 @@ def paper(
 ) -> None:
     """Print tables in the shape of the papers', on this project's recordings and training cards.
 
-    Intervals are 95% over prompts. Cells without a card or a recording say so.
+    Intervals are 95% over prompts, and over prices where costs hold replicates. Cells without a
+    card or a recording say so.
 
     Example: simspec paper eesd-5
     """
     from simspec.claims.card import find_cards
     from simspec.claims.claim import Inputs
     from simspec.claims.recorded import Recordings
+    from simspec.cost_comparison import warning_notes
     from simspec.papers.catalogue import TABLES
     from simspec.recordings import CHECKOUT
     from simspec.terminal import print_table, print_text
@@ -55,6 +57,7 @@ def paper(
     root = CHECKOUT if folder is None else folder
     inputs = Inputs(Recordings(root), find_cards(root.resolve().parent), seed, replicates)
     found = {name: TABLES[name](inputs) for name in names}
+    print_notes(warning_notes(inputs.recordings.costs))
     if as_json:
         data = {name: table.to_dict() for name, table in found.items()}
         print(json.dumps({"seed": seed, "level": 0.95, "tables": data}))
@@ -63,4 +66,6 @@ def paper(
     else:
         for table in found.values():
             print_table(table.headings, table.texts(), names=table.names, title=table.title)
-            print_text(" ".join(table.notes))
+            print_text(
+                " ".join((*table.notes, f"95% intervals over {' and '.join(table.covers)}."))
+            )

@@ -43,6 +43,7 @@ def score(  # noqa: PLR0913
     """
     from simspec.cli.selection import servable_groups
     from simspec.recordings import comparable_costs, locate
+    from simspec.reports.intervals import covers, covers_text
     from simspec.reports.oracle_gap import markdown
     from simspec.reports.oracle_gap import score as score_policies
     from simspec.reports.regime_tables import at_regimes, score_cells
@@ -70,15 +71,15 @@ def score(  # noqa: PLR0913
         return
     scores = scored(list(paths), costs)
     if as_json:
-        report = {"seed": seed, "replicates": replicates, "level": 0.95, "recordings": scores}
-        print(json.dumps(report))
+        report = {"seed": seed, "replicates": replicates, "level": 0.95}
+        print(json.dumps(report | {"covers": covers(costs.values()), "recordings": scores}))
     elif as_markdown:
         print(markdown(scores))
     else:
-        _print(scores)
+        _print(scores, covers_text(costs.values()))
 
 
-def _print(scores: list[dict[str, Any]]) -> None:
+def _print(scores: list[dict[str, Any]], covered: str) -> None:
     from simspec.reports.oracle_gap import share_cell
     from simspec.terminal import print_table, print_text
 
@@ -103,6 +104,6 @@ def _print(scores: list[dict[str, Any]]) -> None:
             optional=headings[3:],
         )
     print_text(
-        "Intervals: bootstrap over prompts, the best fixed K held at its choice on all of them. "
+        f"{covered} The best fixed K is held at its choice on all prompts. "
         "Signals in hindsight: stopping rules on the recorded signals, fitted to the recording."
     )

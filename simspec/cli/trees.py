@@ -59,6 +59,7 @@ def trees(  # noqa: PLR0913
     """
     from simspec.files import check_output, write_csv
     from simspec.recordings import comparable_costs, locate
+    from simspec.reports.intervals import covers, covers_text
     from simspec.reports.regime_tables import at_regimes, tree_cells
     from simspec.reports.tree_tables import markdown, table
     from simspec.reports.trees import NODES, compare_trees
@@ -88,14 +89,15 @@ def trees(  # noqa: PLR0913
         write_csv(table(rows), out)
     if as_json:
         data = [row.to_dict() for row in rows]
-        print(json.dumps({"seed": seed, "level": level, "trees": data, "notes": notes}))
+        about = {"seed": seed, "level": level, "covers": covers(costs.values())}
+        print(json.dumps(about | {"trees": data, "notes": notes}))
     elif as_markdown:
         print(markdown(rows))
     else:
-        _print(rows)
+        _print(rows, covers_text(costs.values(), level))
 
 
-def _print(rows: list[Any]) -> None:
+def _print(rows: list[Any], covered: str) -> None:
     from simspec.reports.tree_tables import HEADINGS, by_recording
     from simspec.stats import MIN_PROMPTS
     from simspec.terminal import print_table, print_text
@@ -109,5 +111,5 @@ def _print(rows: list[Any]) -> None:
     )
     print_text(
         "k, shapes: chosen on half the prompts, counted on the other. "
-        f"Intervals: bootstrap over prompts, none for fewer than {MIN_PROMPTS}."
+        f"Speedups: {covered} None for fewer than {MIN_PROMPTS} prompts."
     )

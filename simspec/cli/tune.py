@@ -46,6 +46,7 @@ def tune(  # noqa: PLR0913
     """
     from simspec.cli.selection import servable_groups
     from simspec.recordings import comparable_costs, locate
+    from simspec.reports.intervals import covers, covers_text
     from simspec.reports.tuning import Search, default_text
     from simspec.reports.tuning import tune as tune_policy
     from simspec.terminal import progress_bar
@@ -63,12 +64,13 @@ def tune(  # noqa: PLR0913
     with progress_bar("tuning", search.trials) as advance:
         tuning = tune_policy(served, policy, costs, search, advance)
     if as_json:
-        print(json.dumps({"seed": seed, "level": level} | tuning.to_dict()))
+        about = {"seed": seed, "level": level, "covers": covers(costs.values())}
+        print(json.dumps(about | tuning.to_dict()))
         return
-    _print(tuning, level)
+    _print(tuning, level, covers_text(costs.values(), level))
 
 
-def _print(tuning: "Tuning", level: float) -> None:
+def _print(tuning: "Tuning", level: float, covered: str) -> None:
     from simspec.terminal import print_table, print_text
 
     headings = (
@@ -88,6 +90,7 @@ def _print(tuning: "Tuning", level: float) -> None:
         f"default {tuning.default}; {tuning.settings} settings replayed; "
         f"gain {fit:+.1%} on the prompts tuned on, {held_out:+.1%} on those held out."
     )
+    print_text(covered)
     if len(tuning.recordings) > 1:
         print_text(f"p by Holm over {len(tuning.recordings)} recordings.")
     if tuning.tuned != tuning.default:

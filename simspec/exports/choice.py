@@ -13,8 +13,8 @@ from simspec.policies import parse
 from simspec.policies.fixed import fixed
 from simspec.policy import Policy
 from simspec.reports.drafters import DRAWS
-from simspec.reports.prompt_seconds import prompt_seconds
-from simspec.stats import MIN_PROMPTS, Interval, ratio
+from simspec.reports.prompt_seconds import replicated_seconds
+from simspec.stats import MIN_PROMPTS, Interval, joined, ratio
 
 TIE = 0.01
 """Draft lengths within this share of the best throughput tie, and the smallest wins."""
@@ -33,7 +33,8 @@ class Choice:
     | gains    | (Interval,) [n]   | speedup over plain decoding at each; NaN limits: unknown   |
     | chosen   | bool              | whether lengths are the best by replay, not given          |
 
-    speedup = sum over prompts of plain seconds / sum of modelled seconds, resampled by prompt.
+    speedup = sum over prompts of plain seconds / sum of modelled seconds, resampled by prompt and
+    by replicate of the costs.
     Fewer than 8 prompts have no interval.
     """
 
@@ -95,15 +96,15 @@ def fixed_length(policy: Policy | DeferredPolicy) -> int | None:
 def _times(
     evidence: Evidence, size: int, policies: Sequence[Policy | DeferredPolicy], seed: int
 ) -> tuple[Array, Array]:
-    """(plain seconds [P], modelled seconds [P, policies]) of every prompt of every recording."""
-    plain, spent = [], []
+    """(plain seconds [P], modelled seconds [policies, P, 1 + R]) of all recordings' prompts."""
+    plain, spent = [], list[list[Array]]()
     for name, trace in evidence.traces.items():
         random = any(isinstance(policy, Policy) and policy.random for policy in policies)
         cost, draws = evidence.costs[name][size], DRAWS if random or trace.ratio is not None else 1
-        seconds, tokens = prompt_seconds(trace, policies, cost, draws, seed)
+        seconds, tokens = replicated_seconds(trace, policies, cost, draws, seed)
         plain.append(tokens * cost.baseline)
-        spent.append(np.stack(list(seconds.values()), -1))
-    return np.concatenate(plain), np.concatenate(spent)
+        spent.append(list(seconds.values()))
+    return np.concatenate(plain), np.stack([joined(of_policy) for of_policy in zip(*spent)])
 
 
 def _best_lengths(evidence: Evidence, limits: Limits, seed: int) -> tuple[int, ...]:
@@ -111,7 +112,7 @@ def _best_lengths(evidence: Evidence, limits: Limits, seed: int) -> tuple[int, .
     best = []
     for i, size in enumerate(evidence.batch):
         _, spent = _times(evidence, i, lengths, seed)
-        best.append(best_length(spent.sum(axis=0), limits.cap(size), limits.shortest))
+        best.append(best_length(spent[..., 0].sum(axis=1), limits.cap(size), limits.shortest))
     return tuple(best)
 
 
@@ -120,11 +121,11 @@ def _gains(
 ) -> tuple[Interval, ...]:
     """The speedup of each batch size's policy."""
     times = (_times(evidence, i, [policy], seed) for i, policy in enumerate(policies))
-    return tuple(_gain(plain, spent[:, 0], level, seed) for plain, spent in times)
+    return tuple(_gain(plain, spent[0], level, seed) for plain, spent in times)
 
 
 def _gain(plain: Array, spent: Array, level: float, seed: int) -> Interval:
     if len(plain) < MIN_PROMPTS:
-        value = float(plain.sum() / spent.sum())
+        value = float(plain.sum() / spent[:, 0].sum())
         return Interval(value, np.nan, np.nan, level, len(plain))
     return ratio(plain, spent, level=level, seed=seed)

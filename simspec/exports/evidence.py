@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simspec.cost import CostModel
-from simspec.cost_comparison import check_comparable
+from simspec.cost_comparison import check_comparable, warning_notes
 from simspec.cost_table import CostTable, load_cost
 from simspec.recordings import cost_beside
 from simspec.sweep_inputs import cost_model
@@ -85,7 +85,8 @@ def gather(
     files = {sources[name]: costs[name][0] for name in traces if not isinstance(read[name], float)}
     labels = [Path(file).name for file in files]
     unique = len(set(labels)) == len(labels)
-    notes = check_comparable(dict(zip(labels if unique else files, files.values())), mixed)
+    labeled = dict(zip(labels if unique else files, files.values()))
+    notes = [*check_comparable(labeled, mixed), *warning_notes(labeled)]
     return Evidence(traces, sizes, costs), notes
 
 

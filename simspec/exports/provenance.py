@@ -10,7 +10,7 @@ from simspec.cost import CostModel
 from simspec.exports.choice import Choice
 from simspec.exports.evidence import Evidence
 from simspec.recordings import cost_beside
-from simspec.reports.intervals import interval_data
+from simspec.reports.intervals import covers, interval_data
 
 NOT_COVERED = (
     "time outside rounds: prefill, scheduling, sampling settings of the server, network",
@@ -44,7 +44,7 @@ def provenance(
     | document_sha256 | of the exported text |
     | target, drafter | of the recordings |
     | predicted | by batch size: policy, and speedup over plain decoding with its interval |
-    | level | of the intervals |
+    | level, covers | of the intervals; prompts, and prices where all costs hold replicates |
     | length_chosen | whether replay chose the lengths |
     | recordings | name, sha256, rule, temperature, K, prompts, tokens, device |
     | costs | name, sha256, device, origin; or the ratio |
@@ -60,6 +60,7 @@ def provenance(
             for size, policy, gain in zip(evidence.batch, choice.policies, choice.gains)
         ],
         "level": choice.gains[0].level,
+        "covers": covers(cost for costs in evidence.costs.values() for cost in costs),
         "length_chosen": choice.chosen,
         "recordings": [_recording(evidence, name, paths[name]) for name in evidence.traces],
         "costs": _costs(evidence, paths, cost),

@@ -18,7 +18,7 @@ from simspec.policies.oracle import oracle
 from simspec.reports.acceptance_by_depth import depth_acceptance
 from simspec.reports.comparison import DEFAULTS, Comparison, Question, compare_seconds
 from simspec.reports.oracle_gap import DEFAULT_POLICIES
-from simspec.reports.prompt_seconds import prompt_seconds
+from simspec.reports.prompt_seconds import replicated_seconds
 from simspec.reports.reachable import reachable
 from simspec.reports.speedup_curve import Point, speedup_of
 from simspec.reports.transport import TransportRow, transport
@@ -107,7 +107,8 @@ def figures_of(
         adaptive = [policy for policy in adaptive if features.issuperset(policy.reads)]
     lengths = [fixed(k) for k in range(min(trace.K, cost.K) + 1)]
     every = {policy.name: policy for policy in (*lengths, *adaptive)}
-    seconds, tokens = prompt_seconds(trace, list(every.values()), cost, replicates, question.seed)
+    chosen, seed = list(every.values()), question.seed
+    seconds, tokens = replicated_seconds(trace, chosen, cost, replicates, seed)
     plain = tokens.astype(np.float64) * cost.baseline
 
     def point(policy: str, K: int | None, spent: NDArray[np.float64]) -> Point:
@@ -121,7 +122,7 @@ def figures_of(
     ]
     draw = drawn_trace(trace, question.seed)
     ideal = oracle.resolve(draw, cost)
-    planned, _ = prompt_seconds(draw, [ideal], cost, 1, question.seed)
+    planned, _ = replicated_seconds(draw, [ideal], cost, 1, seed)
     clairvoyant = point(ideal.name, None, planned[ideal.name])
     best = best_length([1 / length.speedup.value for length in curve])
     fitted = reachable(trace, cost, question.seed)

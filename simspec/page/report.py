@@ -10,7 +10,7 @@ from simspec.page.engine_lines import engine_lines
 from simspec.page.figures import RecordingFigures, figures_of, short_name
 from simspec.page.recommendation import Recommendation, recommend, times
 from simspec.reports.comparison import DEFAULTS, Question
-from simspec.reports.intervals import interval_text
+from simspec.reports.intervals import covers_text, interval_text
 from simspec.stats import Interval
 from simspec.trace import Trace, load_trace
 
@@ -76,9 +76,9 @@ def page_of(
     body = [
         layout.heading("Which draft length?", 1),
         layout.paragraph(
-            f"{count}, replayed by simspec. Speedups are modeled from measured or given costs; "
-            f"brackets are {question.level:.0%} intervals over prompts. Lengths are chosen and "
-            "counted on the same prompts.",
+            f"{count}, replayed by simspec. Speedups are modeled from measured or given costs. "
+            f"Brackets: {covers_text((f.cost for f in figures), question.level)} Lengths are "
+            "chosen and counted on the same prompts.",
             quiet=True,
         ),
         *(layout.paragraph(note, quiet=True) for note in notes),

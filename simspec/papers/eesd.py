@@ -7,7 +7,7 @@ import numpy as np
 from simspec.claims.card import Card
 from simspec.claims.claim import Inputs
 from simspec.claims.price import MEASURED
-from simspec.claims.recorded import Recorded
+from simspec.claims.recorded import Recorded, crossed
 from simspec.claims.target import target_of
 from simspec.papers.sources import (
     MISSING,
@@ -30,7 +30,7 @@ from simspec.policies.fixed import fixed
 from simspec.policies.thompson import beta_ts
 from simspec.policy import Policy
 from simspec.reports.cross_fit import fit_tree
-from simspec.reports.tree_rows import SECONDS
+from simspec.reports.tree_rows import priced_seconds
 
 K = 10
 """EESD's drafting step."""
@@ -176,12 +176,15 @@ def table_7(inputs: Inputs) -> PaperTable:
         )
 
         def best(priced: Recorded, chosen: Mask) -> Cell:
-            seconds, _ = priced.best_fixed(MEASURED, K, shortest=0)
+            lengths = [fixed(k) for k in range(min(K, priced.trace.K) + 1)]
+            each = np.stack([priced.priced_seconds(length, MEASURED) for length in lengths])
+            _, setting = crossed(each[..., 0], priced.trace)
+            seconds = each[setting, np.arange(len(setting))]
             return speedup(priced, seconds, inputs, chosen)
 
         def tree(priced: Recorded, chosen: Mask) -> Cell:
             figures, *_ = fit_tree(priced.trace, priced.cost, partial(optimal_tree, None))
-            return speedup(priced, figures[:, SECONDS], inputs, chosen)
+            return speedup(priced, priced_seconds(figures, priced.cost), inputs, chosen)
 
         rows.append((recorded.name, "EESD (best fixed K)", *cells(source, best)))
         rows.append((recorded.name, "+ Tree Attention", *cells(source, tree)))

@@ -78,7 +78,7 @@ def _model(inputs: Inputs, price: Price) -> Recorded | None:
     if card is None or measured is None or not card.recording.is_file():
         return None
     trace = load_trace(card.recording)
-    return Recorded(card.name, "model", measured.target, trace, measured.cost, measured.counted)
+    return Recorded(card.name, "model", measured.target, trace, measured.cost, measured.excluded)
 
 
 def _sorted(inputs: Inputs, price: Price) -> SortedRecording | None:

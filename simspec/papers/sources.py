@@ -71,7 +71,7 @@ def tasks_of(recorded: Recorded, names: Sequence[str] = ()) -> Mask:
 
 def speed(recorded: Recorded, policy: Policy, inputs: Inputs, chosen: Mask) -> Figure:
     """Speedup of a policy over plain decoding on some prompts, with EESD's HM in per cent."""
-    seconds = recorded.seconds(policy, MEASURED, inputs.seed, inputs.draws)
+    seconds = recorded.priced_seconds(policy, MEASURED, inputs.seed, inputs.draws)
     return speedup(recorded, seconds, inputs, chosen, {"HM": hm(recorded, policy, inputs, chosen)})
 
 
@@ -82,7 +82,7 @@ def speedup(
     chosen: Mask,
     extra: dict[str, float] | None = None,
 ) -> Figure:
-    """Speedup of seconds [S] over plain decoding on some prompts."""
+    """Speedup of seconds [S, 1 + R] over plain decoding on some prompts."""
     plain = recorded.tokens * recorded.cost.baseline
     columns = plain[chosen], seconds[chosen]
     return figure(columns, quotient, seed=inputs.seed, extra=extra)

@@ -8,7 +8,7 @@ import numpy as np
 
 from simspec.claims.evidence import LEVEL, Array
 from simspec.reports.intervals import interval_data, interval_text, number_or_none
-from simspec.stats import Interval, bootstrap
+from simspec.stats import Interval, bootstrap, stacked
 from simspec.text_table import markdown_table
 
 RESAMPLES = 2000
@@ -23,11 +23,13 @@ class Figure:
     | interval | Interval over prompts; bounds NaN: none |
     | form | of the figure, as '.2f' |
     | extra | {name: figure} in parentheses |
+    | prices | whether the interval is over prices too |
     """
 
     interval: Interval
     form: str = ".2f"
     extra: Mapping[str, float] = field(default_factory=dict)
+    prices: bool = False
 
     @property
     def text(self) -> str:
@@ -64,6 +66,12 @@ class PaperTable:
         """The rows as text."""
         return [tuple(c if isinstance(c, str) else c.text for c in row) for row in self.rows]
 
+    @property
+    def covers(self) -> list[str]:
+        """What the intervals of the table cover: prices where those of some figure do."""
+        priced = any(isinstance(cell, Figure) and cell.prices for row in self.rows for cell in row)
+        return ["prompts", "prices"] if priced else ["prompts"]
+
     def markdown(self) -> str:
         """Title, table and notes."""
         parts = [f"**{self.title}**", markdown_table(self.headings, self.texts())]
@@ -75,7 +83,8 @@ class PaperTable:
             {h: c if isinstance(c, str) else c.data for h, c in zip(self.headings, row)}
             for row in self.rows
         ]
-        return {"title": self.title, "rows": rows, "notes": list(self.notes)}
+        about = {"title": self.title, "covers": self.covers}
+        return about | {"rows": rows, "notes": list(self.notes)}
 
 
 def figure(
@@ -87,13 +96,15 @@ def figure(
 ) -> Figure:
     """A figure that is a function of sums over prompts; without bounds where some resample has
     none."""
-    stacked = np.stack(columns, -1)
+    parts = stacked(*columns)
+    priced = parts.ndim == 3 and parts.shape[2] > 1
     try:
         with np.errstate(divide="ignore", invalid="ignore"):
-            interval = bootstrap(stacked, statistic, LEVEL, RESAMPLES, seed)
+            interval = bootstrap(parts, statistic, LEVEL, RESAMPLES, seed)
     except ValueError:  # too few prompts, or a denominator of 0
-        interval = plain(float(statistic(stacked.sum(axis=0)))).interval
-    return Figure(interval, form, extra or {})
+        totals = parts.sum(axis=0).reshape(len(columns), -1)[:, 0]
+        interval = plain(float(statistic(totals))).interval
+    return Figure(interval, form, extra or {}, priced)
 
 
 def plain(value: float, form: str = ".2f") -> Figure:

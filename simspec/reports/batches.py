@@ -128,12 +128,13 @@ def crossings(
 
 
 def batch_notes(cost: CostModel | CostTable, plan: BatchPlan) -> list[str]:
-    """What is measured in these costs and what is extrapolated, one line each."""
+    """What these costs measure, extrapolate and warn of, one line each."""
     if isinstance(cost, CostTable) and cost.batch != (1,):
         return [
             f"costs of {cost.name} are measured at batch sizes "
             f"{', '.join(map(str, cost.batch))}; a size between takes the next one",
             *_policy_notes(plan),
+            *cost.warnings,
         ]
     model = cost if isinstance(cost, CostModel) else next(c for c in cost.cells[0] if c is not None)
     notes = [
@@ -151,7 +152,7 @@ def batch_notes(cost: CostModel | CostTable, plan: BatchPlan) -> list[str]:
             "cached tokens are not priced in these costs: state seconds for each with `simspec "
             "cost --kv-verify`"
         )
-    return notes + _policy_notes(plan)
+    return [*notes, *_policy_notes(plan), *cost.warnings]
 
 
 def _policy_notes(plan: BatchPlan) -> list[str]:

@@ -77,9 +77,9 @@ def compare_thresholds(
 
 
 def default_thresholds(exits: int) -> list[tuple[float, ...]]:
-    """Each exit alone, then equal thresholds: 0 always exits, 1 never."""
+    """Each exit alone, then equal thresholds from 0.05 to 0.95: 0 always exits, 1 never."""
     alone = [tuple(1.0 if i < e else 0.0 for i in range(exits - 1)) for e in range(exits)]
-    return alone + [(value,) * (exits - 1) for value in (0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95)]
+    return alone + [(percent / 100,) * (exits - 1) for percent in range(5, 100, 5)]
 
 
 def parse_thresholds(text: str) -> tuple[float, ...]:

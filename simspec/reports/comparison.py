@@ -8,14 +8,22 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
+from scipy.special import stdtr, stdtrit
 
 from simspec.cost import CostModel
 from simspec.policies import make
 from simspec.policies.fixed import fixed
 from simspec.reports.intervals import interval_data
-from simspec.reports.prompt_seconds import prompt_seconds
-from simspec.stats import MIN_PROMPTS, Interval, ratio, ratio_difference, swap_test
+from simspec.reports.prompt_seconds import replicated_seconds
+from simspec.stats import (
+    MIN_PROMPTS,
+    Interval,
+    price_deviation,
+    ratio,
+    ratio_difference,
+    stacked,
+    swap_test,
+)
 from simspec.trace import Trace, load_trace
 from simspec.tree import MAX_NODES
 
@@ -62,8 +70,8 @@ class Comparison:
     | recording, policy, against | what was compared |
     | speedup, baseline | Interval of plain seconds / T, sums over prompts |
     | difference | Interval of speedup - baseline, paired by prompt |
-    | error | standard error of the difference, by jackknife over prompts |
-    | p | of the swap test of T within prompts; after Holm's step-down over the family |
+    | error | standard error of the difference, see `difference_error` |
+    | p | of `paired_p`; after Holm's step-down over the family |
     | verdict | tie, faster, slower or undecided, see `verdict` |
     | detectable | least difference that so many prompts show with the power asked for |
     | prompts_needed | to show the difference that was seen; None: it is 0 |
@@ -139,7 +147,7 @@ def comparisons(
 def _seconds(
     trace: Trace, policies: Sequence[Any], cost: CostModel, against: str, replicates: int, seed: int
 ) -> tuple[dict[str, Array], Array, tuple[str, Array]]:
-    """({policy: seconds [P]}, plain decoding's, (the baseline, its seconds))."""
+    """({policy: seconds [P, 1 + R]}, plain decoding's [P], (the baseline, its seconds))."""
     if replicates < 1:
         raise ValueError(f"replicates is {replicates}, expected at least 1")
     lengths: list[Any] = []
@@ -148,8 +156,8 @@ def _seconds(
     contestants = [make(policy, trace, cost) for policy in policies]
     others = lengths or [make(against, trace, cost)]
     every = {policy.name: policy for policy in (*contestants, *others)}
-    seconds, tokens = prompt_seconds(trace, list(every.values()), cost, replicates, seed)
-    best = min((policy.name for policy in others), key=lambda name: seconds[name].sum())
+    seconds, tokens = replicated_seconds(trace, list(every.values()), cost, replicates, seed)
+    best = min((policy.name for policy in others), key=lambda name: seconds[name][:, 0].sum())
     chosen = {policy.name: seconds[policy.name] for policy in contestants}
     plain: Array = tokens.astype(np.float64) * cost.baseline
     return chosen, plain, (best, seconds[best])
@@ -162,33 +170,53 @@ def compare_seconds(
     baseline: tuple[str, Array],
     question: Question = DEFAULTS,
 ) -> Comparison:
-    """One comparison of seconds [P] of the same prompts, without regard to others.
+    """One comparison of seconds [P] or [P, 1 + R] of the same prompts, without regard to others.
 
-    ValueError for fewer than 8 prompts.
+    Entry r of both is of one replicate of the costs. ValueError for fewer than 8 prompts.
     """
-    ours, theirs = policy[1], baseline[1]
     options: dict[str, Any] = {
         "level": question.level,
         "resamples": question.resamples,
         "seed": question.seed,
     }
-    difference = ratio_difference(plain, ours, plain, theirs, **options)
-    p = swap_test(
-        ours[:, None], theirs[:, None], lambda t: t[..., 0], question.resamples, question.seed
-    )
+    difference = ratio_difference(plain, policy[1], plain, baseline[1], **options)
+    p = paired_p(plain, policy[1], baseline[1], question.resamples, question.seed)
     return Comparison(
         recording,
         policy[0],
         baseline[0],
-        ratio(plain, ours, **options),
-        ratio(plain, theirs, **options),
+        ratio(plain, policy[1], **options),
+        ratio(plain, baseline[1], **options),
         difference,
-        jackknife_error(plain, ours, theirs),
+        difference_error(plain, policy[1], baseline[1]),
         p,
         "",
         math.nan,
         None,
     )
+
+
+def difference_error(plain: Array, ours: Array, theirs: Array) -> float:
+    """`jackknife_error`, and the deviation over replicates of the costs, in quadrature."""
+    columns = stacked(plain, ours, plain, theirs)
+    prices = price_deviation(columns, lambda t: t[..., 0] / t[..., 1] - t[..., 2] / t[..., 3])
+    points = (seconds.reshape(len(plain), -1)[:, 0] for seconds in (ours, theirs))
+    return math.hypot(jackknife_error(plain, *points), prices)
+
+
+def paired_p(plain: Array, ours: Array, theirs: Array, resamples: int, seed: int) -> float:
+    """p of the swap test of seconds [P] or [P, 1 + R] within prompts, at the costs as measured.
+
+    With replicates it is at least that of Student's t of the difference over its
+    `difference_error`: swaps know nothing of the prices.
+    """
+    first, second = (part.reshape(len(plain), -1) for part in (ours, theirs))
+    p = swap_test(first[:, :1], second[:, :1], lambda t: t[..., 0], resamples, seed)
+    error = difference_error(plain, ours, theirs)
+    if first.shape[1] == 1 or error == 0:
+        return p
+    total, a, b = plain.sum(), first[:, 0].sum(), second[:, 0].sum()
+    return max(p, float(2 * stdtr(len(plain) - 1, -abs(total / a - total / b) / error)))
 
 
 def jackknife_error(plain: Array, ours: Array, theirs: Array) -> float:

@@ -14,8 +14,8 @@ from simspec.formulas import depthwise_committed
 from simspec.policies.fixed import fixed
 from simspec.reports.acceptance_by_depth import by_depth
 from simspec.reports.intervals import interval_data, number_or_none
-from simspec.reports.prompt_seconds import prompt_seconds
-from simspec.stats import MIN_PROMPTS, Interval, bootstrap
+from simspec.reports.prompt_seconds import replicated_seconds
+from simspec.stats import MIN_PROMPTS, Interval, bootstrap, stacked
 from simspec.trace import Trace, load_trace
 
 ALL = "all"
@@ -79,7 +79,8 @@ def compare_drafters(
     resamples: int = 1000,
     seed: int = 0,
 ) -> list[DrafterRow]:
-    """A DrafterRow per recording and task, ALL first; intervals by bootstrap over prompts.
+    """A DrafterRow per recording and task, ALL first; intervals by bootstrap over prompts and, of
+    speedups, over the replicates of the costs.
 
     traces {name: Trace or path}; costs as for `score`; K the longest draft, default each
     recording's. best_k is chosen once on all prompts. Fewer than 8 prompts have no interval, nor
@@ -98,8 +99,8 @@ def compare_drafters(
         longest = trace.K if K is None else min(K, trace.K)
         lengths = [fixed(k) for k in range(longest + 1)]
         draws = 1 if trace.ratio is None else DRAWS
-        seconds, tokens = prompt_seconds(trace, lengths, cost, draws, seed)
-        times = np.stack([seconds[policy.name] for policy in lengths], -1)
+        seconds, tokens = replicated_seconds(trace, lengths, cost, draws, seed)
+        times = np.stack([seconds[policy.name] for policy in lengths], axis=1)
         accepted, tried = (counts[:, :longest] for counts in by_depth(trace))
         tasks = np.array(trace.task, dtype=object)
         for task in (ALL, *dict.fromkeys(trace.task)):
@@ -115,7 +116,8 @@ def _interval(parts: Array, figure: Callable[[Array], Any], **options: Any) -> I
         try:
             return bootstrap(parts, figure, **options)
         except ValueError:  # too few prompts, or a resample without a single draft so deep
-            value = float(figure(parts.sum(axis=0)))
+            totals = parts.sum(axis=0)
+            value = float(figure(totals if parts.ndim == 2 else totals[:, 0]))
             return Interval(value, np.nan, np.nan, options["level"], len(parts))
 
 
@@ -123,7 +125,8 @@ def _figures(
     accepted: Array, tried: Array, times: Array, tokens: NDArray[np.int64], cost: CostModel,
     interval: Callable[..., Interval],
 ) -> dict[str, Any]:  # fmt: skip
-    K, best, steps = tried.shape[1], int(times.sum(axis=0).argmin()), cost.draft / cost.baseline
+    K, steps = tried.shape[1], cost.draft / cost.baseline
+    best = int(times[..., 0].sum(axis=0).argmin())
 
     def expected(totals: Array) -> Array:
         # A depth that no draft reached adds nothing.
@@ -138,7 +141,7 @@ def _figures(
         "c": float(steps[1]),
         "marginal": float((steps[K] - steps[1]) / (K - 1)) if K > 1 else np.nan,
         "best_k": best,
-        "speedup": interval(np.stack((tokens * cost.baseline, times[:, best]), -1), _ratio),
+        "speedup": interval(stacked(tokens * cost.baseline, times[:, best]), _ratio),
         "expected": interval(
             np.concatenate((accepted[:, :best], tried[:, :best]), axis=1), expected
         ),

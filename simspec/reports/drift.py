@@ -12,6 +12,7 @@ from simspec.cost import CostModel
 from simspec.policies import CLAIRVOYANT, make
 from simspec.policies.fixed import fixed
 from simspec.policy import Policy, PolicyError
+from simspec.replicate_seconds import replicate_seconds
 from simspec.reports.intervals import interval_data
 from simspec.rounds import committed
 from simspec.simulate import replay
@@ -75,10 +76,11 @@ class Drift:
 class _Stream:
     """A replay of sequences in an order: per round its seconds, those of the best fixed length for
     the same tokens, its sequence, the rounds since its task and its text began; and of rounds
-    that could draft, whether they do not.
+    that could draft, whether they do not. priced [S, R]: each sequence's seconds at the replicates.
     """
 
     seconds: Floats
+    priced: Floats
     due: Floats
     sequence: Order
     since: Order
@@ -163,7 +165,8 @@ def _drift(  # noqa: PLR0913
     seed: int,
 ) -> Drift:
     tasks = trace.meta.tasks
-    times = {name: np.zeros(trace.sequences) for name in ("blocks", "mixed", "reset")}
+    shape = trace.sequences, 1 + len(cost.replicates)
+    times = {name: np.zeros(shape) for name in ("blocks", "mixed", "reset")}
     spent, due = np.zeros((3, len(STARTS))), np.zeros((3, len(STARTS)))
     idle = rounds = longest = 0
     for i in range(orders):
@@ -174,7 +177,9 @@ def _drift(  # noqa: PLR0913
             ("reset", in_blocks, "sequence"),
         ):
             stream = _stream((trace, pace), order, replace(policy, scope=scope), cost, seed + i)
-            times[name] += np.bincount(stream.sequence, stream.seconds, trace.sequences) / orders
+            measured = np.bincount(stream.sequence, stream.seconds, trace.sequences)
+            times[name][:, 0] += measured / orders
+            times[name][order, 1:] += stream.priced / orders
             if name != "blocks":
                 continue
             start = np.array(tasks)[stream.sequence] == tasks[int(order[0])]
@@ -237,8 +242,10 @@ def _stream(
     block = np.maximum.accumulate(np.where(begins, rounds.offset[:-1], 0))
     left = stream.budget[local] - (rounds.row - stream.offset[local]) - 1
     possible = np.minimum(left, stream.depth[rounds.row]) > 0
+    charged = cost.reading(policy.reads)
     return _Stream(
-        cost.reading(policy.reads).seconds(rounds),
+        charged.seconds(rounds),
+        replicate_seconds(rounds, charged),
         elapsed[rounds.row + committed(rounds, stream)] - elapsed[rounds.row],
         order[local],
         np.arange(len(rounds)) - block[local],

@@ -9,7 +9,7 @@ from simspec.policies.calibrated import DEFAULTS, cali_ts, sampling_only
 from simspec.policies.thompson import beta_ts
 from simspec.reports.hybrid_search import FITTED, WEIGHT_ROUNDS, Choice, predictors, weights
 from simspec.reports.intervals import interval_data, interval_text
-from simspec.reports.prompt_seconds import prompt_seconds
+from simspec.reports.prompt_seconds import replicated_seconds
 from simspec.reports.regimes import FLAT, MEASURED, RATIOS, regime_label
 from simspec.scalar_predictor import fit_predictor, split_by_task
 from simspec.stats import Interval, ratio, ratio_difference
@@ -82,7 +82,7 @@ def gains(
             policies = [cali_ts(predictor=predictor), beta_ts(), sampling_only()]
             held = trace.select(report)
             for (price, features), priced in _prices(cost, trace).items():
-                seconds, tokens = prompt_seconds(held, policies, priced, replicates, seed)
+                seconds, tokens = replicated_seconds(held, policies, priced, replicates, seed)
                 ours, beta, sampling = (seconds[policy.name] for policy in policies)
                 plain = tokens * priced.baseline
                 options: dict[str, Any] = {"level": level, "seed": seed}
@@ -103,10 +103,15 @@ def gains(
 def _prices(cost: CostModel | float, trace: Trace) -> dict[tuple[str, str], CostModel]:
     if not isinstance(cost, CostModel):
         cost = CostModel.from_ratio(cost, trace.K, MAX_NODES)
-    own = {(MEASURED, FREE): replace(cost, feature=0.0, predictor=None, precision=None)}
+    own = {(MEASURED, FREE): _free(cost)}
     if cost.feature:
         own = {(MEASURED, CHARGED): cost} | own
     return own | {(regime_label(c, FLAT), FREE): CostModel.from_ratio(c, trace.K) for c in RATIOS}
+
+
+def _free(cost: CostModel) -> CostModel:
+    """The same costs, features free."""
+    return replace(cost, feature=0.0, predictor=None, precision=None).derived(_free, cost)
 
 
 def weight_rows() -> list[tuple[str, ...]]:

@@ -1,7 +1,10 @@
 """Intervals as plain data and as text."""
 
 import math
+from collections.abc import Iterable
+from typing import Any
 
+from simspec.cost import CostModel
 from simspec.stats import Interval
 
 
@@ -28,3 +31,22 @@ def interval_text(interval: Interval, form: str = ".2f", limits: bool = True) ->
     if limits and not math.isnan(interval.low):
         text += f" [{interval.low:{form}}, {interval.high:{form}}]"
     return text
+
+
+def covers(costs: Iterable[Any]) -> list[str]:
+    """What intervals of modelled speedups cover at these costs, ratios or CostModels, for JSON.
+
+    Prices are covered where all costs hold replicates.
+    """
+    held = [isinstance(cost, CostModel) and bool(cost.replicates) for cost in costs]
+    return ["prompts", "prices"] if held and all(held) else ["prompts"]
+
+
+def covers_text(costs: Iterable[Any], level: float = 0.95) -> str:
+    """The same as a sentence below a table."""
+    costs = list(costs)
+    if "prices" in covers(costs):
+        return f"{level:.0%} intervals over prompts and prices."
+    some = any(isinstance(cost, CostModel) and cost.replicates for cost in costs)
+    which = "some of these costs" if some else "these costs"
+    return f"{level:.0%} intervals over prompts; {which} hold no replicates."

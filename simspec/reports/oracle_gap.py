@@ -13,10 +13,10 @@ from simspec.cost import CostModel
 from simspec.policies.fixed import fixed
 from simspec.policies.oracle import oracle
 from simspec.policy import Policy
-from simspec.reports.prompt_seconds import prompt_seconds
+from simspec.reports.prompt_seconds import replicated_seconds
 from simspec.reports.reachable import reachable
 from simspec.simulate import prepare
-from simspec.stats import MIN_PROMPTS, bootstrap
+from simspec.stats import MIN_PROMPTS, bootstrap, stacked
 from simspec.text_table import markdown_table
 from simspec.trace import Trace, load_trace
 from simspec.tree import MAX_NODES
@@ -50,7 +50,8 @@ def score(
     | regret_fixed | T / T_fixed - 1; T_fixed: the best of fixed:0 .. fixed:K in hindsight |
     | regret_oracle | T / T_oracle - 1 |
     | share | (T_fixed - T) / (T_fixed - T_oracle); None where the oracle gains nothing |
-    | low, high | 95% BCa bootstrap interval of the share over prompts, best fixed K held |
+    | low, high | 95% BCa bootstrap interval of the share over prompts and replicates of the \
+costs, best fixed K held |
 
     low and high are None where some resample may hold no prompt on which the oracle gains. traces
     {name: Trace or path}; costs a CostModel, a ratio or {name: either}; policies as `sweep` takes
@@ -70,13 +71,14 @@ def score(
             features = {feature for feature, _ in trace.meta.features}
             resolved = [policy for policy in resolved if features.issuperset(policy.reads)]
         lengths = [fixed(k) for k in range(trace.K + 1)]
-        seconds, tokens = _seconds(trace, [*lengths, *resolved], cost, replicates, seed)
+        spent, tokens = _seconds(trace, [*lengths, *resolved], cost, replicates, seed)
+        seconds = {policy: of_policy[:, 0] for policy, of_policy in spent.items()}
         best = min((policy.name for policy in lengths), key=lambda name: seconds[name].sum())
         plain = float(tokens.sum() * cost.baseline)
         rows = []
         for policy in resolved:
-            columns = np.stack((seconds[best], seconds[policy.name], seconds["oracle"]), axis=-1)
-            speedup = {"policy": policy.name, "speedup": plain / float(columns.sum(axis=0)[1])}
+            columns = stacked(spent[best], spent[policy.name], spent["oracle"])
+            speedup = {"policy": policy.name, "speedup": plain / float(columns.sum(axis=0)[1, 0])}
             rows.append(speedup | _gap(columns, resamples, seed))
         fitted = reachable(trace, cost, seed)
         times = [float(seconds[policy.name].sum()) for policy in resolved]
@@ -100,7 +102,7 @@ def score(
 def _seconds(
     trace: Trace, policies: Sequence[Any], cost: CostModel, replicates: int, seed: int
 ) -> tuple[dict[str, Array], NDArray[np.int64]]:
-    """As `prompt_seconds`, the oracle among the policies."""
+    """As `replicated_seconds`, the oracle among the policies."""
     if replicates < 1:
         raise ValueError(f"replicates is {replicates}, expected at least 1")
     draws = [trace]
@@ -112,7 +114,7 @@ def _seconds(
     times = []
     for i, draw in enumerate(draws):
         named = {policy.name: policy for policy in (*policies, oracle.resolve(draw, cost))}
-        times.append(prompt_seconds(draw, list(named.values()), cost, replicates, seed + i))
+        times.append(replicated_seconds(draw, list(named.values()), cost, replicates, seed + i))
     names, tokens = times[0]
     return {
         name: np.mean([seconds[name] for seconds, _ in times], axis=0) for name in names
@@ -120,10 +122,11 @@ def _seconds(
 
 
 def _gap(columns: Array, resamples: int, seed: int) -> dict[str, float | None]:
-    fixed_time, policy_time, oracle_time = columns.sum(axis=0)
+    totals = columns.sum(axis=0)[:, 0]
+    fixed_time, policy_time, oracle_time = totals
     limits: dict[str, float | None] = {"share": None, "low": None, "high": None}
     if fixed_time - oracle_time > 1e-12 * fixed_time:
-        limits["share"] = float(share(columns.sum(axis=0)))
+        limits["share"] = float(share(totals))
         try:
             interval = bootstrap(columns, share, resamples=resamples, seed=seed)
             limits |= {"low": interval.low, "high": interval.high}

@@ -7,23 +7,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simspec.cost import CostModel
-from simspec.sweep import sweep_rows
+from simspec.replay_job import run_seconds
+from simspec.sweep import check_sweep, plan_jobs
 from simspec.trace import Trace
+
+Seconds = dict[str, NDArray[np.float64]]
 
 
 def prompt_seconds(
     trace: Trace, policies: Sequence[Any], cost: CostModel, replicates: int, seed: int
-) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.int64]]:
+) -> tuple[Seconds, NDArray[np.int64]]:
     """({policy name: modelled seconds float64[S], averaged over replicates}, tokens int64[S])."""
-    seconds: dict[str, dict[str, float]] = {}
-    tokens: dict[str, int] = {}
-    for row in sweep_rows(
-        {"": trace}, policies, {"": cost}, replicates=replicates, seed=seed, by="prompt"
-    ):
-        of_policy = seconds.setdefault(row["policy"], {})
-        of_policy[row["group"]] = of_policy.get(row["group"], 0.0) + row["seconds"] / replicates
-        tokens[row["group"]] = row["tokens"]
-    return (
-        {name: np.array(list(of_policy.values())) for name, of_policy in seconds.items()},
-        np.array(list(tokens.values())),
-    )
+    seconds, tokens = replicated_seconds(trace, policies, cost, replicates, seed)
+    return {name: spent[:, 0] for name, spent in seconds.items()}, tokens
+
+
+def replicated_seconds(
+    trace: Trace,
+    policies: Sequence[Any],
+    cost: CostModel,
+    replicates: int,
+    seed: int,
+    jobs: int = 1,
+) -> tuple[Seconds, NDArray[np.int64]]:
+    """As `prompt_seconds`, float64[S, 1 + R] each: at the costs, then at their R replicates.
+
+    No policy is replayed at a replicate: each plans with the costs as measured, and its rounds are
+    priced again. jobs: threads, on which results do not depend.
+    """
+    check_sweep("prompt", replicates, jobs)
+    todo = plan_jobs({"": trace}, policies, {"": cost}, replicates, seed)
+    seconds: Seconds = {}
+    for job, spent in zip(todo, run_seconds(todo, jobs)):
+        for _ in range(1 if job.random else replicates):
+            total = seconds.get(job.policy.name, 0.0)
+            seconds[job.policy.name] = total + spent / replicates
+    return seconds, np.diff(trace.offset)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ def regime_label(c: float, verification: str) -> str:
 
 def with_ratio(cost: CostModel, c: float) -> CostModel:
     """The measured verification, and draft steps of c plain steps; all else is free."""
-    return replace(
+    priced = replace(
         cost,
         name=regime_label(c, VERIFIED),
         draft=c * cost.baseline * np.arange(cost.K + 1),
@@ -54,6 +55,7 @@ def with_ratio(cost: CostModel, c: float) -> CostModel:
         origin=None,
         precision=None,
     )
+    return priced.derived(partial(with_ratio, c=c), cost)
 
 
 def by_regime(traces: Mapping[str, Trace], costs: Any) -> dict[str, dict[str, CostModel]]:

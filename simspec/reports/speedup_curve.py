@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simspec.policies.fixed import fixed
+from simspec.reports.prompt_seconds import replicated_seconds
 from simspec.stats import MIN_PROMPTS, Interval, ratio
-from simspec.sweep import sweep_rows
+from simspec.sweep_inputs import cost_model
 from simspec.trace import Trace
 
 
@@ -38,8 +39,9 @@ def speedup_curve(
     """Points of fixed(0) .. fixed(longest), then of `policies` that are no fixed length.
 
     speedup = sum over prompts of L T_plain / sum of modelled seconds, mean of replicates, resampled
-    by prompt (`stats.ratio`). longest: default as deep as trace and cost reach. Policies as for
-    `sweep`; ValueError as there, and for a length that is not recorded or priced.
+    by prompt and by replicate of the costs (`stats.ratio`). longest: default as deep as trace and
+    cost reach. Policies as for `sweep`; ValueError as there, and for a length that is not recorded
+    or priced.
     """
     most = min(trace.K, getattr(cost, "K", trace.K))
     longest = most if longest is None else longest
@@ -50,25 +52,23 @@ def speedup_curve(
         )
     lengths = {fixed(k).name: k for k in range(longest + 1)}
     adaptive = [policy for policy in policies if not _is_fixed(policy)]
-    parts: dict[str, dict[str, NDArray[np.float64]]] = {}
-    for row in sweep_rows(
-        trace, [*map(fixed, range(longest + 1)), *adaptive], cost, replicates, seed, "prompt", jobs
-    ):
-        prompt = parts.setdefault(row["policy"], {}).setdefault(row["group"], np.zeros(2))
-        prompt += row["speedup"] * row["seconds"], row["seconds"]
-    points = []
-    for name, prompts in parts.items():
-        plain, spent = np.array(list(prompts.values())).T
-        points.append(Point(name, lengths.get(name), speedup_of(plain, spent, level, seed)))
-    return points
+    cost = cost_model(cost, trace)
+    policies = [*map(fixed, range(longest + 1)), *adaptive]
+    seconds, tokens = replicated_seconds(trace, policies, cost, replicates, seed, jobs)
+    plain = tokens * cost.baseline
+    return [
+        Point(name, lengths.get(name), speedup_of(plain, spent, level, seed))
+        for name, spent in seconds.items()
+    ]
 
 
 def speedup_of(
     plain: NDArray[np.float64], spent: NDArray[np.float64], level: float = 0.95, seed: int = 0
 ) -> Interval:
-    """Plain decoding's seconds [P] over a policy's; of too few prompts the value alone."""
+    """Plain decoding's seconds [P] over a policy's, as for `stats.ratio`; of too few prompts the
+    value alone."""
     if len(plain) < MIN_PROMPTS:
-        value = float(plain.sum() / spent.sum())
+        value = float(plain.sum() / spent.reshape(len(plain), -1)[:, 0].sum())
         return Interval(value, value, value, level, len(plain))
     return ratio(plain, spent, level=level, seed=seed)
 

@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 
 from simspec.cost import CostModel
 from simspec.policy import Policy
+from simspec.replicate_seconds import replicate_seconds
 from simspec.reports.intervals import interval_data, number_or_none
 from simspec.simulate import replay
-from simspec.stats import Interval, ratio, ratio_difference
+from simspec.stats import Interval, ratio, ratio_difference, stacked
 from simspec.trace import Trace
 from simspec.tree_policy import TreePolicy
-from simspec.tree_replay import replay_tree, tree_seconds
+from simspec.tree_replay import prepare_tree, tree_rounds
 
 Array = NDArray[np.float64]
 
@@ -66,17 +67,21 @@ class TreeRow:
 
 
 def prompt_figures(trace: Trace, policy: Policy | TreePolicy, cost: CostModel) -> Array:
-    """float64[S, 5 + 2 K] per prompt: tokens, rounds, nodes, seconds, passes, right[K], tried[K].
+    """float64[S, 5 + 2 K + R] per prompt: tokens, rounds, nodes, seconds, passes, right, tried, ...
 
-    right and tried count the rounds whose draft was right at, and reached, each depth.
+    right[K] and tried[K] count the rounds whose draft was right at, and reached, each depth. The
+    last R are seconds at the replicates of the costs.
     """
     cost = cost.reading(policy.reads)
+    tree: tuple[Any, Any] | None = None
     if isinstance(policy, Policy):
         rounds = replay(trace, policy, cost=cost)
         seconds = cost.seconds(rounds)
     else:
-        rounds = replay_tree(trace, policy, cost)
-        seconds = tree_seconds(rounds, trace, policy, cost)
+        prepare_tree(trace, policy, cost)
+        rounds, rows, backlog = tree_rounds(trace, policy)
+        tree = rows, backlog
+        seconds = cost.seconds_tree(rounds, *tree)
     slot = np.arange(trace.K)
     right = slot < rounds.accepted[:, None]
     reached = np.minimum(np.minimum(rounds.computed, rounds.drafted), rounds.accepted + 1)
@@ -85,7 +90,14 @@ def prompt_figures(trace: Trace, policy: Policy | TreePolicy, cost: CostModel) -
         (np.ones(len(rounds)), rounds.drafted, seconds, rounds.computed, right, tried)
     )
     of_prompt = np.add.reduceat(of_round, rounds.offset[:-1], axis=0)
-    return np.column_stack((np.diff(trace.offset), of_prompt))
+    priced = replicate_seconds(rounds, cost, tree)
+    return np.column_stack((np.diff(trace.offset), of_prompt, priced))
+
+
+def priced_seconds(figures: Array, cost: CostModel) -> Array:
+    """float64[S, 1 + R] of `prompt_figures`: seconds at the costs, then at their replicates."""
+    first = figures.shape[1] - len(cost.replicates)
+    return figures[:, [SECONDS, *range(first, figures.shape[1])]]
 
 
 def row_figures(
@@ -97,15 +109,17 @@ def row_figures(
     best_chain, equal: the same of the best fixed length, and of the chain of each prompt's depth;
     options: level, resamples and seed of intervals.
     """
-    tokens, rounds, nodes, seconds = figures[:, :PASSES].T
+    tokens, rounds, nodes, _ = figures[:, :PASSES].T
+    seconds, chain = (priced_seconds(of, cost) for of in (figures, best_chain))
     plain = tokens * cost.baseline
-    right, tried = figures[:, DEPTHS:].sum(axis=0).reshape(2, -1)
+    by_depth = figures[:, DEPTHS : figures.shape[1] - len(cost.replicates)]
+    right, tried = by_depth.sum(axis=0).reshape(2, -1)
 
     def interval(function: Callable[..., Interval], *columns: Array) -> Interval:
         try:
             return function(*columns, **options)
         except ValueError:  # too few prompts
-            sums = np.stack(columns, axis=-1).sum(axis=0)
+            sums = stacked(*columns).sum(axis=0).reshape(len(columns), -1)[:, 0]
             value = sums[0] / sums[1] - (sums[2] / sums[3] if len(sums) > 2 else 0)
             return Interval(float(value), np.nan, np.nan, options["level"], len(tokens))
 
@@ -118,5 +132,5 @@ def row_figures(
         else interval(ratio_difference, tokens, rounds, equal[:, TOKENS], equal[:, ROUNDS]),
         "alpha": tuple(float(r / t) if t else float("nan") for r, t in zip(right, tried)),
         "speedup": interval(ratio, plain, seconds),
-        "gain": interval(ratio_difference, plain, seconds, plain, best_chain[:, SECONDS]),
+        "gain": interval(ratio_difference, plain, seconds, plain, chain),
     }

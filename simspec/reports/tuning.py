@@ -11,19 +11,20 @@ from numpy.typing import NDArray
 from simspec.cost import CostModel
 from simspec.policies import BUILTIN, TREES, make, parse, read_arguments
 from simspec.policy import Policy, PolicyError
-from simspec.reports.comparison import holm
+from simspec.reports.comparison import holm, paired_p
 from simspec.reports.intervals import interval_data
-from simspec.reports.prompt_seconds import prompt_seconds
+from simspec.reports.prompt_seconds import replicated_seconds
 from simspec.reports.tuning_space import REQUIRED, Argument, space_of
 from simspec.scalar_predictor import split_by_task
 from simspec.simulate import replay
-from simspec.stats import MIN_PROMPTS, Interval, ratio, ratio_difference, swap_test
+from simspec.stats import MIN_PROMPTS, Interval, ratio, ratio_difference
 from simspec.sweep_inputs import cost_model
 from simspec.trace import Trace
 
 PER_ARGUMENT = 8
 """Settings of the first design for each tuned argument; the design is a power of 2."""
 TINY = 1e-12
+RESAMPLES = 9999
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Search:
 class Half:
     """One half of a recording's prompts: speedups over plain decoding, paired by prompt.
 
-    p: of the swap test of modelled seconds within prompts, of this recording alone.
+    p: `paired_p` of modelled seconds, of this recording alone.
     """
 
     default: Interval
@@ -304,13 +305,13 @@ def _reported(
 
 def _half(trace: Trace, cost: CostModel, texts: tuple[str, str], search: Search, seed: int) -> Half:
     policies = [_chain(text, trace, cost) for text in dict.fromkeys(texts)]
-    times, tokens = prompt_seconds(trace, policies, cost, search.replicates, seed)
+    times, tokens = replicated_seconds(trace, policies, cost, search.replicates, seed)
     before, after = times[policies[0].name], times[policies[-1].name]
-    plain = tokens * cost.baseline
+    plain = tokens.astype(np.float64) * cost.baseline
     options: dict[str, Any] = {"level": search.level, "seed": search.seed}
     return Half(
         ratio(plain, before, **options),
         ratio(plain, after, **options),
         ratio_difference(plain, after, plain, before, **options),
-        swap_test(after[:, None], before[:, None], lambda t: t[..., 0], seed=search.seed),
+        paired_p(plain, after, before, RESAMPLES, search.seed),
     )

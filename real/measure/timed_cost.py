@@ -1,4 +1,4 @@
-"""A CostModel of medians of timed rounds, with their intervals."""
+"""A CostModel of timed rounds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ import numpy as np
 from real.decode.acceptance_predictor import PREDICTOR_NAMES
 from real.decode.phase_timer import DRAFTING, OTHER, POLICY
 from real.measure.estimate import (
+    LEVEL,
     ZERO,
     Estimate,
     above_zero,
@@ -19,7 +20,6 @@ from real.measure.estimate import (
     mean_of,
     width_or_none,
 )
-from real.measure.interval import LEVEL
 from real.measure.job import (
     ALONE,
     FEATURES,
@@ -53,19 +53,20 @@ class Priced:
     computes: bool
 
 
-def median_cost(target: Samples, own: Samples, priced: Priced) -> CostModel:
-    """Medians as `real.measure.measure` defines them, from rounds of the target and the drafter's.
+def timed_cost(target: Samples, own: Samples, priced: Priced) -> CostModel:
+    """Costs as `real.measure.measure` defines them, from rounds of the target and the drafter's.
 
     ValueError where some measured draft length never occurred.
     """
     plain = target.seconds(Job(PLAIN)) + target.seconds(Job(PLAIN, 1))
     policy = _plain(target, (POLICY,))
     kept = ZERO
-    if without := own.seconds(Job(FIXED, 0), (OTHER,)):
+    without = own.seconds(Job(FIXED, 0), (OTHER,))
+    if len(without.seconds):
         kept = above_zero(difference(estimate(without), _plain(target, (OTHER,))))
     lengths = measured_lengths(priced.K)
     for length in lengths:
-        if not own.drafting(length):
+        if not len(own.drafting(length).seconds):
             raise ValueError(
                 f"the drafter never drafted {length} tokens in a round; "
                 "measure with a smaller depth, or a longer context"
@@ -151,7 +152,7 @@ def _catch_up(own: Samples) -> list[Estimate]:
     base, extra = estimate(own.drafting(1)), [ZERO]
     for backlog in range(1, MAX_BACKLOG + 1):
         seconds = own.seconds(Job(FIXED, 1), DRAFT, backlog)
-        one = above_zero(difference(estimate(seconds), base)) if seconds else None
+        one = above_zero(difference(estimate(seconds), base)) if len(seconds.seconds) else None
         extra.append(one or Estimate(extra[-1].seconds, float("nan"), 0))
     return extra
 
@@ -159,13 +160,12 @@ def _catch_up(own: Samples) -> list[Estimate]:
 def _feature(own: Samples, policy: float) -> Estimate:
     """What reading the features of one token takes, beyond calling the policy."""
     # a round of j tokens calls the policy j + 1 times, which overhead and draft price
-    extra = [
-        seconds / job.size - policy * (job.size + 1) / job.size
-        for job in own.rounds
-        if job.kind == FEATURES and job.size
-        for seconds in own.seconds(job, (POLICY,))
-    ]
-    return above_zero(estimate(extra)) if extra else ZERO
+    for job in own.rounds:
+        if job.kind == FEATURES and job.size:
+            read = own.seconds(job, (POLICY,))
+            extra = (read.seconds - policy * (job.size + 1)) / job.size
+            return above_zero(estimate(read.map(extra)))
+    return ZERO
 
 
 def _predictor(own: Samples) -> float | None:
@@ -185,9 +185,10 @@ def _predictor(own: Samples) -> float | None:
 
 def _node(own: Samples) -> Estimate:
     """Slope of drafting time over the rows of a drafter's pass; zero for fewer than two widths."""
-    widths = {job.size: own.seconds(job, (DRAFTING,)) for job in own.rounds if job.kind == WIDTH}
+    widths = {
+        job.size: estimate(own.seconds(job, (DRAFTING,))) for job in own.rounds if job.kind == WIDTH
+    }
     if len(widths) < 2:
         return ZERO
-    medians = [float(np.median(seconds)) for seconds in widths.values()]
-    slope = float(np.polyfit(list(widths), medians, 1)[0])
-    return Estimate(max(slope, 0.0), float("nan"), sum(map(len, widths.values())))
+    slope = float(np.polyfit(list(widths), [e.seconds for e in widths.values()], 1)[0])
+    return Estimate(max(slope, 0.0), float("nan"), min(e.samples for e in widths.values()))

@@ -1,0 +1,91 @@
+"""The command `simspec measured-table`."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from simspec.files import read_json
+from simspec.text_table import markdown_table
+
+ALL, TASK = "all", "task:"
+
+
+def measured_table(
+    file: Annotated[Path, typer.Argument(help="JSON of `simspec race --out` or of a scorecard.")],
+) -> None:
+    """Print a race's or a scorecard's figures as a Markdown table, for documents.
+
+    A scorecard's JSON is what `simspec scorecard` saved or printed.
+
+    Example: simspec measured-table race.json
+    """
+    print(read_json(file, _page, "race or scorecard"))
+
+
+def _page(report: Any) -> str:
+    try:
+        rows = report["rows"]
+        if isinstance(rows, dict):  # by recording, as saved
+            rows = [row for group in rows.values() for row in group]
+        return _race(report, rows) if "raw" in report else _scorecard(rows)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"lacks {error}; measure again with this version") from None
+
+
+def _race(report: Mapping, rows: list[Mapping]) -> str:
+    tasks = [g for g in dict.fromkeys(r["group"] for r in rows) if g.startswith(TASK)]
+    speedups = {(r["contestant"], r["group"]): r["speedup"] for r in rows}
+    shown = [r for r in rows if r["group"] == ALL and r["rate"] is not None]
+    cells = [
+        (
+            r["contestant"],
+            f"{r['rate']:.1f}",
+            _figure(r["speedup"], r["low"], r["high"]),
+            _figure(r["own"], r["own_low"], r["own_high"]),
+            f"{r['per_pass']:.2f}",
+            *(f"{speedups[r['contestant'], task]:.2f}" for task in tasks),
+        )
+        for r in sorted(shown, key=lambda r: -r["speedup"])
+    ]
+    headings = (
+        "contestant", "tokens/s", "times plain [95%]", "times own plain [95%]", "tokens a pass",
+        *(task.removeprefix(TASK) for task in tasks),
+    )  # fmt: skip
+    settings = f"{report['prompts']} prompts, {report['repeats']} repeats, {report['device']}"
+    notes = [settings, report["low_repeat"], *(f"not published: {r}" for r in report["reasons"])]
+    return "\n\n".join([markdown_table(headings, cells), "; ".join(filter(None, notes)) + "."])
+
+
+def _scorecard(rows: list[Mapping]) -> str:
+    cells = [
+        (
+            r["policy"],
+            "-"
+            if r["error"] is None
+            else _figure(r["error"], r["error_low"], r["error_high"], "+.1%"),
+            _figure(r["speedup"], r["speedup_low"], r["speedup_high"]),
+            _figure(r["speedup_measured"], r["measured_low"], r["measured_high"]),
+            f"{r['predicted']:.1f}",
+            f"{r['measured']:.1f}",
+            f"{r['rate_error']:+.1%}",
+            f"{r['acceptance']:+.1%}",
+            f"{r['cost']:+.1%}",
+            f"{r['overhead']:+.1%}",
+        )
+        for r in rows
+    ]
+    headings = (
+        "policy", "speedup error [95%]", "predicted times plain [95%]",
+        "measured times plain [95%]", "predicted tokens/s", "measured tokens/s", "tokens/s error",
+        "of acceptance", "of cost", "of overhead",
+    )  # fmt: skip
+    return markdown_table(headings, cells)
+
+
+def _figure(value: float | None, low: float | None, high: float | None, form: str = ".2f") -> str:
+    if value is None:
+        return "-"
+    interval = "" if low is None else f" [{low:{form}}, {high:{form}}]"
+    return f"{value:{form}}{interval}"

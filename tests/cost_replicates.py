@@ -1,0 +1,24 @@
+"""Costs with replicates made by hand, and what a measurement of known spread would give."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from simspec.cost import CostModel
+from simspec.fitted_cost import precision_of
+
+LISTS = ("draft", "verify", "catch_up")
+SCALARS = ("overhead", "feature", "node")
+
+
+def replicated(cost: CostModel, R: int = 64, spread: float = 0.1, seed: int = 0) -> CostModel:
+    """The costs with R lognormal replicates of each cell, `spread` the deviation of the logs."""
+    random = np.random.default_rng(seed)
+    parts = (*LISTS, *SCALARS, *(() if cost.predictor is None else ("predictor",)))
+    replicates = {}
+    for part in parts:
+        ratio = np.asarray(getattr(cost, part)) / cost.baseline
+        noise = np.exp(spread * random.standard_normal((R, *ratio.shape)))
+        replicates[part] = (ratio * noise).tolist()
+    held = replace(cost.precision or precision_of(cost, ()), replicates=replicates, blocks=40)
+    return replace(cost, precision=held)

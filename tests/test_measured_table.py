@@ -1,0 +1,61 @@
+"""The Markdown table of a race or a scorecard, for documents."""
+
+import json
+from dataclasses import asdict
+
+from doctored_scorecard import PRICE, doctored_rows, slower
+from race_clock import TASKS, timed
+from shell import command, refused
+
+from real.bench.prediction import Prices
+from real.bench.ranking import race_summary
+from real.bench.scorecard_file import save_rows
+
+
+def table(out):
+    return [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in out.splitlines() if "|" in line
+    ]
+
+
+def test_race_is_printed_fastest_first_with_both_speedups(tmp_path):
+    runs, rows = timed(
+        ("plain", 0, 2), ("generate", 0, 4), ("assisted:constant", 0, 4, {"commits": 2})
+    )
+    about = {"prompts": 4, "repeats": 3, "device": "cpu"}
+    report = race_summary(runs, rows, TASKS, about)
+    (tmp_path / "r.json").write_text(json.dumps(report))
+    code, out, _ = command(tmp_path, "measured-table", "r.json")
+    headings, _, *lines = table(out)
+    assert code == 0
+    assert headings == [
+        "contestant", "tokens/s", "times plain [95%]", "times own plain [95%]", "tokens a pass",
+        "code", "math",
+    ]  # fmt: skip
+    assert lines == [
+        ["plain", "0.5", "1.00", "1.00", "1.00", "1.00", "1.00"],
+        ["assisted:constant", "0.5", "1.00", "2.00", "2.00", "1.00", "1.00"],
+        ["generate", "0.2", "0.50", "1.00", "1.00", "0.50", "0.50"],
+    ]
+    assert "not published: 3 repeats" in out
+
+
+def test_scorecard_is_printed_with_the_error_of_the_speedup_first(tmp_path):
+    prices = Prices(PRICE, [PRICE] * 9, 9)
+    rows = doctored_rows(slower(0, 1, 2, 3, by=2.0), prices=prices, prompts=9)[0]
+    save_rows(tmp_path / "c.json", {}, {"t": rows})
+    (tmp_path / "printed.json").write_text(json.dumps({"rows": [asdict(row) for row in rows]}))
+    code, out, _ = command(tmp_path, "measured-table", "c.json")
+    assert code == 0
+    assert command(tmp_path, "measured-table", "printed.json")[1] == out
+    headings, _, plain, policy = table(out)
+    assert headings[:2] == ["policy", "speedup error [95%]"]
+    assert plain[:4] == ["plain", "-", "1.00", "1.00"]
+    assert policy[:2] == ["fixed:2", "+100.0% [+100.0%, +100.0%]"]
+    assert policy[6:] == ["+100.0%", "+0.0%", *policy[8:]]
+
+
+def test_other_files_are_refused_in_one_line(tmp_path):
+    for text in ("[]", "{}", '{"rows": 5}', '{"rows": [{}]}', '{"raw": {}, "rows": [{}]}', "x"):
+        (tmp_path / "o.json").write_text(text)
+        refused(tmp_path, "measured-table", "o.json", words="o.json: not a race or scorecard")

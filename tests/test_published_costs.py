@@ -1,0 +1,50 @@
+"""Bundled costs are fit to publish: with intervals, without warnings, and no pass handicapped."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from real.measure.diagnosis import faster_wider_warning
+from real.measure.replicates import KEPT
+from simspec.cost_table import load_cost
+
+TRACES = Path(__file__).parents[1] / "traces"
+FILES = sorted([*TRACES.glob("tiny-*.cost.json"), *TRACES.glob("smollm2/*/*.cost.json")])
+
+
+def identify(path):
+    return str(path.relative_to(TRACES)).removesuffix(".cost.json")
+
+
+def test_every_recording_has_its_costs():
+    recordings = [*TRACES.glob("tiny-*.parquet"), *TRACES.glob("smollm2/*/*.parquet")]
+    assert sorted(path.with_suffix(".cost.json") for path in recordings) == FILES
+
+
+@pytest.mark.parametrize("path", FILES, ids=identify)
+def test_no_bundled_cost_warns_or_lacks_its_replicates(path):
+    cost = load_cost(path)
+    assert cost.precision.warnings == ()
+    assert len(cost.replicates) == KEPT
+    assert cost.precision.blocks > 0
+    assert cost.precision.disturbed <= cost.precision.blocks / 2
+
+
+@pytest.mark.parametrize("path", FILES, ids=identify)
+def test_no_pass_is_slower_than_a_wider_one(path):
+    cost = load_cost(path)
+    assert faster_wider_warning(cost) == []
+    rows = np.array(cost.precision.replicates["verify"])
+    rows[:, 0] *= 1.5 * rows.mean() / rows[:, 0].mean()
+    handicapped = {**cost.precision.replicates, "verify": rows.tolist()}
+    control = replace(cost, precision=replace(cost.precision, replicates=handicapped))
+    assert len(faster_wider_warning(control)) == 1
+
+
+@pytest.mark.parametrize("path", FILES, ids=identify)
+def test_no_modeled_speedup_of_a_fixed_length_exceeds_its_tokens_a_round(path):
+    cost = load_cost(path)
+    rounds = cost.draft + cost.verify[: cost.K + 1] + cost.overhead
+    assert (rounds >= 0.98 * cost.baseline).all()
