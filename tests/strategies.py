@@ -4,31 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from simspec import CostModel, Policy, Trace, TraceMeta
-from simspec.policies import (
-    adaedl,
-    adaptive_confidence,
-    beta_ts,
-    cali_ts,
-    confidence,
-    cost_ts,
-    draft_verify,
-    ema_tiers,
-    entropy,
-    exp3,
-    fixed,
-    goodput,
-    hf_heuristic,
-    in_a_row,
-    kill_switch,
-    model_only,
-    product,
-    sampling_only,
-    specdec_pp,
-    tapout,
-    throughput_aware,
-    ucb,
-)  # fmt: skip
-from simspec.policies.thompson import READINGS
+from simspec.policies import KINDS, make
 from simspec.quantization import TABLES
 from simspec.scalar_predictor import ScalarPredictor
 from simspec.synthetic import iid
@@ -141,57 +117,18 @@ def nosy(scope="sequence"):
 
 
 SCALAR = ScalarPredictor(0.2, 0.6, -0.3, 0.1)
-
-
-def planned(*arguments, rule=cost_ts, **named):
-    """A cost-aware policy, planned for a trace and costs that are not those it is replayed with."""
-    return rule(*arguments, **named)(
-        iid(0.5, 1, 4, 6), CostModel(0.125 * np.arange(7), np.ones(7), [0, 0.25], 0.0, 1.0)
-    )
-
+PLANNED_TRACE = iid(0.5, 1, 4, 6)
+PLANNED_COST = CostModel(0.125 * np.arange(7), np.ones(7), [0, 0.25], 0.0, 1.0)
 
 EXAM = [
-    fixed(0),
-    fixed(1),
-    *(beta_ts(reading) for reading in READINGS),
-    beta_ts(scope="stream", alpha0=2.0, beta0=0.5, K=1),
-    confidence(0.7),
-    confidence(0.7, inclusive=False),
-    cali_ts("draft_share"),
-    cali_ts("validated", SCALAR, sigma_m=0.2, sigma_s=0.7, theta0=0.8, scope="stream"),
-    cali_ts("literal", "confidence", sigma_m=2.0),
-    model_only(SCALAR),
-    sampling_only("draft_share", sigma_s=0.4),
-    planned(),
-    planned("depth", alpha0=2.0, decay=0.75, scope="stream"),
-    planned(greedy=True, decay=0.5),
-    entropy(),
-    entropy(2.0, inclusive=False),
-    product(0.3),
-    product(0.6, "theta", shortest=1, inclusive=False),
-    planned(0.5, "released", "theta", rule=specdec_pp),
-    planned(0.6, predictor=SCALAR, shortest=1, longest=4, rule=specdec_pp),
-    draft_verify(),
-    adaedl(0.5, step=0.3, scope="stream"),
-    hf_heuristic(2),
-    hf_heuristic(3, transient=True),
-    adaptive_confidence(0.6, samples=1),
-    adaptive_confidence(weight=0.5, samples=0, scope="stream"),
-    ema_tiers("0/1/3", interval=1, warmup=1),
-    ema_tiers(weight=0.9, interval=2, warmup=0, scope="sequence"),
-    planned(rule=throughput_aware, window=2, interval=2),
-    planned("geometric", "1/2/4", rule=throughput_aware, window=1, interval=1, scope="sequence"),
-    planned(rule=goodput, window=1),
-    planned("released", rule=goodput, window=2, shortest=1, scope="sequence"),
-    kill_switch(1, 3, 0.6),
-    in_a_row(1, 0, 3),
-    in_a_row(2, wasteful=True, scope="sequence"),
-    planned(rule=ucb),
-    planned("released", "0/1/3", rule=ucb, scope="stream"),
-    planned(rule=exp3),
-    planned("0/2/5", 2.0, rule=exp3, scope="stream"),
-    tapout(),
-    tapout(0.5, exploration=0.5, scope="stream"),
+    *(
+        make(text, PLANNED_TRACE, PLANNED_COST)
+        for kind in KINDS.values()
+        if kind.group != "trees" and not kind.clairvoyant
+        for text in kind.examples
+    ),
     nosy(),
     nosy("stream"),
 ]
+"""Every built-in policy by its own examples, and a user's; those that plan, planned for a trace and
+costs that are not those they are replayed with."""

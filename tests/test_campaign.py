@@ -17,7 +17,7 @@ from real.campaign import archive, report, thresholds
 from real.campaign.config import REQUIRED
 from real.campaign.presets import TOY
 from real.campaign.scheduler import advance
-from real.campaign.stages import UNRECORDED, stages
+from real.campaign.stages import stages
 from real.campaign.workspace import Workspace, WorkspaceError
 from real.drafters import BUILTIN
 from real.jobs import RULES
@@ -84,7 +84,8 @@ def test_every_stage_runs_in_one_call(inputs, whole):
     folder = open_workspace(inputs, inputs / "out")
     for part in stages():
         assert folder.result(part.name) is not None
-    for drafter in set(BUILTIN) - set(UNRECORDED):
+    # lookahead depends on earlier rounds, a sorted drafter has a report of its own
+    for drafter in set(BUILTIN) - {"lookahead", "sorted"}:
         for rule in RULES:
             trace = load_trace(folder.trace(drafter, rule))
             assert trace.meta.rule == rule

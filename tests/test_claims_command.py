@@ -23,8 +23,8 @@ from simspec.claims.ablations import (
     upper_layers,
 )
 from simspec.claims.card import find_cards, read_card
-from simspec.claims.catalogue import CLAIMS, REFERENCES
-from simspec.claims.claim import Inputs
+from simspec.claims.catalogue import CLAIMS
+from simspec.claims.claim import REFERENCES, Inputs
 from simspec.claims.page import BEGIN, END, renew
 from simspec.claims.price import MEASURED, PRICES
 from simspec.claims.recorded import Recordings, repeated_8grams

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from simspec import CostModel, synthetic
 from simspec.claims.claim import Claim, Inputs
 from simspec.claims.evidence import excess, observe
-from simspec.claims.paper_acceptance import EESD, SYNTHETIC, VANILLA, raised
+from simspec.claims.paper_acceptance import EESD_ACCEPTANCE, SYNTHETIC, VANILLA_ACCEPTANCE, raised
 from simspec.claims.price import MEASURED, PRICES
 from simspec.claims.recorded import Recorded, Recordings
 from simspec.claims.sorted_exits import cascades
@@ -148,8 +148,8 @@ def test_the_papers_acceptance_is_what_its_tables_imply():
                 alpha = float(iid_rate(a + 1, 10))
             implied[method].append(alpha)
     for method in ("Beta-TS", "Cali-TS"):
-        assert EESD[0] <= np.median(implied[method]) <= EESD[1]
-    assert np.median(implied["vanilla"]) == pytest.approx(VANILLA[0], abs=0.02)
+        assert EESD_ACCEPTANCE[0] <= np.median(implied[method]) <= EESD_ACCEPTANCE[1]
+    assert np.median(implied["vanilla"]) == pytest.approx(VANILLA_ACCEPTANCE[0], abs=0.02)
 
 
 def test_cascades_choose_from_low_thresholds_and_from_high_ones():

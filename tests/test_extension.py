@@ -1,4 +1,4 @@
-"""A new drafter, policy or command is one new file and one dictionary entry."""
+"""A new drafter, policy or command is one new file."""
 
 import importlib.util
 import sys
@@ -155,6 +155,8 @@ def momentum(extra: int):
 COMMAND = '''
 """The command `repeat`."""
 
+PANEL = "Simulate"
+
 
 def repeat(word: str, times: int = 2):
     """Print a word several times.
@@ -274,7 +276,6 @@ def test_new_policy_replay_equals_slow_twin_and_run(momentum, drafter, rule):
 def test_new_command_is_listed_and_runs(tmp_path, monkeypatch, capsys):
     (tmp_path / "repeat.py").write_text(COMMAND.lstrip())
     monkeypatch.setattr(real.cli, "__path__", [*real.cli.__path__, str(tmp_path)])
-    monkeypatch.setitem(real.cli.COMMANDS, "repeat", "repeat")
     app = typer.Typer(no_args_is_help=True, add_completion=False)
     points = entry_points(group=simspec.cli.GROUP)
     load = simspec.cli.load_commands

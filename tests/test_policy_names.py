@@ -1,12 +1,14 @@
 """Names of policies: parsed, read back, and refused in one line."""
 
-import numpy as np
 import pytest
 from strategies import EXAM
+from strategies import PLANNED_COST as PRICES
+from strategies import PLANNED_TRACE as TRACE
 
-from simspec import CostModel, PolicyError, policies, synthetic
+from simspec import PolicyError, policies
 from simspec.policies import (
     BUILTIN,
+    KINDS,
     beta_ts,
     cali_ts,
     confidence,
@@ -16,12 +18,8 @@ from simspec.policies import (
     oracle,
     parse,
 )
-
-# What strategies.planned plans for.
-TRACE, PRICES = (
-    synthetic.iid(0.5, 1, 4, 6),
-    CostModel(0.125 * np.arange(7), np.ones(7), [0, 0.25], 0.0, 1.0),
-)
+from simspec.policy_kind import GROUPS
+from simspec.reports.tuning import policy_text
 
 
 @pytest.mark.parametrize(
@@ -33,13 +31,30 @@ def test_names_parse_back_to_their_policy(policy):
 
 @pytest.mark.parametrize("name", sorted(BUILTIN))
 def test_names_of_built_policies_start_with_their_key(name):
-    text = {"fixed": "fixed:3", "confidence": "confidence:0.5"}.get(name, name)
-    policy = make(text, TRACE, PRICES)
+    policy = make(policy_text(name, KINDS[name].required), TRACE, PRICES)
     again = make(policy.name, TRACE, PRICES)
     assert again == policy
     assert make(policy, TRACE, PRICES) is policy
     assert policy.name.split(":")[0] == name
     assert "\n" not in policy.name
+
+
+def examples(*groups):
+    return [text for kind in KINDS.values() if kind.group in groups for text in kind.examples]
+
+
+def test_every_kind_has_an_example_of_its_own_name_and_a_known_group():
+    for name, kind in KINDS.items():
+        assert {text.split(":")[0] for text in kind.examples} == {name}
+        assert kind.group in GROUPS
+        assert kind.source
+        assert kind.rule
+
+
+@pytest.mark.parametrize("text", examples("trees"))
+def test_examples_of_trees_read_back(text):
+    again = parse(parse(text).name)
+    assert (again.name, type(again)) == (parse(text).name, type(parse(text)))
 
 
 def test_parse():
@@ -133,7 +148,7 @@ def test_invalid_policy_texts_are_refused_in_one_line(text):
 def test_unknown_names_get_the_nearest_suggestion(text, near):
     with pytest.raises(PolicyError, match=f"did you mean {near}\\?"):
         parse(text)
-    with pytest.raises(PolicyError, match="named 'qqq': expected one of fixed, "):
+    with pytest.raises(PolicyError, match="named 'qqq': expected one of beta_ts, "):
         parse("qqq")
 
 

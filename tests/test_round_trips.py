@@ -21,7 +21,7 @@ from simspec.exports.formats import FORMATS as EXPORTS
 from simspec.exports.schedule import Limits, Schedule
 from simspec.imports.conclusions import depth_counts, length_at
 from simspec.imports.formats import FORMATS as IMPORTS
-from simspec.imports.formats import OPTIONS, read_import
+from simspec.imports.formats import read_import
 from simspec.imports.import_report import import_report
 from simspec.imports.kinds import BatchTier, EngineSettings
 from simspec.imports.options import ImportOptions
@@ -233,7 +233,7 @@ DOCUMENTS = [(name, *right) for name, right in RIGHT.items()] + list(MORE_RIGHT)
 def test_right_documents_and_their_summaries_read_alike(tmp_path, number):
     name, text, asked = DOCUMENTS[number]
     (tmp_path / "f").write_text(text, encoding="utf-8")
-    version = asked.engine_version if "engine_version" in OPTIONS.get(name, ()) else None
+    version = asked.engine_version if "engine_version" in IMPORTS[name].options else None
     mode = "thinking_on" if name == "golden-al" else None
     result = read_import(name, tmp_path / "f", ImportOptions(engine_version=version, mode=mode))
     report = import_report(result)

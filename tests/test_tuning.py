@@ -11,11 +11,10 @@ from documents import ROOT, blocks
 from shell import command, refused
 
 from simspec import CostModel, replay, synthetic
-from simspec.policies import BUILTIN, CLAIRVOYANT, make, parse
+from simspec.policies import CLAIRVOYANT, KINDS, make, parse
 from simspec.recordings import recordings
 from simspec.reports.comparison import holm
 from simspec.reports.tuning import Half, Search, Tuned, corrected, default_text, policy_text, tune
-from simspec.reports.tuning_space import REQUIRED, SPACES
 from simspec.scalar_predictor import split_by_task
 from simspec.stats import Interval
 from simspec.trace import Trace, load_trace
@@ -37,17 +36,17 @@ def seconds(trace, text, seed=0):
     return COST.seconds(replay(trace, policy, seed, COST)).sum()
 
 
-@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.space])
 def test_spaces_hold_arguments_of_policies_and_their_defaults(name):
-    trace, factory = load_trace(recordings()["tiny-early_exit-greedy"]), signature(BUILTIN[name])
+    trace, factory = load_trace(recordings()["tiny-early_exit-greedy"]), signature(KINDS[name].make)
     defaults = {key: value.default for key, value in factory.parameters.items()}
-    defaults |= REQUIRED.get(name, {})
-    for key, where in SPACES[name].items():
+    defaults |= KINDS[name].required
+    for key, where in KINDS[name].space.items():
         low, high = where.bounds
         for x in (low, (low + high) / 2, high):
             value = where.value(x)
             assert where.value(where.coordinate(value)) == value
-            text = policy_text(name, REQUIRED.get(name, {}) | {key: value})
+            text = policy_text(name, KINDS[name].required | {key: value})
             if not (name == "fixed" and value > trace.K):
                 make(text, trace, CostModel.from_ratio(0.1, trace.K))
         if defaults[key] is not None:
@@ -55,7 +54,9 @@ def test_spaces_hold_arguments_of_policies_and_their_defaults(name):
 
 
 def test_every_policy_with_numbers_is_tuned():
-    assert set(BUILTIN) - set(SPACES) == {*CLAIRVOYANT, "model_only"} & set(BUILTIN)
+    chains = {name: kind for name, kind in KINDS.items() if kind.group != "trees"}
+    untuned = {name for name, kind in chains.items() if not kind.space}
+    assert untuned == {*CLAIRVOYANT, "model_only"} & set(chains)
 
 
 def test_fixed_length_is_the_best_of_all_on_the_prompts_tuned_on():

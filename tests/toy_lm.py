@@ -154,45 +154,21 @@ def toy_prompts(count: int, seed: int = 0) -> list[list[int]]:
 RULES = {"greedy": Rule(), "coupled": Rule("coupled", 0.8, 5)}
 DRAFTERS = tuple(TOYS)
 PREFIX = ("model", "early_exit")  # language models of the token prefix: `one_bit` records them
-# every built-in policy, in every reading; a test checks that no built-in is missing
-POLICIES = (
-    "fixed:0",
-    "fixed:1",
-    "fixed:3",
-    "fixed:6",
-    "beta_ts:acceptance",
-    "beta_ts:censored",
-    "beta_ts:printed",
-    "beta_ts:printed_with_correction",
-    "confidence:0.5",
-    "confidence:0.5,inclusive=false",
-    "cali_ts:draft_share,predictor=scalar/0.1/0.7/-0.2/0.1,sigma_m=0.5,sigma_s=0.2",
-    "cali_ts:validated,predictor=confidence,sigma_m=0.1",
-    "cali_ts:literal,predictor=scalar/0.1/0.7/-0.2/0.1",
-    "model_only:confidence",
-    "sampling_only",
-    "cost_ts",
-    "cost_ts:depth,decay=0.9",
-    "entropy:1.5",
-    "product:0.8,inclusive=false",
-    "specdec_pp:0.5,predictor=scalar/0.1/0.7/-0.2/0.1",
-    "draft_verify:0.5",
-    "adaedl:0.4",
-    "hf_heuristic:3",
-    "hf_heuristic:3,transient=true",
-    "adaptive_confidence:0.6,samples=1",
-    "ema_tiers:0/1/3,interval=2,warmup=1",
-    "throughput_aware:geometric,window=3,interval=3",
-    "goodput:shortest=1,window=2",
-    "kill_switch:3,window=4",
-    "in_a_row:2",
-    "in_a_row:1,wasteful=true",
-    "ucb",
-    "exp3:0/1/3",
-    "tapout:exploration=0.5",
-    "greedy_oracle",
-    "oracle",
+
+
+def reads(text: str) -> tuple[str, ...]:
+    """Names of the features that the policy of this text reads."""
+    return policies.parse(text).reads
+
+
+POLICIES = tuple(
+    text
+    for kind in policies.KINDS.values()
+    if kind.group != "trees"
+    for text in kind.examples
+    if "theta" not in reads(text)
 )
+"""Every built-in policy by its own examples; toys have no trained predictor."""
 
 
 @lru_cache(maxsize=32)
@@ -238,11 +214,6 @@ def at_random(go: float, keep: float) -> Policy:
     return Policy(
         f"random:{go},{keep}", _go, _ignore, params=(go, go + keep * (1 - go)), random=True
     )
-
-
-def reads(text: str) -> tuple[str, ...]:
-    """Names of the features that the policy of this text reads."""
-    return policies.parse(text).reads
 
 
 def policy_from(text: str, trace, cost):

@@ -22,7 +22,6 @@ from real.campaign.training import (
     write_card,
 )
 from real.campaign.verification import audit_free_runs, compare_with_replay, force_recorded
-from real.drafters import BUILTIN
 from real.jobs import RULES
 
 FULLY_REQUIRED = ("model", "eagle")
@@ -183,10 +182,3 @@ def _drafter_stages(drafter: str, rank: str, needs: tuple[str, ...]) -> list[Sta
         Stage(f"{name}-{drafter}", stage_rank, seconds, partial(run, drafter=drafter), recordings)
         for name, stage_rank, seconds, run in last
     ]
-
-
-UNRECORDED = ("lookahead", "sorted")
-"""Drafters that a campaign leaves out: one depends on earlier rounds, one has a report of its
-own."""
-
-assert set(BUILTIN) == {*REQUIRED, *RECOMMENDED, *UNRECORDED, "self_skip", "prompt_lookup"}

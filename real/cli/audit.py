@@ -8,6 +8,8 @@ import typer
 from real.cli.options import Device, Json, Models, TargetPath, Weights, check_recordings
 from real.cli.progress import show_progress
 
+PANEL = "Run and verify"
+
 
 def audit(  # noqa: PLR0913
     run: Annotated[

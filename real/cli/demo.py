@@ -11,6 +11,8 @@ from real.cli.progress import show_progress
 from simspec.cli.options import MOST_PROMPTS, MOST_THREADS, at_most
 from simspec.terminal import print_table, print_text
 
+PANEL = "Run and verify"
+
 
 def demo(  # noqa: PLR0913
     prompts: Annotated[

@@ -22,6 +22,8 @@ from real.cli.progress import show_progress
 from simspec.cli.options import at_most
 from simspec.terminal import print_table
 
+PANEL = "Benchmark"
+
 
 def emulate(  # noqa: PLR0913
     trace: Recording,

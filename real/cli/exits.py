@@ -8,6 +8,8 @@ import typer
 
 from real.cli.options import Device, Dtype, Json, Models, TargetPath, Threads, Weights
 
+PANEL = "Record"
+
 
 def exits(  # noqa: PLR0913
     trace: Annotated[str, typer.Argument(help="A recording of drafter sorted.")],

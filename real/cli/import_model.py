@@ -10,6 +10,8 @@ from real.cli.options import Json
 from real.cli.progress import show_progress
 from simspec.terminal import print_text
 
+PANEL = "Record"
+
 
 def import_model(
     file: Annotated[Path, typer.Argument(help="A GGUF file of Llama, Mistral, Qwen2 or Qwen3.")],

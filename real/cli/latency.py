@@ -11,6 +11,8 @@ from real.cli.progress import show_progress
 from simspec.cli.options import MOST_BATCH, MOST_REPEATS, at_most
 from simspec.terminal import print_table
 
+PANEL = "Record"
+
 
 def latency(  # noqa: PLR0913
     target: Annotated[

@@ -9,6 +9,7 @@ import typer
 
 from real.cli.engines import describe_engines
 from real.cli.options import (
+    DRAFTERS,
     MOST_TOKENS,
     Device,
     Dtype,
@@ -34,6 +35,8 @@ from simspec.tree import MAX_NODES
 if TYPE_CHECKING:
     from real.jobs import CostRequest
 
+PANEL = "Record"
+
 SHOWN = 1, 2, 4, 8, 16, 32, 48
 """Lengths of verification that are printed for several drafters."""
 
@@ -41,10 +44,7 @@ SHOWN = 1, 2, 4, 8, 16, 32, 48
 Drafters = Annotated[
     list[str] | None,
     typer.Option(
-        "--drafter",
-        help="model, early_exit, eagle, medusa, hydra, glide, self_skip or prompt_lookup; "
-        "repeatable, then --out is a folder.",
-        show_default="model",
+        "--drafter", help=f"{DRAFTERS}; repeatable, then --out is a folder.", show_default="model"
     ),
 ]
 Rules = Annotated[

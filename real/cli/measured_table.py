@@ -9,6 +9,8 @@ import typer
 from simspec.files import read_json
 from simspec.text_table import markdown_table
 
+PANEL = "Benchmark"
+
 ALL, TASK = "all", "task:"
 
 

@@ -1,12 +1,15 @@
 """Options that several commands share, and what they mean."""
 
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Annotated
 
 import typer
 
 from simspec.cli.options import MOST_PROMPTS, MOST_THREADS, at_most, check_seed
 
+DRAFTERS = ", ".join(file.name for file in iter_modules([f"{Path(__file__).parents[1]}/drafters"]))
+"""Names of the drafters, which are those of their files: help imports none of them."""
 MOST_TOKENS = 1 << 20
 """Tokens of a sequence: caches of so many are allocated."""
 MOST_WIDTH = 4096
@@ -56,20 +59,9 @@ TargetPath = Annotated[
 Weights = Annotated[
     Path | None, typer.Option(help="The drafter's folder, in place of <models>/<drafter>.")
 ]
-DrafterName = Annotated[
-    str,
-    typer.Option(
-        "--drafter",
-        help="model, early_exit, eagle, medusa, hydra, glide, sorted, self_skip or prompt_lookup.",
-    ),
-]
+DrafterName = Annotated[str, typer.Option("--drafter", help=f"{DRAFTERS}.")]
 DrafterNames = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--drafter",
-        help="model (default), early_exit, eagle, medusa, hydra, glide, sorted, self_skip or "
-        "prompt_lookup; repeatable.",
-    ),
+    list[str] | None, typer.Option("--drafter", help=f"{DRAFTERS}; repeatable; default: model.")
 ]
 RuleName = Annotated[
     str,

@@ -9,6 +9,8 @@ import typer
 from real.cli.options import Json
 from simspec.terminal import print_text
 
+PANEL = "Record"
+
 
 def quantize(
     folder: Annotated[Path, typer.Argument(help="The folder of a trained drafter.")],

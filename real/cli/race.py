@@ -23,6 +23,8 @@ from real.cli.progress import show_progress
 from real.cli.race_table import print_race
 from simspec.cli.options import MOST_PROMPTS, MOST_REPEATS, at_most
 
+PANEL = "Benchmark"
+
 Costs = Annotated[
     list[str] | None,
     typer.Option(

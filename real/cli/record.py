@@ -31,6 +31,8 @@ from real.cli.progress import show_progress
 from simspec.cli.options import LONGEST_DRAFT, MOST_BATCH, MOST_PROMPTS, at_most
 from simspec.terminal import print_text
 
+PANEL = "Record"
+
 
 def record(  # noqa: PLR0913
     prompts: Annotated[

@@ -23,6 +23,8 @@ from real.cli.progress import show_progress
 from simspec.cli.options import MOST_PROMPTS, at_most
 from simspec.terminal import print_text
 
+PANEL = "Run and verify"
+
 
 def run(  # noqa: PLR0913
     trace: Annotated[

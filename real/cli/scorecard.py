@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from real.cli.options import (
+    MOST_TOKENS,
     Cost,
     Device,
     Dtype,
@@ -22,6 +23,8 @@ from real.cli.options import (
 from real.cli.progress import show_progress
 from simspec.cli.options import MOST_PROMPTS, MOST_REPEATS, at_most
 from simspec.terminal import print_table, print_text
+
+PANEL = "Benchmark"
 
 
 def scorecard(  # noqa: PLR0913
@@ -41,6 +44,12 @@ def scorecard(  # noqa: PLR0913
             help="Runs of every policy; their spread is the noise floor.",
         ),
     ] = 5,
+    budget: Annotated[
+        int,
+        typer.Option(
+            callback=at_most(MOST_TOKENS), help="Most new tokens of a prompt; 0: as recorded."
+        ),
+    ] = 0,
     plot: Annotated[
         Path | None,
         typer.Option(help="Write a PNG: speedups predicted and measured, and seconds by phase."),
@@ -72,7 +81,7 @@ def scorecard(  # noqa: PLR0913
     check_recordings(*traces)
     from real.jobs import ModelSettings, ScoringSettings, score_recordings
 
-    settings = ScoringSettings(policy, prompts, repeats, cost, seed, save)
+    settings = ScoringSettings(policy, prompts, repeats, cost, seed, save, budget)
     models_ = ModelSettings(models, device, dtype, engine, target)
     with show_progress() as progress:
         card = score_recordings(traces, models_, settings, plot, progress)

@@ -23,6 +23,8 @@ from real.cli.options import (
 from real.cli.progress import show_progress
 from simspec.terminal import print_text
 
+PANEL = "Run and verify"
+
 
 def teacher_force(  # noqa: PLR0913
     trace: Recording,

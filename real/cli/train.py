@@ -11,6 +11,8 @@ from real.cli.progress import show_progress
 from simspec.cli.options import MOST_BATCH, MOST_ROWS, MOST_THREADS, at_most
 from simspec.terminal import print_note, print_text
 
+PANEL = "Record"
+
 
 def train(  # noqa: PLR0913
     text: Annotated[

@@ -89,7 +89,7 @@ class RandomInit:
 
 @dataclass(frozen=True)
 class DrafterKind:
-    """All that the project knows of one kind of drafter; an entry of `real.drafters.BUILTIN`.
+    """All that the project knows of one kind of drafter: `KIND` of its file in `real.drafters`.
 
     | field | meaning |
     | --- | --- |

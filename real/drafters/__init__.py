@@ -2,33 +2,14 @@
 
 from real.draft import Drafter, DrafterKind, RandomInit
 from real.draft.parallel import ParallelFactory
-from real.drafters import (
-    eagle,
-    early_exit,
-    glide,
-    hydra,
-    lookahead,
-    medusa,
-    model,
-    prompt_lookup,
-    self_skip,
-    sorted,
-)
 from real.model.decoder import Decoder
 from simspec.model_shape import ModelShape
+from simspec.plugins import plugins
 
 BUILTIN: dict[str, DrafterKind] = {
-    "model": model.KIND,
-    "early_exit": early_exit.KIND,
-    "self_skip": self_skip.KIND,
-    "prompt_lookup": prompt_lookup.KIND,
-    "lookahead": lookahead.KIND,
-    "sorted": sorted.KIND,
-    "eagle": eagle.KIND,
-    "medusa": medusa.KIND,
-    "hydra": hydra.KIND,
-    "glide": glide.KIND,
+    name: file.KIND for name, file in plugins(__name__, "KIND").items()
 }
+"""Every kind of drafter, by the name of its file."""
 
 
 def trainable() -> tuple[str, ...]:

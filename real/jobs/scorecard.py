@@ -33,6 +33,7 @@ class ScoringSettings:
     | cost | a cost file that policies observe |
     | seed | of the prompts, the order of runs and the policies |
     | save | rows of finished recordings, .json; a second call continues there |
+    | budget | most new tokens of a prompt; 0: as recorded |
     """
 
     policies: Sequence[str] | None = None
@@ -41,6 +42,7 @@ class ScoringSettings:
     cost: Path | None = None
     seed: int = 0
     save: Path | None = None
+    budget: int = 0
 
 
 def score_recordings(
@@ -53,8 +55,9 @@ def score_recordings(
     """The scorecard of these recordings; a figure of it goes to `plot`."""
     check_models(models)
     check_seed(settings.seed)
-    if settings.repeats < 1:
-        raise ValueError(f"--repeats is {settings.repeats}, expected at least 1")
+    for name, least in (("repeats", 1), ("budget", 0)):
+        if (value := getattr(settings, name)) < least:
+            raise ValueError(f"--{name} is {value}, expected at least {least}")
     recordings = {name: open_recording(name) for name in names}
     inputs = [settings.cost or "", *(path for path, _ in recordings.values())]
     if plot is not None:
@@ -73,7 +76,7 @@ def score_recordings(
         tune_for_timing(models.engine, pair.target.decoder, pair.drafter)
         rows[name] = score(
             name,
-            trace,
+            trace.shorten(settings.budget) if settings.budget else trace,
             pair,
             wanted[name],
             policy_cost_of(path, settings.cost, trace.K),
@@ -116,6 +119,7 @@ def _saved_settings(models: ModelSettings, settings: ScoringSettings, hashes: di
         "engine": models.engine,
         "prompts": settings.prompts,
         "repeats": settings.repeats,
+        "budget": settings.budget,
         "seed": settings.seed,
         "cost": str(settings.cost),
         "bundle": str(models.models),

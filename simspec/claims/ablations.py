@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from simspec.claims.card import Card, Lengths, pairs, shared_lengths
-from simspec.claims.claim import Inputs
+from simspec.claims.claim import EAGLE, EESD, GLIDE, Claim, Inputs
 from simspec.claims.evidence import (
     POSITIVE,
     Array,
@@ -247,3 +247,59 @@ def layer_of(reads: str) -> float:
 def _is_more(value: object, other: object, least: float) -> bool:
     numbers = [x for x in (value, other) if isinstance(x, int | float)]
     return len(numbers) == 2 and numbers[0] > numbers[1] and bool(np.isclose(numbers[1], least))
+
+
+CLAIMS = (
+    Claim(
+        7, "The layer behind the early exit raises acceptance.", EESD, "Table 4",
+        layer_lengthens, (), part="a", needs="no card",
+        detail="Cards of 1 and 0 layers at N of 5 to 10%: accepted lengths.",
+        regime="LLaMA-2-13B, HM with and without the layer.",
+    ),
+    Claim(
+        7, "The layer behind the early exit pays.", EESD, "Table 4", layer_pays,
+        part="b", needs="no card", detail="The same cards: time under Beta-TS.",
+        regime="LLaMA-2-13B, speedup with and without the layer.",
+    ),
+    Claim(
+        7, "A second layer behind the early exit does not pay.", EESD, "Figure 5",
+        second_layer_costs, part="c", needs="no card",
+        detail="Cards of 1 and 2 layers: time under Beta-TS.",
+        regime="more layers behind the exit, under Beta-TS.",
+    ),
+    Claim(
+        8, "N at 5 to 10% of the target's layers is best.", EESD, "section 5.4, Figure 4",
+        exit_depth, needs="no card",
+        detail="Time under Beta-TS, on recordings of exits with one layer behind them.",
+        regime="LLaMA-2 of 40 and 80 layers, under Beta-TS.",
+    ),
+    Claim(
+        9, "Self-distillation helps.", EESD, "Table 4", self_distillation, (),
+        needs="no card", detail="Cards with and without the target's outputs.",
+        regime="LLaMA-2-13B, open data with and without the target's outputs.",
+    ),
+    Claim(
+        11, "Reading the target's cache raises acceptance.", GLIDE, "Figure 4",
+        target_cache, (), part="a", needs="no card",
+        detail="Cards with and without cross-attention.",
+        regime="GLIDE against a vanilla drafter of its size, targets of 7B to 33B.",
+    ),
+    Claim(
+        11, "Upper layers' caches raise acceptance more.", GLIDE, "Figure 7",
+        upper_layers, (), part="b", needs="no card",
+        detail="Each pair of cards that read different layers.",
+        regime="GLIDE that reads one layer or another of a 7B target.",
+    ),
+    Claim(
+        14, "Features are easier to extrapolate than tokens.", EAGLE, "Figure 10",
+        features_or_tokens, (), part="a", needs="no card",
+        detail="Cards of heads that read the one or the other.",
+        regime="heads on Vicuna 7B, trained on far more text.",
+    ),
+    Claim(
+        14, "Shifted tokens gain most.", EAGLE, "Figure 10", shifted_tokens, (),
+        part="b", needs="no card",
+        detail="Adding the token unshifted gains less than shifting it.",
+        regime="heads on Vicuna 7B, trained on far more text.",
+    ),
+)  # fmt: skip

@@ -8,6 +8,15 @@ from simspec.claims.evidence import Evidence
 from simspec.claims.price import PRICES, Price
 from simspec.claims.recorded import Recordings
 
+EESD, GLIDE, EAGLE, S2D = "EESD", "GLIDE with a CAPE", "EAGLE", "S2D"
+REFERENCES = {
+    EESD: "arXiv 2406.03853",
+    GLIDE: "arXiv 2402.02082",
+    EAGLE: "arXiv 2401.15077",
+    S2D: "arXiv 2407.01955",
+}
+"""Where each paper is."""
+
 
 @dataclass(frozen=True)
 class Inputs:

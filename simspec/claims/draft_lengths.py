@@ -5,7 +5,7 @@ from itertools import groupby, permutations
 
 import numpy as np
 
-from simspec.claims.claim import Inputs
+from simspec.claims.claim import EAGLE, EESD, Claim, Inputs
 from simspec.claims.evidence import (
     POSITIVE,
     Array,
@@ -225,3 +225,40 @@ def _task_gap(
     return observe(
         part, recorded.source, price.name, columns, difference, bounds, figures, inputs.seed
     )
+
+
+CLAIMS = (
+    Claim(
+        4, "The best draft length differs between samples.", EESD, "Figure 1b",
+        samples_differ, part="a",
+        detail="What a long draft gains in one half of an output goes with what it gains in the "
+        "other (correlation above 0.1). Raised recordings add acceptance at random, which would "
+        "dilute every difference that 4a to 4c look for, so they cannot carry them.",
+        regime="the best K of each sample in hindsight, which also fits its noise.",
+    ),
+    Claim(
+        4, "The best draft length differs between tasks.", EESD, "Figure 3",
+        tasks_differ, part="b",
+        detail="A length for each task is faster on prompts that did not choose it.",
+        regime="two or three tasks, a sweep over K in hindsight.",
+    ),
+    Claim(
+        4, "The best draft length differs between models.", EESD, "Figure 3",
+        models_differ, part="c",
+        detail="A length of the target's own is faster, on prompts that did not choose it, than "
+        "the best length of the same kind of drafter for the other target.",
+        regime="LLaMA-2 of 13B and 70B.",
+    ),
+    Claim(
+        6, "A higher HM need not mean a higher speedup.", EESD, "section 4.2, Table 1",
+        higher_hm_lower_speedup,
+        detail="There is such a pair: of all drafters of a target at K = 1, 2, 4 and 10, the two "
+        "that disagree most on one half of the prompts, tested on the other.",
+        regime="pairs of methods in its tables.",
+    ),
+    Claim(
+        19, "Code is accelerated most.", EAGLE, "section 5.1, Figure 8",
+        code_is_fastest, detail="Against each other task, at one length for all.",
+        regime="MT-bench and HumanEval, targets of 7B to 70B.",
+    ),
+)  # fmt: skip

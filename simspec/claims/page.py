@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from simspec.claims.catalogue import REFERENCES
-from simspec.claims.claim import Claim
+from simspec.claims.claim import REFERENCES, Claim
 from simspec.claims.evidence import Evidence
 from simspec.claims.price import MEASURED, PRICES
 from simspec.claims.verdict import (

@@ -10,9 +10,9 @@ from simspec.claims.recorded import Recorded
 from simspec.trace import Trace
 
 SYNTHETIC = "synthetic"
-EESD = (0.7, 0.8)
+EESD_ACCEPTANCE = (0.7, 0.8)
 """Acceptance of a token that most rows of EESD's Tables 10 to 13 imply, for its early exit."""
-VANILLA = (0.9,)
+VANILLA_ACCEPTANCE = (0.9,)
 """The same of vanilla drafting at K = 10, by the median row."""
 SEED = 0
 

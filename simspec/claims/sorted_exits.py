@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from simspec.claims.card import Card, pairs
-from simspec.claims.claim import Inputs
+from simspec.claims.claim import S2D, Claim, Inputs
 from simspec.claims.evidence import Array, Evidence, Source, excess, observe
 from simspec.claims.exit_costs import layer_and_head
 from simspec.claims.price import Price
@@ -136,3 +136,20 @@ def sorted_training(inputs: Inputs, price: Price) -> list[Evidence]:
 def by_size(inputs: Inputs, price: Price) -> list[Evidence]:
     """Claim 18b: no recording of a sorted drafter on targets of several sizes is bundled."""
     return []
+
+
+CLAIMS = (
+    Claim(
+        18, "Sorted training with adaptive exits beats one fixed exit.", S2D, "Table 2",
+        sorted_training, part="a", needs="no card",
+        detail="Recordings of drafters trained at all exits and at the last. Lengths, and one "
+        "threshold from 0.05 to 0.95 for all exits, are chosen on the other half.",
+        regime="one sorted drafter for several targets, against drafters of one exit.",
+    ),
+    Claim(
+        18, "Small targets want low thresholds, large ones high.", S2D, "Figure 3",
+        by_size, (), part="b", needs="no recording",
+        detail="Needs one sorted drafter on several targets; sorted recordings have one.",
+        regime="targets of several sizes, one drafter.",
+    ),
+)  # fmt: skip

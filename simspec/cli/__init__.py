@@ -1,6 +1,6 @@
 """The simspec command; an installed extra adds its own commands through entry points.
 
-A command is one module here with a function of its name, and one entry in COMMANDS.
+A command is one file here, with a function of its name and its PANEL, see `registry`.
 """
 
 import errno
@@ -13,37 +13,13 @@ from importlib.metadata import EntryPoint, entry_points
 
 import typer
 
-from simspec.cli.batch import batch
-from simspec.cli.cascade import cascade
-from simspec.cli.check import check
-from simspec.cli.claims import claims
-from simspec.cli.compare import compare
-from simspec.cli.cost import cost
-from simspec.cli.drafters import drafters
-from simspec.cli.drift import drift
-from simspec.cli.export import export
-from simspec.cli.hybrid import hybrid
-from simspec.cli.import_ import import_
 from simspec.cli.options import print_notes
-from simspec.cli.paper import paper
-from simspec.cli.report import report
-from simspec.cli.roofline import roofline
-from simspec.cli.score import score
-from simspec.cli.show import show
-from simspec.cli.sweep import sweep
-from simspec.cli.transport import transport
-from simspec.cli.trees import trees
-from simspec.cli.tune import tune
+from simspec.cli.registry import add_commands, sort_by_panel
 from simspec.interrupts import exit_code, message, stoppable
 
 GROUP = "simspec.commands"
 FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
 REMEDY = ": free some space, and give the same command again"
-COMMANDS = (
-    sweep, show, roofline, cost, check, score, compare, tune, drift, batch, drafters, trees,
-    transport, import_, export, report, cascade, claims, hybrid, paper,
-)  # fmt: skip
-NAMES = tuple(command.__name__.rstrip("_") for command in COMMANDS)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -52,8 +28,8 @@ app = typer.Typer(
     help="Replay speculative-decoding policies exactly, on recordings of real drafters.\n\n"
     "Example: simspec sweep traces/prose.parquet --policy fixed:3 --policy beta_ts --cost 0.1",
 )
-for _command in COMMANDS:
-    app.command(_command.__name__.rstrip("_"))(_command)
+NAMES = add_commands(app, __name__)
+sort_by_panel(app)
 
 
 def load_commands(target: typer.Typer, points: Iterable[EntryPoint]) -> list[str]:
@@ -79,7 +55,9 @@ def load_commands(target: typer.Typer, points: Iterable[EntryPoint]) -> list[str
 
 @lru_cache(maxsize=1)
 def _load_extras() -> tuple[str, ...]:
-    return tuple(load_commands(app, entry_points(group=GROUP)))
+    notes = load_commands(app, entry_points(group=GROUP))
+    sort_by_panel(app)
+    return tuple(notes)
 
 
 def main(arguments: list[str] | None = None) -> None:

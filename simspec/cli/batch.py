@@ -7,6 +7,8 @@ import typer
 
 from simspec.cli.options import Cost, Json, Level, Policies, Replicates, Traces, check_seed
 
+PANEL = "Simulate"
+
 
 def batch(  # noqa: PLR0913
     traces: Traces = None,

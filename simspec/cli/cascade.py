@@ -9,6 +9,8 @@ import typer
 
 from simspec.cli.options import Json, check_seed
 
+PANEL = "Simulate"
+
 
 def cascade(
     trace: Annotated[Path, typer.Argument(help="A recording of a sorted drafter.")],

@@ -7,6 +7,8 @@ import typer
 
 from simspec.cli.options import Json, Traces, check_seed
 
+PANEL = "Run and verify"
+
 LENGTHS = (1, 4, 16)
 """Draft lengths shown."""
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from simspec.claims.claim import Claim, Inputs
     from simspec.claims.verdict import Verdict
 
+PANEL = "Simulate"
+
 
 def claims(
     folder: Annotated[
@@ -145,7 +147,7 @@ def _report(
 
 
 def _print(verdicts: "Sequence[Verdict]") -> None:
-    from simspec.claims.catalogue import REFERENCES
+    from simspec.claims.claim import REFERENCES
     from simspec.claims.page import headings, summary, verdict_rows
     from simspec.claims.verdict import COVERED
     from simspec.terminal import print_table, print_text

@@ -20,6 +20,8 @@ from simspec.cli.options import (
 if TYPE_CHECKING:
     from simspec.reports.comparison import Comparison
 
+PANEL = "Simulate"
+
 
 def compare(  # noqa: PLR0913
     traces: Traces = None,

@@ -8,6 +8,8 @@ import typer
 
 from simspec.cli.options import LONGEST_DRAFT, MOST_BATCH, Json, at_most
 
+PANEL = "Exchange with engines"
+
 
 def cost(  # noqa: PLR0913
     out: Annotated[Path, typer.Option(help="The cost model, .json.")],

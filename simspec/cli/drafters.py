@@ -24,6 +24,8 @@ from simspec.cli.options import (
 )
 from simspec.cli.regimes import print_regimes, recordings_of
 
+PANEL = "Simulate"
+
 
 def drafters(  # noqa: PLR0913
     traces: Traces = None,

@@ -10,6 +10,8 @@ from simspec.cli.options import Cost, Json, MixedCosts, Policies, Traces, check_
 if TYPE_CHECKING:
     from simspec.reports.drift import Drift
 
+PANEL = "Simulate"
+
 
 def drift(  # noqa: PLR0913
     traces: Traces = None,

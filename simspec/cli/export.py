@@ -18,14 +18,14 @@ from simspec.cli.options import (
     print_notes,
 )
 
+PANEL = "Exchange with engines"
+
 
 def export(  # noqa: PLR0913
     name: Annotated[
         str,
         typer.Argument(
-            metavar="FORMAT",
-            help="vllm, vllm-synthetic, sglang, sglang-adaptive, tensorrt-llm, llamacpp, "
-            "transformers, speculation-profile, golden-al, dynamo or spec-bench.",
+            metavar="FORMAT", help="Of the setting, such as vllm or sglang; a wrong one lists all."
         ),
     ],
     traces: Annotated[

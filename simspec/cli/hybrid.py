@@ -18,6 +18,8 @@ from simspec.cli.options import (
     print_notes,
 )
 
+PANEL = "Simulate"
+
 
 def hybrid(  # noqa: PLR0913
     traces: Traces = None,

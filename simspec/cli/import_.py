@@ -8,6 +8,8 @@ import typer
 
 from simspec.cli.options import LONGEST_DRAFT, Json, Level, at_most
 
+PANEL = "Exchange with engines"
+
 
 def import_(  # noqa: PLR0913
     format: Annotated[str, typer.Argument(help="Format of the file; a wrong one lists all.")],

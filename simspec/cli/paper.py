@@ -8,6 +8,8 @@ import typer
 
 from simspec.cli.options import Json, Markdown, Replicates, check_seed, print_notes
 
+PANEL = "Simulate"
+
 
 def paper(
     tables: Annotated[

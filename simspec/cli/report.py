@@ -17,6 +17,8 @@ from simspec.cli.options import (
     print_notes,
 )
 
+PANEL = "Simulate"
+
 
 def report(  # noqa: PLR0913
     traces: Traces = None,

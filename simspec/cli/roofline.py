@@ -8,6 +8,8 @@ import typer
 
 from simspec.cli.options import MOST_BATCH, MOST_CONTEXT, at_most
 
+PANEL = "Record"
+
 
 def roofline(  # noqa: PLR0913
     out: Annotated[

@@ -20,6 +20,8 @@ from simspec.cli.options import (
 )
 from simspec.cli.regimes import print_regimes
 
+PANEL = "Simulate"
+
 
 def score(  # noqa: PLR0913
     traces: Traces = None,

@@ -7,6 +7,8 @@ import typer
 
 from simspec.cli.options import Json
 
+PANEL = "Simulate"
+
 
 def show(
     trace: Annotated[str, typer.Argument(help="A recording's file, or the name of a bundled one.")],

@@ -27,6 +27,8 @@ from simspec.cli.options import (
     print_notes,
 )
 
+PANEL = "Simulate"
+
 DEFAULT_POLICIES = (
     "fixed:0", "fixed:1", "fixed:2", "fixed:3", "fixed:4", "fixed:6", "fixed:8", "hf_heuristic",
     "beta_ts", "cost_ts", "cali_ts", "confidence:0.5", "entropy", "product", "oracle",

@@ -10,6 +10,8 @@ import typer
 
 from simspec.cli.options import LONGEST_DRAFT, Json, Level, Traces, at_most, check_seed
 
+PANEL = "Exchange with engines"
+
 
 def transport(
     traces: Traces = None,

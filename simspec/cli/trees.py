@@ -22,6 +22,8 @@ from simspec.cli.options import (
 )
 from simspec.cli.regimes import print_regimes, recordings_of
 
+PANEL = "Simulate"
+
 
 def trees(  # noqa: PLR0913
     traces: Traces = None,

@@ -20,6 +20,8 @@ from simspec.cli.options import (
 if TYPE_CHECKING:
     from simspec.reports.tuning import Half, Tuning
 
+PANEL = "Simulate"
+
 
 def tune(  # noqa: PLR0913
     policy: Annotated[

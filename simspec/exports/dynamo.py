@@ -6,7 +6,8 @@ Reference: --aic-nextn and --aic-nextn-accept-rates of Dynamo's mocker.
 from simspec.exports.documents import shown
 from simspec.exports.draft_acceptance import acceptance_at
 from simspec.exports.flags import flag_integer, flag_line, number_of, read_flags
-from simspec.exports.request import Request, Settings
+from simspec.exports.request import Format, Request, Settings
+from simspec.exports.schedule import Limits
 
 KIND = "Dynamo flags"
 LENGTH, RATES = "--aic-nextn", "--aic-nextn-accept-rates"
@@ -52,3 +53,14 @@ def read(text: str) -> tuple[int, list[float]]:
         )
     rates = [number_of(word, f"{RATES}[{i}]", 0, 1) for i, word in enumerate(words)]
     return length, rates
+
+
+FORMATS = (
+    Format(
+        "dynamo",
+        export,
+        validate,
+        ("dependence between rounds: the mocker draws each round's acceptance alone",),
+        Limits(shortest=1, longest=LONGEST),
+    ),
+)

@@ -15,7 +15,7 @@ from simspec.exports.documents import (
     shown,
 )
 from simspec.exports.draft_acceptance import acceptance_at
-from simspec.exports.request import Request, Settings
+from simspec.exports.request import MEASURED, Format, Request, Settings
 
 KIND = "golden accepted lengths"
 MODES = ("thinking_on", "thinking_off")
@@ -73,3 +73,14 @@ def _curve(curve: Any, mode: str) -> dict[int, float]:
         check_integer(k, f"{mode}: K", 1): check_number(length, f"{mode}[{k}]", 1, k + 1)
         for k, length in curve.items()
     }
+
+
+FORMATS = (
+    Format(
+        "golden-al",
+        export,
+        validate,
+        ("InferenceX's prompts: its curves are of SPEED-Bench coding at temperature 1",),
+        MEASURED,
+    ),
+)

@@ -14,7 +14,7 @@ from simspec.exports.documents import (
     parse_json,
     shown,
 )
-from simspec.exports.request import Request, Settings
+from simspec.exports.request import Format, Request, Settings
 from simspec.exports.threshold import confidence_threshold
 from simspec.policies import parse
 from simspec.policy import Policy
@@ -105,3 +105,13 @@ def _heuristic(request: Request) -> tuple[int, str] | None:
 
 def _json(config: dict[str, Any]) -> str:
     return json.dumps(config, indent=1) + "\n"
+
+
+FORMATS = (
+    Format(
+        "transformers",
+        export,
+        validate,
+        ("the threshold's own adaptation: with scikit-learn transformers moves it as it decodes",),
+    ),
+)

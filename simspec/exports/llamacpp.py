@@ -5,7 +5,7 @@ Reference: common/arg.cpp of llama.cpp.
 
 from simspec.exports.documents import check_option, check_text
 from simspec.exports.flags import flag_integer, flag_line, number_of, read_flags
-from simspec.exports.request import Request, Settings
+from simspec.exports.request import Format, Request, Settings
 from simspec.exports.threshold import confidence_threshold
 
 KIND = "llama.cpp flags"
@@ -64,3 +64,10 @@ def read(text: str) -> tuple[str, int, float]:
             "no replay did"
         )
     return kind, longest, number_of(flags[P_MIN], P_MIN, 0, 1)
+
+
+FORMATS = (
+    Format(
+        "llamacpp", export, validate, ("several slots: llama.cpp drafts for each slot by itself",)
+    ),
+)

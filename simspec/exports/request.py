@@ -1,11 +1,11 @@
 """Request: what an exporter writes, and how its engine names things."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from simspec.exports.choice import Choice
 from simspec.exports.evidence import Evidence
-from simspec.exports.schedule import Schedule
+from simspec.exports.schedule import NO_LIMITS, Limits, Schedule
 
 
 @dataclass(frozen=True)
@@ -85,3 +85,29 @@ class Request:
                 "give --draft-model"
             )
         return self.settings.model
+
+
+@dataclass(frozen=True)
+class Format:
+    """One engine's format: declared in `FORMATS` of its file.
+
+    | field       | type                      | meaning                                          |
+    | ----------- | ------------------------- | ------------------------------------------------ |
+    | name        | str                       | what the command line calls it                   |
+    | export      | Request -> str            | the document                                     |
+    | validate    | (str, Settings) -> None   | ValueError for what the engine refuses or alters |
+    | not_covered | (str,)                    | what the document does not say about the engine  |
+    | limits      | Limits                    | the lengths that the engine takes                |
+    | flags       | (Request, file) -> str    | flags that go with the document; None: none      |
+    """
+
+    name: str
+    export: Callable[[Request], str]
+    validate: Callable[[str, Settings], None]
+    not_covered: tuple[str, ...] = ()
+    limits: Limits = NO_LIMITS
+    flags: Callable[[Request, str], str] | None = None
+
+
+MEASURED = Limits(shortest=1)
+"""Of formats that state acceptance: it is that of a draft, even where plain decoding is faster."""

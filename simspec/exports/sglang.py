@@ -5,7 +5,7 @@ Reference: python/sglang/srt/server_args.py of SGLang.
 
 from simspec.exports.documents import check_option, check_text
 from simspec.exports.flags import flag_integer, flag_line, read_flags
-from simspec.exports.request import Request, Settings
+from simspec.exports.request import Format, Request, Settings
 
 KIND = "SGLang flags"
 ALGORITHM = "--speculative-algorithm"
@@ -67,3 +67,6 @@ def read(text: str) -> tuple[str, int, int, int]:
             "no more nodes"
         )
     return algorithm, steps, topk, tokens
+
+
+FORMATS = (Format("sglang", export, validate),)

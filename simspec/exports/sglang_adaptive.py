@@ -20,7 +20,7 @@ from simspec.exports.documents import (
     shown,
 )
 from simspec.exports.flags import flag_line
-from simspec.exports.request import Request, Settings
+from simspec.exports.request import Format, Request, Settings
 from simspec.exports.schedule import Schedule
 from simspec.exports.sglang import chain_flags
 
@@ -142,3 +142,18 @@ def _check_steps(steps: Any, name: str) -> None:
     ]
     if any(a >= b for a, b in zip(values, values[1:])):
         raise ValueError(f"{name} is {shown(values)}, expected growing integers")
+
+
+FORMATS = (
+    Format(
+        "sglang-adaptive",
+        export,
+        validate,
+        (
+            "SGLang's own adaptation: each batch size has one candidate",
+            "batches between two captured graph sizes, which use the slot of the larger",
+            "set-ups that switch it off with a warning: DP attention, multi-layer EAGLE and others",
+        ),
+        flags=flags,
+    ),
+)

@@ -24,7 +24,7 @@ from simspec.exports.documents import (
     parse_json,
     shown,
 )
-from simspec.exports.request import Request, Settings
+from simspec.exports.request import Format, Request, Settings
 from simspec.policy import Policy
 from simspec.rounds import committed
 from simspec.simulate import replay
@@ -231,3 +231,17 @@ def _with_numbers(answers: list[Answer]) -> list[Answer]:
     if not all(name.isascii() and name.isdecimal() and name == str(int(name)) for name in ids):
         return answers
     return [replace(answer, question_id=int(name)) for answer, name in zip(answers, ids)]
+
+
+FORMATS = (
+    Format(
+        "spec-bench",
+        export,
+        validate,
+        (
+            "texts: turns are empty, so that the file serves speed.py as a method, not as the "
+            "baseline, whose tokens it counts in the text",
+            "wall-clock time: wall_time is modelled",
+        ),
+    ),
+)

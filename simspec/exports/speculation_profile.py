@@ -18,7 +18,7 @@ from simspec.exports.documents import (
     shown,
 )
 from simspec.exports.draft_acceptance import DraftAcceptance, acceptance_at
-from simspec.exports.request import Request, Settings
+from simspec.exports.request import MEASURED, Format, Request, Settings
 
 KIND = "speculation_profile.json"
 VERSION, TOLERANCE, DIGITS = "1.0", 0.02, 6
@@ -228,3 +228,6 @@ def _check_validation(data: dict[str, Any], mean: float) -> None:
 
 def _rounded(rates: list[float]) -> list[float]:
     return [round(rate, DIGITS) for rate in rates]
+
+
+FORMATS = (Format("speculation-profile", export, validate, limits=MEASURED),)

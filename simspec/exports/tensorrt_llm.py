@@ -16,7 +16,7 @@ from simspec.exports.documents import (
     parse_yaml,
     shown,
 )
-from simspec.exports.request import Request, Settings
+from simspec.exports.request import Format, Request, Settings
 from simspec.exports.schedule import Limits, Schedule
 
 KIND = "TensorRT-LLM config"
@@ -167,3 +167,17 @@ def _check_schedule(schedule: Any, longest: int, upper: bool) -> None:
             f"{SCHEDULE}[{first}] is {schedule[first]}, expected {LENGTH}, {longest}: it is the "
             "smallest batch size"
         )
+
+
+FORMATS = (
+    Format(
+        "tensorrt-llm",
+        export,
+        validate,
+        (
+            "batches beyond the last key: upper bounds switch drafts off, lower bounds keep them",
+            "decoding types that do not take a length by batch size",
+        ),
+        LIMITS,
+    ),
+)

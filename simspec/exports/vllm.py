@@ -15,7 +15,7 @@ from simspec.exports.documents import (
     parse_json,
     shown,
 )
-from simspec.exports.request import Request, Settings
+from simspec.exports.request import Format, Request, Settings
 from simspec.exports.schedule import CAPTURED, Schedule
 
 KIND = "vLLM speculative_config"
@@ -126,3 +126,17 @@ def _check_ranges(ranges: Any, longest: int, captured: int) -> None:
                 f"{captured}: shorten it"
             )
         end = high
+
+
+FORMATS = (
+    Format(
+        "vllm",
+        export,
+        validate,
+        (
+            "batches larger than the last range: vLLM uses the last range's length",
+            "data parallel sizes above 1, where vLLM ignores the batch sizes",
+            "what a length of 0 costs in vLLM (vllm#49548 reports a collapse)",
+        ),
+    ),
+)

@@ -15,7 +15,7 @@ from simspec.exports.documents import (
     parse_json,
 )
 from simspec.exports.draft_acceptance import acceptance_at
-from simspec.exports.request import Request, Settings
+from simspec.exports.request import MEASURED, Format, Request, Settings
 from simspec.exports.vllm import LENGTH, NGRAM
 
 KIND = "vLLM speculative_config"
@@ -68,3 +68,14 @@ def read(text: str) -> dict[str, Any]:
     else:
         check_number(config[MEAN], MEAN, 1, config[LENGTH] + 1)
     return dict(config)
+
+
+FORMATS = (
+    Format(
+        "vllm-synthetic",
+        export,
+        validate,
+        ("dependence between rounds: the engine draws each round's acceptance alone",),
+        MEASURED,
+    ),
+)

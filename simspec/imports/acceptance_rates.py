@@ -8,7 +8,7 @@ from simspec.exports import dynamo, vllm_synthetic
 from simspec.exports.vllm import LENGTH
 from simspec.exports.vllm_synthetic import MEAN, RATES
 from simspec.imports.kinds import PooledCounts
-from simspec.imports.options import ImportOptions
+from simspec.imports.options import ImportFormat, ImportOptions
 from simspec.imports.round_lists import origin_of
 from simspec.imports.source import Source
 
@@ -42,3 +42,6 @@ def _of_marginals(source: Source, K: int, marginals: Sequence[float]) -> PooledC
         origin_of(source), length=1 + float(np.sum(marginals)), length_means=SUM, draft_length=K,
         withheld={"rounds": NO_COUNTS}, marginals={K: tuple(map(float, marginals))}, notes=(TOLD,),
     )  # fmt: skip
+
+
+FORMATS = (ImportFormat("dynamo", read_dynamo), ImportFormat("vllm-synthetic", read_vllm_synthetic))

@@ -5,7 +5,7 @@ import numpy as np
 from simspec.imports.fields import Fields
 from simspec.imports.histograms import by_length, check_sums, constant, dense
 from simspec.imports.kinds import CensoredRounds, PooledCounts
-from simspec.imports.options import ImportOptions
+from simspec.imports.options import ImportFormat, ImportOptions
 from simspec.imports.round_lists import censored, origin_of
 from simspec.imports.source import Source, json_rows
 from simspec.imports.totals import MIXED, PER_ROUND, check_means, mean_of
@@ -66,3 +66,6 @@ def _histogram(
     if not K or drafted != K * rounds or counts[K + 1 :].any():
         return []
     return [(request, K, np.pad(counts, (0, K + 1))[: K + 1])]
+
+
+FORMATS = (ImportFormat("aiperf", read_records),)

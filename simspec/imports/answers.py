@@ -5,7 +5,7 @@ import numpy as np
 from simspec.imports.depth_counts import DepthCounts
 from simspec.imports.fields import Fields
 from simspec.imports.kinds import CensoredRounds, PooledCounts
-from simspec.imports.options import ImportOptions
+from simspec.imports.options import ImportFormat, ImportOptions
 from simspec.imports.round_lists import censored, origin_of, without_bonus
 from simspec.imports.source import Source, json_rows
 from simspec.imports.totals import PER_ROUND, at_constant_length, check_means, mean_of
@@ -108,3 +108,10 @@ def _tool(source: Source, rows: list[Fields]) -> PooledCounts:
         origin_of(source), None, rounds, drafted, accepted, mean_of(rounds, accepted), PER_ROUND,
         None, by_depth, max(by_depth, default=None), withheld, notes=tuple(notes),
     )  # fmt: skip
+
+
+FORMATS = (
+    ImportFormat("spec-bench", read_spec_bench, ("drafted",)),
+    ImportFormat("eagle", read_eagle),
+    ImportFormat("angelslim", read_angelslim, ("drafted",)),
+)

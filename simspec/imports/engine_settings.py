@@ -8,7 +8,7 @@ from typing import Any
 
 from simspec.exports import hf_transformers, llamacpp, sglang, sglang_adaptive, tensorrt_llm, vllm
 from simspec.imports.kinds import BatchTier, EngineSettings
-from simspec.imports.options import ImportOptions
+from simspec.imports.options import ImportFormat, ImportOptions
 from simspec.imports.round_lists import origin_of
 from simspec.imports.source import Source
 from simspec.policies.adaptive import hf_heuristic
@@ -154,3 +154,11 @@ def _bounds(schedule: Mapping[int, int], upper: bool) -> tuple[BatchTier, ...]:
         firsts = [1, *(key + 1 for key in keys)]
         return tuple(map(_fixed, firsts, [*keys, None], [*lengths, 0]))
     return tuple(map(_fixed, keys, [*(key - 1 for key in keys[1:]), None], lengths))
+
+
+FORMATS = (
+    ImportFormat("vllm", read_vllm),
+    ImportFormat("sglang-adaptive", read_sglang_adaptive),
+    ImportFormat("llamacpp", read_llamacpp),
+    ImportFormat("transformers", read_transformers),
+)

@@ -2,7 +2,7 @@
 
 from simspec.exports.golden_al import read
 from simspec.imports.kinds import PooledCounts
-from simspec.imports.options import ImportOptions
+from simspec.imports.options import ImportFormat, ImportOptions
 from simspec.imports.round_lists import origin_of
 from simspec.imports.source import Source
 
@@ -26,3 +26,6 @@ def read_golden_al(source: Source, options: ImportOptions) -> PooledCounts:
         withheld={"rounds": NO_COUNTS, "acceptance by depth": NO_DEPTHS}, lengths=modes[mode],
         notes=(f"{model[:80]}, {mode}",),
     )  # fmt: skip
+
+
+FORMATS = (ImportFormat("golden-al", read_golden_al, ("mode",)),)

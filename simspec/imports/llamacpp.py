@@ -7,7 +7,7 @@ import numpy as np
 from simspec.imports.depth_counts import DepthCounts
 from simspec.imports.fields import Fields
 from simspec.imports.kinds import PooledCounts
-from simspec.imports.options import ImportOptions
+from simspec.imports.options import ImportFormat, ImportOptions
 from simspec.imports.responses import responses
 from simspec.imports.round_lists import origin_of
 from simspec.imports.source import Source, json_rows
@@ -118,3 +118,6 @@ def _statistics(source: Source, line: re.Match[str], requests: int) -> PooledCou
         origin_of(source), requests or None, rounds, drafted, accepted, mean_of(rounds, accepted),
         PER_ROUND, None, by_depth, max(by_depth, default=None), withheld, notes=tuple(notes),
     )  # fmt: skip
+
+
+FORMATS = (ImportFormat("llamacpp-timings", read_timings), ImportFormat("llamacpp-log", read_log))

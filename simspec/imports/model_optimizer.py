@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from simspec.imports.emitted_lengths import of_emitted_lengths
 from simspec.imports.kinds import PooledCounts
-from simspec.imports.options import ImportOptions
+from simspec.imports.options import ImportFormat, ImportOptions
 from simspec.imports.source import Source, json_rows
 from simspec.imports.speculation_profile import of_profile
 
@@ -30,3 +30,6 @@ def read_model_optimizer(source: Source, options: ImportOptions) -> PooledCounts
         length_per_request=row.number("Average_AL"),
         notes=(note, *result.notes),
     )
+
+
+FORMATS = (ImportFormat("model-optimizer", read_model_optimizer, ("drafted",)),)

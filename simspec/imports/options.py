@@ -1,7 +1,9 @@
 """ImportOptions: what a file does not say."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from simspec.imports.kinds import Import
 from simspec.imports.source import Source
 
 
@@ -50,3 +52,19 @@ class ImportOptions:
                 f"temperature is {self.temperature} under rule {self.rule}, expected 0 for greedy "
                 "and a number > 0 for coupled"
             )
+
+
+@dataclass(frozen=True)
+class ImportFormat:
+    """A format of `simspec import`, as its file in this folder declares it in `FORMATS`.
+
+    | field | meaning |
+    | --- | --- |
+    | name | what the command line calls it |
+    | read | what the file holds; ValueError, OverflowError or RecursionError where it is another |
+    | options | fields of ImportOptions that it reads; others are refused |
+    """
+
+    name: str
+    read: Callable[[Source, ImportOptions], Import]
+    options: tuple[str, ...] = ()

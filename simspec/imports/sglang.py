@@ -8,7 +8,7 @@ from simspec.imports.engine_settings import read_sglang_flags
 from simspec.imports.fields import Fields
 from simspec.imports.histograms import by_length, check_sums, constant, dense
 from simspec.imports.kinds import CensoredRounds, Import, PooledCounts
-from simspec.imports.options import ImportOptions
+from simspec.imports.options import ImportFormat, ImportOptions
 from simspec.imports.responses import responses
 from simspec.imports.round_lists import censored, origin_of, without_bonus
 from simspec.imports.source import Source, json_rows
@@ -133,3 +133,6 @@ def _name(stats: Fields, figure: str, required: bool = True) -> str:
             "this SGLang has other names"
         )
     return present[0] if present else ""
+
+
+FORMATS = (ImportFormat("sglang", read_sglang, ("drafted",)),)

@@ -6,7 +6,7 @@ import numpy as np
 
 from simspec.imports.fields import Fields
 from simspec.imports.kinds import ExactImport, Origin
-from simspec.imports.options import ImportOptions
+from simspec.imports.options import ImportFormat, ImportOptions
 from simspec.imports.source import Source, json_rows
 from simspec.trace import Trace
 from simspec.trace_meta import TraceMeta
@@ -149,3 +149,12 @@ def _assembled(
             "deep, rows as long as acc_len, tokens -1 where list and text differ in length",
         ),
     )
+
+
+FORMATS = (
+    ImportFormat(
+        "specdecode-bench",
+        read_positions,
+        ("K", "rule", "temperature", "target", "task", "end_tokens"),
+    ),
+)

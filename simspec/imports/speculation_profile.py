@@ -7,7 +7,7 @@ import numpy as np
 from simspec.imports.emitted_lengths import PER_STEP, of_emitted_lengths
 from simspec.imports.fields import Fields
 from simspec.imports.kinds import PooledCounts
-from simspec.imports.options import ImportOptions
+from simspec.imports.options import ImportFormat, ImportOptions
 from simspec.imports.round_lists import origin_of
 from simspec.imports.source import Source, json_rows
 from simspec.imports.totals import check_figure
@@ -128,3 +128,6 @@ def _check_validation(row: Fields) -> None:
                 f"the profile's own check {str(name)[:40]!r} did not pass: its figures contradict "
                 "each other"
             )
+
+
+FORMATS = (ImportFormat("speculation-profile", read_profile),)

@@ -8,7 +8,7 @@ import numpy as np
 from simspec.imports.depth_counts import DEEPEST
 from simspec.imports.fields import Fields
 from simspec.imports.kinds import PooledCounts
-from simspec.imports.options import ImportOptions
+from simspec.imports.options import ImportFormat, ImportOptions
 from simspec.imports.round_lists import origin_of
 from simspec.imports.source import Source
 from simspec.imports.totals import (
@@ -83,3 +83,6 @@ def _rate(row: dict[str, str], number: int, name: str) -> float:
     if value > 1:
         raise ValueError(f"row {number + 1}: {name} is {value}, expected a share in [0, 1]")
     return value
+
+
+FORMATS = (ImportFormat("speculators", read_csv),)

@@ -10,7 +10,7 @@ from simspec.files import write_json
 from simspec.imports.depth_counts import DepthCounts
 from simspec.imports.fields import Fields
 from simspec.imports.kinds import BatchTier, CensoredRounds, EngineSettings, Origin, PooledCounts
-from simspec.imports.options import ImportOptions
+from simspec.imports.options import ImportFormat, ImportOptions
 from simspec.imports.source import Source, json_rows
 
 SCHEMA = "simspec-import-1"
@@ -124,3 +124,6 @@ def _texts(row: Fields, key: str) -> tuple[str, ...]:
     if type(items) is not list or not all(type(item) is str for item in items):
         raise row.error(key, items, "a list of texts")
     return tuple(items)
+
+
+FORMATS = (ImportFormat("simspec", read_summary),)

@@ -6,7 +6,7 @@ from simspec.exports.tensorrt_llm import ROOT
 from simspec.imports.engine_settings import read_tensorrt_config
 from simspec.imports.histograms import by_length, check_sums, constant, dense
 from simspec.imports.kinds import Import, PooledCounts
-from simspec.imports.options import ImportOptions
+from simspec.imports.options import ImportFormat, ImportOptions
 from simspec.imports.responses import responses
 from simspec.imports.round_lists import origin_of
 from simspec.imports.source import Source, json_rows
@@ -63,3 +63,6 @@ def _means(source: Source, means: list[float]) -> PooledCounts:
         origin_of(source), len(means), length_per_request=float(np.mean(means)),
         withheld={"rounds, accepted length a round, acceptance by depth": reason},
     )  # fmt: skip
+
+
+FORMATS = (ImportFormat("tensorrt-llm", read_tensorrt_llm, ("engine_version",)),)

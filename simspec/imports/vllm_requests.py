@@ -5,7 +5,7 @@ import numpy as np
 from simspec.imports.fields import Fields
 from simspec.imports.histograms import by_length, check_sums, constant, dense
 from simspec.imports.kinds import CensoredRounds, PooledCounts
-from simspec.imports.options import ImportOptions
+from simspec.imports.options import ImportFormat, ImportOptions
 from simspec.imports.round_lists import censored, origin_of
 from simspec.imports.source import Source, json_rows
 from simspec.imports.totals import MIXED, PER_ROUND, check_means, mean_of
@@ -95,3 +95,6 @@ def _pooled(source: Source, summaries: list[Fields], notes: list[str]) -> Pooled
         {} if withheld else by_length(parts, len(summaries)), constant(parts, withheld), withheld,
         notes=tuple(notes),
     )  # fmt: skip
+
+
+FORMATS = (ImportFormat("vllm-requests", read_requests),)

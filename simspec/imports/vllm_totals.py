@@ -6,7 +6,7 @@ import numpy as np
 
 from simspec.imports.fields import LARGEST
 from simspec.imports.kinds import PooledCounts
-from simspec.imports.options import ImportOptions
+from simspec.imports.options import ImportFormat, ImportOptions
 from simspec.imports.round_lists import origin_of
 from simspec.imports.source import Source, json_rows
 from simspec.imports.totals import (
@@ -166,3 +166,10 @@ def _totals(source: Source, totals: Totals, notes: list[str], slack: float = 0.0
         origin_of(source), None, rounds, drafted, accepted, mean_of(rounds, accepted), PER_ROUND,
         None, by_depth, len(at_least) if by_depth else None, withheld, notes=(*notes, *more),
     )  # fmt: skip
+
+
+FORMATS = (
+    ImportFormat("vllm-prometheus", read_prometheus, ("before",)),
+    ImportFormat("vllm-log", read_log),
+    ImportFormat("vllm-bench-serve", read_bench_serve),
+)

@@ -1,7 +1,6 @@
 """The built-in policies, one mechanism a file, and their text form.
 
-A new policy is one file and one entry in BUILTIN or TREES: a factory, or a `DeferredPolicy` without
-arguments.
+A new policy is one file here, which declares it in `POLICIES`, see `simspec.policy_kind`.
 """
 
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from typing import Any
 
 from simspec.cost import CostModel
 from simspec.deferred_policy import DeferredPolicy
+from simspec.plugins import plugins
 from simspec.policies.adaedl import adaedl
 from simspec.policies.adaptive import hf_heuristic
 from simspec.policies.adaptive_confidence import adaptive_confidence
@@ -36,6 +36,7 @@ from simspec.policies.tree_oracle import tree_oracle
 from simspec.policies.trees import beams, cape, dynamic_tree, sets, static
 from simspec.policies.ucb import ucb
 from simspec.policy import Policy, PolicyError
+from simspec.policy_kind import GROUPS, PolicyKind
 from simspec.trace import Trace
 from simspec.tree_policy import TreePolicy
 
@@ -82,50 +83,28 @@ __all__ = [
     "ucb",
 ]
 
+
+def _declared() -> dict[str, PolicyKind]:
+    """{name: kind} of all files of this folder, in the order of GROUPS and of their names."""
+    files = plugins(__name__, "POLICIES").values()
+    found = sorted(
+        (kind for file in files for kind in file.POLICIES),
+        key=lambda kind: ([*GROUPS].index(kind.group), kind.name),
+    )
+    return {kind.name: kind for kind in found}
+
+
+KINDS = _declared()
+"""Every built-in policy."""
+
 BUILTIN: dict[str, Callable[..., Any]] = {
-    "fixed": fixed,
-    "beta_ts": beta_ts,
-    "cali_ts": cali_ts,
-    "model_only": model_only,
-    "sampling_only": sampling_only,
-    "cost_ts": cost_ts,
-    "confidence": confidence,
-    "entropy": entropy,
-    "product": product,
-    "specdec_pp": specdec_pp,
-    "draft_verify": draft_verify,
-    "adaedl": adaedl,
-    "hf_heuristic": hf_heuristic,
-    "adaptive_confidence": adaptive_confidence,
-    "ema_tiers": ema_tiers,
-    "throughput_aware": throughput_aware,
-    "goodput": goodput,
-    "kill_switch": kill_switch,
-    "in_a_row": in_a_row,
-    "ucb": ucb,
-    "exp3": exp3,
-    "tapout": tapout,
-    "greedy_oracle": greedy_oracle,
-    "oracle": oracle,
+    name: kind.make for name, kind in KINDS.items() if kind.group != "trees"
 }
-
 TREES: dict[str, Callable[..., Any]] = {
-    "static": static,
-    "full_tree": full_tree,
-    "medusa_tree": medusa_tree,
-    "optimal_tree": optimal_tree,
-    "dynamic_tree": dynamic_tree,
-    "beams": beams,
-    "cape": cape,
-    "sets": sets,
-    "tree_oracle": tree_oracle,
+    name: kind.make for name, kind in KINDS.items() if kind.group == "trees"
 }
 
-CLAIRVOYANT = tuple(
-    name
-    for name, entry in (BUILTIN | TREES).items()
-    if isinstance(entry, DeferredPolicy) and entry.clairvoyant
-)
+CLAIRVOYANT = tuple(name for name, kind in KINDS.items() if kind.clairvoyant)
 """Names of the policies that know the recorded tokens: they are replayed and never run."""
 
 

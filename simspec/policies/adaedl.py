@@ -3,6 +3,7 @@
 from simspec.adaptive_threshold import adaptive_policy
 from simspec.policy import Policy
 from simspec.policy_arguments import check_number
+from simspec.policy_kind import SCOPE, SHARE, PolicyKind, Real
 
 
 def adaedl(
@@ -24,3 +25,17 @@ def adaedl(
     check_number("adaedl", "g", g, 1e-6, 10)
     settings = {"threshold": threshold, "target": target, "step": step, "scope": scope, "K": K}
     return adaptive_policy("adaedl", g, "entropy", adaedl, settings | {"g": g})
+
+
+POLICIES = (
+    PolicyKind(
+        adaedl, "features", "AdaEDL", "entropy of q, acceptance",
+        "stop where 1 - sqrt(0.2 H) is below a threshold that follows acceptance",
+        "those of `draft_verify`", "unverified",
+        examples=("adaedl:0.5,step=0.3,scope=stream", "adaedl:0.4"),
+        space={
+            "threshold": SHARE, "target": SHARE, "step": Real(0.001, 0.3, log=True),
+            "g": Real(0.02, 1, log=True), "scope": SCOPE,
+        },
+    ),
+)  # fmt: skip

@@ -3,6 +3,7 @@
 from simspec.policy import Policy, PolicyError
 from simspec.policy_arguments import check_flag
 from simspec.policy_functions import Array, Go
+from simspec.policy_kind import FLAG, Option, PolicyKind
 
 
 def _draft_more(params: Array, state: Array, slot: int, features: Array, u: float) -> Go:
@@ -35,3 +36,14 @@ def hf_heuristic(start: int = 5, transient: bool = False) -> Policy:
     name = f"hf_heuristic:{start}" + (",transient=true" if transient else "")
     scope = "sequence" if transient else "stream"
     return Policy(name, _draft_more, _observe, state0=(start,), scope=scope)
+
+
+POLICIES = (
+    PolicyKind(
+        hf_heuristic, "outcomes", "transformers", "last round",
+        "all accepted: n + 2, else n - 1, at least 1", "start 5",
+        "as released; start 20 in newer versions",
+        examples=("hf_heuristic:2", "hf_heuristic:3,transient=true"),
+        space={"start": Option(tuple(range(1, 21))), "transient": FLAG},
+    ),
+)  # fmt: skip

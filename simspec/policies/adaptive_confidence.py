@@ -11,6 +11,7 @@ from simspec.policy_arguments import (
     threshold_name,
 )  # fmt: skip
 from simspec.policy_functions import Array, Go
+from simspec.policy_kind import ROUNDS, SCOPE, SHARE, PolicyKind, Real
 
 _GRID, _STATE = 256, 4
 SIGNALS = ("confidence", "probability")
@@ -119,3 +120,22 @@ def adaptive_confidence(
     name = threshold_name("adaptive_confidence", threshold, changed)
     state0 = (threshold, *(0.0,) * (_STATE - 1 + 3 * _GRID))
     return Policy(name, _draft_more, _observe, (weight, samples), state0, K, (signal,), scope)
+
+
+POLICIES = (
+    PolicyKind(
+        adaptive_confidence, "features", "transformers, DISCO",
+        "max q, and which tokens were accepted", "stop below the threshold of least FPR + 3 FNR",
+        "0.4 before more than 5 samples",
+        "as released in 5.17 to 5.23 with scikit-learn; `signal=probability` where drafts are "
+        "drawn",
+        examples=(
+            "adaptive_confidence:0.6,samples=1",
+            "adaptive_confidence:weight=0.5,samples=0,scope=stream",
+        ),
+        space={
+            "threshold": SHARE, "weight": Real(0.1, 10, log=True), "samples": ROUNDS,
+            "scope": SCOPE,
+        },
+    ),
+)  # fmt: skip

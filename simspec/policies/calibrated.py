@@ -8,6 +8,7 @@ from simspec.compile_cache import cached_njit
 from simspec.policy import Policy
 from simspec.policy_arguments import check_number, check_option, policy_name
 from simspec.policy_functions import Array, Go, observe_nothing
+from simspec.policy_kind import SHARE, Option, PolicyKind, Real
 from simspec.scalar_predictor import ScalarPredictor
 
 READINGS = ("draft_share", "validated", "literal")
@@ -212,3 +213,36 @@ def _posterior(
     check_number(policy, "sigma_s", sigma_s, 1e-6, 1e6)
     check_number(policy, "theta0", theta0, 0, 1)
     return READINGS.index(reading), sigma_m * sigma_m, sigma_s * sigma_s, theta0
+
+
+POLICIES = (
+    PolicyKind(
+        cali_ts, "features", "EESD, Algorithm 3", "acceptance predictor and rate",
+        "continue with the calibrated probability", "constants of our choice (docs/hybrid.md)",
+        "paper; sigmas unpublished",
+        examples=(
+            "cali_ts:draft_share",
+            "cali_ts:validated,predictor=scalar/0.2/0.6/-0.3/0.1,sigma_m=0.2,sigma_s=0.7,"
+            "theta0=0.8,scope=stream",
+            "cali_ts:literal,predictor=confidence,sigma_m=2",
+            "cali_ts:draft_share,predictor=scalar/0.1/0.7/-0.2/0.1,sigma_m=0.5,sigma_s=0.2",
+        ),
+        space={
+            "reading": Option(READINGS), "sigma_m": Real(0.01, 10, log=True),
+            "sigma_s": Real(0.01, 10, log=True), "theta0": SHARE,
+        },
+    ),
+    PolicyKind(
+        model_only, "features", "EESD, Algorithm 3", "acceptance predictor",
+        "continue with its probability", "recorded `theta`", "paper",
+        examples=("model_only:scalar/0.2/0.6/-0.3/0.1", "model_only:confidence"),
+    ),
+    PolicyKind(
+        sampling_only, "outcomes", "EESD", "acceptance rate", "continue with its noisy mean",
+        "sigmas of our choice", "paper; sigmas unpublished",
+        examples=("sampling_only:draft_share,sigma_s=0.4", "sampling_only"),
+        space={
+            "reading": Option(READINGS), "sigma_s": Real(0.01, 10, log=True), "theta0": SHARE,
+        },
+    ),
+)  # fmt: skip

@@ -9,6 +9,7 @@ from simspec.policy_arguments import (
     threshold_name,
 )  # fmt: skip
 from simspec.policy_functions import Array, Go, observe_nothing
+from simspec.policy_kind import FLAG, SHARE, PolicyKind
 
 SIGNALS = ("confidence", "probability")
 
@@ -47,3 +48,17 @@ def confidence(
     return Policy(
         name, _draft_more, observe_nothing, params, K=K, reads=(signal,), anticipates=anticipates
     )
+
+
+POLICIES = (
+    PolicyKind(
+        confidence, "features", "transformers, llama.cpp", "max q", "stop below T",
+        "T is required; 0.4 in transformers",
+        "as released where drafts are greedy; `signal=probability` reads q of the drafted token, "
+        "as released where they are drawn; `inclusive=false` drops the token, as llama.cpp's "
+        "`p_min`",
+        examples=("confidence:0.7", "confidence:0.5,inclusive=false"),
+        space={"threshold": SHARE, "inclusive": FLAG},
+        required={"threshold": 0.4},
+    ),
+)  # fmt: skip

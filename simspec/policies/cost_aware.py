@@ -10,6 +10,7 @@ from simspec.deferred_policy import DeferredPolicy
 from simspec.policy import Policy, PolicyError
 from simspec.policy_arguments import check_flag, check_number, check_option, policy_name
 from simspec.policy_functions import Array, Go
+from simspec.policy_kind import FLAG, PRIOR, SCOPE, Option, PolicyKind, Real
 from simspec.trace import Trace
 
 VARIANTS = ("shared", "depth")
@@ -144,3 +145,19 @@ def _plan(name: str, settings: dict[str, Any], trace: Trace, cost: CostModel) ->
         name, _draft_more, _observe, params, state0,
         K=K, scope=settings["scope"], random=not greedy,
     )  # fmt: skip
+
+
+POLICIES = (
+    PolicyKind(
+        cost_ts, "costs", "ours", "Beta posterior", "the length of the best sampled throughput",
+        "shared posterior",
+        examples=(
+            "cost_ts", "cost_ts:depth,alpha0=2,decay=0.75,scope=stream",
+            "cost_ts:greedy=true,decay=0.5",
+        ),
+        space={
+            "variant": Option(VARIANTS), "alpha0": PRIOR, "beta0": PRIOR, "decay": Real(0.3, 1.0),
+            "greedy": FLAG, "scope": SCOPE,
+        },
+    ),
+)  # fmt: skip

@@ -7,6 +7,7 @@ from simspec.cost import CostModel
 from simspec.deferred_policy import DeferredPolicy
 from simspec.policy import Policy
 from simspec.policy_arguments import check_option, policy_name
+from simspec.policy_kind import SCOPE, SHARE, PolicyKind, Real
 from simspec.trace import Trace
 
 VARIANTS = ("paper", "released")
@@ -54,3 +55,18 @@ def draft_verify(
 
     name = policy_name("draft_verify", settings, draft_verify)
     return DeferredPolicy(name, resolved, ("confidence",))
+
+
+POLICIES = (
+    PolicyKind(
+        draft_verify, "features", "Draft & Verify", "max q, acceptance",
+        "stop below a threshold that follows acceptance", "0.8, target 0.9, step 0.01",
+        "`variant=released` drafts up to 8 tokens; `paper` (default) as many as the recording "
+        "holds",
+        examples=("draft_verify", "draft_verify:0.5"),
+        space={
+            "threshold": SHARE, "target": SHARE, "step": Real(0.001, 0.3, log=True),
+            "scope": SCOPE,
+        },
+    ),
+)  # fmt: skip

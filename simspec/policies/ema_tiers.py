@@ -10,6 +10,7 @@ from simspec.policy_arguments import (
     policy_name,
 )  # fmt: skip
 from simspec.policy_functions import Array, Go
+from simspec.policy_kind import LENGTHS, ROUNDS, SCOPE, Option, PolicyKind, Real
 from simspec.running_average import averaged
 
 _HEAD = 5
@@ -108,3 +109,21 @@ def ema_tiers(
     state0 = (first, lengths[first] - 1.0, 0.0)
     name = policy_name("ema_tiers", settings, ema_tiers)
     return Policy(name, _draft_more, _observe, params, state0, scope=scope)
+
+
+POLICIES = (
+    PolicyKind(
+        ema_tiers, "outcomes", "SGLang", "average accepted length",
+        "tiers up and down, with thresholds", "1/3/5/7, weight 0.2, every 5 rounds after 10",
+        "as released for batch size 1",
+        examples=(
+            "ema_tiers:0/1/3,interval=1,warmup=1",
+            "ema_tiers:weight=0.9,interval=2,warmup=0,scope=sequence",
+        ),
+        space={
+            "tiers": LENGTHS, "weight": Real(0.02, 1, log=True), "interval": ROUNDS,
+            "warmup": Option((0, 5, 10, 20)), "down": Real(-0.5, 0.5), "up": Real(-0.5, 0.5),
+            "scope": SCOPE,
+        },
+    ),
+)  # fmt: skip

@@ -3,6 +3,7 @@
 from simspec.policy import Policy
 from simspec.policy_arguments import changed_settings, check_flag, check_number, threshold_name
 from simspec.policy_functions import Array, Go, observe_nothing
+from simspec.policy_kind import FLAG, PolicyKind, Real
 
 
 def _draft_more(params: Array, state: Array, slot: int, features: Array, u: float) -> Go:
@@ -23,3 +24,12 @@ def entropy(threshold: float = 0.6, inclusive: bool = True, K: int | None = None
     name = threshold_name("entropy", threshold, changed)
     params = (threshold, inclusive)
     return Policy(name, _draft_more, observe_nothing, params, K=K, reads=("entropy",))
+
+
+POLICIES = (
+    PolicyKind(
+        entropy, "features", "SVIP", "entropy of q", "stop above 0.6 nats", "0.6", "as released",
+        examples=("entropy", "entropy:2,inclusive=false"),
+        space={"threshold": Real(0.02, 6, log=True), "inclusive": FLAG},
+    ),
+)  # fmt: skip

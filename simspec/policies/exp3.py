@@ -11,6 +11,7 @@ from simspec.planned_seconds import planned_seconds, within_depth
 from simspec.policy import Policy
 from simspec.policy_arguments import check_lengths, check_number, check_scope, policy_name
 from simspec.policy_functions import Array, Go
+from simspec.policy_kind import LENGTHS, SCOPE, PolicyKind, Real
 from simspec.trace import Trace
 
 _HEAD, _STATE = 2, 3
@@ -101,3 +102,14 @@ def _plan(
         name, _draft_more, _observe, params, state0,
         scope=settings["scope"], random=True,
     )  # fmt: skip
+
+
+POLICIES = (
+    PolicyKind(
+        exp3, "costs", "BanditSpec", "throughput of each length",
+        "drawn with exponential weights", "lengths 1/2/3/4, rate 1",
+        "not in the released code; rate unverified",
+        examples=("exp3", "exp3:0/2/5,2,scope=stream"),
+        space={"arms": LENGTHS, "rate": Real(0.05, 20, log=True), "scope": SCOPE},
+    ),
+)  # fmt: skip

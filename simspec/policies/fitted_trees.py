@@ -9,6 +9,7 @@ from simspec.cost import CostModel
 from simspec.deferred_policy import DeferredPolicy
 from simspec.policy import PolicyError
 from simspec.policy_arguments import check_integer
+from simspec.policy_kind import PolicyKind
 from simspec.rank_acceptance import rank_acceptance
 from simspec.trace import Trace
 from simspec.tree import MAX_NODES, Tree
@@ -99,3 +100,20 @@ def _check_nodes(name: str, nodes: int, cost: CostModel) -> None:
             f"cost {cost.name!r} prices {cost.nodes} submitted tokens, "
             f"{name} submits {nodes}: measure with more rows"
         )
+
+
+POLICIES = (
+    PolicyKind(
+        medusa_tree, "trees", "Medusa, Appendix", "accuracy of ranks",
+        "the nodes of greatest accuracy", "nodes are required", examples=("medusa_tree:4",),
+    ),
+    PolicyKind(
+        optimal_tree, "trees", "Sequoia", "acceptance by rank, costs",
+        "the best tree by dynamic programming", "the best number of nodes",
+        examples=("optimal_tree", "optimal_tree:4"),
+    ),
+    PolicyKind(
+        full_tree, "trees", "ours", "acceptance by rank, costs",
+        "the best full tree, widths not growing", "nodes are required", examples=("full_tree:4",),
+    ),
+)  # fmt: skip

@@ -2,6 +2,7 @@
 
 from simspec.policy import Policy, PolicyError
 from simspec.policy_functions import Array, Go, observe_nothing
+from simspec.policy_kind import Option, PolicyKind
 
 
 def _draft_more(params: Array, state: Array, slot: int, features: Array, u: float) -> Go:
@@ -13,3 +14,13 @@ def fixed(k: int) -> Policy:
     if not isinstance(k, int) or not 0 <= k <= 255:
         raise PolicyError(f"fixed: k is {k!r}, expected an integer in 0..255")
     return Policy(f"fixed:{k}", _draft_more, observe_nothing, params=(k,), K=k)
+
+
+POLICIES = (
+    PolicyKind(
+        fixed, "outcomes", "all", "none", "K tokens", "K is required",
+        examples=("fixed:0", "fixed:1", "fixed:3", "fixed:6"),
+        space={"k": Option(tuple(range(17)))},
+        required={"k": 3},
+    ),
+)  # fmt: skip

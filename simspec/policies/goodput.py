@@ -16,6 +16,7 @@ from simspec.policy_arguments import (
     policy_name,
 )  # fmt: skip
 from simspec.policy_functions import Array, Go
+from simspec.policy_kind import ROUNDS, SCOPE, SHARE, Option, PolicyKind, Real
 from simspec.running_average import averaged
 from simspec.trace import Trace
 
@@ -131,3 +132,19 @@ def _plan(name: str, settings: dict[str, Any], trace: Trace, cost: CostModel) ->
     )  # fmt: skip
     state0 = (-1.0, 0.0, 0.0, *(settings["prior"], 0.0, 0.0) * K)
     return Policy(name, _draft_more, _observe, params, state0, scope=settings["scope"])
+
+
+POLICIES = (
+    PolicyKind(
+        goodput, "costs", "vLLM, pull requests 44336 and 47111",
+        "acceptance by position, averaged", "the length of most expected tokens per price",
+        "weight 0.3, prior 0.85, window 10, cooldown 2",
+        "measured price (default), or `released`: 1 + 0.1144 K; the code was not available",
+        examples=("goodput:window=1", "goodput:released,window=2,shortest=1,scope=sequence"),
+        space={
+            "price": Option(("measured", "released")), "weight": Real(0.02, 1, log=True),
+            "prior": SHARE, "window": ROUNDS, "cooldown": Option((0, 2, 5, 10)),
+            "shortest": Option((0, 1)), "scope": SCOPE,
+        },
+    ),
+)  # fmt: skip

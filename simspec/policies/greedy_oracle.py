@@ -7,6 +7,7 @@ from simspec.cost import CostModel
 from simspec.deferred_policy import DeferredPolicy
 from simspec.policy import Policy
 from simspec.policy_functions import Array
+from simspec.policy_kind import PolicyKind
 from simspec.round_cost import CostTables
 from simspec.schedule import empty_schedule, scheduled_policy
 from simspec.trace import Trace
@@ -46,3 +47,11 @@ draft[k] + verify[k]). Ties go to the shorter draft. It knows the future and sti
 `oracle`, since a round's rate ignores where the round ends. It bounds what a rule of one round
 could gain from perfect knowledge. PolicyError as `oracle`.
 """
+
+
+POLICIES = (
+    PolicyKind(
+        greedy_oracle, "bounds", "ours", "the recorded tokens",
+        "the best throughput of each round, knowing the future", examples=("greedy_oracle",),
+    ),
+)  # fmt: skip

@@ -8,6 +8,7 @@ from simspec.policy_arguments import (
     policy_name,
 )  # fmt: skip
 from simspec.policy_functions import Array, Go
+from simspec.policy_kind import SCOPE, Option, PolicyKind
 
 # params: N, shortest, longest, bias, 1 to compute a token too many. state: n, successes, failures.
 
@@ -77,3 +78,17 @@ def in_a_row(
     name = policy_name("in_a_row", settings, in_a_row)
     params = (n, shortest, longest, bias, wasteful)
     return Policy(name, _draft_more, _observe, params, (shortest, 0.0, 0.0), scope=scope)
+
+
+POLICIES = (
+    PolicyKind(
+        in_a_row, "outcomes", "llama.cpp, pull request 25726", "full accepts in a row",
+        "n successes: one more; n failures: one less", "n 11, from 1",
+        "as proposed; `wasteful=true` adds the extra draft step of its branch",
+        examples=("in_a_row:1,0,3", "in_a_row:2,wasteful=true,scope=sequence"),
+        space={
+            "n": Option((1, 2, 3, 5, 8, 11, 16)), "shortest": Option((0, 1, 2)),
+            "longest": Option((2, 3, 4, 6, 8, 255)), "bias": Option((0, 1, 2)), "scope": SCOPE,
+        },
+    ),
+)  # fmt: skip

@@ -3,6 +3,7 @@
 from simspec.policy import Policy
 from simspec.policy_arguments import check_integer, check_number, check_scope, policy_name
 from simspec.policy_functions import Array, Go
+from simspec.policy_kind import SCOPE, SHARE, Option, PolicyKind
 
 _STATE = 3
 # params: k, window, threshold. state: 1 if off, samples, sum of the window, then the window.
@@ -56,3 +57,19 @@ def kill_switch(
     name = policy_name("kill_switch", settings, kill_switch)
     state0 = (0.0,) * (_STATE + window)
     return Policy(name, _draft_more, _observe, (k, window, threshold), state0, K=k, scope=scope)
+
+
+POLICIES = (
+    PolicyKind(
+        kill_switch, "outcomes", "TensorRT-LLM", "accepted / drafted",
+        "none ever again once the mean of a window is below a threshold",
+        "4 tokens, window 100, threshold 0.3",
+        "as released since the window counts rounds; earlier versions averaged requests. Their "
+        "defaults are the user's",
+        examples=("kill_switch:1,3,0.6", "kill_switch:3,window=4"),
+        space={
+            "k": Option(tuple(range(1, 9))), "window": Option((5, 10, 20, 50, 100)),
+            "threshold": SHARE, "scope": SCOPE,
+        },
+    ),
+)  # fmt: skip

@@ -7,6 +7,7 @@ from simspec.cost import CostModel
 from simspec.deferred_policy import DeferredPolicy
 from simspec.policy import Policy
 from simspec.policy_functions import Array
+from simspec.policy_kind import PolicyKind
 from simspec.round_cost import CostTables, next_backlog
 from simspec.schedule import empty_schedule, scheduled_policy
 from simspec.trace import Trace
@@ -67,3 +68,11 @@ shorter draft. d = 1 drops the last computed token, as a policy may. It pays whe
 more than a draft step; without it the bound could be beaten. PolicyError if the cost model is
 shorter than K.
 """
+
+
+POLICIES = (
+    PolicyKind(
+        oracle, "bounds", "ours", "the recorded tokens",
+        "the schedule of least time, knowing the future", examples=("oracle",),
+    ),
+)  # fmt: skip

@@ -9,6 +9,7 @@ from simspec.policy_arguments import (
     threshold_name,
 )  # fmt: skip
 from simspec.policy_functions import Array, Go, observe_nothing
+from simspec.policy_kind import FLAG, SHARE, Option, PolicyKind
 
 
 def _draft_more(params: Array, state: Array, slot: int, features: Array, u: float) -> Go:
@@ -56,3 +57,18 @@ def product(
     name = threshold_name("product", threshold, changed_settings(settings, product))
     params = (threshold, inclusive, shortest)
     return Policy(name, _draft_more, observe_nothing, params, (1.0,), K, (predictor,))
+
+
+POLICIES = (
+    PolicyKind(
+        product, "features", "SpecDec++; tail pruning", "product of max q, or of a predictor",
+        "stop once 1 - product exceeds a threshold", "0.3, at least 2 tokens",
+        "corrected: judged at once; see below. Tail pruning is `product:0.9,shortest=1`, with 0.05 "
+        "to 0.2 of the product published",
+        examples=(
+            "product:0.3", "product:0.6,theta,shortest=1,inclusive=false",
+            "product:0.8,inclusive=false",
+        ),
+        space={"threshold": SHARE, "shortest": Option((1, 2, 3, 4)), "inclusive": FLAG},
+    ),
+)  # fmt: skip

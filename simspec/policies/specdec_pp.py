@@ -14,6 +14,7 @@ from simspec.policy_arguments import (
     policy_name,
 )  # fmt: skip
 from simspec.policy_functions import Array, Go, observe_nothing
+from simspec.policy_kind import SHARE, Option, PolicyKind
 from simspec.scalar_predictor import READS, ScalarPredictor, fit_predictor, split_by_task
 from simspec.trace import Trace
 
@@ -94,3 +95,21 @@ def _resolved(
     if head is None:
         head = (1.0, *fit_predictor(trace, split_by_task(trace)[0]).weights)
     return Policy(name, _draft_more, observe_nothing, (*limits, *head), (1.0,), reads=reads)
+
+
+POLICIES = (
+    PolicyKind(
+        specdec_pp, "features", "SpecDec++", "a trained acceptance head",
+        "stop once 1 - product exceeds a threshold",
+        "0.3, 2 to 20 tokens, recorded `theta`; or `predictor=fitted`",
+        "`paper` (default), or `released`: judged one token later. Recordings hold no hidden "
+        "states: a head is recorded, or fitted to scalars",
+        examples=(
+            "specdec_pp:0.5,released,theta",
+            "specdec_pp:0.6,predictor=scalar/0.2/0.6/-0.3/0.1,shortest=1,longest=4",
+        ),
+        space={
+            "threshold": SHARE, "variant": Option(VARIANTS), "shortest": Option((1, 2, 3, 4)),
+        },
+    ),
+)  # fmt: skip

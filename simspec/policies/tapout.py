@@ -6,6 +6,7 @@ from simspec.compile_cache import cached_njit
 from simspec.policy import Policy
 from simspec.policy_arguments import check_number, check_scope, policy_name
 from simspec.policy_functions import Array, Go
+from simspec.policy_kind import SCOPE, SHARE, PolicyKind, Real
 from simspec.running_average import averaged
 
 _RULES, _STATE = 3, 4
@@ -101,3 +102,17 @@ def tapout(
     return Policy(
         name, _draft_more, _observe, params, state0, reads=("confidence", "entropy"), scope=scope
     )
+
+
+POLICIES = (
+    PolicyKind(
+        tapout, "features", "TapOut", "max q, entropy, reward of each rule",
+        "UCB1 picks which of three rules stops this draft", "exploration 2, blend 0.5",
+        "unverified but for the abstract",
+        examples=("tapout", "tapout:0.5,exploration=0.5,scope=stream"),
+        space={
+            "confidence": SHARE, "exploration": Real(0.001, 8, log=True), "blend": SHARE,
+            "scope": SCOPE,
+        },
+    ),
+)  # fmt: skip

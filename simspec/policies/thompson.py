@@ -3,6 +3,7 @@
 from simspec.policy import Policy, PolicyError
 from simspec.policy_arguments import changed_settings, check_option
 from simspec.policy_functions import Array, Go
+from simspec.policy_kind import PRIOR, SCOPE, Option, PolicyKind
 
 READINGS = ("acceptance", "censored", "printed", "printed_with_correction")
 
@@ -74,3 +75,16 @@ def beta_ts(
     name = ",".join([f"beta_ts:{reading}", *changed_settings(settings, beta_ts)])
     params, state0 = (READINGS.index(reading),), (alpha0, beta0)
     return Policy(name, _draft_more, _observe, params, state0, K=K, scope=scope, random=True)
+
+
+POLICIES = (
+    PolicyKind(
+        beta_ts, "outcomes", "EESD, Algorithm 2", "Beta posterior", "continue with its mean",
+        "reading `acceptance`", "four readings of the paper",
+        examples=(
+            *(f"beta_ts:{reading}" for reading in READINGS),
+            "beta_ts:scope=stream,alpha0=2,beta0=0.5,K=1",
+        ),
+        space={"reading": Option(READINGS), "alpha0": PRIOR, "beta0": PRIOR, "scope": SCOPE},
+    ),
+)  # fmt: skip

@@ -16,6 +16,7 @@ from simspec.policy_arguments import (
     policy_name,
 )  # fmt: skip
 from simspec.policy_functions import Array, Go
+from simspec.policy_kind import LENGTHS, ROUNDS, SCOPE, Option, PolicyKind
 from simspec.trace import Trace
 
 VARIANTS = ("released", "geometric")
@@ -172,3 +173,20 @@ def _plan(
     )
     state0 = (first, 0.0, *(0.0,) * (kept[-1] * (2 + window)))
     return Policy(name, _draft_more, _observe, params, state0, scope=settings["scope"])
+
+
+POLICIES = (
+    PolicyKind(
+        throughput_aware, "costs", "SGLang", "acceptance by position in a window",
+        "the length of most expected tokens per second", "1/3/5/7, window 20, every 10 rounds",
+        "`released` (default), or `geometric`: ours",
+        examples=(
+            "throughput_aware:window=2,interval=2",
+            "throughput_aware:geometric,1/2/4,window=1,interval=1,scope=sequence",
+        ),
+        space={
+            "variant": Option(VARIANTS), "lengths": Option(LENGTHS.values[:5]), "window": ROUNDS,
+            "interval": ROUNDS, "scope": SCOPE,
+        },
+    ),
+)  # fmt: skip

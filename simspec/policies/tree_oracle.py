@@ -7,6 +7,7 @@ from simspec.cost import CostModel
 from simspec.deferred_policy import DeferredPolicy
 from simspec.policy import PolicyError
 from simspec.policy_functions import Array
+from simspec.policy_kind import PolicyKind
 from simspec.rank_acceptance import rank_acceptance
 from simspec.trace import Trace
 from simspec.tree import MAX_NODES, Tree
@@ -111,3 +112,11 @@ def _solve(offset: Array, seconds: Array, catch_up: Array, choice: Array, value:
                         best_time = time
                         choice[t, b] = a + 1
                 value[pos, b] = best_time
+
+
+POLICIES = (
+    PolicyKind(
+        tree_oracle, "trees", "ours", "the recorded tokens",
+        "the choice of trees of least time, knowing the future", examples=("tree_oracle",),
+    ),
+)  # fmt: skip

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from simspec.policy import PolicyError
+from simspec.policy_kind import PolicyKind
 from simspec.tree_policy import TreePolicy
 from simspec.tree_shapes import PUBLISHED, load_tree, published_tree, tree_of_widths
 
@@ -64,3 +65,30 @@ def sets(width: int, k: int | None = None) -> TreePolicy:
 
 def _name(policy: str, k: int | None) -> str:
     return policy if k is None else f"{policy},k={k}"
+
+
+POLICIES = (
+    PolicyKind(
+        static, "trees", "Medusa, EAGLE", "none", "one tree for every round",
+        "widths such as 4x2x1, eagle-25, medusa-63, or a file",
+        examples=("static:2x1", "static:eagle-25"),
+    ),
+    PolicyKind(
+        dynamic_tree, "trees", "EAGLE-2", "products of q",
+        "the first nodes by cumulative confidence", "nodes are required",
+        examples=("dynamic_tree:4",),
+    ),
+    PolicyKind(
+        beams, "trees", "GLIDE, Table 3", "beam search", "the final hypotheses as one tree",
+        examples=("beams",),
+    ),
+    PolicyKind(
+        cape, "trees", "GLIDE, section 4.2", "max q",
+        "a chain, each token with siblings by its confidence", "widths of the section",
+        examples=("cape", "cape:appendix,k=3"),
+    ),
+    PolicyKind(
+        sets, "trees", "GLIDE", "none", "a chain with equally many siblings",
+        "the width is required", examples=("sets:3", "sets:2,k=5"),
+    ),
+)  # fmt: skip

@@ -17,6 +17,7 @@ from simspec.policy_arguments import (
     policy_name,
 )  # fmt: skip
 from simspec.policy_functions import Array, Go
+from simspec.policy_kind import LENGTHS, SCOPE, PolicyKind, Real
 from simspec.trace import Trace
 
 VARIANTS = ("ucb1", "released")
@@ -106,3 +107,13 @@ def _plan(
     params = (settings["variant"] == "released", settings["exploration"], scale, *arms)
     state0 = (0.0,) * (_STATE + 2 * len(arms))
     return Policy(name, _draft_more, _observe, params, state0, scope=settings["scope"])
+
+
+POLICIES = (
+    PolicyKind(
+        ucb, "costs", "BanditSpec", "throughput of each length", "upper confidence bound",
+        "lengths 1/2/3/4, exploration 2", "UCB1 (default), or `released`",
+        examples=("ucb", "ucb:released,0/1/3,scope=stream"),
+        space={"arms": LENGTHS, "exploration": Real(0.001, 8, log=True), "scope": SCOPE},
+    ),
+)  # fmt: skip

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simspec.cost import CostModel
-from simspec.policies import BUILTIN, TREES, make, parse, read_arguments
+from simspec.policies import KINDS, make, parse, read_arguments
 from simspec.policy import Policy, PolicyError
+from simspec.policy_kind import Argument
 from simspec.reports.comparison import holm, paired_p
 from simspec.reports.intervals import interval_data
 from simspec.reports.prompt_seconds import replicated_seconds
-from simspec.reports.tuning_space import REQUIRED, Argument, space_of
 from simspec.scalar_predictor import split_by_task
 from simspec.simulate import replay
 from simspec.stats import MIN_PROMPTS, Interval, ratio, ratio_difference
@@ -215,7 +215,7 @@ def _verdict(row: Tuned, p: float, level: float) -> str:
 def default_text(policy: str) -> str:
     """The policy that tuning starts from: its text, with a value for arguments without default."""
     name, kept, _ = _parts(policy)
-    return policy_text(name, {**REQUIRED.get(name, {}), **kept})
+    return policy_text(name, {**KINDS[name].required, **kept})
 
 
 def policy_text(name: str, settings: Mapping[str, Any]) -> str:
@@ -233,12 +233,15 @@ def policy_text(name: str, settings: Mapping[str, Any]) -> str:
 def _parts(policy: str) -> tuple[str, dict[str, Any], dict[str, Argument]]:
     """(the policy's name, arguments that were given, what is tuned)."""
     name, _, rest = policy.partition(":")
-    if name not in BUILTIN | TREES:
+    if name not in KINDS:
         parse(name)  # the error of an unknown name
-    space = space_of(name)
+    space = KINDS[name].space
+    if not space:
+        tuned = ", ".join(name for name, kind in KINDS.items() if kind.space)
+        raise PolicyError(f"policy {name!r} has nothing to tune, expected one of {tuned}")
     positional, named = read_arguments(rest)
     try:
-        kept = dict(signature(BUILTIN[name]).bind_partial(*positional, **named).arguments)
+        kept = dict(signature(KINDS[name].make).bind_partial(*positional, **named).arguments)
     except TypeError as error:
         raise PolicyError(f"policy {policy!r}: {error}: expected name:arg,key=value") from None
     free = {key: where for key, where in space.items() if key not in kept}

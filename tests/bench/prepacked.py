@@ -3,24 +3,39 @@ python tests/bench/prepacked.py [--target FOLDER] [--threads N]
 
 `plain`: torch's layout as it is; `tuned`: the fastest way in that layout; `prepacked`: the fastest
 in both. All pass the same rows behind the same context in turns, so a slow minute of the machine
-falls on all. Seconds are medians; `slower` is a pass of so many rows over one of a single row.
+falls on all. Seconds are medians; `slower` is a pass of so many rows over one of a single row;
+`falls` lists pairs of rows of which the wider pass is faster beyond noise (`simspec measure`).
 """
 
 import argparse
 import copy
+import itertools
 import json
 import statistics
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 
+from real.measure.diagnosis import FASTER, SURE
 from real.model.checkpoint import load_decoder
 from real.model.prepacked import PACKED, PLAIN, tune, ways_of
 from real.model.target import Target
 from real.pair import TINY
 
 ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32)
+
+
+def falls(seconds: dict[int, list[float]]) -> list[str]:
+    """Pairs whose wider pass is faster, by the mean over repeats of their difference in time."""
+    plain, found = statistics.median(seconds[1]), []
+    for narrow, wide in itertools.combinations(ROWS, 2):
+        gap = (np.array(seconds[narrow]) - seconds[wide]) / plain
+        error = gap.std(ddof=1) / len(gap) ** 0.5
+        if gap.mean() > max(FASTER, SURE * error):
+            found.append(f"{wide} rows faster than {narrow} by {gap.mean():.0%} of a plain step")
+    return found
 
 
 def main() -> None:
@@ -55,6 +70,7 @@ def main() -> None:
                 "slower": {
                     k: {n: v / each[1] for n, v in each.items()} for k, each in median.items()
                 },
+                "falls": {name: falls(each) for name, each in seconds.items()},
                 "ways": {"tuned": dict(ways_of([tuned])), "prepacked": dict(ways_of([packed]))},
             },
             indent=1,

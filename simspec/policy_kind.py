@@ -1,0 +1,115 @@
+"""PolicyKind: what the package knows of a built-in policy, and ranges of tuned arguments.
+
+A file of `simspec.policies` declares its policies in `POLICIES`. The names that `parse` knows, the
+exam of the tests, what `simspec tune` looks for and the tables of `simspec policies` follow from
+it.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from simspec.deferred_policy import DeferredPolicy
+
+DIGITS = 3
+"""Significant digits of tuned numbers: what a user would type."""
+GROUPS = {
+    "outcomes": "By outcomes of earlier rounds",
+    "costs": "By outcomes and modeled costs",
+    "features": "By features of the drafted tokens",
+    "bounds": "Bounds",
+    "trees": "Trees",
+}
+"""{group: its heading}: what a policy decides by."""
+
+
+@dataclass(frozen=True)
+class Real:
+    """A number between two others, by its logarithm where `log`."""
+
+    low: float
+    high: float
+    log: bool = False
+    whole = False
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Of the optimizer's coordinate."""
+        return (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
+
+    def value(self, x: float) -> float:
+        """The argument at this coordinate, rounded to DIGITS."""
+        number = float(f"{math.exp(x) if self.log else x:.{DIGITS}g}")
+        return min(max(number, self.low), self.high)
+
+    def coordinate(self, value: Any) -> float:
+        """The inverse of `value`."""
+        return math.log(value) if self.log else float(value)
+
+
+@dataclass(frozen=True)
+class Option:
+    """One of a few values, in an order of their own."""
+
+    values: tuple[Any, ...]
+    whole = True
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Of the optimizer's coordinate, a place in `values`."""
+        return 0.0, len(self.values) - 1.0
+
+    def value(self, x: float) -> Any:
+        """The argument at this coordinate."""
+        return self.values[int(round(x))]
+
+    def coordinate(self, value: Any) -> float:
+        """The inverse of `value`."""
+        return float(self.values.index(value))
+
+
+Argument = Real | Option
+SHARE = Real(0.01, 0.99)
+PRIOR = Real(0.05, 20, log=True)
+FLAG = Option((False, True))
+SCOPE = Option(("sequence", "stream"))
+LENGTHS = Option(("1/2", "1/2/3/4", "1/3", "1/3/5", "1/3/5/7", "0/1/2/4", "2/4/6", "2/4/8"))
+ROUNDS = Option((1, 2, 5, 10, 20, 50))
+
+
+@dataclass(frozen=True)
+class PolicyKind:
+    """A built-in policy, as its file declares it.
+
+    | field | meaning |
+    | --- | --- |
+    | make | its factory, or a `DeferredPolicy` without arguments |
+    | group | what it decides by, a key of GROUPS |
+    | source, signal, rule | who published it, what it reads, what it does |
+    | defaults, released | its arguments; whether it equals released code |
+    | examples | texts that the tests examine; at least one |
+    | space | {argument: where `simspec tune` looks for it}; {}: nothing is tuned |
+    | required | values, for tuning, of arguments that have no default |
+    """
+
+    make: Callable[..., Any]
+    group: str
+    source: str
+    signal: str
+    rule: str
+    defaults: str = ""
+    released: str = ""
+    examples: tuple[str, ...] = ()
+    space: Mapping[str, Argument] = field(default_factory=dict)
+    required: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """What its text form starts with."""
+        return self.make.name if isinstance(self.make, DeferredPolicy) else self.make.__name__
+
+    @property
+    def clairvoyant(self) -> bool:
+        """Whether it knows the recorded tokens: it is replayed and never run."""
+        return isinstance(self.make, DeferredPolicy) and self.make.clairvoyant

@@ -1,0 +1,235 @@
+"""A policy, a drafter, a command, two formats and a claim are one new file each, and no other edit.
+
+The files lie in a scratch copy of the packages; commands run from there, and the exam too.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from documents import ROOT
+
+FILES = {
+    "simspec/policies/accepted_plus.py": '''
+"""One token more than the last round accepted."""
+
+from simspec.policy import Policy
+from simspec.policy_kind import Option, PolicyKind
+
+
+def _draft_more(params, state, slot, features, u):
+    return slot < state[0], True
+
+
+def _observe(params, state, computed, drafted, accepted, features, cost):
+    state[0] = accepted + params[0]
+
+
+def accepted_plus(more: int = 1) -> Policy:
+    """Draft as many tokens as the last round accepted, and `more`."""
+    return Policy(f"accepted_plus:{more}", _draft_more, _observe, (more,), (2.0,))
+
+
+POLICIES = (
+    PolicyKind(
+        accepted_plus, "outcomes", "a newcomer", "last round", "accepted and one more",
+        examples=("accepted_plus", "accepted_plus:2"), space={"more": Option((1, 2, 3))},
+    ),
+)
+''',
+    "real/drafters/parrot.py": '''
+"""Repeats the last token."""
+
+from real.draft import Drafter, DrafterKind, Step
+from real.draft.settings_file import load_configured
+
+
+class ParrotDrafter(Drafter):
+    """Proposes the last token again and again."""
+
+    name = "parrot"
+    prefix_only = True
+    has_logits = False
+
+    def __init__(self):
+        self.settings, self.predictors = {}, {}
+
+    @classmethod
+    def load(cls, folder, target, made_for):
+        return load_configured(folder, cls)
+
+    def begin(self, target, prompt, prefill, pick):
+        self.last, self.drafted = prompt[-1], 0
+
+    def next(self):
+        self.drafted += 1
+        return Step(self.last, self.drafted - 1, None)
+
+    def rollback(self, accepted):
+        self.drafted = 0
+
+    def catch_up(self, tokens, output, path):
+        self.last = tokens[-1] if tokens else self.last
+
+
+KIND = DrafterKind(ParrotDrafter, ParrotDrafter.load)
+''',
+    "simspec/cli/greet.py": '''
+"""simspec greet: a greeting."""
+
+PANEL = "Simulate"
+
+
+def greet(name: str) -> None:
+    """Greet somebody.
+
+    Example: simspec greet world
+    """
+    print(f"hello, {name}")
+''',
+    "simspec/exports/lengths.py": '''
+"""A file with the draft length alone."""
+
+from simspec.exports.request import Format
+
+
+def export(request):
+    return f"{request.length}\\n"
+
+
+def validate(text, settings):
+    if not text.strip().isdigit():
+        raise ValueError(f"{text!r} is no length")
+
+
+FORMATS = (Format("lengths", export, validate),)
+''',
+    "simspec/imports/lengths.py": '''
+"""A file with the draft length alone."""
+
+from simspec.imports.kinds import EngineSettings, Origin
+from simspec.imports.options import ImportFormat
+
+
+def read(source, options):
+    raise ValueError(f"a length of {int(source.text)} says nothing about acceptance")
+
+
+FORMATS = (ImportFormat("lengths", read),)
+''',
+    "simspec/claims/newcomer.py": '''
+"""A claim of its own."""
+
+from simspec.claims.claim import EESD, Claim
+
+
+def test(inputs, price):
+    return []
+
+
+CLAIMS = (Claim(21, "Newcomers are right.", EESD, "nowhere", test, (), detail="d", regime="r"),)
+''',
+}
+COPIED = ("simspec", "real", "tests", "docs")
+LINKED = ("traces", "pyproject.toml", "README.md")
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory):
+    """A copy of the checkout with FILES; the recordings are linked."""
+    folder = tmp_path_factory.mktemp("scratch")
+    for name in COPIED:
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in LINKED:
+        (folder / name).symlink_to(ROOT / name)
+    for file, text in FILES.items():
+        (folder / file).write_text(text.lstrip())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def simspec(scratch):
+    """The command line of the copy: a function to (exit code, stdout, stderr)."""
+
+    def call(*arguments, module="simspec.cli"):
+        done = subprocess.run(
+            [sys.executable, "-m", module, *map(str, arguments)],
+            cwd=scratch, env=os.environ | {"PYTHONPATH": str(scratch), "COLUMNS": "200"},
+            capture_output=True, text=True, timeout=600,
+        )  # fmt: skip
+        return done.returncode, done.stdout, done.stderr
+
+    return call
+
+
+def test_a_policy_is_listed_swept_tuned_and_documented(simspec, scratch):
+    listed = json.loads(simspec("policies", "--json")[1])
+    assert listed["accepted_plus"]["source"] == "a newcomer"
+    code, out, error = simspec(
+        "sweep", "tiny-model-greedy", "--policy", "accepted_plus:2", "--cost", "0.1", "--json"
+    )
+    assert code == 0, error
+    assert "accepted_plus:2" in out
+    code, out, error = simspec(
+        "tune", "accepted_plus", "tiny-model-greedy", "--trials", "16", "--json"
+    )
+    assert code == 0, error
+    assert "accepted_plus:more=" in out
+    page = scratch / "docs" / "policies.md"
+    assert "`accepted_plus`" not in page.read_text(encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "docs/tables.py", "--write", "docs/policies.md"], cwd=scratch,
+        env=os.environ | {"PYTHONPATH": str(scratch)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "| `accepted_plus` | a newcomer |" in page.read_text(encoding="utf-8")
+
+
+def test_a_policy_enters_the_exam(simspec):
+    code, out, error = simspec(
+        "-q", "-p", "no:cacheprovider", "-n", "0", "-k", "accepted_plus",
+        "tests/test_policy_names.py", "tests/test_tuning.py", "tests/test_simulate.py",
+        "tests/test_equality.py", module="pytest",
+    )  # fmt: skip
+    assert code == 0, out + error
+    passed = int(out.split(" passed")[0].split()[-1])
+    assert passed >= 5, out
+
+
+def test_a_drafter_is_listed_recorded_and_swept(simspec, scratch):
+    assert "parrot" in simspec("record", "--help")[1]
+    prompts = scratch / "prompts.jsonl"
+    rows = [{"id": str(i), "prompt": f"Count: {i}, {i}, {i},", "task": "t"} for i in range(8)]
+    prompts.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    code, out, error = simspec(
+        "record", "prompts.jsonl", "--drafter", "parrot", "--budget", "8", "--depth", "3",
+        "--out", "parrot.parquet",
+    )  # fmt: skip
+    assert code == 0, out + error
+    code, out, error = simspec("sweep", "parrot.parquet", "--policy", "fixed:1", "--cost", "0.1")
+    assert code == 0, error
+
+
+def test_a_command_is_in_the_help_of_its_group_and_runs(simspec):
+    assert "Greet somebody." in simspec("--help")[1]
+    assert simspec("greet", "world") == (0, "hello, world\n", "")
+
+
+def test_formats_are_known_by_name(simspec, scratch):
+    code, out, error = simspec(
+        "export", "lengths", "tiny-model-greedy", "--policy", "fixed:2", "--out", "length.txt"
+    )
+    assert code == 0, out + error
+    assert (scratch / "length.txt").read_text() == "2\n"
+    code, _, error = simspec("import", "lengths", "length.txt")
+    assert code == 2
+    assert "a length of 2 says nothing about acceptance" in error
+
+
+def test_a_claim_is_tested(simspec):
+    code, out, error = simspec("claims", "--claim", "21", "--json")
+    assert code == 0, error
+    assert "Newcomers are right." in out
